@@ -1,0 +1,411 @@
+"""DreamerV3: Hafner, Pasukonis, Ba, Lillicrap, "Mastering diverse control tasks through world models", Nature 2025.
+
+It computes what the authors' newest code computes (May 2026). Where that code and the paper differ, the code is
+followed; three deliberate corrections are listed in ``docs/dreamer_v3.md``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from reverie.algos.base import PRECISIONS, Algorithm, AlgorithmConfig
+from reverie.algos.imagination import Dream, Picker, imagine, open_loop, sample_action
+from reverie.algos.world_model import Context, LatentPolicy, Posterior, WorldModel
+from reverie.core.config import Config
+from reverie.core.errors import ConfigError, did_you_mean
+from reverie.core.specs import ActionSpec, ExtraPart, ObsSpec
+from reverie.core.types import Batch, Metrics, State, Update, Window
+from reverie.nn.decoder import DecoderConfig
+from reverie.nn.distributions import TwoHot, draw
+from reverie.nn.encoder import EncoderConfig
+from reverie.nn.heads import Actor, ActorConfig, BernoulliHead, HeadConfig, TwoHotHead
+from reverie.nn.normalise import PercentileScale
+from reverie.nn.optim import OptimConfig
+from reverie.nn.rssm import Chooser, Latent, RSSMConfig
+from reverie.nn.target import Target
+from reverie.objectives.kl import dynamics_and_representation
+from reverie.objectives.policy import reinforce
+from reverie.objectives.returns import lambda_return
+
+
+@dataclass(frozen=True, kw_only=True)
+class LossScales(Config):
+    """Weights of the loss terms. DreamerV3 (2025), equations 2 and 4."""
+
+    reconstruction: float = 1.0
+    """Each reconstructed observation key."""
+    reward: float = 1.0
+    """Predicted reward."""
+    cont: float = 1.0
+    """Predicted continuation."""
+    dynamics: float = 1.0
+    """KL that teaches the prior."""
+    representation: float = 0.1
+    """KL that makes the posterior predictable."""
+    actor: float = 1.0
+    """Policy."""
+    critic: float = 1.0
+    """Value on imagined trajectories."""
+    replay_critic: float = 0.3
+    """Value on replayed trajectories."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DreamerV3Config(AlgorithmConfig):
+    """Settings of DreamerV3; the defaults are the authors', at their size of 12 million parameters."""
+
+    replay_context: int = 1
+    """Rows of each window that only supply the stored latent to start from; 0 starts from zeros."""
+    horizon: int = 15
+    """H, length of imagined trajectories."""
+    discount_horizon: float = 333.0
+    """Discount as a horizon in steps: gamma = 1 - 1 / discount_horizon."""
+    lam: float = 0.95
+    """Lambda of the lambda-returns."""
+    entropy: float = 3e-4
+    """Scale of the policy's entropy bonus."""
+    free_nats: float = 1.0
+    """Nats below which a KL loss gives no gradient."""
+    slow_rate: float = 0.02
+    """How far the slow critic moves towards the critic at each update."""
+    slow_regulariser: float = 1.0
+    """Weight of the slow critic's prediction as a target of the critic."""
+    imagine_last: int = 0
+    """Dream from only this many last rows of each window; 0 dreams from all."""
+    scales: LossScales = field(default_factory=LossScales)
+    """Weights of the loss terms."""
+    rssm: RSSMConfig = field(default_factory=RSSMConfig)
+    """Sizes of the recurrent model."""
+    encoder: EncoderConfig = field(default_factory=EncoderConfig)
+    """Builds the encoder: this one, or any object with ``build(obs_spec)``."""
+    decoder: DecoderConfig = field(default_factory=DecoderConfig)
+    """Builds the decoder: this one, or any object with ``build(obs_spec, deter, stoch)``."""
+    reward: HeadConfig = field(default_factory=lambda: HeadConfig(layers=1, scale=0.0))
+    """The reward head."""
+    cont: HeadConfig = field(default_factory=lambda: HeadConfig(layers=1))
+    """The continuation head."""
+    actor: ActorConfig = field(default_factory=ActorConfig)
+    """The policy head."""
+    critic: HeadConfig = field(default_factory=lambda: HeadConfig(layers=3, scale=0.0))
+    """The value head."""
+    return_rate: float = 0.01
+    """How fast the scale of returns follows the newest batch."""
+    return_limit: float = 1.0
+    """Returns are never scaled up: their scale is at least this."""
+    optim: OptimConfig = field(default_factory=OptimConfig)
+    """The one optimiser of all parts."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.horizon < 1:
+            raise ConfigError(f"horizon = {self.horizon}: expected at least 1 imagined step.")
+        if not self.discount_horizon > 1:
+            raise ConfigError(f"discount_horizon = {self.discount_horizon}: expected more than 1 step.")
+        if not 0 <= self.lam <= 1:
+            raise ConfigError(f"lam = {self.lam}: expected a number in [0, 1].")
+        if self.replay_context < 0:
+            raise ConfigError(f"replay_context = {self.replay_context}: expected 0 or more rows.")
+        if not 0 <= self.imagine_last <= self.batch_length:
+            raise ConfigError(f"imagine_last = {self.imagine_last}: expected 0 to batch_length = {self.batch_length}.")
+
+    @property
+    def discount(self) -> float:
+        """Gamma."""
+        return 1 - 1 / self.discount_horizon
+
+    def build(self, obs_spec: ObsSpec, action_spec: ActionSpec, device: str = "cpu", seed: int = 0) -> DreamerV3:
+        """A learner for these observations and actions, its weights drawn from ``seed``."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            return DreamerV3(obs_spec, action_spec, self, torch.device(device))
+
+
+SIZES: dict[str, dict[str, int]] = {
+    "nano": {"deter": 256, "hidden": 64, "classes": 8, "stoch": 16, "depth": 4, "units": 64},
+    "1m": {"deter": 512, "hidden": 64, "classes": 4, "depth": 4, "units": 64},
+    "12m": {"deter": 2048, "hidden": 256, "classes": 16, "depth": 16, "units": 256},
+    "25m": {"deter": 3072, "hidden": 384, "classes": 24, "depth": 24, "units": 384},
+    "50m": {"deter": 4096, "hidden": 512, "classes": 32, "depth": 32, "units": 512},
+    "100m": {"deter": 6144, "hidden": 768, "classes": 48, "depth": 48, "units": 768},
+    "200m": {"deter": 8192, "hidden": 1024, "classes": 64, "depth": 64, "units": 1024},
+    "400m": {"deter": 12288, "hidden": 1536, "classes": 96, "depth": 96, "units": 1536},
+    "XS": {"deter": 256, "hidden": 256, "classes": 32, "depth": 24, "units": 256, "layers": 1},
+    "S": {"deter": 512, "hidden": 512, "classes": 32, "depth": 32, "units": 512, "layers": 2},
+    "M": {"deter": 1024, "hidden": 640, "classes": 32, "depth": 48, "units": 640, "layers": 3},
+    "L": {"deter": 2048, "hidden": 768, "classes": 32, "depth": 64, "units": 768, "layers": 4},
+    "XL": {"deter": 4096, "hidden": 1024, "classes": 32, "depth": 96, "units": 1024, "layers": 5},
+}
+"""Widths by name: one for two CPU cores, the authors' 1m to 400m, and RLlib's XS to XL with its published widths."""
+
+
+def sized(name: str, base: DreamerV3Config | None = None) -> DreamerV3Config:
+    """``base`` with the widths of a named size.
+
+    Raises:
+        ConfigError: there is no such size.
+    """
+    names = {n.lower(): n for n in SIZES}
+    if name.lower() not in names:
+        raise ConfigError(f"size = {name!r}: expected one of {', '.join(SIZES)}.{did_you_mean(name, SIZES)}")
+    s = SIZES[names[name.lower()]]
+    units, depth = s["units"], s["depth"]
+    changes: dict[str, Any] = {f"rssm.{k}": s[k] for k in ("deter", "hidden", "classes", "stoch") if k in s}
+    for part in ("encoder", "decoder"):
+        changes |= {f"{part}.depth": depth, f"{part}.units": units}
+    for part in ("encoder", "decoder", "actor", "critic"):
+        changes |= {f"{part}.layers": s["layers"]} if "layers" in s else {}
+    for part in ("reward", "cont", "actor", "critic"):
+        changes[f"{part}.units"] = units
+    return (base or DreamerV3Config()).merge(changes)
+
+
+class Losses(NamedTuple):
+    """All that one forward pass yields."""
+
+    terms: dict[str, Tensor]  # [B, T] each, before scaling; replay_critic is [B, T - 1]
+    metrics: Metrics
+    post: Posterior
+    dream: Dream
+
+
+class DreamerV3(Algorithm):
+    """World model, actor and critic, and the one update that trains them together."""
+
+    def __init__(
+        self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: DreamerV3Config, device: torch.device
+    ) -> None:
+        super().__init__()
+        self.cfg = cfg
+        self.device = device
+        self.window = Window(
+            batch=cfg.batch_size, length=cfg.batch_length, context=cfg.replay_context, crosses_episodes=True
+        )
+        encoder = cfg.encoder.build(obs_spec)
+        rssm = cfg.rssm.build(encoder.width, action_spec.width)
+        width, dtype = rssm.feature_width, PRECISIONS[cfg.precision]
+        decoder = cfg.decoder.build(obs_spec, cfg.rssm.deter, cfg.rssm.stoch * cfg.rssm.classes)
+        self.world = WorldModel(
+            encoder, rssm, decoder, TwoHotHead(width, cfg.reward), BernoulliHead(width, cfg.cont), dtype
+        )
+        self.actor = Actor(width, action_spec, cfg.actor)
+        self.critic = TwoHotHead(width, cfg.critic)
+        self.slow_critic = Target(self.critic, cfg.slow_rate)
+        self.return_scale = PercentileScale(cfg.return_rate, cfg.return_limit)
+        self.to(device)
+        self.optim = cfg.optim.build([*self.world.parameters(), *self.actor.parameters(), *self.critic.parameters()])
+        self._policy = LatentPolicy(self.world, self.actor, self.pack)
+        self.extra_spec = self._extra_spec()
+
+    @property
+    def policy(self) -> LatentPolicy:
+        """Acts with the newest weights."""
+        return self._policy
+
+    # ------------------------------------------------------------------ stored latents
+
+    def _extra_spec(self) -> dict[str, ExtraPart]:
+        c = self.cfg
+        if not c.replay_context:
+            return {}
+        real = "float32" if c.precision == "float32" else "float16"  # |h| < 1: float16 keeps more of it than bfloat16
+        index = "uint8" if c.rssm.classes <= 256 else "int16"
+        return {
+            "deter": ExtraPart(shape=(c.rssm.deter,), dtype=real),
+            "stoch": ExtraPart(shape=(c.rssm.stoch,), dtype=index),
+        }
+
+    def pack(self, latent: Latent) -> dict[str, Tensor]:
+        """Latents ``[..., D]``, ``[..., S, C]`` as columns: h itself, z as class indices ``[..., S]``."""
+        types = {k: getattr(torch, part.dtype) for k, part in self.extra_spec.items()}
+        if not types:
+            return {}
+        return {
+            "deter": latent.deter.detach().to(types["deter"]),
+            "stoch": latent.stoch.detach().argmax(-1).to(types["stoch"]),
+        }
+
+    def split_context(self, batch: Batch) -> tuple[Context, Batch]:
+        """Where the learned rows start from, and those rows: the stored latent and action of the last context row."""
+        k, dtype = self.cfg.replay_context, self.world.dtype
+        blank = self.world.rssm.initial(batch.shape[0], dtype)
+        if k == 0:
+            return Context(blank, torch.zeros_like(batch.action[:, 0])), batch
+        if "deter" not in batch.extras:  # rows that another policy lived have no latents of ours
+            return Context(blank, batch.action[:, k - 1]), batch.rows(k)
+        stoch = batch.extras["stoch"][:, k - 1]
+        if not stoch.is_floating_point():
+            stoch = torch.nn.functional.one_hot(stoch.long(), self.cfg.rssm.classes)
+        latent = Latent(batch.extras["deter"][:, k - 1].to(dtype), stoch.to(dtype))
+        return Context(latent, batch.action[:, k - 1]), batch.rows(k)
+
+    # ------------------------------------------------------------------ learning
+
+    def update(self, batch: Batch) -> Update:
+        """One gradient step on a batch ``[B, K + T]``."""
+        losses = self.losses(*self.split_context(batch.to(self.device)))
+        metrics = losses.metrics | self.optim.step(self.total(losses.terms))
+        self.slow_critic.update()
+        return Update(metrics=metrics, extras=self.pack(losses.post.latent))
+
+    def total(self, terms: dict[str, Tensor]) -> Tensor:
+        """The weighted sum of the terms' means."""
+        scales = self.cfg.scales.to_dict()
+        return torch.stack([scales[k.split("/")[0]] * v.mean() for k, v in terms.items()]).sum()
+
+    def losses(self, context: Context, rows: Batch, choose: Chooser = draw, pick: Picker = sample_action) -> Losses:
+        """Every term of the loss of rows ``[B, T]`` and where they start from; updates the scale of returns."""
+        post = self.world.observe(rows, context, choose)
+        terms, metrics = self.world_losses(rows, post)
+        last = self.cfg.imagine_last or rows.shape[1]
+        start = post.latent.map(lambda x: x.detach()[:, -last:].flatten(0, 1))  # [M, ...]
+        dream = imagine(self.world.rssm, self.actor, start, self.cfg.horizon, choose, pick)
+        actor_critic, returns, more = self.dream_losses(dream)
+        shape = (rows.shape[0], last)
+        terms |= {k: v.mean(1).view(shape) for k, v in actor_critic.items()}  # [B, K]
+        terms["replay_critic"] = self.replay_critic_loss(
+            rows.rows(-last), post.latent.feature[:, -last:], returns[:, 0].view(shape)
+        )
+        metrics |= more | {f"loss/{k}": v.detach().mean() for k, v in terms.items()}
+        return Losses(terms, metrics, post, dream)
+
+    def world_losses(self, rows: Batch, post: Posterior) -> tuple[dict[str, Tensor], Metrics]:
+        """Equation 2: reconstruction, reward, continuation, dynamics and representation, ``[B, T]`` each."""
+        prior = self.world.rssm.prior(post.latent.deter)  # [B, T, S, C]
+        log_post, log_prior = post.probs.log(), prior.log()
+        dynamics, representation = dynamics_and_representation(log_post, log_prior, self.cfg.free_nats)
+        decoded, reward, cont = self.world.predict(post.latent)
+        # The discount is part of the continuation that is learned, so imagination needs no other.
+        alive = (~rows.is_terminal).float() * self.cfg.discount  # [B, T]
+        terms = {
+            "dynamics": dynamics,
+            "representation": representation,
+            "reward": reward.loss(rows.reward),
+            "cont": cont.loss(alive),
+            **{f"reconstruction/{k}": prediction.loss(rows.obs[k]) for k, prediction in decoded.items()},
+        }
+        entropy = {"prior": -(prior * log_prior), "posterior": -(post.probs * log_post)}
+        return terms, {f"train/{k}_entropy": v.detach().sum((-2, -1)).mean() for k, v in entropy.items()}
+
+    def dream_losses(self, dream: Dream) -> tuple[dict[str, Tensor], Tensor, Metrics]:
+        """Actor and critic losses ``[M, H]`` (equations 4 and 6) and the imagined returns ``[M, H]``."""
+        value = self.critic(dream.feature)  # [M, H+1]
+        with torch.no_grad():
+            reward = self.world.reward(dream.feature).mean()  # [M, H+1]
+            cont = self.world.cont(dream.feature).prob()  # [M, H+1]
+            baseline, slow = value.mean(), self.slow(dream.feature).mean()  # [M, H+1]
+            weight = cont.cumprod(1)[:, :-1]  # [M, H]
+            returns = lambda_return(
+                reward=reward,
+                terminal=1 - cont,
+                last=torch.zeros_like(cont),
+                bootstrap=baseline,
+                discount=1.0,
+                lam=self.cfg.lam,
+            )  # [M, H]
+            self.return_scale.update(returns)
+            offset, scale = self.return_scale()
+            advantage = (returns - baseline[:, :-1]) / scale  # [M, H]
+        policy = self.actor(dream.feature[:, :-1])
+        actor = reinforce(
+            log_prob=policy.log_prob(dream.action[:, :-1]),
+            advantage=advantage,
+            entropy=policy.entropy(),
+            weight=weight,
+            entropy_scale=self.cfg.entropy,
+        )  # [M, H]
+        head = TwoHot(value.logits[:, :-1], value.bins)
+        critic = weight * self.value_loss(head, returns, slow[:, :-1])  # [M, H]
+        scaled = (returns - offset) / scale  # [M, H]
+        metrics = {
+            "train/advantage": advantage.mean(),
+            "train/advantage_std": advantage.std(correction=0),
+            "train/advantage_magnitude": advantage.abs().mean(),
+            "train/reward": reward.mean(),
+            "train/cont": cont.mean(),
+            "train/return": scaled.mean(),
+            "train/return_min": scaled.min(),
+            "train/return_max": scaled.max(),
+            "train/return_rate": (scaled.abs() >= 1).float().mean(),
+            "train/return_scale": scale,
+            "train/value": baseline.mean(),
+            "train/slow_value": slow.mean(),
+            "train/target": returns.mean(),
+            "train/weight": cont.cumprod(1).mean(),
+            **{f"train/entropy/{k}": v.detach().mean() for k, v in policy.entropies().items()},
+        }
+        return {"actor": actor, "critic": critic}, returns, metrics
+
+    def slow(self, feature: Tensor) -> TwoHot:
+        """The slow critic's prediction, without gradient."""
+        out = self.slow_critic(feature)
+        assert isinstance(out, TwoHot)
+        return out
+
+    def value_loss(self, value: TwoHot, returns: Tensor, slow: Tensor) -> Tensor:
+        """-ln p(R) - c ln p(v_slow), ``[...]``: equation 4 with the slow critic as regulariser."""
+        target = value.target(returns) + self.cfg.slow_regulariser * value.target(slow)  # [..., bins]
+        return value.cross_entropy(target)
+
+    def replay_critic_loss(self, rows: Batch, feature: Tensor, bootstrap: Tensor) -> Tensor:
+        """The critic on replayed rows: real rewards, bootstrapped at every row with its imagined return.
+
+        Its gradient reaches the world model through ``feature``. The value of the last row of an episode is never a
+        target, as its action was never taken.
+
+        Args:
+            rows: ``[B, T]``.
+            feature: ``[B, T, F]`` with gradient.
+            bootstrap: ``[B, T]``.
+
+        Returns:
+            ``[B, T - 1]``.
+        """
+        value = self.critic(feature)  # [B, T]
+        with torch.no_grad():
+            slow = self.slow(feature).mean()[:, :-1]  # [B, T-1]
+            returns = lambda_return(
+                reward=rows.reward,
+                terminal=rows.is_terminal,
+                last=rows.is_last,
+                bootstrap=bootstrap,
+                discount=self.cfg.discount,
+                lam=self.cfg.lam,
+            )  # [B, T-1]
+        head = TwoHot(value.logits[:, :-1], value.bins)
+        return (~rows.is_last).float()[:, :-1] * self.value_loss(head, returns, slow)
+
+    # ------------------------------------------------------------------ looking inside
+
+    @torch.no_grad()
+    def dream(self, batch: Batch, context: int) -> dict[str, Tensor]:
+        """See ``context`` rows of a batch ``[B, T]``, imagine the others under the recorded actions.
+
+        Returns:
+            Predictions ``[B, T, ...]`` in the units of the observations (class probabilities if categorical), and of
+            ``reward`` and ``cont``. Nothing is learned and no latent is stored.
+        """
+        if not 0 < context < batch.shape[1]:
+            raise ConfigError(f"context = {context}: expected 1 to {batch.shape[1] - 1}, fewer than the rows given.")
+        batch = batch.to(self.device)
+        blank = self.world.rssm.initial(batch.shape[0], self.world.dtype)
+        start = Context(blank, torch.zeros_like(batch.action[:, 0]))
+        seen = self.world.observe(batch.rows(0, context), start).latent  # [B, context, ...]
+        actions = batch.action[:, context - 1 : -1]  # [B, T - context, A]
+        unseen = open_loop(self.world.rssm, seen.map(lambda x: x[:, -1]), actions)
+        latent = Latent(*(torch.cat(pair, 1) for pair in zip(seen, unseen, strict=True)))  # [B, T, ...]
+        decoded, reward, cont = self.world.predict(latent)
+        return {k: v.value() for k, v in decoded.items()} | {"reward": reward.mean(), "cont": cont.prob()}
+
+    # ------------------------------------------------------------------ checkpoints
+
+    def extra_state(self) -> dict[str, Any]:
+        """The optimiser's moments."""
+        return {"optim": self.optim.state_dict()}
+
+    def load_extra_state(self, state: State) -> None:
+        """Take the optimiser's moments back."""
+        self.optim.load_state_dict(state["optim"])

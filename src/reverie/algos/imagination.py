@@ -1,0 +1,61 @@
+"""Rolling a policy, or recorded actions, through the world model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from reverie.nn.distributions import draw
+from reverie.nn.heads import Actor, JointDistribution
+from reverie.nn.rssm import RSSM, Chooser, Latent
+
+
+Picker = Callable[[JointDistribution], Tensor]
+"""A policy to an action ``[..., A]``: a sample, or the mode."""
+
+
+class Dream(NamedTuple):
+    """Imagined trajectories, the first state of each being real."""
+
+    feature: Tensor  # [M, H+1, F]
+    action: Tensor  # [M, H+1, A]
+
+
+def sample_action(policy: JointDistribution) -> Tensor:
+    """How dreams choose actions, unless told otherwise."""
+    return policy.sample()
+
+
+@torch.no_grad()
+def imagine(
+    rssm: RSSM,
+    actor: Actor,
+    start: Latent,
+    horizon: int,
+    choose: Chooser = draw,
+    pick: Picker = sample_action,
+) -> Dream:
+    """Follow the actor for ``horizon`` steps from latents ``[M, ...]``.
+
+    Nothing here has a gradient: all actor losses on these trajectories are likelihood-ratio losses.
+    """
+    latent, features, actions = start, [start.feature], []
+    for _ in range(horizon):
+        actions.append(pick(actor(features[-1])))  # [M, A]
+        latent = rssm.imagine_step(latent, actions[-1], choose)
+        features.append(latent.feature)  # [M, F]
+    actions.append(pick(actor(features[-1])))
+    return Dream(torch.stack(features, 1), torch.stack(actions, 1))
+
+
+@torch.no_grad()
+def open_loop(rssm: RSSM, start: Latent, actions: Tensor, choose: Chooser = draw) -> Latent:
+    """The prior's latents ``[B, T, ...]`` under given actions ``[B, T, A]``, each taken before its row."""
+    latent, out = start, []
+    for action in actions.unbind(1):
+        latent = rssm.imagine_step(latent, action, choose)
+        out.append(latent)
+    return Latent(torch.stack([x.deter for x in out], 1), torch.stack([x.stoch for x in out], 1))

@@ -1,0 +1,112 @@
+"""The world model shared by the Dreamers: encoder, recurrent state-space model, decoder, reward and continuation.
+
+The papers differ by the objects handed in, never by a flag in here.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from reverie.core.types import Batch, Mode, Obs, Step
+from reverie.nn.decoder import Prediction
+from reverie.nn.distributions import Bernoulli, TwoHot, draw
+from reverie.nn.heads import Actor, BernoulliHead, TwoHotHead
+from reverie.nn.rssm import RSSM, Chooser, Latent
+
+
+class Context(NamedTuple):
+    """Where a sequence starts from: the latent and the action before its first row."""
+
+    latent: Latent  # [B, ...]
+    action: Tensor  # [B, A]
+
+
+class Posterior(NamedTuple):
+    """What the world model makes of a batch."""
+
+    embed: Tensor  # [B, T, E]
+    latent: Latent  # [B, T, ...]
+    probs: Tensor  # [B, T, S, C]
+
+
+class WorldModel(nn.Module):
+    """Learns what the world looks like, how it moves, what it pays and when it ends."""
+
+    def __init__(
+        self,
+        encoder: nn.Module,
+        rssm: RSSM,
+        decoder: nn.Module,
+        reward: TwoHotHead,
+        cont: BernoulliHead,
+        dtype: torch.dtype,
+    ) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.rssm = rssm
+        self.decoder = decoder
+        self.reward = reward
+        self.cont = cont
+        self.dtype = dtype
+
+    def embed(self, obs: Obs) -> Tensor:
+        """Observations ``[..., *shape]`` to ``[..., E]``."""
+        out: Tensor = self.encoder(obs, self.dtype)
+        return out
+
+    def observe(self, batch: Batch, context: Context, choose: Chooser = draw) -> Posterior:
+        """Filter a batch ``[B, T]`` from where it starts."""
+        before = torch.cat([context.action[:, None], batch.action[:, :-1]], 1)  # [B, T, A]
+        embed = self.embed(batch.obs)  # [B, T, E]
+        latent, probs = self.rssm.observe(context.latent, embed, before, batch.is_first, choose)
+        return Posterior(embed, latent, probs)
+
+    def predict(self, latent: Latent) -> tuple[dict[str, Prediction], TwoHot, Bernoulli]:
+        """Observations, reward and continuation that a latent ``[..., D]`` stands for."""
+        feature = latent.feature  # [..., F]
+        return self.decoder(latent), self.reward(feature), self.cont(feature)
+
+
+class PolicyState(NamedTuple):
+    """What a latent policy carries from step to step."""
+
+    latent: Latent  # [N, ...]
+    action: Tensor  # [N, A]
+
+
+class LatentPolicy:
+    """Filters observations into latents and acts from them."""
+
+    def __init__(self, world: WorldModel, actor: Actor, store: Any) -> None:
+        """``store`` turns a latent into the columns that are kept with the rows."""
+        self.world = world
+        self.actor = actor
+        self.store = store
+        self.width = max((s.stop for s in actor.slices.values()), default=0)
+
+    def initial(self, num_envs: int) -> PolicyState:
+        """Zeros."""
+        latent = self.world.rssm.initial(num_envs, self.world.dtype)
+        return PolicyState(latent, torch.zeros(num_envs, self.width, device=latent.deter.device))
+
+    @torch.no_grad()
+    def act(self, step: Step, state: PolicyState, mode: Mode) -> tuple[Tensor, PolicyState]:
+        """``(action [N, A] on the CPU, state)``. The latent is sampled in both modes; the action is not in ``eval``."""
+        step = step.to(state.action.device)
+        embed = self.world.embed(step.obs)  # [N, E]
+        latent = self.world.rssm.observe_step(state.latent, embed, state.action, step.is_first)
+        policy = self.actor(latent.feature)
+        action = policy.sample() if mode == "explore" else policy.mode()  # [N, A]
+        return action.cpu(), PolicyState(latent, action)
+
+    def override(self, state: PolicyState, action: Tensor) -> PolicyState:
+        """The caller executed ``action`` ``[N, A]`` instead."""
+        return state._replace(action=action.to(state.action.device))
+
+    def extras(self, state: PolicyState) -> dict[str, Tensor]:
+        """The latent, as it is stored with the row that led to it."""
+        columns: dict[str, Tensor] = self.store(state.latent)
+        return {k: v.cpu() for k, v in columns.items()}

@@ -1,0 +1,138 @@
+"""Frozen dataclasses as configuration: strict dictionaries in and out, dotted paths, "did you mean"."""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, Self, Union
+
+from reverie.core.errors import ConfigError, did_you_mean
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """Base of every configuration. Subclasses are ``@dataclass(frozen=True, kw_only=True)``."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Nested plain values, fit for YAML or JSON."""
+        return {f.name: _to_plain(getattr(self, f.name)) for f in dataclasses.fields(self)}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+        """Build from nested plain values; what is absent keeps its default.
+
+        Raises:
+            ConfigError: a key is unknown or a value has the wrong type.
+        """
+        return cls().merge(values)
+
+    def merge(self, values: Mapping[str, Any], path: str = "") -> Self:
+        """A copy with the given values. Keys may be nested mappings, dotted paths, or both.
+
+        Raises:
+            ConfigError: a key is unknown or a value has the wrong type.
+        """
+        hints = typing.get_type_hints(type(self))
+        names = [f.name for f in dataclasses.fields(self)]
+        changes: dict[str, Any] = {}
+        for key, value in _nest(values).items():
+            where = f"{path}.{key}" if path else key
+            if key not in names:
+                known = [f"{path}.{n}" if path else n for n in names]
+                hint = did_you_mean(where, known) or f" Known here: {', '.join(sorted(names))}."
+                raise ConfigError(f"unknown option '{where}'.{hint}")
+            old = getattr(self, key)
+            if isinstance(old, Config) and isinstance(value, Mapping):
+                changes[key] = old.merge(value, where)
+            else:
+                changes[key] = coerce(value, hints[key], where)
+        return dataclasses.replace(self, **changes)
+
+    def replace(self, path: str, value: Any) -> Self:
+        """A copy with the one value at a dotted ``path`` changed."""
+        return self.merge({path: value})
+
+
+def coerce(value: Any, hint: Any, where: str) -> Any:
+    """``value`` as the type ``hint``, where the two say the same thing: ``1e5`` is an int, a list a tuple.
+
+    Raises:
+        ConfigError: ``value`` is of another type.
+    """
+    origin, args = typing.get_origin(hint), typing.get_args(hint)
+    if hint is Any:
+        return value
+    if origin in (Union, types.UnionType):
+        return _coerce_union(value, args, hint, where)
+    if origin is Literal:
+        if value in args:
+            return value
+        hint_text = did_you_mean(str(value), [str(a) for a in args])
+        raise ConfigError(f"{where} = {value!r}: expected one of {', '.join(map(repr, args))}.{hint_text}")
+    if origin is tuple and isinstance(value, list | tuple):
+        inner = [args[0]] * len(value) if len(args) == 2 and args[1] is Ellipsis else list(args)
+        if len(inner) == len(value):
+            return tuple(coerce(v, h, f"{where}[{i}]") for i, (v, h) in enumerate(zip(value, inner, strict=True)))
+    if origin is dict and isinstance(value, Mapping):
+        return {coerce(k, args[0], where): coerce(v, args[1], f"{where}.{k}") for k, v in value.items()}
+    number = _as_number(value, hint)
+    if number is not None:
+        return number
+    if isinstance(hint, type) and isinstance(value, hint) and not (hint is int and isinstance(value, bool)):
+        return value
+    expected = getattr(hint, "__name__", str(hint)) if origin is None else str(hint)
+    raise ConfigError(f"{where} = {value!r} ({type(value).__name__}): expected {expected}.")
+
+
+def _coerce_union(value: Any, args: tuple[Any, ...], hint: Any, where: str) -> Any:
+    for option in args:
+        if option is type(None):
+            if value is None:
+                return None
+            continue
+        try:
+            return coerce(value, option, where)
+        except ConfigError:
+            continue
+    raise ConfigError(f"{where} = {value!r} ({type(value).__name__}): expected {hint}.")
+
+
+def _as_number(value: Any, hint: Any) -> int | float | None:
+    """YAML reads ``1e5`` as text and people write ``1e5`` for whole numbers: take both."""
+    if hint not in (int, float) or isinstance(value, bool) or not isinstance(value, int | float | str):
+        return None
+    if hint is int and isinstance(value, int):
+        return value  # a seed of 60 bits would not survive as a float
+    try:
+        number = float(value)
+    except (ValueError, OverflowError):
+        return None
+    if hint is float:
+        return number
+    return int(number) if number.is_integer() else None
+
+
+def _nest(values: Mapping[str, Any]) -> dict[str, Any]:
+    """``{"a.b": 1, "a": {"c": 2}}`` as ``{"a": {"b": 1, "c": 2}}``."""
+    out: dict[str, Any] = {}
+    for key, value in values.items():
+        head, _, rest = str(key).partition(".")
+        if rest:
+            value = {rest: value}
+        if isinstance(value, Mapping) and isinstance(out.get(head), Mapping):
+            value = {**out[head], **value}
+        out[head] = value
+    return out
+
+
+def _to_plain(value: Any) -> Any:
+    if isinstance(value, Config):
+        return value.to_dict()
+    if isinstance(value, list | tuple):
+        return [_to_plain(v) for v in value]
+    if isinstance(value, Mapping):
+        return {k: _to_plain(v) for k, v in value.items()}
+    return value

@@ -1,0 +1,38 @@
+"""What this computer offers: a device to compute on, memory to keep rows in."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from pathlib import Path
+
+import torch
+
+from reverie.core.errors import ConfigError
+
+
+def choose_device(name: str) -> str:
+    """``auto`` as what there is.
+
+    Raises:
+        ConfigError: a GPU was asked for that is not there.
+    """
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if name == "auto":
+        return "cuda" if count else "cpu"
+    index = int(name.partition(":")[2] or 0)
+    if name.startswith("cuda") and index >= count:
+        raise ConfigError(f"device = '{name}': PyTorch sees {count} CUDA devices here. Use auto or cpu.")
+    return name
+
+
+def available_memory() -> int | None:
+    """Bytes that can be had without swapping, or None where the system does not say."""
+    limits: list[int] = []
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        limits += [int(kb) * 1024 for kb in re.findall(r"^MemAvailable:\s+(\d+) kB", Path("/proc/meminfo").read_text(), re.M)]
+    with contextlib.suppress(OSError, ValueError):
+        group = Path("/sys/fs/cgroup")
+        limit, used = ((group / name).read_text() for name in ("memory.max", "memory.current"))
+        limits.append(int(limit) - int(used))
+    return min(limits, default=None)

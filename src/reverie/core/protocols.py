@@ -1,0 +1,138 @@
+"""The plugs. ``run`` sees nothing but these; every other floor provides one of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from reverie.core.specs import ActionSpec, ExtraPart, ObsSpec
+from reverie.core.types import Batch, Mode, State, Step, Update, Window
+
+S = TypeVar("S")
+
+
+class Env(Protocol):
+    """N environments that are stepped together."""
+
+    num_envs: int
+    obs_spec: ObsSpec
+    action_spec: ActionSpec
+
+    def reset(self, seed: int | None = None) -> Step:
+        """Start N new episodes; every row is ``is_first``."""
+        ...
+
+    def step(self, action: Tensor) -> Step:
+        """Take ``action`` ``[N, A]``. An ``is_last`` row is followed by an ``is_first`` row, whatever the action."""
+        ...
+
+    def render(self) -> np.ndarray | None:
+        """What environment 0 looks like, uint8 ``[H, W, 3]``, or None if it cannot be drawn."""
+        ...
+
+    def close(self) -> None:
+        """Free windows, processes and memory. May be called twice."""
+        ...
+
+
+class Policy(Protocol[S]):
+    """Chooses actions. Its state is carried by the caller, never stored inside."""
+
+    def initial(self, num_envs: int) -> S:
+        """The state before anything was seen."""
+        ...
+
+    def act(self, step: Step, state: S, mode: Mode) -> tuple[Tensor, S]:
+        """``(action [N, A], state)``. The policy resets the state itself where ``is_first``."""
+        ...
+
+    def override(self, state: S, action: Tensor) -> S:
+        """The state when the caller executed ``action`` ``[N, A]`` instead of what ``act`` chose; a policy that carries
+        no previous action returns ``state`` as it is.
+        """
+        ...
+
+    def extras(self, state: S) -> dict[str, Tensor]:
+        """Columns ``[N, ...]`` to store with the rows that led to ``state``; empty for most policies."""
+        ...
+
+
+class Algorithm(Protocol):
+    """A learner: feeds on batches, owns its networks and optimisers, and offers a policy."""
+
+    window: Window
+    extra_spec: Mapping[str, ExtraPart]
+    device: torch.device
+
+    @property
+    def policy(self) -> Policy[Any]:
+        """The policy that acts with the newest weights."""
+        ...
+
+    def update(self, batch: Batch) -> Update:
+        """One gradient step, without waiting for the device."""
+        ...
+
+    def report(self, batch: Batch) -> dict[str, np.ndarray]:
+        """Costly things to look at now and then: videos ``[T, H, W, C]`` uint8, curves. ``{}`` if there are none."""
+        ...
+
+    def state_dict(self) -> State:
+        """All that this learner is: weights, optimisers, targets, normalisers, counters."""
+        ...
+
+    def load_state_dict(self, state: State) -> None:
+        """Become what ``state_dict`` described."""
+        ...
+
+
+class Source(Protocol):
+    """Where batches come from: a replay, a dataset, a mix of them."""
+
+    def sample(self) -> Batch:
+        """B windows of T rows."""
+        ...
+
+    def feedback(self, index: Tensor, update: Update) -> None:
+        """Write priorities and extras of an update back to the rows it came from; evicted rows are skipped."""
+        ...
+
+    def __len__(self) -> int:
+        """How many rows can be sampled from."""
+        ...
+
+
+class RowSink(Protocol):
+    """Takes rows as they are lived."""
+
+    def add(self, step: Step, action: Tensor, extras: Mapping[str, Tensor]) -> None:
+        """One row for each of N streams."""
+        ...
+
+
+class Sink(Protocol):
+    """Where measured values go."""
+
+    def write(self, values: Mapping[str, float | np.ndarray], step: int) -> None:
+        """Record named scalars, and arrays such as videos, at ``step`` env steps."""
+        ...
+
+    def close(self) -> None:
+        """Flush and free."""
+        ...
+
+
+class Stateful(Protocol):
+    """Anything a checkpoint can hold."""
+
+    def state_dict(self) -> State:
+        """Nested mappings of tensors and plain JSON values."""
+        ...
+
+    def load_state_dict(self, state: State) -> None:
+        """Become what ``state_dict`` described."""
+        ...

@@ -1,0 +1,54 @@
+"""Where chance comes from: one seed, from which every generator of a run is derived."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+
+from reverie.core.types import State
+
+
+def derived_seeds(seed: int, start: int = 0) -> dict[str, int]:
+    """A seed for each thing that is random. ``algo`` and ``evaluation`` do not depend on ``start``."""
+    fixed = np.random.SeedSequence(seed).generate_state(2)
+    moving = np.random.SeedSequence([seed, start]).generate_state(4)
+    names = ("algo", "evaluation", "global", "env", "replay", "collector")
+    return {name: int(value) // 2 for name, value in zip(names, [*fixed, *moving], strict=True)}
+
+
+def seed_everything(seed: int) -> None:
+    """Seed the generators that belong to nobody."""
+    random.seed(seed)
+    np.random.seed(seed % 2**32)  # noqa: NPY002 - environments of others use it
+    torch.manual_seed(seed)
+
+
+@contextlib.contextmanager
+def reproducible(seed: int) -> Iterator[None]:
+    """Seed PyTorch within, and afterwards go on as if nothing had been drawn."""
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        yield
+
+
+class Randomness:
+    """PyTorch's generators as a part of a checkpoint."""
+
+    def state_dict(self) -> State:
+        """Where the generators stand."""
+        state: dict[str, Any] = {"cpu": torch.get_rng_state()}
+        if torch.cuda.is_available():
+            state["cuda"] = {str(i): s for i, s in enumerate(torch.cuda.get_rng_state_all())}
+        return state
+
+    def load_state_dict(self, state: State) -> None:
+        """Draw on from there; GPUs that are not here are passed over."""
+        torch.set_rng_state(state["cpu"])
+        for index, saved in state.get("cuda", {}).items():
+            if int(index) < torch.cuda.device_count():
+                torch.cuda.set_rng_state(saved, int(index))

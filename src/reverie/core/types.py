@@ -1,0 +1,162 @@
+"""The data contract: what environments show, what learners are fed, what an update says.
+
+One convention holds everywhere. Experience is streams of *rows*, one stream per environment::
+
+    row t:  obs[t]          what was seen
+            reward[t]       the reward that came with it (0 where is_first)
+            is_first[t]     an episode begins here
+            is_last[t]      an episode ends here, for whatever cause
+            is_terminal[t]  ... and the future is worth nothing
+            action[t]       taken after seeing obs[t]; zeros where is_last, since nothing is taken
+
+``is_terminal`` cuts the value of the future; ``is_last`` cuts the recursion. They are never the same thing.
+
+Letters used in shape comments throughout the library:
+
+    N envs   B batch   T time   A action   E embedding   D deterministic   S x C stochastic   H horizon
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+Obs = dict[str, Tensor]
+"""Observations by key. Images are channels last ``[..., H, W, C]``; the rest is ``[..., *shape]``."""
+
+Metrics = dict[str, Tensor]
+"""Named scalars that still live on the learner's device; reading one may wait for it."""
+
+Mode = Literal["explore", "eval"]
+"""``explore`` samples from the policy, ``eval`` takes its mode."""
+
+State = Mapping[str, Any]
+"""A ``state_dict``: nested mappings of tensors and plain JSON values."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """What N environments show now: one row each, without the action that will follow."""
+
+    obs: Obs  # [N, ...]
+    reward: Tensor  # [N] float32
+    is_first: Tensor  # [N] bool
+    is_last: Tensor  # [N] bool
+    is_terminal: Tensor  # [N] bool
+
+    def __len__(self) -> int:
+        return self.is_first.shape[0]
+
+    def map(self, fn: Callable[[Tensor], Tensor]) -> Step:
+        """Apply ``fn`` to every tensor."""
+        return Step(
+            obs={k: fn(v) for k, v in self.obs.items()},
+            reward=fn(self.reward),
+            is_first=fn(self.is_first),
+            is_last=fn(self.is_last),
+            is_terminal=fn(self.is_terminal),
+        )
+
+    def to(self, device: torch.device | str) -> Step:
+        """The same step on another device."""
+        return self.map(lambda x: x.to(device, non_blocking=True))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """B windows of T consecutive rows of one stream each."""
+
+    obs: Obs  # [B, T, ...]
+    action: Tensor  # [B, T, A] float32, one-hot where discrete
+    reward: Tensor  # [B, T] float32
+    is_first: Tensor  # [B, T] bool
+    is_last: Tensor  # [B, T] bool
+    is_terminal: Tensor  # [B, T] bool
+    weight: Tensor  # [B] float32, 1 unless the sampler is prioritised
+    index: Tensor  # [B] int64, the handle a source's ``feedback`` understands
+    extras: dict[str, Tensor] = field(default_factory=dict)  # [B, T, ...], what the policy stored with the rows
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """``(B, T)``."""
+        return self.reward.shape[0], self.reward.shape[1]
+
+    def map(self, fn: Callable[[Tensor], Tensor]) -> Batch:
+        """Apply ``fn`` to every tensor."""
+        mapped: dict[str, Any] = {}
+        for f in fields(self):
+            value = getattr(self, f.name)
+            mapped[f.name] = {k: fn(v) for k, v in value.items()} if isinstance(value, dict) else fn(value)
+        return Batch(**mapped)
+
+    def to(self, device: torch.device | str) -> Batch:
+        """The same batch on another device."""
+        return self.map(lambda x: x.to(device, non_blocking=True))
+
+    def rows(self, start: int, stop: int | None = None) -> Batch:
+        """Rows ``start:stop`` of every window. ``weight`` and ``index`` still speak of the whole window."""
+        cut = slice(start, stop)
+        return replace(
+            self,
+            obs={k: v[:, cut] for k, v in self.obs.items()},
+            action=self.action[:, cut],
+            reward=self.reward[:, cut],
+            is_first=self.is_first[:, cut],
+            is_last=self.is_last[:, cut],
+            is_terminal=self.is_terminal[:, cut],
+            extras={k: v[:, cut] for k, v in self.extras.items()},
+        )
+
+    def to_tensordict(self) -> Any:
+        """This batch as a ``tensordict.TensorDict`` of batch size ``[B, T]``, for exchange with TorchRL.
+
+        Raises:
+            ImportError: the optional package ``tensordict`` is not installed.
+        """
+        from tensordict import TensorDict  # optional third-party package
+
+        rows = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("weight", "index")}
+        return TensorDict(rows, batch_size=list(self.shape))
+
+
+class Transition(NamedTuple):
+    """A TD learner's view of a batch. ``reward`` may be an n-step sum; ``discount`` is gamma^n (1 - terminal)."""
+
+    obs: Obs  # [B, ...]
+    action: Tensor  # [B, A]
+    reward: Tensor  # [B]
+    discount: Tensor  # [B]
+    next_obs: Obs  # [B, ...]
+    weight: Tensor  # [B]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Update:
+    """What one gradient step says."""
+
+    metrics: Metrics
+    priority: Tensor | None = None  # [B]
+    extras: dict[str, Tensor] = field(default_factory=dict)  # [B, T', ...], for the last T' rows of each window
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Window:
+    """The windows of rows that an algorithm wants from its source."""
+
+    batch: int
+    """B, how many windows make a batch."""
+    length: int
+    """How many rows of each window are learned from."""
+    context: int = 0
+    """How many rows before those are delivered as well; T = context + length."""
+    crosses_episodes: bool = False
+    """Whether a window may reach over the end of an episode into the next."""
+
+    @property
+    def rows(self) -> int:
+        """T, the rows of one delivered window."""
+        return self.context + self.length

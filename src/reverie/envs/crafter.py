@@ -1,0 +1,60 @@
+"""Crafter speaks an older interface than Gymnasium's: the same game, with seeds and the two kinds of ending."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import crafter
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+IDS = {"CrafterReward-v1": True, "CrafterNoReward-v1": False}
+
+
+class Crafter(gymnasium.Env[np.ndarray, int]):
+    """Crafter (Hafner 2021): images ``[*size, 3]``, 17 actions, ends by death or after ``length`` steps."""
+
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 15}
+
+    def __init__(
+        self,
+        reward: bool = True,
+        size: tuple[int, int] = (64, 64),
+        length: int = 10000,
+        render_mode: str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        self.render_mode = render_mode
+        self._game = crafter.Env(size=tuple(size), reward=reward, length=length, seed=0, **kwargs)
+        self.observation_space = spaces.Box(0, 255, (*size, 3), np.uint8)
+        self.action_space = spaces.Discrete(len(self._game.action_names))
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[np.ndarray, dict[str, Any]]:
+        """Start an episode in a new world."""
+        fresh = self._np_random is None
+        super().reset(seed=seed)
+        if seed is not None or fresh:
+            # The game draws each world from its seed and the number of the episode.
+            self._game._seed = int(self.np_random.integers(2**31 - 1))
+            self._game._episode = 0
+        return self._game.reset(), {}
+
+    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        """One step of the game; its clock running out is a truncation, death a termination."""
+        obs, reward, done, info = self._game.step(int(action))
+        dead = info["discount"] == 0
+        return obs, float(reward), bool(dead), bool(done and not dead), info
+
+    def render(self) -> np.ndarray | None:  # type: ignore[override]  # one frame, never a list of them
+        """The world as the agent sees it, at a size for people."""
+        return self._game.render(np.array([256, 256])) if self.render_mode == "rgb_array" else None
+
+
+def register() -> None:
+    """Put Crafter's two ids into Gymnasium's registry."""
+    for env_id, reward in IDS.items():
+        if env_id not in gymnasium.registry:
+            gymnasium.register(env_id, entry_point="reverie.envs.crafter:Crafter", kwargs={"reward": reward})

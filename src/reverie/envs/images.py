@@ -1,0 +1,100 @@
+"""Options for what is seen: smaller, grey, or with the past beside it. They work on flat observations, key by key."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+import numpy as np
+from PIL import Image
+
+from reverie.core.errors import EnvError
+from reverie.core.specs import ObsPart
+
+FlatObs = dict[str, np.ndarray]
+LUMA = np.array([0.299, 0.587, 0.114], np.float32)
+
+
+def resize(image: np.ndarray, size: tuple[int, int]) -> np.ndarray:
+    """``image`` ``[H, W, C]``, uint8 or float32, bilinearly (with antialiasing) at ``size`` (height, width)."""
+    to = (size[1], size[0])
+    if image.dtype == np.uint8 and image.shape[-1] == 3:
+        return np.asarray(Image.fromarray(image).resize(to, Image.Resampling.BILINEAR))
+    planes = [Image.fromarray(np.ascontiguousarray(image[..., c])) for c in range(image.shape[-1])]
+    return np.stack([np.asarray(p.resize(to, Image.Resampling.BILINEAR)) for p in planes], axis=-1)
+
+
+def grayscale(image: np.ndarray) -> np.ndarray:
+    """The luma ``[H, W, 1]`` of colours ``[H, W, 3]`` (ITU-R 601), in the dtype of ``image``."""
+    grey = image @ LUMA
+    return (np.rint(grey) if image.dtype == np.uint8 else grey).astype(image.dtype)[..., None]
+
+
+class ImageOptions:
+    """Resizes images and takes their colour away.
+
+    Raises:
+        EnvError: an option was asked for and no image can follow it.
+    """
+
+    def __init__(self, spec: Mapping[str, ObsPart], size: tuple[int, int] | None, grey: bool) -> None:
+        self.spec = dict(spec)
+        self._steps: list[tuple[str, Callable[[np.ndarray], np.ndarray]]] = []
+        images = {key: part for key, part in spec.items() if part.kind == "image"}
+        if (size or grey) and not images:
+            option = "resize" if size else "grayscale"
+            raise EnvError(f"{option} is for images, and the observations {sorted(spec)} have none. Try pixels='only'.")
+        for key, part in images.items():
+            if size and part.shape[:2] != size:
+                self._steps.append((key, lambda image: resize(image, size)))
+                part = replace(part, shape=(*size, part.shape[2]))
+            if grey and part.shape[2] != 1:
+                if part.shape[2] != 3:
+                    raise EnvError(f"grayscale takes 3 colours to one; '{key}' has {part.shape[2]} channels.")
+                self._steps.append((key, grayscale))
+                part = replace(part, shape=(*part.shape[:2], 1))
+            self.spec[key] = part
+
+    def __call__(self, obs: FlatObs) -> FlatObs:
+        """``obs`` with its images changed."""
+        for key, step in self._steps:
+            obs[key] = step(obs[key])
+        return obs
+
+
+class FrameStack:
+    """The last ``count`` observations together, the newest last; at the start of an episode the first one repeated.
+
+    Images are stacked along their channels, everything else along a new first axis.
+    """
+
+    def __init__(self, spec: Mapping[str, ObsPart], count: int) -> None:
+        self._count = count
+        self._past: FlatObs = {}
+        self.spec = {key: self._stacked(part) for key, part in spec.items()}
+
+    def _stacked(self, part: ObsPart) -> ObsPart:
+        if part.kind == "image":
+            return replace(part, shape=(*part.shape[:2], part.shape[2] * self._count))
+        return replace(part, shape=(self._count, *part.shape), classes=part.classes * self._count)
+
+    def __call__(self, obs: FlatObs, first: bool) -> FlatObs:
+        """``obs`` with the past beside it. ``first``: an episode begins, and there is none."""
+        if first:
+            self._past = {key: self._fill(key, array) for key, array in obs.items()}
+            return self._past
+        for key, array in obs.items():
+            past = self._past[key]
+            if self.spec[key].kind == "image":
+                channels = array.shape[-1]
+                past[..., :-channels] = past[..., channels:].copy()
+                past[..., -channels:] = array
+            else:
+                past[:-1] = past[1:].copy()
+                past[-1] = array
+        return self._past
+
+    def _fill(self, key: str, array: np.ndarray) -> np.ndarray:
+        if self.spec[key].kind == "image":
+            return np.concatenate([array] * self._count, axis=-1)
+        return np.stack([array] * self._count)

@@ -1,0 +1,217 @@
+"""One space, one part: how each kind of leaf in an observation space becomes an array of our three kinds.
+
+Everything here is decided once, when the environment is made. What is left for each step is one small function.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from gymnasium import spaces
+
+from reverie.core.errors import DataError, EnvError
+from reverie.core.specs import ObsPart
+
+Channels = Literal["auto", "first", "last"]
+Convert = Callable[[Any], np.ndarray]
+
+INTEGERS = "biu"
+NUMBERS = "biuf"
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """What a leaf space becomes, and the function that takes its values there."""
+
+    part: ObsPart
+    convert: Convert
+
+
+def make_leaf(space: spaces.Space[Any], channels: Channels) -> Leaf:
+    """The leaf for ``space``.
+
+    Raises:
+        EnvError: no part can hold values of this space.
+    """
+    if isinstance(space, spaces.Discrete):
+        return _discrete(space)
+    if isinstance(space, spaces.MultiDiscrete):
+        return _multi_discrete(space)
+    if isinstance(space, spaces.Text):
+        return _text(space)
+    if isinstance(space, spaces.MultiBinary):
+        shape = tuple(int(n) for n in space.shape)
+        box = spaces.Box(0, 1, shape, np.uint8)
+        return _image(box, channels) if len(shape) == 3 else _multi_binary(shape)
+    if isinstance(space, spaces.Box) and space.dtype.kind in NUMBERS:
+        return _image(space, channels) if _is_image(space) else _vector(space)
+    if isinstance(space, spaces.Box):
+        raise EnvError(f"holds elements of dtype {space.dtype}; expected numbers")
+    raise EnvError(f"is a {type(space).__name__} space; expected Box, Discrete, MultiDiscrete, MultiBinary or Text")
+
+
+def numeric(value: Any, shape: tuple[int, ...], dtype: Any, kinds: str = NUMBERS) -> np.ndarray:
+    """``value`` as an array of the declared ``shape`` and of one of the dtype ``kinds``.
+
+    Raises:
+        DataError: the shape or the kind of number is another one.
+    """
+    array: np.ndarray = np.asarray(value)
+    if array.shape != shape:
+        raise DataError(f"has shape {array.shape}; its space declares {shape}")
+    if array.dtype.kind not in kinds:
+        raise DataError(f"has dtype {array.dtype}; its space declares {dtype}")
+    return array
+
+
+def finite(shape: tuple[int, ...], dtype: Any = np.float32) -> Convert:
+    """A function to float32 that refuses NaN and infinity.
+
+    ``0 * x`` is NaN for each of these, so one dot product with zeros sees them all, several times faster than
+    ``np.isfinite(x).all()``.
+    """
+    zeros = np.zeros(math.prod(shape), np.float32)
+
+    def convert(value: Any) -> np.ndarray:
+        array = numeric(value, shape, dtype).astype(np.float32, copy=False)
+        if zeros.dot(array.reshape(-1)) != 0.0:
+            index = tuple(int(i) for i in np.argwhere(~np.isfinite(array))[0])
+            raise DataError(f"is {array[index]} at index {index}; expected finite numbers")
+        return array
+
+    return convert
+
+
+def _vector(space: spaces.Box) -> Leaf:
+    part = ObsPart(kind="vector", shape=space.shape, dtype="float32")
+    return Leaf(part, finite(space.shape, space.dtype))
+
+
+def _is_image(space: spaces.Box) -> bool:
+    """Rank 3 with known black and white, or rank 2 when its bounds can only mean grey levels."""
+    if len(space.shape) == 3 and space.dtype.kind == "f":
+        return bool(np.isfinite(space.low).all() and np.isfinite(space.high).all())
+    if len(space.shape) == 3:
+        return int(space.high.max()) - int(space.low.min()) <= 255
+    grey = space.dtype == np.uint8 and len(space.shape) == 2
+    return bool(grey and space.low.min() == 0 and space.high.max() == 255)
+
+
+def _image(space: spaces.Box, channels: Channels) -> Leaf:
+    pixels = _float_pixels(space) if space.dtype.kind == "f" else _byte_pixels(space)
+    if len(space.shape) == 2:
+        return _placed(pixels, (*space.shape, 1), lambda array: array[..., None])
+    first = channels == "first" or (channels == "auto" and _channels_first(space.shape))
+    if first:
+        c, h, w = space.shape
+        return _placed(pixels, (h, w, c), lambda array: array.transpose(1, 2, 0))
+    return pixels
+
+
+def _placed(leaf: Leaf, shape: tuple[int, ...], place: Callable[[np.ndarray], np.ndarray]) -> Leaf:
+    part, convert = leaf.part, leaf.convert
+    moved = ObsPart(kind="image", shape=shape, dtype=part.dtype, low=part.low, high=part.high)
+    return Leaf(moved, lambda value: place(convert(value)))
+
+
+def _channels_first(shape: tuple[int, ...]) -> bool:
+    """Whether ``shape`` reads as C, H, W: a usual channel count before two larger sides, and none behind them."""
+    c, h, w = shape
+    usual = c in (1, 3, 4) or (c in (2, 6, 8, 9, 12, 16) and min(h, w) >= 32)
+    return usual and c < min(h, w) and w not in (1, 3, 4)
+
+
+def _float_pixels(space: spaces.Box) -> Leaf:
+    low, high = float(space.low.min()), float(space.high.max())
+    part = ObsPart(kind="image", shape=space.shape, dtype="float32", low=low, high=high)
+    to_float = finite(space.shape, space.dtype)
+    slack = 1e-3 * (high - low)
+
+    def convert(value: Any) -> np.ndarray:
+        array = to_float(value)
+        if array.min() < low - slack or array.max() > high + slack:
+            found = f"{array.min():g}..{array.max():g}"
+            raise DataError(f"has values {found}; its space declares {low:g}..{high:g}")
+        return array
+
+    return Leaf(part, convert)
+
+
+def _byte_pixels(space: spaces.Box) -> Leaf:
+    """Whole-number images: ``uint8`` with the declared bounds stretched to 0..255, so that 0/1 planes are visible."""
+    low, high = int(space.low.min()), int(space.high.max())
+    part = ObsPart(kind="image", shape=space.shape, dtype="uint8")
+    table = np.rint(np.arange(high - low + 1) * (255 / max(1, high - low))).astype(np.uint8)
+    plain = (low, high) == (0, 255)
+
+    def convert(value: Any) -> np.ndarray:
+        array = numeric(value, space.shape, space.dtype, INTEGERS)
+        if plain and array.dtype == np.uint8:
+            return array
+        if array.min() < low or array.max() > high:
+            raise DataError(f"has values {array.min()}..{array.max()}; its space declares {low}..{high}")
+        return table[array.astype(np.int64) - low]
+
+    return Leaf(part, convert)
+
+
+def _discrete(space: spaces.Discrete) -> Leaf:
+    start, count = int(space.start), int(space.n)
+    part = ObsPart(kind="categorical", shape=(), dtype="int64", classes=(count,))
+
+    def convert(value: Any) -> np.ndarray:
+        index = int(numeric(value, (), "int64", INTEGERS)) - start
+        if not 0 <= index < count:
+            raise DataError(f"is {value}; its space declares {start}..{start + count - 1}")
+        return np.asarray(index, np.int64)
+
+    return Leaf(part, convert)
+
+
+def _multi_discrete(space: spaces.MultiDiscrete) -> Leaf:
+    shape = tuple(int(n) for n in space.nvec.shape)
+    counts, start = space.nvec.astype(np.int64), np.asarray(space.start, np.int64)
+    classes = tuple(int(n) for n in counts.reshape(-1))
+    part = ObsPart(kind="categorical", shape=shape, dtype="int64", classes=classes)
+
+    def convert(value: Any) -> np.ndarray:
+        array = numeric(value, shape, "int64", INTEGERS)
+        index: np.ndarray = array.astype(np.int64) - start
+        wrong = (index < 0) | (index >= counts)
+        if wrong.any():
+            at = tuple(int(i) for i in np.argwhere(wrong)[0])
+            low = int(start[at])
+            raise DataError(f"is {array[at]} at index {at}; its space declares {low}..{low + int(counts[at]) - 1}")
+        return index
+
+    return Leaf(part, convert)
+
+
+def _multi_binary(shape: tuple[int, ...]) -> Leaf:
+    return _multi_discrete(spaces.MultiDiscrete(np.full(shape, 2)))
+
+
+def _text(space: spaces.Text) -> Leaf:
+    """Class 0 is padding; the characters follow in the order of their code points."""
+    length, characters = int(space.max_length), sorted(space.character_set)
+    codes = {character: code for code, character in enumerate(characters, start=1)}
+    classes = (len(characters) + 1,) * length
+    part = ObsPart(kind="categorical", shape=(length,), dtype="int64", classes=classes)
+
+    def convert(value: Any) -> np.ndarray:
+        if not isinstance(value, str):
+            raise DataError(f"is {value!r}; its space declares text")
+        if len(value) > length:
+            raise DataError(f"is {value!r}, {len(value)} characters; its space declares at most {length}")
+        out = np.zeros(length, np.int64)
+        try:
+            out[: len(value)] = [codes[character] for character in value]
+        except KeyError as error:
+            raise DataError(f"is {value!r}; its space does not declare the character {error}") from None
+        return out
+
+    return Leaf(part, convert)

@@ -1,0 +1,263 @@
+"""Gymnasium spaces to specs; their values to flat dictionaries of arrays; flat actions back to what a space holds.
+
+Nested ``Dict`` and ``Tuple`` spaces become keys such as ``arm/camera`` and ``sensors/0``. A bare observation is called
+``image`` or ``observation``, a bare action ``action``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+
+from reverie.core.errors import DataError, EnvError
+from reverie.core.specs import ActionPart, ActionSpec, ObsPart
+from reverie.envs.leaves import Channels, make_leaf
+
+Space = spaces.Space[Any]
+Path = tuple[Any, ...]
+Decode = Callable[[np.ndarray], Any]
+
+
+def obs_spec(space: Space) -> dict[str, ObsPart]:
+    """The observation parts of ``space`` by key.
+
+    Raises:
+        EnvError: a leaf cannot be learned from.
+    """
+    return ObsCodec(space).spec
+
+
+def flatten_obs(space: Space, obs: Any) -> dict[str, np.ndarray]:
+    """One observation of ``space`` as arrays that fit ``obs_spec(space)``.
+
+    Raises:
+        EnvError: a leaf cannot be learned from.
+        DataError: ``obs`` is not what ``space`` declares.
+    """
+    return ObsCodec(space)(obs)
+
+
+def action_spec(space: Space) -> ActionSpec:
+    """The flat action of ``space``.
+
+    Raises:
+        EnvError: a leaf is unbounded, or of a kind that cannot be chosen.
+    """
+    return ActionCodec(space).spec
+
+
+def unflatten_action(space: Space, flat: np.ndarray) -> Any:
+    """The action of ``space`` that the flat action ``[A]`` means.
+
+    Raises:
+        EnvError: a leaf is unbounded, or of a kind that cannot be chosen.
+    """
+    return ActionCodec(space)(flat)
+
+
+class ObsCodec:
+    """Takes observations of one space apart. Keys that ``keep`` refuses are neither read nor required to be readable.
+
+    Raises:
+        EnvError: a kept leaf cannot be learned from, two leaves have one key, or nothing is left.
+    """
+
+    def __init__(self, space: Space, keep: Callable[[str], bool] = bool, channels: Channels = "auto") -> None:
+        self.spec: dict[str, ObsPart] = {}
+        self._leaves: list[tuple[str, Path, Callable[[Any], np.ndarray]]] = []
+        self._branches = [(path, inner) for path, inner in _walk(space) if _is_nested(inner)]
+        seen: list[str] = []
+        for path, inner in _walk(space):
+            if not _is_nested(inner) and math.prod(inner.shape or (1,)) > 0:
+                self._add(path, inner, keep, channels, seen)
+        if not self.spec:
+            known = ", ".join(f"'{key}'" for key in seen) or "none"
+            raise EnvError(f"no observation is left to learn from. Keys of this environment: {known}.")
+
+    def _add(
+        self, path: Path, space: Space, keep: Callable[[str], bool], channels: Channels, seen: list[str]
+    ) -> None:
+        key = "/".join(map(str, path)) or ("image" if _bare_image(space, channels) else "observation")
+        if key in seen:
+            raise EnvError(f"two observations are both called '{key}' once nested keys are joined; rename one of them.")
+        seen.append(key)
+        if not keep(key):
+            return
+        try:
+            leaf = make_leaf(space, channels)
+        except EnvError as error:
+            remedy = f"Leave it out with exclude='{key}', or wrap the environment to convert it."
+            raise EnvError(f"observation '{key}' {error}. {remedy}") from None
+        self.spec[key] = leaf.part
+        self._leaves.append((key, path, leaf.convert))
+
+    def __call__(self, obs: Any) -> dict[str, np.ndarray]:
+        """Arrays that fit ``spec``.
+
+        Raises:
+            DataError: ``obs`` is not what the space declares. Names key, value and expectation.
+        """
+        for path, space in self._branches:
+            _check_branch(_follow(obs, path), path, space)
+        out = {}
+        for key, path, convert in self._leaves:
+            try:
+                out[key] = convert(_follow(obs, path))
+            except DataError as error:
+                raise DataError(f"observation '{key}' {error}") from None
+            except (TypeError, ValueError) as error:
+                raise DataError(f"observation '{key}' cannot be read as an array: {error}") from error
+        return out
+
+
+class ActionCodec:
+    """Turns flat actions ``[A]`` into actions of one space.
+
+    Categorical parts take the largest of their entries; continuous ones are clipped to [-1, 1] and scaled to the bounds.
+
+    Raises:
+        EnvError: a leaf is unbounded, or of a kind that cannot be chosen.
+    """
+
+    def __init__(self, space: Space) -> None:
+        leaves = {_action_key(path): inner for path, inner in _walk(space) if not _is_nested(inner)}
+        if not leaves:
+            raise EnvError("the action space is empty: there is nothing to choose.")
+        self.spec = ActionSpec(parts={key: _action_part(key, leaf) for key, leaf in leaves.items()})
+        self._decode = _decoder(space, (), self.spec.slices())
+
+    def __call__(self, flat: np.ndarray) -> Any:
+        """The action that ``flat`` ``[A]`` means."""
+        return self._decode(flat)
+
+
+def _is_nested(space: Space) -> bool:
+    return isinstance(space, spaces.Dict | spaces.Tuple)
+
+
+def _children(space: Space) -> list[tuple[Any, Space]]:
+    if isinstance(space, spaces.Dict):
+        return list(space.spaces.items())
+    return list(enumerate(space.spaces)) if isinstance(space, spaces.Tuple) else []
+
+
+def _walk(space: Space, path: Path = ()) -> Iterator[tuple[Path, Space]]:
+    yield path, space
+    for name, inner in _children(space):
+        yield from _walk(inner, (*path, name))
+
+
+def _follow(value: Any, path: Path) -> Any:
+    for name in path:
+        value = value[name]
+    return value
+
+
+def _check_branch(value: Any, path: Path, space: Space) -> None:
+    """A dictionary must have exactly the declared keys, a tuple the declared length."""
+    where = f"observation '{'/'.join(map(str, path))}'" if path else "the observation"
+    if isinstance(space, spaces.Dict):
+        given = value.keys() if isinstance(value, Mapping) else None
+        if given != space.spaces.keys():
+            got = type(value).__name__ if given is None else sorted(map(str, given))
+            raise DataError(f"{where} is {got}; its space declares the keys {sorted(map(str, space.spaces))}")
+    elif isinstance(space, spaces.Tuple) and (not isinstance(value, tuple | list) or len(value) != len(space)):
+        raise DataError(f"{where} is {value!r}; its space declares a tuple of {len(space)}")
+
+
+def _bare_image(space: Space, channels: Channels) -> bool:
+    try:
+        return make_leaf(space, channels).part.kind == "image"
+    except EnvError:
+        return False
+
+
+def _action_key(path: Path) -> str:
+    return "/".join(map(str, path)) or "action"
+
+
+def _action_part(key: str, space: Space) -> ActionPart:
+    if isinstance(space, spaces.Discrete):
+        return ActionPart(kind="categorical", classes=(int(space.n),))
+    if isinstance(space, spaces.MultiDiscrete):
+        return ActionPart(kind="categorical", classes=tuple(int(n) for n in space.nvec.reshape(-1)))
+    if isinstance(space, spaces.MultiBinary):
+        return ActionPart(kind="categorical", classes=(2,) * math.prod(space.shape))
+    if isinstance(space, spaces.Box) and space.dtype.kind in "iuf":
+        _check_bounds(key, space)
+        return ActionPart(kind="continuous", size=math.prod(space.shape))
+    known = "Discrete, MultiDiscrete, MultiBinary, Box, or Dict and Tuple of these"
+    raise EnvError(f"action '{key}' is {space}, which a policy cannot choose from; expected {known}.")
+
+
+def _check_bounds(key: str, space: spaces.Box) -> None:
+    if math.prod(space.shape) == 0:
+        raise EnvError(f"action '{key}' has shape {space.shape}: there is nothing to choose.")
+    open_ends = np.argwhere(~(np.isfinite(space.low) & np.isfinite(space.high)))
+    if not len(open_ends):
+        return
+    dims = [tuple(map(int, i)) if len(i) > 1 else int(i[0]) for i in open_ends[:8] if len(i)]
+    at = tuple(open_ends[0])
+    box = f"gymnasium.spaces.Box(-1.0, 1.0, {space.shape})"
+    raise EnvError(
+        f"action '{key}' is unbounded in dimensions {dims}{'...' if len(open_ends) > 8 else ''} "
+        f"(low {space.low[at]}, high {space.high[at]}); expected finite bounds, to which [-1, 1] is scaled. "
+        "Declare them in the environment, or wrap it: "
+        f"gymnasium.wrappers.TransformAction(env, lambda action: action, {box}). "
+        "RescaleAction needs bounds to start from, and ClipAction takes them away: put both inside that wrapper."
+    )
+
+
+def _decoder(space: Space, path: Path, slices: Mapping[str, slice]) -> Decode:
+    if isinstance(space, spaces.Dict):
+        by_key = {name: _decoder(inner, (*path, name), slices) for name, inner in _children(space)}
+        return lambda flat: {name: decode(flat) for name, decode in by_key.items()}
+    if isinstance(space, spaces.Tuple):
+        in_order = [_decoder(inner, (*path, name), slices) for name, inner in _children(space)]
+        return lambda flat: tuple(decode(flat) for decode in in_order)
+    decode, cut = _leaf_decoder(space), slices[_action_key(path)]
+    return lambda flat: decode(flat[cut])
+
+
+def _leaf_decoder(space: Space) -> Decode:
+    if isinstance(space, spaces.Discrete):
+        start = int(space.start)
+        return lambda flat: int(flat.argmax()) + start
+    if isinstance(space, spaces.MultiDiscrete):
+        return _choices(space.nvec, np.asarray(space.start), space.dtype)
+    if isinstance(space, spaces.MultiBinary):
+        return _choices(np.full(space.shape, 2), np.zeros(space.shape, np.int64), space.dtype)
+    assert isinstance(space, spaces.Box)
+    return _scaled(space)
+
+
+def _choices(counts: np.ndarray, start: np.ndarray, dtype: Any) -> Decode:
+    shape = counts.shape
+    ends = np.cumsum(counts.reshape(-1)).tolist()
+    cuts = [slice(end - int(n), end) for end, n in zip(ends, counts.reshape(-1), strict=True)]
+
+    def decode(flat: np.ndarray) -> np.ndarray:
+        chosen = np.array([flat[cut].argmax() for cut in cuts]).reshape(shape) + start
+        return chosen.astype(dtype)
+
+    return decode
+
+
+def _scaled(space: spaces.Box) -> Decode:
+    low, high, whole = space.low, space.high, space.dtype.kind != "f"
+    # Halved before they are added: the sum of two large bounds would overflow.
+    middle = low.reshape(-1) / 2.0 + high.reshape(-1) / 2.0
+    half = high.reshape(-1) / 2.0 - low.reshape(-1) / 2.0
+
+    def decode(flat: np.ndarray) -> np.ndarray:
+        unit: np.ndarray = np.minimum(np.maximum(flat, -1.0), 1.0)
+        value = (unit * half + middle).reshape(low.shape)
+        # Once more after rounding to the dtype, or float32 steps over the edge.
+        rounded = (np.rint(value) if whole else value).astype(space.dtype)
+        return np.minimum(np.maximum(rounded, low), high)
+
+    return decode

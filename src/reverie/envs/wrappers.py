@@ -1,0 +1,75 @@
+"""What happens between two decisions: idle starts and repeated actions. Plain Gymnasium wrappers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+from reverie.core.errors import EnvError
+
+Reset = tuple[Any, dict[str, Any]]
+Stepped = tuple[Any, float, bool, bool, dict[str, Any]]
+Env = gymnasium.Env[Any, Any]
+
+
+class NoopReset(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Begins each episode with 0 to ``most`` idle actions, drawn from a generator of its own.
+
+    Raises:
+        EnvError: action 0 is not known to be idle.
+    """
+
+    def __init__(self, env: Env, most: int) -> None:
+        super().__init__(env)
+        meanings = getattr(env.unwrapped, "get_action_meanings", lambda: [None])()
+        if not isinstance(env.action_space, spaces.Discrete) or meanings[0] != "NOOP":
+            raise EnvError(f"noop_max needs an environment whose action 0 is NOOP, as in Atari; this has {meanings}.")
+        self._most = most
+        self._random = np.random.default_rng()
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Reset:
+        """Start an episode and idle."""
+        if seed is not None:
+            self._random = np.random.default_rng(seed)
+        obs, info = self.env.reset(seed=seed, options=options)
+        for _ in range(int(self._random.integers(self._most + 1))):
+            obs, _, terminated, truncated, info = self.env.step(0)
+            if terminated or truncated:
+                obs, info = self.env.reset(options=options)
+        return obs, info
+
+
+class ActionRepeat(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Takes each action ``times`` times, sums the rewards, and stops where the episode ends.
+
+    With ``pool`` above 1 the observation is the maximum over the last ``pool`` frames: Atari draws some sprites on
+    every other frame only.
+
+    Raises:
+        EnvError: ``pool`` is above 1 and the observation is not a ``uint8`` Box.
+    """
+
+    def __init__(self, env: Env, times: int, pool: int = 1) -> None:
+        super().__init__(env)
+        self._times = times
+        self._pool = pool
+        space = env.observation_space
+        if pool > 1 and not (isinstance(space, spaces.Box) and space.dtype == np.uint8):
+            raise EnvError(f"pool_frames = {pool} needs uint8 images as observations; this environment has {space}.")
+
+    def step(self, action: Any) -> Stepped:
+        """Take ``action`` ``times`` times."""
+        total, frames = 0.0, []
+        for turn in range(self._times):
+            obs, reward, terminated, truncated, info = self.env.step(action)
+            total += float(reward)
+            if turn > self._times - 1 - self._pool:
+                frames.append(obs)
+            if terminated or truncated:
+                break
+        if len(frames) > 1:
+            obs = np.maximum.reduce(frames)
+        return obs, total, bool(terminated), bool(truncated), info

@@ -1,0 +1,276 @@
+"""An experiment: every setting of a run, and ``build``, the one function that knows all floors."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import gymnasium
+import numpy as np
+import torch
+
+from reverie.algos.base import Algorithm, AlgorithmConfig
+from reverie.algos.dreamer_v3 import DreamerV3Config
+from reverie.core.clock import Clock
+from reverie.core.config import Config
+from reverie.core.errors import ConfigError, EnvError
+from reverie.core.machine import available_memory, choose_device
+from reverie.core.protocols import Env
+from reverie.core.randomness import Randomness, derived_seeds, reproducible, seed_everything
+from reverie.core.types import Mode, Window
+from reverie.data.replay import Replay, ReplayConfig
+from reverie.envs.base import EnvConfig
+from reverie.envs.vector import make_env
+from reverie.run.collect import Collector
+from reverie.run.evaluate import Evaluation, evaluate
+from reverie.run.schedule import Schedule
+
+DEFAULT_REPLAY_RATIO = 0.5
+
+MakeEnv = Callable[[], gymnasium.Env[Any, Any]]
+EnvLike = str | MakeEnv | gymnasium.Env[Any, Any]
+"""An id of Gymnasium's registry, a function that makes an environment, or one that exists."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExperimentConfig(Config):
+    """Every setting of a run."""
+
+    steps: int = 1_000_000
+    """Env steps: decisions of the policy, summed over all environments; action repeat is not counted."""
+    replay_ratio: float | None = None
+    """Gradient updates per env step; 0.5 unless this or train_ratio is given."""
+    train_ratio: float | None = None
+    """Replayed rows per env step, another way to say replay_ratio: train_ratio = replay_ratio x B x T."""
+    learning_starts: int = 1024
+    """Windows that the replay must offer before learning starts."""
+    random_steps: int = 0
+    """Env steps of uniformly random actions at the beginning."""
+    seed: int = 0
+    """Everything random follows from it."""
+    device: str = "auto"
+    """Where networks live: cpu, cuda, cuda:1, or auto for a GPU if there is one."""
+    threads: int = 0
+    """CPU threads that PyTorch may use; 0 leaves it to PyTorch."""
+    eval_episodes: int = 10
+    """Episodes of each evaluation, during training and at its end; 0 for none."""
+    eval_envs: int = 4
+    """Environments that evaluations run side by side."""
+    keep_checkpoints: int = 3
+    """Newest checkpoints to keep."""
+    console: bool = True
+    """Show progress."""
+    tensorboard: bool = True
+    """Write TensorBoard event files beside metrics.jsonl."""
+    schedule: Schedule = field(default_factory=Schedule)
+    """How often to log, evaluate, save and report."""
+    env: EnvConfig = field(default_factory=EnvConfig)
+    """The environment."""
+    algo: AlgorithmConfig = field(default_factory=DreamerV3Config)
+    """The algorithm."""
+    replay: ReplayConfig = field(default_factory=ReplayConfig)
+    """The memory of what was lived."""
+
+    def __post_init__(self) -> None:
+        if self.replay_ratio is not None and self.train_ratio is not None:
+            raise ConfigError(
+                f"replay_ratio = {self.replay_ratio} and train_ratio = {self.train_ratio}: they say the same thing in "
+                "different units (train_ratio = replay_ratio x B x T); give one of them."
+            )
+        for name, least in {"steps": 1, "learning_starts": 0, "random_steps": 0, "seed": 0, "threads": 0,
+                            "eval_episodes": 0, "eval_envs": 1, "keep_checkpoints": 1}.items():  # fmt: skip
+            if getattr(self, name) < least:
+                raise ConfigError(f"{name} = {getattr(self, name)}: expected at least {least}.")
+        for name in ("replay_ratio", "train_ratio"):
+            value = getattr(self, name)
+            if value is not None and not (np.isfinite(value) and value >= 0):
+                raise ConfigError(f"{name} = {value}: expected a finite number, 0 or more.")
+        if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", self.device):
+            raise ConfigError(f"device = '{self.device}': expected auto, cpu, cuda or cuda:<number>.")
+
+    def ratio(self, window: Window) -> float:
+        """Updates per env step, however it was said."""
+        if self.train_ratio is not None:
+            return self.train_ratio / (window.batch * window.length)
+        return DEFAULT_REPLAY_RATIO if self.replay_ratio is None else self.replay_ratio
+
+
+@dataclass(frozen=True, kw_only=True)
+class Experiment:
+    """All parts of a run, fitted to each other; nothing has been written to disk."""
+
+    config: ExperimentConfig
+    env: Env
+    algo: Algorithm
+    replay: Replay
+    collector: Collector
+    clock: Clock
+    eval_env: Env | None
+
+    def parts(self) -> dict[str, Any]:
+        """What a checkpoint holds."""
+        return {
+            "algo": self.algo,
+            "clock": self.clock,
+            "replay": self.replay,
+            "collector": self.collector,
+            "random": Randomness(),
+        }
+
+    def evaluate(self, episodes: int, mode: Mode = "eval", record: bool = False) -> Evaluation:
+        """Play whole episodes in environments of their own, leaving every generator of training as it was.
+
+        Raises:
+            EnvError: there are no environments to evaluate in.
+        """
+        if self.eval_env is None:
+            raise EnvError("no environment to evaluate in: an instance was given, and it is training there.")
+        seed = derived_seeds(self.config.seed)["evaluation"]
+        with reproducible(seed):
+            return evaluate(self.eval_env, self.algo.policy, episodes, mode, record, seed=seed)
+
+    def close(self) -> None:
+        """Free environments."""
+        for env in (self.env, self.eval_env):
+            if env is not None:
+                env.close()
+
+
+def build(config: ExperimentConfig, env: EnvLike | None = None, *, start: int = 0) -> Experiment:
+    """Everything that ``config`` describes. Writes nothing.
+
+    Args:
+        config: the settings.
+        env: a function that makes the environment, or an instance; ``config.env.id`` is made otherwise.
+        start: the env step at which the run goes on, so that a continued run meets other episodes.
+
+    Raises:
+        ReverieError: settings do not fit together, or there is not the memory or the device for them.
+    """
+    factory = env_factory(config, env)
+    device = choose_device(config.device)
+    if config.threads:
+        torch.set_num_threads(config.threads)
+    seeds = derived_seeds(config.seed, start)
+    seed_everything(seeds["global"])
+    with contextlib.ExitStack() as undo:
+        train_env = make_env(config.env, seed=seeds["env"], factory=factory)
+        undo.callback(train_env.close)
+        algo = config.algo.build(train_env.obs_spec, train_env.action_spec, device, seeds["algo"])
+        replay = config.replay.build(
+            obs_spec=train_env.obs_spec,
+            action_spec=train_env.action_spec,
+            extra_spec=algo.extra_spec,
+            num_envs=config.env.num,
+            window=algo.window,
+            seed=seeds["replay"],
+        )
+        check_memory(config, replay.nbytes)
+        check_capacity(config, algo.window)
+        eval_env = make_eval_env(config, factory) if wants_eval_env(config, env) else None
+        if eval_env is not None:
+            undo.callback(eval_env.close)
+        collector = Collector(
+            train_env, algo.policy, replay, seed=seeds["collector"], random_steps=config.random_steps
+        )
+        clock = Clock(
+            total_steps=config.steps,
+            replay_ratio=config.ratio(algo.window),
+            learning_starts=max(1, config.learning_starts),
+            action_repeat=config.env.action_repeat,
+        )
+        undo.pop_all()
+    return Experiment(
+        config=config, env=train_env, algo=algo, replay=replay, collector=collector, clock=clock, eval_env=eval_env
+    )
+
+
+def env_factory(config: ExperimentConfig, env: EnvLike | None) -> MakeEnv | None:
+    """How to make the environment; None to make ``config.env.id``.
+
+    Raises:
+        ConfigError: one instance cannot be many environments.
+    """
+    if env is None or isinstance(env, str):
+        return None
+    if not isinstance(env, gymnasium.Env):
+        return env
+    instance = env
+    if config.env.num != 1 or config.env.vector != "serial":
+        raise ConfigError(
+            f"env.num = {config.env.num}, env.vector = '{config.env.vector}' with an environment instance: an instance "
+            "is one environment in this process. Give a function that makes environments instead."
+        )
+    return lambda: instance
+
+
+def env_name(env: EnvLike) -> str:
+    """What a run is said to be on: the id, or where the function or instance comes from."""
+    if isinstance(env, str):
+        return env
+    if isinstance(env, gymnasium.Env):
+        return env.spec.id if env.spec is not None else type(env.unwrapped).__name__
+    return str(getattr(env, "__qualname__", type(env).__qualname__))
+
+
+def wants_eval_env(config: ExperimentConfig, env: EnvLike | None) -> bool:
+    """Whether evaluations need environments of their own; an instance cannot be made a second time.
+
+    Raises:
+        ConfigError: evaluation during training was asked for with an instance.
+    """
+    if not isinstance(env, gymnasium.Env):
+        return config.eval_episodes > 0
+    if config.schedule.eval_every not in (0, "0"):
+        raise ConfigError(
+            f"schedule.eval_every = {config.schedule.eval_every} with an environment instance: evaluation needs "
+            "environments of its own. Give a function that makes environments, or set it to 0."
+        )
+    return False
+
+
+def make_eval_env(config: ExperimentConfig, factory: MakeEnv | None = None, render: bool = False) -> Env:
+    """Environments as trained on, but with their true rewards."""
+    num = 1 if render else max(1, min(config.eval_envs, config.eval_episodes))
+    values = config.env.merge({"num": num, "vector": "serial", "clip_reward": "none"})
+    seed = derived_seeds(config.seed)["evaluation"]
+    return make_env(values, seed=seed, factory=factory, render=render)
+
+
+def check_capacity(config: ExperimentConfig, window: Window) -> None:
+    """Learning must be able to start.
+
+    Raises:
+        ConfigError: the replay can never offer as many windows as learning waits for.
+    """
+    offered = (config.replay.capacity // config.env.num - window.rows + 1) * config.env.num
+    if config.learning_starts > offered:
+        raise ConfigError(
+            f"learning_starts = {config.learning_starts} windows, but replay.capacity = {config.replay.capacity} rows "
+            f"over {config.env.num} envs offer at most {offered} windows of {window.rows} rows: learning would never "
+            "start. Lower learning_starts or raise replay.capacity."
+        )
+
+
+def replay_bytes(config: ExperimentConfig, nbytes: int) -> int:
+    """Bytes the replay will really take: a run of few steps never fills it."""
+    return int(nbytes * min(1.0, config.steps / config.replay.capacity))
+
+
+def check_memory(config: ExperimentConfig, nbytes: int) -> None:
+    """The rows must fit into memory.
+
+    Raises:
+        ConfigError: they do not; names both numbers.
+    """
+    needed, free = replay_bytes(config, nbytes), available_memory()
+    if free is not None and needed > free:
+        per_row = nbytes / config.replay.capacity
+        raise ConfigError(
+            f"replay.capacity = {config.replay.capacity} rows of {per_row:,.0f} bytes need {needed / 1e9:.1f} GB, but "
+            f"{free / 1e9:.1f} GB of memory are available. A capacity of {int(free * 0.8 / per_row)} would fit; smaller "
+            "observations or a smaller size of the algorithm help as well."
+        )

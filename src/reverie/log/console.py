@@ -1,0 +1,186 @@
+"""What a person sees while a run goes on: a live display on a terminal, plain aligned lines anywhere else."""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from collections.abc import Callable, Iterable
+from typing import Protocol, TextIO
+
+from rich.columns import Columns
+from rich.console import Console, ConsoleOptions, Group, RenderResult
+from rich.live import Live
+from rich.panel import Panel
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from reverie.log.sinks import Values, scalars
+
+HEADER_EVERY = 25
+
+
+class Progress(Protocol):
+    """What the display reads of the run's clock."""
+
+    @property
+    def env_steps(self) -> int:
+        """Policy decisions so far."""
+        ...
+
+    @property
+    def updates(self) -> int:
+        """Gradient updates so far."""
+        ...
+
+    @property
+    def seconds(self) -> float:
+        """Seconds so far."""
+        ...
+
+
+def console_sink(clock: Progress, total_steps: int, title: str, stream: TextIO | None = None) -> PlainSink | LiveSink:
+    """The display that suits ``stream``, which is standard output unless given."""
+    stream = sys.stdout if stream is None else stream
+    kind = LiveSink if stream.isatty() else PlainSink
+    return kind(clock, total_steps, title, stream)
+
+
+class Pace:
+    """Steps a second and the time left, from the last minute or so of this sitting."""
+
+    def __init__(self, clock: Progress, total_steps: int, now: Callable[[], float] = time.monotonic) -> None:
+        self._clock, self._total, self._now = clock, total_steps, now
+        self._marks: list[tuple[float, int]] = [(now(), clock.env_steps)]
+
+    def rate(self) -> float:
+        """Env steps a second."""
+        now, steps = self._now(), self._clock.env_steps
+        since, before = self._marks[0]
+        if now - self._marks[-1][0] >= 1.0:
+            self._marks = [*(m for m in self._marks if now - m[0] <= 60.0), (now, steps)]
+        return (steps - before) / (now - since) if now > since else 0.0
+
+    def left(self) -> str:
+        """Time left as ``h:mm:ss``, or ``-`` as long as nobody can say."""
+        rate = self.rate()
+        return span((self._total - self._clock.env_steps) / rate) if rate > 0 else "-"
+
+
+class PlainSink:
+    """One aligned line a flush, under a header that comes again now and then and whenever the columns change."""
+
+    def __init__(self, clock: Progress, total_steps: int, title: str, stream: TextIO) -> None:
+        self._clock, self._stream, self._pace = clock, stream, Pace(clock, total_steps)
+        self._columns: list[str] = []
+        self._lines = 0
+        self._latest: dict[str, float] = {}
+        print(title, file=stream, flush=True)
+
+    def write(self, values: Values, step: int) -> None:
+        """Print the newest of what matters."""
+        new = scalars(values)
+        if not new:
+            return
+        self._latest.update(new)
+        row = {"time": span(self._clock.seconds), "step": f"{step:,}", "updates": f"{self._clock.updates:,}"}
+        row |= {"steps/s": short(self._pace.rate()), "left": self._pace.left()}
+        row |= {"return": short(self._latest.get("episode/score")), "eval": short(self._latest.get("eval/score"))}
+        row |= {name: short(value) for name, value in losses(self._latest)}
+        if list(row) != self._columns or self._lines % HEADER_EVERY == 0:
+            self._columns = list(row)
+            print(self._line(row, row), file=self._stream)
+        print(self._line(row.values(), row), file=self._stream, flush=True)
+        self._lines += 1
+
+    @staticmethod
+    def _line(cells: Iterable[str], columns: Iterable[str]) -> str:
+        return " ".join(f"{cell:>{max(9, len(name))}}" for cell, name in zip(cells, columns, strict=True))
+
+    def close(self) -> None:
+        """The stream is not ours to close."""
+        self._stream.flush()
+
+
+class LiveSink:
+    """A panel that is redrawn four times a second: progress, rate, time left, scores and losses."""
+
+    def __init__(self, clock: Progress, total_steps: int, title: str, stream: TextIO) -> None:
+        self._clock, self._total, self._title = clock, total_steps, title
+        self._pace = Pace(clock, total_steps)
+        self._latest: dict[str, float] = {}
+        self._live = Live(self, console=Console(file=stream), refresh_per_second=4)
+        self._live.start()
+
+    def write(self, values: Values, step: int) -> None:
+        """Show the newest of what matters from now on."""
+        self._latest.update(scalars(values))
+
+    def close(self) -> None:
+        """Draw a last time and give the terminal back."""
+        self._live.stop()
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Rich asks for this at each refresh."""
+        yield Panel(Group(self._bar(), Text(), self._tables()), title=self._title, title_align="left")
+
+    def _bar(self) -> Table:
+        steps = self._clock.env_steps
+        row = Table.grid(padding=(0, 2), expand=True)
+        row.add_column(ratio=1)
+        for _ in range(3):
+            row.add_column(justify="right", no_wrap=True)
+        count = f"{min(1.0, steps / max(1, self._total)):.0%}  {steps:,} / {self._total:,} steps"
+        bar = ProgressBar(total=max(1, self._total), completed=min(steps, self._total))
+        row.add_row(bar, count, f"{short(self._pace.rate())} steps/s", f"{self._pace.left()} left")
+        return row
+
+    def _tables(self) -> Columns:
+        get = self._latest.get
+        run = {"return": short(get("episode/score")), "episode length": short(get("episode/length"))}
+        run |= {"evaluation": short(get("eval/score")), "episodes": count(get("counters/episodes"))}
+        run |= {"updates": count(self._clock.updates), "elapsed": span(self._clock.seconds)}
+        loss = {name: short(value) for name, value in losses(self._latest)}
+        return Columns([_table("run", run), _table("loss", loss)], padding=(0, 6))
+
+
+def _table(title: str, cells: dict[str, str]) -> Table:
+    """Names and values in columns of at most seven lines."""
+    grid = Table.grid(padding=(0, 2))
+    items = list(cells.items())
+    height = max(1, min(7, len(items)))
+    for line in range(height):
+        row: list[Text] = []
+        for name, value in items[line::height]:
+            row += [Text(name, style="dim"), Text(value, justify="right")]
+        grid.add_row(*row)
+    if not items:
+        grid.add_row(Text(f"no {title} yet", style="dim"))
+    return grid
+
+
+def losses(values: dict[str, float]) -> list[tuple[str, float]]:
+    """``loss/<term>`` by the short name of the term, in the order of the names."""
+    return [(name.removeprefix("loss/"), values[name]) for name in sorted(values) if name.startswith("loss/")]
+
+
+def span(seconds: float) -> str:
+    """Seconds as ``h:mm:ss``."""
+    whole = int(max(0.0, seconds))
+    return f"{whole // 3600}:{whole // 60 % 60:02d}:{whole % 60:02d}"
+
+
+def count(number: float | None) -> str:
+    """A whole number with its thousands apart, or ``-``."""
+    return "-" if number is None else f"{int(number):,}"
+
+
+def short(number: float | None) -> str:
+    """A number in four digits or so, or ``-`` if there is none."""
+    if number is None or math.isnan(number):
+        return "-" if number is None else "nan"
+    size = abs(number)
+    if size >= 1e6 or 0 < size < 1e-3:
+        return f"{number:.2e}"
+    return f"{number:.0f}" if size >= 1000 else f"{number:.4g}" if size >= 1 else f"{number:.3f}"

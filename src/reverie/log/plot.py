@@ -1,0 +1,138 @@
+"""Pictures of a run: how it learned, and how its dreams part from what happened. Drawn without a display."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from reverie.log.sinks import read_metrics
+
+BLUE, ORANGE, GREY, GREEN = "#3b6fb6", "#d9772b", "#8a8f98", "#2ea043"
+MAX_TRACES = 12
+
+
+def learning_curve(metrics: Path, png: Path, title: str = "") -> Path | None:
+    """Draw the scores in ``metrics.jsonl`` against env steps; None if it holds no score yet."""
+    rows = read_metrics(metrics)
+    train, evaluation = (_series(rows, name) for name in ("episode/score", "eval/score"))
+    if not len(train[0]) and not len(evaluation[0]):
+        return None
+    figure = Figure(figsize=(7.5, 4.5), layout="constrained")
+    axes = _axes(figure.subplots(), "env steps", "return of an episode")
+    if len(train[0]):
+        axes.plot(*train, color=BLUE, alpha=0.3, linewidth=1)
+        axes.plot(train[0], _smooth(train[1]), color=BLUE, linewidth=2, label="training episodes, running mean")
+    if len(evaluation[0]):
+        axes.plot(*evaluation, "o-", color=ORANGE, linewidth=1.5, markersize=5, label="evaluation, mean")
+    axes.set_title(title, loc="left", fontweight="bold")
+    axes.legend(frameon=False, loc="best")
+    axes.xaxis.set_major_formatter(lambda x, _: f"{x / 1e6:g}M" if x >= 1e6 else f"{x / 1e3:g}k" if x >= 1e3 else f"{x:g}")
+    return _save(figure, png)
+
+
+def dream_traces(
+    png: Path, truth: np.ndarray, prediction: np.ndarray, context: int, names: Sequence[str], title: str = ""
+) -> Path:
+    """Draw each of D numbers as it was and as it was predicted.
+
+    Args:
+        png: the file to write.
+        truth: ``[T, D]``.
+        prediction: ``[T, D]``, in the same units.
+        context: how many rows the model was shown; they are shaded.
+        names: D titles. Only the first twelve are drawn.
+        title: stands above all.
+    """
+    shown = min(truth.shape[1], MAX_TRACES)
+    columns = 1 if shown == 1 else 2 if shown <= 8 else 3
+    lines = -(-shown // columns)
+    figure = Figure(figsize=(5.2 * columns + 0.3, 1.9 * lines + 1.1), layout="constrained")
+    grid = figure.subplots(lines, columns, squeeze=False, sharex=True)
+    steps = np.arange(truth.shape[0])
+    for i, axes in enumerate(grid.flat):
+        if i >= shown:
+            axes.set_visible(False)
+            continue
+        _axes(axes, "step" if i >= shown - columns else "", "")
+        axes.axvspan(-0.5, context - 0.5, color=GREEN, alpha=0.12, linewidth=0, label="observed")
+        axes.plot(steps, truth[:, i], color=GREY, linewidth=2.5, label="truth")
+        axes.plot(steps, prediction[:, i], color=ORANGE, linewidth=1.5, label="prediction")
+        axes.set_title(names[i], loc="left", fontsize=10)
+        axes.set_xlim(-0.5, len(steps) - 0.5)
+        _widen(axes)
+        axes.tick_params(labelbottom=i >= shown - columns)
+    handles, labels = grid.flat[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False)
+    figure.suptitle(title, x=0.02, ha="left", fontweight="bold")
+    return _save(figure, png)
+
+
+def dream_errors(png: Path, errors: Mapping[str, np.ndarray], baseline: Mapping[str, np.ndarray], title: str = "") -> Path:
+    """Draw the error of each prediction, ``[H]``, per step imagined, and below what "nothing changes" would score.
+
+    ``baseline`` may lack names of ``errors``.
+    """
+    columns = min(2, len(errors))
+    lines = -(-len(errors) // columns)
+    figure = Figure(figsize=(5.2 * columns + 0.3, 2.4 * lines + 1.1), layout="constrained")
+    grid = figure.subplots(lines, columns, squeeze=False)
+    for axes in grid.flat[len(errors) :]:
+        axes.set_visible(False)
+    for i, (axes, (name, error)) in enumerate(zip(grid.flat, errors.items(), strict=False)):
+        _axes(axes, "steps imagined" if i >= len(errors) - columns else "", "")
+        steps = np.arange(1, len(error) + 1)
+        if name in baseline:
+            axes.plot(steps, baseline[name], color=GREY, linewidth=1.5, linestyle="--", label="last row repeated")
+        axes.plot(steps, error, color=ORANGE, linewidth=2, label="dream")
+        axes.set_title(name, loc="left", fontsize=10)
+        axes.set_ylim(bottom=0)
+    handles = {label: h for axes in grid.flat for h, label in zip(*axes.get_legend_handles_labels(), strict=True)}
+    figure.legend(list(handles.values()), list(handles), loc="outside lower center", ncols=2, frameon=False)
+    figure.suptitle(title, x=0.02, ha="left", fontweight="bold")
+    return _save(figure, png)
+
+
+def _axes(axes: Axes, xlabel: str, ylabel: str) -> Axes:
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(alpha=0.25, linewidth=0.6)
+    axes.set_xlabel(xlabel)
+    axes.set_ylabel(ylabel)
+    return axes
+
+
+def _widen(axes: Axes) -> None:
+    """A trace that hardly moves shall not fill the height with noise."""
+    low, high = axes.get_ylim()
+    middle = (low + high) / 2
+    half = max((high - low) / 2, 0.05 * max(1.0, abs(middle)))
+    axes.set_ylim(middle - half, middle + half)
+
+
+def _series(rows: Sequence[Mapping[str, float]], name: str) -> tuple[np.ndarray, np.ndarray]:
+    points = [(row["step"], row[name]) for row in rows if np.isfinite(row.get(name, np.nan))]
+    steps, values = zip(*points, strict=True) if points else ((), ())
+    return np.array(steps, float), np.array(values, float)
+
+
+def _smooth(values: np.ndarray) -> np.ndarray:
+    """Mean of the last tenth of the points, 20 at most: it never looks ahead."""
+    width = max(1, min(20, len(values) // 10))
+    total = np.cumsum(np.concatenate([[0.0], values]))
+    ends = np.arange(1, len(values) + 1)
+    starts = np.maximum(0, ends - width)
+    smooth: np.ndarray = (total[ends] - total[starts]) / (ends - starts)
+    return smooth
+
+
+def _save(figure: Figure, png: Path) -> Path:
+    png.parent.mkdir(parents=True, exist_ok=True)
+    staged = png.with_name(f".{png.name}.part")
+    FigureCanvasAgg(figure).print_figure(staged, format="png", dpi=130)
+    os.replace(staged, png)
+    return png

@@ -1,0 +1,129 @@
+"""Pictures that move: observations of any channel count made visible, labelled, and written as mp4."""
+
+from __future__ import annotations
+
+import colorsys
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import imageio_ffmpeg
+import numpy as np
+from PIL import Image, ImageDraw, ImageFont
+
+OBSERVED = (46, 160, 67)
+IMAGINED = (218, 54, 51)
+INK = (225, 228, 232)
+PAPER = (22, 24, 28)
+
+
+def write_video(path: Path, frames: np.ndarray, fps: int = 30) -> Path:
+    """Write ``frames`` ``[T, H, W, C]`` uint8, of any size and channel count, as H.264 mp4 that players open anywhere.
+
+    Small pictures are enlarged by a whole factor and odd sides padded, since 4:2:0 colour needs even ones. The file
+    appears under its name only once it is complete.
+
+    Raises:
+        ValueError: there are no frames, or they are not bytes of that shape.
+    """
+    if frames.ndim != 4 or frames.dtype != np.uint8 or 0 in frames.shape:
+        raise ValueError(f"a video of {frames.dtype} {frames.shape}: expected uint8 [T, H, W, C], none of them 0.")
+    shown = pad_even(upscale(to_rgb(frames)))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    staged = path.with_name(f".{path.stem}.part{path.suffix}")
+    size = (shown.shape[2], shown.shape[1])
+    options = {"macro_block_size": 1, "quality": 8, "ffmpeg_log_level": "error", "pix_fmt_out": "yuv420p"}
+    writer = imageio_ffmpeg.write_frames(str(staged), size, fps=fps, codec="libx264", **options)
+    try:
+        writer.send(None)
+        for frame in shown:
+            writer.send(np.ascontiguousarray(frame))
+    finally:
+        writer.close()
+    os.replace(staged, path)
+    return path
+
+
+def to_rgb(frames: np.ndarray, peak: int | None = None) -> np.ndarray:
+    """``frames`` ``[..., H, W, C]``, uint8 or numbers of that scale, as ``[..., H, W, 3]`` uint8.
+
+    One channel is grey and three are RGB. Any other number is a stack of masks or planes, each shown in a colour of
+    its own, the strongest on top. Pictures whose brightest value ``peak`` is under 32 hold symbols (MiniGrid's object
+    numbers, MinAtar's 0 and 1), not light, and are stretched to the full range.
+    """
+    peak = int(frames.max(initial=0)) if peak is None else peak
+    light = frames.astype(np.float32) * (255 / peak if 0 < peak < 32 else 1.0)
+    channels = frames.shape[-1]
+    if channels == 1:
+        light = np.repeat(light, 3, axis=-1)
+    elif channels != 3:
+        colours = palette(channels)  # [C, 3]
+        light = np.stack([(light * colours[:, i]).max(axis=-1) for i in range(3)], axis=-1)
+    return light.clip(0, 255).astype(np.uint8)
+
+
+def palette(count: int) -> np.ndarray:
+    """``count`` colours that are far apart, ``[count, 3]`` in 0..1."""
+    hues = (np.arange(count) * 0.618034) % 1.0  # golden section: neighbours never look alike
+    return np.array([colorsys.hsv_to_rgb(hue, 0.65, 1.0) for hue in hues], np.float32)
+
+
+def upscale(frames: np.ndarray, side: int = 256) -> np.ndarray:
+    """``[..., H, W, C]`` with each pixel repeated, so that the longer side is ``side`` or a little more."""
+    factor = max(1, -(-side // max(frames.shape[-3:-1])))
+    return frames.repeat(factor, axis=-3).repeat(factor, axis=-2) if factor > 1 else frames
+
+
+def pad_even(frames: np.ndarray) -> np.ndarray:
+    """``[T, H, W, C]`` with the last row and column doubled where their number is odd."""
+    height, width = frames.shape[1:3]
+    return np.pad(frames, ((0, 0), (0, height % 2), (0, width % 2), (0, 0)), mode="edge")
+
+
+def border(frames: np.ndarray, colours: Sequence[tuple[int, int, int]], width: int = 4) -> np.ndarray:
+    """``[T, H, W, 3]`` with a frame of ``colours[t]`` around picture t; the pictures grow by ``2 * width``."""
+    out = np.pad(frames, ((0, 0), (width, width), (width, width), (0, 0)))
+    for picture, colour in zip(out, colours, strict=True):
+        picture[:width] = picture[-width:] = colour
+        picture[:, :width] = picture[:, -width:] = colour
+    return out
+
+
+def tile(videos: np.ndarray, gap: int = 4) -> np.ndarray:
+    """``[B, T, H, W, 3]`` side by side: ``[T, H, B * (W + gap) - gap, 3]``."""
+    spaced = np.pad(videos, ((0, 0), (0, 0), (0, 0), (0, gap), (0, 0)), constant_values=PAPER[0])
+    rows = spaced.transpose(1, 2, 0, 3, 4)  # [T, H, B, W + gap, 3]
+    return rows.reshape(*rows.shape[:2], -1, 3)[:, :, :-gap]
+
+
+def caption(text: str, width: int, height: int = 22, size: int = 14) -> np.ndarray:
+    """A strip ``[height, width, 3]`` with ``text`` on it."""
+    picture = Image.new("RGB", (width, height), PAPER)
+    font = ImageFont.load_default(size)
+    ImageDraw.Draw(picture).text((6, height // 2), text, fill=INK, font=font, anchor="lm")
+    return np.asarray(picture)
+
+
+def dream_video(truth: np.ndarray, prediction: np.ndarray, context: int) -> np.ndarray:
+    """Truth, prediction and error of B sequences above one another, ``[T, H', W', 3]`` uint8.
+
+    Args:
+        truth: uint8 ``[B, T, H, W, C]``, what the environment showed.
+        prediction: the same shape in the same units, uint8 or float.
+        context: how many rows the model was shown. They have a green frame; what it imagined alone has a red one.
+    """
+    peak = int(truth.max(initial=0))
+    side = max(96, min(256, 768 // truth.shape[0]))
+    real, dreamt = (upscale(to_rgb(x, peak), side) for x in (truth, prediction))
+    error = ((dreamt.astype(np.int16) - real.astype(np.int16)) // 2 + 128).astype(np.uint8)
+    steps = truth.shape[1]
+    colours = [OBSERVED if t < context else IMAGINED for t in range(steps)]
+    rows = [tile(np.stack([border(one, colours) for one in video])) for video in (real, dreamt, error)]
+    width = rows[0].shape[2]
+    parts: list[np.ndarray] = []
+    for title, row in zip(("truth", "prediction", "error (grey is none)"), rows, strict=True):
+        strip = caption(title, width)
+        parts += [np.broadcast_to(strip, (steps, *strip.shape)), row]
+    words = [f"{t + 1} observed" if t < context else f"{t + 1 - context} imagined" for t in range(steps)]
+    parts.append(np.stack([caption(text, width) for text in words]))
+    return np.concatenate(parts, axis=1)

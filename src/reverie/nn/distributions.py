@@ -1,0 +1,204 @@
+"""What heads return: small distributions with exactly the methods that learners call.
+
+All of them compute in float32. ``log_prob`` and ``entropy`` sum over the event, so they are ``[...]``.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from reverie.objectives.transforms import symmetric_mean, two_hot
+
+
+class Distribution(Protocol):
+    """Over flat actions."""
+
+    def sample(self) -> Tensor:
+        """``[..., A]``."""
+        ...
+
+    def mode(self) -> Tensor:
+        """``[..., A]``."""
+        ...
+
+    def log_prob(self, action: Tensor) -> Tensor:
+        """``[...]``."""
+        ...
+
+    def entropy(self) -> Tensor:
+        """``[...]`` in nats."""
+        ...
+
+
+def unimix_probs(logits: Tensor, unimix: float) -> Tensor:
+    """(1 - u) softmax(logits) + u / C over the last axis, so that no class ever has probability 0."""
+    probs = torch.softmax(logits.float(), -1)
+    return probs if unimix == 0 else (1 - unimix) * probs + unimix / probs.shape[-1]
+
+
+def draw(probs: Tensor) -> Tensor:
+    """Sample class indices ``[...]`` from ``[..., C]``: arg max p / e with e ~ Exp(1) follows p exactly."""
+    return (probs / torch.empty_like(probs).exponential_()).argmax(-1)
+
+
+class _StraightThrough(torch.autograd.Function):
+    """One-hot forwards, identity to the probabilities backwards."""
+
+    @staticmethod
+    def forward(probs: Tensor, index: Tensor) -> Tensor:
+        return torch.zeros_like(probs).scatter_(-1, index.unsqueeze(-1), 1.0)
+
+    @staticmethod
+    def setup_context(ctx: torch.autograd.function.FunctionCtx, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: torch.autograd.function.FunctionCtx, grad: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+        return grad, None  # mypy: the base class declares a variadic signature
+
+
+def straight_through(probs: Tensor, index: Tensor) -> Tensor:
+    """One-hot of ``index`` ``[..., C]`` whose gradient goes to ``probs`` as if it were they."""
+    out: Tensor = _StraightThrough.apply(probs, index)  # type: ignore[no-untyped-call]  # torch leaves it untyped
+    return out
+
+
+class Categoricals:
+    """Independent choices; the flat value is the concatenation of one-hot vectors.
+
+    Choices of unequal size are padded to the largest with classes of probability 0.
+    """
+
+    def __init__(self, logits: Tensor, classes: tuple[int, ...], unimix: float = 0.0) -> None:
+        """``logits`` are ``[..., sum(classes)]``."""
+        self.classes = classes
+        self.ragged = len(set(classes)) > 1
+        padded = self._pad(logits.float(), -1e9)  # [..., n, C]
+        probs = torch.softmax(padded, -1)
+        if unimix:
+            sizes = torch.tensor(classes, dtype=torch.float32, device=logits.device)[:, None]  # [n, 1]
+            probs = torch.where(padded > -1e8, (1 - unimix) * probs + unimix / sizes, 0.0)
+            self.log_probs = probs.clamp(min=1e-30).log()
+        else:
+            self.log_probs = torch.log_softmax(padded, -1)
+        self.probs = probs
+
+    def _pad(self, flat: Tensor, value: float) -> Tensor:
+        if not self.ragged:
+            return flat.unflatten(-1, (len(self.classes), self.classes[0]))
+        widest = max(self.classes)
+        parts = flat.split(self.classes, -1)
+        return torch.stack([F.pad(p, (0, widest - p.shape[-1]), value=value) for p in parts], -2)
+
+    def _flat(self, padded: Tensor) -> Tensor:
+        if not self.ragged:
+            return padded.flatten(-2)
+        return torch.cat([padded[..., i, :c] for i, c in enumerate(self.classes)], -1)
+
+    def _onehot(self, index: Tensor) -> Tensor:
+        return self._flat(F.one_hot(index, self.probs.shape[-1]).float())
+
+    def sample(self) -> Tensor:
+        """``[..., sum(classes)]``, one-hot per choice."""
+        return self._onehot(draw(self.probs))
+
+    def mode(self) -> Tensor:
+        """``[..., sum(classes)]``, one-hot per choice."""
+        return self._onehot(self.probs.argmax(-1))
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """``[...]`` of a flat one-hot value ``[..., sum(classes)]``."""
+        return (self._pad(value.float(), 0.0) * self.log_probs).sum((-2, -1))
+
+    def log_prob_index(self, index: Tensor) -> Tensor:
+        """``[...]`` of class indices ``[..., n]``; an index of -1 ("not there") counts nothing."""
+        picked = self.log_probs.gather(-1, index.clamp(min=0).unsqueeze(-1)).squeeze(-1)  # [..., n]
+        return torch.where(index >= 0, picked, 0.0).sum(-1)
+
+    def entropy(self) -> Tensor:
+        """``[...]`` in nats, summed over the choices."""
+        return -(self.probs * self.log_probs).sum((-2, -1))
+
+    @property
+    def entropy_range(self) -> tuple[float, float]:
+        """The least and greatest entropy possible."""
+        return 0.0, sum(math.log(c) for c in self.classes)
+
+
+class BoundedNormal:
+    """N(tanh(mean), std^2) with std in ``min_std..max_std``. Samples may leave [-1, 1]: environments clip them."""
+
+    def __init__(self, mean: Tensor, std: Tensor, min_std: float, max_std: float) -> None:
+        """``mean`` and ``std`` are raw head outputs ``[..., A]``."""
+        self.mean = torch.tanh(mean.float())
+        self.std = (max_std - min_std) * torch.sigmoid(std.float() + 2.0) + min_std
+        self.bounds = (min_std, max_std)
+
+    def sample(self) -> Tensor:
+        """``[..., A]``, without gradient: both actor losses here are likelihood-ratio losses."""
+        with torch.no_grad():
+            return torch.normal(self.mean, self.std)
+
+    def mode(self) -> Tensor:
+        """``[..., A]``."""
+        return self.mean
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """``[...]``."""
+        z = (value.float() - self.mean) / self.std
+        return (-0.5 * z * z - self.std.log() - 0.5 * math.log(2 * math.pi)).sum(-1)
+
+    def entropy(self) -> Tensor:
+        """``[...]`` in nats."""
+        return (self.std.log() + 0.5 * math.log(2 * math.pi * math.e)).sum(-1)
+
+    @property
+    def entropy_range(self) -> tuple[float, float]:
+        """The least and greatest entropy possible."""
+        low, high = (math.log(s) + 0.5 * math.log(2 * math.pi * math.e) for s in self.bounds)
+        return low * self.mean.shape[-1], high * self.mean.shape[-1]
+
+
+class TwoHot:
+    """A number as a distribution over symexp-spaced bins. DreamerV3 (2025), equations 8 and 10."""
+
+    def __init__(self, logits: Tensor, bins: Tensor) -> None:
+        """``logits`` ``[..., K]`` and ``bins`` ``[K]``."""
+        self.logits = logits.float()
+        self.bins = bins
+
+    def mean(self) -> Tensor:
+        """``[...]``."""
+        return symmetric_mean(torch.softmax(self.logits, -1), self.bins)
+
+    def target(self, value: Tensor) -> Tensor:
+        """``[...]`` numbers as the two-hot distributions ``[..., K]`` to be predicted."""
+        return two_hot(value.float(), self.bins)
+
+    def cross_entropy(self, target: Tensor) -> Tensor:
+        """With a distribution, or a weighted sum of distributions, ``[..., K]``: ``[...]``."""
+        return -(target * torch.log_softmax(self.logits, -1)).sum(-1)
+
+    def loss(self, value: Tensor) -> Tensor:
+        """Cross-entropy with the two-hot distribution of ``value`` ``[...]``."""
+        return self.cross_entropy(self.target(value))
+
+
+class Bernoulli:
+    """A coin with the given logit ``[...]``."""
+
+    def __init__(self, logit: Tensor) -> None:
+        self.logit = logit.float()
+
+    def prob(self) -> Tensor:
+        """``[...]``, of the event being true."""
+        return torch.sigmoid(self.logit)
+
+    def loss(self, target: Tensor) -> Tensor:
+        """Cross-entropy with a probability ``[...]`` as target."""
+        return F.binary_cross_entropy_with_logits(self.logit, target, reduction="none")

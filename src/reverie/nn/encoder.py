@@ -1,0 +1,195 @@
+"""Observations of any shape to one feature vector: a CNN for images, an MLP for all the rest."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from itertools import groupby, pairwise
+from typing import Protocol, runtime_checkable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from reverie.core.config import Config
+from reverie.core.errors import ConfigError
+from reverie.core.specs import ObsPart, ObsSpec
+from reverie.core.types import Obs
+from reverie.nn.layers import MLP, Conv, RMSNormSiLU
+from reverie.objectives.transforms import symlog
+
+
+class EncoderModule(Protocol):
+    """What an encoder is, whoever wrote it: a module with a width."""
+
+    width: int
+
+    def __call__(self, obs: Obs, dtype: torch.dtype) -> Tensor:
+        """Observations ``[..., *shape]`` to features ``[..., width]`` of ``dtype``."""
+        ...
+
+
+@runtime_checkable
+class EncoderBuilder(Protocol):
+    """What stands in a configuration for an encoder: anything that builds one from an observation spec."""
+
+    def build(self, spec: ObsSpec) -> nn.Module:
+        """An ``nn.Module`` that satisfies :class:`EncoderModule`."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class EncoderConfig(Config):
+    """The CNN and MLP of DreamerV3, for dictionaries of observations."""
+
+    depth: int = 16
+    """Channels of the CNN; stage i has ``depth * mults[i]``."""
+    mults: tuple[int, ...] = (2, 3, 4, 4)
+    """Channel multipliers of the stages, first to last."""
+    kernel: int = 5
+    """Size of the convolution kernels."""
+    units: int = 256
+    """Width of the MLP."""
+    layers: int = 3
+    """Hidden layers of the MLP."""
+    keys: str = ".*"
+    """Regular expression that whole keys must match to be seen."""
+
+    def __post_init__(self) -> None:
+        check_sizes(self.depth, self.mults, self.units, self.layers)
+
+    def build(self, spec: ObsSpec) -> Encoder:
+        """An encoder of the matching keys of ``spec``."""
+        return Encoder(select(spec, self.keys), self)
+
+
+def check_sizes(depth: int, mults: tuple[int, ...], units: int, layers: int) -> None:
+    """Refuse sizes no network can have.
+
+    Raises:
+        ConfigError: one of them is below 1, or there is no stage.
+    """
+    if min(depth, units, layers, *mults, len(mults)) < 1:
+        given = f"depth = {depth}, mults = {mults}, units = {units}, layers = {layers}"
+        raise ConfigError(f"{given}: expected sizes of 1 or more and at least one stage.")
+
+
+def select(spec: ObsSpec, pattern: str) -> dict[str, ObsPart]:
+    """The parts whose whole key matches ``pattern``, sorted.
+
+    Raises:
+        ConfigError: none does.
+    """
+    chosen = {k: spec[k] for k in sorted(spec) if re.fullmatch(pattern, k)}
+    if not chosen:
+        raise ConfigError(f"keys = {pattern!r} matches no observation; there are: {', '.join(sorted(spec))}.")
+    return chosen
+
+
+def split_kinds(spec: ObsSpec) -> tuple[dict[str, ObsPart], dict[str, ObsPart]]:
+    """``(vectors and categoricals, images)``, each sorted by key."""
+    images = {k: spec[k] for k in sorted(spec) if spec[k].kind == "image"}
+    return {k: spec[k] for k in sorted(spec) if k not in images}, images
+
+
+def by_size(images: ObsSpec) -> list[list[str]]:
+    """Image keys in groups of one height and width, so that each group shares a CNN along its channels."""
+    keys = sorted(images, key=lambda k: (images[k].shape[:2], k))
+    return [list(group) for _, group in groupby(keys, key=lambda k: images[k].shape[:2])]
+
+
+def stage_sizes(height: int, width: int, stages: int) -> list[tuple[int, int]]:
+    """``(height, width)`` before the first stage and after each.
+
+    The authors halve 64 x 64 four times, to 4 x 4. Smaller images are halved while at least 3 pixels remain on the
+    short side, larger ones until at most 16 remain on the long side; odd sizes are rounded up. Sizes that the authors
+    allow (multiples of 16 from 48 to 256) come out as theirs.
+    """
+    sizes = [(height, width)]
+    while True:
+        h, w = (math.ceil(s / 2) for s in sizes[-1])
+        fits = min(h, w) >= 3
+        wanted = len(sizes) <= stages or max(sizes[-1]) > 16
+        if len(sizes) > 1 and not (fits and wanted):
+            return sizes
+        sizes.append((h, w))
+
+
+def stage_depths(depth: int, mults: tuple[int, ...], stages: int) -> list[int]:
+    """Channels after each stage: the last multipliers if there are fewer stages, the last one repeated if more."""
+    padded = list(mults) + [mults[-1]] * (stages - len(mults))
+    return [depth * m for m in padded[len(padded) - stages :]]
+
+
+def unit_image(x: Tensor, part: ObsPart, dtype: torch.dtype) -> Tensor:
+    """Pixels scaled to [0, 1]."""
+    return (x.to(dtype) - part.low) / (part.high - part.low)
+
+
+class Encoder(nn.Module):
+    """Concatenates the MLP's features of vectors with each CNN's features of images."""
+
+    def __init__(self, spec: ObsSpec, cfg: EncoderConfig) -> None:
+        super().__init__()
+        self.spec = spec
+        self.vectors, self.images = split_kinds(spec)
+        self.groups = by_size(self.images)
+        self.width = 0
+        if self.vectors:
+            self.mlp = MLP(sum(p.width for p in self.vectors.values()), cfg.units, cfg.layers)
+            self.width += cfg.units
+        self.cnns = nn.ModuleList([_CNN([self.images[k] for k in group], cfg) for group in self.groups])
+        self.width += sum(cnn.width for cnn in self.cnns)
+
+    def forward(self, obs: Obs, dtype: torch.dtype) -> Tensor:
+        """``[..., *shape]`` to ``[..., E]``."""
+        features = []
+        if self.vectors:
+            features.append(self.mlp(self._vector(obs).to(dtype)))  # [..., units]
+        for group, cnn in zip(self.groups, self.cnns, strict=True):
+            pixels = [unit_image(obs[k], self.images[k], dtype) - 0.5 for k in group]
+            features.append(cnn(torch.cat(pixels, -1)))  # [..., h * w * c]
+        return torch.cat(features, -1) if len(features) > 1 else features[0]
+
+    def _vector(self, obs: Obs) -> Tensor:
+        parts = []
+        for key, part in self.vectors.items():
+            x, dims = obs[key], len(part.shape)
+            lead = x.shape[: x.ndim - dims]
+            if part.kind == "categorical":
+                parts.append(one_hot(x.reshape(*lead, -1), part.classes))
+            else:
+                parts.append(symlog(x.float()).reshape(*lead, -1))
+        return torch.cat(parts, -1)  # [..., sum of widths]
+
+
+def one_hot(index: Tensor, classes: tuple[int, ...]) -> Tensor:
+    """Class indices ``[..., n]`` to float32 ``[..., sum(classes)]``; the index -1 becomes zeros."""
+    if len(set(classes)) == 1:
+        known = torch.arange(classes[0], device=index.device)
+        return (index.unsqueeze(-1) == known).flatten(-2).float()
+    known = torch.cat([torch.arange(c, device=index.device) for c in classes])  # [sum(classes)]
+    repeats = torch.tensor(classes, device=index.device)
+    return (index.repeat_interleave(repeats, -1) == known).float()
+
+
+class _CNN(nn.Module):
+    """Stages of [convolution, 2 x 2 max-pool, RMS norm, SiLU], flattened in the order H, W, C."""
+
+    def __init__(self, parts: list[ObsPart], cfg: EncoderConfig) -> None:
+        super().__init__()
+        sizes = stage_sizes(*parts[0].shape[:2], len(cfg.mults))
+        depths = [sum(p.shape[2] for p in parts), *stage_depths(cfg.depth, cfg.mults, len(sizes) - 1)]
+        pairs = list(pairwise(depths))
+        self.convs = nn.ModuleList([Conv(i, o, cfg.kernel) for i, o in pairs])
+        self.norms = nn.ModuleList([RMSNormSiLU(o) for o in depths[1:]])
+        self.width = sizes[-1][0] * sizes[-1][1] * depths[-1]
+
+    def forward(self, image: Tensor) -> Tensor:
+        """``[..., H, W, C]`` in [-0.5, 0.5] to ``[..., width]``."""
+        x = image.flatten(0, -4)  # [M, H, W, C]
+        for conv, norm in zip(self.convs, self.norms, strict=True):
+            pooled = F.max_pool2d(conv(x).permute(0, 3, 1, 2), 2, ceil_mode=True)  # [M, depth, h, w]
+            x = norm(pooled.permute(0, 2, 3, 1))  # [M, h, w, depth]
+        return x.flatten(1).view(*image.shape[:-3], -1)

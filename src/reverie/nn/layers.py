@@ -1,0 +1,106 @@
+"""The layers all networks here are made of, with the DreamerV3 authors' initialisation.
+
+Parameters are float32. Layers compute in the dtype of their input, so the caller chooses the precision by what it
+feeds in; norms compute in float32 whatever comes.
+"""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+def init_(weight: Tensor, fan_in: int, scale: float = 1.0) -> None:
+    """Truncated normal within two standard deviations, of standard deviation ``scale / sqrt(fan_in)``.
+
+    Cutting at two standard deviations shrinks a normal's spread to 0.8796; 1.1368 makes up for it.
+    """
+    if scale == 0:
+        nn.init.zeros_(weight)
+        return
+    nn.init.trunc_normal_(weight, std=1.0, a=-2.0, b=2.0)
+    with torch.no_grad():
+        weight.mul_(1.1368 * scale / math.sqrt(fan_in))
+
+
+class Linear(nn.Module):
+    """y = W x + b."""
+
+    def __init__(self, inputs: int, outputs: int, scale: float = 1.0) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(outputs, inputs))
+        self.bias = nn.Parameter(torch.zeros(outputs))
+        init_(self.weight, inputs, scale)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``[..., inputs]`` to ``[..., outputs]``."""
+        return F.linear(x, self.weight.to(x.dtype), self.bias.to(x.dtype))
+
+
+class BlockLinear(nn.Module):
+    """A linear layer whose weight is block-diagonal: ``blocks`` groups of units that do not see each other."""
+
+    def __init__(self, inputs: int, outputs: int, blocks: int) -> None:
+        super().__init__()
+        if inputs % blocks or outputs % blocks:
+            raise ValueError(f"{blocks} blocks must divide both widths, {inputs} and {outputs}.")
+        self.blocks = blocks
+        self.weight = nn.Parameter(torch.empty(blocks, inputs // blocks, outputs // blocks))
+        self.bias = nn.Parameter(torch.zeros(outputs))
+        init_(self.weight, inputs)  # the authors count the fan-in of the whole layer, not of one block
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``[M, inputs]`` to ``[M, outputs]``; block k of the output sees block k of the input only."""
+        rows = x.shape[0]
+        grouped = x.view(rows, self.blocks, -1).transpose(0, 1)  # [blocks, M, inputs / blocks]
+        bias = self.bias.to(x.dtype).view(self.blocks, 1, -1)  # [blocks, 1, outputs / blocks]
+        y = torch.baddbmm(bias, grouped, self.weight.to(x.dtype))  # [blocks, M, outputs / blocks]
+        return y.transpose(0, 1).reshape(rows, -1)
+
+
+class RMSNormSiLU(nn.Module):
+    """SiLU(g x / sqrt(mean(x^2) + eps)): root-mean-square norm over the last axis, then the activation."""
+
+    def __init__(self, width: int, eps: float = 1e-4) -> None:
+        super().__init__()
+        self.eps = eps
+        self.weight = nn.Parameter(torch.ones(width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``[..., width]`` to the same."""
+        normed = F.rms_norm(x.float(), self.weight.shape, self.weight, self.eps)
+        return F.silu(normed.to(x.dtype))
+
+
+class Conv(nn.Module):
+    """A convolution of stride 1 that keeps height and width, on channels-last images."""
+
+    def __init__(self, inputs: int, outputs: int, kernel: int = 5) -> None:
+        super().__init__()
+        if kernel % 2 == 0:
+            raise ValueError(f"kernel = {kernel}: only odd kernels keep height and width.")
+        weight = torch.empty(outputs, inputs, kernel, kernel)
+        init_(weight, inputs * kernel * kernel)
+        self.weight = nn.Parameter(weight.contiguous(memory_format=torch.channels_last))
+        self.bias = nn.Parameter(torch.zeros(outputs))
+        self.padding = kernel // 2
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``[M, H, W, C]`` to ``[M, H, W, outputs]``, both contiguous in this order."""
+        nchw = x.permute(0, 3, 1, 2)  # a view whose memory is PyTorch's channels_last
+        y = F.conv2d(nchw, self.weight.to(x.dtype), self.bias.to(x.dtype), padding=self.padding)
+        return y.permute(0, 2, 3, 1)
+
+
+class MLP(nn.Sequential):
+    """``layers`` times [Linear, RMS norm, SiLU]."""
+
+    def __init__(self, inputs: int, units: int, layers: int) -> None:
+        widths = [inputs] + [units] * layers
+        pairs = [(Linear(i, o), RMSNormSiLU(o)) for i, o in pairwise(widths)]
+        super().__init__(*[layer for pair in pairs for layer in pair])
+        self.width = widths[-1]

@@ -1,0 +1,130 @@
+"""The optimiser of DreamerV3, and the one place where a loss becomes a step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from reverie.core.config import Config
+from reverie.core.errors import ConfigError
+from reverie.core.types import Metrics, State
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptimConfig(Config):
+    """LaProp with adaptive gradient clipping."""
+
+    lr: float = 4e-5
+    """Learning rate."""
+    agc: float = 0.3
+    """Largest norm of a tensor's gradient, as a share of the tensor's own norm; 0 does not clip."""
+    beta1: float = 0.9
+    """Decay of the momentum."""
+    beta2: float = 0.999
+    """Decay of the mean square."""
+    eps: float = 1e-20
+    """Added to the root mean square."""
+    warmup: int = 1000
+    """Updates over which the learning rate rises from 0."""
+
+    def __post_init__(self) -> None:
+        if not self.lr > 0:
+            raise ConfigError(f"lr = {self.lr}: expected a positive learning rate.")
+        for name in ("beta1", "beta2"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ConfigError(f"{name} = {getattr(self, name)}: expected a decay in [0, 1).")
+        if self.agc < 0 or self.warmup < 0:
+            raise ConfigError(f"agc = {self.agc}, warmup = {self.warmup}: expected 0 or more.")
+
+    def build(self, parameters: Iterable[nn.Parameter]) -> Optim:
+        """An optimiser of these parameters."""
+        return Optim(parameters, self)
+
+
+class Optim:
+    """LaProp (Ziyin et al. 2020) behind adaptive gradient clipping (Brock et al. 2021), with linear warm-up.
+
+    Per tensor, in the order that the DreamerV3 authors use::
+
+        g  <- g / max(1, |g| / (agc max(1e-3, |p|)))      clip against the tensor's norm
+        v  <- beta2 v + (1 - beta2) g^2
+        u   = g / (sqrt(v / (1 - beta2^t)) + eps)         normalise first ...
+        m  <- beta1 m + (1 - beta1) u                     ... then average: this is what makes it LaProp
+        p  <- p - lr_t m / (1 - beta1^t)
+
+    The first update has a learning rate of 0 when there is a warm-up: the ramp starts there.
+    """
+
+    def __init__(self, parameters: Iterable[nn.Parameter], cfg: OptimConfig) -> None:
+        self.cfg = cfg
+        self.params = [p for p in parameters if p.requires_grad]
+        self.count = sum(p.numel() for p in self.params)
+        self.square = [torch.zeros_like(p) for p in self.params]
+        self.momentum = [torch.zeros_like(p) for p in self.params]
+        self.updates = torch.zeros((), device=self.params[0].device)  # on the device: nothing waits for it
+
+    def step(self, loss: Tensor) -> Metrics:
+        """Backward, clip, update. Returns scalars that are still on the device.
+
+        Raises:
+            RuntimeError: a parameter has no gradient; it is no part of the loss.
+        """
+        for p in self.params:
+            p.grad = None
+        loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        grads = [p.grad for p in self.params if p.grad is not None]
+        if len(grads) != len(self.params):
+            raise RuntimeError(f"{len(self.params) - len(grads)} of {len(self.params)} parameters have no gradient.")
+        return {"opt/loss": loss.detach(), **self._apply(grads)}
+
+    @torch.no_grad()
+    def _apply(self, grads: list[Tensor]) -> Metrics:
+        c = self.cfg
+        grad_norms = torch.stack(torch._foreach_norm(grads))  # [P]
+        param_norms = torch.stack(torch._foreach_norm(self.params))  # [P]
+        if c.agc:
+            limit = c.agc * param_norms.clamp(min=1e-3)  # [P]
+            torch._foreach_mul_(grads, list((1 / (grad_norms / limit).clamp(min=1)).unbind()))
+        rate = self._rate()
+        self.updates += 1
+        torch._foreach_mul_(self.square, c.beta2)
+        torch._foreach_addcmul_(self.square, grads, grads, 1 - c.beta2)
+        scale = torch._foreach_div(self.square, 1 - c.beta2**self.updates)
+        torch._foreach_sqrt_(scale)
+        torch._foreach_add_(scale, c.eps)
+        torch._foreach_div_(grads, scale)
+        torch._foreach_lerp_(self.momentum, grads, 1 - c.beta1)
+        step = torch._foreach_mul(self.momentum, rate / (1 - c.beta1**self.updates))
+        torch._foreach_sub_(self.params, step)
+        return self._metrics(grad_norms, param_norms, step, rate)
+
+    def _rate(self) -> Tensor:
+        share = self.updates / self.cfg.warmup if self.cfg.warmup else torch.ones_like(self.updates)
+        return self.cfg.lr * share.clamp(max=1)
+
+    def _metrics(self, grad_norms: Tensor, param_norms: Tensor, step: list[Tensor], rate: Tensor) -> Metrics:
+        root = self.count**0.5
+        grad_norm = grad_norms.norm()
+        return {
+            "opt/grad_norm": grad_norm,
+            "opt/grad_rms": grad_norm / root,
+            "opt/update_rms": torch.stack(torch._foreach_norm(step)).norm() / root,
+            "opt/param_rms": param_norms.norm() / root,
+            "opt/lr": rate,
+        }
+
+    def state_dict(self) -> State:
+        """Moments in the order of the parameters, and the count of updates."""
+        named = {"square": self.square, "momentum": self.momentum}
+        return {k: {str(i): x for i, x in enumerate(v)} for k, v in named.items()} | {"updates": self.updates}
+
+    @torch.no_grad()
+    def load_state_dict(self, state: State) -> None:
+        """Continue with saved moments."""
+        for name, tensors in (("square", self.square), ("momentum", self.momentum)):
+            for i, x in enumerate(tensors):
+                x.copy_(state[name][str(i)])
+        self.updates.copy_(state["updates"])

@@ -1,0 +1,188 @@
+"""The recurrent state-space model of DreamerV3: a block-diagonal GRU and categorical latents.
+
+Hafner et al. (2025), equation 1::
+
+    sequence model     h_t = f(h_{t-1}, z_{t-1}, a_{t-1})
+    posterior          z_t ~ q(z_t | h_t, x_t)
+    prior              z^_t ~ p(z^_t | h_t)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from reverie.core.config import Config
+from reverie.core.errors import ConfigError
+from reverie.nn.distributions import draw, straight_through, unimix_probs
+from reverie.nn.layers import BlockLinear, Linear, RMSNormSiLU
+
+Chooser = Callable[[Tensor], Tensor]
+"""Probabilities ``[..., C]`` to class indices ``[...]``: a sample, or the arg max."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RSSMConfig(Config):
+    """Sizes of the RSSM."""
+
+    deter: int = 2048
+    """D, width of the deterministic state h."""
+    hidden: int = 256
+    """Width of the hidden layers."""
+    stoch: int = 32
+    """S, how many categorical latents."""
+    classes: int = 16
+    """C, classes of each latent."""
+    blocks: int = 8
+    """Blocks of the recurrent weights."""
+    unimix: float = 0.01
+    """Share of the uniform distribution in posterior and prior."""
+    posterior_layers: int = 1
+    """Hidden layers of the posterior."""
+    prior_layers: int = 2
+    """Hidden layers of the prior."""
+    recurrent_layers: int = 1
+    """Hidden layers before the gates."""
+
+    def __post_init__(self) -> None:
+        if self.deter % self.blocks:
+            raise ConfigError(f"deter = {self.deter} is not a multiple of blocks = {self.blocks}: choose one that is.")
+        if not 0 <= self.unimix < 1:
+            raise ConfigError(f"unimix = {self.unimix}: expected a share in [0, 1).")
+        for name in ("hidden", "stoch", "classes", "blocks"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name} = {getattr(self, name)}: expected at least 1.")
+
+    def build(self, embed: int, action: int) -> RSSM:
+        """For observations of ``embed`` features and flat actions of ``action`` numbers."""
+        return RSSM(embed, action, self)
+
+
+class Latent(NamedTuple):
+    """The model state s = (h, z)."""
+
+    deter: Tensor  # [..., D]
+    stoch: Tensor  # [..., S, C] one-hot
+
+    @property
+    def feature(self) -> Tensor:
+        """What heads read: ``[..., D + S*C]``."""
+        return torch.cat([self.deter, self.stoch.flatten(-2)], -1)
+
+    def map(self, fn: Callable[[Tensor], Tensor]) -> Latent:
+        """Apply ``fn`` to both tensors."""
+        return Latent(fn(self.deter), fn(self.stoch))
+
+
+class RSSM(nn.Module):
+    """h and z through time, driven by observations (:meth:`observe`) or by its own prior (:meth:`imagine_step`)."""
+
+    def __init__(self, embed: int, action: int, cfg: RSSMConfig) -> None:
+        super().__init__()
+        self.cfg = cfg
+        c = cfg
+        self.in_deter = nn.Sequential(Linear(c.deter, c.hidden), RMSNormSiLU(c.hidden))
+        self.in_stoch = nn.Sequential(Linear(c.stoch * c.classes, c.hidden), RMSNormSiLU(c.hidden))
+        self.in_action = nn.Sequential(Linear(action, c.hidden), RMSNormSiLU(c.hidden))
+        widths = [c.deter + 3 * c.hidden * c.blocks] + [c.deter] * c.recurrent_layers
+        self.recurrent = nn.Sequential(
+            *[nn.Sequential(BlockLinear(i, c.deter, c.blocks), RMSNormSiLU(c.deter)) for i in widths[:-1]]
+        )
+        self.gates = BlockLinear(widths[-1], 3 * c.deter, c.blocks)
+        self.posterior = self._logit_net(c.deter + embed, c.posterior_layers)
+        self.prior_net = self._logit_net(c.deter, c.prior_layers)
+
+    def _logit_net(self, inputs: int, layers: int) -> nn.Sequential:
+        c = self.cfg
+        widths = [inputs] + [c.hidden] * layers
+        hidden = [
+            layer
+            for i, o in pairwise(widths)
+            for layer in (Linear(i, o), RMSNormSiLU(o))
+        ]
+        return nn.Sequential(*hidden, Linear(widths[-1], c.stoch * c.classes))
+
+    @property
+    def feature_width(self) -> int:
+        """F = D + S*C."""
+        return self.cfg.deter + self.cfg.stoch * self.cfg.classes
+
+    def initial(self, rows: int, dtype: torch.dtype) -> Latent:
+        """The state before anything was seen: zeros."""
+        weight = self.gates.weight
+        deter = torch.zeros(rows, self.cfg.deter, dtype=dtype, device=weight.device)
+        stoch = torch.zeros(rows, self.cfg.stoch, self.cfg.classes, dtype=dtype, device=weight.device)
+        return Latent(deter, stoch)
+
+    def action_input(self, action: Tensor) -> Tensor:
+        """Embed previous actions ``[..., A]``, shrunk to [-1, 1] where a sample lies beyond: ``[..., hidden]``."""
+        embedded: Tensor = self.in_action(action / action.detach().abs().clamp(min=1))
+        return embedded
+
+    def sequence_step(self, latent: Latent, action: Tensor) -> Tensor:
+        """h_t from the last latent and the embedded last action ``[M, hidden]``: ``[M, D]``."""
+        rows, blocks = latent.deter.shape[0], self.cfg.blocks
+        inputs = [self.in_deter(latent.deter), self.in_stoch(latent.stoch.flatten(1)), action]
+        shared = torch.cat(inputs, -1).unsqueeze(1).expand(-1, blocks, -1)  # [M, blocks, 3 * hidden]
+        x = torch.cat([latent.deter.view(rows, blocks, -1), shared], -1).flatten(1)  # [M, D + 3 * hidden * blocks]
+        gates = self.gates(self.recurrent(x)).view(rows, blocks, 3, -1)  # each block holds its own three gates
+        reset, candidate, update = gates.unbind(2)  # [M, blocks, D / blocks]
+        candidate = torch.tanh(torch.sigmoid(reset) * candidate).flatten(1)  # [M, D]
+        return torch.lerp(latent.deter, candidate, torch.sigmoid(update - 1).flatten(1))
+
+    def _probs(self, logits: Tensor) -> Tensor:
+        return unimix_probs(logits.unflatten(-1, (self.cfg.stoch, self.cfg.classes)), self.cfg.unimix)
+
+    def prior(self, deter: Tensor) -> Tensor:
+        """p(z | h) as probabilities ``[..., S, C]`` float32."""
+        return self._probs(self.prior_net(deter))
+
+    def observe(
+        self, latent: Latent, embed: Tensor, action: Tensor, is_first: Tensor, choose: Chooser = draw
+    ) -> tuple[Latent, Tensor]:
+        """Filter a sequence of observations.
+
+        Args:
+            latent: the state before the first row, ``[B, ...]``.
+            embed: ``[B, T, E]`` embedded observations.
+            action: ``[B, T, A]``, the action *before* each row.
+            is_first: ``[B, T]`` bool; state and action before such a row are forgotten.
+            choose: how to pick classes.
+
+        Returns:
+            Posterior latents ``[B, T, ...]`` and posterior probabilities ``[B, T, S, C]``.
+        """
+        keep = (~is_first).to(embed.dtype)  # [B, T]
+        actions = self.action_input((action * keep.unsqueeze(-1)).to(embed.dtype)).unbind(1)  # T x [B, hidden]
+        # The posterior's first layer is linear in [h, x]: the part of x is one large product for all T rows.
+        first = self.posterior[0]
+        weight_h, weight_x = first.weight.to(embed.dtype).split([self.cfg.deter, embed.shape[-1]], 1)
+        from_embed = F.linear(embed, weight_x, first.bias.to(embed.dtype)).unbind(1)  # T x [B, hidden]
+        deters, stochs, probs = [], [], []
+        for a, x, k in zip(actions, from_embed, keep.unbind(1), strict=True):
+            latent = Latent(latent.deter * k[:, None], latent.stoch * k[:, None, None])
+            deter = self.sequence_step(latent, a)  # [B, D]
+            p = self._probs(self.posterior[1:](torch.addmm(x, deter, weight_h.T)))  # [B, S, C]
+            stoch = straight_through(p, choose(p)).to(deter.dtype)  # [B, S, C]
+            latent = Latent(deter, stoch)
+            deters.append(deter), stochs.append(stoch), probs.append(p)
+        return Latent(torch.stack(deters, 1), torch.stack(stochs, 1)), torch.stack(probs, 1)
+
+    def observe_step(
+        self, latent: Latent, embed: Tensor, action: Tensor, is_first: Tensor, choose: Chooser = draw
+    ) -> Latent:
+        """:meth:`observe` for a single row ``[N, ...]``."""
+        post, _ = self.observe(latent, embed[:, None], action[:, None], is_first[:, None], choose)
+        return post.map(lambda x: x[:, 0])
+
+    def imagine_step(self, latent: Latent, action: Tensor, choose: Chooser = draw) -> Latent:
+        """One step under the prior: ``[M, ...]`` and flat actions ``[M, A]`` to the next latent."""
+        deter = self.sequence_step(latent, self.action_input(action.to(latent.deter.dtype)))
+        probs = self.prior(deter)
+        return Latent(deter, straight_through(probs, choose(probs)).to(deter.dtype))

@@ -1,0 +1,70 @@
+"""Squashing functions and two-hot targets: how large numbers of unknown scale are predicted."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def symlog(x: Tensor) -> Tensor:
+    """sign(x) ln(|x| + 1). DreamerV3 (Hafner et al. 2025), equation 9."""
+    return torch.sign(x) * torch.log1p(torch.abs(x))
+
+
+def symexp(x: Tensor) -> Tensor:
+    """sign(x) (exp(|x|) - 1), the inverse of :func:`symlog`. DreamerV3 (2025), equation 9."""
+    return torch.sign(x) * torch.expm1(torch.abs(x))
+
+
+def symexp_bins(count: int) -> Tensor:
+    """Bin values b = symexp(linspace(-20, 20, count)), exactly symmetric about zero. DreamerV3 (2025), equation 10.
+
+    The upper half is the mirrored lower half, not a second evaluation, so that ``b[i] == -b[count - 1 - i]`` to the
+    last bit. An odd count has a bin at 0; an even count has its two middle bins both at 0.
+    """
+    half = symexp(torch.linspace(-20, 0, (count + 1) // 2, dtype=torch.float32))  # [ceil(count / 2)]
+    upper = -(half[:-1] if count % 2 else half).flip(0)
+    return torch.cat([half, upper])
+
+
+def two_hot(target: Tensor, bins: Tensor) -> Tensor:
+    """Weights on the two bins around each target, in proportion to nearness. DreamerV3 (2025), equation 8.
+
+    Targets beyond the outermost bins sit wholly on them; so does a target that equals a bin.
+
+    Args:
+        target: ``[...]`` float32.
+        bins: ``[K]`` ascending.
+
+    Returns:
+        ``[..., K]`` non-negative and summing to 1, with mean ``target`` inside the range of the bins.
+    """
+    last = len(bins) - 1
+    above_first = torch.searchsorted(bins, target.contiguous(), right=True)  # how many bins are <= target
+    below = (above_first - 1).clamp(0, last)
+    above = above_first.clamp(0, last)
+    to_below = (bins[below] - target).abs()
+    to_above = (bins[above] - target).abs()
+    same = below == above
+    total = torch.where(same, 1.0, to_below + to_above)
+    weight_above = torch.where(same, 0.0, to_below / total)
+    out = torch.zeros(*target.shape, len(bins), dtype=target.dtype, device=target.device)
+    out.scatter_(-1, below[..., None], (1 - weight_above)[..., None])
+    return out.scatter_add_(-1, above[..., None], weight_above[..., None])
+
+
+def symmetric_mean(probs: Tensor, bins: Tensor) -> Tensor:
+    """sum_i p_i b_i, summed from the outermost pair of bins inwards.
+
+    A plain sum of uniform probabilities over symmetric bins leaves a rounding error as large as the outermost bins.
+    Pairing b with -b first makes an untrained head predict exactly 0.
+
+    Args:
+        probs: ``[..., K]``.
+        bins: ``[K]`` symmetric about zero.
+    """
+    half = len(bins) // 2
+    weighted = probs * bins  # [..., K]
+    pairs = weighted[..., :half].flip(-1) + weighted[..., -half:]  # [..., K // 2], innermost pair first
+    mean = pairs.sum(-1)
+    return mean if len(bins) % 2 == 0 else mean + weighted[..., half]

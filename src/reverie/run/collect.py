@@ -1,0 +1,102 @@
+"""Acting: steps the environments with the policy and hands every row to the sink."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from reverie.core.protocols import Env, Policy, RowSink
+from reverie.core.specs import ActionSpec
+from reverie.core.types import State, Step
+
+
+class EpisodeStats(NamedTuple):
+    """A finished episode: the sum of its rewards, and its length in decisions."""
+
+    score: float
+    length: int
+
+
+class EpisodeCounter:
+    """Adds up the rewards and decisions of N running episodes."""
+
+    def __init__(self, num_envs: int) -> None:
+        self.score = np.zeros(num_envs, np.float64)
+        self.length = np.zeros(num_envs, np.int64)
+
+    def add(self, step: Step) -> list[tuple[int, EpisodeStats]]:
+        """Count in one row of each environment; ``(env, stats)`` of the episodes that end with it."""
+        first, last = step.is_first.numpy(), step.is_last.numpy()
+        self.score += step.reward.numpy()
+        self.length += 1
+        if first.any():
+            self.score[first], self.length[first] = 0.0, 0
+        if not last.any():
+            return []
+        return [(int(i), EpisodeStats(float(self.score[i]), int(self.length[i]))) for i in np.flatnonzero(last)]
+
+
+class Collector:
+    """Keeps the current row of each environment and the policy's state, and moves both on by one turn at a time."""
+
+    def __init__(
+        self, env: Env, policy: Policy[Any], sink: RowSink, *, seed: int | None = None, random_steps: int = 0
+    ) -> None:
+        """Reset ``env`` with ``seed``; the first ``random_steps`` env steps take uniformly random actions."""
+        self.env, self.policy, self.sink = env, policy, sink
+        self.random_steps = random_steps
+        self.env_steps = 0
+        self.rng = np.random.default_rng(seed)
+        self.step = env.reset(seed)
+        self.state = policy.initial(env.num_envs)
+        self.counter = EpisodeCounter(env.num_envs)
+        self.finished: list[EpisodeStats] = []
+
+    def collect(self) -> int:
+        """One turn: act, store, step. Returns the env steps taken, one for each row that is not ``is_last``."""
+        step = self.step
+        action, self.state = self.policy.act(step, self.state, "explore")
+        if self.env_steps < self.random_steps:  # the policy looks on, so that its extras fit what was done
+            action = executed(random_action(self.env.action_spec, len(step), self.rng), step)
+            self.state = self.policy.override(self.state, action)
+        action = executed(action, step)
+        self.sink.add(step, action, self.policy.extras(self.state))
+        self.finished.extend(stats for _, stats in self.counter.add(step))
+        taken = len(step) - int(step.is_last.sum())
+        self.step = self.env.step(action)
+        self.env_steps += taken
+        return taken
+
+    def drain(self) -> list[EpisodeStats]:
+        """The episodes that have ended since this was last called."""
+        finished, self.finished = self.finished, []
+        return finished
+
+    def state_dict(self) -> State:
+        """Steps taken and the generator of random actions; running episodes are not part of it."""
+        return {"env_steps": self.env_steps, "rng": self.rng.bit_generator.state}
+
+    def load_state_dict(self, state: State) -> None:
+        """Go on counting, from the start of new episodes."""
+        self.env_steps = int(state["env_steps"])
+        self.rng.bit_generator.state = dict(state["rng"])
+
+
+def executed(action: Tensor, step: Step) -> Tensor:
+    """``action`` ``[N, A]`` as it is stored and sent: on the CPU, zeros where the episode is over."""
+    return action.detach().to("cpu", torch.float32).masked_fill(step.is_last[:, None], 0.0)
+
+
+def random_action(spec: ActionSpec, num_envs: int, rng: np.random.Generator) -> Tensor:
+    """Uniformly random flat actions ``[N, A]``: one-hot for each group of classes, -1..1 where continuous."""
+    columns: list[np.ndarray] = [np.zeros((num_envs, 0), np.float32)]
+    for key in sorted(spec.parts):
+        part = spec.parts[key]
+        if part.kind == "continuous":
+            columns.append(rng.uniform(-1.0, 1.0, (num_envs, part.size)).astype(np.float32))
+        for classes in part.classes:
+            columns.append(np.eye(classes, dtype=np.float32)[rng.integers(classes, size=num_envs)])
+    return torch.from_numpy(np.concatenate(columns, axis=1))

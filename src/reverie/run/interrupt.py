@@ -1,0 +1,48 @@
+"""Signals that end a run kindly: once to finish the turn and save, twice to stop at once."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from types import FrameType, TracebackType
+from typing import Any
+
+from reverie.core.clock import Clock
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class Interrupt:
+    """While entered, SIGINT and SIGTERM set ``clock.stop``. A second signal raises KeyboardInterrupt.
+
+    Only the main thread can listen for signals; in any other this does nothing.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self.clock = clock
+        self.received: signal.Signals | None = None
+        self.previous: dict[signal.Signals, Any] = {}
+
+    def __enter__(self) -> Interrupt:
+        if threading.current_thread() is threading.main_thread():
+            self.previous = {number: signal.signal(number, self.handle) for number in SIGNALS}
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for number, handler in self.previous.items():
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
+
+    def handle(self, number: int, frame: FrameType | None) -> None:
+        """Ask the loop to end, or end at once if it was asked before."""
+        if self.received is not None:
+            raise KeyboardInterrupt
+        self.received = signal.Signals(number)
+        self.clock.stop = True
+        self.say(f"{self.received.name}: finishing this turn, then saving. Once more to stop at once without saving.")
+
+    def say(self, text: str) -> None:
+        """One line on stderr, unbuffered: inside a signal handler buffered streams may be half-way through a write."""
+        os.write(2, f"\n{text}\n".encode())

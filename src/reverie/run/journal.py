@@ -1,0 +1,75 @@
+"""What a run writes down about itself: counters, rates, episodes and the learner's metrics, under fixed names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Protocol
+
+import numpy as np
+
+from reverie.core.clock import Clock
+from reverie.core.protocols import Sink, Source
+from reverie.core.types import Metrics
+from reverie.run.collect import EpisodeStats
+from reverie.run.schedule import position
+
+
+class Meter(Protocol):
+    """Averages metrics on the device."""
+
+    def add(self, metrics: Metrics) -> None:
+        """Count in the metrics of one update."""
+        ...
+
+    def flush(self) -> dict[str, float]:
+        """The means since the last flush, read from the device in one go."""
+        ...
+
+
+class Journal:
+    """Gathers what happened since the last entry and writes it to every sink."""
+
+    def __init__(self, clock: Clock, meter: Meter, source: Source, sinks: Sequence[Sink]) -> None:
+        self.clock, self.meter, self.source, self.sinks = clock, meter, source, sinks
+        self.finished: list[EpisodeStats] = []
+        self.last = (clock.seconds, clock.env_steps, clock.updates)
+
+    def episodes(self, finished: Iterable[EpisodeStats]) -> None:
+        """Count finished episodes and keep them for the next entry."""
+        before = len(self.finished)
+        self.finished.extend(finished)
+        self.clock.episodes += len(self.finished) - before
+
+    def write(self, values: Mapping[str, float | np.ndarray]) -> None:
+        """Hand ``values`` to every sink, at where the run is now."""
+        if values:
+            for sink in self.sinks:
+                sink.write(values, position(self.clock))
+
+    def log(self) -> None:
+        """Write one entry of everything."""
+        values = self.meter.flush()
+        if self.finished:
+            values["episode/score"] = float(np.mean([episode.score for episode in self.finished]))
+            values["episode/length"] = float(np.mean([episode.length for episode in self.finished]))
+            self.finished.clear()
+        self.write({**values, **self._rates(), **self._counters()})
+
+    def _rates(self) -> dict[str, float]:
+        """Rates since the last entry."""
+        now = (self.clock.seconds, self.clock.env_steps, self.clock.updates)
+        seconds, env_steps, updates = (b - a for a, b in zip(self.last, now, strict=True))
+        self.last = now
+        rates = {
+            "time/env_steps_per_second": env_steps / max(seconds, 1e-9),
+            "time/updates_per_second": updates / max(seconds, 1e-9),
+            "time/seconds": self.clock.seconds,
+        }
+        if env_steps:
+            rates["replay/replay_ratio"] = updates / env_steps
+        return rates
+
+    def _counters(self) -> dict[str, float]:
+        names = ("env_steps", "frames", "updates", "episodes")
+        counters = {f"counters/{name}": float(getattr(self.clock, name)) for name in names}
+        return {**counters, "replay/rows": float(len(self.source))}

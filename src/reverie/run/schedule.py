@@ -1,0 +1,67 @@
+"""When a run logs, evaluates, saves and reports: periods in env steps or in seconds."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from reverie.core.clock import Clock, Every
+from reverie.core.config import Config
+from reverie.core.errors import ConfigError
+
+SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Schedule(Config):
+    """How often a run does what is not learning. A number counts env steps; ``30s``, ``5m``, ``2h`` are times."""
+
+    log_every: int | str = "5s"
+    """Write metrics this often; also how soon a NaN in a loss is noticed. 0: only at the end."""
+    eval_every: int | str = 0
+    """Evaluate this often. 0: never during training."""
+    save_every: int | str = "5m"
+    """Write a checkpoint this often. 0: only at the end."""
+    report_every: int | str = "5m"
+    """Make the costly pictures of what the agent has learned this often. 0: never."""
+
+    def __post_init__(self) -> None:
+        for name in ("log_every", "eval_every", "save_every", "report_every"):
+            parse_period(getattr(self, name), name)
+
+
+def parse_period(value: int | str, name: str = "period") -> tuple[float, bool]:
+    """``(amount, is_seconds)``: ``1000`` and ``1e3`` are env steps, ``30s``, ``5m`` and ``2h`` are seconds.
+
+    Raises:
+        ConfigError: neither a number nor a number with one of those units, or negative.
+    """
+    match = re.fullmatch(r"\s*([0-9.]+(?:e[+]?[0-9]+)?)\s*([smh]?)\s*", str(value).lower())
+    try:
+        number = float(match[1]) if match else math.nan
+    except ValueError:
+        number = math.nan
+    if match is None or not math.isfinite(number):
+        raise ConfigError(f"{name} = {value!r}: expected env steps such as 10000, or a time such as 30s, 5m or 2h.")
+    unit = match[2]
+    return number * SECONDS.get(unit, 1.0), bool(unit)
+
+
+def position(clock: Clock) -> int:
+    """Where a run is on the axis of its logs: env steps, or updates where experience is recorded."""
+    return clock.env_steps if clock.total_updates is None else clock.updates
+
+
+class Due:
+    """True once in every period of a run; never if the period is 0."""
+
+    def __init__(self, period: int | str, clock: Clock) -> None:
+        amount, is_seconds = parse_period(period)
+        self.now: Callable[[], float] = (lambda: clock.seconds) if is_seconds else (lambda: position(clock))
+        self.every = Every(amount, start=self.now())
+
+    def __call__(self) -> bool:
+        """Whether a period has passed since this was last true."""
+        return self.every(self.now())

@@ -1,0 +1,114 @@
+"""The loop, all of it: collect, sample, update, and now and then evaluate, log, save and report."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, Protocol
+
+import numpy as np
+
+from reverie.core.clock import Clock
+from reverie.core.errors import RunError
+from reverie.core.protocols import Algorithm, Sink, Source
+from reverie.core.types import Batch
+from reverie.run.collect import Collector
+from reverie.run.guard import LossGuard
+from reverie.run.interrupt import Interrupt
+from reverie.run.journal import Journal, Meter
+from reverie.run.schedule import Due, Schedule
+
+Evaluator = Callable[[], Mapping[str, "float | np.ndarray"]]
+"""Evaluates the newest policy and says how it went, e.g. ``{"eval/score": 475.0}``."""
+
+
+class Save(Protocol):
+    """Writes a checkpoint of everything that the run is."""
+
+    def __call__(self, *, diverged: bool = False) -> Path:
+        """The folder written. ``diverged``: to be looked at, never to be continued from."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ending:
+    """How a run ended."""
+
+    reason: Literal["finished", "interrupted"]
+    checkpoint: Path | None
+
+
+def train(
+    algo: Algorithm,
+    source: Source,
+    clock: Clock,
+    meter: Meter,
+    *,
+    sinks: Sequence[Sink] = (),
+    collector: Collector | None = None,
+    evaluator: Evaluator | None = None,
+    checkpoint: Save | None = None,
+    schedule: Schedule | None = None,
+) -> Ending:
+    """Run until the clock is done or a signal asks to stop. Either way everything is logged and saved at the end.
+
+    A NaN or infinite loss is noticed at the next log or save, so that no update has to wait for the device.
+
+    Raises:
+        RunError: a loss was NaN or infinite; the message names the first such term and its update.
+        KeyboardInterrupt: a second signal came before the turn that the first one ended was over.
+    """
+    periods = schedule or Schedule()
+    log_due, eval_due = Due(periods.log_every, clock), Due(periods.eval_every, clock)
+    save_due, report_due = Due(periods.save_every, clock), Due(periods.report_every, clock)
+    journal = Journal(clock, meter, source, sinks)
+    guard = LossGuard()
+    batch: Batch | None = None
+    with Interrupt(clock) as interrupt:
+        while not clock.done:
+            if collector is not None:  # recorded experience: there is none
+                clock.env_steps += collector.collect()
+                journal.episodes(collector.drain())
+            for _ in range(clock.updates_due(len(source))):
+                batch = source.sample()
+                update = algo.update(batch)
+                source.feedback(batch.index, update)  # priorities, latents
+                clock.updates += 1
+                meter.add(update.metrics)
+                guard.add(update.metrics, clock.updates)
+            if clock.stop:
+                break
+            if log_due():
+                journal.log()
+                stop_if_diverged(guard, checkpoint)
+            if eval_due() and evaluator is not None:
+                journal.write(evaluator())
+            if report_due() and batch is not None:  # on the last batch: nothing is sampled, training is not disturbed
+                journal.write(algo.report(batch))
+            if save_due() and checkpoint is not None:
+                stop_if_diverged(guard, checkpoint)
+                checkpoint()
+        journal.log()
+        stop_if_diverged(guard, checkpoint)
+        path = checkpoint() if checkpoint is not None else None
+    if interrupt.received is None:
+        return Ending(reason="finished", checkpoint=path)
+    interrupt.say(f"stopped at env step {clock.env_steps}; " + (f"saved {path}" if path else "nothing was saved"))
+    return Ending(reason="interrupted", checkpoint=path)
+
+
+def stop_if_diverged(guard: LossGuard, checkpoint: Save | None) -> None:
+    """End the run, leaving a checkpoint to look at, if any loss term has been NaN or infinite.
+
+    Raises:
+        RunError: it has; names the term, the update and the checkpoint.
+    """
+    bad = guard.first_bad()
+    if bad is None:
+        return
+    saved = f" The state is in {checkpoint(diverged=True)}." if checkpoint is not None else ""
+    raise RunError(
+        f"{bad.term} became {bad.value} at update {bad.update}: the run was stopped.{saved} "
+        "Continue from an earlier checkpoint with a lower learning rate or float32, or look for extreme rewards."
+    )

@@ -1,0 +1,117 @@
+"""Counters and the replay ratio."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from math import floor
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from reverie.core.clock import Clock, Every, Ratio
+from reverie.core.errors import ConfigError
+
+RATIOS = st.one_of(
+    st.builds(Fraction, st.integers(0, 40), st.integers(1, 40)),
+    st.builds(lambda n: Fraction(n, 1024), st.integers(1, 2048)),
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    ratio=RATIOS, envs=st.integers(1, 17), turns=st.lists(st.integers(0, 17), max_size=200), start=st.integers(0, 5000)
+)
+def test_updates_are_the_floor_of_ratio_times_steps(ratio, envs, turns, start):
+    clock = Clock(total_steps=10**9, replay_ratio=float(ratio), env_steps=start)
+    assert clock.updates_due(rows=1) == 0
+    updates = 0
+    for ended in turns:
+        clock.env_steps += envs - min(ended, envs)  # environments whose episode is over take no step
+        updates += clock.updates_due(rows=1)
+        assert updates == floor(ratio * (clock.env_steps - start))
+
+
+@settings(max_examples=60, deadline=None)
+@given(ratio=RATIOS, steps=st.lists(st.integers(0, 9), min_size=1, max_size=60), cut=st.integers(0, 60))
+def test_a_saved_remainder_loses_nothing(ratio, steps, cut):
+    def run(resume: bool) -> int:
+        clock, updates = Clock(total_steps=10**9, replay_ratio=float(ratio)), 0
+        clock.updates_due(rows=1)
+        for turn, taken in enumerate(steps):
+            if resume and turn == cut:
+                saved = clock.state_dict()
+                clock = Clock(total_steps=10**9, replay_ratio=float(ratio))
+                clock.load_state_dict(saved)
+            clock.env_steps += taken
+            updates += clock.updates_due(rows=1)
+        return updates
+
+    assert run(resume=True) == run(resume=False)
+
+
+def test_prefill_leaves_no_debt():
+    clock = Clock(total_steps=10**6, replay_ratio=0.5, learning_starts=100)
+    for rows in range(100):
+        clock.env_steps += 8
+        assert clock.updates_due(rows) == 0
+    clock.env_steps += 8
+    assert clock.updates_due(100) == 0  # counting starts here
+    clock.env_steps += 8
+    assert clock.updates_due(108) == 4
+
+
+def test_nothing_is_due_while_nothing_can_be_sampled():
+    clock = Clock(total_steps=100, replay_ratio=1.0)
+    clock.env_steps = 10
+    assert clock.updates_due(rows=0) == 0
+    assert Clock(total_steps=0, total_updates=5).updates_due(rows=0) == 0
+
+
+def test_credit_is_never_negative():
+    ratio = Ratio(0.5)
+    ratio.load_state_dict({"credit": 0.25, "seen": 1000})
+    assert ratio.due(10) == 0
+    assert ratio.due(12) == 1
+    assert ratio.credit == 0.25
+
+
+def test_ten_tenths_are_one():
+    ratio = Ratio(0.1)
+    ratio.due(0)
+    assert [ratio.due(step) for step in range(1, 21)] == ([0] * 9 + [1]) * 2
+
+
+@pytest.mark.parametrize("ratio", [-0.5, float("nan"), float("inf")])
+def test_impossible_ratios_are_refused(ratio):
+    with pytest.raises(ConfigError, match="replay_ratio"):
+        Ratio(ratio)
+
+
+def test_every_is_true_once_a_period():
+    every = Every(10, start=5)
+    assert [now for now in range(5, 40) if every(now)] == [15, 25, 35]
+    assert not any(Every(0)(now) for now in range(100))
+
+
+def test_done_by_steps_by_updates_and_by_request():
+    clock = Clock(total_steps=10, action_repeat=4)
+    assert not clock.done
+    clock.env_steps = 10
+    assert clock.done
+    assert clock.frames == 40
+    recorded = Clock(total_steps=0, total_updates=3)
+    assert recorded.updates_due(rows=50) == 1
+    assert not recorded.done
+    recorded.updates = 3
+    assert recorded.done
+    stopped = Clock(total_steps=10, stop=True)
+    assert stopped.done
+
+
+def test_state_holds_every_counter():
+    clock = Clock(total_steps=10, env_steps=3, updates=2, episodes=1, seconds_before=100.0)
+    other = Clock(total_steps=10)
+    other.load_state_dict(clock.state_dict())
+    assert (other.env_steps, other.updates, other.episodes) == (3, 2, 1)
+    assert other.seconds >= 100.0

@@ -1,0 +1,121 @@
+"""Configuration: strict in, plain out, and names for what is wrong."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from reverie.core.config import Config, coerce
+from reverie.core.errors import ConfigError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inner(Config):
+    """A nested configuration."""
+
+    units: int = 64
+    rate: float = 0.1
+    act: Literal["silu", "relu"] = "silu"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wide(Inner):
+    """A subclass with one more field, put where an ``Inner`` is expected."""
+
+    blocks: int = 8
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outer(Config):
+    """A configuration with one of everything."""
+
+    steps: int = 10
+    name: str = "x"
+    flag: bool = False
+    size: tuple[int, int] | None = None
+    depths: tuple[int, ...] = (2, 3)
+    period: int | str = "5m"
+    kwargs: dict[str, Any] = field(default_factory=dict)
+    inner: Inner = field(default_factory=Wide)
+
+    def __post_init__(self) -> None:
+        if self.steps < 0:
+            raise ConfigError(f"steps = {self.steps}: expected 0 or more.")
+
+
+def test_round_trip_is_plain_and_equal() -> None:
+    config = Outer(steps=3, size=(4, 5), kwargs={"a": [1]}, inner=Wide(blocks=2, act="relu"))
+    plain = config.to_dict()
+    assert plain["size"] == [4, 5]
+    assert plain["inner"] == {"units": 64, "rate": 0.1, "act": "relu", "blocks": 2}
+    assert Outer.from_dict(plain) == config
+
+
+def test_nested_dotted_and_both() -> None:
+    one = Outer().merge({"inner": {"units": 3}, "steps": 4})
+    two = Outer().merge({"inner.units": 3, "steps": 4})
+    three = Outer().merge({"inner.units": 3, "inner": {"rate": 0.5}})
+    assert one == two
+    assert (one.inner.units, one.inner.rate, one.steps) == (3, 0.1, 4)
+    assert (three.inner.units, three.inner.rate) == (3, 0.5)
+    assert Outer().replace("inner.blocks", 1).inner == Wide(blocks=1)
+
+
+def test_the_original_is_not_touched() -> None:
+    config = Outer()
+    config.merge({"inner.units": 3})
+    assert config == Outer()
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"stepz": 1}, r"unknown option 'stepz'\. Did you mean 'steps'"),
+        ({"inner.unit": 1}, r"unknown option 'inner\.unit'\. Did you mean 'inner\.units'"),
+        ({"zzzzzz": 1}, r"unknown option 'zzzzzz'\. Known here: depths, flag, inner, kwargs"),
+        ({"steps": "many"}, r"steps = 'many' \(str\): expected int"),
+        ({"steps": 1.5}, r"steps = 1\.5 \(float\): expected int"),
+        ({"steps": True}, r"steps = True \(bool\): expected int"),
+        ({"steps": None}, r"steps = None"),
+        ({"flag": "yes"}, r"flag = 'yes' \(str\): expected bool"),
+        ({"size": [1, 2, 3]}, r"size = \[1, 2, 3\]"),
+        ({"depths": [1, "a"]}, r"depths\[1\] = 'a'"),
+        ({"inner.act": "sillu"}, r"inner\.act = 'sillu': expected one of 'silu', 'relu'\. Did you mean 'silu'"),
+        ({"inner": 3}, r"inner = 3"),
+        ({"steps": -1}, r"steps = -1: expected 0 or more"),
+    ],
+)
+def test_what_is_wrong_is_named(values: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        Outer().merge(values)
+
+
+@pytest.mark.parametrize(
+    ("value", "hint", "expected"),
+    [
+        ("1e5", int, 100_000),
+        (1e3, int, 1000),
+        ("3", float, 3.0),
+        (2, float, 2.0),
+        ([1, 2], tuple[int, int] | None, (1, 2)),
+        (None, tuple[int, int] | None, None),
+        ([1, 2, 3], tuple[int, ...], (1, 2, 3)),
+        ("5m", int | str, "5m"),
+        ({"a": 1}, dict[str, Any], {"a": 1}),
+    ],
+)
+def test_values_that_say_the_same(value: Any, hint: Any, expected: Any) -> None:
+    result = coerce(value, hint, "x")
+    assert result == expected
+    assert type(result) is type(expected)
+
+
+@given(st.integers(0, 10**9), st.floats(allow_nan=False, allow_infinity=False), st.lists(st.integers(), max_size=4))
+def test_any_values_survive_the_round_trip(steps: int, rate: float, depths: list[int]) -> None:
+    config = Outer().merge({"steps": steps, "inner.rate": rate, "depths": depths})
+    assert Outer.from_dict(config.to_dict()) == config
+    assert config.depths == tuple(depths)

@@ -1,0 +1,80 @@
+"""Discovery: file names are names on the command line, and listing runs nothing."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import dataclass
+from importlib.metadata import EntryPoint
+from pathlib import Path
+
+import pytest
+
+from reverie.algos.base import AlgorithmConfig
+from reverie.core import discover
+from reverie.core.errors import ConfigError
+
+FILES = {p.stem for p in (Path(discover.__file__).parents[1] / "algos").glob("*.py")} - discover.SHARED
+
+
+@dataclass(frozen=True, kw_only=True)
+class OutsideConfig(AlgorithmConfig):  # type: ignore[misc]
+    """An algorithm that lives in somebody else's package."""
+
+
+@pytest.fixture
+def outside(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An installed package that offers an algorithm."""
+    point = EntryPoint("outside", f"{__name__}:OutsideConfig", discover.GROUP)
+    monkeypatch.setattr(discover, "entry_points", lambda group: [point])
+
+
+def test_every_file_is_an_algorithm_and_the_shared_ones_are_not() -> None:
+    assert set(discover.algorithms()) == FILES
+    assert "dreamer_v3" in FILES
+    assert not {"base", "world_model", "imagination"} & FILES
+
+
+@pytest.mark.parametrize("name", sorted(FILES))
+def test_each_file_has_exactly_one_config(name: str) -> None:
+    config = discover.algorithm_config(name)
+    assert issubclass(config, AlgorithmConfig)
+    assert discover.algorithm_name(config) == name
+    assert discover.algorithm_config(name.replace("_", "-")) is config
+
+
+def test_unknown_name_gets_the_nearest() -> None:
+    with pytest.raises(ConfigError, match=r"unknown algorithm 'dreamer3'\. Did you mean 'dreamer_v3'"):
+        discover.algorithm_config("dreamer3")
+
+
+@pytest.mark.usefixtures("outside")
+def test_third_parties_are_found() -> None:
+    assert "outside" in discover.algorithms()
+    assert discover.algorithm_config("outside") is OutsideConfig
+    assert discover.algorithm_name(OutsideConfig) == "outside"
+
+
+def test_a_class_nobody_offers_is_named_by_where_it_is() -> None:
+    assert discover.algorithm_name(OutsideConfig) == f"{__name__}:OutsideConfig"
+
+
+def test_an_entry_point_that_is_no_config_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    point = EntryPoint("odd", "pathlib:Path", discover.GROUP)
+    monkeypatch.setattr(discover, "entry_points", lambda group: [point])
+    with pytest.raises(ConfigError, match="expected exactly one subclass of AlgorithmConfig"):
+        discover.algorithm_config("odd")
+
+
+def test_outline_reads_without_running() -> None:
+    outline = discover.outline("core.discover")
+    assert outline.summary.startswith("Which algorithms exist")
+    assert outline.functions["algorithms"].startswith("Name and home")
+    assert "_points" not in outline.functions
+
+
+def test_listing_does_not_import_torch() -> None:
+    code = (
+        "import sys, reverie.core.discover as d; d.algorithms(); d.outline('presets'); sys.exit('torch' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

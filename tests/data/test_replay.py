@@ -1,0 +1,294 @@
+"""The replay against a plain Python list of everything that was ever added."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from reverie.core.errors import ConfigError, DataError, RunError
+from reverie.core.specs import ActionPart, ActionSpec, ExtraPart, ObsPart
+from reverie.core.types import Step, Update, Window
+from reverie.data.replay import Replay, ReplayConfig
+
+OBS = {
+    "id": ObsPart(kind="vector", shape=(2,), dtype="float32"),
+    "pixels": ObsPart(kind="image", shape=(3, 2, 1), dtype="uint8"),
+}
+ACTION = ActionSpec(parts={"a": ActionPart(kind="categorical", classes=(3,))})
+EXTRA = {"deter": ExtraPart(shape=(2,), dtype="float16"), "stoch": ExtraPart(shape=(), dtype="uint8")}
+
+
+class Lived:
+    """A replay, and beside it a naive record: for each stream the list of all its rows."""
+
+    def __init__(self, streams: int, capacity: int, window: Window, seed: int = 0, online: bool = False) -> None:
+        self.streams, self.capacity, self.window = streams, capacity, window
+        self.replay = make(streams, capacity, window, seed, online)
+        self.rows: list[list[dict]] = [[] for _ in range(streams)]
+
+    def add(self, is_first: list[bool]) -> None:
+        t = len(self.rows[0])
+        first = [f or t == 0 for f in is_first]
+        for i in range(self.streams):
+            row = {"id": (i, t), "pixel": (7 * t + i) % 256, "action": (t + i) % 3, "reward": float(10 * t + i)}
+            self.rows[i].append({**row, "first": first[i], "deter": float(t % 50), "stoch": (3 * t + i) % 256})
+        newest = [stream[-1] for stream in self.rows]
+        n = self.streams
+        step = Step(
+            obs={
+                "id": torch.tensor([r["id"] for r in newest], dtype=torch.float32),
+                "pixels": torch.tensor([r["pixel"] for r in newest], dtype=torch.uint8)
+                .reshape(n, 1, 1, 1)
+                .expand(n, 3, 2, 1),
+            },
+            reward=torch.tensor([r["reward"] for r in newest]),
+            is_first=torch.tensor(first),
+            is_last=torch.zeros(n, dtype=torch.bool),
+            is_terminal=torch.zeros(n, dtype=torch.bool),
+        )
+        action = torch.nn.functional.one_hot(torch.tensor([r["action"] for r in newest]), 3).float()
+        deter = torch.tensor([[r["deter"], -r["deter"]] for r in newest])
+        stoch = torch.tensor([r["stoch"] for r in newest], dtype=torch.uint8)
+        self.replay.add(step, action, {"deter": deter, "stoch": stoch})
+
+    def valid(self) -> set[tuple[int, int]]:
+        """Every (stream, row) whose window is held, complete and within what may be crossed."""
+        count, rows = len(self.rows[0]), self.window.rows
+        return {
+            (i, t)
+            for i in range(self.streams)
+            for t in range(max(0, count - self.capacity), count - rows + 1)
+            if self.window.crosses_episodes or not any(r["first"] for r in self.rows[i][t + 1 : t + rows])
+        }
+
+    def check(self, batch) -> list[tuple[int, int]]:
+        """Every sampled window equals consecutive true rows; returns the starts."""
+        starts = [(int(h) % self.streams, int(h) // self.streams) for h in batch.index]
+        assert batch.shape == (self.window.batch, self.window.rows)
+        for b, (i, t) in enumerate(starts):
+            assert (i, t) in self.valid()
+            truth = self.rows[i][t : t + self.window.rows]
+            assert batch.obs["id"][b].tolist() == [list(map(float, r["id"])) for r in truth]
+            assert batch.obs["pixels"][b, :, 2, 1, 0].tolist() == [r["pixel"] for r in truth]
+            assert batch.action[b].argmax(-1).tolist() == [r["action"] for r in truth]
+            assert batch.reward[b].tolist() == [r["reward"] for r in truth]
+            assert batch.is_first[b].tolist() == [r["first"] for r in truth]
+            assert batch.extras["deter"][b].tolist() == [[r["deter"], -r["deter"]] for r in truth]
+            assert batch.extras["stoch"][b].tolist() == [r["stoch"] for r in truth]
+            assert batch.is_last[b, :-1].tolist() == [r["first"] for r in truth[1:]]
+        return starts
+
+    def feedback(self, index: torch.Tensor, length: int, value: int) -> None:
+        """Write numbers back to the last ``length`` rows of each window, here and in the record."""
+        b = len(index)
+        stoch = (torch.arange(b * length).reshape(b, length) + value) % 256
+        deter = (stoch % 100).float()
+        extras = {"deter": torch.stack([deter, -deter], -1), "stoch": stoch.to(torch.uint8)}
+        self.replay.feedback(index, Update(metrics={}, extras=extras))
+        oldest = max(0, len(self.rows[0]) - self.capacity)
+        for k, handle in enumerate(index.tolist()):
+            i, t = handle % self.streams, handle // self.streams
+            for j in range(length):
+                row = t + self.window.rows - length + j
+                if row >= oldest:
+                    self.rows[i][row] |= {"stoch": int(stoch[k, j]), "deter": float(deter[k, j])}
+
+
+def make(streams: int, capacity: int, window: Window, seed: int = 0, online: bool = False) -> Replay:
+    config = ReplayConfig(capacity=capacity * streams, online=online)
+    return config.build(obs_spec=OBS, action_spec=ACTION, extra_spec=EXTRA, num_envs=streams, window=window, seed=seed)
+
+
+@st.composite
+def lived(draw, online: bool = False):
+    window = Window(
+        batch=draw(st.integers(1, 5)),
+        length=draw(st.integers(1, 5)),
+        context=draw(st.integers(0, 2)),
+        crosses_episodes=draw(st.booleans()),
+    )
+    capacity = window.rows + draw(st.integers(0, 12))
+    return Lived(draw(st.integers(1, 3)), capacity, window, draw(st.integers(0, 99)), online)
+
+
+def flags(data, streams: int) -> list[bool]:
+    return data.draw(st.lists(st.integers(0, 5).map(lambda x: x == 0), min_size=streams, max_size=streams))
+
+
+@settings(max_examples=120, deadline=None)
+@given(life=lived(), data=st.data())
+def test_replay_agrees_with_a_list_of_rows(life, data):
+    remembered = []
+    for _ in range(data.draw(st.integers(5, 40))):
+        life.add(flags(data, life.streams))
+        valid = life.valid()
+        assert len(life.replay) == len(valid)
+        all_starts = life.replay.starts.at(np.arange(len(valid)))
+        assert {(int(h) % life.streams, int(h) // life.streams) for h in all_starts} == valid
+        if valid and data.draw(st.booleans()):
+            batch = life.replay.sample()
+            life.check(batch)
+            remembered.append(batch.index)
+        if remembered and data.draw(st.booleans()):
+            index = data.draw(st.sampled_from(remembered))  # perhaps of rows long evicted
+            life.feedback(index, data.draw(st.integers(1, life.window.rows)), data.draw(st.integers(0, 255)))
+
+
+@settings(max_examples=80, deadline=None)
+@given(life=lived(online=True), data=st.data())
+def test_online_queue_hands_out_each_new_window_once_and_first(life, data):
+    due, expected, delivered = [0] * life.streams, [], []
+    for _ in range(data.draw(st.integers(5, 40))):
+        life.add(flags(data, life.streams))
+        start = len(life.rows[0]) - life.window.rows
+        for i in range(life.streams):
+            if (i, start) in life.valid() and start >= due[i]:
+                expected.append((i, start))
+                due[i] = start + life.window.rows
+        expected = [s for s in expected if s[1] >= len(life.rows[0]) - life.capacity]
+        if life.valid() and data.draw(st.booleans()):
+            starts = life.check(life.replay.sample())
+            fresh = expected[: life.window.batch]
+            assert starts[: len(fresh)] == fresh
+            delivered += fresh
+            expected = expected[len(fresh) :]
+    assert len(delivered) == len(set(delivered))
+
+
+@settings(max_examples=30, deadline=None)
+@given(seed=st.integers(0, 2**31), crosses=st.booleans(), online=st.booleans())
+def test_same_seed_same_batches_and_state_restores_the_stream(seed, crosses, online):
+    window = Window(batch=4, length=3, crosses_episodes=crosses)
+    a, b, c = (Lived(2, 30, window, s, online) for s in (seed, seed, seed + 1))
+    for life in (a, b, c):
+        for t in range(40):
+            life.add([t % 7 == 0, t % 5 == 0])
+    first = [a.replay.sample().index.tolist() for _ in range(15)]
+    assert first == [b.replay.sample().index.tolist() for _ in range(15)]
+    assert first != [c.replay.sample().index.tolist() for _ in range(15)]
+    c.replay.load_state_dict(a.replay.state_dict())
+    assert [a.replay.sample().index.tolist() for _ in range(3)] == [c.replay.sample().index.tolist() for _ in range(3)]
+
+
+def test_draws_are_uniform_over_starts():
+    life = Lived(2, 40, Window(batch=100, length=3), seed=3)
+    for t in range(70):
+        life.add([t % 5 == 0, t % 9 == 0])
+    valid = life.valid()
+    counts = dict.fromkeys(valid, 0)
+    for _ in range(100):
+        for start in ((int(h) % 2, int(h) // 2) for h in life.replay.sample().index):
+            counts[start] += 1
+    expected = 10_000 / len(valid)
+    chi2 = sum((c - expected) ** 2 / expected for c in counts.values())
+    assert chi2 < len(valid) + 5 * (2 * len(valid)) ** 0.5
+
+
+def test_batch_keeps_dtypes_and_later_rows_do_not_change_it():
+    life = Lived(1, 6, Window(batch=2, length=4, context=1, crosses_episodes=True))
+    for _ in range(6):
+        life.add([False])
+    batch = life.replay.sample()
+    before = batch.map(torch.clone)
+    for _ in range(6):
+        life.add([False])
+    assert torch.equal(batch.obs["id"], before.obs["id"])
+    assert torch.equal(batch.extras["deter"], before.extras["deter"])
+    assert batch.obs["pixels"].dtype == torch.uint8
+    assert batch.extras["deter"].dtype == torch.float16
+    assert batch.action.dtype == batch.reward.dtype == batch.weight.dtype == torch.float32
+    assert batch.is_first.dtype == torch.bool
+    assert batch.index.dtype == torch.int64
+    assert batch.weight.tolist() == [1.0, 1.0]
+
+
+def test_bfloat16_and_gradients_are_stored_and_written_back():
+    life = Lived(1, 8, Window(batch=1, length=4, crosses_episodes=True))
+    for _ in range(4):
+        life.add([False])
+    index = life.replay.sample().index
+    deter = torch.full((1, 2, 2), 0.5, dtype=torch.bfloat16, requires_grad=True)
+    life.replay.feedback(index, Update(metrics={}, extras={"deter": deter}))
+    assert life.replay.sample().extras["deter"][0, :, 0].tolist() == [0.0, 1.0, 0.5, 0.5]
+
+
+def test_feedback_waiting_for_a_device_is_written_by_the_next_one():
+    class Arrived:
+        waited = False
+
+        def synchronize(self):
+            self.waited = True
+
+    life = Lived(1, 8, Window(batch=1, length=4, crosses_episodes=True))
+    for _ in range(4):
+        life.add([False])
+    index, event = life.replay.sample().index, Arrived()
+    life.replay.pending.append((index.numpy(), {"stoch": torch.full((1, 1), 99, dtype=torch.uint8)}, event))
+    life.replay.feedback(index, Update(metrics={}))
+    assert event.waited
+    assert life.replay.sample().extras["stoch"][0].tolist() == [0, 3, 6, 99]
+
+
+def test_too_few_rows_is_an_error_that_says_what_is_missing():
+    life = Lived(1, 10, Window(batch=2, length=4, context=1, crosses_episodes=True))
+    life.add([True])
+    assert len(life.replay) == 0
+    with pytest.raises(RunError, match="1 rows of each stream, a window needs 5"):
+        life.replay.sample()
+
+
+def test_episodes_shorter_than_the_window_are_explained():
+    life = Lived(1, 30, Window(batch=2, length=4))
+    for t in range(30):
+        life.add([t % 3 == 0])
+    assert len(life.replay) == 0
+    with pytest.raises(RunError, match="no episode has had the 4 rows"):
+        life.replay.sample()
+
+
+def test_window_longer_than_a_stream_is_refused_with_the_numbers():
+    config = ReplayConfig(capacity=100)
+    with pytest.raises(ConfigError, match=r"100 rows over 8 envs is 12 .* 65 \(1 context \+ 64\).* at least 520"):
+        config.build(
+            obs_spec=OBS,
+            action_spec=ACTION,
+            extra_spec=EXTRA,
+            num_envs=8,
+            window=Window(batch=16, length=64, context=1),
+            seed=0,
+        )
+    with pytest.raises(ConfigError, match="capacity = 0"):
+        ReplayConfig(capacity=0)
+
+
+def test_memory_is_computed_beforehand_and_more_than_there_is_refused():
+    replay = make(2, 50, Window(batch=1, length=2))
+    row = 2 * 4 + 6 + 3 * 4 + 4 + 3 + 2 * 2 + 1
+    assert replay.nbytes == 100 * row
+    with pytest.raises(ConfigError, match="GB of memory"):
+        make(1, 10**16, Window(batch=1, length=2))
+
+
+def test_rows_that_are_not_as_declared_are_refused():
+    good = Lived(2, 10, Window(batch=1, length=2))
+    flag = torch.zeros(2, dtype=torch.bool)
+    obs = {"id": torch.zeros(2, 2), "pixels": torch.zeros(2, 3, 2, 1, dtype=torch.uint8)}
+    step = Step(obs=obs, reward=torch.zeros(2), is_first=flag, is_last=flag, is_terminal=flag)
+    extras = {"deter": torch.zeros(2, 2), "stoch": torch.zeros(2, dtype=torch.uint8)}
+    with pytest.raises(DataError, match=r"missing \['extras/stoch'\]"):
+        good.replay.add(step, torch.zeros(2, 3), {"deter": extras["deter"]})
+    with pytest.raises(DataError, match=r"action has shape \(2, 1\): expected \(2, 3\)"):
+        good.replay.add(step, torch.zeros(2, 1), extras)
+    assert len(good.replay) == 0
+    with pytest.raises(ConfigError, match="bfloat16"):
+        ReplayConfig().build(
+            obs_spec=OBS,
+            action_spec=ACTION,
+            extra_spec={"deter": ExtraPart(shape=(2,), dtype="bfloat16")},
+            num_envs=1,
+            window=Window(batch=1, length=2),
+            seed=0,
+        )

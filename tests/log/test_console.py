@@ -1,0 +1,106 @@
+"""The console: aligned lines into a file, a live panel on a terminal, the same numbers on both."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import dataclass
+
+import numpy as np
+from rich.console import Console
+
+from reverie.log.console import LiveSink, Pace, PlainSink, console_sink, short, span
+
+
+@dataclass
+class Clock:
+    """The three numbers that a display reads."""
+
+    env_steps: int = 0
+    updates: int = 0
+    seconds: float = 0.0
+
+
+class Terminal(io.StringIO):
+    """A stream that says it is a terminal."""
+
+    def isatty(self) -> bool:
+        """Always."""
+        return True
+
+
+VALUES = {"episode/score": 21.5, "loss/dyn": 1.25, "loss/policy": -0.0101, "train/ent": 3.0, "report": np.zeros(3)}
+
+
+def test_lines_are_aligned_and_hold_what_matters() -> None:
+    stream, clock = io.StringIO(), Clock()
+    sink = console_sink(clock, 1000, "dreamer_v3 on CartPole-v1", stream)
+    assert isinstance(sink, PlainSink)
+    for step in (100, 200_000):
+        clock.env_steps, clock.updates, clock.seconds = step, step // 2, step / 10
+        sink.write(VALUES, step)
+    sink.close()
+    title, header, first, second = stream.getvalue().splitlines()
+    assert "CartPole-v1" in title
+    assert header.split() == ["time", "step", "updates", "steps/s", "left", "return", "eval", "dyn", "policy"]
+    assert len(header) == len(first) == len(second)
+    cells = dict(zip(header.split(), second.split(), strict=True))
+    assert cells["time"] == "5:33:20"
+    assert cells["step"] == "200,000"
+    assert cells["return"] == "21.5"
+    assert cells["eval"] == "-"
+    assert cells["dyn"] == "1.25"
+    assert cells["policy"] == "-0.010"
+
+
+def test_header_returns_when_columns_change_and_now_and_then() -> None:
+    stream = io.StringIO()
+    sink = console_sink(Clock(), 1000, "t", stream)
+    sink.write({"episode/score": 1.0}, 1)
+    sink.write({"loss/dyn": 1.0}, 2)
+    for step in range(60):
+        sink.write({"loss/dyn": 1.0}, step)
+    headers = [line for line in stream.getvalue().splitlines() if "steps/s" in line]
+    assert len(headers) == 4
+
+
+def test_arrays_alone_print_nothing() -> None:
+    stream = io.StringIO()
+    sink = console_sink(Clock(), 1000, "t", stream)
+    sink.write({"report": np.zeros((2, 2))}, 1)
+    assert stream.getvalue() == "t\n"
+
+
+def test_terminal_gets_a_panel() -> None:
+    clock = Clock(env_steps=250, updates=125)
+    sink = console_sink(clock, 1000, "dreamer_v3 on CartPole-v1", Terminal())
+    assert isinstance(sink, LiveSink)
+    sink.write(VALUES | {"episode/length": 21.5, "eval/score": 99.0}, 250)
+    screen = Console(file=io.StringIO(), width=120, record=True)
+    screen.print(sink)
+    sink.close()
+    text = screen.export_text()
+    for piece in ("dreamer_v3 on CartPole-v1", "25%", "250 / 1,000", "21.5", "99", "policy", "-0.010", "125", "left"):
+        assert piece in text
+
+
+def test_pace_knows_rate_and_time_left() -> None:
+    clock, now = Clock(), [0.0]
+    pace = Pace(clock, 1000, lambda: now[0])
+    assert pace.left() == "-"
+    for _ in range(10):
+        now[0] += 1.0
+        clock.env_steps += 50
+        assert pace.rate() == 50.0
+    assert pace.left() == "0:00:10"
+    now[0] += 120.0  # a pause: what is older than a minute is forgotten
+    pace.rate()
+    now[0] += 1.0
+    clock.env_steps += 50
+    assert pace.rate() == 50.0
+
+
+def test_numbers_are_short() -> None:
+    assert [short(v) for v in (None, float("nan"), 0.0, 0.5, 1234567.0, 2e-5, 500.0, 1234.5)] == [
+        "-", "nan", "0.000", "0.500", "1.23e+06", "2.00e-05", "500", "1234",
+    ]  # fmt: skip
+    assert span(3661.9) == "1:01:01"

@@ -1,0 +1,79 @@
+"""The meter: means that never lose or mix what was added."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from reverie.log.meter import Meter
+
+
+def test_mean_of_each_name() -> None:
+    meter = Meter()
+    meter.add({"loss/a": torch.tensor(1.0), "loss/b": torch.tensor(4.0)})
+    meter.add({"loss/a": torch.tensor(3.0), "loss/b": torch.tensor(6.0)})
+    assert len(meter) == 2
+    assert meter.flush() == {"loss/a": 2.0, "loss/b": 5.0}
+
+
+def test_flush_starts_anew() -> None:
+    meter = Meter()
+    meter.add({"x": torch.tensor(1.0)})
+    meter.flush()
+    assert len(meter) == 0
+    assert meter.flush() == {}
+    meter.add({"x": torch.tensor(7.0)})
+    assert meter.flush() == {"x": 7.0}
+
+
+def test_a_name_is_averaged_over_the_updates_that_reported_it() -> None:
+    meter = Meter()
+    meter.add({"x": torch.tensor(1.0)})
+    meter.add({"x": torch.tensor(2.0), "y": torch.tensor(10.0)})
+    meter.add({"x": torch.tensor(3.0)})
+    assert meter.flush() == {"x": 2.0, "y": 10.0}
+
+
+def test_values_may_be_overwritten_after_they_were_added() -> None:
+    """A captured CUDA graph writes each step's metrics to the same memory."""
+    meter, value = Meter(), torch.tensor(1.0)
+    meter.add({"x": value})
+    value.fill_(5.0)
+    meter.add({"x": value})
+    assert meter.flush() == {"x": 3.0}
+
+
+def test_gradients_and_dtypes_are_no_matter() -> None:
+    meter = Meter()
+    meter.add({"a": torch.tensor(1.5, dtype=torch.bfloat16), "b": torch.tensor(2), "c": 3.0, "d": torch.tensor(True)})
+    meter.add({"w": torch.ones((), requires_grad=True) * 2})
+    assert meter.flush() == {"a": 1.5, "b": 2.0, "c": 3.0, "d": 1.0, "w": 2.0}
+
+
+def test_nan_stays_nan_and_with_its_name() -> None:
+    meter = Meter()
+    meter.add({"good": torch.tensor(1.0), "bad": torch.tensor(math.nan)})
+    out = meter.flush()
+    assert out["good"] == 1.0
+    assert math.isnan(out["bad"])
+
+
+def test_more_than_a_scalar_is_refused_by_name() -> None:
+    with pytest.raises(ValueError, match=r"'x' has shape \(2,\)"):
+        Meter().add({"x": torch.zeros(2)})
+
+
+@given(st.lists(st.dictionaries(st.sampled_from("abc"), st.integers(-100, 100)), max_size=12))
+def test_against_a_plain_mean(rows: list[dict[str, int]]) -> None:
+    meter = Meter()
+    for row in rows:
+        meter.add({name: torch.tensor(float(value)) for name, value in row.items()})
+    flushed = meter.flush()
+    for name in {name for row in rows for name in row}:
+        values = [row[name] for row in rows if name in row]
+        assert flushed.pop(name) == pytest.approx(sum(values) / len(values), abs=1e-5)
+    assert not flushed

@@ -1,0 +1,96 @@
+"""Sinks: what is written can be read back, whatever happened to the process that wrote it."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from reverie.log.sinks import JsonlSink, TensorBoardSink, VideoSink, read_metrics
+
+VIDEO = np.zeros((3, 8, 8, 3), np.uint8)
+
+
+def test_one_object_a_flush_readable_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "run" / "metrics.jsonl"
+    sink = JsonlSink(path)
+    sink.write({"loss/a": 1.0, "report/dream": VIDEO, "hist": np.zeros(4)}, 10)
+    sink.write({"loss/a": np.float32(0.5), "eval/score": 3}, 20)
+    lines = path.read_text().splitlines()  # before close: each line is flushed
+    assert [json.loads(line) for line in lines] == [
+        {"step": 10, "loss/a": 1.0},
+        {"step": 20, "loss/a": 0.5, "eval/score": 3.0},
+    ]
+    sink.close()
+
+
+def test_nothing_but_arrays_writes_no_line(tmp_path: Path) -> None:
+    sink = JsonlSink(tmp_path / "m.jsonl")
+    sink.write({"report/dream": VIDEO}, 1)
+    sink.close()
+    assert (tmp_path / "m.jsonl").read_text() == ""
+
+
+def test_not_finite_is_null_and_read_as_nan(tmp_path: Path) -> None:
+    sink = JsonlSink(tmp_path / "m.jsonl")
+    sink.write({"a": math.nan, "b": math.inf, "c": 1.0}, 1)
+    sink.close()
+    assert json.loads((tmp_path / "m.jsonl").read_text()) == {"step": 1, "a": None, "b": None, "c": 1.0}
+    row = read_metrics(tmp_path / "m.jsonl")[0]
+    assert math.isnan(row["a"])
+    assert row["c"] == 1.0
+
+
+def test_truncated_last_line_is_skipped_and_then_cut(tmp_path: Path) -> None:
+    path = tmp_path / "m.jsonl"
+    path.write_text('{"step": 1, "a": 1.0}\n{"step": 2, "a"')
+    assert [row["step"] for row in read_metrics(path)] == [1]
+    sink = JsonlSink(path)
+    sink.write({"a": 3.0}, 3)
+    sink.close()
+    assert [json.loads(line)["step"] for line in path.read_text().splitlines()] == [1, 3]
+
+
+def test_a_file_that_is_one_truncated_line(tmp_path: Path) -> None:
+    path = tmp_path / "m.jsonl"
+    path.write_text('{"st')
+    JsonlSink(path).close()
+    assert path.read_text() == ""
+
+
+def test_rows_lived_twice_count_once(tmp_path: Path) -> None:
+    """A run killed at step 30 and resumed from its checkpoint of step 20 writes 25 and 30 again."""
+    sink = JsonlSink(tmp_path / "m.jsonl")
+    for step, value in [(10, 1.0), (20, 2.0), (20, 2.5), (30, 3.0), (25, 9.0), (30, 9.5)]:
+        sink.write({"a": value}, step)
+    sink.close()
+    read = [(row["step"], row["a"]) for row in read_metrics(tmp_path / "m.jsonl")]
+    assert read == [(10, 1.0), (20, 2.0), (20, 2.5), (25, 9.0), (30, 9.5)]
+
+
+def test_missing_file_has_no_rows(tmp_path: Path) -> None:
+    assert read_metrics(tmp_path / "none.jsonl") == []
+
+
+def test_tensorboard_holds_scalars_and_videos(tmp_path: Path) -> None:
+    event_accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    sink = TensorBoardSink(tmp_path)
+    sink.write({"loss/a": 1.5, "report/dream": VIDEO, "latents": np.arange(5.0)}, 7)
+    sink.close()
+    events = event_accumulator.EventAccumulator(str(tmp_path))
+    events.Reload()
+    assert [(e.step, e.value) for e in events.Scalars("loss/a")] == [(7, 1.5)]
+    assert events.Images("report/dream")[0].encoded_image_string.startswith(b"GIF8")
+    assert events.Tags()["histograms"] == ["latents"]
+
+
+def test_videos_are_written_by_name_and_step_and_the_oldest_dropped(tmp_path: Path) -> None:
+    sink = VideoSink(tmp_path / "videos", keep=2)
+    for step in (1, 2, 30):
+        sink.write({"report/dream": VIDEO, "loss/a": 1.0}, step)
+    sink.close()
+    names = sorted(path.name for path in (tmp_path / "videos").iterdir())
+    assert names == ["report_dream-000000000002.mp4", "report_dream-000000000030.mp4"]
