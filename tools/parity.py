@@ -415,6 +415,7 @@ def dream_values(agent: DreamerV3, dream: Dream) -> dict[str, Any]:
         x = dream.action[..., agent.actor.slices[key]]
         if head.part.kind == "categorical":
             x = x.unflatten(-1, (len(head.part.classes), -1)).argmax(-1)
+            x = x.squeeze(-1) if len(head.part.classes) == 1 else x
         out[f"imag/action/{key}"] = out[f"imag/{key}"] = x
     if len(agent.actor.keys) == 1:
         out["imag/action"] = x

@@ -16,7 +16,7 @@ from reverie.algos.base import Algorithm, AlgorithmConfig
 from reverie.algos.dreamer_v3 import DreamerV3Config
 from reverie.core.clock import Clock
 from reverie.core.config import Config
-from reverie.core.errors import ConfigError, EnvError
+from reverie.core.errors import ConfigError
 from reverie.core.machine import available_memory, choose_device
 from reverie.core.protocols import Env
 from reverie.core.randomness import Randomness, derived_seeds, reproducible, seed_everything
@@ -121,16 +121,14 @@ class Experiment:
         }
 
     def evaluate(self, episodes: int, mode: Mode = "eval", record: bool = False) -> Evaluation:
-        """Play whole episodes in environments of their own, leaving every generator of training as it was.
+        """Play whole episodes, leaving every generator of training as it was.
 
-        Raises:
-            EnvError: there are no environments to evaluate in.
+        They are played in environments of their own; in that of training where only one instance was given, which
+        is for the end of training, as its running episode is lost.
         """
-        if self.eval_env is None:
-            raise EnvError("no environment to evaluate in: an instance was given, and it is training there.")
         seed = derived_seeds(self.config.seed)["evaluation"]
         with reproducible(seed):
-            return evaluate(self.eval_env, self.algo.policy, episodes, mode, record, seed=seed)
+            return evaluate(self.eval_env or self.env, self.algo.policy, episodes, mode, record, seed=seed)
 
     def close(self) -> None:
         """Free environments."""

@@ -29,10 +29,12 @@ def choose_device(name: str) -> str:
 def available_memory() -> int | None:
     """Bytes that can be had without swapping, or None where the system does not say."""
     limits: list[int] = []
-    with contextlib.suppress(OSError, ValueError, AttributeError):
-        limits += [int(kb) * 1024 for kb in re.findall(r"^MemAvailable:\s+(\d+) kB", Path("/proc/meminfo").read_text(), re.M)]
-    with contextlib.suppress(OSError, ValueError):
-        group = Path("/sys/fs/cgroup")
-        limit, used = ((group / name).read_text() for name in ("memory.max", "memory.current"))
-        limits.append(int(limit) - int(used))
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        text = Path("/proc/meminfo").read_text()
+        limits.append(1024 * int(re.findall(r"^MemAvailable:\s+(\d+) kB", text, re.MULTILINE)[0]))
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        group = Path("/sys/fs/cgroup")  # what a container may use; what it caches of files can be given back
+        limit, used = (int((group / name).read_text()) for name in ("memory.max", "memory.current"))
+        cached = int(re.findall(r"^inactive_file (\d+)", (group / "memory.stat").read_text(), re.MULTILINE)[0])
+        limits.append(limit - used + cached)
     return min(limits, default=None)

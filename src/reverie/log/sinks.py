@@ -92,10 +92,11 @@ class TensorBoardSink:
         ImportError: the package ``tensorboard`` is not installed.
     """
 
-    def __init__(self, folder: Path, fps: int = 15) -> None:
+    def __init__(self, folder: Path, fps: int = 15, purge_step: int | None = None) -> None:
+        """``purge_step``: where the run goes on; what an earlier process wrote from there on is hidden."""
         from torch.utils.tensorboard import SummaryWriter  # optional third-party package, and slow to import
 
-        self._writer: Any = SummaryWriter(log_dir=str(folder))  # type: ignore[no-untyped-call]  # torch has no types here
+        self._writer: Any = SummaryWriter(str(folder), purge_step=purge_step)  # type: ignore[no-untyped-call]  # torch has no types here
         self._fps = fps
 
     def write(self, values: Values, step: int) -> None:

@@ -1,0 +1,205 @@
+"""One environment: its configuration, and how it is made with the options that the configuration asks for."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import re
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import gymnasium
+from gymnasium.error import DependencyNotInstalled, UnregisteredEnv
+
+from reverie.core.config import Config
+from reverie.core.errors import ConfigError, EnvError, ReverieError
+from reverie.envs import dmc
+from reverie.envs.suites import load_suite, unknown
+from reverie.envs.wrappers import ActionRepeat, NoopReset
+
+Env = gymnasium.Env[Any, Any]
+Factory = Callable[[], Env]
+
+
+@dataclass(frozen=True, kw_only=True)
+class EnvConfig(Config):
+    """Which environment, how many of it, and what happens between it and the agent."""
+
+    id: str = "CartPole-v1"
+    """An id of Gymnasium's registry, or `module:Id`."""
+
+    num: int = 1
+    """How many environments are stepped together."""
+
+    vector: Literal["serial", "process"] = "serial"
+    """Step them one after the other in this process, or each in a worker process with shared memory."""
+
+    start_method: Literal["auto", "forkserver", "spawn", "fork"] = "auto"
+    """How worker processes start. `auto` is forkserver where there is one; a script then needs `if __name__ == "__main__":`."""
+
+    action_repeat: int = 1
+    """Take each action this many times and sum the rewards. For `ALE/` above 1, the emulator's own frameskip is turned off."""
+
+    pool_frames: int = 1
+    """Show the pixelwise maximum of the last so many of the repeated frames (Atari: 2)."""
+
+    noop_max: int = 0
+    """Begin each episode with up to so many idle actions (Atari: 30)."""
+
+    time_limit: int | None = None
+    """End an episode after so many decisions of the agent, in place of the registered limit. Never a terminal end."""
+
+    clip_reward: Literal["none", "sign", "tanh"] = "none"
+    """Replace each reward by its sign or its tanh. Scores are then sums of these."""
+
+    resize: tuple[int, int] | None = None
+    """Resize images to this height and width. None keeps their size."""
+
+    grayscale: bool = False
+    """Turn coloured images grey."""
+
+    frame_stack: int = 1
+    """Show the last so many observations together."""
+
+    pixels: Literal["none", "add", "only"] = "none"
+    """Show what render() draws as the observation `image`: beside the others, or in their place."""
+
+    channels: Literal["auto", "first", "last"] = "auto"
+    """Where images carry their channels. `auto` takes a small first axis before two larger ones as channels."""
+
+    include: str = ".*"
+    """Only observations whose whole key matches this pattern are seen. Nested keys read `arm/camera`."""
+
+    exclude: str = ""
+    """Observations whose whole key matches this pattern are not seen."""
+
+    mission: bool = False
+    """MiniGrid and BabyAI: observe the mission, as text."""
+
+    kwargs: dict[str, Any] = field(default_factory=dict)
+    """Handed to gymnasium.make, such as `full_action_space` or `repeat_action_probability` for Atari."""
+
+    def __post_init__(self) -> None:
+        for name in ("num", "action_repeat", "pool_frames", "frame_stack"):
+            _at_least(name, getattr(self, name), 1)
+        _at_least("noop_max", self.noop_max, 0)
+        if self.time_limit is not None:
+            _at_least("time_limit", self.time_limit, 1)
+        if self.pool_frames > self.action_repeat:
+            raise ConfigError(
+                f"env.pool_frames = {self.pool_frames}: there are only action_repeat = {self.action_repeat} frames."
+            )
+        for side in self.resize or ():
+            _at_least("resize", side, 1)
+        for name in ("include", "exclude"):
+            _compiles(name, getattr(self, name))
+
+    def keeps(self, key: str) -> bool:
+        """Whether the observation ``key`` is seen."""
+        return bool(re.fullmatch(self.include, key)) and not (self.exclude and re.fullmatch(self.exclude, key))
+
+
+def make_gym(config: EnvConfig, factory: Factory | Env | None, render: bool) -> Env:
+    """One Gymnasium environment with every option that concerns actions, rewards and time.
+
+    ``factory`` makes the environment in place of ``config.id``; an instance stands for itself. ``render`` asks for
+    frames, and is satisfied with an environment that cannot draw unless ``config.pixels`` needs it.
+
+    Raises:
+        EnvError: the environment is unknown, or cannot be made or wrapped.
+    """
+    env = _from_registry(config, render) if factory is None else _from_factory(factory)
+    if config.noop_max:
+        env = NoopReset(env, config.noop_max)
+    if config.action_repeat > 1:
+        env = ActionRepeat(env, config.action_repeat, config.pool_frames)
+    if config.time_limit is not None:
+        env = gymnasium.wrappers.TimeLimit(env, config.time_limit)
+    return env
+
+
+def _from_factory(factory: Factory | Env) -> Env:
+    env = factory if isinstance(factory, gymnasium.Env) else factory()
+    if isinstance(env, gymnasium.Env):
+        return env
+    if isinstance(env, gymnasium.vector.VectorEnv):
+        raise EnvError(f"the environment factory returned {env}; expected one environment. Ask for many with env.num.")
+    raise EnvError(
+        f"the environment factory returned a {type(env).__module__}.{type(env).__qualname__}; expected a gymnasium.Env. "
+        "One of old Gym's can be wrapped by shimmy.GymV26CompatibilityV0."
+    )
+
+
+def _from_registry(config: EnvConfig, render: bool) -> Env:
+    module, _, name = config.id.rpartition(":")
+    if module:
+        _import(module, config.id)
+    load_suite(name)
+    drawing = render or config.pixels != "none"
+    if drawing:
+        dmc.choose_renderer()
+    given = _make_arguments(config, name)
+    try:
+        return _make(name, given, drawing and "render_mode" not in given, required=config.pixels != "none")
+    except UnregisteredEnv as error:
+        raise unknown(config.id) from error
+    except DependencyNotInstalled as error:
+        raise EnvError(f"environment '{config.id}' needs a package that is not installed: {error}") from error
+    except ReverieError:
+        raise
+    except Exception as error:
+        shown = ", ".join(f"{key}={value!r}" for key, value in given.items())
+        raise EnvError(f"environment '{config.id}' cannot be made with ({shown}): {_said(error)}") from error
+
+
+def _make_arguments(config: EnvConfig, name: str) -> dict[str, Any]:
+    given: dict[str, Any] = {"disable_env_checker": True}
+    if config.time_limit is not None:
+        given["max_episode_steps"] = -1
+    if name.startswith("ALE/") and config.action_repeat > 1:
+        given["frameskip"] = 1
+    return {**given, **config.kwargs}
+
+
+def _make(name: str, given: dict[str, Any], drawing: bool, required: bool) -> Env:
+    if not drawing:
+        return gymnasium.make(name, **given)
+    try:
+        return gymnasium.make(name, **given, render_mode="rgb_array")
+    except UnregisteredEnv:
+        raise
+    except Exception:
+        if required:
+            raise
+        return gymnasium.make(name, **given)
+
+
+def _import(module: str, env_id: str) -> None:
+    # A console script does not look into the folder it is called from, where people keep their own module.
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())
+    try:
+        importlib.import_module(module)
+    except Exception as error:
+        raise EnvError(
+            f"environment '{env_id}': the module '{module}' cannot be imported ({_said(error)}). "
+            "It must be installed, or lie in this folder or one of PYTHONPATH."
+        ) from error
+
+
+def _said(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"
+
+
+def _at_least(name: str, value: int, least: int) -> None:
+    if value < least:
+        raise ConfigError(f"env.{name} = {value}: expected at least {least}.")
+
+
+def _compiles(name: str, pattern: str) -> None:
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        raise ConfigError(f"env.{name} = {pattern!r}: not a regular expression ({error}).") from error

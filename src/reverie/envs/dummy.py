@@ -1,0 +1,160 @@
+"""Small environments whose best returns are known, to test learners with.
+
+=================  ======================  ==============  ==========================================
+id                 sees                    does            best return
+=================  ======================  ==============  ==========================================
+reverie/Count-v0   vector, time            Discrete(2)     one for each step: the length of an episode
+reverie/Cue-v0     vector, a cue at first  Discrete(2)     1 (by chance 0, without memory 0)
+reverie/Grid-v0    image 8x8x3             Discrete(4)     1 (a random walk finds the goal now and then)
+reverie/Match-v0   vector, a target        Box(-2, 2)      0 (a constant action gets -12.5 or less on average)
+=================  ======================  ==============  ==========================================
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+Reset = tuple[np.ndarray, dict[str, Any]]
+Stepped = tuple[np.ndarray, float, bool, bool, dict[str, Any]]
+
+
+class Count(gymnasium.Env[np.ndarray, int]):
+    """Sees the step it is at. Action 1 earns 1, action 0 nothing. Ends exactly where it is told to.
+
+    Step ``terminate_at`` ends the episode by itself, step ``truncate_at`` by the clock; 0 means never.
+    """
+
+    def __init__(self, terminate_at: int = 0, truncate_at: int = 10) -> None:
+        self._terminate_at = terminate_at
+        self._truncate_at = truncate_at
+        self._time = 0
+        self.observation_space = spaces.Box(0.0, np.inf, (1,), np.float32)
+        self.action_space = spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Reset:
+        """Begin at 0."""
+        super().reset(seed=seed)
+        self._time = 0
+        return self._obs(), {}
+
+    def step(self, action: int) -> Stepped:
+        """Count one."""
+        self._time += 1
+        terminated, truncated = self._time == self._terminate_at, self._time == self._truncate_at
+        return self._obs(), float(action), terminated, truncated, {}
+
+    def _obs(self) -> np.ndarray:
+        return np.array([self._time], np.float32)
+
+
+class Cue(gymnasium.Env[np.ndarray, int]):
+    """Shows -1 or +1 once and asks for it ``delay`` steps later: 1 for the right action then, -1 for the wrong one.
+
+    Sees ``[cue, asked]``. Only memory helps: the two questions look alike.
+    """
+
+    def __init__(self, delay: int = 3) -> None:
+        self._delay = delay
+        self._time = self._cue = 0
+        self.observation_space = spaces.Box(-1.0, 1.0, (2,), np.float32)
+        self.action_space = spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Reset:
+        """Show a new cue."""
+        super().reset(seed=seed)
+        self._time = 0
+        self._cue = int(self.np_random.integers(2))
+        return np.array([2 * self._cue - 1, 0], np.float32), {}
+
+    def step(self, action: int) -> Stepped:
+        """Wait, or answer."""
+        answered = self._time == self._delay
+        self._time += 1
+        reward = (1.0 if action == self._cue else -1.0) if answered else 0.0
+        return np.array([0, self._time == self._delay], np.float32), reward, answered, False, {}
+
+
+class Grid(gymnasium.Env[np.ndarray, int]):
+    """Walk a green dot to the red one on a board of ``size`` x ``size`` pixels: 1 on arrival, which ends the episode.
+
+    The clock stops it after ``3 * size`` steps; the longest shortest way takes ``2 * size - 2``.
+    """
+
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 10}
+    MOVES = ((-1, 0), (1, 0), (0, -1), (0, 1))
+
+    def __init__(self, size: int = 8, render_mode: str | None = None) -> None:
+        self.render_mode = render_mode
+        self._size = size
+        self._time = 0
+        self._here = self._goal = (0, 0)
+        self.observation_space = spaces.Box(0, 255, (size, size, 3), np.uint8)
+        self.action_space = spaces.Discrete(4)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Reset:
+        """Place the dots on two different pixels."""
+        super().reset(seed=seed)
+        self._time = 0
+        here, goal = self.np_random.choice(self._size**2, size=2, replace=False)
+        self._here, self._goal = divmod(int(here), self._size), divmod(int(goal), self._size)
+        return self._obs(), {}
+
+    def step(self, action: int) -> Stepped:
+        """Walk one pixel; walls hold."""
+        self._time += 1
+        down, right = self.MOVES[action]
+        edge = self._size - 1
+        self._here = (min(max(self._here[0] + down, 0), edge), min(max(self._here[1] + right, 0), edge))
+        arrived = self._here == self._goal
+        return self._obs(), float(arrived), arrived, self._time >= 3 * self._size, {}
+
+    def render(self) -> np.ndarray | None:  # type: ignore[override]  # one frame, never a list of them
+        """The board, eight times as large."""
+        return self._obs().repeat(8, axis=0).repeat(8, axis=1) if self.render_mode == "rgb_array" else None
+
+    def _obs(self) -> np.ndarray:
+        board = np.zeros((self._size, self._size, 3), np.uint8)
+        board[self._goal] = (255, 0, 0)
+        board[self._here] = (0, 255, 0)
+        return board
+
+
+class Match(gymnasium.Env[np.ndarray, np.ndarray]):
+    """Sees a target in [-1, 1] and should act it, ten times: minus the squared distance in units of 1/4, at least -16.
+
+    Actions lie in [-2, 2], so that an agent that does not scale them misses.
+    """
+
+    def __init__(self) -> None:
+        self._time = 0
+        self._target = 0.0
+        self.observation_space = spaces.Box(-1.0, 1.0, (1,), np.float32)
+        self.action_space = spaces.Box(-2.0, 2.0, (1,), np.float32)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Reset:
+        """Draw a target."""
+        super().reset(seed=seed)
+        self._time = 0
+        return self._draw(), {}
+
+    def step(self, action: np.ndarray) -> Stepped:
+        """Score the action and draw the next target."""
+        self._time += 1
+        reward = -min(16.0, 16.0 * (float(action[0]) - self._target) ** 2)
+        return self._draw(), reward, False, self._time == 10, {}
+
+    def _draw(self) -> np.ndarray:
+        self._target = float(self.np_random.uniform(-1.0, 1.0))
+        return np.array([self._target], np.float32)
+
+
+def register() -> None:
+    """Put these environments into Gymnasium's registry."""
+    for made in (Count, Cue, Grid, Match):
+        env_id = f"reverie/{made.__name__}-v0"
+        if env_id not in gymnasium.registry:
+            gymnasium.register(env_id, entry_point=f"reverie.envs.dummy:{made.__name__}")

@@ -1,0 +1,183 @@
+"""The last wrapper: flat, checked observations out, flat actions in. Vector environments only ever see this face."""
+
+from __future__ import annotations
+
+import math
+import sys
+import traceback
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+from reverie.core.errors import DataError, EnvError, ReverieError
+from reverie.core.specs import ActionSpec, ObsPart
+from reverie.envs.base import EnvConfig, Factory, make_gym
+from reverie.envs.images import FlatObs, FrameStack, ImageOptions
+from reverie.envs.spaces import ActionCodec, ObsCodec
+
+LARGEST = float(np.finfo(np.float32).max)
+
+
+def make_flat(config: EnvConfig, factory: Factory | gymnasium.Env[Any, Any] | None, index: int, render: bool) -> FlatEnv:
+    """Environment number ``index`` of a vector.
+
+    Raises:
+        EnvError: it is unknown, cannot be made, or cannot be learned from.
+    """
+    try:
+        env = make_gym(config, factory, render)
+        if "minigrid" in sys.modules:
+            from reverie.envs import minigrid  # needs the optional package
+
+            env = minigrid.readable(env, config.mission) if minigrid.is_minigrid(env) else env
+        return FlatEnv(env, config, index)
+    except ReverieError:
+        raise
+    except Exception as error:
+        raise EnvError(f"environment {index} ('{config.id}') could not be made: {_said(error)}") from error
+
+
+class FlatEnv(gymnasium.Wrapper[FlatObs, np.ndarray, Any, Any]):
+    """One environment whose observations are a flat dictionary of arrays and whose action is ``[A]`` float32.
+
+    Whatever goes wrong inside comes out as an ``EnvError`` or a ``DataError`` that names the environment's number and
+    the step, and that can travel between processes.
+
+    Raises:
+        EnvError: its spaces cannot be learned from, or an option does not fit them.
+    """
+
+    def __init__(self, env: gymnasium.Env[Any, Any], config: EnvConfig, index: int) -> None:
+        super().__init__(env)
+        self._where = f"environment {index} ('{config.id}')"
+        self._index = index
+        self._episode = self._step = 0
+        self._clip = _clipping(config.clip_reward)
+        self._action = ActionCodec(env.action_space)
+        self._codec, spec = self._observations(config)
+        self._options = ImageOptions(spec, config.resize, config.grayscale)
+        self._stack = FrameStack(self._options.spec, config.frame_stack) if config.frame_stack > 1 else None
+        self.obs_spec: dict[str, ObsPart] = self._stack.spec if self._stack else self._options.spec
+        self.action_spec: ActionSpec = self._action.spec
+        self.observation_space = spaces.Dict({key: _box(part) for key, part in self.obs_spec.items()})
+        self.action_space = spaces.Box(-np.inf, np.inf, (self.action_spec.width,), np.float32)
+
+    def _observations(self, config: EnvConfig) -> tuple[ObsCodec | None, dict[str, ObsPart]]:
+        """The codec, none where only pixels are seen, and all parts; remembers whether and how to add the drawing."""
+        pixels = config.pixels != "none" and config.keeps("image")
+        self._pixels = pixels
+        codec = None if config.pixels == "only" else ObsCodec(self.env.observation_space, config.keeps, config.channels)
+        spec = dict(codec.spec) if codec else {}
+        if pixels:
+            if "image" in spec:
+                raise EnvError("pixels='add' draws the key 'image', which this environment has. Exclude one of them.")
+            spec["image"] = ObsPart(kind="image", shape=self._first_drawing().shape, dtype="uint8")
+        if not spec:
+            raise EnvError(f"no observation is left: pixels='only' offers 'image', which include={config.include!r} drops.")
+        return codec, spec
+
+    def _first_drawing(self) -> np.ndarray:
+        self.env.reset()
+        try:
+            image = _rgb(self.env.render())
+        except Exception as error:
+            hint = "Headless machines need EGL or OSMesa (set MUJOCO_GL) for MuJoCo."
+            raise EnvError(f"{self._where} cannot draw pixels: {_said(error)}. {hint}") from error
+        if image is None:
+            raise EnvError(f"{self._where} draws no pixels in render mode {self.env.render_mode!r}; use 'rgb_array'.")
+        return image
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[FlatObs, dict[str, Any]]:
+        """Start an episode. Infos stay behind: what they cost to send is not worth it."""
+        self._episode += 1
+        self._step = 0
+        try:
+            obs, _ = self.env.reset(seed=seed, options=options)
+            return self._flat(obs, True), {}
+        except Exception as error:
+            raise self._placed(error) from error
+
+    def step(self, action: np.ndarray) -> tuple[FlatObs, float, bool, bool, dict[str, Any]]:
+        """Take the flat ``action`` ``[A]``."""
+        self._step += 1
+        try:
+            obs, reward, terminated, truncated, _ = self.env.step(self._action(action))
+            reward = float(reward)  # type: ignore[arg-type]  # whatever it is, it must become a number
+            if not -LARGEST <= reward <= LARGEST:
+                raise DataError(f"the reward is {reward}; expected a finite float32")
+            if self._clip:
+                reward = self._clip(reward)
+            return self._flat(obs, False), reward, bool(terminated), bool(truncated), {}
+        except Exception as error:
+            raise self._placed(error) from error
+
+    def _flat(self, obs: Any, first: bool) -> FlatObs:
+        flat = self._codec(obs) if self._codec else {}
+        if self._pixels:
+            flat["image"] = self._drawing()
+        flat = self._options(flat)
+        return self._stack(flat, first) if self._stack else flat
+
+    def _drawing(self) -> np.ndarray:
+        image = _rgb(self.env.render())
+        if image is None:
+            raise EnvError("render() returned nothing to see")
+        return image
+
+    def frame(self) -> np.ndarray | None:
+        """What environment 0 looks like, uint8 ``[H, W, 3]``; None from the others, and where drawing fails."""
+        if self._index != 0 or self.env.render_mode != "rgb_array":
+            return None
+        try:
+            return _rgb(self.env.render())
+        except Exception as error:
+            warnings.warn(f"{self._where} cannot be drawn: {_said(error)}", stacklevel=2)
+            return None
+
+    def _placed(self, error: Exception) -> ReverieError:
+        """``error`` with where and when it happened, as a type that every process knows."""
+        at = f"{self._where}, step {self._step} of episode {self._episode}"
+        if isinstance(error, DataError):
+            return DataError(f"{at}: {error}")
+        if isinstance(error, ReverieError):
+            return EnvError(f"{at}: {error}")
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        return EnvError(f"{at} failed with {_said(error)} ({last.filename}:{last.lineno} in {last.name})")
+
+
+def _box(part: ObsPart) -> spaces.Box:
+    if part.kind == "vector":
+        return spaces.Box(-np.inf, np.inf, part.shape, np.float32)
+    if part.kind == "categorical":
+        return spaces.Box(-1, max(part.classes) - 1, part.shape, np.int64)
+    return spaces.Box(part.low, part.high, part.shape, np.dtype(part.dtype).type)
+
+
+def _clipping(how: str) -> Callable[[float], float] | None:
+    if how == "sign":
+        return lambda reward: float((reward > 0) - (reward < 0))
+    return math.tanh if how == "tanh" else None
+
+
+def _rgb(frame: Any) -> np.ndarray | None:
+    """A drawing of any kind as uint8 ``[H, W, 3]``; some draw in 0..1, in grey, with alpha, or lists of frames."""
+    if isinstance(frame, list):
+        frame = frame[-1] if frame else None
+    if frame is None:
+        return None
+    image: np.ndarray = np.asarray(frame)
+    if image.dtype.kind == "f":
+        image = np.rint(np.clip(image, 0.0, 1.0) * 255.0)
+    if image.ndim == 2:
+        image = image[..., None]
+    if image.shape[-1] == 1:
+        image = np.repeat(image, 3, axis=-1)
+    return np.ascontiguousarray(image[..., :3].astype(np.uint8, copy=False))
+
+
+def _said(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"

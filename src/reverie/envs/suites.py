@@ -1,0 +1,115 @@
+"""Suites that come as extras: which ids belong to them, how they get into Gymnasium's registry, what is missing."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.util import find_spec
+
+import gymnasium
+
+from reverie.core.errors import EnvError, did_you_mean
+from reverie.envs import dmc
+
+
+@dataclass(frozen=True, slots=True)
+class Suite:
+    """Environments that share a beginning of their ids and a package."""
+
+    prefixes: tuple[str, ...]
+    package: str
+    extra: str
+    register: Callable[[], None]
+
+    @property
+    def installed(self) -> bool:
+        """Whether the package can be imported."""
+        return find_spec(self.package) is not None
+
+
+def _atari() -> None:
+    import ale_py
+
+    ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)  # no banner from each emulator
+    gymnasium.register_envs(ale_py)
+
+
+def _dm_control() -> None:
+    dmc.choose_renderer()
+    import shimmy
+
+    dmc.forget_removed_fields()
+    gymnasium.register_envs(shimmy)
+
+
+def _minigrid() -> None:
+    import minigrid
+
+    gymnasium.register_envs(minigrid)
+
+
+def _minatar() -> None:
+    import minatar.gym
+
+    if "MinAtar/Breakout-v1" not in gymnasium.registry:
+        minatar.gym.register_envs()
+
+
+def _crafter() -> None:
+    from reverie.envs import crafter
+
+    crafter.register()
+
+
+def _dummy() -> None:
+    from reverie.envs import dummy
+
+    dummy.register()
+
+
+SUITES = (
+    Suite(("ALE/",), "ale_py", "atari", _atari),
+    Suite(("dm_control/",), "dm_control", "dmc", _dm_control),
+    Suite(("MiniGrid-", "BabyAI-"), "minigrid", "minigrid", _minigrid),
+    Suite(("MinAtar/",), "minatar", "minatar", _minatar),
+    Suite(("Crafter",), "crafter", "crafter", _crafter),
+    Suite(("reverie/",), "reverie", "", _dummy),
+)
+
+
+def load_suite(env_id: str) -> None:
+    """Register the suite that ``env_id`` belongs to, if it is one of ours.
+
+    Raises:
+        EnvError: its package is not installed.
+    """
+    for suite in SUITES:
+        if env_id.startswith(suite.prefixes):
+            try:
+                suite.register()
+            except ImportError as error:
+                raise EnvError(
+                    f"environment '{env_id}' needs the package '{suite.package}' ({error}). {_install(suite)}"
+                ) from error
+
+
+def unknown(env_id: str) -> EnvError:
+    """The error for an id that nobody has registered: the nearest names, and the suites that may yet be installed."""
+    for suite in SUITES:
+        with contextlib.suppress(Exception):
+            suite.register()
+    _, _, name = env_id.rpartition(":")
+    missing = [suite for suite in SUITES if not suite.installed]
+    extras = f" More come with {', '.join(_pip(suite) for suite in missing)}." if missing else ""
+    near = did_you_mean(name, gymnasium.registry)
+    rule = " An environment of your own is named 'module:Id', and importing the module must register it."
+    return EnvError(f"unknown environment '{env_id}'.{near}{extras}{rule}")
+
+
+def _pip(suite: Suite) -> str:
+    return f'pip install "reverie-rl[{suite.extra}]"'
+
+
+def _install(suite: Suite) -> str:
+    return f"Install it: {_pip(suite)}"

@@ -1,0 +1,218 @@
+"""N environments as rows: Gymnasium's vector API underneath, the ``Env`` protocol on top.
+
+``AutoresetMode.NEXT_STEP`` yields our rows as they are: the step after an end answers with a new episode's first
+observation and ignores the action.
+"""
+
+from __future__ import annotations
+
+import functools
+import multiprocessing
+import signal
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from typing import Any
+
+import gymnasium
+import numpy as np
+import torch
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
+from gymnasium.vector.async_vector_env import _async_worker
+from torch import Tensor
+
+from reverie.core.errors import ConfigError, DataError, EnvError, ReverieError
+from reverie.core.specs import ActionSpec, ObsSpec
+from reverie.core.types import Step
+from reverie.envs.base import EnvConfig, Factory
+from reverie.envs.flat import FlatEnv, make_flat
+
+
+def make_env(
+    config: EnvConfig, *, seed: int, factory: Factory | gymnasium.Env[Any, Any] | None = None, render: bool = False
+) -> VectorEnv:
+    """``config.num`` environments that are stepped together, each with a seed of its own derived from ``seed``.
+
+    ``factory`` is called once for each of them in place of ``config.id``; an instance serves ``num=1`` in this process.
+    ``render`` makes ``VectorEnv.render`` return frames where the environment can draw.
+
+    Raises:
+        EnvError: the environment is unknown, cannot be made, or cannot be learned from.
+        ConfigError: ``seed`` is negative.
+    """
+    seeds = derive_seeds(seed, config.num)
+    if isinstance(factory, gymnasium.Env) and (config.num > 1 or config.vector == "process"):
+        raise EnvError(
+            f"an environment instance serves num=1 and vector='serial', not num={config.num} and "
+            f"vector={config.vector!r}; give a function that makes one."
+        )
+    makers = [functools.partial(make_flat, config, factory, index, render) for index in range(config.num)]
+    try:
+        envs = _processes(config, makers) if config.vector == "process" else _serial(makers)
+    except ReverieError:
+        raise
+    except Exception as error:
+        raise EnvError(f"{config.num} environments '{config.id}' could not be made: {error}") from error
+    return VectorEnv(envs, seeds)
+
+
+def derive_seeds(seed: int, num: int) -> list[int]:
+    """``num`` seeds of 31 bits that have nothing to do with each other, always the same ones for one ``seed``.
+
+    Raises:
+        ConfigError: ``seed`` is negative.
+    """
+    if seed < 0:
+        raise ConfigError(f"seed = {seed}: expected 0 or more.")
+    return [int(word) >> 1 for word in np.random.SeedSequence(seed).generate_state(num)]
+
+
+class VectorEnv:
+    """N environments of one kind; satisfies ``core.protocols.Env``.
+
+    Rows: ``reward`` is 0 where ``is_first``; ``is_last`` is an end of any kind; ``is_terminal`` only one of the
+    environment's own, which wins when the time runs out on the same step.
+    """
+
+    def __init__(self, envs: SyncVectorEnv | AsyncVectorEnv, seeds: list[int]) -> None:
+        self._envs = envs
+        self._seeds: list[int] | None = seeds
+        self._ended: np.ndarray | None = None  # [N] bool, which rows were is_last; None before the first reset
+        self.num_envs: int = envs.num_envs
+        self.obs_spec: ObsSpec = envs.get_attr("obs_spec")[0]
+        self.action_spec: ActionSpec = envs.get_attr("action_spec")[0]
+        self._action_shape = (self.num_envs, self.action_spec.width)
+
+    def reset(self, seed: int | None = None) -> Step:
+        """Start N new episodes. Without a ``seed`` the generators go on; the first time they start from ``make_env``'s."""
+        seeds = derive_seeds(seed, self.num_envs) if seed is not None else self._seeds
+        self._seeds = None
+        obs, _ = self._guarded(lambda: self._envs.reset(seed=seeds))  # type: ignore[arg-type]  # a list invariant in None
+        none = np.zeros(self.num_envs, np.bool_)
+        self._ended = none
+        return self._rows(obs, np.zeros(self.num_envs), ~none, none, none)
+
+    def step(self, action: Tensor) -> Step:
+        """Take ``action`` ``[N, A]``. After an ``is_last`` row the answer is an ``is_first`` row, whatever the action.
+
+        Raises:
+            DataError: an action, observation or reward is not what was declared, or not finite.
+            EnvError: an environment failed, or ``reset`` was never called.
+        """
+        if self._ended is None:
+            raise EnvError("step() before reset(): there is no episode to go on with.")
+        flat = action.detach().to("cpu", torch.float32).numpy()
+        if flat.shape != self._action_shape:
+            raise DataError(f"the action has shape {flat.shape}; expected [N, A] = {self._action_shape}.")
+        if not np.isfinite(flat).all():
+            number = int(np.argwhere(~np.isfinite(flat))[0, 0])
+            raise DataError(f"the action for environment {number} is {flat[number].tolist()}; expected finite numbers.")
+        obs, reward, terminated, truncated, _ = self._guarded(lambda: self._envs.step(flat))
+        first, self._ended = self._ended, terminated | truncated
+        return self._rows(obs, reward, first, self._ended, terminated)
+
+    def _rows(
+        self, obs: dict[str, np.ndarray], reward: np.ndarray, first: np.ndarray, last: np.ndarray, terminal: np.ndarray
+    ) -> Step:
+        return Step(
+            # Copied, since the next step writes into the same memory.
+            obs={key: torch.from_numpy(array.copy()) for key, array in obs.items()},
+            reward=torch.from_numpy(reward.astype(np.float32)),
+            is_first=torch.from_numpy(first.copy()),
+            is_last=torch.from_numpy(last.copy()),
+            is_terminal=torch.from_numpy(terminal.copy()),
+        )
+
+    def render(self) -> np.ndarray | None:
+        """What environment 0 looks like, uint8 ``[H, W, 3]``, or None if it cannot be drawn."""
+        frame: np.ndarray | None = self._guarded(lambda: self._envs.call("frame"))[0]
+        return frame
+
+    def close(self) -> None:
+        """Free windows, processes and memory. May be called twice."""
+        if self._envs.closed:
+            return
+        try:
+            self._envs.close()
+        except (OSError, EOFError):
+            _end(self._envs)
+
+    def _guarded(self, call: Callable[[], Any]) -> Any:
+        """``call()``, where a worker that is gone is an error with its number."""
+        try:
+            return call()
+        except (EOFError, OSError) as error:
+            if not isinstance(self._envs, AsyncVectorEnv):
+                raise
+            raise _lost(self._envs) from error
+
+
+def _serial(makers: list[Callable[[], FlatEnv]]) -> SyncVectorEnv:
+    envs = SyncVectorEnv(makers, copy=False, autoreset_mode=AutoresetMode.NEXT_STEP)  # type: ignore[arg-type]
+    if len({id(env.unwrapped) for env in envs.envs}) < len(makers):
+        raise EnvError(
+            f"the environment factory returned the same environment twice; num={len(makers)} needs as many. "
+            "Make a new one on each call."
+        )
+    return envs
+
+
+def _processes(config: EnvConfig, makers: list[Callable[[], FlatEnv]]) -> AsyncVectorEnv:
+    known = multiprocessing.get_all_start_methods()
+    method = config.start_method
+    if method == "auto":
+        method = "forkserver" if "forkserver" in known else "spawn"
+    if method not in known:
+        raise ConfigError(f"env.start_method = {method!r}: this system has {', '.join(known)}.")
+    if method == "forkserver":
+        # Imported once, by the server: workers then start in milliseconds.
+        multiprocessing.get_context(method).set_forkserver_preload(["reverie.envs.flat"])
+    envs = _Workers(makers, copy=False, autoreset_mode=AutoresetMode.NEXT_STEP, context=method, worker=_worker)  # type: ignore[arg-type]
+    return envs
+
+
+class _Workers(AsyncVectorEnv):
+    """Gymnasium's worker processes; one that dies at its start is named."""
+
+    def _check_spaces(self) -> None:
+        try:
+            super()._check_spaces()
+        except (EOFError, OSError) as error:
+            raise _lost(self) from error
+        except Exception:
+            _end(self)
+            raise
+
+
+def _worker(index: int, make: Callable[[], FlatEnv], pipe: Connection, *rest: Any) -> None:
+    """Gymnasium's worker, but Ctrl-C is the parent's to handle, and an environment that cannot be made says why."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        env = make()
+    except Exception as error:
+        pipe.recv()  # the parent asks first
+        errors = rest[2]
+        errors.put((index, EnvError, f"worker {index}: {error}", ""))
+        pipe.send((None, False))
+        return
+    _async_worker(index, lambda: env, pipe, *rest)
+
+
+def _lost(envs: AsyncVectorEnv) -> EnvError:
+    """The error for a worker that ended without a word; the other workers are ended too."""
+    for process in envs.processes:
+        process.join(timeout=0.2)
+    dead = [(number, p.exitcode) for number, p in enumerate(envs.processes) if not p.is_alive()]
+    number, code = dead[0] if dead else (None, None)
+    _end(envs)
+    return EnvError(
+        f"the worker process of environment {number} died (exit code {code}); what it printed is above. If it died at "
+        'its start: a script that makes worker processes must do so under `if __name__ == "__main__":`, or use '
+        "start_method='fork'. A code of -9 usually means that memory ran out."
+    )
+
+
+def _end(envs: SyncVectorEnv | AsyncVectorEnv) -> None:
+    for process in getattr(envs, "processes", []):
+        process.terminate()
+        process.join()
+    envs.closed = True

@@ -1,0 +1,210 @@
+"""A run from beginning to end: check everything, open its folder, train, evaluate, leave the files."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError
+from importlib.metadata import version as package_version
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from reverie.core.config import Config
+from reverie.core.discover import algorithm_name
+from reverie.core.errors import RunError
+from reverie.core.machine import available_memory
+from reverie.core.protocols import Sink
+from reverie.experiment import EnvLike, Experiment, ExperimentConfig, build, env_name, replay_bytes
+from reverie.folder import RunFolder, Saved, check_usable, new_path, write_json, write_saved
+from reverie.log.console import console_sink
+from reverie.log.meter import Meter
+from reverie.log.plot import learning_curve
+from reverie.log.sinks import JsonlSink, TensorBoardSink, VideoSink
+from reverie.run import train as loop
+from reverie.run.checkpoint import Checkpoints
+from reverie.run.evaluate import Evaluation
+
+ROOT = Path("runs")
+
+Say = Callable[[str], None]
+
+
+def say_nothing(text: str) -> None:
+    """For callers who want no sentences."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """How a run ended and what it left."""
+
+    run: Path
+    """Its folder."""
+    reason: Literal["finished", "interrupted"]
+    """Whether it had all its steps."""
+    env_steps: int
+    """How far it came."""
+    updates: int
+    """Gradient updates it made."""
+    evaluation: Evaluation | None
+    """The evaluation at the end, unless there was none."""
+    files: dict[str, Path] = field(default_factory=dict)
+    """What it left, by what it is."""
+
+
+def train(config: ExperimentConfig, env: EnvLike | None = None, run: Path | str | None = None, say: Say = print) -> Result:
+    """Train as ``config`` says, in a new run folder or going on in an existing one.
+
+    Nothing is created before everything was built and checked.
+
+    Args:
+        config: the settings.
+        env: a function that makes the environment, or an instance, if it is not made by ``config.env.id``.
+        run: the folder; a new one under ``runs/`` unless given. A run of the same algorithm on the same environment
+            is continued from its newest checkpoint.
+        say: gets a sentence about what is happening now and then.
+
+    Raises:
+        ReverieError: settings do not fit together, the folder is another run's, or a loss was not finite.
+    """
+    name = algorithm_name(type(config.algo))
+    folder = RunFolder(Path(run) if run is not None else new_path(ROOT, config.env.id, name))
+    checkpoints = Checkpoints(folder.checkpoints, config.keep_checkpoints)
+    newest = checkpoints.latest() if check_usable(folder.path, name, config.env.id) else None
+    experiment = build(config, env, start=step_of(newest) if newest else 0)
+    try:
+        if newest is not None:
+            restore(checkpoints, newest, experiment)
+            say(f"continuing {folder.path} from env step {experiment.clock.env_steps:,}; its replay starts empty")
+        describe(experiment, say)
+        folder.path.mkdir(parents=True, exist_ok=True)
+        saved = Saved(algorithm=name, experiment=config.to_dict(), custom=custom_objects(config, env))
+        write_saved(folder, saved, version())
+        return _run(experiment, folder, checkpoints, title=f"{name} on {config.env.id}")
+    finally:
+        experiment.close()
+
+
+def _run(experiment: Experiment, folder: RunFolder, checkpoints: Checkpoints, title: str) -> Result:
+    config, clock = experiment.config, experiment.clock
+    evaluation: Evaluation | None = None
+    with contextlib.ExitStack() as stack:
+        stack.callback(learning_curve, folder.metrics, folder.curve, title)
+        sinks = open_sinks(experiment, folder, title)
+        for sink in sinks:
+            stack.callback(sink.close)
+        ending = loop.train(
+            experiment.algo,
+            experiment.replay,
+            clock,
+            Meter(),
+            sinks=sinks,
+            collector=experiment.collector,
+            evaluator=lambda: experiment.evaluate(config.eval_episodes).metrics(),
+            checkpoint=lambda *, diverged=False: checkpoints.save(
+                clock.env_steps, experiment.parts(), diverged=diverged
+            ),
+            schedule=config.schedule,
+        )
+        if ending.reason == "finished" and config.eval_episodes:
+            evaluation = experiment.evaluate(config.eval_episodes)
+            for sink in sinks:
+                sink.write(evaluation.metrics(), clock.env_steps)
+            write_evaluation(folder, evaluation, clock.env_steps)
+    files = {"settings": folder.config, "metrics": folder.metrics, "curve": folder.curve, "evaluation": folder.evaluation}
+    files |= {"checkpoint": ending.checkpoint} if ending.checkpoint else {}
+    return Result(
+        run=folder.path,
+        reason=ending.reason,
+        env_steps=clock.env_steps,
+        updates=clock.updates,
+        evaluation=evaluation,
+        files={what: path for what, path in files.items() if path.exists()},
+    )
+
+
+def open_sinks(experiment: Experiment, folder: RunFolder, title: str) -> list[Sink]:
+    """Everywhere that measurements go."""
+    config, clock = experiment.config, experiment.clock
+    sinks: list[Sink] = [JsonlSink(folder.metrics), VideoSink(folder.videos)]
+    if config.tensorboard:
+        sinks.append(TensorBoardSink(folder.tensorboard, purge_step=clock.env_steps or None))
+    if config.console:
+        sinks.append(console_sink(clock, config.steps, title, sys.stdout))
+    return sinks
+
+
+def restore(checkpoints: Checkpoints, path: Path, experiment: Experiment) -> None:
+    """Continue from a checkpoint.
+
+    Raises:
+        RunError: its networks have other shapes than the settings say.
+    """
+    try:
+        checkpoints.load(path, experiment.parts())
+    except (RuntimeError, KeyError, ValueError) as error:
+        if isinstance(error, RunError):
+            raise
+        reason = str(error).strip().splitlines()
+        raise RunError(
+            f"{path} does not fit these settings: {' '.join(line.strip() for line in reason[:3])} Repeat the settings of "
+            "that run (--config <run>/config.yaml) or choose another run folder."
+        ) from error
+
+
+def step_of(checkpoint: Path) -> int:
+    """The env step at which a checkpoint was taken."""
+    return int(checkpoint.name.rpartition("-")[2])
+
+
+def describe(experiment: Experiment, say: Say) -> None:
+    """Say what is about to be trained, and what it takes."""
+    config, window = experiment.config, experiment.algo.window
+    count = sum(p.numel() for p in experiment.algo.parameters() if p.requires_grad)
+    needed, free = replay_bytes(config, experiment.replay.nbytes), available_memory()
+    room = "" if free is None else f" of {free / 1e9:.1f} GB available"
+    ratio = config.ratio(window)
+    say(
+        f"{algorithm_name(type(config.algo))} on {config.env.id}: {count / 1e6:.2f}M parameters on "
+        f"{experiment.algo.device}, {config.env.num} envs, {ratio:g} updates per env step "
+        f"(train ratio {ratio * window.batch * window.length:g}), replay up to {needed / 1e9:.2f} GB{room}"
+    )
+
+
+def write_evaluation(folder: RunFolder, evaluation: Evaluation, env_steps: int, **more: Any) -> None:
+    """Write eval.json."""
+    scores = np.asarray(evaluation.scores, float)
+    summary = {"mean": float(scores.mean()), "std": float(scores.std()), "min": float(scores.min())}
+    summary["max"] = float(scores.max())
+    mode = "mode" if evaluation.mode == "eval" else "sample"
+    head = {"env_steps": env_steps, "episodes": len(scores), "actions": mode, "score": summary, **more}
+    write_json(folder.evaluation, {**head, "scores": evaluation.scores, "lengths": evaluation.lengths})
+
+
+def custom_objects(config: ExperimentConfig, env: EnvLike | None) -> dict[str, str]:
+    """What a file cannot hold: an environment that was handed over, configurations of other classes."""
+    found = {} if env is None or isinstance(env, str) else {"env": env_name(env)}
+    return found | dict(_foreign(config.algo, type(config.algo)(), "algo"))
+
+
+def _foreign(value: Any, default: Any, where: str) -> Mapping[str, str]:
+    """Places where ``value`` holds an object of another class than the default configuration."""
+    if type(value) is not type(default) and (isinstance(default, Config) or isinstance(value, Config)):
+        return {where: f"{type(value).__module__}:{type(value).__qualname__}"}
+    if not isinstance(value, Config):
+        return {}
+    out: dict[str, str] = {}
+    for name in value.__dataclass_fields__:
+        out |= _foreign(getattr(value, name), getattr(default, name), f"{where}.{name}")
+    return out
+
+
+def version() -> str:
+    """The version of this package."""
+    try:
+        return package_version("reverie-rl")
+    except PackageNotFoundError:
+        return "0+unknown"

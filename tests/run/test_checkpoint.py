@@ -1,0 +1,228 @@
+"""Checkpoints come back as they went in, or not at all."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from safetensors.torch import load_file
+
+from reverie.core.errors import ConfigError, RunError
+from reverie.run import checkpoint as module
+from reverie.run.checkpoint import Checkpoints, read
+
+
+class Box:
+    """Holds a state."""
+
+    def __init__(self, state=None) -> None:
+        self.state = state
+
+    def state_dict(self):
+        return self.state
+
+    def load_state_dict(self, state):
+        self.state = state
+
+
+def same(a, b) -> bool:
+    if isinstance(a, torch.Tensor):
+        return isinstance(b, torch.Tensor) and a.dtype == b.dtype and a.shape == b.shape and bool((a == b).all())
+    if isinstance(a, np.ndarray):
+        return isinstance(b, np.ndarray) and a.dtype == b.dtype and a.shape == b.shape and bool((a == b).all())
+    if isinstance(a, dict):
+        return isinstance(b, dict) and list(a) == list(b) and all(same(a[k], b[k]) for k in a)
+    if isinstance(a, list | tuple):
+        return type(a) is type(b) and len(a) == len(b) and all(same(x, y) for x, y in zip(a, b, strict=True))
+    if isinstance(a, float) and math.isnan(a):
+        return isinstance(b, float) and math.isnan(b)
+    return type(a) is type(b) and a == b
+
+
+DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.uint8, torch.bool]
+TENSORS = st.builds(
+    lambda shape, dtype: torch.arange(math.prod(shape)).reshape(shape).to(dtype),
+    st.lists(st.integers(0, 3), max_size=3),
+    st.sampled_from(DTYPES),
+)
+ARRAYS = st.builds(
+    lambda n, dtype: np.arange(n).astype(dtype),
+    st.integers(0, 5),
+    st.sampled_from(["u1", "u4", "u8", "i2", "i8", "f2", "f4", "f8", "?"]),
+)
+PLAIN = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=8))
+KEYS = st.one_of(st.text(max_size=6), st.sampled_from(["a/b", "a", "b", "__tensor__", "__tuple__"]), st.integers(0, 3))
+STATES = st.recursive(
+    st.one_of(PLAIN, TENSORS, ARRAYS),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3), st.lists(inner, max_size=3).map(tuple), st.dictionaries(KEYS, inner, max_size=4)
+    ),
+    max_leaves=12,
+)
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(state=st.dictionaries(KEYS, STATES, max_size=4))
+def test_any_state_comes_back_as_it_was(tmp_path, state):
+    store, back = Checkpoints(tmp_path), Box()
+    store.load(store.save(1, {"it": Box(state)}), {"it": back})
+    assert same(state, back.state)
+
+
+def test_optimizers_generators_and_shared_tensors_come_back(tmp_path):
+    weight = torch.nn.Parameter(torch.randn(3, 4))
+    optimizer = torch.optim.Adam([weight], betas=(0.8, 0.99))
+    weight.sum().backward()
+    optimizer.step()
+    rngs = np.random.default_rng(3), np.random.Generator(np.random.MT19937(4))
+    state = {
+        "optimizer": optimizer.state_dict(),
+        "rng": [rng.bit_generator.state for rng in rngs],
+        "tied": {"a": weight, "b": weight, "view": weight.detach().t()},
+    }
+    store, back = Checkpoints(tmp_path), Box()
+    store.load(store.save(1, {"it": Box(state)}), {"it": back})
+    other = torch.optim.Adam([weight])
+    other.load_state_dict(back.state["optimizer"])
+    assert other.state_dict()["param_groups"] == optimizer.state_dict()["param_groups"]
+    assert torch.equal(back.state["tied"]["view"], weight.detach().t())
+    for rng, saved in zip(rngs, back.state["rng"], strict=True):
+        copy = np.random.Generator(type(rng.bit_generator)(0))
+        copy.bit_generator.state = saved
+        assert copy.integers(2**63, size=5).tolist() == rng.integers(2**63, size=5).tolist()
+
+
+def test_files_are_open_formats(tmp_path):
+    path = Checkpoints(tmp_path).save(12345, {"algo": Box({"net": {"w": torch.ones(2)}, "lr": 0.1, "top": math.inf})})
+    assert path.name == "step-000012345"
+    assert sorted(p.name for p in path.iterdir()) == ["manifest.json", "state.json", "tensors.safetensors"]
+    assert load_file(path / "tensors.safetensors")["algo/net/w"].tolist() == [1, 1]
+    assert json.loads((path / "state.json").read_text())["algo"]["lr"] == 0.1
+    assert json.loads((path / "manifest.json").read_text())["step"] == 12345
+
+
+def test_only_what_is_asked_for_is_read(tmp_path):
+    store = Checkpoints(tmp_path)
+    path = store.save(1, {"algo": Box({"x": 1}), "clock": Box({"t": 2})})
+    assert read(path, ["clock"]) == {"clock": {"t": 2}}
+    with pytest.raises(RunError, match=r"no part 'replay'; it holds algo, clock"):
+        store.load(path, {"replay": Box()})
+
+
+def test_newest_are_kept_and_the_best(tmp_path):
+    store = Checkpoints(tmp_path / "not" / "there", keep=2)
+    assert store.latest() is None
+    assert store.best() is None
+    paths = [store.save(1, {"a": Box({"v": 1})})]
+    store.mark_best(paths[0])
+    paths += [store.save(step, {"a": Box({"v": step})}) for step in (2, 30, 4)]
+    assert store.all() == [paths[0], paths[3], paths[2]]
+    assert store.best() == paths[0]
+    assert store.latest() == paths[2]
+    store.mark_best(paths[3])
+    store.save(31, {"a": Box({"v": 31})})
+    assert [p.name[-2:] for p in store.all()] == ["04", "30", "31"]
+
+
+def test_saving_the_same_step_again_replaces_it(tmp_path):
+    store, back = Checkpoints(tmp_path), Box()
+    store.save(5, {"a": Box({"v": 1})})
+    store.load(store.save(5, {"a": Box({"v": 2})}), {"a": back})
+    assert back.state == {"v": 2}
+    assert [p.name for p in tmp_path.iterdir()] == ["step-000000005"]
+
+
+def test_a_diverged_state_is_not_continued_from(tmp_path):
+    store = Checkpoints(tmp_path)
+    good = store.save(5, {"a": Box({"v": 1})})
+    bad = store.save(9, {"a": Box({"v": math.nan})}, diverged=True)
+    assert bad.name == "diverged-000000009"
+    assert store.latest() == good
+
+
+def test_what_a_crash_left_is_ignored_and_swept(tmp_path):
+    store = Checkpoints(tmp_path)
+    good = store.save(1, {"a": Box({"v": 1})})
+    staged = tmp_path / ".tmp-step-000000002-99"
+    staged.mkdir()
+    (staged / "tensors.safetensors").write_bytes(b"half")
+    assert Checkpoints(tmp_path).latest() == good
+    store.save(3, {"a": Box({"v": 3})})
+    assert not staged.exists()
+
+
+def test_a_crash_between_the_two_renames_loses_nothing(tmp_path):
+    store = Checkpoints(tmp_path, keep=1)
+    path = store.save(1, {"a": Box({"v": 1})})
+    os.rename(path, tmp_path / ".tmp-old-step-000000001")
+    assert store.latest() == path
+    assert read(path, ["a"]) == {"a": {"v": 1}}
+
+
+@pytest.mark.parametrize("moment", ["save_file", "_write_file", "_sync_file", "_sync_folder", "_move"])
+def test_a_failing_disk_leaves_earlier_checkpoints_alone(tmp_path, monkeypatch, moment):
+    store = Checkpoints(tmp_path, keep=1)
+    good = store.save(1, {"a": Box({"v": torch.ones(3)})})
+
+    def full(*args):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(module, moment, full)
+    with pytest.raises(RunError, match=r"step-000000002.*No space left on device"):
+        store.save(2, {"a": Box({"v": torch.ones(3)})})
+    monkeypatch.undo()
+    assert store.latest() in (good, tmp_path / "step-000000002")
+    assert good.is_dir()
+
+
+def flip(path):
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(bytes(data))
+
+
+DAMAGE = {
+    "flipped": flip,
+    "truncated": lambda path: path.write_bytes(path.read_bytes()[:-1]),
+    "empty": lambda path: path.write_bytes(b""),
+    "deleted": lambda path: path.unlink(),
+}
+
+
+@pytest.mark.parametrize("name", ["tensors.safetensors", "state.json", "manifest.json"])
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_damage_is_named_and_the_one_before_used(tmp_path, name, damage):
+    store = Checkpoints(tmp_path)
+    before = store.save(1, {"a": Box({"v": torch.arange(1000)})})
+    newest = store.save(2, {"a": Box({"v": torch.arange(1000)})})
+    original = (newest / name).read_bytes()
+    DAMAGE[damage](newest / name)
+    if name == "manifest.json" and damage == "flipped":  # in white space a flip may change nothing that is said
+        (newest / name).write_bytes(original.replace(b"sha256", b"sha257"))
+    with pytest.raises(RunError, match=name):
+        store.load(newest, {"a": Box()})
+    with pytest.warns(UserWarning, match=name):
+        assert store.latest() == before
+
+
+def test_a_newer_format_is_refused(tmp_path):
+    store = Checkpoints(tmp_path)
+    path = store.save(1, {"a": Box({})})
+    manifest = json.loads((path / "manifest.json").read_text())
+    (path / "manifest.json").write_text(json.dumps({**manifest, "format": 99}))
+    with pytest.raises(RunError, match="format 99"):
+        store.load(path, {"a": Box()})
+
+
+def test_what_is_not_data_is_refused_before_anything_is_written(tmp_path):
+    with pytest.raises(RunError, match="cannot save algo/net/fn: .* no function"):
+        Checkpoints(tmp_path / "x").save(1, {"algo": Box({"net": {"fn": lambda: 0}})})
+    assert not (tmp_path / "x").exists()
+    with pytest.raises(ConfigError, match="keep = 0"):
+        Checkpoints(tmp_path, keep=0)

@@ -1,0 +1,114 @@
+"""Rows hold what was seen, what was then done and what the policy held in mind, side by side."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from reverie.core.clock import Clock
+from reverie.run.collect import Collector, EpisodeStats, random_action
+
+
+def lived(fakes, lengths, turns, **options):
+    env, policy, sink = fakes.Env(lengths), fakes.Policy(), fakes.Rows()
+    collector = Collector(env, policy, sink, seed=7, **options)
+    taken = [collector.collect() for _ in range(turns)]
+    return env, policy, sink, collector, taken
+
+
+def test_rows_of_a_terminal_and_a_truncated_episode(fakes):
+    env, _, sink, collector, taken = lived(fakes, [[2, -1]], turns=7)
+    rows = [(s.is_first.item(), s.is_last.item(), s.is_terminal.item(), s.reward.item()) for s, _, _ in sink.rows]
+    assert rows == [
+        (True, False, False, 0.0),
+        (False, False, False, 1.0),
+        (False, True, True, 2.0),  # terminal
+        (True, False, False, 0.0),
+        (False, True, False, 1.0),  # truncated
+        (True, False, False, 0.0),
+        (False, False, False, 1.0),
+    ]
+    assert taken == [1, 1, 0, 1, 0, 1, 1]
+    assert collector.env_steps == 5
+    assert env.seeds == [7]
+    assert collector.drain() == [EpisodeStats(3.0, 2), EpisodeStats(1.0, 1)]
+    assert collector.drain() == []
+
+
+def test_actions_are_zero_where_nothing_is_taken_and_equal_to_what_was_executed(fakes):
+    env, _, sink, _, _ = lived(fakes, [[2], [-3], [1]], turns=12)
+    for t, (step, action, _) in enumerate(sink.rows):
+        assert torch.equal(env.actions[t], action)
+        chosen = step.obs["id"][:, :1] + 100 * step.obs["id"][:, 1:] + 1
+        assert torch.equal(action, torch.where(step.is_last[:, None], 0.0, chosen).expand_as(action))
+        assert step.obs["id"][:, 1].tolist() == [t] * 3
+
+
+def test_extras_belong_to_their_row(fakes):
+    _, policy, sink, _, _ = lived(fakes, [[2], [-3]], turns=12)
+    age = torch.full((2,), -1.0)
+    for step, _, extras in sink.rows:
+        age = torch.where(step.is_first, 0.0, age + 1)
+        assert torch.equal(extras["age"], age)
+    assert set(policy.modes) == {"explore"}
+
+
+def test_random_steps_are_executed_stored_and_told_to_the_policy(fakes):
+    env, policy, sink, collector, _ = lived(fakes, [[4], [-4], [3]], turns=12, random_steps=14)
+    steps = 0
+    for t, (step, action, _) in enumerate(sink.rows):
+        random = steps < 14
+        alive = ~step.is_last
+        assert torch.equal(env.actions[t], action)
+        assert (action[~alive] == 0).all()
+        if random:
+            arm, grip = action[alive, :2], action[alive, 2:]
+            assert (arm.abs() <= 1).all()
+            assert (grip[:, :3].sum(1) == 1).all()
+            assert (grip[:, 3:].sum(1) == 1).all()
+            assert set(grip.unique().tolist()) <= {0.0, 1.0}
+        if t + 1 < len(sink.rows):
+            cut = sink.rows[t + 1][0].is_first
+            told = policy.previous[t + 1]
+            if random:
+                assert torch.equal(told, torch.where(cut[:, None], 0.0, action))
+        steps += int(alive.sum())
+    assert steps == collector.env_steps > 14
+
+
+def test_random_actions_are_uniform_and_seeded(fakes):
+    draw = random_action(fakes.action_spec, 4000, np.random.default_rng(0))
+    assert draw.shape == (4000, 7)
+    assert draw.dtype == torch.float32
+    mean = draw.mean(0)  # parts in sorted order: arm, grip
+    assert torch.allclose(mean, torch.tensor([0, 0, 1 / 3, 1 / 3, 1 / 3, 0.5, 0.5]), atol=0.04)
+    assert torch.allclose(draw[:, :2].var(0), torch.tensor(1 / 3), atol=0.03)
+    assert torch.equal(draw, random_action(fakes.action_spec, 4000, np.random.default_rng(0)))
+
+
+def test_state_restores_counter_and_generator(fakes):
+    _, _, _, collector, _ = lived(fakes, [[9]], turns=5, random_steps=100)
+    other = Collector(fakes.Env([[9]]), fakes.Policy(), sink := fakes.Rows(), seed=1, random_steps=100)
+    other.load_state_dict(collector.state_dict())
+    assert other.env_steps == 5
+    collector.collect()
+    other.collect()
+    assert torch.equal(sink.rows[0][1], collector.sink.rows[-1][1])
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    lengths=st.lists(st.lists(st.integers(1, 6), min_size=1, max_size=4), min_size=1, max_size=7),
+    ratio=st.sampled_from([0.125, 0.3, 0.5, 1.0, 1.5]),
+)
+def test_replay_ratio_holds_for_any_number_of_envs(fakes, lengths, ratio):
+    collector = Collector(fakes.Env(lengths), fakes.Policy(), sink := fakes.Rows(), seed=0)
+    clock, updates, base = Clock(total_steps=10**6, replay_ratio=ratio), 0, None
+    for _ in range(60):
+        clock.env_steps += collector.collect()
+        base = clock.env_steps if base is None else base
+        updates += clock.updates_due(rows=1)
+        assert updates == int(ratio * (clock.env_steps - base) + 1e-9)
+    assert clock.env_steps == sum(int((~step.is_last).sum()) for step, _, _ in sink.rows)

@@ -1,0 +1,216 @@
+"""The loop with fakes: order, counters, periods, signals and losses that go wrong."""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from reverie.core.clock import Clock
+from reverie.core.errors import ConfigError, RunError
+from reverie.run.collect import Collector
+from reverie.run.guard import LossGuard
+from reverie.run.schedule import Due, Schedule, parse_period
+from reverie.run.train import train
+
+
+def setting(fakes, lengths=((3,),), algo=None, **clock):
+    """A run ready to go, with every call of ``checkpoint`` written down."""
+    run = SimpleNamespace(source=fakes.Source(), algo=algo or fakes.Algo(), meter=fakes.Meter(), sink=fakes.Sink())
+    run.clock = Clock(**{"total_steps": 40, "replay_ratio": 0.5, **clock})
+    run.env = fakes.Env([list(x) for x in lengths])
+    run.collector = Collector(run.env, run.algo.policy, run.source, seed=0)
+    run.saves = []
+
+    def checkpoint(*, diverged: bool = False) -> Path:
+        run.saves.append((run.clock.env_steps, diverged))
+        return Path(f"saved-{run.clock.env_steps}")
+
+    def go(**options):
+        options = {"collector": run.collector, "checkpoint": checkpoint, "sinks": [run.sink], **options}
+        return train(run.algo, run.source, run.clock, run.meter, **options)
+
+    run.go = go
+    return run
+
+
+def test_a_run_collects_updates_and_feeds_back(fakes):
+    run = setting(fakes, lengths=[[3], [-2], [4]])
+    ending = run.go(schedule=Schedule(log_every=0, save_every=0, report_every=0))
+    assert ending.reason == "finished"
+    assert ending.checkpoint == Path(f"saved-{run.clock.env_steps}")
+    assert 40 <= run.clock.env_steps < 43
+    assert run.clock.updates == run.algo.updates == (run.clock.env_steps - 3) // 2
+    assert [index for index, _ in run.source.fed_back] == list(range(1, run.clock.updates + 1))
+    assert run.saves == [(run.clock.env_steps, False)]
+
+
+def test_the_last_entry_holds_every_name(fakes):
+    run = setting(fakes, action_repeat=4)
+    run.go(schedule=Schedule(log_every=0))
+    ((step, values),) = run.sink.entries
+    assert step == run.clock.env_steps == 40
+    assert values["loss/a"] == 1.0
+    assert values["loss/b"] == 2.0
+    assert values["episode/score"] == 6.0
+    assert values["episode/length"] == 3.0
+    assert values["counters/env_steps"] == 40
+    assert values["counters/frames"] == 160
+    assert values["counters/updates"] == 19
+    assert values["counters/episodes"] == run.clock.episodes == 13
+    assert values["replay/rows"] == len(run.source)
+    assert values["replay/replay_ratio"] == 19 / 40
+    assert values["time/env_steps_per_second"] > 0
+    assert values["time/updates_per_second"] > 0
+
+
+def test_periods_in_env_steps(fakes):
+    run = setting(fakes, lengths=[[100]])
+    evaluated = []
+
+    def evaluator():
+        evaluated.append(run.clock.env_steps)
+        return {"eval/score": 1.0}
+
+    run.go(evaluator=evaluator, schedule=Schedule(log_every=8, eval_every=15, save_every=12, report_every=20))
+    assert [step for step, values in run.sink.entries if "counters/env_steps" in values] == [8, 16, 24, 32, 40, 40]
+    assert evaluated == [15, 30]
+    assert [step for step, values in run.sink.entries if "eval/score" in values] == [15, 30]
+    assert [step for step, values in run.sink.entries if "report/video" in values] == [20, 40]
+    assert run.saves == [(12, False), (24, False), (36, False), (40, False)]
+    assert run.source.sampled == run.clock.updates  # reports look at a batch that was trained on
+
+
+def test_recorded_experience_counts_in_updates(fakes):
+    run = setting(fakes, total_steps=0, total_updates=30)
+    run.source.rows = [None] * 5
+    run.go(collector=None, schedule=Schedule(log_every=10, save_every=0))
+    assert run.clock.updates == 30
+    assert run.clock.env_steps == 0
+    assert [step for step, _ in run.sink.entries] == [10, 20, 30, 30]
+    assert "replay/replay_ratio" not in run.sink.entries[-1][1]
+
+
+def test_nothing_is_sampled_before_learning_starts(fakes):
+    run = setting(fakes, learning_starts=25)
+    run.go()
+    assert run.algo.updates == sum(1 for t in range(25, len(run.source.rows)) if not run.source.rows[t][0].is_last) // 2
+
+
+def test_resumed_counters_go_on(fakes):
+    run = setting(fakes)
+    run.clock.load_state_dict({**Clock(total_steps=1).state_dict(), "env_steps": 30, "updates": 12, "episodes": 2})
+    run.go(schedule=Schedule(log_every=5))
+    assert [step for step, _ in run.sink.entries] == [35, 40, 40]
+    assert run.clock.updates == 12 + 4
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_finishes_the_turn_saves_and_says_where(fakes, number, capfd):
+    before = signal.getsignal(number)
+
+    def losses(update):
+        if update == 5:
+            os.kill(os.getpid(), number)
+        return {"loss/a": 1.0}
+
+    run = setting(fakes, algo=fakes.Algo(losses), replay_ratio=2.0)
+    ending = run.go()
+    assert ending.reason == "interrupted"
+    assert run.clock.updates == 6  # the turn had two updates
+    assert run.saves == [(run.clock.env_steps, False)]
+    assert ending.checkpoint == Path("saved-4")
+    said = capfd.readouterr().err
+    assert number.name in said
+    assert "saved-4" in said
+    assert signal.getsignal(number) == before
+
+
+def test_a_second_signal_ends_it_at_once(fakes):
+    def losses(update):
+        if update in (5, 6):
+            os.kill(os.getpid(), signal.SIGINT)
+        return {"loss/a": 1.0}
+
+    before = signal.getsignal(signal.SIGINT)
+    run = setting(fakes, algo=fakes.Algo(losses), replay_ratio=100.0)
+    with pytest.raises(KeyboardInterrupt):
+        run.go()
+    assert run.algo.updates == 6
+    assert run.saves == []
+    assert signal.getsignal(signal.SIGINT) == before
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_a_bad_loss_stops_with_a_checkpoint_and_the_first_term(fakes, bad):
+    def losses(update):
+        return {"loss/a": bad if update >= 9 else 1.0, "loss/b": bad if update >= 7 else 1.0, "train/x": math.nan}
+
+    run = setting(fakes, algo=fakes.Algo(losses))
+    with pytest.raises(RunError, match=r"loss/b became -?(nan|inf) at update 7: .*saved-\d+"):
+        run.go(schedule=Schedule(log_every=10))
+    ((at, diverged),) = run.saves
+    assert diverged
+    assert at == 20  # update 7 is made at env step 15
+
+
+def test_a_bad_loss_is_never_saved_as_good(fakes):
+    run = setting(fakes, algo=fakes.Algo(lambda update: {"loss/a": math.nan if update == 3 else 0.0}))
+    with pytest.raises(RunError, match="loss/a became nan at update 3"):
+        run.go(schedule=Schedule(log_every=0, save_every=10))
+    assert run.saves == [(10, True)]
+
+
+def test_a_bad_loss_without_checkpoints_is_still_an_error(fakes):
+    run = setting(fakes, algo=fakes.Algo(lambda update: {"loss/a": math.nan}))
+    with pytest.raises(RunError, match="loss/a became nan at update 1: the run was stopped. Continue"):
+        run.go(checkpoint=None)
+
+
+def test_guard_tells_terms_of_one_update_apart_by_their_order():
+    guard = LossGuard()
+    assert guard.first_bad() is None
+    guard.add({"loss/z": torch.tensor(1.0), "loss/a": torch.tensor(1.0)}, 1)
+    assert guard.first_bad() is None
+    guard.add({"loss/z": torch.tensor(math.inf), "loss/a": torch.tensor(math.nan)}, 2)
+    guard.add({"loss/z": torch.tensor(0.0), "loss/a": torch.tensor(0.0)}, 3)
+    assert guard.first_bad() == ("loss/z", math.inf, 2)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [(1000, (1000, False)), ("1e3", (1000, False)), ("30s", (30, True)), ("1.5m", (90, True)), ("2H", (7200, True))],
+)
+def test_periods_are_steps_or_times(text, expected):
+    assert parse_period(text) == expected
+
+
+@pytest.mark.parametrize("text", ["soon", "-5", "5 d", "", "1..2", "nan"])
+def test_other_periods_are_refused_by_name(text):
+    with pytest.raises(ConfigError, match="save_every"):
+        Schedule(save_every=text)
+
+
+def test_schedule_reads_numbers_written_as_text():
+    assert Schedule.from_dict({"eval_every": "1e4", "log_every": "10s"}) == Schedule(eval_every=10000, log_every="10s")
+
+
+def test_zero_is_never():
+    clock = Clock(total_steps=10)
+    due = Due(0, clock)
+    clock.env_steps = 10**9
+    assert not due()
+
+
+def test_periods_in_seconds_count_this_sitting():
+    clock = Clock(total_steps=10, seconds_before=1000.0)
+    due = Due("60s", clock)
+    assert not due()
+    clock.seconds_before += 61
+    assert due()
+    assert not due()
