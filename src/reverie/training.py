@@ -6,20 +6,17 @@ import contextlib
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from importlib.metadata import PackageNotFoundError
-from importlib.metadata import version as package_version
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
-
 from reverie.core.config import Config
-from reverie.core.discover import algorithm_name
+from reverie.core.discover import algorithm_name, version
 from reverie.core.errors import RunError
 from reverie.core.machine import available_memory
 from reverie.core.protocols import Sink
+from reverie.evaluation import write_evaluation
 from reverie.experiment import EnvLike, Experiment, ExperimentConfig, build, env_name, replay_bytes
-from reverie.folder import RunFolder, Saved, check_usable, new_path, write_json, write_saved
+from reverie.folder import RunFolder, Saved, check_usable, new_path, write_saved
 from reverie.log.console import console_sink
 from reverie.log.meter import Meter
 from reverie.log.plot import learning_curve
@@ -174,16 +171,6 @@ def describe(experiment: Experiment, say: Say) -> None:
     )
 
 
-def write_evaluation(folder: RunFolder, evaluation: Evaluation, env_steps: int, **more: Any) -> None:
-    """Write eval.json."""
-    scores = np.asarray(evaluation.scores, float)
-    summary = {"mean": float(scores.mean()), "std": float(scores.std()), "min": float(scores.min())}
-    summary["max"] = float(scores.max())
-    mode = "mode" if evaluation.mode == "eval" else "sample"
-    head = {"env_steps": env_steps, "episodes": len(scores), "actions": mode, "score": summary, **more}
-    write_json(folder.evaluation, {**head, "scores": evaluation.scores, "lengths": evaluation.lengths})
-
-
 def custom_objects(config: ExperimentConfig, env: EnvLike | None) -> dict[str, str]:
     """What a file cannot hold: an environment that was handed over, configurations of other classes."""
     found = {} if env is None or isinstance(env, str) else {"env": env_name(env)}
@@ -200,11 +187,3 @@ def _foreign(value: Any, default: Any, where: str) -> Mapping[str, str]:
     for name in value.__dataclass_fields__:
         out |= _foreign(getattr(value, name), getattr(default, name), f"{where}.{name}")
     return out
-
-
-def version() -> str:
-    """The version of this package."""
-    try:
-        return package_version("reverie-rl")
-    except PackageNotFoundError:
-        return "0+unknown"

@@ -61,6 +61,16 @@ def test_prefill_leaves_no_debt():
     assert clock.updates_due(108) == 4
 
 
+def test_a_resumed_run_that_fills_its_replay_again_owes_nothing_for_it():
+    clock = Clock(total_steps=10**6, replay_ratio=1.0, learning_starts=100)
+    clock.load_state_dict({**clock.state_dict(), "env_steps": 5000, "ratio": {"credit": 0.5, "seen": 5000}})
+    for rows in range(100):
+        clock.env_steps += 1
+        assert clock.updates_due(rows) == 0
+    clock.env_steps += 2
+    assert clock.updates_due(100) == 2
+
+
 def test_nothing_is_due_while_nothing_can_be_sampled():
     clock = Clock(total_steps=100, replay_ratio=1.0)
     clock.env_steps = 10

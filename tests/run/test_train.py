@@ -119,8 +119,14 @@ def test_a_signal_finishes_the_turn_saves_and_says_where(fakes, number, capfd):
             os.kill(os.getpid(), number)
         return {"loss/a": 1.0}
 
-    run = setting(fakes, algo=fakes.Algo(losses), replay_ratio=2.0)
-    ending = run.go()
+    run, evaluated = setting(fakes, algo=fakes.Algo(losses), replay_ratio=2.0), []
+
+    def evaluator():
+        evaluated.append(run.clock.env_steps)
+        return {}
+
+    ending = run.go(evaluator=evaluator, schedule=Schedule(eval_every=1))
+    assert evaluated == [1, 2, 3]  # nothing long is begun after the signal
     assert ending.reason == "interrupted"
     assert run.clock.updates == 6  # the turn had two updates
     assert run.saves == [(run.clock.env_steps, False)]
@@ -168,7 +174,7 @@ def test_a_bad_loss_is_never_saved_as_good(fakes):
 
 def test_a_bad_loss_without_checkpoints_is_still_an_error(fakes):
     run = setting(fakes, algo=fakes.Algo(lambda update: {"loss/a": math.nan}))
-    with pytest.raises(RunError, match="loss/a became nan at update 1: the run was stopped. Continue"):
+    with pytest.raises(RunError, match=r"loss/a became nan at update 1: the run was stopped\. Continue"):
         run.go(checkpoint=None)
 
 

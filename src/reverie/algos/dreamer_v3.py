@@ -125,7 +125,7 @@ class DreamerV3Config(AlgorithmConfig):
 
 
 SIZES: dict[str, dict[str, int]] = {
-    "nano": {"deter": 256, "hidden": 64, "classes": 8, "stoch": 16, "depth": 4, "units": 64},
+    "nano": {"deter": 128, "hidden": 64, "classes": 8, "stoch": 16, "depth": 4, "units": 64, "bins": 63},
     "1m": {"deter": 512, "hidden": 64, "classes": 4, "depth": 4, "units": 64},
     "12m": {"deter": 2048, "hidden": 256, "classes": 16, "depth": 16, "units": 256},
     "25m": {"deter": 3072, "hidden": 384, "classes": 24, "depth": 24, "units": 384},
@@ -160,6 +160,8 @@ def sized(name: str, base: DreamerV3Config | None = None) -> DreamerV3Config:
         changes |= {f"{part}.layers": s["layers"]} if "layers" in s else {}
     for part in ("reward", "cont", "actor", "critic"):
         changes[f"{part}.units"] = units
+    for part in ("reward", "critic"):
+        changes |= {f"{part}.bins": s["bins"]} if "bins" in s else {}
     return (base or DreamerV3Config()).merge(changes)
 
 

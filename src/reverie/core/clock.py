@@ -34,6 +34,11 @@ class Ratio:
         self.credit = max(0.0, self.credit - whole)
         return whole
 
+    def skip(self, env_steps: int) -> None:
+        """Leave no debt for the steps up to now, from which nothing could be learned."""
+        if self.seen is not None:
+            self.seen = env_steps
+
     def state_dict(self) -> State:
         """Credit and the counter it was last computed at; not the ratio, which a resumed run may change."""
         return {"credit": self.credit, "seen": self.seen}
@@ -106,6 +111,7 @@ class Clock:
         A run that counts in updates (recorded experience: no env steps ever come) makes one each turn.
         """
         if rows < max(1, self.learning_starts):
+            self.ratio.skip(self.env_steps)  # a resumed run may have to fill its replay again
             return 0
         if self.total_updates is not None:
             return 1

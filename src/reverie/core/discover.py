@@ -9,9 +9,9 @@ from __future__ import annotations
 import ast
 import importlib
 import inspect
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint, PackageNotFoundError, distribution, entry_points
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from reverie.core.config import Config
 from reverie.core.errors import ConfigError, did_you_mean
@@ -70,26 +70,43 @@ class Outline(NamedTuple):
     """First line of its docstring."""
     functions: dict[str, str]
     """Public functions and the first lines of their docstrings, in the order of the file."""
-    tables: dict[str, list[str]]
-    """Keys of the dictionaries that are assigned at the top."""
+    tables: dict[str, dict[str, Any]]
+    """Dictionaries that are assigned at the top; a value that is not a literal is None."""
 
 
 def outline(module: str) -> Outline:
     """The outline of ``reverie``'s own ``module``, such as ``presets`` or ``algos.dreamer_v3``; importing takes seconds."""
     tree = ast.parse((ROOT / f"{module.replace('.', '/')}.py").read_text(encoding="utf-8"))
     functions = [n for n in tree.body if isinstance(n, ast.FunctionDef) and not n.name.startswith("_")]
-    tables: dict[str, list[str]] = {}
+    tables: dict[str, dict[str, Any]] = {}
     for node in tree.body:
-        target = node.target if isinstance(node, ast.AnnAssign) else node.targets[0] if isinstance(node, ast.Assign) else None
-        value = node.value if isinstance(node, ast.AnnAssign | ast.Assign) else None
-        if isinstance(target, ast.Name) and isinstance(value, ast.Dict):
-            keys = [k.value for k in value.keys if isinstance(k, ast.Constant)]
-            tables[target.id] = [k for k in keys if isinstance(k, str)]
+        if isinstance(node, ast.AnnAssign | ast.Assign) and isinstance(node.value, ast.Dict):
+            target = node.target if isinstance(node, ast.AnnAssign) else node.targets[0]
+            tables[ast.unparse(target)] = _table(node.value)
     return Outline(_first_line(tree), {f.name: _first_line(f) for f in functions}, tables)
+
+
+def _table(node: ast.Dict) -> dict[str, Any]:
+    out: dict[str, Any] = {}
+    for key, value in zip(node.keys, node.values, strict=True):
+        if isinstance(key, ast.Constant):
+            try:
+                out[str(key.value)] = ast.literal_eval(value)
+            except ValueError:
+                out[str(key.value)] = None
+    return out
 
 
 def _first_line(node: ast.Module | ast.FunctionDef) -> str:
     return (ast.get_docstring(node) or "").partition("\n")[0]
+
+
+def version() -> str:
+    """The version of this package as it is installed."""
+    try:
+        return distribution("reverie-rl").version
+    except PackageNotFoundError:
+        return "0+unknown"
 
 
 def _points() -> list[EntryPoint]:

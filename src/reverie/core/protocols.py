@@ -51,8 +51,9 @@ class Policy(Protocol[S]):
         ...
 
     def override(self, state: S, action: Tensor) -> S:
-        """The state when the caller executed ``action`` ``[N, A]`` instead of what ``act`` chose; a policy that carries
-        no previous action returns ``state`` as it is.
+        """The state if the caller executed ``action`` ``[N, A]`` instead of what ``act`` chose.
+
+        A policy that carries no previous action returns ``state`` as it is.
         """
         ...
 

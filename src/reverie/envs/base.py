@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import gymnasium
-from gymnasium.error import DependencyNotInstalled, UnregisteredEnv
+from gymnasium.error import DependencyNotInstalled
+from gymnasium.error import Error as GymError
 
 from reverie.core.config import Config
 from reverie.core.errors import ConfigError, EnvError, ReverieError
@@ -37,10 +38,10 @@ class EnvConfig(Config):
     """Step them one after the other in this process, or each in a worker process with shared memory."""
 
     start_method: Literal["auto", "forkserver", "spawn", "fork"] = "auto"
-    """How worker processes start. `auto` is forkserver where there is one; a script then needs `if __name__ == "__main__":`."""
+    """How workers start. `auto` is forkserver where there is one; scripts then need `if __name__ == "__main__":`."""
 
     action_repeat: int = 1
-    """Take each action this many times and sum the rewards. For `ALE/` above 1, the emulator's own frameskip is turned off."""
+    """Take each action this many times and sum the rewards. Above 1, `ALE/` ids skip no frames of their own."""
 
     pool_frames: int = 1
     """Show the pixelwise maximum of the last so many of the repeated frames (Atari: 2)."""
@@ -121,14 +122,14 @@ def make_gym(config: EnvConfig, factory: Factory | Env | None, render: bool) -> 
 
 
 def _from_factory(factory: Factory | Env) -> Env:
-    env = factory if isinstance(factory, gymnasium.Env) else factory()
+    env: object = factory if isinstance(factory, gymnasium.Env) else factory()
     if isinstance(env, gymnasium.Env):
         return env
     if isinstance(env, gymnasium.vector.VectorEnv):
         raise EnvError(f"the environment factory returned {env}; expected one environment. Ask for many with env.num.")
     raise EnvError(
-        f"the environment factory returned a {type(env).__module__}.{type(env).__qualname__}; expected a gymnasium.Env. "
-        "One of old Gym's can be wrapped by shimmy.GymV26CompatibilityV0."
+        f"the environment factory returned a {type(env).__module__}.{type(env).__qualname__}; "
+        "expected a gymnasium.Env. One of old Gym's can be wrapped by shimmy.GymV26CompatibilityV0."
     )
 
 
@@ -143,13 +144,13 @@ def _from_registry(config: EnvConfig, render: bool) -> Env:
     given = _make_arguments(config, name)
     try:
         return _make(name, given, drawing and "render_mode" not in given, required=config.pixels != "none")
-    except UnregisteredEnv as error:
-        raise unknown(config.id) from error
     except DependencyNotInstalled as error:
         raise EnvError(f"environment '{config.id}' needs a package that is not installed: {error}") from error
     except ReverieError:
         raise
     except Exception as error:
+        if isinstance(error, GymError) and name not in gymnasium.registry:
+            raise unknown(config.id) from error
         shown = ", ".join(f"{key}={value!r}" for key, value in given.items())
         raise EnvError(f"environment '{config.id}' cannot be made with ({shown}): {_said(error)}") from error
 
@@ -168,10 +169,8 @@ def _make(name: str, given: dict[str, Any], drawing: bool, required: bool) -> En
         return gymnasium.make(name, **given)
     try:
         return gymnasium.make(name, **given, render_mode="rgb_array")
-    except UnregisteredEnv:
-        raise
-    except Exception:
-        if required:
+    except Exception as error:
+        if required or isinstance(error, GymError):
             raise
         return gymnasium.make(name, **given)
 

@@ -12,10 +12,10 @@ from gymnasium import spaces
 IDS = {"CrafterReward-v1": True, "CrafterNoReward-v1": False}
 
 
-class Crafter(gymnasium.Env[np.ndarray, int]):
+class Crafter(gymnasium.Env[np.ndarray, Any]):
     """Crafter (Hafner 2021): images ``[*size, 3]``, 17 actions, ends by death or after ``length`` steps."""
 
-    metadata = {"render_modes": ["rgb_array"], "render_fps": 15}
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 15}  # noqa: RUF012  # an instance variable in Gymnasium
 
     def __init__(
         self,
@@ -48,9 +48,9 @@ class Crafter(gymnasium.Env[np.ndarray, int]):
         dead = info["discount"] == 0
         return obs, float(reward), bool(dead), bool(done and not dead), info
 
-    def render(self) -> np.ndarray | None:  # type: ignore[override]  # one frame, never a list of them
+    def render(self) -> np.ndarray | None:
         """The world as the agent sees it, at a size for people."""
-        return self._game.render(np.array([256, 256])) if self.render_mode == "rgb_array" else None
+        return self._game.render((256, 256)) if self.render_mode == "rgb_array" else None
 
 
 def register() -> None:

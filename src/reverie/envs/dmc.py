@@ -6,6 +6,8 @@ import ctypes
 import ctypes.util
 import os
 import sys
+from collections.abc import Callable
+from typing import Any
 
 EGL_PLATFORM_DEVICE = 0x313F
 
@@ -44,7 +46,7 @@ def _egl_works() -> bool:
     return False
 
 
-def _function(egl: ctypes.CDLL, name: bytes, result: type) -> ctypes._CFuncPtr:
+def _function(egl: ctypes.CDLL, name: bytes, result: type) -> Callable[..., Any]:
     address = egl.eglGetProcAddress(ctypes.c_char_p(name))
     if not address:
         raise AttributeError(name)
@@ -57,7 +59,7 @@ def forget_removed_fields() -> None:
     dm_control 1.0.50 reads every field of MuJoCo 3.17's structures by name; MuJoCo 4 has removed some of the flexible
     bodies', which no task of the suite uses.
     """
-    import mujoco
+    import mujoco  # type: ignore[import-untyped, import-not-found, unused-ignore]  # has no types
     from dm_control.mujoco.wrapper.mjbindings import sizes
 
     model = mujoco.MjModel.from_xml_string("<mujoco/>")

@@ -22,7 +22,9 @@ from reverie.envs.spaces import ActionCodec, ObsCodec
 LARGEST = float(np.finfo(np.float32).max)
 
 
-def make_flat(config: EnvConfig, factory: Factory | gymnasium.Env[Any, Any] | None, index: int, render: bool) -> FlatEnv:
+def make_flat(
+    config: EnvConfig, factory: Factory | gymnasium.Env[Any, Any] | None, index: int, render: bool
+) -> FlatEnv:
     """Environment number ``index`` of a vector.
 
     Raises:
@@ -34,27 +36,29 @@ def make_flat(config: EnvConfig, factory: Factory | gymnasium.Env[Any, Any] | No
             from reverie.envs import minigrid  # needs the optional package
 
             env = minigrid.readable(env, config.mission) if minigrid.is_minigrid(env) else env
-        return FlatEnv(env, config, index)
+        name = config.id if factory is None else type(env.unwrapped).__name__
+        return FlatEnv(env, config, f"environment {index} ('{name}')", drawn=index == 0)
     except ReverieError:
         raise
     except Exception as error:
         raise EnvError(f"environment {index} ('{config.id}') could not be made: {_said(error)}") from error
 
 
-class FlatEnv(gymnasium.Wrapper[FlatObs, np.ndarray, Any, Any]):
+class FlatEnv(gymnasium.Wrapper[Any, np.ndarray, Any, Any]):
     """One environment whose observations are a flat dictionary of arrays and whose action is ``[A]`` float32.
 
     Whatever goes wrong inside comes out as an ``EnvError`` or a ``DataError`` that names the environment's number and
-    the step, and that can travel between processes.
+    the step, and that can travel between processes. ``where`` is how it is called there; only one that is ``drawn``
+    answers ``frame``.
 
     Raises:
         EnvError: its spaces cannot be learned from, or an option does not fit them.
     """
 
-    def __init__(self, env: gymnasium.Env[Any, Any], config: EnvConfig, index: int) -> None:
+    def __init__(self, env: gymnasium.Env[Any, Any], config: EnvConfig, where: str, drawn: bool) -> None:
         super().__init__(env)
-        self._where = f"environment {index} ('{config.id}')"
-        self._index = index
+        self._where = where
+        self._drawn = drawn
         self._episode = self._step = 0
         self._clip = _clipping(config.clip_reward)
         self._action = ActionCodec(env.action_space)
@@ -77,10 +81,12 @@ class FlatEnv(gymnasium.Wrapper[FlatObs, np.ndarray, Any, Any]):
                 raise EnvError("pixels='add' draws the key 'image', which this environment has. Exclude one of them.")
             spec["image"] = ObsPart(kind="image", shape=self._first_drawing().shape, dtype="uint8")
         if not spec:
-            raise EnvError(f"no observation is left: pixels='only' offers 'image', which include={config.include!r} drops.")
+            raise EnvError("no observation is left: pixels='only' offers only 'image', which is not included.")
         return codec, spec
 
     def _first_drawing(self) -> np.ndarray:
+        if self.env.render_mode is None:
+            raise EnvError(f"{self._where} draws no pixels in render mode None; make it with render_mode='rgb_array'.")
         self.env.reset()
         try:
             image = _rgb(self.env.render())
@@ -88,10 +94,12 @@ class FlatEnv(gymnasium.Wrapper[FlatObs, np.ndarray, Any, Any]):
             hint = "Headless machines need EGL or OSMesa (set MUJOCO_GL) for MuJoCo."
             raise EnvError(f"{self._where} cannot draw pixels: {_said(error)}. {hint}") from error
         if image is None:
-            raise EnvError(f"{self._where} draws no pixels in render mode {self.env.render_mode!r}; use 'rgb_array'.")
+            raise EnvError(f"{self._where} draws nothing in render mode {self.env.render_mode!r}; use 'rgb_array'.")
         return image
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[FlatObs, dict[str, Any]]:
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[FlatObs, dict[str, Any]]:
         """Start an episode. Infos stay behind: what they cost to send is not worth it."""
         self._episode += 1
         self._step = 0
@@ -106,7 +114,7 @@ class FlatEnv(gymnasium.Wrapper[FlatObs, np.ndarray, Any, Any]):
         self._step += 1
         try:
             obs, reward, terminated, truncated, _ = self.env.step(self._action(action))
-            reward = float(reward)  # type: ignore[arg-type]  # whatever it is, it must become a number
+            reward = float(reward)
             if not -LARGEST <= reward <= LARGEST:
                 raise DataError(f"the reward is {reward}; expected a finite float32")
             if self._clip:
@@ -130,7 +138,7 @@ class FlatEnv(gymnasium.Wrapper[FlatObs, np.ndarray, Any, Any]):
 
     def frame(self) -> np.ndarray | None:
         """What environment 0 looks like, uint8 ``[H, W, 3]``; None from the others, and where drawing fails."""
-        if self._index != 0 or self.env.render_mode != "rgb_array":
+        if not self._drawn or self.env.render_mode != "rgb_array":
             return None
         try:
             return _rgb(self.env.render())

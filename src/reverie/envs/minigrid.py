@@ -84,10 +84,11 @@ class _OnImage(gymnasium.ObservationWrapper[Any, Any, Any]):
         return self._image(observation)
 
     def _image(self, codes: np.ndarray) -> np.ndarray:
-        rows = self._table[codes + self._starts]  # [W, H, codes, table width]
+        rows: np.ndarray = self._table[codes + self._starts]  # [W, H, codes, table width]
         if len(self._starts) == 1:
             return rows.reshape(self._shape)
-        return rows.max(axis=2)  # the codes of a cell never share a column
+        one_hot: np.ndarray = rows.max(axis=2)  # the codes of a cell never share a column
+        return one_hot
 
 
 class _Mission(gymnasium.ObservationWrapper[Any, Any, Any]):

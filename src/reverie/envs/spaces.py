@@ -78,9 +78,7 @@ class ObsCodec:
             known = ", ".join(f"'{key}'" for key in seen) or "none"
             raise EnvError(f"no observation is left to learn from. Keys of this environment: {known}.")
 
-    def _add(
-        self, path: Path, space: Space, keep: Callable[[str], bool], channels: Channels, seen: list[str]
-    ) -> None:
+    def _add(self, path: Path, space: Space, keep: Callable[[str], bool], channels: Channels, seen: list[str]) -> None:
         key = "/".join(map(str, path)) or ("image" if _bare_image(space, channels) else "observation")
         if key in seen:
             raise EnvError(f"two observations are both called '{key}' once nested keys are joined; rename one of them.")
@@ -117,14 +115,17 @@ class ObsCodec:
 class ActionCodec:
     """Turns flat actions ``[A]`` into actions of one space.
 
-    Categorical parts take the largest of their entries; continuous ones are clipped to [-1, 1] and scaled to the bounds.
+    Categorical parts take the largest of their entries; continuous ones are clipped to [-1, 1], then scaled.
 
     Raises:
         EnvError: a leaf is unbounded, or of a kind that cannot be chosen.
     """
 
     def __init__(self, space: Space) -> None:
-        leaves = {_action_key(path): inner for path, inner in _walk(space) if not _is_nested(inner)}
+        named = [(_action_key(path), inner) for path, inner in _walk(space) if not _is_nested(inner)]
+        leaves = dict(named)
+        if len(leaves) < len(named):
+            raise EnvError(f"two of the actions {sorted(key for key, _ in named)} are called the same; rename one.")
         if not leaves:
             raise EnvError("the action space is empty: there is nothing to choose.")
         self.spec = ActionSpec(parts={key: _action_part(key, leaf) for key, leaf in leaves.items()})
@@ -241,7 +242,7 @@ def _choices(counts: np.ndarray, start: np.ndarray, dtype: Any) -> Decode:
     cuts = [slice(end - int(n), end) for end, n in zip(ends, counts.reshape(-1), strict=True)]
 
     def decode(flat: np.ndarray) -> np.ndarray:
-        chosen = np.array([flat[cut].argmax() for cut in cuts]).reshape(shape) + start
+        chosen: np.ndarray = np.array([flat[cut].argmax() for cut in cuts]).reshape(shape) + start
         return chosen.astype(dtype)
 
     return decode
@@ -250,14 +251,15 @@ def _choices(counts: np.ndarray, start: np.ndarray, dtype: Any) -> Decode:
 def _scaled(space: spaces.Box) -> Decode:
     low, high, whole = space.low, space.high, space.dtype.kind != "f"
     # Halved before they are added: the sum of two large bounds would overflow.
-    middle = low.reshape(-1) / 2.0 + high.reshape(-1) / 2.0
-    half = high.reshape(-1) / 2.0 - low.reshape(-1) / 2.0
+    half_low, half_high = (bound.reshape(-1).astype(np.float64) / 2.0 for bound in (low, high))
+    middle, half = half_high + half_low, half_high - half_low
 
     def decode(flat: np.ndarray) -> np.ndarray:
         unit: np.ndarray = np.minimum(np.maximum(flat, -1.0), 1.0)
         value = (unit * half + middle).reshape(low.shape)
         # Once more after rounding to the dtype, or float32 steps over the edge.
-        rounded = (np.rint(value) if whole else value).astype(space.dtype)
-        return np.minimum(np.maximum(rounded, low), high)
+        rounded: np.ndarray = (np.rint(value) if whole else value).astype(space.dtype)
+        inside: np.ndarray = np.minimum(np.maximum(rounded, low), high)
+        return inside
 
     return decode

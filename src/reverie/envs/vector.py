@@ -7,17 +7,13 @@ observation and ignores the action.
 from __future__ import annotations
 
 import functools
-import multiprocessing
-import signal
 from collections.abc import Callable
-from multiprocessing.connection import Connection
 from typing import Any
 
 import gymnasium
 import numpy as np
 import torch
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
-from gymnasium.vector.async_vector_env import _async_worker
 from torch import Tensor
 
 from reverie.core.errors import ConfigError, DataError, EnvError, ReverieError
@@ -25,6 +21,7 @@ from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Step
 from reverie.envs.base import EnvConfig, Factory
 from reverie.envs.flat import FlatEnv, make_flat
+from reverie.envs.worker import end, lost, start
 
 
 def make_env(
@@ -45,9 +42,11 @@ def make_env(
             f"an environment instance serves num=1 and vector='serial', not num={config.num} and "
             f"vector={config.vector!r}; give a function that makes one."
         )
-    makers = [functools.partial(make_flat, config, factory, index, render) for index in range(config.num)]
+    makers: list[Callable[[], FlatEnv]] = [
+        functools.partial(make_flat, config, factory, index, render) for index in range(config.num)
+    ]
     try:
-        envs = _processes(config, makers) if config.vector == "process" else _serial(makers)
+        envs = start(config.start_method, makers) if config.vector == "process" else _serial(makers)
     except ReverieError:
         raise
     except Exception as error:
@@ -83,7 +82,7 @@ class VectorEnv:
         self._action_shape = (self.num_envs, self.action_spec.width)
 
     def reset(self, seed: int | None = None) -> Step:
-        """Start N new episodes. Without a ``seed`` the generators go on; the first time they start from ``make_env``'s."""
+        """Start N new episodes. Without a ``seed`` generators go on; the first time they start from ``make_env``'s."""
         seeds = derive_seeds(seed, self.num_envs) if seed is not None else self._seeds
         self._seeds = None
         obs, _ = self._guarded(lambda: self._envs.reset(seed=seeds))  # type: ignore[arg-type]  # a list invariant in None
@@ -134,7 +133,7 @@ class VectorEnv:
         try:
             self._envs.close()
         except (OSError, EOFError):
-            _end(self._envs)
+            end(self._envs)
 
     def _guarded(self, call: Callable[[], Any]) -> Any:
         """``call()``, where a worker that is gone is an error with its number."""
@@ -143,76 +142,14 @@ class VectorEnv:
         except (EOFError, OSError) as error:
             if not isinstance(self._envs, AsyncVectorEnv):
                 raise
-            raise _lost(self._envs) from error
+            raise lost(self._envs) from error
 
 
 def _serial(makers: list[Callable[[], FlatEnv]]) -> SyncVectorEnv:
-    envs = SyncVectorEnv(makers, copy=False, autoreset_mode=AutoresetMode.NEXT_STEP)  # type: ignore[arg-type]
+    envs = SyncVectorEnv(makers, copy=False, autoreset_mode=AutoresetMode.NEXT_STEP)
     if len({id(env.unwrapped) for env in envs.envs}) < len(makers):
         raise EnvError(
             f"the environment factory returned the same environment twice; num={len(makers)} needs as many. "
             "Make a new one on each call."
         )
     return envs
-
-
-def _processes(config: EnvConfig, makers: list[Callable[[], FlatEnv]]) -> AsyncVectorEnv:
-    known = multiprocessing.get_all_start_methods()
-    method = config.start_method
-    if method == "auto":
-        method = "forkserver" if "forkserver" in known else "spawn"
-    if method not in known:
-        raise ConfigError(f"env.start_method = {method!r}: this system has {', '.join(known)}.")
-    if method == "forkserver":
-        # Imported once, by the server: workers then start in milliseconds.
-        multiprocessing.get_context(method).set_forkserver_preload(["reverie.envs.flat"])
-    envs = _Workers(makers, copy=False, autoreset_mode=AutoresetMode.NEXT_STEP, context=method, worker=_worker)  # type: ignore[arg-type]
-    return envs
-
-
-class _Workers(AsyncVectorEnv):
-    """Gymnasium's worker processes; one that dies at its start is named."""
-
-    def _check_spaces(self) -> None:
-        try:
-            super()._check_spaces()
-        except (EOFError, OSError) as error:
-            raise _lost(self) from error
-        except Exception:
-            _end(self)
-            raise
-
-
-def _worker(index: int, make: Callable[[], FlatEnv], pipe: Connection, *rest: Any) -> None:
-    """Gymnasium's worker, but Ctrl-C is the parent's to handle, and an environment that cannot be made says why."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        env = make()
-    except Exception as error:
-        pipe.recv()  # the parent asks first
-        errors = rest[2]
-        errors.put((index, EnvError, f"worker {index}: {error}", ""))
-        pipe.send((None, False))
-        return
-    _async_worker(index, lambda: env, pipe, *rest)
-
-
-def _lost(envs: AsyncVectorEnv) -> EnvError:
-    """The error for a worker that ended without a word; the other workers are ended too."""
-    for process in envs.processes:
-        process.join(timeout=0.2)
-    dead = [(number, p.exitcode) for number, p in enumerate(envs.processes) if not p.is_alive()]
-    number, code = dead[0] if dead else (None, None)
-    _end(envs)
-    return EnvError(
-        f"the worker process of environment {number} died (exit code {code}); what it printed is above. If it died at "
-        'its start: a script that makes worker processes must do so under `if __name__ == "__main__":`, or use '
-        "start_method='fork'. A code of -9 usually means that memory ran out."
-    )
-
-
-def _end(envs: SyncVectorEnv | AsyncVectorEnv) -> None:
-    for process in getattr(envs, "processes", []):
-        process.terminate()
-        process.join()
-    envs.closed = True

@@ -162,7 +162,8 @@ def _table(title: str, cells: dict[str, str]) -> Table:
 
 def losses(values: dict[str, float]) -> list[tuple[str, float]]:
     """``loss/<term>`` by the short name of the term, in the order of the names."""
-    return [(name.removeprefix("loss/"), values[name]) for name in sorted(values) if name.startswith("loss/")]
+    terms = sorted(name for name in values if name.startswith("loss/"))
+    return [(name.removeprefix("loss/").removeprefix("reconstruction/"), values[name]) for name in terms]
 
 
 def span(seconds: float) -> str:

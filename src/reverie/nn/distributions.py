@@ -35,15 +35,34 @@ class Distribution(Protocol):
         ...
 
 
+def softmax(logits: Tensor) -> Tensor:
+    """Over the last axis, in float32.
+
+    PyTorch's CPU kernel goes row by row, which for rows of a few classes is three times as slow as these passes over
+    the whole tensor.
+    """
+    logits = logits.float()
+    if logits.is_cuda or logits.shape[-1] > 64:
+        return torch.softmax(logits, -1)
+    weights = (logits - logits.detach().amax(-1, keepdim=True)).exp()
+    return weights / weights.sum(-1, keepdim=True)
+
+
 def unimix_probs(logits: Tensor, unimix: float) -> Tensor:
     """(1 - u) softmax(logits) + u / C over the last axis, so that no class ever has probability 0."""
-    probs = torch.softmax(logits.float(), -1)
+    probs = softmax(logits)
     return probs if unimix == 0 else (1 - unimix) * probs + unimix / probs.shape[-1]
 
 
 def draw(probs: Tensor) -> Tensor:
-    """Sample class indices ``[...]`` from ``[..., C]``: arg max p / e with e ~ Exp(1) follows p exactly."""
-    return (probs / torch.empty_like(probs).exponential_()).argmax(-1)
+    """Sample class indices ``[...]`` from ``[..., C]`` by inverting the cumulative distribution.
+
+    One uniform number per sample, where the Gumbel and exponential tricks take C.
+    """
+    cumulative = probs.detach().cumsum(-1)  # [..., C]
+    uniform = torch.rand(probs.shape[:-1], device=probs.device).unsqueeze(-1)  # [..., 1]
+    # Scaled by the last sum, which rounding leaves a little off 1, no index can fall beyond the last class.
+    return (cumulative < uniform * cumulative[..., -1:]).sum(-1)
 
 
 class _StraightThrough(torch.autograd.Function):
@@ -79,7 +98,7 @@ class Categoricals:
         self.classes = classes
         self.ragged = len(set(classes)) > 1
         padded = self._pad(logits.float(), -1e9)  # [..., n, C]
-        probs = torch.softmax(padded, -1)
+        probs = softmax(padded)
         if unimix:
             sizes = torch.tensor(classes, dtype=torch.float32, device=logits.device)[:, None]  # [n, 1]
             probs = torch.where(padded > -1e8, (1 - unimix) * probs + unimix / sizes, 0.0)
@@ -101,7 +120,8 @@ class Categoricals:
         return torch.cat([padded[..., i, :c] for i, c in enumerate(self.classes)], -1)
 
     def _onehot(self, index: Tensor) -> Tensor:
-        return self._flat(F.one_hot(index, self.probs.shape[-1]).float())
+        known = torch.arange(self.probs.shape[-1], device=index.device)
+        return self._flat((index.unsqueeze(-1) == known).float())
 
     def sample(self) -> Tensor:
         """``[..., sum(classes)]``, one-hot per choice."""
@@ -174,7 +194,7 @@ class TwoHot:
 
     def mean(self) -> Tensor:
         """``[...]``."""
-        return symmetric_mean(torch.softmax(self.logits, -1), self.bins)
+        return symmetric_mean(softmax(self.logits), self.bins)
 
     def target(self, value: Tensor) -> Tensor:
         """``[...]`` numbers as the two-hot distributions ``[..., K]`` to be predicted."""

@@ -61,10 +61,14 @@ class Optim:
     def __init__(self, parameters: Iterable[nn.Parameter], cfg: OptimConfig) -> None:
         self.cfg = cfg
         self.params = [p for p in parameters if p.requires_grad]
-        self.count = sum(p.numel() for p in self.params)
-        self.square = [torch.zeros_like(p) for p in self.params]
-        self.momentum = [torch.zeros_like(p) for p in self.params]
-        self.updates = torch.zeros((), device=self.params[0].device)  # on the device: nothing waits for it
+        self.sizes = [p.numel() for p in self.params]
+        self.count = sum(self.sizes)
+        device = self.params[0].device
+        # One flat vector for each moment: a dozen long operations instead of a dozen for every parameter.
+        self.square = torch.zeros(self.count, device=device)
+        self.momentum = torch.zeros(self.count, device=device)
+        self.updates = torch.zeros((), device=device)  # on the device: nothing waits for it
+        self.repeats = torch.tensor(self.sizes, device=device)
 
     def step(self, loss: Tensor) -> Metrics:
         """Backward, clip, update. Returns scalars that are still on the device.
@@ -85,46 +89,41 @@ class Optim:
         c = self.cfg
         grad_norms = torch.stack(torch._foreach_norm(grads))  # [P]
         param_norms = torch.stack(torch._foreach_norm(self.params))  # [P]
+        g = torch.cat([grad.reshape(-1) for grad in grads])  # [count]
         if c.agc:
-            limit = c.agc * param_norms.clamp(min=1e-3)  # [P]
-            torch._foreach_mul_(grads, list((1 / (grad_norms / limit).clamp(min=1)).unbind()))
+            clip = 1 / (grad_norms / (c.agc * param_norms.clamp(min=1e-3))).clamp(min=1)  # [P]
+            g *= clip.repeat_interleave(self.repeats, output_size=self.count)
         rate = self._rate()
         self.updates += 1
-        torch._foreach_mul_(self.square, c.beta2)
-        torch._foreach_addcmul_(self.square, grads, grads, 1 - c.beta2)
-        scale = torch._foreach_div(self.square, 1 - c.beta2**self.updates)
-        torch._foreach_sqrt_(scale)
-        torch._foreach_add_(scale, c.eps)
-        torch._foreach_div_(grads, scale)
-        torch._foreach_lerp_(self.momentum, grads, 1 - c.beta1)
-        step = torch._foreach_mul(self.momentum, rate / (1 - c.beta1**self.updates))
-        torch._foreach_sub_(self.params, step)
+        self.square.mul_(c.beta2).addcmul_(g, g, value=1 - c.beta2)
+        g /= (self.square / (1 - c.beta2**self.updates)).sqrt_().add_(c.eps)
+        self.momentum.lerp_(g, 1 - c.beta1)
+        step = self.momentum * (rate / (1 - c.beta1**self.updates))  # [count]
+        parts = [x.view(p.shape) for x, p in zip(step.split(self.sizes), self.params, strict=True)]
+        torch._foreach_sub_(self.params, parts)
         return self._metrics(grad_norms, param_norms, step, rate)
 
     def _rate(self) -> Tensor:
         share = self.updates / self.cfg.warmup if self.cfg.warmup else torch.ones_like(self.updates)
         return self.cfg.lr * share.clamp(max=1)
 
-    def _metrics(self, grad_norms: Tensor, param_norms: Tensor, step: list[Tensor], rate: Tensor) -> Metrics:
+    def _metrics(self, grad_norms: Tensor, param_norms: Tensor, step: Tensor, rate: Tensor) -> Metrics:
         root = self.count**0.5
         grad_norm = grad_norms.norm()
         return {
             "opt/grad_norm": grad_norm,
             "opt/grad_rms": grad_norm / root,
-            "opt/update_rms": torch.stack(torch._foreach_norm(step)).norm() / root,
+            "opt/update_rms": step.norm() / root,
             "opt/param_rms": param_norms.norm() / root,
             "opt/lr": rate,
         }
 
     def state_dict(self) -> State:
-        """Moments in the order of the parameters, and the count of updates."""
-        named = {"square": self.square, "momentum": self.momentum}
-        return {k: {str(i): x for i, x in enumerate(v)} for k, v in named.items()} | {"updates": self.updates}
+        """Moments, flat in the order of the parameters, and the count of updates."""
+        return {"square": self.square, "momentum": self.momentum, "updates": self.updates}
 
     @torch.no_grad()
     def load_state_dict(self, state: State) -> None:
         """Continue with saved moments."""
-        for name, tensors in (("square", self.square), ("momentum", self.momentum)):
-            for i, x in enumerate(tensors):
-                x.copy_(state[name][str(i)])
-        self.updates.copy_(state["updates"])
+        for name, tensor in self.state_dict().items():
+            tensor.copy_(state[name])

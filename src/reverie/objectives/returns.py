@@ -29,8 +29,8 @@ def lambda_return(
         ``[B, T - 1]`` R_0 ... R_{T-2}.
     """
     same_shape(reward=reward, terminal=terminal, last=last, bootstrap=bootstrap)
-    live = (1 - terminal.float())[:, 1:] * discount  # [B, T-1]
-    keep = (1 - last.float())[:, 1:] * lam  # [B, T-1]
+    live = (1 - terminal.to(reward.dtype))[:, 1:] * discount  # [B, T-1]
+    keep = (1 - last.to(reward.dtype))[:, 1:] * lam  # [B, T-1]
     onestep = reward[:, 1:] + live * (1 - keep) * bootstrap[:, 1:]  # [B, T-1]
     carry = live * keep  # [B, T-1]
     returns, value = [], bootstrap[:, -1]

@@ -2,7 +2,7 @@
 
 ``step-000012345/`` holds ``tensors.safetensors`` (every tensor and array, named by its path: part/key/key),
 ``state.json`` (everything else, with references to the tensors) and ``manifest.json`` (step, format version, size and
-SHA-256 of the other two).
+SHA-256 of the other two, and a SHA-256 of itself).
 """
 
 from __future__ import annotations
@@ -151,7 +151,9 @@ def verify(path: Path) -> dict[str, Any]:
     manifest_path = path / MANIFEST
     try:
         manifest: dict[str, Any] = json.loads(manifest_path.read_text())
-        version, files = int(manifest["format"]), dict(manifest["files"])
+        seal, version, files = manifest.pop("seal"), int(manifest["format"]), dict(manifest["files"])
+        if version <= FORMAT and seal != _seal(manifest):
+            raise ValueError("its contents do not match their seal")
         expected = {name: (int(files[name]["bytes"]), str(files[name]["sha256"])) for name in (TENSORS, STATE)}
     except FileNotFoundError:
         raise RunError(f"checkpoint file {manifest_path} is missing.") from None
@@ -176,7 +178,7 @@ def _write(staged: Path, step: int, tensors: dict[str, Tensor], state: dict[str,
     _write_file(staged / STATE, json.dumps(state, allow_nan=False).encode())
     files = {n: {"bytes": (staged / n).stat().st_size, "sha256": _sha256(staged / n)} for n in (TENSORS, STATE)}
     manifest = {"format": FORMAT, "step": step, "parts": sorted(state), "files": files}
-    _write_file(staged / MANIFEST, json.dumps(manifest, indent=2).encode())
+    _write_file(staged / MANIFEST, json.dumps({**manifest, "seal": _seal(manifest)}).encode())
     _sync_folder(staged)
 
 
@@ -208,6 +210,11 @@ def _sync_folder(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _seal(manifest: dict[str, Any]) -> str:
+    """SHA-256 of what the manifest itself says."""
+    return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
 
 
 def _sha256(path: Path) -> str:

@@ -1,0 +1,45 @@
+"""Reinforcement learning from experience: lived, recorded or imagined."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from reverie.core.discover import version
+
+if TYPE_CHECKING:
+    from reverie.agent import Agent, load
+    from reverie.algos.dreamer_v3 import DreamerV3Config
+    from reverie.api import train
+    from reverie.dreaming import dream
+    from reverie.envs.base import EnvConfig
+    from reverie.experiment import ExperimentConfig
+    from reverie.training import Result
+
+_HOMES = {
+    "Agent": "reverie.agent",
+    "load": "reverie.agent",
+    "DreamerV3Config": "reverie.algos.dreamer_v3",
+    "train": "reverie.api",
+    "dream": "reverie.dreaming",
+    "EnvConfig": "reverie.envs.base",
+    "ExperimentConfig": "reverie.experiment",
+    "Result": "reverie.training",
+}
+"""Where each public name lives. They are fetched on first use, so that ``import reverie`` is quick."""
+
+__all__ = ["Agent", "DreamerV3Config", "EnvConfig", "ExperimentConfig", "Result", "dream", "load", "train"]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        return version()
+    if name not in _HOMES:
+        raise AttributeError(f"module 'reverie' has no attribute '{name}'")
+    value = getattr(importlib.import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_HOMES])

@@ -1,0 +1,193 @@
+"""A trained agent to be used: it acts on what Gymnasium environments show, alone or many at once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import gymnasium
+import numpy as np
+import torch
+from gymnasium import spaces
+from gymnasium.vector.utils import concatenate, create_empty_array
+
+from reverie.algos.base import Algorithm, AlgorithmConfig
+from reverie.core.discover import algorithm_config
+from reverie.core.errors import DataError, RunError
+from reverie.core.machine import choose_device
+from reverie.core.randomness import derived_seeds, reproducible
+from reverie.core.specs import ActionSpec, ObsSpec
+from reverie.core.types import Mode, Step
+from reverie.envs.base import make_gym
+from reverie.envs.flat import FlatEnv, make_flat
+from reverie.envs.images import FlatObs, FrameStack
+from reverie.envs.spaces import ActionCodec
+from reverie.experiment import EnvLike, ExperimentConfig, MakeEnv, env_factory, make_eval_env
+from reverie.folder import RunFolder, Saved, read_saved
+from reverie.observer import Observer
+from reverie.run.checkpoint import Checkpoints
+from reverie.run.evaluate import Evaluation, evaluate
+
+Actions = Literal["mode", "sample"]
+MODES: dict[str, Mode] = {"mode": "eval", "sample": "explore"}
+
+
+@dataclass(frozen=True)
+class AgentState:
+    """What an agent carries from one observation to the next. Opaque: hand it back as it came."""
+
+    policy: Any
+    stacks: tuple[FrameStack | None, ...]
+
+
+class Agent:
+    """A policy with everything around it that its training had."""
+
+    def __init__(
+        self, config: ExperimentConfig, algo: Algorithm, flat: FlatEnv, factory: MakeEnv | None, run: Path, checkpoint: Path
+    ) -> None:
+        """``flat`` shows the spaces; it is not stepped."""
+        self.config = config
+        self.algo = algo
+        self.run = run
+        self.checkpoint = checkpoint
+        self.observer = Observer(flat, config.env)
+        self.action_space: spaces.Space[Any] = flat.env.action_space
+        self.frames_per_second = max(1, round(flat.metadata.get("render_fps", 30) / config.env.action_repeat))
+        self.factory = factory
+        self._decode = ActionCodec(self.action_space)
+
+    @property
+    def obs_spec(self) -> ObsSpec:
+        """What the networks see."""
+        return self.observer.spec
+
+    @property
+    def action_spec(self) -> ActionSpec:
+        """What the policy chooses from."""
+        return self._decode.spec
+
+    def act(
+        self, obs: Any, state: AgentState | None = None, *, actions: Actions = "mode", is_first: Any = None
+    ) -> tuple[Any, AgentState]:
+        """Choose an action for what the environment shows.
+
+        Args:
+            obs: an observation as the Gymnasium environment returns it, or a batch of N as a vector environment does.
+            state: what the last call returned; None where an episode begins.
+            actions: take the most likely action, or draw one.
+            is_first: for batches, ``[N]`` bool: which environments have begun a new episode since the last call.
+
+        Returns:
+            ``(action, state)``, the action ready for ``env.step``; for a batch ready for a vector environment's.
+
+        Raises:
+            DataError: ``obs`` does not fit the space the agent was trained on.
+        """
+        single, rows = self.observer.split(obs)
+        first = np.full(len(rows), state is None) if is_first is None else np.asarray(is_first, bool).reshape(-1)
+        if state is None:
+            state = AgentState(self.algo.policy.initial(len(rows)), self.observer.stacks(len(rows)))
+            first = np.ones(len(rows), bool)
+        if not len(rows) == len(state.stacks) == len(first):
+            raise DataError(
+                f"{len(rows)} observations, a state of {len(state.stacks)} and is_first of {len(first)}: expected the "
+                "same number of each. Begin with state=None when the number of environments changes."
+            )
+        flat = [self.observer(row, *more) for row, *more in zip(rows, state.stacks, first, strict=True)]
+        chosen, policy = self.algo.policy.act(_step(flat, first), state.policy, MODES[actions])
+        decoded = [self._decode(action) for action in chosen.cpu().numpy()]
+        after = AgentState(policy, state.stacks)
+        if single:
+            return decoded[0], after
+        return concatenate(self.action_space, decoded, create_empty_array(self.action_space, len(rows))), after
+
+    def make_env(self, render: bool = False) -> gymnasium.Env[Any, Any]:
+        """An environment as it was trained on: with its action repeat, idle starts and time limit."""
+        return make_gym(self.config.env, self.factory, render)
+
+    def evaluate(
+        self, episodes: int = 10, *, actions: Actions = "mode", record: bool = False, seed: int | None = None
+    ) -> Evaluation:
+        """Play whole episodes and count their true rewards; ``record`` keeps the frames of the first.
+
+        Raises:
+            EnvError: the environment cannot be made.
+        """
+        seed = derived_seeds(self.config.seed)["evaluation"] if seed is None else seed
+        config = self.config.merge({"eval_episodes": episodes})
+        env = make_eval_env(config, self.factory, render=record)
+        try:
+            with reproducible(seed):
+                return evaluate(env, self.algo.policy, episodes, MODES[actions], record, seed=seed)
+        finally:
+            env.close()
+
+
+def load(
+    run: Path | str,
+    *,
+    env: EnvLike | None = None,
+    algo: AlgorithmConfig | None = None,
+    checkpoint: Path | str | None = None,
+    device: str = "auto",
+) -> Agent:
+    """The agent of a run.
+
+    Args:
+        run: the run folder.
+        env: the function or instance the run was trained with, if its environment was handed over in Python.
+        algo: the configuration the run was trained with, if it held objects of your own, such as an encoder.
+        checkpoint: a folder in ``checkpoints/``; the newest unless given.
+        device: where to run it.
+
+    Raises:
+        RunError: there is no such run or checkpoint, or it needs ``env`` or ``algo``.
+    """
+    folder = RunFolder(Path(run))
+    config = saved_config(folder.path, env, algo)
+    path = Path(checkpoint) if checkpoint is not None else Checkpoints(folder.checkpoints).latest()
+    if path is None:
+        raise RunError(f"{folder.path} has no checkpoint yet: let it train until its first one.")
+    factory = env_factory(config.merge({"env.num": 1, "env.vector": "serial"}), env)
+    flat = make_flat(config.env, factory, 0, False)
+    learner = config.algo.build(flat.obs_spec, flat.action_spec, choose_device(device), config.seed)
+    Checkpoints(folder.checkpoints).load(path, {"algo": learner})
+    return Agent(config, learner, flat, factory, run=folder.path, checkpoint=path)
+
+
+def saved_config(run: Path, env: EnvLike | None = None, algo: AlgorithmConfig | None = None) -> ExperimentConfig:
+    """The settings of the run in ``run``.
+
+    Raises:
+        RunError: there is no such run, or a part of it cannot be read from a file and was not given.
+    """
+    saved = read_saved(run)
+    for place, what in saved.custom.items():
+        if (env if place == "env" else algo) is None:
+            argument = "env" if place == "env" else "algo"
+            raise RunError(
+                f"{run} was trained with {place} = {what}, an object that was handed over in Python and cannot be read "
+                f"from its config.yaml: give it again, reverie.load(run, {argument}=...)."
+            )
+    start = ExperimentConfig(algo=algo if algo is not None else default_algo(saved))
+    return start.merge(saved.experiment)
+
+
+def default_algo(saved: Saved) -> AlgorithmConfig:
+    """The configuration of the saved algorithm with its defaults."""
+    config = algorithm_config(saved.algorithm)()
+    assert isinstance(config, AlgorithmConfig)
+    return config
+
+
+def _step(rows: list[FlatObs], first: np.ndarray) -> Step:
+    none = torch.zeros(len(rows), dtype=torch.bool)
+    return Step(
+        obs={key: torch.from_numpy(np.stack([row[key] for row in rows])) for key in rows[0]},
+        reward=torch.zeros(len(rows)),
+        is_first=torch.from_numpy(first),
+        is_last=none,
+        is_terminal=none,
+    )

@@ -1,0 +1,57 @@
+"""Training from Python with the same layers of settings as the command line."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from reverie.algos.base import AlgorithmConfig
+from reverie.core.discover import algorithm_name
+from reverie.experiment import EnvLike, ExperimentConfig, env_name
+from reverie.presets import layered, overlay
+from reverie.training import Result, Say
+from reverie.training import train as run_training
+
+
+def train(
+    algorithm: str | AlgorithmConfig | ExperimentConfig = "dreamer_v3",
+    env: EnvLike | None = None,
+    *,
+    size: str | None = None,
+    preset: str | None = None,
+    config: Sequence[Path | str] = (),
+    run: Path | str | None = None,
+    say: Say = print,
+    **overrides: Any,
+) -> Result:
+    """Train an agent.
+
+    Args:
+        algorithm: a name such as ``"dreamer_v3"``, the algorithm's configuration, or a whole experiment's.
+        env: an id of Gymnasium's registry, a function that makes an environment, or an instance.
+        size: a named size of the algorithm, such as ``"12m"``.
+        preset: published settings to start from; the environment's id chooses them otherwise.
+        config: YAML files with settings, the later ones win.
+        run: the run folder, a new one under ``runs/`` unless given; a run found there is continued.
+        say: gets a sentence about what is happening now and then.
+        **overrides: any field of :class:`ExperimentConfig`, nested as a dictionary (``env_options`` for those of the
+            environment) or by dotted path: ``**{"algo.horizon": 20}``. ``envs=8`` is short for ``env.num``.
+
+    Raises:
+        ReverieError: settings do not fit together, or the run could not go on.
+    """
+    given = None if env is None or isinstance(env, str) else env
+    name = None if env is None else env_name(env)
+    if isinstance(algorithm, ExperimentConfig):
+        settings = algorithm if name is None else algorithm.merge({"env.id": name})
+    else:
+        word = algorithm if isinstance(algorithm, str) else algorithm_name(type(algorithm))
+        settings = layered(word, env=name, preset=preset, size=size, files=config)
+        if isinstance(algorithm, AlgorithmConfig):
+            settings = settings.merge({"algo": algorithm})
+    if "env_options" in overrides:
+        overrides["env"] = overrides.pop("env_options")
+    if "envs" in overrides:
+        overrides["env.num"] = overrides.pop("envs")
+    return run_training(overlay(settings, overrides), env=given, run=run, say=say)

@@ -1,0 +1,232 @@
+"""The command line: ``reverie train | eval | dream | list | info``. Thin, and quick to start: torch comes when needed."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from tyro.conf import Positional
+
+from reverie.cli_args import fail, parse, print_files, score_line
+from reverie.core.discover import algorithms, outline, version
+from reverie.core.errors import ReverieError, did_you_mean
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvalCommand:
+    """Play whole episodes with a trained agent."""
+
+    run: Positional[Path]
+    """Run folder."""
+    episodes: int = 20
+    """How many."""
+    mode: Literal["mode", "sample"] = "mode"
+    """Take the policy's most likely action, or draw one."""
+    video: bool = False
+    """Record the first episode."""
+    checkpoint: Path | None = None
+    """A folder in the run's checkpoints/. None: the newest."""
+    device: str = "auto"
+    """cpu, cuda, cuda:1, or auto for a GPU if there is one."""
+    seed: int | None = None
+    """Seed of environments and actions. None: follows from that of the run."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DreamCommand:
+    """Let the world model see the beginning of episodes and imagine the rest, and measure it against what happened."""
+
+    run: Positional[Path]
+    """Run folder."""
+    context: int = 8
+    """Rows that the model is shown."""
+    horizon: int = 48
+    """Steps that it imagines after them, where the episodes are that long."""
+    sequences: int = 6
+    """Episodes."""
+    mode: Literal["mode", "sample"] = "mode"
+    """Live the episodes with the policy's most likely actions, or with drawn ones."""
+    checkpoint: Path | None = None
+    """A folder in the run's checkpoints/. None: the newest."""
+    device: str = "auto"
+    """cpu, cuda, cuda:1, or auto for a GPU if there is one."""
+    seed: int | None = None
+    """Seed of environments and dreams. None: follows from that of the run."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ListCommand:
+    """Name all algorithms, their sizes, and the presets."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class InfoCommand:
+    """Say what a run is and how far it has come."""
+
+    run: Positional[Path]
+    """Run folder."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code: 0 done, 1 an error of ours, 2 wrong usage, 130 interrupted."""
+    args = list(sys.argv[1:] if argv is None else argv)
+    if not args or args[0] in ("-h", "--help"):
+        print(overview())
+        return 0 if args else 2
+    if args[0] == "--version":
+        print(f"reverie {version()}")
+        return 0
+    command = COMMANDS.get(args[0])
+    if command is None:
+        known = f"There are: {', '.join(COMMANDS)}."
+        return fail(f"unknown command '{args[0]}'.{did_you_mean(args[0], COMMANDS)} {known}", 2)
+    try:
+        return command(args[1:]) or 0
+    except ReverieError as error:
+        return fail(str(error), 1)
+    except BrokenPipeError:  # whoever read our output has had enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except KeyboardInterrupt:
+        return fail("interrupted", 130)
+    except SystemExit as stop:  # tyro has said what was wrong, or shown the help
+        return int(stop.code or 0)
+
+
+def overview() -> str:
+    """What ``reverie --help`` says."""
+    about = {
+        "train": "train an agent, or go on with a run",
+        "eval": "play whole episodes with a trained agent, with a video if wanted",
+        "dream": "compare what the world model imagines with what happens",
+        "list": "name all algorithms, sizes and presets",
+        "info": "say what a run is and how far it has come",
+    }
+    lines = ["usage: reverie COMMAND [OPTIONS]", "", "Reinforcement learning from experience: lived, recorded or imagined."]
+    lines += ["", *(f"  {name:<8}{text}" for name, text in about.items()), "", "Try it:"]
+    lines += ["  reverie train dreamer_v3 --env CartPole-v1 --run runs/first", "  reverie eval runs/first --video"]
+    return "\n".join([*lines, "  reverie dream runs/first", "", "reverie COMMAND --help tells all of its options."])
+
+
+def train_command(args: list[str]) -> int:
+    """``reverie train``."""
+    from reverie.cli_train import train_command as command  # torch comes with it
+
+    return command(args)
+
+
+def eval_command(args: list[str]) -> int:
+    """``reverie eval``."""
+    said = parse(EvalCommand, args, "eval")
+    from reverie.agent import load
+    from reverie.evaluation import evaluate_run
+
+    agent = load(said.run, checkpoint=said.checkpoint, device=said.device)
+    report = evaluate_run(agent, said.episodes, actions=said.mode, video=said.video, seed=said.seed)
+    print(f"{agent.config.env.id}, {agent.checkpoint.name}, actions: {said.mode}")
+    print(score_line(report.evaluation))
+    if said.video and "video" not in report.files:
+        print("no video: this environment cannot be drawn")
+    print_files(report.files)
+    return 0
+
+
+def dream_command(args: list[str]) -> int:
+    """``reverie dream``."""
+    said = parse(DreamCommand, args, "dream")
+    from reverie.agent import load
+    from reverie.dreaming import dream
+
+    agent = load(said.run, checkpoint=said.checkpoint, device=said.device)
+    report = dream(
+        agent,
+        context=said.context,
+        horizon=said.horizon,
+        sequences=said.sequences,
+        actions=said.mode,
+        seed=said.seed,
+    )
+    print(f"{agent.config.env.id}, {agent.checkpoint.name}: {report.sequences} dreams after {report.context} rows seen")
+    print("error per step imagined, and in brackets what repeating the last row would give\n")
+    print(error_table(report.errors, report.repeated))
+    print()
+    for key, unit in report.units.items():
+        print(f"  {key}: {unit}")
+    print_files(report.files)
+    return 0
+
+
+def list_command(args: list[str]) -> int:
+    """``reverie list``: read from the sources, so that nothing heavy is imported."""
+    parse(ListCommand, args, "list")
+    print("algorithms")
+    for name, home in algorithms().items():
+        own = home.startswith("reverie.algos.")
+        read = outline(home.removeprefix("reverie.")) if own else None
+        print(f"  {name:<14}{read.summary if read else home}")
+        if read and "SIZES" in read.tables:
+            print(f"  {'':<14}sizes: {', '.join(read.tables['SIZES'])}")
+    read = outline("presets")
+    print("\npresets (--preset NAME; the environment's id chooses one by itself)")
+    for name in read.tables["PRESETS"]:
+        starts = [start for start, preset in read.tables["SUITES"].items() if preset == name]
+        print(f"  {name:<14}{read.functions[name]}{f' [{chr(44).join(s + chr(42) for s in starts)}]' if starts else ''}")
+    return 0
+
+
+def info_command(args: list[str]) -> int:
+    """``reverie info``: from the files of the run alone."""
+    said = parse(InfoCommand, args, "info")
+    from reverie.folder import RunFolder, read_saved
+    from reverie.log.sinks import read_metrics
+
+    folder, saved = RunFolder(said.run), read_saved(said.run)
+    settings = saved.experiment
+    rows = read_metrics(folder.metrics)
+    newest: dict[str, Any] = {}
+    for row in rows:
+        newest |= row
+    checkpoints = sorted(path.name for path in folder.checkpoints.glob("step-*"))
+    facts = {
+        "run": str(folder.path),
+        "algorithm": saved.algorithm,
+        "environment": f"{settings['env']['id']} x {settings['env']['num']}",
+        "progress": f"{newest.get('step', 0):,} of {settings['steps']:,} env steps",
+        "updates": f"{int(newest.get('counters/updates', 0)):,}",
+        "episodes": f"{int(newest.get('counters/episodes', 0)):,}",
+        "return": f"{newest['episode/score']:.2f} (newest)" if "episode/score" in newest else "-",
+        "evaluation": f"{newest['eval/score']:.2f} (newest)" if "eval/score" in newest else "-",
+        "checkpoints": ", ".join(checkpoints) or "none yet",
+    }
+    for place, what in saved.custom.items():
+        facts[f"from Python: {place}"] = what
+    for name, value in facts.items():
+        print(f"{name:<14}{value}")
+    paths = {"settings": folder.config, "metrics": folder.metrics, "curve": folder.curve, "evaluation": folder.evaluation}
+    print_files({name: path for name, path in paths.items() if path.exists()})
+    return 0
+
+
+COMMANDS = {
+    "train": train_command,
+    "eval": eval_command,
+    "dream": dream_command,
+    "list": list_command,
+    "info": info_command,
+}
+
+
+def error_table(errors: Mapping[str, Any], repeated: Mapping[str, Any]) -> str:
+    """Errors at steps 1, 2, 4, 8 ... and the last."""
+    horizon = len(next(iter(errors.values())))
+    steps = sorted({2**i for i in range(horizon.bit_length()) if 2**i <= horizon} | {horizon})
+    width = max(12, *(len(key) for key in errors)) + 2
+    lines = [f"{'step':<{width}}" + "".join(f"{step:>20}" for step in steps)]
+    for key, error in errors.items():
+        cells = (f"{error[s - 1]:.4g} ({repeated[key][s - 1]:.4g})" for s in steps)
+        lines.append(f"{key:<{width}}" + "".join(f"{cell:>20}" for cell in cells))
+    return "\n".join(lines)

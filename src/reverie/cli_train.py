@@ -1,0 +1,86 @@
+"""``reverie train``: preset, then YAML files, then flags; every field of the configuration is a flag."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from tyro.conf import Positional, arg
+
+from reverie.cli_args import fail, parse, print_files, score_line
+from reverie.experiment import ExperimentConfig
+from reverie.presets import layered
+from reverie.training import train
+
+DEFAULT_ALGORITHM = "dreamer_v3"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Common:
+    """What most people want to say."""
+
+    algorithm: Positional[str] = DEFAULT_ALGORITHM
+    """Which algorithm; `reverie list` names them all."""
+    env: str = ""
+    """Environment: an id of Gymnasium's registry, or `module:Id`. Chooses the preset of its suite."""
+    envs: int = 1
+    """How many environments are stepped together."""
+    size: str | None = None
+    """Size of the networks, such as 12m; `reverie list` names them. None: the preset's."""
+    preset: str | None = None
+    """Published settings to start from. None: those of the environment's suite."""
+    config: tuple[Path, ...] = ()
+    """YAML files with settings, over the preset and under these flags; the later ones win."""
+    run: Path | None = None
+    """Run folder; a run found there is continued. None: a new one under runs/."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainCommand:
+    """Train an agent, or go on with the run that is found in --run. Later layers win: preset, --config, flags."""
+
+    common: Annotated[Common, arg(name="")]
+    experiment: Annotated[ExperimentConfig, arg(name="")]
+
+
+def train_command(args: list[str]) -> int:
+    """Read ``args``, train, and say what came of it."""
+    said = peek(args)
+    config = layered(said.algorithm, env=said.env or None, preset=said.preset, size=said.size, files=said.config)
+    if flag_value(args, "replay-ratio") or flag_value(args, "train-ratio"):
+        config = config.merge({"replay_ratio": None, "train_ratio": None})  # one of them is about to be said anew
+    shown = Common(**{**vars(said), "env": config.env.id, "envs": config.env.num})
+    parsed = parse(TrainCommand, args, "train", default=TrainCommand(common=shown, experiment=config))
+    if parsed.common.algorithm != said.algorithm:
+        return fail(f"'{parsed.common.algorithm}' comes late: name the algorithm first, reverie train ALGORITHM ...", 2)
+    config = parsed.experiment
+    if parsed.common.envs != shown.envs:
+        config = config.merge({"env.num": parsed.common.envs})
+    result = train(config, run=parsed.common.run)
+    print(f"\n{result.reason} at env step {result.env_steps:,} after {result.updates:,} updates")
+    if result.evaluation is not None:
+        print(score_line(result.evaluation))
+    print_files(result.files)
+    return 0 if result.reason == "finished" else 130
+
+
+def peek(args: list[str]) -> Common:
+    """What decides on the defaults of all the other flags, read before these can be parsed."""
+    named = args[0] if args and not args[0].startswith("-") else DEFAULT_ALGORITHM
+    values = {name: (flag_value(args, name) or [None])[0] for name in ("env", "env.id", "size", "preset")}
+    files = tuple(Path(name) for name in flag_value(args, "config") or ())
+    env = values["env.id"] or values["env"] or ""
+    return Common(algorithm=named, env=env, size=values["size"], preset=values["preset"], config=files)
+
+
+def flag_value(args: list[str], name: str) -> list[str] | None:
+    """The words after ``--name`` up to the next flag, of its last appearance; None if it does not appear."""
+    found: list[str] | None = None
+    for i, word in enumerate(args):
+        flag, equals, value = word.partition("=")
+        if flag.replace("_", "-") == f"--{name}":
+            rest = args[i + 1 :]
+            end = next((j for j, other in enumerate(rest) if other.startswith("--")), len(rest))
+            found = [value] if equals else rest[:end]
+    return found

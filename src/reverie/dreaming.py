@@ -1,0 +1,229 @@
+"""Looking into a world model: it sees the beginning of an episode and imagines the rest, beside what really happened."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from reverie.agent import MODES, Actions, Agent
+from reverie.core.errors import ConfigError, RunError
+from reverie.core.protocols import Env
+from reverie.core.randomness import derived_seeds, reproducible
+from reverie.core.specs import ObsPart, ObsSpec
+from reverie.core.types import Batch, Step
+from reverie.experiment import make_eval_env
+from reverie.folder import RunFolder, write_json
+from reverie.log.plot import dream_errors, dream_traces
+from reverie.log.video import dream_video, write_video
+from reverie.run.collect import executed
+
+FPS = 8
+MAX_EPISODES = 50
+
+Arrays = dict[str, np.ndarray]
+
+
+@dataclass(frozen=True, kw_only=True)
+class DreamReport:
+    """Open-loop predictions measured against the truth."""
+
+    context: int
+    """Rows that were seen."""
+    sequences: int
+    """Episodes dreamt."""
+    errors: dict[str, np.ndarray]
+    """Mean error of each key per imagined step ``[H]``."""
+    repeated: dict[str, np.ndarray]
+    """The same if the last row seen were predicted for ever."""
+    units: dict[str, str]
+    """What the error of each key is."""
+    files: dict[str, Path]
+    """What was drawn and written, by what it is."""
+
+
+def dream(
+    agent: Agent, *, context: int = 8, horizon: int = 48, sequences: int = 6, actions: Actions = "mode", seed: int | None = None
+) -> DreamReport:
+    """Play episodes, let the model see ``context`` rows of each and imagine up to ``horizon`` more, and draw the two.
+
+    Videos for images, traces for vectors, and the error per step of horizon as numbers go to ``<run>/dream/``.
+
+    Raises:
+        ConfigError: a number is out of range, or the algorithm has no world model.
+        RunError: no episode is long enough.
+    """
+    for name, value in {"context": context, "horizon": horizon, "sequences": sequences}.items():
+        if value < 1:
+            raise ConfigError(f"{name} = {value}: expected at least 1.")
+    seed = derived_seeds(agent.config.seed)["evaluation"] if seed is None else seed
+    env = make_eval_env(agent.config.merge({"eval_envs": 1, "eval_episodes": 1}), agent.factory)
+    try:
+        with reproducible(seed):
+            batch = gather(env, agent, context, horizon, sequences, actions, seed)
+            predicted = imagined(agent, batch, context)
+    finally:
+        env.close()
+    truth = truths(batch, agent.obs_spec)
+    errors, repeated, units = measure(truth, predicted, agent.obs_spec, context)
+    files = draw(agent, batch, predicted, context, errors, repeated)
+    numbers = {
+        "env_steps": int(agent.checkpoint.name.rpartition("-")[2]),
+        "context": context,
+        "sequences": batch.shape[0],
+        "units": units,
+        "error_per_step": {key: value.tolist() for key, value in errors.items()},
+        "last_row_repeated": {key: value.tolist() for key, value in repeated.items()},
+    }
+    files["numbers"] = RunFolder(agent.run).dream / "dream.json"
+    write_json(files["numbers"], numbers)
+    return DreamReport(
+        context=context, sequences=batch.shape[0], errors=errors, repeated=repeated, units=units, files=files
+    )
+
+
+def gather(
+    env: Env, agent: Agent, context: int, horizon: int, sequences: int, actions: Actions, seed: int
+) -> Batch:
+    """Beginnings of ``sequences`` episodes, ``[B, T]``, all cut to one length T of at most ``context + horizon``.
+
+    Raises:
+        RunError: no episode has more rows than ``context``.
+    """
+    episodes: list[list[tuple[Step, Tensor]]] = []
+    for rows in _episodes(env, agent, context + horizon, actions, seed):
+        if len(rows) > context:
+            episodes.append(rows)
+        if len(episodes) == sequences:
+            break
+    if not episodes:
+        raise RunError(
+            f"none of {MAX_EPISODES} episodes had more than the {context} rows of context: nothing is left to imagine. "
+            "Lower --context."
+        )
+    # Few long dreams say more than many short ones: cut to the length that half of the episodes have.
+    lengths = sorted(len(rows) for rows in episodes)
+    length = lengths[len(lengths) // 2]
+    kept = [rows[:length] for rows in episodes if len(rows) >= length]
+    steps = [[step for step, _ in rows] for rows in kept]
+
+    def column(read: Any) -> Tensor:
+        return torch.stack([torch.cat([read(step) for step in rows]) for rows in steps])
+
+    count = len(kept)
+    return Batch(
+        obs={key: column(lambda step, key=key: step.obs[key]) for key in steps[0][0].obs},
+        action=torch.stack([torch.cat([action for _, action in rows]) for rows in kept]),
+        reward=column(lambda step: step.reward),
+        is_first=column(lambda step: step.is_first),
+        is_last=column(lambda step: step.is_last),
+        is_terminal=column(lambda step: step.is_terminal),
+        weight=torch.ones(count),
+        index=torch.arange(count),
+    )
+
+
+def _episodes(env: Env, agent: Agent, longest: int, actions: Actions, seed: int) -> Iterator[list[tuple[Step, Tensor]]]:
+    """Rows of one episode after the other, each broken off after ``longest`` rows."""
+    policy = agent.algo.policy
+    for number in range(MAX_EPISODES):
+        step, state = env.reset(seed if number == 0 else None), policy.initial(1)
+        rows: list[tuple[Step, Tensor]] = []
+        while True:
+            action, state = policy.act(step, state, MODES[actions])
+            action = executed(action, step)
+            rows.append((step, action))
+            if len(rows) == longest or bool(step.is_last[0]):
+                break
+            step = env.step(action)
+        yield rows
+
+
+def imagined(agent: Agent, batch: Batch, context: int) -> Arrays:
+    """The model's predictions ``[B, T, ...]``.
+
+    Raises:
+        ConfigError: the algorithm has no world model.
+    """
+    try:
+        predictions = agent.algo.dream(batch, context)
+    except NotImplementedError as error:
+        raise ConfigError(str(error)) from None
+    return {key: value.detach().float().cpu().numpy() for key, value in predictions.items()}
+
+
+def truths(batch: Batch, spec: ObsSpec) -> Arrays:
+    """What the predictions are about, in their units; categorical observations one-hot."""
+    out: Arrays = {}
+    for key, part in spec.items():
+        array = batch.obs[key].numpy()
+        out[key] = one_hot(array, part) if part.kind == "categorical" else array.astype(np.float32)
+    return out | {"reward": batch.reward.numpy(), "cont": 1.0 - batch.is_terminal.float().numpy()}
+
+
+def one_hot(index: np.ndarray, part: ObsPart) -> np.ndarray:
+    """Class indices ``[B, T, *shape]`` as ``[B, T, n, C]``, C the most classes of any; all zeros where the index is -1."""
+    flat = index.reshape(*index.shape[:2], -1, 1)
+    return (flat == np.arange(max(part.classes))).astype(np.float32)
+
+
+def measure(truth: Arrays, predicted: Arrays, spec: ObsSpec, context: int) -> tuple[Arrays, Arrays, dict[str, str]]:
+    """Error per imagined step ``[H]`` of each key, of the dream and of repeating the last row, and their units."""
+    errors: Arrays = {}
+    repeated: Arrays = {}
+    units: dict[str, str] = {}
+    for key in predicted:
+        real = truth[key].reshape(*truth[key].shape[:2], -1)
+        guess = predicted[key].reshape(real.shape)
+        held = np.broadcast_to(real[:, context - 1 : context], real.shape)
+        part = spec.get(key)
+        pairs = ((errors, guess), (repeated, held))
+        for out, values in pairs:
+            if part is not None and part.kind == "categorical":
+                out[key] = np.abs(values - real)[:, context:].sum(-1).mean(0) / 2 / max(1, len(part.classes))
+            else:
+                out[key] = np.sqrt(np.square(values - real)[:, context:].mean((0, 2)))
+        units[key] = _unit(key, part)
+    return errors, repeated, units
+
+
+def _unit(key: str, part: ObsPart | None) -> str:
+    if part is None:
+        return "root mean square" if key == "reward" else "root mean square of a probability"
+    if part.kind == "categorical":
+        return "probability not given to the true class"
+    return "root mean square" if part.kind == "vector" else f"root mean square of {part.low:g}..{part.high:g}"
+
+
+def draw(agent: Agent, batch: Batch, predicted: Arrays, context: int, errors: Arrays, repeated: Arrays) -> dict[str, Path]:
+    """A video of each image, traces of all that is a number, and the errors."""
+    folder = RunFolder(agent.run).dream
+    title = f"dream on {agent.config.env.id}"
+    files: dict[str, Path] = {}
+    names: list[str] = []
+    columns: list[tuple[np.ndarray, np.ndarray]] = []
+    for key, part in agent.obs_spec.items():
+        if key not in predicted:
+            continue
+        real, guess = batch.obs[key].numpy(), predicted[key]
+        if part.kind == "image":
+            pair = [(x - part.low) / (part.high - part.low) * 255.0 for x in (real.astype(np.float32), guess)]
+            video = dream_video(np.rint(pair[0]).clip(0, 255).astype(np.uint8), pair[1], context)
+            files[f"video of {key}"] = write_video(folder / f"{key.replace('/', '_')}.mp4", video, FPS)
+        elif part.kind == "vector":
+            width = math.prod(part.shape)
+            names += [f"{key} {i}" if width > 1 else key for i in range(width)]
+            flat = [x[0].reshape(len(x[0]), -1) for x in (real, guess)]
+            columns += [(flat[0][:, i], flat[1][:, i]) for i in range(width)]
+    names.append("reward")
+    columns.append((batch.reward[0].numpy(), predicted["reward"][0]))
+    real, guess = (np.stack(side, axis=1) for side in zip(*columns, strict=True))
+    files["traces"] = dream_traces(folder / "traces.png", real, guess, context, names, title)
+    files["errors"] = dream_errors(folder / "errors.png", errors, repeated, f"error of the {title}")
+    return files

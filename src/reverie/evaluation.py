@@ -1,0 +1,53 @@
+"""How good a run's agent is, as a file: scores of whole episodes and, if wanted, what the first one looked like."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from reverie.agent import Actions, Agent
+from reverie.folder import RunFolder, write_json
+from reverie.log.video import write_video
+from reverie.run.evaluate import Evaluation
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluationReport:
+    """An evaluation and the files it left."""
+
+    evaluation: Evaluation
+    """Scores and lengths."""
+    files: dict[str, Path]
+    """What was written, by what it is; there is no video of an environment that cannot be drawn."""
+
+
+def evaluate_run(
+    agent: Agent, episodes: int = 20, *, actions: Actions = "mode", video: bool = False, seed: int | None = None
+) -> EvaluationReport:
+    """Play ``episodes`` whole episodes and write ``<run>/eval.json``, and a video of the first into ``<run>/videos/``.
+
+    Raises:
+        ConfigError: ``episodes`` is not at least 1.
+        EnvError: the environment cannot be made.
+    """
+    folder, step = RunFolder(agent.run), int(agent.checkpoint.name.rpartition("-")[2])
+    evaluation = agent.evaluate(episodes, actions=actions, record=video, seed=seed)
+    files: dict[str, Path] = {}
+    if evaluation.frames is not None:
+        path = folder.videos / f"eval-{step:012d}.mp4"
+        files["video"] = write_video(path, evaluation.frames, agent.frames_per_second)
+    write_evaluation(folder, evaluation, step, checkpoint=agent.checkpoint.name)
+    return EvaluationReport(evaluation=evaluation, files={"evaluation": folder.evaluation, **files})
+
+
+def write_evaluation(folder: RunFolder, evaluation: Evaluation, env_steps: int, **more: Any) -> None:
+    """Write eval.json."""
+    scores = np.asarray(evaluation.scores, float)
+    summary = {"mean": float(scores.mean()), "std": float(scores.std()), "min": float(scores.min())}
+    summary["max"] = float(scores.max())
+    mode = "mode" if evaluation.mode == "eval" else "sample"
+    head = {"env_steps": env_steps, "episodes": len(scores), "actions": mode, "score": summary, **more}
+    write_json(folder.evaluation, {**head, "scores": evaluation.scores, "lengths": evaluation.lengths})

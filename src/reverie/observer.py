@@ -1,0 +1,112 @@
+"""From what a Gymnasium environment returns to what the networks see, outside of any training environment."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+from gymnasium.vector.utils import batch_space, iterate
+
+from reverie.core.errors import DataError
+from reverie.core.specs import ObsPart, ObsSpec
+from reverie.envs.base import EnvConfig
+from reverie.envs.flat import FlatEnv
+from reverie.envs.images import FlatObs, FrameStack, ImageOptions
+from reverie.envs.spaces import ObsCodec
+
+
+class Observer:
+    """Turns one raw observation of the environment into what the networks see, as the training environments do.
+
+    Agents that were trained on drawings (``env.pixels``) get them as ``{"image": env.render()}``, beside
+    ``"observation"`` where they see that too.
+    """
+
+    def __init__(self, flat: FlatEnv, config: EnvConfig) -> None:
+        """``flat`` is an environment made as for training; it is looked at, not stepped."""
+        self._depth = config.frame_stack
+        self._wrappers, self.space = _own_wrappers(flat.env)
+        self._codec = None
+        spec: dict[str, ObsPart] = {}
+        if config.pixels != "only":
+            self._codec = ObsCodec(flat.env.observation_space, config.keeps, config.channels)
+            spec |= self._codec.spec
+        self._drawn = config.pixels != "none" and config.keeps("image")
+        if self._drawn:
+            seen = flat.obs_spec["image"].shape
+            spec["image"] = ObsPart(kind="image", shape=(0, 0, 3) if config.resize else (*seen[:2], 3), dtype="uint8")
+            image = spaces.Box(0, 255, (1, 1, 3), np.uint8)  # the rank is all that matters
+            both = {"image": image, "observation": self.space} if self._codec else {"image": image}
+            self.space = spaces.Dict(both)
+        self._options = ImageOptions(spec, config.resize, config.grayscale)
+        self.spec: ObsSpec = flat.obs_spec
+
+    def stacks(self, count: int) -> tuple[FrameStack | None, ...]:
+        """A memory of past frames for each of ``count`` environments, where the agent wants one."""
+        return tuple(FrameStack(self._options.spec, self._depth) if self._depth > 1 else None for _ in range(count))
+
+    def split(self, obs: Any) -> tuple[bool, list[Any]]:
+        """Whether ``obs`` is a single observation, and the observations it is made of.
+
+        Raises:
+            DataError: the agent needs a drawing and got none.
+        """
+        if self._drawn and not (isinstance(obs, Mapping) and set(obs) == set(self.space)):  # type: ignore[call-overload]  # a Dict
+            raise DataError(
+                f"this agent sees what render() draws: pass a dictionary of {' and '.join(map(repr, self.space))}, "  # type: ignore[call-overload]
+                "where 'image' is env.render()."
+            )
+        count = _count(self.space, obs)
+        if count is None:
+            return True, [obs]
+        return False, list(iterate(batch_space(self.space, count), obs))
+
+    def __call__(self, obs: Any, stack: FrameStack | None, first: bool) -> FlatObs:
+        """One observation as flat arrays.
+
+        Raises:
+            DataError: it does not fit the space.
+        """
+        raw = obs.get("observation") if self._drawn else obs
+        for wrapper in self._wrappers:
+            raw = wrapper.observation(raw)
+        flat = self._codec(raw) if self._codec else {}
+        if self._drawn:
+            flat["image"] = np.asarray(obs["image"], np.uint8)
+        flat = self._options(flat)
+        if stack is not None:
+            flat = stack(flat, first)
+        wrong = [key for key, part in self.spec.items() if flat[key].shape != part.shape]
+        if wrong:
+            raise DataError(f"'{wrong[0]}' has shape {flat[wrong[0]].shape}; the agent sees {self.spec[wrong[0]].shape}.")
+        return flat
+
+
+def _own_wrappers(env: gymnasium.Env[Any, Any]) -> tuple[list[Any], spaces.Space[Any]]:
+    """The observation wrappers that training put around the environment, innermost first, and the space below them."""
+    wrappers: list[Any] = []
+    space = env.observation_space
+    layer: Any = env
+    while isinstance(layer, gymnasium.Wrapper):
+        if isinstance(layer, gymnasium.ObservationWrapper) and type(layer).__module__.startswith("reverie."):
+            wrappers.insert(0, layer)
+            space = layer.env.observation_space
+        layer = layer.env
+    return wrappers, space
+
+
+def _count(space: spaces.Space[Any], obs: Any) -> int | None:
+    """How many observations of ``space`` a batch holds; None for a single one."""
+    if isinstance(space, spaces.Dict):
+        if not isinstance(obs, Mapping):
+            return None
+        return next((_count(part, obs[key]) for key, part in space.items() if key in obs), None)
+    if isinstance(space, spaces.Tuple):
+        return _count(space[0], obs[0]) if isinstance(obs, tuple | list) and len(obs) else None
+    if isinstance(space, spaces.Text):
+        return None if isinstance(obs, str) else len(obs)
+    array = np.asarray(obs)
+    return int(array.shape[0]) if array.ndim == len(space.shape or ()) + 1 else None

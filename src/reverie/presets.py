@@ -1,0 +1,235 @@
+"""Published settings by name: functions that return an ``ExperimentConfig``, and the layers of settings above them.
+
+Sources: "configs.yaml" is that of github.com/danijar/dreamerv3 as of May 2026, the code of Hafner et al., Nature 2025. Its train
+ratio is in replayed rows per env step. Where it gives no setting for a suite, the docstring says that the values are
+ours.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from reverie.algos.base import AlgorithmConfig
+from reverie.algos.dreamer_v3 import DreamerV3Config, sized
+from reverie.core.discover import algorithm_config, algorithm_name
+from reverie.core.errors import ConfigError, did_you_mean
+from reverie.envs.base import EnvConfig
+from reverie.experiment import ExperimentConfig
+from reverie.folder import SCHEMA, read_yaml
+
+CARTPOLE: dict[str, Any] = {
+    "steps": 20_000,
+    "replay_ratio": 0.25,
+    "learning_starts": 512,
+    "eval_episodes": 20,
+    "eval_envs": 10,
+    "env.num": 4,
+    "replay.capacity": 100_000,
+    "algo.batch_size": 16,
+    "algo.batch_length": 32,
+    "algo.optim.lr": 3e-4,
+    "algo.optim.warmup": 100,
+}
+"""What the demonstration is tuned to: minutes on two CPU cores."""
+
+
+def dreamer_v3() -> ExperimentConfig:
+    """DreamerV3 with its fixed hyper-parameters at 12 million parameters, for any environment; the amount is ours."""
+    return _of("12m", {"steps": 1_000_000, "train_ratio": 512, "env.num": 1})
+
+
+def cpu() -> ExperimentConfig:
+    """DreamerV3 for small problems on a few CPU cores: a tiny model and a faster learning rate; values are ours."""
+    return _of("nano", CARTPOLE | {"steps": 100_000})
+
+
+def cartpole() -> ExperimentConfig:
+    """The demonstration: CartPole-v1 solved in minutes on two CPU cores; values are ours."""
+    return _of("nano", CARTPOLE | {"env.id": "CartPole-v1"})
+
+
+def atari() -> ExperimentConfig:
+    """Atari, 200M frames: 96x96 grey, sticky actions, all 18 actions (configs.yaml: atari)."""
+    kwargs = {"repeat_action_probability": 0.25, "full_action_space": True}
+    suite = {"resize": (96, 96), "grayscale": True, "action_repeat": 4, "pool_frames": 2, "noop_max": 30}
+    env = {"id": "ALE/Pong-v5", "num": 16, "vector": "process", **suite, "time_limit": 27_000, "kwargs": kwargs}
+    return _of("200m", {"steps": 51_000_000, "train_ratio": 32, "env": env})
+
+
+def atari100k() -> ExperimentConfig:
+    """Atari with 400K frames: 64x64 RGB, no sticky actions, the game's own actions (configs.yaml: atari100k)."""
+    kwargs = {"repeat_action_probability": 0.0, "full_action_space": False}
+    suite = {"resize": (64, 64), "action_repeat": 4, "pool_frames": 2, "noop_max": 30, "time_limit": 27_000}
+    env = {"id": "ALE/Pong-v5", "num": 1, **suite, "kwargs": kwargs}
+    return _of("200m", {"steps": 110_000, "train_ratio": 256, "env": env})
+
+
+def dmc_proprio() -> ExperimentConfig:
+    """DeepMind Control from its sensors, 1M steps, at 1 million parameters (configs.yaml: dmc_proprio)."""
+    env = {"id": "dm_control/walker-walk-v0", "num": 16, "vector": "process"}
+    return _of("1m", {"steps": 1_100_000, "train_ratio": 1024, "env": env})
+
+
+def dmc_vision() -> ExperimentConfig:
+    """DeepMind Control from 64x64 pixels, 1M steps (configs.yaml: dmc_vision)."""
+    env = {"id": "dm_control/walker-walk-v0", "num": 16, "vector": "process", "pixels": "only", "resize": (64, 64)}
+    return _of("200m", {"steps": 1_100_000, "train_ratio": 256, "env": env})
+
+
+def crafter() -> ExperimentConfig:
+    """Crafter, 1M steps (configs.yaml: crafter)."""
+    return _of("200m", {"steps": 1_100_000, "train_ratio": 512, "env.id": "CrafterReward-v1", "env.num": 1})
+
+
+def procgen() -> ExperimentConfig:
+    """ProcGen, 100M steps at 96x96 (configs.yaml: procgen); give the environment as `module:Id`."""
+    env = {"num": 16, "vector": "process", "resize": (96, 96)}
+    return _of("200m", {"steps": 110_000_000, "train_ratio": 64, "env": env})
+
+
+def minigrid() -> ExperimentConfig:
+    """MiniGrid from its 7x7 symbols; values are ours."""
+    env = {"id": "MiniGrid-DoorKey-5x5-v0", "num": 4}
+    return _of("1m", {"steps": 500_000, "train_ratio": 512, "env": env})
+
+
+def minatar() -> ExperimentConfig:
+    """MinAtar from its 10x10 planes; values are ours."""
+    return _of("1m", {"steps": 2_000_000, "train_ratio": 128, "env.id": "MinAtar/Breakout-v1", "env.num": 8})
+
+
+PRESETS: dict[str, Callable[[], ExperimentConfig]] = {
+    "dreamer_v3": dreamer_v3,
+    "cpu": cpu,
+    "cartpole": cartpole,
+    "atari": atari,
+    "atari100k": atari100k,
+    "dmc_proprio": dmc_proprio,
+    "dmc_vision": dmc_vision,
+    "crafter": crafter,
+    "procgen": procgen,
+    "minigrid": minigrid,
+    "minatar": minatar,
+}
+"""Every preset by its name."""
+
+SUITES: dict[str, str] = {
+    "CartPole-": "cartpole",
+    "ALE/": "atari",
+    "dm_control/": "dmc_proprio",
+    "Crafter": "crafter",
+    "MiniGrid-": "minigrid",
+    "BabyAI-": "minigrid",
+    "MinAtar/": "minatar",
+}
+"""Which preset an environment gets by the beginning of its id, unless another one is asked for."""
+
+
+def _of(size: str, values: Mapping[str, Any]) -> ExperimentConfig:
+    return ExperimentConfig(algo=sized(size, DreamerV3Config())).merge(values)
+
+
+def preset_name(algorithm: str, env: str) -> str | None:
+    """The preset for an algorithm on an environment; None if the algorithm has none of its own."""
+    bare = env.rpartition(":")[2]
+    name = next((name for start, name in SUITES.items() if bare.startswith(start)), algorithm)
+    for candidate in (name, algorithm):
+        if candidate in PRESETS and algorithm_name(type(PRESETS[candidate]().algo)) == algorithm:
+            return candidate
+    return None
+
+
+def base(algorithm: str, env: str | None = None, preset: str | None = None) -> ExperimentConfig:
+    """The lowest layer of settings: a preset, which the environment chooses unless it is named.
+
+    Raises:
+        ConfigError: the algorithm or the preset is unknown, or the preset is another algorithm's.
+    """
+    config_class = algorithm_config(algorithm)
+    algorithm = algorithm_name(config_class)
+    name = preset_name(algorithm, env or EnvConfig().id) if preset is None else preset.replace("-", "_")
+    if name is None:
+        algo = config_class()
+        assert isinstance(algo, AlgorithmConfig)
+        return ExperimentConfig(algo=algo)
+    if name not in PRESETS:
+        raise ConfigError(f"unknown preset '{preset}'.{did_you_mean(name, PRESETS)} There are: {', '.join(PRESETS)}.")
+    config = PRESETS[name]()
+    if not isinstance(config.algo, config_class):
+        raise ConfigError(f"preset '{name}' is for {algorithm_name(type(config.algo))}, not for {algorithm}.")
+    return config
+
+
+def layered(
+    algorithm: str,
+    *,
+    env: str | None = None,
+    preset: str | None = None,
+    size: str | None = None,
+    files: Sequence[Path | str] = (),
+) -> ExperimentConfig:
+    """The preset, then the YAML files in their order, then the size and the environment's id.
+
+    Raises:
+        ConfigError: a name or key is unknown, or a value does not fit.
+    """
+    settings = [(Path(file), _settings(Path(file), algorithm)) for file in files]
+    named = [name for _, values in settings if (name := _env_id(values)) is not None]
+    config = base(algorithm, env or (named[-1] if named else None), preset)
+    for path, values in settings:
+        try:
+            config = overlay(config, values)
+        except ConfigError as error:
+            raise ConfigError(f"{path}: {error}") from None
+    if size is not None:
+        config = resized(config, size)
+    return config if env is None else config.merge({"env": {"id": env}})
+
+
+def overlay(config: ExperimentConfig, values: Mapping[str, Any]) -> ExperimentConfig:
+    """``config`` with ``values`` on top. Of the two ways to say the replay ratio, the later layer's holds.
+
+    Raises:
+        ConfigError: a key is unknown or a value does not fit.
+    """
+    ratios = {key for key in ("replay_ratio", "train_ratio") if values.get(key) is not None}
+    if ratios:
+        config = config.merge({"replay_ratio": None, "train_ratio": None})
+    return config.merge(values)
+
+
+def resized(config: ExperimentConfig, size: str) -> ExperimentConfig:
+    """``config`` with the widths of a named size of its algorithm.
+
+    Raises:
+        ConfigError: the algorithm has no sizes, or none of that name.
+    """
+    module = importlib.import_module(type(config.algo).__module__)
+    if not hasattr(module, "sized"):
+        raise ConfigError(f"size = '{size}': {algorithm_name(type(config.algo))} has no named sizes.")
+    return config.merge({"algo": module.sized(size, config.algo)})
+
+
+def _settings(path: Path, algorithm: str) -> dict[str, Any]:
+    """The settings in a YAML file, which may be the config.yaml of a run.
+
+    Raises:
+        ConfigError: it is not readable, or of a run of another algorithm or a newer version.
+    """
+    values = read_yaml(path)
+    if not {"schema", "algorithm", "experiment"} <= values.keys():
+        return values
+    if values["schema"] > SCHEMA or values["algorithm"] != algorithm.replace("-", "_"):
+        raise ConfigError(
+            f"{path} is of {values['algorithm']}, schema {values['schema']}: expected {algorithm}, at most {SCHEMA}."
+        )
+    return dict(values["experiment"])
+
+
+def _env_id(values: Mapping[str, Any]) -> str | None:
+    """The environment that a file names, in either way to write it."""
+    env = values.get("env")
+    return str(env["id"]) if isinstance(env, Mapping) and "id" in env else values.get("env.id")

@@ -1,0 +1,102 @@
+"""Environments that misbehave on purpose, at module level so that worker processes can import them."""
+
+from __future__ import annotations
+
+import os
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+
+class Scripted(gymnasium.Env):
+    """Observations, rewards and ends from lists; row t of an episode shows entry t."""
+
+    def __init__(self, space, obs, rewards=None, terminated=(), truncated=(), action_space=None):
+        self.observation_space = space
+        self.action_space = action_space or spaces.Discrete(2)
+        self.obs, self.rewards, self.terminated_at, self.truncated_at = obs, rewards, terminated, truncated
+        self.time = 0
+        self.actions = []
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.time = 0
+        return self.obs[0], {"bulky": "info"}
+
+    def step(self, action):
+        self.actions.append(action)
+        self.time += 1
+        reward = self.rewards[self.time] if self.rewards else 1.0
+        obs = self.obs[min(self.time, len(self.obs) - 1)]
+        return obs, reward, self.time in self.terminated_at, self.time in self.truncated_at, {}
+
+
+class Unpicklable(Exception):
+    """Needs two arguments to be rebuilt, so that unpickling it fails."""
+
+    def __init__(self, first, second):
+        super().__init__(f"{first} and {second}")
+
+
+class Crashing(Scripted):
+    """Crashes at step 3 of an episode."""
+
+    def __init__(self):
+        super().__init__(spaces.Box(-1, 1, (1,)), [np.zeros(1, np.float32)])
+
+    def step(self, action):
+        if self.time == 2:
+            raise Unpicklable("a wheel", "an axle")
+        return super().step(action)
+
+
+class Dying(Scripted):
+    """Takes its process with it at step 2."""
+
+    def __init__(self):
+        super().__init__(spaces.Box(-1, 1, (1,)), [np.zeros(1, np.float32)])
+
+    def step(self, action):
+        if self.time == 1:
+            os._exit(7)
+        return super().step(action)
+
+
+class Seeded(Scripted):
+    """Shows a number drawn from its generator."""
+
+    def __init__(self):
+        super().__init__(spaces.Box(0, 1, (1,)), None, truncated=(5,))
+
+    def _draw(self):
+        return self.np_random.random(1).astype(np.float32)
+
+    def reset(self, *, seed=None, options=None):
+        gymnasium.Env.reset(self, seed=seed)
+        self.time = 0
+        return self._draw(), {}
+
+    def step(self, action):
+        self.time += 1
+        return self._draw(), 0.0, False, self.time == 5, {}
+
+
+def nan_in_second():
+    """NaN in the second component of key 'a' at step 2."""
+    good, bad = {"a": np.zeros(3, np.float32)}, {"a": np.array([0, np.nan, 0], np.float32)}
+    return Scripted(spaces.Dict({"a": spaces.Box(-1, 1, (3,))}), [good, good, bad])
+
+
+def infinite_reward():
+    """An infinite reward at step 1."""
+    return Scripted(spaces.Box(-1, 1, (1,)), [np.zeros(1, np.float32)], rewards=[0.0, float("inf")])
+
+
+def only_in_main():
+    """Can be made in the parent process alone."""
+    import multiprocessing
+
+    if multiprocessing.parent_process() is not None:
+        raise OSError("no licence for a second seat")
+    return Seeded()

@@ -1,0 +1,222 @@
+"""The options of one environment: what it sees, what its actions and rewards mean, and how bad ids are answered."""
+
+from __future__ import annotations
+
+import env_zoo
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+
+from reverie.core.errors import ConfigError, EnvError
+from reverie.envs import suites
+from reverie.envs.base import EnvConfig
+from reverie.envs.dummy import Count
+from reverie.envs.images import grayscale, resize
+from reverie.envs.vector import make_env
+
+
+def steps(count, factory=None, action=None, **options):
+    """``count`` steps of one environment."""
+    env = make_env(EnvConfig(**options), seed=0, factory=factory)
+    action = torch.zeros(1, env.action_spec.width) if action is None else action
+    out = [env.reset()] + [env.step(action) for _ in range(count - 1)]
+    env.close()
+    return out
+
+
+def test_action_repeat_sums_rewards_and_stops_at_the_end():
+    one = torch.tensor([[0.0, 1.0]])
+    got = steps(4, lambda: Count(truncate_at=5), one, action_repeat=2)
+    assert [s.obs["observation"].item() for s in got] == [0, 2, 4, 5]
+    assert [s.reward.item() for s in got] == [0, 2, 2, 1]
+    assert [s.is_last.item() for s in got] == [False, False, False, True]
+
+
+def test_time_limit_counts_decisions():
+    got = steps(4, lambda: Count(truncate_at=0), action_repeat=3, time_limit=2)
+    assert [s.is_last.item() for s in got] == [False, False, True, False]
+    assert not any(s.is_terminal.item() for s in got)
+
+
+def frames(count, shape=(4, 6, 3)):
+    """Images whose every pixel is the number of the frame times ten."""
+    return [np.full(shape, 10 * t, np.uint8) for t in range(count)]
+
+
+IMAGES = spaces.Box(0, 255, (4, 6, 3), np.uint8)
+
+
+def test_pooling_takes_the_maximum_of_the_last_frames():
+    lit = frames(9)
+    lit[3][0, 0] = 255  # the frame before the last of the first decision
+    lit[1][1, 1] = 255  # too old to be seen
+    got = steps(3, lambda: env_zoo.Scripted(IMAGES, lit), action_repeat=4, pool_frames=2)
+    image = got[1].obs["image"][0]
+    assert image[0, 0].tolist() == [255, 255, 255]
+    assert image[1, 1].tolist() == [40, 40, 40]
+    with pytest.raises(EnvError, match="pool_frames = 2 needs uint8 images"):
+        steps(1, action_repeat=2, pool_frames=2)
+
+
+def test_frame_stack_repeats_the_first_and_forgets_at_the_end():
+    got = steps(6, lambda: env_zoo.Scripted(IMAGES, frames(9), truncated=(4,)), frame_stack=3, grayscale=True)
+    assert got[0].obs["image"].shape == (1, 4, 6, 3)
+    assert [s.obs["image"][0, 0, 0].tolist() for s in got] == [
+        [0, 0, 0],
+        [0, 0, 10],
+        [0, 10, 20],
+        [10, 20, 30],
+        [20, 30, 40],
+        [0, 0, 0],
+    ]
+
+
+def test_frame_stack_of_vectors_and_classes():
+    space = spaces.Dict({"v": spaces.Box(-9, 9, (2,)), "d": spaces.Discrete(4)})
+    obs = [{"v": np.full(2, t, np.float32), "d": t} for t in range(4)]
+    env = make_env(EnvConfig(frame_stack=2), seed=0, factory=lambda: env_zoo.Scripted(space, obs))
+    assert env.obs_spec["v"].shape == (2, 2)
+    assert env.obs_spec["d"].classes == (4, 4)
+    env.reset()
+    env.step(torch.zeros(1, 2))
+    step = env.step(torch.zeros(1, 2))
+    assert step.obs["v"][0].tolist() == [[1, 1], [2, 2]]
+    assert step.obs["d"][0].tolist() == [1, 2]
+
+
+@pytest.mark.parametrize(("how", "expected"), [("none", -7.0), ("sign", -1.0), ("tanh", np.tanh(-7.0))])
+def test_reward_clipping(how, expected):
+    def factory():
+        return env_zoo.Scripted(spaces.Discrete(2), [0], rewards=[0.0, -7.0])
+
+    assert steps(2, factory, clip_reward=how)[1].reward.item() == pytest.approx(expected)
+
+
+def test_resize_keeps_dtype_and_range():
+    image = np.zeros((10, 10, 4), np.uint8)
+    image[:5] = 255
+    small = resize(image, (4, 8))
+    assert small.shape == (4, 8, 4)
+    assert small.dtype == np.uint8
+    assert (small[0] == 255).all()
+    assert (small[-1] == 0).all()
+    floats = resize(np.full((6, 6, 2), 0.25, np.float32), (3, 9))
+    assert floats.dtype == np.float32
+    np.testing.assert_allclose(floats, np.full((3, 9, 2), 0.25), rtol=1e-6)
+    colour = resize(np.full((10, 12, 3), (1, 2, 3), np.uint8), (5, 5))
+    assert (colour == (1, 2, 3)).all()
+
+
+def test_grayscale_weighs_green_most():
+    image = np.eye(3, dtype=np.uint8).reshape(1, 3, 3) * 255
+    assert grayscale(image).ravel().tolist() == [76, 150, 29]
+
+
+def test_pixels_only_and_added():
+    only = steps(2, id="CartPole-v1", pixels="only", resize=(40, 60))
+    assert {key: tuple(v.shape) for key, v in only[1].obs.items()} == {"image": (1, 40, 60, 3)}
+    assert not torch.equal(only[0].obs["image"], torch.full((1, 40, 60, 3), 255, dtype=torch.uint8))
+    added = steps(2, id="CartPole-v1", pixels="add")
+    assert set(added[0].obs) == {"image", "observation"}
+
+
+def test_pixels_of_what_cannot_be_drawn():
+    with pytest.raises(EnvError, match="draws no pixels in render mode None"):
+        steps(1, env_zoo.Seeded, pixels="only")
+    with pytest.raises(EnvError, match="pixels='add' draws the key 'image', which this environment has"):
+        steps(1, id="reverie/Grid-v0", pixels="add")
+    with pytest.raises(EnvError, match=r"reverie/Count-v0.*render_mode"):
+        steps(1, id="reverie/Count-v0", pixels="only")
+
+
+def test_keys_are_chosen_by_pattern():
+    space = spaces.Dict(
+        {"arm": spaces.Dict({"x": spaces.Discrete(2), "y": spaces.Discrete(2)}), "z": spaces.Discrete(2)}
+    )
+    obs = [{"arm": {"x": 0, "y": 1}, "z": 1}]
+
+    def keys(**options):
+        return set(steps(1, lambda: env_zoo.Scripted(space, obs), **options)[0].obs)
+
+    assert keys() == {"arm/x", "arm/y", "z"}
+    assert keys(include="arm/.*") == {"arm/x", "arm/y"}
+    assert keys(exclude="arm/.*|q") == {"z"}
+    assert keys(include=".*", exclude=".*/x") == {"arm/y", "z"}
+    with pytest.raises(EnvError, match=r"no observation is left to learn from. Keys of this environment: 'arm/x'"):
+        keys(include="nothing")
+
+
+def test_options_for_images_without_images():
+    with pytest.raises(EnvError, match="resize is for images"):
+        steps(1, resize=(8, 8))
+    with pytest.raises(EnvError, match="grayscale takes 3 colours to one; 'image' has 4 channels"):
+        steps(1, lambda: env_zoo.Scripted(spaces.Box(0, 255, (8, 8, 4), np.uint8), []), grayscale=True)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"num": 0}, "env.num = 0: expected at least 1"),
+        ({"action_repeat": 0}, "env.action_repeat = 0"),
+        ({"time_limit": 0}, "env.time_limit = 0"),
+        ({"noop_max": -1}, "env.noop_max = -1"),
+        ({"pool_frames": 2}, "env.pool_frames = 2: there are only action_repeat = 1"),
+        ({"resize": (0, 8)}, "env.resize = 0"),
+        ({"include": "("}, r"env.include = '\(': not a regular expression"),
+    ],
+)
+def test_config_errors(options, message):
+    with pytest.raises(ConfigError, match=message):
+        EnvConfig(**options)
+
+
+def test_config_goes_to_plain_values_and_back():
+    config = EnvConfig(id="ALE/Pong-v5", resize=(64, 64), kwargs={"mode": 1})
+    assert EnvConfig.from_dict(config.to_dict()) == config
+    assert EnvConfig.from_dict({"resize": [64, 48], "num": "2"}).resize == (64, 48)
+
+
+@pytest.mark.parametrize(
+    ("env_id", "message"),
+    [
+        ("CartPole-v7", "unknown environment 'CartPole-v7'. Did you mean 'CartPole-v1'"),
+        ("cartpole", "unknown environment 'cartpole'. Did you mean .*CartPole-v1"),
+        ("Pong-v5", "Did you mean .*ALE/Pong-v5"),
+        ("MinAtar/Brekout-v1", "Did you mean 'MinAtar/Breakout-v1'"),
+        ("no_such_module:Env-v0", "the module 'no_such_module' cannot be imported"),
+        ("env_zoo:Env-v0", "unknown environment 'env_zoo:Env-v0'.*importing the module must register it"),
+        ("!!", "unknown environment '!!'"),
+        ("", "unknown environment ''"),
+    ],
+)
+def test_unknown_ids(env_id, message):
+    with pytest.raises(EnvError, match=message):
+        make_env(EnvConfig(id=env_id), seed=0)
+
+
+def test_wrong_arguments_for_an_environment():
+    with pytest.raises(EnvError, match=r"'CartPole-v1' cannot be made with .*gravity=3.*TypeError"):
+        make_env(EnvConfig(kwargs={"gravity": 3}), seed=0)
+
+
+def test_a_missing_suite_names_its_extra(monkeypatch):
+    def register():
+        raise ImportError("No module named 'ale_py'")
+
+    absent = suites.Suite(("ALE/",), "no_such_package_ale", "atari", register)
+    monkeypatch.setattr(suites, "SUITES", (absent,))
+    with pytest.raises(EnvError, match=r'\'ALE/Pong-v5\' needs the package.*pip install "reverie-rl\[atari\]"'):
+        make_env(EnvConfig(id="ALE/Pong-v5"), seed=0)
+    with pytest.raises(
+        EnvError, match=r'unknown environment \'Pang-v9\'.*More come with pip install "reverie-rl\[atari\]"'
+    ):
+        make_env(EnvConfig(id="Pang-v9"), seed=0)
+
+
+def test_a_module_of_ones_own(tmp_path, monkeypatch):
+    (tmp_path / "my_pond.py").write_text(
+        "import gymnasium\ngymnasium.register('Pond-v0', entry_point='reverie.envs.dummy:Grid', kwargs={'size': 5})\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    assert steps(2, id="my_pond:Pond-v0")[1].obs["image"].shape == (1, 5, 5, 3)

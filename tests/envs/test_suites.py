@@ -1,0 +1,217 @@
+"""Each suite that is installed here is made, stepped and seen for a few dozen rows."""
+
+from __future__ import annotations
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+
+from reverie.core.errors import EnvError
+from reverie.core.specs import ObsPart
+from reverie.envs.base import EnvConfig
+from reverie.envs.suites import load_suite
+from reverie.envs.vector import make_env
+
+
+def play(count=40, render=False, factory=None, **options):
+    """An environment and ``count`` of its steps under random actions."""
+    env = make_env(EnvConfig(**options), seed=3, render=render, factory=factory)
+    generator = torch.Generator().manual_seed(0)
+    steps = [env.reset()]
+    for _ in range(count - 1):
+        steps.append(env.step(torch.randn(env.num_envs, env.action_spec.width, generator=generator)))
+    frame = env.render()
+    env.close()
+    return env, steps, frame
+
+
+def image(*shape):
+    """The spec of a uint8 image."""
+    return ObsPart(kind="image", shape=shape, dtype="uint8")
+
+
+@pytest.mark.parametrize("env_id", ["CartPole-v1", "Pendulum-v1", "Acrobot-v1"])
+def test_classic_control(env_id):
+    env, steps, _ = play(id=env_id, num=2)
+    assert env.obs_spec["observation"].kind == "vector"
+    assert any(step.reward.any() for step in steps)
+
+
+def test_pendulum_is_scaled_to_its_bounds():
+    env = make_env(EnvConfig(id="Pendulum-v1"), seed=0)
+    start = env.reset().obs["observation"][0]
+    after = env.step(torch.ones(1, 1)).obs["observation"][0]
+    theta = torch.atan2(start[1], start[0])
+    torque = (after[2] - start[2] - 15.0 * torch.sin(theta) * 0.05) / (3.0 * 0.05)
+    assert torque.item() == pytest.approx(2.0, abs=1e-3)
+
+
+def test_atari_as_the_authors_play_it():
+    env, steps, frame = play(
+        id="ALE/Pong-v5",
+        render=True,
+        action_repeat=4,
+        pool_frames=2,
+        noop_max=30,
+        time_limit=30,
+        resize=(96, 96),
+        grayscale=True,
+        kwargs={"full_action_space": True, "repeat_action_probability": 0.25},
+    )
+    assert env.obs_spec == {"image": image(96, 96, 1)}
+    assert env.action_spec.width == 18
+    assert frame.shape == (210, 160, 3)
+    assert [t for t, step in enumerate(steps) if step.is_last] == [30]
+    assert not any(step.is_terminal for step in steps)
+    assert len({step.obs["image"].numpy().tobytes() for step in steps}) > 20
+
+
+def test_atari_in_colour_with_few_actions():
+    env, steps, _ = play(5, id="ALE/Pong-v5", resize=(64, 64))
+    assert env.obs_spec == {"image": image(64, 64, 3)}
+    assert env.action_spec.width == 6
+    assert steps[0].obs["image"].float().std() > 5
+
+
+def test_atari_frames_are_skipped_once():
+    load_suite("ALE/Pong-v5")
+    raw = gymnasium.make("ALE/Pong-v5", frameskip=1, repeat_action_probability=0.0)
+    env = make_env(EnvConfig(id="ALE/Pong-v5", action_repeat=4, kwargs={"repeat_action_probability": 0.0}), seed=0)
+    env.reset()
+    raw.reset(seed=1)
+    for _ in range(10):
+        step = env.step(torch.eye(6)[:1])
+    for _ in range(40):
+        obs, *_ = raw.step(0)
+    np.testing.assert_array_equal(step.obs["image"][0], obs)
+
+
+def test_noops_need_a_noop():
+    with pytest.raises(EnvError, match="noop_max needs an environment whose action 0 is NOOP"):
+        play(id="CartPole-v1", noop_max=3)
+
+
+def test_minatar():
+    env, steps, frame = play(120, render=True, id="MinAtar/Breakout-v1")
+    assert env.obs_spec == {"image": image(10, 10, 4)}
+    assert env.action_spec.width == 3
+    assert set(np.unique(torch.cat([s.obs["image"] for s in steps]))) == {0, 255}
+    assert any(step.is_terminal.all() for step in steps)
+    assert frame.shape == (10, 10, 3)
+    assert play(2, id="MinAtar/Breakout-v0")[0].action_spec.width == 6
+
+
+def test_minatar_repeats_with_a_seed():
+    first, second = (torch.stack([s.obs["image"] for s in play(60, id="MinAtar/Asterix-v1")[1]]) for _ in range(2))
+    assert torch.equal(first, second)
+
+
+@pytest.mark.parametrize("env_id", ["MiniGrid-Empty-5x5-v0", "MiniGrid-DoorKey-5x5-v0"])
+def test_minigrid_symbols_are_one_hot(env_id):
+    env, steps, _ = play(id=env_id)
+    assert env.obs_spec == {
+        "direction": ObsPart(kind="categorical", shape=(), dtype="int64", classes=(4,)),
+        "image": image(7, 7, 20),
+    }
+    planes = torch.cat([s.obs["image"] for s in steps])
+    for part in (planes[..., :11], planes[..., 11:17], planes[..., 17:]):
+        assert (part.int().sum(-1) == 255).all()
+
+
+def test_minigrid_one_hot_is_the_raw_grid():
+    raw = gymnasium.make("MiniGrid-DoorKey-5x5-v0")
+    env = make_env(EnvConfig(), seed=0, factory=lambda: raw)
+    planes = env.reset().obs["image"][0]
+    codes = raw.unwrapped.gen_obs()["image"]
+    np.testing.assert_array_equal(planes[..., :11].argmax(-1), codes[..., 0])
+    np.testing.assert_array_equal(planes[..., 11:17].argmax(-1), codes[..., 1])
+    np.testing.assert_array_equal(planes[..., 17:].argmax(-1), codes[..., 2])
+
+
+def test_minigrid_mission_is_text_when_asked_for():
+    env, steps, _ = play(2, id="MiniGrid-DoorKey-5x5-v0", mission=True)
+    text = "use the key to open the door and then get to the goal"
+    assert env.obs_spec["mission"].shape == (len(text),)
+    characters = sorted(" ,abcdefghijklmnopqrstuvwxyz")
+    assert "".join(characters[i - 1] for i in steps[0].obs["mission"][0]) == text
+    babyai = play(2, id="BabyAI-GoToRedBall-v0", mission=True)[1][0].obs["mission"][0]
+    assert "".join(characters[i - 1] for i in babyai if i) == "go to the red ball"
+
+
+def test_minigrid_wrappers():
+    from minigrid import wrappers
+
+    def seen(*layers):
+        def factory():
+            env = gymnasium.make("MiniGrid-Empty-5x5-v0")
+            for layer in layers:
+                env = layer(env)
+            return env
+
+        env, steps, _ = play(10, factory=factory)
+        return env.obs_spec["image"].shape, torch.cat([s.obs["image"] for s in steps])
+
+    shape, picture = seen(wrappers.RGBImgPartialObsWrapper)
+    assert shape == (56, 56, 3)
+    assert len(picture.unique()) > 3
+    assert seen(wrappers.ImgObsWrapper)[0] == (7, 7, 20)
+    full_shape, full = seen(wrappers.FullyObsWrapper)
+    assert full_shape == (5, 5, 21)
+    assert (full[..., 17:].int().sum(-1) == 255).all()
+    ready_shape, ready = seen(wrappers.OneHotPartialObsWrapper)
+    assert ready_shape == (7, 7, 20)
+    assert set(ready.unique().tolist()) == {0, 255}
+    plain, _, _ = play(3, factory=lambda: wrappers.FlatObsWrapper(gymnasium.make("MiniGrid-Empty-5x5-v0")))
+    assert plain.obs_spec["observation"].kind == "vector"
+
+
+def test_crafter():
+    env, steps, frame = play(12, render=True, id="CrafterReward-v1", time_limit=8)
+    assert env.obs_spec == {"image": image(64, 64, 3)}
+    assert env.action_spec.width == 17
+    assert frame.shape == (256, 256, 3)
+    assert [t for t, step in enumerate(steps) if step.is_last] == [8]
+    assert not torch.equal(steps[0].obs["image"], steps[9].obs["image"])  # another world
+    again = play(12, id="CrafterReward-v1", time_limit=8)[1]
+    assert all(torch.equal(a.obs["image"], b.obs["image"]) for a, b in zip(steps, again, strict=True))
+
+
+def test_crafter_ends_by_death_or_by_its_clock():
+    load_suite("CrafterReward-v1")
+    env = gymnasium.make("CrafterReward-v1", length=3).unwrapped
+    env.reset(seed=0)
+    assert [env.step(0)[2:4] for _ in range(3)][-1] == (False, True)
+    env.reset()
+    env._game._player.health = 0
+    assert env.step(0)[2:4] == (True, False)
+
+
+def test_dm_control_vectors_and_pixels():
+    env, steps, _ = play(id="dm_control/cartpole-balance-v0", time_limit=20)
+    assert {key: part.shape for key, part in env.obs_spec.items()} == {"position": (3,), "velocity": (2,)}
+    assert env.action_spec.width == 1
+    assert [t for t, step in enumerate(steps) if step.is_last] == [20]
+    assert not any(step.is_terminal for step in steps)
+    size = {"render_kwargs": {"height": 48, "width": 64, "camera_id": 0}}
+    env, steps, frame = play(10, render=True, id="dm_control/cartpole-balance-v0", pixels="only", kwargs=size)
+    assert env.obs_spec == {"image": image(48, 64, 3)}
+    assert frame.shape == (48, 64, 3)
+    assert len({step.obs["image"].numpy().tobytes() for step in steps}) == 10
+
+
+def test_dm_control_sees_without_a_way_to_draw(tmp_path):
+    import os
+    import subprocess
+    import sys
+
+    script = (
+        "from reverie.envs.base import EnvConfig\nfrom reverie.envs.vector import make_env\n"
+        "env = make_env(EnvConfig(id='dm_control/cartpole-balance-v0'), seed=0, render=True)\n"
+        "print(sorted(env.reset().obs), env.render())\nenv.close()\n"
+    )
+    environment = {**os.environ, "MUJOCO_GL": "disable", "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", script], env=environment, capture_output=True, text=True
+    )
+    assert done.stdout.split("\n")[0] == "['position', 'velocity'] None", done.stderr

@@ -1,0 +1,310 @@
+"""Rows from real vector environments, serial and in processes: flags, rewards, seeds, errors."""
+
+from __future__ import annotations
+
+import functools
+
+import env_zoo
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from reverie.core.errors import ConfigError, DataError, EnvError
+from reverie.envs.base import EnvConfig
+from reverie.envs.dummy import Count
+from reverie.envs.vector import derive_seeds, make_env
+
+BOTH = pytest.mark.parametrize("vector", ["serial", "process"])
+
+
+@pytest.fixture
+def make():
+    made = []
+
+    def make(factory=None, seed=0, render=False, **options):
+        made.append(make_env(EnvConfig(**options), seed=seed, factory=factory, render=render))
+        return made[-1]
+
+    yield make
+    for env in made:
+        env.close()
+        env.close()
+
+
+def rows(env, count, action=None):
+    """``count`` rows after a reset, each field stacked to [T, N, ...]."""
+    action = torch.zeros(env.num_envs, env.action_spec.width) if action is None else action
+    steps = [env.reset()] + [env.step(action) for _ in range(count - 1)]
+    flags = {f: torch.stack([getattr(s, f) for s in steps]) for f in ("reward", "is_first", "is_last", "is_terminal")}
+    return {key: torch.stack([s.obs[key] for s in steps]) for key in steps[0].obs} | flags
+
+
+@BOTH
+def test_rows_over_truncation_and_termination(make, vector):
+    factory = functools.partial(Count, terminate_at=0, truncate_at=3)
+    env = make(factory, num=2, vector=vector)
+    got = rows(env, 9, torch.tensor([[0.0, 1.0], [1.0, 0.0]]))
+    assert got["observation"][:, 0, 0].tolist() == [0, 1, 2, 3, 0, 1, 2, 3, 0]
+    assert got["reward"][:, 0].tolist() == [0, 1, 1, 1, 0, 1, 1, 1, 0]
+    assert got["reward"][:, 1].tolist() == [0] * 9
+    assert got["is_first"][:, 0].int().tolist() == [1, 0, 0, 0, 1, 0, 0, 0, 1]
+    assert got["is_last"][:, 0].int().tolist() == [0, 0, 0, 1, 0, 0, 0, 1, 0]
+    assert not got["is_terminal"].any()
+    assert got["reward"].dtype == torch.float32
+    assert got["is_first"].dtype == got["is_last"].dtype == got["is_terminal"].dtype == torch.bool
+
+
+class Staggered:
+    """A factory whose environments end after 2, 3, 4... steps, the odd ones by the clock."""
+
+    def __init__(self):
+        self.made = 0
+
+    def __call__(self):
+        self.made += 1
+        at = {"truncate_at" if self.made % 2 == 0 else "terminate_at": self.made + 1}
+        return Count(**{"truncate_at": 0, **at})
+
+
+def test_each_env_ends_by_itself(make):
+    got = rows(make(Staggered(), num=3), 10)
+    last = [np.flatnonzero(got["is_last"][:, i]).tolist() for i in range(3)]
+    assert last == [[2, 5, 8], [3, 7], [4, 9]]
+    assert (got["is_terminal"] == got["is_last"] & torch.tensor([True, False, True])).all()
+    assert (got["is_first"][1:] == got["is_last"][:-1]).all()
+
+
+@BOTH
+def test_terminal_wins_over_the_clock(make, vector):
+    got = rows(make(functools.partial(Count, terminate_at=2, truncate_at=2), vector=vector), 4)
+    assert got["is_last"][:, 0].tolist() == got["is_terminal"][:, 0].tolist() == [False, False, True, False]
+
+
+@given(ends=st.lists(st.tuples(st.integers(0, 4), st.integers(1, 5)), min_size=1, max_size=3))
+@settings(max_examples=30, deadline=None)
+def test_rows_of_any_endings(ends):
+    queue = list(ends)
+    env = make_env(EnvConfig(num=len(ends)), seed=0, factory=lambda: Count(*queue.pop(0)))
+    got = rows(env, 15, torch.tensor([[0.0, 1.0]]).expand(len(ends), 2))
+    for i, (terminate_at, truncate_at) in enumerate(ends):
+        terminal = 0 < terminate_at <= truncate_at
+        length = terminate_at if terminal else truncate_at
+        time = torch.arange(15) % (length + 1)
+        assert (got["observation"][:, i, 0] == time).all()
+        assert (got["is_first"][:, i] == (time == 0)).all()
+        assert (got["is_last"][:, i] == (time == length)).all()
+        assert (got["is_terminal"][:, i] == (time == length) & torch.tensor(terminal)).all()
+        assert (got["reward"][:, i] == (time > 0)).all()
+
+
+def test_time_limit_is_never_terminal_and_replaces_the_registered_one(make):
+    got = rows(make(id="CartPole-v1", time_limit=4), 11)
+    assert got["is_last"][:, 0].int().tolist() == [0, 0, 0, 0, 1, 0, 0, 0, 0, 1, 0]
+    assert not got["is_terminal"].any()
+    longer = rows(make(id="MountainCar-v0", time_limit=250), 253)
+    assert longer["is_last"][:, 0].nonzero().ravel().tolist() == [250]
+
+
+def test_reset_in_the_middle_starts_all_over(make):
+    env = make(functools.partial(Count, truncate_at=3), num=2)
+    env.reset()
+    for _ in range(3):
+        step = env.step(torch.zeros(2, 2))
+    assert step.is_last.all()
+    assert env.reset().is_first.all()
+    step = env.step(torch.zeros(2, 2))
+    assert not step.is_first.any()
+    assert step.obs["observation"].tolist() == [[1], [1]]
+
+
+def test_steps_do_not_change_when_the_next_is_taken(make):
+    env = make(functools.partial(Count, truncate_at=9))
+    first = env.reset()
+    second = env.step(torch.zeros(1, 2))
+    env.step(torch.zeros(1, 2))
+    assert (first.obs["observation"].item(), second.obs["observation"].item()) == (0, 1)
+
+
+ZOO = spaces.Dict(
+    {
+        "camera": spaces.Box(0, 255, (5, 6, 3), np.uint8),
+        "depth": spaces.Box(0.0, 1.0, (5, 6, 1), np.float32),
+        "joints": spaces.Box(-np.inf, np.inf, (2, 3), np.float64),
+        "gear": spaces.Discrete(3, start=1),
+        "slots": spaces.MultiDiscrete([2, 5]),
+        "lamps": spaces.MultiBinary(4),
+        "note": spaces.Text(6, min_length=0),
+        "nested": spaces.Tuple((spaces.Discrete(2), spaces.Dict({"x": spaces.Box(-1, 1, ())}))),
+    }
+)
+
+
+@BOTH
+def test_every_kind_of_space_through_shared_memory(make, vector):
+    ZOO.seed(3)
+    samples = [ZOO.sample() for _ in range(4)]
+    env = make(functools.partial(env_zoo.Scripted, ZOO, samples, truncated=(3,)), num=2, vector=vector)
+    got = rows(env, 4)
+    for key, part in env.obs_spec.items():
+        assert got[key].shape == (4, 2, *part.shape)
+        assert str(got[key].dtype) == f"torch.{part.dtype}"
+    for t, sample in enumerate(samples):
+        for i in range(2):
+            np.testing.assert_array_equal(got["camera"][t, i], sample["camera"])
+            np.testing.assert_allclose(got["joints"][t, i], sample["joints"], rtol=1e-6)
+            assert got["gear"][t, i] == sample["gear"] - 1
+            assert got["slots"][t, i].tolist() == sample["slots"].tolist()
+            assert got["nested/0"][t, i] == sample["nested"][0]
+
+
+def test_actions_arrive_unflattened(make):
+    space = spaces.Dict({"a": spaces.Discrete(3, start=1), "b": spaces.Box(-4.0, 4.0, (2,))})
+    inner = env_zoo.Scripted(spaces.Discrete(2), [0], action_space=space)
+    env = make(inner)
+    env.reset()
+    env.step(torch.tensor([[0.0, 0.0, 1.0, 0.5, -9.0]]))
+    assert inner.actions[0]["a"] == 3
+    assert inner.actions[0]["b"].tolist() == [2.0, -4.0]
+
+
+@BOTH
+def test_seeds_are_derived_and_repeatable(make, vector):
+    one = rows(make(env_zoo.Seeded, seed=5, num=3, vector=vector), 9)["observation"]
+    two = rows(make(env_zoo.Seeded, seed=5, num=3), 9)["observation"]
+    other = rows(make(env_zoo.Seeded, seed=6, num=3), 9)["observation"]
+    assert (one == two).all()
+    assert not (one == other).any()
+    assert len(set(one[0].ravel().tolist())) == 3
+    assert (one[0] != one[6]).all()  # a new episode is a new draw
+
+
+def test_reset_with_a_seed(make):
+    env = make(env_zoo.Seeded, num=2)
+    first, second = env.reset(seed=1).obs["observation"], env.reset(seed=1).obs["observation"]
+    assert (first == second).all()
+    assert (env.reset().obs["observation"] != first).all()
+
+
+def test_derive_seeds():
+    assert derive_seeds(0, 3) == derive_seeds(0, 4)[:3]
+    assert len(set(derive_seeds(1, 100))) == 100
+    assert all(0 <= s < 2**31 for s in derive_seeds(7, 100))
+    with pytest.raises(ConfigError, match="seed = -1"):
+        derive_seeds(-1, 2)
+
+
+# -- what goes wrong ------------------------------------------------------------------------------------------------
+
+
+@BOTH
+def test_nan_names_env_key_step_and_value(make, vector):
+    env = make(env_zoo.nan_in_second, num=2, vector=vector)
+    env.reset()
+    env.step(torch.zeros(2, 2))
+    with pytest.raises(
+        DataError, match=r"environment [01] .*step 2 of episode 1: observation 'a' is nan at index \(1,\)"
+    ):
+        env.step(torch.zeros(2, 2))
+
+
+@BOTH
+def test_infinite_rewards(make, vector):
+    env = make(env_zoo.infinite_reward, vector=vector)
+    env.reset()
+    with pytest.raises(DataError, match=r"environment 0 .*step 1 of episode 1: the reward is inf"):
+        env.step(torch.zeros(1, 2))
+
+
+def test_an_observation_outside_its_space_in_the_second_env(make):
+    good = functools.partial(env_zoo.Scripted, spaces.Discrete(3), [0, 0, 0])
+    bad = functools.partial(env_zoo.Scripted, spaces.Discrete(3), [0, 7])
+    queue = [good, bad]
+    env = make(lambda: queue.pop(0)(), num=2)
+    env.reset()
+    with pytest.raises(DataError, match=r"environment 1 .*step 1 .*'observation' is 7; its space declares 0..2"):
+        env.step(torch.zeros(2, 2))
+
+
+@BOTH
+def test_a_crash_surfaces_with_its_message(make, vector):
+    env = make(env_zoo.Crashing, num=2, vector=vector)
+    env.reset()
+    env.step(torch.zeros(2, 2))
+    env.step(torch.zeros(2, 2))
+    with pytest.raises(
+        EnvError, match=r"environment [01] .*step 3 .*Unpicklable: a wheel and an axle .*env_zoo.py:\d+"
+    ):
+        env.step(torch.zeros(2, 2))
+
+
+def test_a_worker_that_dies_is_named(make):
+    env = make(env_zoo.Dying, num=2, vector="process")
+    env.reset()
+    env.step(torch.zeros(2, 2))
+    with pytest.raises(EnvError, match=r"worker process of environment [01] died \(exit code 7\)"):
+        env.step(torch.zeros(2, 2))
+
+
+def test_a_worker_that_cannot_be_made_says_why():
+    with pytest.raises(EnvError, match=r"environment [01] .*could not be made: OSError: no licence for a second seat"):
+        make_env(EnvConfig(num=2, vector="process"), seed=0, factory=env_zoo.only_in_main)
+
+
+def test_instances(make):
+    instance = env_zoo.Seeded()
+    assert make(instance).reset().is_first.all()
+    with pytest.raises(EnvError, match="an environment instance serves num=1"):
+        make(instance, num=2)
+    with pytest.raises(EnvError, match="vector='process'"):
+        make(instance, vector="process")
+    with pytest.raises(EnvError, match="returned the same environment twice"):
+        make(lambda: instance, num=2)
+
+
+@pytest.mark.parametrize(
+    ("made", "message"), [(3, "builtins.int; expected a gymnasium.Env"), (None, "builtins.NoneType")]
+)
+def test_factories_of_other_things(make, made, message):
+    with pytest.raises(EnvError, match=message):
+        make(lambda: made)
+
+
+def test_a_factory_of_vectors(make):
+    with pytest.raises(EnvError, match=r"expected one environment. Ask for many with env.num"):
+        make(lambda: gymnasium.make_vec("CartPole-v1", num_envs=2))
+
+
+def test_different_spaces_in_one_vector(make):
+    sizes = iter((2, 3))
+    with pytest.raises(EnvError, match="could not be made"):
+        make(lambda: env_zoo.Scripted(spaces.Box(-1, 1, (next(sizes),)), [0]), num=2)
+
+
+def test_actions_that_do_not_fit(make):
+    env = make(num=2)
+    with pytest.raises(EnvError, match="before reset"):
+        env.step(torch.zeros(2, 2))
+    env.reset()
+    with pytest.raises(DataError, match=r"shape \(2, 3\); expected \[N, A\] = \(2, 2\)"):
+        env.step(torch.zeros(2, 3))
+    with pytest.raises(DataError, match=r"the action for environment 1 is \[0.0, nan\]"):
+        env.step(torch.tensor([[0.0, 0.0], [0.0, float("nan")]]))
+
+
+@BOTH
+def test_render(make, vector):
+    env = make(id="CartPole-v1", num=2, vector=vector, render=True)
+    env.reset()
+    frame = env.render()
+    assert frame.dtype == np.uint8
+    assert frame.shape == (400, 600, 3)
+
+
+def test_render_of_what_cannot_be_drawn(make):
+    for env in (make(id="CartPole-v1"), make(env_zoo.Seeded, render=True), make(id="reverie/Count-v0", render=True)):
+        env.reset()
+        assert env.render() is None

@@ -1,0 +1,86 @@
+"""Numbers of objectives/transforms.py, by hand or by a slow definition."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from reverie.objectives.transforms import symexp, symexp_bins, symlog, symmetric_mean, two_hot
+
+
+def test_symlog_by_hand():
+    x = torch.tensor([0.0, 1.0, -1.0, math.e - 1, -(math.e**3 - 1)])
+    torch.testing.assert_close(symlog(x), torch.tensor([0.0, math.log(2), -math.log(2), 1.0, -3.0]))
+
+
+@given(st.floats(-1e6, 1e6))
+def test_symexp_inverts_symlog(x):
+    y = symexp(symlog(torch.tensor(x, dtype=torch.float64)))
+    assert float(y) == pytest.approx(x, rel=1e-9, abs=1e-9)
+
+
+@pytest.mark.parametrize("count", [2, 5, 40, 41, 255])
+def test_bins_are_symmetric_to_the_last_bit(count):
+    bins = symexp_bins(count)
+    assert len(bins) == count
+    assert torch.equal(bins, -bins.flip(0))
+    assert (bins.diff() >= 0).all()
+    assert float(bins[-1]) == pytest.approx(math.expm1(20), rel=1e-5)
+
+
+def test_odd_bins_have_a_zero_and_even_ones_two():
+    assert (symexp_bins(5) == 0).sum() == 1
+    assert (symexp_bins(6) == 0).sum() == 2
+
+
+def test_two_hot_by_hand():
+    bins = torch.tensor([-2.0, 0.0, 4.0])
+    target = torch.tensor([1.0, -2.0, 0.0, 4.0, -9.0, 100.0, -0.5])
+    expected = [
+        [0, 0.75, 0.25],  # a quarter of the way from 0 to 4
+        [1, 0, 0],
+        [0, 1, 0],
+        [0, 0, 1],
+        [1, 0, 0],  # below the lowest bin
+        [0, 0, 1],  # above the highest
+        [0.25, 0.75, 0],
+    ]
+    torch.testing.assert_close(two_hot(target, bins), torch.tensor(expected))
+
+
+def slow_two_hot(x, bins):
+    """The definition, one number at a time."""
+    out = np.zeros(len(bins))
+    if x <= bins[0] or x >= bins[-1]:
+        out[0 if x <= bins[0] else -1] = 1
+        return out
+    k = max(i for i, b in enumerate(bins) if b <= x)
+    share = (x - bins[k]) / (bins[k + 1] - bins[k])
+    out[k], out[k + 1] = 1 - share, share
+    return out
+
+
+@given(st.lists(st.floats(-1000, 1000, width=32), min_size=1, max_size=5), st.sampled_from([8, 9, 41, 255]))
+def test_two_hot_against_definition(values, count):
+    bins = symexp_bins(count)
+    got = two_hot(torch.tensor(values, dtype=torch.float32), bins).numpy()
+    for x, row in zip(values, got, strict=True):
+        np.testing.assert_allclose(row, slow_two_hot(x, bins.numpy().astype(np.float64)), atol=2e-5)
+        assert row.sum() == pytest.approx(1, abs=1e-5)
+        assert (row @ bins.numpy()) == pytest.approx(x, rel=1e-3, abs=1e-3)
+
+
+@pytest.mark.parametrize("count", [254, 255])
+def test_uniform_probabilities_predict_exactly_zero(count):
+    probs = torch.full((7, count), 1.0 / count)
+    assert torch.equal(symmetric_mean(probs, symexp_bins(count)), torch.zeros(7))
+
+
+def test_symmetric_mean_is_the_mean():
+    torch.manual_seed(0)
+    probs = torch.softmax(torch.randn(5, 41, dtype=torch.float64), -1)
+    bins = symexp_bins(41).double()
+    torch.testing.assert_close(symmetric_mean(probs, bins), (probs * bins).sum(-1))
