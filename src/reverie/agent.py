@@ -45,7 +45,13 @@ class Agent:
     """A policy with everything around it that its training had."""
 
     def __init__(
-        self, config: ExperimentConfig, algo: Algorithm, flat: FlatEnv, factory: MakeEnv | None, run: Path, checkpoint: Path
+        self,
+        config: ExperimentConfig,
+        algo: Algorithm,
+        flat: FlatEnv,
+        factory: MakeEnv | None,
+        run: Path,
+        checkpoint: Path,
     ) -> None:
         """``flat`` shows the spaces; it is not stepped."""
         self.config = config
@@ -101,7 +107,8 @@ class Agent:
         after = AgentState(policy, state.stacks)
         if single:
             return decoded[0], after
-        return concatenate(self.action_space, decoded, create_empty_array(self.action_space, len(rows))), after
+        room: Any = create_empty_array(self.action_space, len(rows))
+        return concatenate(self.action_space, decoded, room), after
 
     def make_env(self, render: bool = False) -> gymnasium.Env[Any, Any]:
         """An environment as it was trained on: with its action repeat, idle starts and time limit."""

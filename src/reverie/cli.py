@@ -1,4 +1,4 @@
-"""The command line: ``reverie train | eval | dream | list | info``. Thin, and quick to start: torch comes when needed."""
+"""The command line: ``reverie train | eval | dream | list | info``. Thin and quick: torch comes when it is needed."""
 
 from __future__ import annotations
 
@@ -106,7 +106,8 @@ def overview() -> str:
         "list": "name all algorithms, sizes and presets",
         "info": "say what a run is and how far it has come",
     }
-    lines = ["usage: reverie COMMAND [OPTIONS]", "", "Reinforcement learning from experience: lived, recorded or imagined."]
+    lines = ["usage: reverie COMMAND [OPTIONS]", ""]
+    lines += ["Reinforcement learning from experience: lived, recorded or imagined."]
     lines += ["", *(f"  {name:<8}{text}" for name, text in about.items()), "", "Try it:"]
     lines += ["  reverie train dreamer_v3 --env CartPole-v1 --run runs/first", "  reverie eval runs/first --video"]
     return "\n".join([*lines, "  reverie dream runs/first", "", "reverie COMMAND --help tells all of its options."])
@@ -174,7 +175,8 @@ def list_command(args: list[str]) -> int:
     print("\npresets (--preset NAME; the environment's id chooses one by itself)")
     for name in read.tables["PRESETS"]:
         starts = [start for start, preset in read.tables["SUITES"].items() if preset == name]
-        print(f"  {name:<14}{read.functions[name]}{f' [{chr(44).join(s + chr(42) for s in starts)}]' if starts else ''}")
+        chosen_by = f" [{', '.join(f'{start}*' for start in starts)}]" if starts else ""
+        print(f"  {name:<14}{read.functions[name]}{chosen_by}")
     return 0
 
 
@@ -206,8 +208,7 @@ def info_command(args: list[str]) -> int:
         facts[f"from Python: {place}"] = what
     for name, value in facts.items():
         print(f"{name:<14}{value}")
-    paths = {"settings": folder.config, "metrics": folder.metrics, "curve": folder.curve, "evaluation": folder.evaluation}
-    print_files({name: path for name, path in paths.items() if path.exists()})
+    print_files(folder.files())
     return 0
 
 

@@ -68,7 +68,7 @@ def train_command(args: list[str]) -> int:
 def peek(args: list[str]) -> Common:
     """What decides on the defaults of all the other flags, read before these can be parsed."""
     named = args[0] if args and not args[0].startswith("-") else DEFAULT_ALGORITHM
-    values = {name: (flag_value(args, name) or [None])[0] for name in ("env", "env.id", "size", "preset")}
+    values = {name: next(iter(flag_value(args, name) or []), None) for name in ("env", "env.id", "size", "preset")}
     files = tuple(Path(name) for name in flag_value(args, "config") or ())
     env = values["env.id"] or values["env"] or ""
     return Common(algorithm=named, env=env, size=values["size"], preset=values["preset"], config=files)

@@ -1,4 +1,4 @@
-"""Looking into a world model: it sees the beginning of an episode and imagines the rest, beside what really happened."""
+"""Looking into a world model: it sees how an episode begins and imagines the rest, beside what really happened."""
 
 from __future__ import annotations
 
@@ -49,7 +49,13 @@ class DreamReport:
 
 
 def dream(
-    agent: Agent, *, context: int = 8, horizon: int = 48, sequences: int = 6, actions: Actions = "mode", seed: int | None = None
+    agent: Agent,
+    *,
+    context: int = 8,
+    horizon: int = 48,
+    sequences: int = 6,
+    actions: Actions = "mode",
+    seed: int | None = None,
 ) -> DreamReport:
     """Play episodes, let the model see ``context`` rows of each and imagine up to ``horizon`` more, and draw the two.
 
@@ -88,9 +94,7 @@ def dream(
     )
 
 
-def gather(
-    env: Env, agent: Agent, context: int, horizon: int, sequences: int, actions: Actions, seed: int
-) -> Batch:
+def gather(env: Env, agent: Agent, context: int, horizon: int, sequences: int, actions: Actions, seed: int) -> Batch:
     """Beginnings of ``sequences`` episodes, ``[B, T]``, all cut to one length T of at most ``context + horizon``.
 
     Raises:
@@ -168,9 +172,10 @@ def truths(batch: Batch, spec: ObsSpec) -> Arrays:
 
 
 def one_hot(index: np.ndarray, part: ObsPart) -> np.ndarray:
-    """Class indices ``[B, T, *shape]`` as ``[B, T, n, C]``, C the most classes of any; all zeros where the index is -1."""
-    flat = index.reshape(*index.shape[:2], -1, 1)
-    return (flat == np.arange(max(part.classes))).astype(np.float32)
+    """Class indices ``[B, T, *shape]`` as ``[B, T, n, C]``, C the most classes of any; zeros where the index is -1."""
+    flat: np.ndarray = index.reshape(*index.shape[:2], -1, 1)
+    hot: np.ndarray = flat == np.arange(max(part.classes))
+    return hot.astype(np.float32)
 
 
 def measure(truth: Arrays, predicted: Arrays, spec: ObsSpec, context: int) -> tuple[Arrays, Arrays, dict[str, str]]:
@@ -201,7 +206,9 @@ def _unit(key: str, part: ObsPart | None) -> str:
     return "root mean square" if part.kind == "vector" else f"root mean square of {part.low:g}..{part.high:g}"
 
 
-def draw(agent: Agent, batch: Batch, predicted: Arrays, context: int, errors: Arrays, repeated: Arrays) -> dict[str, Path]:
+def draw(
+    agent: Agent, batch: Batch, predicted: Arrays, context: int, errors: Arrays, repeated: Arrays
+) -> dict[str, Path]:
     """A video of each image, traces of all that is a number, and the errors."""
     folder = RunFolder(agent.run).dream
     title = f"dream on {agent.config.env.id}"

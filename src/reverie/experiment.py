@@ -88,6 +88,11 @@ class ExperimentConfig(Config):
             value = getattr(self, name)
             if value is not None and not (np.isfinite(value) and value >= 0):
                 raise ConfigError(f"{name} = {value}: expected a finite number, 0 or more.")
+        if self.schedule.eval_every not in (0, "0") and not self.eval_episodes:
+            raise ConfigError(
+                f"schedule.eval_every = {self.schedule.eval_every} with eval_episodes = 0: there is nothing to play. "
+                "Set eval_episodes to 1 or more, or eval_every to 0."
+            )
         if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", self.device):
             raise ConfigError(f"device = '{self.device}': expected auto, cpu, cuda or cuda:<number>.")
 
@@ -171,9 +176,7 @@ def build(config: ExperimentConfig, env: EnvLike | None = None, *, start: int = 
         eval_env = make_eval_env(config, factory) if wants_eval_env(config, env) else None
         if eval_env is not None:
             undo.callback(eval_env.close)
-        collector = Collector(
-            train_env, algo.policy, replay, seed=seeds["collector"], random_steps=config.random_steps
-        )
+        collector = Collector(train_env, algo.policy, replay, seed=seeds["collector"], random_steps=config.random_steps)
         clock = Clock(
             total_steps=config.steps,
             replay_ratio=config.ratio(algo.window),
@@ -269,6 +272,6 @@ def check_memory(config: ExperimentConfig, nbytes: int) -> None:
         per_row = nbytes / config.replay.capacity
         raise ConfigError(
             f"replay.capacity = {config.replay.capacity} rows of {per_row:,.0f} bytes need {needed / 1e9:.1f} GB, but "
-            f"{free / 1e9:.1f} GB of memory are available. A capacity of {int(free * 0.8 / per_row)} would fit; smaller "
-            "observations or a smaller size of the algorithm help as well."
+            f"{free / 1e9:.1f} GB of memory are available. A capacity of {int(free * 0.8 / per_row)} would fit; "
+            "smaller observations or a smaller size of the algorithm help as well."
         )

@@ -65,6 +65,11 @@ class RunFolder:
         """Pictures and numbers of the newest dream."""
         return self.path / "dream"
 
+    def files(self) -> dict[str, Path]:
+        """Those of the files for people that exist, by what they are."""
+        known = {"settings": self.config, "metrics": self.metrics, "curve": self.curve, "evaluation": self.evaluation}
+        return {what: path for what, path in known.items() if path.exists()}
+
 
 @dataclass(frozen=True, kw_only=True)
 class Saved:
@@ -118,9 +123,7 @@ def read_saved(path: Path) -> Saved:
         raise RunError(f"{config} lacks {', '.join(missing)}: it is not the config.yaml of a run.")
     if content["schema"] > SCHEMA:
         raise RunError(f"{config} has schema {content['schema']}; this version reads up to {SCHEMA}: upgrade reverie.")
-    return Saved(
-        algorithm=content["algorithm"], experiment=content["experiment"], custom=content.get("custom", {})
-    )
+    return Saved(algorithm=content["algorithm"], experiment=content["experiment"], custom=content.get("custom", {}))
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
@@ -177,7 +180,7 @@ def check_usable(path: Path, algorithm: str, env: str) -> bool:
 def _why_no_run(path: Path) -> str:
     if path.is_dir():
         inside = sorted(p.parent.name for p in path.glob("*/config.yaml"))
-        return f"it has no config.yaml. There are runs inside: {', '.join(inside)}." if inside else "it has no config.yaml."
+        return "it has no config.yaml." + (f" There are runs inside: {', '.join(inside)}." if inside else "")
     return "there is no such folder." + did_you_mean(path.name, [p.name for p in _siblings(path)])
 
 

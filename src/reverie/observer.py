@@ -39,8 +39,8 @@ class Observer:
             seen = flat.obs_spec["image"].shape
             spec["image"] = ObsPart(kind="image", shape=(0, 0, 3) if config.resize else (*seen[:2], 3), dtype="uint8")
             image = spaces.Box(0, 255, (1, 1, 3), np.uint8)  # the rank is all that matters
-            both = {"image": image, "observation": self.space} if self._codec else {"image": image}
-            self.space = spaces.Dict(both)
+            both: dict[str, spaces.Space[Any]] = {"image": image}
+            self.space = spaces.Dict(both | {"observation": self.space} if self._codec else both)
         self._options = ImageOptions(spec, config.resize, config.grayscale)
         self.spec: ObsSpec = flat.obs_spec
 
@@ -81,7 +81,8 @@ class Observer:
             flat = stack(flat, first)
         wrong = [key for key, part in self.spec.items() if flat[key].shape != part.shape]
         if wrong:
-            raise DataError(f"'{wrong[0]}' has shape {flat[wrong[0]].shape}; the agent sees {self.spec[wrong[0]].shape}.")
+            key = wrong[0]
+            raise DataError(f"'{key}' has shape {flat[key].shape}; the agent sees {self.spec[key].shape}.")
         return flat
 
 

@@ -1,8 +1,7 @@
 """Published settings by name: functions that return an ``ExperimentConfig``, and the layers of settings above them.
 
-Sources: "configs.yaml" is that of github.com/danijar/dreamerv3 as of May 2026, the code of Hafner et al., Nature 2025. Its train
-ratio is in replayed rows per env step. Where it gives no setting for a suite, the docstring says that the values are
-ours.
+Source: "configs.yaml" is that of github.com/danijar/dreamerv3 as of May 2026, the code of Hafner et al., Nature 2025.
+Its train ratio is in replayed rows per env step. Where it gives no setting, the docstring says that values are ours.
 """
 
 from __future__ import annotations

@@ -52,7 +52,9 @@ class Result:
     """What it left, by what it is."""
 
 
-def train(config: ExperimentConfig, env: EnvLike | None = None, run: Path | str | None = None, say: Say = print) -> Result:
+def train(
+    config: ExperimentConfig, env: EnvLike | None = None, run: Path | str | None = None, say: Say = print
+) -> Result:
     """Train as ``config`` says, in a new run folder or going on in an existing one.
 
     Nothing is created before everything was built and checked.
@@ -76,6 +78,8 @@ def train(config: ExperimentConfig, env: EnvLike | None = None, run: Path | str 
         if newest is not None:
             restore(checkpoints, newest, experiment)
             say(f"continuing {folder.path} from env step {experiment.clock.env_steps:,}; its replay starts empty")
+        if experiment.clock.done:
+            say(f"it has had its {config.steps:,} env steps already; more steps let it go on")
         describe(experiment, say)
         folder.path.mkdir(parents=True, exist_ok=True)
         saved = Saved(algorithm=name, experiment=config.to_dict(), custom=custom_objects(config, env))
@@ -111,15 +115,13 @@ def _run(experiment: Experiment, folder: RunFolder, checkpoints: Checkpoints, ti
             for sink in sinks:
                 sink.write(evaluation.metrics(), clock.env_steps)
             write_evaluation(folder, evaluation, clock.env_steps)
-    files = {"settings": folder.config, "metrics": folder.metrics, "curve": folder.curve, "evaluation": folder.evaluation}
-    files |= {"checkpoint": ending.checkpoint} if ending.checkpoint else {}
     return Result(
         run=folder.path,
         reason=ending.reason,
         env_steps=clock.env_steps,
         updates=clock.updates,
         evaluation=evaluation,
-        files={what: path for what, path in files.items() if path.exists()},
+        files=folder.files() | ({"checkpoint": ending.checkpoint} if ending.checkpoint else {}),
     )
 
 
@@ -147,8 +149,8 @@ def restore(checkpoints: Checkpoints, path: Path, experiment: Experiment) -> Non
             raise
         reason = str(error).strip().splitlines()
         raise RunError(
-            f"{path} does not fit these settings: {' '.join(line.strip() for line in reason[:3])} Repeat the settings of "
-            "that run (--config <run>/config.yaml) or choose another run folder."
+            f"{path} does not fit these settings: {' '.join(line.strip() for line in reason[:3])} Repeat the settings "
+            "of that run (--config <run>/config.yaml) or choose another run folder."
         ) from error
 
 
@@ -164,6 +166,8 @@ def describe(experiment: Experiment, say: Say) -> None:
     needed, free = replay_bytes(config, experiment.replay.nbytes), available_memory()
     room = "" if free is None else f" of {free / 1e9:.1f} GB available"
     ratio = config.ratio(window)
+    if config.steps < config.learning_starts:
+        say(f"learning starts after {config.learning_starts} windows, but there are only {config.steps} steps: no updates")
     say(
         f"{algorithm_name(type(config.algo))} on {config.env.id}: {count / 1e6:.2f}M parameters on "
         f"{experiment.algo.device}, {config.env.num} envs, {ratio:g} updates per env step "

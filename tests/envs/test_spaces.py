@@ -7,13 +7,12 @@ import string
 import numpy as np
 import pytest
 from gymnasium import spaces
-from gymnasium.wrappers import ClipAction, RescaleAction, TransformAction
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reverie.core.errors import DataError, EnvError
 from reverie.core.specs import ObsPart
-from reverie.envs.spaces import ActionCodec, ObsCodec, action_spec, flatten_obs, obs_spec, unflatten_action
+from reverie.envs.spaces import ObsCodec, flatten_obs, obs_spec
 
 
 def only(space):
@@ -214,106 +213,3 @@ def test_nothing_left_and_equal_keys():
     twice = spaces.Dict({"a/b": spaces.Discrete(2), "a": spaces.Dict({"b": spaces.Discrete(2)})})
     with pytest.raises(EnvError, match="two observations are both called 'a/b'"):
         obs_spec(twice)
-
-
-ACTIONS = spaces.Dict(
-    {
-        "walk": spaces.Box(np.array([-2.0, 0.0]), np.array([4.0, 1.0])),
-        "hand": spaces.Tuple((spaces.Discrete(3, start=5), spaces.MultiBinary(2))),
-        "aim": spaces.MultiDiscrete([[2, 3], [1, 4]], start=[[0, 1], [2, -1]]),
-    }
-)
-
-
-def test_action_parts_in_order_of_keys():
-    spec = action_spec(ACTIONS)
-    assert {key: (part.kind, part.width) for key, part in spec.parts.items()} == {
-        "aim": ("categorical", 10),
-        "hand/0": ("categorical", 3),
-        "hand/1": ("categorical", 4),
-        "walk": ("continuous", 2),
-    }
-    assert list(spec.slices()) == ["aim", "hand/0", "hand/1", "walk"]
-    assert list(action_spec(spaces.Discrete(2)).parts) == ["action"]
-
-
-def test_flat_actions_mean_what_they_say():
-    flat = np.zeros(19, np.float32)
-    flat[[1, 4, 5, 8, 12, 13, 16]] = 1  # aim [1, 2+1, 0+2, 2-1], hand 2+5 and [0, 1]
-    flat[17:] = [-1.0, 0.5]
-    action = unflatten_action(ACTIONS, flat)
-    assert action["aim"].tolist() == [[1, 3], [2, 1]]
-    assert action["hand"][0] == 7
-    assert action["hand"][1].tolist() == [0, 1]
-    np.testing.assert_allclose(action["walk"], [-2.0, 0.75])
-    assert ACTIONS.contains(action)
-
-
-@pytest.mark.parametrize(
-    "space",
-    [
-        ACTIONS,
-        spaces.Box(-0.1, 0.3, (2, 3)),
-        spaces.Box(np.float32(0.1), np.float32(0.7), ()),
-        spaces.Box(-3, 7, (4,), np.int32),
-        spaces.Box(0, 255, (2,), np.uint8),
-        spaces.Box(-3e38, 3e38, (2,)),
-        spaces.Box(-1e308, 1.5e308, (2,), np.float64),
-        spaces.MultiDiscrete([2, 5, 1]),
-        spaces.Discrete(1, start=-4),
-    ],
-)
-@given(seed=st.integers(0, 2**31), scale=st.sampled_from([0.3, 1.0, 10.0]))
-@settings(max_examples=25, deadline=None)
-def test_any_flat_action_is_inside_its_space(space, seed, scale):
-    codec = ActionCodec(space)
-    flat = np.random.default_rng(seed).normal(0, scale, codec.spec.width).astype(np.float32)
-    assert space.contains(np.int64(codec(flat)) if isinstance(space, spaces.Discrete) else codec(flat))
-
-
-def test_box_ends_are_reached_exactly():
-    space = spaces.Box(np.array([-0.1, 2.0], np.float32), np.array([0.3, 5.0], np.float32))
-    np.testing.assert_array_equal(unflatten_action(space, -np.ones(2, np.float32)), space.low)
-    np.testing.assert_array_equal(unflatten_action(space, np.full(2, 7.0, np.float32)), space.high)
-
-
-def test_unbounded_actions_say_which_and_what_to_do():
-    space = spaces.Dict({"arm": spaces.Box(np.array([-1, -np.inf, -1]), np.array([1, 1, np.inf]))})
-    with pytest.raises(EnvError, match=r"action 'arm' is unbounded in dimensions \[1, 2\].*TransformAction.*Box\(-1.0"):
-        action_spec(space)
-    with pytest.raises(EnvError, match="unbounded"):
-        action_spec(spaces.Box(-np.inf, np.inf, ()))
-
-
-@pytest.mark.parametrize("space", [spaces.Text(3), spaces.Dict({"a": spaces.Sequence(spaces.Discrete(2))})])
-def test_actions_that_cannot_be_chosen(space):
-    with pytest.raises(EnvError, match="which a policy cannot choose from"):
-        action_spec(space)
-
-
-def test_two_actions_of_one_name():
-    with pytest.raises(EnvError, match=r"two of the actions \['a/b', 'a/b'\]"):
-        action_spec(spaces.Dict({"a/b": spaces.Discrete(2), "a": spaces.Dict({"b": spaces.Discrete(2)})}))
-
-
-@pytest.mark.parametrize("space", [spaces.Dict({}), spaces.Box(-1, 1, (0,))])
-def test_nothing_to_choose(space):
-    with pytest.raises(EnvError, match="nothing to choose"):
-        action_spec(space)
-
-
-def test_the_remedy_for_unbounded_actions_works(unbounded_env):
-    wrapped = TransformAction(unbounded_env, lambda action: action, spaces.Box(-1.0, 1.0, (2,)))
-    assert action_spec(wrapped.action_space).width == 2
-    inside = TransformAction(ClipAction(unbounded_env), lambda action: action, spaces.Box(-1.0, 1.0, (2,)))
-    assert action_spec(inside.action_space).width == 2
-    with pytest.raises(ValueError, match="unbounded"):
-        RescaleAction(unbounded_env, -1.0, 1.0)
-
-
-@pytest.fixture
-def unbounded_env():
-    from env_zoo import Scripted
-
-    box = spaces.Box(-np.inf, np.inf, (2,))
-    return Scripted(spaces.Discrete(2), [0], action_space=box)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 
 import env_zoo
-import gymnasium
 import numpy as np
 import pytest
 import torch
@@ -13,26 +12,12 @@ from gymnasium import spaces
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reverie.core.errors import ConfigError, DataError, EnvError
+from reverie.core.errors import ConfigError
 from reverie.envs.base import EnvConfig
 from reverie.envs.dummy import Count
 from reverie.envs.vector import derive_seeds, make_env
 
 BOTH = pytest.mark.parametrize("vector", ["serial", "process"])
-
-
-@pytest.fixture
-def make():
-    made = []
-
-    def make(factory=None, seed=0, render=False, **options):
-        made.append(make_env(EnvConfig(**options), seed=seed, factory=factory, render=render))
-        return made[-1]
-
-    yield make
-    for env in made:
-        env.close()
-        env.close()
 
 
 def rows(env, count, action=None):
@@ -195,104 +180,6 @@ def test_derive_seeds():
     assert all(0 <= s < 2**31 for s in derive_seeds(7, 100))
     with pytest.raises(ConfigError, match="seed = -1"):
         derive_seeds(-1, 2)
-
-
-# -- what goes wrong ------------------------------------------------------------------------------------------------
-
-
-@BOTH
-def test_nan_names_env_key_step_and_value(make, vector):
-    env = make(env_zoo.nan_in_second, num=2, vector=vector)
-    env.reset()
-    env.step(torch.zeros(2, 2))
-    with pytest.raises(
-        DataError, match=r"environment [01] .*step 2 of episode 1: observation 'a' is nan at index \(1,\)"
-    ):
-        env.step(torch.zeros(2, 2))
-
-
-@BOTH
-def test_infinite_rewards(make, vector):
-    env = make(env_zoo.infinite_reward, vector=vector)
-    env.reset()
-    with pytest.raises(DataError, match=r"environment 0 .*step 1 of episode 1: the reward is inf"):
-        env.step(torch.zeros(1, 2))
-
-
-def test_an_observation_outside_its_space_in_the_second_env(make):
-    good = functools.partial(env_zoo.Scripted, spaces.Discrete(3), [0, 0, 0])
-    bad = functools.partial(env_zoo.Scripted, spaces.Discrete(3), [0, 7])
-    queue = [good, bad]
-    env = make(lambda: queue.pop(0)(), num=2)
-    env.reset()
-    with pytest.raises(DataError, match=r"environment 1 .*step 1 .*'observation' is 7; its space declares 0..2"):
-        env.step(torch.zeros(2, 2))
-
-
-@BOTH
-def test_a_crash_surfaces_with_its_message(make, vector):
-    env = make(env_zoo.Crashing, num=2, vector=vector)
-    env.reset()
-    env.step(torch.zeros(2, 2))
-    env.step(torch.zeros(2, 2))
-    with pytest.raises(
-        EnvError, match=r"environment [01] .*step 3 .*Unpicklable: a wheel and an axle .*env_zoo.py:\d+"
-    ):
-        env.step(torch.zeros(2, 2))
-
-
-def test_a_worker_that_dies_is_named(make):
-    env = make(env_zoo.Dying, num=2, vector="process")
-    env.reset()
-    env.step(torch.zeros(2, 2))
-    with pytest.raises(EnvError, match=r"worker process of environment [01] died \(exit code 7\)"):
-        env.step(torch.zeros(2, 2))
-
-
-def test_a_worker_that_cannot_be_made_says_why():
-    with pytest.raises(EnvError, match=r"environment [01] .*could not be made: OSError: no licence for a second seat"):
-        make_env(EnvConfig(num=2, vector="process"), seed=0, factory=env_zoo.only_in_main)
-
-
-def test_instances(make):
-    instance = env_zoo.Seeded()
-    assert make(instance).reset().is_first.all()
-    with pytest.raises(EnvError, match="an environment instance serves num=1"):
-        make(instance, num=2)
-    with pytest.raises(EnvError, match="vector='process'"):
-        make(instance, vector="process")
-    with pytest.raises(EnvError, match="returned the same environment twice"):
-        make(lambda: instance, num=2)
-
-
-@pytest.mark.parametrize(
-    ("made", "message"), [(3, "builtins.int; expected a gymnasium.Env"), (None, "builtins.NoneType")]
-)
-def test_factories_of_other_things(make, made, message):
-    with pytest.raises(EnvError, match=message):
-        make(lambda: made)
-
-
-def test_a_factory_of_vectors(make):
-    with pytest.raises(EnvError, match=r"expected one environment. Ask for many with env.num"):
-        make(lambda: gymnasium.make_vec("CartPole-v1", num_envs=2))
-
-
-def test_different_spaces_in_one_vector(make):
-    sizes = iter((2, 3))
-    with pytest.raises(EnvError, match="could not be made"):
-        make(lambda: env_zoo.Scripted(spaces.Box(-1, 1, (next(sizes),)), [0]), num=2)
-
-
-def test_actions_that_do_not_fit(make):
-    env = make(num=2)
-    with pytest.raises(EnvError, match="before reset"):
-        env.step(torch.zeros(2, 2))
-    env.reset()
-    with pytest.raises(DataError, match=r"shape \(2, 3\); expected \[N, A\] = \(2, 2\)"):
-        env.step(torch.zeros(2, 3))
-    with pytest.raises(DataError, match=r"the action for environment 1 is \[0.0, nan\]"):
-        env.step(torch.tensor([[0.0, 0.0], [0.0, float("nan")]]))
 
 
 @BOTH

@@ -52,7 +52,9 @@ def test_the_picture_is_the_picture(tmp_path: Path) -> None:
     assert np.abs(shown[1, 192, 128].astype(int) - (0, 0, 255)).max() < 12
 
 
-@pytest.mark.parametrize("frames", [np.zeros((0, 8, 8, 3), np.uint8), np.zeros((2, 8, 8), np.uint8), np.zeros((2, 8, 8, 3))])
+@pytest.mark.parametrize(
+    "frames", [np.zeros((0, 8, 8, 3), np.uint8), np.zeros((2, 8, 8), np.uint8), np.zeros((2, 8, 8, 3))]
+)
 def test_what_is_no_video_is_refused(tmp_path: Path, frames: np.ndarray) -> None:
     with pytest.raises(ValueError, match="expected uint8"):
         write_video(tmp_path / "v.mp4", frames)

@@ -78,7 +78,7 @@ def test_periods_in_env_steps(fakes):
         return {"eval/score": 1.0}
 
     run.go(evaluator=evaluator, schedule=Schedule(log_every=8, eval_every=15, save_every=12, report_every=20))
-    assert [step for step, values in run.sink.entries if "counters/env_steps" in values] == [8, 16, 24, 32, 40, 40]
+    assert [step for step, values in run.sink.entries if "counters/env_steps" in values] == [8, 16, 24, 32, 40]
     assert evaluated == [15, 30]
     assert [step for step, values in run.sink.entries if "eval/score" in values] == [15, 30]
     assert [step for step, values in run.sink.entries if "report/video" in values] == [20, 40]
@@ -92,7 +92,7 @@ def test_recorded_experience_counts_in_updates(fakes):
     run.go(collector=None, schedule=Schedule(log_every=10, save_every=0))
     assert run.clock.updates == 30
     assert run.clock.env_steps == 0
-    assert [step for step, _ in run.sink.entries] == [10, 20, 30, 30]
+    assert [step for step, _ in run.sink.entries] == [10, 20, 30]
     assert "replay/replay_ratio" not in run.sink.entries[-1][1]
 
 
@@ -106,7 +106,7 @@ def test_resumed_counters_go_on(fakes):
     run = setting(fakes)
     run.clock.load_state_dict({**Clock(total_steps=1).state_dict(), "env_steps": 30, "updates": 12, "episodes": 2})
     run.go(schedule=Schedule(log_every=5))
-    assert [step for step, _ in run.sink.entries] == [35, 40, 40]
+    assert [step for step, _ in run.sink.entries] == [35, 40]
     assert run.clock.updates == 12 + 4
 
 

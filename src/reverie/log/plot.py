@@ -10,6 +10,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from reverie.log.sinks import read_metrics
 
@@ -32,7 +33,7 @@ def learning_curve(metrics: Path, png: Path, title: str = "") -> Path | None:
         axes.plot(*evaluation, "o-", color=ORANGE, linewidth=1.5, markersize=5, label="evaluation, mean")
     axes.set_title(title, loc="left", fontweight="bold")
     axes.legend(frameon=False, loc="best")
-    axes.xaxis.set_major_formatter(lambda x, _: f"{x / 1e6:g}M" if x >= 1e6 else f"{x / 1e3:g}k" if x >= 1e3 else f"{x:g}")
+    axes.xaxis.set_major_formatter(lambda x, _: _steps(x))
     return _save(figure, png)
 
 
@@ -73,7 +74,9 @@ def dream_traces(
     return _save(figure, png)
 
 
-def dream_errors(png: Path, errors: Mapping[str, np.ndarray], baseline: Mapping[str, np.ndarray], title: str = "") -> Path:
+def dream_errors(
+    png: Path, errors: Mapping[str, np.ndarray], baseline: Mapping[str, np.ndarray], title: str = ""
+) -> Path:
     """Draw the error of each prediction, ``[H]``, per step imagined, and below what "nothing changes" would score.
 
     ``baseline`` may lack names of ``errors``.
@@ -91,7 +94,8 @@ def dream_errors(png: Path, errors: Mapping[str, np.ndarray], baseline: Mapping[
             axes.plot(steps, baseline[name], color=GREY, linewidth=1.5, linestyle="--", label="last row repeated")
         axes.plot(steps, error, color=ORANGE, linewidth=2, label="dream")
         axes.set_title(name, loc="left", fontsize=10)
-        axes.set_ylim(bottom=0)
+        axes.set_ylim(0, max(1e-3, axes.get_ylim()[1]))
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     handles = {label: h for axes in grid.flat for h, label in zip(*axes.get_legend_handles_labels(), strict=True)}
     figure.legend(list(handles.values()), list(handles), loc="outside lower center", ncols=2, frameon=False)
     figure.suptitle(title, x=0.02, ha="left", fontweight="bold")
@@ -104,6 +108,12 @@ def _axes(axes: Axes, xlabel: str, ylabel: str) -> Axes:
     axes.set_xlabel(xlabel)
     axes.set_ylabel(ylabel)
     return axes
+
+
+def _steps(number: float) -> str:
+    """Steps as people say them: 500, 20k, 1.5M."""
+    scale, unit = next(((s, u) for s, u in ((1e6, "M"), (1e3, "k")) if abs(number) >= s), (1.0, ""))
+    return f"{number / scale:g}{unit}"
 
 
 def _widen(axes: Axes) -> None:

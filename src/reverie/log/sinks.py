@@ -96,7 +96,7 @@ class TensorBoardSink:
         """``purge_step``: where the run goes on; what an earlier process wrote from there on is hidden."""
         from torch.utils.tensorboard import SummaryWriter  # optional third-party package, and slow to import
 
-        self._writer: Any = SummaryWriter(str(folder), purge_step=purge_step)  # type: ignore[no-untyped-call]  # torch has no types here
+        self._writer: Any = SummaryWriter(str(folder), purge_step=purge_step)
         self._fps = fps
 
     def write(self, values: Values, step: int) -> None:
@@ -111,7 +111,7 @@ class TensorBoardSink:
 
     def _add_video(self, name: str, frames: np.ndarray, step: int) -> None:
         """A GIF, which TensorBoard plays; its own ``add_video`` would need one more package."""
-        from tensorboard.compat.proto.summary_pb2 import Summary  # optional third-party package
+        from tensorboard.compat.proto.summary_pb2 import Summary  # type: ignore[import-untyped]  # optional, no types
 
         shown = upscale(to_rgb(frames), 128)
         gif = io.BytesIO()

@@ -7,7 +7,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-import imageio_ffmpeg
+import imageio_ffmpeg  # type: ignore[import-untyped]  # it has no types
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
@@ -47,8 +47,8 @@ def write_video(path: Path, frames: np.ndarray, fps: int = 30) -> Path:
 def to_rgb(frames: np.ndarray, peak: int | None = None) -> np.ndarray:
     """``frames`` ``[..., H, W, C]``, uint8 or numbers of that scale, as ``[..., H, W, 3]`` uint8.
 
-    One channel is grey and three are RGB. Any other number is a stack of masks or planes, each shown in a colour of
-    its own, the strongest on top. Pictures whose brightest value ``peak`` is under 32 hold symbols (MiniGrid's object
+    One channel is grey and three are RGB. Any other number is a stack of masks or planes, each in a colour of its own,
+    mixed where several are lit. Pictures whose brightest value ``peak`` is under 32 hold symbols (MiniGrid's object
     numbers, MinAtar's 0 and 1), not light, and are stretched to the full range.
     """
     peak = int(frames.max(initial=0)) if peak is None else peak
@@ -58,14 +58,15 @@ def to_rgb(frames: np.ndarray, peak: int | None = None) -> np.ndarray:
         light = np.repeat(light, 3, axis=-1)
     elif channels != 3:
         colours = palette(channels)  # [C, 3]
-        light = np.stack([(light * colours[:, i]).max(axis=-1) for i in range(3)], axis=-1)
+        mixed = light @ colours / light.sum(-1, keepdims=True).clip(min=1e-6)  # [..., 3] in 0..1
+        light = mixed * light.max(-1, keepdims=True)
     return light.clip(0, 255).astype(np.uint8)
 
 
 def palette(count: int) -> np.ndarray:
     """``count`` colours that are far apart, ``[count, 3]`` in 0..1."""
     hues = (np.arange(count) * 0.618034) % 1.0  # golden section: neighbours never look alike
-    return np.array([colorsys.hsv_to_rgb(hue, 0.65, 1.0) for hue in hues], np.float32)
+    return np.array([colorsys.hsv_to_rgb(hue, 0.8, 1.0 - 0.35 * (i % 2)) for i, hue in enumerate(hues)], np.float32)
 
 
 def upscale(frames: np.ndarray, side: int = 256) -> np.ndarray:

@@ -47,7 +47,9 @@ class Journal:
                 sink.write(values, position(self.clock))
 
     def log(self) -> None:
-        """Write one entry of everything."""
+        """Write one entry of everything; none if the run has not moved since the last."""
+        if (self.clock.env_steps, self.clock.updates) == self.last[1:]:
+            return
         values = self.meter.flush()
         if self.finished:
             values["episode/score"] = float(np.mean([episode.score for episode in self.finished]))

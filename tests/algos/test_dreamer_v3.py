@@ -1,0 +1,279 @@
+"""Contracts of the learner: sizes, determinism, gradients, resume, precision, ends of episodes."""
+
+import copy
+
+import pytest
+import torch
+
+from reverie.algos.dreamer_v3 import SIZES, DreamerV3Config, sized
+from reverie.core.errors import ConfigError
+from reverie.core.specs import ActionPart, ActionSpec, ObsPart
+from reverie.core.types import Batch, Step
+
+TINY = {
+    "rssm.deter": 16, "rssm.hidden": 8, "rssm.stoch": 3, "rssm.classes": 4, "rssm.blocks": 4, "encoder.units": 8,
+    "encoder.depth": 2, "decoder.units": 8, "decoder.depth": 2, "reward.units": 8, "cont.units": 8, "actor.units": 8,
+    "critic.units": 8, "batch_size": 3, "batch_length": 6, "horizon": 4, "optim.warmup": 0, "optim.lr": 1e-3,
+}  # fmt: skip
+OBS = {
+    "image": ObsPart(kind="image", shape=(8, 8, 3), dtype="uint8"),
+    "state": ObsPart(kind="vector", shape=(2,), dtype="float32"),
+    "token": ObsPart(kind="categorical", shape=(2,), dtype="int64", classes=(3, 3)),
+}
+ACTIONS = {
+    "discrete": ActionSpec(parts={"action": ActionPart(kind="categorical", classes=(4,))}),
+    "continuous": ActionSpec(parts={"action": ActionPart(kind="continuous", size=2)}),
+    "mixed": ActionSpec(
+        parts={"b": ActionPart(kind="continuous", size=1), "a": ActionPart(kind="categorical", classes=(2, 3))}
+    ),
+}
+
+
+def build(actions="discrete", **changes):
+    return DreamerV3Config().merge(TINY | {k.replace("__", "."): v for k, v in changes.items()}).build(
+        OBS, ACTIONS[actions], seed=1
+    )
+
+
+def batch(agent, actions="discrete", seed=0):
+    g = torch.Generator().manual_seed(seed)
+    b, t = agent.window.batch, agent.window.rows
+    action = torch.rand(b, t, ACTIONS[actions].width, generator=g)
+    first = torch.rand(b, t, generator=g) < 0.2
+    last = torch.cat([first[:, 1:], first[:, :1] & False], 1)
+    extras = {}
+    if "deter" in agent.extra_spec:
+        extras = {
+            "deter": torch.rand(b, t, 16, generator=g).to(getattr(torch, agent.extra_spec["deter"].dtype)),
+            "stoch": torch.randint(0, 4, (b, t, 3), generator=g).to(torch.uint8),
+        }
+    return Batch(
+        obs={
+            "image": torch.randint(0, 256, (b, t, 8, 8, 3), generator=g, dtype=torch.uint8),
+            "state": torch.randn(b, t, 2, generator=g),
+            "token": torch.randint(0, 3, (b, t, 2), generator=g),
+        },
+        action=action, reward=torch.randn(b, t, generator=g), is_first=first, is_last=last,
+        is_terminal=last & (torch.rand(b, t, generator=g) < 0.5),
+        weight=torch.ones(b), index=torch.arange(b), extras=extras,
+    )  # fmt: skip
+
+
+COUNTS = {  # peers' arithmetic for 64 x 64 x 3 images and six actions; the slow critic is not counted
+    "1m": 686_456, "12m": 10_492_616, "25m": 23_487_016, "50m": 41_646_984, "100m": 93_463_624,
+    "200m": 165_942_536, "400m": 372_887_176,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("size", COUNTS)
+def test_parameter_counts_of_the_authors(size):
+    spec = {"image": ObsPart(kind="image", shape=(64, 64, 3), dtype="uint8")}
+    actions = ActionSpec(parts={"action": ActionPart(kind="categorical", classes=(6,))})
+    with torch.device("meta"):  # shapes without memory
+        from reverie.algos.dreamer_v3 import DreamerV3
+
+        agent = DreamerV3(spec, actions, sized(size), torch.device("meta"))
+    assert agent.optim.count == COUNTS[size]
+
+
+def test_every_named_size_builds_and_names_are_forgiving():
+    assert sized("12M") == sized("12m") == DreamerV3Config()
+    assert sized("xl").rssm.deter == SIZES["XL"]["deter"] == 4096
+    with pytest.raises(ConfigError, match=r"size = '13m'.*Did you mean '1m', '12m'"):
+        sized("13m")
+
+
+@pytest.mark.parametrize("actions", ACTIONS)
+@pytest.mark.parametrize("context", [0, 1, 2])
+def test_update_returns_what_it_promises(actions, context):
+    agent = build(actions, replay_context=context)
+    assert agent.window.rows == 6 + context
+    update = agent.update(batch(agent, actions))
+    assert all(v.ndim == 0 and torch.isfinite(v) for v in update.metrics.values())
+    assert {k: tuple(v.shape) for k, v in update.extras.items()} == (
+        {"deter": (3, 6, 16), "stoch": (3, 6, 3)} if context else {}
+    )
+    assert {k: str(v.dtype).removeprefix("torch.") for k, v in update.extras.items()} == {
+        k: v.dtype for k, v in agent.extra_spec.items()
+    }
+
+
+@pytest.mark.parametrize("actions", ACTIONS)
+def test_every_parameter_gets_a_gradient_or_is_a_target(actions):
+    agent = build(actions)
+    agent.update(batch(agent, actions))
+    without = {n for n, p in agent.named_parameters() if p.grad is None}
+    assert without == {n for n, _ in agent.named_parameters() if n.startswith("slow_critic.")}
+
+
+def test_same_seed_same_updates():
+    results = []
+    for _ in range(2):
+        agent = build()
+        torch.manual_seed(5)
+        for i in range(3):
+            update = agent.update(batch(agent, seed=i))
+        results.append((update.metrics, agent.state_dict()["model"]))
+    (a, model_a), (b, model_b) = results
+    assert all(torch.equal(a[k], b[k]) for k in a)
+    assert all(torch.equal(model_a[k], model_b[k]) for k in model_a)
+
+
+def test_resume_continues_bit_for_bit():
+    whole = build()
+    torch.manual_seed(5)
+    for i in range(2):
+        whole.update(batch(whole, seed=i))
+    saved, rng = copy.deepcopy(whole.state_dict()), torch.get_rng_state()
+    for i in range(2, 4):
+        whole.update(batch(whole, seed=i))
+    resumed = build()
+    resumed.load_state_dict(saved)
+    torch.set_rng_state(rng)
+    for i in range(2, 4):
+        resumed.update(batch(resumed, seed=i))
+    a, b = whole.state_dict(), resumed.state_dict()
+    assert all(torch.equal(a["model"][k], b["model"][k]) for k in a["model"])
+    assert all(torch.equal(a["optim"][k], b["optim"][k]) for k in a["optim"])
+
+
+def test_building_does_not_disturb_the_global_generator():
+    torch.manual_seed(3)
+    expected = torch.rand(1)
+    torch.manual_seed(3)
+    build()
+    assert torch.equal(torch.rand(1), expected)
+
+
+def test_bfloat16_computes_low_and_keeps_float32_parameters():
+    agent = build(precision="bfloat16")
+    data = batch(agent)
+    losses = agent.losses(*agent.split_context(data))
+    assert losses.post.latent.deter.dtype == torch.bfloat16
+    assert all(v.dtype == torch.float32 for v in losses.terms.values())
+    agent.update(data)
+    assert all(p.dtype == torch.float32 for p in agent.parameters())
+    assert agent.extra_spec["deter"].dtype == "float16"
+
+
+def test_stored_latents_are_where_the_window_starts():
+    agent = build()
+    data = batch(agent)
+    data.is_first[:] = False
+    context, rows = agent.split_context(data)
+    assert torch.equal(context.latent.deter, data.extras["deter"][:, 0])
+    assert torch.equal(context.latent.stoch.argmax(-1), data.extras["stoch"][:, 0].long())
+    assert torch.equal(context.action, data.action[:, 0])
+    assert torch.equal(rows.reward, data.reward[:, 1:])
+
+
+def test_packed_latents_survive_the_round_trip():
+    agent = build()
+    policy = agent.policy
+    step = Step(
+        obs={k: v[:, 0] for k, v in batch(agent).obs.items()}, reward=torch.zeros(3),
+        is_first=torch.ones(3, dtype=torch.bool), is_last=torch.zeros(3, dtype=torch.bool),
+        is_terminal=torch.zeros(3, dtype=torch.bool),
+    )  # fmt: skip
+    action, state = policy.act(step, policy.initial(3), "explore")
+    assert action.shape == (3, 4)
+    assert torch.equal(action.sum(-1), torch.ones(3))
+    packed = policy.extras(state)
+    data = batch(agent)
+    data.extras["deter"][:, 0], data.extras["stoch"][:, 0] = packed["deter"], packed["stoch"]
+    context, _ = agent.split_context(data)
+    assert torch.equal(context.latent.deter, state.latent.deter)
+    assert torch.equal(context.latent.stoch, state.latent.stoch)
+
+
+def test_acting_matches_observing():
+    """The policy, step by step, holds the latents that training computes for the same rows."""
+    agent = build(replay_context=0)
+    data = batch(agent)
+    data.is_first[:, 0] = True
+
+    def mode(probs):
+        return probs.argmax(-1)
+
+    whole = agent.world.observe(data, agent.split_context(data)[0], mode).latent
+    latent = agent.world.rssm.initial(3, torch.float32)
+    for t in range(6):
+        embed = agent.world.embed({k: v[:, t] for k, v in data.obs.items()})
+        before = data.action[:, t - 1] if t else torch.zeros_like(data.action[:, 0])
+        latent = agent.world.rssm.observe_step(latent, embed, before, data.is_first[:, t], mode)
+        torch.testing.assert_close(latent.deter, whole.deter[:, t], rtol=1e-4, atol=1e-5)
+
+
+def test_continuation_learns_terminal_and_never_a_time_limit():
+    """Twice the same rows, once ended by death and once by the clock: only death is learned as an end."""
+    agent = build()
+    data = batch(agent)
+    context, rows = agent.split_context(data)
+    post = agent.world.observe(rows, context)
+    rows.is_last[:] = True
+    rows.is_terminal[:] = False
+    clock, _ = agent.world_losses(rows, post)
+    rows.is_last[:] = False
+    neither, _ = agent.world_losses(rows, post)
+    rows.is_terminal[:] = True
+    death, _ = agent.world_losses(rows, post)
+    assert torch.equal(clock["cont"], neither["cont"])
+    assert not torch.equal(death["cont"], clock["cont"])
+
+
+def test_the_replayed_critic_tells_terminal_from_last():
+    agent = build(slow_regulariser=0.0)
+    data = batch(agent).rows(1)
+    data.is_first[:], data.is_last[:], data.is_terminal[:] = False, False, False
+    feature = torch.randn(3, 6, agent.world.rssm.feature_width)
+    boot = torch.full((3, 6), 50.0)
+    data.reward[:] = 0.0
+    seen = {}
+    agent.value_loss = lambda value, returns, slow: seen.setdefault(len(seen), returns.clone())
+    agent.replay_critic_loss(data, feature, boot)
+    data.is_last[:, 3] = True
+    masked = agent.replay_critic_loss(data, feature, boot)
+    data.is_terminal[:, 3] = True
+    agent.replay_critic_loss(data, feature, boot)
+    plain, truncated, terminal = seen[0], seen[1], seen[2]
+    gamma = agent.cfg.discount
+    torch.testing.assert_close(truncated[:, 2], torch.full((3,), gamma * 50.0))  # its bootstrap, unmixed
+    assert torch.equal(terminal[:, 2], torch.zeros(3))  # worth nothing
+    assert torch.equal(plain[:, 4:], truncated[:, 4:])
+    assert not masked[:, 3].any()  # the value of a last row is never a target: no action was taken there
+
+
+def test_dream_shows_what_was_seen_and_imagines_the_rest():
+    agent = build()
+    data = batch(agent)
+    out = agent.dream(data, context=3)
+    assert out["image"].shape == data.obs["image"].shape
+    assert out["state"].shape == data.obs["state"].shape
+    assert out["token"].shape == (3, 7, 2, 3)
+    assert out["reward"].shape == out["cont"].shape == (3, 7)
+    with pytest.raises(ConfigError, match="context = 7"):
+        agent.dream(data, context=7)
+
+
+def test_learning_lowers_the_loss_on_one_batch():
+    agent = build(optim__lr=1e-2)
+    torch.manual_seed(0)
+    data = batch(agent)
+    metrics = [agent.update(data).metrics for _ in range(100)]
+    for term in ("reconstruction/state", "reconstruction/token", "reward"):
+        assert float(metrics[-1][f"loss/{term}"]) < 0.5 * float(metrics[0][f"loss/{term}"]), term
+
+
+@pytest.mark.parametrize(
+    ("bad", "says"),
+    [
+        ({"horizon": 0}, "horizon = 0"), ({"lam": 1.5}, "lam = 1.5"), ({"batch_size": 0}, "batch_size = 0"),
+        ({"discount_horizon": 1.0}, "discount_horizon = 1.0"), ({"replay_context": -1}, "replay_context = -1"),
+        ({"imagine_last": 65}, "imagine_last = 65"), ({"precision": "float8"}, "precision = 'float8'"),
+        ({"horizn": 3}, r"unknown option 'horizn'\. Did you mean 'horizon'"),
+        ({"rssm.deterr": 3}, r"unknown option 'rssm\.deterr'\. Did you mean 'rssm\.deter'"),
+    ],
+)  # fmt: skip
+def test_bad_settings(bad, says):
+    with pytest.raises(ConfigError, match=says):
+        DreamerV3Config().merge(bad)

@@ -1,0 +1,22 @@
+"""What the tests of vector environments share."""
+
+from __future__ import annotations
+
+import pytest
+
+from reverie.envs.base import EnvConfig
+from reverie.envs.vector import make_env
+
+
+@pytest.fixture
+def make():
+    made = []
+
+    def make(factory=None, seed=0, render=False, **options):
+        made.append(make_env(EnvConfig(**options), seed=seed, factory=factory, render=render))
+        return made[-1]
+
+    yield make
+    for env in made:
+        env.close()
+        env.close()

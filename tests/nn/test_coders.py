@@ -1,0 +1,125 @@
+"""Encoders and decoders of every kind of observation, and sizes of images that need no resizing."""
+
+import math
+
+import pytest
+import torch
+
+from reverie.core.errors import ConfigError
+from reverie.core.specs import ObsPart
+from reverie.nn.decoder import DecoderConfig
+from reverie.nn.encoder import EncoderConfig, one_hot, stage_depths, stage_sizes
+from reverie.nn.rssm import Latent
+
+SPEC = {
+    "camera": ObsPart(kind="image", shape=(64, 64, 3), dtype="uint8"),
+    "depth": ObsPart(kind="image", shape=(64, 64, 1), dtype="float32", low=0.0, high=1.0),
+    "grid": ObsPart(kind="image", shape=(7, 7, 20), dtype="uint8"),
+    "wide": ObsPart(kind="image", shape=(30, 50, 1), dtype="uint8"),
+    "state": ObsPart(kind="vector", shape=(5,), dtype="float32"),
+    "matrix": ObsPart(kind="vector", shape=(2, 3), dtype="float32"),
+    "scalar": ObsPart(kind="vector", shape=(), dtype="float32"),
+    "direction": ObsPart(kind="categorical", shape=(), dtype="int64", classes=(4,)),
+    "cards": ObsPart(kind="categorical", shape=(3,), dtype="int64", classes=(2, 5, 3)),
+}
+
+
+def observations(spec, *lead):
+    out = {}
+    for key, part in spec.items():
+        shape = (*lead, *part.shape)
+        if part.dtype == "uint8":
+            out[key] = torch.randint(0, 256, shape, dtype=torch.uint8)
+        elif part.kind == "categorical":
+            out[key] = torch.randint(0, min(part.classes), shape)
+        else:
+            out[key] = torch.rand(shape)
+    return out
+
+
+@pytest.mark.parametrize(
+    ("size", "expected"),
+    [
+        ((64, 64), [(64, 64), (32, 32), (16, 16), (8, 8), (4, 4)]),  # the authors' sizes come out as theirs
+        ((96, 96), [(96, 96), (48, 48), (24, 24), (12, 12), (6, 6)]),
+        ((256, 256), [(256, 256), (128, 128), (64, 64), (32, 32), (16, 16)]),
+        ((7, 7), [(7, 7), (4, 4)]),
+        ((10, 10), [(10, 10), (5, 5), (3, 3)]),
+        ((210, 160), [(210, 160), (105, 80), (53, 40), (27, 20), (14, 10)]),
+        ((512, 288), [(512, 288), (256, 144), (128, 72), (64, 36), (32, 18), (16, 9)]),
+        ((2, 2), [(2, 2), (1, 1)]),
+    ],
+)
+def test_stages(size, expected):
+    assert stage_sizes(*size, 4) == expected
+
+
+def test_depths_follow_the_number_of_stages():
+    assert stage_depths(8, (2, 3, 4, 4), 4) == [16, 24, 32, 32]
+    assert stage_depths(8, (2, 3, 4, 4), 2) == [32, 32]
+    assert stage_depths(8, (2, 3, 4, 4), 6) == [16, 24, 32, 32, 32, 32]
+
+
+def test_every_kind_is_encoded_and_decoded_to_its_shape():
+    obs = observations(SPEC, 2, 3)
+    encoder = EncoderConfig(depth=4, units=16).build(SPEC)
+    embed = encoder(obs, torch.float32)
+    assert embed.shape == (2, 3, encoder.width)
+    latent = Latent(torch.randn(2, 3, 32), torch.randn(2, 3, 4, 5))
+    predictions = DecoderConfig(depth=4, units=16).build(SPEC, 32, 20)(latent)
+    assert set(predictions) == set(SPEC)
+    for key, prediction in predictions.items():
+        assert prediction.loss(obs[key]).shape == (2, 3), key
+        assert torch.isfinite(prediction.loss(obs[key])).all(), key
+        if SPEC[key].kind != "categorical":
+            assert prediction.value().shape == (2, 3, *SPEC[key].shape), key
+    assert predictions["cards"].value().shape == (2, 3, 3, 5)
+
+
+def test_each_key_matters_to_the_embedding():
+    encoder = EncoderConfig(depth=4, units=16).build(SPEC)
+    obs = observations(SPEC, 1)
+    before = encoder(obs, torch.float32)
+    for key, part in SPEC.items():
+        changed = dict(obs)
+        x = obs[key]
+        if part.kind == "categorical":
+            changed[key] = (x + 1) % torch.tensor(part.classes)[: x.shape[-1] if x.ndim > 1 else 1].view(x.shape[1:])
+        else:
+            changed[key] = x + 1 if x.dtype == torch.uint8 else x + 0.5
+        assert not torch.equal(encoder(changed, torch.float32), before), key
+
+
+def test_keys_are_chosen_by_pattern():
+    encoder = EncoderConfig(depth=4, units=16, keys="state|dir.*").build(SPEC)
+    assert set(encoder.spec) == {"state", "direction"}
+    with pytest.raises(ConfigError, match=r"'sound' matches no observation; there are: camera, cards"):
+        EncoderConfig(keys="sound").build(SPEC)
+
+
+def test_one_hot_of_unequal_classes_and_of_the_absent():
+    classes = (2, 3)
+    got = one_hot(torch.tensor([[1, 2], [0, -1]]), classes)
+    assert got.tolist() == [[0, 1, 0, 0, 1], [1, 0, 0, 0, 0]]
+
+
+def test_image_loss_is_the_sum_of_squares_of_unit_pixels():
+    spec = {"image": ObsPart(kind="image", shape=(8, 8, 1), dtype="uint8")}
+    prediction = DecoderConfig(depth=2, units=8).build(spec, 8, 4)(Latent(torch.zeros(1, 8), torch.zeros(1, 1, 4)))
+    pixels = prediction["image"].pixels.detach()
+    target = torch.full((1, 8, 8, 1), 255, dtype=torch.uint8)
+    assert prediction["image"].loss(target).item() == pytest.approx((1 - pixels).square().sum().item(), rel=1e-5)
+
+
+def test_blocks_must_fit():
+    spec = {"image": ObsPart(kind="image", shape=(8, 8, 1), dtype="uint8")}
+    with pytest.raises(ConfigError, match="blocks = 8 must divide"):
+        DecoderConfig(depth=1, mults=(3,)).build(spec, 8, 4)
+
+
+def test_vectors_are_squashed():
+    spec = {"v": ObsPart(kind="vector", shape=(1,), dtype="float32")}
+    prediction = DecoderConfig(units=8).build(spec, 8, 4)(Latent(torch.zeros(1, 8), torch.zeros(1, 1, 4)))["v"]
+    prediction.squashed = torch.tensor([[math.log(2)]])
+    torch.testing.assert_close(prediction.value(), torch.tensor([[1.0]]))
+    assert float(prediction.loss(torch.tensor([[math.e - 1]]))) == pytest.approx((math.log(2) - 1) ** 2)

@@ -1,0 +1,125 @@
+"""Distributions against torch.distributions, hand-computed numbers and their own samples."""
+
+import math
+
+import pytest
+import torch
+from torch.distributions import Categorical, Normal
+
+from reverie.nn.distributions import (
+    Bernoulli,
+    BoundedNormal,
+    Categoricals,
+    TwoHot,
+    draw,
+    softmax,
+    straight_through,
+    unimix_probs,
+)
+from reverie.objectives.transforms import symexp_bins
+
+
+@pytest.fixture(autouse=True)
+def _seed():
+    torch.manual_seed(0)
+
+
+@pytest.mark.parametrize("classes", [2, 8, 64, 65])
+def test_softmax_and_its_gradient_are_torchs(classes):
+    x = (torch.randn(5, classes) * 30).requires_grad_()
+    grad = torch.randn(5, classes)
+    ours = torch.autograd.grad(softmax(x), x, grad)[0]
+    theirs = torch.autograd.grad(torch.softmax(x, -1), x, grad)[0]
+    torch.testing.assert_close(softmax(x), torch.softmax(x, -1))
+    torch.testing.assert_close(ours, theirs)
+
+
+def test_draw_follows_the_probabilities():
+    probs = torch.tensor([0.1, 0.0, 0.6, 0.3]).expand(200_000, 4)
+    share = torch.bincount(draw(probs), minlength=4) / len(probs)
+    torch.testing.assert_close(share, probs[0], atol=5e-3, rtol=0)
+    assert share[1] == 0
+
+
+def test_draw_never_leaves_the_classes():
+    probs = torch.full((100_000, 3), 1 / 3) * 0.999  # sums to a little less than 1
+    assert int(draw(probs).max()) == 2
+
+
+def test_straight_through_is_one_hot_forwards_and_identity_backwards():
+    probs = torch.tensor([[0.2, 0.8]], requires_grad=True)
+    out = straight_through(probs, torch.tensor([0]))
+    assert out.tolist() == [[1, 0]]
+    out.backward(torch.tensor([[3.0, 5.0]]))
+    assert probs.grad.tolist() == [[3, 5]]
+
+
+def test_unimix_by_hand():
+    torch.testing.assert_close(unimix_probs(torch.tensor([100.0, 0.0]), 0.1), torch.tensor([0.95, 0.05]))
+
+
+def test_categoricals_of_equal_size_match_torch():
+    logits = torch.randn(7, 6)
+    dist, reference = Categoricals(logits, (3, 3)), Categorical(logits=logits.view(7, 2, 3))
+    index = torch.randint(0, 3, (7, 2))
+    one_hot = torch.nn.functional.one_hot(index, 3).flatten(1).float()
+    torch.testing.assert_close(dist.log_prob(one_hot), reference.log_prob(index).sum(-1))
+    torch.testing.assert_close(dist.log_prob_index(index), reference.log_prob(index).sum(-1))
+    torch.testing.assert_close(dist.entropy(), reference.entropy().sum(-1))
+    assert torch.equal(dist.mode(), torch.nn.functional.one_hot(logits.view(7, 2, 3).argmax(-1), 3).flatten(1).float())
+
+
+def test_categoricals_of_unequal_size_are_independent_choices():
+    logits = torch.randn(5, 2 + 4)
+    dist = Categoricals(logits, (2, 4), unimix=0.2)
+    parts = [unimix_probs(logits[:, :2], 0.2), unimix_probs(logits[:, 2:], 0.2)]
+    action = torch.tensor([[0, 1, 0, 0, 1, 0]] * 5).float()
+    expected = parts[0][:, 1].log() + parts[1][:, 2].log()
+    torch.testing.assert_close(dist.log_prob(action), expected)
+    torch.testing.assert_close(dist.entropy(), sum(-(p * p.log()).sum(-1) for p in parts))
+    samples = torch.stack([dist.sample() for _ in range(300)])
+    assert samples.shape == (300, 5, 6)
+    assert (samples[..., :2].sum(-1) == 1).all()
+    assert (samples[..., 2:].sum(-1) == 1).all()
+
+
+def test_an_absent_index_counts_nothing():
+    dist = Categoricals(torch.randn(1, 6), (3, 3))
+    both = dist.log_prob_index(torch.tensor([[1, -1]]))
+    assert float(both) == pytest.approx(float(dist.log_probs[0, 0, 1]))
+
+
+def test_bounded_normal_matches_torch():
+    mean, std = torch.randn(6, 3), torch.randn(6, 3)
+    dist = BoundedNormal(mean, std, 0.1, 1.0)
+    reference = Normal(mean.tanh(), 0.9 * torch.sigmoid(std + 2) + 0.1)
+    x = torch.randn(6, 3) * 2
+    torch.testing.assert_close(dist.log_prob(x), reference.log_prob(x).sum(-1))
+    torch.testing.assert_close(dist.entropy(), reference.entropy().sum(-1))
+    assert torch.equal(dist.mode(), mean.tanh())
+
+
+def test_two_hot_is_exactly_zero_before_training_and_learns_its_target():
+    bins = symexp_bins(41)
+    assert float(TwoHot(torch.zeros(41), bins).mean()) == 0
+    logits = torch.zeros(3, 41, requires_grad=True)
+    target = torch.tensor([-7.5, 0.3, 1234.0])
+    optimiser = torch.optim.Adam([logits], lr=0.3)
+    for _ in range(600):
+        optimiser.zero_grad()
+        TwoHot(logits, bins).loss(target).sum().backward()
+        optimiser.step()
+    torch.testing.assert_close(TwoHot(logits, bins).mean(), target, rtol=0.02, atol=0.02)
+
+
+def test_two_hot_targets_add_up():
+    dist = TwoHot(torch.randn(4, 41), symexp_bins(41))
+    a, b = torch.randn(4), torch.randn(4)
+    summed = dist.cross_entropy(dist.target(a) + 0.5 * dist.target(b))
+    torch.testing.assert_close(summed, dist.loss(a) + 0.5 * dist.loss(b))
+
+
+def test_bernoulli_takes_probabilities_as_targets():
+    p, target = 0.8, 0.25
+    loss = Bernoulli(torch.tensor(math.log(p / (1 - p)))).loss(torch.tensor(target))
+    assert float(loss) == pytest.approx(-target * math.log(p) - (1 - target) * math.log(1 - p))

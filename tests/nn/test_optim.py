@@ -1,0 +1,101 @@
+"""LaProp with adaptive clipping against its definition in NumPy, one tensor at a time."""
+
+import numpy as np
+import pytest
+import torch
+
+from reverie.core.errors import ConfigError
+from reverie.nn.normalise import PercentileScale
+from reverie.nn.optim import OptimConfig
+from reverie.nn.target import Target
+
+
+def reference(params, grads, cfg, steps):
+    """The equations of the docstring, written out."""
+    params = [p.astype(np.float64) for p in params]
+    square = [np.zeros_like(p) for p in params]
+    momentum = [np.zeros_like(p) for p in params]
+    for t in range(1, steps + 1):
+        rate = cfg.lr * (min(1, (t - 1) / cfg.warmup) if cfg.warmup else 1)
+        for i, g in enumerate(grads[t - 1]):
+            limit = cfg.agc * max(1e-3, np.linalg.norm(params[i]))
+            g = g / max(1, np.linalg.norm(g) / limit)
+            square[i] = cfg.beta2 * square[i] + (1 - cfg.beta2) * g * g
+            u = g / (np.sqrt(square[i] / (1 - cfg.beta2**t)) + cfg.eps)
+            momentum[i] = cfg.beta1 * momentum[i] + (1 - cfg.beta1) * u
+            params[i] = params[i] - rate * momentum[i] / (1 - cfg.beta1**t)
+    return params
+
+
+@pytest.mark.parametrize("warmup", [0, 3])
+def test_against_definition(warmup):
+    rng = np.random.default_rng(0)
+    shapes = [(4, 3), (5,), (2, 2, 3)]
+    start = [rng.normal(size=s).astype(np.float32) for s in shapes]
+    start[1][:] = 0  # a zero-initialised tensor is clipped against 1e-3
+    grads = [[(rng.normal(size=s) * 10 ** rng.uniform(-3, 2)).astype(np.float32) for s in shapes] for _ in range(6)]
+    params = [torch.nn.Parameter(torch.from_numpy(p.copy())) for p in start]
+    cfg = OptimConfig(lr=0.01, warmup=warmup)
+    optim = cfg.build(params)
+    for g in grads:
+        optim.step(sum((p * torch.from_numpy(x)).sum() for p, x in zip(params, g, strict=True)))
+    for ours, expected in zip(params, reference(start, grads, cfg, 6), strict=True):
+        np.testing.assert_allclose(ours.detach().numpy(), expected, rtol=2e-5, atol=2e-6)
+
+
+def test_the_first_update_of_a_warm_up_moves_nothing():
+    p = torch.nn.Parameter(torch.ones(3))
+    metrics = OptimConfig(lr=0.1, warmup=10).build([p]).step(p.sum())
+    assert torch.equal(p.detach(), torch.ones(3))
+    assert float(metrics["opt/lr"]) == 0
+
+
+def test_a_parameter_outside_the_loss_is_an_error():
+    a, b = (torch.nn.Parameter(torch.ones(2)) for _ in range(2))
+    with pytest.raises(RuntimeError, match="1 of 2 parameters"):
+        OptimConfig().build([a, b]).step(a.sum())
+
+
+def test_state_round_trip_continues_equally():
+    def run(split):
+        torch.manual_seed(0)
+        p = torch.nn.Parameter(torch.randn(5))
+        optim = OptimConfig(lr=0.1, warmup=2).build([p])
+        for i in range(6):
+            if i == split:
+                saved = {k: v.clone() for k, v in optim.state_dict().items()}
+                optim = OptimConfig(lr=0.1, warmup=2).build([p])
+                optim.load_state_dict(saved)
+            optim.step((p * torch.arange(5.0)).square().sum())
+        return p.detach()
+
+    assert torch.equal(run(split=3), run(split=-1))
+
+
+@pytest.mark.parametrize("bad", [{"lr": 0.0}, {"lr": -1.0}, {"beta1": 1.0}, {"agc": -0.1}, {"warmup": -1}])
+def test_bad_settings(bad):
+    with pytest.raises(ConfigError, match=next(iter(bad))):
+        OptimConfig(**bad)
+
+
+def test_percentile_scale_by_hand():
+    scale = PercentileScale(rate=0.5, limit=1.0)
+    scale.update(torch.arange(101.0))  # percentiles 5 and 95
+    assert [float(x) for x in scale()] == [2.5, 45.0]
+    scale.update(torch.zeros(7))
+    assert [float(x) for x in scale()] == [1.25, 22.5]
+    for _ in range(20):
+        scale.update(torch.zeros(7))
+    assert float(scale()[1]) == 1.0  # never scales up
+
+
+def test_target_moves_by_its_rate():
+    source = torch.nn.Linear(2, 2)
+    target = Target(source, 0.25)
+    before = source.weight.detach().clone()
+    with torch.no_grad():
+        source.weight.add_(1.0)
+    target.update()
+    torch.testing.assert_close(target.model.weight, before + 0.25)
+    assert not target.model.weight.requires_grad
+    assert set(target.state_dict()) == {"model.weight", "model.bias"}

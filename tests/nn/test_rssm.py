@@ -1,0 +1,89 @@
+"""The recurrent model: resets, gates, and step by step equal to all at once."""
+
+import pytest
+import torch
+
+from reverie.core.errors import ConfigError
+from reverie.nn.rssm import Latent, RSSMConfig
+
+SIZES = {"deter": 16, "hidden": 8, "stoch": 3, "classes": 4, "blocks": 4}
+
+
+def mode(probs):
+    return probs.argmax(-1)
+
+
+@pytest.fixture
+def rssm():
+    torch.manual_seed(0)
+    return RSSMConfig(**SIZES).build(embed=5, action=2)
+
+
+def data(batch=2, steps=6):
+    first = torch.zeros(batch, steps, dtype=torch.bool)
+    return torch.randn(batch, steps, 5), torch.randn(batch, steps, 2), first
+
+
+def test_step_by_step_is_all_at_once(rssm):
+    embed, action, first = data()
+    first[1, 3] = True
+    whole, _ = rssm.observe(rssm.initial(2, torch.float32), embed, action, first, mode)
+    latent = rssm.initial(2, torch.float32)
+    for t in range(6):
+        latent = rssm.observe_step(latent, embed[:, t], action[:, t], first[:, t], mode)
+        torch.testing.assert_close(latent.deter, whole.deter[:, t])
+        torch.testing.assert_close(latent.stoch, whole.stoch[:, t])
+
+
+def test_first_rows_forget_state_and_action(rssm):
+    embed, action, first = data()
+    first[:, 2] = True
+    noisy = Latent(torch.randn(2, 16), torch.randn(2, 3, 4))
+    a, _ = rssm.observe(noisy, embed, action, first, mode)
+    b, _ = rssm.observe(rssm.initial(2, torch.float32), embed[:, 2:], 0 * action[:, 2:], first[:, 2:], mode)
+    torch.testing.assert_close(a.deter[:, 2], b.deter[:, 0])
+    # The action *after* the first row counts again.
+    c, _ = rssm.observe(noisy, embed[:, 2:], action[:, 2:], first[:, 2:], mode)
+    torch.testing.assert_close(a.deter[:, 2:], c.deter)
+
+
+def test_other_streams_are_not_touched_by_a_reset(rssm):
+    embed, action, first = data()
+    plain, _ = rssm.observe(rssm.initial(2, torch.float32), embed, action, first, mode)
+    first[1, 3] = True
+    reset, _ = rssm.observe(rssm.initial(2, torch.float32), embed, action, first, mode)
+    torch.testing.assert_close(plain.deter[0], reset.deter[0])
+    assert not torch.equal(plain.deter[1, 3:], reset.deter[1, 3:])
+
+
+def test_gates_by_hand(rssm):
+    """With all weights zero: reset = 1/2, candidate = tanh(c / 2), update = sigmoid(u - 1), split within each block."""
+    for parameter in rssm.parameters():
+        torch.nn.init.zeros_(parameter)
+    bias = rssm.gates.bias.data.view(4, 3, 4)  # blocks, gates, units of a block
+    bias[:, 1], bias[:, 2] = 2.0, 1.0
+    deter = torch.full((1, 16), 0.5)
+    out = rssm.sequence_step(Latent(deter, torch.zeros(1, 3, 4)), torch.zeros(1, 8))
+    expected = 0.5 * torch.tanh(torch.tensor(1.0)) + 0.5 * 0.5
+    torch.testing.assert_close(out, torch.full((1, 16), float(expected)))
+
+
+def test_actions_beyond_one_are_shrunk(rssm):
+    torch.testing.assert_close(
+        rssm.action_input(torch.tensor([[3.0, -0.5]])), rssm.action_input(torch.tensor([[1.0, -0.5]]))
+    )
+
+
+def test_imagination_follows_the_prior(rssm):
+    latent = Latent(torch.randn(7, 16), torch.zeros(7, 3, 4))
+    out = rssm.imagine_step(latent, torch.zeros(7, 2), mode)
+    assert torch.equal(out.stoch.argmax(-1), rssm.prior(out.deter).argmax(-1))
+    assert torch.equal(out.stoch.sum(-1), torch.ones(7, 3))
+
+
+@pytest.mark.parametrize(
+    ("bad", "says"), [({"deter": 18}, "multiple of blocks"), ({"unimix": 1.0}, "unimix"), ({"classes": 0}, "classes")]
+)
+def test_bad_sizes(bad, says):
+    with pytest.raises(ConfigError, match=says):
+        RSSMConfig(**(SIZES | bad))

@@ -1,0 +1,548 @@
+"""Experiments: settings that fit, one seed for everything, runs that end, go on and can be used."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+import yaml
+
+import reverie
+from reverie import experiment as experiments
+from reverie.agent import load
+from reverie.algos.dreamer_v3 import DreamerV3Config
+from reverie.core.errors import ConfigError, DataError, EnvError, RunError
+from reverie.core.machine import available_memory, choose_device
+from reverie.core.randomness import Randomness, derived_seeds, reproducible
+from reverie.core.specs import ObsPart
+from reverie.core.types import Window
+from reverie.dreaming import dream, measure, one_hot
+from reverie.evaluation import evaluate_run
+from reverie.experiment import ExperimentConfig, build
+from reverie.log.sinks import read_metrics
+from reverie.nn.encoder import EncoderConfig
+from reverie.training import say_nothing, train
+from tiny import NETWORKS, SETTINGS
+
+CONFIG = ExperimentConfig().merge(SETTINGS)
+
+
+def settings(**more: Any) -> ExperimentConfig:
+    return CONFIG.merge({key.replace("__", "."): value for key, value in more.items()})
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run on CartPole; tests may read it."""
+    run = tmp_path_factory.mktemp("runs") / "cartpole"
+    train(settings(steps=200), run=run, say=say_nothing)
+    return run
+
+
+# ---------------------------------------------------------------- settings
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"replay_ratio": 0.5, "train_ratio": 32}, "give one of them"),
+        ({"steps": 0}, "steps = 0: expected at least 1"),
+        ({"seed": -1}, "seed = -1: expected at least 0"),
+        ({"replay_ratio": -1}, r"replay_ratio = -1\.0: expected a finite number"),
+        ({"train_ratio": float("nan"), "replay_ratio": None}, "train_ratio = nan"),
+        ({"device": "gpu"}, "device = 'gpu': expected auto, cpu, cuda"),
+        ({"schedule": {"eval_every": 10}, "eval_episodes": 0}, "nothing to play"),
+        ({"stepz": 1}, "unknown option 'stepz'. Did you mean 'steps'"),
+        ({"algo.horzon": 1}, "Did you mean 'algo.horizon'"),
+    ],
+)
+def test_settings_that_cannot_be_are_named(values: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        CONFIG.merge(values)
+
+
+def test_train_ratio_is_replay_ratio_in_other_units() -> None:
+    window = Window(batch=16, length=64, context=1)
+    assert ExperimentConfig(train_ratio=512).ratio(window) == 0.5
+    assert ExperimentConfig(replay_ratio=0.25).ratio(window) == 0.25
+    assert ExperimentConfig().ratio(window) == experiments.DEFAULT_REPLAY_RATIO
+
+
+def test_a_learner_that_could_never_start_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"learning_starts = 999 windows.*learning would never start"):
+        build(settings(learning_starts=999, replay__capacity=200))
+
+
+def test_a_window_longer_than_the_replay_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"replay.capacity"):
+        build(settings(replay__capacity=10))
+
+
+def test_a_replay_larger_than_memory_is_refused_with_the_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(experiments, "available_memory", lambda: 20_000)
+    with pytest.raises(ConfigError, match=r"need 0\.0 GB, but 0\.0 GB of memory are available\. A capacity of \d+"):
+        build(settings(steps=1000))
+    build(settings(steps=10)).close()  # a run so short that it never fills its replay
+
+
+def test_a_gpu_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert choose_device("auto") == "cpu"
+    with pytest.raises(ConfigError, match="PyTorch sees 0 CUDA devices"):
+        choose_device("cuda:1")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert [choose_device(name) for name in ("auto", "cpu", "cuda:1")] == ["cuda", "cpu", "cuda:1"]
+
+
+def test_memory_is_known_here() -> None:
+    free = available_memory()
+    assert free is None or free > 0
+
+
+# ---------------------------------------------------------------- chance
+
+
+def test_seeds_differ_and_only_some_move_with_the_start() -> None:
+    first, again, later, other = derived_seeds(1), derived_seeds(1), derived_seeds(1, 500), derived_seeds(2)
+    assert first == again
+    assert len(set(first.values())) == len(first)
+    assert all(first[name] == later[name] for name in ("algo", "evaluation"))
+    assert all(first[name] != later[name] for name in ("env", "replay", "collector", "global"))
+    assert all(first[name] != other[name] for name in first)
+
+
+def test_randomness_goes_on_where_it_was_saved() -> None:
+    state = Randomness().state_dict()
+    expected = torch.rand(3)
+    Randomness().load_state_dict(state)
+    assert torch.equal(torch.rand(3), expected)
+
+
+def test_reproducible_leaves_no_trace() -> None:
+    torch.manual_seed(5)
+    expected = torch.rand(2)
+    torch.manual_seed(5)
+    with reproducible(3):
+        inside = torch.rand(2)
+    assert torch.equal(torch.rand(2), expected)
+    with reproducible(3):
+        assert torch.equal(torch.rand(2), inside)
+
+
+def test_one_seed_is_one_run(tmp_path: Path) -> None:
+    keep = ("loss/", "train/", "episode/", "counters/", "eval/")
+
+    def run(name: str, seed: int) -> list[dict[str, float]]:
+        train(settings(seed=seed, schedule__log_every=40), run=tmp_path / name, say=say_nothing)
+        rows = read_metrics(tmp_path / name / "metrics.jsonl")
+        return [{k: v for k, v in row.items() if k.startswith(keep)} for row in rows]
+
+    first, again, other = run("a", 3), run("b", 3), run("c", 4)
+    assert first == again
+    assert first != other
+    assert any("loss/reward" in row for row in first)
+
+
+def test_evaluation_does_not_disturb_training(tmp_path: Path) -> None:
+    def losses(name: str, every: int) -> dict[str, float]:
+        train(settings(schedule__eval_every=every, schedule__log_every=0), run=tmp_path / name, say=say_nothing)
+        rows = read_metrics(tmp_path / name / "metrics.jsonl")
+        return next({k: v for k, v in row.items() if k.startswith("loss/")} for row in rows if "loss/reward" in row)
+
+    assert losses("never", 0) == losses("often", 30)
+
+
+# ---------------------------------------------------------------- runs
+
+
+def test_a_run_leaves_its_files(trained: Path) -> None:
+    saved = yaml.safe_load((trained / "config.yaml").read_text())
+    assert saved["schema"] == 1
+    assert saved["algorithm"] == "dreamer_v3"
+    assert saved["experiment"]["env"]["id"] == "CartPole-v1"
+    assert ExperimentConfig().merge(saved["experiment"]) == settings(steps=200)
+    evaluation = json.loads((trained / "eval.json").read_text())
+    assert len(evaluation["scores"]) == 2
+    assert evaluation["score"]["mean"] == pytest.approx(np.mean(evaluation["scores"]))
+    assert evaluation["actions"] == "mode"
+    rows = read_metrics(trained / "metrics.jsonl")
+    assert rows[-1]["eval/score"] == evaluation["score"]["mean"]
+    assert {"loss/reward", "counters/updates", "time/env_steps_per_second"} <= set().union(*rows)
+    assert (trained / "curve.png").stat().st_size > 1000
+    assert [path.name for path in (trained / "checkpoints").glob("step-*")]
+    assert not list(trained.rglob("*.part*"))
+
+
+def test_result_says_what_happened(tmp_path: Path) -> None:
+    said: list[str] = []
+    result = train(settings(), run=tmp_path / "run", say=said.append)
+    assert result.reason == "finished"
+    assert result.env_steps >= 120
+    assert result.updates > 0
+    assert result.evaluation is not None
+    assert set(result.files) == {"settings", "metrics", "curve", "evaluation", "checkpoint"}
+    assert all(path.exists() for path in result.files.values())
+    assert "parameters on cpu" in said[0]
+    assert "GB" in said[0]
+
+
+def test_an_existing_run_is_continued(trained: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(trained, run)
+    before = read_metrics(run / "metrics.jsonl")
+    said: list[str] = []
+    result = train(settings(steps=300), run=run, say=said.append)
+    assert "continuing" in said[0]
+    assert result.env_steps >= 300
+    rows = read_metrics(run / "metrics.jsonl")
+    assert rows[: len(before)] == before
+    updates = [row["counters/updates"] for row in rows if "counters/updates" in row]
+    assert updates == sorted(updates)
+    assert updates[-1] > before[-2]["counters/updates"] > 0
+
+
+def test_a_run_that_had_all_its_steps_says_so(trained: Path, tmp_path: Path) -> None:
+    shutil.copytree(trained, tmp_path / "run")
+    said: list[str] = []
+    train(settings(steps=200), run=tmp_path / "run", say=said.append)
+    assert any("already" in text for text in said)
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ({"env__id": "Acrobot-v1"}, r"holds a run of environment 'CartPole-v1', not 'Acrobot-v1'"),
+        ({"algo__rssm__deter": 64}, r"does not fit these settings: .*size mismatch"),
+    ],
+)
+def test_another_runs_folder_is_left_alone(trained: Path, tmp_path: Path, more: dict[str, Any], message: str) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(trained, run)
+    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    with pytest.raises(RunError, match=message):
+        train(settings(**more), run=run, say=say_nothing)
+    assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
+
+
+def test_a_folder_that_is_no_run_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("years of work")
+    with pytest.raises(RunError, match=r"not empty and not a run"):
+        train(settings(), run=tmp_path, say=say_nothing)
+    with pytest.raises(RunError, match=r"is a file"):
+        train(settings(), run=tmp_path / "thesis.tex", say=say_nothing)
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+@pytest.mark.parametrize(
+    "more",
+    [{"env__id": "CartPole-v99"}, {"replay__capacity": 10}, {"learning_starts": 5000}, {"algo__rssm__deter": 33}],
+)
+def test_nothing_is_created_before_everything_was_checked(tmp_path: Path, more: dict[str, Any]) -> None:
+    with pytest.raises((ConfigError, EnvError)):
+        train(settings(**more), run=tmp_path / "run", say=say_nothing)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [("schema: 99\nalgorithm: dreamer_v3\nexperiment: {}\n", "schema 99"), ("steps: 3\n", "lacks schema, algorithm")],
+)
+def test_a_config_of_another_time_is_refused(tmp_path: Path, text: str, message: str) -> None:
+    (tmp_path / "config.yaml").write_text(text)
+    with pytest.raises(RunError, match=message):
+        load(tmp_path)
+
+
+# ---------------------------------------------------------------- environments from Python
+
+
+class Corridor(gymnasium.Env[Any, Any]):
+    """An image, a vector and a class; ends after nine steps."""
+
+    def __init__(self) -> None:
+        self.observation_space = gymnasium.spaces.Dict(
+            eye=gymnasium.spaces.Box(0, 255, (6, 5, 4), np.uint8),
+            sense=gymnasium.spaces.Dict(
+                x=gymnasium.spaces.Box(-1, 1, (3,), np.float32), n=gymnasium.spaces.Discrete(3)
+            ),
+        )
+        self.action_space = gymnasium.spaces.Dict(
+            go=gymnasium.spaces.Discrete(2, start=1), turn=gymnasium.spaces.Box(-2.0, 4.0, (1,), np.float32)
+        )
+
+    def _obs(self) -> dict[str, Any]:
+        eye = np.zeros((6, 5, 4), np.uint8)
+        eye[self.t % 6, :, self.t % 4] = 255
+        return {"eye": eye, "sense": {"x": np.full(3, self.t / 10, np.float32), "n": self.t % 3}}
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.t = 0
+        return self._obs(), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        assert self.action_space.contains(action), action
+        self.t += 1
+        return self._obs(), 1.0, self.t == 9, False, {}
+
+
+SMALL = {**SETTINGS, "steps": 60, "learning_starts": 5}
+
+
+@pytest.fixture(scope="module")
+def corridor(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run on an environment that was given as a class."""
+    run = tmp_path_factory.mktemp("runs") / "corridor"
+    config = ExperimentConfig().merge(SMALL).merge({"env.id": "Corridor"})
+    train(config, env=Corridor, run=run, say=say_nothing)
+    return run
+
+
+def test_an_instance_is_trained_on_and_evaluated_at_the_end(tmp_path: Path) -> None:
+    config = ExperimentConfig().merge(SMALL).merge({"env.num": 1, "env.id": "Corridor"})
+    result = train(config, env=Corridor(), run=tmp_path / "run", say=say_nothing)
+    assert result.evaluation is not None
+    assert result.evaluation.scores == [9.0, 9.0]
+
+
+def test_an_instance_cannot_be_two() -> None:
+    with pytest.raises(ConfigError, match=r"env\.num = 2.*Give a function"):
+        build(ExperimentConfig().merge(SMALL), env=Corridor())
+    with pytest.raises(ConfigError, match=r"eval_every = 5 with an environment instance"):
+        build(ExperimentConfig().merge(SMALL).merge({"env.num": 1, "schedule.eval_every": 5}), env=Corridor())
+
+
+def test_an_environment_from_python_must_be_given_again(corridor: Path) -> None:
+    with pytest.raises(RunError, match=r"trained with env = Corridor.*reverie\.load\(run, env=\.\.\.\)"):
+        load(corridor)
+
+
+@dataclass(frozen=True, kw_only=True)
+class OwnEncoderConfig(EncoderConfig):
+    """An encoder of the user's."""
+
+    depth: int = 2
+    units: int = 12
+    layers: int = 1
+
+
+def test_an_own_encoder_must_be_given_again(tmp_path: Path) -> None:
+    algo = CONFIG.algo.merge({"encoder": OwnEncoderConfig()})
+    train(settings(steps=60).merge({"algo": algo}), run=tmp_path / "run", say=say_nothing)
+    with pytest.raises(RunError, match=r"algo\.encoder = .*OwnEncoderConfig.*algo=\.\.\."):
+        load(tmp_path / "run")
+    agent = load(tmp_path / "run", algo=algo)  # type: ignore[arg-type]
+    assert agent.config.algo == algo
+
+
+# ---------------------------------------------------------------- using an agent
+
+
+def test_act_on_one_observation(trained: Path) -> None:
+    agent = load(trained)
+    env = gymnasium.make("CartPole-v1")
+    obs, _ = env.reset(seed=0)
+    state, done, actions = None, False, []
+    while not done:
+        action, state = agent.act(obs, state)
+        assert env.action_space.contains(action)
+        actions.append(action)
+        obs, _, terminated, truncated, _ = env.step(action)
+        done = terminated or truncated
+    assert len(actions) >= 8
+
+
+def test_act_on_a_batch_as_on_each_alone(corridor: Path) -> None:
+    agent = load(corridor, env=Corridor)
+    envs = gymnasium.vector.SyncVectorEnv([Corridor] * 3)
+    obs, _ = envs.reset()
+    torch.manual_seed(0)
+    actions, state = agent.act(obs)
+    assert set(actions) == {"go", "turn"}
+    assert actions["go"].shape == (3,)
+    assert actions["turn"].shape == (3, 1)
+    obs, *_ = envs.step(actions)
+    actions, state = agent.act(obs, state, is_first=[False, True, False])
+    assert envs.action_space.contains(actions)
+    one = Corridor()
+    single, _ = agent.act(one.reset()[0])
+    assert one.action_space.contains(single)
+
+
+def test_the_state_is_what_tells_equal_observations_apart(trained: Path) -> None:
+    agent = load(trained)
+    obs = np.zeros((2, 4), np.float32)
+    _, state = agent.act(obs)
+    _, state = agent.act(obs, state, is_first=[False, True])
+    deter = state.policy.latent.deter
+    assert not torch.allclose(deter[0], deter[1])
+
+
+@pytest.mark.parametrize(
+    ("obs", "message"),
+    [
+        (np.zeros(3, np.float32), r"shape \(3,\).*declares \(4,\)"),
+        (np.full(4, np.nan, np.float32), "nan at index 0"),
+    ],
+)
+def test_what_does_not_fit_is_named(trained: Path, obs: np.ndarray, message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        load(trained).act(obs)
+
+
+def test_a_state_of_another_batch_is_refused(trained: Path) -> None:
+    agent = load(trained)
+    _, state = agent.act(np.zeros((2, 4), np.float32))
+    with pytest.raises(DataError, match="3 observations, a state of 2"):
+        agent.act(np.zeros((3, 4), np.float32), state)
+
+
+def test_options_of_training_apply_to_raw_observations(tmp_path: Path) -> None:
+    config = (
+        ExperimentConfig()
+        .merge(SMALL)
+        .merge({"env": {"id": "CartPole-v1", "pixels": "add", "resize": [8, 10], "grayscale": True, "frame_stack": 2}})
+    )
+    train(config.merge({"eval_episodes": 0}), run=tmp_path / "run", say=say_nothing)
+    agent = load(tmp_path / "run")
+    assert agent.obs_spec["image"].shape == (8, 10, 2)
+    assert agent.obs_spec["observation"].shape == (2, 4)
+    env = agent.make_env(render=True)
+    obs, _ = env.reset(seed=0)
+    action, state = agent.act({"image": env.render(), "observation": obs})
+    assert env.action_space.contains(action)
+    stacked = state.stacks[0]({"image": np.full((8, 10, 1), 7, np.uint8), "observation": obs}, False)  # type: ignore[misc]
+    assert (stacked["image"][..., 1] == 7).all()
+    assert (stacked["image"][..., 0] != 7).any()
+    with pytest.raises(DataError, match=r"'image' is env\.render\(\)"):
+        agent.act(obs)
+
+
+def test_minigrids_symbols_are_read_as_in_training(tmp_path: Path) -> None:
+    pytest.importorskip("minigrid")
+    config = ExperimentConfig().merge(SMALL).merge({"env.id": "MiniGrid-Empty-5x5-v0", "eval_episodes": 0})
+    train(config, run=tmp_path / "run", say=say_nothing)
+    agent = load(tmp_path / "run")
+    env = gymnasium.make("MiniGrid-Empty-5x5-v0")
+    obs, _ = env.reset(seed=0)
+    action, _ = agent.act(obs)
+    assert env.action_space.contains(action)
+
+
+def test_evaluation_writes_scores_and_video(trained: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(trained, run)
+    agent = load(run)
+    report = evaluate_run(agent, 3, actions="sample", video=True)
+    assert len(report.evaluation.scores) == 3
+    saved = json.loads((run / "eval.json").read_text())
+    assert saved["actions"] == "sample"
+    assert saved["checkpoint"] == agent.checkpoint.name
+    assert report.files["video"].stat().st_size > 1000
+    assert evaluate_run(agent, 3, actions="sample").evaluation.scores == report.evaluation.scores
+
+
+def test_load_without_a_run_or_a_checkpoint(trained: Path, tmp_path: Path) -> None:
+    with pytest.raises(RunError, match=r"there is no such folder\. Did you mean 'cartpole'"):
+        load(trained.parent / "cartpol")
+    run = tmp_path / "run"
+    shutil.copytree(trained, run)
+    shutil.rmtree(run / "checkpoints")
+    with pytest.raises(RunError, match="has no checkpoint yet"):
+        load(run)
+
+
+# ---------------------------------------------------------------- dreams
+
+
+def test_dream_of_everything(corridor: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(corridor, run)
+    report = dream(load(run, env=Corridor), context=3, horizon=20, sequences=2)
+    assert set(report.errors) == {"eye", "sense/x", "sense/n", "reward", "cont"}
+    assert {len(error) for error in report.errors.values()} == {7}  # ten rows, of which three were seen
+    assert report.repeated["reward"].max() == 0.0
+    assert report.repeated["cont"].tolist() == [0.0] * 6 + [1.0]
+    assert 0 <= report.errors["sense/n"].min() <= report.errors["sense/n"].max() <= 1
+    numbers = json.loads(report.files["numbers"].read_text())
+    assert numbers["error_per_step"]["eye"] == pytest.approx(report.errors["eye"].tolist())
+    assert numbers["context"] == 3
+    assert {"video of eye", "traces", "errors", "numbers"} == set(report.files)
+    assert all(path.stat().st_size > 500 for path in report.files.values())
+
+
+def test_dream_needs_something_to_imagine(corridor: Path) -> None:
+    agent = load(corridor, env=Corridor)
+    with pytest.raises(RunError, match="more than the 10 rows of context"):
+        dream(agent, context=10)
+    with pytest.raises(ConfigError, match="horizon = 0: expected at least 1"):
+        dream(agent, horizon=0)
+
+
+def test_errors_are_measured_per_step_and_in_their_units() -> None:
+    spec = {
+        "v": ObsPart(kind="vector", shape=(2,), dtype="float32"),
+        "c": ObsPart(kind="categorical", shape=(2,), dtype="int64", classes=(2, 3)),
+    }
+    index = np.array([[[0, 0], [1, 2], [1, -1]]])
+    hot = one_hot(index, spec["c"])
+    assert hot.shape == (1, 3, 2, 3)
+    assert hot[0, 2].tolist() == [[0, 1, 0], [0, 0, 0]]
+    truth = {"v": np.array([[[0.0, 0.0], [1.0, 1.0], [2.0, 2.0]]]), "c": hot}
+    guess = {"v": truth["v"] + np.array([[[9.0, 9.0], [3.0, -3.0], [0.0, 0.0]]]), "c": hot.copy()}
+    guess["c"][0, 1, 1] = [0.25, 0.25, 0.5]  # half the probability missed the second class
+    errors, repeated, units = measure(truth, guess, spec, context=1)
+    assert errors["v"].tolist() == [3.0, 0.0]
+    assert repeated["v"].tolist() == [1.0, 2.0]
+    assert errors["c"].tolist() == [0.25, 0.0]
+    assert units == {"v": "root mean square", "c": "probability not given to the true class"}
+
+
+# ---------------------------------------------------------------- Python's front door
+
+
+def test_train_by_name_with_overrides(tmp_path: Path) -> None:
+    result = reverie.train(
+        "dreamer_v3",
+        env="Acrobot-v1",
+        size="nano",
+        run=tmp_path / "run",
+        say=say_nothing,
+        envs=2,
+        **{
+            **SMALL,
+            "algo": {"batch_size": 2, "batch_length": 8},
+            "env_options": {"time_limit": 30},
+            "eval_episodes": 0,
+        },
+    )
+    saved = yaml.safe_load((result.run / "config.yaml").read_text())["experiment"]
+    assert saved["env"]["id"] == "Acrobot-v1"
+    assert (saved["env"]["num"], saved["env"]["time_limit"]) == (2, 30)
+    assert saved["algo"]["rssm"]["deter"] == 256
+
+
+def test_train_with_configuration_objects(tmp_path: Path) -> None:
+    algo = DreamerV3Config(batch_size=2, batch_length=8, horizon=3).merge(NETWORKS)
+    more = {key: value for key, value in SMALL.items() if key not in ("algo", "env")}
+    result = reverie.train(algo, env=Corridor, run=tmp_path / "a", say=say_nothing, **more)
+    assert load(result.run, env=Corridor).config.algo == algo
+    config = ExperimentConfig().merge(SMALL)
+    assert reverie.train(config, run=tmp_path / "b", say=say_nothing).reason == "finished"
+
+
+def test_public_names() -> None:
+    assert reverie.load is load
+    assert reverie.DreamerV3Config is DreamerV3Config
+    assert reverie.__version__.count(".") >= 1
+    assert {"train", "load", "DreamerV3Config"} <= set(dir(reverie))
+    with pytest.raises(AttributeError, match="no attribute 'trian'"):
+        _ = reverie.trian

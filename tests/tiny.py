@@ -1,0 +1,27 @@
+"""Settings so small that a run takes a second."""
+
+from __future__ import annotations
+
+from typing import Any
+
+NETWORKS: dict[str, Any] = {
+    "rssm": {"deter": 32, "hidden": 16, "classes": 4, "stoch": 4, "blocks": 4},
+    "encoder": {"depth": 2, "units": 16, "layers": 1},
+    "decoder": {"depth": 2, "units": 16, "layers": 1, "blocks": 4},
+    "reward": {"units": 16},
+    "cont": {"units": 16},
+    "actor": {"units": 16, "layers": 1},
+    "critic": {"units": 16, "layers": 1},
+}
+
+SETTINGS: dict[str, Any] = {
+    "steps": 120,
+    "learning_starts": 20,
+    "replay_ratio": 0.1,
+    "eval_episodes": 2,
+    "tensorboard": False,
+    "console": False,
+    "algo": {"batch_size": 2, "batch_length": 8, "horizon": 3, **NETWORKS},
+    "env": {"num": 2, "vector": "serial"},
+    "replay": {"capacity": 1000},
+}
