@@ -17,7 +17,7 @@ import yaml
 import reverie
 from reverie import experiment as experiments
 from reverie.agent import load
-from reverie.algos.dreamer_v3 import DreamerV3Config
+from reverie.algos.dreamer_v3 import SIZES, DreamerV3Config
 from reverie.core.errors import ConfigError, DataError, EnvError, RunError
 from reverie.core.machine import available_memory, choose_device
 from reverie.core.randomness import Randomness, derived_seeds, reproducible
@@ -105,6 +105,12 @@ def test_a_gpu_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_memory_is_known_here() -> None:
     free = available_memory()
     assert free is None or free > 0
+
+
+def test_memory_is_reserved_only_for_rows_that_can_come() -> None:
+    small = build(settings(steps=50, replay__capacity=10**12))
+    assert 50 <= small.replay.storage.capacity * small.replay.storage.streams <= 200
+    small.close()
 
 
 # ---------------------------------------------------------------- chance
@@ -390,7 +396,7 @@ def test_the_state_is_what_tells_equal_observations_apart(trained: Path) -> None
     ("obs", "message"),
     [
         (np.zeros(3, np.float32), r"shape \(3,\).*declares \(4,\)"),
-        (np.full(4, np.nan, np.float32), "nan at index 0"),
+        (np.full(4, np.nan, np.float32), "is nan at index"),
     ],
 )
 def test_what_does_not_fit_is_named(trained: Path, obs: np.ndarray, message: str) -> None:
@@ -518,7 +524,7 @@ def test_train_by_name_with_overrides(tmp_path: Path) -> None:
         say=say_nothing,
         envs=2,
         **{
-            **SMALL,
+            **{key: value for key, value in SMALL.items() if key != "env"},
             "algo": {"batch_size": 2, "batch_length": 8},
             "env_options": {"time_limit": 30},
             "eval_episodes": 0,
@@ -527,7 +533,7 @@ def test_train_by_name_with_overrides(tmp_path: Path) -> None:
     saved = yaml.safe_load((result.run / "config.yaml").read_text())["experiment"]
     assert saved["env"]["id"] == "Acrobot-v1"
     assert (saved["env"]["num"], saved["env"]["time_limit"]) == (2, 30)
-    assert saved["algo"]["rssm"]["deter"] == 256
+    assert saved["algo"]["rssm"]["deter"] == SIZES["nano"]["deter"]
 
 
 def test_train_with_configuration_objects(tmp_path: Path) -> None:

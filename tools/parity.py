@@ -237,9 +237,11 @@ def _rssm(cfg: DreamerV3Config) -> Iterator[tuple[str, str]]:
     yield from _layer("dyn/dyngru", f"{rssm}.gates")
     nets = (("obs", "posterior", cfg.rssm.posterior_layers), ("prior", "prior_net", cfg.rssm.prior_layers))
     for theirs, ours, layers in nets:
-        for i in range(layers):
-            yield from _sequential(f"dyn/{theirs}{i}", f"{rssm}.{ours}.{2 * i}", f"dyn/{theirs}{i}norm")
-        yield from _layer(f"dyn/{theirs}logit", f"{rssm}.{ours}.{2 * layers}")
+        linears = [f"dyn/{theirs}{i}" for i in range(layers)] + [f"dyn/{theirs}logit"]
+        for i, path in enumerate(linears):
+            yield from _layer(path, f"{rssm}.{ours}.first" if i == 0 else f"{rssm}.{ours}.rest.{2 * i - 1}")
+            if i < layers:
+                yield f"{path}norm/scale", f"{rssm}.{ours}.rest.{2 * i}.weight"
 
 
 def _coders(agent: DreamerV3, cfg: DreamerV3Config) -> Iterator[tuple[str, str]]:
@@ -406,7 +408,8 @@ def dream_values(agent: DreamerV3, dream: Dream) -> dict[str, Any]:
     policy = agent.actor(dream.feature)
     terms, returns, _ = agent.dream_losses(dream)
     out: dict[str, Any] = {
-        "imag/reward": agent.world.reward(dream.feature).mean(), "imag/continue": agent.world.cont(dream.feature).prob(),
+        "imag/reward": agent.world.reward(dream.feature).mean(),
+        "imag/continue": agent.world.cont(dream.feature).prob(),
         "imag/value": agent.critic(dream.feature).mean(), "imag/slowvalue": agent.slow(dream.feature).mean(),
         "imag/policy_entropy": policy.entropy(), "imag/policy_logp": policy.log_prob(dream.action),
         "imag/return": returns, "imag/loss_policy": terms["actor"], "imag/loss_value": terms["critic"],
@@ -508,7 +511,7 @@ def main(argv: list[str] | None = None) -> int:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("file", type=Path, help="a recording (.npz)")
-    parser.add_argument("--tolerance", type=float, help=f"for every tensor (default: outputs {OUTPUT}, updates {UPDATE})")
+    parser.add_argument("--tolerance", type=float, help=f"default: outputs {OUTPUT}, updates {UPDATE}")
     args = parser.parse_args(argv)
     try:
         result = compare(args.file, args.tolerance or OUTPUT, args.tolerance or UPDATE)

@@ -122,7 +122,7 @@ class Agent:
         Raises:
             EnvError: the environment cannot be made.
         """
-        seed = derived_seeds(self.config.seed)["evaluation"] if seed is None else seed
+        seed = derived_seeds(self.config.seed)["test"] if seed is None else seed
         config = self.config.merge({"eval_episodes": episodes})
         env = make_eval_env(config, self.factory, render=record)
         try:

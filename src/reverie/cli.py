@@ -7,9 +7,9 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from tyro.conf import Positional
+from tyro.conf import Positional, arg
 
 from reverie.cli_args import fail, parse, print_files, score_line
 from reverie.core.discover import algorithms, outline, version
@@ -20,7 +20,7 @@ from reverie.core.errors import ReverieError, did_you_mean
 class EvalCommand:
     """Play whole episodes with a trained agent."""
 
-    run: Positional[Path]
+    run: Annotated[Positional[Path], arg(metavar="RUN")]
     """Run folder."""
     episodes: int = 20
     """How many."""
@@ -38,9 +38,9 @@ class EvalCommand:
 
 @dataclass(frozen=True, kw_only=True)
 class DreamCommand:
-    """Let the world model see the beginning of episodes and imagine the rest, and measure it against what happened."""
+    """Compare what the world model imagines with what happens."""
 
-    run: Positional[Path]
+    run: Annotated[Positional[Path], arg(metavar="RUN")]
     """Run folder."""
     context: int = 8
     """Rows that the model is shown."""
@@ -67,7 +67,7 @@ class ListCommand:
 class InfoCommand:
     """Say what a run is and how far it has come."""
 
-    run: Positional[Path]
+    run: Annotated[Positional[Path], arg(metavar="RUN")]
     """Run folder."""
 
 

@@ -20,7 +20,7 @@ DEFAULT_ALGORITHM = "dreamer_v3"
 class Common:
     """What most people want to say."""
 
-    algorithm: Positional[str] = DEFAULT_ALGORITHM
+    algorithm: Annotated[Positional[str], arg(metavar="ALGORITHM")] = DEFAULT_ALGORITHM
     """Which algorithm; `reverie list` names them all."""
     env: str = ""
     """Environment: an id of Gymnasium's registry, or `module:Id`. Chooses the preset of its suite."""
@@ -38,7 +38,7 @@ class Common:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainCommand:
-    """Train an agent, or go on with the run that is found in --run. Later layers win: preset, --config, flags."""
+    """Train an agent, or go on with a run. Flags win over files, files over presets."""
 
     common: Annotated[Common, arg(name="")]
     experiment: Annotated[ExperimentConfig, arg(name="")]

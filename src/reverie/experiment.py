@@ -57,6 +57,8 @@ class ExperimentConfig(Config):
     """CPU threads that PyTorch may use; 0 leaves it to PyTorch."""
     eval_episodes: int = 10
     """Episodes of each evaluation, during training and at its end; 0 for none."""
+    stop_score: float | None = None
+    """End the run as soon as an evaluation during training has this mean score. None: only steps end it."""
     eval_envs: int = 4
     """Environments that evaluations run side by side."""
     keep_checkpoints: int = 3
@@ -93,6 +95,10 @@ class ExperimentConfig(Config):
                 f"schedule.eval_every = {self.schedule.eval_every} with eval_episodes = 0: there is nothing to play. "
                 "Set eval_episodes to 1 or more, or eval_every to 0."
             )
+        if self.stop_score is not None and self.schedule.eval_every in (0, "0"):
+            raise ConfigError(
+                f"stop_score = {self.stop_score} without evaluations during training: set schedule.eval_every, e.g. 1m."
+            )
         if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", self.device):
             raise ConfigError(f"device = '{self.device}': expected auto, cpu, cuda or cuda:<number>.")
 
@@ -125,13 +131,14 @@ class Experiment:
             "random": Randomness(),
         }
 
-    def evaluate(self, episodes: int, mode: Mode = "eval", record: bool = False) -> Evaluation:
+    def evaluate(self, episodes: int, mode: Mode = "eval", record: bool = False, final: bool = False) -> Evaluation:
         """Play whole episodes, leaving every generator of training as it was.
 
         They are played in environments of their own; in that of training where only one instance was given, which
-        is for the end of training, as its running episode is lost.
+        is for the end of training, as its running episode is lost. The ``final`` evaluation plays other episodes than
+        those before it.
         """
-        seed = derived_seeds(self.config.seed)["evaluation"]
+        seed = derived_seeds(self.config.seed)["test" if final else "evaluation"]
         with reproducible(seed):
             return evaluate(self.eval_env or self.env, self.algo.policy, episodes, mode, record, seed=seed)
 
@@ -163,7 +170,7 @@ def build(config: ExperimentConfig, env: EnvLike | None = None, *, start: int = 
         train_env = make_env(config.env, seed=seeds["env"], factory=factory)
         undo.callback(train_env.close)
         algo = config.algo.build(train_env.obs_spec, train_env.action_spec, device, seeds["algo"])
-        replay = config.replay.build(
+        replay = fitting_replay(config, algo.window).build(
             obs_spec=train_env.obs_spec,
             action_spec=train_env.action_spec,
             extra_spec=algo.extra_spec,
@@ -171,7 +178,7 @@ def build(config: ExperimentConfig, env: EnvLike | None = None, *, start: int = 
             window=algo.window,
             seed=seeds["replay"],
         )
-        check_memory(config, replay.nbytes)
+        check_memory(config, replay)
         check_capacity(config, algo.window)
         eval_env = make_eval_env(config, factory) if wants_eval_env(config, env) else None
         if eval_env is not None:
@@ -235,7 +242,7 @@ def wants_eval_env(config: ExperimentConfig, env: EnvLike | None) -> bool:
 
 def make_eval_env(config: ExperimentConfig, factory: MakeEnv | None = None, render: bool = False) -> Env:
     """Environments as trained on, but with their true rewards."""
-    num = 1 if render else max(1, min(config.eval_envs, config.eval_episodes))
+    num = max(1, min(config.eval_envs, config.eval_episodes))
     values = config.env.merge({"num": num, "vector": "serial", "clip_reward": "none"})
     seed = derived_seeds(config.seed)["evaluation"]
     return make_env(values, seed=seed, factory=factory, render=render)
@@ -256,20 +263,31 @@ def check_capacity(config: ExperimentConfig, window: Window) -> None:
         )
 
 
-def replay_bytes(config: ExperimentConfig, nbytes: int) -> int:
-    """Bytes the replay will really take: a run of few steps never fills it."""
-    return int(nbytes * min(1.0, config.steps / config.replay.capacity))
+def fitting_replay(config: ExperimentConfig, window: Window) -> ReplayConfig:
+    """A replay of no more rows than the run can live: each env step makes one, and each end of an episode one more."""
+    most = max(2 * config.steps + config.env.num, window.rows * config.env.num)
+    return config.replay.merge({"capacity": min(config.replay.capacity, most)})
 
 
-def check_memory(config: ExperimentConfig, nbytes: int) -> None:
+def replay_bytes(config: ExperimentConfig, replay: Replay) -> int:
+    """Bytes the replay will really take: rows that never come take none."""
+    return int(row_bytes(replay) * min(replay.storage.streams * replay.storage.capacity, config.steps))
+
+
+def row_bytes(replay: Replay) -> float:
+    """Bytes of one row."""
+    return replay.nbytes / (replay.storage.streams * replay.storage.capacity)
+
+
+def check_memory(config: ExperimentConfig, replay: Replay) -> None:
     """The rows must fit into memory.
 
     Raises:
         ConfigError: they do not; names both numbers.
     """
-    needed, free = replay_bytes(config, nbytes), available_memory()
+    needed, free = replay_bytes(config, replay), available_memory()
     if free is not None and needed > free:
-        per_row = nbytes / config.replay.capacity
+        per_row = row_bytes(replay)
         raise ConfigError(
             f"replay.capacity = {config.replay.capacity} rows of {per_row:,.0f} bytes need {needed / 1e9:.1f} GB, but "
             f"{free / 1e9:.1f} GB of memory are available. A capacity of {int(free * 0.8 / per_row)} would fit; "

@@ -20,17 +20,19 @@ from reverie.experiment import ExperimentConfig
 from reverie.folder import SCHEMA, read_yaml
 
 CARTPOLE: dict[str, Any] = {
-    "steps": 20_000,
-    "replay_ratio": 0.25,
+    "steps": 8_000,
+    "replay_ratio": 0.4,
     "learning_starts": 512,
     "eval_episodes": 20,
-    "eval_envs": 10,
+    "eval_envs": 20,
+    "stop_score": 490.0,
+    "schedule.eval_every": 400,
     "env.num": 4,
     "replay.capacity": 100_000,
     "algo.batch_size": 16,
     "algo.batch_length": 32,
-    "algo.optim.lr": 3e-4,
-    "algo.optim.warmup": 100,
+    "algo.optim.lr": 6e-4,
+    "algo.optim.warmup": 200,
 }
 """What the demonstration is tuned to: minutes on two CPU cores."""
 

@@ -104,14 +104,14 @@ def _run(experiment: Experiment, folder: RunFolder, checkpoints: Checkpoints, ti
             Meter(),
             sinks=sinks,
             collector=experiment.collector,
-            evaluator=lambda: experiment.evaluate(config.eval_episodes).metrics(),
+            evaluator=lambda: evaluate_on_the_way(experiment),
             checkpoint=lambda *, diverged=False: checkpoints.save(
                 clock.env_steps, experiment.parts(), diverged=diverged
             ),
             schedule=config.schedule,
         )
         if ending.reason == "finished" and config.eval_episodes:
-            evaluation = experiment.evaluate(config.eval_episodes)
+            evaluation = experiment.evaluate(config.eval_episodes, final=True)
             for sink in sinks:
                 sink.write(evaluation.metrics(), clock.env_steps)
             write_evaluation(folder, evaluation, clock.env_steps)
@@ -123,6 +123,15 @@ def _run(experiment: Experiment, folder: RunFolder, checkpoints: Checkpoints, ti
         evaluation=evaluation,
         files=folder.files() | ({"checkpoint": ending.checkpoint} if ending.checkpoint else {}),
     )
+
+
+def evaluate_on_the_way(experiment: Experiment) -> dict[str, float]:
+    """Evaluate during training, and end it if that was good enough."""
+    config = experiment.config
+    metrics = experiment.evaluate(config.eval_episodes).metrics()
+    if config.stop_score is not None and metrics["eval/score"] >= config.stop_score:
+        experiment.clock.stop = True
+    return metrics
 
 
 def open_sinks(experiment: Experiment, folder: RunFolder, title: str) -> list[Sink]:
@@ -163,11 +172,11 @@ def describe(experiment: Experiment, say: Say) -> None:
     """Say what is about to be trained, and what it takes."""
     config, window = experiment.config, experiment.algo.window
     count = sum(p.numel() for p in experiment.algo.parameters() if p.requires_grad)
-    needed, free = replay_bytes(config, experiment.replay.nbytes), available_memory()
+    needed, free = replay_bytes(config, experiment.replay), available_memory()
     room = "" if free is None else f" of {free / 1e9:.1f} GB available"
     ratio = config.ratio(window)
     if config.steps < config.learning_starts:
-        say(f"learning starts after {config.learning_starts} windows, but there are only {config.steps} steps: no updates")
+        say(f"no updates will be made: learning starts after {config.learning_starts} windows of {config.steps} steps")
     say(
         f"{algorithm_name(type(config.algo))} on {config.env.id}: {count / 1e6:.2f}M parameters on "
         f"{experiment.algo.device}, {config.env.num} envs, {ratio:g} updates per env step "

@@ -30,8 +30,10 @@ ACTIONS = {
 
 
 def build(actions="discrete", **changes):
-    return DreamerV3Config().merge(TINY | {k.replace("__", "."): v for k, v in changes.items()}).build(
-        OBS, ACTIONS[actions], seed=1
+    return (
+        DreamerV3Config()
+        .merge(TINY | {k.replace("__", "."): v for k, v in changes.items()})
+        .build(OBS, ACTIONS[actions], seed=1)
     )
 
 
@@ -253,6 +255,15 @@ def test_dream_shows_what_was_seen_and_imagines_the_rest():
     assert out["reward"].shape == out["cont"].shape == (3, 7)
     with pytest.raises(ConfigError, match="context = 7"):
         agent.dream(data, context=7)
+
+
+def test_report_shows_dreams_and_disturbs_nothing():
+    agent = build()
+    before, state = copy.deepcopy(agent.state_dict()["model"]), torch.get_rng_state()
+    videos = agent.report(batch(agent))
+    assert {k: v.shape for k, v in videos.items()} == {"report/image": (7, 3 * 8, 3 * 8, 3)}
+    assert torch.equal(torch.get_rng_state(), state)
+    assert all(torch.equal(v, before[k]) for k, v in agent.state_dict()["model"].items())
 
 
 def test_learning_lowers_the_loss_on_one_batch():

@@ -51,7 +51,7 @@ def observations(spec, *lead):
     ],
 )
 def test_stages(size, expected):
-    assert stage_sizes(*size, 4) == expected
+    assert stage_sizes(size, 4) == expected
 
 
 def test_depths_follow_the_number_of_stages():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -45,7 +46,7 @@ class Algorithm(nn.Module):
     """A learner as a module: its state is its parameters, its buffers and what :meth:`extra_state` adds."""
 
     window: Window
-    extra_spec: dict[str, ExtraPart]
+    extra_spec: Mapping[str, ExtraPart]
     device: torch.device
 
     @property

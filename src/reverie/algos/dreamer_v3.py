@@ -9,11 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from reverie.algos.base import PRECISIONS, Algorithm, AlgorithmConfig
-from reverie.algos.imagination import Dream, Picker, imagine, open_loop, sample_action
+from reverie.algos.imagination import Dream, Picker, imagine, open_loop, sample_action, stacked_video
 from reverie.algos.world_model import Context, LatentPolicy, Posterior, WorldModel
 from reverie.core.config import Config
 from reverie.core.errors import ConfigError, did_you_mean
@@ -177,11 +178,10 @@ class Losses(NamedTuple):
 class DreamerV3(Algorithm):
     """World model, actor and critic, and the one update that trains them together."""
 
-    def __init__(
-        self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: DreamerV3Config, device: torch.device
-    ) -> None:
+    def __init__(self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: DreamerV3Config, device: torch.device) -> None:
         super().__init__()
         self.cfg = cfg
+        self.obs_spec = dict(obs_spec)
         self.device = device
         self.window = Window(
             batch=cfg.batch_size, length=cfg.batch_length, context=cfg.replay_context, crosses_episodes=True
@@ -401,6 +401,20 @@ class DreamerV3(Algorithm):
         latent = Latent(*(torch.cat(pair, 1) for pair in zip(seen, unseen, strict=True)))  # [B, T, ...]
         decoded, reward, cont = self.world.predict(latent)
         return {k: v.value() for k, v in decoded.items()} | {"reward": reward.mean(), "cont": cont.prob()}
+
+    def report(self, batch: Batch, sequences: int = 6) -> dict[str, np.ndarray]:
+        """Videos of an open-loop dream of a few windows: the first half of each is seen, the second imagined."""
+        images = {k: part for k, part in self.obs_spec.items() if part.kind == "image"}
+        if not images:
+            return {}
+        rows = batch.map(lambda x: x[:sequences])
+        with torch.random.fork_rng():  # looking must not change what is learned next
+            predicted = self.dream(rows, rows.shape[1] // 2)
+        return {
+            f"report/{k}": stacked_video(rows.obs[k], predicted[k], part.low, part.high)
+            for k, part in images.items()
+            if k in predicted
+        }
 
     # ------------------------------------------------------------------ checkpoints
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from reverie.nn.distributions import draw
 from reverie.nn.heads import Actor, JointDistribution
 from reverie.nn.rssm import RSSM, Chooser, Latent
-
 
 Picker = Callable[[JointDistribution], Tensor]
 """A policy to an action ``[..., A]``: a sample, or the mode."""
@@ -59,3 +59,21 @@ def open_loop(rssm: RSSM, start: Latent, actions: Tensor, choose: Chooser = draw
         latent = rssm.imagine_step(latent, action, choose)
         out.append(latent)
     return Latent(torch.stack([x.deter for x in out], 1), torch.stack([x.stoch for x in out], 1))
+
+
+def stacked_video(truth: Tensor, prediction: Tensor, low: float, high: float) -> np.ndarray:
+    """Truth above prediction above error (grey is none), the sequences side by side.
+
+    Args:
+        truth: ``[B, T, H, W, C]`` pixels in ``low..high``.
+        prediction: the same, float.
+        low: the value of black.
+        high: the value of white.
+
+    Returns:
+        ``[T, 3 * H, B * W, C]`` uint8.
+    """
+    real, guess = ((x.float().cpu() - low) / (high - low) for x in (truth, prediction))  # [B, T, H, W, C]
+    rows = torch.cat([real, guess, (guess - real + 1) / 2], 2)  # [B, T, 3 * H, W, C]
+    pixels = (rows.clamp(0, 1) * 255).to(torch.uint8)
+    return pixels.permute(1, 2, 0, 3, 4).flatten(2, 3).numpy()

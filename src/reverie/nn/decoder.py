@@ -86,7 +86,7 @@ class SymlogVector:
 
     def value(self) -> Tensor:
         """``[..., *shape]``."""
-        return symexp(self.squashed).unflatten(-1, self.shape) if self.shape else symexp(self.squashed).squeeze(-1)
+        return symexp(self.squashed).view(*self.squashed.shape[:-1], *self.shape)
 
 
 class Classes:
@@ -153,7 +153,7 @@ class _CNN(nn.Module):
 
     def __init__(self, parts: list[ObsPart], deter: int, stoch: int, cfg: DecoderConfig) -> None:
         super().__init__()
-        sizes = stage_sizes(*parts[0].shape[:2], len(cfg.mults))
+        sizes = stage_sizes(parts[0].shape, len(cfg.mults))
         depths = stage_depths(cfg.depth, cfg.mults, len(sizes) - 1)
         self.sizes = sizes[::-1]  # smallest first
         self.blocks = cfg.blocks

@@ -77,8 +77,8 @@ class _StraightThrough(torch.autograd.Function):
         pass
 
     @staticmethod
-    def backward(ctx: torch.autograd.function.FunctionCtx, grad: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
-        return grad, None  # mypy: the base class declares a variadic signature
+    def backward(ctx: torch.autograd.function.FunctionCtx, grad: Tensor) -> tuple[Tensor, None]:
+        return grad, None
 
 
 def straight_through(probs: Tensor, index: Tensor) -> Tensor:
@@ -109,9 +109,9 @@ class Categoricals:
 
     def _pad(self, flat: Tensor, value: float) -> Tensor:
         if not self.ragged:
-            return flat.unflatten(-1, (len(self.classes), self.classes[0]))
+            return flat.reshape(*flat.shape[:-1], len(self.classes), self.classes[0])
         widest = max(self.classes)
-        parts = flat.split(self.classes, -1)
+        parts = torch.split(flat, list(self.classes), -1)
         return torch.stack([F.pad(p, (0, widest - p.shape[-1]), value=value) for p in parts], -2)
 
     def _flat(self, padded: Tensor) -> Tensor:

@@ -99,14 +99,14 @@ def by_size(images: ObsSpec) -> list[list[str]]:
     return [list(group) for _, group in groupby(keys, key=lambda k: images[k].shape[:2])]
 
 
-def stage_sizes(height: int, width: int, stages: int) -> list[tuple[int, int]]:
+def stage_sizes(size: tuple[int, ...], stages: int) -> list[tuple[int, int]]:
     """``(height, width)`` before the first stage and after each.
 
     The authors halve 64 x 64 four times, to 4 x 4. Smaller images are halved while at least 3 pixels remain on the
     short side, larger ones until at most 16 remain on the long side; odd sizes are rounded up. Sizes that the authors
     allow (multiples of 16 from 48 to 256) come out as theirs.
     """
-    sizes = [(height, width)]
+    sizes = [(size[0], size[1])]
     while True:
         h, w = (math.ceil(s / 2) for s in sizes[-1])
         fits = min(h, w) >= 3
@@ -140,7 +140,7 @@ class Encoder(nn.Module):
             self.mlp = MLP(sum(p.width for p in self.vectors.values()), cfg.units, cfg.layers)
             self.width += cfg.units
         self.cnns = nn.ModuleList([_CNN([self.images[k] for k in group], cfg) for group in self.groups])
-        self.width += sum(cnn.width for cnn in self.cnns)
+        self.width += sum(stages.width for stages in self.cnns if isinstance(stages, _CNN))
 
     def forward(self, obs: Obs, dtype: torch.dtype) -> Tensor:
         """``[..., *shape]`` to ``[..., E]``."""
@@ -179,7 +179,7 @@ class _CNN(nn.Module):
 
     def __init__(self, parts: list[ObsPart], cfg: EncoderConfig) -> None:
         super().__init__()
-        sizes = stage_sizes(*parts[0].shape[:2], len(cfg.mults))
+        sizes = stage_sizes(parts[0].shape, len(cfg.mults))
         depths = [sum(p.shape[2] for p in parts), *stage_depths(cfg.depth, cfg.mults, len(sizes) - 1)]
         pairs = list(pairwise(depths))
         self.convs = nn.ModuleList([Conv(i, o, cfg.kernel) for i, o in pairs])

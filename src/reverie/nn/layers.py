@@ -13,6 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from reverie.nn.product import linear
+
 
 def init_(weight: Tensor, fan_in: int, scale: float = 1.0) -> None:
     """Truncated normal within two standard deviations, of standard deviation ``scale / sqrt(fan_in)``.
@@ -38,7 +40,7 @@ class Linear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """``[..., inputs]`` to ``[..., outputs]``."""
-        return F.linear(x, self.weight.to(x.dtype), self.bias.to(x.dtype))
+        return linear(x, self.weight, self.bias)
 
 
 class BlockLinear(nn.Module):

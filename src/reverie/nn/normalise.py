@@ -15,9 +15,7 @@ class PercentileScale(nn.Module):
     low: Tensor
     high: Tensor
 
-    def __init__(
-        self, rate: float = 0.01, limit: float = 1.0, percentiles: tuple[float, float] = (5.0, 95.0)
-    ) -> None:
+    def __init__(self, rate: float = 0.01, limit: float = 1.0, percentiles: tuple[float, float] = (5.0, 95.0)) -> None:
         super().__init__()
         self.rate, self.limit, self.percentiles = rate, limit, percentiles
         self.register_buffer("low", torch.zeros(()))

@@ -60,7 +60,7 @@ class Optim:
 
     def __init__(self, parameters: Iterable[nn.Parameter], cfg: OptimConfig) -> None:
         self.cfg = cfg
-        self.params = [p for p in parameters if p.requires_grad]
+        self.params: list[Tensor] = [p for p in parameters if p.requires_grad]
         self.sizes = [p.numel() for p in self.params]
         self.count = sum(self.sizes)
         device = self.params[0].device
@@ -99,7 +99,7 @@ class Optim:
         g /= (self.square / (1 - c.beta2**self.updates)).sqrt_().add_(c.eps)
         self.momentum.lerp_(g, 1 - c.beta1)
         step = self.momentum * (rate / (1 - c.beta1**self.updates))  # [count]
-        parts = [x.view(p.shape) for x, p in zip(step.split(self.sizes), self.params, strict=True)]
+        parts = [x.view(p.shape) for x, p in zip(torch.split(step, self.sizes), self.params, strict=True)]
         torch._foreach_sub_(self.params, parts)
         return self._metrics(grad_norms, param_norms, step, rate)
 

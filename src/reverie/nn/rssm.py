@@ -15,13 +15,13 @@ from itertools import pairwise
 from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from reverie.core.config import Config
 from reverie.core.errors import ConfigError
 from reverie.nn.distributions import draw, straight_through, unimix_probs
 from reverie.nn.layers import BlockLinear, Linear, RMSNormSiLU
+from reverie.nn.product import linear
 
 Chooser = Callable[[Tensor], Tensor]
 """Probabilities ``[..., C]`` to class indices ``[...]``: a sample, or the arg max."""
@@ -80,6 +80,22 @@ class Latent(NamedTuple):
         return Latent(fn(self.deter), fn(self.stoch))
 
 
+class LogitNet(nn.Module):
+    """Hidden layers and a linear one, with the first linear layer apart, so that it can be computed in two parts."""
+
+    def __init__(self, inputs: int, hidden: int, layers: int, outputs: int) -> None:
+        super().__init__()
+        widths = [inputs] + [hidden] * layers + [outputs]
+        linears = [Linear(i, o) for i, o in pairwise(widths)]
+        self.first = linears[0]
+        self.rest = nn.Sequential(*[m for layer in linears[1:] for m in (RMSNormSiLU(hidden), layer)])
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``[..., inputs]`` to logits ``[..., outputs]``."""
+        logits: Tensor = self.rest(self.first(x))
+        return logits
+
+
 class RSSM(nn.Module):
     """h and z through time, driven by observations (:meth:`observe`) or by its own prior (:meth:`imagine_step`)."""
 
@@ -95,18 +111,8 @@ class RSSM(nn.Module):
             *[nn.Sequential(BlockLinear(i, c.deter, c.blocks), RMSNormSiLU(c.deter)) for i in widths[:-1]]
         )
         self.gates = BlockLinear(widths[-1], 3 * c.deter, c.blocks)
-        self.posterior = self._logit_net(c.deter + embed, c.posterior_layers)
-        self.prior_net = self._logit_net(c.deter, c.prior_layers)
-
-    def _logit_net(self, inputs: int, layers: int) -> nn.Sequential:
-        c = self.cfg
-        widths = [inputs] + [c.hidden] * layers
-        hidden = [
-            layer
-            for i, o in pairwise(widths)
-            for layer in (Linear(i, o), RMSNormSiLU(o))
-        ]
-        return nn.Sequential(*hidden, Linear(widths[-1], c.stoch * c.classes))
+        self.posterior = LogitNet(c.deter + embed, c.hidden, c.posterior_layers, c.stoch * c.classes)
+        self.prior_net = LogitNet(c.deter, c.hidden, c.prior_layers, c.stoch * c.classes)
 
     @property
     def feature_width(self) -> int:
@@ -137,7 +143,7 @@ class RSSM(nn.Module):
         return torch.lerp(latent.deter, candidate, torch.sigmoid(update - 1).flatten(1))
 
     def _probs(self, logits: Tensor) -> Tensor:
-        return unimix_probs(logits.unflatten(-1, (self.cfg.stoch, self.cfg.classes)), self.cfg.unimix)
+        return unimix_probs(logits.view(*logits.shape[:-1], self.cfg.stoch, self.cfg.classes), self.cfg.unimix)
 
     def prior(self, deter: Tensor) -> Tensor:
         """p(z | h) as probabilities ``[..., S, C]`` float32."""
@@ -161,17 +167,18 @@ class RSSM(nn.Module):
         keep = (~is_first).to(embed.dtype)  # [B, T]
         actions = self.action_input((action * keep.unsqueeze(-1)).to(embed.dtype)).unbind(1)  # T x [B, hidden]
         # The posterior's first layer is linear in [h, x]: the part of x is one large product for all T rows.
-        first = self.posterior[0]
-        weight_h, weight_x = first.weight.to(embed.dtype).split([self.cfg.deter, embed.shape[-1]], 1)
-        from_embed = F.linear(embed, weight_x, first.bias.to(embed.dtype)).unbind(1)  # T x [B, hidden]
+        weight, bias = self.posterior.first.weight.to(embed.dtype), self.posterior.first.bias
+        weight_h, weight_x = torch.split(weight, [self.cfg.deter, embed.shape[-1]], 1)
+        from_embed = linear(embed, weight_x, bias).unbind(1)  # T x [B, hidden]
         deters, stochs, probs = [], [], []
         for a, x, k in zip(actions, from_embed, keep.unbind(1), strict=True):
             latent = Latent(latent.deter * k[:, None], latent.stoch * k[:, None, None])
             deter = self.sequence_step(latent, a)  # [B, D]
-            p = self._probs(self.posterior[1:](torch.addmm(x, deter, weight_h.T)))  # [B, S, C]
-            stoch = straight_through(p, choose(p)).to(deter.dtype)  # [B, S, C]
-            latent = Latent(deter, stoch)
-            deters.append(deter), stochs.append(stoch), probs.append(p)
+            p = self._probs(self.posterior.rest(torch.addmm(x, deter, weight_h.T)))  # [B, S, C]
+            latent = Latent(deter, straight_through(p, choose(p)).to(deter.dtype))
+            deters.append(latent.deter)
+            stochs.append(latent.stoch)
+            probs.append(p)
         return Latent(torch.stack(deters, 1), torch.stack(stochs, 1)), torch.stack(probs, 1)
 
     def observe_step(

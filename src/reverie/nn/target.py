@@ -16,7 +16,7 @@ class Target(nn.Module):
         self.model = copy.deepcopy(source).requires_grad_(False)
         self.rate = rate
         # A tuple hides the source from torch: it is not a part of this module, only what it follows.
-        self._pairs = (list(self.model.parameters()), list(source.parameters()))
+        self._pairs: tuple[list[Tensor], list[Tensor]] = (list(self.model.parameters()), list(source.parameters()))
 
     @torch.no_grad()
     def update(self) -> None:

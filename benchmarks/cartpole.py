@@ -1,0 +1,76 @@
+#!/usr/bin/env python3
+"""Ten seeds of the demonstration: is CartPole-v1 solved in at most six minutes of training on two CPU cores?
+
+    python benchmarks/cartpole.py [--seeds 10] [--out benchmarks/cartpole.json]
+
+Each seed trains in a process of its own, alone on the machine, by the same preset as ``make demo``; the judging
+episodes have seeds that training never saw. Rows are written as they come, so that an interrupted run loses none.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+SOLVED, EPISODES, LIMIT = 475.0, 20, 360.0
+
+CHILD = """
+import json, sys, time
+import reverie
+from reverie.evaluation import evaluate_run
+
+seed, run = int(sys.argv[1]), sys.argv[2]
+started = time.monotonic()
+result = reverie.train("dreamer_v3", env="CartPole-v1", preset="cartpole", seed=seed, run=run, console=False)
+seconds = time.monotonic() - started
+scores = evaluate_run(reverie.load(run), 20).evaluation.scores
+print("RESULT " + json.dumps({
+    "seed": seed, "mean": sum(scores) / len(scores), "worst": min(scores), "seconds": round(seconds, 1),
+    "env_steps": result.env_steps, "updates": result.updates,
+}))
+"""
+
+
+def run_seed(seed: int) -> dict[str, float]:
+    """One seed, in a fresh process and folder."""
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, "-c", CHILD, str(seed), str(Path(folder) / "run")]
+        out = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    line = next(line for line in out.splitlines() if line.startswith("RESULT "))
+    return json.loads(line.removeprefix("RESULT "))
+
+
+def main() -> int:
+    """Run the seeds and write the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", type=int, default=10)
+    parser.add_argument("--first", type=int, default=1, help="the first seed")
+    parser.add_argument("--out", type=Path, default=Path(__file__).with_suffix(".json"))
+    args = parser.parse_args()
+    import torch
+
+    machine = {"processor": platform.processor() or platform.machine(), "cores": os.cpu_count()}
+    table = {
+        "task": f"CartPole-v1: mean of {EPISODES} episodes >= {SOLVED:g} after at most {LIMIT:g} s of training",
+        "command": "python benchmarks/cartpole.py",
+        "machine": machine, "torch": torch.__version__, "python": platform.python_version(), "rows": [],
+    }  # fmt: skip
+    for seed in range(args.first, args.first + args.seeds):
+        row = run_seed(seed)
+        row["solved"] = row["mean"] >= SOLVED and row["seconds"] <= LIMIT
+        table["rows"].append(row)
+        print(json.dumps(row), flush=True)
+        table["solved"] = f"{sum(r['solved'] for r in table['rows'])} of {len(table['rows'])}"
+        args.out.write_text(json.dumps(table, indent=2) + "\n")
+    print(table["solved"], "solved;", args.out)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,324 @@
+"""The command line: what people type, what they read, and what happens when they mistype."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from reverie.algos.dreamer_v3 import SIZES
+from reverie.cli import COMMANDS, main
+from reverie.cli_train import flag_value, peek
+from tiny import SETTINGS
+
+Captured = pytest.CaptureFixture[str]
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty working folder, so that whatever is created is seen."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A file of settings that make a run short."""
+    path = tmp_path_factory.mktemp("settings") / "tiny.yaml"
+    path.write_text(yaml.safe_dump(SETTINGS))
+    return path
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory, tiny: Path) -> Path:
+    """A run made by the command line; tests may read it."""
+    run = tmp_path_factory.mktemp("runs") / "first"
+    assert main(["train", "dreamer_v3", "--env", "CartPole-v1", "--config", str(tiny), "--run", str(run)]) == 0
+    return run
+
+
+def saved(run: Path) -> dict[str, object]:
+    settings: dict[str, object] = yaml.safe_load((run / "config.yaml").read_text())["experiment"]
+    return settings
+
+
+# ---------------------------------------------------------------- help
+
+
+def test_overview_names_every_command(capsys: Captured) -> None:
+    assert main(["--help"]) == 0
+    text = capsys.readouterr().out
+    assert all(f"  {name} " in text for name in COMMANDS)
+    assert main([]) == 2
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_each_command_has_a_help(command: str, capsys: Captured) -> None:
+    assert main([command, "--help"]) == 0
+    text = capsys.readouterr().out
+    assert f"usage: reverie {command}" in text
+    assert max(map(len, text.splitlines())) <= 80
+
+
+def test_help_of_train_shows_everything_common_things_first(capsys: Captured) -> None:
+    assert main(["train", "dreamer_v3", "--env", "ALE/Pong-v5", "--help"]) == 0
+    text = capsys.readouterr().out
+    flags = re.findall(r"(--[\w.-]+)", text)
+    common = ["--env", "--envs", "--size", "--preset", "--config", "--run", "--steps", "--replay-ratio"]
+    assert [flag for flag in dict.fromkeys(flags) if flag in common] == common
+    assert flags.index("--steps") < flags.index("--env.resize") < flags.index("--algo.horizon")
+    assert {"--algo.rssm.deter", "--replay.capacity", "--schedule.log-every", "--device", "--seed"} <= set(flags)
+    assert "(default: 51000000)" in re.sub(
+        r"[\s│]+", " ", text
+    )  # the defaults shown are those of the environment's preset
+
+
+def test_version(capsys: Captured) -> None:
+    assert main(["--version"]) == 0
+    assert re.fullmatch(r"reverie \d+\.\d+.*\n", capsys.readouterr().out)
+
+
+@pytest.mark.parametrize("args", [["--help"], ["list"], ["eval", "--help"], ["dream", "--help"], ["info", "--help"]])
+def test_light_commands_do_not_import_torch(args: list[str]) -> None:
+    code = f"import sys\nfrom reverie.cli import main\nmain({args!r})\nsys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False, capture_output=True).returncode == 0
+
+
+def test_python_dash_m() -> None:
+    done = subprocess.run([sys.executable, "-m", "reverie", "lst"], check=False, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "Did you mean 'list'?" in done.stderr
+
+
+def test_list_names_algorithms_sizes_and_presets(capsys: Captured) -> None:
+    assert main(["list"]) == 0
+    text = capsys.readouterr().out
+    for word in ("dreamer_v3", "nano", "400m", "XL", "atari100k", "ALE/*", "cartpole"):
+        assert word in text
+
+
+# ---------------------------------------------------------------- mistakes
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "message"),
+    [
+        (["trian"], 2, "unknown command 'trian'. Did you mean 'train'?"),
+        (["train", "dreamer_v3", "--stepz", "3"], 2, "--steps"),
+        (["train", "dreamer_v3", "--algo.horzon", "3"], 2, "--algo.horizon"),
+        (["train", "dreamer_v3", "--env.resise", "3", "3"], 2, "--env.resize"),
+        (["train", "dreamer_v3", "--steps", "many"], 2, "--steps"),
+        (["train", "dreamer_v3", "--steps", "1.5"], 2, "1.5 is not a whole number"),
+        (["train", "dreamer_v3", "--algo.horizon", "-3"], 2, "horizon = -3"),
+        (["train", "dreamer_v3", "--env.clip-reward", "sing"], 2, "'none', 'sign'"),
+        (["train", "dreamer_v3", "--env.kwargs", "[1, 2"], 2, "is not YAML"),
+        (["train", "dreamer_v3", "--env.kwargs", "3"], 2, "is not a mapping"),
+        (["train", "--steps", "5", "dreamer_v2"], 2, "name the algorithm first"),
+        (["train", "dreamer_v2"], 1, "unknown algorithm 'dreamer_v2'. Did you mean 'dreamer_v3'?"),
+        (["train", "dreamer_v3", "--size", "13m"], 1, "Did you mean '1m', '12m' or '100m'?"),
+        (["train", "dreamer_v3", "--preset", "atri"], 1, "unknown preset 'atri'. Did you mean 'atari'"),
+        (["train", "dreamer_v3", "--env", "CartPol-v1"], 1, "Did you mean 'CartPole-v1'"),
+        (["train", "dreamer_v3", "--env", "nowhere:Thing-v0"], 1, "'nowhere' cannot be imported"),
+        (["train", "dreamer_v3", "--config", "no.yaml"], 1, "there is no file no.yaml"),
+        (["train", "dreamer_v3", "--env", "CartPole-v1", "--replay.capacity", "30"], 1, "replay.capacity"),
+        (["train", "dreamer_v3", "--replay-ratio", "1", "--train-ratio", "32"], 1, "give one of them"),
+        (["train", "dreamer_v3", "--schedule.log-every", "5x"], 2, "5x"),
+        (["eval"], 2, "RUN"),
+        (["eval", "nothing"], 1, "no run in nothing: there is no such folder"),
+        (["eval", "nothing", "--episode", "3"], 2, "--episodes"),
+        (["dream", "nothing"], 1, "no run in nothing"),
+        (["info", "nothing"], 1, "no run in nothing"),
+        (["info", "."], 1, "it has no config.yaml"),
+        (["list", "all"], 2, "all"),
+    ],
+)
+def test_mistakes_are_explained_and_create_nothing(
+    args: list[str], code: int, message: str, capsys: Captured, elsewhere: Path
+) -> None:
+    assert main(args) == code
+    captured = capsys.readouterr()
+    squeezed = re.sub(r"[\s│]+", " ", captured.err)  # messages are wrapped in a box
+    assert message in squeezed
+    assert "Traceback" not in captured.err
+    assert not list(elsewhere.iterdir())
+
+
+def test_keys_in_files_are_checked_too(elsewhere: Path, capsys: Captured) -> None:
+    (elsewhere / "a.yaml").write_text("algo: {horizn: 3}\n")
+    assert main(["train", "dreamer_v3", "--config", "a.yaml"]) == 1
+    assert "a.yaml: unknown option 'algo.horizn'. Did you mean 'algo.horizon'" in capsys.readouterr().err
+    assert [path.name for path in elsewhere.iterdir()] == ["a.yaml"]
+
+
+def test_another_runs_folder(trained: Path, tiny: Path, capsys: Captured) -> None:
+    assert main(["train", "dreamer_v3", "--env", "Acrobot-v1", "--config", str(tiny), "--run", str(trained)]) == 1
+    assert "holds a run of environment 'CartPole-v1', not 'Acrobot-v1'" in capsys.readouterr().err
+
+
+# ---------------------------------------------------------------- training
+
+
+def test_train_prints_progress_result_and_files(elsewhere: Path, tiny: Path, capsys: Captured) -> None:
+    args = ["train", "dreamer_v3", "--env", "Acrobot-v1", "--config", str(tiny), "--run", "runs/x", "--console"]
+    assert main([*args, "--steps", "1.2e2", "--env.time_limit", "40", "--no-tensorboard"]) == 0
+    text = capsys.readouterr().out
+    for piece in ("dreamer_v3 on Acrobot-v1", "steps/s", "left", "finished at env step 12", "mean return"):
+        assert piece in text
+    named = re.findall(r"^  \w+: +(\S+)$", text, re.MULTILINE)
+    assert len(named) == 5
+    assert all((elsewhere / path).exists() for path in named)
+    settings = saved(elsewhere / "runs" / "x")
+    assert settings["steps"] == 120
+    assert settings["env"]["time_limit"] == 40  # type: ignore[index]
+
+
+def test_flags_win_over_files_and_dashes_are_underscores(elsewhere: Path, tiny: Path) -> None:
+    args = ["train", "dreamer-v3", "--config", str(tiny), "--run=x", "--env=CartPole-v1", "--envs", "3"]
+    flags = ["--algo.batch_size", "3", "--replay_ratio", "0.05", "--eval-episodes=0", "--steps", "40", "--seed=9"]
+    assert main([*args, *flags, "--env.kwargs", "{sutton_barto_reward: true}"]) == 0
+    settings = saved(elsewhere / "x")
+    assert settings["seed"] == 9
+    assert settings["replay_ratio"] == 0.05
+    assert settings["algo"]["batch_size"] == 3  # type: ignore[index]
+    assert settings["algo"]["batch_length"] == 8  # type: ignore[index]
+    assert settings["env"]["num"] == 3  # type: ignore[index]
+    assert settings["env"]["kwargs"] == {"sutton_barto_reward": True}  # type: ignore[index]
+
+
+def test_a_flag_may_say_the_ratio_in_the_other_unit(elsewhere: Path, tiny: Path) -> None:
+    """The file says replay_ratio; the flag's train_ratio takes its place."""
+    args = ["train", "dreamer_v3", "--config", str(tiny), "--run", "x", "--steps", "40", "--eval-episodes", "0"]
+    assert main([*args, "--train-ratio", "8"]) == 0
+    assert (saved(elsewhere / "x")["replay_ratio"], saved(elsewhere / "x")["train_ratio"]) == (None, 8.0)
+
+
+def test_a_new_folder_is_named_after_what_runs_there(elsewhere: Path, tiny: Path) -> None:
+    args = ["train", "--config", str(tiny), "--steps", "20", "--eval-episodes", "0", "--size", "nano"]
+    assert main([*args, "--env", "CartPole-v1"]) == 0
+    assert main([*args, "--env", "CartPole-v1"]) == 0
+    names = sorted(path.name for path in (elsewhere / "runs").iterdir())
+    assert len(names) == 2
+    assert all(re.fullmatch(r"CartPole-v1-dreamer_v3-\d{8}-\d{6}(-2)?", name) for name in names)
+    assert saved(elsewhere / "runs" / names[0])["algo"]["rssm"]["deter"] == SIZES["nano"]["deter"]  # type: ignore[index]
+
+
+def test_a_run_is_continued(trained: Path, tiny: Path, tmp_path: Path, capsys: Captured) -> None:
+    shutil.copytree(trained, tmp_path / "run")
+    args = ["train", "dreamer_v3", "--env", "CartPole-v1", "--config", str(tiny), "--run", "run", "--steps", "160"]
+    assert main(args) == 0
+    assert re.search(r"continuing run from env step 12\d", capsys.readouterr().out)
+
+
+ODD = """
+import os, signal
+import gymnasium, numpy as np
+
+class Odd(gymnasium.Env):
+    observation_space = gymnasium.spaces.Box(-1, 1, (2,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self, kill_at=0, nan_at=0):
+        self.total, self.kill_at, self.nan_at = 0, kill_at, nan_at
+
+    def reset(self, *, seed=None, options=None):
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action):
+        self.total += 1
+        if self.total == self.kill_at:
+            os.kill(os.getpid(), signal.SIGINT)
+        reward = float("nan") if self.total == self.nan_at else 1.0
+        return np.zeros(2, np.float32), reward, False, self.total % 20 == 0, {}
+
+gymnasium.register("Odd-v0", entry_point=Odd)
+"""
+
+
+@pytest.fixture
+def odd(elsewhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A module with an environment that misbehaves on demand."""
+    (elsewhere / "odd_env_module.py").write_text(ODD)
+    monkeypatch.syspath_prepend(str(elsewhere))
+
+
+@pytest.mark.usefixtures("odd")
+def test_an_interrupted_run_is_saved_and_goes_on(
+    elsewhere: Path, tiny: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    args = ["train", "dreamer_v3", "--env", "odd_env_module:Odd-v0", "--config", str(tiny), "--run", "x"]
+    args += ["--envs", "1"]
+    assert main([*args, "--env.kwargs", "{kill_at: 30}"]) == 130
+    captured = capfd.readouterr()
+    assert "interrupted at env step 30" in captured.out
+    assert "saved" in captured.err
+    assert [path.name for path in (elsewhere / "x" / "checkpoints").iterdir()] == ["step-000000030"]
+    assert not (elsewhere / "x" / "eval.json").exists()
+    assert main(args) == 0
+    assert "continuing x from env step 30" in capfd.readouterr().out
+
+
+@pytest.mark.usefixtures("odd")
+def test_a_broken_environment_is_named(tiny: Path, capsys: Captured) -> None:
+    args = ["train", "dreamer_v3", "--env", "odd_env_module:Odd-v0", "--config", str(tiny), "--run", "x"]
+    assert main([*args, "--env.kwargs", "{nan_at: 25}"]) == 1
+    error = capsys.readouterr().err
+    assert "environment 0" in error
+    assert "the reward is nan" in error
+    assert "Traceback" not in error
+
+
+# ---------------------------------------------------------------- looking
+
+
+def test_eval(trained: Path, tmp_path: Path, capsys: Captured) -> None:
+    shutil.copytree(trained, tmp_path / "run")
+    assert main(["eval", "run", "--episodes", "3", "--mode", "sample", "--video"]) == 0
+    text = capsys.readouterr().out
+    assert "mean return" in text
+    assert "over 3 episodes" in text
+    assert json.loads((tmp_path / "run" / "eval.json").read_text())["actions"] == "sample"
+    assert list((tmp_path / "run" / "videos").glob("eval-*.mp4"))
+    assert main(["eval", "run", "--episodes", "0"]) == 1
+    assert "episodes = 0" in capsys.readouterr().err
+
+
+def test_dream(trained: Path, tmp_path: Path, capsys: Captured) -> None:
+    shutil.copytree(trained, tmp_path / "run")
+    assert main(["dream", "run", "--context", "3", "--horizon", "6", "--sequences", "2"]) == 0
+    text = capsys.readouterr().out
+    assert re.search(r"^step +1 +2 +4 ", text, re.MULTILINE)
+    assert re.search(r"^observation +\S+ \(\S+\)", text, re.MULTILINE)
+    assert json.loads((tmp_path / "run" / "dream" / "dream.json").read_text())["context"] == 3
+    assert (tmp_path / "run" / "dream" / "traces.png").exists()
+    assert main(["dream", "run", "--context", "0"]) == 1
+
+
+def test_info(trained: Path, capsys: Captured) -> None:
+    assert main(["info", str(trained)]) == 0
+    text = capsys.readouterr().out
+    for piece in ("dreamer_v3", "CartPole-v1 x 2", "of 120 env steps", "step-0000001", "curve.png"):
+        assert piece in text
+
+
+# ---------------------------------------------------------------- reading ahead
+
+
+def test_flag_value() -> None:
+    args = ["train", "--config", "a", "b", "--env=X", "--no-console", "--replay_ratio", "1"]
+    assert flag_value(args, "config") == ["a", "b"]
+    assert flag_value(args, "env") == ["X"]
+    assert flag_value(args, "replay-ratio") == ["1"]
+    assert flag_value(args, "no-console") == []
+    assert flag_value(args, "size") is None
+
+
+def test_peek_takes_the_dotted_id_as_well() -> None:
+    assert peek(["--env.id", "ALE/Pong-v5"]).env == "ALE/Pong-v5"
+    assert peek(["dreamer_v3", "--env", "A", "--size", "1m"]).size == "1m"
+    assert peek([]).algorithm == "dreamer_v3"

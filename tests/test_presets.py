@@ -1,0 +1,155 @@
+"""Presets: published numbers, chosen by the environment, under the layers that people put on top."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from reverie.algos.dreamer_v3 import SIZES, DreamerV3Config, sized
+from reverie.core.errors import ConfigError
+from reverie.experiment import ExperimentConfig
+from reverie.presets import PRESETS, SUITES, base, layered, overlay, preset_name, resized
+from reverie.training import say_nothing, train
+from tiny import SETTINGS
+
+
+@pytest.mark.parametrize("name", sorted(PRESETS))
+def test_each_preset_is_whole_documented_and_writable(name: str) -> None:
+    config = PRESETS[name]()
+    assert PRESETS[name].__name__ == name
+    assert PRESETS[name].__doc__
+    assert (config.replay_ratio is None) != (config.train_ratio is None)
+    assert ExperimentConfig().merge(yaml.safe_load(yaml.safe_dump(config.to_dict()))) == config
+
+
+@pytest.mark.parametrize(
+    ("name", "steps", "envs", "train_ratio", "size", "resize", "repeat"),
+    [
+        ("atari", 51_000_000, 16, 32, "200m", (96, 96), 4),
+        ("atari100k", 110_000, 1, 256, "200m", (64, 64), 4),
+        ("crafter", 1_100_000, 1, 512, "200m", None, 1),
+        ("dmc_proprio", 1_100_000, 16, 1024, "1m", None, 1),
+        ("dmc_vision", 1_100_000, 16, 256, "200m", (64, 64), 1),
+        ("procgen", 110_000_000, 16, 64, "200m", (96, 96), 1),
+    ],
+)
+def test_published_settings(
+    name: str, steps: int, envs: int, train_ratio: float, size: str, resize: Any, repeat: int
+) -> None:
+    config = PRESETS[name]()
+    assert (config.steps, config.env.num, config.train_ratio) == (steps, envs, train_ratio)
+    assert config.algo == sized(size, DreamerV3Config())
+    assert (config.algo.batch_size, config.algo.batch_length) == (16, 64)
+    assert (config.env.resize, config.env.action_repeat) == (resize, repeat)
+
+
+def test_atari_is_played_as_published() -> None:
+    env = PRESETS["atari"]().env
+    assert env.grayscale
+    assert (env.noop_max, env.pool_frames) == (30, 2)
+    assert env.kwargs == {"repeat_action_probability": 0.25, "full_action_space": True}
+
+
+@pytest.mark.parametrize(
+    ("env", "name"),
+    [
+        ("ALE/Pong-v5", "atari"),
+        ("dm_control/cartpole-balance-v0", "dmc_proprio"),
+        ("MiniGrid-DoorKey-5x5-v0", "minigrid"),
+        ("BabyAI-GoToObj-v0", "minigrid"),
+        ("MinAtar/Breakout-v1", "minatar"),
+        ("CrafterReward-v1", "crafter"),
+        ("CartPole-v1", "cartpole"),
+        ("ale_py:ALE/Pong-v5", "atari"),
+        ("Pendulum-v1", "dreamer_v3"),
+    ],
+)
+def test_the_environment_chooses(env: str, name: str) -> None:
+    assert preset_name("dreamer_v3", env) == name
+    config = layered("dreamer_v3", env=env)
+    assert config.env.id == env
+    assert config == PRESETS[name]().merge({"env.id": env})
+    assert set(SUITES.values()) <= set(PRESETS)
+
+
+def test_a_named_preset_wins_over_the_environment() -> None:
+    config = layered("dreamer-v3", env="ALE/Pong-v5", preset="atari100k")
+    assert config.steps == 110_000
+    assert layered("dreamer_v3", env="ALE/Pong-v5", preset="atari100k") == config
+
+
+def test_layers_the_later_wins(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text("steps: 1e4\nseed: 1\nalgo:\n  horizon: 9\n")
+    (tmp_path / "b.yaml").write_text("seed: 2\nalgo.lam: 0.9\nenv.id: Acrobot-v1\n")
+    files = [tmp_path / "a.yaml", tmp_path / "b.yaml"]
+    config = layered("dreamer_v3", files=files, size="1m")
+    assert (config.steps, config.seed, config.algo.horizon, config.algo.lam) == (10_000, 2, 9, 0.9)
+    assert config.env.id == "Acrobot-v1"
+    assert config.algo.rssm.deter == SIZES["1m"]["deter"]
+    assert layered("dreamer_v3", files=files, env="Pendulum-v1").env.id == "Pendulum-v1"
+
+
+def test_a_file_may_choose_the_suite(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text("env: {id: MinAtar/Freeway-v1}\n")
+    assert layered("dreamer_v3", files=[tmp_path / "a.yaml"]).steps == PRESETS["minatar"]().steps
+
+
+def test_the_config_of_a_run_is_a_layer(tmp_path: Path) -> None:
+    config = ExperimentConfig().merge({**SETTINGS, "steps": 30, "eval_episodes": 0, "seed": 7})
+    train(config, run=tmp_path / "run", say=say_nothing)
+    assert layered("dreamer_v3", files=[tmp_path / "run" / "config.yaml"]) == config
+
+
+def test_the_replay_ratio_of_the_later_layer_holds() -> None:
+    config = PRESETS["atari"]()
+    assert config.train_ratio == 32
+    above = overlay(config, {"replay_ratio": 0.5})
+    assert (above.replay_ratio, above.train_ratio) == (0.5, None)
+    assert overlay(above, {"train_ratio": 64}).train_ratio == 64
+    assert overlay(config, {"steps": 5}).train_ratio == 32
+    with pytest.raises(ConfigError, match="give one of them"):
+        overlay(config, {"replay_ratio": 0.5, "train_ratio": 64})
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("stepz: 3\n", r"a\.yaml: unknown option 'stepz'. Did you mean 'steps'"),
+        ("algo: {horizn: 3}\n", r"a\.yaml: unknown option 'algo\.horizn'. Did you mean 'algo\.horizon'"),
+        ("steps: many\n", r"a\.yaml: steps = 'many' \(str\): expected int"),
+        ("steps: [1\n", r"a\.yaml cannot be read as YAML"),
+        ("- 1\n- 2\n", r"a\.yaml holds a list: expected a mapping"),
+        ("schema: 1\nalgorithm: other\nexperiment: {}\n", r"a\.yaml is of other, schema 1: expected dreamer_v3"),
+    ],
+)
+def test_files_that_cannot_be_used(tmp_path: Path, text: str, message: str) -> None:
+    (tmp_path / "a.yaml").write_text(text)
+    with pytest.raises(ConfigError, match=message):
+        layered("dreamer_v3", files=[tmp_path / "a.yaml"])
+
+
+def test_an_empty_file_says_nothing(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text("# nothing yet\n")
+    assert layered("dreamer_v3", files=[tmp_path / "a.yaml"]) == base("dreamer_v3")
+
+
+def test_names_that_are_unknown_get_the_nearest(tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text("seed: 1\n")
+    with pytest.raises(ConfigError, match=r"unknown algorithm 'dreamerv3'\. Did you mean 'dreamer_v3'"):
+        layered("dreamerv3")
+    with pytest.raises(ConfigError, match=r"unknown preset 'atary'\. Did you mean 'atari'"):
+        layered("dreamer_v3", preset="atary")
+    with pytest.raises(ConfigError, match=r"size = '13m': expected one of nano.*Did you mean"):
+        layered("dreamer_v3", size="13m")
+    with pytest.raises(ConfigError, match=r"there is no file .*mein\.yaml\. Did you mean 'mine\.yaml'"):
+        layered("dreamer_v3", files=[tmp_path / "mein.yaml"])
+
+
+def test_sizes_change_widths_and_nothing_else() -> None:
+    config = PRESETS["dreamer_v3"]().merge({"algo.horizon": 7, "seed": 3})
+    small = resized(config, "nano")
+    assert small.algo.rssm.deter == SIZES["nano"]["deter"]
+    assert (small.algo.horizon, small.seed) == (7, 3)
