@@ -1,0 +1,317 @@
+"""The pages for people: their snippets run, their names exist, their tables are what the code says."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import re
+import shlex
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from reverie.algos.dreamer_v3 import SIZES, DreamerV3, DreamerV3Config, sized
+from reverie.core.clock import Clock
+from reverie.core.config import Config
+from reverie.core.specs import ActionPart, ActionSpec, ObsPart
+from reverie.core.types import Window
+from reverie.data.replay import ReplayConfig
+from reverie.envs.base import EnvConfig
+from reverie.envs.dummy import Count
+from reverie.envs.suites import SUITES
+from reverie.envs.vector import make_env
+from reverie.experiment import ExperimentConfig
+from reverie.nn.encoder import stage_sizes
+from reverie.presets import PRESETS
+from reverie.run.collect import Collector
+
+ROOT = Path(__file__).parents[1]
+PAGES = {
+    path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8")
+    for path in [*ROOT.glob("*.md"), *sorted((ROOT / "docs").glob("*.md"))]
+}
+
+
+def blocks(text: str, *languages: str) -> list[tuple[str, str]]:
+    """Fenced blocks and the HTML comment right above each, or an empty string."""
+    found = re.findall(r"(?:<!--\s*(.*?)\s*-->\n)?```(\w+)\n(.*?)```", text, re.DOTALL)
+    return [(comment, code) for comment, language, code in found if language in languages]
+
+
+def rows(page: str, header: str) -> list[list[str]]:
+    """The cells of the table whose header row begins with ``header``."""
+    lines = PAGES[page].splitlines()
+    start = next(i for i, line in enumerate(lines) if line.startswith(header))
+    table: list[list[str]] = []
+    for line in lines[start + 2 :]:
+        if not line.startswith("|"):
+            break
+        table.append([cell.strip().replace("`", "") for cell in re.split(r"(?<!\\)\|", line)[1:-1]])
+    assert table, header
+    return table
+
+
+def prose(text: str) -> str:
+    """A page without its fenced blocks."""
+    return re.sub(r"```.*?```", "", text, flags=re.DOTALL)
+
+
+# ---------------------------------------------------------------- snippets
+
+RUNNABLE = [page for page, text in PAGES.items() if any(c.startswith("test") for c, _ in blocks(text, "python"))]
+
+
+@pytest.mark.parametrize("page", RUNNABLE)
+def test_snippets_run(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One page is one session. ``test: a -> b`` replaces, so that it takes a moment; ``test: x.py`` is a file."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    names: dict[str, Any] = {"__name__": "__main__"}
+    for comment, code in blocks(PAGES[page], "python"):
+        if not comment.startswith("test"):
+            continue
+        what = comment.removeprefix("test").lstrip(": ")
+        before, arrow, after = what.partition(" -> ")
+        if arrow:
+            assert before in code, (page, before)
+            code = code.replace(before, after)
+        elif what:
+            Path(what).write_text(code, encoding="utf-8")
+            continue
+        exec(compile(code, page, "exec"), names)
+
+
+def test_quotations_are_what_the_source_says() -> None:
+    quoted = [(c, code) for text in PAGES.values() for c, code in blocks(text, "python") if c.startswith("quote: ")]
+    assert quoted
+    for comment, code in quoted:
+        source = (ROOT / comment.removeprefix("quote: ")).read_text(encoding="utf-8")
+        assert any(f"\n{textwrap.indent(code, ' ' * depth)}" in source for depth in range(0, 20, 4))
+
+
+class Understood(Exception):
+    """The command line was read to its end."""
+
+
+def commands(*starts: str) -> list[tuple[str, str]]:
+    lines = [
+        (p, line.partition("#")[0].strip())
+        for p, t in PAGES.items()
+        for _, b in blocks(t, "sh")
+        for line in b.splitlines()
+    ]
+    return [(page, line) for page, line in lines if line.startswith(starts)]
+
+
+def test_commands_are_understood(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    from reverie import agent, cli, cli_train
+
+    def stop(*args: Any, **kwargs: Any) -> None:
+        raise Understood
+
+    monkeypatch.setattr(cli_train, "train", stop)
+    monkeypatch.setattr(agent, "load", stop)
+    found = commands("reverie ")
+    assert len(found) >= 10
+    for page, line in found:
+        words = shlex.split(line)[1:]
+        if "--help" in words or words[0] in ("list", "info"):
+            assert cli.main(["info", "--help"] if words[0] == "info" else words) == 0, (page, line)
+        else:
+            with pytest.raises(Understood):
+                print(page, line, cli.main(words))
+    capsys.readouterr()
+
+
+def test_make_targets_and_scripts_exist() -> None:
+    targets = set(re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    for page, line in commands("make "):
+        assert line.split()[1] in targets, (page, line)
+    for page, line in commands("python "):
+        paths = [word for word in shlex.split(line)[1:] if "/" in word]
+        assert all((ROOT / path).exists() for path in paths), (page, line)
+
+
+# ---------------------------------------------------------------- names
+
+
+def anchors(text: str) -> set[str]:
+    titles = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links_lead_somewhere(page: str) -> None:
+    for target in re.findall(r"\]\(([^)]+)\)", prose(PAGES[page])):
+        if target.startswith("https://"):
+            continue
+        path, _, anchor = target.partition("#")
+        file = (ROOT / page).parent / path if path else ROOT / page
+        assert file.exists(), target
+        if anchor:
+            assert anchor in anchors(file.read_text(encoding="utf-8")), target
+
+
+def defined(tree: ast.Module) -> set[str]:
+    """Names at the top of a module, and those inside its classes as ``Class.name``."""
+    out: set[str] = set()
+    for node, prefix in [(n, "") for n in tree.body] + [
+        (n, f"{c.name}.") for c in tree.body if isinstance(c, ast.ClassDef) for n in c.body
+    ]:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            out.add(prefix + node.name)
+        elif isinstance(node, ast.Assign | ast.AnnAssign):
+            targets = [node.target] if isinstance(node, ast.AnnAssign) else node.targets
+            out |= {prefix + ast.unparse(target) for target in targets}
+    return out
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_named_files_and_functions_exist(page: str) -> None:
+    """``path.py: name`` in backticks; paths are those below src/reverie or the repository's."""
+    homes = (ROOT / "src" / "reverie", ROOT)
+    planned = {"walk.py", "nn/actor.py", "nn/critic.py", "nn/recurrent.py"}  # the reader's own; those of the first plan
+    for path, _, name in re.findall(r"`([\w./]+\.(?:py|md|toml))(:\s([\w.]+))?`", prose(PAGES[page])):
+        if path in planned:
+            continue
+        file = next((home / path for home in homes if (home / path).is_file()), None)
+        assert file is not None, path
+        if name:
+            assert name in defined(ast.parse(file.read_text(encoding="utf-8"))), f"{path}: {name}"
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_named_settings_exist(page: str) -> None:
+    for path in re.findall(r"`(?:--)?((?:algo|env|replay|schedule)(?:\.[a-z_-]+)+)(?:\s[\w.-]+)?`", PAGES[page]):
+        value: Any = ExperimentConfig()
+        for name in path.replace("-", "_").split("."):
+            assert name in [f.name for f in dataclasses.fields(value)], path
+            value = getattr(value, name)
+
+
+# ---------------------------------------------------------------- tables
+
+
+def leaves(value: Config, path: str) -> dict[str, Any]:
+    out: dict[str, Any] = {}
+    for field in dataclasses.fields(value):
+        inner, where = getattr(value, field.name), f"{path}.{field.name}"
+        out |= leaves(inner, where) if isinstance(inner, Config) else {where: inner}
+    return out
+
+
+def test_the_table_of_defaults() -> None:
+    table = {name: default for name, default, _ in rows("docs/dreamer_v3.md", "| setting | default")}
+    known = leaves(DreamerV3Config(), "algo")
+    shown = {k: " ".join(map(str, v)) if isinstance(v, tuple) else str(v) for k, v in known.items()}
+    assert table == shown
+
+
+IMAGE = {"image": ObsPart(kind="image", shape=(64, 64, 3), dtype="uint8")}
+VECTOR = {"observation": ObsPart(kind="vector", shape=(24,), dtype="float32")}
+SIX = ActionSpec(parts={"action": ActionPart(kind="categorical", classes=(6,))})
+TURNS = ActionSpec(parts={"action": ActionPart(kind="continuous", size=6)})
+
+
+def test_the_table_of_sizes() -> None:
+    expected = []
+    for name in SIZES:
+        config = sized(name)
+        with torch.device("meta"):  # shapes without memory
+            pair = ((IMAGE, SIX), (VECTOR, TURNS))
+            counts = [DreamerV3(obs, act, config, torch.device("meta")).optim.count for obs, act in pair]
+        r, e = config.rssm, config.encoder
+        widths = [r.deter, r.hidden, f"{r.stoch} x {r.classes}", e.depth, e.units]
+        expected.append([name, *map(str, widths), *(f"{count:,}" for count in counts)])
+    assert rows("docs/dreamer_v3.md", "| size |") == expected
+
+
+def test_the_table_of_image_sizes() -> None:
+    for first, rest in rows("docs/dreamer_v3.md", "| image | sizes"):
+        height, width = map(int, first.split(" x "))
+        stages = len(DreamerV3Config().encoder.mults)
+        sizes = stage_sizes((height, width, 3), stages)
+        assert rest == ", ".join(f"{h} x {w}" for h, w in sizes[1:]), first
+
+
+def test_the_table_of_environment_options() -> None:
+    table = {name.removeprefix("env."): default for name, default, _ in rows("docs/environments.md", "| option |")}
+    config = EnvConfig()
+    assert table == {f.name: str(getattr(config, f.name)) or "''" for f in dataclasses.fields(config)}
+
+
+def test_the_table_of_suites() -> None:
+    table = {extra: starts for starts, extra, _ in rows("docs/environments.md", "| ids begin with")}
+    assert table == {suite.extra: ", ".join(suite.prefixes) for suite in SUITES if suite.extra}
+
+
+def test_the_table_of_presets() -> None:
+    table = rows("docs/environments.md", "| preset | env")
+    assert [row[0] for row in table] == list(PRESETS)
+    for name, env, num, steps, size, ratio in table:
+        config = PRESETS[name]()
+        assert sized(size, config.algo) == config.algo, name  # type: ignore[arg-type]
+        assert env in ("any", config.env.id)
+        assert steps in ("", f"{config.steps:,}")
+        if ratio:
+            window = Window(batch=config.algo.batch_size, length=config.algo.batch_length)
+            assert ratio == f"{config.ratio(window) * window.batch * window.length:g}", name
+            assert num == str(config.env.num)
+
+
+# ---------------------------------------------------------------- the worked example of the loop
+
+
+class Always:
+    """A policy that has made up its mind."""
+
+    def initial(self, num_envs: int) -> None:
+        return None
+
+    def act(self, step: Any, state: None, mode: str) -> tuple[torch.Tensor, None]:
+        return torch.tensor([[0.0, 1.0]] * len(step)), None
+
+    def override(self, state: None, action: torch.Tensor) -> None:
+        return None
+
+    def extras(self, state: None) -> dict[str, torch.Tensor]:
+        return {}
+
+
+def test_the_worked_example_of_the_loop() -> None:
+    lengths = iter([4, 6, 9])
+    env = make_env(EnvConfig(num=3), seed=0, factory=lambda: Count(truncate_at=next(lengths)))
+    window = Window(batch=2, length=3, context=1, crosses_episodes=True)
+    replay = ReplayConfig(capacity=300).build(
+        obs_spec=env.obs_spec, action_spec=env.action_spec, extra_spec={}, num_envs=3, window=window, seed=0
+    )
+    collector = Collector(env, Always(), replay, seed=0)
+    clock = Clock(total_steps=1000, replay_ratio=0.3, learning_starts=6)
+    table = rows("docs/loop.md", "| turn | rows")
+    assert len(table) == 16
+    for turn, row in enumerate(table, start=1):
+        last = ", ".join(str(i) for i, ended in enumerate(collector.step.is_last.tolist()) if ended) or "-"
+        taken = collector.collect()
+        clock.env_steps += taken
+        clock.episodes += len(collector.drain())
+        due = clock.updates_due(len(replay))
+        clock.updates += due
+        credit = f"{clock.ratio.credit:.1f}"
+        happened = [turn, last, taken, clock.env_steps, len(replay), credit, due, clock.updates, clock.episodes]
+        assert row == list(map(str, happened))
+    env.close()
+    assert clock.updates == int(0.3 * (42 - 14))
+
+
+def test_the_counters_of_the_loop_are_those_of_the_logs() -> None:
+    """Every name that the table gives is written by ``run/journal.py``."""
+    source = (ROOT / "src/reverie/run/journal.py").read_text(encoding="utf-8")
+    counters = set(re.findall(r"\"(\w+)\"", source[source.index("def _counters") :]))
+    names = [name for row in rows("docs/loop.md", "| name | unit") for name in row[0].split(", ") if "/" in name]
+    assert len(names) >= 10
+    for name in names:
+        group, _, rest = name.partition("/")
+        assert rest in counters if group == "counters" else f'"{name}"' in source, name
