@@ -58,7 +58,6 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ({"replay_ratio": -1}, r"replay_ratio = -1\.0: expected a finite number"),
         ({"train_ratio": float("nan"), "replay_ratio": None}, "train_ratio = nan"),
         ({"device": "gpu"}, "device = 'gpu': expected auto, cpu, cuda"),
-        ({"schedule": {"eval_every": 10}, "eval_episodes": 0}, "nothing to play"),
         ({"stepz": 1}, "unknown option 'stepz'. Did you mean 'steps'"),
         ({"algo.horzon": 1}, "Did you mean 'algo.horizon'"),
     ],

@@ -140,7 +140,7 @@ class Recording:
                 values[f"{ours}.{name}"] = a[f"{theirs}.simple.{name}"]
         for ours, theirs in (("reward", "rewhead"), ("cont", "conhead"), ("critic", "value"), ("actor", "policy")):
             for name in ("layers", "units", "bins"):
-                if f"{theirs}.{name}" in a:
+                if f"{theirs}.{name}" in a and hasattr(getattr(DreamerV3Config(), ours), name):
                     values[f"{ours}.{name}"] = a[f"{theirs}.{name}"]
         for name in ("lr", "agc", "eps", "beta1", "beta2", "warmup"):
             values[f"optim.{name}"] = a[f"opt.{name}"]

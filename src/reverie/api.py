@@ -9,7 +9,7 @@ from typing import Any
 from reverie.algos.base import AlgorithmConfig
 from reverie.core.discover import algorithm_name
 from reverie.experiment import EnvLike, ExperimentConfig, env_name
-from reverie.presets import layered, overlay
+from reverie.presets import layered, overlay, resized
 from reverie.training import Result, Say
 from reverie.training import train as run_training
 
@@ -50,6 +50,7 @@ def train(
         settings = layered(word, env=name, preset=preset, size=size, files=config)
         if isinstance(algorithm, AlgorithmConfig):
             settings = settings.merge({"algo": algorithm})
+            settings = resized(settings, size) if size is not None else settings
     if "env_options" in overrides:
         overrides["env"] = overrides.pop("env_options")
     if "envs" in overrides:

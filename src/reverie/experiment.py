@@ -58,7 +58,7 @@ class ExperimentConfig(Config):
     eval_episodes: int = 10
     """Episodes of each evaluation, during training and at its end; 0 for none."""
     stop_score: float | None = None
-    """End the run as soon as an evaluation during training has this mean score. None: only steps end it."""
+    """End the run as soon as an evaluation during training has this mean score. None: only its steps end it."""
     eval_envs: int = 4
     """Environments that evaluations run side by side."""
     keep_checkpoints: int = 3
@@ -90,17 +90,13 @@ class ExperimentConfig(Config):
             value = getattr(self, name)
             if value is not None and not (np.isfinite(value) and value >= 0):
                 raise ConfigError(f"{name} = {value}: expected a finite number, 0 or more.")
-        if self.schedule.eval_every not in (0, "0") and not self.eval_episodes:
-            raise ConfigError(
-                f"schedule.eval_every = {self.schedule.eval_every} with eval_episodes = 0: there is nothing to play. "
-                "Set eval_episodes to 1 or more, or eval_every to 0."
-            )
-        if self.stop_score is not None and self.schedule.eval_every in (0, "0"):
-            raise ConfigError(
-                f"stop_score = {self.stop_score} without evaluations during training: set schedule.eval_every, e.g. 1m."
-            )
         if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", self.device):
             raise ConfigError(f"device = '{self.device}': expected auto, cpu, cuda or cuda:<number>.")
+
+    @property
+    def evaluates_on_the_way(self) -> bool:
+        """Whether there are evaluations during training."""
+        return self.schedule.eval_every not in (0, "0") and self.eval_episodes > 0
 
     def ratio(self, window: Window) -> float:
         """Updates per env step, however it was said."""
@@ -232,7 +228,7 @@ def wants_eval_env(config: ExperimentConfig, env: EnvLike | None) -> bool:
     """
     if not isinstance(env, gymnasium.Env):
         return config.eval_episodes > 0
-    if config.schedule.eval_every not in (0, "0"):
+    if config.evaluates_on_the_way:
         raise ConfigError(
             f"schedule.eval_every = {config.schedule.eval_every} with an environment instance: evaluation needs "
             "environments of its own. Give a function that makes environments, or set it to 0."

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+import gymnasium
+
 from reverie.core.config import Config
 from reverie.core.discover import algorithm_name, version
 from reverie.core.errors import RunError
@@ -70,6 +72,9 @@ def train(
         ReverieError: settings do not fit together, the folder is another run's, or a loss was not finite.
     """
     name = algorithm_name(type(config.algo))
+    if isinstance(env, gymnasium.Env) and config.evaluates_on_the_way:
+        say("no evaluations during training: the environment is one instance, which cannot be made a second time")
+        config = config.merge({"schedule.eval_every": 0})
     folder = RunFolder(Path(run) if run is not None else new_path(ROOT, config.env.id, name))
     checkpoints = Checkpoints(folder.checkpoints, config.keep_checkpoints)
     newest = checkpoints.latest() if check_usable(folder.path, name, config.env.id) else None
@@ -104,7 +109,7 @@ def _run(experiment: Experiment, folder: RunFolder, checkpoints: Checkpoints, ti
             Meter(),
             sinks=sinks,
             collector=experiment.collector,
-            evaluator=lambda: evaluate_on_the_way(experiment),
+            evaluator=(lambda: evaluate_on_the_way(experiment)) if config.evaluates_on_the_way else None,
             checkpoint=lambda *, diverged=False: checkpoints.save(
                 clock.env_steps, experiment.parts(), diverged=diverged
             ),
@@ -175,6 +180,10 @@ def describe(experiment: Experiment, say: Say) -> None:
     needed, free = replay_bytes(config, experiment.replay), available_memory()
     room = "" if free is None else f" of {free / 1e9:.1f} GB available"
     ratio = config.ratio(window)
+    if config.stop_score is not None and not config.evaluates_on_the_way:
+        say(f"stop_score = {config.stop_score:g} has no effect without evaluations during training")
+    if experiment.algo.device.type == "cpu" and count > 5e6:
+        say(f"{count / 1e6:.0f}M parameters are slow on a CPU: --preset cpu or --size nano is the small model")
     if config.steps < config.learning_starts:
         say(f"no updates will be made: learning starts after {config.learning_starts} windows of {config.steps} steps")
     say(

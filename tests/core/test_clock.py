@@ -24,11 +24,11 @@ RATIOS = st.one_of(
 )
 def test_updates_are_the_floor_of_ratio_times_steps(ratio, envs, turns, start):
     clock = Clock(total_steps=10**9, replay_ratio=float(ratio), env_steps=start)
-    assert clock.updates_due(rows=1) == 0
+    assert clock.updates_due(windows=1) == 0
     updates = 0
     for ended in turns:
         clock.env_steps += envs - min(ended, envs)  # environments whose episode is over take no step
-        updates += clock.updates_due(rows=1)
+        updates += clock.updates_due(windows=1)
         assert updates == floor(ratio * (clock.env_steps - start))
 
 
@@ -37,14 +37,14 @@ def test_updates_are_the_floor_of_ratio_times_steps(ratio, envs, turns, start):
 def test_a_saved_remainder_loses_nothing(ratio, steps, cut):
     def run(resume: bool) -> int:
         clock, updates = Clock(total_steps=10**9, replay_ratio=float(ratio)), 0
-        clock.updates_due(rows=1)
+        clock.updates_due(windows=1)
         for turn, taken in enumerate(steps):
             if resume and turn == cut:
                 saved = clock.state_dict()
                 clock = Clock(total_steps=10**9, replay_ratio=float(ratio))
                 clock.load_state_dict(saved)
             clock.env_steps += taken
-            updates += clock.updates_due(rows=1)
+            updates += clock.updates_due(windows=1)
         return updates
 
     assert run(resume=True) == run(resume=False)
@@ -74,8 +74,8 @@ def test_a_resumed_run_that_fills_its_replay_again_owes_nothing_for_it():
 def test_nothing_is_due_while_nothing_can_be_sampled():
     clock = Clock(total_steps=100, replay_ratio=1.0)
     clock.env_steps = 10
-    assert clock.updates_due(rows=0) == 0
-    assert Clock(total_steps=0, total_updates=5).updates_due(rows=0) == 0
+    assert clock.updates_due(windows=0) == 0
+    assert Clock(total_steps=0, total_updates=5).updates_due(windows=0) == 0
 
 
 def test_credit_is_never_negative():
@@ -111,7 +111,7 @@ def test_done_by_steps_by_updates_and_by_request():
     assert clock.done
     assert clock.frames == 40
     recorded = Clock(total_steps=0, total_updates=3)
-    assert recorded.updates_due(rows=50) == 1
+    assert recorded.updates_due(windows=50) == 1
     assert not recorded.done
     recorded.updates = 3
     assert recorded.done

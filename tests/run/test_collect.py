@@ -109,6 +109,6 @@ def test_replay_ratio_holds_for_any_number_of_envs(fakes, lengths, ratio):
     for _ in range(60):
         clock.env_steps += collector.collect()
         base = clock.env_steps if base is None else base
-        updates += clock.updates_due(rows=1)
+        updates += clock.updates_due(windows=1)
         assert updates == int(ratio * (clock.env_steps - base) + 1e-9)
     assert clock.env_steps == sum(int((~step.is_last).sum()) for step, _, _ in sink.rows)

@@ -63,7 +63,7 @@ def test_the_last_entry_holds_every_name(fakes):
     assert values["counters/frames"] == 160
     assert values["counters/updates"] == 19
     assert values["counters/episodes"] == run.clock.episodes == 13
-    assert values["replay/rows"] == len(run.source)
+    assert values["replay/windows"] == len(run.source)
     assert values["replay/replay_ratio"] == 19 / 40
     assert values["time/env_steps_per_second"] > 0
     assert values["time/updates_per_second"] > 0

@@ -7,7 +7,7 @@ followed; three deliberate corrections are listed in ``docs/dreamer_v3.md``.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -22,8 +22,8 @@ from reverie.core.specs import ActionSpec, ExtraPart, ObsSpec
 from reverie.core.types import Batch, Metrics, State, Update, Window
 from reverie.nn.decoder import DecoderConfig
 from reverie.nn.distributions import TwoHot, draw
-from reverie.nn.encoder import EncoderConfig
-from reverie.nn.heads import Actor, ActorConfig, BernoulliHead, HeadConfig, TwoHotHead
+from reverie.nn.encoder import EncoderConfig, EncoderModule
+from reverie.nn.heads import Actor, ActorConfig, BernoulliHead, HeadConfig, TwoHotConfig, TwoHotHead
 from reverie.nn.normalise import PercentileScale
 from reverie.nn.optim import OptimConfig
 from reverie.nn.rssm import Chooser, Latent, RSSMConfig
@@ -32,10 +32,17 @@ from reverie.objectives.kl import dynamics_and_representation
 from reverie.objectives.policy import reinforce
 from reverie.objectives.returns import lambda_return
 
+# To type checkers, any builder will do; the command line reads flags off the classes that are the defaults.
+if TYPE_CHECKING:
+    from reverie.nn.decoder import DecoderBuilder as _DecoderField
+    from reverie.nn.encoder import EncoderBuilder as _EncoderField
+else:
+    _EncoderField, _DecoderField = EncoderConfig, DecoderConfig
+
 
 @dataclass(frozen=True, kw_only=True)
 class LossScales(Config):
-    """Weights of the loss terms. DreamerV3 (2025), equations 2 and 4."""
+    """Weights of the loss terms. DreamerV3 (2025), equation 2, and what the text gives for actor and critic."""
 
     reconstruction: float = 1.0
     """Each reconstructed observation key."""
@@ -81,17 +88,17 @@ class DreamerV3Config(AlgorithmConfig):
     """Weights of the loss terms."""
     rssm: RSSMConfig = field(default_factory=RSSMConfig)
     """Sizes of the recurrent model."""
-    encoder: EncoderConfig = field(default_factory=EncoderConfig)
+    encoder: _EncoderField = field(default_factory=EncoderConfig)
     """Builds the encoder: this one, or any object with ``build(obs_spec)``."""
-    decoder: DecoderConfig = field(default_factory=DecoderConfig)
+    decoder: _DecoderField = field(default_factory=DecoderConfig)
     """Builds the decoder: this one, or any object with ``build(obs_spec, deter, stoch)``."""
-    reward: HeadConfig = field(default_factory=lambda: HeadConfig(layers=1, scale=0.0))
+    reward: TwoHotConfig = field(default_factory=lambda: TwoHotConfig(layers=1))
     """The reward head."""
     cont: HeadConfig = field(default_factory=lambda: HeadConfig(layers=1))
     """The continuation head."""
     actor: ActorConfig = field(default_factory=ActorConfig)
     """The policy head."""
-    critic: HeadConfig = field(default_factory=lambda: HeadConfig(layers=3, scale=0.0))
+    critic: TwoHotConfig = field(default_factory=lambda: TwoHotConfig(layers=3))
     """The value head."""
     return_rate: float = 0.01
     """How fast the scale of returns follows the newest batch."""
@@ -163,7 +170,13 @@ def sized(name: str, base: DreamerV3Config | None = None) -> DreamerV3Config:
         changes[f"{part}.units"] = units
     for part in ("reward", "critic"):
         changes |= {f"{part}.bins": s["bins"]} if "bins" in s else {}
-    return (base or DreamerV3Config()).merge(changes)
+    base = base or DreamerV3Config()
+    own = {
+        part
+        for part, kind in (("encoder", EncoderConfig), ("decoder", DecoderConfig))
+        if not isinstance(getattr(base, part), kind)
+    }
+    return base.merge({k: v for k, v in changes.items() if k.split(".")[0] not in own})  # a user's own part has its own
 
 
 class Losses(NamedTuple):
@@ -187,7 +200,7 @@ class DreamerV3(Algorithm):
             batch=cfg.batch_size, length=cfg.batch_length, context=cfg.replay_context, crosses_episodes=True
         )
         encoder = cfg.encoder.build(obs_spec)
-        rssm = cfg.rssm.build(encoder.width, action_spec.width)
+        rssm = cfg.rssm.build(cast(EncoderModule, encoder).width, action_spec.width)
         width, dtype = rssm.feature_width, PRECISIONS[cfg.precision]
         decoder = cfg.decoder.build(obs_spec, cfg.rssm.deter, cfg.rssm.stoch * cfg.rssm.classes)
         self.world = WorldModel(
@@ -275,7 +288,7 @@ class DreamerV3(Algorithm):
         return Losses(terms, metrics, post, dream)
 
     def world_losses(self, rows: Batch, post: Posterior) -> tuple[dict[str, Tensor], Metrics]:
-        """Equation 2: reconstruction, reward, continuation, dynamics and representation, ``[B, T]`` each."""
+        """Equation 3: reconstruction, reward, continuation, dynamics and representation, ``[B, T]`` each."""
         prior = self.world.rssm.prior(post.latent.deter)  # [B, T, S, C]
         log_post, log_prior = post.probs.log(), prior.log()
         dynamics, representation = dynamics_and_representation(log_post, log_prior, self.cfg.free_nats)
@@ -293,7 +306,7 @@ class DreamerV3(Algorithm):
         return terms, {f"train/{k}_entropy": v.detach().sum((-2, -1)).mean() for k, v in entropy.items()}
 
     def dream_losses(self, dream: Dream) -> tuple[dict[str, Tensor], Tensor, Metrics]:
-        """Actor and critic losses ``[M, H]`` (equations 4 and 6) and the imagined returns ``[M, H]``."""
+        """Actor and critic losses ``[M, H]`` (equations 6 and 5) and the imagined returns ``[M, H]``."""
         value = self.critic(dream.feature)  # [M, H+1]
         with torch.no_grad():
             reward = self.world.reward(dream.feature).mean()  # [M, H+1]
@@ -348,7 +361,7 @@ class DreamerV3(Algorithm):
         return out
 
     def value_loss(self, value: TwoHot, returns: Tensor, slow: Tensor) -> Tensor:
-        """-ln p(R) - c ln p(v_slow), ``[...]``: equation 4 with the slow critic as regulariser."""
+        """-ln p(R) - c ln p(v_slow), ``[...]``: equation 5 with the slow critic as regulariser."""
         target = value.target(returns) + self.cfg.slow_regulariser * value.target(slow)  # [..., bins]
         return value.cross_entropy(target)
 

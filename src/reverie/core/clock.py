@@ -105,12 +105,12 @@ class Clock:
             return True
         return self.total_updates is None and self.env_steps >= self.total_steps
 
-    def updates_due(self, rows: int) -> int:
-        """Updates to make now, given that ``rows`` rows can be sampled from; 0 until learning starts.
+    def updates_due(self, windows: int) -> int:
+        """Updates to make now, given that ``windows`` windows can be sampled; 0 until learning starts.
 
         A run that counts in updates (recorded experience: no env steps ever come) makes one each turn.
         """
-        if rows < max(1, self.learning_starts):
+        if windows < max(1, self.learning_starts):
             self.ratio.skip(self.env_steps)  # a resumed run may have to fill its replay again
             return 0
         if self.total_updates is not None:

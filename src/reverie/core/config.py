@@ -47,6 +47,9 @@ class Config:
             old = getattr(self, key)
             if isinstance(old, Config) and isinstance(value, Mapping):
                 changes[key] = old.merge(value, where)
+            elif is_builder(value) or (is_builder(old) and not isinstance(old, Config)):
+                # A part of the user's own: taken as it is, and not changed by what a file says of it.
+                changes[key] = value if is_builder(value) else old
             else:
                 changes[key] = coerce(value, hints[key], where)
         return dataclasses.replace(self, **changes)
@@ -54,6 +57,11 @@ class Config:
     def replace(self, path: str, value: Any) -> Self:
         """A copy with the one value at a dotted ``path`` changed."""
         return self.merge({path: value})
+
+
+def is_builder(value: Any) -> bool:
+    """Whether ``value`` is an object that stands for a part of a learner: something with a ``build`` method."""
+    return not isinstance(value, type) and callable(getattr(value, "build", None))
 
 
 def coerce(value: Any, hint: Any, where: str) -> Any:
@@ -131,6 +139,8 @@ def _nest(values: Mapping[str, Any]) -> dict[str, Any]:
 def _to_plain(value: Any) -> Any:
     if isinstance(value, Config):
         return value.to_dict()
+    if is_builder(value):
+        return repr(value)
     if isinstance(value, list | tuple):
         return [_to_plain(v) for v in value]
     if isinstance(value, Mapping):

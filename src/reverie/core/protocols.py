@@ -103,7 +103,7 @@ class Source(Protocol):
         ...
 
     def __len__(self) -> int:
-        """How many rows can be sampled from."""
+        """How many windows can be sampled."""
         ...
 
 

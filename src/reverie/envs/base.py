@@ -141,6 +141,8 @@ def _from_registry(config: EnvConfig, render: bool) -> Env:
     drawing = render or config.pixels != "none"
     if drawing:
         dmc.choose_renderer()
+        if not any(name in os.environ for name in ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER")):
+            os.environ["SDL_VIDEODRIVER"] = "dummy"  # pygame draws without a screen, and does not complain of it
     given = _make_arguments(config, name)
     try:
         return _make(name, given, drawing and "render_mode" not in given, required=config.pixels != "none")

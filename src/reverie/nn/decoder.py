@@ -74,7 +74,7 @@ class DecoderConfig(Config):
 
 
 class SymlogVector:
-    """A vector predicted in symlog space. DreamerV3 (Hafner et al. 2025), equation 9."""
+    """A vector predicted in symlog space. DreamerV3 (Hafner et al. 2025), equation 8."""
 
     def __init__(self, squashed: Tensor, shape: tuple[int, ...]) -> None:
         self.squashed = squashed.float()  # [..., n]

@@ -185,7 +185,7 @@ class BoundedNormal:
 
 
 class TwoHot:
-    """A number as a distribution over symexp-spaced bins. DreamerV3 (2025), equations 8 and 10."""
+    """A number as a distribution over symexp-spaced bins. DreamerV3 (2025), equations 10 and 11."""
 
     def __init__(self, logits: Tensor, bins: Tensor) -> None:
         """``logits`` ``[..., K]`` and ``bins`` ``[K]``."""

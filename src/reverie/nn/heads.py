@@ -23,16 +23,27 @@ class HeadConfig(Config):
     """Hidden layers."""
     units: int = 256
     """Width of each hidden layer."""
-    bins: int = 255
-    """Two-hot heads: how many bins."""
     scale: float = 1.0
-    """Multiplies the initial weights of the last layer; 0 makes the first predictions exactly 0 (or 1/2)."""
+    """Multiplies the initial weights of the last layer."""
 
     def __post_init__(self) -> None:
         if self.layers < 0 or self.units < 1:
             raise ConfigError(f"layers = {self.layers}, units = {self.units}: expected at least 0 and 1.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TwoHotConfig(HeadConfig):
+    """A head whose number is a distribution over bins."""
+
+    bins: int = 255
+    """How many bins."""
+    scale: float = 0.0
+    """Multiplies the initial weights of the last layer; 0 makes the first predictions exactly 0."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
         if self.bins < 2:
-            raise ConfigError(f"bins = {self.bins}: a two-hot head needs at least 2.")
+            raise ConfigError(f"bins = {self.bins}: expected at least 2.")
 
 
 class TwoHotHead(nn.Module):
@@ -40,7 +51,7 @@ class TwoHotHead(nn.Module):
 
     bins: Tensor
 
-    def __init__(self, inputs: int, cfg: HeadConfig) -> None:
+    def __init__(self, inputs: int, cfg: TwoHotConfig) -> None:
         super().__init__()
         self.mlp = MLP(inputs, cfg.units, cfg.layers)
         self.logits = Linear(self.mlp.width, cfg.bins, cfg.scale)

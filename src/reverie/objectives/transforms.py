@@ -28,7 +28,7 @@ def symexp_bins(count: int) -> Tensor:
 
 
 def two_hot(target: Tensor, bins: Tensor) -> Tensor:
-    """Weights on the two bins around each target, in proportion to nearness. DreamerV3 (2025), equation 8.
+    """Weights on the two bins around each target, in proportion to nearness. DreamerV3 (2025), equation 11.
 
     Targets beyond the outermost bins sit wholly on them; so does a target that equals a bin.
 

@@ -74,4 +74,4 @@ class Journal:
     def _counters(self) -> dict[str, float]:
         names = ("env_steps", "frames", "updates", "episodes")
         counters = {f"counters/{name}": float(getattr(self.clock, name)) for name in names}
-        return {**counters, "replay/rows": float(len(self.source))}
+        return {**counters, "replay/windows": float(len(self.source))}
