@@ -6,6 +6,7 @@ id                 sees                    does            best return
 reverie/Count-v0   vector, time            Discrete(2)     one for each step: the length of an episode
 reverie/Cue-v0     vector, a cue at first  Discrete(2)     1 (by chance 0, without memory 0)
 reverie/Grid-v0    image 8x8x3             Discrete(4)     1 (a random walk finds the goal now and then)
+reverie/Look-v0    image 8x8x1             Discrete(2)     10 (by chance 5)
 reverie/Match-v0   vector, a target        Box(-2, 2)      0 (without looking -53 on average)
 =================  ======================  ==============  ==========================================
 """
@@ -123,6 +124,33 @@ class Grid(gymnasium.Env[np.ndarray, Any]):
         return board
 
 
+class Look(gymnasium.Env[np.ndarray, Any]):
+    """Lights one half of a picture, left (0) or right (1), ten times: 1 each time that the action names it."""
+
+    def __init__(self) -> None:
+        self._time = self._side = 0
+        self.observation_space = spaces.Box(0, 255, (8, 8, 1), np.uint8)
+        self.action_space = spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Reset:
+        """Light a half."""
+        super().reset(seed=seed)
+        self._time = 0
+        return self._draw(), {}
+
+    def step(self, action: int) -> Stepped:
+        """Score the action and light another half."""
+        self._time += 1
+        reward = float(action == self._side)
+        return self._draw(), reward, False, self._time == 10, {}
+
+    def _draw(self) -> np.ndarray:
+        self._side = int(self.np_random.integers(2))
+        picture = np.zeros((8, 8, 1), np.uint8)
+        picture[:, 4 * self._side : 4 * self._side + 4] = 255
+        return picture
+
+
 class Match(gymnasium.Env[np.ndarray, np.ndarray]):
     """Sees a target in [-1, 1] and should act it, ten times: minus the squared distance in units of 1/4, at least -16.
 
@@ -155,7 +183,7 @@ class Match(gymnasium.Env[np.ndarray, np.ndarray]):
 
 def register() -> None:
     """Put these environments into Gymnasium's registry."""
-    for made in (Count, Cue, Grid, Match):
+    for made in (Count, Cue, Grid, Look, Match):
         env_id = f"reverie/{made.__name__}-v0"
         if env_id not in gymnasium.registry:
             gymnasium.register(env_id, entry_point=f"reverie.envs.dummy:{made.__name__}")

@@ -44,6 +44,7 @@ class _OneDNNLinear(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
         x, weight = ctx.saved_tensors
         needs_x, needs_weight, needs_bias = ctx.needs_input_grad
+        grad = grad.contiguous()
         return (
             _product(grad, weight.T, None, "none", [], "") if needs_x else None,
             _product(grad.T, x.T, None, "none", [], "") if needs_weight else None,
@@ -60,5 +61,6 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     rows = x.numel() // x.shape[-1]
     if _product is None or x.is_cuda or x.dtype != torch.float32 or rows < MIN_ROWS or torch.compiler.is_compiling():
         return F.linear(x, weight, bias)
-    y: Tensor = _OneDNNLinear.apply(x.reshape(rows, -1), weight, bias)  # type: ignore[no-untyped-call]
+    # Rows with gaps between them, as in a part of a larger matrix, would take a path a thousand times as slow.
+    y: Tensor = _OneDNNLinear.apply(x.reshape(rows, -1).contiguous(), weight.contiguous(), bias)  # type: ignore[no-untyped-call]
     return y.view(*x.shape[:-1], -1)
