@@ -18,40 +18,11 @@ import tempfile
 import time
 from pathlib import Path
 
-SMALL = [
-    "--size",
-    "nano",
-    "--algo.batch-size",
-    "8",
-    "--algo.batch-length",
-    "16",
-    "--learning-starts",
-    "256",
-    "--env.vector",
-    "serial",
-    "--seed",
-    "1",
-    "--algo.optim.lr",
-    "6e-4",
-    "--algo.optim.warmup",
-    "100",
-    "--schedule.eval-every",
-    "0",
-    "--schedule.log-every",
-    "1s",
-    "--replay.capacity",
-    "100000",
-    "--eval-episodes",
-    "4",
-    "--eval-envs",
-    "4",
-    "--envs",
-    "4",
-    "--steps",
-    "1600",
-    "--replay-ratio",
-    "0.25",
-]
+SMALL = (
+    "--size nano --algo.batch-size 8 --algo.batch-length 16 --learning-starts 256 --env.vector serial --seed 1 "
+    "--algo.optim.lr 6e-4 --algo.optim.warmup 100 --schedule.eval-every 0 --schedule.log-every 1s "
+    "--replay.capacity 100000 --eval-episodes 4 --eval-envs 4 --envs 4 --steps 1600 --replay-ratio 0.25"
+)
 
 RUNS = {
     "cartpole": "--env CartPole-v1",
@@ -77,7 +48,7 @@ def reverie(*words: str) -> str:
 
 def measure(name: str, folder: Path) -> dict[str, object]:
     """Train, dream, and read what was logged."""
-    run, words = folder / name, ["train", "dreamer_v3", *RUNS[name].split(), *SMALL]
+    run, words = folder / name, ["train", "dreamer_v3", *RUNS[name].split(), *SMALL.split()]
     started = time.monotonic()
     reverie(*words, "--run", str(run))
     seconds = time.monotonic() - started

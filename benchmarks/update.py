@@ -44,11 +44,11 @@ def build(name: str) -> DreamerV3:
 
 def observations(name: str, *lead: int) -> dict[str, torch.Tensor]:
     """Noise of the right shape."""
-    spec = SETTINGS[name][1]
-    return {
-        k: torch.randint(0, 256, (*lead, *p.shape), dtype=torch.uint8) if p.kind == "image" else torch.randn(*lead, *p.shape)
-        for k, p in spec.items()
-    }  # fmt: skip
+    out = {}
+    for key, part in SETTINGS[name][1].items():
+        shape = (*lead, *part.shape)
+        out[key] = torch.randint(0, 256, shape, dtype=torch.uint8) if part.kind == "image" else torch.randn(shape)
+    return out
 
 
 def batch(name: str, agent: DreamerV3) -> Batch:
