@@ -22,6 +22,7 @@ from pathlib import Path
 import torch
 
 from reverie.algos.dreamer_v3 import DreamerV3, DreamerV3Config, sized
+from reverie.core.machine import keep_freed_memory
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.core.types import Batch, Step
 
@@ -107,6 +108,7 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=Path(__file__).with_suffix(".json"))
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
+    keep_freed_memory()
     machine = {"processor": platform.processor() or platform.machine(), "cores": os.cpu_count()}
     table = {"machine": machine, "torch": torch.__version__, "threads": args.threads, "settings": {}}
     for name in args.settings:

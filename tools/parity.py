@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -233,7 +232,8 @@ def _rssm(cfg: DreamerV3Config) -> Iterator[tuple[str, str]]:
     for i, name in enumerate(("deter", "stoch", "action")):
         yield from _sequential(f"dyn/dynin{i}", f"{rssm}.in_{name}.0", f"dyn/dynin{i}norm")
     for i in range(cfg.rssm.recurrent_layers):
-        yield from _sequential(f"dyn/dynhid{i}", f"{rssm}.recurrent.{i}.0", f"dyn/dynhid{i}norm")
+        yield from _layer(f"dyn/dynhid{i}", f"{rssm}.recurrent.{i}")
+        yield f"dyn/dynhid{i}norm/scale", f"{rssm}.recurrent_norms.{i}.weight"
     yield from _layer("dyn/dyngru", f"{rssm}.gates")
     nets = (("obs", "posterior", cfg.rssm.posterior_layers), ("prior", "prior_net", cfg.rssm.prior_layers))
     for theirs, ours, layers in nets:
@@ -296,11 +296,10 @@ def names(agent: DreamerV3) -> dict[str, str]:
 
 def to_theirs(ours: str, x: Tensor, image_order: list[int] | None) -> np.ndarray:
     """One of our parameters (or its gradient) in the authors' layout."""
-    blocked = re.search(r"\.(gates|from_deter)\.weight$|\.recurrent\.\d+\.0\.weight$", ours)
     if x.ndim == 4:
         x = x.permute(2, 3, 1, 0)  # [out, in, kh, kw] -> [kh, kw, in, out]
-    elif x.ndim == 2 and not blocked:
-        x = x.T  # [out, in] -> [in, out]
+    elif x.ndim >= 2:
+        x = x.mT  # [out, in] -> [in, out], also in each block
     if image_order is not None and ".output." in ours:
         x = x[..., image_order]
     return x.detach().cpu().numpy()
@@ -311,10 +310,9 @@ def to_ours(ours: str, x: np.ndarray, image_order: list[int] | None) -> Tensor:
     if image_order is not None and ".output." in ours:
         x = x[..., np.argsort(image_order)]
     t = torch.from_numpy(np.array(x, order="C"))
-    blocked = re.search(r"\.(gates|from_deter)\.weight$|\.recurrent\.\d+\.0\.weight$", ours)
     if t.ndim == 4:
         return t.permute(3, 2, 0, 1)
-    return t.T if t.ndim == 2 and not blocked else t
+    return t.mT if t.ndim >= 2 else t
 
 
 class Comparison:

@@ -17,7 +17,7 @@ from reverie.algos.dreamer_v3 import DreamerV3Config
 from reverie.core.clock import Clock
 from reverie.core.config import Config
 from reverie.core.errors import ConfigError
-from reverie.core.machine import available_memory, choose_device
+from reverie.core.machine import available_memory, choose_device, keep_freed_memory
 from reverie.core.protocols import Env
 from reverie.core.randomness import Randomness, derived_seeds, reproducible, seed_everything
 from reverie.core.types import Mode, Window
@@ -186,6 +186,8 @@ def build(config: ExperimentConfig, env: EnvLike | None = None, *, start: int = 
             learning_starts=max(1, config.learning_starts),
             action_repeat=config.env.action_repeat,
         )
+        if algo.device.type == "cpu":
+            keep_freed_memory()
         undo.pop_all()
     return Experiment(
         config=config, env=train_env, algo=algo, replay=replay, collector=collector, clock=clock, eval_env=eval_env

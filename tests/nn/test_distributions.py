@@ -16,7 +16,7 @@ from reverie.nn.distributions import (
     straight_through,
     unimix_probs,
 )
-from reverie.objectives.transforms import symexp_bins
+from reverie.objectives.transforms import symexp_bins, two_hot
 
 
 @pytest.fixture(autouse=True)
@@ -112,11 +112,16 @@ def test_two_hot_is_exactly_zero_before_training_and_learns_its_target():
     torch.testing.assert_close(TwoHot(logits, bins).mean(), target, rtol=0.02, atol=0.02)
 
 
-def test_two_hot_targets_add_up():
-    dist = TwoHot(torch.randn(4, 41), symexp_bins(41))
-    a, b = torch.randn(4), torch.randn(4)
-    summed = dist.cross_entropy(dist.target(a) + 0.5 * dist.target(b))
-    torch.testing.assert_close(summed, dist.loss(a) + 0.5 * dist.loss(b))
+def test_two_hot_loss_is_the_cross_entropy_with_all_bins():
+    bins = symexp_bins(41)
+    logits = torch.randn(5, 41, requires_grad=True)
+    value = torch.tensor([-1e12, -7.5, 0.0, 0.3, 1234.0])
+    index, weight = two_hot(value, bins)
+    target = torch.zeros(5, 41).scatter_add_(-1, index, weight)
+    slow = -(target * logits.log_softmax(-1)).sum(-1)
+    ours = TwoHot(logits, bins).loss(value)
+    torch.testing.assert_close(ours, slow)
+    torch.testing.assert_close(*[torch.autograd.grad(x.sum(), logits)[0] for x in (ours, slow)])
 
 
 def test_bernoulli_takes_probabilities_as_targets():

@@ -24,9 +24,23 @@ def test_block_linear_is_a_block_diagonal_matrix():
     torch.nn.init.normal_(layer.bias)
     dense = torch.zeros(6, 9)
     for k in range(3):
-        dense[2 * k : 2 * k + 2, 3 * k : 3 * k + 3] = layer.weight[k]
+        dense[2 * k : 2 * k + 2, 3 * k : 3 * k + 3] = layer.weight[k].T
     x = torch.randn(4, 6)
     torch.testing.assert_close(layer(x), x @ dense + layer.bias)
+
+
+@pytest.mark.parametrize("rows", [3, 200])
+def test_shared_inputs_are_seen_by_every_block(rows):
+    torch.manual_seed(0)
+    layer = BlockLinear(6, 9, 3, shared=4)
+    torch.nn.init.normal_(layer.bias)
+    x, shared = torch.randn(rows, 6), torch.randn(rows, 4)
+    slow = [torch.cat([x[:, 2 * k : 2 * k + 2], shared], 1) @ layer.weight[k].T for k in range(3)]
+    torch.testing.assert_close(layer(x, shared), torch.cat(slow, 1) + layer.bias)
+    grads = [
+        torch.autograd.grad((y * y).sum(), layer.weight)[0] for y in (layer(x, shared), torch.cat(slow, 1) + layer.bias)
+    ]
+    torch.testing.assert_close(*grads, rtol=1e-4, atol=1e-4)
 
 
 def test_block_linear_counts_the_fan_in_of_the_whole_layer():

@@ -63,7 +63,7 @@ def test_gates_by_hand(rssm):
     bias = rssm.gates.bias.data.view(4, 3, 4)  # blocks, gates, units of a block
     bias[:, 1], bias[:, 2] = 2.0, 1.0
     deter = torch.full((1, 16), 0.5)
-    out = rssm.sequence_step(Latent(deter, torch.zeros(1, 3, 4)), torch.zeros(1, 8))
+    out = rssm.sequence_step(Latent(deter, torch.zeros(1, 3, 4)), torch.zeros(1, 8), rssm.cell(torch.float32))
     expected = 0.5 * torch.tanh(torch.tensor(1.0)) + 0.5 * 0.5
     torch.testing.assert_close(out, torch.full((1, 16), float(expected)))
 
@@ -76,7 +76,7 @@ def test_actions_beyond_one_are_shrunk(rssm):
 
 def test_imagination_follows_the_prior(rssm):
     latent = Latent(torch.randn(7, 16), torch.zeros(7, 3, 4))
-    out = rssm.imagine_step(latent, torch.zeros(7, 2), mode)
+    out = rssm.imagine_step(latent, torch.zeros(7, 2), rssm.cell(torch.float32), mode)
     assert torch.equal(out.stoch.argmax(-1), rssm.prior(out.deter).argmax(-1))
     assert torch.equal(out.stoch.sum(-1), torch.ones(7, 3))
 

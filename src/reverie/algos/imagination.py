@@ -43,9 +43,10 @@ def imagine(
     Nothing here has a gradient: all actor losses on these trajectories are likelihood-ratio losses.
     """
     latent, features, actions = start, [start.feature], []
+    cell = rssm.cell(start.deter.dtype)
     for _ in range(horizon):
         actions.append(pick(actor(features[-1])))  # [M, A]
-        latent = rssm.imagine_step(latent, actions[-1], choose)
+        latent = rssm.imagine_step(latent, actions[-1], cell, choose)
         features.append(latent.feature)  # [M, F]
     actions.append(pick(actor(features[-1])))
     return Dream(torch.stack(features, 1), torch.stack(actions, 1))
@@ -54,9 +55,9 @@ def imagine(
 @torch.no_grad()
 def open_loop(rssm: RSSM, start: Latent, actions: Tensor, choose: Chooser = draw) -> Latent:
     """The prior's latents ``[B, T, ...]`` under given actions ``[B, T, A]``, each taken before its row."""
-    latent, out = start, []
+    latent, out, cell = start, [], rssm.cell(start.deter.dtype)
     for action in actions.unbind(1):
-        latent = rssm.imagine_step(latent, action, choose)
+        latent = rssm.imagine_step(latent, action, cell, choose)
         out.append(latent)
     return Latent(torch.stack([x.deter for x in out], 1), torch.stack([x.stoch for x in out], 1))
 

@@ -5,6 +5,7 @@ All of them compute in float32. ``log_prob`` and ``entropy`` sum over the event,
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Protocol
 
@@ -196,17 +197,18 @@ class TwoHot:
         """``[...]``."""
         return symmetric_mean(softmax(self.logits), self.bins)
 
-    def target(self, value: Tensor) -> Tensor:
-        """``[...]`` numbers as the two-hot distributions ``[..., K]`` to be predicted."""
-        return two_hot(value.float(), self.bins)
-
-    def cross_entropy(self, target: Tensor) -> Tensor:
-        """With a distribution, or a weighted sum of distributions, ``[..., K]``: ``[...]``."""
-        return -(target * torch.log_softmax(self.logits, -1)).sum(-1)
+    @functools.cached_property
+    def log_probs(self) -> Tensor:
+        """``[..., K]``, computed once however many targets there are."""
+        return torch.log_softmax(self.logits, -1)
 
     def loss(self, value: Tensor) -> Tensor:
-        """Cross-entropy with the two-hot distribution of ``value`` ``[...]``."""
-        return self.cross_entropy(self.target(value))
+        """Cross-entropy - sum_i w_i ln p_i with the two-hot weights w of ``value`` ``[...]``: ``[...]``.
+
+        Only two of the w_i are not 0, so only two of the ln p_i are looked at.
+        """
+        index, weight = two_hot(value.float(), self.bins)  # [..., 2]
+        return -(self.log_probs.gather(-1, index) * weight).sum(-1)
 
 
 class Bernoulli:

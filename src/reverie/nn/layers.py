@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import math
 from itertools import pairwise
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from reverie.nn.product import linear
+from reverie.nn.product import block_linear, linear
 
 
 def init_(weight: Tensor, fan_in: int, scale: float = 1.0) -> None:
@@ -43,25 +44,42 @@ class Linear(nn.Module):
         return linear(x, self.weight, self.bias)
 
 
-class BlockLinear(nn.Module):
-    """A linear layer whose weight is block-diagonal: ``blocks`` groups of units that do not see each other."""
+class BlockWeights(NamedTuple):
+    """The weights of a :class:`BlockLinear` as they are multiplied with."""
 
-    def __init__(self, inputs: int, outputs: int, blocks: int) -> None:
+    own: Tensor  # [blocks, outputs / blocks, inputs / blocks]
+    shared: Tensor  # [outputs, shared]
+    bias: Tensor  # [outputs]
+
+    def __call__(self, x: Tensor, shared: Tensor | None = None) -> Tensor:
+        """``[M, inputs]``, and ``[M, shared]`` if there are such inputs, to ``[M, outputs]``."""
+        return block_linear(x, self.own, self.bias if shared is None else linear(shared, self.shared, self.bias))
+
+
+class BlockLinear(nn.Module):
+    """Groups of units that do not see each other: block k of the output sees block k of the input only.
+
+    ``shared`` further inputs are seen by every block. The authors repeat them in each block's input; it is the same
+    to multiply them once with the weights of all blocks, as one dense product.
+    """
+
+    def __init__(self, inputs: int, outputs: int, blocks: int, shared: int = 0) -> None:
         super().__init__()
         if inputs % blocks or outputs % blocks:
             raise ValueError(f"{blocks} blocks must divide both widths, {inputs} and {outputs}.")
-        self.blocks = blocks
-        self.weight = nn.Parameter(torch.empty(blocks, inputs // blocks, outputs // blocks))
+        self.own = inputs // blocks
+        self.weight = nn.Parameter(torch.empty(blocks, outputs // blocks, self.own + shared))
         self.bias = nn.Parameter(torch.zeros(outputs))
-        init_(self.weight, inputs)  # the authors count the fan-in of the whole layer, not of one block
+        init_(self.weight, blocks * (self.own + shared))  # the authors count the fan-in of all blocks together
 
-    def forward(self, x: Tensor) -> Tensor:
-        """``[M, inputs]`` to ``[M, outputs]``; block k of the output sees block k of the input only."""
-        rows = x.shape[0]
-        grouped = x.view(rows, self.blocks, -1).transpose(0, 1)  # [blocks, M, inputs / blocks]
-        bias = self.bias.to(x.dtype).view(self.blocks, 1, -1)  # [blocks, 1, outputs / blocks]
-        y = torch.baddbmm(bias, grouped, self.weight.to(x.dtype))  # [blocks, M, outputs / blocks]
-        return y.transpose(0, 1).reshape(rows, -1)
+    def weights(self, dtype: torch.dtype) -> BlockWeights:
+        """To be called once for a sequence, so that weights are cut and cast, and their gradients joined, once."""
+        own, shared = torch.tensor_split(self.weight.to(dtype), [self.own], -1)
+        return BlockWeights(own, shared.reshape(len(self.bias), -1), self.bias.to(dtype))
+
+    def forward(self, x: Tensor, shared: Tensor | None = None) -> Tensor:
+        """``[M, inputs]``, and ``[M, shared]`` if there are such inputs, to ``[M, outputs]``."""
+        return self.weights(x.dtype)(x, shared)
 
 
 class RMSNormSiLU(nn.Module):

@@ -35,7 +35,7 @@ class _OneDNNLinear(torch.autograd.Function):
     """y = x W^T + b, with dx = g W, dW = g^T x and db = sum g through the same operator."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         ctx.save_for_backward(x, weight)
         out: Tensor = _product(x, weight, bias, "none", [], "")
         return out
@@ -52,15 +52,36 @@ class _OneDNNLinear(torch.autograd.Function):
         )
 
 
-def linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+def _pays(x: Tensor, rows: int) -> bool:
+    """Whether oneDNN is there for ``x`` and worth its set-up."""
+    here = _product is not None and not x.is_cuda and not torch.compiler.is_compiling()
+    return here and x.dtype == torch.float32 and rows >= MIN_ROWS
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """Compute x W^T + b: ``[..., inputs]``, ``[outputs, inputs]`` and ``[outputs]`` to ``[..., outputs]``.
 
     In the dtype of x.
     """
-    weight, bias = weight.to(x.dtype), bias.to(x.dtype)
+    weight, bias = weight.to(x.dtype), None if bias is None else bias.to(x.dtype)
     rows = x.numel() // x.shape[-1]
-    if _product is None or x.is_cuda or x.dtype != torch.float32 or rows < MIN_ROWS or torch.compiler.is_compiling():
+    if not _pays(x, rows):
         return F.linear(x, weight, bias)
-    # Rows with gaps between them, as in a part of a larger matrix, would take a path a thousand times as slow.
-    y: Tensor = _OneDNNLinear.apply(x.reshape(rows, -1).contiguous(), weight.contiguous(), bias)  # type: ignore[no-untyped-call]
+    # Weights with gaps between their rows, as in a part of a larger matrix, would be a thousand times as slow.
+    flat = x.reshape(rows, -1)
+    y: Tensor = _OneDNNLinear.apply(flat, weight.contiguous(), bias)  # type: ignore[no-untyped-call]  # torch has no type
     return y.view(*x.shape[:-1], -1)
+
+
+def block_linear(x: Tensor, weight: Tensor, base: Tensor) -> Tensor:
+    """A block-diagonal product: block k of x ``[M, K * I]`` times block k of ``weight`` ``[K, O, I]``, plus ``base``.
+
+    ``base`` is ``[K * O]`` or ``[M, K * O]``, as is the result.
+    """
+    rows, blocks, outputs = x.shape[0], weight.shape[0], weight.shape[1]
+    if _pays(x, rows):
+        parts = zip(x.chunk(blocks, 1), weight.unbind(0), strict=True)
+        return torch.cat([linear(part, w) for part, w in parts], 1) + base
+    grouped = x.view(rows, blocks, -1).transpose(0, 1)  # [K, M, I]
+    y = torch.baddbmm(base.view(-1, blocks, outputs).transpose(0, 1), grouped, weight.transpose(1, 2))  # [K, M, O]
+    return y.transpose(0, 1).reshape(rows, -1)

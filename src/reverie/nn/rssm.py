@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from reverie.core.config import Config
 from reverie.core.errors import ConfigError
 from reverie.nn.distributions import draw, straight_through, unimix_probs
-from reverie.nn.layers import BlockLinear, Linear, RMSNormSiLU
+from reverie.nn.layers import BlockLinear, BlockWeights, Linear, RMSNormSiLU
 from reverie.nn.product import linear
 
 Chooser = Callable[[Tensor], Tensor]
@@ -80,6 +80,13 @@ class Latent(NamedTuple):
         return Latent(fn(self.deter), fn(self.stoch))
 
 
+class Cell(NamedTuple):
+    """Block weights of the sequence model."""
+
+    layers: list[BlockWeights]
+    gates: BlockWeights
+
+
 class LogitNet(nn.Module):
     """Hidden layers and a linear one, with the first linear layer apart, so that it can be computed in two parts."""
 
@@ -106,11 +113,12 @@ class RSSM(nn.Module):
         self.in_deter = nn.Sequential(Linear(c.deter, c.hidden), RMSNormSiLU(c.hidden))
         self.in_stoch = nn.Sequential(Linear(c.stoch * c.classes, c.hidden), RMSNormSiLU(c.hidden))
         self.in_action = nn.Sequential(Linear(action, c.hidden), RMSNormSiLU(c.hidden))
-        widths = [c.deter + 3 * c.hidden * c.blocks] + [c.deter] * c.recurrent_layers
-        self.recurrent = nn.Sequential(
-            *[nn.Sequential(BlockLinear(i, c.deter, c.blocks), RMSNormSiLU(c.deter)) for i in widths[:-1]]
+        extra = [3 * c.hidden] + [0] * c.recurrent_layers  # the first layer also sees the three inputs
+        self.recurrent = nn.ModuleList(
+            [BlockLinear(c.deter, c.deter, c.blocks, extra[i]) for i in range(c.recurrent_layers)]
         )
-        self.gates = BlockLinear(widths[-1], 3 * c.deter, c.blocks)
+        self.recurrent_norms = nn.ModuleList([RMSNormSiLU(c.deter) for _ in range(c.recurrent_layers)])
+        self.gates = BlockLinear(c.deter, 3 * c.deter, c.blocks, extra[c.recurrent_layers])
         self.posterior = LogitNet(c.deter + embed, c.hidden, c.posterior_layers, c.stoch * c.classes)
         self.prior_net = LogitNet(c.deter, c.hidden, c.prior_layers, c.stoch * c.classes)
 
@@ -131,13 +139,21 @@ class RSSM(nn.Module):
         embedded: Tensor = self.in_action(action / action.detach().abs().clamp(min=1))
         return embedded
 
-    def sequence_step(self, latent: Latent, action: Tensor) -> Tensor:
+    def cell(self, dtype: torch.dtype) -> Cell:
+        """The block weights, to be fetched once for a whole sequence of :meth:`sequence_step`."""
+        return Cell([layer.weights(dtype) for layer in self._block_layers()], self.gates.weights(dtype))
+
+    def _block_layers(self) -> list[BlockLinear]:
+        return [layer for layer in self.recurrent if isinstance(layer, BlockLinear)]
+
+    def sequence_step(self, latent: Latent, action: Tensor, cell: Cell) -> Tensor:
         """h_t from the last latent and the embedded last action ``[M, hidden]``: ``[M, D]``."""
-        rows, blocks = latent.deter.shape[0], self.cfg.blocks
         inputs = [self.in_deter(latent.deter), self.in_stoch(latent.stoch.flatten(1)), action]
-        shared = torch.cat(inputs, -1).unsqueeze(1).expand(-1, blocks, -1)  # [M, blocks, 3 * hidden]
-        x = torch.cat([latent.deter.view(rows, blocks, -1), shared], -1).flatten(1)  # [M, D + 3 * hidden * blocks]
-        gates = self.gates(self.recurrent(x)).view(rows, blocks, 3, -1)  # each block holds its own three gates
+        shared: Tensor | None = torch.cat(inputs, -1)  # [M, 3 * hidden]
+        x = latent.deter  # [M, D]
+        for weights, norm in zip(cell.layers, self.recurrent_norms, strict=True):
+            x, shared = norm(weights(x, shared)), None  # [M, D]
+        gates = cell.gates(x, shared).view(len(x), self.cfg.blocks, 3, -1)  # each block holds its own three gates
         reset, candidate, update = gates.unbind(2)  # [M, blocks, D / blocks]
         candidate = torch.tanh(torch.sigmoid(reset) * candidate).flatten(1)  # [M, D]
         return torch.lerp(latent.deter, candidate, torch.sigmoid(update - 1).flatten(1))
@@ -170,10 +186,10 @@ class RSSM(nn.Module):
         weight, bias = self.posterior.first.weight.to(embed.dtype), self.posterior.first.bias
         weight_h, weight_x = torch.split(weight, [self.cfg.deter, embed.shape[-1]], 1)
         from_embed = linear(embed, weight_x, bias).unbind(1)  # T x [B, hidden]
-        deters, stochs, probs = [], [], []
+        cell, deters, stochs, probs = self.cell(embed.dtype), [], [], []
         for a, x, k in zip(actions, from_embed, keep.unbind(1), strict=True):
             latent = Latent(latent.deter * k[:, None], latent.stoch * k[:, None, None])
-            deter = self.sequence_step(latent, a)  # [B, D]
+            deter = self.sequence_step(latent, a, cell)  # [B, D]
             p = self._probs(self.posterior.rest(torch.addmm(x, deter, weight_h.T)))  # [B, S, C]
             latent = Latent(deter, straight_through(p, choose(p)).to(deter.dtype))
             deters.append(latent.deter)
@@ -188,8 +204,8 @@ class RSSM(nn.Module):
         post, _ = self.observe(latent, embed[:, None], action[:, None], is_first[:, None], choose)
         return post.map(lambda x: x[:, 0])
 
-    def imagine_step(self, latent: Latent, action: Tensor, choose: Chooser = draw) -> Latent:
+    def imagine_step(self, latent: Latent, action: Tensor, cell: Cell, choose: Chooser = draw) -> Latent:
         """One step under the prior: ``[M, ...]`` and flat actions ``[M, A]`` to the next latent."""
-        deter = self.sequence_step(latent, self.action_input(action.to(latent.deter.dtype)))
+        deter = self.sequence_step(latent, self.action_input(action.to(latent.deter.dtype)), cell)
         probs = self.prior(deter)
         return Latent(deter, straight_through(probs, choose(probs)).to(deter.dtype))

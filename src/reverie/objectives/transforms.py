@@ -27,17 +27,19 @@ def symexp_bins(count: int) -> Tensor:
     return torch.cat([half, upper])
 
 
-def two_hot(target: Tensor, bins: Tensor) -> Tensor:
-    """Weights on the two bins around each target, in proportion to nearness. DreamerV3 (2025), equation 11.
+def two_hot(target: Tensor, bins: Tensor) -> tuple[Tensor, Tensor]:
+    """The two bins around each target and their weights, in proportion to nearness. DreamerV3 (2025), equation 11.
 
-    Targets beyond the outermost bins sit wholly on them; so does a target that equals a bin.
+    Targets beyond the outermost bins sit wholly on them; so does a target that equals a bin. Only two of the K weights
+    of the distribution differ from zero, so only those are returned.
 
     Args:
         target: ``[...]`` float32.
         bins: ``[K]`` ascending.
 
     Returns:
-        ``[..., K]`` non-negative and summing to 1, with mean ``target`` inside the range of the bins.
+        Indices ``[..., 2]`` into the bins, and their weights ``[..., 2]``: non-negative, summing to 1, with mean
+        ``target`` inside the range of the bins.
     """
     last = len(bins) - 1
     above_first = torch.searchsorted(bins, target.contiguous(), right=True)  # how many bins are <= target
@@ -48,23 +50,18 @@ def two_hot(target: Tensor, bins: Tensor) -> Tensor:
     same = below == above
     total = torch.where(same, 1.0, to_below + to_above)
     weight_above = torch.where(same, 0.0, to_below / total)
-    out = torch.zeros(*target.shape, len(bins), dtype=target.dtype, device=target.device)
-    out.scatter_(-1, below[..., None], (1 - weight_above)[..., None])
-    return out.scatter_add_(-1, above[..., None], weight_above[..., None])
+    return torch.stack([below, above], -1), torch.stack([1 - weight_above, weight_above], -1)
 
 
 def symmetric_mean(probs: Tensor, bins: Tensor) -> Tensor:
-    """sum_i p_i b_i, summed from the outermost pair of bins inwards.
+    """sum_i p_i b_i for bins that are symmetric about zero, as sum over b_i > 0 of b_i (p_i - p_-i).
 
     A plain sum of uniform probabilities over symmetric bins leaves a rounding error as large as the outermost bins.
-    Pairing b with -b first makes an untrained head predict exactly 0.
+    Taking differences of opposite bins first makes an untrained head predict exactly 0.
 
     Args:
         probs: ``[..., K]``.
         bins: ``[K]`` symmetric about zero.
     """
     half = len(bins) // 2
-    weighted = probs * bins  # [..., K]
-    pairs = weighted[..., :half].flip(-1) + weighted[..., -half:]  # [..., K // 2], innermost pair first
-    mean = pairs.sum(-1)
-    return mean if len(bins) % 2 == 0 else mean + weighted[..., half]
+    return (probs[..., -half:] - probs[..., :half].flip(-1)) @ bins[-half:]
