@@ -8,6 +8,8 @@ that it was not selected on, films one, lets the world model dream, and names th
 from __future__ import annotations
 
 import argparse
+import os
+import shutil
 import sys
 import time
 from pathlib import Path
@@ -20,6 +22,8 @@ from reverie.evaluation import evaluate_run
 SOLVED = 475.0
 """CartPole-v1's own threshold: the mean return over whole episodes, of at most 500."""
 EPISODES = 20
+CONTEXT, HORIZON = 8, 32
+"""Rows of an episode that the model is shown, and steps that it then imagines."""
 
 
 def fresh(path: Path) -> Path:
@@ -29,6 +33,12 @@ def fresh(path: Path) -> Path:
         taken = path.with_name(f"{path.name}-{number}")
         number += 1
     return taken
+
+
+def program(name: str) -> str:
+    """How to call a program that came with this Python, from this folder."""
+    here = Path(sys.executable).parent / name
+    return name if shutil.which(name) or not here.exists() else os.path.relpath(here)
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -51,11 +61,11 @@ def demonstrate(run: Path, seed: int) -> int:
     result = reverie.train("dreamer_v3", env="CartPole-v1", preset="cartpole", seed=seed, run=run)
     minutes = (time.monotonic() - started) / 60
     if result.reason == "interrupted":
-        print(f"interrupted; go on with: reverie train dreamer_v3 --env CartPole-v1 --run {run}")
+        print(f"interrupted; go on with: {program('reverie')} train dreamer_v3 --env CartPole-v1 --run {run}")
         return 130
     agent = reverie.load(run)
     judged = evaluate_run(agent, EPISODES, video=True)  # episodes that no evaluation during training has played
-    dreamt = dream(agent, context=8, horizon=56)
+    dreamt = dream(agent, context=CONTEXT, horizon=HORIZON)
     score = sum(judged.evaluation.scores) / EPISODES
     verdict = "solved" if score >= SOLVED else "not solved"
     print(f"\n{verdict}: a mean return of {score:.1f} over {EPISODES} episodes (solved: {SOLVED:g}, possible: 500),")
@@ -72,7 +82,15 @@ def demonstrate(run: Path, seed: int) -> int:
     for what, path in files.items():
         if path is not None:
             print(f"  {what:<21}{path}")
-    print(f"\nLook further: reverie info {run}, reverie dream {run} --horizon 100, tensorboard --logdir {run}")
+    trained = getattr(agent.config.algo, "horizon", HORIZON)
+    print(
+        f"\nThe dream: shown {CONTEXT} rows, the model imagines {HORIZON} more. In training the agent only ever dreams "
+        f"{trained} steps\nahead, so expect prediction and truth to agree for about as long and then to drift apart."
+    )
+    print("\nLook further:")
+    for command in (f"info {run}", f"dream {run} --horizon 48", f"eval {run} --mode sample --video"):
+        print(f"  {program('reverie')} {command}")
+    print(f"  {program('tensorboard')} --logdir {run}")
     return 0 if score >= SOLVED else 1
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -24,9 +25,9 @@ from reverie.envs.flat import FlatEnv, make_flat
 from reverie.envs.images import FlatObs, FrameStack
 from reverie.envs.spaces import ActionCodec
 from reverie.experiment import EnvLike, ExperimentConfig, MakeEnv, env_factory, make_eval_env
-from reverie.folder import RunFolder, Saved, read_saved
+from reverie.folder import RunFolder, Saved, check_spec, read_saved
 from reverie.observer import Observer
-from reverie.run.checkpoint import Checkpoints
+from reverie.run.checkpoint import Checkpoints, warn
 from reverie.run.evaluate import Evaluation, evaluate
 
 Actions = Literal["mode", "sample"]
@@ -139,6 +140,7 @@ def load(
     algo: AlgorithmConfig | None = None,
     checkpoint: Path | str | None = None,
     device: str = "auto",
+    say: Callable[[str], None] = warn,
 ) -> Agent:
     """The agent of a run.
 
@@ -146,21 +148,25 @@ def load(
         run: the run folder.
         env: the function or instance the run was trained with, if its environment was handed over in Python.
         algo: the configuration the run was trained with, if it held objects of your own, such as an encoder.
-        checkpoint: a folder in ``checkpoints/``; the newest unless given.
+        checkpoint: the name of a folder in ``checkpoints/``, or a path; the newest that is whole unless given.
         device: where to run it.
+        say: gets a sentence if newer checkpoints are damaged; a line on stderr unless given.
 
     Raises:
-        RunError: there is no such run or checkpoint, or it needs ``env`` or ``algo``.
+        RunError: there is no such run or checkpoint, it is damaged, it needs ``env`` or ``algo``, or it was trained
+            on other observations or actions than the environment has now.
     """
     folder = RunFolder(Path(run))
     config = saved_config(folder.path, env, algo)
-    path = Path(checkpoint) if checkpoint is not None else Checkpoints(folder.checkpoints).latest()
+    checkpoints = Checkpoints(folder.checkpoints, say=say)
+    path = checkpoints.find(checkpoint) if checkpoint is not None else checkpoints.latest()
     if path is None:
         raise RunError(f"{folder.path} has no checkpoint yet: let it train until its first one.")
     factory = env_factory(config.merge({"env.num": 1, "env.vector": "serial"}), env)
     flat = make_flat(config.env, factory, 0, False)
+    check_spec(folder, flat.obs_spec, flat.action_spec)
     learner = config.algo.build(flat.obs_spec, flat.action_spec, choose_device(device), config.seed)
-    Checkpoints(folder.checkpoints).load(path, {"algo": learner})
+    checkpoints.load(path, {"algo": learner})
     return Agent(config, learner, flat, factory, run=folder.path, checkpoint=path)
 
 

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import dataclasses
+import inspect
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import gymnasium
+
 from reverie.algos.base import AlgorithmConfig
 from reverie.core.discover import algorithm_name
+from reverie.core.errors import ConfigError, did_you_mean
 from reverie.experiment import EnvLike, ExperimentConfig, env_name
 from reverie.presets import layered, overlay, resized
 from reverie.training import Result, Say
@@ -36,11 +41,13 @@ def train(
         run: the run folder, a new one under ``runs/`` unless given; a run found there is continued.
         say: gets a sentence about what is happening now and then.
         **overrides: any field of :class:`ExperimentConfig`, nested as a dictionary (``env_options`` for those of the
-            environment) or by dotted path: ``**{"algo.horizon": 20}``. ``envs=8`` is short for ``env.num``.
+            environment) or by dotted path: ``**{"algo.horizon": 20}``. ``envs=8`` is short for ``env.num``, which
+            is 1 if ``env`` is an instance.
 
     Raises:
         ReverieError: settings do not fit together, or the run could not go on.
     """
+    check_names(overrides)
     given = None if env is None or isinstance(env, str) else env
     name = None if env is None else env_name(env)
     if isinstance(algorithm, ExperimentConfig):
@@ -55,4 +62,37 @@ def train(
         overrides["env"] = overrides.pop("env_options")
     if "envs" in overrides:
         overrides["env.num"] = overrides.pop("envs")
+    if isinstance(given, gymnasium.Env):
+        settings = settings.merge({"env.num": 1, "env.vector": "serial"})  # a preset may have asked for several
+        check_instance(overrides)
     return run_training(overlay(settings, overrides), env=given, run=run, say=say)
+
+
+def check_names(overrides: Mapping[str, Any]) -> None:
+    """Every override must be something that :func:`train` takes.
+
+    Raises:
+        ConfigError: one is not; names those that are.
+    """
+    parameters = [name for name in inspect.signature(train).parameters if name != "overrides"]
+    fields = [field.name for field in dataclasses.fields(ExperimentConfig) if field.name != "env"]
+    known = [*fields, "envs", "env_options"]
+    for name in overrides:
+        if name.partition(".")[0] not in (*fields, "env", "envs", "env_options"):
+            hint = did_you_mean(name, [*known, *parameters])
+            raise ConfigError(f"unknown option '{name}'.{hint} Known here: {', '.join(sorted(known))}.")
+
+
+def check_instance(overrides: Mapping[str, Any]) -> None:
+    """An instance is one environment.
+
+    Raises:
+        ConfigError: more of it were asked for.
+    """
+    options = overrides.get("env")
+    num = overrides.get("env.num", options.get("num", 1) if isinstance(options, Mapping) else 1)
+    if num != 1:
+        raise ConfigError(
+            f"envs={num} with an environment instance: an instance is one environment. Leave it out or say envs=1, or "
+            "give a function that makes environments in place of the instance."
+        )

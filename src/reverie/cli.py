@@ -152,7 +152,9 @@ def dream_command(args: list[str]) -> int:
         seed=said.seed,
     )
     print(f"{agent.config.env.id}, {agent.checkpoint.name}: {report.sequences} dreams after {report.context} rows seen")
-    print("error per step imagined, and in brackets what repeating the last row would give\n")
+    print("error per step imagined, and in brackets what repeating the last row would give")
+    trained = getattr(agent.config.algo, "horizon", None)
+    print("" if trained is None else f"(in training the model only ever imagines {trained} steps ahead)\n")
     print(error_table(report.errors, report.repeated))
     print()
     for key, unit in report.units.items():
@@ -192,7 +194,6 @@ def info_command(args: list[str]) -> int:
     newest: dict[str, Any] = {}
     for row in rows:
         newest |= row
-    checkpoints = sorted(path.name for path in folder.checkpoints.glob("step-*"))
     facts = {
         "run": str(folder.path),
         "algorithm": saved.algorithm,
@@ -202,14 +203,27 @@ def info_command(args: list[str]) -> int:
         "episodes": f"{int(newest.get('counters/episodes', 0)):,}",
         "return": f"{newest['episode/score']:.2f} (newest)" if "episode/score" in newest else "-",
         "evaluation": f"{newest['eval/score']:.2f} (newest)" if "eval/score" in newest else "-",
-        "checkpoints": ", ".join(checkpoints) or "none yet",
+        "checkpoints": checkpoint_line(folder.checkpoints),
     }
     for place, what in saved.custom.items():
         facts[f"from Python: {place}"] = what
     for name, value in facts.items():
         print(f"{name:<14}{value}")
-    print_files(folder.files())
+    videos = [("video", path) for path in sorted(folder.videos.glob("*.mp4"))]
+    dreams = [("dream", path) for path in sorted(folder.dream.glob("*.*")) if not path.name.startswith(".")]
+    print_files([*folder.files().items(), *videos, *dreams])
     return 0
+
+
+def checkpoint_line(folder: Path) -> str:
+    """Names of the checkpoints in ``folder``, with what is wrong with those that cannot be loaded."""
+    from reverie.run.checkpoint import Checkpoints
+
+    checkpoints = Checkpoints(folder)
+    wrong = checkpoints.damaged()
+    names = [path.name for path in checkpoints.all()]
+    names = [f"{name} (damaged: {wrong[name]})" if name in wrong else name for name in names]
+    return ", ".join([*names, *sorted(path.name for path in folder.glob("diverged-*"))]) or "none yet"
 
 
 COMMANDS = {

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
+import re
 import sys
 import typing
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +15,51 @@ import tyro
 import yaml
 from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
 
+from reverie.core.errors import ConfigError
+
 registry = ConstructorRegistry()
 
 
 def parse(kind: Any, args: list[str], command: str, default: Any = None) -> Any:
-    """``args`` as a ``kind``; on wrong usage tyro explains itself and exits with 2."""
+    """``args`` as a ``kind``; on wrong usage what is wrong is said and the exit is with 2.
+
+    tyro explains words that it cannot read. Values that a configuration refuses are told as our other errors are, by
+    the flags that gave them.
+    """
     given = {} if default is None else {"default": default}
-    return tyro.cli(kind, args=args, prog=f"reverie {command}", registry=registry, **given)
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(said):
+            value = tyro.cli(kind, args=args, prog=f"reverie {command}", registry=registry, **given)
+    except (ConfigError, SystemExit) as error:
+        causes = list(_causes(error))
+        refused = next((cause for cause in causes if isinstance(cause, ConfigError)), None)
+        if refused is None:
+            sys.stderr.write(said.getvalue())
+            raise
+        places = (getattr(cause, "arg", None) for cause in causes)  # tyro's name for the dataclass
+        place = next((place for place in places if isinstance(place, str)), "")
+        raise SystemExit(fail(by_flags(str(refused), place.removeprefix("experiment").strip(".")), 2)) from None
+    sys.stderr.write(said.getvalue())
+    return value
+
+
+def by_flags(message: str, place: str = "") -> str:
+    """A configuration's ``name = value`` as ``--place.name = value``: what people can type."""
+
+    def flag(found: re.Match[str]) -> str:
+        name = found[1] if not place or found[1].startswith(f"{place}.") else f"{place}.{found[1]}"
+        return f"--{name.replace('_', '-')} = "
+
+    return re.sub(r"(?<![\w.(-])([a-z]\w*(?:\.\w+)*) = ", flag, message)
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """``error`` and what it was raised in answer to."""
+    following: BaseException | None = error
+    while following is not None:
+        yield following
+        following = following.__cause__ or following.__context__
 
 
 def fail(message: str, code: int) -> int:
@@ -38,10 +79,12 @@ def score_line(evaluation: Any) -> str:
     )
 
 
-def print_files(files: Mapping[str, Path]) -> None:
+def print_files(files: Mapping[str, Path] | Iterable[tuple[str, Path]]) -> None:
     """What was written, and where."""
-    for what, path in files.items():
-        print(f"  {what + ':':<16}{path}")
+    named = list(files.items() if isinstance(files, Mapping) else files)
+    width = max([14, *(len(what) for what, _ in named)]) + 2
+    for what, path in named:
+        print(f"  {what + ':':<{width}}{path}")
 
 
 @registry.primitive_rule
@@ -54,10 +97,10 @@ def whole_number(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[int] | Non
         try:
             return int(words[0])
         except ValueError:
-            number = float(words[0])
-        if not number.is_integer():
-            raise ValueError(f"{words[0]} is not a whole number")
-        return int(number)
+            with contextlib.suppress(ValueError, OverflowError):  # 1e5; not many, nor inf
+                if float(words[0]) == int(float(words[0])):
+                    return int(float(words[0]))
+        raise ValueError(f"{words[0]} is not a whole number")
 
     return PrimitiveConstructorSpec(
         nargs=1,

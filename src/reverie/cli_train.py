@@ -46,6 +46,9 @@ class TrainCommand:
 
 def train_command(args: list[str]) -> int:
     """Read ``args``, train, and say what came of it."""
+    contrary = contradiction(args)
+    if contrary is not None:
+        return fail(contrary, 2)
     said = peek(args)
     config = layered(said.algorithm, env=said.env or None, preset=said.preset, size=said.size, files=said.config)
     if flag_value(args, "replay-ratio") or flag_value(args, "train-ratio"):
@@ -72,6 +75,16 @@ def peek(args: list[str]) -> Common:
     files = tuple(Path(name) for name in flag_value(args, "config") or ())
     env = values["env.id"] or values["env"] or ""
     return Common(algorithm=named, env=env, size=values["size"], preset=values["preset"], config=files)
+
+
+def contradiction(args: list[str]) -> str | None:
+    """What is wrong with ``args`` if they say one thing in two ways that do not agree."""
+    for short, full in (("env", "env.id"), ("envs", "env.num")):
+        said = {f"--{name}": " ".join(flag_value(args, name) or ()) for name in (short, full)}
+        if all(said.values()) and len(set(said.values())) > 1:
+            both = " and ".join(f"{flag} {value}" for flag, value in said.items())
+            return f"{both} contradict each other: they are two ways to say the same thing; give one of them."
+    return None
 
 
 def flag_value(args: list[str], name: str) -> list[str] | None:

@@ -19,10 +19,11 @@ from reverie.core.randomness import derived_seeds, reproducible
 from reverie.core.specs import ObsPart, ObsSpec
 from reverie.core.types import Batch, Step
 from reverie.experiment import make_eval_env
-from reverie.folder import RunFolder, write_json
+from reverie.folder import RunFolder, check_writable, write_json, writing
 from reverie.log.plot import dream_errors, dream_traces
 from reverie.log.video import dream_video, write_video
 from reverie.run.collect import executed
+from reverie.run.verify import step_of
 
 FPS = 8
 MAX_EPISODES = 50
@@ -63,11 +64,13 @@ def dream(
 
     Raises:
         ConfigError: a number is out of range, or the algorithm has no world model.
-        RunError: no episode is long enough.
+        RunError: no episode is long enough, or the run folder cannot be written.
     """
     for name, value in {"context": context, "horizon": horizon, "sequences": sequences}.items():
         if value < 1:
             raise ConfigError(f"{name} = {value}: expected at least 1.")
+    folder = RunFolder(agent.run).dream
+    check_writable(folder)
     seed = derived_seeds(agent.config.seed)["evaluation"] if seed is None else seed
     env = make_eval_env(agent.config.merge({"eval_envs": 1, "eval_episodes": 1}), agent.factory)
     try:
@@ -78,17 +81,18 @@ def dream(
         env.close()
     truth = truths(batch, agent.obs_spec)
     errors, repeated, units = measure(truth, predicted, agent.obs_spec, context)
-    files = draw(agent, batch, predicted, context, errors, repeated)
     numbers = {
-        "env_steps": int(agent.checkpoint.name.rpartition("-")[2]),
+        "env_steps": step_of(agent.checkpoint),
         "context": context,
         "sequences": batch.shape[0],
         "units": units,
         "error_per_step": {key: value.tolist() for key, value in errors.items()},
         "last_row_repeated": {key: value.tolist() for key, value in repeated.items()},
     }
-    files["numbers"] = RunFolder(agent.run).dream / "dream.json"
-    write_json(files["numbers"], numbers)
+    with writing(folder):
+        files = draw(agent, batch, predicted, context, errors, repeated)
+        files["numbers"] = folder / "dream.json"
+        write_json(files["numbers"], numbers)
     return DreamReport(
         context=context, sequences=batch.shape[0], errors=errors, repeated=repeated, units=units, files=files
     )

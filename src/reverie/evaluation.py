@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,9 +10,12 @@ from typing import Any
 import numpy as np
 
 from reverie.agent import Actions, Agent
-from reverie.folder import RunFolder, write_json
+from reverie.core.errors import RunError
+from reverie.folder import RunFolder, write_json, writing
 from reverie.log.video import write_video
+from reverie.run.checkpoint import warn
 from reverie.run.evaluate import Evaluation
+from reverie.run.verify import step_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,25 +26,43 @@ class EvaluationReport:
     """Scores and lengths."""
     files: dict[str, Path]
     """What was written, by what it is; there is no video of an environment that cannot be drawn."""
+    unwritten: str = ""
+    """Why some of it could not be written; nothing if all was."""
 
 
 def evaluate_run(
-    agent: Agent, episodes: int = 20, *, actions: Actions = "mode", video: bool = False, seed: int | None = None
+    agent: Agent,
+    episodes: int = 20,
+    *,
+    actions: Actions = "mode",
+    video: bool = False,
+    seed: int | None = None,
+    say: Callable[[str], None] = warn,
 ) -> EvaluationReport:
     """Play ``episodes`` whole episodes and write ``<run>/eval.json``, and a video of the first into ``<run>/videos/``.
+
+    Scores are not lost where nothing can be written: the report holds them, and ``say`` gets a sentence about it.
 
     Raises:
         ConfigError: ``episodes`` is not at least 1.
         EnvError: the environment cannot be made.
+        RunError: the checkpoint is damaged.
     """
-    folder, step = RunFolder(agent.run), int(agent.checkpoint.name.rpartition("-")[2])
+    folder, step = RunFolder(agent.run), step_of(agent.checkpoint)
     evaluation = agent.evaluate(episodes, actions=actions, record=video, seed=seed)
     files: dict[str, Path] = {}
-    if evaluation.frames is not None:
-        path = folder.videos / f"eval-{step:012d}.mp4"
-        files["video"] = write_video(path, evaluation.frames, agent.frames_per_second)
-    write_evaluation(folder, evaluation, step, checkpoint=agent.checkpoint.name)
-    return EvaluationReport(evaluation=evaluation, files={"evaluation": folder.evaluation, **files})
+    unwritten = ""
+    try:
+        with writing(folder.path):
+            write_evaluation(folder, evaluation, step, checkpoint=agent.checkpoint.name)
+            files["evaluation"] = folder.evaluation
+            if evaluation.frames is not None:
+                path = folder.videos / f"eval-{step:012d}.mp4"
+                files["video"] = write_video(path, evaluation.frames, agent.frames_per_second)
+    except RunError as error:
+        unwritten = str(error)
+        say(unwritten)
+    return EvaluationReport(evaluation=evaluation, files=files, unwritten=unwritten)
 
 
 def write_evaluation(folder: RunFolder, evaluation: Evaluation, env_steps: int, **more: Any) -> None:

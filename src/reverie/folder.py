@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -14,6 +15,9 @@ from typing import Any
 import yaml
 
 from reverie.core.errors import ConfigError, RunError, did_you_mean
+from reverie.core.specs import ActionSpec, ObsSpec
+from reverie.run.lock import LOCK
+from reverie.run.signature import changes, signature
 
 SCHEMA = 1
 """Version of config.yaml. Files of a newer one are refused."""
@@ -29,6 +33,11 @@ class RunFolder:
     def config(self) -> Path:
         """The resolved settings."""
         return self.path / "config.yaml"
+
+    @property
+    def spec(self) -> Path:
+        """The observations and actions that the networks were made for."""
+        return self.path / "spec.json"
 
     @property
     def metrics(self) -> Path:
@@ -86,7 +95,7 @@ class Saved:
 def write_atomic(path: Path, text: str) -> None:
     """Write ``text`` beside ``path`` and put it in its place once it is on the disk."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    staged = path.with_name(f".{path.name}.part")
+    staged = path.with_name(f".{path.name}.{os.getpid()}.part")
     with staged.open("w", encoding="utf-8") as file:
         file.write(text)
         file.flush()
@@ -97,6 +106,90 @@ def write_atomic(path: Path, text: str) -> None:
 def write_json(path: Path, values: Mapping[str, Any]) -> None:
     """Write ``values`` as JSON, in one go."""
     write_atomic(path, json.dumps(values, indent=2, allow_nan=False) + "\n")
+
+
+@contextlib.contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Errors of the disk in here become ours.
+
+    Raises:
+        RunError: ``path``, or the file that the error is about, cannot be written.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise RunError(
+            f"cannot write {error.filename or path}: {error.strerror or error}. "
+            "Free space there, or choose a folder that can be written."
+        ) from error
+
+
+def check_writable(path: Path) -> None:
+    """``path`` can be written, or made where it does not exist.
+
+    Raises:
+        RunError: it cannot.
+    """
+    nearest = next(folder for folder in (path, *path.absolute().parents) if folder.exists())
+    if not nearest.is_dir():
+        raise RunError(f"cannot write into {path}: {nearest} is a file.")
+    if not os.access(nearest, os.W_OK | os.X_OK):
+        raise RunError(f"cannot write into {path}: {nearest} is read-only. Copy the run to where it can be written.")
+
+
+def check_spec(folder: RunFolder, obs: ObsSpec, action: ActionSpec) -> None:
+    """The environment offers what the run's networks were made for. Runs of earlier versions do not say.
+
+    Raises:
+        RunError: it does not; names each difference.
+    """
+    if not folder.spec.is_file():
+        return
+    try:
+        saved = json.loads(folder.spec.read_text(encoding="utf-8"))
+        found = changes(saved, signature(obs, action))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise RunError(f"{folder.spec} is damaged ({error!r}): delete it to go on without this check.") from error
+    if found:
+        raise RunError(
+            f"{'; '.join(found)}: the environment is not the one that {folder.path} was trained on. Give it again as "
+            "it was, with the same env options, or choose another run folder."
+        )
+
+
+def write_spec(folder: RunFolder, obs: ObsSpec, action: ActionSpec) -> None:
+    """Write spec.json, unless it is there."""
+    if not folder.spec.is_file():
+        write_json(folder.spec, signature(obs, action))
+
+
+def settings_changes(before: Mapping[str, Any], after: Mapping[str, Any], where: str = "") -> list[str]:
+    """What differs between two settings as plain values, one line each: ``algo.batch_length: 16 -> 32``."""
+    lines: list[str] = []
+    for key in [*before, *(key for key in after if key not in before)]:
+        path, old, new = f"{where}{key}", before.get(key, "not set"), after.get(key, "not set")
+        if isinstance(old, Mapping) and isinstance(new, Mapping):
+            lines += settings_changes(old, new, f"{path}.")
+        elif old != new:
+            lines.append(f"{path}: {old} -> {new}")
+    return lines
+
+
+def update_saved(folder: RunFolder, saved: Saved, version: str, env_steps: int) -> list[str]:
+    """Write config.yaml if it says something else, keep the former as ``config-<env steps>.yaml``; what has changed.
+
+    A former one of the same step is not replaced: it holds the settings that the run has lived with up to there.
+    """
+    former = read_saved(folder.path) if folder.config.is_file() else None
+    plain = yaml.safe_load(yaml.safe_dump(saved.experiment))  # as it will be read
+    if former is not None and former == Saved(algorithm=saved.algorithm, experiment=plain, custom=saved.custom):
+        return []
+    if former is not None:
+        kept = folder.path / f"config-{env_steps:09d}.yaml"
+        if not kept.exists():
+            write_atomic(kept, folder.config.read_text(encoding="utf-8"))
+    write_saved(folder, saved, version)
+    return [] if former is None else settings_changes(former.experiment, plain)
 
 
 def write_saved(folder: RunFolder, saved: Saved, version: str) -> None:
@@ -162,7 +255,7 @@ def check_usable(path: Path, algorithm: str, env: str) -> bool:
     """
     if path.exists() and not path.is_dir():
         raise RunError(f"{path} is a file: choose another run folder.")
-    if not path.exists() or not any(path.iterdir()):
+    if not path.exists() or all(inside.name == LOCK for inside in path.iterdir()):
         return False
     if not RunFolder(path).config.is_file():
         raise RunError(f"{path} is not empty and not a run (it has no config.yaml): choose another run folder.")

@@ -221,19 +221,34 @@ def resized(config: ExperimentConfig, size: str) -> ExperimentConfig:
 
 
 def _settings(path: Path, algorithm: str) -> dict[str, Any]:
-    """The settings in a YAML file, which may be the config.yaml of a run.
+    """The settings in a YAML file, which may be the config.yaml of a run or a piece of one.
+
+    ``env: CartPole-v1`` is short for ``env: {id: CartPole-v1}``.
 
     Raises:
         ConfigError: it is not readable, or of a run of another algorithm or a newer version.
     """
     values = read_yaml(path)
-    if not {"schema", "algorithm", "experiment"} <= values.keys():
-        return values
-    if values["schema"] > SCHEMA or values["algorithm"] != algorithm.replace("-", "_"):
+    if "experiment" in values:
+        values = _of_a_run(path, values, algorithm)
+    env = values.get("env")
+    return {**values, "env": {"id": env}} if isinstance(env, str) else values
+
+
+def _of_a_run(path: Path, values: Mapping[str, Any], algorithm: str) -> dict[str, Any]:
+    """What stands below ``experiment:`` in a config.yaml, whose head may be missing."""
+    beside = sorted(values.keys() - {"schema", "reverie", "algorithm", "custom", "experiment"})
+    inner = values["experiment"]
+    if beside or not isinstance(inner, Mapping):
         raise ConfigError(
-            f"{path} is of {values['algorithm']}, schema {values['schema']}: expected {algorithm}, at most {SCHEMA}."
+            f"{path}: expected all options below 'experiment:', as in a run's config.yaml, or none; "
+            f"found {', '.join(map(repr, beside)) or repr(inner)}."
         )
-    return dict(values["experiment"])
+    schema, wanted = values.get("schema", SCHEMA), algorithm.replace("-", "_")
+    if schema > SCHEMA or values.get("algorithm", wanted) != wanted:
+        found = f"{values.get('algorithm', wanted)}, schema {schema}"
+        raise ConfigError(f"{path} is of {found}: expected {algorithm}, at most {SCHEMA}.")
+    return dict(inner)
 
 
 def _env_id(values: Mapping[str, Any]) -> str | None:

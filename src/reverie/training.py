@@ -18,7 +18,16 @@ from reverie.core.machine import available_memory
 from reverie.core.protocols import Sink
 from reverie.evaluation import write_evaluation
 from reverie.experiment import EnvLike, Experiment, ExperimentConfig, build, env_name, replay_bytes
-from reverie.folder import RunFolder, Saved, check_usable, new_path, write_saved
+from reverie.folder import (
+    RunFolder,
+    Saved,
+    check_spec,
+    check_usable,
+    new_path,
+    update_saved,
+    write_spec,
+    writing,
+)
 from reverie.log.console import console_sink
 from reverie.log.meter import Meter
 from reverie.log.plot import learning_curve
@@ -26,6 +35,8 @@ from reverie.log.sinks import JsonlSink, TensorBoardSink, VideoSink
 from reverie.run import train as loop
 from reverie.run.checkpoint import Checkpoints
 from reverie.run.evaluate import Evaluation
+from reverie.run.lock import RunLock
+from reverie.run.verify import step_of
 
 ROOT = Path("runs")
 
@@ -59,7 +70,7 @@ def train(
 ) -> Result:
     """Train as ``config`` says, in a new run folder or going on in an existing one.
 
-    Nothing is created before everything was built and checked.
+    Nothing is created before everything was built and checked. One process writes into a run at a time.
 
     Args:
         config: the settings.
@@ -69,39 +80,79 @@ def train(
         say: gets a sentence about what is happening now and then.
 
     Raises:
-        ReverieError: settings do not fit together, the folder is another run's, or a loss was not finite.
+        ReverieError: settings do not fit together, the folder is another run's or being written, all of its
+            checkpoints are damaged, or a loss was not finite.
     """
     name = algorithm_name(type(config.algo))
     if isinstance(env, gymnasium.Env) and config.evaluates_on_the_way:
         say("no evaluations during training: the environment is one instance, which cannot be made a second time")
         config = config.merge({"schedule.eval_every": 0})
     folder = RunFolder(Path(run) if run is not None else new_path(ROOT, config.env.id, name))
-    checkpoints = Checkpoints(folder.checkpoints, config.keep_checkpoints)
-    newest = checkpoints.latest() if check_usable(folder.path, name, config.env.id) else None
-    experiment = build(config, env, start=step_of(newest) if newest else 0)
-    try:
+    checkpoints = Checkpoints(folder.checkpoints, config.keep_checkpoints, say)
+    with contextlib.ExitStack() as stack:
+        newest = None
+        continues = check_usable(folder.path, name, config.env.id)
+        if continues:
+            stack.enter_context(RunLock(folder.path))
+            newest = newest_of(checkpoints)
+        experiment = build(config, env, start=step_of(newest) if newest else 0)
+        stack.callback(experiment.close)
         if newest is not None:
-            restore(checkpoints, newest, experiment)
-            say(f"continuing {folder.path} from env step {experiment.clock.env_steps:,}; its replay starts empty")
-        if experiment.clock.done:
-            say(f"it has had its {config.steps:,} env steps already; more steps let it go on")
+            restore(folder, checkpoints, newest, experiment, say)
+            if experiment.clock.done:
+                say(f"it has had its {config.steps:,} env steps already; more steps let it go on")
+                return result_of(experiment, folder, newest)
         describe(experiment, say)
-        folder.path.mkdir(parents=True, exist_ok=True)
+        if not continues:
+            begin(folder, stack)
         saved = Saved(algorithm=name, experiment=config.to_dict(), custom=custom_objects(config, env))
-        write_saved(folder, saved, version())
-        return _run(experiment, folder, checkpoints, title=f"{name} on {config.env.id}")
-    finally:
-        experiment.close()
+        write_settings(folder, saved, experiment, say, anew=newest is None)
+        return _run(experiment, folder, checkpoints, f"{name} on {config.env.id}", say)
 
 
-def _run(experiment: Experiment, folder: RunFolder, checkpoints: Checkpoints, title: str) -> Result:
+def newest_of(checkpoints: Checkpoints) -> Path | None:
+    """Where to go on; first puts in order what a crash left, which is for the process that has the lock.
+
+    Raises:
+        RunError: all checkpoints are damaged.
+    """
+    with writing(checkpoints.folder):
+        checkpoints.recover()
+    return checkpoints.latest()
+
+
+def begin(folder: RunFolder, stack: contextlib.ExitStack) -> None:
+    """Make the folder and take its lock.
+
+    Raises:
+        RunError: it cannot be written, or another process has begun a run there since it was found empty.
+    """
+    with writing(folder.path):
+        folder.path.mkdir(parents=True, exist_ok=True)
+    stack.enter_context(RunLock(folder.path))
+    if folder.config.exists():
+        raise RunError(f"another process has just made a run in {folder.path}: choose another run folder.")
+
+
+def write_settings(folder: RunFolder, saved: Saved, experiment: Experiment, say: Say, *, anew: bool) -> None:
+    """Write config.yaml and spec.json, and say what has changed since the last time."""
+    with writing(folder.path):
+        if anew:
+            folder.spec.unlink(missing_ok=True)  # nothing was learned from those spaces
+        write_spec(folder, experiment.env.obs_spec, experiment.env.action_spec)
+        for line in update_saved(folder, saved, version(), experiment.clock.env_steps):
+            say(line)
+
+
+def _run(experiment: Experiment, folder: RunFolder, checkpoints: Checkpoints, title: str, say: Say) -> Result:
     config, clock = experiment.config, experiment.clock
     evaluation: Evaluation | None = None
     with contextlib.ExitStack() as stack:
-        stack.callback(learning_curve, folder.metrics, folder.curve, title)
-        sinks = open_sinks(experiment, folder, title)
+        stack.callback(at_the_end, say, learning_curve, folder.metrics, folder.curve, title)
+        with writing(folder.path):
+            sinks = open_sinks(experiment, folder, title)
         for sink in sinks:
-            stack.callback(sink.close)
+            stack.callback(at_the_end, say, sink.close)
         ending = loop.train(
             experiment.algo,
             experiment.replay,
@@ -118,15 +169,34 @@ def _run(experiment: Experiment, folder: RunFolder, checkpoints: Checkpoints, ti
         if ending.reason == "finished" and config.eval_episodes:
             evaluation = experiment.evaluate(config.eval_episodes, final=True)
             for sink in sinks:
-                sink.write(evaluation.metrics(), clock.env_steps)
-            write_evaluation(folder, evaluation, clock.env_steps)
+                at_the_end(say, sink.write, evaluation.metrics(), clock.env_steps)
+            at_the_end(say, write_evaluation, folder, evaluation, clock.env_steps)
+    return result_of(experiment, folder, ending.checkpoint, ending.reason, evaluation)
+
+
+def at_the_end(say: Say, write: Callable[..., Any], *args: Any) -> None:
+    """Call ``write``; a disk that fails now is told of, but takes nothing away from what was reached."""
+    try:
+        write(*args)
+    except OSError as error:
+        say(f"not written: {error}")
+
+
+def result_of(
+    experiment: Experiment,
+    folder: RunFolder,
+    checkpoint: Path | None,
+    reason: Literal["finished", "interrupted"] = "finished",
+    evaluation: Evaluation | None = None,
+) -> Result:
+    """How the run stands and what lies in its folder."""
     return Result(
         run=folder.path,
-        reason=ending.reason,
-        env_steps=clock.env_steps,
-        updates=clock.updates,
+        reason=reason,
+        env_steps=experiment.clock.env_steps,
+        updates=experiment.clock.updates,
         evaluation=evaluation,
-        files=folder.files() | ({"checkpoint": ending.checkpoint} if ending.checkpoint else {}),
+        files=folder.files() | ({"checkpoint": checkpoint} if checkpoint else {}),
     )
 
 
@@ -150,27 +220,15 @@ def open_sinks(experiment: Experiment, folder: RunFolder, title: str) -> list[Si
     return sinks
 
 
-def restore(checkpoints: Checkpoints, path: Path, experiment: Experiment) -> None:
-    """Continue from a checkpoint.
+def restore(folder: RunFolder, checkpoints: Checkpoints, path: Path, experiment: Experiment, say: Say) -> None:
+    """Continue from the checkpoint at ``path``.
 
     Raises:
-        RunError: its networks have other shapes than the settings say.
+        RunError: its networks have other shapes than the settings or the environment say.
     """
-    try:
-        checkpoints.load(path, experiment.parts())
-    except (RuntimeError, KeyError, ValueError) as error:
-        if isinstance(error, RunError):
-            raise
-        reason = str(error).strip().splitlines()
-        raise RunError(
-            f"{path} does not fit these settings: {' '.join(line.strip() for line in reason[:3])} Repeat the settings "
-            "of that run (--config <run>/config.yaml) or choose another run folder."
-        ) from error
-
-
-def step_of(checkpoint: Path) -> int:
-    """The env step at which a checkpoint was taken."""
-    return int(checkpoint.name.rpartition("-")[2])
+    check_spec(folder, experiment.env.obs_spec, experiment.env.action_spec)
+    checkpoints.load(path, experiment.parts())
+    say(f"continuing {folder.path} from env step {experiment.clock.env_steps:,}; its replay starts empty")
 
 
 def describe(experiment: Experiment, say: Say) -> None:

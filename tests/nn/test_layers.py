@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from reverie.nn.layers import MLP, BlockLinear, Conv, Linear, RMSNormSiLU, init_
+from reverie.nn.layers import MLP, BlockLinear, Conv, DoublingConv, Linear, RMSNormSiLU, init_
 
 
 def test_initial_weights_are_truncated_and_scaled():
@@ -84,6 +84,25 @@ def test_conv_is_a_convolution():
         [torch.stack([(padded[i : i + 3, j : j + 3] * layer.weight[0, 0]).sum() for j in range(5)]) for i in range(5)]
     )
     torch.testing.assert_close(layer(x)[0, :, :, 0], slow + layer.bias)
+
+
+@pytest.mark.parametrize("kernel", [1, 3, 5, 7])
+def test_doubling_conv_is_doubling_then_conv(kernel):
+    torch.manual_seed(0)
+    layer, plain = DoublingConv(3, 4, kernel), Conv(3, 4, kernel)
+    torch.nn.init.normal_(layer.bias)
+    plain.load_state_dict(layer.state_dict())
+    x = torch.randn(2, 5, 7, 3, requires_grad=True)
+    ours, slow = layer(x), plain(x.repeat_interleave(2, 1).repeat_interleave(2, 2))
+    assert ours.shape == (2, 10, 14, 4)
+    torch.testing.assert_close(ours, slow, rtol=1e-4, atol=1e-5)
+    grad = torch.randn_like(ours)
+    for a, b in zip(
+        torch.autograd.grad(ours, [x, layer.weight, layer.bias], grad),
+        torch.autograd.grad(slow, [x, plain.weight, plain.bias], grad),
+        strict=True,
+    ):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4)
 
 
 def test_layers_compute_in_the_dtype_of_their_input():

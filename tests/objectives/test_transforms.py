@@ -57,6 +57,13 @@ def test_two_hot_by_hand():
     torch.testing.assert_close(dense(target, bins), torch.tensor(expected))
 
 
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_two_hot_does_not_hide_what_is_not_finite(bad):
+    _, weight = two_hot(torch.tensor([1.0, bad]), symexp_bins(41))
+    assert torch.isfinite(weight[0]).all()
+    assert torch.isnan(weight[1]).any()
+
+
 def slow_two_hot(x, bins):
     """The definition, one number at a time."""
     out = np.zeros(len(bins))

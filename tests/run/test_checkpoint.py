@@ -161,6 +161,10 @@ def test_a_crash_between_the_two_renames_loses_nothing(tmp_path):
     store = Checkpoints(tmp_path, keep=1)
     path = store.save(1, {"a": Box({"v": 1})})
     os.rename(path, tmp_path / ".tmp-old-step-000000001")
+    aside = store.latest()
+    assert aside.name == ".tmp-old-step-000000001"  # looking moves nothing
+    assert read(aside, ["a"]) == {"a": {"v": 1}}
+    store.recover()
     assert store.latest() == path
     assert read(path, ["a"]) == {"a": {"v": 1}}
 
@@ -204,8 +208,12 @@ def test_damage_is_named_and_the_one_before_used(tmp_path, name, damage):
     DAMAGE[damage](newest / name)
     with pytest.raises(RunError, match=name):
         store.load(newest, {"a": Box()})
-    with pytest.warns(UserWarning, match=name):
-        assert store.latest() == before
+    said = []
+    assert Checkpoints(tmp_path, say=said.append).latest() == before
+    assert len(said) == 1
+    assert said[0].startswith(f"checkpoint step-000000002 is damaged ({name} is ")
+    assert said[0].endswith("): using step-000000001")
+    assert list(store.damaged()) == ["step-000000002"]
 
 
 def test_every_bit_of_the_manifest_counts(tmp_path):

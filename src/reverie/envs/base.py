@@ -17,7 +17,7 @@ from gymnasium.error import Error as GymError
 from reverie.core.config import Config
 from reverie.core.errors import ConfigError, EnvError, ReverieError
 from reverie.envs import dmc
-from reverie.envs.suites import load_suite, unknown
+from reverie.envs.suites import load_suite, not_registered, unknown
 from reverie.envs.wrappers import ActionRepeat, NoopReset
 
 Env = gymnasium.Env[Any, Any]
@@ -135,8 +135,7 @@ def _from_factory(factory: Factory | Env) -> Env:
 
 def _from_registry(config: EnvConfig, render: bool) -> Env:
     module, _, name = config.id.rpartition(":")
-    if module:
-        _import(module, config.id)
+    registered = _import(module, config.id) if module else frozenset()
     load_suite(name)
     drawing = render or config.pixels != "none"
     if drawing:
@@ -152,7 +151,7 @@ def _from_registry(config: EnvConfig, render: bool) -> Env:
         raise
     except Exception as error:
         if isinstance(error, GymError) and name not in gymnasium.registry:
-            raise unknown(config.id) from error
+            raise (not_registered(config.id, registered) if module else unknown(config.id)) from error
         shown = ", ".join(f"{key}={value!r}" for key, value in given.items())
         raise EnvError(f"environment '{config.id}' cannot be made with ({shown}): {_said(error)}") from error
 
@@ -177,10 +176,12 @@ def _make(name: str, given: dict[str, Any], drawing: bool, required: bool) -> En
         return gymnasium.make(name, **given)
 
 
-def _import(module: str, env_id: str) -> None:
+def _import(module: str, env_id: str) -> frozenset[str]:
+    """Import ``module``; the ids that it registered, now or when it was imported before."""
     # A console script does not look into the folder it is called from, where people keep their own module.
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())
+    before = set(gymnasium.registry)
     try:
         importlib.import_module(module)
     except Exception as error:
@@ -188,6 +189,15 @@ def _import(module: str, env_id: str) -> None:
             f"environment '{env_id}': the module '{module}' cannot be imported ({_said(error)}). "
             "It must be installed, or lie in this folder or one of PYTHONPATH."
         ) from error
+    own = {name for name, spec in gymnasium.registry.items() if _home(spec.entry_point) == module}
+    return frozenset(own | gymnasium.registry.keys() - before)
+
+
+def _home(entry_point: object) -> str:
+    """The module of what Gymnasium calls to make an environment."""
+    if isinstance(entry_point, str):
+        return entry_point.partition(":")[0]
+    return str(getattr(entry_point, "__module__", ""))
 
 
 def _said(error: Exception) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from importlib.util import find_spec
 
@@ -105,6 +105,18 @@ def unknown(env_id: str) -> EnvError:
     near = did_you_mean(name, gymnasium.registry)
     rule = " An environment of your own is named 'module:Id', and importing the module must register it."
     return EnvError(f"unknown environment '{env_id}'.{near}{extras}{rule}")
+
+
+def not_registered(env_id: str, registered: Collection[str]) -> EnvError:
+    """The error for ``module:Id`` where importing the module registered other ids, or none."""
+    module, _, name = env_id.rpartition(":")
+    if not registered:
+        what = f"importing the module '{module}' registers no environment; it must call gymnasium.register(id='{name}'"
+        return EnvError(f"unknown environment '{env_id}': {what}, entry_point=...).")
+    listed = ", ".join(f"'{module}:{known}'" for known in sorted(registered)[:10])
+    more = f" and {len(registered) - 10} more" if len(registered) > 10 else ""
+    near = did_you_mean(name, registered, count=1).replace(" '", f" '{module}:")
+    return EnvError(f"unknown environment '{env_id}'.{near} The module '{module}' registers {listed}{more}.")
 
 
 def _pip(suite: Suite) -> str:

@@ -110,6 +110,7 @@ class LiveSink:
         self._clock, self._total, self._title = clock, total_steps, title
         self._pace = Pace(clock, total_steps)
         self._latest: dict[str, float] = {}
+        self._closed = False
         self._live = Live(self, console=Console(file=stream), refresh_per_second=4)
         self._live.start()
 
@@ -118,7 +119,8 @@ class LiveSink:
         self._latest.update(scalars(values))
 
     def close(self) -> None:
-        """Draw a last time and give the terminal back."""
+        """Draw a last time, without a guess at the time left, and give the terminal back."""
+        self._closed = True
         self._live.stop()
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
@@ -131,9 +133,15 @@ class LiveSink:
         row.add_column(ratio=1)
         for _ in range(3):
             row.add_column(justify="right", no_wrap=True)
-        count = f"{min(1.0, steps / max(1, self._total)):.0%}  {steps:,} / {self._total:,} steps"
+        share = f"{min(1.0, steps / max(1, self._total)):.0%}  "
         bar = ProgressBar(total=max(1, self._total), completed=min(steps, self._total))
-        row.add_row(bar, count, f"{short(self._pace.rate())} steps/s", f"{self._pace.left()} left")
+        count = f"{steps:,} / {self._total:,} steps"
+        if not self._closed:
+            row.add_row(bar, share + count, f"{short(self._pace.rate())} steps/s", f"{self._pace.left()} left")
+        elif steps >= self._total:
+            row.add_row(bar, f"{steps:,} steps", "", "done")
+        else:  # a score was reached, or somebody had enough
+            row.add_row(bar, f"{steps:,} of at most {self._total:,} steps", "", "ended early")
         return row
 
     def _tables(self) -> Columns:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from matplotlib.ticker import MaxNLocator
 
 from reverie.log.sinks import read_metrics
 
-BLUE, ORANGE, GREY, GREEN = "#3b6fb6", "#d9772b", "#8a8f98", "#2ea043"
+BLUE, ORANGE, GREY, GREEN, DARK = "#3b6fb6", "#d9772b", "#8a8f98", "#2ea043", "#3d434b"
 MAX_TRACES = 12
 
 
@@ -38,7 +39,13 @@ def learning_curve(metrics: Path, png: Path, title: str = "") -> Path | None:
 
 
 def dream_traces(
-    png: Path, truth: np.ndarray, prediction: np.ndarray, context: int, names: Sequence[str], title: str = ""
+    png: Path,
+    truth: np.ndarray,
+    prediction: np.ndarray,
+    context: int,
+    names: Sequence[str],
+    title: str = "",
+    trained_horizon: int | None = None,
 ) -> Path:
     """Draw each of D numbers as it was and as it was predicted.
 
@@ -49,6 +56,7 @@ def dream_traces(
         context: how many rows the model was shown; they are shaded.
         names: D titles. Only the first twelve are drawn.
         title: stands above all.
+        trained_horizon: how many steps training imagines; its end is marked where more are shown.
     """
     shown = min(truth.shape[1], MAX_TRACES)
     columns = 1 if shown == 1 else 2 if shown <= 8 else 3
@@ -64,22 +72,34 @@ def dream_traces(
         axes.axvspan(-0.5, context - 0.5, color=GREEN, alpha=0.12, linewidth=0, label="observed")
         axes.plot(steps, truth[:, i], color=GREY, linewidth=2.5, label="truth")
         axes.plot(steps, prediction[:, i], color=ORANGE, linewidth=1.5, label="prediction")
+        _mark_horizon(axes, trained_horizon, context - 0.5, len(steps) - context)
         axes.set_title(names[i], loc="left", fontsize=10)
         axes.set_xlim(-0.5, len(steps) - 0.5)
         _widen(axes)
         axes.tick_params(labelbottom=i >= shown - columns)
     handles, labels = grid.flat[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False)
+    figure.legend(handles, labels, loc="outside lower center", ncols=2 if columns == 1 else 4, frameon=False)
     figure.suptitle(title, x=0.02, ha="left", fontweight="bold")
     return _save(figure, png)
 
 
 def dream_errors(
-    png: Path, errors: Mapping[str, np.ndarray], baseline: Mapping[str, np.ndarray], title: str = ""
+    png: Path,
+    errors: Mapping[str, np.ndarray],
+    baseline: Mapping[str, np.ndarray],
+    title: str = "",
+    units: Mapping[str, str] | None = None,
+    trained_horizon: int | None = None,
 ) -> Path:
-    """Draw the error of each prediction, ``[H]``, per step imagined, and below what "nothing changes" would score.
+    """Draw the error of each prediction per step imagined, beside what "nothing changes" would score.
 
-    ``baseline`` may lack names of ``errors``.
+    Args:
+        png: the file to write.
+        errors: ``[H]`` each.
+        baseline: ``[H]`` each; names of ``errors`` may be missing.
+        title: stands above all.
+        units: what the errors are measured in.
+        trained_horizon: how many steps training imagines; its end is marked where more are shown.
     """
     columns = min(2, len(errors))
     lines = -(-len(errors) // columns)
@@ -89,17 +109,29 @@ def dream_errors(
         axes.set_visible(False)
     for i, (axes, (name, error)) in enumerate(zip(grid.flat, errors.items(), strict=False)):
         _axes(axes, "steps imagined" if i >= len(errors) - columns else "", "")
+        axes.set_ylabel(textwrap.fill((units or {}).get(name, "error"), 24), fontsize=8)
         steps = np.arange(1, len(error) + 1)
-        if name in baseline:
-            axes.plot(steps, baseline[name], color=GREY, linewidth=1.5, linestyle="--", label="last row repeated")
         axes.plot(steps, error, color=ORANGE, linewidth=2, label="dream")
+        if name in baseline:  # above the dream, which it may equal
+            axes.plot(
+                steps, baseline[name], color=DARK, linewidth=1.6, linestyle=(0, (4, 2)), label="last row repeated"
+            )
+        _mark_horizon(axes, trained_horizon, 0.5, len(error))
         axes.set_title(name, loc="left", fontsize=10)
-        axes.set_ylim(0, max(1e-3, axes.get_ylim()[1]))
+        top = max(1e-3, axes.get_ylim()[1])
+        axes.set_ylim(-0.06 * top, top)  # a line at 0 shall not hide behind the frame
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     handles = {label: h for axes in grid.flat for h, label in zip(*axes.get_legend_handles_labels(), strict=True)}
-    figure.legend(list(handles.values()), list(handles), loc="outside lower center", ncols=2, frameon=False)
+    figure.legend(list(handles.values()), list(handles), loc="outside lower center", ncols=1 + columns, frameon=False)
     figure.suptitle(title, x=0.02, ha="left", fontweight="bold")
     return _save(figure, png)
+
+
+def _mark_horizon(axes: Axes, horizon: int | None, start: float, imagined: int) -> None:
+    """A thin line behind the last step that training imagines, if there are ``imagined`` steps beyond it."""
+    if horizon is not None and horizon < imagined:
+        label = f"training imagines {horizon} steps"
+        axes.axvline(start + horizon, color="black", linewidth=0.8, linestyle="--", label=label)
 
 
 def _axes(axes: Axes, xlabel: str, ylabel: str) -> Axes:

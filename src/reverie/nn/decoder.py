@@ -7,7 +7,6 @@ from itertools import pairwise
 from typing import Protocol, runtime_checkable
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from reverie.core.config import Config
@@ -15,7 +14,7 @@ from reverie.core.errors import ConfigError
 from reverie.core.specs import ObsPart, ObsSpec
 from reverie.nn.distributions import Categoricals
 from reverie.nn.encoder import by_size, check_sizes, select, split_kinds, stage_depths, stage_sizes, unit_image
-from reverie.nn.layers import MLP, BlockLinear, Conv, Linear, RMSNormSiLU
+from reverie.nn.layers import MLP, BlockLinear, DoublingConv, Linear, RMSNormSiLU
 from reverie.nn.rssm import Latent
 from reverie.objectives.transforms import symexp, symlog
 
@@ -149,7 +148,7 @@ class Decoder(nn.Module):
 
 
 class _CNN(nn.Module):
-    """h (by blocks of channels) plus z to the smallest image, then stages of [double, convolution, RMS norm, SiLU]."""
+    """h (by blocks of channels) plus z to the smallest image, then stages of [doubling convolution, RMS norm, SiLU]."""
 
     def __init__(self, parts: list[ObsPart], deter: int, stoch: int, cfg: DecoderConfig) -> None:
         super().__init__()
@@ -169,9 +168,9 @@ class _CNN(nn.Module):
         self.norm = RMSNormSiLU(depths[-1])
         widths = depths[::-1]
         pairs = list(pairwise(widths))
-        self.convs = nn.ModuleList([Conv(i, o, cfg.kernel) for i, o in pairs])
+        self.convs = nn.ModuleList([DoublingConv(i, o, cfg.kernel) for i, o in pairs])
         self.norms = nn.ModuleList([RMSNormSiLU(o) for o in widths[1:]])
-        self.output = Conv(widths[-1], sum(p.shape[2] for p in parts), cfg.kernel)
+        self.output = DoublingConv(widths[-1], sum(p.shape[2] for p in parts), cfg.kernel)
 
     def forward(self, deter: Tensor, stoch: Tensor) -> Tensor:
         """``[..., D]`` and ``[..., S*C]`` to unit pixels ``[..., H, W, channels]``."""
@@ -180,12 +179,11 @@ class _CNN(nn.Module):
         x = x.view(-1, self.blocks, h, w, c // self.blocks).permute(0, 2, 3, 1, 4).reshape(-1, h, w, c)
         x = self.norm(x + self.from_stoch(stoch.flatten(0, -2)).view(-1, h, w, c))  # [M, h, w, c]
         for conv, norm, size in zip(self.convs, self.norms, self.sizes[1:-1], strict=True):
-            x = norm(conv(_double(x, size)))
-        pixels = torch.sigmoid(self.output(_double(x, self.sizes[-1])))  # [M, H, W, channels]
+            x = norm(_crop(conv(x), size))
+        pixels = torch.sigmoid(_crop(self.output(x), self.sizes[-1]))  # [M, H, W, channels]
         return pixels.view(*deter.shape[:-1], *pixels.shape[1:])
 
 
-def _double(x: Tensor, size: tuple[int, int]) -> Tensor:
-    """Each pixel twice in both directions, cropped to ``size``: ``[M, h, w, C]`` to ``[M, *size, C]``."""
-    doubled = F.interpolate(x.permute(0, 3, 1, 2), scale_factor=2.0, mode="nearest").permute(0, 2, 3, 1)
-    return doubled[:, : size[0], : size[1]].contiguous()
+def _crop(x: Tensor, size: tuple[int, int]) -> Tensor:
+    """``[M, h, w, C]`` to ``[M, *size, C]``: odd sizes were rounded up on the way down."""
+    return x if x.shape[1:3] == size else x[:, : size[0], : size[1]].contiguous()

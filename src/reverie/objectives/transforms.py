@@ -30,7 +30,8 @@ def symexp_bins(count: int) -> Tensor:
 def two_hot(target: Tensor, bins: Tensor) -> tuple[Tensor, Tensor]:
     """The two bins around each target and their weights, in proportion to nearness. DreamerV3 (2025), equation 11.
 
-    Targets beyond the outermost bins sit wholly on them; so does a target that equals a bin. Only two of the K weights
+    Targets beyond the outermost bins sit wholly on them; so does a target that equals a bin. One that is not finite
+    has NaN weights, so that it shows in the loss instead of passing for the largest number there is. Only two of the K weights
     of the distribution differ from zero, so only those are returned.
 
     Args:
@@ -49,7 +50,7 @@ def two_hot(target: Tensor, bins: Tensor) -> tuple[Tensor, Tensor]:
     to_above = (bins[above] - target).abs()
     same = below == above
     total = torch.where(same, 1.0, to_below + to_above)
-    weight_above = torch.where(same, 0.0, to_below / total)
+    weight_above = torch.where(same, 0.0 * target, to_below / total)  # 0, or NaN for a target that is not finite
     return torch.stack([below, above], -1), torch.stack([1 - weight_above, weight_above], -1)
 
 

@@ -7,13 +7,12 @@ SHA-256 of the other two, and a SHA-256 of itself).
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import re
 import shutil
-import warnings
-from collections.abc import Iterable, Mapping
+import sys
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,27 +20,37 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from reverie.core.errors import ConfigError, RunError
+from reverie.core.errors import ConfigError, ReverieError, RunError, did_you_mean
 from reverie.core.protocols import Stateful
 from reverie.run.encode import decode, encode
+from reverie.run.verify import FORMAT, MANIFEST, STATE, TENSORS, problem_of, seal, sha256
+from reverie.run.verify import verify as verify
 
-FORMAT = 1
-TENSORS, STATE, MANIFEST = "tensors.safetensors", "state.json", "manifest.json"
 ASIDE = ".tmp-old-"
 
 
-class Checkpoints:
-    """The checkpoints in ``folder``: the newest ``keep`` of them, and the one marked best."""
+def warn(text: str) -> None:
+    """Say ``text`` on stderr: one line, without the line of source that Python's own warnings show."""
+    print(f"warning: {text}", file=sys.stderr)
 
-    def __init__(self, folder: Path | str, keep: int = 3) -> None:
-        """Nothing is written before the first ``save``.
+
+class Checkpoints:
+    """The checkpoints in ``folder``: the newest ``keep`` of them, and the one marked best.
+
+    Damaged ones are left where they are and do not count. Looking writes nothing, so that many may look while one
+    process writes.
+    """
+
+    def __init__(self, folder: Path | str, keep: int = 3, say: Callable[[str], None] = warn) -> None:
+        """Nothing is written before the first ``save``; ``say`` gets a sentence about each damaged one passed over.
 
         Raises:
             ConfigError: ``keep`` is not at least 1.
         """
         if keep < 1:
             raise ConfigError(f"keep = {keep}: expected to keep at least 1 checkpoint.")
-        self.folder, self.keep = Path(folder), keep
+        self.folder, self.keep, self.say = Path(folder), keep, say
+        self._state: dict[str, str] = {}  # what is wrong with each that was looked at, "" where nothing is
 
     def save(self, step: int, parts: Mapping[str, Stateful], *, diverged: bool = False) -> Path:
         """Write ``<folder>/step-<step>`` from the state of ``parts`` and delete what is no longer kept.
@@ -58,41 +67,83 @@ class Checkpoints:
         state = {part: encode(stateful.state_dict(), part, tensors) for part, stateful in parts.items()}
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            self._recover()
+            self.recover()
             staged.mkdir()
             _write(staged, step, tensors, state)
             _move(staged, final)
         except (OSError, SafetensorError) as error:
             shutil.rmtree(staged, ignore_errors=True)
             raise RunError(f"cannot write checkpoint {final}: {error}. Free space or choose another folder.") from error
-        self._prune()
+        self._state[name] = ""
+        self._prune(final)
         return final
 
     def load(self, path: Path | str, parts: Mapping[str, Stateful]) -> None:
         """Give each of ``parts`` its state from the checkpoint at ``path``; other parts in it are not read.
 
         Raises:
-            RunError: the checkpoint is damaged, from a newer version, or lacks one of ``parts``.
+            RunError: the checkpoint is damaged, from a newer version, lacks one of ``parts``, or does not fit them.
         """
         states = read(path, parts)
-        for name, stateful in parts.items():
-            stateful.load_state_dict(states[name])
+        try:
+            for name, stateful in parts.items():
+                stateful.load_state_dict(states[name])
+        except ReverieError:
+            raise
+        except (RuntimeError, LookupError, ValueError, TypeError) as error:
+            reason = " ".join(line.strip() for line in str(error).strip().splitlines()[:3])
+            raise RunError(
+                f"{path} does not fit these settings: {reason} It was written with other networks or another "
+                "environment: repeat the settings of its run (--config <run>/config.yaml), or choose another run."
+            ) from error
 
     def all(self) -> list[Path]:
         """The checkpoints to continue from, oldest first, whole or damaged."""
         return sorted(p for p in self.folder.glob("step-*") if re.fullmatch(r"step-\d+", p.name))
 
+    def damaged(self) -> dict[str, str]:
+        """Names of the checkpoints that cannot be used, oldest first, and what is wrong with each. Reads all files."""
+        wrong = {path.name: problem_of(path) for path in self.all()}
+        return {name: problem for name, problem in wrong.items() if problem}
+
     def latest(self) -> Path | None:
-        """The newest checkpoint that is whole, or None; warns of each newer one that is damaged."""
-        self._recover()
-        for path in reversed(self.all()):
-            try:
-                verify(path)
-            except RunError as error:
-                warnings.warn(f"{error} Using the one before it.", stacklevel=2)
-            else:
+        """The newest checkpoint that is whole, or None if there is none at all; says which damaged ones it passed.
+
+        Raises:
+            RunError: there are some, and all of them are damaged.
+        """
+        while True:
+            found = [*self._aside(), *self.all()]
+            wrong: dict[Path, str] = {}
+            for path in reversed(found):
+                problem = self._state[path.name] = problem_of(path)
+                if not problem:
+                    for bad, why in wrong.items():
+                        self.say(f"checkpoint {bad.name} is damaged ({why}): using {path.name}")
+                    return path
+                wrong[path] = problem
+            if found == [*self._aside(), *self.all()]:  # otherwise they were replaced while we looked
+                break
+        if not wrong:
+            return None
+        listed = "; ".join(f"{path.name} ({why})" for path, why in reversed(wrong.items()))
+        raise RunError(
+            f"every checkpoint in {self.folder} is damaged: {listed}. Nothing was overwritten: bring them back from "
+            "a backup, move them away to begin anew, or choose another run folder."
+        )
+
+    def find(self, name: Path | str) -> Path:
+        """The checkpoint called ``name`` in this folder, or at that path.
+
+        Raises:
+            RunError: there is no such checkpoint; names those that there are.
+        """
+        for path in (Path(name), self.folder / name):
+            if path.is_dir():
                 return path
-        return None
+        known = sorted(path.name for path in self.folder.glob("*-*") if path.is_dir() and path.name[0] != ".")
+        listed = f" There are: {', '.join(known)}." if known else " It has none yet."
+        raise RunError(f"no checkpoint '{name}' in {self.folder}.{did_you_mean(Path(name).name, known)}{listed}")
 
     def mark_best(self, path: Path) -> None:
         """Keep ``path`` until another is marked."""
@@ -109,20 +160,31 @@ class Checkpoints:
             return None
         return path if path.is_dir() else None
 
-    def _prune(self) -> None:
-        for path in self.all()[: -self.keep]:
-            if path != self.best():
-                shutil.rmtree(path, ignore_errors=True)
+    def recover(self) -> None:
+        """Put back what stepped aside for a checkpoint that then never came, and delete what is half-written.
 
-    def _recover(self) -> None:
-        """Put back what stepped aside for a checkpoint that then never came, and delete what is half-written."""
-        for aside in self.folder.glob(f"{ASIDE}*"):
-            final = self.folder / aside.name.removeprefix(ASIDE)
-            if not final.exists():
-                os.rename(aside, final)
+        Only for the process that writes: another's half-written checkpoint looks the same.
+        """
+        for aside in self._aside():
+            os.rename(aside, self.folder / aside.name.removeprefix(ASIDE))
         for path in self.folder.glob(".tmp-*"):
             if path.is_dir():
                 shutil.rmtree(path, ignore_errors=True)
+
+    def _prune(self, written: Path) -> None:
+        """Keep the newest whole ones. Each is read at most once: those that were here before this process."""
+        for path in self.all():
+            if path.name not in self._state:
+                self._state[path.name] = problem_of(path)
+        whole = [path for path in self.all() if not self._state[path.name]]
+        for path in whole[: -self.keep]:
+            if path not in (self.best(), written):
+                shutil.rmtree(path, ignore_errors=True)
+
+    def _aside(self) -> list[Path]:
+        """Checkpoints that stepped aside for one that is not there."""
+        found = sorted(self.folder.glob(f"{ASIDE}step-*"))
+        return [path for path in found if not (self.folder / path.name.removeprefix(ASIDE)).exists()]
 
 
 def read(path: Path | str, parts: Iterable[str]) -> dict[str, dict[str, Any]]:
@@ -142,43 +204,14 @@ def read(path: Path | str, parts: Iterable[str]) -> dict[str, dict[str, Any]]:
         return {name: decode(state[name], tensors.get_tensor) for name in wanted}
 
 
-def verify(path: Path) -> dict[str, Any]:
-    """The manifest of the checkpoint at ``path``, if every file is what it says.
-
-    Raises:
-        RunError: a file is missing, cut short or changed, or the format is newer than this version can read.
-    """
-    manifest_path = path / MANIFEST
-    try:
-        manifest: dict[str, Any] = json.loads(manifest_path.read_text())
-        seal, version, files = manifest.pop("seal"), int(manifest["format"]), dict(manifest["files"])
-        if version <= FORMAT and seal != _seal(manifest):
-            raise ValueError("its contents do not match their seal")
-        expected = {name: (int(files[name]["bytes"]), str(files[name]["sha256"])) for name in (TENSORS, STATE)}
-    except FileNotFoundError:
-        raise RunError(f"checkpoint file {manifest_path} is missing.") from None
-    except (OSError, ValueError, TypeError, KeyError) as error:
-        raise RunError(f"checkpoint file {manifest_path} is damaged ({error!r}).") from error
-    if version > FORMAT:
-        raise RunError(f"checkpoint {path} has format {version}; this version reads up to {FORMAT}: upgrade reverie.")
-    for name, (size, digest) in expected.items():
-        file = path / name
-        if not file.is_file():
-            raise RunError(f"checkpoint file {file} is missing.")
-        if file.stat().st_size != size:
-            raise RunError(f"checkpoint file {file} is damaged: {file.stat().st_size} bytes instead of {size}.")
-        if _sha256(file) != digest:
-            raise RunError(f"checkpoint file {file} is damaged: its contents do not match their SHA-256.")
-    return manifest
-
-
 def _write(staged: Path, step: int, tensors: dict[str, Tensor], state: dict[str, Any]) -> None:
     save_file(tensors, staged / TENSORS)
     _sync_file(staged / TENSORS)
     _write_file(staged / STATE, json.dumps(state, allow_nan=False).encode())
-    files = {n: {"bytes": (staged / n).stat().st_size, "sha256": _sha256(staged / n)} for n in (TENSORS, STATE)}
+    (staged / TENSORS).chmod((staged / STATE).stat().st_mode & 0o777)  # safetensors lets nobody else read
+    files = {n: {"bytes": (staged / n).stat().st_size, "sha256": sha256(staged / n)} for n in (TENSORS, STATE)}
     manifest = {"format": FORMAT, "step": step, "parts": sorted(state), "files": files}
-    _write_file(staged / MANIFEST, json.dumps({**manifest, "seal": _seal(manifest)}).encode())
+    _write_file(staged / MANIFEST, json.dumps({**manifest, "seal": seal(manifest)}).encode())
     _sync_folder(staged)
 
 
@@ -210,13 +243,3 @@ def _sync_folder(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def _seal(manifest: dict[str, Any]) -> str:
-    """SHA-256 of what the manifest itself says."""
-    return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
-
-
-def _sha256(path: Path) -> str:
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -8,6 +8,7 @@ from typing import Protocol
 import numpy as np
 
 from reverie.core.clock import Clock
+from reverie.core.errors import RunError
 from reverie.core.protocols import Sink, Source
 from reverie.core.types import Metrics
 from reverie.run.collect import EpisodeStats
@@ -41,10 +42,17 @@ class Journal:
         self.clock.episodes += len(self.finished) - before
 
     def write(self, values: Mapping[str, float | np.ndarray]) -> None:
-        """Hand ``values`` to every sink, at where the run is now."""
-        if values:
-            for sink in self.sinks:
+        """Hand ``values`` to every sink, at where the run is now.
+
+        Raises:
+            RunError: one of them cannot write.
+        """
+        try:
+            for sink in self.sinks if values else ():
                 sink.write(values, position(self.clock))
+        except OSError as error:
+            where = error.filename or "the logs"
+            raise RunError(f"cannot write {where}: {error.strerror or error}. Free space on that disk.") from error
 
     def log(self) -> None:
         """Write one entry of everything; none if the run has not moved since the last."""

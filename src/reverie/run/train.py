@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol
@@ -10,7 +11,7 @@ from typing import Literal, Protocol
 import numpy as np
 
 from reverie.core.clock import Clock
-from reverie.core.errors import RunError
+from reverie.core.errors import ReverieError, RunError
 from reverie.core.protocols import Algorithm, Sink, Source
 from reverie.core.types import Batch
 from reverie.run.collect import Collector
@@ -29,6 +30,10 @@ class Save(Protocol):
     def __call__(self, *, diverged: bool = False) -> Path:
         """The folder written. ``diverged``: to be looked at, never to be continued from."""
         ...
+
+
+class Diverged(RunError):
+    """A loss was NaN or infinite."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,6 +58,7 @@ def train(
 ) -> Ending:
     """Run until the clock is done or a signal asks to stop. Either way everything is logged and saved at the end.
 
+    So it is when something fails on the way, such as the environment: the error then ends with where the checkpoint is.
     A NaN or infinite loss is noticed at the next log or save, so that no update has to wait for the device.
 
     Raises:
@@ -65,7 +71,7 @@ def train(
     journal = Journal(clock, meter, source, sinks)
     guard = LossGuard()
     batch: Batch | None = None
-    with Interrupt(clock) as interrupt:
+    with Interrupt(clock) as interrupt, saved_on_error(journal, guard, checkpoint):
         while not clock.done:
             if collector is not None:  # recorded experience: there is none
                 clock.env_steps += collector.collect()
@@ -87,15 +93,55 @@ def train(
             if report_due() and batch is not None:  # on the last batch: nothing is sampled, training is not disturbed
                 journal.write(algo.report(batch))
             if save_due() and checkpoint is not None:
-                stop_if_diverged(guard, checkpoint)
-                checkpoint()
+                save(guard, checkpoint)
         journal.log()
-        stop_if_diverged(guard, checkpoint)
-        path = checkpoint() if checkpoint is not None else None
+        path = save(guard, checkpoint)
     if interrupt.received is None:
         return Ending(reason="finished", checkpoint=path)
     interrupt.say(f"stopped at env step {clock.env_steps}; " + (f"saved {path}" if path else "nothing was saved"))
     return Ending(reason="interrupted", checkpoint=path)
+
+
+def save(guard: LossGuard, checkpoint: Save | None) -> Path | None:
+    """Write a checkpoint of a state that is good.
+
+    Raises:
+        RunError: it is not, or it cannot be written.
+    """
+    stop_if_diverged(guard, checkpoint)
+    return checkpoint() if checkpoint is not None else None
+
+
+@contextlib.contextmanager
+def saved_on_error(journal: Journal, guard: LossGuard, checkpoint: Save | None) -> Iterator[None]:
+    """Log and save before an error ends the run, if it has moved at all, and let the error say where."""
+    clock = journal.clock
+    begun = (clock.env_steps, clock.updates)
+    try:
+        yield
+    except Diverged:
+        raise
+    except Exception as error:
+        if checkpoint is None or (clock.env_steps, clock.updates) == begun:
+            raise
+        with contextlib.suppress(Exception):  # the first error is the one to tell
+            journal.log()
+        try:
+            note = f"The run was stopped at env step {clock.env_steps}; its checkpoint is {save(guard, checkpoint)}"
+        except Exception as another:
+            if str(another) == str(error):  # it was the checkpoint that could not be written
+                raise error from error.__cause__
+            note = f"The run was stopped at env step {clock.env_steps}. It could not be saved: {another}"
+        add_to(error, note)
+        raise
+
+
+def add_to(error: Exception, note: str) -> None:
+    """Let ``error`` end with ``note``: in its message if it is ours, below the traceback otherwise."""
+    if isinstance(error, ReverieError):
+        error.args = (f"{error} {note}",)
+    else:
+        error.add_note(note)
 
 
 def stop_if_diverged(guard: LossGuard, checkpoint: Save | None) -> None:
@@ -108,7 +154,7 @@ def stop_if_diverged(guard: LossGuard, checkpoint: Save | None) -> None:
     if bad is None:
         return
     saved = f" The state is in {checkpoint(diverged=True)}." if checkpoint is not None else ""
-    raise RunError(
+    raise Diverged(
         f"{bad.term} became {bad.value} at update {bad.update}: the run was stopped.{saved} "
         "Continue from an earlier checkpoint with a lower learning rate or float32, or look for extreme rewards."
     )

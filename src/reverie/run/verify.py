@@ -1,0 +1,84 @@
+"""Whether a checkpoint is whole: every file has the size and the SHA-256 that its manifest says."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from reverie.core.errors import RunError
+
+FORMAT = 1
+TENSORS, STATE, MANIFEST = "tensors.safetensors", "state.json", "manifest.json"
+
+
+def step_of(path: Path) -> int:
+    """The env step at which the checkpoint at ``path`` was taken, whatever its folder is called.
+
+    Raises:
+        RunError: it is damaged.
+    """
+    try:
+        return int(json.loads((path / MANIFEST).read_text())["step"])
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise RunError(f"checkpoint file {path / MANIFEST} is missing or damaged ({error!r}).") from error
+
+
+def problem_of(path: Path) -> str:
+    """What is wrong with the checkpoint at ``path``, in a few words; nothing if it is whole."""
+    try:
+        verify(path)
+    except RunError as error:
+        return str(error).removeprefix("checkpoint ").replace(f"{path}{os.sep}", "").removeprefix("file ").rstrip(".")
+    return ""
+
+
+def verify(path: Path) -> dict[str, Any]:
+    """The manifest of the checkpoint at ``path``, if every file is what it says.
+
+    Raises:
+        RunError: a file is missing, cut short or changed, or the format is newer than this version can read.
+    """
+    manifest_path = path / MANIFEST
+    try:
+        manifest: dict[str, Any] = json.loads(manifest_path.read_text())
+        sealed, version, files = manifest.pop("seal"), int(manifest["format"]), dict(manifest["files"])
+        if version <= FORMAT and sealed != seal(manifest):
+            raise ValueError("its contents do not match their seal")
+        expected = {name: (int(files[name]["bytes"]), str(files[name]["sha256"])) for name in (TENSORS, STATE)}
+    except FileNotFoundError:
+        raise RunError(f"checkpoint file {manifest_path} is missing.") from None
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise RunError(f"checkpoint file {manifest_path} is damaged ({error!r}).") from error
+    if version > FORMAT:
+        raise RunError(f"checkpoint {path} has format {version}; this version reads up to {FORMAT}: upgrade reverie.")
+    for name, (size, digest) in expected.items():
+        _verify_file(path / name, size, digest)
+    return manifest
+
+
+def _verify_file(file: Path, size: int, digest: str) -> None:
+    try:
+        found = file.stat().st_size
+        same = found == size and sha256(file) == digest
+    except FileNotFoundError:
+        raise RunError(f"checkpoint file {file} is missing.") from None
+    except OSError as error:
+        raise RunError(f"checkpoint file {file} cannot be read: {error.strerror}.") from error
+    if found != size:
+        raise RunError(f"checkpoint file {file} is damaged: {found} bytes instead of {size}.")
+    if not same:
+        raise RunError(f"checkpoint file {file} is damaged: its contents do not match their SHA-256.")
+
+
+def seal(manifest: dict[str, Any]) -> str:
+    """SHA-256 of what the manifest itself says."""
+    return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
+
+
+def sha256(path: Path) -> str:
+    """SHA-256 of a file."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
