@@ -14,7 +14,8 @@ import yaml
 
 from reverie.algos.dreamer_v3 import SIZES
 from reverie.cli import COMMANDS, main
-from reverie.cli_train import flag_value, peek
+from reverie.cli_args import by_flags, print_files
+from reverie.cli_train import contradiction, flag_value, peek
 from tiny import SETTINGS
 
 Captured = pytest.CaptureFixture[str]
@@ -113,9 +114,16 @@ def test_list_names_algorithms_sizes_and_presets(capsys: Captured) -> None:
         (["train", "dreamer_v3", "--stepz", "3"], 2, "--steps"),
         (["train", "dreamer_v3", "--algo.horzon", "3"], 2, "--algo.horizon"),
         (["train", "dreamer_v3", "--env.resise", "3", "3"], 2, "--env.resize"),
-        (["train", "dreamer_v3", "--steps", "many"], 2, "--steps"),
+        (["train", "dreamer_v3", "--steps", "many"], 2, "Error parsing --steps: many is not a whole number"),
+        (["train", "dreamer_v3", "--steps", "inf"], 2, "inf is not a whole number"),
         (["train", "dreamer_v3", "--steps", "1.5"], 2, "1.5 is not a whole number"),
-        (["train", "dreamer_v3", "--algo.horizon", "-3"], 2, "horizon = -3"),
+        (["train", "dreamer_v3", "--algo.horizon", "-3"], 2, "reverie: --algo.horizon = -3: expected at least 1"),
+        (["train", "dreamer_v3", "--algo.optim.lr", "-1"], 2, "reverie: --algo.optim.lr = -1.0: expected a positive"),
+        (["train", "dreamer_v3", "--env.num", "0"], 2, "reverie: --env.num = 0: expected at least 1"),
+        (["train", "dreamer_v3", "--eval-envs", "0"], 2, "reverie: --eval-envs = 0: expected at least 1"),
+        (["train", "dreamer_v3", "--device", "gpu"], 2, "reverie: --device = 'gpu'"),
+        (["train", "dreamer_v3", "--env", "A", "--env.id", "B"], 2, "--env A and --env.id B contradict each other"),
+        (["train", "dreamer_v3", "--env.num=3", "--envs", "2"], 2, "--envs 2 and --env.num 3 contradict each other"),
         (["train", "dreamer_v3", "--env.clip-reward", "sing"], 2, "'none', 'sign'"),
         (["train", "dreamer_v3", "--env.kwargs", "[1, 2"], 2, "is not YAML"),
         (["train", "dreamer_v3", "--env.kwargs", "3"], 2, "is not a mapping"),
@@ -127,7 +135,7 @@ def test_list_names_algorithms_sizes_and_presets(capsys: Captured) -> None:
         (["train", "dreamer_v3", "--env", "nowhere:Thing-v0"], 1, "'nowhere' cannot be imported"),
         (["train", "dreamer_v3", "--config", "no.yaml"], 1, "there is no file no.yaml"),
         (["train", "dreamer_v3", "--env", "CartPole-v1", "--replay.capacity", "30"], 1, "replay.capacity"),
-        (["train", "dreamer_v3", "--replay-ratio", "1", "--train-ratio", "32"], 1, "give one of them"),
+        (["train", "dreamer_v3", "--replay-ratio", "1", "--train-ratio", "32"], 2, "give one of them"),
         (["train", "dreamer_v3", "--schedule.log-every", "5x"], 2, "5x"),
         (["eval"], 2, "RUN"),
         (["eval", "nothing"], 1, "no run in nothing: there is no such folder"),
@@ -159,6 +167,24 @@ def test_keys_in_files_are_checked_too(elsewhere: Path, capsys: Captured) -> Non
 def test_another_runs_folder(trained: Path, tiny: Path, capsys: Captured) -> None:
     assert main(["train", "dreamer_v3", "--env", "Acrobot-v1", "--config", str(tiny), "--run", str(trained)]) == 1
     assert "holds a run of environment 'CartPole-v1', not 'Acrobot-v1'" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("odd")
+@pytest.mark.parametrize("again", [False, True])  # the second time the module is there already
+def test_a_module_that_registers_other_ids(again: bool, capsys: Captured) -> None:
+    assert main(["train", "dreamer_v3", "--env", "odd_env_module:Od-v0", "--run", "x"]) == 1
+    error = capsys.readouterr().err
+    assert "unknown environment 'odd_env_module:Od-v0'. Did you mean 'odd_env_module:Odd-v0'?" in error
+    assert "registers 'odd_env_module:Odd-v0'." in error
+    assert "pip install" not in error
+    assert not Path("x").exists()
+
+
+def test_a_module_that_registers_nothing(elsewhere: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured) -> None:
+    (elsewhere / "no_env_module.py").write_text("x = 1\n")
+    monkeypatch.syspath_prepend(str(elsewhere))
+    assert main(["train", "dreamer_v3", "--env", "no_env_module:Thing-v0"]) == 1
+    assert "'no_env_module' registers none; importing the module must register it" in capsys.readouterr().err
 
 
 # ---------------------------------------------------------------- training
@@ -299,6 +325,26 @@ def test_dream(trained: Path, tmp_path: Path, capsys: Captured) -> None:
     assert main(["dream", "run", "--context", "0"]) == 1
 
 
+def test_info_lists_what_was_left_and_what_is_damaged(trained: Path, tmp_path: Path, capsys: Captured) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(trained, run)
+    for name in ("videos/eval-1.mp4", "dream/traces.png", "dream/dream.json"):
+        (run / name).parent.mkdir(exist_ok=True)
+        (run / name).write_bytes(b"")
+    newest = max((run / "checkpoints").glob("step-*"))
+    (newest / "state.json").write_text("{}")
+    assert main(["info", str(run)]) == 0
+    text = capsys.readouterr().out
+    assert f"{newest.name} (damaged" in text
+    for name in ("videos/eval-1.mp4", "dream/traces.png", "dream/dream.json"):
+        assert str(run / name) in text.split()
+
+
+def test_files_with_long_names_stand_apart(capsys: Captured) -> None:
+    print_files({"video of cams/front": Path("runs/x.mp4"), "curve": Path("runs/curve.png")})
+    assert capsys.readouterr().out == "  video of cams/front: runs/x.mp4\n  curve:               runs/curve.png\n"
+
+
 def test_info(trained: Path, capsys: Captured) -> None:
     assert main(["info", str(trained)]) == 0
     text = capsys.readouterr().out
@@ -307,6 +353,19 @@ def test_info(trained: Path, capsys: Captured) -> None:
 
 
 # ---------------------------------------------------------------- reading ahead
+
+
+def test_messages_name_flags() -> None:
+    assert by_flags("agc = -1.0, warm_up = 2: expected", "algo.optim") == (
+        "--algo.optim.agc = -1.0, --algo.optim.warm-up = 2: expected"
+    )
+    assert by_flags("env.num = 0 (a = b)", "env") == "--env.num = 0 (a = b)"
+    assert by_flags("nothing to name") == "nothing to name"
+
+
+def test_saying_the_same_twice_is_no_contradiction() -> None:
+    assert contradiction(["--env", "A", "--env.id", "A", "--env.num", "2"]) is None
+    assert contradiction(["--env", "A", "--env.id=B"]) is not None
 
 
 def test_flag_value() -> None:

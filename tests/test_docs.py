@@ -84,6 +84,24 @@ def test_snippets_run(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         exec(compile(code, page, "exec"), names)
 
 
+@pytest.mark.parametrize("page", RUNNABLE)
+def test_each_snippet_imports_the_modules_that_it_uses(page: str) -> None:
+    for _, code in blocks(PAGES[page], "python"):
+        tree = ast.parse(textwrap.dedent(code))
+        used = {
+            node.value.id
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)
+        }
+        imported = {
+            (name.asname or name.name).partition(".")[0]
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Import | ast.ImportFrom)
+            for name in node.names
+        }
+        assert used & {"reverie", "gymnasium", "torch", "np"} <= imported, code
+
+
 def test_quotations_are_what_the_source_says() -> None:
     quoted = [(c, code) for text in PAGES.values() for c, code in blocks(text, "python") if c.startswith("quote: ")]
     assert quoted

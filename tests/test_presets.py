@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 import yaml
 
+from reverie import api
 from reverie.algos.dreamer_v3 import SIZES, DreamerV3Config, sized
 from reverie.core.errors import ConfigError
+from reverie.envs.dummy import Count
 from reverie.experiment import ExperimentConfig
 from reverie.presets import PRESETS, SUITES, base, layered, overlay, preset_name, resized
 from reverie.training import say_nothing, train
@@ -114,9 +116,18 @@ def test_the_replay_ratio_of_the_later_layer_holds() -> None:
         overlay(config, {"replay_ratio": 0.5, "train_ratio": 64})
 
 
+@pytest.mark.parametrize("text", ["env: Acrobot-v1\nseed: 3\n", "experiment:\n  env: {id: Acrobot-v1}\n  seed: 3\n"])
+def test_short_ways_to_write_a_file(tmp_path: Path, text: str) -> None:
+    (tmp_path / "a.yaml").write_text(text)
+    config = layered("dreamer_v3", files=[tmp_path / "a.yaml"])
+    assert (config.env.id, config.seed) == ("Acrobot-v1", 3)
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
+        ("steps: 3\nexperiment: {seed: 1}\n", r"a\.yaml: expected all options below 'experiment:'.*found 'steps'"),
+        ("experiment: 5\n", r"a\.yaml: expected all options below 'experiment:'.*found 5"),
         ("stepz: 3\n", r"a\.yaml: unknown option 'stepz'. Did you mean 'steps'"),
         ("algo: {horizn: 3}\n", r"a\.yaml: unknown option 'algo\.horizn'. Did you mean 'algo\.horizon'"),
         ("steps: many\n", r"a\.yaml: steps = 'many' \(str\): expected int"),
@@ -153,3 +164,37 @@ def test_sizes_change_widths_and_nothing_else() -> None:
     small = resized(config, "nano")
     assert small.algo.rssm.deter == SIZES["nano"]["deter"]
     assert (small.algo.horizon, small.seed) == (7, 3)
+
+
+# ---------------------------------------------------------------- from Python
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[ExperimentConfig]:
+    """The settings that :func:`api.train` hands on; nothing is trained."""
+    seen: list[ExperimentConfig] = []
+    monkeypatch.setattr(api, "run_training", lambda config, **_: seen.append(config))
+    return seen
+
+
+def test_an_instance_is_one_environment_whatever_the_preset_says(asked: list[ExperimentConfig]) -> None:
+    api.train("dreamer_v3", env=Count(), preset="cpu")
+    api.train("dreamer_v3", env=Count(), preset="atari", envs=1)
+    api.train("dreamer_v3", env=Count, preset="cpu")
+    assert [(config.env.num, config.env.vector) for config in asked] == [(1, "serial"), (1, "serial"), (4, "serial")]
+    with pytest.raises(ConfigError, match=r"envs=2 with an environment instance.*say envs=1"):
+        api.train("dreamer_v3", env=Count(), envs=2)
+    with pytest.raises(ConfigError, match=r"envs=3 with an environment instance"):
+        api.train("dreamer_v3", env=Count(), env_options={"num": 3})
+
+
+def test_names_that_train_does_not_know(asked: list[ExperimentConfig]) -> None:
+    for wrong, right in {"env_option": "env_options", "env_num": "envs", "presets": "preset", "stepz": "steps"}.items():
+        with pytest.raises(ConfigError, match=rf"unknown option '{wrong}'\. Did you mean .*'{right}'"):
+            api.train("dreamer_v3", **{wrong: 1})
+    with pytest.raises(ConfigError, match=r"Known here: .*env_options, envs, "):
+        api.train("dreamer_v3", zzz=1)
+    with pytest.raises(ConfigError, match=r"unknown option 'algo\.horizn'"):
+        api.train("dreamer_v3", **{"algo.horizn": 1})
+    api.train("dreamer_v3", envs=3, env_options={"time_limit": 9}, **{"env.noop_max": 2, "algo.horizon": 4})
+    assert (asked[0].env.num, asked[0].env.time_limit, asked[0].env.noop_max, asked[0].algo.horizon) == (3, 9, 2, 4)

@@ -130,7 +130,7 @@ def eval_command(args: list[str]) -> int:
     report = evaluate_run(agent, said.episodes, actions=said.mode, video=said.video, seed=said.seed)
     print(f"{agent.config.env.id}, {agent.checkpoint.name}, actions: {said.mode}")
     print(score_line(report.evaluation))
-    if said.video and "video" not in report.files:
+    if said.video and "video" not in report.files and not report.unwritten:
         print("no video: this environment cannot be drawn")
     print_files(report.files)
     return 0

@@ -235,6 +235,9 @@ def draw(
     names.append("reward")
     columns.append((batch.reward[0].numpy(), predicted["reward"][0]))
     real, guess = (np.stack(side, axis=1) for side in zip(*columns, strict=True))
-    files["traces"] = dream_traces(folder / "traces.png", real, guess, context, names, title)
-    files["errors"] = dream_errors(folder / "errors.png", errors, repeated, f"error of the {title}")
+    trained = getattr(agent.config.algo, "horizon", None)
+    units = {key: _unit(key, agent.obs_spec.get(key)) for key in errors}
+    files["traces"] = dream_traces(folder / "traces.png", real, guess, context, names, title, trained)
+    title = f"error of the {title}"
+    files["errors"] = dream_errors(folder / "errors.png", errors, repeated, title, units, trained)
     return files

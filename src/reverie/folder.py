@@ -96,11 +96,17 @@ def write_atomic(path: Path, text: str) -> None:
     """Write ``text`` beside ``path`` and put it in its place once it is on the disk."""
     path.parent.mkdir(parents=True, exist_ok=True)
     staged = path.with_name(f".{path.name}.{os.getpid()}.part")
-    with staged.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(staged, path)
+    try:
+        with staged.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(staged, path)
+    except OSError as error:
+        error.filename, error.filename2 = str(path), None  # the name that people know
+        with contextlib.suppress(OSError):
+            staged.unlink(missing_ok=True)
+        raise
 
 
 def write_json(path: Path, values: Mapping[str, Any]) -> None:

@@ -6,6 +6,7 @@ import io
 from dataclasses import dataclass
 
 import numpy as np
+import pytest
 from rich.console import Console
 
 from reverie.log.console import LiveSink, Pace, PlainSink, console_sink, short, span
@@ -81,6 +82,20 @@ def test_terminal_gets_a_panel() -> None:
     text = screen.export_text()
     for piece in ("dreamer_v3 on CartPole-v1", "25%", "250 / 1,000", "21.5", "99", "policy", "-0.010", "125", "left"):
         assert piece in text
+
+
+@pytest.mark.parametrize(
+    ("steps", "shown", "hidden"), [(250, ("250 of at most 1,000", "ended early"), "25%"), (1000, ("done",), "100%")]
+)
+def test_the_last_panel_does_not_guess(steps: int, shown: tuple[str, ...], hidden: str) -> None:
+    sink = console_sink(Clock(env_steps=steps), 1000, "t", Terminal())
+    sink.close()
+    screen = Console(file=io.StringIO(), width=120, record=True)
+    screen.print(sink)
+    text = screen.export_text()
+    assert all(piece in text for piece in shown)
+    assert hidden not in text
+    assert " left" not in text
 
 
 def test_pace_knows_rate_and_time_left() -> None:

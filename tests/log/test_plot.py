@@ -59,3 +59,24 @@ def test_errors_with_and_without_baseline(tmp_path: Path) -> None:
     errors = {"state": np.linspace(0, 1, 9), "reward": np.zeros(9), "continue": np.ones(9)}
     png = dream_errors(tmp_path / "e.png", errors, {"state": np.ones(9)}, "error")
     assert ORANGE in colours(png)
+
+
+DARK = (61, 67, 75)
+
+
+@pytest.mark.parametrize("baseline", [0.0, 1.0])
+def test_the_baseline_is_seen_even_where_it_is_nothing(tmp_path: Path, baseline: float) -> None:
+    errors = {"reward": np.zeros(9)}
+    png = dream_errors(tmp_path / "e.png", errors, {"reward": np.full(9, baseline)}, units={"reward": "metres"})
+    assert {DARK, ORANGE} <= colours(png)
+
+
+def test_the_horizon_of_training_is_marked_where_more_is_shown(tmp_path: Path) -> None:
+    errors, truth = {"a": np.linspace(0, 1, 9)}, np.linspace(0, 1, 20)[:, None]
+    draw = {
+        "errors": lambda png, horizon: dream_errors(png, errors, {}, trained_horizon=horizon),
+        "traces": lambda png, horizon: dream_traces(png, truth, truth, 5, ["a"], trained_horizon=horizon),
+    }
+    for name, picture in draw.items():
+        plain, marked, beyond = (picture(tmp_path / f"{name}{h}.png", h).read_bytes() for h in (None, 4, 15))
+        assert plain == beyond != marked

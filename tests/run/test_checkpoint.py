@@ -16,6 +16,7 @@ from safetensors.torch import load_file
 from reverie.core.errors import ConfigError, RunError
 from reverie.run import checkpoint as module
 from reverie.run.checkpoint import Checkpoints, read
+from reverie.run.verify import step_of
 
 
 class Box:
@@ -242,3 +243,93 @@ def test_what_is_not_data_is_refused_before_anything_is_written(tmp_path):
     assert not (tmp_path / "x").exists()
     with pytest.raises(ConfigError, match="keep = 0"):
         Checkpoints(tmp_path, keep=0)
+
+
+def spoil(path):
+    DAMAGE["flipped"](path / "tensors.safetensors")
+
+
+def test_all_damaged_is_an_error_that_names_them(tmp_path):
+    store = Checkpoints(tmp_path)
+    for step in (100, 200):
+        spoil(store.save(step, {"a": Box({"v": torch.ones(9)})}))
+    with pytest.raises(RunError, match=r"every checkpoint in .* is damaged: step-000000100 \(tensors.*step-000000200"):
+        Checkpoints(tmp_path).latest()
+    assert list(Checkpoints(tmp_path).damaged()) == ["step-000000100", "step-000000200"]
+
+
+def test_damaged_ones_do_not_count_and_are_not_deleted(tmp_path):
+    store = Checkpoints(tmp_path)
+    for step in (700, 800, 900):
+        spoil(store.save(step, {"a": Box({"v": torch.ones(9)})}))
+    later = Checkpoints(tmp_path, keep=2, say=lambda text: None)
+    for step in (1, 2, 3):
+        assert later.save(step, {"a": Box({"v": torch.ones(9)})}).is_dir()
+    assert [path.name[-3:] for path in later.all()] == ["002", "003", "700", "800", "900"]
+
+
+def test_what_was_just_written_stays_even_below_newer_ones(tmp_path):
+    store = Checkpoints(tmp_path, keep=1)
+    store.save(900, {"a": Box({})})
+    assert store.save(1, {"a": Box({})}).is_dir()
+
+
+def test_looking_does_not_disturb_the_one_who_writes(tmp_path):
+    store = Checkpoints(tmp_path)
+    store.save(1, {"a": Box({})})
+    staged = tmp_path / ".tmp-step-000000002-99"
+    staged.mkdir()
+    assert Checkpoints(tmp_path).latest() == tmp_path / "step-000000001"
+    assert staged.is_dir()
+
+
+def test_found_by_name_or_path(tmp_path, monkeypatch):
+    store = Checkpoints(tmp_path / "checkpoints")
+    with pytest.raises(RunError, match=r"no checkpoint 'step-1' in .*It has none yet"):
+        store.find("step-1")
+    path = store.save(1002, {"a": Box({})})
+    assert store.find("step-000001002") == path
+    assert store.find(path) == store.find(str(path)) == path
+    with pytest.raises(RunError, match=r"Did you mean 'step-000001002'\? There are: step-000001002\."):
+        store.find("step-00001002")
+
+
+def test_a_state_that_does_not_fit_is_told(tmp_path):
+    store, narrow = Checkpoints(tmp_path), torch.nn.Linear(5, 2)
+
+    class Net(Box):
+        def __init__(self, net):
+            self.net = net
+
+        state_dict = property(lambda self: self.net.state_dict)
+        load_state_dict = property(lambda self: self.net.load_state_dict)
+
+    path = store.save(1, {"net": Net(narrow)})
+    with pytest.raises(RunError, match=r"does not fit these settings: .*size mismatch.*repeat the settings"):
+        store.load(path, {"net": Net(torch.nn.Linear(6, 2))})
+
+
+def test_files_may_be_read_by_whom_the_umask_lets(tmp_path):
+    before = os.umask(0o027)
+    try:
+        path = Checkpoints(tmp_path).save(1, {"a": Box({"v": torch.ones(2)})})
+    finally:
+        os.umask(before)
+    assert {file.stat().st_mode & 0o777 for file in path.iterdir()} == {0o640}
+
+
+def test_warnings_are_one_line(tmp_path, capsys):
+    store = Checkpoints(tmp_path)
+    store.save(1, {"a": Box({"v": torch.ones(9)})})
+    spoil(store.save(2, {"a": Box({"v": torch.ones(9)})}))
+    store.latest()
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("warning: checkpoint step-000000002 is damaged (")
+
+
+def test_the_step_is_known_whatever_the_folder_is_called(tmp_path):
+    path = Checkpoints(tmp_path).save(1002, {"a": Box({})}).rename(tmp_path / "favourite")
+    assert step_of(path) == 1002
+    (path / "manifest.json").unlink()
+    with pytest.raises(RunError, match=r"manifest\.json is missing or damaged"):
+        step_of(path)

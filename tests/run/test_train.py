@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from reverie.core.clock import Clock
-from reverie.core.errors import ConfigError, RunError
+from reverie.core.errors import ConfigError, DataError, RunError
 from reverie.run.collect import Collector
 from reverie.run.guard import LossGuard
 from reverie.run.schedule import Due, Schedule, parse_period
@@ -220,3 +220,68 @@ def test_periods_in_seconds_count_this_sitting():
     clock.seconds_before += 61
     assert due()
     assert not due()
+
+
+def failing(run, error, at=12):
+    """Let the environment of ``run`` fail at its turn ``at``."""
+    step = run.env.step
+
+    def fail(action):
+        if run.env.turn == at:
+            raise error
+        return step(action)
+
+    run.env.step = fail
+    return run
+
+
+def test_an_error_of_the_environment_saves_first_and_says_where(fakes):
+    run = failing(setting(fakes), DataError("reward is nan."))
+    with pytest.raises(DataError, match=r"^reward is nan\. The run was stopped at env step 9; its .* is saved-9$"):
+        run.go(schedule=Schedule(log_every=0, save_every=0))
+    assert run.saves == [(9, False)]
+    assert run.sink.entries[-1][0] == 9
+
+
+def test_an_error_of_others_carries_a_note(fakes):
+    run = failing(setting(fakes), KeyError("door"))
+    with pytest.raises(KeyError) as caught:
+        run.go()
+    assert caught.value.__notes__ == ["The run was stopped at env step 9; its checkpoint is saved-9"]
+
+
+def test_an_error_before_anything_happened_saves_nothing(fakes):
+    run = failing(setting(fakes), DataError("at once"), at=0)
+    with pytest.raises(DataError, match=r"^at once$"):
+        run.go()
+    assert run.saves == []
+
+
+def test_an_error_of_a_run_that_has_diverged_is_not_saved_as_good(fakes):
+    algo = fakes.Algo(lambda update: {"loss/a": math.nan})
+    run = failing(setting(fakes, algo=algo), DataError("action is nan."))
+    with pytest.raises(DataError, match=r"could not be saved: loss/a became nan at update 1: .*saved-9"):
+        run.go(schedule=Schedule(log_every=0))
+    assert run.saves == [(9, True)]
+
+
+def test_an_error_and_a_full_disk(fakes):
+    def full(*, diverged=False):
+        raise RunError("no space left")
+
+    run = failing(setting(fakes), DataError("reward is nan."))
+    with pytest.raises(DataError, match=r"env step 9\. It could not be saved: no space left$"):
+        run.go(checkpoint=full)
+    with pytest.raises(RunError, match=r"^no space left$"):
+        setting(fakes).go(checkpoint=full, schedule=Schedule(save_every=10))
+
+
+def test_logs_that_cannot_be_written_end_the_run_with_a_checkpoint(fakes):
+    class Full(fakes.Sink):
+        def write(self, values, step):
+            raise OSError(28, "No space left on device", "metrics.jsonl")
+
+    run = setting(fakes)
+    with pytest.raises(RunError, match=r"cannot write metrics\.jsonl: No space left.* checkpoint is saved-10$"):
+        run.go(sinks=[Full()], schedule=Schedule(log_every=10))
+    assert run.saves == [(10, False)]

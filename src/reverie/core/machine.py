@@ -57,4 +57,4 @@ def keep_freed_memory() -> bool:
     except (OSError, AttributeError):  # another C library
         return False
     settings = ((trim_threshold, 2**31 - 1), (mmap_max, 0), (arena_max, 1))
-    return sum(mallopt(name, value) for name, value in settings) == len(settings)
+    return [int(mallopt(name, value)) for name, value in settings] == [1, 1, 1]

@@ -111,8 +111,10 @@ def not_registered(env_id: str, registered: Collection[str]) -> EnvError:
     """The error for ``module:Id`` where importing the module registered other ids, or none."""
     module, _, name = env_id.rpartition(":")
     if not registered:
-        what = f"importing the module '{module}' registers no environment; it must call gymnasium.register(id='{name}'"
-        return EnvError(f"unknown environment '{env_id}': {what}, entry_point=...).")
+        call = f"gymnasium.register('{name}', entry_point=...)"
+        return EnvError(
+            f"unknown environment '{env_id}': '{module}' registers none; importing the module must register it: {call}."
+        )
     listed = ", ".join(f"'{module}:{known}'" for known in sorted(registered)[:10])
     more = f" and {len(registered) - 10} more" if len(registered) > 10 else ""
     near = did_you_mean(name, registered, count=1).replace(" '", f" '{module}:")

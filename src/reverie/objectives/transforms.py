@@ -31,8 +31,8 @@ def two_hot(target: Tensor, bins: Tensor) -> tuple[Tensor, Tensor]:
     """The two bins around each target and their weights, in proportion to nearness. DreamerV3 (2025), equation 11.
 
     Targets beyond the outermost bins sit wholly on them; so does a target that equals a bin. One that is not finite
-    has NaN weights, so that it shows in the loss instead of passing for the largest number there is. Only two of the K weights
-    of the distribution differ from zero, so only those are returned.
+    has NaN weights, so that it shows in the loss instead of passing for the largest number there is. Only two of the
+    K weights of the distribution differ from zero, so only those are returned.
 
     Args:
         target: ``[...]`` float32.

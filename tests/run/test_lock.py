@@ -1,0 +1,86 @@
+"""One writer a run, whatever becomes of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+
+import pytest
+
+from reverie.core.errors import RunError
+from reverie.run import lock as module
+from reverie.run.lock import RunLock
+
+HOLDER = """
+import sys, time
+from pathlib import Path
+from reverie.run.lock import RunLock
+with RunLock(Path(sys.argv[1])):
+    print("held", flush=True)
+    time.sleep(60)
+"""
+
+
+def test_another_process_is_named_and_a_killed_one_forgotten(tmp_path):
+    holder = subprocess.Popen([sys.executable, "-c", HOLDER, str(tmp_path)], stdout=subprocess.PIPE, text=True)
+    assert holder.stdout is not None
+    assert holder.stdout.readline() == "held\n"
+    with (
+        pytest.raises(RunError, match=f"is being written by process {holder.pid} on host"),
+        RunLock(tmp_path),
+    ):
+        pass
+    holder.send_signal(signal.SIGKILL)
+    holder.wait()
+    holder.stdout.close()
+    assert (tmp_path / ".lock").exists()
+    with RunLock(tmp_path):
+        said = json.loads((tmp_path / ".lock").read_text())
+        assert said == {"pid": os.getpid(), "host": socket.gethostname()}
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_second_one_of_the_same_process_is_refused_too(tmp_path):
+    with RunLock(tmp_path):
+        with pytest.raises(RunError, match=f"process {os.getpid()}"), RunLock(tmp_path):
+            pass
+        assert (tmp_path / ".lock").exists()
+    with RunLock(tmp_path):
+        pass
+
+
+def test_an_error_releases_it(tmp_path):
+    with pytest.raises(ZeroDivisionError), RunLock(tmp_path):
+        _ = 1 / 0
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_file_that_its_last_owner_deleted_is_not_a_lock(tmp_path, monkeypatch):
+    opened = []
+
+    def open_then_lose(path, *rest):
+        opened.append(os_open(path, *rest))
+        if len(opened) == 1:
+            os.unlink(path)
+        return opened[-1]
+
+    os_open = os.open
+    monkeypatch.setattr(module.os, "open", open_then_lose)
+    with RunLock(tmp_path):
+        assert (tmp_path / ".lock").exists()
+    assert len(opened) == 2
+
+
+def test_without_locks_nothing_is_locked(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "fcntl", None)
+    with RunLock(tmp_path), RunLock(tmp_path):
+        assert not list(tmp_path.iterdir())
+
+
+def test_a_folder_that_cannot_be_written_is_named(tmp_path):
+    with pytest.raises(RunError, match=f"cannot write into {tmp_path / 'none'}"), RunLock(tmp_path / "none"):
+        pass

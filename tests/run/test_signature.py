@@ -1,0 +1,51 @@
+"""Observations and actions of a run, compared in words."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from reverie.core.specs import ActionPart, ActionSpec, ObsPart
+from reverie.run.signature import changes, signature
+
+SIX = ObsPart(kind="vector", shape=(6,), dtype="float32")
+VEC = ObsPart(kind="vector", shape=(5,), dtype="float32")
+EYE = ObsPart(kind="image", shape=(8, 8, 3), dtype="uint8")
+ROOM = ObsPart(kind="categorical", shape=(2,), dtype="int64", classes=(2, 3))
+GO = ActionPart(kind="categorical", classes=(4,))
+TURN = ActionPart(kind="continuous", size=2)
+
+
+def told(obs, action, new_obs, new_action):
+    saved = json.loads(json.dumps(signature(obs, ActionSpec(parts=action))))
+    return changes(saved, signature(new_obs, ActionSpec(parts=new_action)))
+
+
+@pytest.mark.parametrize(
+    ("obs", "expected"),
+    [
+        (
+            {"vec": ObsPart(kind="vector", shape=(6,), dtype="float32")},
+            "observation 'vec' was vector (5,), is now (6,)",
+        ),
+        ({"vec": EYE}, "observation 'vec' was vector (5,), is now image (8, 8, 3) uint8 in 0..255"),
+        ({}, "observation 'vec' was vector (5,), is gone"),
+        ({"vec": VEC, "room": ROOM}, "observation 'room' is new: categorical (2,) of 2 x 3 classes"),
+    ],
+)
+def test_observations_that_changed(obs, expected):
+    assert told({"vec": VEC}, {"go": GO}, obs, {"go": GO}) == [expected]
+
+
+def test_actions_that_changed():
+    five, three = ActionPart(kind="categorical", classes=(5,)), ActionPart(kind="continuous", size=3)
+    assert told({}, {"go": GO, "turn": TURN}, {}, {"go": five, "turn": three}) == [
+        "action 'go' was categorical of 4 classes, is now of 5 classes",
+        "action 'turn' was continuous of 2 numbers, is now of 3 numbers",
+    ]
+
+
+def test_what_is_the_same_is_not_told():
+    assert told({"vec": VEC, "eye": EYE, "room": ROOM}, {"go": GO, "turn": TURN},
+                {"room": ROOM, "eye": EYE, "vec": VEC}, {"turn": TURN, "go": GO}) == []  # fmt: skip

@@ -1,0 +1,290 @@
+"""What a run does to its folder when things go wrong: damage, two writers, other settings, other spaces, no room."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+import yaml
+
+from reverie import evaluation, training
+from reverie.agent import load
+from reverie.core.errors import DataError, RunError
+from reverie.dreaming import dream
+from reverie.evaluation import evaluate_run
+from reverie.experiment import ExperimentConfig
+from reverie.folder import RunFolder, check_writable, settings_changes, write_atomic
+from reverie.run.checkpoint import Checkpoints
+from reverie.run.lock import RunLock
+from reverie.training import say_nothing, train
+from tiny import SETTINGS
+
+CONFIG = ExperimentConfig().merge(SETTINGS).merge({"steps": 60, "learning_starts": 5, "env.id": "Steps"})
+
+
+class Steps(gymnasium.Env[Any, Any]):
+    """A vector of ``width`` numbers; ends after nine steps. Subclasses change one thing."""
+
+    width, actions, breaks_at = 5, 2, 10**9
+    taken = 0
+
+    def __init__(self) -> None:
+        self.observation_space = gymnasium.spaces.Dict(vec=gymnasium.spaces.Box(-1, 1, (self.width,), np.float32))
+        self.action_space = gymnasium.spaces.Discrete(self.actions)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.t = 0
+        return {"vec": np.zeros(self.width, np.float32)}, {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.t += 1
+        self.taken += 1
+        value = np.nan if self.taken == self.breaks_at else self.t / 10
+        return {"vec": np.full(self.width, value, np.float32)}, 1.0, self.t == 9, False, {}
+
+
+class Wider(Steps):
+    width = 6
+
+
+class Freer(Steps):
+    actions = 3
+
+
+class Breaking(Steps):
+    breaks_at = 15
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run with two checkpoints."""
+    run = tmp_path_factory.mktemp("runs") / "steps"
+    train(CONFIG.merge({"schedule.save_every": 40}), env=Steps, run=run, say=say_nothing)
+    return run
+
+
+@pytest.fixture
+def run(done: Path, tmp_path: Path) -> Path:
+    """A copy of it."""
+    return Path(shutil.copytree(done, tmp_path / "run"))
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def spoil(run: Path, *which: int) -> list[str]:
+    found = Checkpoints(run / "checkpoints").all()
+    chosen = [found[i] for i in which] if which else found
+    for path in chosen:
+        (path / "state.json").write_text("{")
+    return [path.name for path in chosen]
+
+
+# ---------------------------------------------------------------- damaged checkpoints
+
+
+def test_a_run_whose_checkpoints_are_all_damaged_is_left_alone(run: Path) -> None:
+    names = spoil(run)
+    before = contents(run)
+    assert len(names) == 2
+    for attempt in (lambda: train(CONFIG.merge({"steps": 90}), Steps, run, say_nothing), lambda: load(run, env=Steps)):
+        with pytest.raises(
+            RunError, match=rf"every checkpoint .* is damaged: {names[0]}.*{names[1]}.* another run fol"
+        ):
+            attempt()
+    assert contents(run) == before
+
+
+def test_the_one_before_a_damaged_one_is_continued_and_reported(run: Path) -> None:
+    (bad,) = spoil(run, -1)
+    said: list[str] = []
+    result = train(CONFIG.merge({"steps": 55, "keep_checkpoints": 1}), env=Steps, run=run, say=said.append)
+    assert said[0].startswith(f"checkpoint {bad} is damaged (state.json is damaged: 1 bytes instead of")
+    assert result.files["checkpoint"].is_dir()
+    assert (run / "checkpoints" / bad).is_dir()
+
+
+def test_a_checkpoint_is_chosen_by_its_name(run: Path) -> None:
+    first = Checkpoints(run / "checkpoints").all()[0]
+    assert load(run, env=Steps, checkpoint=first.name).checkpoint == first
+    with pytest.raises(RunError, match=rf"no checkpoint '{first.name}9' in .*Did you mean '{first.name}'"):
+        load(run, env=Steps, checkpoint=f"{first.name}9")
+
+
+# ---------------------------------------------------------------- one writer, many readers
+
+
+def test_a_run_that_is_being_written_can_be_read_but_not_trained(run: Path) -> None:
+    with RunLock(run):
+        with pytest.raises(RunError, match=r"run is being written by process \d+ on host"):
+            train(CONFIG.merge({"steps": 90}), env=Steps, run=run, say=say_nothing)
+        agent = load(run, env=Steps)
+        assert evaluate_run(agent, 1).evaluation.scores == [9.0]
+        assert dream(agent, context=2, horizon=4, sequences=1).files["numbers"].exists()
+    assert train(CONFIG.merge({"steps": 70}), env=Steps, run=run, say=say_nothing).env_steps >= 70
+    assert not (run / ".lock").exists()
+
+
+def test_a_folder_in_which_a_run_was_begun_meanwhile_is_refused(
+    done: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build = training.build
+
+    def slow(*args: Any, **options: Any) -> Any:
+        built = build(*args, **options)
+        shutil.copytree(done, tmp_path / "run")
+        return built
+
+    monkeypatch.setattr(training, "build", slow)
+    with pytest.raises(RunError, match="another process has just made a run"):
+        train(CONFIG, env=Steps, run=tmp_path / "run", say=say_nothing)
+    assert contents(tmp_path / "run") == contents(done)
+
+
+def test_what_a_killed_process_left_of_its_lock_is_no_run(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / ".lock").write_text("{}")
+    assert train(CONFIG, env=Steps, run=tmp_path / "run", say=say_nothing).reason == "finished"
+
+
+# ---------------------------------------------------------------- errors on the way
+
+
+def test_an_environment_that_breaks_leaves_a_checkpoint_to_go_on_from(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"nan.* its checkpoint is (.*step-\d+)$") as caught:
+        train(CONFIG, env=Breaking, run=tmp_path / "run", say=say_nothing)
+    path = Path(str(caught.value).rpartition(" is ")[2])
+    assert Checkpoints(tmp_path / "run" / "checkpoints").latest() == path
+    said: list[str] = []
+    train(CONFIG, env=Steps, run=tmp_path / "run", say=said.append)
+    assert "continuing" in said[0]
+    assert "from env step 0" not in said[0]
+
+
+# ---------------------------------------------------------------- other settings
+
+
+def test_changed_settings_are_told_and_the_former_ones_kept(run: Path) -> None:
+    former, said = (run / "config.yaml").read_bytes(), []
+    step = json.loads((run / "eval.json").read_text())["env_steps"]
+    changed = CONFIG.merge({"steps": 80, "algo.batch_length": 4, "env.kwargs": {}, "schedule.save_every": 40})
+    train(changed, env=Steps, run=run, say=said.append)
+    assert "steps: 60 -> 80" in said
+    assert "algo.batch_length: 8 -> 4" in said
+    assert sum(" -> " in line for line in said) == 2
+    assert (run / f"config-{step:09d}.yaml").read_bytes() == former
+    assert yaml.safe_load((run / "config.yaml").read_text())["experiment"]["algo"]["batch_length"] == 4
+
+
+def test_a_run_that_is_done_is_not_written(run: Path) -> None:
+    before, said = contents(run), []
+    result = train(CONFIG.merge({"steps": 30, "algo.batch_length": 4}), env=Steps, run=run, say=said.append)
+    assert contents(run) == before
+    assert any("already" in line for line in said)
+    assert result.reason == "finished"
+    assert result.files["checkpoint"].is_dir()
+
+
+def test_settings_are_compared_to_the_leaves() -> None:
+    before = {"a": {"x": 1, "y": [1, 2]}, "b": None}
+    assert settings_changes(before, {"a": {"x": 2, "y": [1, 2]}, "b": None}) == ["a.x: 1 -> 2"]
+    assert settings_changes(before, {"a": {"x": 1}, "b": 3, "c": 4}) == [
+        "a.y: [1, 2] -> not set", "b: None -> 3", "c: not set -> 4"]  # fmt: skip
+
+
+# ---------------------------------------------------------------- other spaces
+
+
+@pytest.mark.parametrize(
+    ("env", "message"),
+    [
+        (Wider, r"observation 'vec' was vector \(5,\), is now \(6,\): the environment is not the one"),
+        (Freer, r"action '.*' was categorical of 2 classes, is now of 3 classes: the environment"),
+    ],
+)
+def test_an_environment_that_changed_is_told(run: Path, env: type[Steps], message: str) -> None:
+    before = contents(run)
+    with pytest.raises(RunError, match=message):
+        load(run, env=env)
+    with pytest.raises(RunError, match=message):
+        train(CONFIG.merge({"steps": 90}), env=env, run=run, say=say_nothing)
+    assert contents(run) == before
+
+
+def test_runs_of_earlier_versions_do_not_say_their_spaces(run: Path) -> None:
+    (run / "spec.json").unlink()
+    assert load(run, env=Steps).obs_spec["vec"].shape == (5,)
+    with pytest.raises(RunError, match=r"does not fit these settings: .*size mismatch"):
+        load(run, env=Wider)
+    train(CONFIG.merge({"steps": 70}), env=Steps, run=run, say=say_nothing)
+    assert json.loads((run / "spec.json").read_text())["observation"]["vec"]["shape"] == [5]
+
+
+def test_a_damaged_description_of_the_spaces_is_told(run: Path) -> None:
+    (run / "spec.json").write_text("[]")
+    with pytest.raises(RunError, match=r"spec\.json is damaged"):
+        load(run, env=Steps)
+
+
+# ---------------------------------------------------------------- nothing can be written
+
+
+def refuse(*args: Any, **options: Any) -> None:
+    raise PermissionError(13, "Permission denied", "somewhere")
+
+
+def test_scores_are_not_lost_in_a_read_only_folder(
+    run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(evaluation, "write_json", refuse)
+    report = evaluate_run(load(run, env=Steps), 2)
+    assert report.evaluation.scores == [9.0, 9.0]
+    assert report.files == {}
+    assert "cannot write somewhere: Permission denied" in report.unwritten
+    assert capsys.readouterr().err == f"warning: {report.unwritten}\n"
+
+
+def test_dreams_begin_only_where_they_can_be_written(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    agent = load(run, env=Steps)
+    (run / "dream").write_text("in the way")
+    with pytest.raises(RunError, match=r"cannot write into .*dream: .* is a file"):
+        dream(agent)
+    monkeypatch.setattr("os.access", lambda path, mode: False)
+    with pytest.raises(RunError, match=r"cannot write into .*: .*run is read-only"):
+        check_writable(RunFolder(run).videos / "deep")
+
+
+def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RunError, match=r"cannot write .*file/run: Not a directory"):
+        train(CONFIG, env=Steps, run=tmp_path / "file" / "run", say=say_nothing)
+
+
+def test_a_disk_that_is_full_at_the_end_takes_no_score_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(evaluation, "write_json", refuse)
+    monkeypatch.setattr(training, "learning_curve", refuse)
+    said: list[str] = []
+    result = train(CONFIG, env=Steps, run=tmp_path / "run", say=said.append)
+    assert result.evaluation is not None
+    assert sum("not written: [Errno 13] Permission denied" in line for line in said) == 2
+
+
+def test_a_file_that_cannot_be_written_is_named_as_people_know_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    (tmp_path / "eval.json").write_text("before")
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(OSError, match="No space left") as caught:
+        write_atomic(tmp_path / "eval.json", "after")
+    assert caught.value.filename == str(tmp_path / "eval.json")
+    assert contents(tmp_path) == {"eval.json": b"before"}
