@@ -44,7 +44,7 @@ class _OneDNNLinear(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
         x, weight = ctx.saved_tensors
         needs_x, needs_weight, needs_bias = ctx.needs_input_grad
-        grad = grad.contiguous()
+        grad, x = grad.contiguous(), x.contiguous()  # what stands in the place of weights must have no gaps, see below
         return (
             _product(grad, weight.T, None, "none", [], "") if needs_x else None,
             _product(grad.T, x.T, None, "none", [], "") if needs_weight else None,
