@@ -381,3 +381,8 @@ def test_peek_takes_the_dotted_id_as_well() -> None:
     assert peek(["--env.id", "ALE/Pong-v5"]).env == "ALE/Pong-v5"
     assert peek(["dreamer_v3", "--env", "A", "--size", "1m"]).size == "1m"
     assert peek([]).algorithm == "dreamer_v3"
+
+
+def test_a_forgotten_prefix_is_hinted_at(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "dreamer_v3", "--horizn", "3"]) == 2
+    assert "Did you mean --algo.horizon?" in capsys.readouterr().err

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import difflib
 import io
 import re
 import sys
@@ -36,12 +38,36 @@ def parse(kind: Any, args: list[str], command: str, default: Any = None) -> Any:
         refused = next((cause for cause in causes if isinstance(cause, ConfigError)), None)
         if refused is None:
             sys.stderr.write(said.getvalue())
+            if "Unrecognized" in said.getvalue() and "Perhaps" not in said.getvalue():
+                sys.stderr.write(forgotten_prefix(args, default))
             raise
         places = (getattr(cause, "arg", None) for cause in causes)  # tyro's name for the dataclass
         place = next((place for place in places if isinstance(place, str)), "")
         raise SystemExit(fail(by_flags(str(refused), place.removeprefix("experiment").strip(".")), 2)) from None
     sys.stderr.write(said.getvalue())
     return value
+
+
+def forgotten_prefix(args: list[str], default: Any) -> str:
+    """A hint at flags such as ``--algo.horizon`` for words such as ``--horizn``; empty if there are none."""
+    known = list(_flags(default))
+    found = []
+    for word in args:
+        name = word.partition("=")[0].removeprefix("--").replace("_", "-")
+        if word.startswith("--") and name not in known:
+            found += [flag for flag in known if difflib.get_close_matches(name, [flag.rpartition(".")[2]], cutoff=0.75)]
+    return f"Did you mean {' or '.join(f'--{flag}' for flag in found[:4])}?\n" if found else ""
+
+
+def _flags(value: Any, prefix: str = "") -> Iterator[str]:
+    """The flags that set the fields of a dataclass; its parts `common` and `experiment` stand without a prefix."""
+    for field in dataclasses.fields(value) if dataclasses.is_dataclass(value) else ():
+        part = getattr(value, field.name)
+        if dataclasses.is_dataclass(part):
+            top = not prefix and field.name in ("common", "experiment")
+            yield from _flags(part, "" if top else f"{prefix}{field.name}.".replace("_", "-"))
+        else:
+            yield f"{prefix}{field.name}".replace("_", "-")
 
 
 def by_flags(message: str, place: str = "") -> str:
