@@ -437,9 +437,7 @@ def compare_gradients(rec: Recording, agent: DreamerV3, total: Tensor, result: C
 def compare_updates(rec: Recording, agent: DreamerV3, batch: Batch, result: Comparison) -> None:
     """Three updates on the same batch: the metrics of each, then all that was updated."""
     for step in (1, 2, 3):
-        losses = agent.losses(*rec.start(agent, batch), choose=argmax, pick=mode)
-        metrics = losses.metrics | agent.optim.step(agent.total(losses.terms))
-        agent.slow_critic.update()
+        losses, metrics = agent.learn(*rec.start(agent, batch), choose=argmax, pick=mode)
         for name, theirs in rec.under(f"step{step}/metric/").items():
             ours = metric(name, metrics, agent, step)
             if ours is not None:

@@ -188,6 +188,65 @@ def test_packed_latents_survive_the_round_trip():
     assert torch.equal(context.latent.stoch, state.latent.stoch)
 
 
+def see(agent, mode, seed):
+    """What the policy does on the first rows of a batch."""
+    step = Step(
+        obs={k: v[:, 0] for k, v in batch(agent).obs.items()}, reward=torch.zeros(3),
+        is_first=torch.ones(3, dtype=torch.bool), is_last=torch.zeros(3, dtype=torch.bool),
+        is_terminal=torch.zeros(3, dtype=torch.bool),
+    )  # fmt: skip
+    torch.manual_seed(seed)
+    action, state = agent.policy.act(step, agent.policy.initial(3), mode)
+    return action, agent.actor(state.latent.feature)
+
+
+def test_evaluation_takes_the_mode_and_exploration_samples():
+    agent = build("continuous")
+    for seed in range(5):
+        action, policy = see(agent, "eval", seed)
+        assert torch.equal(action, policy.mode())
+    drawn = torch.stack([see(agent, "explore", seed)[0] for seed in range(5)])
+    assert (drawn.std(0) > 0).all()
+
+
+@pytest.mark.parametrize(("unimix", "least"), [(0.01, 0.01 / 4), (0.2, 0.2 / 4), (0.0, 0.0)])
+def test_the_policys_unimix_is_applied_and_can_be_switched_off(unimix, least):
+    agent = build(**({} if unimix == 0.01 else {"actor__unimix": unimix}))
+    with torch.no_grad():
+        agent.actor.parts[0].logits.bias.copy_(torch.tensor([50.0, 0.0, 0.0, 0.0]))
+    probs = see(agent, "eval", 0)[1].parts["action"].probs
+    torch.testing.assert_close(probs[:, 0, 1:], torch.full((3, 3), least), rtol=1e-3, atol=1e-8)
+
+
+def test_dreams_sample_latents_and_actions():
+    agent = build("continuous")
+    data = batch(agent, "continuous")
+    dreams = []
+    for seed in (0, 1):
+        torch.manual_seed(seed)
+        dreams.append(agent.losses(*agent.split_context(data)).dream)
+    assert not torch.equal(dreams[0].action[:, 0], dreams[1].action[:, 0])
+    assert not torch.equal(dreams[0].feature[:, 0], dreams[1].feature[:, 0])
+
+
+def test_dreams_may_start_from_the_last_rows_only():
+    agent = build(imagine_last=2)
+    data = batch(agent)
+    losses = agent.losses(*agent.split_context(data))
+    assert torch.equal(losses.dream.feature[:, 0], losses.post.latent.feature[:, -2:].flatten(0, 1))
+    assert losses.terms["actor"].shape == (3, 2)
+    assert losses.terms["replay_critic"].shape == (3, 1)
+
+
+def test_an_update_moves_the_slow_critic_towards_the_critic():
+    agent = build(slow_rate=0.25)
+    before = agent.slow_critic.model.logits.weight.clone()
+    agent.update(batch(agent))
+    expected = before.lerp(agent.critic.logits.weight, 0.25)
+    torch.testing.assert_close(agent.slow_critic.model.logits.weight, expected)
+    assert not torch.equal(expected, before)
+
+
 def test_acting_matches_observing():
     """The policy, step by step, holds the latents that training computes for the same rows."""
     agent = build(replay_context=0)

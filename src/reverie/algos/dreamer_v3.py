@@ -261,10 +261,17 @@ class DreamerV3(Algorithm):
 
     def update(self, batch: Batch) -> Update:
         """One gradient step on a batch ``[B, K + T]``."""
-        losses = self.losses(*self.split_context(batch.to(self.device)))
+        losses, metrics = self.learn(*self.split_context(batch.to(self.device)))
+        return Update(metrics=metrics, extras=self.pack(losses.post.latent))
+
+    def learn(
+        self, context: Context, rows: Batch, choose: Chooser = draw, pick: Picker = sample_action
+    ) -> tuple[Losses, Metrics]:
+        """One gradient step on rows ``[B, T]``, then one of the slow critic towards the critic."""
+        losses = self.losses(context, rows, choose, pick)
         metrics = losses.metrics | self.optim.step(self.total(losses.terms))
         self.slow_critic.update()
-        return Update(metrics=metrics, extras=self.pack(losses.post.latent))
+        return losses, metrics
 
     def total(self, terms: dict[str, Tensor]) -> Tensor:
         """The weighted sum of the terms' means."""
