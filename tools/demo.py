@@ -85,8 +85,8 @@ def demonstrate(run: Path, seed: int) -> int:
     trained = getattr(agent.config.algo, "horizon", HORIZON)
     print(
         f"\nThe dream: shown {CONTEXT} rows, the model imagines {HORIZON} more. In training the agent only ever dreams "
-        f"{trained} steps\nahead. A model this small, after minutes of training, follows the swing of cart and pole; where "
-        "they are is\noff from the beginning and drifts. The policy gets by on that."
+        f"{trained} steps\nahead. A model this small, after minutes of training, follows the swing of cart and pole; "
+        "where\nthey are is off from the beginning and drifts. The policy gets by on that."
     )
     print("\nLook further:")
     for command in (f"info {run}", f"dream {run} --horizon 48", f"eval {run} --mode sample --video"):
