@@ -1,11 +1,13 @@
 """LaProp with adaptive clipping against its definition in NumPy, one tensor at a time."""
 
+import math
+
 import numpy as np
 import pytest
 import torch
 
-from reverie.core.errors import ConfigError
-from reverie.nn.normalise import PercentileScale
+from reverie.core.errors import ConfigError, RunError
+from reverie.nn.normalise import PercentileScale, percentiles
 from reverie.nn.optim import OptimConfig
 from reverie.nn.target import Target
 
@@ -72,6 +74,14 @@ def test_state_round_trip_continues_equally():
     assert torch.equal(run(split=3), run(split=-1))
 
 
+def test_state_of_other_parameters_is_refused_and_changes_nothing():
+    small, large = (OptimConfig().build([torch.nn.Parameter(torch.ones(n))]) for n in (1, 3))
+    small.updates += 1
+    with pytest.raises(RunError, match=r"'square' has shape \(1,\), this learner's has \(3,\)"):
+        large.load_state_dict(small.state_dict())
+    assert float(large.updates) == 0
+
+
 @pytest.mark.parametrize("bad", [{"lr": 0.0}, {"lr": -1.0}, {"beta1": 1.0}, {"agc": -0.1}, {"warmup": -1}])
 def test_bad_settings(bad):
     with pytest.raises(ConfigError, match=next(iter(bad))):
@@ -87,6 +97,28 @@ def test_percentile_scale_by_hand():
     for _ in range(20):
         scale.update(torch.zeros(7))
     assert float(scale()[1]) == 1.0  # never scales up
+
+
+@pytest.mark.parametrize("count", [1, 2, 20, 21, 101, 15360])
+def test_percentiles_are_those_of_torch(count):
+    for seed in range(20):
+        x = torch.randn(count, generator=torch.Generator().manual_seed(seed)) * 10.0 ** (seed % 5 - 2)
+        low, high = percentiles(x.view(1, -1), (5.0, 95.0))
+        assert torch.equal(torch.stack([low, high]), torch.quantile(x, torch.tensor([0.05, 0.95])))
+
+
+def test_nan_counts_as_the_largest_number():
+    low, high = percentiles(torch.tensor([math.nan, 1.0, 2.0, 3.0]), (0.0, 100.0))
+    assert float(low) == 1.0
+    assert math.isnan(high)
+
+
+def test_a_target_follows_its_source_to_another_device():
+    source = torch.nn.Linear(2, 2)
+    target = Target(source, 0.25)
+    both = torch.nn.ModuleList([source, target]).to("meta")  # new parameters take the place of the old
+    target.update()
+    assert all(p.device.type == "meta" for p in both.parameters())
 
 
 def test_target_moves_by_its_rate():

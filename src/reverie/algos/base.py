@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from reverie.algos.capture import Captured, CudaGraphs
 from reverie.core.config import Config
 from reverie.core.errors import ConfigError
 from reverie.core.protocols import Policy
@@ -30,6 +31,8 @@ class AlgorithmConfig(Config):
     """T, rows of each window that are learned from."""
     precision: Literal["float32", "bfloat16"] = "float32"
     """What networks compute in. Parameters, losses and optimisers stay float32."""
+    graph: bool = True
+    """On CUDA devices, run updates as a CUDA graph. What is computed does not change."""
 
     def __post_init__(self) -> None:
         if self.batch_size < 1 or self.batch_length < 2:
@@ -43,11 +46,21 @@ class AlgorithmConfig(Config):
 
 
 class Algorithm(nn.Module):
-    """A learner as a module: its state is its parameters, its buffers and what :meth:`extra_state` adds."""
+    """A learner as a module: its state is its parameters, its buffers and what :meth:`extra_state` adds.
+
+    A subclass writes :meth:`train_step`. All that it changes must be changed in place, so that a captured update finds
+    it where it was; ``load_state_dict`` copies for the same reason.
+    """
 
     window: Window
     extra_spec: Mapping[str, ExtraPart]
     device: torch.device
+
+    def __init__(self, graph: bool = True) -> None:
+        """``graph``: whether updates on a CUDA device are captured."""
+        super().__init__()
+        self.graph = graph
+        self._captured: Captured | None = None
 
     @property
     def policy(self) -> Policy[Any]:
@@ -55,7 +68,23 @@ class Algorithm(nn.Module):
         raise NotImplementedError
 
     def update(self, batch: Batch) -> Update:
-        """One gradient step."""
+        """One gradient step on a batch from anywhere, without waiting for the device. What it returns is the caller's.
+
+        On a CUDA device, batches of one shape are learned from by replaying a graph (``algos/capture.py``).
+        """
+        if not self.graph or self.device.type != "cuda":
+            return self.train_step(batch.to(self.device))
+        if self._captured is None:
+            state = [*self.parameters(), *self.buffers()]
+            self._captured = Captured(self.train_step, self.device, CudaGraphs(self.device), state)
+        return self._captured(batch)
+
+    def train_step(self, batch: Batch) -> Update:
+        """One gradient step on a batch that lies on the learner's device: the same operations for every batch.
+
+        Nothing in here may wait for the device, read a number in Python or copy from the host, and random numbers come
+        from the device's default generator.
+        """
         raise NotImplementedError
 
     def report(self, batch: Batch) -> dict[str, np.ndarray]:

@@ -21,8 +21,9 @@ from reverie.core.errors import ConfigError, did_you_mean
 from reverie.core.specs import ActionSpec, ExtraPart, ObsSpec
 from reverie.core.types import Batch, Metrics, State, Update, Window
 from reverie.nn.decoder import DecoderConfig
-from reverie.nn.distributions import TwoHot, draw
+from reverie.nn.distributions import TwoHot
 from reverie.nn.encoder import EncoderConfig, EncoderModule
+from reverie.nn.fused import draw
 from reverie.nn.heads import Actor, ActorConfig, BernoulliHead, HeadConfig, TwoHotConfig, TwoHotHead
 from reverie.nn.normalise import PercentileScale
 from reverie.nn.optim import OptimConfig
@@ -192,7 +193,7 @@ class DreamerV3(Algorithm):
     """World model, actor and critic, and the one update that trains them together."""
 
     def __init__(self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: DreamerV3Config, device: torch.device) -> None:
-        super().__init__()
+        super().__init__(cfg.graph)
         self.cfg = cfg
         self.obs_spec = dict(obs_spec)
         self.device = device
@@ -259,9 +260,9 @@ class DreamerV3(Algorithm):
 
     # ------------------------------------------------------------------ learning
 
-    def update(self, batch: Batch) -> Update:
+    def train_step(self, batch: Batch) -> Update:
         """One gradient step on a batch ``[B, K + T]``."""
-        losses, metrics = self.learn(*self.split_context(batch.to(self.device)))
+        losses, metrics = self.learn(*self.split_context(batch))
         return Update(metrics=metrics, extras=self.pack(losses.post.latent))
 
     def learn(
@@ -287,9 +288,9 @@ class DreamerV3(Algorithm):
         dream = imagine(self.world.rssm, self.actor, start, self.cfg.horizon, choose, pick)
         actor_critic, returns, more = self.dream_losses(dream)
         shape = (rows.shape[0], last)
-        terms |= {k: v.mean(1).view(shape) for k, v in actor_critic.items()}  # [B, K]
+        terms |= {k: v.mean(0).view(shape) for k, v in actor_critic.items()}  # [B, K]
         terms["replay_critic"] = self.replay_critic_loss(
-            rows.rows(-last), post.latent.feature[:, -last:], returns[:, 0].view(shape)
+            rows.rows(-last), post.latent.feature[:, -last:], returns[0].view(shape)
         )
         metrics |= more | {f"loss/{k}": v.detach().mean() for k, v in terms.items()}
         return Losses(terms, metrics, post, dream)
@@ -313,34 +314,34 @@ class DreamerV3(Algorithm):
         return terms, {f"train/{k}_entropy": v.detach().sum((-2, -1)).mean() for k, v in entropy.items()}
 
     def dream_losses(self, dream: Dream) -> tuple[dict[str, Tensor], Tensor, Metrics]:
-        """Actor and critic losses ``[M, H]`` (equations 6 and 5) and the imagined returns ``[M, H]``."""
-        value = self.critic(dream.feature)  # [M, H+1]
+        """Actor and critic losses ``[H, M]`` (equations 6 and 5) and the imagined returns ``[H, M]``."""
+        value = self.critic(dream.feature)  # [H+1, M]
         with torch.no_grad():
-            reward = self.world.reward(dream.feature).mean()  # [M, H+1]
-            cont = self.world.cont(dream.feature).prob()  # [M, H+1]
-            baseline, slow = value.mean(), self.slow(dream.feature).mean()  # [M, H+1]
-            weight = cont.cumprod(1)[:, :-1]  # [M, H]
+            reward = self.world.reward(dream.feature).mean()  # [H+1, M]
+            cont = self.world.cont(dream.feature).prob()  # [H+1, M]
+            baseline, slow = value.mean(), self.slow(dream.feature).mean()  # [H+1, M]
+            weight = cont.cumprod(0)[:-1]  # [H, M]
             returns = lambda_return(
-                reward=reward,
-                terminal=1 - cont,
-                last=torch.zeros_like(cont),
-                bootstrap=baseline,
+                reward=reward.T,
+                terminal=1 - cont.T,
+                last=torch.zeros_like(cont).T,
+                bootstrap=baseline.T,
                 discount=1.0,
                 lam=self.cfg.lam,
-            )  # [M, H]
+            ).T  # [H, M]
             self.return_scale.update(returns)
             offset, scale = self.return_scale()
-            advantage = (returns - baseline[:, :-1]) / scale  # [M, H]
-        policy = self.actor(dream.feature[:, :-1])
+            advantage = (returns - baseline[:-1]) / scale  # [H, M]
+        policy = self.actor.heads(dream.hidden[:-1])
         actor = reinforce(
-            log_prob=policy.log_prob(dream.action[:, :-1]),
+            log_prob=policy.log_prob(dream.action[:-1]),
             advantage=advantage,
             entropy=policy.entropy(),
             weight=weight,
             entropy_scale=self.cfg.entropy,
-        )  # [M, H]
-        head = TwoHot(value.logits[:, :-1], value.bins)
-        critic = weight * self.value_loss(head, returns, slow[:, :-1])  # [M, H]
+        )  # [H, M]
+        head = TwoHot(value.logits[:-1], value.bins)
+        critic = weight * self.value_loss(head, returns, slow[:-1])  # [H, M]
         scaled = (returns - offset) / scale  # [M, H]
         metrics = {
             "train/advantage": advantage.mean(),
@@ -356,7 +357,7 @@ class DreamerV3(Algorithm):
             "train/value": baseline.mean(),
             "train/slow_value": slow.mean(),
             "train/target": returns.mean(),
-            "train/weight": cont.cumprod(1).mean(),
+            "train/weight": cont.cumprod(0).mean(),
             **{f"train/entropy/{k}": v.detach().mean() for k, v in policy.entropies().items()},
         }
         return {"actor": actor, "critic": critic}, returns, metrics

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from reverie.nn.distributions import draw
+from reverie.nn.fused import draw
 from reverie.nn.heads import Actor, JointDistribution
 from reverie.nn.rssm import RSSM, Chooser, Latent
 
@@ -18,10 +18,11 @@ Picker = Callable[[JointDistribution], Tensor]
 
 
 class Dream(NamedTuple):
-    """Imagined trajectories, the first state of each being real."""
+    """Imagined trajectories, the first state of each being real. Time comes first, so that a step lies in one piece."""
 
-    feature: Tensor  # [M, H+1, F]
-    action: Tensor  # [M, H+1, A]
+    feature: Tensor  # [H+1, M, F]
+    hidden: Tensor  # [H+1, M, units], what the actor made of each feature before its last layer; with gradient
+    action: Tensor  # [H+1, M, A]
 
 
 def sample_action(policy: JointDistribution) -> Tensor:
@@ -40,16 +41,20 @@ def imagine(
 ) -> Dream:
     """Follow the actor for ``horizon`` steps from latents ``[M, ...]``.
 
-    Nothing here has a gradient: all actor losses on these trajectories are likelihood-ratio losses.
+    No gradient goes through time, since all actor losses on these trajectories are likelihood-ratio losses. But what
+    the actor computes at each step is kept with its gradient, so that its loss need not compute it again.
     """
-    latent, features, actions = start, [start.feature], []
-    cell = rssm.cell(start.deter.dtype)
-    for _ in range(horizon):
-        actions.append(pick(actor(features[-1])))  # [M, A]
-        latent = rssm.imagine_step(latent, actions[-1], cell, choose)
-        features.append(latent.feature)  # [M, F]
-    actions.append(pick(actor(features[-1])))
-    return Dream(torch.stack(features, 1), torch.stack(actions, 1))
+    hidden, actions, cell = [], [], rssm.cell(start.deter.dtype)
+    features = start.deter.new_empty(horizon + 1, len(start.deter), rssm.feature_width)  # [H+1, M, F]
+    start.write_feature(features[0])
+    for step, now in enumerate(features):
+        with torch.enable_grad():
+            hidden.append(actor.mlp(now))  # [M, units]
+        actions.append(pick(actor.heads(hidden[-1])))  # [M, A]
+        if step < horizon:
+            rssm.dream_step(now, actions[-1], features[step + 1], cell, choose)
+    with torch.enable_grad():
+        return Dream(features, torch.stack(hidden), torch.stack(actions))
 
 
 @torch.no_grad()

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from reverie.core.types import Batch, Mode, Obs, Step
 from reverie.nn.decoder import Prediction
-from reverie.nn.distributions import Bernoulli, TwoHot, draw
+from reverie.nn.distributions import Bernoulli, TwoHot
+from reverie.nn.fused import draw
 from reverie.nn.heads import Actor, BernoulliHead, TwoHotHead
 from reverie.nn.rssm import RSSM, Chooser, Latent
 

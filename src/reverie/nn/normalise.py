@@ -2,8 +2,29 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor, nn
+
+
+def percentiles(x: Tensor, percents: tuple[float, ...]) -> list[Tensor]:
+    """Percentiles of all numbers in ``x`` ``[...]``, linear between neighbours: ``torch.quantile`` to the last bit.
+
+    Unlike there, any count of numbers will do, nothing comes from the host, and NaN counts as the largest number.
+    """
+    flat = x.float().flatten()
+    ranks = [np.float32(p / 100) * np.float32(flat.numel() - 1) for p in percents]  # in the precision of quantile
+    below, above = (at_ranks(flat, [int(f(r)) for r in ranks]) for f in (np.floor, np.ceil))
+    shares = [float(r - np.floor(r)) for r in ranks]
+    return [torch.lerp(a, b, share) for a, b, share in zip(below, above, shares, strict=True)]
+
+
+def at_ranks(flat: Tensor, ranks: list[int]) -> list[Tensor]:
+    """The numbers ``[]`` that have these places in ascending order, counted from 0."""
+    if flat.device.type == "cpu":  # a quarter of the time of sorting; a GPU selects with one block of threads only
+        return [flat.kthvalue(rank + 1).values for rank in ranks]
+    ordered = flat.sort().values
+    return [ordered[rank] for rank in ranks]
 
 
 class PercentileScale(nn.Module):
@@ -24,8 +45,7 @@ class PercentileScale(nn.Module):
     @torch.no_grad()
     def update(self, x: Tensor) -> None:
         """Take in new values ``[...]``."""
-        q = torch.tensor([p / 100 for p in self.percentiles], dtype=torch.float32, device=x.device)
-        low, high = torch.quantile(x.detach().float().flatten(), q)
+        low, high = percentiles(x, self.percentiles)
         self.low.lerp_(low, self.rate)
         self.high.lerp_(high, self.rate)
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from reverie.core.config import Config
-from reverie.core.errors import ConfigError
+from reverie.core.errors import ConfigError, RunError
 from reverie.core.types import Metrics, State
 
 
@@ -68,7 +68,6 @@ class Optim:
         self.square = torch.zeros(self.count, device=device)
         self.momentum = torch.zeros(self.count, device=device)
         self.updates = torch.zeros((), device=device)  # on the device: nothing waits for it
-        self.repeats = torch.tensor(self.sizes, device=device)
 
     def step(self, loss: Tensor) -> Metrics:
         """Backward, clip, update. Returns scalars that are still on the device.
@@ -89,19 +88,28 @@ class Optim:
         c = self.cfg
         grad_norms = torch.stack(torch._foreach_norm(grads))  # [P]
         param_norms = torch.stack(torch._foreach_norm(self.params))  # [P]
-        g = torch.cat([grad.reshape(-1) for grad in grads])  # [count]
-        if c.agc:
-            clip = 1 / (grad_norms / (c.agc * param_norms.clamp(min=1e-3))).clamp(min=1)  # [P]
-            g *= clip.repeat_interleave(self.repeats, output_size=self.count)
+        g = self._clipped(grads, grad_norms, param_norms)  # [count]
         rate = self._rate()
         self.updates += 1
         self.square.mul_(c.beta2).addcmul_(g, g, value=1 - c.beta2)
         g /= (self.square / (1 - c.beta2**self.updates)).sqrt_().add_(c.eps)
         self.momentum.lerp_(g, 1 - c.beta1)
         step = self.momentum * (rate / (1 - c.beta1**self.updates))  # [count]
-        parts = [x.view(p.shape) for x, p in zip(torch.split(step, self.sizes), self.params, strict=True)]
-        torch._foreach_sub_(self.params, parts)
+        torch._foreach_sub_(self.params, self._parts(step))
         return self._metrics(grad_norms, param_norms, step, rate)
+
+    def _parts(self, flat: Tensor) -> list[Tensor]:
+        """A flat vector ``[count]`` as views in the parameters' shapes."""
+        return [x.view(p.shape) for x, p in zip(torch.split(flat, self.sizes), self.params, strict=True)]
+
+    def _clipped(self, grads: list[Tensor], grad_norms: Tensor, param_norms: Tensor) -> Tensor:
+        """The gradients in one flat vector ``[count]``, each times its own factor on the way there."""
+        ratio = grad_norms / (self.cfg.agc * param_norms.clamp(min=1e-3))  # [P]; infinite if nothing is clipped
+        clip = 1 / ratio.clamp(min=1) if self.cfg.agc else torch.ones_like(ratio)  # [P]
+        flat = torch.empty(self.count, device=clip.device)
+        for part, grad, factor in zip(self._parts(flat), grads, clip.unbind(), strict=True):
+            torch.mul(grad, factor, out=part)
+        return flat
 
     def _rate(self) -> Tensor:
         share = self.updates / self.cfg.warmup if self.cfg.warmup else torch.ones_like(self.updates)
@@ -124,6 +132,16 @@ class Optim:
 
     @torch.no_grad()
     def load_state_dict(self, state: State) -> None:
-        """Continue with saved moments."""
+        """Continue with saved moments, copied to where the present ones lie: a captured update reads them there.
+
+        Raises:
+            RunError: they are of another number of parameters.
+        """
+        for name, tensor in self.state_dict().items():
+            if state[name].shape != tensor.shape:
+                raise RunError(
+                    f"optimiser state '{name}' has shape {tuple(state[name].shape)}, this learner's has "
+                    f"{tuple(tensor.shape)}: it was saved with networks of other sizes. Load it with those settings."
+                )
         for name, tensor in self.state_dict().items():
             tensor.copy_(state[name])

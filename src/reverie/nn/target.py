@@ -15,13 +15,12 @@ class Target(nn.Module):
         super().__init__()
         self.model = copy.deepcopy(source).requires_grad_(False)
         self.rate = rate
-        # A tuple hides the source from torch: it is not a part of this module, only what it follows.
-        self._pairs: tuple[list[Tensor], list[Tensor]] = (list(self.model.parameters()), list(source.parameters()))
+        self._source = (source,)  # a tuple hides it from torch: it is no part of this module, only what it follows
 
     @torch.no_grad()
     def update(self) -> None:
         """One step towards the source."""
-        targets, sources = self._pairs
+        targets, sources = (tuple(module.parameters()) for module in (self.model, *self._source))
         torch._foreach_lerp_(targets, sources, self.rate)
 
     @torch.no_grad()

@@ -1,0 +1,199 @@
+"""Updates as CUDA graphs: the thousands of kernels of one update are launched by a single call.
+
+What is captured must be the same work each time: no operation that waits for the device, no copy from the host, no
+decision of Python's that depends on a number. ``tests/algos/test_capturable.py`` holds every learner here to that.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import fields
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from reverie.core.errors import RunError
+from reverie.core.types import Batch, Update
+
+TrainStep = Callable[[Batch], Update]
+"""One gradient step on a batch that lies on the learner's device."""
+
+Kind = tuple[tuple[str, torch.Size, torch.dtype], ...]
+"""What two batches must share to be fed to one graph: names, shapes and types of their tensors."""
+
+WARM_UPS = 3
+"""Updates of each kind that are run as they are: kernels are chosen and workspaces made before anything is captured."""
+
+MAX_KINDS = 4
+"""Kinds of batches that get a graph; each has memory of its own for inputs and outputs."""
+
+
+class Recorder(Protocol):
+    """What can run, capture and replay a call."""
+
+    def warm_up(self, call: Callable[[], Update]) -> tuple[Update, str]:
+        """Run ``call``; its result, and what forbids to capture it, or an empty string."""
+        ...
+
+    def capture(self, call: Callable[[], Update]) -> tuple[Update, Callable[[], object]]:
+        """The tensors that ``call`` will write to, and what makes it write. Nothing is computed yet."""
+        ...
+
+
+class CudaGraphs:
+    """Captures on a stream of its own. All graphs share one pool of memory: they are never replayed at once."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        self.pool = torch.cuda.graph_pool_handle()
+
+    def warm_up(self, call: Callable[[], Update]) -> tuple[Update, str]:
+        """Run ``call`` on the stream of the captures, between what came before it and what comes after."""
+        current = torch.cuda.current_stream(self.device)
+        self.stream.wait_stream(current)
+        with torch.cuda.stream(self.stream):
+            result = _listen(call)
+        current.wait_stream(self.stream)
+        return result
+
+    def capture(self, call: Callable[[], Update]) -> tuple[Update, Callable[[], object]]:
+        """Capture ``call``. Random numbers come from the device's generator, which every replay moves on.
+
+        Raises:
+            RunError: CUDA refused.
+        """
+        graph, current = torch.cuda.CUDAGraph(), torch.cuda.current_stream(self.device)
+        # Other threads may go on using the device meanwhile: only this one must not wait for it.
+        capturing = torch.cuda.graph(graph, self.pool, self.stream, capture_error_mode="thread_local")
+        try:
+            with torch.cuda.device(self.device), capturing:
+                return call(), graph.replay
+        except RuntimeError as error:
+            torch.cuda.set_stream(current)  # a capture that fails at its end leaves its own
+            hint = "Say graph=False (--algo.no-graph) to run updates without one."
+            raise RunError(f"the update cannot be captured in a CUDA graph: {error}. {hint}") from error
+
+
+def _listen(call: Callable[[], Update]) -> tuple[Update, str]:
+    """Run ``call``; its result, and where it first waited for the device, as PyTorch's debug mode says."""
+    before = torch.cuda.get_sync_debug_mode()
+    torch.cuda.set_sync_debug_mode("warn")
+    try:
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            update = call()
+    finally:
+        torch.cuda.set_sync_debug_mode(before)
+    waits = [f"it waits for the device at {w.filename}:{w.lineno}" for w in said if "synchroniz" in str(w.message)]
+    return update, waits[0] if waits else ""
+
+
+class Replayed:
+    """Updates on one kind of batch: first as they are, then captured, then replayed."""
+
+    def __init__(self, train_step: TrainStep, batch: Batch, device: torch.device, recorder: Recorder) -> None:
+        self.train_step = train_step
+        self.recorder = recorder
+        self.batch = batch.map(lambda x: torch.empty_like(x, device=device))  # where every batch is copied to
+        self.runs = 0
+        self.obstacle = ""
+        self.replay: Callable[[], object] | None = None
+        self.outputs = Update(metrics={})
+
+    def __call__(self, batch: Batch) -> Update:
+        """One update; its tensors are the caller's."""
+        self._take_in(batch)
+        self.runs += 1
+        if self.obstacle:
+            return self._step()
+        if self.runs <= WARM_UPS:
+            return self._warm_up()
+        if self.replay is None:
+            self.outputs, self.replay = self.recorder.capture(self._step)
+        self.replay()
+        return copied(self.outputs)
+
+    def _take_in(self, batch: Batch) -> None:
+        given = tensors(batch)
+        for name, buffer in tensors(self.batch).items():
+            buffer.copy_(given[name], non_blocking=True)
+
+    def _step(self) -> Update:
+        return self.train_step(self.batch)
+
+    def _warm_up(self) -> Update:
+        update, obstacle = self.recorder.warm_up(self._step)
+        if obstacle and self.runs == WARM_UPS:  # earlier ones may wait, to make something that is kept
+            self.obstacle = obstacle
+            warnings.warn(f"updates run without a CUDA graph, so slower: {obstacle}.", stacklevel=5)
+        return update
+
+
+class Captured:
+    """A learner's ``train_step``, with a graph for each kind of batch.
+
+    Calling it gives the numbers of calling ``train_step``: warm-ups are updates too, and a capture is replayed at once.
+    A kind is captured at most once, and beyond ``MAX_KINDS`` kinds updates run without a graph.
+    """
+
+    def __init__(
+        self, train_step: TrainStep, device: torch.device, recorder: Recorder, state: Sequence[Tensor] = ()
+    ) -> None:
+        """``state`` are the tensors that an update writes to, to be marked as changed after a replay."""
+        self.train_step = train_step
+        self.device = device
+        self.recorder = recorder
+        self.state = list(state)
+        self.kinds: dict[Kind, Replayed] = {}
+        self.told = False
+
+    def __call__(self, batch: Batch) -> Update:
+        """One update. What it returns is not written to by later ones."""
+        kind = tuple((name, x.shape, x.dtype) for name, x in tensors(batch).items())
+        if kind not in self.kinds and len(self.kinds) == MAX_KINDS:
+            return self._uncaptured(batch)
+        if kind not in self.kinds:
+            self.kinds[kind] = Replayed(self.train_step, batch, self.device, self.recorder)
+        update = self.kinds[kind](batch)
+        torch.autograd.graph.increment_version(self.state)  # a replay writes behind autograd's back
+        return update
+
+    def _uncaptured(self, batch: Batch) -> Update:
+        if not self.told:
+            self.told = True
+            warnings.warn(
+                f"batches came in more than {MAX_KINDS} shapes: those of further shapes are learned from without a "
+                "CUDA graph, so slower. Give all batches one shape.",
+                stacklevel=3,
+            )
+        return self.train_step(batch.to(self.device))
+
+    def __reduce__(self) -> tuple[type[None], tuple[()]]:
+        """A copied or pickled learner has None in the place of this, and captures its own updates."""
+        return type(None), ()
+
+
+def tensors(batch: Batch) -> dict[str, Tensor]:
+    """The tensors of a batch by name, sorted however its dictionaries are."""
+    found: dict[str, Tensor] = {}
+    for field in fields(batch):
+        value = getattr(batch, field.name)
+        if isinstance(value, dict):
+            found |= {f"{field.name}/{key}": value[key] for key in sorted(value)}
+        else:
+            found[field.name] = value
+    return found
+
+
+def copied(update: Update) -> Update:
+    """An update with tensors of its own. All metrics are copied by one kernel."""
+    scalars = [value.reshape(()) for value in update.metrics.values()]
+    values = torch.stack(scalars).unbind() if scalars else ()
+    return Update(
+        metrics=dict(zip(update.metrics, values, strict=True)),
+        priority=None if update.priority is None else update.priority.clone(),
+        extras={k: v.clone() for k, v in update.extras.items()},
+    )

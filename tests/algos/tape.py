@@ -1,0 +1,134 @@
+"""CUDA graphs without a GPU: what an update must not do to be captured, and a stand-in that captures on the CPU."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+from unittest import mock
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from reverie.core.types import Update
+
+aten = torch.ops.aten
+WAITING = {aten.normal.Tensor_Tensor, aten.normal.float_Tensor}  # on CUDA they read the smallest deviation
+INDEXING = {Tensor.__getitem__, Tensor.__setitem__}
+
+
+class HostWork(AssertionError):
+    """Something that no CUDA graph can hold."""
+
+
+class _Operations(TorchDispatchMode):
+    """Every operation, also of the backward pass, is on meta tensors alone, which have no numbers to wait for."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in WAITING:
+            raise HostWork(f"{func} waits for the device")
+        if func is aten.index_put_.default and any(i is not None and i.dtype == torch.bool for i in args[1]):
+            raise HostWork("an index of unknown length")
+        out = func(*args, **(kwargs or {}))
+        hosts = [x for x in tree_leaves((args, kwargs, out)) if isinstance(x, Tensor) and x.device.type != "meta"]
+        if hosts:
+            raise HostWork(f"{func} has a tensor on the host")
+        return out
+
+
+class _Indices(TorchFunctionMode):
+    """No index is a list of Python's numbers."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in INDEXING and any(
+            isinstance(i, list) for i in (args[1] if isinstance(args[1], tuple) else args[1:2])
+        ):
+            raise HostWork("an index from the host")
+        return func(*args, **(kwargs or {}))
+
+
+def _no_constants(make: Any) -> Any:
+    """``torch.tensor`` and its like, refusing what is filled on the host and copied, which meta tensors do not show."""
+
+    def guarded(data: Any, *args: Any, **kwargs: Any) -> Any:
+        if not isinstance(data, Tensor):
+            raise HostWork(f"{make.__name__} copies from the host")
+        return make(data, *args, **kwargs)
+
+    return guarded
+
+
+@contextlib.contextmanager
+def device_only() -> Iterator[None]:
+    """Fail at the first thing that a CUDA graph cannot hold. All tensors must be on the meta device.
+
+    Raises:
+        HostWork: a copy from the host, or an operation known to wait.
+        RuntimeError: a number was read; this is what torch says of meta tensors.
+    """
+    with contextlib.ExitStack() as stack:
+        for name in ("tensor", "as_tensor", "asarray", "from_numpy"):
+            stack.enter_context(mock.patch.object(torch, name, _no_constants(getattr(torch, name))))
+        stack.enter_context(_Indices())
+        stack.enter_context(_Operations())
+        yield
+
+
+class Tape(TorchDispatchMode):
+    """Captures on the CPU: notes every operation with its tensors, and does it again on these same tensors.
+
+    As in a CUDA graph, numbers of Python are what they were, inputs are read where they lay and outputs written where
+    they were; random numbers come from the default generator. Unlike a CUDA graph, it computes while it captures.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.operations: list[tuple[Any, Any, Any, Any]] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        self.operations.append((func, args, kwargs or {}, out))
+        return out
+
+    @torch.no_grad()
+    def replay(self) -> None:
+        """Compute everything again."""
+        for func, args, kwargs, out in self.operations:
+            views = any(r.alias_info is not None for r in func._schema.returns)
+            if views and not func._schema.is_mutable:
+                continue
+            again = func(*args, **kwargs)
+            if not func._schema.is_mutable:
+                for old, new in zip(tree_leaves(out), tree_leaves(again), strict=True):
+                    if isinstance(old, Tensor):
+                        old.copy_(new)
+
+
+class Tapes:
+    """A recorder for :class:`reverie.algos.capture.Captured`; ``state`` is put back after a capture has computed."""
+
+    def __init__(self, state: list[Tensor], obstacle: str = "") -> None:
+        self.state, self.obstacle = state, obstacle
+        self.calls: list[str] = []
+
+    def warm_up(self, call: Callable[[], Update]) -> tuple[Update, str]:
+        self.calls.append("warm up")
+        return call(), self.obstacle
+
+    def capture(self, call: Callable[[], Update]) -> tuple[Update, Callable[[], None]]:
+        self.calls.append("capture")
+        before, generator = [x.detach().clone() for x in self.state], torch.get_rng_state()
+        with Tape() as tape:
+            outputs = call()
+        with torch.no_grad():
+            torch._foreach_copy_(self.state, before)
+        torch.set_rng_state(generator)
+
+        def replay() -> None:
+            self.calls.append("replay")
+            tape.replay()
+
+        return outputs, replay

@@ -1,0 +1,217 @@
+"""When updates are captured and replayed, and when not; what a replay gives back."""
+
+import contextlib
+import copy
+import random
+import warnings
+from types import SimpleNamespace
+
+import pytest
+import torch
+from tape import Tapes
+
+from reverie.algos import base, capture
+from reverie.algos.base import Algorithm
+from reverie.algos.capture import MAX_KINDS, WARM_UPS, Captured
+from reverie.core.errors import RunError
+from reverie.core.types import Batch, Update
+
+
+class Counting(Algorithm):
+    """A learner with a fault: what it does depends on a number that Python counts, or draws."""
+
+    def __init__(self, draw=None):
+        super().__init__()
+        self.total, self.draw, self.count = torch.zeros(()), draw, 0
+        self.device = torch.device("cpu")
+
+    def train_step(self, batch):
+        self.count += 1
+        self.total += self.draw() if self.draw else self.count
+        return Update(metrics={"total": self.total.clone()})
+
+
+@pytest.mark.parametrize("draw", [None, random.random])
+def test_numbers_of_python_would_not_go_unnoticed(draw):
+    results = []
+    for capturing in (False, True):
+        random.seed(0)
+        agent = Counting(draw)
+        tapes = Tapes([agent.total])
+        call = Captured(agent.train_step, agent.device, tapes) if capturing else agent.update
+        results.append([float(call(rows(3)).metrics["total"]) for _ in range(WARM_UPS + 3)])
+    assert results[0][: WARM_UPS + 1] == results[1][: WARM_UPS + 1]
+    assert results[0] != results[1]
+
+
+# ---------------------------------------------------------------- when is captured
+
+
+class Mean(Algorithm):
+    """Says what it was shown, and remembers how much it has seen."""
+
+    def __init__(self, graph=True):
+        super().__init__(graph)
+        self.seen = torch.nn.Parameter(torch.zeros(()))
+        self.device = torch.device("cpu")
+
+    @torch.no_grad()
+    def train_step(self, batch):
+        self.seen += batch.reward.sum()
+        return Update(
+            metrics={"mean": batch.reward.mean(), "seen": self.seen.clone()}, priority=batch.reward.sum(1),
+            extras={"twice": 2 * batch.obs["x"]},
+        )  # fmt: skip
+
+
+def rows(length, value=1.0, **obs):
+    none = torch.zeros(2, length, dtype=torch.bool)
+    reward = torch.full((2, length), float(value))
+    return Batch(
+        obs={"x": reward.clone(), **obs}, action=torch.zeros(2, length, 1), reward=reward, is_first=none, is_last=none,
+        is_terminal=none, weight=torch.ones(2), index=torch.arange(2),
+    )  # fmt: skip
+
+
+def mean(obstacle=""):
+    agent = Mean()
+    tapes = Tapes([agent.seen], obstacle)
+    return agent, tapes, Captured(agent.train_step, agent.device, tapes, [agent.seen])
+
+
+def test_what_an_update_returns_is_not_written_to_by_later_ones():
+    _, _, update = mean()
+    results = [update(rows(4, i)) for i in range(WARM_UPS + 3)]
+    for i, result in enumerate(results):
+        assert float(result.metrics["mean"]) == i
+        assert float(result.metrics["seen"]) == 8 * sum(range(i + 1))
+        assert result.priority.tolist() == [4 * i] * 2
+        assert torch.equal(result.extras["twice"], torch.full((2, 4), 2.0 * i))
+
+
+def test_every_kind_of_batch_is_captured_once():
+    _, tapes, update = mean()
+    for _ in range(WARM_UPS + 2):
+        assert float(update(rows(4, 1)).metrics["mean"]) == 1
+        assert float(update(rows(5, 2)).metrics["mean"]) == 2
+        assert float(update(rows(5, 3, y=torch.zeros(2, 5))).metrics["mean"]) == 3
+    assert tapes.calls.count("capture") == 3
+    assert tapes.calls.count("warm up") == 3 * WARM_UPS
+
+
+def test_the_order_of_keys_is_no_other_kind():
+    _, tapes, update = mean()
+    x, y = torch.full((2, 4), 7.0), torch.zeros(2, 4)
+    for _ in range(WARM_UPS + 1):
+        update(rows(4, y=y))
+    flipped = rows(4)
+    flipped = Batch(**{**{f: getattr(flipped, f) for f in Batch.__slots__}, "obs": {"y": y, "x": x}})
+    assert torch.equal(update(flipped).extras["twice"], 2 * x)
+    assert tapes.calls[-2:] == ["replay", "replay"]
+
+
+def test_too_many_kinds_are_learned_from_without_a_graph_which_is_said_once():
+    agent, tapes, update = mean()
+    with pytest.warns(UserWarning, match=f"more than {MAX_KINDS} shapes") as said:
+        [update(rows(length)) for length in range(1, MAX_KINDS + 4)]
+    assert len(said) == 1
+    assert tapes.calls == ["warm up"] * MAX_KINDS
+    assert agent.seen.item() == 2 * sum(range(1, MAX_KINDS + 4))
+
+
+def test_what_cannot_be_captured_is_not_and_that_is_said_once():
+    agent, tapes, update = mean(obstacle="it waits for the device at x.py:3")
+    with pytest.warns(UserWarning, match=r"without a CUDA graph.*x\.py:3") as said:
+        [update(rows(4)) for _ in range(WARM_UPS + 3)]
+    assert len(said) == 1
+    assert tapes.calls == ["warm up"] * WARM_UPS
+    assert agent.seen.item() == 8 * (WARM_UPS + 3)
+
+
+def test_waiting_is_heard_and_the_debug_mode_put_back(monkeypatch):
+    modes = []
+    monkeypatch.setattr(torch.cuda, "get_sync_debug_mode", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "set_sync_debug_mode", modes.append)
+
+    def waits():
+        warnings.warn("called a synchronizing CUDA operation", stacklevel=1)
+        return Update(metrics={})
+
+    assert "waits for the device at" in capture._listen(waits)[1]
+    assert __file__ in capture._listen(waits)[1]
+    assert capture._listen(lambda: Update(metrics={}))[1] == ""
+    with pytest.raises(ZeroDivisionError):
+        capture._listen(lambda: 1 / 0)
+    assert modes == ["warn", 0] * 4
+
+
+class FakeCuda(SimpleNamespace):
+    """As much of ``torch.cuda`` as a capture needs; it notes what happens and fails like CUDA."""
+
+    def __init__(self, fails=""):
+        self.log, self.current = [], "main stream"
+        stream = SimpleNamespace(wait_stream=lambda other: self.log.append(("side waits for", other)))
+        super().__init__(
+            Stream=lambda device: stream, graph_pool_handle=lambda: "pool", current_stream=lambda device: self,
+            device=lambda device: contextlib.nullcontext(), set_stream=self.log.append, graph=self.capturing(fails),
+            CUDAGraph=lambda: SimpleNamespace(replay="replay"), stream=lambda s: contextlib.nullcontext(),
+            wait_stream=lambda other: self.log.append(("main waits for", other)), get_sync_debug_mode=lambda: 0,
+            set_sync_debug_mode=lambda mode: None,
+        )  # fmt: skip
+
+    def capturing(self, fails):
+        @contextlib.contextmanager
+        def graph(*given, **mode):
+            self.log.append((given[1:], mode))
+            yield
+            if fails:
+                raise RuntimeError(fails)
+
+        return graph
+
+
+def test_a_capture_on_cuda(monkeypatch):
+    monkeypatch.setattr(torch, "cuda", fake := FakeCuda())
+    graphs = capture.CudaGraphs(torch.device("cuda"))
+    assert graphs.warm_up(lambda: "updated") == ("updated", "")
+    assert fake.log == [("side waits for", fake), ("main waits for", graphs.stream)]
+    assert graphs.capture(lambda: "outputs") == ("outputs", "replay")
+    assert fake.log[2:] == [(("pool", graphs.stream), {"capture_error_mode": "thread_local"})]
+
+
+def test_a_capture_that_cuda_refuses_says_what_to_do(monkeypatch):
+    monkeypatch.setattr(torch, "cuda", fake := FakeCuda("operation not permitted when stream is capturing"))
+    graphs = capture.CudaGraphs(torch.device("cuda"))
+    with pytest.raises(RunError, match=r"cannot be captured.*not permitted.*--algo\.no-graph"):
+        graphs.capture(lambda: "outputs")
+    assert fake.log[-1] is fake  # the stream from before
+
+
+def test_a_replay_marks_what_it_has_written_to(monkeypatch):
+    """Whoever keeps something computed from a parameter asks for its version, which a CUDA graph does not change."""
+    agent, tapes, update = mean()
+    monkeypatch.setattr(tapes, "capture", lambda call: (Update(metrics={}), lambda: agent.seen.data.add_(1)))
+    for _ in range(WARM_UPS + 2):
+        before = agent.seen._version
+        update(rows(4))
+        assert agent.seen._version > before
+
+
+def test_only_a_cuda_device_captures_and_only_if_wanted(monkeypatch):
+    monkeypatch.setattr(base, "CudaGraphs", lambda device: Tapes([]))
+    monkeypatch.setattr(base, "Captured", lambda *given: lambda batch: ("captured", given[1]))
+    agent = Mean()
+    assert isinstance(agent.update(rows(4)), Update)
+    agent.device = torch.device("cuda:1")
+    assert agent.update(rows(4)) == ("captured", torch.device("cuda:1"))
+    agent.graph, agent.device = False, torch.device("cpu")
+    assert isinstance(agent.update(rows(4)), Update)
+
+
+def test_a_copied_learner_captures_for_itself():
+    agent, _, update = mean()
+    agent._captured = update
+    twin = copy.deepcopy(agent)
+    assert twin._captured is None
+    twin.update(rows(4))
+    assert agent.seen.item() == 0
