@@ -18,9 +18,10 @@ from reverie.core.clock import Clock
 from reverie.core.config import Config
 from reverie.core.errors import ConfigError
 from reverie.core.machine import available_memory, choose_device, keep_freed_memory
-from reverie.core.protocols import Env
+from reverie.core.protocols import Env, Source
 from reverie.core.randomness import Randomness, derived_seeds, reproducible, seed_everything
 from reverie.core.types import Mode, Window
+from reverie.data.prefetch import ahead
 from reverie.data.replay import Replay, ReplayConfig
 from reverie.envs.base import EnvConfig
 from reverie.envs.vector import make_env
@@ -113,6 +114,8 @@ class Experiment:
     env: Env
     algo: Algorithm
     replay: Replay
+    source: Source
+    """Where the learner's batches come from: the replay, by way of a stream of copies if there is a GPU."""
     collector: Collector
     clock: Clock
     eval_env: Env | None
@@ -190,7 +193,14 @@ def build(config: ExperimentConfig, env: EnvLike | None = None, *, start: int = 
             keep_freed_memory()
         undo.pop_all()
     return Experiment(
-        config=config, env=train_env, algo=algo, replay=replay, collector=collector, clock=clock, eval_env=eval_env
+        config=config,
+        env=train_env,
+        algo=algo,
+        replay=replay,
+        source=ahead(replay, algo.device),
+        collector=collector,
+        clock=clock,
+        eval_env=eval_env,
     )
 
 
@@ -283,6 +293,8 @@ def check_memory(config: ExperimentConfig, replay: Replay) -> None:
     Raises:
         ConfigError: they do not; names both numbers.
     """
+    if config.replay.device != "cpu":  # data/device.py has looked
+        return
     needed, free = replay_bytes(config, replay), available_memory()
     if free is not None and needed > free:
         per_row = row_bytes(replay)

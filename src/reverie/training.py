@@ -32,6 +32,7 @@ from reverie.log.console import console_sink
 from reverie.log.meter import Meter
 from reverie.log.plot import learning_curve
 from reverie.log.sinks import JsonlSink, TensorBoardSink, VideoSink
+from reverie.nn.compiler import trouble
 from reverie.run import train as loop
 from reverie.run.checkpoint import Checkpoints
 from reverie.run.evaluate import Evaluation
@@ -155,7 +156,7 @@ def _run(experiment: Experiment, folder: RunFolder, checkpoints: Checkpoints, ti
             stack.callback(at_the_end, say, sink.close)
         ending = loop.train(
             experiment.algo,
-            experiment.replay,
+            experiment.source,
             clock,
             Meter(),
             sinks=sinks,
@@ -236,10 +237,12 @@ def describe(experiment: Experiment, say: Say) -> None:
     config, window = experiment.config, experiment.algo.window
     count = sum(p.numel() for p in experiment.algo.parameters() if p.requires_grad)
     needed, free = replay_bytes(config, experiment.replay), available_memory()
-    room = "" if free is None else f" of {free / 1e9:.1f} GB available"
+    room = "" if free is None or config.replay.device != "cpu" else f" of {free / 1e9:.1f} GB available"
     ratio = config.ratio(window)
     if config.stop_score is not None and not config.evaluates_on_the_way:
         say(f"stop_score = {config.stop_score:g} has no effect without evaluations during training")
+    if experiment.algo.device.type == "cpu" and trouble():
+        say(trouble())
     if experiment.algo.device.type == "cpu" and count > 5e6:
         say(f"{count / 1e6:.0f}M parameters are slow on a CPU: --preset cpu or --size nano is the small model")
     if config.steps < config.learning_starts:

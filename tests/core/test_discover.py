@@ -32,7 +32,7 @@ def outside(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_every_file_is_an_algorithm_and_the_shared_ones_are_not() -> None:
     assert set(discover.algorithms()) == FILES
     assert "dreamer_v3" in FILES
-    assert not {"base", "world_model", "imagination"} & FILES
+    assert not {"base", "capture", "world_model", "imagination"} & FILES
 
 
 @pytest.mark.parametrize("name", sorted(FILES))

@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 from reverie.core.errors import ConfigError, DataError, RunError
 from reverie.core.specs import ActionPart, ActionSpec, ExtraPart, ObsPart
 from reverie.core.types import Step, Update, Window
+from reverie.data.device import DeviceStorage
 from reverie.data.replay import Replay, ReplayConfig
+from reverie.data.storage import HostStorage, columns_of
 
 OBS = {
     "id": ObsPart(kind="vector", shape=(2,), dtype="float32"),
@@ -21,12 +23,19 @@ ACTION = ActionSpec(parts={"a": ActionPart(kind="categorical", classes=(3,))})
 EXTRA = {"deter": ExtraPart(shape=(2,), dtype="float16"), "stoch": ExtraPart(shape=(), dtype="uint8")}
 
 
+KINDS = pytest.mark.parametrize("kind", [HostStorage, DeviceStorage])
+
+
 class Lived:
     """A replay, and beside it a naive record: for each stream the list of all its rows."""
 
-    def __init__(self, streams: int, capacity: int, window: Window, seed: int = 0, online: bool = False) -> None:
+    def __init__(
+        self, streams: int, capacity: int, window: Window, seed: int = 0, online: bool = False, kind: type = HostStorage
+    ) -> None:
         self.streams, self.capacity, self.window = streams, capacity, window
-        self.replay = make(streams, capacity, window, seed, online)
+        where = () if kind is HostStorage else (torch.device("cpu"),)
+        storage = kind(columns_of(OBS, ACTION, EXTRA), streams, capacity, *where)
+        self.replay = Replay(storage, window, seed=seed, online=online)
         self.rows: list[list[dict]] = [[] for _ in range(streams)]
 
     def add(self, is_first: list[bool]) -> None:
@@ -111,7 +120,8 @@ def lived(draw, online: bool = False):
         crosses_episodes=draw(st.booleans()),
     )
     capacity = window.rows + draw(st.integers(0, 12))
-    return Lived(draw(st.integers(1, 3)), capacity, window, draw(st.integers(0, 99)), online)
+    kind = draw(st.sampled_from([HostStorage, DeviceStorage]))
+    return Lived(draw(st.integers(1, 3)), capacity, window, draw(st.integers(0, 99)), online, kind)
 
 
 def flags(data, streams: int) -> list[bool]:
@@ -187,8 +197,9 @@ def test_draws_are_uniform_over_starts():
     assert chi2 < len(valid) + 5 * (2 * len(valid)) ** 0.5
 
 
-def test_batch_keeps_dtypes_and_later_rows_do_not_change_it():
-    life = Lived(1, 6, Window(batch=2, length=4, context=1, crosses_episodes=True))
+@KINDS
+def test_batch_keeps_dtypes_and_later_rows_do_not_change_it(kind):
+    life = Lived(1, 6, Window(batch=2, length=4, context=1, crosses_episodes=True), kind=kind)
     for _ in range(6):
         life.add([False])
     batch = life.replay.sample()
@@ -205,8 +216,9 @@ def test_batch_keeps_dtypes_and_later_rows_do_not_change_it():
     assert batch.weight.tolist() == [1.0, 1.0]
 
 
-def test_bfloat16_and_gradients_are_stored_and_written_back():
-    life = Lived(1, 8, Window(batch=1, length=4, crosses_episodes=True))
+@KINDS
+def test_bfloat16_and_gradients_are_stored_and_written_back(kind):
+    life = Lived(1, 8, Window(batch=1, length=4, crosses_episodes=True), kind=kind)
     for _ in range(4):
         life.add([False])
     index = life.replay.sample().index
@@ -227,6 +239,9 @@ def test_feedback_waiting_for_a_device_is_written_by_the_next_one():
         life.add([False])
     index, event = life.replay.sample().index, Arrived()
     life.replay.pending.append((index.numpy(), {"stoch": torch.full((1, 1), 99, dtype=torch.uint8)}, event))
+    life.replay.state_dict()
+    assert life.replay.sample().extras["stoch"][0].tolist() == [0, 3, 6, 9]  # nor by a save or a sample on the way
+    assert not event.waited
     life.replay.feedback(index, Update(metrics={}))
     assert event.waited
     assert life.replay.sample().extras["stoch"][0].tolist() == [0, 3, 6, 99]
@@ -292,3 +307,31 @@ def test_rows_that_are_not_as_declared_are_refused():
             window=Window(batch=1, length=2),
             seed=0,
         )
+
+
+@KINDS
+def test_of_overlapping_windows_the_later_in_the_batch_holds(kind):
+    life = Lived(1, 6, Window(batch=3, length=3, crosses_episodes=True), kind=kind)
+    for _ in range(8):
+        life.add([False])
+    life.feedback(torch.tensor([4, 1, 3]), 3, value=0)  # row 1 is evicted; rows 3 to 6 come two or three times
+    assert [row["stoch"] for row in life.rows[0][2:7]] == [4, 6, 7, 8, 2]
+    life.check(life.replay.sample())
+
+
+def test_rows_that_do_not_fit_on_the_gpu_are_refused_with_the_numbers(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (10_000_000, 80_000_000))
+    columns = columns_of(OBS, ACTION, EXTRA)
+    with pytest.raises(
+        ConfigError, match=r"2000000 rows need 0.1 GB of memory on cuda, and 0.0 GB are free.* 210526, or"
+    ):
+        DeviceStorage(columns, 2, 1_000_000, torch.device("cuda"))
+
+
+def test_a_gpu_that_is_not_there(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    config, window = ReplayConfig(device="cuda:1", capacity=100), Window(batch=1, length=2)
+    with pytest.raises(ConfigError, match=r"replay.device = 'cuda:1': PyTorch sees 0 CUDA devices here. Use cpu"):
+        config.build(obs_spec=OBS, action_spec=ACTION, extra_spec=EXTRA, num_envs=1, window=window, seed=0)
+    with pytest.raises(ConfigError, match=r"replay.device = 'gpu': expected cpu, cuda or cuda:<number>"):
+        ReplayConfig(device="gpu")

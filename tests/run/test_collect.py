@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from reverie.core.clock import Clock
+from reverie.core.errors import DataError
 from reverie.run.collect import Collector, EpisodeStats, random_action
 
 
@@ -112,3 +114,68 @@ def test_replay_ratio_holds_for_any_number_of_envs(fakes, lengths, ratio):
         updates += clock.updates_due(windows=1)
         assert updates == int(ratio * (clock.env_steps - base) + 1e-9)
     assert clock.env_steps == sum(int((~step.is_last).sum()) for step, _, _ in sink.rows)
+
+
+def late(fakes, log, fail_at=None):
+    """A scripted environment that answers when asked, as worker processes do, and notes who did what when."""
+
+    class Late(fakes.Env):
+        due = None
+
+        def send(self, action):
+            assert self.due is None
+            log.append("send")
+            self.due = action
+
+        def receive(self):
+            log.append("receive")
+            action, self.due = self.due, None
+            if self.turn == fail_at:
+                raise DataError("reward is nan.")
+            return super().step(action)
+
+        def step(self, action):
+            raise AssertionError("it waited")
+
+    return Late([[2, -1], [-3]])
+
+
+def test_environments_step_between_turns_and_the_rows_are_the_same(fakes):
+    log = []
+
+    class Watched(fakes.Policy):
+        def act(self, step, state, mode):
+            log.append("act")
+            return super().act(step, state, mode)
+
+    _, _, waited, _, taken = lived(fakes, [[2, -1], [-3]], turns=9, random_steps=5)
+    collector = Collector(late(fakes, log), Watched(), sink := fakes.Rows(), seed=7, random_steps=5)
+    assert [collector.collect() for _ in range(9)] == taken
+    assert log == ["act", "send", *["receive", "act", "send"] * 8]
+    for (step, action, extras), (other, same_action, same_extras) in zip(waited.rows, sink.rows, strict=True):
+        assert torch.equal(step.obs["id"], other.obs["id"])
+        assert torch.equal(step.is_last, other.is_last)
+        assert torch.equal(action, same_action)
+        assert torch.equal(extras["age"], same_extras["age"])
+
+
+def test_the_current_row_is_waited_for_once_and_then_stored(fakes):
+    collector = Collector(late(fakes, log := []), fakes.Policy(), sink := fakes.Rows(), seed=7)
+    assert collector.step.is_first.all()
+    assert log == []
+    collector.collect()
+    current = collector.step
+    assert collector.step is current
+    collector.collect()
+    assert sink.rows[1][0] is current
+    assert log == ["send", "receive", "send"]
+
+
+def test_an_error_comes_up_in_the_turn_that_asks_for_the_answer(fakes):
+    collector = Collector(late(fakes, [], fail_at=2), fakes.Policy(), sink := fakes.Rows(), seed=7)
+    for _ in range(3):
+        collector.collect()
+    with pytest.raises(DataError, match="reward is nan"):
+        collector.collect()
+    assert len(sink.rows) == 3
+    assert collector.state_dict()["env_steps"] == collector.env_steps == 5

@@ -17,7 +17,7 @@ from reverie.core.config import Config
 from reverie.core.errors import ConfigError, did_you_mean
 
 GROUP = "reverie.algos"
-SHARED = frozenset({"__init__", "base", "world_model", "imagination"})
+SHARED = frozenset({"__init__", "base", "capture", "world_model", "imagination"})
 """Files in ``algos/`` that are not papers."""
 
 ROOT = Path(__file__).parents[1]

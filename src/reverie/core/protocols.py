@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 import torch
@@ -36,6 +36,23 @@ class Env(Protocol):
 
     def close(self) -> None:
         """Free windows, processes and memory. May be called twice."""
+        ...
+
+
+@runtime_checkable
+class AsyncEnv(Protocol):
+    """What an ``Env`` offers besides, if its environments can be stepped while the caller does something else.
+
+    ``step`` is then one after the other. Whoever wraps such an ``Env`` and changes ``step`` must change these as well:
+    collecting calls them in its place.
+    """
+
+    def send(self, action: Tensor) -> None:
+        """Begin to take ``action`` ``[N, A]``."""
+        ...
+
+    def receive(self) -> Step:
+        """The answer to the action sent last; waits for it. What went wrong is raised here or by ``send``."""
         ...
 
 

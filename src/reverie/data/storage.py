@@ -1,8 +1,12 @@
-"""Rows in memory: one ring buffer for each stream, one column for each thing that a row holds."""
+"""Rows in memory: one ring buffer for each stream, one column for each thing that a row holds.
+
+``HostStorage`` is here, ``DeviceStorage`` in ``data/device.py``.
+"""
 
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -46,7 +50,7 @@ def columns_of(obs: ObsSpec, action: ActionSpec, extras: Mapping[str, ExtraPart]
     return columns
 
 
-class Storage:
+class Storage(ABC):
     """Rows of ``streams`` streams that grow together. Row ``t`` of a stream lies in slot ``t % capacity``.
 
     Rows are numbered from 0 for ever, so a number never comes to mean another row. A row's *handle* is
@@ -54,24 +58,10 @@ class Storage:
     """
 
     def __init__(self, columns: Mapping[str, Column], streams: int, capacity: int) -> None:
-        """``capacity`` in rows of one stream. Memory is reserved now and touched only when rows come.
-
-        Raises:
-            ConfigError: the memory cannot be had; names the bytes.
-        """
+        """``capacity`` in rows of one stream."""
         self.specs, self.streams, self.capacity = dict(columns), streams, capacity
         self.count = 0
         self.nbytes = streams * capacity * sum(column.nbytes for column in columns.values())
-        try:
-            self.columns = {
-                name: np.empty((streams, capacity, *column.shape), column.dtype) for name, column in columns.items()
-            }
-        except (MemoryError, ValueError):
-            raise ConfigError(
-                f"{streams * capacity} rows need {self.nbytes / 1e9:.1f} GB of memory, more than can be had. "
-                "Lower replay.capacity or store smaller observations."
-            ) from None
-        self.flat = {name: array.reshape(streams * capacity, *array.shape[2:]) for name, array in self.columns.items()}
 
     @property
     def oldest(self) -> int:
@@ -86,24 +76,23 @@ class Storage:
         """
         if self.count == 0:
             self._check(rows)
-        slot = self.count % self.capacity
-        for name, value in rows.items():
-            self.columns[name][:, slot] = as_numpy(value)
+        self._put(rows, self.count % self.capacity)
         self.count += 1
 
-    def gather(self, handles: np.ndarray, length: int) -> dict[str, np.ndarray]:
-        """Every column, ``[B, length, ...]``, of the windows of ``length`` rows that begin at ``handles`` ``[B]``."""
-        slots = self.slots(handles, np.arange(length))
-        return {name: array.take(slots, axis=0, mode="clip") for name, array in self.flat.items()}
+    @abstractmethod
+    def _put(self, rows: Mapping[str, Tensor], slot: int) -> None:
+        """Keep one row for each stream."""
 
-    def write(self, name: str, handles: np.ndarray, offsets: np.ndarray, values: np.ndarray) -> None:
-        """Overwrite one column with ``values`` ``[B, T', ...]`` at rows ``handles[:, None] + offsets``.
+    @abstractmethod
+    def gather(self, handles: np.ndarray, length: int) -> dict[str, Tensor]:
+        """Every column, ``[B, length, ...]``, of the windows of ``length`` rows that begin at ``handles`` ``[B]``."""
+
+    @abstractmethod
+    def write(self, name: str, handles: np.ndarray, offset: int, values: Tensor) -> None:
+        """Overwrite one column with ``values`` ``[B, T', ...]``, from ``offset`` rows after ``handles`` ``[B]`` on.
 
         Rows evicted meanwhile are left out. Where windows overlap, the later one in the batch holds.
         """
-        rows = handles[:, None] // self.streams + offsets  # [B, T']
-        kept = (rows >= self.oldest) & (rows < self.count)
-        self.flat[name][self.slots(handles, offsets)[kept]] = values[kept]
 
     def slots(self, handles: np.ndarray, offsets: np.ndarray) -> np.ndarray:
         """Where rows ``handles[:, None] + offsets`` lie in a flat column, ``[B, T']``."""
@@ -119,6 +108,56 @@ class Storage:
             expected = (self.streams, *self.specs[name].shape)
             if tuple(value.shape) != expected:
                 raise DataError(f"{name} has shape {tuple(value.shape)}: expected {expected} (streams first).")
+
+
+class HostStorage(Storage):
+    """Rows in this computer's memory. With ``pin`` windows lie where a GPU can fetch them by itself."""
+
+    def __init__(self, columns: Mapping[str, Column], streams: int, capacity: int) -> None:
+        """Memory is reserved now and touched only when rows come.
+
+        Raises:
+            ConfigError: it cannot be had; names the bytes.
+        """
+        super().__init__(columns, streams, capacity)
+        self.pin = False
+        try:
+            self.columns = {
+                name: np.empty((streams, capacity, *spec.shape), spec.dtype) for name, spec in self.specs.items()
+            }
+        except (MemoryError, ValueError):
+            raise ConfigError(
+                f"{streams * capacity} rows need {self.nbytes / 1e9:.1f} GB of memory, more than can be had. "
+                "Lower replay.capacity or store smaller observations."
+            ) from None
+        self.flat = {name: array.reshape(streams * capacity, *array.shape[2:]) for name, array in self.columns.items()}
+
+    def _put(self, rows: Mapping[str, Tensor], slot: int) -> None:
+        for name, value in rows.items():
+            self.columns[name][:, slot] = as_numpy(value)
+
+    def gather(self, handles: np.ndarray, length: int) -> dict[str, Tensor]:
+        """See ``Storage``."""
+        slots = self.slots(handles, np.arange(length))
+        rows = {
+            name: torch.empty((*slots.shape, *spec.shape), dtype=getattr(torch, spec.dtype), pin_memory=self.pin)
+            for name, spec in self.specs.items()
+        }
+        for name, array in self.flat.items():
+            array.take(slots, axis=0, mode="clip", out=rows[name].numpy())
+        return rows
+
+    def write(self, name: str, handles: np.ndarray, offset: int, values: Tensor) -> None:
+        """See ``Storage``. Windows are written one by one: two copies each at most, and no lists of indices."""
+        rows, streams = np.divmod(handles, self.streams)
+        for row, stream, new in zip((rows + offset).tolist(), streams.tolist(), as_numpy(values), strict=True):
+            held = new[max(0, self.oldest - row) : max(0, self.count - row)]
+            start = max(row, self.oldest) % self.capacity
+            before_end = self.capacity - start
+            column = self.columns[name][stream]
+            column[start : start + len(held)] = held[:before_end]
+            if len(held) > before_end:
+                column[: len(held) - before_end] = held[before_end:]
 
 
 def as_numpy(value: Tensor) -> np.ndarray:

@@ -76,13 +76,19 @@ class VectorEnv:
         self._envs = envs
         self._seeds: list[int] | None = seeds
         self._ended: np.ndarray | None = None  # [N] bool, which rows were is_last; None before the first reset
+        self._answer: Callable[[], Any] | None = None  # what the last action is answered with, while it is due
         self.num_envs: int = envs.num_envs
         self.obs_spec: ObsSpec = envs.get_attr("obs_spec")[0]
         self.action_spec: ActionSpec = envs.get_attr("action_spec")[0]
         self._action_shape = (self.num_envs, self.action_spec.width)
 
     def reset(self, seed: int | None = None) -> Step:
-        """Start N new episodes. Without a ``seed`` generators go on; the first time they start from ``make_env``'s."""
+        """Start N new episodes. Without a ``seed`` generators go on; the first time they start from ``make_env``'s.
+
+        An answer that was not received is lost.
+        """
+        self._settle()
+        self._answer = None
         seeds = derive_seeds(seed, self.num_envs) if seed is not None else self._seeds
         self._seeds = None
         obs, _ = self._guarded(lambda: self._envs.reset(seed=seeds))  # type: ignore[arg-type]  # a list invariant in None
@@ -97,17 +103,52 @@ class VectorEnv:
             DataError: an action, observation or reward is not what was declared, or not finite.
             EnvError: an environment failed, or ``reset`` was never called.
         """
+        self.send(action)
+        return self.receive()
+
+    def send(self, action: Tensor) -> None:
+        """Begin a step: workers take ``action`` ``[N, A]`` while the caller goes on, until it asks to ``receive``.
+
+        Environments in this process are stepped at once.
+
+        Raises:
+            DataError, EnvError: as ``step``; also ``EnvError`` if the last answer was not received.
+        """
         if self._ended is None:
             raise EnvError("step() before reset(): there is no episode to go on with.")
-        flat = action.detach().to("cpu", torch.float32).numpy()
+        if self._answer is not None:
+            raise EnvError("send() twice: the answer to the last action is still due; call receive() first.")
+        flat = self._checked(action)
+        if isinstance(self._envs, AsyncVectorEnv):
+            workers = self._envs
+            self._guarded(lambda: workers.step_async(flat))
+            self._answer = workers.step_wait
+        else:
+            answer = self._envs.step(flat)
+            self._answer = lambda: answer
+
+    def receive(self) -> Step:
+        """End a step: the rows that answer the action sent last.
+
+        Raises:
+            DataError, EnvError: as ``step``; also ``EnvError`` if no action was sent.
+        """
+        answer, self._answer = self._answer, None
+        if answer is None:
+            raise EnvError("receive() before send(): there is no action that could be answered.")
+        obs, reward, terminated, truncated, _ = self._guarded(answer)
+        first, self._ended = self._ended, terminated | truncated
+        assert first is not None
+        return self._rows(obs, reward, first, self._ended, terminated)
+
+    def _checked(self, action: Tensor) -> np.ndarray:
+        flat: np.ndarray = action.detach().to("cpu", torch.float32).numpy()
         if flat.shape != self._action_shape:
             raise DataError(f"the action has shape {flat.shape}; expected [N, A] = {self._action_shape}.")
         if not np.isfinite(flat).all():
             number = int(np.argwhere(~np.isfinite(flat))[0, 0])
             raise DataError(f"the action for environment {number} is {flat[number].tolist()}; expected finite numbers.")
-        obs, reward, terminated, truncated, _ = self._guarded(lambda: self._envs.step(flat))
-        first, self._ended = self._ended, terminated | truncated
-        return self._rows(obs, reward, first, self._ended, terminated)
+        return flat
 
     def _rows(
         self, obs: dict[str, np.ndarray], reward: np.ndarray, first: np.ndarray, last: np.ndarray, terminal: np.ndarray
@@ -123,8 +164,16 @@ class VectorEnv:
 
     def render(self) -> np.ndarray | None:
         """What environment 0 looks like, uint8 ``[H, W, 3]``, or None if it cannot be drawn."""
+        self._settle()
         frame: np.ndarray | None = self._guarded(lambda: self._envs.call("frame"))[0]
         return frame
+
+    def _settle(self) -> None:
+        """Wait for an answer that is due, so that the workers can be asked for something else; it can still be had."""
+        due, self._answer = self._answer, None
+        if due is not None:
+            answer = self._guarded(due)
+            self._answer = lambda: answer
 
     def close(self) -> None:
         """Free windows, processes and memory. May be called twice."""

@@ -1,21 +1,32 @@
-"""Environments in worker processes: how they start, and what is said when one dies.
+"""Environments in worker processes: how they start and end, and what is said when one dies.
 
 This file must not import torch: each worker would spend seconds and hundreds of megabytes on it.
 """
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
+import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
-from gymnasium.vector.async_vector_env import _async_worker
+from gymnasium.vector.async_vector_env import AsyncState, _async_worker
 
-from reverie.core.errors import ConfigError, EnvError
+from reverie.core.errors import ConfigError, EnvError, ReverieError
 from reverie.envs.flat import FlatEnv
+
+ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS"), "1")
+"""What numerical libraries read when they are loaded. Left to themselves they start a thread a core in each worker.
+
+With the start method fork, those that this process has loaded keep their threads.
+"""
+
+PATIENCE = 5.0
+"""Seconds that a worker has to answer a last step that nobody will ask for, before it is ended."""
 
 
 def start(method: str, makers: list[Callable[[], FlatEnv]]) -> AsyncVectorEnv:
@@ -33,17 +44,33 @@ def start(method: str, makers: list[Callable[[], FlatEnv]]) -> AsyncVectorEnv:
     if method == "forkserver":
         # Imported once, by the server: workers then start in milliseconds.
         multiprocessing.get_context(method).set_forkserver_preload([__name__])
-    return _Workers(
-        makers,
-        copy=False,
-        autoreset_mode=AutoresetMode.NEXT_STEP,
-        context=method,
-        worker=_worker,  # type: ignore[arg-type]  # Gymnasium hands over eight arguments and declares six
-    )
+    with _environment(ONE_THREAD):
+        return _Workers(
+            makers,
+            copy=False,
+            autoreset_mode=AutoresetMode.NEXT_STEP,
+            context=method,
+            worker=_worker,  # type: ignore[arg-type]  # Gymnasium hands over eight arguments and declares six
+        )
+
+
+@contextlib.contextmanager
+def _environment(values: dict[str, str]) -> Iterator[None]:
+    """Environment variables for processes that are started meanwhile; this one's are then as before."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
 
 
 class _Workers(AsyncVectorEnv):
-    """Gymnasium's worker processes; one that dies at its start is named."""
+    """Gymnasium's worker processes; one that dies at its start is named, and a busy one does not hold up the end."""
 
     def _check_spaces(self) -> None:
         try:
@@ -54,10 +81,28 @@ class _Workers(AsyncVectorEnv):
             end(self)
             raise
 
+    def close_extras(self, timeout: float | None = None, terminate: bool = False) -> None:
+        """End the workers. What they say to a step that is under way, nobody asks any more."""
+        if self._state is AsyncState.WAITING_STEP:
+            terminate = terminate or not self._answered()
+            self._state = AsyncState.DEFAULT
+        super().close_extras(timeout, terminate)
+
+    def _answered(self) -> bool:
+        """Whether the step under way came to an end in time, be it with an error."""
+        try:
+            self.step_wait(PATIENCE)
+        except ReverieError:
+            return True
+        except multiprocessing.TimeoutError:
+            return False
+        return True
+
 
 def _worker(index: int, make: Callable[[], FlatEnv], pipe: Connection, *rest: Any) -> None:
     """Gymnasium's worker, but Ctrl-C is the parent's to handle, and an environment that cannot be made says why."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.environ.update(ONE_THREAD)  # for libraries that a server of an earlier time has not loaded yet
     try:
         env = make()
     except Exception as error:

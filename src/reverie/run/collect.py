@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from reverie.core.protocols import Env, Policy, RowSink
+from reverie.core.protocols import AsyncEnv, Env, Policy, RowSink
 from reverie.core.specs import ActionSpec
 from reverie.core.types import State, Step
 
@@ -39,24 +39,55 @@ class EpisodeCounter:
         return [(int(i), EpisodeStats(float(self.score[i]), int(self.length[i]))) for i in np.flatnonzero(last)]
 
 
+class SteppedAtOnce:
+    """An ``Env`` that can only ``step``, as one that is sent actions."""
+
+    def __init__(self, env: Env) -> None:
+        self.env = env
+        self.answer: Step | None = None
+
+    def send(self, action: Tensor) -> None:
+        """Step."""
+        self.answer = self.env.step(action)
+
+    def receive(self) -> Step:
+        """What that step showed."""
+        assert self.answer is not None
+        return self.answer
+
+
 class Collector:
-    """Keeps the current row of each environment and the policy's state, and moves both on by one turn at a time."""
+    """Keeps the current row of each environment and the policy's state, and moves both on by one turn at a time.
+
+    A turn ends when the actions are handed over. Environments in worker processes take them while the learner makes
+    its updates, and the next turn begins by asking what came of it. Nothing else is done meanwhile that environments
+    could notice, so the rows are those that waiting at once would have given. An error of an environment comes up
+    where its answer is asked for: in the next turn, or in the same one if it is stepped at once.
+    """
 
     def __init__(
         self, env: Env, policy: Policy[Any], sink: RowSink, *, seed: int | None = None, random_steps: int = 0
     ) -> None:
         """Reset ``env`` with ``seed``; the first ``random_steps`` env steps take uniformly random actions."""
         self.env, self.policy, self.sink = env, policy, sink
+        self.async_env = env if isinstance(env, AsyncEnv) else SteppedAtOnce(env)
         self.random_steps = random_steps
         self.env_steps = 0
         self.rng = np.random.default_rng(seed)
-        self.step = env.reset(seed)
+        self._step: Step | None = env.reset(seed)  # None while it is on its way
         self.state = policy.initial(env.num_envs)
         self.counter = EpisodeCounter(env.num_envs)
         self.finished: list[EpisodeStats] = []
 
+    @property
+    def step(self) -> Step:
+        """The current row of each environment: what the policy sees next. Waits for those that are being stepped."""
+        if self._step is None:
+            self._step = self.async_env.receive()
+        return self._step
+
     def collect(self) -> int:
-        """One turn: act, store, step. Returns the env steps taken, one for each row that is not ``is_last``."""
+        """One turn: act, store, send. Returns the env steps taken, one for each row that is not ``is_last``."""
         step = self.step
         action, self.state = self.policy.act(step, self.state, "explore")
         if self.env_steps < self.random_steps:  # the policy looks on, so that its extras fit what was done
@@ -66,7 +97,8 @@ class Collector:
         self.sink.add(step, action, self.policy.extras(self.state))
         self.finished.extend(stats for _, stats in self.counter.add(step))
         taken = len(step) - int(step.is_last.sum())
-        self.step = self.env.step(action)
+        self.async_env.send(action)
+        self._step = None
         self.env_steps += taken
         return taken
 

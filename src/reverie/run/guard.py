@@ -32,7 +32,7 @@ class LossGuard:
         terms = tuple(name for name in metrics if name.startswith("loss/"))
         if not terms:
             return
-        now = torch.stack([metrics[name].detach().float() for name in terms])
+        now = torch.stack([metrics[name] for name in terms]).detach().float()
         if terms != self.terms or self.first is None or self.value is None:
             self.terms, self.value = terms, torch.zeros_like(now)
             self.first = torch.zeros_like(now, dtype=torch.int64)

@@ -1,0 +1,120 @@
+"""Batches on their way to a GPU, with the streams of a GPU that only takes notes."""
+
+from __future__ import annotations
+
+import contextlib
+
+import pytest
+import torch
+
+from reverie.core.types import Batch, Update, Window
+from reverie.data.device import DeviceStorage
+from reverie.data.prefetch import Prefetch, ahead
+from reverie.data.replay import Replay
+from reverie.data.storage import Column, HostStorage
+
+CPU, CUDA = torch.device("cpu"), torch.device("cuda")
+COLUMNS = {
+    "action": Column((2,), "float32"),
+    "reward": Column((), "float32"),
+    **{name: Column((), "bool") for name in ("is_first", "is_last", "is_terminal")},
+}
+
+
+class Stream:
+    """Notes what it is told to do."""
+
+    def __init__(self, name: str, log: list[str]) -> None:
+        self.name, self.log = name, log
+
+    def wait_stream(self, other: Stream) -> None:
+        self.log.append(f"{self.name} waits for {other.name}")
+
+
+class Numbered:
+    """Deals out batches that hold their number."""
+
+    def __init__(self, log: list[str]) -> None:
+        self.log, self.sampled, self.fed = log, 0, []
+
+    def sample(self) -> Batch:
+        self.sampled += 1
+        self.log.append("sample")
+        flag, number = torch.zeros(1, 2, dtype=torch.bool), torch.full((1, 2), float(self.sampled))
+        return Batch(
+            obs={"x": number}, action=number, reward=number, is_first=flag, is_last=flag, is_terminal=flag,
+            weight=number[0], index=torch.tensor([self.sampled]), extras={"deter": number},
+        )  # fmt: skip
+
+    def feedback(self, index: torch.Tensor, update: Update) -> None:
+        self.fed.append((int(index), update))
+
+    def __len__(self) -> int:
+        return 5
+
+
+@pytest.fixture
+def log(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """A GPU of notes: tensors that reach it are on the device ``meta``, where nothing can be read."""
+    notes: list[str] = []
+    monkeypatch.setattr(torch.cuda, "Stream", lambda device: Stream("copies", notes))
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: Stream("learner", notes))
+
+    @contextlib.contextmanager
+    def inside(stream: Stream):
+        notes.append(f"on {stream.name}")
+        yield
+        notes.append(f"off {stream.name}")
+
+    monkeypatch.setattr(torch.cuda, "stream", inside)
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor: (notes.append("pin"), tensor)[1])
+    monkeypatch.setattr(torch.Tensor, "record_stream", lambda tensor, stream: notes.append(f"for {stream.name}"))
+    return notes
+
+
+def test_batches_are_pinned_and_copied_on_their_own_stream(log: list[str]) -> None:
+    source = Prefetch(Numbered(log), torch.device("meta"))
+    batch = source.sample()
+    assert log == ["sample", *["pin"] * 9, "on copies", "off copies", "learner waits for copies", *["for learner"] * 9]
+    assert batch.obs["x"].is_meta
+    assert batch.extras["deter"].is_meta
+    assert batch.weight.is_meta
+    assert batch.index.tolist() == [1]
+
+
+def test_it_is_the_source_batch_for_batch_and_nothing_is_sampled_early(log: list[str]) -> None:
+    inner = Numbered(log)
+    source = Prefetch(inner, CPU)
+    assert inner.sampled == 0
+    assert len(source) == 5
+    for number in (1, 2, 3):
+        batch, update = source.sample(), Update(metrics={})
+        assert batch.obs["x"].tolist() == [[number, number]]
+        source.feedback(batch.index, update)
+        assert inner.fed[-1] == (number, update)
+        assert inner.sampled == number
+
+
+def test_a_replay_gathers_into_pinned_memory(log: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[bool] = []
+    empty = torch.empty
+    monkeypatch.setattr(torch, "empty", lambda *a, pin_memory, **k: (asked.append(pin_memory), empty(*a, **k))[1])
+    storage = HostStorage(COLUMNS, 1, 10)
+    storage.count = 5
+    replay = Replay(storage, Window(batch=2, length=2, crosses_episodes=True), seed=0, online=False)
+    replay.starts.count = 5
+    replay.sample()
+    assert asked == [False] * len(COLUMNS)
+    Prefetch(replay, CPU).sample()
+    assert asked[len(COLUMNS) :] == [True] * len(COLUMNS)
+
+
+def test_only_what_has_to_travel_is_sent_ahead(log: list[str]) -> None:
+    window = Window(batch=1, length=2, crosses_episodes=True)
+    host = Replay(HostStorage(COLUMNS, 1, 10), window, seed=0, online=False)
+    device = Replay(DeviceStorage(COLUMNS, 1, 10, CPU), window, seed=0, online=False)
+    assert ahead(host, CPU) is host
+    assert not host.storage.pin
+    assert ahead(device, CUDA) is device
+    assert isinstance(ahead(host, CUDA), Prefetch)
+    assert host.storage.pin

@@ -1,0 +1,135 @@
+"""Actions sent now and answered later: the same rows, the same errors, and an end that does not hang."""
+
+from __future__ import annotations
+
+import functools
+import os
+
+import env_zoo
+import pytest
+import torch
+
+from reverie.core.errors import DataError, EnvError
+from reverie.core.protocols import AsyncEnv
+from reverie.envs import worker
+from reverie.envs.dummy import Count, Grid
+
+BOTH = pytest.mark.parametrize("vector", ["serial", "process"])
+
+
+def alive(env):
+    return [process for process in env._envs.processes if process.is_alive()]
+
+
+def same(a, b):
+    return all(torch.equal(a.obs[key], b.obs[key]) for key in a.obs) and all(
+        torch.equal(getattr(a, name), getattr(b, name)) for name in ("reward", "is_first", "is_last", "is_terminal")
+    )
+
+
+@BOTH
+def test_sent_and_received_rows_are_those_of_step(make, vector):
+    reference, env = make(env_zoo.Seeded, num=3), make(env_zoo.Seeded, num=3, vector=vector)
+    assert isinstance(env, AsyncEnv)
+    assert same(reference.reset(), env.reset())
+    for _ in range(14):
+        env.send(torch.zeros(3, 2))
+        assert same(reference.step(torch.zeros(3, 2)), env.receive())
+
+
+def test_send_does_not_wait_for_the_workers(make, tmp_path):
+    gate = tmp_path / "gate"
+    env = make(functools.partial(env_zoo.Waiting, gate), num=2, vector="process")
+    env.reset()
+    env.send(torch.zeros(2, 2))
+    gate.touch()
+    assert env.receive().obs["observation"].tolist() == [[1], [1]]
+
+
+@BOTH
+def test_turns_that_are_out_of_order(make, vector):
+    env = make(functools.partial(Count, truncate_at=9), vector=vector)
+    env.reset()
+    with pytest.raises(EnvError, match=r"receive\(\) before send\(\)"):
+        env.receive()
+    env.send(torch.zeros(1, 2))
+    with pytest.raises(EnvError, match=r"send\(\) twice"):
+        env.send(torch.zeros(1, 2))
+    assert env.receive().obs["observation"].item() == 1
+
+
+@BOTH
+def test_what_is_asked_between_send_and_receive(make, vector):
+    env = make(functools.partial(Grid, render_mode="rgb_array"), vector=vector)
+    env.reset(seed=3)
+    action = torch.eye(4)[:1]
+    env.send(action)
+    frame = env.render()
+    shown = env.receive().obs["image" if "image" in env.obs_spec else "observation"][0].numpy()
+    assert (frame[::8, ::8] == shown).all()
+    env.send(action)
+    first = env.reset(seed=3)
+    assert first.is_first.all()
+    with pytest.raises(EnvError, match=r"receive\(\) before send\(\)"):
+        env.receive()
+    env.send(action)
+    assert same(env.receive(), env_after(make, vector, action))
+
+
+def env_after(make, vector, action):
+    env = make(functools.partial(Grid, render_mode="rgb_array"), vector=vector)
+    env.reset(seed=3)
+    return env.step(action)
+
+
+def test_a_workers_error_is_raised_where_its_answer_is_received(make):
+    env = make(env_zoo.nan_in_second, num=2, vector="process")
+    env.reset()
+    env.step(torch.zeros(2, 2))
+    env.send(torch.zeros(2, 2))
+    with pytest.raises(DataError, match=r"environment [01] .*step 2 of episode 1: observation 'a' is nan"):
+        env.receive()
+    env.close()
+    assert not alive(env)
+
+
+def test_a_worker_that_dies_under_way_is_named(make):
+    env = make(env_zoo.Dying, num=2, vector="process")
+    env.reset()
+    env.step(torch.zeros(2, 2))
+    env.send(torch.zeros(2, 2))
+    with pytest.raises(EnvError, match=r"worker process of environment [01] died \(exit code 7\)"):
+        env.receive()
+    assert not alive(env)
+
+
+@pytest.mark.parametrize("factory", [env_zoo.Seeded, env_zoo.infinite_reward, env_zoo.Dying])
+def test_the_end_comes_with_an_answer_outstanding(make, factory, capfd):
+    env = make(factory, num=2, vector="process")
+    env.reset()
+    if factory is env_zoo.Dying:
+        env.step(torch.zeros(2, 2))
+    env.send(torch.zeros(2, 2))
+    processes = env._envs.processes
+    env.close()
+    env.close()
+    assert not any(process.is_alive() for process in processes)
+    assert "pending" not in capfd.readouterr().err
+
+
+def test_a_step_that_never_ends_does_not_keep_the_run_from_ending(make, tmp_path, monkeypatch):
+    monkeypatch.setattr(worker, "PATIENCE", 0.2)
+    env = make(functools.partial(env_zoo.Waiting, tmp_path / "never"), num=2, vector="process")
+    env.reset()
+    env.send(torch.zeros(2, 2))
+    processes = env._envs.processes
+    env.close()
+    assert [process.exitcode for process in processes] == [-15, -15]
+
+
+@pytest.mark.parametrize("method", ["forkserver", "spawn"])
+def test_workers_leave_the_cores_to_the_learner(make, method):
+    before = {name: os.environ.get(name) for name in worker.ONE_THREAD}
+    told = make(env_zoo.Telling, vector="process", start_method=method).reset().obs["observation"][0].tolist()
+    assert told == [0, 1]
+    assert {name: os.environ.get(name) for name in worker.ONE_THREAD} == before
