@@ -420,7 +420,7 @@ def dream_values(agent: DreamerV3, dream: Dream) -> dict[str, Any]:
         out[f"imag/action/{key}"] = out[f"imag/{key}"] = x
     if len(agent.actor.keys) == 1:
         out["imag/action"] = x
-    return out
+    return {k: v.transpose(0, 1) for k, v in out.items()}  # dreams have time first, theirs have it second
 
 
 def compare_gradients(rec: Recording, agent: DreamerV3, total: Tensor, result: Comparison) -> None:

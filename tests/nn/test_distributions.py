@@ -11,11 +11,10 @@ from reverie.nn.distributions import (
     BoundedNormal,
     Categoricals,
     TwoHot,
-    draw,
     softmax,
     straight_through,
-    unimix_probs,
 )
+from reverie.nn.fused import draw, unimix_probs
 from reverie.objectives.transforms import symexp_bins, two_hot
 
 

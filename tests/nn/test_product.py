@@ -31,3 +31,44 @@ def test_a_build_without_the_operator_falls_back(monkeypatch):
     monkeypatch.setattr(product, "_product", None)
     x, weight, bias = torch.randn(300, 5), torch.randn(2, 5), torch.randn(2)
     assert torch.equal(product.linear(x, weight, bias), F.linear(x, weight, bias))
+
+
+def plain(monkeypatch, call):
+    """What ``call`` says through oneDNN, and without it."""
+    ours = call()
+    monkeypatch.setattr(product, "_product", None)
+    return ours, call()
+
+
+@pytest.mark.parametrize("rows", [3, 128, 301])
+@pytest.mark.parametrize("inputs", [1, 24, product.NARROW, product.NARROW + 1])
+@pytest.mark.parametrize("outputs", [1, 7, 300])
+def test_gradients_of_weights_are_products_however_they_are_made(rows, inputs, outputs, monkeypatch):
+    torch.manual_seed(0)
+    x, grad = torch.randn(rows, inputs), torch.randn(rows, outputs)
+    ours, without = plain(monkeypatch, lambda: product.weight_gradient(x, grad))
+    exact = (grad.double().T @ x.double()).float()
+    for found in (ours, without):
+        torch.testing.assert_close(found, exact, rtol=1e-4, atol=1e-4)
+    assert ours.is_contiguous()
+
+
+@pytest.mark.parametrize("rows", [1, 200])
+@pytest.mark.parametrize("base", [None, "a bias", "one for each row"])
+@pytest.mark.parametrize("blocks", [1, 4])
+def test_block_diagonal_products_are_those_of_the_whole_matrix(rows, base, blocks, monkeypatch):
+    torch.manual_seed(0)
+    shapes = {None: None, "a bias": (blocks * 3,), "one for each row": (rows, blocks * 3)}
+    x, weight = torch.randn(rows, blocks * 5), torch.randn(blocks, 3, 5)
+    more = [] if base is None else [torch.randn(shapes[base])]
+    leaves = [t.requires_grad_() for t in (x, weight, *more)]
+
+    def ours():
+        y = product.block_linear(x, weight, more[0] if more else None)
+        return [y, *torch.autograd.grad((y * y.detach().cos()).sum(), leaves)]
+
+    expected = x @ torch.block_diag(*weight).T + (more[0] if more else 0)
+    expected = [expected, *torch.autograd.grad((expected * expected.detach().cos()).sum(), leaves)]
+    for found in plain(monkeypatch, ours):
+        for a, b in zip(found, expected, strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4)

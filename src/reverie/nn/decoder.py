@@ -13,9 +13,10 @@ from reverie.core.config import Config
 from reverie.core.errors import ConfigError
 from reverie.core.specs import ObsPart, ObsSpec
 from reverie.nn.distributions import Categoricals
-from reverie.nn.encoder import by_size, check_sizes, select, split_kinds, stage_depths, stage_sizes, unit_image
+from reverie.nn.encoder import by_size, check_sizes, select, split_kinds, stage_depths, stage_sizes
 from reverie.nn.layers import MLP, BlockLinear, DoublingConv, Linear, RMSNormSiLU
 from reverie.nn.rssm import Latent
+from reverie.nn.stages import conv_unfold_norm_silu, conv_unfold_sigmoid, unit_squared_error
 from reverie.objectives.transforms import symexp, symlog
 
 
@@ -112,7 +113,7 @@ class UnitImage:
 
     def loss(self, target: Tensor) -> Tensor:
         """Squared error of unit pixels, ``[...]``."""
-        return (self.pixels - unit_image(target, self.part, torch.float32)).square().sum((-3, -2, -1))
+        return unit_squared_error(self.pixels, target, self.part.low, self.part.high)
 
     def value(self) -> Tensor:
         """``[..., H, W, C]`` in the units of the observation."""
@@ -179,8 +180,8 @@ class _CNN(nn.Module):
         x = x.view(-1, self.blocks, h, w, c // self.blocks).permute(0, 2, 3, 1, 4).reshape(-1, h, w, c)
         x = self.norm(x + self.from_stoch(stoch.flatten(0, -2)).view(-1, h, w, c))  # [M, h, w, c]
         for conv, norm, size in zip(self.convs, self.norms, self.sizes[1:-1], strict=True):
-            x = norm(_crop(conv(x), size))
-        pixels = torch.sigmoid(_crop(self.output(x), self.sizes[-1]))  # [M, H, W, channels]
+            x = _crop(conv_unfold_norm_silu(x, *conv.folded(x.dtype), norm.weight, norm.eps), size)
+        pixels = _crop(conv_unfold_sigmoid(x, *self.output.folded(x.dtype)), self.sizes[-1])  # [M, H, W, channels]
         return pixels.view(*deter.shape[:-1], *pixels.shape[1:])
 
 

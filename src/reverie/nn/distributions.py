@@ -5,7 +5,6 @@ All of them compute in float32. ``log_prob`` and ``entropy`` sum over the event,
 
 from __future__ import annotations
 
-import functools
 import math
 from typing import Protocol
 
@@ -13,7 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from reverie.objectives.transforms import symmetric_mean, two_hot
+from reverie.nn.fused import cross_entropy, draw, one_hot, softmax_mean
+from reverie.objectives.transforms import two_hot
 
 
 class Distribution(Protocol):
@@ -43,27 +43,10 @@ def softmax(logits: Tensor) -> Tensor:
     the whole tensor.
     """
     logits = logits.float()
-    if logits.is_cuda or logits.shape[-1] > 64:
+    if logits.device.type != "cpu" or logits.shape[-1] > 64:
         return torch.softmax(logits, -1)
     weights = (logits - logits.detach().amax(-1, keepdim=True)).exp()
     return weights / weights.sum(-1, keepdim=True)
-
-
-def unimix_probs(logits: Tensor, unimix: float) -> Tensor:
-    """(1 - u) softmax(logits) + u / C over the last axis, so that no class ever has probability 0."""
-    probs = softmax(logits)
-    return probs if unimix == 0 else (1 - unimix) * probs + unimix / probs.shape[-1]
-
-
-def draw(probs: Tensor) -> Tensor:
-    """Sample class indices ``[...]`` from ``[..., C]`` by inverting the cumulative distribution.
-
-    One uniform number per sample, where the Gumbel and exponential tricks take C.
-    """
-    cumulative = probs.detach().cumsum(-1)  # [..., C]
-    uniform = torch.rand(probs.shape[:-1], device=probs.device).unsqueeze(-1)  # [..., 1]
-    # Scaled by the last sum, which rounding leaves a little off 1, no index can fall beyond the last class.
-    return (cumulative < uniform * cumulative[..., -1:]).sum(-1)
 
 
 class _StraightThrough(torch.autograd.Function):
@@ -71,7 +54,7 @@ class _StraightThrough(torch.autograd.Function):
 
     @staticmethod
     def forward(probs: Tensor, index: Tensor) -> Tensor:
-        return torch.zeros_like(probs).scatter_(-1, index.unsqueeze(-1), 1.0)
+        return one_hot(index, probs)
 
     @staticmethod
     def setup_context(ctx: torch.autograd.function.FunctionCtx, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
@@ -84,6 +67,8 @@ class _StraightThrough(torch.autograd.Function):
 
 def straight_through(probs: Tensor, index: Tensor) -> Tensor:
     """One-hot of ``index`` ``[..., C]`` whose gradient goes to ``probs`` as if it were they."""
+    if not (torch.is_grad_enabled() and probs.requires_grad):
+        return one_hot(index, probs)
     out: Tensor = _StraightThrough.apply(probs, index)  # type: ignore[no-untyped-call]  # torch leaves it untyped
     return out
 
@@ -101,7 +86,8 @@ class Categoricals:
         padded = self._pad(logits.float(), -1e9)  # [..., n, C]
         probs = softmax(padded)
         if unimix:
-            sizes = torch.tensor(classes, dtype=torch.float32, device=logits.device)[:, None]  # [n, 1]
+            counts = classes if self.ragged else classes[:1]  # made on the device: a copy would wait for it
+            sizes = torch.cat([torch.full((1, 1), float(c), device=logits.device) for c in counts])  # [n or 1, 1]
             probs = torch.where(padded > -1e8, (1 - unimix) * probs + unimix / sizes, 0.0)
             self.log_probs = probs.clamp(min=1e-30).log()
         else:
@@ -163,7 +149,7 @@ class BoundedNormal:
     def sample(self) -> Tensor:
         """``[..., A]``, without gradient: both actor losses here are likelihood-ratio losses."""
         with torch.no_grad():
-            return torch.normal(self.mean, self.std)
+            return self.mean + self.std * torch.randn_like(self.mean)  # torch.normal reads std, and so waits for it
 
     def mode(self) -> Tensor:
         """``[..., A]``."""
@@ -195,12 +181,7 @@ class TwoHot:
 
     def mean(self) -> Tensor:
         """``[...]``."""
-        return symmetric_mean(softmax(self.logits), self.bins)
-
-    @functools.cached_property
-    def log_probs(self) -> Tensor:
-        """``[..., K]``, computed once however many targets there are."""
-        return torch.log_softmax(self.logits, -1)
+        return softmax_mean(self.logits, self.bins)
 
     def loss(self, value: Tensor) -> Tensor:
         """Cross-entropy - sum_i w_i ln p_i with the two-hot weights w of ``value`` ``[...]``: ``[...]``.
@@ -208,7 +189,7 @@ class TwoHot:
         Only two of the w_i are not 0, so only two of the ln p_i are looked at.
         """
         index, weight = two_hot(value.float(), self.bins)  # [..., 2]
-        return -(self.log_probs.gather(-1, index) * weight).sum(-1)
+        return cross_entropy(self.logits, index, weight)
 
 
 class Bernoulli:

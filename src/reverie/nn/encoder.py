@@ -9,7 +9,6 @@ from itertools import groupby, pairwise
 from typing import Protocol, runtime_checkable
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from reverie.core.config import Config
@@ -17,6 +16,7 @@ from reverie.core.errors import ConfigError
 from reverie.core.specs import ObsPart, ObsSpec
 from reverie.core.types import Obs
 from reverie.nn.layers import MLP, Conv, RMSNormSiLU
+from reverie.nn.stages import conv_pool_norm_silu
 from reverie.objectives.transforms import symlog
 
 
@@ -169,9 +169,8 @@ def one_hot(index: Tensor, classes: tuple[int, ...]) -> Tensor:
     if len(set(classes)) == 1:
         known = torch.arange(classes[0], device=index.device)
         return (index.unsqueeze(-1) == known).flatten(-2).float()
-    known = torch.cat([torch.arange(c, device=index.device) for c in classes])  # [sum(classes)]
-    repeats = torch.tensor(classes, device=index.device)
-    return (index.repeat_interleave(repeats, -1) == known).float()
+    parts = [index[..., i, None] == torch.arange(c, device=index.device) for i, c in enumerate(classes)]
+    return torch.cat(parts, -1).float()
 
 
 class _CNN(nn.Module):
@@ -190,6 +189,5 @@ class _CNN(nn.Module):
         """``[..., H, W, C]`` in [-0.5, 0.5] to ``[..., width]``."""
         x = image.flatten(0, -4)  # [M, H, W, C]
         for conv, norm in zip(self.convs, self.norms, strict=True):
-            pooled = F.max_pool2d(conv(x).permute(0, 3, 1, 2), 2, ceil_mode=True)  # [M, depth, h, w]
-            x = norm(pooled.permute(0, 2, 3, 1))  # [M, h, w, depth]
+            x = conv_pool_norm_silu(x, conv.weight, conv.bias, norm.weight, norm.eps)  # [M, h, w, depth]
         return x.flatten(1).view(*image.shape[:-3], -1)

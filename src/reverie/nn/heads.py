@@ -160,5 +160,8 @@ class Actor(nn.Module):
 
     def forward(self, feature: Tensor) -> JointDistribution:
         """``[..., F]`` to a distribution over ``[..., A]``."""
-        x = self.mlp(feature)
-        return JointDistribution({k: head(x) for k, head in zip(self.keys, self.parts, strict=True)}, self.slices)
+        return self.heads(self.mlp(feature))
+
+    def heads(self, hidden: Tensor) -> JointDistribution:
+        """The last layers alone: ``[..., units]`` to a distribution over ``[..., A]``."""
+        return JointDistribution({k: head(hidden) for k, head in zip(self.keys, self.parts, strict=True)}, self.slices)

@@ -14,7 +14,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from reverie.nn.product import block_linear, linear
+from reverie.nn.fused import compiled, norm_silu
+from reverie.nn.packing import Kept, packed
+from reverie.nn.product import MIN_ROWS, linear
+from reverie.nn.recurrence import mlp
+from reverie.nn.sequence import StepLinear
 
 
 def init_(weight: Tensor, fan_in: int, scale: float = 1.0) -> None:
@@ -43,17 +47,33 @@ class Linear(nn.Module):
         """``[..., inputs]`` to ``[..., outputs]``."""
         return linear(x, self.weight, self.bias)
 
+    def steps(self, dtype: torch.dtype) -> StepLinear:
+        """The layer for all steps of a sequence: weights are cast, and their gradients made, once."""
+        return StepLinear(self.weight.to(dtype), self.bias.to(dtype))
 
-class BlockWeights(NamedTuple):
-    """The weights of a :class:`BlockLinear` as they are multiplied with."""
 
-    own: Tensor  # [blocks, outputs / blocks, inputs / blocks]
-    shared: Tensor  # [outputs, shared]
-    bias: Tensor  # [outputs]
+class StepLayers:
+    """A chain of layers at the steps of a sequence."""
+
+    def __init__(self, layers: nn.Sequential, dtype: torch.dtype) -> None:
+        self.layers = [layer.steps(dtype) if isinstance(layer, Linear) else layer for layer in layers]
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """``[M, inputs]`` to ``[M, outputs]``."""
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+
+class BlockSteps(NamedTuple):
+    """A :class:`BlockLinear` at the steps of a sequence."""
+
+    own: StepLinear
+    shared: StepLinear | None
 
     def __call__(self, x: Tensor, shared: Tensor | None = None) -> Tensor:
         """``[M, inputs]``, and ``[M, shared]`` if there are such inputs, to ``[M, outputs]``."""
-        return block_linear(x, self.own, self.bias if shared is None else linear(shared, self.shared, self.bias))
+        return self.own(x, self.shared(shared) if self.shared and shared is not None else None)
 
 
 class BlockLinear(nn.Module):
@@ -72,28 +92,32 @@ class BlockLinear(nn.Module):
         self.bias = nn.Parameter(torch.zeros(outputs))
         init_(self.weight, blocks * (self.own + shared))  # the authors count the fan-in of all blocks together
 
-    def weights(self, dtype: torch.dtype) -> BlockWeights:
-        """To be called once for a sequence, so that weights are cut and cast, and their gradients joined, once."""
+    def steps(self, dtype: torch.dtype) -> BlockSteps:
+        """The layer for all steps of a sequence: weights are cut and cast, and their gradients made, once."""
         own, shared = torch.tensor_split(self.weight.to(dtype), [self.own], -1)
-        return BlockWeights(own, shared.reshape(len(self.bias), -1), self.bias.to(dtype))
+        bias = self.bias.to(dtype)
+        if not shared.shape[-1]:
+            return BlockSteps(StepLinear(own, bias), None)
+        return BlockSteps(StepLinear(own, None), StepLinear(shared.reshape(len(bias), -1), bias))
 
     def forward(self, x: Tensor, shared: Tensor | None = None) -> Tensor:
         """``[M, inputs]``, and ``[M, shared]`` if there are such inputs, to ``[M, outputs]``."""
-        return self.weights(x.dtype)(x, shared)
+        return self.steps(x.dtype)(x, shared)
 
 
 class RMSNormSiLU(nn.Module):
     """SiLU(g x / sqrt(mean(x^2) + eps)): root-mean-square norm over the last axis, then the activation."""
 
-    def __init__(self, width: int, eps: float = 1e-4) -> None:
+    EPS = 1e-4
+
+    def __init__(self, width: int, eps: float = EPS) -> None:
         super().__init__()
         self.eps = eps
         self.weight = nn.Parameter(torch.ones(width))
 
     def forward(self, x: Tensor) -> Tensor:
         """``[..., width]`` to the same."""
-        normed = F.rms_norm(x.float(), self.weight.shape, self.weight, self.eps)
-        return F.silu(normed.to(x.dtype))
+        return norm_silu(x, self.weight, self.eps)
 
 
 class Conv(nn.Module):
@@ -137,20 +161,36 @@ class DoublingConv(Conv):
         self.register_buffer("fold", fold, persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """``[M, h, w, C]`` to ``[M, 2 h, 2 w, outputs]``."""
-        (m, h, w, _), outputs = x.shape, len(self.bias)
+        """``[M, h, w, C]`` to ``[M, h, w, 2, 2, outputs]``: ``fused.unfold_parities`` makes an image of it."""
+        weight, bias = self.folded(x.dtype)
+        y = F.conv2d(x.permute(0, 3, 1, 2), weight, bias, padding=self.reach)
+        return y.permute(0, 2, 3, 1).unflatten(-1, (2, 2, -1))
+
+    def folded(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """Weights ``[2 * 2 * outputs, C, 3, 3]`` and bias ``[2 * 2 * outputs]`` of the four parities together."""
         folded = torch.einsum("pak,qbl,oikl->pqoiab", self.fold, self.fold, self.weight).flatten(0, 2)
-        weight = folded.to(x.dtype, memory_format=torch.channels_last)  # [2 * 2 * outputs, C, 3, 3]
-        y = F.conv2d(x.permute(0, 3, 1, 2), weight, self.bias.to(x.dtype).repeat(4), padding=self.reach)
-        parities = y.permute(0, 2, 3, 1).view(m, h, w, 2, 2, outputs)
-        return parities.transpose(2, 3).reshape(m, 2 * h, 2 * w, outputs)
+        return folded.to(dtype, memory_format=torch.channels_last), self.bias.to(dtype).repeat(4)
 
 
 class MLP(nn.Sequential):
     """``layers`` times [Linear, RMS norm, SiLU]."""
 
     def __init__(self, inputs: int, units: int, layers: int) -> None:
-        widths = [inputs] + [units] * layers
-        pairs = [(Linear(i, o), RMSNormSiLU(o)) for i, o in pairwise(widths)]
+        self.widths = [inputs] + [units] * layers
+        pairs = [(Linear(i, o), RMSNormSiLU(o)) for i, o in pairwise(self.widths)]
         super().__init__(*[layer for pair in pairs for layer in pair])
-        self.width = widths[-1]
+        self.width = self.widths[-1]
+        self.kept: Kept[list[Tensor]] = Kept(self)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``[..., inputs]`` to ``[..., width]``."""
+        rows = x.numel() // x.shape[-1]
+        if rows < MIN_ROWS and rows and len(self) and not torch.is_grad_enabled() and compiled(x):
+            y = mlp(x.reshape(rows, -1).contiguous(), self.kept.get(self._packed), self.widths, RMSNormSiLU.EPS)
+            return y.view(*x.shape[:-1], self.width)
+        out: Tensor = super().forward(x)
+        return out
+
+    def _packed(self) -> list[Tensor]:
+        weights = list(self.parameters())  # weight, bias and scale of each layer
+        return [packed(x) if x.ndim == 2 else x for x in weights]

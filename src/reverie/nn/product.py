@@ -16,6 +16,9 @@ from torch import Tensor
 MIN_ROWS = 128
 """Below, the products are too small for oneDNN's set-up to pay."""
 
+NARROW = 256
+"""Weight gradients with at most so many inputs are computed as those of a convolution."""
+
 
 def _operator() -> Any:
     """The operator for ``x @ weight.T + bias`` in oneDNN if this build has it and it computes that, else None."""
@@ -47,14 +50,14 @@ class _OneDNNLinear(torch.autograd.Function):
         grad, x = grad.contiguous(), x.contiguous()  # what stands in the place of weights must have no gaps, see below
         return (
             _product(grad, weight.T, None, "none", [], "") if needs_x else None,
-            _product(grad.T, x.T, None, "none", [], "") if needs_weight else None,
+            weight_gradient(x, grad) if needs_weight else None,
             grad.sum(0) if needs_bias else None,
         )
 
 
 def _pays(x: Tensor, rows: int) -> bool:
     """Whether oneDNN is there for ``x`` and worth its set-up."""
-    here = _product is not None and not x.is_cuda and not torch.compiler.is_compiling()
+    here = _product is not None and x.device.type == "cpu" and not torch.compiler.is_compiling()
     return here and x.dtype == torch.float32 and rows >= MIN_ROWS
 
 
@@ -73,15 +76,41 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     return y.view(*x.shape[:-1], -1)
 
 
-def block_linear(x: Tensor, weight: Tensor, base: Tensor) -> Tensor:
+def weight_gradient(x: Tensor, grad: Tensor) -> Tensor:
+    """g^T x, ``[outputs, inputs]``, of x ``[M, inputs]`` and g ``[M, outputs]``, both without gaps."""
+    (rows, inputs), outputs = x.shape, grad.shape[1]
+    if not _pays(x, rows):
+        return grad.T @ x
+    if inputs > NARROW:
+        out: Tensor = _product(grad.T, x.T, None, "none", [], "")
+        return out
+    # Transposing what is long and narrow takes longer than multiplying it. Convolutions of 1 x 1 need no transposition.
+    weight = grad.new_empty(outputs, inputs, 1, 1)
+    _, out, _ = torch.ops.aten.convolution_backward(
+        _line(grad), _line(x), weight, None, [1, 1], [0, 0], [1, 1], False, [0, 0], 1, [False, True, False]
+    )
+    return out.view(outputs, inputs)
+
+
+def _line(x: Tensor) -> Tensor:
+    """``[M, C]`` as an image of one line, ``[1, C, 1, M]``, the channels last in memory."""
+    return x.view(1, 1, *x.shape).permute(0, 3, 1, 2)
+
+
+def block_linear(x: Tensor, weight: Tensor, base: Tensor | None) -> Tensor:
     """A block-diagonal product: block k of x ``[M, K * I]`` times block k of ``weight`` ``[K, O, I]``, plus ``base``.
 
     ``base`` is ``[K * O]`` or ``[M, K * O]``, as is the result.
     """
     rows, blocks, outputs = x.shape[0], weight.shape[0], weight.shape[1]
     if _pays(x, rows):
-        parts = zip(x.chunk(blocks, 1), weight.unbind(0), strict=True)
-        return torch.cat([linear(part, w) for part, w in parts], 1) + base
+        # To oneDNN it is a convolution of 1 x 1 in groups, over an image whose one line are the rows.
+        bias, more = (base, None) if base is None or base.ndim == 1 else (None, base)
+        y = F.conv2d(_line(x), weight.reshape(blocks * outputs, -1, 1, 1), bias, groups=blocks)  # [1, K * O, 1, M]
+        y = y.permute(0, 2, 3, 1).view(rows, -1)  # [M, K * O]
+        return y if more is None else y + more
     grouped = x.view(rows, blocks, -1).transpose(0, 1)  # [K, M, I]
+    if base is None:
+        return torch.bmm(grouped, weight.transpose(1, 2)).transpose(0, 1).reshape(rows, -1)
     y = torch.baddbmm(base.view(-1, blocks, outputs).transpose(0, 1), grouped, weight.transpose(1, 2))  # [K, M, O]
     return y.transpose(0, 1).reshape(rows, -1)

@@ -12,16 +12,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
 
 from reverie.core.config import Config
 from reverie.core.errors import ConfigError
-from reverie.nn.distributions import draw, straight_through, unimix_probs
-from reverie.nn.layers import BlockLinear, BlockWeights, Linear, RMSNormSiLU
+from reverie.nn import recurrence
+from reverie.nn.distributions import straight_through
+from reverie.nn.fused import compiled, draw, gru, unimix_probs
+from reverie.nn.layers import BlockLinear, BlockSteps, Linear, RMSNormSiLU, StepLayers
+from reverie.nn.packing import Kept
 from reverie.nn.product import linear
+from reverie.nn.sequence import StepLinear
 
 Chooser = Callable[[Tensor], Tensor]
 """Probabilities ``[..., C]`` to class indices ``[...]``: a sample, or the arg max."""
@@ -75,16 +79,23 @@ class Latent(NamedTuple):
         """What heads read: ``[..., D + S*C]``."""
         return torch.cat([self.deter, self.stoch.flatten(-2)], -1)
 
+    def write_feature(self, out: Tensor) -> None:
+        """:attr:`feature` into memory that is there already, ``[..., D + S*C]``."""
+        # Not seen by autograd, which may hold other rows of this memory and would take them for changed.
+        torch.cat([self.deter, self.stoch.flatten(-2)], -1, out=out.data)
+
     def map(self, fn: Callable[[Tensor], Tensor]) -> Latent:
         """Apply ``fn`` to both tensors."""
         return Latent(fn(self.deter), fn(self.stoch))
 
 
 class Cell(NamedTuple):
-    """Block weights of the sequence model."""
+    """The sequence model's layers as they are at all steps of a sequence."""
 
-    layers: list[BlockWeights]
-    gates: BlockWeights
+    in_deter: StepLayers
+    in_stoch: StepLayers
+    recurrent: list[BlockSteps]
+    gates: BlockSteps
 
 
 class LogitNet(nn.Module):
@@ -121,6 +132,8 @@ class RSSM(nn.Module):
         self.gates = BlockLinear(c.deter, 3 * c.deter, c.blocks, extra[c.recurrent_layers])
         self.posterior = LogitNet(c.deter + embed, c.hidden, c.posterior_layers, c.stoch * c.classes)
         self.prior_net = LogitNet(c.deter, c.hidden, c.prior_layers, c.stoch * c.classes)
+        self._kept_prior: Kept[dict[str, Tensor]] = Kept(self)
+        self._kept_posterior: Kept[dict[str, Tensor]] = Kept(self)
 
     @property
     def feature_width(self) -> int:
@@ -140,23 +153,21 @@ class RSSM(nn.Module):
         return embedded
 
     def cell(self, dtype: torch.dtype) -> Cell:
-        """The block weights, to be fetched once for a whole sequence of :meth:`sequence_step`."""
-        return Cell([layer.weights(dtype) for layer in self._block_layers()], self.gates.weights(dtype))
-
-    def _block_layers(self) -> list[BlockLinear]:
-        return [layer for layer in self.recurrent if isinstance(layer, BlockLinear)]
+        """The layers, to be fetched once for a whole sequence of :meth:`sequence_step`."""
+        recurrent = [layer.steps(dtype) for layer in self.recurrent if isinstance(layer, BlockLinear)]
+        return Cell(
+            StepLayers(self.in_deter, dtype), StepLayers(self.in_stoch, dtype), recurrent, self.gates.steps(dtype)
+        )
 
     def sequence_step(self, latent: Latent, action: Tensor, cell: Cell) -> Tensor:
         """h_t from the last latent and the embedded last action ``[M, hidden]``: ``[M, D]``."""
-        inputs = [self.in_deter(latent.deter), self.in_stoch(latent.stoch.flatten(1)), action]
+        inputs = [cell.in_deter(latent.deter), cell.in_stoch(latent.stoch.flatten(1)), action]
         shared: Tensor | None = torch.cat(inputs, -1)  # [M, 3 * hidden]
         x = latent.deter  # [M, D]
-        for weights, norm in zip(cell.layers, self.recurrent_norms, strict=True):
-            x, shared = norm(weights(x, shared)), None  # [M, D]
+        for layer, norm in zip(cell.recurrent, self.recurrent_norms, strict=True):
+            x, shared = norm(layer(x, shared)), None  # [M, D]
         gates = cell.gates(x, shared).view(len(x), self.cfg.blocks, 3, -1)  # each block holds its own three gates
-        reset, candidate, update = gates.unbind(2)  # [M, blocks, D / blocks]
-        candidate = torch.tanh(torch.sigmoid(reset) * candidate).flatten(1)  # [M, D]
-        return torch.lerp(latent.deter, candidate, torch.sigmoid(update - 1).flatten(1))
+        return gru(gates, latent.deter)
 
     def _probs(self, logits: Tensor) -> Tensor:
         return unimix_probs(logits.view(*logits.shape[:-1], self.cfg.stoch, self.cfg.classes), self.cfg.unimix)
@@ -186,11 +197,14 @@ class RSSM(nn.Module):
         weight, bias = self.posterior.first.weight.to(embed.dtype), self.posterior.first.bias
         weight_h, weight_x = torch.split(weight, [self.cfg.deter, embed.shape[-1]], 1)
         from_embed = linear(embed, weight_x, bias).unbind(1)  # T x [B, hidden]
+        if choose is draw and self._compiled(latent):
+            return self._observe_compiled(latent, torch.stack(actions), torch.stack(from_embed), keep, weight_h)
+        from_deter, rest = StepLinear(weight_h, None), StepLayers(self.posterior.rest, embed.dtype)
         cell, deters, stochs, probs = self.cell(embed.dtype), [], [], []
         for a, x, k in zip(actions, from_embed, keep.unbind(1), strict=True):
             latent = Latent(latent.deter * k[:, None], latent.stoch * k[:, None, None])
             deter = self.sequence_step(latent, a, cell)  # [B, D]
-            p = self._probs(self.posterior.rest(torch.addmm(x, deter, weight_h.T)))  # [B, S, C]
+            p = self._probs(rest(from_deter(deter, x)))  # [B, S, C]
             latent = Latent(deter, straight_through(p, choose(p)).to(deter.dtype))
             deters.append(latent.deter)
             stochs.append(latent.stoch)
@@ -209,3 +223,83 @@ class RSSM(nn.Module):
         deter = self.sequence_step(latent, self.action_input(action.to(latent.deter.dtype)), cell)
         probs = self.prior(deter)
         return Latent(deter, straight_through(probs, choose(probs)).to(deter.dtype))
+
+    def dream_step(self, feature: Tensor, action: Tensor, out: Tensor, cell: Cell, choose: Chooser = draw) -> None:
+        """:meth:`imagine_step` from features ``[M, F]`` to features ``out`` ``[M, F]``, without gradient."""
+        latent = self.split(feature)
+        if choose is draw and self._compiled(latent):
+            weights = self._kept_prior.get(lambda: recurrence.pack(self._prior_weights()))
+            recurrence.imagine(self._sizes, weights, feature, self.action_input(action), out)
+        else:
+            self.imagine_step(latent, action, cell, choose).write_feature(out)
+
+    def split(self, feature: Tensor) -> Latent:
+        """The latent that has this feature ``[..., F]``."""
+        deter, stoch = torch.split(feature, [self.cfg.deter, self.cfg.stoch * self.cfg.classes], -1)
+        return Latent(deter, stoch.view(*stoch.shape[:-1], self.cfg.stoch, self.cfg.classes))
+
+    # ------------------------------------------------------------------ compiled sequences
+
+    def _compiled(self, latent: Latent) -> bool:
+        """Whether ``recurrence.c`` is there, fits these layers, and the start needs no gradient."""
+        c = self.cfg
+        depths = (c.recurrent_layers, c.posterior_layers, c.prior_layers) == (1, 1, 2)
+        free = not (torch.is_grad_enabled() and (latent.deter.requires_grad or latent.stoch.requires_grad))
+        return depths and c.hidden <= c.deter and free and compiled(latent.deter, latent.stoch)
+
+    @property
+    def _sizes(self) -> recurrence.Sizes:
+        c = self.cfg
+        return recurrence.Sizes(c.deter, c.blocks, c.hidden, c.stoch, c.classes, RMSNormSiLU.EPS, c.unimix)
+
+    def _sequence_weights(self) -> dict[str, Tensor]:
+        """The sequence model's parameters under the names of ``recurrence.Weights``."""
+        layer = cast(BlockLinear, self.recurrent[0])
+        own, shared = torch.tensor_split(layer.weight, [layer.own], -1)
+        return {
+            **_named("in_deter", *self.in_deter),
+            **_named("in_stoch", *self.in_stoch),
+            "own": own,
+            "shared": shared.reshape(self.cfg.deter, -1),
+            "recurrent_bias": layer.bias,
+            "recurrent_scale": cast(Tensor, self.recurrent_norms[0].weight),
+            "gates": self.gates.weight,
+            "gates_bias": self.gates.bias,
+        }
+
+    def _posterior_weights(self, weight_h: Tensor) -> dict[str, Tensor]:
+        """``weight_h`` is the part of the posterior's first layer that reads h; its bias belongs to the other part."""
+        norm, logits = self.posterior.rest
+        scale = cast(Tensor, norm.weight)
+        return {**self._sequence_weights(), "head": weight_h, "head_scale": scale, **_named("logits", logits)}
+
+    def _prior_weights(self) -> dict[str, Tensor]:
+        first, (norm, second, another, logits) = self.prior_net.first, self.prior_net.rest
+        head, middle = _named("head", first, norm), _named("second", second, another)
+        return {**self._sequence_weights(), **head, **middle, **_named("logits", logits)}
+
+    def _observe_compiled(
+        self, latent: Latent, actions: Tensor, embeds: Tensor, keep: Tensor, weight_h: Tensor
+    ) -> tuple[Latent, Tensor]:
+        """:meth:`observe` from what does not depend on the recurrence, ``[T, B, hidden]`` each."""
+        (steps, rows), c = keep.T.shape, self.cfg
+        given = (
+            latent.deter.contiguous(), latent.stoch.flatten(1).contiguous(), actions, embeds, keep.T.contiguous(),
+            torch.rand(steps, rows, c.stoch),
+        )  # fmt: skip
+        if torch.is_grad_enabled():
+            weights = recurrence.Weights(**self._posterior_weights(weight_h))
+            out = recurrence.Observe.apply(self._sizes, *given, *weights)  # type: ignore[no-untyped-call]
+        else:
+            packed = self._kept_posterior.get(lambda: recurrence.pack(self._posterior_weights(weight_h)))
+            trace = recurrence.run(self._sizes, packed, *given)
+            out = (trace.deter, trace.stoch, trace.probs)
+        deter, stoch, probs = (x.transpose(0, 1) for x in out)  # [B, T, ...]
+        shape = (c.stoch, c.classes)
+        return Latent(deter, stoch.unflatten(-1, shape)), probs.unflatten(-1, shape)
+
+
+def _named(name: str, linear: nn.Module, norm: nn.Module | None = None) -> dict[str, Tensor]:
+    """A linear layer's parameters, and the scale of the norm behind it, under the names of ``recurrence.Weights``."""
+    out = {name: linear.weight, f"{name}_bias": linear.bias}
+    return cast(dict[str, Tensor], out if norm is None else {**out, f"{name}_scale": norm.weight})

@@ -1,0 +1,206 @@
+"""Compiles the C files of this folder for the machine it runs on, once, and loads them.
+
+That takes a second with any C compiler; the result is kept in the user's cache folder. Without a compiler everything
+runs in PyTorch, which is said once.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import functools
+import hashlib
+import os
+import platform
+import shlex
+import shutil
+import subprocess
+import tempfile
+import warnings
+from pathlib import Path
+
+import torch
+
+SOURCES = sorted(Path(__file__).parent.glob("*.c"))
+HEADERS = sorted(Path(__file__).parent.glob("*.h"))
+SWITCH = "REVERIE_KERNELS"
+"""Environment variable: ``off`` leaves everything to PyTorch."""
+
+_POINTER, _COUNT, _REAL, _INT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_float, ctypes.c_int
+_SIGNATURES = {
+    "norm_silu": [_POINTER] * 3 + [_COUNT] * 4 + [_REAL, _INT],
+    "norm_silu_backward": [_POINTER] * 6 + [_COUNT] * 4 + [_REAL, _INT],
+    "gru": [_POINTER] * 3 + [_COUNT] * 3 + [_INT],
+    "gru_backward": [_POINTER] * 5 + [_COUNT] * 3 + [_INT],
+    "unimix": [_POINTER] * 2 + [_COUNT] * 2 + [_REAL, _INT],
+    "unimix_backward": [_POINTER] * 3 + [_COUNT] * 2 + [_REAL, _INT],
+    "draw": [_POINTER] * 3 + [_COUNT] * 2 + [_INT],
+    "one_hot": [_POINTER] * 2 + [_COUNT] * 2 + [_INT],
+    "log_sum_exp": [_POINTER] * 2 + [_COUNT] * 2 + [_INT],
+    "cross_entropy_backward": [_POINTER] * 6 + [_COUNT] * 3 + [_INT],
+    "softmax_mean": [_POINTER] * 3 + [_COUNT] * 2 + [_POINTER, _INT],
+    "observe": [_POINTER] * 8 + [_COUNT] * 2,
+    "observe_backward": [_POINTER] * 8 + [_COUNT] * 2,
+    "imagine": [_POINTER] * 6 + [_COUNT],
+    "mlp": [_POINTER] * 3 + [_COUNT] + [_POINTER] * 2 + [_COUNT, _REAL],
+    "pool_norm_silu": [_POINTER] * 5 + [_COUNT] * 4 + [_REAL, _INT],
+    "pooled_weight_gradient": [_POINTER] * 5 + [_COUNT] * 7 + [_INT],
+    "pooled_input_gradient": [_POINTER] * 5 + [_COUNT] * 7 + [_INT],
+    "unfold_sigmoid": [_POINTER] * 2 + [_COUNT] * 3 + [_INT],
+    "unfold_sigmoid_backward": [_POINTER] * 3 + [_COUNT] * 3 + [_INT],
+    "squared_error": [_POINTER] * 3 + [_COUNT] * 2 + [_REAL] * 2 + [_INT],
+    "squared_error_backward": [_POINTER] * 4 + [_COUNT] * 2 + [_REAL] * 2 + [_INT],
+}
+
+# Never -ffast-math: a NaN must stay one, it is how a run notices that it has diverged.
+_PORTABLE = ["-O3", "-fno-math-errno", "-fno-trapping-math", "-shared", "-fPIC"]
+_FLAGS = [
+    [*_PORTABLE, "-march=native", "-mprefer-vector-width=512", "-fopenmp"],
+    [*_PORTABLE, "-march=native", "-fopenmp"],
+    [*_PORTABLE, "-mcpu=native", "-fopenmp"],
+    [*_PORTABLE, "-fopenmp-simd"],
+    _PORTABLE,
+]
+"""From the fastest to what every compiler takes."""
+
+_PATIENCE = 120
+"""Seconds after which a compiler is given up."""
+
+
+@functools.cache
+def kernels() -> ctypes.CDLL | None:
+    """The compiled functions, or None where there are none; warns once if they were wanted."""
+    library, why = _found()
+    if why:
+        warnings.warn(why, stacklevel=2)
+    return library
+
+
+def trouble() -> str:
+    """Why there are no compiled functions although they are wanted, else nothing. Whoever asks says it: no warning."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        kernels()
+    return _found()[1]
+
+
+def state() -> str:
+    """Whether there are compiled functions, in a word."""
+    if trouble():
+        return "none"
+    return "off" if kernels() is None else "compiled"
+
+
+@functools.cache
+def _found() -> tuple[ctypes.CDLL | None, str]:
+    """The library, or why there is none; no reason if nobody wants it."""
+    if os.environ.get(SWITCH, "").lower() in ("off", "0", "no", "false"):
+        return None, ""
+    try:
+        return _load(_compiled()), ""
+    except (OSError, RuntimeError, subprocess.SubprocessError) as error:
+        return None, f"no compiled kernels, so learning is up to half as fast: {error}"
+
+
+def _load(path: Path) -> ctypes.CDLL:
+    library = ctypes.CDLL(str(path))
+    for name, types in _SIGNATURES.items():
+        function = getattr(library, name)
+        function.argtypes, function.restype = types, None
+    _check(library)
+    return library
+
+
+def _check(library: ctypes.CDLL) -> None:
+    """Refuse a library that does not compute what it should."""
+    x, ones = torch.linspace(-3, 3, 40), torch.ones(40)
+    y = torch.empty(40)
+    library.norm_silu(x.data_ptr(), ones.data_ptr(), y.data_ptr(), 1, 40, 0, 0, 1e-4, 1)
+    expected = torch.nn.functional.silu(torch.nn.functional.rms_norm(x, [40], ones, 1e-4))
+    if not torch.allclose(y, expected, atol=1e-5):
+        raise RuntimeError("they compute something else than PyTorch. Try another compiler: CC=clang.")
+
+
+# ---------------------------------------------------------------------- what was compiled before
+
+
+def _compiled() -> Path:
+    """The library, compiled unless it was before."""
+    key, folder = _key(), _cache()
+    return _kept(folder, key) or _compile(_writable(folder), key)
+
+
+def _key() -> str:
+    """A name for all that the library depends on: two machines may share a home folder."""
+    parts = [
+        *(path.read_text(encoding="utf-8") for path in (*HEADERS, *SOURCES)),
+        str(_FLAGS),
+        os.environ.get("CC", ""),
+        _processor(),
+    ]
+    return _digest(" ".join(parts).encode())
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()[:16]
+
+
+def _processor() -> str:
+    starts = ("model name", "flags", "Features", "CPU implementer", "CPU part")
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        return " ".join(sorted({line for line in lines if line.startswith(starts)}))
+    except OSError:
+        return platform.processor() + platform.machine()
+
+
+def _cache() -> Path:
+    return Path(os.path.expanduser(os.environ.get("XDG_CACHE_HOME") or "~/.cache")) / "reverie"
+
+
+def _kept(folder: Path, key: str) -> Path | None:
+    """What was compiled before, if whole: its name ends with a digest of it. Loading half a file kills the process."""
+    found = sorted(folder.glob(f"kernels-{key}-*.so"))
+    return next((path for path in found if path.stem.endswith(_digest(path.read_bytes()))), None)
+
+
+def _writable(folder: Path) -> Path:
+    """``folder`` if it can be written, else one that goes with this process."""
+    try:
+        if folder.is_absolute():  # without a home it is not
+            folder.mkdir(parents=True, exist_ok=True)
+            if os.access(folder, os.W_OK):
+                return folder
+    except OSError:
+        pass
+    other = tempfile.mkdtemp(prefix="reverie-")
+    atexit.register(shutil.rmtree, other, ignore_errors=True)
+    return Path(other)
+
+
+# ---------------------------------------------------------------------- compiling
+
+
+def _compile(folder: Path, key: str) -> Path:
+    """Compile into ``folder``, the whole library or none: several processes may do so at once, or be killed."""
+    compiler, said = _compiler(), ""
+    with tempfile.TemporaryDirectory(dir=folder) as inside:
+        out = Path(inside) / "kernels.so"
+        for flags in _FLAGS:
+            command = [*compiler, *flags, *map(str, SOURCES), "-o", str(out), "-lm"]
+            done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_PATIENCE)
+            if done.returncode == 0 and out.is_file():
+                return out.replace(folder / f"kernels-{key}-{_digest(out.read_bytes())}.so")
+            said = done.stderr.strip() or f"it ended with {done.returncode}"
+    raise RuntimeError(f"the C compiler {shlex.join(compiler)} failed, saying: {said[-300:]}")
+
+
+def _compiler() -> list[str]:
+    """The command of a C compiler, that of the environment variable CC before all others."""
+    for words in (shlex.split(os.environ.get("CC", "")), ["cc"], ["gcc"], ["clang"]):
+        if words and shutil.which(words[0]):
+            return words
+    raise RuntimeError(
+        "there is no C compiler (cc, gcc or clang). Install one: apt install gcc libc6-dev on Debian and Ubuntu, "
+        "xcode-select --install on macOS."
+    )

@@ -1,0 +1,245 @@
+"""Chains of element-wise operations as one: compiled for CPUs (``kernels.c``), defined in PyTorch for everything else.
+
+Every function states what it computes as PyTorch code; the compiled one is used for float32 on CPUs if a compiler is
+there. PyTorch runs such a chain operation by operation, through memory each time, and does so again backwards.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any, cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from reverie.nn.compiler import kernels
+from reverie.objectives.transforms import symmetric_mean
+
+PARALLEL = 2**15
+"""Numbers from which on a second thread is worth waking."""
+
+
+def compiled(*tensors: Tensor) -> bool:
+    """Whether the compiled functions are there and fit: float32 on the CPU."""
+    fit = all(x.dtype is torch.float32 and x.device.type == "cpu" for x in tensors)
+    return fit and not torch.compiler.is_compiling() and kernels() is not None
+
+
+def library() -> ctypes.CDLL:
+    """The compiled functions; only where :func:`compiled` says that they are there."""
+    return cast(ctypes.CDLL, kernels())
+
+
+def threads(x: Tensor) -> int:
+    """How many threads are worth their while."""
+    return torch.get_num_threads() if x.numel() >= PARALLEL else 1
+
+
+def _call(function: type[torch.autograd.Function], *inputs: Any) -> Any:
+    """Apply ``function``; without its bookkeeping where nothing needs a gradient."""
+    if torch.is_grad_enabled() and any(isinstance(x, Tensor) and x.requires_grad for x in inputs):
+        return function.apply(*inputs)  # type: ignore[no-untyped-call]  # torch leaves it untyped
+    return function.forward(None, *inputs)
+
+
+# ---------------------------------------------------------------------- norm and activation
+
+
+class _NormSiLU(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, scale: Tensor, eps: float, size: tuple[int, int]) -> Tensor:
+        x, scale = x.contiguous(), scale.contiguous()
+        if ctx is not None:
+            ctx.save_for_backward(x, scale)
+            ctx.eps, ctx.size = eps, size
+        y, width = torch.empty_like(x), x.shape[-1]
+        library().norm_silu(
+            x.data_ptr(), scale.data_ptr(), y.data_ptr(), x.numel() // width, width, *size, eps, threads(x)
+        )
+        return y
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        x, scale = ctx.saved_tensors
+        grad, width, workers = grad.contiguous(), x.shape[-1], threads(x)
+        dx, dscale = torch.empty_like(x), torch.zeros(width, dtype=torch.float64)
+        scratch = torch.empty(workers, 2 * width)
+        library().norm_silu_backward(
+            x.data_ptr(), scale.data_ptr(), grad.data_ptr(), dx.data_ptr(), dscale.data_ptr(), scratch.data_ptr(),
+            x.numel() // width, width, *ctx.size, ctx.eps, workers,
+        )  # fmt: skip
+        return dx, dscale.float(), None, None
+
+
+def norm_silu(x: Tensor, scale: Tensor, eps: float) -> Tensor:
+    """SiLU(scale x / sqrt(mean(x^2) + eps)) over the last axis ``[..., C]``, computed in float32."""
+    wide = x.float()
+    if compiled(wide, scale) and x.numel():
+        y: Tensor = _call(_NormSiLU, wide, scale, eps, (0, 0))
+        return y.to(x.dtype)
+    return F.silu(F.rms_norm(wide, scale.shape, scale, eps).to(x.dtype))
+
+
+def unfold_parities(x: Tensor) -> Tensor:
+    """``[M, h, w, 2, 2, C]``, the four pixels of each place, to ``[M, 2 h, 2 w, C]``."""
+    m, h, w, _, _, channels = x.shape
+    return x.transpose(2, 3).reshape(m, 2 * h, 2 * w, channels)
+
+
+def unfold_norm_silu(x: Tensor, scale: Tensor, eps: float) -> Tensor:
+    """:func:`norm_silu` of :func:`unfold_parities`, the pixels being written where they belong at once."""
+    wide, (m, h, w, _, _, channels) = x.float(), x.shape
+    if not (compiled(wide, scale) and x.numel()):
+        return norm_silu(unfold_parities(x), scale, eps)
+    y: Tensor = _call(_NormSiLU, wide, scale, eps, (h, w))
+    return y.view(m, 2 * h, 2 * w, channels).to(x.dtype)
+
+
+# ---------------------------------------------------------------------- recurrence
+
+
+class _GRU(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, gates: Tensor, h: Tensor) -> Tensor:
+        gates, h = gates.contiguous(), h.contiguous()
+        if ctx is not None:
+            ctx.save_for_backward(gates, h)
+        out, (rows, blocks, _, width) = torch.empty_like(h), gates.shape
+        library().gru(gates.data_ptr(), h.data_ptr(), out.data_ptr(), rows, blocks, width, threads(gates))
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
+        gates, h = ctx.saved_tensors
+        grad, dgates, dh, (rows, blocks, _, width) = (
+            grad.contiguous(), torch.empty_like(gates), torch.empty_like(h), gates.shape,
+        )  # fmt: skip
+        library().gru_backward(
+            gates.data_ptr(), h.data_ptr(), grad.data_ptr(), dgates.data_ptr(), dh.data_ptr(), rows, blocks, width,
+            threads(gates),
+        )  # fmt: skip
+        return dgates, dh
+
+
+def gru(gates: Tensor, h: Tensor) -> Tensor:
+    """H + z (n - h) with n = tanh(sigmoid(reset) candidate) and z = sigmoid(update - 1).
+
+    ``gates`` are ``[M, blocks, 3, D / blocks]``, each block holding its reset, candidate and update; h is ``[M, D]``.
+    """
+    if compiled(gates, h):
+        return cast(Tensor, _call(_GRU, gates, h))
+    reset, candidate, update = gates.unbind(2)  # [M, blocks, D / blocks]
+    candidate = torch.tanh(torch.sigmoid(reset) * candidate).flatten(1)  # [M, D]
+    return torch.lerp(h, candidate, torch.sigmoid(update - 1).flatten(1))
+
+
+# ---------------------------------------------------------------------- categorical latents
+
+
+class _Unimix(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, mix: float) -> Tensor:
+        logits = logits.contiguous()
+        probs, width = torch.empty_like(logits), logits.shape[-1]
+        library().unimix(logits.data_ptr(), probs.data_ptr(), logits.numel() // width, width, mix, threads(logits))
+        if ctx is not None:
+            ctx.save_for_backward(probs)
+            ctx.mix = mix
+        return probs
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        (probs,) = ctx.saved_tensors
+        grad, out, width = grad.contiguous(), torch.empty_like(probs), probs.shape[-1]
+        library().unimix_backward(
+            probs.data_ptr(), grad.data_ptr(), out.data_ptr(), probs.numel() // width, width, ctx.mix, threads(probs)
+        )
+        return out, None
+
+
+def unimix_probs(logits: Tensor, unimix: float) -> Tensor:
+    """(1 - u) softmax(logits) + u / C over the last axis, so that no class ever has probability 0; in float32."""
+    logits = logits.float()
+    if compiled(logits) and logits.numel():
+        return cast(Tensor, _call(_Unimix, logits, unimix))
+    probs = torch.softmax(logits, -1)
+    return probs if unimix == 0 else (1 - unimix) * probs + unimix / probs.shape[-1]
+
+
+def draw(probs: Tensor) -> Tensor:
+    """Sample class indices ``[...]`` from ``[..., C]`` by inverting the cumulative distribution.
+
+    One uniform number per sample, where the Gumbel and exponential tricks take C.
+    """
+    probs = probs.detach()
+    uniform = torch.rand(probs.shape[:-1], device=probs.device)
+    if compiled(probs):
+        probs, out = probs.contiguous(), torch.empty(uniform.shape, dtype=torch.int64)
+        library().draw(
+            probs.data_ptr(), uniform.data_ptr(), out.data_ptr(), out.numel(), probs.shape[-1], threads(probs)
+        )
+        return out
+    cumulative = probs.cumsum(-1)  # [..., C]
+    # Scaled by the last sum, which rounding leaves a little off 1, no index can fall beyond the last class.
+    return (cumulative < uniform.unsqueeze(-1) * cumulative[..., -1:]).sum(-1)
+
+
+def one_hot(index: Tensor, probs: Tensor) -> Tensor:
+    """``[..., C]`` of class indices ``[...]``, in the shape and type of ``probs``."""
+    if not compiled(probs):
+        return torch.zeros_like(probs).scatter_(-1, index.unsqueeze(-1), 1.0)
+    index, out = index.contiguous(), torch.empty(probs.shape)
+    library().one_hot(index.data_ptr(), out.data_ptr(), index.numel(), probs.shape[-1], threads(out))
+    return out
+
+
+# ---------------------------------------------------------------------- numbers as classes
+
+
+class _CrossEntropy(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, index: Tensor, weight: Tensor) -> Tensor:
+        logits, width = logits.contiguous(), logits.shape[-1]
+        lse = torch.empty(logits.shape[:-1])
+        library().log_sum_exp(logits.data_ptr(), lse.data_ptr(), lse.numel(), width, threads(logits))
+        if ctx is not None:
+            ctx.save_for_backward(logits, lse, index, weight)
+        return (weight * (lse.unsqueeze(-1) - logits.gather(-1, index))).sum(-1)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        logits, lse, index, weight = (x.contiguous() for x in ctx.saved_tensors)
+        grad, out, (*_, width) = grad.contiguous(), torch.empty_like(logits), logits.shape
+        library().cross_entropy_backward(
+            logits.data_ptr(), lse.data_ptr(), index.data_ptr(), weight.data_ptr(), grad.data_ptr(), out.data_ptr(),
+            lse.numel(), width, index.shape[-1], threads(logits),
+        )  # fmt: skip
+        return out, None, None
+
+
+def cross_entropy(logits: Tensor, index: Tensor, weight: Tensor) -> Tensor:
+    """-sum_k weight_k ln softmax(logits)[index_k] for a few classes k; the weights have no gradient.
+
+    ``[..., C]``, ``[..., k]`` and ``[..., k]`` to ``[...]``.
+    """
+    if compiled(logits, weight) and logits.numel():
+        return cast(Tensor, _call(_CrossEntropy, logits, index, weight))
+    return -(torch.log_softmax(logits, -1).gather(-1, index) * weight).sum(-1)
+
+
+def softmax_mean(logits: Tensor, bins: Tensor) -> Tensor:
+    """sum_j softmax(logits)_j bins_j for bins that are symmetric about zero: ``[..., C]`` to ``[...]``."""
+    if not compiled(logits, bins) or (torch.is_grad_enabled() and logits.requires_grad):
+        return symmetric_mean(torch.softmax(logits, -1), bins)
+    logits, bins, width, workers = logits.contiguous(), bins.contiguous(), logits.shape[-1], threads(logits)
+    out, scratch = torch.empty(logits.shape[:-1]), torch.empty(workers, width)
+    library().softmax_mean(
+        logits.data_ptr(), bins.data_ptr(), out.data_ptr(), out.numel(), width, scratch.data_ptr(), workers
+    )
+    return out

@@ -1,0 +1,137 @@
+/* Fused element-wise operations of the learners, for CPUs: each reads its inputs once and writes its outputs once.
+ *
+ * nn/compiler.py compiles this file for the machine it is on; nn/fused.py calls it and holds the definition of every
+ * function in PyTorch, which is what the tests compare with. All arrays are float32, contiguous and of at least one
+ * row; `rows` and `width` are the product of all axes but the last, and the last.
+ */
+
+#include "kernels.h"
+
+/* Where row i of [images, h, w, 2, 2] pixels is in [images, 2 h, 2 w]; the same row if h is 0. */
+static inline int64_t place(int64_t i, int64_t h, int64_t w) {
+    if (h == 0) return i;
+    int64_t odd_column = i & 1, odd_row = (i >> 1) & 1, pixel = i >> 2;
+    int64_t column = pixel % w, row = pixel / w; /* rows of all images counted through */
+    return (2 * row + odd_row) * 2 * w + 2 * column + odd_column;
+}
+
+/* y = silu(scale x / rms(x)) */
+void norm_silu(const float *x, const float *scale, float *y, int64_t rows, int64_t width, int64_t h, int64_t w,
+               float eps, int threads) {
+#pragma omp parallel for num_threads(threads) if (threads > 1)
+    for (int64_t i = 0; i < rows; i++) norm_silu_row(x + i * width, scale, y + place(i, h, w) * width, width, eps);
+}
+
+/* dx, and dscale, which must be zeros before. `scratch` is [threads, 2 * width]. */
+void norm_silu_backward(const float *x, const float *scale, const float *dy, float *dx, double *dscale, float *scratch,
+                        int64_t rows, int64_t width, int64_t h, int64_t w, float eps, int threads) {
+    const int64_t stretch = 512; /* rows added up in float32 before they are added to the double */
+    int64_t stretches = (rows + stretch - 1) / stretch;
+#pragma omp parallel for num_threads(threads) if (threads > 1)
+    for (int64_t k = 0; k < threads; k++) {
+        float *sum = scratch + k * 2 * width, *d = sum + width;
+        for (int64_t s = stretches * k / threads; s < stretches * (k + 1) / threads; s++) {
+            int64_t end = (s + 1) * stretch < rows ? (s + 1) * stretch : rows;
+            memset(sum, 0, width * sizeof(float));
+            for (int64_t i = s * stretch; i < end; i++)
+                norm_silu_row_backward(x + i * width, scale, dy + place(i, h, w) * width, dx + i * width, sum, d, width,
+                                       eps);
+#pragma omp critical
+            for (int64_t j = 0; j < width; j++) dscale[j] += (double)sum[j];
+        }
+    }
+}
+
+/* gates are [rows, blocks, 3, width], h and next [rows, blocks, width]. */
+void gru(const float *gates, const float *h, float *next, int64_t rows, int64_t blocks, int64_t width, int threads) {
+#pragma omp parallel for num_threads(threads) if (threads > 1)
+    for (int64_t i = 0; i < rows * blocks; i++)
+        gru_row(gates + i * 3 * width, h + i * width, next + i * width, width);
+}
+
+void gru_backward(const float *gates, const float *h, const float *dnext, float *dgates, float *dh, int64_t rows,
+                  int64_t blocks, int64_t width, int threads) {
+#pragma omp parallel for num_threads(threads) if (threads > 1)
+    for (int64_t i = 0; i < rows * blocks; i++)
+        gru_row_backward(gates + i * 3 * width, h + i * width, dnext + i * width, dgates + i * 3 * width, dh + i * width,
+                         width);
+}
+
+void unimix(const float *logits, float *probs, int64_t rows, int64_t width, float mix, int threads) {
+    const int64_t group = 64;
+    int64_t groups = (rows + group - 1) / group;
+#pragma omp parallel for num_threads(threads) if (threads > 1)
+    for (int64_t k = 0; k < groups; k++) {
+        int64_t first = k * group, count = rows - first < group ? rows - first : group;
+        unimix_rows(logits + first * width, probs + first * width, count, width, mix);
+    }
+}
+
+void unimix_backward(const float *probs, const float *dprobs, float *dlogits, int64_t rows, int64_t width, float mix,
+                     int threads) {
+#pragma omp parallel for num_threads(threads) if (threads > 1)
+    for (int64_t i = 0; i < rows; i++)
+        unimix_rows_backward(probs + i * width, dprobs + i * width, dlogits + i * width, 1, width, mix);
+}
+
+void draw(const float *probs, const float *uniform, int64_t *index, int64_t rows, int64_t width, int threads) {
+#pragma omp parallel for num_threads(threads) if (threads > 1)
+    for (int64_t i = 0; i < rows; i++) index[i] = draw_row(probs + i * width, uniform[i], width);
+}
+
+void one_hot(const int64_t *index, float *out, int64_t rows, int64_t width, int threads) {
+#pragma omp parallel for num_threads(threads) if (threads > 1)
+    for (int64_t i = 0; i < rows; i++)
+        for (int64_t j = 0; j < width; j++) out[i * width + j] = j == index[i] ? 1.0f : 0.0f;
+}
+
+/* ln sum_j exp(x_j) of each row. */
+void log_sum_exp(const float *x, float *out, int64_t rows, int64_t width, int threads) {
+#pragma omp parallel for num_threads(threads) if (threads > 1)
+    for (int64_t i = 0; i < rows; i++) {
+        const float *in = x + i * width;
+        float m = in[0], sum = 0;
+#pragma omp simd reduction(max : m)
+        for (int64_t j = 0; j < width; j++) m = in[j] > m ? in[j] : m;
+#pragma omp simd reduction(+ : sum)
+        for (int64_t j = 0; j < width; j++) sum += fast_exp(in[j] - m);
+        out[i] = m + logf(sum);
+    }
+}
+
+/* The gradient of sum_k weight_k (lse - x[index_k]) with respect to x, times dy: dy (sum_k weight_k softmax - weights). */
+void cross_entropy_backward(const float *x, const float *lse, const int64_t *index, const float *weight,
+                            const float *dy, float *dx, int64_t rows, int64_t width, int64_t picks, int threads) {
+#pragma omp parallel for num_threads(threads) if (threads > 1)
+    for (int64_t i = 0; i < rows; i++) {
+        const float *in = x + i * width, *w = weight + i * picks;
+        float *out = dx + i * width;
+        float total = 0;
+        for (int64_t k = 0; k < picks; k++) total += w[k];
+        total *= dy[i];
+        float shift = lse[i];
+#pragma omp simd
+        for (int64_t j = 0; j < width; j++) out[j] = total * fast_exp(in[j] - shift);
+        for (int64_t k = 0; k < picks; k++) out[index[i * picks + k]] -= dy[i] * w[k];
+    }
+}
+
+/* sum_j softmax(x)_j bins_j for bins that are symmetric about 0, opposite bins being subtracted first. */
+void softmax_mean(const float *x, const float *bins, float *out, int64_t rows, int64_t width, float *scratch,
+                  int threads) {
+#pragma omp parallel for num_threads(threads) if (threads > 1)
+    for (int64_t k = 0; k < threads; k++) {
+        float *e = scratch + k * width;
+        for (int64_t i = rows * k / threads; i < rows * (k + 1) / threads; i++) {
+            const float *in = x + i * width;
+            float m = in[0], sum = 0, mean = 0;
+#pragma omp simd reduction(max : m)
+            for (int64_t j = 0; j < width; j++) m = in[j] > m ? in[j] : m;
+#pragma omp simd reduction(+ : sum)
+            for (int64_t j = 0; j < width; j++) sum += e[j] = fast_exp(in[j] - m);
+#pragma omp simd reduction(+ : mean)
+            for (int64_t j = 0; j < width / 2; j++) mean += (e[width - 1 - j] - e[j]) * bins[width - 1 - j];
+            out[i] = mean / sum;
+        }
+    }
+}

@@ -1,0 +1,48 @@
+"""Weights as the C files multiply with them: in panels, kept until a parameter changes."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+PANEL = 32
+"""Outputs in a panel, as in ``recurrence.c``."""
+
+T = TypeVar("T")
+
+
+def packed(weight: Tensor) -> Tensor:
+    """``[..., outputs, inputs]`` in panels ``[..., outputs / 32, inputs, 32]``, padded with zeros."""
+    *lead, outputs, inputs = weight.shape
+    panels = -(-outputs // PANEL)
+    padded = F.pad(weight.detach(), (0, 0, 0, panels * PANEL - outputs))
+    return padded.view(*lead, panels, PANEL, inputs).transpose(-1, -2).contiguous()
+
+
+def pointers(*tensors: Tensor) -> Any:
+    """Their addresses as a C array; the tensors must outlive it."""
+    return (ctypes.c_void_p * len(tensors))(*[x.data_ptr() for x in tensors])
+
+
+class Kept(Generic[T]):
+    """Something made of a module's parameters, and made anew when one of them has been changed or replaced."""
+
+    def __init__(self, module: nn.Module) -> None:
+        # The dictionaries themselves, so that looking for changes does not walk through the modules at every step.
+        self.tables = [m._parameters for m in module.modules() if m._parameters]
+        self.state: list[tuple[int, int]] = []
+        self.value: T | None = None
+
+    def get(self, make: Callable[[], T]) -> T:
+        """What ``make`` returned when the parameters were last changed."""
+        state = [(p.data_ptr(), p._version) for table in self.tables for p in table.values() if p is not None]
+        if self.value is None or state != self.state:
+            with torch.no_grad():
+                self.value = make()
+            self.state = state
+        return self.value

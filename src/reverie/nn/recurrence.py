@@ -1,0 +1,216 @@
+"""The recurrent state-space model's sequences in one call: the Python side of ``recurrence.c``.
+
+What is computed, and in which order, is stated by ``nn/rssm.py``, which falls back on its own loop wherever this does
+not fit: other devices and types, other depths than DreamerV3's, samples that are chosen by the caller.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from reverie.nn.fused import library
+from reverie.nn.packing import packed, pointers
+from reverie.nn.product import weight_gradient
+
+STRIP = 32
+"""As in ``recurrence.c``."""
+
+_SEQUENCE = (
+    "in_deter in_deter_bias in_deter_scale in_stoch in_stoch_bias in_stoch_scale shared own recurrent_bias "
+    "recurrent_scale gates gates_bias"
+)
+_HEADS = "head head_bias head_scale second second_bias second_scale logits logits_bias"
+_WEIGHTS = f"{_SEQUENCE} {_HEADS}".split(" ")
+
+
+class Model(ctypes.Structure):
+    """Sizes and weights as ``recurrence.c`` takes them."""
+
+    _fields_ = [
+        *((name, ctypes.c_int64) for name in ("rows", "deter", "blocks", "hidden", "stoch", "classes")),
+        *((name, ctypes.c_double) for name in ("eps", "unimix")),
+        *((name, ctypes.c_void_p) for name in _WEIGHTS),
+    ]
+
+
+class Sizes(NamedTuple):
+    """What is not a tensor."""
+
+    deter: int
+    blocks: int
+    hidden: int
+    stoch: int
+    classes: int
+    eps: float
+    unimix: float
+
+
+class Weights(NamedTuple):
+    """Parameters in PyTorch's layouts: products are ``[outputs, inputs]``, in blocks ``[K, outputs, inputs]``."""
+
+    in_deter: Tensor
+    in_deter_bias: Tensor
+    in_deter_scale: Tensor
+    in_stoch: Tensor
+    in_stoch_bias: Tensor
+    in_stoch_scale: Tensor
+    shared: Tensor
+    own: Tensor
+    recurrent_bias: Tensor
+    recurrent_scale: Tensor
+    gates: Tensor
+    gates_bias: Tensor
+    head: Tensor
+    head_scale: Tensor
+    logits: Tensor
+    logits_bias: Tensor
+
+
+PRODUCTS = ("in_deter", "in_stoch", "shared", "own", "gates", "head", "second", "logits")
+
+
+def pack(weights: dict[str, Tensor], transposed: bool = False) -> dict[str, Tensor]:
+    """Weights for ``x W^T``, or for ``g W``."""
+    out = {}
+    for name, weight in weights.items():
+        value = weight.detach()
+        if name in PRODUCTS:
+            value = packed(value.mT if transposed else value)
+        out[name] = value.contiguous()
+    return out
+
+
+def model(sizes: Sizes, rows: int, weights: dict[str, Tensor]) -> Model:
+    """The C structure; the tensors must outlive it."""
+    pointers = {name: weights[name].data_ptr() for name in weights}
+    return Model(rows=rows, **sizes._asdict(), **pointers)
+
+
+def _threads(rows: int) -> int:
+    return min(torch.get_num_threads(), rows)
+
+
+class Trace(NamedTuple):
+    """All that steps leave, ``[T, M, width]``."""
+
+    before_deter: Tensor
+    before_stoch: Tensor
+    pre_deter: Tensor
+    pre_stoch: Tensor
+    shared: Tensor
+    pre_recurrent: Tensor
+    recurrent: Tensor
+    gates: Tensor
+    deter: Tensor
+    pre_head: Tensor
+    head: Tensor
+    probs: Tensor
+    stoch: Tensor
+
+
+def _trace(s: Sizes, steps: int, rows: int) -> Trace:
+    d, n, z = s.deter, s.hidden, s.stoch * s.classes
+    widths = (d, z, n, n, 3 * n, d, d, 3 * d, d, n, n, z, z)
+    return Trace(*(torch.empty(steps, rows, width) for width in widths))
+
+
+def run(
+    sizes: Sizes, weights: dict[str, Tensor], deter: Tensor, stoch: Tensor, action: Tensor, embed: Tensor,
+    keep: Tensor, uniform: Tensor,
+) -> Trace:  # fmt: skip
+    """Filter ``[T, M, ...]`` from ``[M, D]`` and ``[M, S*C]`` with packed weights."""
+    steps, rows = keep.shape
+    trace = _trace(sizes, steps, rows)
+    library().observe(
+        ctypes.byref(model(sizes, rows, weights)), pointers(*trace), deter.data_ptr(), stoch.data_ptr(),
+        action.data_ptr(), embed.data_ptr(), keep.data_ptr(), uniform.data_ptr(), steps, _threads(rows),
+    )  # fmt: skip
+    return trace
+
+
+class Observe(torch.autograd.Function):
+    """:func:`run`, and the way back through all steps: gradients of the inputs first, then each weight's at once."""
+
+    @staticmethod
+    def forward(  # noqa: D102
+        ctx: Any, sizes: Sizes, deter: Tensor, stoch: Tensor, action: Tensor, embed: Tensor, keep: Tensor,
+        uniform: Tensor, *weights: Tensor,
+    ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+        named = Weights(*weights)._asdict()
+        trace = run(sizes, pack(named), deter, stoch, action, embed, keep, uniform)
+        ctx.sizes = sizes
+        ctx.save_for_backward(keep, *trace, *weights)
+        return trace.deter, trace.stoch, trace.probs
+
+    @staticmethod
+    @once_differentiable
+    def backward(  # noqa: D102
+        ctx: Any, ddeter: Tensor, dstoch: Tensor, dprobs: Tensor
+    ) -> tuple[Tensor | None, ...]:
+        keep, *saved = ctx.saved_tensors
+        count, s = len(Trace._fields), ctx.sizes
+        trace, named = Trace(*saved[:count]), Weights(*saved[count:])._asdict()
+        (steps, rows), threads = keep.shape, _threads(keep.shape[1])
+        widths = (s.hidden, s.hidden, s.hidden, s.deter, 3 * s.deter, s.hidden, s.stoch * s.classes)
+        grads = [torch.empty(steps, rows, width) for width in widths]
+        scales = [torch.zeros(width, dtype=torch.float64) for width in (s.hidden, s.hidden, s.deter, s.hidden)]
+        carried = rows * (3 * s.deter + 3 * s.hidden + s.stoch * s.classes)
+        scratch = torch.empty(carried + threads * (2 * s.deter + 3 * s.hidden))
+        transposed = pack(named, transposed=True)
+        arrived = [x.contiguous() for x in (ddeter, dprobs, dstoch)]  # held here: C only gets their addresses
+        library().observe_backward(
+            ctypes.byref(model(s, rows, transposed)), pointers(*trace), pointers(*grads, *scales), keep.data_ptr(),
+            *(x.data_ptr() for x in arrived), scratch.data_ptr(), steps, threads,
+        )  # fmt: skip
+        flat, back = Trace(*(x.flatten(0, 1) for x in trace)), [x.flatten(0, 1) for x in grads]
+        return (None, None, None, grads[2], grads[5], None, None, *_weight_gradients(s, flat, back, scales))
+
+
+def _weight_gradients(s: Sizes, x: Trace, grads: list[Tensor], scales: list[Tensor]) -> Weights:
+    """One product over all steps for each weight; x and ``grads`` are ``[T * M, width]``."""
+    deter, stoch, _, recurrent, gates, head, logits = grads
+    return Weights(
+        in_deter=weight_gradient(x.before_deter, deter), in_deter_bias=deter.sum(0),
+        in_stoch=weight_gradient(x.before_stoch, stoch), in_stoch_bias=stoch.sum(0),
+        shared=weight_gradient(x.shared, recurrent), recurrent_bias=recurrent.sum(0),
+        own=_block_gradient(x.before_deter, recurrent, s.blocks),
+        gates=_block_gradient(x.recurrent, gates, s.blocks), gates_bias=gates.sum(0),
+        head=weight_gradient(x.deter, head),
+        logits=weight_gradient(x.head, logits), logits_bias=logits.sum(0),
+        in_deter_scale=scales[0].float(), in_stoch_scale=scales[1].float(), recurrent_scale=scales[2].float(),
+        head_scale=scales[3].float(),
+    )  # fmt: skip
+
+
+def _block_gradient(x: Tensor, grad: Tensor, blocks: int) -> Tensor:
+    """``[K, outputs / K, inputs / K]``."""
+    parts = zip(x.chunk(blocks, 1), grad.chunk(blocks, 1), strict=True)
+    return torch.stack([weight_gradient(i.contiguous(), g.contiguous()) for i, g in parts])
+
+
+def imagine(sizes: Sizes, weights: dict[str, Tensor], feature: Tensor, action: Tensor, out: Tensor) -> None:
+    """One step under the prior, with packed weights, of ``[M, F]`` and embedded actions ``[M, hidden]``, to ``out``."""
+    rows, s = len(feature), sizes
+    uniform = torch.rand(rows, s.stoch)
+    threads = min(torch.get_num_threads(), -(-rows // STRIP))
+    scratch = torch.empty(threads * STRIP * (5 * s.deter + 7 * s.hidden + s.stoch * s.classes))
+    library().imagine(
+        ctypes.byref(model(s, rows, weights)), feature.data_ptr(), action.data_ptr(), uniform.data_ptr(),
+        out.data_ptr(), scratch.data_ptr(), threads,
+    )  # fmt: skip
+
+
+def mlp(x: Tensor, layers: list[Tensor], widths: list[int], eps: float) -> Tensor:
+    """``[M, inputs]`` through layers of [linear, norm, SiLU]: packed weights, bias and scale of each."""
+    rows = len(x)
+    out, scratch = torch.empty(rows, widths[-1]), torch.empty(2 * rows * max(widths[1:]))
+    library().mlp(
+        x.data_ptr(), pointers(*layers), (ctypes.c_int64 * len(widths))(*widths), len(widths) - 1, out.data_ptr(),
+        scratch.data_ptr(), rows, eps,
+    )  # fmt: skip
+    return out

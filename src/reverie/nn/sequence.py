@@ -1,0 +1,87 @@
+"""Linear layers that are applied at every step of a sequence.
+
+Backpropagation would make a gradient of the size of the weights at every step and add them up: for a batch of 16 rows
+that is more traffic than the products themselves. Here each step only notes its input and the gradient of its output,
+and one product over all steps makes the gradient of the weights when the last of them has been.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from reverie.nn.product import block_linear, linear, weight_gradient
+
+Notes = list[tuple[Tensor, Tensor]]
+"""Input ``[M, ...]`` and gradient of the output ``[M, ...]`` of each step that has been gone back through."""
+
+
+class _Weights(torch.autograd.Function):
+    """The weights and bias as every step sees them; backwards, the product over all steps."""
+
+    @staticmethod
+    def forward(ctx: Any, weight: Tensor, bias: Tensor | None, notes: Notes) -> tuple[Tensor, Tensor | None]:
+        ctx.notes, ctx.blocks, ctx.has_bias = notes, weight.shape[0] if weight.ndim == 3 else 0, bias is not None
+        ctx.set_materialize_grads(False)  # the steps send nothing this way
+        return weight.view_as(weight), None if bias is None else bias.view_as(bias)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *_: None) -> tuple[Tensor | None, ...]:
+        x, grad = (torch.cat(side) for side in zip(*ctx.notes, strict=True))  # [T * M, inputs], [T * M, outputs]
+        ctx.notes.clear()
+        bias = grad.sum(0) if ctx.has_bias else None
+        if not ctx.blocks:
+            return weight_gradient(x, grad), bias, None
+        parts = zip(x.chunk(ctx.blocks, 1), grad.chunk(ctx.blocks, 1), strict=True)
+        return torch.stack([weight_gradient(i.contiguous(), g.contiguous()) for i, g in parts]), bias, None
+
+
+class _Step(torch.autograd.Function):
+    """One step, which notes what its weights' gradient needs instead of computing it."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, base: Tensor | None, notes: Notes) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        ctx.notes, ctx.base_ndim = notes, 0 if base is None else base.ndim
+        return _multiply(x, weight, base)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight = ctx.saved_tensors
+        grad = grad.contiguous()
+        ctx.notes.append((x, grad))
+        base = grad if ctx.base_ndim == 2 else None  # a bias is summed with the weights
+        return _multiply(grad, weight.mT, None) if ctx.needs_input_grad[0] else None, None, base, None
+
+
+def _multiply(x: Tensor, weight: Tensor, base: Tensor | None) -> Tensor:
+    if weight.ndim == 3:
+        return block_linear(x, weight, base)
+    return torch.addmm(base, x, weight.T) if base is not None and base.ndim == 2 else linear(x, weight, base)
+
+
+class StepLinear:
+    """``x W^T + b`` at the steps of a sequence, to be made once for all of them.
+
+    W is ``[outputs, inputs]`` or, block-diagonal, ``[blocks, outputs / blocks, inputs / blocks]``.
+    """
+
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+        self.notes: Notes | None = None
+        self.weight, self.bias = weight, bias
+        if torch.is_grad_enabled() and weight.requires_grad:
+            self.notes = []
+            self.weight, self.bias = _Weights.apply(weight, bias, self.notes)  # type: ignore[no-untyped-call]
+
+    def __call__(self, x: Tensor, base: Tensor | None = None) -> Tensor:
+        """``[M, outputs]``; ``base`` ``[M, outputs]`` stands in the place of the bias."""
+        base = self.bias if base is None else base
+        if self.notes is None:
+            return _multiply(x, self.weight, base)
+        out: Tensor = _Step.apply(x, self.weight, base, self.notes)  # type: ignore[no-untyped-call]
+        return out

@@ -1,0 +1,288 @@
+"""Kernels are compiled once, kept whole or not at all, and done without where there is no compiler."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+import torch
+
+from reverie.algos.dreamer_v3 import DreamerV3Config
+from reverie.core.specs import ActionPart, ActionSpec, ObsPart
+from reverie.nn import compiler, fused
+from reverie.noise import noise_batch
+from tiny import NETWORKS
+
+MakeCompiler = Callable[[str], Path]
+WHERE_TO = 'while [ "$1" != -o ]; do shift; done; out=$2\n'
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Really compiled, for what needs no compiler of its own."""
+    return compiler._compile(tmp_path_factory.mktemp("real"), "key")
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A cache folder with an unusual name, and nothing remembered; the real one is back after the test."""
+    folder = tmp_path / "a cache [of mine]"
+    monkeypatch.setenv("XDG_CACHE_HOME", str(folder))
+    monkeypatch.delenv(compiler.SWITCH, raising=False)
+    forget()
+    yield folder / "reverie"
+    forget()
+
+
+def forget() -> None:
+    for function in (compiler.kernels, compiler._found):
+        function.cache_clear()
+
+
+@pytest.fixture
+def use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MakeCompiler:
+    """Make a shell script the C compiler; it notes each call in the file that is returned."""
+
+    def make(body: str) -> Path:
+        script, log = tmp_path / "my compiler", tmp_path / "calls"
+        script.write_text(f'#!/bin/sh\necho "$@" >> "{log}"\n{body}')
+        script.chmod(0o755)
+        monkeypatch.setenv("CC", f"'{script}'")
+        log.write_text("")
+        return log
+
+    return make
+
+
+@pytest.fixture
+def copying(use: MakeCompiler, library: Path) -> Path:
+    """A compiler that is quick: it has compiled before. The file notes its calls."""
+    return use(f'{WHERE_TO}cp "{library}" "$out"\n')
+
+
+def calls(log: Path) -> int:
+    return len(log.read_text().splitlines())
+
+
+def loads() -> bool:
+    """Whether another process would find kernels that compute something."""
+    forget()
+    return compiler.trouble() == "" and compiler.kernels() is not None
+
+
+def read_only(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also for root, who may write everywhere."""
+    access = os.access
+    monkeypatch.setattr(os, "access", lambda path, mode: path != folder and access(path, mode))
+
+
+# ---------------------------------------------------------------- kept
+
+
+def test_they_are_compiled_once(copying: Path, cache: Path) -> None:
+    assert loads()
+    assert loads()
+    assert calls(copying) == 1
+    assert compiler.state() == "compiled"
+    assert [path.suffix for path in cache.iterdir()] == [".so"]
+
+
+@pytest.mark.parametrize("change", ["processor", "flags", "source", "compiler"])
+def test_what_was_compiled_for_something_else_is_not_used(
+    copying: Path, change: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert loads()
+    if change == "processor":
+        monkeypatch.setattr(compiler, "_processor", lambda: "flags : sse2")
+    if change == "flags":
+        monkeypatch.setattr(compiler, "_FLAGS", [["-O1"]])
+    if change == "source":
+        (tmp_path / "new.h").write_text("/* new */")
+        monkeypatch.setattr(compiler, "HEADERS", [tmp_path / "new.h"])
+    if change == "compiler":
+        other = (tmp_path / "my compiler").rename(tmp_path / "other")
+        monkeypatch.setenv("CC", str(other))
+    assert loads()
+    assert calls(copying) == 2
+
+
+@pytest.mark.parametrize("left", [0, 1000, -1])
+def test_a_damaged_library_is_not_loaded(copying: Path, cache: Path, left: int) -> None:
+    """Half a library would end the process when it is loaded."""
+    assert loads()
+    (path,) = cache.iterdir()
+    content = path.read_bytes()
+    path.unlink()  # this process has it open
+    path.write_bytes(content[:left])
+    assert loads()
+    assert calls(copying) == 2
+    assert [kept.read_bytes() == content for kept in cache.iterdir()] == [True]
+
+
+def test_a_compilation_that_is_killed_leaves_nothing_to_be_loaded(
+    use: MakeCompiler, cache: Path, library: Path
+) -> None:
+    """The whole process, in the middle of writing."""
+    use(f'{WHERE_TO}head -c 5000 "{library}" > "$out"\nkill -9 $PPID\n')
+    code = "from reverie.nn import compiler; compiler.kernels()"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == -9
+    assert list(cache.glob("*.so")) == []
+    use(f'{WHERE_TO}cp "{library}" "$out"\n')
+    assert loads()
+
+
+def test_several_may_compile_at_once(use: MakeCompiler, cache: Path, library: Path) -> None:
+    """Also compilers that never write the same thing twice."""
+    use(f'{WHERE_TO}head -c 5000 "{library}" > "$out"; sleep 0.1; cp "{library}" "$out"; echo $$ >> "$out"\n')
+    cache.mkdir(parents=True)
+    with ThreadPoolExecutor(4) as pool:
+        paths = list(pool.map(lambda _: compiler._compile(cache, compiler._key()), range(4)))
+    assert sorted(set(paths)) == sorted(cache.iterdir())
+    for path in paths:
+        compiler._load(path)
+    assert compiler._kept(cache, compiler._key()) in paths
+
+
+@pytest.mark.parametrize("home", ["a file", "not absolute", "read-only"])
+def test_without_a_cache_they_last_as_long_as_the_process(
+    copying: Path, cache: Path, home: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    temporary, at_exit = tmp_path / "temporary", []
+    temporary.mkdir()
+    monkeypatch.setattr(compiler.tempfile, "tempdir", str(temporary))
+    monkeypatch.setattr(compiler.atexit, "register", lambda call, *args, **more: at_exit.append((call, args, more)))
+    monkeypatch.chdir(tmp_path)
+    if home == "a file":
+        (tmp_path / "file").touch()
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    if home == "not absolute":
+        monkeypatch.setenv("XDG_CACHE_HOME", "no-home")
+    if home == "read-only":
+        read_only(cache, monkeypatch)
+    before = {*tmp_path.iterdir()}
+    assert loads()
+    assert len(list(temporary.glob("reverie-*/*.so"))) == 1
+    assert {*tmp_path.iterdir()} - before <= {tmp_path / "a cache [of mine]"}
+    for call, args, more in at_exit:
+        call(*args, **more)
+    assert list(temporary.iterdir()) == []
+
+
+def test_a_cache_that_others_have_filled_is_used_though_it_is_read_only(
+    copying: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert loads()
+    read_only(cache, monkeypatch)
+    assert loads()
+    assert calls(copying) == 1
+
+
+# ---------------------------------------------------------------- done without
+
+
+def losses() -> dict[str, float]:
+    """Of two updates of a learner of images and choices."""
+    obs = {"image": ObsPart(kind="image", shape=(16, 16, 3), dtype="uint8")}
+    actions = ActionSpec(parts={"action": ActionPart(kind="categorical", classes=(3,))})
+    config = DreamerV3Config().merge({"batch_size": 2, "batch_length": 6, "horizon": 3, **NETWORKS})
+    learner = config.build(obs, actions, "cpu", 0)
+    torch.manual_seed(0)
+    batch = noise_batch(learner, obs, actions)
+    learner.update(batch)
+    return {name: float(value) for name, value in learner.update(batch).metrics.items()}
+
+
+def said_once() -> str:
+    """The one warning, however often kernels are asked for."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        x = fused.unimix_probs(torch.zeros(2, 4), 0.0)
+        assert [compiler.kernels(), compiler.kernels()] == [None, None]
+    assert torch.equal(x, torch.full((2, 4), 0.25))
+    (warning,) = caught
+    assert compiler.state() == "none"
+    return str(warning.message)
+
+
+def test_without_a_compiler_it_is_said_once_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.delenv("CC", raising=False)
+    assert "there is no C compiler" in said_once()
+    assert "apt install gcc" in compiler.trouble()
+
+
+def test_learning_is_the_same_with_and_without(copying: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled = losses()
+    assert compiler.state() == "compiled"
+    forget()
+    monkeypatch.setenv(compiler.SWITCH, "off")
+    assert losses() == pytest.approx(compiled, rel=1e-3, abs=1e-4)
+
+
+def test_who_asks_for_the_reason_hears_no_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.delenv("CC", raising=False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert "there is no C compiler" in compiler.trouble()
+        assert compiler.kernels() is None
+
+
+def test_a_compiler_that_fails_is_quoted(use: MakeCompiler, cache: Path) -> None:
+    log = use("echo 'fatal error: math.h: No such file' >&2; exit 1\n")
+    said = said_once()
+    assert "my compiler' failed, saying: fatal error: math.h: No such file" in said
+    assert calls(log) == len(compiler._FLAGS)
+    assert list(cache.iterdir()) == []
+
+
+def test_a_compiler_that_writes_nothing_has_failed(use: MakeCompiler) -> None:
+    use("exit 0\n")
+    assert "it ended with 0" in said_once()
+
+
+def test_a_compiler_that_never_ends_is_given_up(use: MakeCompiler, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiler, "_PATIENCE", 0.1)
+    use("exec sleep 60\n")
+    assert "timed out after 0.1 seconds" in said_once()
+
+
+def test_what_is_no_library_is_not_used(use: MakeCompiler) -> None:
+    use(f'{WHERE_TO}echo "not a library" > "$out"\n')
+    assert "no compiled kernels" in said_once()
+
+
+def test_wrong_numbers_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As of a compiler that gets something wrong."""
+    monkeypatch.setenv("CC", "cc -Dsqrtf=fabsf")
+    assert "something else than PyTorch" in said_once()
+
+
+@pytest.mark.parametrize("word", ["off", "OFF", "0"])
+def test_they_can_be_switched_off(word: str, copying: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(compiler.SWITCH, word)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert compiler.kernels() is None
+    assert (compiler.trouble(), compiler.state(), calls(copying)) == ("", "off", 0)
+
+
+# ---------------------------------------------------------------- other compilers
+
+
+@pytest.mark.parametrize("refused", ["-mprefer-vector-width=512", "native", "-fopenmp "])
+def test_flags_that_a_compiler_does_not_know_are_left_out(refused: str, use: MakeCompiler) -> None:
+    """Whatever it takes, gradients are right: without OpenMP all threads' shares are done by one."""
+    use(f'case "$* " in *"{refused}"*) echo unknown >&2; exit 1;; esac\nexec cc "$@"\n')
+    assert loads()
+    torch.set_num_threads(2)
+    x, scale = torch.randn(3000, 40), torch.ones(40, requires_grad=True)
+    (ours,) = torch.autograd.grad(fused.norm_silu(x, scale, 1e-4).sum(), scale)
+    y = torch.nn.functional.silu(torch.nn.functional.rms_norm(x, (40,), scale, 1e-4))
+    torch.testing.assert_close(ours, torch.autograd.grad(y.sum(), scale)[0], rtol=1e-4, atol=1e-3)

@@ -1,0 +1,142 @@
+"""Gradients of weights that are made once for all steps are those that plain autograd adds up step by step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from reverie.nn.sequence import StepLinear
+
+ROWS, WIDTH, BLOCKS, STEPS = 5, 6, 3, 4
+
+
+@dataclass(frozen=True)
+class Net:
+    """A recurrence of two dense layers, one of which reads an input beside the state, and a block-diagonal one."""
+
+    dense: Tensor
+    dense_bias: Tensor | None
+    block: Tensor
+    block_bias: Tensor | None
+    reads: Tensor
+    into: Tensor
+
+    @property
+    def parameters(self) -> list[Tensor]:
+        return [x for x in vars(self).values() if x is not None and x.requires_grad]
+
+
+def net(**changes: Any) -> Net:
+    torch.manual_seed(0)
+    shapes = {"dense": (WIDTH, WIDTH), "dense_bias": (WIDTH,), "block": (BLOCKS, 2, 2), "block_bias": (WIDTH,),
+              "reads": (WIDTH, WIDTH), "into": (WIDTH, 2)}  # fmt: skip
+    made = Net(**{name: (torch.randn(shape) / 3).requires_grad_() for name, shape in shapes.items()})
+    return replace(made, **changes)
+
+
+def noted(net: Net, inputs: Tensor, h: Tensor) -> list[Tensor]:
+    """States of all steps, with :class:`StepLinear`."""
+    dense, block = StepLinear(net.dense, net.dense_bias), StepLinear(net.block, net.block_bias)
+    reads = StepLinear(net.reads, None)
+    base, states = inputs @ net.into.T, []
+    for now in base:
+        h = torch.tanh(block(torch.sin(dense(h) + reads(h.flip(-1), now))))
+        states.append(h)
+    return states
+
+
+def plain(net: Net, inputs: Tensor, h: Tensor) -> list[Tensor]:
+    """The same, as it would be written down."""
+    bias = 0 if net.dense_bias is None else net.dense_bias
+    matrix, states = torch.block_diag(*net.block), []
+    for now in inputs @ net.into.T:
+        x = torch.sin(h @ net.dense.T + bias + h.flip(-1) @ net.reads.T + now) @ matrix.T
+        h = torch.tanh(x if net.block_bias is None else x + net.block_bias)
+        states.append(h)
+    return states
+
+
+def inputs(rows: int = ROWS) -> tuple[Tensor, Tensor]:
+    torch.manual_seed(1)
+    return torch.randn(STEPS, rows, 2, requires_grad=True), torch.randn(rows, WIDTH, requires_grad=True)
+
+
+def assert_same_gradients(net: Net, rows: int = ROWS, used: slice = slice(None), backward: int = 1) -> None:
+    x, h = inputs(rows)
+    wanted = [*net.parameters, x, h]
+    found = []
+    for run in (noted, plain):
+        states = run(net, x, h)[used]
+        loss = sum((state * torch.cos(state.detach() + i)).sum() for i, state in enumerate(states))
+        for again in reversed(range(backward)):
+            grads = torch.autograd.grad(loss, wanted, retain_graph=again > 0, allow_unused=True)
+        found.append([*states, *grads])
+    for ours, theirs in zip(*found, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("rows", [1, ROWS, 150])
+def test_as_plain_autograd(rows):
+    """Few rows and many go through different products."""
+    assert_same_gradients(net(), rows)
+
+
+@pytest.mark.parametrize("absent", ["dense_bias", "block_bias"])
+def test_without_a_bias(absent):
+    assert_same_gradients(net(**{absent: None}))
+
+
+@pytest.mark.parametrize("frozen", ["dense", "dense_bias", "block", "block_bias", "reads", "into"])
+def test_parts_that_are_not_learned(frozen):
+    assert_same_gradients(net(**{frozen: getattr(net(), frozen).detach()}))
+
+
+@pytest.mark.parametrize("used", [slice(0, 1), slice(1, 3), slice(-1, None)])
+def test_some_of_the_steps_count(used):
+    """What later steps would have added is not missing, and not counted."""
+    assert_same_gradients(net(), used=used)
+
+
+def test_backwards_twice_gives_the_same_twice():
+    assert_same_gradients(net(), backward=2)
+
+
+def test_gradients_add_up_over_sequences():
+    """Each sequence is noted for itself: two of them leave the sum of their gradients."""
+    ours, theirs = net(), net()
+    for model, run in ((ours, noted), (theirs, plain)):
+        for rows in (ROWS, 3):
+            sum(state.sum() for state in run(model, *inputs(rows))).backward()
+    for a, b in zip(ours.parameters, theirs.parameters, strict=True):
+        torch.testing.assert_close(a.grad, b.grad, rtol=1e-4, atol=1e-4)
+
+
+def test_two_losses_over_one_sequence():
+    """Gone back through one after the other, each adds its own."""
+    ours, theirs = net(), net()
+    for model, run in ((ours, noted), (theirs, plain)):
+        states = run(model, *inputs())
+        states[1].sum().backward(retain_graph=True)
+        states[-1].square().sum().backward()
+    for a, b in zip(ours.parameters, theirs.parameters, strict=True):
+        torch.testing.assert_close(a.grad, b.grad, rtol=1e-4, atol=1e-4)
+
+
+def test_without_gradients_nothing_is_kept():
+    with torch.no_grad():
+        states = noted(net(), *inputs())
+    assert not any(state.requires_grad for state in states)
+    for ours, theirs in zip(states, plain(net(), *inputs()), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
+
+
+def test_weights_that_no_loss_depends_on_have_no_gradient():
+    weight = torch.randn(WIDTH, WIDTH, requires_grad=True)
+    layer, (_, h) = StepLinear(weight, None), inputs()
+    layer(h)
+    (grad,) = torch.autograd.grad(h.sum() + 0 * h.sum(), [weight], allow_unused=True)
+    assert grad is None
