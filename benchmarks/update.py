@@ -1,30 +1,34 @@
 #!/usr/bin/env python3
 """How long one update takes: world model, actor and critic, optimiser included; and how long one decision.
 
-    python benchmarks/update.py [--settings V I] [--threads 2] [--repeat 9] [--out benchmarks/update.json]
+    python benchmarks/update.py [--settings V I] [--precision float32 bfloat16] [--threads 2] [--repeat 9]
 
 V is a vector of 24 with six continuous actions at size 1m, I a 64x64x3 image with six discrete actions at size 12m;
-batch 16x64, H = 15, float32. Medians; other load on the machine shows, so compare within one run only.
+batch 16x64, H = 15. Medians. Each setting is a process of its own, in which the machine's matrix rate is measured as
+well; other load on the machine shows, so compare within one run only.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
-import platform
 import statistics
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
+from machine import child, machine, matrix_gflops, seconds_since_start, write
 
 from reverie.algos.dreamer_v3 import DreamerV3, DreamerV3Config, sized
-from reverie.core.machine import keep_freed_memory
+from reverie.bench import gflop
+from reverie.core.hardware import peak_memory, wait_for
+from reverie.core.machine import choose_device, keep_freed_memory
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.core.types import Batch, Step
+from reverie.noise import noise_batch, noise_step
 
 VECTOR = {"state": ObsPart(kind="vector", shape=(24,), dtype="float32")}
 IMAGE = {"image": ObsPart(kind="image", shape=(64, 64, 3), dtype="uint8")}
@@ -37,40 +41,26 @@ SETTINGS = {
 }
 
 
-def build(name: str) -> DreamerV3:
+def config(name: str, precision: str = "float32") -> DreamerV3Config:
+    """The learner's settings."""
+    size, _, _, changes = SETTINGS[name]
+    return sized(size, DreamerV3Config().merge({**changes, "precision": precision}))
+
+
+def build(name: str, precision: str = "float32") -> DreamerV3:
     """The learner of a setting."""
-    size, obs, action, changes = SETTINGS[name]
-    return sized(size, DreamerV3Config().merge(changes)).build(obs, action)
-
-
-def observations(name: str, *lead: int) -> dict[str, torch.Tensor]:
-    """Noise of the right shape."""
-    out = {}
-    for key, part in SETTINGS[name][1].items():
-        shape = (*lead, *part.shape)
-        out[key] = torch.randint(0, 256, shape, dtype=torch.uint8) if part.kind == "image" else torch.randn(shape)
-    return out
+    _, obs, action, _ = SETTINGS[name]
+    return config(name, precision).build(obs, action, choose_device("auto"))
 
 
 def batch(name: str, agent: DreamerV3) -> Batch:
     """Noise as a batch."""
-    b, t = agent.window.batch, agent.window.rows
-    flags = torch.zeros(b, t, dtype=torch.bool)
-    r = agent.cfg.rssm
-    extras = {"deter": torch.rand(b, t, r.deter), "stoch": torch.zeros(b, t, r.stoch, dtype=torch.uint8)}
-    return Batch(
-        obs=observations(name, b, t), action=torch.rand(b, t, SETTINGS[name][2].width), reward=torch.randn(b, t),
-        is_first=flags, is_last=flags.clone(), is_terminal=flags.clone(), weight=torch.ones(b),
-        index=torch.arange(b), extras=extras,
-    )  # fmt: skip
+    return noise_batch(agent, *SETTINGS[name][1:3]).to(agent.device)
 
 
 def step(name: str, envs: int) -> Step:
     """Noise as what N environments show."""
-    flags = torch.zeros(envs, dtype=torch.bool)
-    return Step(
-        obs=observations(name, envs), reward=torch.zeros(envs), is_first=flags, is_last=flags, is_terminal=flags
-    )
+    return noise_step(SETTINGS[name][1], envs)
 
 
 def median(call: Callable[[], object], repeat: int) -> float:
@@ -83,38 +73,58 @@ def median(call: Callable[[], object], repeat: int) -> float:
     return statistics.median(times[2:])
 
 
-def measure(name: str, repeat: int) -> dict[str, float]:
-    """Medians of one setting."""
+def measure(name: str, repeat: int, precision: str = "float32") -> dict[str, Any]:
+    """Medians of one setting; ``start_s`` is from the start of the process to the end of the first update."""
     started = time.perf_counter()
-    agent = build(name)
+    agent = build(name, precision)
     data = batch(name, agent)
-    agent.update(data)
-    first = time.perf_counter() - started
-    out = {"parameters": agent.optim.count, "first_update_s": first}
-    out["update_s"] = median(lambda: agent.update(data), repeat)
+
+    def update() -> None:
+        agent.update(data)
+        wait_for(agent.device)
+
+    update()
+    first = {"first_update_s": time.perf_counter() - started, "start_s": seconds_since_start()}
+    out = {"parameters": agent.optim.count, **first, "update_s": median(update, repeat)}
     for envs in (1, 8):
         shown, state = step(name, envs), agent.policy.initial(envs)
         act = median(lambda shown=shown, state=state: agent.policy.act(shown, state, "explore"), 50 * repeat)
         out[f"act_{envs}_ms"] = act * 1e3
-    return {k: float(f"{v:.4g}") for k, v in out.items()}
+    out["peak_gb"] = peak_memory() / 1e9
+    return out | machine_share(name, precision, out["update_s"])
+
+
+def machine_share(name: str, precision: str, update_s: float) -> dict[str, Any]:
+    """Operations of an update, and the share of the machine's matrix rate of this minute that it reaches."""
+    _, obs, action, _ = SETTINGS[name]
+    rates = matrix_gflops(torch.device(choose_device("auto")))
+    work, rate = gflop(config(name, precision), obs, action), rates.get(precision)
+    share = None if work is None or rate is None else work / update_s / rate
+    return {"gflop": work, "matrix_gflops": rate, "share": share}
 
 
 def main() -> int:
     """Measure and write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--settings", nargs="*", default=list(SETTINGS), choices=list(SETTINGS))
+    parser.add_argument("--precision", nargs="*", default=["float32"], choices=["float32", "bfloat16"])
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--repeat", type=int, default=9)
     parser.add_argument("--out", type=Path, default=Path(__file__).with_suffix(".json"))
+    parser.add_argument("--child", action="store_true", help="measure the one setting here and print it")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
-    keep_freed_memory()
-    machine = {"processor": platform.processor() or platform.machine(), "cores": os.cpu_count()}
-    table = {"machine": machine, "torch": torch.__version__, "threads": args.threads, "settings": {}}
-    for name in args.settings:
-        table["settings"][name] = measure(name, args.repeat)
-        print(name, json.dumps(table["settings"][name]), flush=True)
-    args.out.write_text(json.dumps(table, indent=1) + "\n")
+    if args.child:
+        keep_freed_memory()
+        print(json.dumps(measure(args.settings[0], args.repeat, args.precision[0])))
+        return 0
+    rows = []
+    for name, precision in [(n, p) for p in args.precision for n in args.settings]:
+        words = ["--threads", str(args.threads), "--repeat", str(args.repeat), "--precision", precision]
+        measured = child(Path(__file__), "--child", "--settings", name, *words)
+        rows.append({"setting": name, "precision": precision, **measured})
+        print(json.dumps(rows[-1]), flush=True)
+    write(args.out, machine(args.threads), rows)
     return 0
 
 

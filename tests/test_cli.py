@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 import shutil
 import subprocess
 import sys
+import warnings
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import yaml
 
+from reverie import bench
 from reverie.algos.dreamer_v3 import SIZES
 from reverie.cli import COMMANDS, main
 from reverie.cli_args import by_flags, print_files
 from reverie.cli_train import contradiction, flag_value, peek
+from reverie.core import hardware
+from reverie.nn import compiler
 from tiny import SETTINGS
 
 Captured = pytest.CaptureFixture[str]
@@ -350,6 +356,44 @@ def test_info(trained: Path, capsys: Captured) -> None:
     text = capsys.readouterr().out
     for piece in ("dreamer_v3", "CartPole-v1 x 2", "of 120 env steps", "step-0000001", "curve.png"):
         assert piece in text
+
+
+# ---------------------------------------------------------------- without a C compiler
+
+
+@pytest.fixture
+def no_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Nothing is found that could compile, nor what was compiled before."""
+    for name, value in {"PATH": "", "CC": "", "XDG_CACHE_HOME": str(tmp_path / "cache")}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv(compiler.SWITCH, raising=False)
+    compiler.kernels.cache_clear()
+    compiler._found.cache_clear()
+    yield
+    compiler.kernels.cache_clear()
+    compiler._found.cache_clear()
+
+
+@pytest.mark.usefixtures("no_compiler")
+@pytest.mark.parametrize("command", ["train", "eval", "dream", "info", "bench"])
+def test_a_missing_compiler_is_said_once_and_done_without(
+    command: str, trained: Path, tiny: Path, tmp_path: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hardware, "CPU_SIZES", (32,))  # bench in a moment
+    monkeypatch.setattr(bench, "measure", functools.partial(bench.measure, seconds=0.01))
+    args = {
+        "train": ["dreamer_v3", "--env", "CartPole-v1", "--config", str(tiny), "--run", str(tmp_path / "run")],
+        "eval": [str(shutil.copytree(trained, tmp_path / "copy")), "--episodes", "1"],
+        "dream": [str(trained), "--context", "2", "--horizon", "3", "--sequences", "1"],
+        "info": [str(trained)],
+        "bench": ["--vector", "3", "--batch", "2x4", "--size", "nano"],
+    }[command]
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        assert main([command, *args]) == 0
+    assert not [w for w in caught if "compiler" in str(w.message)]  # it is a sentence, without a line of code
+    shown = capsys.readouterr()
+    assert (shown.out + shown.err).count("there is no C compiler (cc, gcc or clang). Install one: apt install gcc") == 1
 
 
 # ---------------------------------------------------------------- reading ahead

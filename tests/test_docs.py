@@ -37,7 +37,7 @@ PAGES = {
 
 def blocks(text: str, *languages: str) -> list[tuple[str, str]]:
     """Fenced blocks and the HTML comment right above each, or an empty string."""
-    found = re.findall(r"(?:<!--\s*(.*?)\s*-->\n)?```(\w+)\n(.*?)```", text, re.DOTALL)
+    found = re.findall(r"(?:<!--\s*((?:(?!-->).)*?)\s*-->\n)?```(\w+)\n(.*?)```", text, re.DOTALL)
     return [(comment, code) for comment, language, code in found if language in languages]
 
 
@@ -125,12 +125,13 @@ def commands(*starts: str) -> list[tuple[str, str]]:
 
 
 def test_commands_are_understood(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    from reverie import agent, cli, cli_train
+    from reverie import agent, bench, cli, cli_train
 
     def stop(*args: Any, **kwargs: Any) -> None:
         raise Understood
 
     monkeypatch.setattr(cli_train, "train", stop)
+    monkeypatch.setattr(bench, "measure", stop)
     monkeypatch.setattr(agent, "load", stop)
     found = commands("reverie ")
     assert len(found) >= 10

@@ -1,4 +1,4 @@
-"""The command line: ``reverie train | eval | dream | list | info``. Thin and quick: torch comes when it is needed."""
+"""The command line: ``reverie train | eval | dream | bench | list | info``. Thin: torch comes when it is needed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from typing import Annotated, Any, Literal
 
 from tyro.conf import Positional, arg
 
-from reverie.cli_args import fail, parse, print_files, score_line
+from reverie.cli_args import fail, parse, print_files, print_trouble, score_line
+from reverie.cli_bench import bench_command
 from reverie.core.discover import algorithms, outline, version
 from reverie.core.errors import ReverieError, did_you_mean
 
@@ -103,6 +104,7 @@ def overview() -> str:
         "train": "train an agent, or go on with a run",
         "eval": "play whole episodes with a trained agent, with a video if wanted",
         "dream": "compare what the world model imagines with what happens",
+        "bench": "measure this machine, and say what a run will take",
         "list": "name all algorithms, sizes and presets",
         "info": "say what a run is and how far it has come",
     }
@@ -127,6 +129,7 @@ def eval_command(args: list[str]) -> int:
     from reverie.evaluation import evaluate_run
 
     agent = load(said.run, checkpoint=said.checkpoint, device=said.device)
+    print_trouble(agent.algo.device.type)
     report = evaluate_run(agent, said.episodes, actions=said.mode, video=said.video, seed=said.seed)
     print(f"{agent.config.env.id}, {agent.checkpoint.name}, actions: {said.mode}")
     print(score_line(report.evaluation))
@@ -143,6 +146,7 @@ def dream_command(args: list[str]) -> int:
     from reverie.dreaming import dream
 
     agent = load(said.run, checkpoint=said.checkpoint, device=said.device)
+    print_trouble(agent.algo.device.type)
     report = dream(
         agent,
         context=said.context,
@@ -183,10 +187,11 @@ def list_command(args: list[str]) -> int:
 
 
 def info_command(args: list[str]) -> int:
-    """``reverie info``: from the files of the run alone."""
+    """``reverie info``: from the files of the run, and how fast it would go on here."""
     said = parse(InfoCommand, args, "info")
     from reverie.folder import RunFolder, read_saved
     from reverie.log.sinks import read_metrics
+    from reverie.nn.compiler import state, trouble
 
     folder, saved = RunFolder(said.run), read_saved(said.run)
     settings = saved.experiment
@@ -204,6 +209,7 @@ def info_command(args: list[str]) -> int:
         "return": f"{newest['episode/score']:.2f} (newest)" if "episode/score" in newest else "-",
         "evaluation": f"{newest['eval/score']:.2f} (newest)" if "eval/score" in newest else "-",
         "checkpoints": checkpoint_line(folder.checkpoints),
+        "kernels here": trouble() or state(),
     }
     for place, what in saved.custom.items():
         facts[f"from Python: {place}"] = what
@@ -230,6 +236,7 @@ COMMANDS = {
     "train": train_command,
     "eval": eval_command,
     "dream": dream_command,
+    "bench": bench_command,
     "list": list_command,
     "info": info_command,
 }

@@ -113,6 +113,14 @@ def print_files(files: Mapping[str, Path] | Iterable[tuple[str, Path]]) -> None:
         print(f"  {what + ':':<{width}}{path}")
 
 
+def print_trouble(device: str) -> None:
+    """Say why there are no compiled kernels, where they are missed: on a ``cpu``."""
+    from reverie.nn.compiler import trouble  # torch comes with it
+
+    if device == "cpu" and trouble():
+        print(trouble())
+
+
 @registry.primitive_rule
 def whole_number(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[int] | None:
     """Whole numbers may be written 1e5."""

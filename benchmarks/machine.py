@@ -1,0 +1,63 @@
+"""What all timings share: the machine they ran on, children that start fresh, and files."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from reverie.core.discover import version
+from reverie.core.hardware import describe, matrix_rates
+
+STARTED = "REVERIE_BENCH_STARTED"
+"""Environment variable by which a child knows when it was started: seconds since 1970."""
+
+
+def child(script: Path, *words: str) -> Any:
+    """What ``script`` prints as its last line, as JSON, from a fresh process: peaks and first calls are its own.
+
+    Raises:
+        RuntimeError: it failed; shows what it said.
+    """
+    command = [sys.executable, str(script), *words]
+    environment = {**os.environ, STARTED: repr(time.time())}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(command)} ended with {done.returncode}:\n{done.stdout}\n{done.stderr}")
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def seconds_since_start() -> float:
+    """Since the parent started this process; since now, if there is no such parent."""
+    return time.time() - float(os.environ.get(STARTED, time.time()))
+
+
+def machine(threads: int | None = None) -> dict[str, Any]:
+    """The machine, and what its matrix products reach now, with so many threads or as many as PyTorch takes."""
+    if threads is not None:
+        torch.set_num_threads(threads)
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    return {**describe(device), "reverie": version(), "matrix_gflops": matrix_gflops(device)}
+
+
+def matrix_gflops(device: torch.device) -> dict[str, float]:
+    """Giga-operations a second of the fastest matrix product by precision."""
+    return {name: rate / 1e9 for name, rate in matrix_rates(device).items()}
+
+
+def tidy(value: Any) -> Any:
+    """``value`` with four digits in each number that is not whole."""
+    if isinstance(value, dict):
+        return {key: tidy(inner) for key, inner in value.items()}
+    return float(f"{value:.4g}") if isinstance(value, float) else value
+
+
+def write(path: Path, machine: dict[str, Any], rows: list[dict[str, Any]]) -> None:
+    """The result of a script."""
+    path.write_text(json.dumps(tidy({"machine": machine}) | {"rows": [tidy(row) for row in rows]}, indent=1) + "\n")

@@ -1,0 +1,207 @@
+#!/usr/bin/env python3
+"""How long an update and a decision take in the libraries that people use today, side by side with ours.
+
+    python benchmarks/peers.py [--systems sheeprl rllib torchrl] [--settings V I] [--where FOLDER]
+
+Each system gets a virtual environment of its own under `--where`, made once. Each measurement is a process of its own
+(`peers/update_*.py`); ours runs before and after every other one, and a ratio compares neighbours only, so that a
+machine that drifts does not show. Settings as in `update.py`: batch 16x64, H = 15, float32, on the CPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from machine import machine, write
+
+HERE = Path(__file__).parent
+WHERE = Path.home() / ".cache" / "reverie-peers"
+LIMIT = 1200
+"""Seconds that one measurement may take, with waiting for the machine."""
+NUMBERS = ("parameters", "first_update_s", "update_s", "act_1_ms", "act_8_ms", "peak_gb")
+OLD = "architecture of 2023: a dense GRU narrowed to {} to be of the same size, small strided convolutions"
+
+Numbers = dict[str, float]
+"""What `peers/measure.py` measured of one learner."""
+
+
+@dataclass(frozen=True)
+class System:
+    """A library to compare with."""
+
+    packages: tuple[str, ...]
+    """What to install; the first is what the rows are called."""
+    variants: dict[str, str]
+    """What of it is measured, and what must be said of each."""
+
+
+SYSTEMS = {
+    "sheeprl": System(
+        ("sheeprl==0.8.4", "lightning==2.6.6", "gymnasium==1.4.0", "numpy==2.4.6"),
+        {"dreamer_v3_5": "the same architecture, losses and optimiser", "dreamer_v3": OLD},
+    ),
+    "rllib": System(
+        ("ray[rllib]==2.60.0", "gymnasium==1.2.2", "numpy==2.4.6", "pillow==12.1.0"),
+        {"dreamerv3": OLD + ", three layers in every head"},
+    ),
+    "torchrl": System(
+        ("torchrl==0.14.1", "tensordict==0.14.3", "numpy==2.4.6"),
+        {"dreamer_v3": "the same architecture for vectors; for images strided convolutions without pooling"},
+    ),
+}
+
+
+def pin() -> str:
+    """The PyTorch that we are tested with: the same for everybody."""
+    lines = (HERE.parent / "constraints.txt").read_text().split()
+    return next(line for line in lines if line.startswith("torch=="))
+
+
+def environment(name: str, where: Path) -> Path:
+    """The Python of a system's environment, which is made unless one with these packages is there."""
+    folder, packages = where / name, [pin(), *SYSTEMS[name].packages]
+    python, made = folder / "bin" / "python", folder / "packages.txt"
+    if made.exists() and made.read_text().split() == packages:
+        return python
+    print(f"{name}: installing into {folder} (minutes, once)", flush=True)
+    subprocess.run([sys.executable, "-m", "venv", "--clear", folder], check=True)
+    install = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    subprocess.run([*install, pin()], check=True)  # first, so that nothing chooses another build
+    with tempfile.NamedTemporaryFile("w", suffix=".txt") as constraint:
+        constraint.write(pin())
+        constraint.flush()
+        subprocess.run([*install, "-c", constraint.name, *SYSTEMS[name].packages], check=True)
+    made.write_text("\n".join(packages))
+    return python
+
+
+def installed(args: argparse.Namespace) -> dict[str, Path]:
+    """The Pythons of the systems that can be installed; of the others, it says that they are left out."""
+    out = {}
+    for name in args.systems:
+        try:
+            out[name] = environment(name, args.where)
+        except subprocess.CalledProcessError as error:
+            print(f"{name}: left out, it cannot be installed: {error}", file=sys.stderr, flush=True)
+    return out
+
+
+def measured(python: Path, script: str, variant: str, setting: str, args: argparse.Namespace) -> Numbers:
+    """The numbers of one learner in a fresh process.
+
+    Raises:
+        RuntimeError: it failed; with the last line that it said.
+        TimeoutExpired: it took more than `LIMIT`.
+    """
+    quiet = {"RAY_USAGE_STATS_ENABLED": "0", "RL_WARNINGS": "False", "PYTHONWARNINGS": "ignore"}
+    env = os.environ | quiet | {"OMP_NUM_THREADS": str(args.threads), "CUDA_VISIBLE_DEVICES": ""}
+    with tempfile.NamedTemporaryFile(suffix=".json") as out:
+        words = [setting, out.name, "--variant", variant, "--threads", args.threads, "--seconds", args.seconds]
+        command = [*args.under, python, HERE / "peers" / f"update_{script}.py", *words]
+        done = subprocess.run(
+            [str(w) for w in command], env=env, capture_output=True, text=True, check=False, timeout=LIMIT
+        )
+        if done.returncode:
+            raise RuntimeError((done.stderr.strip().splitlines() or [f"status {done.returncode}"])[-1])
+        return json.loads(Path(out.name).read_text())
+
+
+class Alternation:
+    """One setting: the others in turn, ours between them."""
+
+    def __init__(self, setting: str, args: argparse.Namespace):
+        self.setting, self.args = setting, args
+        self.ours: list[Numbers] = []
+        self.theirs: dict[tuple[str, str], list[Numbers]] = {}
+        self.ratios: dict[tuple[str, str], list[float]] = {}
+        self.failed: dict[tuple[str, str], str] = {}
+
+    def run(self, pythons: dict[str, Path]) -> None:
+        """All rounds. What failed once is not tried again."""
+        pairs = [(name, variant) for name in pythons for variant in SYSTEMS[name].variants]
+        self._ours()
+        for _ in range(self.args.rounds):
+            for name, variant in pairs:
+                if (name, variant) not in self.failed:
+                    self._pair(pythons[name], name, variant)
+
+    def _ours(self) -> None:
+        """One measurement of reverie."""
+        self.ours.append(measured(Path(sys.executable), "reverie", "dreamer_v3", self.setting, self.args))
+        print(f"{self.setting} reverie: {self.ours[-1]['update_s']:.3f} s", flush=True)
+
+    def _pair(self, python: Path, name: str, variant: str) -> None:
+        """One of theirs, then one of ours."""
+        try:
+            numbers = measured(python, name, variant, self.setting, self.args)
+        except (RuntimeError, subprocess.TimeoutExpired) as error:
+            self.failed[name, variant] = str(error)
+            print(f"{self.setting} {name} {variant}: failed: {error}", flush=True)
+            return
+        print(f"{self.setting} {name} {variant}: {numbers['update_s']:.3f} s", flush=True)
+        self._ours()
+        neighbours = statistics.mean(run["update_s"] for run in self.ours[-2:])
+        self.theirs.setdefault((name, variant), []).append(numbers)
+        self.ratios.setdefault((name, variant), []).append(numbers["update_s"] / neighbours)
+
+    def rows(self) -> list[dict[str, object]]:
+        """Medians over the rounds; of a system that failed, why."""
+        out = [{"system": "reverie", "setting": self.setting, **medians(self.ours), "ratio": 1.0, "note": ""}]
+        for key, runs in self.theirs.items():
+            ratio = statistics.median(self.ratios[key])
+            out.append({**self._head(*key), **medians(runs), "ratio": ratio, "note": self._note(*key)})
+        return out + [{**self._head(*key), "note": f"failed: {why}"} for key, why in self.failed.items()]
+
+    def _head(self, name: str, variant: str) -> dict[str, object]:
+        """Which row this is."""
+        title = SYSTEMS[name].packages[0].replace("==", " ")
+        several = f", {variant}" if len(SYSTEMS[name].variants) > 1 else ""
+        return {"system": title + several, "setting": self.setting}
+
+    def _note(self, name: str, variant: str) -> str:
+        """What must be said of it."""
+        return SYSTEMS[name].variants[variant].format("288 (V) and 1024 (I)")
+
+
+def medians(runs: list[Numbers]) -> Numbers:
+    """Of every number."""
+    return {key: statistics.median(run[key] for run in runs) for key in NUMBERS}
+
+
+def options() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--systems", nargs="*", default=list(SYSTEMS), choices=list(SYSTEMS))
+    parser.add_argument("--settings", nargs="*", default=["V", "I"], choices=["V", "I"])
+    parser.add_argument("--where", type=Path, default=WHERE, help="folder of the environments")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--seconds", type=float, default=2.0, help="of updates in each process, and at least three")
+    parser.add_argument("--under", nargs="*", default=[], help="a command to run each measurement under, as taskset")
+    parser.add_argument("--out", type=Path, default=Path(__file__).with_suffix(".json"))
+    return parser.parse_args()
+
+
+def main() -> int:
+    """Install, measure and write."""
+    args = options()
+    pythons = installed(args)
+    rows: list[dict[str, object]] = []
+    for setting in args.settings:
+        turns = Alternation(setting, args)
+        turns.run(pythons)
+        rows += turns.rows()
+    write(args.out, machine(args.threads) | {"threads": args.threads}, rows)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

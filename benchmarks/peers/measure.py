@@ -1,0 +1,108 @@
+"""What every system's script shares: the settings, and one way to time a learner.
+
+Imported inside of the systems' own environments, so it knows nothing but torch.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+BATCH, LENGTH, HORIZON, ACTIONS = 16, 64, 15, 6
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """The widths of a world model; those of `V` and `I` are `benchmarks/update.py`'s."""
+
+    image: bool
+    deter: int
+    dense_deter: int
+    """The width at which a dense GRU is about as large; for systems without the block-diagonal one."""
+    hidden: int
+    classes: int
+    depth: int
+    units: int
+    stoch: int = 32
+    vector: int = 24
+
+    @property
+    def continuous(self) -> bool:
+        """Whether the six actions are numbers; six choices otherwise."""
+        return not self.image
+
+
+SIZES = {
+    "V": Sizes(image=False, deter=512, dense_deter=288, hidden=64, classes=4, depth=4, units=64),
+    "I": Sizes(image=True, deter=2048, dense_deter=1024, hidden=256, classes=16, depth=16, units=256),
+}
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A learner with a batch of noise at hand."""
+
+    parameters: int
+    """What the optimisers train; no targets."""
+    update: Callable[[], object]
+    """World model, actor, critic, optimisers and target, once."""
+    actor: Callable[[int], Callable[[], object]]
+    """For so many environments, the function that decides once."""
+
+
+def count(*modules: torch.nn.Module) -> int:
+    """How many numbers these modules train."""
+    unique = {id(p): p for module in modules for p in module.parameters() if p.requires_grad}
+    return sum(p.numel() for p in unique.values())
+
+
+def actions(sizes: Sizes, *lead: int) -> torch.Tensor:
+    """Noise as actions: numbers in [-1, 1], or one-hot."""
+    if sizes.continuous:
+        return torch.rand(*lead, ACTIONS) * 2 - 1
+    return torch.nn.functional.one_hot(torch.randint(0, ACTIONS, lead), ACTIONS).float()
+
+
+def median(call: Callable[[], object], seconds: float, least: int) -> float:
+    """Seconds of one call: the median of as many as fit into `seconds`, at least `least`."""
+    times: list[float] = []
+    while sum(times) < seconds or len(times) < least:
+        started = time.perf_counter()
+        call()
+        times.append(time.perf_counter() - started)
+    return statistics.median(times)
+
+
+def timed(build: Callable[[str], Subject], setting: str, seconds: float) -> dict[str, float]:
+    """Every number of one learner; the first update includes building it, and no import."""
+    started = time.perf_counter()
+    subject = build(setting)
+    subject.update()
+    out = {"parameters": subject.parameters, "first_update_s": time.perf_counter() - started}
+    out["update_s"] = median(subject.update, seconds, 3)
+    for envs in (1, 8):
+        out[f"act_{envs}_ms"] = 1e3 * median(subject.actor(envs), seconds / 8, 50)
+    out["peak_gb"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
+    return out
+
+
+def main(variants: dict[str, Callable[[str], Subject]]) -> None:
+    """Time one variant in one setting, into a file."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("setting", choices=list(SIZES))
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--variant", choices=list(variants), default=next(iter(variants)))
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--seconds", type=float, default=5.0, help="of updates; an eighth of it for each way to act")
+    args = parser.parse_args()
+    torch.set_num_threads(args.threads)
+    torch.manual_seed(0)
+    args.out.write_text(json.dumps(timed(variants[args.variant], args.setting, args.seconds)))

@@ -1,0 +1,190 @@
+#!/usr/bin/env python3
+"""The tables of docs/performance.md, from the results beside this script.
+
+    python benchmarks/table.py [--check]
+
+They stand between the comments `<!-- table:NAME -->` and `<!-- /table -->`; nothing else is touched. `--check` writes
+nothing and fails if a table is not what the results say.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+PAGE = HERE.parent / "docs" / "performance.md"
+BLOCK = re.compile(r"(<!-- table:(\S+) -->\n)(.*?)(<!-- /table -->)", re.DOTALL)
+
+Result = Mapping[str, Any]
+"""A result file: ``{"machine": {...}, "rows": [{...}, ...]}``."""
+
+NAMES = {
+    "nano": "`nano`: vector of 24, batch 16 x 32",
+    "V": "V: vector of 24, size 1m",
+    "I": "I: 64 x 64 x 3 image, size 12m",
+    "cartpole_1": "CartPole, `cartpole`, 1 env",
+    "cartpole_4": "CartPole, `cartpole`, 4 envs",
+    "image_nano": "64 x 64 x 3 image, `cpu`, 4 worker processes",
+    "image_12m": "64 x 64 x 3 image, size 12m, 4 worker processes",
+}
+"""What settings and cases are called on the page."""
+
+
+def update_table(result: Result) -> list[str]:
+    """One row a setting: what an update costs, and the share of the machine that it uses."""
+    head = ["setting", "parameters", "first update", "with imports", "one update", "memory", "GFLOP"]
+    rows = []
+    for r in result["rows"]:
+        row = [f"{r['parameters'] / 1e6:.2f}M", time(r["first_update_s"]), time(r["start_s"]), time(r["update_s"])]
+        share = "-" if r["share"] is None else f"{r['share']:.0%}"
+        rows.append([setting(r), *row, f"{r['peak_gb']:.2f} GB", digits(r["gflop"]), share])
+    return grid([*head, "of the matrix rate"], rows)
+
+
+def act_table(result: Result) -> list[str]:
+    """One row a setting and mode, one column a number of environments."""
+    counts = list(dict.fromkeys(r["envs"] for r in result["rows"]))
+    cells: dict[tuple[str, str], dict[int, str]] = {}
+    for r in result["rows"]:
+        cells.setdefault((setting(r), r["mode"]), {})[r["envs"]] = time(r["act_ms"] / 1e3)
+    rows = [[*key, *(row.get(n, "-") for n in counts)] for key, row in cells.items()]
+    return grid(["setting", "mode", *(f"{n} env{'s' * (n > 1)}" for n in counts)], rows)
+
+
+def loop_table(result: Result) -> list[str]:
+    """One row a case: milliseconds of each part for an update."""
+    groups = {
+        "update": ("update",),
+        "acting": ("act",),
+        "environments": ("env",),
+        "rows in and out": ("collect", "store", "sample", "feedback", "to_device"),
+        "logs and the rest": ("meter", "log", "other"),
+    }
+    rows = []
+    for r in result["rows"]:
+        parts = [sum(r["parts"].get(part, 0.0) for part in group) for group in groups.values()]
+        rows.append(
+            [NAMES.get(r["case"], r["case"]), *(time(ms / 1e3) for ms in parts), f"{r['share_beside_update']:.1%}"]
+        )
+    return grid(["run", *groups, "beside the update"], rows)
+
+
+def peers_table(result: Result) -> list[str]:
+    """One row a system and setting, those of one setting together, the fastest update first."""
+    order = list(dict.fromkeys(r["setting"] for r in result["rows"]))
+    rows = sorted(result["rows"], key=lambda r: (order.index(r["setting"]), r.get("update_s") or float("inf")))
+    cells = []
+    for r in rows:
+        times = [time(r.get(key), unit) for key, unit in TIMES.items()]
+        ratio = f"{r['ratio']:.1f}" if r.get("ratio") else "-"  # of neighbours in time, not of the medians
+        size = f"{r['parameters'] / 1e6:.2f}M" if r.get("parameters") else "-"
+        memory = f"{r['peak_gb']:.2f} GB" if r.get("peak_gb") else "-"
+        cells.append([r["setting"], r["system"], size, *times[:2], ratio, *times[2:], memory])
+    head = ["setting", "system", "parameters", "first update", "one update", "x ours", "act, 1 env", "8 envs", "memory"]
+    return [*grid(head, cells), *notes(rows)]
+
+
+TIMES = {"first_update_s": 1.0, "update_s": 1.0, "act_1_ms": 1e-3, "act_8_ms": 1e-3}
+"""Columns of peers.json that are times, and their units in seconds."""
+
+
+def notes(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What must be said of systems, once each."""
+    said = dict.fromkeys(f"- {r['system']}: {r['note']}" for r in rows if r.get("note"))
+    return ["", *said] if said else []
+
+
+TABLES: dict[str, Callable[[Result], list[str]]] = {
+    "update": update_table,
+    "act": act_table,
+    "loop": loop_table,
+    "peers": peers_table,
+}
+"""Each table by its name, which is that of its result file."""
+
+
+# ---------------------------------------------------------------- words
+
+
+def setting(row: Mapping[str, Any]) -> str:
+    """What was measured, with its precision if that is not the usual one."""
+    precision = row.get("precision", "float32")
+    return NAMES.get(row["setting"], row["setting"]) + ("" if precision == "float32" else f", {precision}")
+
+
+def digits(value: float | None, unit: str = "") -> str:
+    """Two or three digits, or a dash."""
+    if value is None:
+        return "-"
+    places = 0 if value >= 100 else 1 if value >= 10 else 2
+    return f"{value:,.{places}f}{unit}"
+
+
+def time(value: float | None, unit: float = 1.0) -> str:
+    """``value`` in units of so many seconds, in s or ms."""
+    if value is None:
+        return "-"
+    seconds = value * unit
+    return digits(seconds, " s") if seconds >= 0.1 else digits(seconds * 1e3, " ms")
+
+
+def grid(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """A table of Markdown."""
+    lines = ["| " + " | ".join(row) + " |" for row in (head, *rows)]
+    return [lines[0], "|---" * len(head) + "|", *lines[1:]]
+
+
+def machine_line(machine: Mapping[str, Any]) -> str:
+    """What the numbers above were measured on."""
+    rates = ", ".join(f"{digits(rate)} in {name}" for name, rate in (machine.get("matrix_gflops") or {}).items())
+    where = f"{machine['gpu']}, " if machine.get("gpu") else ""
+    words = [f"{where}{machine.get('processor', '?')}, {machine.get('cores', '?')} cores"]
+    words += [f"{machine[key]} threads" for key in ("threads",) if machine.get(key)]
+    words += [f"PyTorch {machine[key]}" for key in ("torch",) if machine.get(key)]
+    words += [f"load average {machine[key]}" for key in ("load",) if machine.get(key) is not None]
+    return f"Measured on {', '.join(words)}." + (f" Matrix products: {rates} GFLOP/s." if rates else "")
+
+
+def render(name: str) -> str:
+    """What stands between the comments of the table ``name``.
+
+    Raises:
+        SystemExit: there is no such table.
+    """
+    if name not in TABLES:
+        raise SystemExit(f"unknown table '{name}' in {PAGE.name}: there are {', '.join(TABLES)}")
+    path = HERE / f"{name}.json"
+    if not path.exists():
+        return f"Not measured yet: `benchmarks/{path.name}` comes from the script of that name.\n"
+    result = json.loads(path.read_text(encoding="utf-8"))
+    return "\n".join(["", *TABLES[name](result), "", machine_line(result["machine"]), ""])
+
+
+def filled(page: str) -> str:
+    """``page`` with every table as its results say."""
+    return BLOCK.sub(lambda found: found[1] + render(found[2]) + found[4], page)
+
+
+def main() -> int:
+    """Write, or compare."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true")
+    args = parser.parse_args()
+    before = PAGE.read_text(encoding="utf-8")
+    stale = [name for _, name, text, _ in BLOCK.findall(before) if text != render(name)]
+    if not args.check:
+        PAGE.write_text(filled(before), encoding="utf-8")
+    elif stale:
+        print(f"{PAGE.name}: {', '.join(stale)} not as measured; run python benchmarks/table.py", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,231 @@
+"""What a learner costs on this machine: time, memory, the share of the machine's speed that it uses, a whole run."""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from reverie.algos.base import Algorithm, AlgorithmConfig
+from reverie.core.hardware import describe, matrix_rates, peak_memory, wait_for
+from reverie.core.machine import choose_device, keep_freed_memory
+from reverie.core.protocols import Env
+from reverie.core.specs import ActionSpec, ObsSpec
+from reverie.core.types import Mode, Step
+from reverie.experiment import ExperimentConfig
+from reverie.nn.compiler import state
+from reverie.noise import noise_batch, noise_step
+from reverie.run.collect import random_action
+
+WARM_UP = {"cpu": 1, "cuda": 10}
+"""Updates after the first one that are not timed: caches fill, graphs are captured."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Speed:
+    """One learner alone, on noise; medians."""
+
+    parameters: int
+    """Numbers that are learned."""
+    first_update_s: float
+    """Seconds from the settings to the end of the first update."""
+    update_s: float
+    """Seconds of an update."""
+    rows_per_s: float
+    """Rows learned from in a second."""
+    act_ms: dict[int, float]
+    """Milliseconds of one decision for so many environments at once."""
+    peak_gb: float
+    """GB of memory that this process has had at most; a replay comes on top."""
+    device_peak_gb: float | None
+    """GB of a GPU's memory, likewise; None without one."""
+    gflop: float | None
+    """Floating-point operations of an update in 1e9, see :func:`count_flops`; None if they could not be counted."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Forecast:
+    """Hours that a run will take, one thing after the other; evaluations and checkpoints are not in it."""
+
+    env_steps: int
+    """Decisions of the policy."""
+    updates: int
+    """Gradient updates."""
+    env_steps_per_s: float | None
+    """What the environments manage by themselves; None if there are none."""
+    updates_h: float
+    """Of updates."""
+    acting_h: float
+    """Of the policy's decisions."""
+    envs_h: float | None
+    """Of the environments' steps; None if they are not known."""
+
+    @property
+    def hours(self) -> float:
+        """All of them."""
+        return self.updates_h + self.acting_h + (self.envs_h or 0.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """What was measured, and what follows from it."""
+
+    speed: Speed
+    forecast: Forecast
+    precision: str
+    """What networks compute in."""
+    matrix_gflops: dict[str, float]
+    """Giga-operations a second of this machine's fastest matrix product, by precision."""
+    machine: dict[str, Any] = field(default_factory=dict)
+    """What the machine is."""
+
+    @property
+    def share(self) -> float | None:
+        """The share of the machine's matrix rate that an update reaches; None if one of the two is not known."""
+        rate = self.matrix_gflops.get(self.precision)
+        return None if rate is None or self.speed.gflop is None else self.speed.gflop / self.speed.update_s / rate
+
+
+def measure(
+    config: ExperimentConfig, obs_spec: ObsSpec, action_spec: ActionSpec, *, env: Env | None = None, seconds: float = 15
+) -> Report:
+    """Time the learner that ``config`` describes on noise, its updates for about ``seconds``; of ``env`` its own speed.
+
+    Sets the number of threads that ``config`` says.
+
+    Raises:
+        ConfigError: the settings do not fit these observations, or a GPU was asked for that is not there.
+    """
+    device = torch.device(choose_device(config.device))
+    if config.threads:
+        torch.set_num_threads(config.threads)
+    if device.type == "cpu":
+        keep_freed_memory()
+    speed, learner = speed_of(config.algo, obs_spec, action_spec, device, seconds, {1, 8, config.env.num})
+    rate = None if env is None else env_rate(env, seconds / 10)
+    return Report(
+        speed=speed,
+        forecast=forecast(config, config.ratio(learner.window), speed, rate),
+        precision=config.algo.precision,
+        matrix_gflops={name: rate / 1e9 for name, rate in matrix_rates(device).items()},
+        machine=describe(device) | {"kernels": state() if device.type == "cpu" else None},
+    )
+
+
+def speed_of(
+    algo: AlgorithmConfig,
+    obs_spec: ObsSpec,
+    action_spec: ActionSpec,
+    device: torch.device,
+    seconds: float,
+    envs: Iterable[int],
+) -> tuple[Speed, Algorithm]:
+    """Build a learner, time it for about ``seconds``, and hand it back."""
+    started = time.perf_counter()
+    learner = algo.build(obs_spec, action_spec, str(device))
+    batch = noise_batch(learner, obs_spec, action_spec).to(device)
+    learner.update(batch)
+    wait_for(device)
+    first = time.perf_counter() - started
+    update = median(lambda: learner.update(batch), device, warm_up=WARM_UP[device.type], seconds=seconds, most=30)
+    acts = {n: 1e3 * act_seconds(learner, noise_step(obs_spec, n), seconds=seconds / 15) for n in sorted(envs)}
+    speed = Speed(
+        parameters=sum(p.numel() for p in learner.parameters() if p.requires_grad),
+        first_update_s=first,
+        update_s=update,
+        rows_per_s=learner.window.batch * learner.window.length / update,
+        act_ms=acts,
+        peak_gb=peak_memory() / 1e9,
+        device_peak_gb=torch.cuda.max_memory_allocated(device) / 1e9 if device.type == "cuda" else None,
+        gflop=gflop(algo, obs_spec, action_spec),
+    )
+    return speed, learner
+
+
+def median(
+    call: Callable[[], object], device: torch.device, *, warm_up: int, seconds: float, least: int = 3, most: int
+) -> float:
+    """Seconds of one ``call``, over ``least`` to ``most`` of them in about ``seconds``."""
+    for _ in range(warm_up):
+        call()
+    wait_for(device)
+    times: list[float] = []
+    end = time.perf_counter() + seconds
+    while len(times) < least or (len(times) < most and time.perf_counter() < end):
+        started = time.perf_counter()
+        call()
+        wait_for(device)
+        times.append(time.perf_counter() - started)
+    return statistics.median(times)
+
+
+def act_seconds(learner: Algorithm, step: Step, mode: Mode = "explore", *, seconds: float = 1.0) -> float:
+    """Seconds of one decision for the environments of ``step``."""
+    state = learner.policy.initial(len(step))
+    return median(lambda: learner.policy.act(step, state, mode), learner.device, warm_up=10, seconds=seconds, most=1000)
+
+
+def env_rate(env: Env, seconds: float = 2.0) -> float:
+    """Env steps a second of ``env`` under random actions, over all its environments."""
+    rng = np.random.default_rng(0)
+    step, taken = env.reset(0), 0
+    started = time.perf_counter()
+    while (spent := time.perf_counter() - started) < seconds or taken == 0:
+        taken += len(step) - int(step.is_last.sum())
+        step = env.step(random_action(env.action_spec, env.num_envs, rng))
+    return taken / spent
+
+
+def forecast(config: ExperimentConfig, ratio: float, speed: Speed, env_steps_per_s: float | None) -> Forecast:
+    """What a run of ``config.steps`` env steps with ``ratio`` updates each will take."""
+    steps, num = config.steps, config.env.num
+    return Forecast(
+        env_steps=steps,
+        updates=int(steps * ratio),
+        env_steps_per_s=env_steps_per_s,
+        updates_h=steps * ratio * speed.update_s / 3600,
+        acting_h=steps / num * speed.act_ms[num] / 3.6e6,
+        envs_h=None if env_steps_per_s is None else steps / env_steps_per_s / 3600,
+    )
+
+
+# ---------------------------------------------------------------- operations
+
+
+def count_flops(algo: AlgorithmConfig, obs_spec: ObsSpec, action_spec: ActionSpec) -> int:
+    """Floating-point operations of one update's matrix products and convolutions, forward and backward.
+
+    A multiplication and an addition are two. They are those that the update asks for, counted on tensors without
+    memory: a convolution that is done in fewer multiplications counts as fewer. Norms, softmax, sampling and the
+    optimiser are not counted.
+    """
+    with torch.device("meta"), FlopCounterMode(display=False, custom_mapping=_formulas()) as counter:
+        learner = algo.build(obs_spec, action_spec, "meta")
+        learner.update(noise_batch(learner, obs_spec, action_spec))
+    return int(counter.get_total_flops())
+
+
+def gflop(algo: AlgorithmConfig, obs_spec: ObsSpec, action_spec: ActionSpec) -> float | None:
+    """:func:`count_flops` in 1e9, or None for an algorithm that does not run without memory."""
+    try:
+        return count_flops(algo, obs_spec, action_spec) / 1e9
+    except (NotImplementedError, RuntimeError):
+        return None
+
+
+def _formulas() -> dict[Any, Any]:
+    """Operators that PyTorch's counter does not know."""
+    linear = getattr(torch.ops.mkldnn, "_linear_pointwise", None)
+    return {} if linear is None else {linear: _linear_flops}
+
+
+def _linear_flops(x: list[int], weight: list[int], *_: Any, out_shape: Any = None, **__: Any) -> int:
+    """Of ``[..., inputs]`` times ``[outputs, inputs]``."""
+    return 2 * math.prod(x) * weight[0]

@@ -1,0 +1,254 @@
+"""``reverie bench``: this machine's rates for a size and an observation shape, and what a run will take."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from tyro.conf import Positional, arg
+
+from reverie.cli_args import parse, print_trouble
+from reverie.core.discover import version
+from reverie.core.errors import ConfigError
+
+if TYPE_CHECKING:  # torch comes with these, and the help does without
+    from reverie.bench import Report
+    from reverie.core.specs import ActionSpec, ObsPart
+    from reverie.experiment import ExperimentConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class BenchCommand:
+    """Measure what a learner costs on this machine, and say what a run will take.
+
+    The observations are those of an environment, or noise of a shape that is given.
+    """
+
+    algorithm: Annotated[Positional[str], arg(metavar="ALGORITHM")] = "dreamer_v3"
+    """Which algorithm; `reverie list` names them all."""
+    env: str = ""
+    """Environment, as for `reverie train`; it is timed as well."""
+    image: str = ""
+    """In its place: images of this height, width and number of channels, such as 64x64x3."""
+    vector: int | None = None
+    """In its place, or beside an image: a vector of so many numbers."""
+    action: int | None = None
+    """With a shape: so many continuous actions."""
+    classes: int | None = None
+    """With a shape: one choice among so many actions; 6 unless said otherwise."""
+    size: str | None = None
+    """Size of the networks, such as 12m; `reverie list` names them. None: the preset's."""
+    preset: str | None = None
+    """Published settings to start from. None: the environment's, or the algorithm's with a shape."""
+    batch: str = ""
+    """Windows in a batch x rows in each, such as 16x64. The preset's unless given."""
+    precision: Literal["float32", "bfloat16"] | None = None
+    """What networks compute in. None: the preset's."""
+    envs: int | None = None
+    """How many environments are stepped together. None: the preset's."""
+    steps: int | None = None
+    """Env steps of the run to foretell. None: the preset's."""
+    threads: int | None = None
+    """CPU threads that PyTorch may use; 0 leaves it to PyTorch. None: the preset's."""
+    device: str = "auto"
+    """cpu, cuda, cuda:1, or auto for a GPU if there is one."""
+    json: Path | None = None
+    """Write all numbers to this file as well."""
+
+    def __post_init__(self) -> None:
+        shaped = self.image != "" or self.vector is not None
+        if shaped and self.env:
+            raise ConfigError(f"env = {self.env}: an environment has its own shapes; leave out --image and --vector.")
+        if not shaped and (self.action is not None or self.classes is not None):
+            raise ConfigError("--action and --classes go with --image or --vector; an environment has its own actions.")
+        if self.action is not None and self.classes is not None:
+            raise ConfigError(f"action = {self.action} and classes = {self.classes}: give one of them.")
+        for name, least in {"vector": 1, "action": 1, "classes": 2, "envs": 1, "steps": 1, "threads": 0}.items():
+            value = getattr(self, name)
+            if value is not None and value < least:
+                raise ConfigError(f"{name} = {value}: expected at least {least}.")
+        if self.json is not None and not self.json.absolute().parent.is_dir():
+            raise ConfigError(f"json = {self.json}: there is no folder {self.json.absolute().parent}; make it first.")
+        if self.image:
+            image_shape(self.image)
+        if self.batch:
+            batch_shape(self.batch)
+
+    @property
+    def shaped(self) -> bool:
+        """Whether a shape was given in place of an environment."""
+        return bool(self.image) or self.vector is not None
+
+
+def image_shape(text: str) -> tuple[int, ...]:
+    """``64x64x3`` as height, width and channels."""
+    return numbers(text, "image", "height x width x channels", (64, 64, 3))
+
+
+def batch_shape(text: str) -> tuple[int, ...]:
+    """``16x64`` as B and T."""
+    return numbers(text, "batch", "windows x rows", (16, 64))
+
+
+def numbers(text: str, name: str, meaning: str, example: tuple[int, ...]) -> tuple[int, ...]:
+    """``64x64x3`` as numbers, as many as ``example`` has.
+
+    Raises:
+        ConfigError: it is not written like that; says what may have been meant.
+    """
+    count = len(example)
+    if re.fullmatch(r"[1-9]\d*(x[1-9]\d*)" + f"{{{count - 1}}}", text):
+        return tuple(map(int, text.split("x")))
+    found = [int(number) for number in re.findall(r"\d+", text)]
+    meant = (*found, *example[len(found) :])
+    hint = f" Did you mean '{'x'.join(map(str, meant))}'?" if found and len(meant) == count and min(meant) > 0 else ""
+    raise ConfigError(f"{name} = '{text}': expected {meaning}, such as {'x'.join(map(str, example))}.{hint}")
+
+
+def bench_command(args: list[str]) -> int:
+    """Read ``args``, measure, and print."""
+    said = parse(BenchCommand, args, "bench")
+    config = settings(said)
+    report = measured(said, config)
+    print_report(report)
+    if said.json is not None:
+        write_report(said.json, report, config)
+    return 0
+
+
+def settings(said: BenchCommand) -> ExperimentConfig:
+    """The settings that ``reverie train`` would have with the same words."""
+    from reverie.presets import PRESETS, layered
+
+    own = said.algorithm.replace("-", "_")
+    preset = own if said.shaped and said.preset is None and own in PRESETS else said.preset
+    config = layered(said.algorithm, env=said.env or None, preset=preset, size=said.size)
+    changes: dict[str, Any] = {"device": said.device, "steps": said.steps, "threads": said.threads}
+    changes |= {"env.num": said.envs, "algo.precision": said.precision}
+    if said.batch:
+        changes |= dict(zip(("algo.batch_size", "algo.batch_length"), batch_shape(said.batch), strict=True))
+    return config.merge({key: value for key, value in changes.items() if value is not None})
+
+
+def measured(said: BenchCommand, config: ExperimentConfig) -> Report:
+    """The measurement of what was asked for."""
+    from reverie import bench
+    from reverie.core.machine import choose_device
+
+    print_trouble(choose_device(config.device))
+    if said.shaped:
+        print(f"measuring {said.algorithm} on noise ...", flush=True)
+        return bench.measure(config, *shapes(said))
+    from reverie.envs.vector import make_env
+
+    env = make_env(config.env, seed=config.seed)
+    try:
+        print(f"measuring {said.algorithm} on {config.env.id} ...", flush=True)
+        return bench.measure(config, env.obs_spec, env.action_spec, env=env)
+    finally:
+        env.close()
+
+
+def shapes(said: BenchCommand) -> tuple[dict[str, ObsPart], ActionSpec]:
+    """The observations and actions that flags describe."""
+    from reverie.core.specs import ActionPart, ActionSpec, ObsPart
+
+    obs = {}
+    if said.image:
+        obs["image"] = ObsPart(kind="image", shape=image_shape(said.image), dtype="uint8")
+    if said.vector is not None:
+        obs["vector"] = ObsPart(kind="vector", shape=(said.vector,), dtype="float32")
+    if said.action is not None:
+        return obs, ActionSpec(parts={"action": ActionPart(kind="continuous", size=said.action)})
+    return obs, ActionSpec(parts={"action": ActionPart(kind="categorical", classes=(said.classes or 6,))})
+
+
+def write_report(path: Path, report: Report, config: ExperimentConfig) -> None:
+    """All numbers and the settings that they were measured with.
+
+    Raises:
+        RunError: the file cannot be written.
+    """
+    from reverie.folder import write_json, writing
+
+    values = {"reverie": version(), **asdict(report), "share": report.share, "settings": config.to_dict()}
+    values["forecast"]["hours"] = report.forecast.hours
+    with writing(path):
+        write_json(path, values)
+
+
+# ---------------------------------------------------------------- words
+
+
+def print_report(report: Report) -> None:
+    """Everything as one table."""
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=None, show_header=False, padding=(0, 2))
+    for title, lines in {"learner": learner_lines(report), "machine": machine_lines(report),
+                         "a run": run_lines(report)}.items():  # fmt: skip
+        table.add_row(f"[bold]{title}[/bold]")
+        for name, value, note in lines:
+            table.add_row(name, value, note)
+    Console().print(table)
+
+
+Line = tuple[str, str, str]
+"""A name, a value, and a remark."""
+
+
+def learner_lines(report: Report) -> list[Line]:
+    """What one update and one decision cost."""
+    speed = report.speed
+    lines = [
+        ("parameters", f"{speed.parameters / 1e6:.2f}M", ""),
+        ("first update", seconds(speed.first_update_s), "once"),
+        ("an update", seconds(speed.update_s), f"{speed.rows_per_s:,.0f} rows a second"),
+        *(("a decision", seconds(ms / 1e3), f"for {n} env{'s' * (n > 1)}") for n, ms in speed.act_ms.items()),
+        ("memory", f"{speed.peak_gb:.2f} GB", "at most, without a replay"),
+    ]
+    if speed.device_peak_gb is not None:
+        lines.append(("GPU memory", f"{speed.device_peak_gb:.2f} GB", "at most"))
+    return lines
+
+
+def machine_lines(report: Report) -> list[Line]:
+    """What the machine can do, and how much of it an update makes use of."""
+    machine = report.machine
+    lines = [
+        ("computer", machine["gpu"] or machine["processor"], f"{machine['threads']} threads, {machine['cores']} cores"),
+        *(("matrices", f"{rate:,.0f} GFLOP/s", name) for name, rate in report.matrix_gflops.items()),
+    ]
+    if machine["kernels"] is not None:
+        lines.append(("kernels", machine["kernels"], "of element-wise operations"))
+    if report.speed.gflop is not None:
+        lines.append(("an update", f"{report.speed.gflop:,.1f} GFLOP", "products and convolutions"))
+    if report.share is not None:
+        lines.append(("reached", f"{report.share:.0%}", f"of the {report.precision} rate"))
+    return lines
+
+
+def run_lines(report: Report) -> list[Line]:
+    """How long it will take."""
+    run = report.forecast
+    parts = f"updates {hours(run.updates_h)}, decisions {hours(run.acting_h)}"
+    parts += ", environments not known" if run.envs_h is None else f", environments {hours(run.envs_h)}"
+    lines = [("env steps", f"{run.env_steps:,}", f"{run.updates:,} updates")]
+    if run.env_steps_per_s is not None:
+        lines.append(("environments", f"{run.env_steps_per_s:,.0f} steps/s", "by themselves"))
+    return [*lines, ("takes", hours(run.hours), parts)]
+
+
+def seconds(value: float) -> str:
+    """A time below a minute or so."""
+    return f"{value:.2f} s" if value >= 1 else f"{value * 1e3:.3g} ms"
+
+
+def hours(value: float) -> str:
+    """A time from seconds to weeks."""
+    if value * 60 < 1:
+        return seconds(value * 3600)
+    return f"{value:,.1f} h" if value >= 1 else f"{value * 60:.1f} min"

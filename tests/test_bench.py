@@ -1,0 +1,391 @@
+"""``reverie bench``: what is counted, what follows from what was measured, and what people type and read."""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from reverie import bench
+from reverie.algos.base import Algorithm, AlgorithmConfig
+from reverie.algos.dreamer_v3 import DreamerV3, DreamerV3Config, sized
+from reverie.bench import Forecast, Report, Speed, count_flops, env_rate, forecast, median
+from reverie.cli import main
+from reverie.cli_bench import BenchCommand, hours, numbers, settings, shapes
+from reverie.core import hardware
+from reverie.core.errors import ConfigError
+from reverie.core.hardware import describe, matrix_rates, peak_memory
+from reverie.core.specs import ActionPart, ActionSpec, ObsPart
+from reverie.core.types import Window
+from reverie.envs.base import EnvConfig
+from reverie.envs.dummy import Count
+from reverie.envs.vector import make_env
+from reverie.experiment import ExperimentConfig
+from reverie.noise import noise, noise_batch, noise_step
+from tiny import NETWORKS
+
+VECTOR = {"vector": ObsPart(kind="vector", shape=(24,), dtype="float32")}
+MIXED = {
+    "camera": ObsPart(kind="image", shape=(16, 16, 3), dtype="uint8"),
+    "depth": ObsPart(kind="image", shape=(16, 16, 1), dtype="float32", low=-1.0, high=1.0),
+    "words": ObsPart(kind="categorical", shape=(2,), dtype="int64", classes=(3, 3)),
+    **VECTOR,
+}
+TURNS = ActionSpec(parts={"action": ActionPart(kind="continuous", size=6)})
+BOTH = ActionSpec(
+    parts={"a": ActionPart(kind="categorical", classes=(2, 3)), "b": ActionPart(kind="continuous", size=2)}
+)
+TINY = DreamerV3Config().merge({"batch_size": 2, "batch_length": 8, "horizon": 3, **NETWORKS})
+CPU = torch.device("cpu")
+
+
+class Ticks:
+    """A clock that moves on by a given time whenever it is looked at."""
+
+    def __init__(self, *steps: float) -> None:
+        self.now, self.steps = 0.0, list(steps)
+
+    def __call__(self) -> float:
+        self.now += self.steps.pop(0) if self.steps else 0.0
+        return self.now
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small matrices, and hardly any repetitions."""
+    monkeypatch.setattr(hardware, "CPU_SIZES", (32,))
+    monkeypatch.setattr(bench, "measure", functools.partial(bench.measure, seconds=0.01))
+
+
+# ---------------------------------------------------------------- operations
+
+
+def weights(*modules: torch.nn.Module) -> int:
+    """Numbers that are multiplied for one row."""
+    return sum(p.numel() for module in modules for p in module.parameters() if p.ndim > 1)
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_operations_of_an_update_are_those_of_its_equations(precision: str) -> None:
+    """Two for each weight and row forwards, four backwards; nothing backwards through the imagination."""
+    config = sized("1m").merge({"precision": precision})
+    with torch.device("meta"):
+        learner = DreamerV3(VECTOR, TURNS, config, torch.device("meta"))
+    world, actor, critic = learner.world, learner.actor, learner.critic
+    lived = config.batch_size * config.batch_length
+    imagined = lived * config.horizon
+    dynamics = weights(world.rssm) - weights(world.rssm.posterior)
+    expected = 6 * lived * (weights(world) + weights(critic)) + 2 * lived * weights(critic)
+    expected += imagined * (2 * dynamics + 8 * weights(actor) + 8 * weights(critic))
+    expected += 2 * imagined * weights(world.reward, world.cont)
+    assert count_flops(config, VECTOR, TURNS) == pytest.approx(expected, rel=0.15)
+
+
+def test_operations_grow_with_the_batch_and_take_no_memory() -> None:
+    one, two = (count_flops(TINY.merge({"batch_size": b}), MIXED, BOTH) for b in (2, 4))
+    assert 1.9 * one < two < 2.1 * one
+    huge = sized("400m").merge({"batch_size": 1024})
+    assert count_flops(huge.merge({"batch_length": 2, "horizon": 1}), VECTOR, TURNS) > 1e12
+
+
+def test_products_by_onednn_are_counted() -> None:
+    assert bench._linear_flops([5, 7], [3, 7], None, "none", [], "", out_shape=[5, 3]) == 2 * 5 * 7 * 3
+
+
+class PeeksConfig(AlgorithmConfig):
+    """Builds :class:`Peeks`."""
+
+    def build(self, obs_spec: Any, action_spec: Any, device: str = "cpu", seed: int = 0) -> Algorithm:
+        return Peeks()
+
+
+class Peeks(Algorithm):
+    """An algorithm that reads numbers while it learns, which tensors without memory do not have."""
+
+    window, extra_spec = Window(batch=2, length=4), {}
+
+    def update(self, batch: Any) -> Any:
+        return torch.ones(()).item()
+
+
+def test_what_cannot_be_counted_is_none() -> None:
+    assert bench.gflop(PeeksConfig(), VECTOR, TURNS) is None
+    assert bench.gflop(TINY, VECTOR, TURNS) == count_flops(TINY, VECTOR, TURNS) / 1e9
+
+
+# ---------------------------------------------------------------- measuring
+
+
+def test_median_is_of_the_calls_after_the_warm_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[int] = []
+    # begin, then for each call: is there time, start, end (the first look of all finds none)
+    monkeypatch.setattr(bench.time, "perf_counter", Ticks(0, 0, 5, 0, 1, 0, 3))
+    assert median(lambda: calls.append(1), CPU, warm_up=2, seconds=0, least=3, most=9) == 3
+    assert len(calls) == 5
+
+
+def test_median_stops_at_the_most_calls() -> None:
+    calls: list[int] = []
+    median(lambda: calls.append(1), CPU, warm_up=0, seconds=1e9, least=1, most=4)
+    assert len(calls) == 4
+
+
+def test_rate_of_environments_counts_decisions_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    env = make_env(EnvConfig(num=2), seed=0, factory=functools.partial(Count, truncate_at=3))
+    looks = [0.0] + [1.0] * 8 + [1e9]  # eight turns a second: two episodes of three decisions and an end
+    clock = Ticks(*looks)
+    monkeypatch.setattr(bench.time, "perf_counter", clock)
+    rate = env_rate(env, seconds=8.5)
+    env.close()
+    assert rate * clock.now == pytest.approx(2 * 6)
+
+
+def test_forecast_adds_what_a_run_consists_of() -> None:
+    config = ExperimentConfig(steps=36_000, env=EnvConfig(num=4))
+    speed = some_speed(update_s=2.0, act_ms={4: 100.0})
+    run = forecast(config, 0.5, speed, 100.0)
+    assert (run.updates, run.updates_h, run.acting_h, run.envs_h) == (18_000, 10.0, 0.25, 0.1)
+    assert run.hours == pytest.approx(10.35)
+    assert forecast(config, 0.5, speed, None).hours == pytest.approx(10.25)
+
+
+def some_speed(**changes: Any) -> Speed:
+    values = {"parameters": 1, "first_update_s": 1.0, "update_s": 1.0, "rows_per_s": 1.0, "act_ms": {1: 1.0}}
+    return Speed(**{**values, "peak_gb": 1.0, "device_peak_gb": None, "gflop": 50.0, **changes})
+
+
+def test_share_is_of_the_rate_of_the_same_precision() -> None:
+    run = Forecast(env_steps=1, updates=1, env_steps_per_s=None, updates_h=0.0, acting_h=0.0, envs_h=None)
+    rates = {"float32": 100.0, "bfloat16": 400.0}
+
+    def share(precision: str, speed: Speed) -> float | None:
+        return Report(speed=speed, forecast=run, precision=precision, matrix_gflops=rates).share
+
+    assert share("float32", some_speed(update_s=2.0)) == 0.25
+    assert share("bfloat16", some_speed()) == 0.125
+    assert share("float16", some_speed()) is None
+    assert share("float32", some_speed(gflop=None)) is None
+
+
+@pytest.mark.usefixtures("quick")
+def test_measuring_a_learner_of_everything() -> None:
+    config = ExperimentConfig(algo=TINY, device="cpu", env=EnvConfig(num=3), train_ratio=32, steps=100)
+    report = bench.measure(config, MIXED, BOTH)
+    learner = TINY.build(MIXED, BOTH)
+    assert report.speed.parameters == learner.optim.count
+    assert list(report.speed.act_ms) == [1, 3, 8]
+    assert report.speed.rows_per_s == pytest.approx(16 / report.speed.update_s)
+    assert report.speed.device_peak_gb is None
+    assert report.forecast.updates == 200
+    assert report.share is not None
+    assert report.share > 0
+    assert report.machine["threads"] == torch.get_num_threads()
+
+
+@pytest.mark.usefixtures("quick")
+def test_threads_are_those_of_the_settings() -> None:
+    torch.set_num_threads(2)
+    report = bench.measure(ExperimentConfig(algo=TINY, device="cpu", threads=1), VECTOR, TURNS)
+    assert report.machine["threads"] == 1
+
+
+# ---------------------------------------------------------------- noise
+
+
+def test_noise_looks_like_its_part() -> None:
+    pixels = noise(MIXED["camera"], 4)
+    assert pixels.shape == (4, 16, 16, 3)
+    assert pixels.dtype == torch.uint8
+    assert pixels.max() > 200
+    depth = noise(MIXED["depth"], 4, 2)
+    assert -1 <= depth.min() < -0.5 < 0.5 < depth.max() <= 1
+    words = noise(ObsPart(kind="categorical", shape=(2,), dtype="int64", classes=(3, 5)), 100)
+    assert words.dtype == torch.int64
+    assert set(words.flatten().tolist()) == {0, 1, 2}
+    assert noise(MIXED["vector"], 3).shape == (3, 24)
+
+
+def test_noise_can_be_learned_from_and_acted_on() -> None:
+    learner = TINY.build(MIXED, BOTH)
+    batch = noise_batch(learner, MIXED, BOTH)
+    assert batch.shape == (2, learner.window.rows)
+    assert batch.action[..., :2].sum(-1).eq(1).all()  # one-hot
+    assert batch.extras["deter"].abs().max() <= 1
+    assert all(torch.isfinite(value) for value in learner.update(batch).metrics.values())
+    step = noise_step(MIXED, 5)
+    action, _ = learner.policy.act(step, learner.policy.initial(5), "explore")
+    assert action.shape == (5, BOTH.width)
+
+
+# ---------------------------------------------------------------- the machine
+
+
+def test_matrix_rate_is_the_best_of_all_ways_and_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
+    rates = iter([3.0, 1.0, 2.0, 5.0])
+    monkeypatch.setattr(hardware, "CPU_SIZES", (8, 16))
+    monkeypatch.setattr(hardware, "_precisions", lambda device: [torch.float32])
+    monkeypatch.setattr(hardware, "_products", lambda device: [torch.mm, torch.mm])
+    monkeypatch.setattr(hardware, "_rate", lambda *args: next(rates))
+    assert matrix_rates(CPU) == {"float32": 5.0}
+
+
+def test_a_product_counts_two_operations_a_term(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hardware.time, "perf_counter", Ticks(0, 4, 0, 2, 0, 3))
+    assert hardware._rate(torch.mm, 10, torch.float32, CPU, times=3) == 2 * 1000 / 2
+
+
+def test_every_way_to_multiply_computes_the_product() -> None:
+    x = torch.randn(8, 8)
+    for product in hardware._products(CPU):  # the second takes its weight transposed, which costs the same
+        y = product(x, x)
+        assert torch.allclose(y, x @ x, atol=1e-4) or torch.allclose(y, x @ x.T, atol=1e-4)
+
+
+def test_peak_memory_is_a_peak() -> None:
+    code = (
+        "from reverie.core.hardware import peak_memory; before = peak_memory(); x = b'1' * 400_000_000; del x; "
+        "print(before, peak_memory())"
+    )
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    before, after = map(int, done.stdout.split())
+    assert 50e6 < before < after - 300e6
+    assert peak_memory() > 50e6
+
+
+def test_a_machine_describes_itself() -> None:
+    machine = describe(CPU)
+    assert machine["gpu"] is None
+    assert machine["processor"]
+    assert machine["torch"] == torch.__version__
+
+
+# ---------------------------------------------------------------- the command
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["--image", "64x64"], "--image = '64x64': expected height x width x channels, such as 64x64x3. "
+                               "Did you mean '64x64x3'?"),
+        (["--image", "32,48,1"], "Did you mean '32x48x1'?"),
+        (["--image", "0x64x3"], "--image = '0x64x3': expected"),
+        (["--batch", "8"], "--batch = '8': expected windows x rows, such as 16x64. Did you mean '8x64'?"),
+        (["--batch", "many"], "--batch = 'many': expected windows x rows, such as 16x64."),
+        (["--vector", "0"], "--vector = 0: expected at least 1."),
+        (["--vector", "3", "--classes", "1"], "--classes = 1: expected at least 2."),
+        (["--vector", "3", "--envs", "0"], "--envs = 0: expected at least 1."),
+        (["--vector", "3", "--steps", "0"], "--steps = 0: expected at least 1."),
+        (["--vector", "3", "--json", "no/such.json"], "--json = no/such.json: there is no folder"),
+        (["--vector", "3", "--env", "CartPole-v1"], "leave out --image and --vector"),
+        (["--action", "3"], "--action and --classes go with --image or --vector"),
+        (["--vector", "3", "--action", "3", "--classes", "3"], "give one of them"),
+        (["--vector", "3", "--vektor", "3"], "Perhaps you meant"),
+        (["--vector", "3", "--precision", "float16"], "bfloat16"),
+    ],
+)  # fmt: skip
+def test_mistakes_are_explained(args: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", *args]) == 2
+    assert message in re.sub(r"[\s│]+", " ", capsys.readouterr().err)
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["--vector", "3", "--size", "13m"], "Did you mean '1m', '12m' or '100m'?"),
+        (["--vector", "3", "--preset", "atri"], "Did you mean 'atari'"),
+        (["dreamer_v2", "--vector", "3"], "Did you mean 'dreamer_v3'?"),
+        (["--env", "CartPol-v1"], "Did you mean 'CartPole-v1'"),
+        (["--vector", "3", "--device", "cuda:77"], "PyTorch sees"),
+    ],
+)
+def test_what_does_not_exist_is_named(args: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", *args]) == 1
+    captured = capsys.readouterr()
+    assert message in captured.err
+    assert "Traceback" not in captured.err
+
+
+def test_numbers_are_read_as_many_as_are_wanted() -> None:
+    assert numbers("96x64x1", "image", "", (64, 64, 3)) == (96, 64, 1)
+    with pytest.raises(ConfigError) as caught:
+        numbers("1x2x3x4", "image", "a shape", (64, 64, 3))
+    assert "Did you mean" not in str(caught.value)
+
+
+def test_settings_are_those_that_train_would_have() -> None:
+    shaped = settings(BenchCommand(vector=3))
+    assert shaped.algo == DreamerV3Config()  # not those of some environment
+    assert settings(BenchCommand(env="CartPole-v1")).env.num == 4
+    assert settings(BenchCommand(env="CartPole-v1")).algo == settings(BenchCommand(preset="cartpole")).algo
+    said = BenchCommand(image="8x8x3", batch="2x4", precision="bfloat16", envs=5, steps=7, threads=1, size="1m")
+    config = settings(said)
+    assert (config.algo.batch_size, config.algo.batch_length, config.algo.precision) == (2, 4, "bfloat16")
+    assert (config.env.num, config.steps, config.threads) == (5, 7, 1)
+    assert config.algo.rssm == sized("1m").rssm  # type: ignore[attr-defined]
+
+
+def test_shapes_become_specs() -> None:
+    obs, action = shapes(BenchCommand(image="8x9x3", vector=4))
+    assert {key: part.shape for key, part in obs.items()} == {"image": (8, 9, 3), "vector": (4,)}
+    assert action.width == 6
+    assert action.parts["action"].kind == "categorical"
+    assert shapes(BenchCommand(vector=4, classes=3))[1].width == 3
+    assert shapes(BenchCommand(vector=4, action=3))[1].parts["action"].kind == "continuous"
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_shape_from_words_to_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "report.json"
+    words = ["--vector", "3", "--action", "2", "--size", "nano", "--batch", "2x4", "--steps", "1_000"]
+    assert main(["bench", *words, "--threads", "1", "--device", "cpu", "--json", str(path)]) == 0
+    text = capsys.readouterr().out
+    for piece in ("parameters", "an update", "for 8 envs", "GFLOP/s", "of the float32 rate", "64,000 updates"):
+        assert piece in text
+    values = json.loads(path.read_text())
+    run = values["forecast"]
+    assert run["hours"] == pytest.approx(run["updates_h"] + run["acting_h"])
+    rate = values["matrix_gflops"]["float32"]
+    assert values["share"] == pytest.approx(values["speed"]["gflop"] / values["speed"]["update_s"] / rate)
+    assert values["settings"]["algo"]["batch_length"] == 4
+    assert values["machine"]["threads"] == 1
+
+
+@pytest.mark.usefixtures("quick")
+def test_an_environment_is_timed_and_closed(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed = []
+    made = SimpleNamespace()
+
+    def make(config: EnvConfig, *, seed: int) -> Any:
+        made.env = make_env(config, seed=seed)
+        close = made.env.close
+        monkeypatch.setattr(made.env, "close", lambda: (closed.append(True), close()))
+        return made.env
+
+    monkeypatch.setattr("reverie.envs.vector.make_env", make)
+    words = ["--env", "reverie/Grid-v0", "--size", "nano", "--batch", "2x4", "--envs", "2", "--device", "cpu"]
+    assert main(["bench", *words]) == 0
+    text = capsys.readouterr().out
+    assert "on reverie/Grid-v0" in text
+    assert "for 2 envs" in text
+    assert "steps/s" in text
+    assert "not known" not in text
+    assert closed == [True]
+
+
+def test_help_comes_without_torch() -> None:
+    code = "import sys\nfrom reverie.cli import main\nmain(['bench', '--help'])\nsys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False, capture_output=True).returncode == 0
+
+
+def test_times_are_written_in_units_that_fit() -> None:
+    assert [hours(t) for t in (1 / 36000, 0.5, 3000.0)] == ["100 ms", "30.0 min", "3,000.0 h"]

@@ -1,0 +1,235 @@
+"""The scripts of ``benchmarks/``: their tables are on the page, and what they add up is right."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+FOLDER = Path(__file__).parents[1] / "benchmarks"
+MACHINE = {"processor": "A CPU", "cores": 2, "threads": 2, "torch": "2.13", "matrix_gflops": {"float32": 450.0}}
+
+
+@pytest.fixture
+def scripts(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Import a script by name, as other scripts there do; forgotten after the test."""
+    monkeypatch.syspath_prepend(str(FOLDER))
+    before = set(sys.modules)
+
+    def load(name: str) -> ModuleType:
+        return __import__(name)
+
+    yield load
+    for name in set(sys.modules) - before:
+        if str(FOLDER) in str(getattr(sys.modules[name], "__file__", None)):
+            del sys.modules[name]
+
+
+@pytest.fixture
+def table(scripts: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """The script with a page and results of its own."""
+    module: ModuleType = scripts("table")
+    page = tmp_path / "performance.md"
+    page.write_text("before\n\n<!-- table:update -->\nold\n<!-- /table -->\n\nafter\n")
+    monkeypatch.setattr(module, "PAGE", page)
+    monkeypatch.setattr(module, "HERE", tmp_path)
+    row = {"setting": "V", "precision": "float32", "parameters": 640_867, "first_update_s": 0.5, "start_s": 1.5}
+    row |= {"update_s": 0.15, "peak_gb": 0.7, "gflop": 28.86, "share": 0.4}
+    rows = [row, {**row, "precision": "bfloat16", "gflop": None, "share": None}]
+    (tmp_path / "update.json").write_text(json.dumps({"machine": MACHINE, "rows": rows}))
+    return module
+
+
+def run(script: ModuleType, monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
+    monkeypatch.setattr(sys, "argv", ["script", *words])
+    code: int = script.main()
+    return code
+
+
+# ---------------------------------------------------------------- tables
+
+
+def test_the_page_says_what_the_results_say(scripts: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If this fails: python benchmarks/table.py."""
+    table = scripts("table")
+    assert {name for _, name, _, _ in table.BLOCK.findall(table.PAGE.read_text())} == set(table.TABLES)
+    assert run(table, monkeypatch, "--check") == 0
+
+
+def test_tables_are_written_between_their_comments_only(table: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert run(table, monkeypatch, "--check") == 1
+    assert "old" in table.PAGE.read_text()
+    assert run(table, monkeypatch) == 0
+    page = table.PAGE.read_text()
+    assert page.startswith("before\n\n<!-- table:update -->\n\n| setting |")
+    assert page.endswith("\n<!-- /table -->\n\nafter\n")
+    assert "| V: vector of 24, size 1m | 0.64M | 0.50 s | 1.50 s | 0.15 s | 0.70 GB | 28.9 | 40% |" in page
+    assert "| V: vector of 24, size 1m, bfloat16 | 0.64M | 0.50 s | 1.50 s | 0.15 s | 0.70 GB | - | - |" in page
+    assert "Measured on A CPU, 2 cores, 2 threads, PyTorch 2.13. Matrix products: 450 in float32 GFLOP/s." in page
+    assert run(table, monkeypatch, "--check") == 0
+
+
+def test_a_number_changed_by_hand_is_found(
+    table: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(table, monkeypatch)
+    table.PAGE.write_text(table.PAGE.read_text().replace("40%", "60%"))
+    assert run(table, monkeypatch, "--check") == 1
+    assert "update not as measured" in capsys.readouterr().err
+
+
+def test_results_that_are_missing_are_said_to_be(table: ModuleType) -> None:
+    assert table.render("peers").startswith("Not measured yet: `benchmarks/peers.json`")
+
+
+def test_an_unknown_table_is_named(table: ModuleType) -> None:
+    with pytest.raises(SystemExit, match=r"unknown table .updates. in performance\.md: there are update"):
+        table.render("updates")
+
+
+def test_decisions_stand_side_by_side(scripts: Any) -> None:
+    rows = [
+        {"setting": "V", "mode": mode, "envs": n, "act_ms": ms}
+        for mode, n, ms in [("explore", 1, 0.25), ("explore", 8, 1.5), ("eval", 8, 120.0)]
+    ]
+    head, _, explore, evaluate = scripts("table").act_table({"rows": rows})
+    assert head == "| setting | mode | 1 env | 8 envs |"
+    assert explore.endswith("| explore | 0.25 ms | 1.50 ms |")
+    assert evaluate.endswith("| eval | - | 0.12 s |")
+
+
+def test_the_parts_of_the_loop_are_all_shown(scripts: Any) -> None:
+    """Whatever ``loop.py`` watches has a column: columns add up to the whole."""
+    table, loop = scripts("table"), scripts("loop")
+    watched: list[str] = []
+    spy = type("Spy", (), {"watch": lambda self, owner, method, part, after: watched.append(part)})()
+    loop.watch_all(spy, _Anything(), None)
+    parts = dict.fromkeys([*watched, "other"], 1.0)
+    row = {"case": "x", "parts": parts, "share_beside_update": 0.5}
+    cells = table.loop_table({"rows": [row]})[2].split(" | ")[1:-1]
+    assert sum(float(cell.removesuffix(" ms")) for cell in cells) == len(parts)
+
+
+class _Anything:
+    """Has every attribute."""
+
+    def __getattr__(self, name: str) -> Any:
+        return self
+
+
+def test_peers_stand_by_setting_and_speed_with_what_must_be_said_once(scripts: Any) -> None:
+    def row(system: str, setting: str, update: float, note: str = "") -> dict[str, Any]:
+        times = {"first_update_s": 1.0, "update_s": update, "act_1_ms": 0.4, "act_8_ms": None}
+        ratio = update * 5
+        return {"system": system, "setting": setting, "parameters": 5e5, **times, "ratio": ratio, "note": note}
+
+    failed = {"system": "none 2", "setting": "V", "note": "failed"}
+    rows = [row("slow 1", "V", 0.6, "dense"), row("reverie", "V", 0.2), failed,
+            row("slow 1", "I", 4.0, "dense"), row("reverie", "I", 2.0)]  # fmt: skip
+    lines = scripts("table").peers_table({"rows": rows})
+    cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines[2:7]]
+    order = [(c[0], c[1], c[5]) for c in cells]
+    assert order == [("V", "reverie", "1.0"), ("V", "slow 1", "3.0"), ("V", "none 2", "-"),
+                     ("I", "reverie", "10.0"), ("I", "slow 1", "20.0")]  # fmt: skip
+    assert cells[0][6:] == ["0.40 ms", "-", "-"]
+    assert cells[2][2:] == ["-"] * 7
+    assert lines[7:] == ["", "- slow 1: dense", "- none 2: failed"]
+
+
+# ---------------------------------------------------------------- measuring
+
+
+class Work:
+    """Takes time on a clock of its own."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def outer(self) -> str:
+        self.now += 1
+        self.inner()
+        self.inner()
+        self.now += 2
+        return "done"
+
+    def inner(self) -> None:
+        self.now += 10
+
+    def fails(self) -> None:
+        self.now += 5
+        raise ValueError
+
+
+def test_a_stopwatch_counts_each_moment_once(scripts: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    loop, work = scripts("loop"), Work()
+    monkeypatch.setattr(loop.time, "perf_counter", lambda: work.now)
+    watch = loop.Stopwatch()
+    for method in ("outer", "inner", "fails", "absent"):
+        watch.watch(work, method, method)
+    assert work.outer() == "done"
+    with pytest.raises(ValueError):  # noqa: PT011
+        work.fails()
+    assert dict(watch.seconds) == {"outer": 3, "inner": 20, "fails": 5}
+    assert watch.total() == 28
+    watch.restart()
+    work.inner()
+    assert dict(watch.seconds) == {"inner": 10}
+    assert watch.total() == 10
+
+
+def test_the_loop_is_measured_without_its_beginning(
+    scripts: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    loop = scripts("loop")
+    small = {"algo.batch_size": 2, "algo.batch_length": 4, "learning_starts": 20, "replay_ratio": 0.5, "env.num": 2}
+    monkeypatch.setitem(loop.CASES, "small", ({"env": "CartPole-v1"}, small, 6))
+    for owner, method in ((loop.LossGuard, "add"), (loop.Journal, "log"), (loop.Batch, "to")):
+        monkeypatch.setattr(owner, method, getattr(owner, method))  # what is watched is put back
+    for method in ("write", "episodes"):
+        monkeypatch.setattr(loop.Journal, method, getattr(loop.Journal, method))
+    restarts: list[bool] = []
+    restart = loop.Stopwatch.restart
+    monkeypatch.setattr(
+        loop.Stopwatch, "restart", lambda self: (restarts.append("update" in self.seconds), restart(self))
+    )
+    row = loop.measure("small")
+    assert restarts == [True]  # after the first updates, once
+    assert (row["updates"], row["envs"]) == (6, 2)
+    assert row["env_steps_an_update"] == pytest.approx(2, abs=0.4)  # but for the ends of episodes
+    assert set(row["parts"]) == {
+        "act", "collect", "env", "feedback", "log", "meter", "sample", "store", "to_device", "update", "other",
+    }  # fmt: skip
+    assert all(ms >= 0 for ms in row["parts"].values())
+    assert sum(row["parts"].values()) == pytest.approx(row["ms_an_update"])
+    assert row["share_beside_update"] == pytest.approx(1 - row["parts"]["update"] / row["ms_an_update"])
+    capsys.readouterr()
+
+
+def test_a_setting_is_measured_with_everything_that_its_table_shows(scripts: Any) -> None:
+    update, table = scripts("update"), scripts("table")
+    update.SETTINGS["tiny"] = ("nano", update.VECTOR, update.CONTINUOUS, {"batch_size": 2, "batch_length": 4})
+    update.matrix_gflops = lambda device: {"float32": 400.0}
+    row = {"setting": "tiny", "precision": "float32", **update.measure("tiny", 1)}
+    assert row["share"] == pytest.approx(row["gflop"] / row["update_s"] / 400)
+    assert row["parameters"] == update.build("tiny").optim.count
+    assert "| tiny | 0.22M |" in table.update_table({"rows": [row]})[2]
+
+
+def test_a_child_that_fails_says_why(scripts: Any, tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text("import sys\nprint('talk')\nprint('[1, 2]' if sys.argv[1] == 'well' else undefined)\n")
+    machine = scripts("machine")
+    assert machine.child(script, "well") == [1, 2]
+    with pytest.raises(RuntimeError, match=r"script.py badly ended with 1(.|\n)*name 'undefined'"):
+        machine.child(script, "badly")
+
+
+def test_results_keep_four_digits(scripts: Any, tmp_path: Path) -> None:
+    path = tmp_path / "x.json"
+    scripts("machine").write(path, {"rates": {"float32": 123456.7}}, [{"a": 0.123456, "n": 1234567, "b": {"c": 2.0}}])
+    expected = {"machine": {"rates": {"float32": 123500.0}}, "rows": [{"a": 0.1235, "n": 1234567, "b": {"c": 2.0}}]}
+    assert json.loads(path.read_text()) == expected
