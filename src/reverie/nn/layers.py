@@ -108,9 +108,7 @@ class BlockLinear(nn.Module):
 class RMSNormSiLU(nn.Module):
     """SiLU(g x / sqrt(mean(x^2) + eps)): root-mean-square norm over the last axis, then the activation."""
 
-    EPS = 1e-4
-
-    def __init__(self, width: int, eps: float = EPS) -> None:
+    def __init__(self, width: int, eps: float = 1e-4) -> None:
         super().__init__()
         self.eps = eps
         self.weight = nn.Parameter(torch.ones(width))
@@ -164,7 +162,7 @@ class DoublingConv(Conv):
         """``[M, h, w, C]`` to ``[M, h, w, 2, 2, outputs]``: ``fused.unfold_parities`` makes an image of it."""
         weight, bias = self.folded(x.dtype)
         y = F.conv2d(x.permute(0, 3, 1, 2), weight, bias, padding=self.reach)
-        return y.permute(0, 2, 3, 1).unflatten(-1, (2, 2, -1))
+        return y.permute(0, 2, 3, 1).view(*x.shape[:3], 2, 2, -1)
 
     def folded(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """Weights ``[2 * 2 * outputs, C, 3, 3]`` and bias ``[2 * 2 * outputs]`` of the four parities together."""
@@ -180,16 +178,20 @@ class MLP(nn.Sequential):
         pairs = [(Linear(i, o), RMSNormSiLU(o)) for i, o in pairwise(self.widths)]
         super().__init__(*[layer for pair in pairs for layer in pair])
         self.width = self.widths[-1]
+        self.eps = pairs[0][1].eps if pairs else 0.0
         self.kept: Kept[list[Tensor]] = Kept(self)
 
     def forward(self, x: Tensor) -> Tensor:
         """``[..., inputs]`` to ``[..., width]``."""
         rows = x.numel() // x.shape[-1]
-        if rows < MIN_ROWS and rows and len(self) and not torch.is_grad_enabled() and compiled(x):
-            y = mlp(x.reshape(rows, -1).contiguous(), self.kept.get(self._packed), self.widths, RMSNormSiLU.EPS)
-            return y.view(*x.shape[:-1], self.width)
-        out: Tensor = super().forward(x)
-        return out
+        few = 0 < rows < MIN_ROWS and not torch.is_grad_enabled()  # somebody acts
+        if few and self.kept.tables and compiled(*self.kept.tables[0].values()):
+            flat = x.reshape(rows, -1).float().contiguous()
+            y = mlp(flat, self.kept.get(self._packed), self.widths, self.eps)
+            return y.view(*x.shape[:-1], self.width).to(x.dtype)
+        for layer in self:
+            x = layer(x)
+        return x
 
     def _packed(self) -> list[Tensor]:
         weights = list(self.parameters())  # weight, bias and scale of each layer

@@ -34,13 +34,13 @@ class Kept(Generic[T]):
 
     def __init__(self, module: nn.Module) -> None:
         # The dictionaries themselves, so that looking for changes does not walk through the modules at every step.
-        self.tables = [m._parameters for m in module.modules() if m._parameters]
+        self.tables: list[dict[str, nn.Parameter]] = [m._parameters for m in module.modules() if m._parameters]  # type: ignore[misc]  # none of ours is None
         self.state: list[tuple[int, int]] = []
         self.value: T | None = None
 
     def get(self, make: Callable[[], T]) -> T:
         """What ``make`` returned when the parameters were last changed."""
-        state = [(p.data_ptr(), p._version) for table in self.tables for p in table.values() if p is not None]
+        state = [(p.data_ptr(), p._version) for table in self.tables for p in table.values()]
         if self.value is None or state != self.state:
             with torch.no_grad():
                 self.value = make()

@@ -12,18 +12,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from reverie.core.config import Config
 from reverie.core.errors import ConfigError
-from reverie.nn import recurrence
+from reverie.nn.compiled_rssm import CompiledRSSM
 from reverie.nn.distributions import straight_through
-from reverie.nn.fused import compiled, draw, gru, unimix_probs
+from reverie.nn.fused import draw, gru, unimix_probs
 from reverie.nn.layers import BlockLinear, BlockSteps, Linear, RMSNormSiLU, StepLayers
-from reverie.nn.packing import Kept
 from reverie.nn.product import linear
 from reverie.nn.sequence import StepLinear
 
@@ -132,8 +131,7 @@ class RSSM(nn.Module):
         self.gates = BlockLinear(c.deter, 3 * c.deter, c.blocks, extra[c.recurrent_layers])
         self.posterior = LogitNet(c.deter + embed, c.hidden, c.posterior_layers, c.stoch * c.classes)
         self.prior_net = LogitNet(c.deter, c.hidden, c.prior_layers, c.stoch * c.classes)
-        self._kept_prior: Kept[dict[str, Tensor]] = Kept(self)
-        self._kept_posterior: Kept[dict[str, Tensor]] = Kept(self)
+        self.compiled = CompiledRSSM(self)
 
     @property
     def feature_width(self) -> int:
@@ -194,12 +192,13 @@ class RSSM(nn.Module):
         keep = (~is_first).to(embed.dtype)  # [B, T]
         actions = self.action_input((action * keep.unsqueeze(-1)).to(embed.dtype)).unbind(1)  # T x [B, hidden]
         # The posterior's first layer is linear in [h, x]: the part of x is one large product for all T rows.
-        weight, bias = self.posterior.first.weight.to(embed.dtype), self.posterior.first.bias
+        weight, bias = self.posterior.first.weight, self.posterior.first.bias
         weight_h, weight_x = torch.split(weight, [self.cfg.deter, embed.shape[-1]], 1)
         from_embed = linear(embed, weight_x, bias).unbind(1)  # T x [B, hidden]
-        if choose is draw and self._compiled(latent):
-            return self._observe_compiled(latent, torch.stack(actions), torch.stack(from_embed), keep, weight_h)
-        from_deter, rest = StepLinear(weight_h, None), StepLayers(self.posterior.rest, embed.dtype)
+        if choose is draw and self.compiled.fits(latent):
+            deter, stoch, p = self.compiled.observe(latent, torch.stack(actions), torch.stack(from_embed), keep)
+            return Latent(deter, stoch), p
+        from_deter, rest = StepLinear(weight_h.to(embed.dtype), None), StepLayers(self.posterior.rest, embed.dtype)
         cell, deters, stochs, probs = self.cell(embed.dtype), [], [], []
         for a, x, k in zip(actions, from_embed, keep.unbind(1), strict=True):
             latent = Latent(latent.deter * k[:, None], latent.stoch * k[:, None, None])
@@ -227,9 +226,8 @@ class RSSM(nn.Module):
     def dream_step(self, feature: Tensor, action: Tensor, out: Tensor, cell: Cell, choose: Chooser = draw) -> None:
         """:meth:`imagine_step` from features ``[M, F]`` to features ``out`` ``[M, F]``, without gradient."""
         latent = self.split(feature)
-        if choose is draw and self._compiled(latent):
-            weights = self._kept_prior.get(lambda: recurrence.pack(self._prior_weights()))
-            recurrence.imagine(self._sizes, weights, feature, self.action_input(action), out)
+        if choose is draw and self.compiled.fits(latent):
+            self.compiled.dream_step(feature, self.action_input(action.to(feature.dtype)), out)
         else:
             self.imagine_step(latent, action, cell, choose).write_feature(out)
 
@@ -237,69 +235,3 @@ class RSSM(nn.Module):
         """The latent that has this feature ``[..., F]``."""
         deter, stoch = torch.split(feature, [self.cfg.deter, self.cfg.stoch * self.cfg.classes], -1)
         return Latent(deter, stoch.view(*stoch.shape[:-1], self.cfg.stoch, self.cfg.classes))
-
-    # ------------------------------------------------------------------ compiled sequences
-
-    def _compiled(self, latent: Latent) -> bool:
-        """Whether ``recurrence.c`` is there, fits these layers, and the start needs no gradient."""
-        c = self.cfg
-        depths = (c.recurrent_layers, c.posterior_layers, c.prior_layers) == (1, 1, 2)
-        free = not (torch.is_grad_enabled() and (latent.deter.requires_grad or latent.stoch.requires_grad))
-        return depths and c.hidden <= c.deter and free and compiled(latent.deter, latent.stoch)
-
-    @property
-    def _sizes(self) -> recurrence.Sizes:
-        c = self.cfg
-        return recurrence.Sizes(c.deter, c.blocks, c.hidden, c.stoch, c.classes, RMSNormSiLU.EPS, c.unimix)
-
-    def _sequence_weights(self) -> dict[str, Tensor]:
-        """The sequence model's parameters under the names of ``recurrence.Weights``."""
-        layer = cast(BlockLinear, self.recurrent[0])
-        own, shared = torch.tensor_split(layer.weight, [layer.own], -1)
-        return {
-            **_named("in_deter", *self.in_deter),
-            **_named("in_stoch", *self.in_stoch),
-            "own": own,
-            "shared": shared.reshape(self.cfg.deter, -1),
-            "recurrent_bias": layer.bias,
-            "recurrent_scale": cast(Tensor, self.recurrent_norms[0].weight),
-            "gates": self.gates.weight,
-            "gates_bias": self.gates.bias,
-        }
-
-    def _posterior_weights(self, weight_h: Tensor) -> dict[str, Tensor]:
-        """``weight_h`` is the part of the posterior's first layer that reads h; its bias belongs to the other part."""
-        norm, logits = self.posterior.rest
-        scale = cast(Tensor, norm.weight)
-        return {**self._sequence_weights(), "head": weight_h, "head_scale": scale, **_named("logits", logits)}
-
-    def _prior_weights(self) -> dict[str, Tensor]:
-        first, (norm, second, another, logits) = self.prior_net.first, self.prior_net.rest
-        head, middle = _named("head", first, norm), _named("second", second, another)
-        return {**self._sequence_weights(), **head, **middle, **_named("logits", logits)}
-
-    def _observe_compiled(
-        self, latent: Latent, actions: Tensor, embeds: Tensor, keep: Tensor, weight_h: Tensor
-    ) -> tuple[Latent, Tensor]:
-        """:meth:`observe` from what does not depend on the recurrence, ``[T, B, hidden]`` each."""
-        (steps, rows), c = keep.T.shape, self.cfg
-        given = (
-            latent.deter.contiguous(), latent.stoch.flatten(1).contiguous(), actions, embeds, keep.T.contiguous(),
-            torch.rand(steps, rows, c.stoch),
-        )  # fmt: skip
-        if torch.is_grad_enabled():
-            weights = recurrence.Weights(**self._posterior_weights(weight_h))
-            out = recurrence.Observe.apply(self._sizes, *given, *weights)  # type: ignore[no-untyped-call]
-        else:
-            packed = self._kept_posterior.get(lambda: recurrence.pack(self._posterior_weights(weight_h)))
-            trace = recurrence.run(self._sizes, packed, *given)
-            out = (trace.deter, trace.stoch, trace.probs)
-        deter, stoch, probs = (x.transpose(0, 1) for x in out)  # [B, T, ...]
-        shape = (c.stoch, c.classes)
-        return Latent(deter, stoch.unflatten(-1, shape)), probs.unflatten(-1, shape)
-
-
-def _named(name: str, linear: nn.Module, norm: nn.Module | None = None) -> dict[str, Tensor]:
-    """A linear layer's parameters, and the scale of the norm behind it, under the names of ``recurrence.Weights``."""
-    out = {name: linear.weight, f"{name}_bias": linear.bias}
-    return cast(dict[str, Tensor], out if norm is None else {**out, f"{name}_scale": norm.weight})

@@ -1,0 +1,105 @@
+"""An RSSM's sequences in C: which of its parameters go where, and when that is possible.
+
+``nn/rssm.py`` states what is computed, ``recurrence.c`` computes it for many steps at once.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, cast
+
+import torch
+from torch import Tensor, nn
+
+from reverie.nn import recurrence
+from reverie.nn.fused import compiled
+from reverie.nn.packing import Kept
+
+if TYPE_CHECKING:
+    from reverie.nn.layers import BlockLinear
+    from reverie.nn.rssm import RSSM, Latent
+
+
+class CompiledRSSM:
+    """The compiled half of an :class:`~reverie.nn.rssm.RSSM`. It computes in float32, whatever comes."""
+
+    def __init__(self, rssm: RSSM) -> None:
+        c = rssm.cfg
+        self.rssm = rssm
+        self.supported = (c.recurrent_layers, c.posterior_layers, c.prior_layers) == (1, 1, 2) and c.hidden <= c.deter
+        self.prior: Kept[dict[str, Tensor]] = Kept(rssm)
+        self.posterior: Kept[dict[str, Tensor]] = Kept(rssm)
+        eps = cast(float, rssm.recurrent_norms[0].eps) if c.recurrent_layers else 0.0
+        self.sizes = recurrence.Sizes(c.deter, c.blocks, c.hidden, c.stoch, c.classes, eps, c.unimix)
+
+    def fits(self, latent: Latent) -> bool:
+        """Whether the compiled functions are there, know these layers, and the start needs no gradient."""
+        needs_grad = torch.is_grad_enabled() and (latent.deter.requires_grad or latent.stoch.requires_grad)
+        return self.supported and not needs_grad and compiled(self.rssm.gates.weight)
+
+    def observe(self, latent: Latent, actions: Tensor, embeds: Tensor, keep: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Filter from ``[B, ...]``, given what does not depend on the recurrence.
+
+        Args:
+            latent: the state before the first row.
+            actions: ``[T, B, hidden]`` embedded.
+            embeds: ``[T, B, hidden]``, the posterior's first layer of the observations, with its bias.
+            keep: ``[B, T]``, 0 where an episode begins and 1 elsewhere.
+
+        Returns:
+            h ``[B, T, D]``, z ``[B, T, S, C]`` and posterior probabilities ``[B, T, S, C]``.
+        """
+        c, inputs = self.rssm.cfg, (latent.deter, latent.stoch.flatten(1), actions, embeds, keep.T)
+        given = (*(x.float().contiguous() for x in inputs), torch.rand(len(actions), len(keep), c.stoch))
+        if torch.is_grad_enabled():
+            weights = recurrence.Weights(**self._posterior_weights())
+            out = recurrence.Observe.apply(self.sizes, *given, *weights)  # type: ignore[no-untyped-call]
+        else:
+            trace = recurrence.run(self.sizes, self.posterior.get(self._packed_posterior), *given)
+            out = (trace.deter, trace.stoch, trace.probs)
+        deter, stoch, probs = (x.transpose(0, 1) for x in out)  # [B, T, ...]
+        stoch, probs = (x.view(*keep.shape, c.stoch, c.classes) for x in (stoch, probs))
+        return deter.to(latent.deter.dtype), stoch.to(latent.deter.dtype), probs
+
+    def dream_step(self, feature: Tensor, action: Tensor, out: Tensor) -> None:
+        """One step under the prior from ``[M, F]`` and embedded actions ``[M, hidden]`` to ``out`` ``[M, F]``."""
+        wide = out if out.dtype is torch.float32 else torch.empty(out.shape)
+        weights = self.prior.get(self._packed_prior)
+        recurrence.imagine(self.sizes, weights, feature.float(), action.float(), wide)
+        if wide is not out:
+            out.data.copy_(wide)
+
+    def _packed_posterior(self) -> dict[str, Tensor]:
+        return recurrence.pack(self._posterior_weights())
+
+    def _packed_prior(self) -> dict[str, Tensor]:
+        first, (norm, second, another, logits) = self.rssm.prior_net.first, self.rssm.prior_net.rest
+        heads = _named("head", first, norm) | _named("second", second, another) | _named("logits", logits)
+        return recurrence.pack(self._sequence_weights() | heads)
+
+    def _posterior_weights(self) -> dict[str, Tensor]:
+        """The part of the first layer that reads h; the other part, and the bias, is applied beforehand."""
+        net = self.rssm.posterior
+        norm, logits = net.rest
+        head = {"head": net.first.weight[:, : self.rssm.cfg.deter], "head_scale": cast(Tensor, norm.weight)}
+        return self._sequence_weights() | head | _named("logits", logits)
+
+    def _sequence_weights(self) -> dict[str, Tensor]:
+        """The sequence model's parameters under the names of ``recurrence.Weights``."""
+        rssm, layer = self.rssm, cast("BlockLinear", self.rssm.recurrent[0])
+        own, shared = torch.tensor_split(layer.weight, [layer.own], -1)
+        return {
+            **_named("in_deter", *rssm.in_deter),
+            **_named("in_stoch", *rssm.in_stoch),
+            "own": own,
+            "shared": shared.reshape(rssm.cfg.deter, -1),
+            "recurrent_bias": layer.bias,
+            "recurrent_scale": cast(Tensor, rssm.recurrent_norms[0].weight),
+            "gates": rssm.gates.weight,
+            "gates_bias": rssm.gates.bias,
+        }
+
+
+def _named(name: str, linear: nn.Module, norm: nn.Module | None = None) -> dict[str, Tensor]:
+    """A linear layer's parameters, and the scale of the norm behind it, under the names of ``recurrence.Weights``."""
+    out = {name: linear.weight, f"{name}_bias": linear.bias}
+    return cast(dict[str, Tensor], out if norm is None else {**out, f"{name}_scale": norm.weight})
