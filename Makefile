@@ -42,6 +42,10 @@ lint: $(VENV)/.dev
 bench: $(VENV)/.dev
 	$(BIN)/python benchmarks/cartpole.py
 	$(BIN)/python benchmarks/update.py
+	$(BIN)/python benchmarks/act.py
+	$(BIN)/python benchmarks/loop.py
+	$(BIN)/python benchmarks/start.py
+	$(BIN)/python benchmarks/table.py
 
 clean:
 	rm -rf $(VENV) build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

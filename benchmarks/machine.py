@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +20,16 @@ STARTED = "REVERIE_BENCH_STARTED"
 """Environment variable by which a child knows when it was started: seconds since 1970."""
 
 
-def child(script: Path, *words: str) -> Any:
+def child(script: Path, *words: str, under: Sequence[str] = (), setting: Mapping[str, str] | None = None) -> Any:
     """What ``script`` prints as its last line, as JSON, from a fresh process: peaks and first calls are its own.
+
+    It runs under the command ``under``, with further environment variables ``setting``.
 
     Raises:
         RuntimeError: it failed; shows what it said.
     """
-    command = [sys.executable, str(script), *words]
-    environment = {**os.environ, STARTED: repr(time.time())}
+    command = [*under, sys.executable, str(script), *words]
+    environment = {**os.environ, STARTED: repr(time.time()), **(setting or {})}
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     if done.returncode:
         raise RuntimeError(f"{' '.join(command)} ended with {done.returncode}:\n{done.stdout}\n{done.stderr}")

@@ -206,10 +206,15 @@ def count_flops(algo: AlgorithmConfig, obs_spec: ObsSpec, action_spec: ActionSpe
     memory: a convolution that is done in fewer multiplications counts as fewer. Norms, softmax, sampling and the
     optimiser are not counted.
     """
-    with torch.device("meta"), FlopCounterMode(display=False, custom_mapping=_formulas()) as counter:
+    with torch.device("meta"), flop_counter() as counter:
         learner = algo.build(obs_spec, action_spec, "meta")
         learner.update(noise_batch(learner, obs_spec, action_spec))
     return int(counter.get_total_flops())
+
+
+def flop_counter() -> FlopCounterMode:
+    """Counts as :func:`count_flops` what is computed inside of it."""
+    return FlopCounterMode(display=False, custom_mapping=_formulas())
 
 
 def gflop(algo: AlgorithmConfig, obs_spec: ObsSpec, action_spec: ActionSpec) -> float | None:

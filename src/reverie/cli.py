@@ -15,6 +15,7 @@ from reverie.cli_args import fail, parse, print_files, print_trouble, score_line
 from reverie.cli_bench import bench_command
 from reverie.core.discover import algorithms, outline, version
 from reverie.core.errors import ReverieError, did_you_mean
+from reverie.core.waiting import spin_briefly
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,6 +75,7 @@ class InfoCommand:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code: 0 done, 1 an error of ours, 2 wrong usage, 130 interrupted."""
+    spin_briefly()
     args = list(sys.argv[1:] if argv is None else argv)
     if not args or args[0] in ("-h", "--help"):
         print(overview())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tomllib
 import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -19,6 +20,7 @@ from reverie.nn import compiler, fused
 from reverie.noise import noise_batch
 from tiny import NETWORKS
 
+ROOT = Path(__file__).parents[2]
 MakeCompiler = Callable[[str], Path]
 WHERE_TO = 'while [ "$1" != -o ]; do shift; done; out=$2\n'
 
@@ -286,3 +288,15 @@ def test_flags_that_a_compiler_does_not_know_are_left_out(refused: str, use: Mak
     (ours,) = torch.autograd.grad(fused.norm_silu(x, scale, 1e-4).sum(), scale)
     y = torch.nn.functional.silu(torch.nn.functional.rms_norm(x, (40,), scale, 1e-4))
     torch.testing.assert_close(ours, torch.autograd.grad(y.sum(), scale)[0], rtol=1e-4, atol=1e-3)
+
+
+# ---------------------------------------------------------------- installed
+
+
+def test_the_sources_are_part_of_the_package() -> None:
+    """An installed copy compiles what the repository does."""
+    home = Path(compiler.__file__).parents[1]
+    patterns = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]["reverie"]
+    sources = set(home.rglob("*.[ch]"))
+    assert {*compiler.SOURCES, *compiler.HEADERS} == sources
+    assert sources <= {path for pattern in patterns for path in home.glob(pattern)}

@@ -46,6 +46,7 @@ _SIGNATURES = {
     "pool_norm_silu": [_POINTER] * 5 + [_COUNT] * 4 + [_REAL, _INT],
     "pooled_weight_gradient": [_POINTER] * 5 + [_COUNT] * 7 + [_INT],
     "pooled_input_gradient": [_POINTER] * 5 + [_COUNT] * 7 + [_INT],
+    "winograd": [_POINTER] * 5 + [_COUNT] * 7 + [_INT],
     "unfold_sigmoid": [_POINTER] * 2 + [_COUNT] * 3 + [_INT],
     "unfold_sigmoid_backward": [_POINTER] * 3 + [_COUNT] * 3 + [_INT],
     "squared_error": [_POINTER] * 3 + [_COUNT] * 2 + [_REAL] * 2 + [_INT],
@@ -99,7 +100,7 @@ def _found() -> tuple[ctypes.CDLL | None, str]:
     try:
         return _load(_compiled()), ""
     except (OSError, RuntimeError, subprocess.SubprocessError) as error:
-        return None, f"no compiled kernels, so learning is up to half as fast: {error}"
+        return None, f"no compiled kernels, so learning takes up to twice as long: {error}"
 
 
 def _load(path: Path) -> ctypes.CDLL:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Protocol, runtime_checkable
+from typing import Protocol, cast, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -13,10 +13,11 @@ from reverie.core.config import Config
 from reverie.core.errors import ConfigError
 from reverie.core.specs import ObsPart, ObsSpec
 from reverie.nn.distributions import Categoricals
+from reverie.nn.doubling import conv_unfold_norm_silu, conv_unfold_sigmoid
 from reverie.nn.encoder import by_size, check_sizes, select, split_kinds, stage_depths, stage_sizes
 from reverie.nn.layers import MLP, BlockLinear, DoublingConv, Linear, RMSNormSiLU
+from reverie.nn.pixels import unit_squared_error
 from reverie.nn.rssm import Latent
-from reverie.nn.stages import conv_unfold_norm_silu, conv_unfold_sigmoid, unit_squared_error
 from reverie.objectives.transforms import symexp, symlog
 
 
@@ -179,7 +180,8 @@ class _CNN(nn.Module):
         x = self.from_deter(deter.flatten(0, -2))  # [M, blocks * h * w * c / blocks]
         x = x.view(-1, self.blocks, h, w, c // self.blocks).permute(0, 2, 3, 1, 4).reshape(-1, h, w, c)
         x = self.norm(x + self.from_stoch(stoch.flatten(0, -2)).view(-1, h, w, c))  # [M, h, w, c]
-        for conv, norm, size in zip(self.convs, self.norms, self.sizes[1:-1], strict=True):
+        stages = cast(list[tuple[DoublingConv, RMSNormSiLU]], list(zip(self.convs, self.norms, strict=True)))
+        for (conv, norm), size in zip(stages, self.sizes[1:-1], strict=True):
             x = _crop(conv_unfold_norm_silu(x, *conv.folded(x.dtype), norm.weight, norm.eps), size)
         pixels = _crop(conv_unfold_sigmoid(x, *self.output.folded(x.dtype)), self.sizes[-1])  # [M, H, W, channels]
         return pixels.view(*deter.shape[:-1], *pixels.shape[1:])

@@ -6,7 +6,7 @@ import math
 import re
 from dataclasses import dataclass
 from itertools import groupby, pairwise
-from typing import Protocol, runtime_checkable
+from typing import Protocol, cast, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -188,6 +188,7 @@ class _CNN(nn.Module):
     def forward(self, image: Tensor) -> Tensor:
         """``[..., H, W, C]`` in [-0.5, 0.5] to ``[..., width]``."""
         x = image.flatten(0, -4)  # [M, H, W, C]
-        for conv, norm in zip(self.convs, self.norms, strict=True):
+        stages = cast(list[tuple[Conv, RMSNormSiLU]], list(zip(self.convs, self.norms, strict=True)))
+        for conv, norm in stages:
             x = conv_pool_norm_silu(x, conv.weight, conv.bias, norm.weight, norm.eps)  # [M, h, w, depth]
         return x.flatten(1).view(*image.shape[:-3], -1)

@@ -37,7 +37,7 @@ def threads(x: Tensor) -> int:
     return torch.get_num_threads() if x.numel() >= PARALLEL else 1
 
 
-def _call(function: type[torch.autograd.Function], *inputs: Any) -> Any:
+def call(function: type[torch.autograd.Function], *inputs: Any) -> Any:
     """Apply ``function``; without its bookkeeping where nothing needs a gradient."""
     if torch.is_grad_enabled() and any(isinstance(x, Tensor) and x.requires_grad for x in inputs):
         return function.apply(*inputs)  # type: ignore[no-untyped-call]  # torch leaves it untyped
@@ -65,20 +65,20 @@ class _NormSiLU(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, scale = ctx.saved_tensors
         grad, width, workers = grad.contiguous(), x.shape[-1], threads(x)
-        dx, dscale = torch.empty_like(x), torch.zeros(width, dtype=torch.float64)
+        dx, dscale = torch.empty_like(x), torch.zeros(workers, width, dtype=torch.float64)
         scratch = torch.empty(workers, 2 * width)
         library().norm_silu_backward(
             x.data_ptr(), scale.data_ptr(), grad.data_ptr(), dx.data_ptr(), dscale.data_ptr(), scratch.data_ptr(),
             x.numel() // width, width, *ctx.size, ctx.eps, workers,
         )  # fmt: skip
-        return dx, dscale.float(), None, None
+        return dx, dscale.sum(0).float(), None, None
 
 
 def norm_silu(x: Tensor, scale: Tensor, eps: float) -> Tensor:
     """SiLU(scale x / sqrt(mean(x^2) + eps)) over the last axis ``[..., C]``, computed in float32."""
     wide = x.float()
     if compiled(wide, scale) and x.numel():
-        y: Tensor = _call(_NormSiLU, wide, scale, eps, (0, 0))
+        y: Tensor = call(_NormSiLU, wide, scale, eps, (0, 0))
         return y.to(x.dtype)
     return F.silu(F.rms_norm(wide, scale.shape, scale, eps).to(x.dtype))
 
@@ -94,7 +94,7 @@ def unfold_norm_silu(x: Tensor, scale: Tensor, eps: float) -> Tensor:
     wide, (m, h, w, _, _, channels) = x.float(), x.shape
     if not (compiled(wide, scale) and x.numel()):
         return norm_silu(unfold_parities(x), scale, eps)
-    y: Tensor = _call(_NormSiLU, wide, scale, eps, (h, w))
+    y: Tensor = call(_NormSiLU, wide, scale, eps, (h, w))
     return y.view(m, 2 * h, 2 * w, channels).to(x.dtype)
 
 
@@ -131,7 +131,7 @@ def gru(gates: Tensor, h: Tensor) -> Tensor:
     ``gates`` are ``[M, blocks, 3, D / blocks]``, each block holding its reset, candidate and update; h is ``[M, D]``.
     """
     if compiled(gates, h):
-        return cast(Tensor, _call(_GRU, gates, h))
+        return cast(Tensor, call(_GRU, gates, h))
     reset, candidate, update = gates.unbind(2)  # [M, blocks, D / blocks]
     candidate = torch.tanh(torch.sigmoid(reset) * candidate).flatten(1)  # [M, D]
     return torch.lerp(h, candidate, torch.sigmoid(update - 1).flatten(1))
@@ -166,7 +166,7 @@ def unimix_probs(logits: Tensor, unimix: float) -> Tensor:
     """(1 - u) softmax(logits) + u / C over the last axis, so that no class ever has probability 0; in float32."""
     logits = logits.float()
     if compiled(logits) and logits.numel():
-        return cast(Tensor, _call(_Unimix, logits, unimix))
+        return cast(Tensor, call(_Unimix, logits, unimix))
     probs = torch.softmax(logits, -1)
     return probs if unimix == 0 else (1 - unimix) * probs + unimix / probs.shape[-1]
 
@@ -229,7 +229,7 @@ def cross_entropy(logits: Tensor, index: Tensor, weight: Tensor) -> Tensor:
     ``[..., C]``, ``[..., k]`` and ``[..., k]`` to ``[...]``.
     """
     if compiled(logits, weight) and logits.numel():
-        return cast(Tensor, _call(_CrossEntropy, logits, index, weight))
+        return cast(Tensor, call(_CrossEntropy, logits, index, weight))
     return -(torch.log_softmax(logits, -1).gather(-1, index) * weight).sum(-1)
 
 

@@ -1,5 +1,6 @@
-/* What stands between the convolutions of encoder and decoder, and the error of images, on CPUs: nn/stages.py calls these
- * functions and says in PyTorch what they compute. Images are float32 [images, height, width, channels] without gaps.
+/* What stands between the convolutions of encoder and decoder, and the error of images, on CPUs: nn/stages.py,
+ * nn/doubling.py and nn/pixels.py call these functions and say in PyTorch what they compute. Images are float32
+ * [images, height, width, channels] without gaps.
  */
 
 #include "kernels.h"

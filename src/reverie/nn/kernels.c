@@ -22,7 +22,8 @@ void norm_silu(const float *x, const float *scale, float *y, int64_t rows, int64
     for (int64_t i = 0; i < rows; i++) norm_silu_row(x + i * width, scale, y + place(i, h, w) * width, width, eps);
 }
 
-/* dx, and dscale, which must be zeros before. `scratch` is [threads, 2 * width]. */
+/* dx, and each thread's part of the gradient of scale, which is added to dscale [threads, width]: threads end in any
+ * order, and a sum depends on it. `scratch` is [threads, 2 * width]. */
 void norm_silu_backward(const float *x, const float *scale, const float *dy, float *dx, double *dscale, float *scratch,
                         int64_t rows, int64_t width, int64_t h, int64_t w, float eps, int threads) {
     const int64_t stretch = 512; /* rows added up in float32 before they are added to the double */
@@ -36,8 +37,7 @@ void norm_silu_backward(const float *x, const float *scale, const float *dy, flo
             for (int64_t i = s * stretch; i < end; i++)
                 norm_silu_row_backward(x + i * width, scale, dy + place(i, h, w) * width, dx + i * width, sum, d, width,
                                        eps);
-#pragma omp critical
-            for (int64_t j = 0; j < width; j++) dscale[j] += (double)sum[j];
+            for (int64_t j = 0; j < width; j++) dscale[k * width + j] += (double)sum[j];
         }
     }
 }

@@ -9,28 +9,38 @@
 #include <stdint.h>
 #include <string.h>
 
+#if defined(__AVX512F__)
+enum { LANES = 16 }; /* numbers in a vector of this machine */
+#elif defined(__AVX__)
+enum { LANES = 8 };
+#else
+enum { LANES = 4 };
+#endif
+
 enum {
-    LANES = 16, /* numbers in a vector */
-    BLOCK = 10, /* vectors that are kept in registers at once: fewer leave the multipliers idle, more do not fit */
-    GROUP = 32  /* pooled pixels that are gone through together: their windows fit into the first cache */
+    FULL = 16,           /* rows of windows are filled up to multiples of so many numbers */
+    STRETCH = 10 * FULL, /* numbers of a window that lie together: a block */
+    BLOCK = STRETCH / LANES,
+    HELD = 10, /* vectors that are kept in registers: fewer leave the multipliers idle, more do not fit */
+    GROUP = 32 /* pooled pixels that are gone through together: their windows fit into the first cache */
 };
 
 typedef float lanes __attribute__((vector_size(LANES * sizeof(float)), aligned(sizeof(float)), may_alias));
 
-/* A convolution, its input having `channels` numbers a pixel and a border of zeros; one more row below is never used. */
+/* A convolution, its input having `channels` numbers a pixel and a border of zeros; one row more below is not used. */
 typedef struct {
     int64_t height, width, channels, outputs, kernel;
-    int64_t row;          /* numbers in a row of the input, border included */
-    int64_t run;          /* vectors in a row of a window */
-    int64_t half;         /* pooled pixels in a row */
-    int64_t pooled;       /* pooled pixels in an image */
-    int64_t blocks;       /* of BLOCK vectors, in a window */
+    int64_t row;    /* numbers in a row of the input, border included */
+    int64_t run;    /* vectors in a row of a window */
+    int64_t half;   /* pooled pixels in a row */
+    int64_t pooled; /* pooled pixels in an image */
+    int64_t blocks; /* of BLOCK vectors, in a window */
 } Stage;
 
 static Stage stage(int64_t height, int64_t width, int64_t channels, int64_t outputs, int64_t kernel) {
-    Stage s = {height, width, channels, outputs, kernel};
+    Stage s = {.height = height, .width = width, .channels = channels, .outputs = outputs, .kernel = kernel};
     s.row = (width + kernel - 1) * channels;
-    s.run = (kernel * channels + LANES - 1) / LANES;
+    s.run = (kernel * channels + FULL - 1) / FULL * (FULL / LANES);
     s.half = (width + 1) / 2;
     s.pooled = (height + 1) / 2 * s.half;
     s.blocks = (kernel * s.run + BLOCK - 1) / BLOCK;
@@ -42,7 +52,7 @@ static int64_t window(const Stage *s, int64_t pixel) {
     return pixel / s->half * 2 * s->row + pixel % s->half * 2 * s->channels;
 }
 
-/* Where the vectors of a block begin, counted from the window; those beyond the last one in the row below the window. */
+/* Where the vectors of a block begin, counted from the window; those beyond the last one in the row below it. */
 static void offsets(const Stage *s, int64_t block, int64_t *offset) {
     for (int64_t b = 0; b < BLOCK; b++) {
         int64_t v = block * BLOCK + b;
@@ -65,60 +75,58 @@ static void add_border(const Stage *s, const float *x, float *padded) {
 
 /* ------------------------------------------------------------------ gradient of the weights */
 
-/* For each output, the gradients of `count` pooled pixels and where the windows are that they belong to. */
-static void list_by_output(const Stage *s, const float *dp, const uint8_t *which, int64_t first, int64_t count,
-                           float *value, int32_t *at) {
-    int64_t corner[4] = {0, s->channels, s->row, s->row + s->channels};
-    for (int64_t p = 0; p < count; p++) {
-        int64_t start = window(s, first + p), from = (first + p) * s->outputs;
-        for (int64_t k = 0; k < s->outputs; k++) {
-            value[k * GROUP + p] = dp[from + k];
-            at[k * GROUP + p] = (int32_t)(start + corner[which[from + k]]);
-        }
+/* at[p, output]: where the windows are that the gradients of `count` pooled pixels belong to. */
+static void list_windows(const Stage *s, const uint8_t *which, int64_t first, int64_t count, int32_t *at) {
+    int32_t right = (int32_t)s->channels, down = (int32_t)s->row;
+    for (int64_t p = 0; p < count; p++, at += s->outputs, which += s->outputs) {
+        int32_t start = (int32_t)window(s, first + p);
+        for (int64_t k = 0; k < s->outputs; k++) at[k] = start + (which[k] >> 1) * down + (which[k] & 1) * right;
     }
 }
 
-/* sum += value[p] times the vectors at padded[at[p] + offset], for all p; `width` is a constant where it is called. */
+/* sum += value[p] times the vectors at padded[at[p] + offset], for `count` p that are `step` numbers apart; where this
+ * is called, `width` is a constant. */
 static inline __attribute__((always_inline)) void add_windows(const float *padded, const float *value,
                                                               const int32_t *at, const int64_t *offset, float *sum,
-                                                              int64_t count, const int width) {
-    lanes total[BLOCK];
+                                                              int64_t count, int64_t step, const int width) {
+    lanes total[HELD];
     for (int b = 0; b < width; b++) total[b] = *(const lanes *)(sum + b * LANES);
-    for (int64_t p = 0; p < count; p++)
+    for (int64_t p = 0; p < count * step; p += step)
         for (int b = 0; b < width; b++) total[b] += value[p] * *(const lanes *)(padded + at[p] + offset[b]);
     for (int b = 0; b < width; b++) *(lanes *)(sum + b * LANES) = total[b];
 }
 
-static void group_weight_gradient(const Stage *s, const float *padded, const float *value, const int32_t *at,
-                                  float *dw, int64_t count) {
+static void group_weight_gradient(const Stage *s, const float *padded, const float *dp, const int32_t *at, float *dw,
+                                  int64_t count) {
     for (int64_t block = 0; block < s->blocks; block++) {
         int64_t offset[BLOCK];
         offsets(s, block, offset);
-        for (int64_t k = 0; k < s->outputs; k++, value += GROUP, at += GROUP, dw += BLOCK * LANES)
-            if (filled(s, block) <= BLOCK / 2)
-                add_windows(padded, value, at, offset, dw, count, BLOCK / 2);
-            else
-                add_windows(padded, value, at, offset, dw, count, BLOCK);
-        value -= s->outputs * GROUP, at -= s->outputs * GROUP;
+        for (int64_t k = 0; k < s->outputs; k++, dw += STRETCH)
+            for (int64_t b = 0; b < filled(s, block); b += HELD)
+                if (filled(s, block) - b <= HELD / 2)
+                    add_windows(padded, dp + k, at + k, offset + b, dw + b * LANES, count, s->outputs, HELD / 2);
+                else
+                    add_windows(padded, dp + k, at + k, offset + b, dw + b * LANES, count, s->outputs, HELD);
     }
 }
 
-/* dw, [threads, blocks, outputs, BLOCK * LANES] and zeros before, from x and the pooled gradient dp.
- * `scratch` is [threads, size]: the input with its border, and two lists of GROUP * outputs. */
+/* dw, [threads, blocks, outputs, STRETCH] and zeros before, from x and the pooled gradient dp.
+ * `scratch` is [threads, size]: two lists of GROUP * outputs, and the input with its border. */
 void pooled_weight_gradient(const float *x, const float *dp, const uint8_t *which, float *dw, float *scratch,
                             int64_t size, int64_t images, int64_t height, int64_t width, int64_t channels,
                             int64_t outputs, int64_t kernel, int threads) {
     Stage s = stage(height, width, channels, outputs, kernel);
 #pragma omp parallel for num_threads(threads) if (threads > 1)
     for (int64_t t = 0; t < threads; t++) {
-        float *value = scratch + t * size, *padded = value + 2 * GROUP * outputs;
-        int32_t *at = (int32_t *)(value + GROUP * outputs);
+        int32_t *at = (int32_t *)(scratch + t * size);
+        float *padded = scratch + t * size + 2 * GROUP * outputs, *sum = dw + t * s.blocks * outputs * STRETCH;
         for (int64_t m = images * t / threads; m < images * (t + 1) / threads; m++) {
             add_border(&s, x + m * height * width * channels, padded);
             for (int64_t first = 0; first < s.pooled; first += GROUP) {
-                int64_t count = first + GROUP < s.pooled ? GROUP : s.pooled - first, image = m * s.pooled * outputs;
-                list_by_output(&s, dp + image, which + image, first, count, value, at);
-                group_weight_gradient(&s, padded, value, at, dw + t * s.blocks * outputs * BLOCK * LANES, count);
+                int64_t count = first + GROUP < s.pooled ? GROUP : s.pooled - first;
+                int64_t from = (m * s.pooled + first) * outputs;
+                list_windows(&s, which + from, first, count, at);
+                group_weight_gradient(&s, padded, dp + from, at, sum, count);
             }
         }
     }
@@ -144,26 +152,27 @@ static void sort_by_corner(const float *dp, const uint8_t *which, int64_t output
 /* Add to the vectors of one window what some outputs send back to it. */
 static void add_outputs(const float *weight, const float *value, const int32_t *output, const int64_t *offset,
                         float *at, int64_t count) {
-    lanes total[BLOCK];
-    for (int b = 0; b < BLOCK; b++) total[b] = *(const lanes *)(at + offset[b]);
+    lanes total[HELD];
+    for (int b = 0; b < HELD; b++) total[b] = *(const lanes *)(at + offset[b]);
     for (int64_t n = 0; n < count; n++) {
-        const float *w = weight + (int64_t)output[n] * BLOCK * LANES;
-        for (int b = 0; b < BLOCK; b++) total[b] += value[n] * *(const lanes *)(w + b * LANES);
+        const float *w = weight + output[n] * (int64_t)STRETCH;
+        for (int b = 0; b < HELD; b++) total[b] += value[n] * *(const lanes *)(w + b * LANES);
     }
-    for (int b = 0; b < BLOCK; b++) *(lanes *)(at + offset[b]) = total[b];
+    for (int b = 0; b < HELD; b++) *(lanes *)(at + offset[b]) = total[b];
 }
 
 static void group_input_gradient(const Stage *s, const float *weight, const float *value, const int32_t *output,
                                  int32_t (*start)[5], float *padded, int64_t first, int64_t count) {
     int64_t corner[4] = {0, s->channels, s->row, s->row + s->channels};
-    for (int64_t block = 0; block < s->blocks; block++, weight += s->outputs * BLOCK * LANES) {
+    for (int64_t block = 0; block < s->blocks; block++, weight += s->outputs * STRETCH) {
         int64_t offset[BLOCK];
         offsets(s, block, offset);
         for (int64_t p = 0; p < count; p++)
             for (int q = 0; q < 4; q++) {
                 int64_t from = p * s->outputs + start[p][q], many = start[p][q + 1] - start[p][q];
                 float *at = padded + window(s, first + p) + corner[q];
-                if (many) add_outputs(weight, value + from, output + from, offset, at, many);
+                for (int64_t b = 0; many && b < BLOCK; b += HELD)
+                    add_outputs(weight + b * LANES, value + from, output + from, offset + b, at, many);
             }
     }
 }
@@ -175,12 +184,12 @@ static void remove_border(const Stage *s, const float *padded, float *x, int64_t
             memcpy(x, padded + (i + reach) * s->row + (j + reach) * s->channels, channels * sizeof(float));
 }
 
-/* dx from the pooled gradient dp. `weight` is [blocks, outputs, BLOCK * LANES] for pixels whose channels are filled up
- * to whole vectors. `scratch` is [threads, size]: dx with its border, and two lists of GROUP * outputs. */
+/* dx from the pooled gradient dp. `weight` is [blocks, outputs, STRETCH] for pixels whose channels are filled up
+ * to whole vectors. `scratch` is [threads, size]: two lists of GROUP * outputs, and dx with its border. */
 void pooled_input_gradient(const float *weight, const float *dp, const uint8_t *which, float *dx, float *scratch,
                            int64_t size, int64_t images, int64_t height, int64_t width, int64_t channels,
                            int64_t outputs, int64_t kernel, int threads) {
-    Stage s = stage(height, width, (channels + LANES - 1) / LANES * LANES, outputs, kernel);
+    Stage s = stage(height, width, (channels + FULL - 1) / FULL * FULL, outputs, kernel);
 #pragma omp parallel for num_threads(threads) if (threads > 1)
     for (int64_t t = 0; t < threads; t++) {
         float *value = scratch + t * size, *padded = value + 2 * GROUP * outputs;

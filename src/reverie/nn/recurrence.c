@@ -174,10 +174,11 @@ void observe(const Model *m, const Trace *trace, const float *deter, const float
     }
 }
 
-/* Gradients of what was multiplied, [steps, rows, ...] each, and of the four scales, which are added to. */
+/* Gradients of what was multiplied, [steps, rows, ...] each, and each thread's part of those of the four scales,
+ * [threads, width]. They are added up afterwards, since threads end in any order and sums depend on it. */
 typedef struct {
     float *pre_deter, *pre_stoch, *action, *pre_recurrent, *gates, *pre_head, *logits;
-    double *in_deter_scale, *in_stoch_scale, *recurrent_scale, *head_scale;
+    float *in_deter_scale, *in_stoch_scale, *recurrent_scale, *head_scale;
 } Gradients;
 
 static void norm_rows_backward(const float *x, const float *scale, const float *dy, int64_t ldy, float *dx, float *sum,
@@ -186,13 +187,8 @@ static void norm_rows_backward(const float *x, const float *scale, const float *
         norm_silu_row_backward(x + i * width, scale, dy + i * ldy, dx + i * width, sum, scratch, width, eps);
 }
 
-static void add_to(double *total, const float *sum, int64_t width) {
-#pragma omp critical
-    for (int64_t j = 0; j < width; j++) total[j] += (double)sum[j];
-}
-
 /* The way back. `m` holds the weights packed for products with their transposes. ddeter, dprobs and dstoch are the
- * gradients of what observe() gave; `scratch` is [rows, 3 deter + 3 hidden + stoch * classes] and [threads, 2 deter + 3 hidden]. */
+ * gradients of what observe() gave; `scratch` is [rows, 3 deter + 3 hidden + stoch * classes] and [threads, deter]. */
 void observe_backward(const Model *m, const Trace *trace, const Gradients *grads, const float *keep,
                       const float *ddeter, const float *dprobs, const float *dstoch, float *scratch, int64_t steps,
                       int64_t threads) {
@@ -204,11 +200,15 @@ void observe_backward(const Model *m, const Trace *trace, const Gradients *grads
         float *dh = scratch + first * (3 * D + 3 * N + Z); /* the gradient that comes from the step after */
         float *dbefore = dh + rows * D, *drecurrent = dbefore + rows * D;
         float *dshared = drecurrent + rows * D, *dz = dshared + rows * 3 * N;
-        float *row = scratch + M * (3 * D + 3 * N + Z) + k * (2 * D + 3 * N), *sum_recurrent = row + D;
-        float *sum_deter = sum_recurrent + D, *sum_stoch = sum_deter + N, *sum_head = sum_stoch + N;
+        float *row = scratch + M * (3 * D + 3 * N + Z) + k * D, *sum_recurrent = grads->recurrent_scale + k * D;
+        float *sum_deter = grads->in_deter_scale + k * N, *sum_stoch = grads->in_stoch_scale + k * N;
+        float *sum_head = grads->head_scale + k * N;
         memset(dh, 0, rows * D * sizeof(float));
         memset(dz, 0, rows * Z * sizeof(float));
-        memset(sum_recurrent, 0, (D + 3 * N) * sizeof(float));
+        memset(sum_recurrent, 0, D * sizeof(float));
+        memset(sum_deter, 0, N * sizeof(float));
+        memset(sum_stoch, 0, N * sizeof(float));
+        memset(sum_head, 0, N * sizeof(float));
         for (int64_t t = steps - 1; t >= 0; t--) {
             int64_t at = t * M + first;
             float *dlogits = grads->logits + at * Z, *dhead = grads->pre_head + at * N;
@@ -242,10 +242,6 @@ void observe_backward(const Model *m, const Trace *trace, const Gradients *grads
             masked(dbefore, keep + at, dh, rows, D);
             masked(dz, keep + at, dz, rows, Z);
         }
-        add_to(grads->in_deter_scale, sum_deter, N);
-        add_to(grads->in_stoch_scale, sum_stoch, N);
-        add_to(grads->recurrent_scale, sum_recurrent, D);
-        add_to(grads->head_scale, sum_head, N);
     }
 }
 

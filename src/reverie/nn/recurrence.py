@@ -158,9 +158,9 @@ class Observe(torch.autograd.Function):
         (steps, rows), threads = keep.shape, _threads(keep.shape[1])
         widths = (s.hidden, s.hidden, s.hidden, s.deter, 3 * s.deter, s.hidden, s.stoch * s.classes)
         grads = [torch.empty(steps, rows, width) for width in widths]
-        scales = [torch.zeros(width, dtype=torch.float64) for width in (s.hidden, s.hidden, s.deter, s.hidden)]
+        scales = [torch.empty(threads, width) for width in (s.hidden, s.hidden, s.deter, s.hidden)]
         carried = rows * (3 * s.deter + 3 * s.hidden + s.stoch * s.classes)
-        scratch = torch.empty(carried + threads * (2 * s.deter + 3 * s.hidden))
+        scratch = torch.empty(carried + threads * s.deter)
         transposed = pack(named, transposed=True)
         arrived = [x.contiguous() for x in (ddeter, dprobs, dstoch)]  # held here: C only gets their addresses
         library().observe_backward(
@@ -182,8 +182,8 @@ def _weight_gradients(s: Sizes, x: Trace, grads: list[Tensor], scales: list[Tens
         gates=_block_gradient(x.recurrent, gates, s.blocks), gates_bias=gates.sum(0),
         head=weight_gradient(x.deter, head),
         logits=weight_gradient(x.head, logits), logits_bias=logits.sum(0),
-        in_deter_scale=scales[0].float(), in_stoch_scale=scales[1].float(), recurrent_scale=scales[2].float(),
-        head_scale=scales[3].float(),
+        in_deter_scale=scales[0].sum(0), in_stoch_scale=scales[1].sum(0), recurrent_scale=scales[2].sum(0),
+        head_scale=scales[3].sum(0),
     )  # fmt: skip
 
 

@@ -79,7 +79,8 @@ class StepLinear:
             self.weight, self.bias = _Weights.apply(weight, bias, self.notes)  # type: ignore[no-untyped-call]
 
     def __call__(self, x: Tensor, base: Tensor | None = None) -> Tensor:
-        """``[M, outputs]``; ``base`` ``[M, outputs]`` stands in the place of the bias."""
+        """``[M, outputs]``; ``base`` ``[M, outputs]`` stands in the place of a bias, of which there is none then."""
+        assert base is None or self.bias is None, "a bias and a base"
         base = self.bias if base is None else base
         if self.notes is None:
             return _multiply(x, self.weight, base)

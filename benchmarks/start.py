@@ -1,0 +1,138 @@
+#!/usr/bin/env python3
+"""How long it takes from typing `reverie train ...` to the end of the first update, and what with.
+
+    python benchmarks/start.py [--cases start_cartpole start_12m] [--kernels cold warm off] [--times 3]
+
+The command itself, in a process of its own. `cold`: kernels are compiled first; `warm`: they were before; `off`:
+everything in PyTorch. `--times` runs of each, of which the medians count.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import json
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from reverie.cli import main as reverie
+
+CASES = {
+    "start_cartpole": ["--env", "CartPole-v1"],
+    "start_cpu": ["--env", "reverie/Grid-v0", "--env.kwargs", "{size: 64}", "--preset", "cpu"],
+    "start_12m": ["--env", "reverie/Grid-v0", "--env.kwargs", "{size: 64}", "--size", "12m"],
+}
+"""What `reverie train dreamer_v3` is told."""
+
+KERNELS = ("cold", "warm", "off")
+PARTS = ("imports", "compile", "build", "collect", "update")
+
+
+class Marks:
+    """When each part was over, in seconds since the process was started."""
+
+    def __init__(self) -> None:
+        self.started = float(os.environ["REVERIE_BENCH_STARTED"])
+        self.seconds: dict[str, float] = {}
+
+    def mark(self, part: str) -> None:
+        """``part`` is over."""
+        self.seconds[part] = time.time() - self.started - sum(self.seconds.values())
+
+    def around(
+        self, owner: Any, name: str, before: str, after: str, then: Callable[[Marks], None] | None = None
+    ) -> None:
+        """The first call of ``owner.name`` ends the parts ``before`` and ``after``; ``then`` comes after it."""
+        call = getattr(owner, name)
+
+        @functools.wraps(call)
+        def marked(*args: Any, **kwargs: Any) -> Any:
+            self.mark(before)
+            result = call(*args, **kwargs)
+            self.mark(after)
+            if then is not None:
+                then(self)
+            return result
+
+        setattr(owner, name, marked)
+
+
+def child(case: str) -> None:
+    """Run the command until its first update is over; print the parts and end the process."""
+    marks = Marks()
+    import reverie.cli_train as command  # with torch and all that a run needs
+    from reverie import training
+    from reverie.algos.base import Algorithm
+    from reverie.nn import compiler
+
+    compile_first(command, marks, compiler.kernels)
+    marks.around(training, "build", "compile", "build")
+    marks.around(Algorithm, "update", "collect", "update", leave)
+    with tempfile.TemporaryDirectory() as folder:
+        reverie(["train", "dreamer_v3", *CASES[case], "--run", str(Path(folder) / "run")])
+
+
+def leave(marks: Marks) -> None:
+    """End the process where it stands."""
+    print(json.dumps(marks.seconds), flush=True)
+    os._exit(0)
+
+
+def compile_first(command: Any, marks: Marks, kernels: Callable[[], Any]) -> None:
+    """Let the command ask for kernels before all else, so that their time is a part by itself."""
+    train = command.train
+
+    def timed(*args: Any, **kwargs: Any) -> Any:
+        marks.mark("imports")
+        kernels()
+        return train(*args, **kwargs)
+
+    command.train = timed
+
+
+def measure(case: str, kernels: str, times: int) -> dict[str, float]:
+    """Seconds of each part, medians, and of the whole."""
+    from machine import child as run
+
+    runs = []
+    with tempfile.TemporaryDirectory() as cache:
+        for i in range(times + (kernels == "warm")):
+            os.environ["XDG_CACHE_HOME"] = str(Path(cache) / str(0 if kernels == "warm" else i))
+            os.environ["REVERIE_KERNELS"] = "off" if kernels == "off" else ""
+            runs.append(run(Path(__file__), "--child", "--cases", case))
+    runs = runs[kernels == "warm" :]  # the first one has compiled
+    parts = {part: statistics.median(run[part] for run in runs) for part in PARTS}
+    return {**parts, "first_update_s": statistics.median(sum(run.values()) for run in runs)}
+
+
+def main() -> int:
+    """Measure and write."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cases", nargs="*", default=list(CASES), choices=list(CASES))
+    parser.add_argument("--kernels", nargs="*", default=list(KERNELS), choices=KERNELS)
+    parser.add_argument("--times", type=int, default=3)
+    parser.add_argument("--out", type=Path, default=Path(__file__).with_suffix(".json"))
+    parser.add_argument("--child", action="store_true", help="run the one case here and print its parts")
+    args = parser.parse_args()
+    if args.child:
+        child(args.cases[0])
+        return 1
+    from machine import machine, write
+
+    rows = []
+    for case in args.cases:
+        for kernels in args.kernels:
+            rows.append({"case": case, "kernels": kernels, **measure(case, kernels, args.times)})
+            print(json.dumps(rows[-1]), flush=True)
+    write(args.out, machine(), rows)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

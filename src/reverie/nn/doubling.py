@@ -1,0 +1,129 @@
+"""The stages of the decoder: a convolution that makes four pixels of one and what follows it, a few images at a time.
+
+As in ``stages.py``: what is computed is stated as PyTorch code, and CPUs go through the images in parts.
+"""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from reverie.nn.fused import call, compiled, library, threads, unfold_norm_silu, unfold_parities
+from reverie.nn.stages import norm_backward, parts, sums_for
+from reverie.nn.winograd import Convolution, convolve
+
+
+def conv_unfold_norm_silu(x: Tensor, weight: Tensor, bias: Tensor, scale: Tensor, eps: float) -> Tensor:
+    """Convolution to the four pixels of each place, RMS norm and SiLU of each pixel: an image of twice the size.
+
+    x is ``[M, h, w, C]``, the weights ``[2 * 2 * width, C, kernel, kernel]``; to ``[M, 2 h, 2 w, width]``.
+    """
+    if compiled(x, weight, scale) and x.numel():
+        return cast(Tensor, call(_Unfolded, x, weight, bias, scale, eps))
+    return unfold_norm_silu(_places(convolve(x, weight, bias)), scale, eps)
+
+
+def conv_unfold_sigmoid(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """:func:`conv_unfold_norm_silu` with a sigmoid in the place of norm and SiLU."""
+    if compiled(x, weight) and x.numel():
+        return cast(Tensor, call(_Sigmoid, x, weight, bias))
+    return torch.sigmoid(unfold_parities(_places(convolve(x, weight, bias))))
+
+
+def _places(y: Tensor) -> Tensor:
+    """``[M, h, w, 2 * 2 * width]`` to ``[M, h, w, 2, 2, width]``."""
+    return y.view(*y.shape[:-1], 2, 2, -1)
+
+
+class _Unfolded(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, scale: Tensor, eps: float) -> Tensor:
+        x, scale, (m, h, w, _), width = x.contiguous(), scale.contiguous(), x.shape, len(weight) // 4
+        weight = weight.contiguous(memory_format=torch.channels_last)
+        out, kept, convolution = x.new_empty(m, 2 * h, 2 * w, width), [], Convolution(weight, bias, x.shape)
+        for part in parts(m, h * w * 4 * width):
+            y = convolution(x[part]).contiguous()
+            library().norm_silu(
+                y.data_ptr(), scale.data_ptr(), out[part].data_ptr(), y.numel() // width, width, h, w, eps, threads(y)
+            )
+            kept.append(y)
+        if ctx is not None:
+            ctx.save_for_backward(x, weight, scale, *kept)
+            ctx.eps = eps
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight, scale, *kept = ctx.saved_tensors
+        grads, grad, dscale = _ConvGradients(x, weight, ctx), grad.contiguous(), sums_for(scale)
+        for part, y in zip(parts(len(x), x[0, ..., 0].numel() * len(weight)), kept, strict=True):
+            dy = norm_backward(y, scale, grad[part], dscale, ctx.eps, (x.shape[1], x.shape[2]))
+            grads.add(part, dy)
+        return grads.dx, grads.dweight, grads.dbias, dscale.sum(0).float(), None
+
+
+class _Sigmoid(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        x, (m, h, w, _), channels = x.contiguous(), x.shape, len(weight) // 4
+        weight = weight.contiguous(memory_format=torch.channels_last)
+        out, convolution = x.new_empty(m, 2 * h, 2 * w, channels), Convolution(weight, bias, x.shape)
+        for part in parts(m, h * w * 4 * channels):
+            y = convolution(x[part]).contiguous()
+            library().unfold_sigmoid(y.data_ptr(), out[part].data_ptr(), len(y) * h, w, channels, threads(y))
+        if ctx is not None:
+            ctx.save_for_backward(x, weight, out)
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight, out = ctx.saved_tensors
+        grads, grad, (m, h, w, _) = _ConvGradients(x, weight, ctx), grad.contiguous(), x.shape
+        for part in parts(m, h * w * len(weight)):
+            p, dy = out[part], x.new_empty(len(out[part]), h, w, len(weight))
+            library().unfold_sigmoid_backward(
+                p.data_ptr(), grad[part].data_ptr(), dy.data_ptr(), len(p) * h, w, len(weight) // 4, threads(p)
+            )
+            grads.add(part, dy)
+        return grads.dx, grads.dweight, grads.dbias
+
+
+class _ConvGradients:
+    """Gradients of a convolution, a part of the images after the other."""
+
+    def __init__(self, x: Tensor, weight: Tensor, ctx: Any) -> None:
+        self.x, self.weight = x, weight
+        needs_x, needs_weight, needs_bias, *_ = ctx.needs_input_grad
+        self.dx = torch.empty_like(x) if needs_x else None
+        self.dweight = torch.zeros_like(weight) if needs_weight else None
+        self.dbias = weight.new_zeros(len(weight)) if needs_bias else None
+        self.back = _transposed(weight, x.shape) if needs_x else None
+        self.mask = [needs_x and not (self.back and self.back.points is not None), needs_weight, needs_bias]
+
+    def add(self, part: slice, dy: Tensor) -> None:
+        """With the gradient ``[m, H, W, outputs]`` of the convolution of ``x[part]``."""
+        dx, dweight, dbias = self._by_pytorch(self.x[part], dy) if any(self.mask) else (None, None, None)
+        if self.dx is not None and self.back is not None:
+            self.dx[part] = self.back(dy) if dx is None else dx.permute(0, 2, 3, 1)
+        for total, more in ((self.dweight, dweight), (self.dbias, dbias)):
+            if total is not None and more is not None:
+                total.add_(more)
+
+    def _by_pytorch(self, x: Tensor, dy: Tensor) -> Any:
+        reach = self.weight.shape[-1] // 2
+        return torch.ops.aten.convolution_backward(
+            dy.permute(0, 3, 1, 2), x.permute(0, 3, 1, 2), self.weight, [len(self.weight)], [1, 1], [reach, reach],
+            [1, 1], False, [0, 0], 1, self.mask,
+        )  # fmt: skip
+
+
+def _transposed(weight: Tensor, shape: torch.Size) -> Convolution:
+    """The convolution that takes gradients of the output back to images of ``shape``."""
+    return Convolution(
+        weight.flip(2, 3).transpose(0, 1), weight.new_zeros(weight.shape[1]), torch.Size([*shape[:3], len(weight)])
+    )

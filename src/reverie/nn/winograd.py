@@ -1,0 +1,75 @@
+"""Convolutions on CPUs, through Winograd's points where that is faster.
+
+A convolution of 5 x 5 takes a sixth of the multiplications there, one of 3 x 3 a quarter; in time it is a third and a
+half of what oneDNN takes (``winograd.c``). Values differ from the direct sum by a few millionths of their size.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from reverie.nn.fused import compiled, library, threads
+
+SIDE, TILES, FULL = 4, 24, 16
+"""As in ``winograd.c``."""
+
+MIN_TILES = 512
+"""Fewer are not worth taking the weights to the points."""
+
+MIN_CHANNELS = 16
+"""Fewer make the way to the points longer than the products."""
+
+_POINTS: dict[int, tuple[list[float], list[float]]] = {
+    3: ([0, 1, -1, 2, -2], [1 / 4, -1 / 6, -1 / 6, 1 / 24, 1 / 24]),
+    5: ([0, 1, -1, 2, -2, 1 / 2, -1 / 2], [1, -2 / 9, -2 / 9, 1 / 90, 1 / 90, 32 / 45, 32 / 45]),
+}
+"""Where polynomials are evaluated, beside infinity, and what the weights are multiplied with there."""
+
+
+class Convolution:
+    """A convolution that keeps height and width, prepared for several calls on images of ``[M, H, W, C]``.
+
+    The weights are ``[outputs, C, kernel, kernel]`` with an odd kernel, the bias is ``[outputs]``.
+    """
+
+    def __init__(self, weight: Tensor, bias: Tensor, images: torch.Size) -> None:
+        """``images``: the shape of all images together."""
+        self.weight, self.bias = weight, bias
+        tiles = images[0] * -(-images[1] // SIDE) * -(-images[2] // SIDE)
+        pays = tiles >= MIN_TILES and images[3] >= MIN_CHANNELS and weight.shape[-1] in _POINTS
+        self.points = _to_points(weight) if pays and compiled(weight, bias) else None
+        outputs = 0 if self.points is None else self.points.shape[-1]
+        self.base = F.pad(bias, (0, outputs - len(bias))) if outputs else bias
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """``[M, H, W, C]`` to ``[M, H, W, outputs]``."""
+        if self.points is None:
+            return convolve(x, self.weight, self.bias)
+        x, outputs, workers = x.contiguous(), len(self.weight), threads(x)
+        in_, out = -(-x.shape[-1] // FULL) * FULL, self.points.shape[-1]
+        scratch = x.new_zeros(workers, len(self.points) * (TILES * (in_ + out) + 2 * FULL))
+        y = x.new_empty(*x.shape[:-1], outputs)
+        library().winograd(
+            x.data_ptr(), self.points.data_ptr(), self.base.data_ptr(), y.data_ptr(), scratch.data_ptr(),
+            scratch.shape[1], *x.shape, outputs, self.weight.shape[-1], workers,
+        )  # fmt: skip
+        return y
+
+
+def convolve(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """What :class:`Convolution` computes, by PyTorch."""
+    # The permuted view's memory is PyTorch's channels_last.
+    return F.conv2d(x.permute(0, 3, 1, 2), weight, bias, padding=weight.shape[-1] // 2).permute(0, 2, 3, 1)
+
+
+def _to_points(weight: Tensor) -> Tensor:
+    """``[outputs, C, kernel, kernel]`` to ``[n * n, C, outputs filled up to whole vectors]``."""
+    outputs, channels, kernel, _ = weight.shape
+    values, factors = _POINTS[kernel]
+    rows = [[f * v**i for i in range(kernel)] for v, f in zip(values, factors, strict=True)]
+    line = torch.tensor([*rows, [0.0] * (kernel - 1) + [1.0]], dtype=torch.float64)  # [n, kernel]
+    both = torch.kron(line, line)  # [n * n, kernel * kernel]
+    points = both @ weight.detach().double().permute(2, 3, 1, 0).reshape(kernel * kernel, -1)
+    return F.pad(points.view(-1, channels, outputs), (0, -outputs % FULL)).float().contiguous()

@@ -1,0 +1,180 @@
+"""Stages of encoder and decoder against what they are defined as, in float64 by PyTorch."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from reverie.nn import doubling, stages, winograd
+from reverie.nn.doubling import conv_unfold_norm_silu, conv_unfold_sigmoid
+from reverie.nn.fused import unfold_parities
+from reverie.nn.pixels import unit_squared_error
+from reverie.nn.stages import conv_pool_norm_silu
+
+EPS = 1e-4
+
+
+def convolve(x, weight, bias):
+    return F.conv2d(x.permute(0, 3, 1, 2), weight, bias, padding=weight.shape[-1] // 2)
+
+
+def activate(x, scale):
+    normed = x * torch.rsqrt(x.square().mean(-1, keepdim=True) + EPS) * scale
+    return normed * torch.sigmoid(normed)
+
+
+def pooled(x, weight, bias, scale):
+    return activate(F.max_pool2d(convolve(x, weight, bias), 2, ceil_mode=True).permute(0, 2, 3, 1), scale)
+
+
+def unfolded(x, weight, bias):
+    return unfold_parities(convolve(x, weight, bias).permute(0, 2, 3, 1).unflatten(-1, (2, 2, -1)))
+
+
+def inputs(images, height, width, channels, outputs, kernel, scales):
+    torch.manual_seed(0)
+    shapes = [(images, height, width, channels), (outputs, channels, kernel, kernel), (outputs,), (scales,)]
+    x, weight, bias, scale = (torch.randn(shape, dtype=torch.float64) for shape in shapes)
+    return x, weight / kernel, bias, scale
+
+
+def assert_same(ours, theirs, tensors, tolerance=1e-5):
+    """Values and the gradients of all inputs, relative to the largest number of each."""
+    exact = [x.clone().requires_grad_() for x in tensors]
+    single = [x.float().requires_grad_() for x in tensors]
+    wanted, got = theirs(*exact), ours(*single)
+    assert got.shape == wanted.shape
+    grad = torch.randn_like(wanted)
+    wanted.backward(grad)
+    got.backward(grad.float())
+    for mine, other in [(got, wanted), *((a.grad, b.grad) for a, b in zip(single, exact, strict=True))]:
+        assert mine.is_contiguous() or mine.is_contiguous(memory_format=torch.channels_last)
+        assert (mine - other).abs().max() <= tolerance * other.abs().max()
+
+
+ENCODER = [
+    (20, 32, 32, 20, 24, 5),  # large enough for two threads; channels that fill no whole vectors
+    (3, 64, 64, 3, 8, 5),
+    (5, 8, 8, 64, 32, 5),
+    (4, 7, 9, 1, 6, 3),  # the last row and column are pooled alone
+    (2, 5, 4, 17, 33, 7),
+    (3, 1, 1, 16, 5, 5),
+    (2, 6, 2, 4, 7, 1),
+]
+
+
+@pytest.mark.parametrize("sizes", ENCODER)
+def test_encoder_stage(sizes):
+    tensors = inputs(*sizes, scales=sizes[4])
+    assert_same(lambda *a: conv_pool_norm_silu(*a, EPS), pooled, tensors)
+
+
+@pytest.mark.parametrize(
+    "sizes", [(9, 16, 16, 20, 48, 3), (3, 8, 8, 32, 12, 3), (2, 5, 3, 4, 16, 5), (1, 1, 1, 3, 12, 1)]
+)
+def test_decoder_stages(sizes):
+    tensors = inputs(*sizes, scales=sizes[4] // 4)
+    x, weight, bias, _ = tensors
+    assert_same(conv_unfold_sigmoid, lambda *a: torch.sigmoid(unfolded(*a)), (x, weight, bias))
+    assert_same(
+        lambda *a: conv_unfold_norm_silu(*a, EPS), lambda *a: activate(unfolded(*a[:3]), a[3]), tensors, tolerance=5e-5
+    )
+
+
+def test_images_may_be_divided_anywhere(monkeypatch):
+    x, weight, bias, scale = inputs(7, 6, 5, 3, 8, 3, scales=8)
+    monkeypatch.setattr(stages, "PART", 2 * 6 * 5 * 8)  # two images at a time, the last one alone
+    assert_same(lambda *a: conv_pool_norm_silu(*a, EPS), pooled, (x, weight, bias, scale))
+    assert_same(conv_unfold_sigmoid, lambda *a: torch.sigmoid(unfolded(*a)), (x, weight, bias))
+    tensors = x, weight, bias, scale[:2]
+    assert_same(lambda *a: conv_unfold_norm_silu(*a, EPS), lambda *a: activate(unfolded(*a[:3]), a[3]), tensors)
+
+
+def test_through_winograd_forwards_and_backwards(monkeypatch):
+    monkeypatch.setattr(winograd, "MIN_TILES", 1)
+    x, weight, bias, scale = inputs(5, 6, 9, 16, 20, 3, scales=20)
+    assert_same(lambda *a: conv_pool_norm_silu(*a, EPS), pooled, (x, weight, bias, scale), tolerance=5e-5)
+    assert_same(conv_unfold_sigmoid, lambda *a: torch.sigmoid(unfolded(*a)), (x, weight, bias), tolerance=5e-5)
+    tensors = x, weight, bias, scale[:5]
+    assert_same(
+        lambda *a: conv_unfold_norm_silu(*a, EPS), lambda *a: activate(unfolded(*a[:3]), a[3]), tensors, tolerance=5e-5
+    )
+
+
+def test_the_definitions_in_pytorch_are_the_same(monkeypatch):
+    for module in (stages, doubling, winograd):
+        monkeypatch.setattr(module, "compiled", lambda *_: False)
+    x, weight, bias, scale = inputs(3, 6, 5, 3, 8, 3, scales=8)
+    assert_same(lambda *a: conv_pool_norm_silu(*a, EPS), pooled, (x, weight, bias, scale))
+    assert_same(conv_unfold_sigmoid, lambda *a: torch.sigmoid(unfolded(*a)), (x, weight, bias))
+    tensors = x, weight, bias, scale[:2]
+    assert_same(lambda *a: conv_unfold_norm_silu(*a, EPS), lambda *a: activate(unfolded(*a[:3]), a[3]), tensors)
+
+
+def test_of_equal_pixels_the_first_has_the_gradient():
+    x = torch.tensor([[1.0, 1.0], [1.0, 1.0]]).view(1, 2, 2, 1).requires_grad_()
+    weight, bias, scale = torch.tensor([2.0, 3.0]).view(2, 1, 1, 1), torch.zeros(2), torch.ones(2)
+    conv_pool_norm_silu(x, weight, bias, scale, EPS)[..., 0].sum().backward()
+    assert x.grad.flatten()[0] != 0
+    assert x.grad.flatten()[1:].tolist() == [0, 0, 0]
+
+
+@pytest.mark.parametrize("place", range(4))
+def test_nan_is_not_pooled_away(place):
+    x = torch.randn(1, 4, 4, 1)
+    x[0, place // 2, place % 2] = float("nan")
+    out = conv_pool_norm_silu(x, torch.ones(3, 1, 1, 1), torch.zeros(3), torch.ones(3), EPS)
+    assert out[0, 0, 0].isnan().all()
+    assert out[0, 1, 1].isfinite().all()
+
+
+@pytest.mark.parametrize("learned", range(4))
+def test_what_is_frozen_gets_no_gradient(learned):
+    for function, scales in ((conv_pool_norm_silu, 8), (conv_unfold_norm_silu, 2)):
+        tensors = [t.float() for t in inputs(3, 4, 4, 5, 8, 3, scales=scales)]
+        everything = [t.clone().requires_grad_() for t in tensors]
+        function(*everything, EPS).square().sum().backward()
+        tensors[learned].requires_grad_()
+        function(*tensors, EPS).square().sum().backward()
+        assert [t.grad is not None for t in tensors] == [i == learned for i in range(4)]
+        torch.testing.assert_close(tensors[learned].grad, everything[learned].grad)
+
+
+def test_without_gradients_the_values_are_the_same():
+    for function, scales in ((conv_pool_norm_silu, 8), (conv_unfold_norm_silu, 2)):
+        tensors = [t.float().requires_grad_() for t in inputs(3, 5, 4, 5, 8, 3, scales=scales)]
+        with torch.no_grad():
+            alone = function(*tensors, EPS)
+        assert torch.equal(alone, function(*tensors, EPS))
+        assert not alone.requires_grad
+
+
+def test_images_with_gaps_between_them():
+    x, weight, bias, scale = (t.float() for t in inputs(6, 4, 4, 5, 8, 3, scales=8))
+    expected = conv_pool_norm_silu(x, weight, bias, scale, EPS)
+    assert torch.equal(conv_pool_norm_silu(x[::2], weight, bias, scale, EPS), expected[::2])
+    planes = x.permute(3, 0, 1, 2).contiguous().permute(1, 2, 3, 0)  # the channels first in memory
+    assert torch.equal(conv_pool_norm_silu(planes, weight, bias, scale, EPS), expected)
+
+
+def test_bfloat16_goes_in_and_comes_out():
+    x, weight, bias, scale = (t.float() for t in inputs(2, 4, 4, 5, 8, 3, scales=8))
+    out = conv_pool_norm_silu(x.bfloat16(), weight, bias, scale, EPS)
+    assert out.dtype == torch.bfloat16
+    torch.testing.assert_close(out.float(), conv_pool_norm_silu(x, weight, bias, scale, EPS), atol=0.05, rtol=0.05)
+    out = conv_unfold_norm_silu(x.bfloat16(), weight.bfloat16(), bias.bfloat16(), scale[:2], EPS)
+    assert out.dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.float32])
+def test_squared_error_of_unit_pixels(dtype):
+    torch.manual_seed(0)
+    pixels, target = torch.rand(2, 3, 8, 7, 5), torch.randint(0, 200, (2, 3, 8, 7, 2), dtype=torch.uint8).to(dtype)
+    part = pixels[..., 1:3].requires_grad_()  # one image of several in the same channels
+    exact = part.detach().double().requires_grad_()
+    wanted = (exact - (target.double() - 20) / 180).square().sum((-3, -2, -1))
+    got = unit_squared_error(part, target, 20.0, 200.0)
+    torch.testing.assert_close(got, wanted.float())
+    weight = torch.randn(2, 3)
+    torch.testing.assert_close(
+        torch.autograd.grad(got, part, weight)[0], torch.autograd.grad(wanted, exact, weight.double())[0].float()
+    )
