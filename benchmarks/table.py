@@ -32,8 +32,14 @@ NAMES = {
     "cartpole_4": "CartPole, `cartpole`, 4 envs",
     "image_nano": "64 x 64 x 3 image, `cpu`, 4 worker processes",
     "image_12m": "64 x 64 x 3 image, size 12m, 4 worker processes",
+    "start_cartpole": "CartPole, `cartpole`",
+    "start_cpu": "64 x 64 x 3 image, `cpu`",
+    "start_12m": "64 x 64 x 3 image, size 12m",
 }
 """What settings and cases are called on the page."""
+
+KERNELS = {"cold": "compiled now", "warm": "compiled before", "off": "none"}
+"""What states of the kernels are called."""
 
 
 def update_table(result: Result) -> list[str]:
@@ -75,6 +81,15 @@ def loop_table(result: Result) -> list[str]:
     return grid(["run", *groups, "beside the update"], rows)
 
 
+def start_table(result: Result) -> list[str]:
+    """One row a case and state of the kernels: seconds of each part."""
+    parts = {"imports": "imports", "compiling": "compile", "building": "build", "first rows": "collect",
+             "first update": "update", "together": "first_update_s"}  # fmt: skip
+    rows = [[NAMES.get(r["case"], r["case"]), KERNELS[r["kernels"]]] for r in result["rows"]]
+    rows = [[*row, *(time(r[part]) for part in parts.values())] for row, r in zip(rows, result["rows"], strict=True)]
+    return grid(["run", "kernels", *parts], rows)
+
+
 def peers_table(result: Result) -> list[str]:
     """One row a system and setting, those of one setting together, the fastest update first."""
     order = list(dict.fromkeys(r["setting"] for r in result["rows"]))
@@ -100,11 +115,62 @@ def notes(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     return ["", *said] if said else []
 
 
+def parts_table(result: Result) -> list[str]:
+    """One row a part of an update: its time, and the time of its operations alone."""
+    rows = []
+    for r in result["rows"]:
+        gflop, ms = (r[f"forward_{unit}"] + r[f"backward_{unit}"] for unit in ("gflop", "ms"))
+        floor = [digits(gflop), time(r["floor_ms"], 1e-3), digits(ms / r["floor_ms"])] if gflop else ["-"] * 3
+        times = [time(r[f"{way}_ms"] or None, 1e-3) for way in ("forward", "backward")]
+        rows.append([r["setting"], PARTS.get(r["part"], r["part"]), *times, *floor])
+    return grid(["setting", "part", "forward", "backward", "GFLOP", "at the matrix rate", "times as long"], rows)
+
+
+PARTS = {
+    "embed": "encoder",
+    "observe": "posterior, 64 steps",
+    "world": "decoder, reward, continuation, KL",
+    "imagine": "imagination, 15 steps",
+    "actor_critic": "actor and critic",
+    "replay_critic": "critic on replayed rows",
+    "optimiser": "optimiser",
+    "update": "**the whole update**",
+}
+"""What parts of an update are called on the page."""
+
+
+def threads_table(result: Result) -> list[str]:
+    """One row a setting and way of waiting, one column a neighbour; in brackets, against the fastest without one."""
+    neighbours = list(dict.fromkeys(r["neighbour"] for r in result["rows"]))
+    best: dict[str, float] = {}
+    cells: dict[tuple[str, int, str], dict[str, float]] = {}
+    for r in result["rows"]:
+        cells.setdefault((r["setting"], r["threads"], r["spin"]), {})[r["neighbour"]] = r["update_s"]
+        if r["neighbour"] == "idle":
+            best[r["setting"]] = min(r["update_s"], best.get(r["setting"], float("inf")))
+    rows = []
+    for (name, threads, spin), times in cells.items():
+        shown = [f"{time(times[n])} ({times[n] / best[name]:.1f})" if n in times else "-" for n in neighbours]
+        rows.append([name, str(threads), "-" if threads == 1 else spin, *shown])
+    return grid(["setting", "threads", "spin", *(BESIDE.get(n, n) for n in neighbours)], rows)
+
+
+BESIDE = {
+    "idle": "nothing else",
+    "loop": "beside a Python loop",
+    "torch": "beside PyTorch on 2 threads",
+}
+"""What neighbours are called on the page."""
+
+
 TABLES: dict[str, Callable[[Result], list[str]]] = {
     "update": update_table,
     "act": act_table,
     "loop": loop_table,
+    "start": start_table,
     "peers": peers_table,
+    "parts": parts_table,
+    "threads": threads_table,
 }
 """Each table by its name, which is that of its result file."""
 

@@ -1,54 +1,118 @@
 #!/usr/bin/env python3
-"""How much slower is an update beside busy neighbours, on one thread and on two?
+"""How much slower is an update beside a busy neighbour, on one thread and on two?
 
-    python benchmarks/threads.py [--neighbours 0 1 3] [--out benchmarks/threads.json]
+    python benchmarks/threads.py [--settings V I nano] [--neighbours idle loop torch] [--out benchmarks/threads.json]
 
-A neighbour is a process that does nothing but loop. Each measurement is a fresh process, since OpenMP reads its
-settings once. Pairs are measured in turns (one thread, two threads, one thread, ...); medians.
+`loop` is a process that keeps one core busy in Python, `torch` one that computes in PyTorch on two threads, which wait
+for each other as ours do. Settings are those of update.py. Each measurement is a fresh process, since OpenMP reads its
+settings once, and starts its neighbour itself. Medians; a way of waiting is a number of turns (`GOMP_SPINCOUNT`) that a
+thread spins before it sleeps, and `default` leaves that to OpenMP.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
-import os
 import statistics
 import subprocess
 import sys
+import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
-HERE = Path(__file__).parent
-WORKER = "import sys, update, torch; torch.set_num_threads(int(sys.argv[1])); a = update.build('nano'); " + (
-    "b = update.batch('nano', a); print(update.median(lambda: a.update(b), 3))"
-)
+import torch
+from machine import child, machine, write
+from update import SETTINGS, batch, build
+
+from reverie.core.machine import keep_freed_memory
+
+TORCH = """
+import torch
+torch.set_num_threads(2)
+small, large = torch.randn(16, 64), torch.randn(1024, 1024)
+print("ready", flush=True)
+while True:
+    for _ in range(20):
+        (small @ small.T).exp().sum()
+    torch.nn.functional.silu(large @ large)
+"""
+NEIGHBOURS = {"idle": "", "loop": "print('ready', flush=True)\nwhile True: pass", "torch": TORCH}
+"""The programs that run beside an update."""
+
+PATIENCE = 20.0
+"""Further seconds that three updates may take."""
+
+WAYS = {"1": (1, "default"), "2": (2, "default"), "2 short": (2, "1000"), "2 none": (2, "0")}
+"""Threads, and how long they spin."""
 
 
-def seconds(threads: int) -> float:
-    """Of one update of the nano setting."""
-    command = [sys.executable, "-c", WORKER, str(threads)]
-    return float(subprocess.run(command, check=True, capture_output=True, text=True, cwd=HERE).stdout)
+@contextlib.contextmanager
+def beside(neighbour: str) -> Iterator[None]:
+    """While the neighbour is busy."""
+    if not NEIGHBOURS[neighbour]:
+        yield
+        return
+    process = subprocess.Popen([sys.executable, "-c", NEIGHBOURS[neighbour]], stdout=subprocess.PIPE)
+    try:
+        assert process.stdout is not None
+        process.stdout.readline()
+        yield
+    finally:
+        process.kill()
+        process.communicate()
 
 
-def main() -> None:
-    """Measure and write."""
+def measure(name: str, neighbour: str, seconds: float) -> dict[str, Any]:
+    """Seconds of an update, and those that processors worked on it, over three updates if they are not too slow."""
+    agent = build(name)
+    data = batch(name, agent)
+    for _ in range(2):
+        agent.update(data)
+    wall, work = [], []
+    with beside(neighbour):
+        end = time.perf_counter() + seconds
+        while not wall or time.perf_counter() < (end if len(wall) >= 3 else end + PATIENCE):
+            started, worked = time.perf_counter(), time.process_time()
+            agent.update(data)
+            wall.append(time.perf_counter() - started)
+            work.append(time.process_time() - worked)
+    return {"update_s": statistics.median(wall), "worked_s": statistics.median(work), "slowest_s": max(wall)}
+
+
+def parsed() -> argparse.Namespace:
+    """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--neighbours", type=int, nargs="*", default=[0, 1, 3])
+    parser.add_argument("--settings", nargs="*", default=["V", "I", "nano"], choices=list(SETTINGS))
+    parser.add_argument("--neighbours", nargs="*", default=list(NEIGHBOURS), choices=list(NEIGHBOURS))
+    parser.add_argument("--ways", nargs="*", default=list(WAYS), choices=list(WAYS))
+    parser.add_argument("--seconds", type=float, default=3.0, help="of updates in each measurement")
+    parser.add_argument("--under", nargs="*", default=[], help="a command to run each measurement under")
     parser.add_argument("--out", type=Path, default=Path(__file__).with_suffix(".json"))
-    args = parser.parse_args()
-    table: dict[str, object] = {"cores": os.cpu_count(), "rows": []}
-    for count in args.neighbours:
-        busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
-        try:
-            samples = [(seconds(1), seconds(2)) for _ in range(3)]
-        finally:
-            for process in busy:
-                process.kill()
-        one, two = (statistics.median(s[i] for s in samples) for i in (0, 1))
-        row = {"neighbours": count, "one_thread_s": round(one, 4), "two_threads_s": round(two, 4)}
-        table["rows"].append(row)
-        print(json.dumps(row), flush=True)
-        args.out.write_text(json.dumps(table, indent=1) + "\n")
+    parser.add_argument("--child", action="store_true", help="measure the one case here and print it")
+    return parser.parse_args()
+
+
+def main() -> int:
+    """Measure and write."""
+    args = parsed()
+    if args.child:
+        torch.set_num_threads(WAYS[args.ways[0]][0])
+        keep_freed_memory()
+        print(json.dumps(measure(args.settings[0], args.neighbours[0], args.seconds)))
+        return 0
+    rows = []
+    for name, way, neighbour in [(n, w, b) for n in args.settings for w in args.ways for b in args.neighbours]:
+        threads, spin = WAYS[way]
+        words = ["--settings", name, "--neighbours", neighbour, "--ways", way, "--seconds", str(args.seconds)]
+        setting = {} if spin == "default" else {"GOMP_SPINCOUNT": spin}
+        measured = child(Path(__file__), "--child", *words, under=args.under, setting=setting)
+        rows.append({"setting": name, "threads": threads, "spin": spin, "neighbour": neighbour, **measured})
+        print(json.dumps(rows[-1]), flush=True)
+    write(args.out, machine(), rows)
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
+import torch
+
+from reverie.bench import gflop
 
 FOLDER = Path(__file__).parents[1] / "benchmarks"
 MACHINE = {"processor": "A CPU", "cores": 2, "threads": 2, "torch": "2.13", "matrix_gflops": {"float32": 450.0}}
@@ -140,6 +144,32 @@ def test_peers_stand_by_setting_and_speed_with_what_must_be_said_once(scripts: A
     assert lines[7:] == ["", "- slow 1: dense", "- none 2: failed"]
 
 
+def test_parts_stand_with_their_floors(scripts: Any) -> None:
+    def row(part: str, **values: float) -> dict[str, Any]:
+        zeros = {f"{way}_{unit}": 0.0 for way in ("forward", "backward") for unit in ("ms", "gflop")}
+        return {"setting": "V", "part": part, "floor_ms": 0.0, **zeros, **values}
+
+    work = {"forward_gflop": 10.0, "backward_gflop": 20.0, "floor_ms": 60.0}
+    rows = [row("world", forward_ms=50.0, backward_ms=100.0, **work), row("optimiser", forward_ms=2.0)]
+    lines = scripts("table").parts_table({"rows": rows})
+    assert lines[2] == "| V | decoder, reward, continuation, KL | 50.0 ms | 0.10 s | 30.0 | 60.0 ms | 2.50 |"
+    assert lines[3] == "| V | optimiser | 2.00 ms | - | - | - | - |"
+
+
+def test_neighbours_are_compared_with_the_fastest_of_a_setting(scripts: Any) -> None:
+    times = {(1, "default"): (0.2, 0.22), (2, "default"): (0.1, 5.0), (2, "1000"): (0.11, 0.3)}
+    rows = [
+        {"setting": "V", "threads": threads, "spin": spin, "neighbour": neighbour, "update_s": seconds}
+        for (threads, spin), both in times.items()
+        for neighbour, seconds in zip(("idle", "torch"), both, strict=True)
+    ]
+    head, _, *lines = scripts("table").threads_table({"rows": rows[:-1]})
+    assert head == "| setting | threads | spin | nothing else | beside PyTorch on 2 threads |"
+    assert lines[0] == "| V | 1 | - | 0.20 s (2.0) | 0.22 s (2.2) |"
+    assert lines[1] == "| V | 2 | default | 0.10 s (1.0) | 5.00 s (50.0) |"
+    assert lines[2] == "| V | 2 | 1000 | 0.11 s (1.1) | - |"
+
+
 # ---------------------------------------------------------------- measuring
 
 
@@ -219,6 +249,118 @@ def test_a_setting_is_measured_with_everything_that_its_table_shows(scripts: Any
     assert "| tiny | 0.22M |" in table.update_table({"rows": [row]})[2]
 
 
+@pytest.fixture
+def tiny(scripts: Any) -> str:
+    """A setting that takes no time."""
+    update = scripts("update")
+    update.SETTINGS["tiny"] = ("nano", update.VECTOR, update.CONTINUOUS, {"batch_size": 2, "batch_length": 4})
+    return "tiny"
+
+
+def test_the_parts_are_the_update(scripts: Any, tiny: str) -> None:
+    """The script goes through an update in its own words: gradients and both critics must come out the same."""
+    parts, update = scripts("parts"), scripts("update")
+    update.SETTINGS[tiny][3].update({"optim.lr": 1e-3, "optim.warmup": 0})
+
+    def learned(step: Any) -> dict[str, torch.Tensor]:
+        torch.manual_seed(0)
+        agent = update.build(tiny)
+        for p in agent.optim.params:  # heads that begin with zeros pass no gradient on
+            p.data += 0.1 * torch.randn_like(p)
+        step(agent, update.batch(tiny, agent))
+        return {"square": agent.optim.square, **agent.slow_critic.state_dict()}
+
+    whole = learned(lambda agent, data: agent.update(data))
+    cut = learned(lambda agent, data: parts.update_in_parts(agent, data, parts.Meter(lambda: 0.0)))
+    assert whole["square"].max() > 1e-5
+    assert torch.allclose(cut.pop("square"), whole.pop("square"), rtol=1e-3, atol=1e-9)
+    for name, value in whole.items():
+        assert torch.allclose(cut[name], value, rtol=0, atol=1e-6), name
+
+
+def test_the_operations_of_the_parts_add_up(scripts: Any, tiny: str) -> None:
+    parts, update = scripts("parts"), scripts("update")
+    _, obs, action, _ = update.SETTINGS[tiny]
+    used = parts.operations(tiny).used
+    assert {part for part, _ in used} == set(parts.PARTS)
+    assert sum(sum(values) for values in used.values()) == pytest.approx(gflop(update.config(tiny), obs, action))
+    assert used["imagine", "forward"][0] > 0
+    assert ("imagine", "backward") not in used
+
+
+def test_a_meter_keeps_parts_and_ways_apart(scripts: Any) -> None:
+    work = Work()
+    meter = scripts("parts").Meter(lambda: work.now)
+    assert meter("a", "forward", work.outer) == "done"
+    for _ in range(3):
+        meter("a", "backward", work.inner)
+    assert meter.median("a", "forward") == 23
+    assert meter.median("a", "backward") == 10
+    assert meter.median("b", "forward") == 0
+
+
+def test_parts_are_measured_with_everything_that_their_table_shows(scripts: Any, tiny: str) -> None:
+    parts = scripts("parts")
+    parts.matrix_gflops = lambda device: {"float32": 400.0}
+    rows = parts.measure(tiny, 1)
+    assert [row["part"] for row in rows] == [*parts.PARTS, parts.WHOLE]
+    assert rows[-1]["forward_gflop"] == pytest.approx(sum(row["forward_gflop"] for row in rows[:-1]))
+    assert rows[-1]["floor_ms"] == pytest.approx(sum(row["floor_ms"] for row in rows[:-1]))
+    assert rows[1]["floor_ms"] == pytest.approx((rows[1]["forward_gflop"] + rows[1]["backward_gflop"]) / 0.4)
+    assert all(row["forward_ms"] > 0 for row in rows)
+    assert len(scripts("table").parts_table({"rows": [{"setting": tiny, **row} for row in rows]})) == 2 + len(rows)
+
+
+@pytest.mark.parametrize("neighbour", ["loop", "torch"])
+def test_a_neighbour_is_busy_meanwhile_and_gone_afterwards(
+    scripts: Any, neighbour: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads, started = scripts("threads"), []
+    popen = threads.subprocess.Popen
+    monkeypatch.setattr(threads.subprocess, "Popen", lambda *a, **k: started.append(popen(*a, **k)) or started[-1])
+    with threads.beside(neighbour):
+        assert started[0].poll() is None
+    assert started[0].returncode == -9
+
+
+def test_every_way_of_waiting_is_measured_in_a_process_that_knows_it(
+    scripts: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    threads, asked = scripts("threads"), []
+
+    def child(script: Path, *words: str, under: list[str], setting: dict[str, str]) -> dict[str, float]:
+        asked.append((words[words.index("--ways") + 1], setting.get("GOMP_SPINCOUNT"), under))
+        return {"update_s": 1.0}
+
+    monkeypatch.setattr(threads, "child", child)
+    monkeypatch.setattr(threads, "machine", lambda: {})
+    out = tmp_path / "threads.json"
+    words = ["--settings", "V", "--neighbours", "idle", "--under", "nice", "--out", str(out)]
+    assert run(threads, monkeypatch, *words) == 0
+    assert asked == [
+        ("1", None, ["nice"]),
+        ("2", None, ["nice"]),
+        ("2 short", "1000", ["nice"]),
+        ("2 none", "0", ["nice"]),
+    ]
+    rows = json.loads(out.read_text())["rows"]
+    assert [(row["threads"], row["spin"]) for row in rows] == [(1, "default"), (2, "default"), (2, "1000"), (2, "0")]
+    capsys.readouterr()
+
+
+def test_an_update_is_timed_with_nothing_beside_it(scripts: Any, tiny: str) -> None:
+    measured = scripts("threads").measure(tiny, "idle", 0.0)
+    assert set(measured) == {"update_s", "worked_s", "slowest_s"}
+    assert 0 < measured["update_s"] <= measured["slowest_s"]
+
+
+def test_a_child_runs_under_a_command_and_with_settings(scripts: Any, tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text("import json, os\nprint(json.dumps([os.environ.get(name) for name in ('ONE', 'TWO')]))\n")
+    assert scripts("machine").child(script, under=["env", "TWO=2"], setting={"ONE": "1"}) == ["1", "2"]
+    assert scripts("machine").child(script) == [None, None]
+
+
 def test_a_child_that_fails_says_why(scripts: Any, tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text("import sys\nprint('talk')\nprint('[1, 2]' if sys.argv[1] == 'well' else undefined)\n")
@@ -233,3 +375,32 @@ def test_results_keep_four_digits(scripts: Any, tmp_path: Path) -> None:
     scripts("machine").write(path, {"rates": {"float32": 123456.7}}, [{"a": 0.123456, "n": 1234567, "b": {"c": 2.0}}])
     expected = {"machine": {"rates": {"float32": 123500.0}}, "rows": [{"a": 0.1235, "n": 1234567, "b": {"c": 2.0}}]}
     assert json.loads(path.read_text()) == expected
+
+
+def test_a_start_is_taken_apart(scripts: Any) -> None:
+    """The command itself, up to its first update; every part has a column."""
+    start, table = scripts("start"), scripts("table")
+    parts = scripts("machine").child(FOLDER / "start.py", "--child", "--cases", "start_cartpole")
+    assert set(parts) == set(start.PARTS)
+    assert all(seconds > 0 for seconds in parts.values())
+    row = {"case": "start_cartpole", "kernels": "warm", **parts, "first_update_s": sum(parts.values())}
+    cells = [cell.strip() for cell in table.start_table({"rows": [row]})[2].split("|")[1:-1]]
+    assert cells[:2] == ["CartPole, `cartpole`", "compiled before"]
+    assert cells[2:] == [table.time(value) for value in [*(parts[part] for part in start.PARTS), sum(parts.values())]]
+
+
+def test_a_warm_start_does_not_count_the_one_that_compiled(scripts: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    start, caches = scripts("start"), []
+    monkeypatch.setenv("XDG_CACHE_HOME", "")
+    monkeypatch.setenv("REVERIE_KERNELS", "")
+
+    def child(*_: Any) -> dict[str, float]:
+        caches.append(os.environ["XDG_CACHE_HOME"])
+        return dict.fromkeys(start.PARTS, float(len(caches)))
+
+    monkeypatch.setattr(scripts("machine"), "child", child)
+    assert start.measure("start_cpu", "warm", 3) == {**dict.fromkeys(start.PARTS, 3.0), "first_update_s": 15.0}
+    assert len(set(caches)) == 1
+    caches.clear()
+    assert start.measure("start_cpu", "cold", 3)["update"] == 2.0
+    assert len(set(caches)) == 3

@@ -49,6 +49,14 @@ static inline float inverse_rms(const float *x, int64_t width, float eps) {
     return 1.0f / sqrtf(sum / (float)width + eps);
 }
 
+/* What comes next of work that threads take piece by piece: one whose core is busy with something else takes less. */
+static inline int64_t next_of(int64_t *taken) {
+    int64_t next;
+#pragma omp atomic capture
+    next = (*taken)++;
+    return next;
+}
+
 /* y = silu(scale x / rms(x)) */
 static inline void norm_silu_row(const float *x, const float *scale, float *y, int64_t width, float eps) {
     float inverse = inverse_rms(x, width, eps);

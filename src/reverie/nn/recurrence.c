@@ -267,7 +267,7 @@ void mlp(const float *x, const float *const *weights, const int64_t *widths, int
 void imagine(const Model *m, const float *feature, const float *action, const float *uniform, float *next,
              float *scratch, int64_t threads) {
     int64_t M = m->rows, D = m->deter, N = m->hidden, S = m->stoch, Z = S * m->classes, F = D + Z;
-    int64_t strips = (M + STRIP - 1) / STRIP;
+    int64_t strips = (M + STRIP - 1) / STRIP, taken = 0;
     float eps = (float)m->eps;
 #pragma omp parallel for num_threads((int)threads) if (threads > 1)
     for (int64_t k = 0; k < threads; k++) {
@@ -275,7 +275,7 @@ void imagine(const Model *m, const float *feature, const float *action, const fl
         Step s = {own, own + STRIP * N, own + STRIP * 2 * N, own + STRIP * 5 * N, own + STRIP * (5 * N + D),
                   own + STRIP * (5 * N + 2 * D)};
         float *pre = own + STRIP * (5 * N + 5 * D), *hidden = pre + STRIP * N, *probs = hidden + STRIP * N;
-        for (int64_t strip = strips * k / threads; strip < strips * (k + 1) / threads; strip++) {
+        for (int64_t strip = next_of(&taken); strip < strips; strip = next_of(&taken)) {
             int64_t first = strip * STRIP, rows = M - first < STRIP ? M - first : STRIP;
             const float *h = feature + first * F;
             float *out = next + first * F;

@@ -7,8 +7,7 @@
  * Images are float32 [images, h, w, channels] without gaps and keep their height and width.
  */
 
-#include <stdint.h>
-#include <string.h>
+#include "kernels.h"
 
 #if defined(__AVX512F__)
 enum { LANES = 16 }; /* numbers in a vector of this machine */
@@ -180,11 +179,11 @@ void winograd(const float *x, const float *u, const float *bias, float *y, float
     Sizes s = {.h = h, .w = w, .channels = channels, .outputs = outputs};
     s.in = (channels + FULL - 1) / FULL * FULL, s.out = (outputs + FULL - 1) / FULL * FULL;
     s.down = (h + SIDE - 1) / SIDE, s.right = (w + SIDE - 1) / SIDE;
-    int64_t n = kernel + SIDE - 1, all = images * s.down * s.right, groups = (all + TILES - 1) / TILES;
+    int64_t n = kernel + SIDE - 1, all = images * s.down * s.right, groups = (all + TILES - 1) / TILES, taken = 0;
 #pragma omp parallel for num_threads(threads) if (threads > 1)
     for (int64_t t = 0; t < threads; t++) {
         float *v = scratch + t * size, *m = v + n * n * (TILES * s.in + FULL);
-        for (int64_t g = groups * t / threads; g < groups * (t + 1) / threads; g++) {
+        for (int64_t g = next_of(&taken); g < groups; g = next_of(&taken)) {
             int64_t first = g * TILES, count = all - first < TILES ? all - first : TILES;
             if (n == 6)
                 tiles(&s, x, u, bias, y, v, m, first, count, 6);
