@@ -202,9 +202,10 @@ def forecast(config: ExperimentConfig, ratio: float, speed: Speed, env_steps_per
 def count_flops(algo: AlgorithmConfig, obs_spec: ObsSpec, action_spec: ActionSpec) -> int:
     """Floating-point operations of one update's matrix products and convolutions, forward and backward.
 
-    A multiplication and an addition are two. They are those that the update asks for, counted on tensors without
-    memory: a convolution that is done in fewer multiplications counts as fewer. Norms, softmax, sampling and the
-    optimiser are not counted.
+    A multiplication and an addition are two. They are those of the definitions in PyTorch, counted on tensors without
+    memory. The compiled functions do fewer for images (``nn/winograd.py``, ``nn/stages.py``), so the share of the
+    matrix rate that an update reaches by this count can pass 1. Norms, softmax, sampling and the optimiser are not
+    counted.
     """
     with torch.device("meta"), flop_counter() as counter:
         learner = algo.build(obs_spec, action_spec, "meta")

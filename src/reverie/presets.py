@@ -20,7 +20,7 @@ from reverie.experiment import ExperimentConfig
 from reverie.folder import SCHEMA, read_yaml
 
 CPU: dict[str, Any] = {
-    "threads": 1,  # two are hardly faster on an idle machine, and four times as slow beside one busy process
+    "threads": 1,  # two are a quarter faster on an idle machine, but half as fast again beside one busy process
     "steps": 100_000,
     "replay_ratio": 0.4,
     "learning_starts": 512,

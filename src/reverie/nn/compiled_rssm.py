@@ -26,6 +26,7 @@ class CompiledRSSM:
         c = rssm.cfg
         self.rssm = rssm
         self.supported = (c.recurrent_layers, c.posterior_layers, c.prior_layers) == (1, 1, 2) and c.hidden <= c.deter
+        self.sequence: Kept[dict[str, Tensor]] = Kept(rssm)
         self.prior: Kept[dict[str, Tensor]] = Kept(rssm)
         self.posterior: Kept[dict[str, Tensor]] = Kept(rssm)
         eps = cast(float, rssm.recurrent_norms[0].eps) if c.recurrent_layers else 0.0
@@ -51,7 +52,7 @@ class CompiledRSSM:
         c, inputs = self.rssm.cfg, (latent.deter, latent.stoch.flatten(1), actions, embeds, keep.T)
         given = (*(x.float().contiguous() for x in inputs), torch.rand(len(actions), len(keep), c.stoch))
         if torch.is_grad_enabled():
-            weights = recurrence.Weights(**self._posterior_weights())
+            weights = recurrence.Weights(**self._sequence_weights(), **self._posterior_head())
             out = recurrence.Observe.apply(self.sizes, *given, *weights)  # type: ignore[no-untyped-call]
         else:
             trace = recurrence.run(self.sizes, self.posterior.get(self._packed_posterior), *given)
@@ -68,20 +69,23 @@ class CompiledRSSM:
         if wide is not out:
             out.data.copy_(wide)
 
+    def _packed_sequence(self) -> dict[str, Tensor]:
+        return recurrence.pack(self._sequence_weights())
+
     def _packed_posterior(self) -> dict[str, Tensor]:
-        return recurrence.pack(self._posterior_weights())
+        return self.sequence.get(self._packed_sequence) | recurrence.pack(self._posterior_head())
 
     def _packed_prior(self) -> dict[str, Tensor]:
         first, (norm, second, another, logits) = self.rssm.prior_net.first, self.rssm.prior_net.rest
         heads = _named("head", first, norm) | _named("second", second, another) | _named("logits", logits)
-        return recurrence.pack(self._sequence_weights() | heads)
+        return self.sequence.get(self._packed_sequence) | recurrence.pack(heads)
 
-    def _posterior_weights(self) -> dict[str, Tensor]:
+    def _posterior_head(self) -> dict[str, Tensor]:
         """The part of the first layer that reads h; the other part, and the bias, is applied beforehand."""
         net = self.rssm.posterior
         norm, logits = net.rest
         head = {"head": net.first.weight[:, : self.rssm.cfg.deter], "head_scale": cast(Tensor, norm.weight)}
-        return self._sequence_weights() | head | _named("logits", logits)
+        return head | _named("logits", logits)
 
     def _sequence_weights(self) -> dict[str, Tensor]:
         """The sequence model's parameters under the names of ``recurrence.Weights``."""
