@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
@@ -53,6 +53,28 @@ class AsyncEnv(Protocol):
 
     def receive(self) -> Step:
         """The answer to the action sent last; waits for it. What went wrong is raised here or by ``send``."""
+        ...
+
+
+@runtime_checkable
+class Restorable(Protocol):
+    """What an ``Env`` offers besides, if it outlives its failures and can be taken up in the middle of its episodes."""
+
+    restarts: int
+    """How many environments were started again because they had failed, since this object was made."""
+
+    def snapshot(self) -> list[bytes | None]:
+        """For each of N environments all that it needs to go on from here; None where that cannot be had.
+
+        Waits for an answer that is due; it can still be received.
+        """
+        ...
+
+    def restore(self, snapshots: Sequence[bytes | None], step: Step) -> Step:
+        """Go on from ``snapshots``, taken when ``step`` were the current rows; the rows that are current now.
+
+        An environment without a snapshot of any use begins a new episode: its current row becomes ``is_last``.
+        """
         ...
 
 
