@@ -1,4 +1,4 @@
-"""The command line: ``reverie train | eval | dream | bench | list | info``. Thin: torch comes when it is needed."""
+"""The command line: ``reverie train | eval | dream | data | bench ...``. Thin: torch comes when it is needed."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from tyro.conf import Positional, arg
 
 from reverie.cli_args import fail, parse, print_files, print_trouble, score_line
 from reverie.cli_bench import bench_command
+from reverie.cli_data import data_command
 from reverie.core.discover import algorithms, outline, version
 from reverie.core.errors import ReverieError, did_you_mean
 from reverie.core.waiting import spin_briefly
@@ -74,7 +75,7 @@ class InfoCommand:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit code: 0 done, 1 an error of ours, 2 wrong usage, 130 interrupted."""
+    """Run one command and return its exit code: 0 done, 1 an error of ours, 2 wrong usage, 128 + n signal n."""
     spin_briefly()
     args = list(sys.argv[1:] if argv is None else argv)
     if not args or args[0] in ("-h", "--help"):
@@ -106,6 +107,7 @@ def overview() -> str:
         "train": "train an agent, or go on with a run",
         "eval": "play whole episodes with a trained agent, with a video if wanted",
         "dream": "compare what the world model imagines with what happens",
+        "data": "say what a replay holds, check it, export it",
         "bench": "measure this machine, and say what a run will take",
         "list": "name all algorithms, sizes and presets",
         "info": "say what a run is and how far it has come",
@@ -238,6 +240,7 @@ COMMANDS = {
     "train": train_command,
     "eval": eval_command,
     "dream": dream_command,
+    "data": data_command,
     "bench": bench_command,
     "list": list_command,
     "info": info_command,

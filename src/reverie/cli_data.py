@@ -1,0 +1,245 @@
+"""``reverie data info | validate | export``: what a store holds, whether it is sound, its rows for others."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import yaml
+from tyro.conf import Positional, arg
+
+from reverie.cli_args import fail, parse
+from reverie.core.errors import RunError, did_you_mean
+
+if TYPE_CHECKING:  # torch comes with these, and the help does without
+    from reverie.data.store import Store
+    from reverie.data.store_manifest import Segment
+
+Place = Annotated[Positional[str], arg(metavar="PATH")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class InfoCommand:
+    """Say what a replay store holds."""
+
+    path: Place
+    """Run folder, or the folder or URL of a store."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ValidateCommand:
+    """Read every file of a store and name what is damaged or cannot be right. Exits with 1 if anything is."""
+
+    path: Place
+    """Run folder, or the folder or URL of a store."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportCommand:
+    """Write the episodes of a store in another format."""
+
+    path: Place
+    """Run folder, or the folder or URL of a store."""
+    to: tuple[Literal["minari", "pydreamer"], str]
+    """minari and the name of a dataset (a folder if it begins with / or .), or pydreamer and a folder."""
+
+
+def data_command(args: list[str]) -> int:
+    """Run one of the commands on a store; returns the exit code."""
+    commands = {"info": info_command, "validate": validate_command, "export": export_command}
+    if not args or args[0] in ("-h", "--help"):
+        print(OVERVIEW)
+        return 0 if args else 2
+    if args[0] not in commands:
+        known = f"There are: {', '.join(commands)}."
+        return fail(f"unknown command 'data {args[0]}'.{did_you_mean(args[0], commands)} {known}", 2)
+    return commands[args[0]](args[1:])
+
+
+OVERVIEW = """usage: reverie data {info,validate,export} PATH ...
+
+  info      say what a replay store holds
+  validate  read every file of it and name what is damaged or cannot be right
+  export    write its episodes as a Minari dataset, or as PyDreamer's npz files
+
+PATH is a run folder, or the folder or URL of a store. `reverie data info --help` explains a command."""
+
+
+# ---------------------------------------------------------------- the place
+
+
+def warn(text: str) -> None:
+    """Say it on stderr."""
+    print(f"warning: {text}", file=sys.stderr)
+
+
+def open_store(path: str, say: Callable[[str], None] = warn) -> Store:
+    """The store of a run, or at a folder or URL.
+
+    Raises:
+        RunError: there is none; says where one may be.
+    """
+    from reverie.data.store import Store
+
+    store = Store(store_of(path), say=say)
+    if not store.segments and not store.aside:
+        raise RunError(f"there is no replay store in {path}.{_inside(path)}")
+    return store
+
+
+def store_of(path: str) -> str:
+    """The folder or URL of the store of a run; anything else as it is."""
+    config = Path(path) / "config.yaml"
+    if "://" in path or not config.is_file():
+        return path
+    content = yaml.safe_load(config.read_text(encoding="utf-8")) or {}
+    named = content.get("experiment", {}).get("replay", {}).get("store", "auto")
+    if named == "none":
+        raise RunError(f"the run {path} was made with replay.store = none: its rows were not kept.")
+    return str(Path(path) / "replay") if named == "auto" else str(named)
+
+
+def _inside(path: str) -> str:
+    folders = [] if "://" in path else sorted(p.parent for p in Path(path).glob("*/manifest.json"))
+    return f" There is one in {folders[0]}." if folders else " Expected a run folder, or a folder or URL of a store."
+
+
+def signature_beside(path: str) -> dict[str, Any] | None:
+    """What spec.json of the run says, where ``path`` is a run or a store in one."""
+    for folder in () if "://" in path else (Path(path), Path(path).absolute().parent):
+        if (folder / "spec.json").is_file():
+            found: dict[str, Any] = json.loads((folder / "spec.json").read_text(encoding="utf-8"))
+            return found
+    return None
+
+
+# ---------------------------------------------------------------- info
+
+
+def info_command(args: list[str]) -> int:
+    """What a store holds."""
+    from rich.console import Console
+    from rich.table import Table
+
+    store = open_store(parse(InfoCommand, args, "data info").path)
+    table = Table(box=None, show_header=False, padding=(0, 2))
+    for title, lines in sections(store).items():
+        if lines:
+            table.add_row(f"[bold]{title}[/bold]")
+        for line in lines:
+            table.add_row(*line)
+    Console().print(table)
+    return 0
+
+
+def sections(store: Store) -> dict[str, list[tuple[str, str]]]:
+    """The lines of ``info`` by title."""
+    columns = store.segments[-1].columns if store.segments else store.aside[-1].columns
+    episodes, damage = episode_lines(store)
+    return {
+        "store": size_lines(store),
+        "columns": [(name, f"{c.dtype} {list(c.shape) if c.shape else ''}") for name, c in columns.items()],
+        "segments": [(segment.name, segment_words(segment)) for segment in store.segments],
+        "episodes": episodes,
+        "set aside": [(segment.name, aside_words(segment)) for segment in store.aside],
+        "damaged": damage,
+    }
+
+
+def size_lines(store: Store) -> list[tuple[str, str]]:
+    """Where it is and what it takes."""
+    own = [(s.rows - s.first - max(0, s.start + s.imported - s.first)) * s.streams for s in store.segments]
+    bytes_ = sum((s.rows - s.first) * s.streams * s.nbytes_of_row for s in (*store.segments, *store.aside))
+    stored = sum(store.objects.sizes().values())
+    return [
+        ("place", store.objects.where),
+        ("rows", f"{sum(own):,}"),
+        ("size", f"{stored / 1e6:,.1f} MB stored, {bytes_ / 1e6:,.1f} MB in memory"),
+    ]
+
+
+def segment_words(segment: Segment) -> str:
+    """``8 streams, rows 0 to 1023, 256 in a file``."""
+    rows = f"rows {segment.first:,} to {segment.rows - 1:,}" if segment.rows > segment.first else "no rows"
+    words = f"{segment.streams} streams, {rows} of each, {segment.chunk} in a file"
+    if segment.imported:
+        words += f", the first {segment.imported:,} copied from older segments"
+    return words
+
+
+def aside_words(segment: Segment) -> str:
+    """``rows 100 to 140 of segment 0, 8 streams``."""
+    first, newest = segment.first + segment.offset, segment.rows + segment.offset - 1
+    return f"rows {first:,} to {newest:,} of segment {segment.origin}, {segment.streams} streams"
+
+
+def episode_lines(store: Store) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
+    """How many episodes, how long and how good; and what is damaged of the few columns that this takes."""
+    import numpy as np
+
+    from reverie.data.store_episodes import episodes
+
+    scores, lengths, parts = [], [], 0
+    damage: list[tuple[str, str]] = []
+    needed = ("reward", "is_first", "is_last")
+    for episode in episodes(store, columns=needed, on_damage=lambda d: damage.append((d.file, d.reason))):
+        if episode.complete:
+            scores.append(episode.score)
+            lengths.append(episode.steps)
+        else:
+            parts += 1
+    lines = [("complete", f"{len(scores):,}"), ("in part", f"{parts:,}")]
+    if scores:
+        lines.append(("return", f"mean {np.mean(scores):.2f}, {min(scores):.2f} to {max(scores):.2f}"))
+        lines.append(("steps", f"mean {np.mean(lengths):.1f}, {min(lengths):,} to {max(lengths):,}"))
+    return lines, sorted(set(damage))
+
+
+# ---------------------------------------------------------------- validate
+
+
+def validate_command(args: list[str]) -> int:
+    """Name what is damaged."""
+    from reverie.data.store_check import validate
+
+    manifests: list[str] = []  # what is wrong with them is found first
+    store = open_store(parse(ValidateCommand, args, "data validate").path, manifests.append)
+    report = validate(store)
+    report.damaged[:0] = manifests
+    for line in report.damaged:
+        print(f"damaged  {line}")
+    for line in report.broken:
+        print(f"wrong    {line}")
+    verdict = "sound" if report.sound else f"{len(report.damaged)} damaged, {len(report.broken)} wrong"
+    print(f"{report.rows:,} rows in {report.files:,} files: {verdict}")
+    return 0 if report.sound else 1
+
+
+# ---------------------------------------------------------------- export
+
+
+def export_command(args: list[str]) -> int:
+    """Write the episodes in another format."""
+    from reverie.data.export import one_layout, to_minari, to_pydreamer
+    from reverie.data.store_episodes import episodes
+    from reverie.folder import writing
+
+    said = parse(ExportCommand, args, "data export")
+    kind, target = said.to
+    store = open_store(said.path)
+    one_layout(store.segments)
+    left_out: list[str] = []
+    found = episodes(store, on_damage=lambda damage: left_out.append(str(damage)))
+    with writing(Path(target)):
+        if kind == "pydreamer":
+            done = to_pydreamer(found, Path(target))
+        else:
+            done = to_minari(found, target, store.segments[-1], signature_beside(said.path))
+    for line in left_out:
+        print(f"left out {line}", file=sys.stderr)
+    print(f"{done.episodes:,} episodes with {done.steps:,} steps: {done.path}")
+    return 0

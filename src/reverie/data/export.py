@@ -1,0 +1,241 @@
+"""A store's episodes in the formats of others: Minari's datasets and PyDreamer's files."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from reverie.core.errors import ConfigError, RunError
+from reverie.data.store_episodes import Episode
+from reverie.data.store_manifest import Segment
+
+Signature = Mapping[str, Mapping[str, Mapping[str, Any]]]
+"""What spec.json says: ``{"observation": {key: part}, "action": {key: part}}``."""
+
+
+@dataclass
+class Exported:
+    """What was written."""
+
+    path: Path
+    episodes: int = 0
+    steps: int = 0
+
+
+def one_layout(segments: Iterable[Segment]) -> None:
+    """All segments have the same columns.
+
+    Raises:
+        RunError: they do not, or there is nothing to export.
+    """
+    layouts = [dict(segment.columns) for segment in segments if segment.rows > segment.first]
+    if not layouts:
+        raise RunError("the store holds no rows: there is nothing to export.")
+    if any(layout != layouts[0] for layout in layouts):
+        raise RunError("the segments of the store have different columns: they cannot become one dataset.")
+
+
+def fresh(path: Path) -> Path:
+    """A folder beside ``path`` to write to, empty; moved into its place when all is there.
+
+    Raises:
+        RunError: ``path`` exists.
+    """
+    if path.exists():
+        raise RunError(f"{path} exists: choose another name, or delete it first.")
+    staged = path.with_name(f".{path.name}.part")
+    shutil.rmtree(staged, ignore_errors=True)
+    staged.mkdir(parents=True)
+    return staged
+
+
+# ---------------------------------------------------------------- PyDreamer
+
+
+def to_pydreamer(episodes: Iterable[Episode], folder: Path) -> Exported:
+    """One npz an episode, ``ep000012_000012-r21-0500.npz``: number, return, steps.
+
+    PyDreamer's row t holds the action that *led to* what was seen in t, zeros in the first row: ours moved on by one.
+    The only image is called ``image_t`` and is ``[H, W, C, T]``, the only vector ``vecobs``.
+
+    Raises:
+        RunError: ``folder`` exists.
+    """
+    staged = fresh(folder)
+    done = Exported(folder)
+    for episode in episodes:
+        if episode.steps < 1:
+            continue
+        name = f"ep{done.episodes:06}_{done.episodes:06}-r{episode.score:.0f}-{episode.steps:04}.npz"
+        with (staged / name).open("wb") as file:
+            np.savez_compressed(file, **pydreamer_rows(episode.rows))
+        done.episodes, done.steps = done.episodes + 1, done.steps + episode.steps
+    os.rename(staged, folder)
+    return done
+
+
+def pydreamer_rows(rows: Mapping[str, np.ndarray]) -> dict[str, Any]:
+    """The rows of an episode under PyDreamer's names."""
+    action = np.zeros_like(rows["action"])
+    action[1:] = rows["action"][:-1]
+    reset = np.zeros(len(action), bool)
+    reset[0] = True
+    out: dict[str, Any] = {"action": action, "reward": rows["reward"], "terminal": rows["is_terminal"], "reset": reset}
+    obs = {name.removeprefix("obs/"): value for name, value in rows.items() if name.startswith("obs/")}
+    images = [key for key, value in obs.items() if value.dtype == np.uint8 and value.ndim == 4]
+    vectors = [key for key, value in obs.items() if value.dtype == np.float32 and value.ndim == 2]
+    for key, value in obs.items():
+        if [key] == images:
+            out["image_t"] = value.transpose(1, 2, 3, 0)
+        else:
+            out["vecobs" if [key] == vectors else key.replace("/", "_")] = value
+    return out
+
+
+# ---------------------------------------------------------------- Minari
+
+
+def to_minari(
+    episodes: Iterable[Episode], name: str, segment: Segment, spec: Signature | None, algorithm: str = ""
+) -> Exported:
+    """A Minari dataset called ``name``, or in a folder if ``name`` is a path that begins with / or . or ~.
+
+    Observations are those of the rows, the last one included; rewards and flags those of the row after each action. An
+    episode without an end is marked as truncated. Actions are in Minari's own terms where ``spec`` says what they mean
+    (class numbers in place of one-hot vectors), continuous ones in the policy's range of -1 to 1.
+
+    Raises:
+        ConfigError: the package minari is missing, or too old.
+        RunError: the dataset exists.
+    """
+    try:
+        import minari
+        from minari.data_collector import EpisodeBuffer
+        from minari.dataset.minari_storage import MinariStorage
+        from minari.storage import get_dataset_path
+    except ImportError as error:
+        raise ConfigError(f"minari is needed ({error}): pip install 'reverie-rl[minari]'.") from None
+    is_path = name[:1] in "/.~"
+    path = Path(name).expanduser() if is_path else Path(get_dataset_path(name))
+    observation, action = observation_space(segment, spec), action_space(segment, spec)
+    staged = fresh(path)
+    done = Exported(path)
+    storage = MinariStorage.new(
+        staged / "data", observation_space=observation, action_space=action, jpeg_encoding=False
+    )
+    about = {"dataset_id": path.name if is_path else name, "minari_version": minari.__version__}
+    storage.update_metadata(about | ({"algorithm_name": algorithm} if algorithm else {}))
+
+    def buffers() -> Iterator[Any]:
+        for episode in episodes:
+            if episode.steps >= 1:
+                done.episodes, done.steps = done.episodes + 1, done.steps + episode.steps
+                yield EpisodeBuffer(**minari_rows(episode, spec))
+
+    storage.update_episodes(buffers())
+    os.rename(staged, path)
+    return done
+
+
+def minari_rows(episode: Episode, spec: Signature | None) -> dict[str, Any]:
+    """The fields of a Minari episode of n steps: n + 1 observations, n of everything else."""
+    rows = episode.rows
+    obs = {name.removeprefix("obs/"): value for name, value in rows.items() if name.startswith("obs/")}
+    last, terminal = rows["is_last"][1:].copy(), rows["is_terminal"][1:]
+    last[-1] = True
+    return {
+        "observations": nested(obs),
+        "actions": decoded_actions(rows["action"][:-1], spec),
+        "rewards": rows["reward"][1:],
+        "terminations": terminal,
+        "truncations": last & ~terminal,
+    }
+
+
+def nested(values: Mapping[str, Any]) -> Any:
+    """Keys such as ``arm/camera`` as dictionaries in dictionaries; a value alone as it is."""
+    if len(values) == 1 and "/" not in next(iter(values)):
+        return next(iter(values.values()))
+    out: dict[str, Any] = {}
+    for key, value in values.items():
+        *parents, leaf = key.split("/")
+        inside = out
+        for parent in parents:
+            inside = inside.setdefault(parent, {})
+        inside[leaf] = value
+    return out
+
+
+def decoded_actions(actions: np.ndarray, spec: Signature | None) -> Any:
+    """Flat actions ``[n, A]`` as values of ``action_space``."""
+    if spec is None:
+        return actions
+    out, start = {}, 0
+    for key in sorted(spec["action"]):
+        part = spec["action"][key]
+        classes, width = part["classes"], sum(part["classes"]) or part["size"]
+        flat = actions[:, start : start + width]
+        out[key] = class_numbers(flat, classes) if classes else flat
+        start += width
+    return nested(out)
+
+
+def class_numbers(flat: np.ndarray, classes: Iterable[int]) -> np.ndarray:
+    """One-hot vectors side by side as class numbers ``[n]``, or ``[n, choices]`` if there are several."""
+    out, start = [], 0
+    for count in classes:
+        out.append(flat[:, start : start + count].argmax(axis=1))
+        start += count
+    return out[0] if len(out) == 1 else np.stack(out, axis=1)
+
+
+def spaces_of(values: Mapping[str, Any]) -> Any:
+    """``nested`` spaces as one."""
+    from gymnasium import spaces
+
+    def space(value: Any) -> Any:
+        return spaces.Dict({key: space(inner) for key, inner in value.items()}) if isinstance(value, dict) else value
+
+    return space(nested(values))
+
+
+def observation_space(segment: Segment, spec: Signature | None) -> Any:
+    """The space of a row's observations."""
+    from gymnasium import spaces
+
+    found = {}
+    for name, column in segment.columns.items():
+        if name.startswith("obs/"):
+            key, kind = name.removeprefix("obs/"), np.dtype(column.dtype)
+            part: Mapping[str, Any] = spec["observation"].get(key, {}) if spec else {}
+            low: Any = -np.inf if kind.kind == "f" else np.iinfo(kind).min
+            high: Any = np.inf if kind.kind == "f" else np.iinfo(kind).max
+            if part.get("kind") == "image":
+                low, high = part["low"], part["high"]
+            elif part.get("kind") == "categorical":
+                low, high = -1, np.reshape(part["classes"], column.shape).astype(kind) - 1
+            low, high = np.full(column.shape, low, kind), np.broadcast_to(high, column.shape).astype(kind)
+            found[key] = spaces.Box(low, high, column.shape, kind.type)
+    return spaces_of(found)
+
+
+def action_space(segment: Segment, spec: Signature | None) -> Any:
+    """The space of ``decoded_actions``."""
+    from gymnasium import spaces
+
+    if spec is None:
+        return spaces.Box(-np.inf, np.inf, segment.columns["action"].shape, np.float32)
+    found: dict[str, Any] = {}
+    for key, part in sorted(spec["action"].items()):
+        classes = part["classes"]
+        if not classes:
+            found[key] = spaces.Box(-1.0, 1.0, (part["size"],), np.float32)
+        else:
+            found[key] = spaces.Discrete(classes[0]) if len(classes) == 1 else spaces.MultiDiscrete(classes)
+    return spaces_of(found)

@@ -1,0 +1,75 @@
+"""Whether the rows of a store keep their promises."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from reverie.data.store import Store
+from reverie.data.store_aside import wrong_meta
+from reverie.data.store_manifest import Segment
+from reverie.data.store_read import Chunk
+
+
+@dataclass
+class Report:
+    """What was looked at and what was found."""
+
+    files: int = 0
+    rows: int = 0
+    damaged: list[str] = field(default_factory=list)
+    """Files that cannot be read as they were written."""
+    broken: list[str] = field(default_factory=list)
+    """Rows that are read and cannot be right."""
+
+    @property
+    def sound(self) -> bool:
+        """Whether nothing is wrong."""
+        return not self.damaged and not self.broken
+
+
+def validate(store: Store) -> Report:
+    """Read every file of every segment and of what was set aside. Takes the memory of one chunk of all streams."""
+    report = Report()
+    _, harmed = wrong_meta(store.objects, store.manifest)
+    report.damaged += [f"{name}: {why}" for name, why in harmed.items()]
+    for segment in (*store.segments, *store.aside):
+        ended: dict[int, tuple[int, bool]] = {}  # by stream: the next row, and whether an episode ended before it
+        for chunk in store.read(segment):
+            report.files += len(segment.columns) * segment.streams
+            report.rows += (chunk.stop - chunk.start) * segment.streams
+            report.damaged += [str(damage) for damage in chunk.damaged]
+            report.broken += broken_rows(segment, chunk, ended)
+    return report
+
+
+def broken_rows(segment: Segment, chunk: Chunk, ended: dict[int, tuple[int, bool]]) -> Iterator[str]:
+    """What is wrong with the rows of a chunk that are not damaged, one line for each rule and stream."""
+    for index, stream in enumerate(chunk.streams):
+        for start, stop in chunk.intact(stream):
+            part = slice(start - chunk.start, stop - chunk.start)
+            rows = {name: column[index, part] for name, column in chunk.rows.items()}
+            following, over = ended.get(stream, (-1, False))
+            for rule, bad in broken(rows, over and following == start).items():
+                if bad.any():
+                    yield (f"segment {segment.name}, stream {stream}: {rule} (row {start + int(bad.argmax())}"
+                           + (f" and {int(bad.sum()) - 1} more)" if bad.sum() > 1 else ")"))  # fmt: skip
+            ended[stream] = stop, bool(rows["is_last"][-1])
+
+
+def broken(rows: dict[str, np.ndarray], over: bool) -> dict[str, np.ndarray]:
+    """Which of n rows break each rule, ``[n]``; ``over``: an episode ended right before."""
+    first, last = rows["is_first"], rows["is_last"]
+    after_last = np.concatenate([[over], last[:-1]])
+    out = {
+        "an episode goes on after its is_last row": after_last & ~first,
+        "a reward that is not 0 on an is_first row": first & (rows["reward"] != 0),
+        "an action on an is_last row": last & (rows["action"] != 0).any(axis=1),
+        "is_terminal without is_last": rows["is_terminal"] & ~last,
+    }
+    for name, column in rows.items():
+        if column.dtype.kind == "f":
+            out[f"{name} is NaN or infinite"] = ~np.isfinite(column.reshape(len(column), -1)).all(axis=1)
+    return out

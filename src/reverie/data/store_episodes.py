@@ -1,0 +1,116 @@
+"""All rows of a store once, episode by episode."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from reverie.data.store import Store
+from reverie.data.store_manifest import Damage, Segment
+
+Rows = dict[str, np.ndarray]
+
+
+@dataclass(frozen=True, slots=True)
+class Episode:
+    """Rows of one stream that follow each other, ``[n, *shape]`` by column.
+
+    Only the first may be ``is_first``, only the last ``is_last``. The beginning or the end is missing where an
+    environment failed, rows are damaged, or the run was still going on.
+    """
+
+    segment: str
+    stream: int
+    start: int
+    """Number of the first row in its segment."""
+    rows: Rows
+
+    def __len__(self) -> int:
+        return len(self.rows["is_first"])
+
+    @property
+    def begun(self) -> bool:
+        """Whether its beginning is here."""
+        return bool(self.rows["is_first"][0])
+
+    @property
+    def ended(self) -> bool:
+        """Whether its end is here."""
+        return bool(self.rows["is_last"][-1])
+
+    @property
+    def complete(self) -> bool:
+        """Whether all of it is here."""
+        return self.begun and self.ended
+
+    @property
+    def score(self) -> float:
+        """The sum of its rewards."""
+        return float(self.rows["reward"].sum(dtype=np.float64))
+
+    @property
+    def steps(self) -> int:
+        """Actions whose outcome is known."""
+        return len(self) - 1
+
+
+def ignore(damage: Damage) -> None:
+    """Nothing."""
+
+
+def episodes(
+    store: Store, *, columns: Sequence[str] | None = None, on_damage: Callable[[Damage], None] = ignore
+) -> Iterator[Episode]:
+    """Every episode of ``store``, segment by segment and stream by stream; damaged rows are left out.
+
+    Rows that a segment has copied from older ones come once, as do those of no segment that was set aside. Takes the
+    memory of one chunk and one episode. ``columns``, if given, holds at least is_first, is_last and reward.
+    """
+    for segment in store.segments:
+        for stream in range(segment.streams):
+            yield from stream_episodes(store, segment, stream, columns, on_damage)
+
+
+def stream_episodes(
+    store: Store,
+    segment: Segment,
+    stream: int,
+    columns: Sequence[str] | None,
+    on_damage: Callable[[Damage], None],
+) -> Iterator[Episode]:
+    """The episodes of one stream of a segment."""
+    parts: list[Rows] = []
+    begin = following = -1
+    for chunk in store.read(segment, segment.start + segment.imported, None, [stream], columns):
+        for damage in chunk.damaged:
+            on_damage(damage)
+        for start, stop in chunk.intact(stream):
+            if start != following and parts:
+                yield joined(segment, stream, begin, parts)
+            for low, high in pieces(chunk.rows, start - chunk.start, stop - chunk.start):
+                if parts and (chunk.rows["is_first"][0, low] or parts[-1]["is_last"][-1]):
+                    yield joined(segment, stream, begin, parts)
+                if not parts:
+                    begin = chunk.start + low
+                parts.append({name: column[0, low:high].copy() for name, column in chunk.rows.items()})
+            following = stop
+    if parts:
+        yield joined(segment, stream, begin, parts)
+
+
+def pieces(rows: Rows, start: int, stop: int) -> Iterator[tuple[int, int]]:
+    """Where to cut rows ``start`` to ``stop`` of a chunk of one stream, so that no episode ends inside a piece."""
+    first, last = rows["is_first"][0, start:stop], rows["is_last"][0, start:stop]
+    cuts = start + 1 + np.flatnonzero(first[1:] | last[:-1])
+    edges = [start, *cuts.tolist(), stop]
+    yield from itertools.pairwise(edges)
+
+
+def joined(segment: Segment, stream: int, start: int, parts: list[Rows]) -> Episode:
+    """``parts`` as one episode; empties the list."""
+    rows = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    parts.clear()
+    return Episode(segment.name, stream, start, rows)

@@ -1,0 +1,139 @@
+"""Where a store lies: named pieces of bytes, in a local folder (here) or behind a URL (``store_remote``)."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from pathlib import Path
+from typing import BinaryIO
+
+from reverie.core.errors import RunError
+
+
+class Objects(ABC):
+    """Pieces of bytes by name, such as ``0/reward/c.0.3``. A piece is replaced in one go: readers see old or new.
+
+    Many threads may stage at the same time.
+    """
+
+    where: str
+    """What people call the place: a path or a URL."""
+    threads: int
+    """How many pieces are best sent or fetched at the same time."""
+    failures: tuple[type[Exception], ...]
+    """What a place that cannot be reached or has no room left raises; ``FileNotFoundError`` is not meant."""
+
+    @abstractmethod
+    def get(self, name: str) -> bytes:
+        """The piece.
+
+        Raises:
+            FileNotFoundError: there is none.
+        """
+
+    @abstractmethod
+    def stage(self, name: str, data: bytes) -> None:
+        """Write a piece, which counts once ``publish`` has returned."""
+
+    @abstractmethod
+    def publish(self) -> None:
+        """All that was staged outlives a power failure from here on. If this fails, all of it must be staged again."""
+
+    @abstractmethod
+    def delete(self, names: Iterable[str]) -> None:
+        """Remove those pieces that are there."""
+
+    @abstractmethod
+    def sizes(self, prefix: str = "") -> dict[str, int]:
+        """Bytes of every piece below the folder ``prefix``, by name in alphabetical order."""
+
+    @abstractmethod
+    def error(self, error: Exception) -> RunError:
+        """One of ``failures`` as a sentence that helps, for when nothing has begun yet."""
+
+    def put(self, name: str, data: bytes) -> None:
+        """Write one piece, safe when this returns."""
+        self.stage(name, data)
+        self.publish()
+
+
+PART = ".part"
+"""End of the name of a file that is being written."""
+
+
+class LocalObjects(Objects):
+    """Files in a folder. Written beside their place, synchronised, renamed; then the folders are synchronised."""
+
+    def __init__(self, folder: Path) -> None:
+        """Nothing is created before something is staged."""
+        self.where, self.threads, self.failures = str(folder), 1, (OSError,)
+        self.folder = folder
+        self.staged: dict[Path, Path] = {}  # the place, and the file beside it
+
+    def get(self, name: str) -> bytes:
+        """See ``Objects``."""
+        return (self.folder / name).read_bytes()
+
+    def stage(self, name: str, data: bytes) -> None:
+        """See ``Objects``."""
+        path = self.folder / name
+        beside = path.with_name(f".{path.name}{PART}")
+        try:
+            with self._open(beside) as file:
+                file.write(data)
+        except OSError:
+            with contextlib.suppress(OSError):  # on a full disk half a file only takes room
+                beside.unlink(missing_ok=True)
+            raise
+        self.staged[path] = beside
+
+    def publish(self) -> None:
+        """See ``Objects``. Files first, all of them, as a file system writes many faster than one by one."""
+        staged, self.staged = self.staged, {}
+        for beside in staged.values():
+            sync(beside)
+        for path, beside in staged.items():
+            os.replace(beside, path)
+        for folder in {path.parent for path in staged}:
+            sync(folder)
+
+    def delete(self, names: Iterable[str]) -> None:
+        """See ``Objects``."""
+        for name in names:
+            (self.folder / name).unlink(missing_ok=True)
+
+    def sizes(self, prefix: str = "") -> dict[str, int]:
+        """See ``Objects``."""
+        found: dict[str, int] = {}
+        for folder, _, files in os.walk(self.folder / prefix):
+            for file in files:
+                path = Path(folder, file)
+                with contextlib.suppress(FileNotFoundError):  # renamed meanwhile
+                    found[path.relative_to(self.folder).as_posix()] = path.stat().st_size
+        return dict(sorted(found.items()))
+
+    def error(self, error: Exception) -> RunError:
+        """See ``Objects``."""
+        name, why = getattr(error, "filename", None) or self.where, getattr(error, "strerror", None) or error
+        return RunError(
+            f"the store {self.where} cannot be used: {why} ({name}). Free space there, or choose a folder that can "
+            "be written."
+        )
+
+    def _open(self, path: Path) -> BinaryIO:
+        try:
+            return path.open("wb")
+        except FileNotFoundError:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            return path.open("wb")
+
+
+def sync(path: Path) -> None:
+    """Wait until a file, or the names in a folder, are on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

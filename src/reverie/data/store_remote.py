@@ -1,0 +1,110 @@
+"""A store behind a URL: S3, Google Cloud, Azure, memory, or whatever else fsspec knows."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable
+from typing import Any
+
+from reverie.core.errors import ConfigError, RunError, did_you_mean
+from reverie.data.store_objects import Objects
+from reverie.data.store_patience import reason
+from reverie.data.store_threads import for_each
+
+EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs", "az": "azure", "abfs": "azure", "abfss": "azure"}
+"""Names of the extras of this package that bring what a kind of URL needs."""
+CREDENTIALS = {
+    "s3": "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE, or run `aws configure`",
+    "gcs": "set GOOGLE_APPLICATION_CREDENTIALS, or run `gcloud auth application-default login`",
+    "azure": "set AZURE_STORAGE_CONNECTION_STRING, or AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY",
+}
+OPTIONS: dict[str, dict[str, Any]] = {
+    # An answer that does not come must become an error at some time; trying again is the caller's.
+    "s3": {"config_kwargs": {"connect_timeout": 10, "read_timeout": 30, "retries": {"max_attempts": 1}}},
+}
+
+
+class RemoteObjects(Objects):
+    """Objects of a cloud store, each written by one request, which is all or nothing."""
+
+    def __init__(self, url: str) -> None:
+        """Nothing is asked of the place yet.
+
+        Raises:
+            ConfigError: an unknown kind of URL, or a package is missing.
+        """
+        self.where, self.threads, self.failures = url.rstrip("/"), 8, (Exception,)
+        self.kind = url.partition("://")[0]
+        self.fs, path = file_system(url, self.kind)
+        if hasattr(self.fs, "retries"):
+            self.fs.retries = 1
+        self.root = path.rstrip("/")
+
+    def get(self, name: str) -> bytes:
+        """See ``Objects``."""
+        data: bytes = self.fs.cat_file(self._path(name))
+        return data
+
+    def stage(self, name: str, data: bytes) -> None:
+        """See ``Objects``."""
+        self.fs.pipe_file(self._path(name), data)
+
+    def publish(self) -> None:
+        """See ``Objects``: what was sent is there."""
+
+    def delete(self, names: Iterable[str]) -> None:
+        """See ``Objects``."""
+
+        def remove(name: str) -> None:
+            with contextlib.suppress(FileNotFoundError):
+                self.fs.rm_file(self._path(name))
+
+        for_each(remove, names, self.threads)
+
+    def sizes(self, prefix: str = "") -> dict[str, int]:
+        """See ``Objects``."""
+        self.fs.invalidate_cache()
+        found = self.fs.find(self._path(prefix).rstrip("/"), detail=True)
+        return {path[len(self.root) + 1 :]: int(info["size"]) for path, info in sorted(found.items())}
+
+    def error(self, error: Exception) -> RunError:
+        """See ``Objects``."""
+        return RunError(f"the store {self.where} cannot be used: {reason(error)}. {self._advice(error)}")
+
+    def _advice(self, error: Exception) -> str:
+        extra = EXTRAS.get(self.kind, "")
+        refused = isinstance(error, PermissionError) or "credential" in f"{type(error).__name__} {error}".lower()
+        if refused and extra:
+            return f"Credentials are missing or not accepted: {CREDENTIALS[extra]}."
+        if isinstance(error, FileNotFoundError):
+            return f"Make the bucket {self.root.strip('/').partition('/')[0]} first, or check its name."
+        return "Check the address and the network, or choose a local folder."
+
+    def _path(self, name: str) -> str:
+        return f"{self.root}/{name}"
+
+
+def file_system(url: str, kind: str) -> tuple[Any, str]:
+    """What fsspec has for ``url``, and the path in there.
+
+    Raises:
+        ConfigError: an unknown kind of URL, or a package is missing.
+    """
+    import fsspec
+
+    extra = EXTRAS.get(kind)
+    options = {**OPTIONS.get(extra or "", {}), "skip_instance_cache": True, "use_listings_cache": False}
+    try:
+        fs, path = fsspec.core.url_to_fs(url, **(options if extra else {}))
+    except ImportError as error:
+        how = f"pip install 'reverie-rl[{extra}]'" if extra else f"{reason(error)}"
+        raise ConfigError(f"the store '{url}' needs a package that is not installed: {how}.") from None
+    except ValueError as error:
+        if "Protocol not known" not in str(error):
+            raise ConfigError(f"the store '{url}' cannot be opened: {reason(error)}.") from None
+        known = sorted(fsspec.available_protocols())
+        raise ConfigError(
+            f"the store '{url}': no kind of URL is called {kind}://.{did_you_mean(kind, known)} "
+            "Expected a folder, s3://, gs://, az://, or another that fsspec knows."
+        ) from None
+    return fs, path

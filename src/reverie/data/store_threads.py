@@ -1,0 +1,45 @@
+"""Small jobs on a few threads, none of which keeps a process from ending."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future
+from queue import SimpleQueue
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+def for_each(function: Callable[[T], None], items: Iterable[T], threads: int) -> None:
+    """``function(item)`` for every item, up to ``threads`` of them at a time; all have ended when this returns.
+
+    The standard library's pools are waited for at exit, which a server that does not answer would draw out.
+
+    Raises:
+        Exception: the first that ``function`` raised.
+    """
+    if threads == 1:
+        for item in items:
+            function(item)
+        return
+    jobs: SimpleQueue[T | None] = SimpleQueue()
+    ends: list[Future[None]] = [Future() for _ in range(threads)]
+
+    def work(end: Future[None]) -> None:
+        try:
+            while (item := jobs.get()) is not None:
+                function(item)
+            end.set_result(None)
+        except BaseException as error:
+            end.set_exception(error)
+
+    for item in items:
+        jobs.put(item)
+    for end in ends:
+        jobs.put(None)
+        threading.Thread(target=work, args=(end,), daemon=True).start()
+    errors = [end.exception() for end in ends]
+    for error in errors:
+        if error is not None:
+            raise error

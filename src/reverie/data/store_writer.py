@@ -1,0 +1,276 @@
+"""The thread that writes rows: full chunks as they come, the last one as far as it goes when asked."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from reverie.core.errors import DataError, RunError
+from reverie.data.store_manifest import Segment
+from reverie.data.store_objects import Objects
+from reverie.data.store_patience import Patience, Stopped
+from reverie.data.store_threads import for_each
+from reverie.data.store_zarr import chunk_name, codec, encode
+
+Block = dict[str, np.ndarray]
+"""One chunk of every stream and column, ``[streams, R, *shape]``."""
+
+
+class Writer:
+    """Takes rows of one segment into memory and brings them to the store in a thread of its own.
+
+    ``add`` copies into the newest *block*. The thread takes blocks that are full, or as much of the newest as a flush
+    asks for; a block leaves memory once all its rows are committed. Only ``add`` writes rows of a block, and only
+    those that the thread has not been told of yet, so that neither waits for the other.
+    """
+
+    def __init__(
+        self,
+        objects: Objects,
+        segment: Segment,
+        commit: Callable[[Segment], None],
+        *,
+        say: Callable[[str], None],
+        buffer_bytes: int,
+        newest: Block | None = None,
+    ) -> None:
+        """``newest`` is the last block, if the segment ends within one; ``commit`` makes the segment's rows count."""
+        self.objects, self.segment, self.commit = objects, segment, commit
+        self.count = self.committed = segment.rows
+        self.checked = False
+        self.stopping: Callable[[], bool] = lambda: False
+        self.block_bytes = segment.nbytes_of_row * segment.streams * segment.chunk
+        self.most_blocks = max(2, buffer_bytes // self.block_bytes)
+        self.blocks: dict[int, Block] = {}
+        if segment.rows % segment.chunk:
+            self.blocks[segment.rows // segment.chunk] = newest if newest is not None else self._new_block(np.zeros)
+        self.spare: list[Block] = []
+        self.wanted = segment.rows
+        self.oldest_wanted = segment.first
+        self.failure: BaseException | None = None
+        self.changed = threading.Condition()
+        self.patience = Patience(objects.where, objects.failures, say, self._waiting)
+        self.thread = threading.Thread(target=self._run, name="store", daemon=True)
+        self.thread.start()
+
+    def add(self, rows: Mapping[str, np.ndarray]) -> None:
+        """One row of each stream ``[N, *shape]``; they are copied.
+
+        Raises:
+            DataError: on the first call only: a column is missing, unknown or of another shape.
+        """
+        if not self.checked:
+            self._check(rows, 1)
+        slot = self.count % self.segment.chunk
+        for name, column in self._block(slot).items():
+            column[:, slot] = rows[name]
+        self._added(1)
+
+    def extend(self, rows: Mapping[str, np.ndarray]) -> None:
+        """Many rows of each stream ``[N, n, *shape]``; they are copied.
+
+        Raises:
+            DataError: a column is missing, unknown or of another shape.
+        """
+        self._check(rows, 2)
+        done, total = 0, next(iter(rows.values())).shape[1]
+        while done < total:
+            slot = self.count % self.segment.chunk
+            n = min(total - done, self.segment.chunk - slot)
+            for name, column in self._block(slot).items():
+                column[:, slot : slot + n] = rows[name][:, done : done + n]
+            done += n
+            self._added(n)
+
+    def flush(self, timeout: float | None = None) -> bool:
+        """Write everything added so far; whether it is committed. Waits ``timeout`` seconds at most, None: for ever."""
+        end = None if timeout is None else time.monotonic() + timeout
+        with self.changed:
+            self.wanted = goal = self.count
+            self.changed.notify_all()
+        while self.committed < goal and (end is None or time.monotonic() < end):
+            self._wait(0.5 if end is None else min(0.5, max(0.0, end - time.monotonic())))
+        return self.committed >= goal
+
+    def drop(self, before: int) -> None:
+        """Delete what lies wholly before that row, soon."""
+        with self.changed:
+            self.oldest_wanted = max(self.oldest_wanted, before)
+            self.changed.notify_all()
+
+    def pending(self) -> dict[str, np.ndarray]:
+        """Rows that are not committed, ``[N, count - committed, *shape]``."""
+        with self.changed:
+            start, chunk = self.committed, self.segment.chunk
+            blocks = [(number * chunk, self.blocks[number]) for number in sorted(self.blocks)]
+        out: dict[str, np.ndarray] = {}
+        for name, column in self.segment.columns.items():
+            empty = np.empty((self.segment.streams, 0, *column.shape), column.dtype)
+            parts = [block[name][:, max(0, start - base) : self.count - base] for base, block in blocks]
+            out[name] = np.concatenate([empty, *parts], axis=1)
+        return out
+
+    def close(self, timeout: float | None) -> bool:
+        """Flush and end the thread; whether everything is committed."""
+        try:
+            return self.flush(timeout)
+        finally:
+            self.patience.stop.set()
+            with self.changed:
+                self.changed.notify_all()
+            self.thread.join(1.0)
+
+    # ------------------------------------------------------------ the caller's side
+
+    def _block(self, slot: int) -> Block:
+        number = self.count // self.segment.chunk
+        if slot and number in self.blocks:
+            return self.blocks[number]
+        if len(self.blocks) >= self.most_blocks:
+            self._wait_for_room()
+        with self.changed:
+            block = self.blocks[number] = self.spare.pop() if self.spare else self._new_block(np.empty)
+        return block
+
+    def _wait_for_room(self) -> None:
+        """Return when a block is free, or when the run is to stop: then the last rows go over the bound."""
+        waiting, said = time.monotonic(), False
+        while len(self.blocks) >= self.most_blocks and not self.stopping():
+            self._wait(0.2)
+            if not said and time.monotonic() - waiting > 1.0:
+                said = True
+                self.patience.say(
+                    f"the store {self.objects.where} has not taken {self._waiting()}, as much as may wait: "
+                    "the run waits for it"
+                )
+        if said:
+            self.patience.say("the store takes rows again: the run goes on")
+
+    def _added(self, n: int) -> None:
+        self.count += n
+        if self.count % self.segment.chunk == 0:
+            with self.changed:
+                self.changed.notify_all()
+            self.patience.look()
+            self._raise_failure()
+
+    def _wait(self, timeout: float) -> None:
+        """Until the thread has done something; Ctrl-C gets through."""
+        self._raise_failure()
+        with self.changed:
+            self.changed.wait(timeout)
+        self.patience.look()
+
+    def _raise_failure(self) -> None:
+        if self.failure is not None:
+            raise RunError(f"the store {self.objects.where} has failed: {self.failure!r}.") from self.failure
+
+    def _waiting(self) -> str:
+        rows = (self.count - self.committed) * self.segment.streams
+        return f"{rows} rows ({rows * self.segment.nbytes_of_row / 1e6:.0f} MB)"
+
+    def _check(self, rows: Mapping[str, np.ndarray], axes: int) -> None:
+        columns = self.segment.columns
+        if rows.keys() != columns.keys():
+            missing, unknown = sorted(columns.keys() - rows.keys()), sorted(rows.keys() - columns.keys())
+            raise DataError(f"rows do not have the columns of the store: missing {missing}, unknown {unknown}.")
+        length = tuple(rows[next(iter(columns))].shape)[1:axes]
+        for name, value in rows.items():
+            expected = (self.segment.streams, *length, *columns[name].shape)
+            if tuple(value.shape) != expected:
+                raise DataError(f"{name} has shape {tuple(value.shape)}: expected {expected} (streams first).")
+        self.checked = True
+
+    def _new_block(self, make: Callable[..., np.ndarray]) -> Block:
+        shape = (self.segment.streams, self.segment.chunk)
+        return {name: make((*shape, *column.shape), column.dtype) for name, column in self.segment.columns.items()}
+
+    # ------------------------------------------------------------ the thread's side
+
+    def _run(self) -> None:
+        try:
+            codec()  # imported while the run is being set up
+            while not self.patience.stop.is_set():
+                stop, drop = self._next()
+                if stop > self.committed:
+                    self._write(stop)
+                if drop > self.segment.first:
+                    self._drop(drop)
+        except Stopped:
+            pass
+        except BaseException as error:
+            self.failure = error
+            with self.changed:
+                self.changed.notify_all()
+
+    def _next(self) -> tuple[int, int]:
+        """Wait for something to do: rows up to before which number to write, and rows before which one to delete."""
+        chunk = self.segment.chunk
+        with self.changed:
+            while True:
+                goal = max(self.wanted, self.count // chunk * chunk)
+                stop = min(goal, (self.committed // chunk + 1) * chunk)
+                drop = min(self.oldest_wanted, self.committed) // chunk * chunk
+                if stop > self.committed or drop > self.segment.first or self.patience.stop.is_set():
+                    return stop, drop
+                self.changed.wait()
+
+    def _write(self, stop: int) -> None:
+        """Rows up to ``stop``, all in one block: chunks first, then the manifest."""
+        number = self.committed // self.segment.chunk
+        block = self.blocks[number]
+        self.patience.begin()
+        self.patience.insist(lambda: self._write_chunks(number, block, stop - number * self.segment.chunk))
+        segment = replace(self.segment, rows=stop)
+        self.patience.insist(lambda: self.commit(segment))
+        self.segment = segment
+        with self.changed:
+            self.committed = stop
+            if stop % self.segment.chunk == 0:
+                del self.blocks[number]
+                if len(self.spare) < 2:
+                    self.spare.append(block)
+            self.changed.notify_all()
+        self.patience.end()
+
+    def _write_chunks(self, number: int, block: Block, rows: int) -> None:
+        def write(job: tuple[str, int]) -> None:
+            name, stream = job
+            data = encode(filled(block[name][stream], rows))
+            file = chunk_name(self.segment, name, stream, number)
+            self.patience.insist(lambda: self.objects.stage(file, data))
+
+        jobs = [(name, stream) for name in block for stream in range(self.segment.streams)]
+        for_each(write, jobs, self.objects.threads)
+        self.objects.publish()
+
+    def _drop(self, first: int) -> None:
+        """The manifest first: a file that should be gone is harmless, rows that count but are gone are not."""
+        old = range(self.segment.first // self.segment.chunk, first // self.segment.chunk)
+        segment = replace(self.segment, first=first)
+        self.patience.begin()
+        self.patience.insist(lambda: self.commit(segment))
+        self.segment = segment
+        self.patience.insist(lambda: self.objects.delete(files_of(segment, old)))
+        self.patience.end()
+
+
+def filled(rows: np.ndarray, count: int) -> np.ndarray:
+    """A chunk with the first ``count`` of ``rows`` ``[R, *shape]``, zeros after them."""
+    if count == len(rows):
+        return rows
+    out = np.zeros_like(rows)
+    out[:count] = rows[:count]
+    return out
+
+
+def files_of(segment: Segment, numbers: range) -> Iterator[str]:
+    """The files of every stream and column with those chunk numbers."""
+    for number in numbers:
+        for name in segment.columns:
+            for stream in range(segment.streams):
+                yield chunk_name(segment, name, stream, number)

@@ -1,0 +1,139 @@
+"""The Zarr 3 format of a store: metadata of groups and arrays, and the bytes of a chunk.
+
+Chunks are encoded here and not by Zarr's own arrays: they have to be synchronised in groups before the manifest
+counts them, overwritten in one go, and made without an event loop beside the run's threads. The codecs are those that
+Zarr uses itself, and the tests read everything back with ``zarr.open``.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import struct
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from reverie.data.storage import Column
+from reverie.data.store_manifest import Manifest, Segment, seal
+
+LEVEL = 1
+"""Zstandard's level: the fastest of the usual ones."""
+CHUNK_BYTES, BLOCK_BYTES, MOST_ROWS = 4 * 2**20, 256 * 2**20, 4096
+META = "zarr.json"
+
+
+def chunk_rows(columns: Iterable[Column], streams: int) -> int:
+    """Rows of one stream in a chunk: a power of two, 2 to 4 MB of the largest column.
+
+    Fewer where there are so many streams that their newest chunks, which are held in memory, were too much.
+    """
+    sizes = [max(column.nbytes, 1) for column in columns]
+    most = min(MOST_ROWS, CHUNK_BYTES // max(sizes), BLOCK_BYTES // (sum(sizes) * streams))
+    return 1 << max(0, most.bit_length() - 1)
+
+
+def chunk_name(segment: Segment, column: str, stream: int, number: int) -> str:
+    """The file of rows ``number * segment.chunk`` and on of one stream, such as ``0/obs/image/c.2.17.0.0.0``."""
+    return f"{segment.name}/{column}/c.{stream}.{number}{'.0' * len(segment.columns[column].shape)}"
+
+
+@functools.cache
+def codec() -> Any:
+    """Zstandard as Zarr uses it."""
+    from numcodecs.zstd import Zstd  # type: ignore[import-untyped]
+
+    return Zstd(level=LEVEL)
+
+
+def encode(rows: np.ndarray) -> bytes:
+    """A chunk: its contiguous ``rows`` ``[R, *shape]`` compressed, and a CRC32C of that."""
+    import google_crc32c
+
+    data: bytes = codec().encode(rows.reshape(-1).view(np.uint8))
+    return data + struct.pack("<I", google_crc32c.value(data))
+
+
+def decode(data: bytes, out: np.ndarray) -> None:
+    """Read a chunk into the contiguous ``out`` ``[R, *shape]``.
+
+    Raises:
+        ValueError: it is damaged; says how.
+    """
+    import google_crc32c
+
+    if len(data) < 4:
+        raise ValueError(f"has {len(data)} bytes")
+    content, (checksum,) = data[:-4], struct.unpack("<I", data[-4:])
+    if google_crc32c.value(content) != checksum:
+        raise ValueError("does not match its CRC32C")
+    try:
+        codec().decode(content, out=out.reshape(-1).view(np.uint8))
+    except (RuntimeError, ValueError) as error:
+        raise ValueError(f"cannot be decompressed ({error})") from error
+
+
+def array_meta(segment: Segment, name: str) -> dict[str, Any]:
+    """``zarr.json`` of a column: its shape follows the committed rows."""
+    column = segment.columns[name]
+    kind = np.dtype(column.dtype)
+    grid = {"chunk_shape": [1, segment.chunk, *column.shape]}
+    return {
+        "zarr_format": 3,
+        "node_type": "array",
+        "shape": [segment.streams, segment.rows, *column.shape],
+        "data_type": kind.name,
+        "chunk_grid": {"name": "regular", "configuration": grid},
+        "chunk_key_encoding": {"name": "default", "configuration": {"separator": "."}},
+        "fill_value": kind.type(0).item(),
+        "codecs": [
+            {"name": "bytes", "configuration": {"endian": "little"}},
+            {"name": "zstd", "configuration": {"level": LEVEL, "checksum": False}},
+            {"name": "crc32c"},
+        ],
+        "attributes": {},
+        "dimension_names": ["stream", "row", *(f"axis{i}" for i in range(len(column.shape)))],
+    }
+
+
+def group_meta(attributes: dict[str, Any]) -> dict[str, Any]:
+    """``zarr.json`` of a group."""
+    return {"zarr_format": 3, "node_type": "group", "attributes": attributes}
+
+
+def segment_meta(segment: Segment) -> dict[str, dict[str, Any]]:
+    """Every ``zarr.json`` of a segment by name: the group, the groups inside, the columns."""
+    about = {k: v for k, v in segment.plain().items() if k in ("start", "first", "imported", "origin", "offset")}
+    metas = {f"{segment.name}/{META}": group_meta(about)}
+    for name in segment.columns:
+        parts = name.split("/")
+        for depth in range(1, len(parts)):
+            metas[f"{segment.name}/{'/'.join(parts[:depth])}/{META}"] = group_meta({})
+        metas[f"{segment.name}/{name}/{META}"] = array_meta(segment, name)
+    return metas
+
+
+def store_meta(manifest: Manifest) -> dict[str, bytes]:
+    """Every ``zarr.json`` of a store by name. All follow from the manifest."""
+    metas = {META: group_meta({})}
+    if any("/" in segment.name for segment in manifest.aside):
+        metas[f"aside/{META}"] = group_meta({})
+    for segment in (*manifest.segments, *manifest.aside):
+        metas |= segment_meta(segment)
+    return {name: packed(meta) for name, meta in metas.items()}
+
+
+def packed(meta: dict[str, Any]) -> bytes:
+    """JSON as it is written, with a seal among the attributes."""
+    attributes = {**meta["attributes"], "seal": seal(meta)}
+    return json.dumps({**meta, "attributes": attributes}, indent=1).encode()
+
+
+def is_sealed(data: bytes) -> bool:
+    """Whether a ``zarr.json`` is as it was once written."""
+    try:
+        meta = json.loads(data)
+        return bool(meta["attributes"].pop("seal") == seal(meta))
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return False

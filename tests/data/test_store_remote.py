@@ -1,0 +1,243 @@
+"""Stores behind URLs: in memory, and S3 over HTTP from a server on this machine that can be made to fail."""
+
+import contextlib
+import logging
+import socket
+import socketserver
+import sys
+import threading
+import time
+import uuid
+
+import pytest
+
+from reverie.core.errors import ConfigError, RunError
+from reverie.data import store_remote
+from reverie.data.store import Store
+from reverie.data.store_patience import Patience
+from store_rows import COLUMNS, STREAMS, assert_rows, contents, row, small_chunks, stacked
+
+
+@pytest.fixture(autouse=True)
+def _small(monkeypatch):
+    small_chunks(monkeypatch)
+    monkeypatch.setattr(Patience, "first_delay", 0.02)
+    monkeypatch.setattr(Patience, "longest_delay", 0.1)
+
+
+def quiet(text):
+    pass
+
+
+@pytest.fixture
+def url():
+    return f"memory://{uuid.uuid4().hex}/replay"
+
+
+def test_a_store_in_memory(url):
+    store = Store(url, say=quiet, keep="replay")
+    store.begin(COLUMNS, STREAMS)
+    store.extend(stacked(range(30)))
+    assert store.close(10)
+    again = Store(url, say=quiet, keep="replay")
+    assert again.resume("0", 21, COLUMNS, STREAMS) == 21
+    again.extend(stacked(range(21, 40), life=1))
+    again.drop(17)
+    assert again.close(10)
+    found = Store(url, say=quiet)
+    assert_rows(contents(found, "0", 21)[0], stacked(range(21, 40), life=1))
+    assert_rows(contents(found, found.aside[0])[0], stacked(range(21, 30)))
+    assert found.segments[0].first == 16
+    assert not [name for name in found.objects.sizes("0/reward") if name.endswith(".0")]
+
+
+def test_a_place_that_fails_and_comes_back(url, monkeypatch):
+    """Rows wait in memory; what happens is said once when it begins and once when it is over."""
+    said, broken = [], threading.Event()
+    stage = store_remote.RemoteObjects.stage
+
+    def failing(objects, name, data):
+        if broken.is_set():
+            raise ConnectionResetError("connection reset by peer")
+        stage(objects, name, data)
+
+    monkeypatch.setattr(store_remote.RemoteObjects, "stage", failing)
+    store = Store(url, say=said.append)
+    store.begin(COLUMNS, STREAMS)
+    broken.set()
+    store.extend(stacked(range(30)))
+    assert not store.flush(0.5)
+    broken.clear()
+    assert store.close(10)
+    assert_rows(contents(Store(url, say=quiet), "0")[0], stacked(range(30)))
+    assert len(said) == 2
+    assert "cannot be written now (connection reset by peer)" in said[0]
+    assert "can be written again" in said[1]
+
+
+def test_a_place_that_hangs_is_spoken_of(url, monkeypatch):
+    said, going = [], threading.Event()
+    stage = store_remote.RemoteObjects.stage
+
+    def hanging(objects, name, data):
+        going.wait(10)
+        stage(objects, name, data)
+
+    monkeypatch.setattr(Patience, "silence", 0.1)
+    store = Store(url, say=said.append)
+    store.begin(COLUMNS, STREAMS)
+    monkeypatch.setattr(store_remote.RemoteObjects, "stage", hanging)
+    store.extend(stacked(range(8)))
+    assert not store.flush(0.4)
+    assert "no answer for 0 s" in said[0]
+    going.set()
+    assert store.close(10)
+    assert "can be written again" in said[-1]
+
+
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        ("s4://bucket/replay", r"no kind of URL is called s4://. Did you mean 's3'"),
+        ("gs://bucket/replay", r"pip install 'reverie-rl\[gcs\]'"),
+        ("az://bucket/replay", r"pip install 'reverie-rl\[azure\]'"),
+        ("s3://bucket/replay", r"pip install 'reverie-rl\[s3\]'"),
+    ],
+)
+def test_urls_that_cannot_be_opened(url, words, monkeypatch):
+    import fsspec
+
+    for module in ("gcsfs", "adlfs", "s3fs"):
+        monkeypatch.setitem(sys.modules, module, None)  # as if it were not installed
+    for kind in ("gs", "az", "s3"):
+        monkeypatch.delitem(sys.modules[fsspec.get_filesystem_class.__module__]._registry, kind, raising=False)
+    with pytest.raises(ConfigError, match=words):
+        Store(url, say=quiet)
+
+
+# ---------------------------------------------------------------- S3 over HTTP
+
+
+class Proxy(socketserver.ThreadingTCPServer):
+    """Passes connections on to ``target``; ``mode`` is "pass", "refuse", "hang" or "500"."""
+
+    allow_reuse_address = daemon_threads = True
+
+    def __init__(self, target):
+        self.target, self.mode = target, "pass"
+        super().__init__(("127.0.0.1", 0), Passing)
+        threading.Thread(target=self.serve_forever, args=(0.05,), daemon=True).start()
+
+
+class Passing(socketserver.BaseRequestHandler):
+    def handle(self):
+        with socket.create_connection(self.server.target) as upstream:
+            back = threading.Thread(target=self.pump, args=(upstream, self.request, False), daemon=True)
+            back.start()
+            self.pump(self.request, upstream, True)
+            back.join()
+
+    def pump(self, source, target, asking):
+        try:
+            while data := source.recv(65536):
+                while self.server.mode == "hang":
+                    time.sleep(0.02)
+                if self.server.mode == "refuse":
+                    break
+                if self.server.mode == "500" and asking:
+                    self.request.sendall(b"HTTP/1.1 500 Internal Server Error\r\nContent-Length: 0\r\n"
+                                         b"Connection: close\r\n\r\n")  # fmt: skip
+                    break
+                target.sendall(data)
+        except OSError:
+            pass
+        for end in (source, target):
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+
+
+@pytest.fixture(scope="module")
+def server():
+    pytest.importorskip("s3fs")
+    moto = pytest.importorskip("moto.server")
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    server = moto.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    yield server.get_host_and_port()
+    server.stop()
+
+
+@pytest.fixture
+def proxy(server, monkeypatch):
+    import boto3
+
+    proxy = Proxy(server)
+    address = f"http://127.0.0.1:{proxy.server_address[1]}"
+    environment = {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b", "AWS_DEFAULT_REGION": "us-east-1",
+                   "AWS_ENDPOINT_URL": address}  # fmt: skip
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setitem(
+        store_remote.OPTIONS,
+        "s3",
+        {"config_kwargs": {"connect_timeout": 1, "read_timeout": 1, "retries": {"max_attempts": 1}}},
+    )
+    boto3.client("s3").create_bucket(Bucket="bucket")
+    yield proxy
+    proxy.mode = "pass"
+    proxy.shutdown()
+    proxy.server_close()
+
+
+def test_s3(proxy):
+    url = f"s3://bucket/{uuid.uuid4().hex}"
+    store = Store(url, say=quiet)
+    store.begin(COLUMNS, STREAMS)
+    store.extend(stacked(range(12)))
+    assert store.close(20)
+    again = Store(url, say=quiet)
+    assert again.resume("0", 9, COLUMNS, STREAMS) == 9
+    again.add(row(9, life=1))
+    assert again.close(20)
+    assert_rows(contents(again, "0", 0, 9)[0], stacked(range(9)))
+    assert_rows(contents(again, again.aside[0])[0], stacked(range(9, 12)))
+
+
+@pytest.mark.parametrize("mode", ["refuse", "500", "hang"])
+def test_s3_that_fails_and_comes_back(proxy, mode, monkeypatch):
+    monkeypatch.setattr(Patience, "silence", 1.0)
+    url, said = f"s3://bucket/{uuid.uuid4().hex}", []
+    store = Store(url, say=said.append)
+    store.begin(COLUMNS, STREAMS)
+    proxy.mode = mode
+    store.extend(stacked(range(12)))
+    assert not store.flush(1.5)
+    assert store.committed == 0
+    proxy.mode = "pass"
+    assert store.flush(20)
+    assert store.close(20)
+    assert_rows(contents(Store(url, say=quiet), "0")[0], stacked(range(12)))
+    assert "cannot be written now" in said[0]
+    assert "can be written again" in said[-1]
+    assert len(said) == 2
+
+
+def test_s3_without_a_bucket(proxy):
+    with pytest.raises(RunError, match=r"cannot be used: .*Make the bucket nowhere first"):
+        Store("s3://nowhere/replay", say=quiet).begin(COLUMNS, STREAMS)
+
+
+def test_s3_without_credentials(proxy, monkeypatch, tmp_path):
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    with pytest.raises(RunError, match="Credentials are missing or not accepted: set AWS_ACCESS_KEY_ID"):
+        Store("s3://bucket/replay", say=quiet).begin(COLUMNS, STREAMS)
+
+
+def test_s3_that_is_away_at_the_start(proxy):
+    proxy.mode = "refuse"
+    with pytest.raises(RunError, match=r"cannot be used: .*Check the address and the network"):
+        Store("s3://bucket/replay", say=quiet)
