@@ -19,7 +19,7 @@ from reverie.core.config import Config
 from reverie.core.errors import ConfigError
 from reverie.core.machine import available_memory, choose_device, keep_freed_memory
 from reverie.core.protocols import Env, Source
-from reverie.core.randomness import Randomness, derived_seeds, reproducible, seed_everything
+from reverie.core.randomness import derived_seeds, reproducible, seed_everything
 from reverie.core.types import Mode, Window
 from reverie.data.prefetch import ahead
 from reverie.data.replay import Replay, ReplayConfig
@@ -120,16 +120,6 @@ class Experiment:
     clock: Clock
     eval_env: Env | None
 
-    def parts(self) -> dict[str, Any]:
-        """What a checkpoint holds."""
-        return {
-            "algo": self.algo,
-            "clock": self.clock,
-            "replay": self.replay,
-            "collector": self.collector,
-            "random": Randomness(),
-        }
-
     def evaluate(self, episodes: int, mode: Mode = "eval", record: bool = False, final: bool = False) -> Evaluation:
         """Play whole episodes, leaving every generator of training as it was.
 
@@ -169,16 +159,17 @@ def build(config: ExperimentConfig, env: EnvLike | None = None, *, start: int = 
         train_env = make_env(config.env, seed=seeds["env"], factory=factory)
         undo.callback(train_env.close)
         algo = config.algo.build(train_env.obs_spec, train_env.action_spec, device, seeds["algo"])
-        replay = fitting_replay(config, algo.window).build(
+        replay = config.replay.build(
             obs_spec=train_env.obs_spec,
             action_spec=train_env.action_spec,
             extra_spec=algo.extra_spec,
             num_envs=config.env.num,
             window=algo.window,
             seed=seeds["replay"],
+            most=most_rows(config),
         )
         check_memory(config, replay)
-        check_capacity(config, algo.window)
+        check_capacity(config, replay)
         eval_env = make_eval_env(config, factory) if wants_eval_env(config, env) else None
         if eval_env is not None:
             undo.callback(eval_env.close)
@@ -256,30 +247,34 @@ def make_eval_env(config: ExperimentConfig, factory: MakeEnv | None = None, rend
     return make_env(values, seed=seed, factory=factory, render=render)
 
 
-def check_capacity(config: ExperimentConfig, window: Window) -> None:
+def check_capacity(config: ExperimentConfig, replay: Replay) -> None:
     """Learning must be able to start.
 
     Raises:
         ConfigError: the replay can never offer as many windows as learning waits for.
     """
-    offered = (config.replay.capacity // config.env.num - window.rows + 1) * config.env.num
+    rows, length = config.replay.rows(row_bytes(replay)), replay.window.rows
+    offered = (rows // config.env.num - length + 1) * config.env.num
     if config.learning_starts > offered:
         raise ConfigError(
-            f"learning_starts = {config.learning_starts} windows, but replay.capacity = {config.replay.capacity} rows "
-            f"over {config.env.num} envs offer at most {offered} windows of {window.rows} rows: learning would never "
-            "start. Lower learning_starts or raise replay.capacity."
+            f"learning_starts = {config.learning_starts} windows, but replay.capacity = {config.replay.capacity} "
+            f"({rows} rows) over {config.env.num} envs offers at most {offered} windows of {length} rows: learning "
+            "would never start. Lower learning_starts or raise replay.capacity."
         )
 
 
-def fitting_replay(config: ExperimentConfig, window: Window) -> ReplayConfig:
-    """A replay of no more rows than the run can live: each env step makes one, and each end of an episode one more."""
-    most = max(2 * config.steps + config.env.num, window.rows * config.env.num)
-    return config.replay.merge({"capacity": min(config.replay.capacity, most)})
+def most_rows(config: ExperimentConfig) -> int | None:
+    """Rows that the run can live: each env step makes one, and each end of an episode one more.
+
+    None if it begins with rows of other runs: nobody has counted them yet.
+    """
+    return None if config.replay.init else 2 * config.steps + config.env.num
 
 
 def replay_bytes(config: ExperimentConfig, replay: Replay) -> int:
     """Bytes the replay will really take: rows that never come take none."""
-    return int(row_bytes(replay) * min(replay.storage.streams * replay.storage.capacity, config.steps))
+    held = replay.storage.streams * replay.storage.capacity
+    return int(row_bytes(replay) * (held if config.replay.init else min(held, config.steps)))
 
 
 def row_bytes(replay: Replay) -> float:
@@ -293,13 +288,14 @@ def check_memory(config: ExperimentConfig, replay: Replay) -> None:
     Raises:
         ConfigError: they do not; names both numbers.
     """
-    if config.replay.device != "cpu":  # data/device.py has looked
+    if config.replay.device != "cpu" or config.replay.storage != "ram":  # data/device.py, data/mapped.py have looked
         return
     needed, free = replay_bytes(config, replay), available_memory()
     if free is not None and needed > free:
         per_row = row_bytes(replay)
         raise ConfigError(
-            f"replay.capacity = {config.replay.capacity} rows of {per_row:,.0f} bytes need {needed / 1e9:.1f} GB, but "
-            f"{free / 1e9:.1f} GB of memory are available. A capacity of {int(free * 0.8 / per_row)} would fit; "
-            "smaller observations or a smaller size of the algorithm help as well."
+            f"replay.capacity = {config.replay.capacity}: {config.replay.rows(per_row)} rows of {per_row:,.0f} bytes "
+            f"need {needed / 1e9:.1f} GB, but {free / 1e9:.1f} GB of memory are available. A capacity of "
+            f"{int(free * 0.8 / per_row)} would fit; replay.storage = 'mmap', smaller observations or a smaller size "
+            "of the algorithm help as well."
         )

@@ -92,6 +92,12 @@ def test_update_returns_what_it_promises(actions, context):
     assert agent.window.rows == 6 + context
     update = agent.update(batch(agent, actions))
     assert all(v.ndim == 0 and torch.isfinite(v) for v in update.metrics.values())
+    assert update.priority.shape == (3,)
+    names = ("dynamics", "representation", "reward", "cont", "reconstruction")
+    scales = agent.cfg.scales.to_dict()
+    losses = {k.removeprefix("loss/"): v for k, v in update.metrics.items() if k.startswith("loss/")}
+    world = sum(scales[k.split("/")[0]] * v for k, v in losses.items() if k.split("/")[0] in names)
+    assert torch.allclose(update.priority.mean(), world)
     assert {k: tuple(v.shape) for k, v in update.extras.items()} == (
         {"deter": (3, 6, 16), "stoch": (3, 6, 3)} if context else {}
     )

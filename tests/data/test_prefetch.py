@@ -10,7 +10,7 @@ import torch
 from reverie.core.types import Batch, Update, Window
 from reverie.data.device import DeviceStorage
 from reverie.data.prefetch import Prefetch, ahead
-from reverie.data.replay import Replay
+from reverie.data.replay import Replay, ReplayConfig
 from reverie.data.storage import Column, HostStorage
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
@@ -101,8 +101,9 @@ def test_a_replay_gathers_into_pinned_memory(log: list[str], monkeypatch: pytest
     monkeypatch.setattr(torch, "empty", lambda *a, pin_memory, **k: (asked.append(pin_memory), empty(*a, **k))[1])
     storage = HostStorage(COLUMNS, 1, 10)
     storage.count = 5
-    replay = Replay(storage, Window(batch=2, length=2, crosses_episodes=True), seed=0, online=False)
-    replay.starts.count = 5
+    replay = Replay(
+        storage, Window(batch=2, length=2, crosses_episodes=True), seed=0, config=ReplayConfig(online=False)
+    )
     replay.sample()
     assert asked == [False] * len(COLUMNS)
     Prefetch(replay, CPU).sample()
@@ -111,8 +112,8 @@ def test_a_replay_gathers_into_pinned_memory(log: list[str], monkeypatch: pytest
 
 def test_only_what_has_to_travel_is_sent_ahead(log: list[str]) -> None:
     window = Window(batch=1, length=2, crosses_episodes=True)
-    host = Replay(HostStorage(COLUMNS, 1, 10), window, seed=0, online=False)
-    device = Replay(DeviceStorage(COLUMNS, 1, 10, CPU), window, seed=0, online=False)
+    host = Replay(HostStorage(COLUMNS, 1, 10), window, seed=0, config=ReplayConfig(online=False))
+    device = Replay(DeviceStorage(COLUMNS, 1, 10, CPU), window, seed=0, config=ReplayConfig(online=False))
     assert ahead(host, CPU) is host
     assert not host.storage.pin
     assert ahead(device, CUDA) is device

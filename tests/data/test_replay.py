@@ -7,103 +7,17 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from lived import ACTION, EXTRA, OBS, Lived
 
 from reverie.core.errors import ConfigError, DataError, RunError
-from reverie.core.specs import ActionPart, ActionSpec, ExtraPart, ObsPart
+from reverie.core.specs import ExtraPart
 from reverie.core.types import Step, Update, Window
 from reverie.data.device import DeviceStorage
+from reverie.data.feedback import Feedback
 from reverie.data.replay import Replay, ReplayConfig
 from reverie.data.storage import HostStorage, columns_of
 
-OBS = {
-    "id": ObsPart(kind="vector", shape=(2,), dtype="float32"),
-    "pixels": ObsPart(kind="image", shape=(3, 2, 1), dtype="uint8"),
-}
-ACTION = ActionSpec(parts={"a": ActionPart(kind="categorical", classes=(3,))})
-EXTRA = {"deter": ExtraPart(shape=(2,), dtype="float16"), "stoch": ExtraPart(shape=(), dtype="uint8")}
-
-
 KINDS = pytest.mark.parametrize("kind", [HostStorage, DeviceStorage])
-
-
-class Lived:
-    """A replay, and beside it a naive record: for each stream the list of all its rows."""
-
-    def __init__(
-        self, streams: int, capacity: int, window: Window, seed: int = 0, online: bool = False, kind: type = HostStorage
-    ) -> None:
-        self.streams, self.capacity, self.window = streams, capacity, window
-        where = () if kind is HostStorage else (torch.device("cpu"),)
-        storage = kind(columns_of(OBS, ACTION, EXTRA), streams, capacity, *where)
-        self.replay = Replay(storage, window, seed=seed, online=online)
-        self.rows: list[list[dict]] = [[] for _ in range(streams)]
-
-    def add(self, is_first: list[bool]) -> None:
-        t = len(self.rows[0])
-        first = [f or t == 0 for f in is_first]
-        for i in range(self.streams):
-            row = {"id": (i, t), "pixel": (7 * t + i) % 256, "action": (t + i) % 3, "reward": float(10 * t + i)}
-            self.rows[i].append({**row, "first": first[i], "deter": float(t % 50), "stoch": (3 * t + i) % 256})
-        newest = [stream[-1] for stream in self.rows]
-        n = self.streams
-        step = Step(
-            obs={
-                "id": torch.tensor([r["id"] for r in newest], dtype=torch.float32),
-                "pixels": torch.tensor([r["pixel"] for r in newest], dtype=torch.uint8)
-                .reshape(n, 1, 1, 1)
-                .expand(n, 3, 2, 1),
-            },
-            reward=torch.tensor([r["reward"] for r in newest]),
-            is_first=torch.tensor(first),
-            is_last=torch.zeros(n, dtype=torch.bool),
-            is_terminal=torch.zeros(n, dtype=torch.bool),
-        )
-        action = torch.nn.functional.one_hot(torch.tensor([r["action"] for r in newest]), 3).float()
-        deter = torch.tensor([[r["deter"], -r["deter"]] for r in newest])
-        stoch = torch.tensor([r["stoch"] for r in newest], dtype=torch.uint8)
-        self.replay.add(step, action, {"deter": deter, "stoch": stoch})
-
-    def valid(self) -> set[tuple[int, int]]:
-        """Every (stream, row) whose window is held, complete and within what may be crossed."""
-        count, rows = len(self.rows[0]), self.window.rows
-        return {
-            (i, t)
-            for i in range(self.streams)
-            for t in range(max(0, count - self.capacity), count - rows + 1)
-            if self.window.crosses_episodes or not any(r["first"] for r in self.rows[i][t + 1 : t + rows])
-        }
-
-    def check(self, batch) -> list[tuple[int, int]]:
-        """Every sampled window equals consecutive true rows; returns the starts."""
-        starts = [(int(h) % self.streams, int(h) // self.streams) for h in batch.index]
-        assert batch.shape == (self.window.batch, self.window.rows)
-        for b, (i, t) in enumerate(starts):
-            assert (i, t) in self.valid()
-            truth = self.rows[i][t : t + self.window.rows]
-            assert batch.obs["id"][b].tolist() == [list(map(float, r["id"])) for r in truth]
-            assert batch.obs["pixels"][b, :, 2, 1, 0].tolist() == [r["pixel"] for r in truth]
-            assert batch.action[b].argmax(-1).tolist() == [r["action"] for r in truth]
-            assert batch.reward[b].tolist() == [r["reward"] for r in truth]
-            assert batch.is_first[b].tolist() == [r["first"] for r in truth]
-            assert batch.extras["deter"][b].tolist() == [[r["deter"], -r["deter"]] for r in truth]
-            assert batch.extras["stoch"][b].tolist() == [r["stoch"] for r in truth]
-            assert batch.is_last[b, :-1].tolist() == [r["first"] for r in truth[1:]]
-        return starts
-
-    def feedback(self, index: torch.Tensor, length: int, value: int) -> None:
-        """Write numbers back to the last ``length`` rows of each window, here and in the record."""
-        b = len(index)
-        stoch = (torch.arange(b * length).reshape(b, length) + value) % 256
-        deter = (stoch % 100).float()
-        extras = {"deter": torch.stack([deter, -deter], -1), "stoch": stoch.to(torch.uint8)}
-        self.replay.feedback(index, Update(metrics={}, extras=extras))
-        oldest = max(0, len(self.rows[0]) - self.capacity)
-        for k, handle in enumerate(index.tolist()):
-            i, t = handle % self.streams, handle // self.streams
-            for j in range(length):
-                row = t + self.window.rows - length + j
-                if row >= oldest:
-                    self.rows[i][row] |= {"stoch": int(stoch[k, j]), "deter": float(deter[k, j])}
 
 
 def make(streams: int, capacity: int, window: Window, seed: int = 0, online: bool = False) -> Replay:
@@ -136,7 +50,7 @@ def test_replay_agrees_with_a_list_of_rows(life, data):
         life.add(flags(data, life.streams))
         valid = life.valid()
         assert len(life.replay) == len(valid)
-        all_starts = life.replay.starts.at(np.arange(len(valid)))
+        all_starts = life.replay.dealer.starts.at(np.arange(len(valid)))
         assert {(int(h) % life.streams, int(h) // life.streams) for h in all_starts} == valid
         if valid and data.draw(st.booleans()):
             batch = life.replay.sample()
@@ -238,12 +152,15 @@ def test_feedback_waiting_for_a_device_is_written_by_the_next_one():
     for _ in range(4):
         life.add([False])
     index, event = life.replay.sample().index, Arrived()
-    life.replay.pending.append((index.numpy(), {"stoch": torch.full((1, 1), 99, dtype=torch.uint8)}, event))
-    life.replay.state_dict()
-    assert life.replay.sample().extras["stoch"][0].tolist() == [0, 3, 6, 9]  # nor by a save or a sample on the way
+    life.replay.pending.append(
+        Feedback(index.numpy(), {"stoch": torch.full((1, 1), 99, dtype=torch.uint8)}, None, event)
+    )
+    life.replay.sample()
     assert not event.waited
-    life.replay.feedback(index, Update(metrics={}))
+    life.replay.state_dict()
     assert event.waited
+    assert life.replay.sample().extras["stoch"][0].tolist() == [0, 3, 6, 9]  # a save waits for it, but writes nothing
+    life.replay.feedback(index, Update(metrics={}))
     assert life.replay.sample().extras["stoch"][0].tolist() == [0, 3, 6, 99]
 
 

@@ -263,7 +263,7 @@ class DreamerV3(Algorithm):
     def train_step(self, batch: Batch) -> Update:
         """One gradient step on a batch ``[B, K + T]``."""
         losses, metrics = self.learn(*self.split_context(batch))
-        return Update(metrics=metrics, extras=self.pack(losses.post.latent))
+        return Update(metrics=metrics, priority=self.surprise(losses.terms), extras=self.pack(losses.post.latent))
 
     def learn(
         self, context: Context, rows: Batch, choose: Chooser = draw, pick: Picker = sample_action
@@ -278,6 +278,12 @@ class DreamerV3(Algorithm):
         """The weighted sum of the terms' means."""
         scales = self.cfg.scales.to_dict()
         return torch.stack([scales[k.split("/")[0]] * v.mean() for k, v in terms.items()]).sum()
+
+    def surprise(self, terms: dict[str, Tensor]) -> Tensor:
+        """How badly the world model predicted each window, ``[B]``: its mean loss, for replays that draw by priority."""
+        scales, learned = self.cfg.scales.to_dict(), ("actor", "critic", "replay_critic")
+        world = [scales[k.split("/")[0]] * v.detach() for k, v in terms.items() if k not in learned]  # [B, T] each
+        return torch.stack(world).sum(0).mean(1).clamp(min=0)  # [B]
 
     def losses(self, context: Context, rows: Batch, choose: Chooser = draw, pick: Picker = sample_action) -> Losses:
         """Every term of the loss of rows ``[B, T]`` and where they start from; updates the scale of returns."""

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from reverie.core.errors import ConfigError
-from reverie.data.storage import Column, HostStorage, Storage
+from reverie.data.storage import Column, HostStorage, Storage, as_numpy
 
 
 def storage_on(device: str, columns: Mapping[str, Column], streams: int, capacity: int) -> Storage:
@@ -63,6 +63,17 @@ class DeviceStorage(Storage):
     def _put(self, rows: Mapping[str, Tensor], slot: int) -> None:
         for name, value in rows.items():
             self.columns[name][:, slot].copy_(value.detach(), non_blocking=True)
+
+    def _assign(self, name: str, slots: slice, values: np.ndarray | None, stream: int | None = None) -> None:
+        streams = slice(None) if stream is None else slice(stream, stream + 1)
+        target = self.columns[name][streams, slots]
+        if values is None:
+            target.zero_()
+        else:
+            target.copy_(torch.from_numpy(np.array(values)))
+
+    def _fetch(self, name: str, streams: slice, slots: slice) -> np.ndarray:
+        return as_numpy(self.columns[name][streams, slots])
 
     def gather(self, handles: np.ndarray, length: int) -> dict[str, Tensor]:
         """See ``Storage``."""

@@ -1,101 +1,34 @@
-"""Which windows of rows a batch is made of.
+"""Which of the windows that there are a batch is made of.
 
-A window is known by the handle of its first row (``data.storage``: ``row * streams + stream``). Two questions are kept
-apart: which starts there are (``AllStarts``, ``EpisodeStarts``) and which of them are drawn (``Uniform``,
-``OnlineQueue``). A new way of drawing is a class with the methods of ``Sampler``.
+A new way of drawing is a class with the methods of ``Sampler``; one that is mixed with others (``data/mixture.py``)
+has those of ``Component`` as well. ``data/starts.py`` knows which windows there are, ``data/priorities.py`` draws by
+priority, ``data/sequence.py`` whole episodes, and ``data/dealer.py`` puts them together.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
 from reverie.core.types import State
-
-
-class Starts(Protocol):
-    """The windows of ``length`` rows that may be drawn now, oldest first."""
-
-    def add(self, is_first: np.ndarray) -> np.ndarray:
-        """Take note of one more row in each stream, ``[N]``; the handles of the windows that this row ends."""
-        ...
-
-    def __len__(self) -> int:
-        """How many there are."""
-        ...
-
-    def at(self, positions: np.ndarray) -> np.ndarray:
-        """The handles at ``positions`` ``[B]`` in ``0..len - 1``."""
-        ...
-
-
-class AllStarts:
-    """Every row with ``length - 1`` rows after it: windows may reach into the next episode.
-
-    Their handles are consecutive integers, so nothing needs to be stored.
-    """
-
-    def __init__(self, streams: int, capacity: int, length: int) -> None:
-        self.streams, self.capacity, self.length = streams, capacity, length
-        self.count = 0
-
-    def add(self, is_first: np.ndarray) -> np.ndarray:
-        """See ``Starts``."""
-        self.count += 1
-        start = self.count - self.length
-        return np.arange(self.streams if start >= 0 else 0) + start * self.streams
-
-    def __len__(self) -> int:
-        return max(0, min(self.count, self.capacity) - self.length + 1) * self.streams
-
-    def at(self, positions: np.ndarray) -> np.ndarray:
-        """See ``Starts``."""
-        return positions + max(0, self.count - self.capacity) * self.streams
-
-
-class EpisodeStarts:
-    """Rows whose window stays within one episode: no row but its first may be ``is_first``.
-
-    Windows become complete in the order in which they will be evicted, so a ring of handles holds them all and
-    drawing stays O(1) however short the episodes are.
-    """
-
-    def __init__(self, streams: int, capacity: int, length: int) -> None:
-        self.streams, self.capacity, self.length = streams, capacity, length
-        self.count = 0
-        self.run = np.zeros(streams, np.int64)  # rows since the newest is_first, that one included
-        self.ring = np.empty(streams * capacity, np.int64)
-        self.head = self.tail = 0
-
-    def add(self, is_first: np.ndarray) -> np.ndarray:
-        """See ``Starts``."""
-        self.count += 1
-        self.run = np.where(is_first, 1, self.run + 1)
-        evicted = (self.count - self.capacity) * self.streams  # handles below this are gone
-        while self.head < self.tail and self.ring[self.head % len(self.ring)] < evicted:
-            self.head += 1
-        fresh = np.flatnonzero(self.run >= self.length) + (self.count - self.length) * self.streams
-        if len(fresh):
-            self.ring[np.arange(self.tail, self.tail + len(fresh)) % len(self.ring)] = fresh
-            self.tail += len(fresh)
-        return fresh
-
-    def __len__(self) -> int:
-        return self.tail - self.head
-
-    def at(self, positions: np.ndarray) -> np.ndarray:
-        """See ``Starts``."""
-        handles: np.ndarray = self.ring[(self.head + positions) % len(self.ring)]
-        return handles
+from reverie.data.starts import Beginnings, HandleQueue, Starts
+from reverie.data.storage import Storage
 
 
 class Sampler(Protocol):
     """Draws windows."""
 
-    def add(self, fresh: np.ndarray, oldest: int) -> None:
-        """Take note of the windows that the newest rows end; handles below ``oldest`` are evicted."""
+    def add(self, fresh: np.ndarray, lived: bool = True) -> None:
+        """Take note of the windows that the newest rows end. Rows may be evicted now, ``Storage.oldest`` says which.
+
+        They have just been ``lived``, or come from elsewhere: a checkpoint, another run.
+        """
+        ...
+
+    def clear(self) -> None:
+        """The storage holds nothing any more. Generators stay where they are."""
         ...
 
     def draw(self, count: int) -> np.ndarray:
@@ -103,27 +36,33 @@ class Sampler(Protocol):
         ...
 
     def state_dict(self) -> State:
-        """Generators and counters."""
+        """Generators, and whatever does not follow from the rows."""
         ...
 
     def load_state_dict(self, state: State) -> None:
-        """Continue from them."""
+        """Continue from there. ``state`` may be a part of what ``state_dict`` gave: the generator ``rng`` alone."""
         ...
 
 
-class Uniform:
-    """Every window with the same probability, with replacement."""
+class Component(Sampler, Protocol):
+    """A sampler that always draws as many as asked for, and knows how likely each window was."""
 
-    def __init__(self, starts: Starts, seed: int) -> None:
-        self.starts = starts
-        self.rng = np.random.default_rng(seed)
+    def probability(self, handles: np.ndarray) -> np.ndarray:
+        """The probability ``[B]`` with which ``draw`` takes each of ``handles`` ``[B]``."""
+        ...
 
-    def add(self, fresh: np.ndarray, oldest: int) -> None:
+
+class Drawing:
+    """What samplers have in common that draw with a generator and follow from the rows otherwise."""
+
+    def __init__(self, starts: Starts, rng: np.random.Generator) -> None:
+        self.starts, self.rng = starts, rng
+
+    def add(self, fresh: np.ndarray, lived: bool = True) -> None:
         """Nothing to note: ``starts`` knows."""
 
-    def draw(self, count: int) -> np.ndarray:
-        """``count`` handles."""
-        return self.starts.at(self.rng.integers(len(self.starts), size=count))
+    def clear(self) -> None:
+        """See ``add``."""
 
     def state_dict(self) -> State:
         """The generator."""
@@ -134,6 +73,113 @@ class Uniform:
         self.rng.bit_generator.state = dict(state["rng"])
 
 
+class Uniform(Drawing):
+    """Every window with the same probability, with replacement."""
+
+    def draw(self, count: int) -> np.ndarray:
+        """``count`` handles."""
+        return self.starts.at(self.rng.integers(len(self.starts), size=count))
+
+    def probability(self, handles: np.ndarray) -> np.ndarray:
+        """``1 / M`` of M windows."""
+        return np.full(len(handles), 1.0 / len(self.starts))
+
+
+class Recency(Drawing):
+    """Newer windows more often.
+
+    Of M windows the one of age a, the newest having age 0, is drawn with probability
+
+        p(a) = (G(a + 1) - G(a)) / G(M),    G(x) = integral of (1 + t)^-exponent from 0 to x.
+
+    This is the law of the authors' selector, (1 + a)^-exponent, smoothed so that ages are drawn by inverting G and no
+    table is needed however many windows there are. Theirs stretches ages until a replay is full, which gives the very
+    newest window half of all draws in the beginning; here the law always holds for the windows that there are.
+
+    Source: github.com/danijar/dreamerv3, embodied/core/selectors.py: Recency, with exponent 1.
+    """
+
+    def __init__(self, starts: Starts, rng: np.random.Generator, exponent: float) -> None:
+        super().__init__(starts, rng)
+        self.exponent = exponent
+
+    def mass(self, x: np.ndarray | int) -> np.ndarray:
+        """G, up to a factor."""
+        power = 1 - self.exponent
+        mass: np.ndarray = np.log1p(x) if power == 0 else np.expm1(power * np.log1p(x)) / power
+        return mass
+
+    def inverse(self, g: np.ndarray) -> np.ndarray:
+        """The x whose ``mass`` is ``g``."""
+        power = 1 - self.exponent
+        x: np.ndarray = np.expm1(g) if power == 0 else np.expm1(np.log1p(power * g) / power)
+        return x
+
+    def draw(self, count: int) -> np.ndarray:
+        """``count`` handles."""
+        windows = len(self.starts)
+        ages = self.inverse(self.rng.random(count) * self.mass(windows))
+        return self.starts.at(windows - 1 - np.minimum(ages, windows - 1).astype(np.int64))
+
+    def probability(self, handles: np.ndarray) -> np.ndarray:
+        """The law above."""
+        windows = len(self.starts)
+        age = windows - 1 - self.starts.positions(handles)
+        probability: np.ndarray = (self.mass(age + 1) - self.mass(age)) / self.mass(windows)
+        return probability
+
+
+class Ends(Drawing):
+    """The last windows of episodes more often: they count ``1 + T`` times, T being the rows of a window.
+
+    With M windows of which E end with an episode, p = (1 + T) / (M + E T) for those and 1 / (M + E T) for all others.
+    Without it the last row of an episode is learned from T times less often than one in the middle.
+
+    Source: github.com/Eclectic-Sheep/sheeprl, sheeprl/data/buffers.py: EpisodeBuffer with ``prioritize_ends``, which
+    draws the start of a window from 0..L and lets the T + 1 largest values mean the last window of L rows. Its episodes
+    are complete; here an episode has an end once the first row of the next has come.
+    """
+
+    def __init__(
+        self, starts: Starts, rng: np.random.Generator, rows: Storage, beginnings: Beginnings, length: int
+    ) -> None:
+        super().__init__(starts, rng)
+        self.rows, self.beginnings, self.length = rows, beginnings, length
+        self.ends = HandleQueue()
+        self.clear()
+
+    def clear(self) -> None:
+        """See ``Sampler``."""
+        self.ends.clear()
+        self.undecided = np.empty(0, np.int64)  # the row after them has not come yet
+
+    def add(self, fresh: np.ndarray, lived: bool = True) -> None:
+        """See ``Sampler``."""
+        windows = np.concatenate([self.undecided, fresh])
+        after = windows + self.length * self.rows.streams
+        known = np.searchsorted(after, self.rows.count * self.rows.streams)
+        windows, self.undecided = windows[:known], windows[known:]
+        self.ends.add(windows[self.beginnings.at(after[:known])])
+        self.ends.drop(self.rows.oldest * self.rows.streams)
+
+    def draw(self, count: int) -> np.ndarray:
+        """``count`` handles."""
+        windows, ends = len(self.starts), self.ends.held
+        drawn = self.rng.integers(windows + len(ends) * self.length, size=count)
+        last = drawn >= windows
+        handles = self.starts.at(np.where(last, 0, drawn))
+        handles[last] = ends[(drawn[last] - windows) // self.length]
+        return handles
+
+    def probability(self, handles: np.ndarray) -> np.ndarray:
+        """The law above."""
+        ends = self.ends.held
+        is_end = np.searchsorted(ends, handles, "right") > np.searchsorted(ends, handles)
+        total = len(self.starts) + len(ends) * self.length
+        probability: np.ndarray = (1 + self.length * is_end) / total
+        return probability
+
+
 class OnlineQueue:
     """Hands out each stream's newest rows once, in windows that do not overlap, before anything else is drawn.
 
@@ -141,21 +187,29 @@ class OnlineQueue:
     queued. Windows evicted before their turn are dropped, which also bounds the queue.
     """
 
-    def __init__(self, streams: int, length: int) -> None:
-        self.streams, self.length = streams, length
-        self.due = np.zeros(streams, np.int64)  # from which first row on the next window does not overlap the last
-        self.soonest = 0  # the least of them
+    def __init__(self, rows: Storage, length: int) -> None:
+        """Windows of ``length`` of ``rows``."""
+        self.rows, self.length = rows, length
+        self.clear()
+
+    def clear(self) -> None:
+        """See ``Sampler``."""
+        self.due = np.full(self.rows.streams, self.rows.count)  # from this row on the next window overlaps no other
+        self.soonest = self.rows.count  # the least of them
         self.queue: deque[int] = deque()
 
-    def add(self, fresh: np.ndarray, oldest: int) -> None:
-        """See ``Sampler``."""
-        if len(fresh) and (row := int(fresh[0]) // self.streams) >= self.soonest:
-            stream = fresh % self.streams
+    def add(self, fresh: np.ndarray, lived: bool = True) -> None:
+        """See ``Sampler``. Only rows that were just ``lived``, one of each stream, are queued."""
+        streams = self.rows.streams
+        if not lived:
+            self.clear()
+        elif len(fresh) and (row := int(fresh[0]) // streams) >= self.soonest:
+            stream = fresh % streams
             ready = self.due[stream] <= row
             self.queue.extend(fresh[ready].tolist())
             self.due[stream[ready]] = row + self.length
             self.soonest = int(self.due.min())
-        while self.queue and self.queue[0] < oldest:
+        while self.queue and self.queue[0] < self.rows.oldest * streams:
             self.queue.popleft()
 
     def draw(self, count: int) -> np.ndarray:
@@ -163,8 +217,13 @@ class OnlineQueue:
         return np.array([self.queue.popleft() for _ in range(min(count, len(self.queue)))], np.int64)
 
     def state_dict(self) -> State:
-        """Nothing yet: handles mean nothing without the rows, and those are not saved."""
-        return {}
+        """What waits, and from where on windows are due."""
+        return {"queue": np.array(self.queue, np.int64), "due": self.due.copy()}
 
     def load_state_dict(self, state: State) -> None:
-        """See ``state_dict``."""
+        """See ``Sampler``."""
+        if "queue" not in state:
+            return
+        held: list[Any] = state["queue"][state["queue"] >= self.rows.oldest * self.rows.streams].tolist()
+        self.queue, self.due = deque(held), state["due"].copy()
+        self.soonest = int(self.due.min())

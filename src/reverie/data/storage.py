@@ -1,14 +1,15 @@
 """Rows in memory: one ring buffer for each stream, one column for each thing that a row holds.
 
-``HostStorage`` is here, ``DeviceStorage`` in ``data/device.py``.
+``HostStorage`` is here, ``DeviceStorage`` in ``data/device.py``; files as memory are in ``data/mapped.py``.
 """
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -16,6 +17,9 @@ from torch import Tensor
 
 from reverie.core.errors import ConfigError, DataError
 from reverie.core.specs import ActionSpec, ExtraPart, ObsSpec
+
+EXTRAS = "extras/"
+"""How the names of those columns begin that a policy stored and updates write anew."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,13 +45,18 @@ def columns_of(obs: ObsSpec, action: ActionSpec, extras: Mapping[str, ExtraPart]
     columns["action"] = Column((action.width,), "float32")
     columns["reward"] = Column((), "float32")
     columns |= {name: Column((), "bool") for name in ("is_first", "is_last", "is_terminal")}
-    columns |= {f"extras/{key}": Column(part.shape, part.dtype) for key, part in extras.items()}
+    columns |= {f"{EXTRAS}{key}": Column(part.shape, part.dtype) for key, part in extras.items()}
     for name, column in columns.items():
         try:
             np.dtype(column.dtype)
         except TypeError:
             raise ConfigError(f"{name} has dtype {column.dtype!r}: rows are stored as a NumPy dtype.") from None
     return columns
+
+
+def bytes_of(columns: Mapping[str, Column]) -> int:
+    """Bytes of one row of all ``columns``."""
+    return sum(column.nbytes for column in columns.values())
 
 
 class Storage(ABC):
@@ -60,13 +69,17 @@ class Storage(ABC):
     def __init__(self, columns: Mapping[str, Column], streams: int, capacity: int) -> None:
         """``capacity`` in rows of one stream."""
         self.specs, self.streams, self.capacity = dict(columns), streams, capacity
-        self.count = 0
-        self.nbytes = streams * capacity * sum(column.nbytes for column in columns.values())
+        self.count = self.first = 0
+        self.nbytes = streams * capacity * bytes_of(columns)
 
     @property
     def oldest(self) -> int:
         """The number of the oldest row still held."""
-        return max(0, self.count - self.capacity)
+        return max(self.first, self.count - self.capacity)
+
+    def begin_at(self, first: int) -> None:
+        """Hold nothing. The next row has the number ``first``, as if those before it had been evicted."""
+        self.first = self.count = first
 
     def add(self, rows: Mapping[str, Tensor]) -> None:
         """One row for each stream, over the oldest ones if the rings are full.
@@ -74,14 +87,69 @@ class Storage(ABC):
         Raises:
             DataError: on the first call only: a column is missing, unknown or of another shape.
         """
-        if self.count == 0:
-            self._check(rows)
+        if self.count == self.first:
+            self._check({name: tuple(value.shape) for name, value in rows.items()}, (self.streams,))
         self._put(rows, self.count % self.capacity)
         self.count += 1
+
+    def extend(self, rows: Mapping[str, np.ndarray]) -> None:
+        """``n`` rows for each stream, ``[N, n, ...]``, not more than fit. Extras that are absent are zeros.
+
+        Raises:
+            DataError: a column is missing, unknown or of another shape.
+        """
+        more = next((values.shape[1] for values in rows.values()), 0)
+        absent = {name for name in self.specs if name.startswith(EXTRAS) and name not in rows}
+        shapes = {name: (self.streams, more, *self.specs[name].shape) for name in absent}
+        self._check(shapes | {name: values.shape for name, values in rows.items()}, (self.streams, more))
+        for slots, part in self._runs(self.count, self.count + more):
+            for name in self.specs:
+                self._assign(name, slots, None if name in absent else rows[name][:, part])
+        self.count += more
+
+    def read(
+        self, start: int, stop: int, names: list[str] | None = None, stream: int | None = None
+    ) -> dict[str, np.ndarray]:
+        """Rows ``start`` to ``stop`` of every column or of ``names``, copied: ``[N, n, ...]``, or those of one stream.
+
+        Raises:
+            DataError: some of them are not held.
+        """
+        if not self.oldest <= start <= stop <= self.count:
+            raise DataError(f"rows {start} to {stop} were asked for, rows {self.oldest} to {self.count} are held.")
+        streams = slice(None) if stream is None else slice(stream, stream + 1)
+        rows = {}
+        for name in self.specs if names is None else names:
+            pieces = [self._fetch(name, streams, slots) for slots, _ in self._runs(start, stop)]
+            spec, n = self.specs[name], len(range(self.streams)[streams])
+            rows[name] = np.concatenate(pieces or [np.empty((n, 0, *spec.shape), spec.dtype)], axis=1)
+        return rows
+
+    def replace(self, name: str, start: int, stream: int, values: np.ndarray) -> None:
+        """Overwrite one column of rows from ``start`` on, which are held, with ``values`` ``[n, ...]``."""
+        for slots, part in self._runs(start, start + len(values)):
+            self._assign(name, slots, values[None, part], stream)
+
+    def _runs(self, start: int, stop: int) -> Iterator[tuple[slice, slice]]:
+        """Where rows ``start`` to ``stop`` lie, at most as many as fit: ``(slots, which of the rows)``, unbroken."""
+        done = start
+        while done < stop:
+            slot = done % self.capacity
+            run = min(stop - done, self.capacity - slot)
+            yield slice(slot, slot + run), slice(done - start, done - start + run)
+            done += run
 
     @abstractmethod
     def _put(self, rows: Mapping[str, Tensor], slot: int) -> None:
         """Keep one row for each stream."""
+
+    @abstractmethod
+    def _assign(self, name: str, slots: slice, values: np.ndarray | None, stream: int | None = None) -> None:
+        """Overwrite ``slots`` of all streams or of one with ``values`` ``[N, n, ...]``, with zeros if None."""
+
+    @abstractmethod
+    def _fetch(self, name: str, streams: slice, slots: slice) -> np.ndarray:
+        """What lies in ``slots`` of ``streams``, perhaps the memory itself."""
 
     @abstractmethod
     def gather(self, handles: np.ndarray, length: int) -> dict[str, Tensor]:
@@ -100,14 +168,14 @@ class Storage(ABC):
         slots: np.ndarray = stream[:, None] * self.capacity + (row[:, None] + offsets) % self.capacity
         return slots
 
-    def _check(self, rows: Mapping[str, Tensor]) -> None:
-        if rows.keys() != self.specs.keys():
-            missing, unknown = sorted(self.specs.keys() - rows.keys()), sorted(rows.keys() - self.specs.keys())
+    def _check(self, shapes: Mapping[str, tuple[int, ...]], leading: tuple[int, ...]) -> None:
+        if shapes.keys() != self.specs.keys():
+            missing, unknown = sorted(self.specs.keys() - shapes.keys()), sorted(shapes.keys() - self.specs.keys())
             raise DataError(f"rows do not have the columns that were declared: missing {missing}, unknown {unknown}.")
-        for name, value in rows.items():
-            expected = (self.streams, *self.specs[name].shape)
-            if tuple(value.shape) != expected:
-                raise DataError(f"{name} has shape {tuple(value.shape)}: expected {expected} (streams first).")
+        for name, shape in shapes.items():
+            expected = (*leading, *self.specs[name].shape)
+            if shape != expected:
+                raise DataError(f"{name} has shape {shape}: expected {expected} (streams first).")
 
 
 class HostStorage(Storage):
@@ -121,43 +189,54 @@ class HostStorage(Storage):
         """
         super().__init__(columns, streams, capacity)
         self.pin = False
+        self._reserve()
+
+    def _reserve(self) -> None:
         try:
-            self.columns = {
-                name: np.empty((streams, capacity, *spec.shape), spec.dtype) for name, spec in self.specs.items()
-            }
+            _ = self.columns
         except (MemoryError, ValueError):
             raise ConfigError(
-                f"{streams * capacity} rows need {self.nbytes / 1e9:.1f} GB of memory, more than can be had. "
+                f"{self.streams * self.capacity} rows need {self.nbytes / 1e9:.1f} GB of memory, more than can be had. "
                 "Lower replay.capacity or store smaller observations."
             ) from None
-        self.flat = {name: array.reshape(streams * capacity, *array.shape[2:]) for name, array in self.columns.items()}
+
+    @cached_property
+    def columns(self) -> dict[str, np.ndarray]:
+        """The rings by name, ``[N, capacity, ...]``."""
+        shapes = {name: (self.streams, self.capacity, *spec.shape) for name, spec in self.specs.items()}
+        return {name: np.empty(shape, self.specs[name].dtype) for name, shape in shapes.items()}
 
     def _put(self, rows: Mapping[str, Tensor], slot: int) -> None:
         for name, value in rows.items():
             self.columns[name][:, slot] = as_numpy(value)
 
+    def _assign(self, name: str, slots: slice, values: np.ndarray | None, stream: int | None = None) -> None:
+        streams = slice(None) if stream is None else slice(stream, stream + 1)
+        self.columns[name][streams, slots] = 0 if values is None else values
+
+    def _fetch(self, name: str, streams: slice, slots: slice) -> np.ndarray:
+        return self.columns[name][streams, slots]
+
     def gather(self, handles: np.ndarray, length: int) -> dict[str, Tensor]:
         """See ``Storage``."""
-        slots = self.slots(handles, np.arange(length))
         rows = {
-            name: torch.empty((*slots.shape, *spec.shape), dtype=getattr(torch, spec.dtype), pin_memory=self.pin)
+            name: torch.empty(
+                (len(handles), length, *spec.shape), dtype=getattr(torch, spec.dtype), pin_memory=self.pin
+            )
             for name, spec in self.specs.items()
         }
-        for name, array in self.flat.items():
-            array.take(slots, axis=0, mode="clip", out=rows[name].numpy())
+        slots = self.slots(handles, np.arange(length))
+        for name, column in self.columns.items():
+            flat = column.reshape(-1, *self.specs[name].shape)
+            flat.take(slots, axis=0, mode="clip", out=rows[name].numpy())
         return rows
 
     def write(self, name: str, handles: np.ndarray, offset: int, values: Tensor) -> None:
         """See ``Storage``. Windows are written one by one: two copies each at most, and no lists of indices."""
         rows, streams = np.divmod(handles, self.streams)
         for row, stream, new in zip((rows + offset).tolist(), streams.tolist(), as_numpy(values), strict=True):
-            held = new[max(0, self.oldest - row) : max(0, self.count - row)]
-            start = max(row, self.oldest) % self.capacity
-            before_end = self.capacity - start
-            column = self.columns[name][stream]
-            column[start : start + len(held)] = held[:before_end]
-            if len(held) > before_end:
-                column[: len(held) - before_end] = held[before_end:]
+            start = max(row, self.oldest)
+            self.replace(name, start, stream, new[start - row : max(0, self.count - row)])
 
 
 def as_numpy(value: Tensor) -> np.ndarray:

@@ -1,0 +1,142 @@
+"""Who decides which windows make the next batch: all samplers of a replay, put together as its settings say."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from reverie.core.config import Config
+from reverie.core.errors import ConfigError
+from reverie.core.types import State, Window
+from reverie.data.mixture import FractionsConfig, Mixture
+from reverie.data.priorities import Prioritised, PriorityConfig
+from reverie.data.sampling import Component, Ends, OnlineQueue, Recency, Sampler, Uniform
+from reverie.data.sequence import Sequence
+from reverie.data.starts import AllStarts, Beginnings, EpisodeStarts, Starts
+from reverie.data.storage import Storage
+
+
+@dataclass(frozen=True, kw_only=True)
+class DealerConfig(Config):
+    """How the windows of a batch are chosen."""
+
+    online: bool = True
+    """Deal out every newly lived window once before drawing at random from all of them. Not with `sequence`."""
+    fractions: FractionsConfig = field(default_factory=FractionsConfig)
+    """How large a part of all other windows is drawn in which way."""
+    priority: PriorityConfig = field(default_factory=PriorityConfig)
+    """How priorities are used."""
+    recency_exponent: float = 1.0
+    """How fast `fractions.recency` forgets: the window of age a has a probability of about (1 + a)^-exponent."""
+    sequence: bool = False
+    """Whole episodes in their order with carried state (truncated backpropagation through time) instead of all that."""
+
+    def __post_init__(self) -> None:
+        if not (np.isfinite(self.recency_exponent) and self.recency_exponent >= 0):
+            raise ConfigError(f"replay.recency_exponent = {self.recency_exponent}: expected a number, 0 or more.")
+        if self.sequence and self.fractions.shares() != {"uniform": 1.0}:
+            raise ConfigError(
+                f"replay.sequence = True, replay.fractions = {self.fractions.to_dict()}: whole episodes in their order "
+                "leave nothing to be drawn in other ways. Give one of the two."
+            )
+
+
+class Dealer:
+    """Keeps track of the windows of ``rows`` and draws B of them at a time."""
+
+    def __init__(self, rows: Storage, window: Window, seed: int, config: DealerConfig) -> None:
+        """``rows`` are empty."""
+        self.rows, self.window = rows, window
+        kind = AllStarts if window.crosses_episodes else EpisodeStarts
+        self.starts: Starts = kind(rows, window.rows)
+        self.beginnings = Beginnings(rows)
+        self.sampler = self._sequence(seed) if config.sequence else self._mixture(config, seed)
+        self.online = OnlineQueue(rows, window.rows) if config.online and not config.sequence else None
+
+    def _sequence(self, seed: int) -> Sequence:
+        return Sequence(self.starts, np.random.default_rng(seed), self.rows, self.beginnings, self.window)
+
+    def _mixture(self, config: DealerConfig, seed: int) -> Mixture:
+        starts, rows = self.starts, self.rows
+        makers: dict[str, Callable[[np.random.Generator], Component]] = {
+            "uniform": lambda rng: Uniform(starts, rng),
+            "priority": lambda rng: Prioritised(starts, rng, rows, config.priority),
+            "recency": lambda rng: Recency(starts, rng, config.recency_exponent),
+            "ends": lambda rng: Ends(starts, rng, rows, self.beginnings, self.window.rows),
+        }
+        generators = {name: np.random.default_rng([seed, i]) for i, name in enumerate(makers)}
+        shares = config.fractions.shares()
+        parts = {name: (share, makers[name](generators[name])) for name, share in shares.items()}
+        return Mixture(parts, np.random.default_rng(seed))
+
+    @property
+    def samplers(self) -> dict[str, Sampler]:
+        """All of them by the name under which they are saved."""
+        main: dict[str, Sampler] = {"sequence" if self.in_sequence else "mixture": self.sampler}
+        return main if self.online is None else main | {"online": self.online}
+
+    @property
+    def in_sequence(self) -> bool:
+        """Whether windows start from what was learned of those before."""
+        return isinstance(self.sampler, Sequence)
+
+    @property
+    def priorities(self) -> Prioritised | None:
+        """Where priorities go, if any windows are drawn by them."""
+        return self.sampler.priority if isinstance(self.sampler, Mixture) else None
+
+    def add(self, is_first: np.ndarray, lived: bool) -> None:
+        """Take note of ``n`` more rows of each stream, ``[N, n]``, already stored. See ``Sampler.add``."""
+        self.beginnings.add(is_first)
+        fresh = self.starts.add(is_first)
+        for sampler in self.samplers.values():
+            sampler.add(fresh, lived)
+
+    def clear(self) -> None:
+        """The storage holds nothing any more."""
+        self.starts.clear()
+        for sampler in self.samplers.values():
+            sampler.clear()
+
+    def draw(self) -> tuple[np.ndarray, np.ndarray]:
+        """Handles ``[B]`` and importance weights ``[B]`` float32; those of new windows, which come once, are 1."""
+        batch = self.window.batch
+        if isinstance(self.sampler, Sequence):
+            return self.sampler.draw(batch), np.ones(batch, np.float32)
+        fresh = np.empty(0, np.int64) if self.online is None else self.online.draw(batch)
+        drawn = self.sampler.draw(batch - len(fresh))
+        weights = np.concatenate([np.ones(len(fresh)), self.sampler.weights(drawn)])
+        return np.concatenate([fresh, drawn]), weights.astype(np.float32)
+
+    def state_dict(self) -> State:
+        """Of all samplers, and what their handles mean."""
+        states = {name: dict(sampler.state_dict()) for name, sampler in self.samplers.items()}
+        return {"rows": self._rows(), "samplers": states}
+
+    def load_state_dict(self, state: State) -> bool:
+        """Draw on as before if the same rows are here already, else with the generators only; whether they are.
+
+        Samplers that there were not stay as they are.
+        """
+        same: bool = state.get("rows") == self._rows()
+        for name, sampler in self.samplers.items():
+            if name in state["samplers"]:
+                whole = state["samplers"][name]
+                sampler.load_state_dict(whole if same else generators_of(whole))
+        return same
+
+    def _rows(self) -> dict[str, Any]:
+        """Handles are the same only for as many rows and streams, and windows only if they are as long."""
+        length, crosses = self.window.rows, self.window.crosses_episodes
+        return {"count": self.rows.count, "streams": self.rows.streams, "length": length, "crosses": crosses}
+
+
+def generators_of(state: Mapping[str, Any]) -> dict[str, Any]:
+    """The part of a sampler's state that has a meaning without the rows."""
+    kept = {key: value for key, value in state.items() if key == "rng"}
+    if "samplers" in state:
+        kept["samplers"] = {name: generators_of(inner) for name, inner in state["samplers"].items()}
+    return kept

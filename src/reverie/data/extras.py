@@ -1,0 +1,81 @@
+"""What a policy stored with the rows, as files. These columns change with every update: a checkpoint has its own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from urllib.parse import quote
+
+import numpy as np
+
+from reverie.core.errors import DataError
+from reverie.data.storage import EXTRAS, Storage
+
+PIECE = 2**26
+"""Bytes that are held in memory at once, roughly."""
+
+
+def extras_of(storage: Storage) -> list[str]:
+    """The names of those columns."""
+    return [name for name in storage.specs if name.startswith(EXTRAS)]
+
+
+def file_of(folder: Path, name: str) -> Path:
+    """Where a column is, whatever characters its key has."""
+    return folder / f"{quote(name.removeprefix(EXTRAS), safe='')}.npy"
+
+
+def save_extras(storage: Storage, folder: Path) -> list[Path]:
+    """Write each column to a file of its own, ``[N, rows, ...]`` in the order of rows, all that are held."""
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = []
+    for name in extras_of(storage):
+        paths.append(file_of(folder, name))
+        with paths[-1].open("wb") as file:
+            np.lib.format.write_array_header_2_0(file, header(storage, name))
+            for stream in range(storage.streams):
+                for start, stop in pieces(storage, name):
+                    file.write(storage.read(start, stop, [name], stream)[name].tobytes())
+    return paths
+
+
+def load_extras(storage: Storage, folder: Path) -> None:
+    """Take back what ``save_extras`` wrote of the same rows.
+
+    Raises:
+        DataError: a file is missing, damaged or of other rows.
+    """
+    arrays = {name: opened(storage, name, file_of(folder, name)) for name in extras_of(storage)}
+    for name, array in arrays.items():
+        for stream in range(storage.streams):
+            for start, stop in pieces(storage, name):
+                part = slice(start - storage.oldest, stop - storage.oldest)
+                storage.replace(name, start, stream, array[stream, part])
+
+
+def opened(storage: Storage, name: str, path: Path) -> np.ndarray:
+    """The array of a file, of which nothing has been read yet."""
+    try:
+        array: np.ndarray = np.load(path, mmap_mode="r", allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        raise DataError(f"{path} cannot be read: {error}") from error
+    expected = header(storage, name)
+    if array.shape != expected["shape"] or array.dtype != np.dtype(storage.specs[name].dtype):
+        raise DataError(
+            f"{path} holds {array.dtype} {array.shape}: expected {storage.specs[name].dtype} {expected['shape']}, "
+            f"{name} of the rows {storage.oldest} to {storage.count} of {storage.streams} streams."
+        )
+    return array
+
+
+def header(storage: Storage, name: str) -> dict[str, object]:
+    """What NumPy writes before an array of one column."""
+    spec = storage.specs[name]
+    shape = (storage.streams, storage.count - storage.oldest, *spec.shape)
+    return {"descr": np.lib.format.dtype_to_descr(np.dtype(spec.dtype)), "fortran_order": False, "shape": shape}
+
+
+def pieces(storage: Storage, name: str) -> list[tuple[int, int]]:
+    """The rows that are held, cut so that none of the pieces is large."""
+    rows = max(1, PIECE // max(1, storage.specs[name].nbytes))
+    starts = range(storage.oldest, storage.count, rows)
+    return [(start, min(start + rows, storage.count)) for start in starts]

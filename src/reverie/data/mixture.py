@@ -1,0 +1,107 @@
+"""Several ways of drawing windows in one batch, and the weights that make up for what priorities prefer."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from reverie.core.config import Config
+from reverie.core.errors import ConfigError
+from reverie.core.types import State
+from reverie.data.priorities import Prioritised
+from reverie.data.sampling import Component
+
+
+@dataclass(frozen=True, kw_only=True)
+class FractionsConfig(Config):
+    """How large a part of the windows is drawn in which way. They need not sum to 1: what counts are their ratios."""
+
+    uniform: float = 1.0
+    """Every window alike."""
+    priority: float = 0.0
+    """By priority (`data/priorities.py`)."""
+    recency: float = 0.0
+    """Newer windows more often."""
+    ends: float = 0.0
+    """Ends of episodes more often."""
+
+    def __post_init__(self) -> None:
+        for name, value in self.to_dict().items():
+            if not (math.isfinite(value) and value >= 0):
+                raise ConfigError(f"replay.fractions.{name} = {value}: expected a number, 0 or more.")
+        if self.total == 0:
+            raise ConfigError(
+                f"replay.fractions.uniform = {self.uniform}, and all others are 0 as well: expected one above 0."
+            )
+
+    @property
+    def total(self) -> float:
+        """The sum."""
+        return float(sum(self.to_dict().values()))
+
+    def shares(self) -> dict[str, float]:
+        """Those above 0, made to sum to 1."""
+        return {name: value / self.total for name, value in self.to_dict().items() if value > 0}
+
+
+class Mixture:
+    """Each window is drawn by one of several samplers, chosen with fixed probabilities."""
+
+    def __init__(self, parts: Mapping[str, tuple[float, Component]], rng: np.random.Generator) -> None:
+        """``parts``: a share and a sampler by name; the shares sum to 1."""
+        self.samplers = {name: sampler for name, (_, sampler) in parts.items()}
+        self.shares = np.array([share for share, _ in parts.values()])
+        self.rng = rng
+        priority = self.samplers.get("priority")
+        self.priority = priority if isinstance(priority, Prioritised) else None
+
+    def add(self, fresh: np.ndarray, lived: bool = True) -> None:
+        """See ``Sampler``."""
+        for sampler in self.samplers.values():
+            sampler.add(fresh, lived)
+
+    def clear(self) -> None:
+        """See ``Sampler``."""
+        for sampler in self.samplers.values():
+            sampler.clear()
+
+    def draw(self, count: int) -> np.ndarray:
+        """``count`` handles, those of one sampler side by side."""
+        counts = [count] if len(self.samplers) == 1 else self.rng.multinomial(count, self.shares)
+        drawn = [sampler.draw(int(n)) for sampler, n in zip(self.samplers.values(), counts, strict=True)]
+        return np.concatenate(drawn)
+
+    def probability(self, handles: np.ndarray) -> np.ndarray:
+        """The probability ``[B]`` of each of ``handles`` in one draw."""
+        each = [sampler.probability(handles) for sampler in self.samplers.values()]
+        probability: np.ndarray = self.shares @ np.stack(each)
+        return probability
+
+    def weights(self, handles: np.ndarray) -> np.ndarray:
+        """Importance weights ``(1 / (M q))^beta`` ``[B]``, float64, over the largest of them; 1 without priorities.
+
+        q is the probability of the whole mixture, M the number of windows (Schaul et al. 2016, section 3.4).
+        """
+        if self.priority is None or not len(handles):
+            return np.ones(len(handles))
+        probability, beta = self.probability(handles), self.priority.beta()
+        self.priority.drawn += len(handles)
+        weights: np.ndarray = (probability.min() / probability) ** beta
+        return weights
+
+    def state_dict(self) -> State:
+        """Of all samplers, and the generator that chooses between them."""
+        return {
+            "rng": self.rng.bit_generator.state,
+            "samplers": {name: dict(sampler.state_dict()) for name, sampler in self.samplers.items()},
+        }
+
+    def load_state_dict(self, state: State) -> None:
+        """See ``Sampler``. Samplers that were not part of the mixture stay as they are."""
+        self.rng.bit_generator.state = dict(state["rng"])
+        for name, sampler in self.samplers.items():
+            if name in state.get("samplers", {}):
+                sampler.load_state_dict(state["samplers"][name])

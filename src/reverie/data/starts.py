@@ -1,0 +1,182 @@
+"""Which windows of rows there are. A window is known by the handle of its first row (``data/storage.py``)."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+
+from reverie.data.storage import Storage
+
+
+class Starts(Protocol):
+    """The windows of ``length`` rows that may be drawn now, oldest first."""
+
+    def add(self, is_first: np.ndarray) -> np.ndarray:
+        """Take note of ``n`` more rows in each stream, ``[N, n]``, already stored.
+
+        Returns the handles of the windows that these rows end, of those still held, in ascending order.
+        """
+        ...
+
+    def clear(self) -> None:
+        """The storage holds nothing any more."""
+        ...
+
+    def __len__(self) -> int:
+        """How many there are."""
+        ...
+
+    def at(self, positions: np.ndarray) -> np.ndarray:
+        """The handles at ``positions`` ``[B]`` in ``0..len - 1``."""
+        ...
+
+    def positions(self, handles: np.ndarray) -> np.ndarray:
+        """Where ``handles`` ``[B]``, all of which may be drawn, stand: what ``at`` turns into them."""
+        ...
+
+
+class AllStarts:
+    """Every row with ``length - 1`` rows after it: windows may reach into the next episode.
+
+    Their handles are consecutive integers, so nothing needs to be stored.
+    """
+
+    def __init__(self, rows: Storage, length: int) -> None:
+        """Windows of ``length`` of ``rows``."""
+        self.rows, self.length = rows, length
+
+    def add(self, is_first: np.ndarray) -> np.ndarray:
+        """See ``Starts``."""
+        stop = self.rows.count - self.length + 1
+        start = max(stop - is_first.shape[1], self.rows.oldest)
+        return np.arange(start * self.rows.streams, stop * self.rows.streams)
+
+    def clear(self) -> None:
+        """See ``Starts``."""
+
+    def __len__(self) -> int:
+        return max(0, self.rows.count - self.rows.oldest - self.length + 1) * self.rows.streams
+
+    def at(self, positions: np.ndarray) -> np.ndarray:
+        """See ``Starts``."""
+        return positions + self.rows.oldest * self.rows.streams
+
+    def positions(self, handles: np.ndarray) -> np.ndarray:
+        """See ``Starts``."""
+        return handles - self.rows.oldest * self.rows.streams
+
+
+class EpisodeStarts:
+    """Rows whose window stays within one episode: no row but its first may be ``is_first``.
+
+    Windows become complete in the order in which they will be evicted, so a queue of handles holds them all and
+    drawing stays O(1) however short the episodes are.
+    """
+
+    def __init__(self, rows: Storage, length: int) -> None:
+        """Windows of ``length`` of ``rows``."""
+        self.rows, self.length = rows, length
+        self.run = np.zeros(rows.streams, np.int64)  # rows since the newest is_first, that one included
+        self.queue = HandleQueue()
+
+    def add(self, is_first: np.ndarray) -> np.ndarray:
+        """See ``Starts``."""
+        streams, more = is_first.shape
+        time = np.arange(more)
+        newest = np.maximum.accumulate(np.where(is_first, time, -self.run[:, None]), axis=1)
+        run = time - newest + 1  # [N, n]
+        self.run = run[:, -1] if more else self.run
+        step, stream = np.nonzero((run >= self.length).T)
+        fresh: np.ndarray = (self.rows.count - more + step - self.length + 1) * streams + stream
+        evicted = self.rows.oldest * streams
+        fresh = fresh[np.searchsorted(fresh, evicted) :]
+        self.queue.drop(evicted)
+        self.queue.add(fresh)
+        return fresh
+
+    def clear(self) -> None:
+        """See ``Starts``."""
+        self.run[:] = 0
+        self.queue.clear()
+
+    def __len__(self) -> int:
+        return len(self.queue.held)
+
+    def at(self, positions: np.ndarray) -> np.ndarray:
+        """See ``Starts``."""
+        handles: np.ndarray = self.queue.held[positions]
+        return handles
+
+    def positions(self, handles: np.ndarray) -> np.ndarray:
+        """See ``Starts``."""
+        positions: np.ndarray = np.searchsorted(self.queue.held, handles)
+        return positions
+
+
+class HandleQueue:
+    """Ascending handles, one after the other in memory: new ones come at the end, evicted ones leave in front."""
+
+    def __init__(self) -> None:
+        self.clear()
+
+    def clear(self) -> None:
+        """Hold none."""
+        self.buffer = np.empty(64, np.int64)
+        self.head = self.tail = 0
+
+    @property
+    def held(self) -> np.ndarray:
+        """All of them; not a copy."""
+        return self.buffer[self.head : self.tail]
+
+    def add(self, fresh: np.ndarray) -> None:
+        """Put ``fresh`` at the end."""
+        if self.tail + len(fresh) > len(self.buffer):
+            self._make_room(len(fresh))
+        self.buffer[self.tail : self.tail + len(fresh)] = fresh
+        self.tail += len(fresh)
+
+    def drop(self, below: int) -> None:
+        """Let go of the handles below ``below``."""
+        self.head += int(np.searchsorted(self.held, below))
+
+    def _make_room(self, more: int) -> None:
+        """Move to the front of a buffer of twice what is needed: each handle moves about once while it is held."""
+        held = self.held.copy()
+        needed = 2 * (len(held) + more)
+        self.buffer = self.buffer if len(self.buffer) >= needed else np.empty(needed, np.int64)
+        self.buffer[: len(held)] = held
+        self.head, self.tail = 0, len(held)
+
+
+class Beginnings:
+    """Which of the rows held are ``is_first``, here where it can be looked up at once wherever the rows are."""
+
+    def __init__(self, rows: Storage) -> None:
+        """Of ``rows``."""
+        self.rows = rows
+        self.ring = np.zeros((rows.capacity, rows.streams), bool)  # in the order of handles
+
+    def add(self, is_first: np.ndarray) -> None:
+        """Take note of ``n`` more rows in each stream, ``[N, n]``, already stored; not more than fit."""
+        more = is_first.shape[1]
+        if more == 1:  # what happens all the time need not build lists of one
+            self.ring[(self.rows.count - 1) % self.rows.capacity] = is_first[:, 0]
+        else:
+            self.ring[np.arange(self.rows.count - more, self.rows.count) % self.rows.capacity] = is_first.T
+
+    def at(self, handles: np.ndarray) -> np.ndarray:
+        """Whether the rows ``handles``, all of them held, begin an episode."""
+        first: np.ndarray = self.ring.reshape(-1)[handles % self.ring.size]
+        return first
+
+    def next(self, row: int, stream: int, most: int) -> int:
+        """The first row after ``row`` that begins an episode, of the ``most`` rows after it; else the row after those.
+
+        Rows that have not been lived yet count as beginnings.
+        """
+        stop = min(row + 1 + most, self.rows.count)
+        slots = np.arange(row + 1, stop) % self.rows.capacity
+        found = np.flatnonzero(self.ring[slots, stream])
+        return row + 1 + int(found[0]) if len(found) else stop

@@ -1,0 +1,108 @@
+"""Rows in mapped files: the same rows, on a disk that may be full, and nothing left behind."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections import namedtuple
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from lived import ACTION, EXTRA, OBS, Lived
+
+from reverie.core.errors import ConfigError
+from reverie.core.types import Window
+from reverie.data import mapped
+from reverie.data.mapped import MappedStorage
+from reverie.data.replay import Replay, ReplayConfig
+from reverie.data.storage import columns_of
+
+WINDOW = Window(batch=4, length=3, context=1, crosses_episodes=True)
+
+
+def build(folder: Path, capacity: int = 20) -> Replay:
+    return ReplayConfig(storage="mmap", capacity=2 * capacity).build(
+        obs_spec=OBS, action_spec=ACTION, extra_spec=EXTRA, num_envs=2, window=WINDOW, seed=0, scratch=folder
+    )
+
+
+def filled(replay: Replay) -> Lived:
+    life = Lived(2, 20, WINDOW, config=ReplayConfig())
+    life.replay = replay
+    for t in range(30):
+        life.add([t % 7 == 0, t % 5 == 0])
+    return life
+
+
+def test_it_is_a_replay_like_any_other_and_leaves_no_files(tmp_path: Path) -> None:
+    folder = tmp_path / "run" / "scratch"
+    replay = build(folder)
+    assert isinstance(replay.storage, MappedStorage)
+    assert not folder.exists()
+    life = filled(replay)
+    assert list(folder.iterdir()) == []
+    in_memory = filled(ReplayConfig(capacity=40).build(
+        obs_spec=OBS, action_spec=ACTION, extra_spec=EXTRA, num_envs=2, window=WINDOW, seed=0
+    ))  # fmt: skip
+    for number in range(20):
+        batch, other = life.replay.sample(), in_memory.replay.sample()
+        life.check(batch)
+        assert torch.equal(batch.obs["pixels"], other.obs["pixels"])
+        life.feedback(batch.index, 2, number)
+        in_memory.feedback(batch.index, 2, number)
+    rows, others = life.replay.read(10, 30), in_memory.replay.read(10, 30)
+    assert all(np.array_equal(rows[name], others[name]) for name in rows)
+
+
+def test_a_disk_too_small_is_refused_with_both_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    usage = namedtuple("usage", "total used free")
+    monkeypatch.setattr(mapped.shutil, "disk_usage", lambda folder: usage(10**12, 0, 10**9))
+    with pytest.raises(ConfigError, match=r"100000000 rows need 3.8 GB on the disk of .*, and 1.0 GB are free. Lower"):
+        build(tmp_path, capacity=50_000_000)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("number", "says"),
+    [(errno.ENOSPC, r"40 rows need .* GB on the disk"), (errno.EACCES, r"no files can be mapped in .* denied")],
+)
+def test_a_disk_that_fills_up_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, says: str
+) -> None:
+    def full(descriptor: int, size: int) -> None:
+        raise OSError(number, os.strerror(number))
+
+    replay = build(tmp_path)
+    monkeypatch.setattr(mapped, "allocate", full)
+    with pytest.raises(ConfigError, match=says):
+        filled(replay)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_systems_that_cannot_reserve_or_unlink(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*args: object) -> None:
+        raise OSError(errno.EOPNOTSUPP, "not supported")
+
+    def in_use(name: str) -> None:
+        raise PermissionError("in use")
+
+    monkeypatch.setattr(os, "posix_fallocate", refuse, raising=False)
+    unlink = os.unlink
+    monkeypatch.setattr(os, "unlink", in_use)
+    storage = MappedStorage(columns_of(OBS, ACTION, EXTRA), 2, 20, tmp_path)
+    life = filled(Replay(storage, WINDOW, seed=0, config=ReplayConfig()))
+    life.check(life.replay.sample())
+    monkeypatch.setattr(os, "unlink", unlink)
+    assert len(list(tmp_path.iterdir())) == len(storage.specs)
+    del storage, life
+    import gc
+
+    gc.collect()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_files_are_for_this_computer_only() -> None:
+    with pytest.raises(ConfigError, match=r"replay.device = 'cuda', replay.storage = 'mmap'"):
+        ReplayConfig(device="cuda", storage="mmap")

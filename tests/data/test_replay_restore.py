@@ -1,0 +1,236 @@
+"""A replay that is put together from its rows, its extras and its state is the one they came from."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from lived import ACTION, EXTRA, OBS, Lived
+
+from reverie.core.errors import DataError
+from reverie.core.types import Update, Window
+from reverie.data.device import DeviceStorage
+from reverie.data.feedback import Feedback
+from reverie.data.replay import Replay, ReplayConfig
+from reverie.data.storage import HostStorage, columns_of
+from reverie.run.encode import decode, encode
+
+CONFIGS = [
+    ReplayConfig(online=False),
+    ReplayConfig(),
+    ReplayConfig(sequence=True),
+    ReplayConfig().merge({"fractions.priority": 2.0, "priority.beta_windows": 50}),
+    ReplayConfig().merge({"fractions": {"uniform": 1, "priority": 1, "recency": 1, "ends": 1}}),
+]
+
+
+@st.composite
+def lives(draw) -> Lived:
+    window = Window(
+        batch=draw(st.integers(1, 4)),
+        length=draw(st.integers(1, 4)),
+        context=draw(st.integers(1, 2)),
+        crosses_episodes=draw(st.booleans()),
+    )
+    kind = draw(st.sampled_from([HostStorage, DeviceStorage]))
+    capacity = window.rows + draw(st.integers(0, 12))
+    config = draw(st.sampled_from(CONFIGS))
+    return Lived(draw(st.integers(1, 3)), capacity, window, draw(st.integers(0, 99)), kind=kind, config=config)
+
+
+def copy_of(life: Lived, folder: Path, capacity: int | None = None) -> Replay:
+    """Another replay with its rows, its extras and its state, by way of a checkpoint's encoding."""
+    old = life.replay
+    storage = type(old.storage)(old.storage.specs, life.streams, capacity or life.capacity, *life.where)
+    new = Replay(storage, life.window, seed=12345, config=life.config)
+    new.begin_at(old.oldest)
+    rows = {name: column for name, column in old.read(old.oldest, old.count).items() if not name.startswith("extras/")}
+    middle = old.oldest + (old.count - old.oldest) // 2
+    new.extend({name: column[:, : middle - old.oldest] for name, column in rows.items()})
+    new.extend({name: column[:, middle - old.oldest :] for name, column in rows.items()})
+    old.save_extras(folder)
+    new.load_extras(folder)
+    tensors: dict[str, torch.Tensor] = {}
+    encoded = encode(old.state_dict(), "replay", tensors)
+    new.load_state_dict(decode(encoded, lambda name: tensors[name].clone()))
+    return new
+
+
+def live(life: Lived, others: list[Replay], rng: np.random.Generator, steps: int) -> None:
+    """Add rows, sample and give feedback, all at random, and hold the others against the first at each step."""
+    replays = [life.replay, *others]
+    for _ in range(steps):
+        step, action, extras = life.row((rng.random(life.streams) < 0.2).tolist())
+        for replay in replays:
+            replay.add(step, action, extras)
+        assert len({len(replay) for replay in replays}) == 1
+        if len(life.replay) and rng.random() < 0.7:
+            batches = [replay.sample() for replay in replays]
+            for batch in batches[1:]:
+                assert_same(batches[0], batch)
+            update = random_update(life, rng, batches[0].index)
+            for replay in replays:
+                if comes_late(life):
+                    replay.flush()
+                    replay.pending.append(Feedback(batches[0].index.numpy(), update.extras, update.priority))
+                else:
+                    replay.feedback(batches[0].index, update)
+
+
+def comes_late(life: Lived) -> bool:
+    """Half of all feedback comes late, as that of a GPU does."""
+    return bool(life.replay.count % 2) and not life.config.sequence
+
+
+def random_update(life: Lived, rng: np.random.Generator, index: torch.Tensor) -> Update:
+    shape = (len(index), int(rng.integers(1, life.window.rows + 1)))
+    deter = torch.from_numpy(rng.integers(0, 100, (*shape, 2))).half()
+    stoch = torch.from_numpy(rng.integers(0, 255, shape).astype(np.uint8))
+    priority = torch.from_numpy(rng.random(len(index)) * 3)
+    return Update(metrics={}, extras={"deter": deter, "stoch": stoch}, priority=priority.float())
+
+
+def assert_same(a, b) -> None:
+    assert a.index.tolist() == b.index.tolist()
+    assert a.weight.tolist() == b.weight.tolist()
+    for name in ("action", "reward", "is_first", "is_last", "is_terminal"):
+        assert torch.equal(getattr(a, name), getattr(b, name))
+    for part in ("obs", "extras"):
+        first, second = getattr(a, part), getattr(b, part)
+        assert first.keys() == second.keys()
+        assert all(torch.equal(first[key], second[key]) for key in first)
+
+
+@settings(max_examples=150, deadline=None)
+@given(life=lives(), seed=st.integers(0, 2**31), steps=st.integers(0, 60))
+def test_a_restored_replay_is_the_same_for_ever(life: Lived, seed: int, steps: int) -> None:
+    rng = np.random.default_rng(seed)
+    live(life, [], rng, steps)
+    with tempfile.TemporaryDirectory() as folder:
+        once = copy_of(life, Path(folder))
+    live(life, [once], rng, 25)
+    with tempfile.TemporaryDirectory() as folder:
+        again = copy_of(life, Path(folder))
+    live(life, [once, again], rng, 10)
+
+
+@settings(max_examples=60, deadline=None)
+@given(life=lives(), seed=st.integers(0, 2**31), more=st.integers(0, 20), steps=st.integers(0, 40))
+def test_another_capacity_keeps_what_there_is_and_samples_windows_of_it(life, seed, more, steps) -> None:
+    live(life, [], np.random.default_rng(seed), steps)
+    with tempfile.TemporaryDirectory() as folder:
+        new = copy_of(life, Path(folder), capacity=life.capacity + more)
+    assert (new.count, new.oldest) == (life.replay.count, life.replay.oldest)
+    assert len(new) == len(life.replay)
+    life.replay, life.capacity = new, life.capacity + more
+    live(life, [], np.random.default_rng(seed), 30)
+    for _ in range(5 if len(new) else 0):
+        assert (new.sample().index // life.streams >= new.oldest).all()
+
+
+@pytest.mark.parametrize("config", CONFIGS)
+@pytest.mark.parametrize("change", ["count", "length", "streams", "config", "old"])
+def test_state_of_other_rows_gives_its_generators_only(config: ReplayConfig, change: str) -> None:
+    window = Window(batch=3, length=3, context=1, crosses_episodes=True)
+    life = Lived(2, 30, window, seed=1, config=config)
+    live(life, [], np.random.default_rng(0), 40)
+    streams = 3 if change == "streams" else 2
+    other = Window(batch=3, length=4, context=1, crosses_episodes=True) if change == "length" else window
+    config = ReplayConfig() if change == "config" else config
+    fresh = Lived(streams, 30, other, seed=2, config=config)
+    for _ in range(40 if change != "count" else 12):
+        fresh.add([False] * streams)
+    state = life.replay.state_dict()
+    if change == "old":
+        state = {"samplers": {"Uniform": state["samplers"].popitem()[1]}}
+    fresh.replay.load_state_dict(state)
+    assert fresh.replay.pending == []
+    fresh.check(fresh.replay.sample())
+
+
+def test_rows_beyond_the_capacity_leave_the_newest() -> None:
+    life = Lived(2, 10, Window(batch=2, length=3, context=1, crosses_episodes=True), config=ReplayConfig())
+    for t in range(25):
+        life.add([t % 6 == 0, t % 4 == 0])
+    rows = life.replay.read(life.replay.oldest, life.replay.count)
+    longer = {name: np.concatenate([column, column, column], 1) for name, column in rows.items()}
+    short = Lived(2, 10, life.window, config=ReplayConfig())
+    short.add([True, True])
+    short.replay.extend(longer)
+    assert (short.replay.count, short.replay.oldest) == (31, 21)
+    for name, column in short.replay.read(21, 31).items():
+        assert np.array_equal(column, rows[name])
+    assert len(short.replay) == len(life.replay)
+
+
+def test_rows_from_elsewhere_are_not_dealt_out_as_new_and_extras_are_zeros() -> None:
+    life = Lived(2, 40, Window(batch=4, length=3, context=1, crosses_episodes=True), config=ReplayConfig())
+    for t in range(25):
+        life.add([t % 6 == 0, t % 4 == 0])
+    rows = life.replay.read(0, 25)
+    new = Lived(2, 40, life.window, config=ReplayConfig())
+    new.replay.extend({name: column for name, column in rows.items() if not name.startswith("extras/")})
+    assert not new.replay.dealer.online.queue
+    batch = new.replay.sample()
+    assert not batch.extras["deter"].any()
+    assert not batch.extras["stoch"].any()
+    for t in range(4):
+        new.replay.add(*life.row([t == 0, t == 0]))
+    assert list(new.replay.dealer.online.queue) == [25 * 2, 25 * 2 + 1]
+
+
+def test_bulk_rows_that_are_not_as_declared_are_refused() -> None:
+    life = Lived(2, 10, Window(batch=1, length=2), config=ReplayConfig())
+    life.add([True, True])
+    rows = life.replay.read(0, 1)
+    with pytest.raises(DataError, match=r"missing \['reward'\]"):
+        life.replay.extend({name: column for name, column in rows.items() if name != "reward"})
+    with pytest.raises(DataError, match=r"reward has shape \(1, 1\): expected \(2, 1\)"):
+        life.replay.extend(rows | {"reward": rows["reward"][:1]})
+    with pytest.raises(DataError, match="rows 0 to 2 were asked for, rows 0 to 1 are held"):
+        life.replay.read(0, 2)
+    assert life.replay.count == 1
+
+
+def test_extras_of_other_rows_or_damaged_files_are_refused(tmp_path: Path) -> None:
+    life = Lived(2, 10, Window(batch=1, length=2), config=ReplayConfig())
+    for _ in range(3):
+        life.add([False, False])
+    first, *_ = life.replay.save_extras(tmp_path)
+    assert first.name == "deter.npy"
+    life.add([False, False])
+    with pytest.raises(DataError, match=r"deter.npy holds float16 \(2, 3, 2\): expected float16 \(2, 4, 2\)"):
+        life.replay.load_extras(tmp_path)
+    life.replay.save_extras(tmp_path)
+    first.write_bytes(first.read_bytes()[:-3])
+    with pytest.raises(DataError, match=r"deter.npy cannot be read"):
+        life.replay.load_extras(tmp_path)
+    first.unlink()
+    with pytest.raises(DataError, match=r"deter.npy cannot be read"):
+        life.replay.load_extras(tmp_path)
+
+
+def test_a_store_gets_every_row_without_extras() -> None:
+    class Kept:
+        def __init__(self) -> None:
+            self.rows: list[dict[str, np.ndarray]] = []
+
+        def add(self, rows) -> None:
+            self.rows.append({name: column.copy() for name, column in rows.items()})
+
+    life, store = Lived(2, 5, Window(batch=1, length=2), config=ReplayConfig()), Kept()
+    life.add([True, True])
+    life.replay.attach(store)
+    for t in range(4):
+        life.add([t == 1, False])
+    life.replay.attach(None)
+    life.add([False, False])
+    assert set(store.rows[0]) == {name for name in columns_of(OBS, ACTION, EXTRA) if not name.startswith("extras/")}
+    held = life.replay.read(1, 5)
+    for name in store.rows[0]:
+        assert np.array_equal(np.stack([row[name] for row in store.rows], 1), held[name])

@@ -1,0 +1,285 @@
+"""Ways of drawing windows, each against its definition written the slow way."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from lived import Lived
+
+from reverie.core.errors import ConfigError, DataError
+from reverie.core.types import Update, Window
+from reverie.data.mixture import FractionsConfig
+from reverie.data.priorities import PriorityConfig, SumTree
+from reverie.data.replay import ReplayConfig
+
+CROSSING = pytest.mark.parametrize("crosses", [True, False])
+
+
+def some_life(fractions: dict[str, float], crosses: bool, batch: int = 200, rows: int = 60, **more) -> Lived:
+    """Two streams of episodes of several lengths, the oldest rows evicted."""
+    config = ReplayConfig(online=False).merge({"fractions": {"uniform": 0.0, **fractions}, **more})
+    life = Lived(2, 40, Window(batch=batch, length=3, context=1, crosses_episodes=crosses), seed=5, config=config)
+    for t in range(rows):
+        life.add([t % 7 == 0, t % 11 == 3])
+    return life
+
+
+def windows_of(life: Lived) -> list[int]:
+    """The handles of all windows, oldest first."""
+    return sorted(t * life.streams + i for i, t in life.valid())
+
+
+def chi_square_fits(life: Lived, expected: dict[int, float], batches: int = 60) -> bool:
+    """Whether what is drawn is distributed as expected: the statistic is within five deviations of its mean."""
+    drawn = Counter(h for _ in range(batches) for h in life.replay.dealer.draw()[0].tolist())
+    total = sum(drawn.values())
+    assert set(drawn) <= {handle for handle, p in expected.items() if p > 0}
+    statistic = sum((drawn[h] - total * p) ** 2 / (total * p) for h, p in expected.items() if p > 0)
+    freedom = len(expected) - 1
+    return abs(statistic - freedom) < 5 * math.sqrt(2 * freedom)
+
+
+# ---------------------------------------------------------------- definitions
+
+
+def recency(life: Lived, exponent: float) -> dict[int, float]:
+    """The integral of (1 + t)^-exponent over each age, by the midpoint rule on a fine grid."""
+    windows = windows_of(life)
+    fine = (np.arange(2000) + 0.5) / 2000
+    mass = [float(np.mean((1 + age + fine) ** -exponent)) for age in range(len(windows))]
+    return {handle: mass[age] / sum(mass) for age, handle in enumerate(reversed(windows))}
+
+
+def ends(life: Lived) -> dict[int, float]:
+    """The last window before each is_first row counts 1 + T times."""
+    length = life.window.rows
+    weight = {}
+    for handle in windows_of(life):
+        t, i = divmod(handle, life.streams)
+        after = life.rows[i][t + length : t + length + 1]
+        weight[handle] = 1 + length * any(row["first"] for row in after)
+    return {handle: w / sum(weight.values()) for handle, w in weight.items()}
+
+
+def by_priority(life: Lived, priority: dict[int, float], alpha: float) -> dict[int, float]:
+    weight = {handle: np.float64(np.float32(priority.get(handle, 1.0))) ** alpha for handle in windows_of(life)}
+    return {handle: w / sum(weight.values()) for handle, w in weight.items()}
+
+
+def give_priorities(life: Lived) -> dict[int, float]:
+    """Some windows of all kinds get one; what they should be now."""
+    windows = windows_of(life)
+    chosen = np.random.default_rng(8).choice(windows, size=30, replace=False)
+    values = np.random.default_rng(9).random(30) * 4
+    update = Update(metrics={}, priority=torch.from_numpy(values))
+    life.replay.feedback(torch.from_numpy(chosen), update)
+    return {int(h): float(v) + 1e-6 for h, v in zip(chosen, values, strict=True)}
+
+
+# ---------------------------------------------------------------- components
+
+
+@CROSSING
+@pytest.mark.parametrize("exponent", [0.0, 0.5, 1.0, 2.0])
+def test_recency_follows_its_law(crosses: bool, exponent: float) -> None:
+    life = some_life({"recency": 1.0}, crosses, recency_exponent=exponent)
+    expected = recency(life, exponent)
+    got = life.replay.dealer.sampler.probability(np.array(list(expected)))
+    assert got == pytest.approx(list(expected.values()), rel=1e-6)
+    assert chi_square_fits(life, expected)
+
+
+@CROSSING
+def test_ends_follow_their_law(crosses: bool) -> None:
+    life = some_life({"ends": 1.0}, crosses)
+    expected = ends(life)
+    assert max(expected.values()) > min(expected.values())
+    got = life.replay.dealer.sampler.probability(np.array(list(expected)))
+    assert got == pytest.approx(list(expected.values()))
+    assert chi_square_fits(life, expected)
+
+
+@CROSSING
+def test_ends_before_any_episode_has_ended_are_all_windows(crosses: bool) -> None:
+    life = some_life({"ends": 1.0}, crosses, rows=6)
+    assert len(windows_of(life)) > 1
+    assert chi_square_fits(life, {handle: 1 / len(windows_of(life)) for handle in windows_of(life)}, batches=20)
+
+
+@CROSSING
+@pytest.mark.parametrize("alpha", [0.0, 0.6, 1.0])
+def test_priorities_follow_equation_1(crosses: bool, alpha: float) -> None:
+    life = some_life({"priority": 1.0}, crosses, **{"priority.alpha": alpha})
+    expected = by_priority(life, give_priorities(life), alpha)
+    got = life.replay.dealer.sampler.probability(np.array(list(expected)))
+    assert got == pytest.approx(list(expected.values()))
+    assert chi_square_fits(life, expected)
+
+
+@CROSSING
+def test_a_mixture_draws_each_part_by_its_fraction(crosses: bool) -> None:
+    fractions = {"uniform": 1.0, "priority": 3.0, "recency": 2.0, "ends": 2.0}
+    life = some_life(fractions, crosses)
+    priority = by_priority(life, give_priorities(life), 0.6)
+    new, last, windows = recency(life, 1.0), ends(life), windows_of(life)
+    expected = {h: (1 / len(windows) + 3 * priority[h] + 2 * new[h] + 2 * last[h]) / 8 for h in windows}
+    assert life.replay.dealer.sampler.probability(np.array(windows)) == pytest.approx(list(expected.values()))
+    assert chi_square_fits(life, expected)
+
+
+def test_probabilities_sum_to_one_whatever_has_been_lived() -> None:
+    life = some_life({"uniform": 1.0, "priority": 1.0, "recency": 1.0, "ends": 1.0}, crosses=True, rows=4)
+    rng = np.random.default_rng(0)
+    for _ in range(120):
+        life.add((rng.random(2) < 0.2).tolist())
+        index = life.replay.sample().index
+        update = Update(metrics={}, priority=torch.from_numpy(rng.random(len(index))))
+        life.replay.feedback(index, update)
+        for sampler in life.replay.dealer.sampler.samplers.values():
+            assert sampler.probability(np.array(windows_of(life))).sum() == pytest.approx(1)
+
+
+# ---------------------------------------------------------------- weights
+
+
+def test_importance_weights_are_those_of_the_mixture() -> None:
+    more = {"priority.beta": 0.5, "priority.beta_end": 1.0, "priority.beta_windows": 1000}
+    life = some_life({"uniform": 1.0, "priority": 1.0}, crosses=True, batch=50, **more)
+    priority, windows = by_priority(life, give_priorities(life), 0.6), windows_of(life)
+    for draw in range(30):
+        batch = life.replay.sample()
+        beta = 0.5 + 0.5 * min(1.0, 50 * draw / 1000)
+        q = np.array([(1 / len(windows) + priority[h]) / 2 for h in batch.index.tolist()])
+        weight = (1 / (len(windows) * q)) ** beta
+        assert batch.weight.numpy() == pytest.approx(weight / weight.max(), rel=1e-5)
+        assert batch.weight.dtype == torch.float32
+        assert batch.weight.max() == 1
+
+
+def test_without_priorities_and_for_new_windows_weights_are_one() -> None:
+    life = some_life({"recency": 1.0, "ends": 1.0}, crosses=True)
+    assert (life.replay.sample().weight == 1).all()
+    config = ReplayConfig().merge({"fractions.uniform": 0, "fractions.priority": 1})
+    life = Lived(2, 40, Window(batch=8, length=3, crosses_episodes=True), config=config)
+    for _ in range(20):
+        life.add([False, False])
+    fresh = len(life.replay.dealer.online.queue)
+    assert 8 < fresh < 16
+    assert (life.replay.sample().weight == 1).all()
+    life.replay.feedback(torch.arange(30), Update(metrics={}, priority=torch.linspace(0, 1, 30)))
+    batch = life.replay.sample()
+    assert (batch.weight[: fresh - 8] == 1).all()
+    assert (batch.weight[fresh - 8 :] < 1).any()
+
+
+# ---------------------------------------------------------------- priorities
+
+
+@settings(max_examples=60, deadline=None)
+@given(crosses=st.booleans(), spare=st.integers(0, 8), data=st.data())
+def test_priorities_agree_with_a_dictionary(crosses: bool, spare: int, data) -> None:
+    config = ReplayConfig(online=False).merge({"fractions": {"uniform": 0, "priority": 1}, "priority.alpha": 1})
+    window = Window(batch=3, length=2, context=1, crosses_episodes=crosses)
+    life = Lived(2, window.rows + spare, window, config=config)
+    known: dict[int, float] = {}
+    highest = 1.0
+    for _ in range(data.draw(st.integers(5, 30))):
+        life.add(data.draw(st.lists(st.booleans(), min_size=2, max_size=2)))
+        windows = windows_of(life)
+        known = {handle: known.get(handle, highest) for handle in windows}
+        if not windows:
+            continue
+        index = data.draw(st.lists(st.integers(0, windows[-1]), min_size=1, max_size=5))  # evicted ones as well
+        values = data.draw(st.lists(st.sampled_from([0.0, 0.25, 1.5, 8.0, math.nan, math.inf]), min_size=5, max_size=5))
+        update = Update(metrics={}, priority=torch.tensor(values[: len(index)], dtype=torch.float64))
+        life.replay.feedback(torch.tensor(index), update)
+        for handle, value in zip(index, values, strict=False):
+            if handle in known and math.isfinite(value):
+                known[handle] = value + 1e-6
+                highest = max(highest, value + 1e-6)
+        total = sum(known.values())
+        expected = [known[handle] / total for handle in windows]
+        assert life.replay.dealer.sampler.probability(np.array(windows)) == pytest.approx(expected, rel=1e-5)
+        assert set(life.replay.dealer.draw()[0].tolist()) <= set(windows)
+
+
+def test_a_negative_priority_is_refused() -> None:
+    life = some_life({"priority": 1.0}, crosses=True)
+    with pytest.raises(DataError, match=r"priority -0.5: expected numbers, 0 or more"):
+        life.replay.feedback(torch.tensor([60]), Update(metrics={}, priority=torch.tensor([-0.5])))
+
+
+def test_priorities_without_prioritised_replay_are_ignored() -> None:
+    life = some_life({"uniform": 1.0}, crosses=True)
+    life.replay.feedback(torch.tensor([60]), Update(metrics={}, priority=torch.tensor([-0.5])))
+
+
+@settings(max_examples=100, deadline=None)
+@given(size=st.integers(1, 5000), seed=st.integers(0, 2**31), rounds=st.integers(1, 6))
+def test_the_tree_finds_what_a_running_sum_finds(size: int, seed: int, rounds: int) -> None:
+    rng, tree, weights = np.random.default_rng(seed), SumTree(size), np.zeros(size)
+    for _ in range(rounds):
+        slots = rng.integers(size, size=int(rng.integers(1, 200)))
+        values = rng.choice([0.0, 1e-12, 0.3, 1.0, 1e6], size=len(slots)) * rng.random(len(slots))
+        tree.set(slots, values)
+        for slot, value in zip(slots, values, strict=True):
+            weights[slot] = value
+    weights[slots[0]] = 0.7
+    tree.set(slots[:1], np.array([0.7]))
+    again = SumTree(size)
+    again.set(np.arange(size), weights)
+    assert all(np.array_equal(a, b) for a, b in zip(tree.levels, again.levels, strict=True))
+    assert np.array_equal(tree.leaves[:size], weights)
+    numbers = np.append(rng.random(50), [0.0, 1 - 2**-53])
+    drawn, sums = tree.draw(numbers), weights.cumsum()
+    slack = 1e-9 * sums[-1]
+    assert (weights[drawn] > 0).all()
+    assert (sums[drawn] >= numbers * sums[-1] - slack).all()
+    assert (sums[drawn] - weights[drawn] <= numbers * sums[-1] + slack).all()
+
+
+# ---------------------------------------------------------------- settings
+
+
+def test_all_is_the_same_for_the_same_seed() -> None:
+    fractions = {"uniform": 1.0, "priority": 1.0, "recency": 1.0, "ends": 1.0}
+    a, b = (some_life(fractions, crosses=False, batch=16) for _ in range(2))
+    for _ in range(10):
+        first, second = a.replay.sample(), b.replay.sample()
+        assert first.index.tolist() == second.index.tolist()
+        assert first.weight.tolist() == second.weight.tolist()
+        update = Update(metrics={}, priority=torch.rand(16))
+        a.replay.feedback(first.index, update)
+        b.replay.feedback(first.index, update)
+
+
+@pytest.mark.parametrize(
+    ("values", "says"),
+    [
+        ({"fractions.uniform": -1}, r"replay.fractions.uniform = -1.0: expected a number, 0 or more"),
+        (
+            {"fractions.uniform": 0},
+            r"replay.fractions.uniform = 0.0, and all others are 0 as well: expected one above 0",
+        ),
+        ({"priority.alpha": -1}, r"replay.priority.alpha = -1.0: expected a number, 0 or more"),
+        ({"priority.beta": 2}, r"replay.priority.beta = 2.0: expected a number, 0 to 1"),
+        ({"priority.epsilon": 0}, r"replay.priority.epsilon = 0.0: expected a number above 0"),
+        ({"priority.beta_windows": -1}, r"replay.priority.beta_windows = -1"),
+        ({"recency_exponent": -1}, r"replay.recency_exponent = -1.0"),
+        ({"sequence": True, "fractions.priority": 1}, r"replay.sequence = True, replay.fractions = .* one of the two"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(values, says) -> None:
+    with pytest.raises(ConfigError, match=says):
+        ReplayConfig().merge(values)
+
+
+def test_fractions_need_not_sum_to_one() -> None:
+    assert FractionsConfig(uniform=3, ends=1).shares() == {"uniform": 0.75, "ends": 0.25}
+    assert PriorityConfig(beta_windows=0).alpha == 0.6

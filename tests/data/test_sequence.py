@@ -1,0 +1,106 @@
+"""Whole episodes in their order: what is carried, what is learned from, where cursors go."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from lived import ACTION, OBS, Lived
+
+from reverie.core.errors import ConfigError
+from reverie.core.types import Update, Window
+from reverie.data.feedback import Feedback
+from reverie.data.replay import ReplayConfig
+
+SEQUENCE = ReplayConfig(sequence=True)
+
+
+def episode_end(life: Lived, stream: int, row: int) -> int:
+    """The row after the last one of the episode that ``row`` belongs to, as far as it has been lived."""
+    later = (t for t in range(row + 1, len(life.rows[stream])) if life.rows[stream][t]["first"])
+    return next(later, len(life.rows[stream]))
+
+
+@settings(max_examples=120, deadline=None)
+@given(
+    length=st.integers(1, 4), context=st.integers(1, 2), crosses=st.booleans(), spare=st.integers(0, 25), data=st.data()
+)
+def test_cursors_go_on_where_they_ended(length, context, crosses, spare, data) -> None:
+    window = Window(batch=3, length=length, context=context, crosses_episodes=crosses)
+    life = Lived(2, window.rows + spare, window, seed=data.draw(st.integers(0, 99)), config=SEQUENCE)
+    before: list[tuple[int, int]] = []
+    for _ in range(data.draw(st.integers(10, 60))):
+        life.add([x == 0 for x in data.draw(st.lists(st.integers(0, 7), min_size=2, max_size=2))])
+        if not life.valid() or data.draw(st.booleans()):
+            continue
+        now = life.check(life.replay.sample())
+        oldest, count = life.replay.oldest, life.replay.count
+        for (i, t), (j, u) in zip(before, now, strict=False):
+            learned, end = t + window.rows, episode_end(life, i, t)
+            goes_on = t >= oldest and (end >= learned + length or (learned < end < count))
+            if goes_on:
+                assert (j, u) == (i, min(learned + length, end) - window.rows)
+            else:
+                held = [s for s in life.valid() if life.rows[s[0]][s[1]]["first"]]
+                assert (j, u) in (held or life.valid())
+        before = now
+
+
+def long_life(batch: int = 2, lengths: tuple[int, int] = (17, 23)) -> Lived:
+    window = Window(batch=batch, length=4, context=1, crosses_episodes=True)
+    life = Lived(2, 200, window, seed=3, config=SEQUENCE)
+    for t in range(150):
+        life.add([t % lengths[0] == 0, t % lengths[1] == 0])
+    return life
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_what_was_learned_last_is_where_the_next_window_starts(late: bool) -> None:
+    life, carried = long_life(), 0
+    last = life.replay.sample()
+    for number in range(40):
+        latents = torch.full((2, 4, 2), float(number)).half()
+        stoch = torch.full((2, 4), number, dtype=torch.uint8)
+        update = Update(metrics={}, extras={"deter": latents, "stoch": stoch})
+        if late:  # as from a GPU
+            life.replay.pending.append(Feedback(last.index.numpy(), update.extras, None))
+        else:
+            life.replay.feedback(last.index, update)
+        batch = life.replay.sample()
+        for b in range(2):
+            if batch.index[b] == last.index[b] + 4 * life.streams:
+                assert batch.extras["stoch"][b, 0] == number
+                carried += 1
+        last = batch
+    assert carried > 30
+
+
+def test_all_rows_of_complete_episodes_are_learned_from_about_equally() -> None:
+    life = long_life(batch=8)
+    learned: Counter[tuple[int, int]] = Counter()
+    for _ in range(1500):
+        for handle in life.replay.sample().index.tolist():
+            t, i = divmod(handle, 2)
+            learned.update((i, row) for row in range(t + 1, t + 5))
+    complete = [(0, t) for t in range(17 * 8) if t % 17] + [(1, t) for t in range(23 * 6) if t % 23]
+    counts = np.array([learned[row] for row in complete])
+    assert counts.min() > 0.5 * np.median(counts)
+    assert counts.max() < 3 * np.median(counts)  # the last rows of an episode come twice
+
+
+def test_cursors_do_not_stay_in_step() -> None:
+    life = long_life(batch=8, lengths=(25, 25))
+    for _ in range(50):
+        batch = life.replay.sample()
+    assert len({int(h) // 2 % 25 for h in batch.index}) > 2
+
+
+def test_sequences_need_a_row_to_carry_state_in() -> None:
+    with pytest.raises(ConfigError, match=r"replay.sequence = True, but .* no context rows"):
+        SEQUENCE.build(
+            obs_spec=OBS, action_spec=ACTION, extra_spec={}, num_envs=1, window=Window(batch=1, length=2), seed=0
+        )

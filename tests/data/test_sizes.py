@@ -1,0 +1,71 @@
+"""Sizes as people write them."""
+
+from __future__ import annotations
+
+import pytest
+from lived import ACTION, EXTRA, OBS
+
+from reverie.core.errors import ConfigError
+from reverie.core.types import Window
+from reverie.data.replay import ReplayConfig
+from reverie.data.sizes import Size, parse_size
+
+ROW = 2 * 4 + 6 + 3 * 4 + 4 + 3 + 2 * 2 + 1
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        (1_000_000, Size(1_000_000, False)),
+        ("5e6", Size(5_000_000, False)),
+        ("1_000", Size(1000, False)),
+        ("20GB", Size(20_000_000_000, True)),
+        ("512MiB", Size(512 * 2**20, True)),
+        ("1.5 kib", Size(1536, True)),
+        ("0.1TB", Size(10**11, True)),
+        ("300 B", Size(300, True)),
+        ("1.1e9B", Size(1_100_000_000, True)),
+        (10**16, Size(10**16, False)),
+    ],
+)
+def test_sizes(text, size) -> None:
+    assert parse_size(text, "x") == size
+
+
+@pytest.mark.parametrize(
+    "text", ["", "many", "-5", 0, "0GB", "1.5", "1.2.3", "5 bananas", "1e400", "nan", "0.1B", "iB5"]
+)
+def test_what_is_no_size_is_refused_with_examples(text) -> None:
+    with pytest.raises(ConfigError, match=r"replay.capacity = .*: expected rows such as .* or bytes such as 20GB"):
+        ReplayConfig(capacity=text)
+
+
+def test_a_number_with_half_a_unit_is_asked_about() -> None:
+    with pytest.raises(ConfigError, match=r"replay.capacity = '5M': rows or bytes\?"):
+        ReplayConfig(capacity="5M")
+
+
+def test_settings_take_both() -> None:
+    assert ReplayConfig().merge({"capacity": "1e3"}).capacity == 1000
+    assert ReplayConfig().merge({"capacity": "20GB"}).capacity == "20GB"
+    assert ReplayConfig(capacity="1kB").rows(ROW) == 1000 // ROW
+    assert ReplayConfig(capacity="1e3").rows(ROW) == 1000
+
+
+def build(most: int | None = None, **settings):
+    window = Window(batch=1, length=3, context=1)
+    return ReplayConfig(**settings).build(
+        obs_spec=OBS, action_spec=ACTION, extra_spec=EXTRA, num_envs=2, window=window, seed=0, most=most
+    )
+
+
+def test_a_capacity_in_bytes_counts_all_columns() -> None:
+    replay = build(capacity="10kB")
+    assert replay.nbytes <= 10_000 < replay.nbytes + 2 * ROW
+    with pytest.raises(ConfigError, match=r"capacity = 100B is 2 rows, which over 2 envs is 1 rows for each, but a w"):
+        build(capacity="100B")
+
+
+def test_no_more_is_reserved_than_can_come() -> None:
+    assert build(most=30).storage.capacity == 15
+    assert build(most=2).storage.capacity == 4
