@@ -247,6 +247,33 @@ def test_a_run_is_continued(trained: Path, tiny: Path, tmp_path: Path, capsys: C
     assert re.search(r"continuing run from env step 12\d", capsys.readouterr().out)
 
 
+def test_a_run_goes_on_with_its_own_settings(trained: Path, tmp_path: Path, capsys: Captured) -> None:
+    shutil.copytree(trained, tmp_path / "run")
+    before = saved(tmp_path / "run")
+    assert main(["train", "--resume", "run", "--steps", "160"]) == 0
+    out = capsys.readouterr().out
+    assert re.search(r"continuing run from env step 12\d\nits replay holds \d+ rows", out)
+    assert re.findall(r"^\S+: .* -> .*$", out, re.MULTILINE) == ["steps: 120 -> 160"]
+    assert saved(tmp_path / "run") == {**before, "steps": 160}
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "message"),
+    [
+        (["--resume", "nowhere"], 1, "no run in nowhere: there is no such folder"),
+        (["--resume", "run", "--run", "run"], 2, "--run and --resume"),
+        (["sac", "--resume", "run"], 1, "run is a run of dreamer_v3, not of sac"),
+        (["--resume", "run", "--env", "Acrobot-v1"], 1, "holds a run of environment 'CartPole-v1', not 'Acrobot-v1'"),
+    ],
+)
+def test_what_cannot_be_resumed(
+    trained: Path, tmp_path: Path, capsys: Captured, args: list[str], code: int, message: str
+) -> None:
+    shutil.copytree(trained, tmp_path / "run")
+    assert main(["train", *args]) == code
+    assert message in capsys.readouterr().err
+
+
 ODD = """
 import os, signal
 import gymnasium, numpy as np
@@ -298,7 +325,7 @@ def test_an_interrupted_run_is_saved_and_goes_on(
 @pytest.mark.usefixtures("odd")
 def test_a_broken_environment_is_named(tiny: Path, capsys: Captured) -> None:
     args = ["train", "dreamer_v3", "--env", "odd_env_module:Odd-v0", "--config", str(tiny), "--run", "x"]
-    assert main([*args, "--env.kwargs", "{nan_at: 25}"]) == 1
+    assert main([*args, "--env.kwargs", "{nan_at: 25}", "--env.restarts", "0"]) == 1
     error = capsys.readouterr().err
     assert "environment 0" in error
     assert "the reward is nan" in error

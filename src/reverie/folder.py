@@ -55,6 +55,11 @@ class RunFolder:
         return self.path / "checkpoints"
 
     @property
+    def replay(self) -> Path:
+        """Every row that was lived."""
+        return self.path / "replay"
+
+    @property
     def curve(self) -> Path:
         """The learning curve."""
         return self.path / "curve.png"
@@ -261,7 +266,7 @@ def check_usable(path: Path, algorithm: str, env: str) -> bool:
     """
     if path.exists() and not path.is_dir():
         raise RunError(f"{path} is a file: choose another run folder.")
-    if not path.exists() or all(inside.name == LOCK for inside in path.iterdir()):
+    if not path.exists() or all(is_leftover(inside) for inside in path.iterdir()):
         return False
     if not RunFolder(path).config.is_file():
         raise RunError(f"{path} is not empty and not a run (it has no config.yaml): choose another run folder.")
@@ -274,6 +279,11 @@ def check_usable(path: Path, algorithm: str, env: str) -> bool:
                 "choose another run folder, or repeat the settings of that run to continue it."
             )
     return True
+
+
+def is_leftover(path: Path) -> bool:
+    """Whether this is all that a process left which was killed while it began a run."""
+    return path.name in (LOCK, RunFolder(path.parent).spec.name) or (path.name[0] == "." and path.suffix == ".part")
 
 
 def _why_no_run(path: Path) -> str:

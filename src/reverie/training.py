@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -23,11 +23,13 @@ from reverie.folder import (
     Saved,
     check_spec,
     check_usable,
+    check_writable,
     new_path,
     update_saved,
     write_spec,
     writing,
 )
+from reverie.keeping import Keeper
 from reverie.log.console import console_sink
 from reverie.log.meter import Meter
 from reverie.log.sinks import JsonlSink, TensorBoardSink, VideoSink
@@ -55,6 +57,8 @@ class Result:
     """Its folder."""
     reason: Literal["finished", "interrupted"]
     """Whether it had all its steps."""
+    signal: int | None = None
+    """The number of the signal that interrupted it."""
     env_steps: int
     """How far it came."""
     updates: int
@@ -66,7 +70,12 @@ class Result:
 
 
 def train(
-    config: ExperimentConfig, env: EnvLike | None = None, run: Path | str | None = None, say: Say = print
+    config: ExperimentConfig,
+    env: EnvLike | None = None,
+    run: Path | str | None = None,
+    say: Say = print,
+    *,
+    keep_newer: bool = False,
 ) -> Result:
     """Train as ``config`` says, in a new run folder or going on in an existing one.
 
@@ -78,6 +87,7 @@ def train(
         run: the folder; a new one under ``runs/`` unless given. A run of the same algorithm on the same environment
             is continued from its newest checkpoint.
         say: gets a sentence about what is happening now and then.
+        keep_newer: on continuing, learn also from rows that came after the checkpoint; they are set aside otherwise.
 
     Raises:
         ReverieError: settings do not fit together, the folder is another run's or being written, all of its
@@ -91,23 +101,30 @@ def train(
     checkpoints = Checkpoints(folder.checkpoints, config.keep_checkpoints, say)
     with contextlib.ExitStack() as stack:
         newest = None
+        check_writable(folder.path)
         continues = check_usable(folder.path, name, config.env.id)
         if continues:
             stack.enter_context(RunLock(folder.path))
             newest = newest_of(checkpoints)
         experiment = build(config, env, start=step_of(newest) if newest else 0)
         stack.callback(experiment.close)
+        keeper = Keeper(experiment, folder, checkpoints, say, anew=newest is None, keep_newer=keep_newer)
+        stack.callback(keeper.close)
         if newest is not None:
-            restore(folder, checkpoints, newest, experiment, say)
+            check_spec(folder, experiment.env.obs_spec, experiment.env.action_spec)
+            keeper.load_learner(newest)
             if experiment.clock.done:
-                say(f"it has had its {config.steps:,} env steps already; more steps let it go on")
+                say(f"{folder.path} has had its {config.steps:,} env steps already; more steps let it go on")
                 return result_of(experiment, folder, newest)
+            keeper.load(newest)
         describe(experiment, say)
         if not continues:
             begin(folder, stack)
         saved = Saved(algorithm=name, experiment=config.to_dict(), custom=custom_objects(config, env))
         write_settings(folder, saved, experiment, say, anew=newest is None)
-        return _run(experiment, folder, checkpoints, f"{name} on {config.env.id}", say)
+        if newest is None:
+            keeper.begin()
+        return _run(experiment, folder, keeper, f"{name} on {config.env.id}", say)
 
 
 def newest_of(checkpoints: Checkpoints) -> Path | None:
@@ -144,7 +161,7 @@ def write_settings(folder: RunFolder, saved: Saved, experiment: Experiment, say:
             say(line)
 
 
-def _run(experiment: Experiment, folder: RunFolder, checkpoints: Checkpoints, title: str, say: Say) -> Result:
+def _run(experiment: Experiment, folder: RunFolder, keeper: Keeper, title: str, say: Say) -> Result:
     config, clock = experiment.config, experiment.clock
     evaluation: Evaluation | None = None
     with contextlib.ExitStack() as stack:
@@ -160,10 +177,8 @@ def _run(experiment: Experiment, folder: RunFolder, checkpoints: Checkpoints, ti
             Meter(),
             sinks=sinks,
             collector=experiment.collector,
-            evaluator=(lambda: evaluate_on_the_way(experiment)) if config.evaluates_on_the_way else None,
-            checkpoint=lambda *, diverged=False: checkpoints.save(
-                clock.env_steps, experiment.parts(), diverged=diverged
-            ),
+            evaluator=(lambda: evaluate_on_the_way(experiment, keeper)) if config.evaluates_on_the_way else None,
+            checkpoint=keeper.save,
             schedule=config.schedule,
         )
         if ending.reason == "finished" and config.eval_episodes:
@@ -171,7 +186,9 @@ def _run(experiment: Experiment, folder: RunFolder, checkpoints: Checkpoints, ti
             for sink in sinks:
                 at_the_end(say, sink.write, evaluation.metrics(), clock.env_steps)
             at_the_end(say, write_evaluation, folder, evaluation, clock.env_steps)
-    return result_of(experiment, folder, ending.checkpoint, ending.reason, evaluation)
+    return replace(
+        result_of(experiment, folder, ending.checkpoint, evaluation), reason=ending.reason, signal=ending.signal
+    )
 
 
 def learning_curve(metrics: Path, png: Path, title: str) -> Path | None:
@@ -193,13 +210,12 @@ def result_of(
     experiment: Experiment,
     folder: RunFolder,
     checkpoint: Path | None,
-    reason: Literal["finished", "interrupted"] = "finished",
     evaluation: Evaluation | None = None,
 ) -> Result:
-    """How the run stands and what lies in its folder."""
+    """How a run that had all its steps stands, and what lies in its folder."""
     return Result(
         run=folder.path,
-        reason=reason,
+        reason="finished",
         env_steps=experiment.clock.env_steps,
         updates=experiment.clock.updates,
         evaluation=evaluation,
@@ -207,10 +223,11 @@ def result_of(
     )
 
 
-def evaluate_on_the_way(experiment: Experiment) -> dict[str, float]:
-    """Evaluate during training, and end it if that was good enough."""
+def evaluate_on_the_way(experiment: Experiment, keeper: Keeper) -> dict[str, float]:
+    """Evaluate during training, keep the best, and end training if that was good enough."""
     config = experiment.config
     metrics = experiment.evaluate(config.eval_episodes).metrics()
+    keeper.scored(metrics["eval/score"])
     if config.stop_score is not None and metrics["eval/score"] >= config.stop_score:
         experiment.clock.stop = True
     return metrics
@@ -225,17 +242,6 @@ def open_sinks(experiment: Experiment, folder: RunFolder, title: str) -> list[Si
     if config.console:
         sinks.append(console_sink(clock, config.steps, title, sys.stdout))
     return sinks
-
-
-def restore(folder: RunFolder, checkpoints: Checkpoints, path: Path, experiment: Experiment, say: Say) -> None:
-    """Continue from the checkpoint at ``path``.
-
-    Raises:
-        RunError: its networks have other shapes than the settings or the environment say.
-    """
-    check_spec(folder, experiment.env.obs_spec, experiment.env.action_spec)
-    checkpoints.load(path, experiment.parts())
-    say(f"continuing {folder.path} from env step {experiment.clock.env_steps:,}; its replay starts empty")
 
 
 def describe(experiment: Experiment, say: Say) -> None:

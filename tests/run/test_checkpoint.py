@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
@@ -333,3 +334,80 @@ def test_the_step_is_known_whatever_the_folder_is_called(tmp_path):
     (path / "manifest.json").unlink()
     with pytest.raises(RunError, match=r"manifest\.json is missing or damaged"):
         step_of(path)
+
+
+class Boxed(Box):
+    """Holds a state, and bytes in files of its own."""
+
+    def __init__(self, state=None, files=None, spare=True) -> None:
+        super().__init__(state)
+        self.files, self.spare = files or {}, spare
+
+    def save_files(self, folder):
+        for name, data in self.files.items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_bytes(data)
+
+    def load_files(self, folder):
+        self.files = {p.relative_to(folder).as_posix(): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+
+FILES = {"a.npy": b"123", "below/b.npy": b"4567"}
+
+
+def test_files_of_a_part_come_back(tmp_path):
+    checkpoints = Checkpoints(tmp_path)
+    path = checkpoints.save(1, {"box": Boxed({"x": 1}, FILES)})
+    checkpoints.load(path, {"box": (box := Boxed())})
+    assert (box.state, box.files) == ({"x": 1}, FILES)
+
+
+@pytest.mark.parametrize("how", ["flipped", "cut", "deleted"])
+@pytest.mark.parametrize("name", FILES)
+def test_a_damaged_file_of_a_part_is_named(tmp_path, how, name):
+    checkpoints = Checkpoints(tmp_path, say=(said := []).append)
+    checkpoints.save(1, {"box": Boxed({"x": 1}, FILES)})
+    path = checkpoints.save(2, {"box": Boxed({"x": 2}, FILES)})
+    file = path / "box" / name
+    match how:
+        case "flipped":
+            file.write_bytes(bytes([file.read_bytes()[0] ^ 1]) + file.read_bytes()[1:])
+        case "cut":
+            file.write_bytes(file.read_bytes()[:-1])
+        case "deleted":
+            file.unlink()
+    assert Checkpoints(tmp_path, say=said.append).latest().name == "step-000000001"
+    assert name in said[0]
+
+
+@pytest.mark.parametrize(("spare", "large", "kept"), [(True, 1, {}), (True, 1000, FILES), (False, 1, FILES)])
+def test_large_spare_files_are_only_in_the_newest_checkpoint(tmp_path, monkeypatch, spare, large, kept):
+    monkeypatch.setattr(module, "LARGE", large)
+    checkpoints = Checkpoints(tmp_path)
+    older, newer = (checkpoints.save(step, {"box": Boxed({"x": step}, FILES, spare)}) for step in (1, 2))
+    assert checkpoints.damaged() == {}
+    for path, files in ((older, kept), (newer, FILES)):
+        Checkpoints(tmp_path).load(path, {"box": (box := Boxed())})
+        assert box.files == files
+
+
+@pytest.mark.parametrize("call", range(8))
+def test_dropping_spare_files_can_be_stopped_anywhere(tmp_path, monkeypatch, call):
+    monkeypatch.setattr(module, "LARGE", 1)
+    path = Checkpoints(tmp_path).save(1, {"box": Boxed({"x": 1}, FILES)})
+    calls = iter(range(100))
+
+    def interrupted(function):
+        def wrapper(*args, **kwargs):
+            if next(calls) == call:
+                raise KeyboardInterrupt
+            return function(*args, **kwargs)
+
+        return wrapper
+
+    with monkeypatch.context() as patch:
+        for name in ("replace", "unlink", "open", "fsync"):
+            patch.setattr(os, name, interrupted(getattr(os, name)))
+        with contextlib.suppress(KeyboardInterrupt):
+            module.slim(path)
+    assert Checkpoints(tmp_path).latest() == path

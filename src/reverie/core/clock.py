@@ -49,7 +49,10 @@ class Ratio:
 
 
 class Every:
-    """True once for each stretch of ``period`` units; 0 means never."""
+    """True once for each stretch of ``period`` units; 0 means never.
+
+    Stretches follow each other without gaps: one that is noticed late makes the next one shorter.
+    """
 
     def __init__(self, period: float, start: float = 0.0) -> None:
         self.period = period
@@ -59,7 +62,7 @@ class Every:
         """Whether a stretch has passed since the last time this was true."""
         if self.period <= 0 or now - self.last < self.period:
             return False
-        self.last = now
+        self.last += (now - self.last) // self.period * self.period
         return True
 
 

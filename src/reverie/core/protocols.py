@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
@@ -175,4 +176,20 @@ class Stateful(Protocol):
 
     def load_state_dict(self, state: State) -> None:
         """Become what ``state_dict`` described."""
+        ...
+
+
+@runtime_checkable
+class WithFiles(Protocol):
+    """A ``Stateful`` with something besides that is too large for memory to hold twice, or neither tensors nor JSON."""
+
+    spare: bool
+    """Whether a checkpoint that is no longer the newest can do without these files where they are large."""
+
+    def save_files(self, folder: Path) -> None:
+        """Write files into ``folder``, which is there and empty."""
+        ...
+
+    def load_files(self, folder: Path) -> None:
+        """Take over what ``save_files`` wrote; ``folder`` may hold nothing, as of an older checkpoint."""
         ...

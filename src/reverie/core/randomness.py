@@ -41,17 +41,23 @@ def reproducible(seed: int) -> Iterator[None]:
 
 
 class Randomness:
-    """PyTorch's generators as a part of a checkpoint."""
+    """The generators that belong to nobody, Python's, NumPy's and PyTorch's, as a part of a checkpoint."""
 
     def state_dict(self) -> State:
         """Where the generators stand."""
-        state: dict[str, Any] = {"cpu": torch.get_rng_state()}
+        state: dict[str, Any] = {
+            "python": random.getstate(),
+            "numpy": np.random.get_state(legacy=False),  # noqa: NPY002 - environments of others use it
+            "cpu": torch.get_rng_state(),
+        }
         if torch.cuda.is_available():
             state["cuda"] = {str(i): s for i, s in enumerate(torch.cuda.get_rng_state_all())}
         return state
 
     def load_state_dict(self, state: State) -> None:
         """Draw on from there; GPUs that are not here are passed over."""
+        random.setstate(state["python"])
+        np.random.set_state(state["numpy"])  # noqa: NPY002
         torch.set_rng_state(state["cpu"])
         for index, saved in state.get("cuda", {}).items():
             if int(index) < torch.cuda.device_count():

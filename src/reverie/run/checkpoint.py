@@ -1,8 +1,9 @@
 """Checkpoints: folders that are either whole or not there. Tensors in safetensors, the rest in JSON, no pickle.
 
 ``step-000012345/`` holds ``tensors.safetensors`` (every tensor and array, named by its path: part/key/key),
-``state.json`` (everything else, with references to the tensors) and ``manifest.json`` (step, format version, size and
-SHA-256 of the other two, and a SHA-256 of itself).
+``state.json`` (everything else, with references to the tensors), a folder for each part that writes files of its own
+(``core/protocols.py: WithFiles``) and ``manifest.json`` (step, format version, size and SHA-256 of all the others, and
+a SHA-256 of itself).
 """
 
 from __future__ import annotations
@@ -21,12 +22,15 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from reverie.core.errors import ConfigError, ReverieError, RunError, did_you_mean
-from reverie.core.protocols import Stateful
+from reverie.core.protocols import Stateful, WithFiles
 from reverie.run.encode import decode, encode
-from reverie.run.verify import FORMAT, MANIFEST, STATE, TENSORS, problem_of, seal, sha256
+from reverie.run.verify import FORMAT, MANIFEST, STATE, TENSORS, entry_of, problem_of, sealed
 from reverie.run.verify import verify as verify
 
 ASIDE = ".tmp-old-"
+
+LARGE = 100_000_000
+"""Bytes of spare files from which on only the newest checkpoint holds any."""
 
 
 def warn(text: str) -> None:
@@ -50,6 +54,7 @@ class Checkpoints:
         if keep < 1:
             raise ConfigError(f"keep = {keep}: expected to keep at least 1 checkpoint.")
         self.folder, self.keep, self.say = Path(folder), keep, say
+        self._found: Path | None = None  # what ``latest`` has just read
         self._state: dict[str, str] = {}  # what is wrong with each that was looked at, "" where nothing is
 
     def save(self, step: int, parts: Mapping[str, Stateful], *, diverged: bool = False) -> Path:
@@ -61,6 +66,7 @@ class Checkpoints:
         Raises:
             RunError: the disk is full or not writable; earlier checkpoints are untouched.
         """
+        self._found = None
         name = f"{'diverged' if diverged else 'step'}-{step:09d}"
         final, staged = self.folder / name, self.folder / f".tmp-{name}-{os.getpid()}"
         tensors: dict[str, Tensor] = {}
@@ -69,13 +75,16 @@ class Checkpoints:
             self.folder.mkdir(parents=True, exist_ok=True)
             self.recover()
             staged.mkdir()
-            _write(staged, step, tensors, state)
+            _write(staged, step, tensors, state, parts)
             _move(staged, final)
         except (OSError, SafetensorError) as error:
             shutil.rmtree(staged, ignore_errors=True)
             raise RunError(f"cannot write checkpoint {final}: {error}. Free space or choose another folder.") from error
         self._state[name] = ""
         self._prune(final)
+        for older in self.all():
+            if older != final and not self._state.get(older.name):
+                slim(older)
         return final
 
     def load(self, path: Path | str, parts: Mapping[str, Stateful]) -> None:
@@ -84,10 +93,13 @@ class Checkpoints:
         Raises:
             RunError: the checkpoint is damaged, from a newer version, lacks one of ``parts``, or does not fit them.
         """
-        states = read(path, parts)
+        path = Path(path)
+        states = read(path, parts, verified=path == self._found)
         try:
             for name, stateful in parts.items():
                 stateful.load_state_dict(states[name])
+                if isinstance(stateful, WithFiles):
+                    stateful.load_files(path / name)
         except ReverieError:
             raise
         except (RuntimeError, LookupError, ValueError, TypeError) as error:
@@ -120,6 +132,7 @@ class Checkpoints:
                 if not problem:
                     for bad, why in wrong.items():
                         self.say(f"checkpoint {bad.name} is damaged ({why}): using {path.name}")
+                    self._found = path
                     return path
                 wrong[path] = problem
             if found == [*self._aside(), *self.all()]:  # otherwise they were replaced while we looked
@@ -133,11 +146,13 @@ class Checkpoints:
         )
 
     def find(self, name: Path | str) -> Path:
-        """The checkpoint called ``name`` in this folder, or at that path.
+        """The checkpoint called ``name`` in this folder, or at that path; ``best`` is the one marked so.
 
         Raises:
             RunError: there is no such checkpoint; names those that there are.
         """
+        if str(name) == "best" and (best := self.best()) is not None:
+            return best
         for path in (Path(name), self.folder / name):
             if path.is_dir():
                 return path
@@ -147,10 +162,7 @@ class Checkpoints:
 
     def mark_best(self, path: Path) -> None:
         """Keep ``path`` until another is marked."""
-        staged = self.folder / ".tmp-best"
-        _write_file(staged, path.name.encode())
-        os.replace(staged, self.folder / "best")
-        _sync_folder(self.folder)
+        _replace_file(self.folder / "best", path.name.encode())
 
     def best(self) -> Path | None:
         """The checkpoint marked best, or None."""
@@ -187,14 +199,17 @@ class Checkpoints:
         return [path for path in found if not (self.folder / path.name.removeprefix(ASIDE)).exists()]
 
 
-def read(path: Path | str, parts: Iterable[str]) -> dict[str, dict[str, Any]]:
+def read(path: Path | str, parts: Iterable[str], *, verified: bool = False) -> dict[str, dict[str, Any]]:
     """The states of ``parts`` in the checkpoint at ``path``, tensors on the CPU.
+
+    ``verified``: all of its files were read a moment ago and were whole; that is not done again.
 
     Raises:
         RunError: the checkpoint is damaged, from a newer version, or lacks one of ``parts``.
     """
     path = Path(path)
-    verify(path)
+    if not verified:
+        verify(path)
     state = json.loads((path / STATE).read_text())
     wanted = list(parts)
     for name in wanted:
@@ -204,15 +219,38 @@ def read(path: Path | str, parts: Iterable[str]) -> dict[str, dict[str, Any]]:
         return {name: decode(state[name], tensors.get_tensor) for name in wanted}
 
 
-def _write(staged: Path, step: int, tensors: dict[str, Tensor], state: dict[str, Any]) -> None:
+def slim(path: Path) -> None:
+    """Delete the spare files of the checkpoint at ``path`` if they are large; it is whole at any moment."""
+    manifest = json.loads((path / MANIFEST).read_text())
+    spare = [name for name, entry in manifest["files"].items() if entry.get("spare")]
+    if sum(manifest["files"][name]["bytes"] for name in spare) < LARGE:
+        return
+    kept = {name: entry for name, entry in manifest["files"].items() if name not in spare}
+    del manifest["seal"]
+    _replace_file(path / MANIFEST, sealed({**manifest, "files": kept}))
+    for name in spare:
+        (path / name).unlink(missing_ok=True)
+
+
+def _write(
+    staged: Path, step: int, tensors: dict[str, Tensor], state: dict[str, Any], parts: Mapping[str, Stateful]
+) -> None:
     save_file(tensors, staged / TENSORS)
-    _sync_file(staged / TENSORS)
     _write_file(staged / STATE, json.dumps(state, allow_nan=False).encode())
     (staged / TENSORS).chmod((staged / STATE).stat().st_mode & 0o777)  # safetensors lets nobody else read
-    files = {n: {"bytes": (staged / n).stat().st_size, "sha256": sha256(staged / n)} for n in (TENSORS, STATE)}
+    files = {name: entry_of(staged / name) for name in (TENSORS, STATE)}
+    for name, part in parts.items():
+        if isinstance(part, WithFiles):
+            (staged / name).mkdir()
+            part.save_files(staged / name)
+            written = sorted(file for file in (staged / name).rglob("*") if file.is_file())
+            files |= {file.relative_to(staged).as_posix(): entry_of(file, part.spare) for file in written}
+    for name in files:
+        _sync_file(staged / name)
     manifest = {"format": FORMAT, "step": step, "parts": sorted(state), "files": files}
-    _write_file(staged / MANIFEST, json.dumps({**manifest, "seal": seal(manifest)}).encode())
-    _sync_folder(staged)
+    _write_file(staged / MANIFEST, sealed(manifest))
+    for folder in (staged, *(folder for folder in staged.rglob("*") if folder.is_dir())):
+        _sync_folder(folder)
 
 
 def _move(staged: Path, final: Path) -> None:
@@ -223,6 +261,13 @@ def _move(staged: Path, final: Path) -> None:
     os.rename(staged, final)
     _sync_folder(final.parent)
     shutil.rmtree(aside, ignore_errors=True)
+
+
+def _replace_file(path: Path, data: bytes) -> None:
+    staged = path.with_name(f".tmp-{path.name}")
+    _write_file(staged, data)
+    os.replace(staged, path)
+    _sync_folder(path.parent)
 
 
 def _write_file(path: Path, data: bytes) -> None:

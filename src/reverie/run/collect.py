@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from reverie.core.protocols import AsyncEnv, Env, Policy, RowSink
+from reverie.core.protocols import AsyncEnv, Env, Policy, Restorable, RowSink
 from reverie.core.specs import ActionSpec
+from reverie.core.tree import filled, leaves
 from reverie.core.types import State, Step
 
 
@@ -75,6 +78,7 @@ class Collector:
         self.env_steps = 0
         self.rng = np.random.default_rng(seed)
         self._step: Step | None = env.reset(seed)  # None while it is on its way
+        self._failure: Exception | None = None  # why it will never come
         self.state = policy.initial(env.num_envs)
         self.counter = EpisodeCounter(env.num_envs)
         self.finished: list[EpisodeStats] = []
@@ -82,8 +86,14 @@ class Collector:
     @property
     def step(self) -> Step:
         """The current row of each environment: what the policy sees next. Waits for those that are being stepped."""
+        if self._failure is not None:
+            raise self._failure
         if self._step is None:
-            self._step = self.async_env.receive()
+            try:
+                self._step = self.async_env.receive()
+            except Exception as error:
+                self._failure = error
+                raise
         return self._step
 
     def collect(self) -> int:
@@ -102,19 +112,57 @@ class Collector:
         self.env_steps += taken
         return taken
 
+    @property
+    def restarts(self) -> int:
+        """Environments that were started again since the run was, because they had failed."""
+        return self.env.restarts if isinstance(self.env, Restorable) else 0
+
     def drain(self) -> list[EpisodeStats]:
         """The episodes that have ended since this was last called."""
         finished, self.finished = self.finished, []
         return finished
 
     def state_dict(self) -> State:
-        """Steps taken and the generator of random actions; running episodes are not part of it."""
-        return {"env_steps": self.env_steps, "rng": self.rng.bit_generator.state}
+        """Counters, the generator of random actions, the current rows and the policy's state, waiting for the rows.
+
+        If environments have failed for good there are no current rows.
+        """
+        state = {"env_steps": self.env_steps, "rng": self.rng.bit_generator.state}
+        if not self._answers():
+            return state
+        counted = {"score": self.counter.score, "length": self.counter.length}
+        return {**state, "step": leaves(self.step), "state": leaves(self.state), "episodes": counted}
+
+    def snapshots(self) -> list[bytes | None]:
+        """What each environment needs to go on from its current row; none if they have failed for good."""
+        if not isinstance(self.env, Restorable) or not self._answers():
+            return []
+        return self.env.snapshot()
+
+    def _answers(self) -> bool:
+        with contextlib.suppress(Exception):  # it will come up again in the next turn
+            return self.step is not None
+        return False
 
     def load_state_dict(self, state: State) -> None:
-        """Go on counting, from the start of new episodes."""
+        """Go on counting, from the start of new episodes; ``resume`` goes on in the old ones."""
         self.env_steps = int(state["env_steps"])
         self.rng.bit_generator.state = dict(state["rng"])
+
+    def resume(self, state: State, snapshots: Sequence[bytes | None]) -> int:
+        """Go on in the middle of the episodes that ``state`` and the ``snapshots`` of N environments speak of.
+
+        Returns how many of them cannot: their episodes are over, truncated, and new ones begin.
+        """
+        env = self.env
+        if not isinstance(env, Restorable) or len(snapshots) != env.num_envs or "step" not in state:
+            return env.num_envs
+        step = filled(self.step, state["step"])
+        self.state = filled(self.state, state["state"])
+        counted = state["episodes"]
+        self.counter.score, self.counter.length = counted["score"].copy(), counted["length"].copy()
+        self._step = env.restore(snapshots, step)
+        return int((self._step.is_last & ~step.is_last).sum())
 
 
 def executed(action: Tensor, step: Step) -> Tensor:

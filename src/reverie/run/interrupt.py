@@ -10,11 +10,12 @@ from typing import Any
 
 from reverie.core.clock import Clock
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
+SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGUSR1") if hasattr(signal, name))
+"""Ctrl-C, what a scheduler sends at the end, and what Slurm sends before it when asked to (``--signal=B:USR1@60``)."""
 
 
 class Interrupt:
-    """While entered, SIGINT and SIGTERM set ``clock.stop``. A second signal raises KeyboardInterrupt.
+    """While entered, SIGINT, SIGTERM and SIGUSR1 set ``clock.stop``. A second signal raises KeyboardInterrupt.
 
     Only the main thread can listen for signals; in any other this does nothing.
     """

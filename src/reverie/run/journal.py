@@ -33,10 +33,12 @@ class Journal:
     def __init__(self, clock: Clock, meter: Meter, source: Source, sinks: Sequence[Sink]) -> None:
         self.clock, self.meter, self.source, self.sinks = clock, meter, source, sinks
         self.finished: list[EpisodeStats] = []
+        self.restarts = 0
         self.last = (clock.seconds, clock.env_steps, clock.updates)
 
-    def episodes(self, finished: Iterable[EpisodeStats]) -> None:
-        """Count finished episodes and keep them for the next entry."""
+    def episodes(self, finished: Iterable[EpisodeStats], restarts: int = 0) -> None:
+        """Count finished episodes and keep them for the next entry; ``restarts`` of environments so far."""
+        self.restarts = restarts
         before = len(self.finished)
         self.finished.extend(finished)
         self.clock.episodes += len(self.finished) - before
@@ -82,4 +84,4 @@ class Journal:
     def _counters(self) -> dict[str, float]:
         names = ("env_steps", "frames", "updates", "episodes")
         counters = {f"counters/{name}": float(getattr(self.clock, name)) for name in names}
-        return {**counters, "replay/windows": float(len(self.source))}
+        return {**counters, "env/restarts": float(self.restarts), "replay/windows": float(len(self.source))}

@@ -55,12 +55,17 @@ def position(clock: Clock) -> int:
 
 
 class Due:
-    """True once in every period of a run; never if the period is 0."""
+    """True once in every period of a run; never if the period is 0.
+
+    Periods in env steps are counted from step 0, also by a run that goes on: it evaluates, and perhaps ends, where it
+    would have without a stop.
+    """
 
     def __init__(self, period: int | str, clock: Clock) -> None:
         amount, is_seconds = parse_period(period)
         self.now: Callable[[], float] = (lambda: clock.seconds) if is_seconds else (lambda: position(clock))
-        self.every = Every(amount, start=self.now())
+        late = self.now() % amount if amount and not is_seconds else 0.0
+        self.every = Every(amount, start=self.now() - late)
 
     def __call__(self) -> bool:
         """Whether a period has passed since this was last true."""

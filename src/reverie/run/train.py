@@ -42,6 +42,8 @@ class Ending:
 
     reason: Literal["finished", "interrupted"]
     checkpoint: Path | None
+    signal: int | None = None
+    """The number of the signal that interrupted it."""
 
 
 def train(
@@ -75,7 +77,7 @@ def train(
         while not clock.done:
             if collector is not None:  # recorded experience: there is none
                 clock.env_steps += collector.collect()
-                journal.episodes(collector.drain())
+                journal.episodes(collector.drain(), collector.restarts)
             for _ in range(clock.updates_due(len(source))):
                 batch = source.sample()
                 update = algo.update(batch)
@@ -99,7 +101,7 @@ def train(
     if interrupt.received is None:
         return Ending(reason="finished", checkpoint=path)
     interrupt.say(f"stopped at env step {clock.env_steps}; " + (f"saved {path}" if path else "nothing was saved"))
-    return Ending(reason="interrupted", checkpoint=path)
+    return Ending(reason="interrupted", checkpoint=path, signal=interrupt.received.value)
 
 
 def save(guard: LossGuard, checkpoint: Save | None) -> Path | None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from reverie.core.errors import RunError
 
-FORMAT = 1
+FORMAT = 2
 TENSORS, STATE, MANIFEST = "tensors.safetensors", "state.json", "manifest.json"
 
 
@@ -47,7 +47,8 @@ def verify(path: Path) -> dict[str, Any]:
         sealed, version, files = manifest.pop("seal"), int(manifest["format"]), dict(manifest["files"])
         if version <= FORMAT and sealed != seal(manifest):
             raise ValueError("its contents do not match their seal")
-        expected = {name: (int(files[name]["bytes"]), str(files[name]["sha256"])) for name in (TENSORS, STATE)}
+        names = dict.fromkeys((TENSORS, STATE, *files))
+        expected = {name: (int(files[name]["bytes"]), str(files[name]["sha256"])) for name in names}
     except FileNotFoundError:
         raise RunError(f"checkpoint file {manifest_path} is missing.") from None
     except (OSError, ValueError, TypeError, KeyError) as error:
@@ -73,9 +74,20 @@ def _verify_file(file: Path, size: int, digest: str) -> None:
         raise RunError(f"checkpoint file {file} is damaged: its contents do not match their SHA-256.")
 
 
+def sealed(manifest: dict[str, Any]) -> bytes:
+    """The contents of a manifest's file."""
+    return json.dumps({**manifest, "seal": seal(manifest)}).encode()
+
+
 def seal(manifest: dict[str, Any]) -> str:
     """SHA-256 of what the manifest itself says."""
     return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
+
+
+def entry_of(path: Path, spare: bool = False) -> dict[str, Any]:
+    """What a manifest says of a file."""
+    entry = {"bytes": path.stat().st_size, "sha256": sha256(path)}
+    return {**entry, "spare": True} if spare else entry
 
 
 def sha256(path: Path) -> str:

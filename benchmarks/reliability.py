@@ -1,0 +1,249 @@
+#!/usr/bin/env python3
+"""Whether a run can be lost: it is killed, its files are damaged, its disk is full; then it is resumed.
+
+    python benchmarks/reliability.py [--parts kills calls files full] [--kills 50] [--stride 1] [--jobs 2]
+
+A short run on CartPole with the smallest DreamerV3 that saves every 50 env steps. Each part compares with a run that
+nobody disturbed, by a SHA-256 over the weights, the optimiser, the latents and every row of the replay.
+
+kills   SIGKILL at random moments; each is resumed once and must end as the undisturbed run, bit for bit.
+calls   SIGKILL at each system call with which a checkpoint or a chunk or the manifest of the store is written (every
+        `--stride`-th of them), half-way through it if it is a write (`faults/faults.c`); resumed as above.
+files   a bit flipped in, half cut off from, or the whole of each file of a finished run's newest checkpoint and of its
+        store; the run is resumed for more steps. It must say which file, and go on.
+full    the disk is full for some seconds in the middle of the run, and while it saves.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from machine import machine, write
+
+from reverie.data.store import Store
+from reverie.run.checkpoint import Checkpoints, read
+
+FAULTS = Path(__file__).parent / "faults" / "faults.c"
+SAVE_EVERY = 50
+SETTINGS = [
+    *("--env", "CartPole-v1", "--size", "nano", "--threads", "1", "--envs", "2", "--seed", "3"),
+    *("--learning-starts", "64", "--replay-ratio", "0.2", "--algo.batch-size", "4", "--algo.batch-length", "16"),
+    *("--schedule.save-every", str(SAVE_EVERY), "--schedule.eval-every", "150", "--schedule.report-every", "0"),
+    *("--schedule.log-every", "25", "--eval-episodes", "1", "--no-console", "--no-tensorboard"),
+]
+STEPS = 400
+Outcome = dict[str, Any]
+
+
+def command(run: Path, steps: int = STEPS) -> list[str]:
+    """A run from its start, or from where it is."""
+    return [sys.executable, "-m", "reverie", "train", "dreamer_v3", *SETTINGS, "--steps", str(steps), "--run", str(run)]
+
+
+def train(run: Path, steps: int = STEPS, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run to the end."""
+    return subprocess.run(command(run, steps), capture_output=True, text=True, env={**os.environ, **environment})
+
+
+def fingerprint(run: Path) -> str:
+    """SHA-256 over everything that a finished run has learned and lived."""
+    newest = Checkpoints(run / "checkpoints").latest()
+    assert newest is not None, f"{run} has no checkpoint"
+    digest = hashlib.sha256()
+    for name, value in sorted(flat(read(newest, ["algo"])["algo"])):
+        digest.update(f"{name} {value.dtype} {tuple(value.shape)}".encode() + value.contiguous().numpy().tobytes())
+    for file in sorted((newest / "replay").rglob("*.npy")):
+        digest.update(file.name.encode() + file.read_bytes())
+    store = Store(run / "replay", say=lambda text: None)
+    for chunk in store.read(store.segments[-1]):
+        assert not chunk.damaged, chunk.damaged
+        for name in sorted(chunk.rows):
+            digest.update(name.encode() + chunk.rows[name].tobytes())
+    return digest.hexdigest()
+
+
+def flat(value: Any, name: str = "") -> Iterable[tuple[str, Any]]:
+    """Tensors by their paths."""
+    if hasattr(value, "numpy"):
+        yield name, value
+    elif isinstance(value, dict):
+        for key, inner in value.items():
+            yield from flat(inner, f"{name}/{key}")
+
+
+def kill_at_random(folder: Path, count: int, jobs: int, expected: str, seconds: float) -> Outcome:
+    """Part `kills`."""
+    moments = [random.Random(i).uniform(0.0, seconds) for i in range(count)]
+
+    def one(number: int) -> Outcome:
+        run = folder / f"kill-{number}"
+        with subprocess.Popen(command(run), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+            time.sleep(moments[number])
+            process.send_signal(signal.SIGKILL)
+        return ended(run, expected, {"after_s": round(moments[number], 2)})
+
+    return summary(each(one, range(count), jobs))
+
+
+def kill_at_calls(folder: Path, stride: int, jobs: int, expected: str) -> Outcome:
+    """Part `calls`."""
+    library = compiled(folder)
+    counted = folder / "calls.txt"
+    whole = folder / "counted"
+    train(whole, LD_PRELOAD=str(library), FAULT_BELOW=str(whole), FAULT_COUNT=str(counted))
+    total = int(counted.read_text())
+
+    def one(number: int) -> Outcome:
+        run = folder / f"call-{number}"
+        fault = {"LD_PRELOAD": str(library), "FAULT_BELOW": str(run), "FAULT_AT": str(number), "FAULT_HALF": "1"}
+        killed = train(run, **fault).returncode == -signal.SIGKILL
+        return ended(run, expected, {"call": number, "killed": killed})
+
+    return {"of": total, **summary(each(one, range(1, total + 1, stride), jobs))}
+
+
+def ended(run: Path, expected: str, facts: Outcome) -> Outcome:
+    """Resume, and compare with the undisturbed run."""
+    resumed = train(run)
+    facts["same"] = resumed.returncode == 0 and fingerprint(run) == expected
+    if not facts["same"]:
+        facts["said"] = (resumed.stdout + resumed.stderr)[-2000:]
+    shutil.rmtree(run)
+    return facts
+
+
+def damage_files(folder: Path, whole: Path, jobs: int) -> Outcome:
+    """Part `files`."""
+    newest = Checkpoints(whole / "checkpoints").latest()
+    assert newest is not None
+    files = [path for place in (newest, whole / "replay") for path in sorted(place.rglob("*")) if path.is_file()]
+    cases = [(file.relative_to(whole), how) for file in files for how in DAMAGES if file.stat().st_size]
+
+    def one(case: tuple[Path, str]) -> Outcome:
+        file, how = case
+        run = folder / f"damage-{abs(hash(case))}"
+        shutil.copytree(whole, run)
+        DAMAGES[how](run / file)
+        resumed = train(run, STEPS + 50)
+        said = resumed.stdout + resumed.stderr
+        facts: Outcome = {"file": file.as_posix(), "how": how, "goes_on": resumed.returncode == 0}
+        facts["named"] = file.name in said or file.parent.name in said
+        facts["same"] = facts["goes_on"] and facts["named"]
+        if not facts["same"]:
+            facts["said"] = said[-1500:]
+        shutil.rmtree(run)
+        return facts
+
+    return summary(each(one, cases, jobs))
+
+
+def flip(path: Path) -> None:
+    """One bit in the middle."""
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 4
+    path.write_bytes(data)
+
+
+def cut(path: Path) -> None:
+    """The second half is gone."""
+    os.truncate(path, path.stat().st_size // 2)
+
+
+DAMAGES: dict[str, Callable[[Path], None]] = {"flipped": flip, "cut": cut, "deleted": Path.unlink}
+
+
+def fill_disk(folder: Path, expected: str, seconds: float) -> Outcome:
+    """Part `full`: a full disk is a pause or an error; afterwards the run ends as if nothing had been."""
+    library, results = compiled(folder), []
+    for share in (0.3, 0.5, 0.7, 0.9):
+        run, flag = folder / f"full-{share}", folder / f"full-{share}.flag"
+        fault = {"LD_PRELOAD": str(library), "FAULT_BELOW": str(run), "FAULT_FULL": str(flag)}
+        process = subprocess.Popen(
+            command(run), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env={**os.environ, **fault}
+        )
+        time.sleep(seconds * share)
+        flag.touch()
+        time.sleep(3.0)
+        flag.unlink()
+        said = process.communicate()[0]
+        clear = process.returncode == 0 or "No space left" in said
+        result = ended(run, expected, {"at": share, "ended_by_itself": process.returncode == 0, "clear": clear})
+        results.append(result if clear else {**result, "same": False, "said": said[-2000:]})
+    return summary(results)
+
+
+def compiled(folder: Path) -> Path:
+    """The library that injects faults."""
+    library = folder / "faults.so"
+    if not library.exists():
+        subprocess.run(["cc", "-shared", "-fPIC", "-O1", str(FAULTS), "-o", str(library), "-ldl"], check=True)
+    return library
+
+
+def each(one: Callable[[Any], Outcome], cases: Iterable[Any], jobs: int) -> list[Outcome]:
+    """``one`` of every case, some at a time, with a sign of life."""
+    with ThreadPoolExecutor(jobs) as pool:
+        results = []
+        for result in pool.map(one, cases):
+            results.append(result)
+            print("." if result["same"] else "F", end="", flush=True)
+    print()
+    return results
+
+
+def summary(results: list[Outcome]) -> Outcome:
+    """How many, and those that went wrong."""
+    failed = [result for result in results if not result["same"]]
+    for result in failed:
+        print(json.dumps(result, indent=1))
+    return {"cases": len(results), "good": len(results) - len(failed), "failed": failed}
+
+
+def main() -> None:
+    """See the module."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--parts", nargs="*", default=["kills", "calls", "files", "full"])
+    parser.add_argument("--kills", type=int, default=50)
+    parser.add_argument("--stride", type=int, default=1)
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--out", type=Path, default=Path(__file__).with_suffix(".json"))
+    given = parser.parse_args()
+    former = json.loads(given.out.read_text())["rows"] if given.out.exists() else []
+    results: dict[str, Outcome] = {row["part"]: row for row in former}
+    with tempfile.TemporaryDirectory(prefix="reliability-") as name:
+        folder = Path(name)
+        whole = folder / "whole"
+        started = time.perf_counter()
+        reference = train(whole)
+        seconds = time.perf_counter() - started
+        assert reference.returncode == 0, reference.stdout + reference.stderr
+        expected = fingerprint(whole)
+        print(f"undisturbed: {seconds:.1f} s, {expected[:16]}")
+        parts: dict[str, Callable[[], Outcome]] = {
+            "kills": lambda: kill_at_random(folder, given.kills, given.jobs, expected, seconds),
+            "calls": lambda: kill_at_calls(folder, given.stride, given.jobs, expected),
+            "files": lambda: damage_files(folder, whole, given.jobs),
+            "full": lambda: fill_disk(folder, expected, seconds),
+        }
+        for part in given.parts:
+            results[part] = {"part": part, **parts[part]()}
+            print(f"{part}: {results[part]['good']} of {results[part]['cases']}")
+            write(given.out, machine(), list(results.values()))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,58 @@
+"""Nested tuples, lists, dictionaries and dataclasses of tensors, such as what a policy carries from step to step."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from typing import Any, TypeVar, cast
+
+from torch import Tensor
+
+from reverie.core.errors import RunError
+
+T = TypeVar("T")
+
+
+def leaves(tree: Any) -> list[Tensor]:
+    """The tensors in ``tree``, from left to right; everything else in it is passed over."""
+    if isinstance(tree, Tensor):
+        return [tree]
+    return [leaf for branch in _branches(tree).values() for leaf in leaves(branch)]
+
+
+def filled(template: T, tensors: list[Tensor]) -> T:
+    """``template`` with ``tensors`` in place of its own, on the same devices and with the same dtypes.
+
+    Raises:
+        RunError: they are not as many, or not of the same shapes.
+    """
+    expected = leaves(template)
+    shapes = [tuple(leaf.shape) for leaf in expected]
+    if (given := [tuple(tensor.shape) for tensor in tensors]) != shapes:
+        raise RunError(f"the tensors have shapes {given}: expected {shapes}.")
+    moved = (tensor.to(old.device, old.dtype) for tensor, old in zip(tensors, expected, strict=True))
+    return cast(T, _filled(template, moved))
+
+
+def _filled(template: Any, tensors: Iterator[Tensor]) -> Any:
+    if isinstance(template, Tensor):
+        return next(tensors)
+    branches = {name: _filled(branch, tensors) for name, branch in _branches(template).items()}
+    if isinstance(template, Mapping):
+        return branches
+    if dataclasses.is_dataclass(template) and not isinstance(template, type):
+        return dataclasses.replace(template, **branches)
+    if isinstance(template, tuple):
+        return template._replace(**branches) if hasattr(template, "_replace") else tuple(branches.values())
+    return list(branches.values()) if isinstance(template, list) else template
+
+
+def _branches(tree: Any) -> dict[Any, Any]:
+    """What is one level below, by name or number."""
+    if isinstance(tree, Mapping):
+        return dict(tree)
+    if dataclasses.is_dataclass(tree) and not isinstance(tree, type):
+        return {field.name: getattr(tree, field.name) for field in dataclasses.fields(tree)}
+    if isinstance(tree, tuple) and hasattr(tree, "_fields"):
+        return {name: getattr(tree, name) for name in tree._fields}
+    return dict(enumerate(tree)) if isinstance(tree, list | tuple) else {}

@@ -1,0 +1,269 @@
+"""What a checkpoint holds besides the learner, so that a run goes on as if it had never stopped.
+
+Rows are appended to a store as they are lived (``data/store.py``). A checkpoint holds where in the store the run was,
+the few rows that the store had not confirmed by then, the latents, which every update changes, and the environments in
+the middle of their episodes.
+"""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from reverie.core.errors import RunError
+from reverie.core.types import State
+from reverie.data.layout import lay_out
+from reverie.data.replay import Replay
+from reverie.data.storage import EXTRAS
+from reverie.data.store import Store
+from reverie.data.store_manifest import Segment
+from reverie.run.collect import Collector
+
+PATIENCE = 30.0
+"""Seconds that a checkpoint waits for the store. Rows that it has not confirmed by then go into the checkpoint."""
+
+BLOCK = 4096
+"""Rows of each stream that are copied at once from the replay to a store."""
+
+ENVIRONMENTS = "environments.zip"
+
+Say = Callable[[str], None]
+Rows = dict[str, np.ndarray]
+
+
+class DurableReplay:
+    """A replay with the store that outlives it, as one part of a checkpoint."""
+
+    spare = True
+
+    def __init__(
+        self,
+        replay: Replay,
+        store: Store | None,
+        place: str,
+        say: Say,
+        *,
+        former: Callable[[str], Store | None],
+        keep_newer: bool = False,
+    ) -> None:
+        """A replay whose rows go to ``store``.
+
+        Args:
+            replay: still empty.
+            store: None keeps no rows.
+            place: what the settings call the store's place; one and the same store has one and the same ``place``.
+            say: gets a sentence about what is not as it was.
+            former: opens the store at another place, where the settings had it before.
+            keep_newer: loading keeps rows that came after the checkpoint.
+        """
+        self.replay, self.store, self.place, self.say = replay, store, place, say
+        self.former, self.keep_newer = former, keep_newer
+        self.columns = {name: spec for name, spec in replay.storage.specs.items() if not name.startswith(EXTRAS)}
+        self.streams = replay.storage.streams
+        self.segment = ""
+        self.saved: State = {}
+        self.exact = False
+        """Whether what was loaded is the replay that was saved, row by row."""
+
+    def begin(self, sources: Mapping[str, Store]) -> None:
+        """Start with nothing, or with the rows of ``sources``, and from now on store every row."""
+        parts = (part for store in sources.values() for part in all_parts(store, self.say))
+        self._start_with(lay_out(parts, self.streams, self._room) if sources else {})
+
+    def state_dict(self) -> State:
+        """Where the rows lie, those of them that are not stored yet, and the state of the samplers."""
+        numbers = {"count": self.replay.count, "oldest": self.replay.oldest}
+        state: dict[str, Any] = {**numbers, "replay": dict(self.replay.state_dict())}
+        if self.store is None:
+            return state
+        self.store.flush(PATIENCE)
+        tail = self.store.pending()
+        stored = self.replay.count - length_of(tail)
+        return {**state, "place": self.place, "segment": self.segment, "stored": stored, "tail": tail}
+
+    def load_state_dict(self, state: State) -> None:
+        """Fill the replay with the rows that it held, and go on storing those that will come.
+
+        Where the rows are not as they were (damaged, or for another number of environments), whole episodes of what
+        there is are laid out anew. Where there are none the replay is empty.
+        """
+        self.saved = state
+        source = self._source(state)
+        found = [s for s in source.segments if s.name == state["segment"]] if source is not None else []
+        segment = found[0] if found else None
+        if source is None or segment is None:
+            self.say("the replay starts empty: its rows were not stored, or are not where they were")
+            self._start_with({})
+        elif not self._read_back(source, segment, state):
+            parts = segment_parts(source, segment, state, self.keep_newer, self.say)
+            rows = lay_out(parts, self.streams, self._room)
+            self.say(f"its rows were laid out anew: {length_of(rows):,} in each of {self.streams} streams")
+            self._start_with(rows, imported=length_of(rows) if source is self.store else 0)
+
+    def save_files(self, folder: Path) -> None:
+        """The latents."""
+        self.replay.save_extras(folder)
+
+    def load_files(self, folder: Path) -> None:
+        """Latents and samplers as they were, if the rows are the same. Latents that are not there begin as zeros."""
+        if self.exact and self.replay.oldest == self.saved["oldest"] and any(folder.glob("*")):
+            self.replay.load_extras(folder)
+        self.replay.load_state_dict(self.saved["replay"])
+
+    @property
+    def _room(self) -> int:
+        return self.streams * self.replay.storage.capacity
+
+    def _source(self, state: State) -> Store | None:
+        """The store that has the rows of ``state``."""
+        if "place" not in state:
+            return None
+        return self.store if self.store is not None and state["place"] == self.place else self.former(state["place"])
+
+    def _read_back(self, source: Store, segment: Segment, state: State) -> bool:
+        """Fill the replay with the rows of ``segment`` as they were, if they can be had in these streams."""
+        stored, tail = int(state["stored"]), dict(state["tail"])
+        if (segment.streams, dict(segment.columns)) != (self.streams, self.columns) or segment.rows < stored:
+            return False
+        if self.keep_newer and segment.rows > int(state["count"]):
+            stored, tail = segment.rows, {}
+        newest = stored + length_of(tail)
+        oldest = max(segment.first, int(state["oldest"]), newest - self.replay.storage.capacity)
+        self.replay.begin_at(oldest)
+        for chunk in source.read(segment, oldest, stored):
+            if chunk.damaged:
+                return False
+            self.replay.extend(chunk.rows)
+        if length_of(tail):
+            self.replay.extend(tail)
+        self._go_on(source, segment, stored, tail)
+        self.exact = self.replay.count == int(state["count"])
+        return True
+
+    def _go_on(self, source: Store, segment: Segment, stored: int, tail: Rows) -> None:
+        """Write after the rows that were just read; into a new segment if the store is another one now."""
+        if self.store is source:
+            self.segment = segment.name
+            self.store.resume(segment.name, stored, self.columns, self.streams, keep_newer=self.keep_newer)
+            if length_of(tail):
+                self.store.extend(tail)
+        elif self.store is not None:
+            self.segment = self.store.begin(self.columns, self.streams, first=self.replay.oldest)
+            self._store_all(self.store)
+        self.replay.attach(self.store)
+
+    def _start_with(self, rows: Rows, imported: int = 0) -> None:
+        """Begin a segment with ``rows``, or an empty one."""
+        self.replay.begin_at(0)
+        if length_of(rows):
+            self.replay.extend(rows)
+        if self.store is not None:
+            self.segment = self.store.begin(self.columns, self.streams, first=self.replay.oldest, imported=imported)
+            self._store_all(self.store)
+        self.replay.attach(self.store)
+
+    def _store_all(self, store: Store) -> None:
+        """Write every row of the replay."""
+        for start in range(self.replay.oldest, self.replay.count, BLOCK):
+            rows = self.replay.read(start, min(start + BLOCK, self.replay.count))
+            store.extend({name: rows[name] for name in self.columns})
+
+
+class DurableCollector:
+    """A collector with its environments, as one part of a checkpoint.
+
+    The environments are in a file of their own: it holds pickles, which nothing but going on with this run reads.
+    """
+
+    spare = False
+
+    def __init__(self, collector: Collector, replay: DurableReplay, say: Say) -> None:
+        """``replay`` is loaded before this."""
+        self.collector, self.replay, self.say = collector, replay, say
+        self.saved: State = {}
+
+    def state_dict(self) -> State:
+        """Counters, and the current row of each environment."""
+        return self.collector.state_dict()
+
+    def load_state_dict(self, state: State) -> None:
+        """Counters; the rest follows with the files."""
+        self.saved = state
+        self.collector.load_state_dict(state)
+
+    def save_files(self, folder: Path) -> None:
+        """A snapshot of each environment that offers one."""
+        snapshots = self.collector.snapshots()
+        with zipfile.ZipFile(folder / ENVIRONMENTS, "w") as file:
+            for number, snapshot in enumerate(snapshots):
+                file.writestr(zipfile.ZipInfo(f"{number}{'' if snapshot is not None else '-none'}"), snapshot or b"")
+
+    def load_files(self, folder: Path) -> None:
+        """Go on in the middle of the episodes, where the replay is as it was and environments allow it."""
+        num, lost = self.collector.env.num_envs, self.collector.env.num_envs
+        if self.replay.exact and (folder / ENVIRONMENTS).exists():
+            lost = self.collector.resume(self.saved, read_snapshots(folder / ENVIRONMENTS))
+        if lost:
+            self.say(f"{lost} of {num} environments cannot go on in the middle of an episode: new ones begin")
+
+
+def read_snapshots(path: Path) -> list[bytes | None]:
+    """What ``DurableCollector.save_files`` wrote."""
+    with zipfile.ZipFile(path) as file:
+        return [None if name.endswith("-none") else file.read(name) for name in file.namelist()]
+
+
+def length_of(rows: Mapping[str, np.ndarray]) -> int:
+    """How many rows of each stream there are in ``[N, n, ...]``; 0 if there are no columns."""
+    return int(next(iter(rows.values())).shape[1]) if rows else 0
+
+
+def segment_parts(store: Store, segment: Segment, state: State, keep_newer: bool, say: Say) -> Iterator[Rows]:
+    """The rows of a checkpoint as unbroken parts of one stream each, ``[n, ...]``, the oldest stream first."""
+    stop = segment.rows if keep_newer else min(int(state["stored"]), segment.rows)
+    tail = {} if stop > int(state["stored"]) else dict(state["tail"])
+    for stream in range(segment.streams):
+        yield from stream_parts(store, segment, stream, 0, stop, say)
+        if length_of(tail):
+            yield {name: column[stream] for name, column in tail.items()}
+
+
+def all_parts(store: Store, say: Say) -> Iterator[Rows]:
+    """Every row of a store once, as ``segment_parts``.
+
+    Raises:
+        RunError: it has none.
+    """
+    if not any(segment.rows > segment.first for segment in store.segments):
+        raise RunError(
+            f"there are no rows in {store.objects.where}: replay.init takes the run folder or store of an earlier run."
+        )
+    for segment in store.segments:
+        for stream in range(segment.streams):
+            yield from stream_parts(store, segment, stream, segment.start + segment.imported, None, say)
+
+
+def stream_parts(store: Store, segment: Segment, stream: int, start: int, stop: int | None, say: Say) -> Iterator[Rows]:
+    """Runs of rows of one stream without damage; says what is damaged."""
+    run: list[Rows] = []
+    end = None
+    for chunk in store.read(segment, start, stop, [stream]):
+        for damage in chunk.damaged:
+            say(f"damaged and left out: {damage}")
+        for (first, last), (_, rows) in zip(chunk.intact(stream), chunk.whole(), strict=True):
+            if run and first != end:
+                yield joined(run)
+                run = []
+            run.append(rows)
+            end = last
+    if run:
+        yield joined(run)
+
+
+def joined(run: list[Rows]) -> Rows:
+    """One after the other."""
+    return {name: np.concatenate([rows[name] for rows in run]) for name in run[0]}

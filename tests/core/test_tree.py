@@ -1,0 +1,53 @@
+"""Trees of tensors are taken apart and put together again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import pytest
+import torch
+
+from reverie.core.errors import RunError
+from reverie.core.tree import filled, leaves
+
+
+class Pair(NamedTuple):
+    left: torch.Tensor
+    right: object
+
+
+@dataclass(frozen=True)
+class Box:
+    inside: torch.Tensor
+    name: str = "box"
+
+
+def tree(value: float, dtype: torch.dtype = torch.float32):
+    x = torch.full((2,), value, dtype=dtype)
+    return {"a": Pair(x, [x + 1, None, 3]), "b": Box(x + 2), "c": (x + 3, "text")}
+
+
+def test_leaves_come_from_left_to_right():
+    assert [leaf[0].item() for leaf in leaves(tree(5.0))] == [5.0, 6.0, 7.0, 8.0]
+
+
+def test_filled_has_the_types_of_the_template_and_the_values_of_the_tensors():
+    out = filled(tree(0.0), leaves(tree(5.0, torch.float64)))
+    assert isinstance(out["a"], Pair)
+    assert out["b"].name == "box"
+    assert out["c"][1] == "text"
+    assert out["a"].right[1:] == [None, 3]
+    assert [leaf[0].item() for leaf in leaves(out)] == [5.0, 6.0, 7.0, 8.0]
+    assert all(leaf.dtype == torch.float32 for leaf in leaves(out))
+
+
+def test_a_policy_without_state():
+    assert leaves(None) == []
+    assert filled(None, []) is None
+
+
+@pytest.mark.parametrize("tensors", [[], [torch.zeros(3)] * 4])
+def test_others_are_refused(tensors):
+    with pytest.raises(RunError, match=r"expected \[\(2,\)"):
+        filled(tree(0.0), tensors)

@@ -1,0 +1,263 @@
+"""A run that was stopped and went on is the run that never stopped."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+import zarr
+
+from reverie.core.errors import RunError
+from reverie.data.store import Store
+from reverie.experiment import ExperimentConfig
+from reverie.run.checkpoint import Checkpoints, read
+from reverie.training import Result, say_nothing, train
+from tiny import SETTINGS
+
+CONFIG = ExperimentConfig().merge(SETTINGS).merge(
+    {
+        **{"steps": 100, "threads": 1, "learning_starts": 10, "env.id": "Walk", "replay.capacity": 120},
+        "schedule.save_every": 30,
+    }
+)  # fmt: skip
+
+
+class Walk(gymnasium.Env[Any, Any]):
+    """A random walk with a hidden velocity that ends at random; sends SIGTERM to its process when told to."""
+
+    observation_space = gymnasium.spaces.Box(-100, 100, (3,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+    stop_at = 10**9
+    steps_of_all = 0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.x, self.v = np.zeros(2), 0.0
+        return self._seen(), {}
+
+    def _seen(self) -> np.ndarray:
+        return np.array([*self.x, np.random.random()], np.float32)  # noqa: NPY002 - as environments of others do
+
+    def step(self, action: int) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.v += self.np_random.normal() + action - 0.5
+        self.x += self.v, 1.0
+        Walk.steps_of_all += 1
+        if Walk.steps_of_all == Walk.stop_at:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return self._seen(), float(self.v), bool(self.np_random.random() < 0.05), False, {}
+
+
+class Closed(Walk):
+    """One that cannot be taken up in the middle of an episode."""
+
+    def __init__(self) -> None:
+        self.handle = (i for i in range(3))
+
+
+@pytest.fixture(autouse=True)
+def _fresh(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Walk, "stop_at", 10**9)
+    monkeypatch.setattr(Walk, "steps_of_all", 0)
+
+
+def run_until(run: Path, stop_at: int, monkeypatch: pytest.MonkeyPatch, env: Any = Walk, **more: Any) -> Result:
+    """Interrupted at that step of the environments."""
+    with monkeypatch.context() as patch:
+        patch.setattr(Walk, "stop_at", stop_at)
+        patch.setattr(Walk, "steps_of_all", 0)
+        result = train(CONFIG.merge(more), env=env, run=run, say=say_nothing)
+    assert result.signal == signal.SIGTERM
+    return result
+
+
+def everything(run: Path) -> dict[str, Any]:
+    """All that a finished run has learned and lived."""
+    newest = Checkpoints(run / "checkpoints").latest()
+    assert newest is not None
+    found = dict(leaves(read(newest, ["algo", "random", "replay"])))
+    found |= {file.name: np.load(file) for file in (newest / "replay").glob("*.npy")}
+    store = Store(run / "replay", say=say_nothing)
+    for chunk in store.read(store.segments[-1]):
+        found |= {f"{name}@{chunk.start}": column for name, column in chunk.rows.items()}
+    return found
+
+
+def leaves(value: Any, name: str = "") -> Any:
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield from leaves(inner, f"{name}/{key}")
+    else:
+        yield name, value
+
+
+def assert_same(run: Path, other: Path) -> None:
+    a, b = everything(run), everything(other)
+    assert a.keys() == b.keys()
+    for name, value in a.items():
+        expected = b[name]
+        same = np.array_equal(value, expected) if isinstance(value, np.ndarray | torch.Tensor) else value == expected
+        assert same, name
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that nobody stopped."""
+    run = tmp_path_factory.mktemp("whole") / "run"
+    assert train(CONFIG, env=Walk, run=run, say=say_nothing).reason == "finished"
+    return run
+
+
+@pytest.mark.parametrize("stops", [(7,), (45,), (61, 80)])
+def test_a_run_that_was_stopped_ends_as_one_that_was_not(
+    stops: tuple[int, ...], whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = 0
+    for stop in stops:
+        run_until(tmp_path / "run", stop - before, monkeypatch)
+        before = stop
+    said: list[str] = []
+    assert train(CONFIG, env=Walk, run=tmp_path / "run", say=said.append).reason == "finished"
+    assert not any("episode" in line for line in said)
+    assert_same(tmp_path / "run", whole)
+
+
+def test_what_came_after_the_checkpoint_is_set_aside_and_lived_again(whole: Path, tmp_path: Path) -> None:
+    run = Path(shutil.copytree(whole, tmp_path / "run"))
+    newest = Checkpoints(run / "checkpoints").latest()
+    shutil.rmtree(newest)
+    said: list[str] = []
+    train(CONFIG, env=Walk, run=run, say=said.append)
+    assert any("set aside" in line for line in said)
+    assert_same(run, whole)
+    assert zarr.open(run / "replay", mode="r")["aside/0/reward"].shape[1] > 0
+
+
+def test_newer_rows_can_be_kept(whole: Path, tmp_path: Path) -> None:
+    run = Path(shutil.copytree(whole, tmp_path / "run"))
+    before = Store(run / "replay", say=say_nothing).segments[-1].rows
+    shutil.rmtree(Checkpoints(run / "checkpoints").latest())
+    said: list[str] = []
+    train(CONFIG, env=Walk, run=run, say=said.append, keep_newer=True)
+    assert not any("set aside" in line for line in said)
+    assert any("2 of 2 environments cannot go on" in line for line in said)
+    store = Store(run / "replay", say=say_nothing)
+    (segment,) = store.segments
+    assert segment.rows > before
+    assert next(iter(store.read(segment, before, before + 1))).rows["is_first"].all()
+
+
+def test_an_episode_that_cannot_go_on_is_closed_as_truncated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = tmp_path / "run"
+    run_until(run, 41, monkeypatch, Closed)
+    rows = Store(run / "replay", say=say_nothing).segments[-1].rows
+    said: list[str] = []
+    train(CONFIG, env=Closed, run=run, say=said.append)
+    assert any("2 of 2 environments cannot go on in the middle of an episode" in line for line in said)
+    store = Store(run / "replay", say=say_nothing)
+    seam = next(iter(store.read(store.segments[-1], rows, rows + 2))).rows
+    assert seam["is_last"][:, 0].all()
+    assert not seam["is_terminal"][:, 0].any()
+    assert (seam["action"][:, 0] == 0).all()
+    assert seam["is_first"][:, 1].all()
+
+
+@pytest.mark.parametrize("num", [1, 3])
+def test_another_number_of_environments_keeps_the_rows(
+    num: int, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Path(shutil.copytree(whole, tmp_path / "run"))
+    said: list[str] = []
+    result = train(CONFIG.merge({"steps": 130, "env.num": num}), env=Walk, run=run, say=said.append)
+    assert result.env_steps >= 130
+    first, second = Store(run / "replay", say=say_nothing).segments
+    assert (first.streams, second.streams) == (2, num)
+    assert second.imported * num > 60
+    assert f"env.num: 2 -> {num}" in said
+    again = train(CONFIG.merge({"steps": 150, "env.num": num}), env=Walk, run=run, say=said.append)
+    assert again.env_steps >= 150
+    assert len(Store(run / "replay", say=say_nothing).segments) == 2
+
+
+def test_damaged_rows_are_named_and_the_rest_is_used(whole: Path, tmp_path: Path) -> None:
+    run = Path(shutil.copytree(whole, tmp_path / "run"))
+    (run / "replay" / "0" / "reward" / "c.1.0").write_bytes(b"nonsense")
+    said: list[str] = []
+    result = train(CONFIG.merge({"steps": 130}), env=Walk, run=run, say=said.append)
+    assert result.reason == "finished"
+    assert any("reward/c.1.0" in line for line in said)
+    assert any("laid out anew" in line for line in said)
+
+
+def test_a_store_elsewhere_and_back(whole: Path, tmp_path: Path) -> None:
+    run = Path(shutil.copytree(whole, tmp_path / "run"))
+    elsewhere = {"steps": 130, "replay.store": str(tmp_path / "elsewhere")}
+    said: list[str] = []
+    train(CONFIG.merge(elsewhere), env=Walk, run=run, say=said.append)
+    assert not any("episode" in line or "empty" in line for line in said)
+    there = Store(tmp_path / "elsewhere", say=say_nothing).segments[-1]
+    assert there.rows > Store(run / "replay", say=say_nothing).segments[-1].rows
+    train(CONFIG.merge({"steps": 150}), env=Walk, run=run, say=said.append)
+    assert len(Store(run / "replay", say=say_nothing).segments) == 2
+
+
+def test_without_a_store_the_replay_starts_empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = tmp_path / "run"
+    run_until(run, 41, monkeypatch, **{"replay.store": "none"})
+    assert not (run / "replay").exists()
+    said: list[str] = []
+    train(CONFIG.merge({"replay.store": "none"}), env=Walk, run=run, say=said.append)
+    assert any("starts empty" in line for line in said)
+
+
+def test_a_run_can_begin_with_the_rows_of_others(whole: Path, tmp_path: Path) -> None:
+    said: list[str] = []
+    config = CONFIG.merge({"replay.init": (str(whole), str(whole / "replay")), "steps": 20, "replay.capacity": 5000})
+    train(config, env=Walk, run=tmp_path / "new", say=said.append)
+    rows = sum((s.rows - s.first) * s.streams for s in Store(whole / "replay", say=say_nothing).segments)
+    assert any(line.startswith("the replay starts with 1") or "the replay starts with 2" in line for line in said)
+    own = Store(tmp_path / "new" / "replay", say=say_nothing).segments[-1]
+    assert own.rows * own.streams >= 2 * rows * 0.8
+    assert own.imported == 0
+
+
+class Wide(Walk):
+    observation_space = gymnasium.spaces.Box(-100, 100, (4,), np.float32)
+
+    def _seen(self) -> np.ndarray:
+        return np.zeros(4, np.float32)
+
+
+def test_rows_of_other_spaces_are_refused_before_anything_is_written(whole: Path, tmp_path: Path) -> None:
+    config = CONFIG.merge({"replay.init": (str(whole),)})
+    with pytest.raises(RunError, match=r"other spaces .* differ in obs/observation"):
+        train(config, env=Wide, run=tmp_path / "new", say=say_nothing)
+    with pytest.raises(RunError, match=r"there is no replay store there"):
+        train(CONFIG.merge({"replay.init": (str(tmp_path),)}), env=Walk, run=tmp_path / "new", say=say_nothing)
+    with pytest.raises(RunError, match=r"replay.store = .*other spaces"):
+        train(CONFIG.merge({"replay.store": str(whole / "replay")}), env=Wide, run=tmp_path / "new", say=say_nothing)
+    assert not (tmp_path / "new").exists()
+
+
+def test_rows_that_the_store_has_not_confirmed_are_in_the_checkpoint(
+    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = tmp_path / "run"
+    with monkeypatch.context() as patch:
+        patch.setattr(Store, "flush", lambda self, timeout=None: False)
+        run_until(run, 45, monkeypatch)
+    assert_rows_in_tail(run)
+    train(CONFIG, env=Walk, run=run, say=say_nothing)
+    assert_same(run, whole)
+
+
+def assert_rows_in_tail(run: Path) -> None:
+    newest = Checkpoints(run / "checkpoints").latest()
+    assert newest is not None
+    assert read(newest, ["replay"])["replay"]["tail"]["reward"].shape[1] > 0
