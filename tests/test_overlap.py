@@ -6,7 +6,7 @@ import hashlib
 
 import pytest
 
-from reverie.envs.worker import _Workers
+from reverie.envs.worker import WorkerSlot
 from reverie.experiment import Experiment, ExperimentConfig, build
 from reverie.log.meter import Meter
 from reverie.run.collect import SteppedAtOnce
@@ -41,8 +41,8 @@ def trained(vector: str, at_once: bool = False) -> str:
 
 def test_a_run_with_workers_is_bit_for_bit_one_without(monkeypatch: pytest.MonkeyPatch) -> None:
     sent = []
-    send = _Workers.step_async
-    monkeypatch.setattr(_Workers, "step_async", lambda self, action: (sent.append(1), send(self, action))[1])
+    send = WorkerSlot.send
+    monkeypatch.setattr(WorkerSlot, "send", lambda self, *what: (sent.append(1), send(self, *what))[1])
     serial = trained("serial")
     assert not sent
     assert trained("process") == serial

@@ -66,7 +66,8 @@ OVERVIEW = """usage: reverie data {info,validate,export} PATH ...
   validate  read every file of it and name what is damaged or cannot be right
   export    write its episodes as a Minari dataset, or as PyDreamer's npz files
 
-PATH is a run folder, or the folder or URL of a store. `reverie data info --help` explains a command."""
+PATH is a run folder, or the folder or URL of a store.
+`reverie data info --help` explains a command."""
 
 
 # ---------------------------------------------------------------- the place

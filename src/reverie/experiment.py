@@ -6,6 +6,7 @@ import contextlib
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -138,13 +139,16 @@ class Experiment:
                 env.close()
 
 
-def build(config: ExperimentConfig, env: EnvLike | None = None, *, start: int = 0) -> Experiment:
+def build(
+    config: ExperimentConfig, env: EnvLike | None = None, *, start: int = 0, scratch: Path | None = None
+) -> Experiment:
     """Everything that ``config`` describes. Writes nothing.
 
     Args:
         config: the settings.
         env: a function that makes the environment, or an instance; ``config.env.id`` is made otherwise.
         start: the env step at which the run goes on, so that a continued run meets other episodes.
+        scratch: where a replay in mapped files puts them; made with the first row. By default among temporary files.
 
     Raises:
         ReverieError: settings do not fit together, or there is not the memory or the device for them.
@@ -167,6 +171,7 @@ def build(config: ExperimentConfig, env: EnvLike | None = None, *, start: int = 
             window=algo.window,
             seed=seeds["replay"],
             most=most_rows(config),
+            scratch=scratch,
         )
         check_memory(config, replay)
         check_capacity(config, replay)

@@ -106,12 +106,13 @@ def train(
         if continues:
             stack.enter_context(RunLock(folder.path))
             newest = newest_of(checkpoints)
-        experiment = build(config, env, start=step_of(newest) if newest else 0)
+        experiment = build(config, env, start=step_of(newest) if newest else 0, scratch=folder.path)
         stack.callback(experiment.close)
+        if newest is not None:
+            check_spec(folder, experiment.env.obs_spec, experiment.env.action_spec)
         keeper = Keeper(experiment, folder, checkpoints, say, anew=newest is None, keep_newer=keep_newer)
         stack.callback(keeper.close)
         if newest is not None:
-            check_spec(folder, experiment.env.obs_spec, experiment.env.action_spec)
             keeper.load_learner(newest)
             if experiment.clock.done:
                 say(f"{folder.path} has had its {config.steps:,} env steps already; more steps let it go on")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import sys
 import time
 from pathlib import Path
@@ -83,6 +84,93 @@ class Seeded(Scripted):
     def step(self, action):
         self.time += 1
         return self._draw(), 0.0, False, self.time == 5, {}
+
+
+class Faulty(Seeded):
+    """Goes wrong where ``plan`` says so: for what it was seeded with, in an episode, at a step (0: its reset), how.
+
+    Episodes have five steps. ``how``: raise, nan, die, sleep (in one call), loop (whatever is raised inside of it).
+    """
+
+    def __init__(self, plan):
+        super().__init__()
+        self.plan, self.fault, self.episode = plan, None, 0
+
+    def reset(self, *, seed=None, options=None):
+        if seed is not None:
+            self.fault, self.episode = self.plan.get(seed), 0
+        self.episode += 1
+        obs, info = super().reset(seed=seed)
+        return obs * self._wrong(), info
+
+    def step(self, action):
+        obs, _, terminated, truncated, info = super().step(action)
+        return obs * self._wrong(), 1.0, terminated, truncated, info
+
+    def _wrong(self):
+        how = self.fault[2] if self.fault and self.fault[:2] == (self.episode, self.time) else "no"
+        if how == "raise":
+            raise Unpicklable("a wheel", "an axle")
+        if how == "die":
+            os._exit(7)
+        while how in ("sleep", "loop"):
+            try:
+                time.sleep(30.0 if how == "sleep" else 0.0)
+            except Exception:
+                continue
+        return np.float32(np.nan if how == "nan" else 1.0)
+
+
+class Own(Seeded):
+    """Has its own way of being taken up, and a field that cannot be pickled."""
+
+    def __init__(self, answer="time"):
+        super().__init__()
+        self.lock = (i for i in ())
+        self.answer = answer
+
+    def snapshot(self):
+        return {"time": self.time} if self.answer == "time" else None
+
+    def restore(self, state):
+        self.time = state["time"]
+
+
+class Fragile(Own):
+    """Refuses what it has said itself, once it is half restored."""
+
+    def restore(self, state):
+        self.time = 99
+        raise KeyError("wheel")
+
+
+class Rebuilt(gymnasium.utils.EzPickle):
+    """Pickles as what it was when it was made."""
+
+    def __init__(self):
+        super().__init__()
+        self.count = 0
+
+
+class Hiding(Seeded):
+    """Keeps ``hidden``, or what that makes, in a field."""
+
+    def __init__(self, hidden):
+        super().__init__()
+        self.hidden = hidden()
+
+
+class Global(Seeded):
+    """Draws from the generators that everybody shares."""
+
+    def _draw(self):
+        return np.array([random.random() * np.random.random()], np.float32)  # noqa: NPY002
+
+
+def counter():
+    """A function that remembers how often it was called."""
+    calls = []
+    return lambda: calls.append(1)
 
 
 def nan_in_second():

@@ -17,8 +17,12 @@ from reverie.envs.dummy import Count, Grid
 BOTH = pytest.mark.parametrize("vector", ["serial", "process"])
 
 
+def processes(env):
+    return [slot.process for slot in env._slots]
+
+
 def alive(env):
-    return [process for process in env._envs.processes if process.is_alive()]
+    return [process for process in processes(env) if process.is_alive()]
 
 
 def same(a, b):
@@ -83,7 +87,7 @@ def env_after(make, vector, action):
 
 
 def test_a_workers_error_is_raised_where_its_answer_is_received(make):
-    env = make(env_zoo.nan_in_second, num=2, vector="process")
+    env = make(env_zoo.nan_in_second, num=2, vector="process", restarts=0)
     env.reset()
     env.step(torch.zeros(2, 2))
     env.send(torch.zeros(2, 2))
@@ -94,7 +98,7 @@ def test_a_workers_error_is_raised_where_its_answer_is_received(make):
 
 
 def test_a_worker_that_dies_under_way_is_named(make):
-    env = make(env_zoo.Dying, num=2, vector="process")
+    env = make(env_zoo.Dying, num=2, vector="process", restarts=0)
     env.reset()
     env.step(torch.zeros(2, 2))
     env.send(torch.zeros(2, 2))
@@ -110,10 +114,10 @@ def test_the_end_comes_with_an_answer_outstanding(make, factory, capfd):
     if factory is env_zoo.Dying:
         env.step(torch.zeros(2, 2))
     env.send(torch.zeros(2, 2))
-    processes = env._envs.processes
+    workers = processes(env)
     env.close()
     env.close()
-    assert not any(process.is_alive() for process in processes)
+    assert not any(process.is_alive() for process in workers)
     assert "pending" not in capfd.readouterr().err
 
 
@@ -122,9 +126,9 @@ def test_a_step_that_never_ends_does_not_keep_the_run_from_ending(make, tmp_path
     env = make(functools.partial(env_zoo.Waiting, tmp_path / "never"), num=2, vector="process")
     env.reset()
     env.send(torch.zeros(2, 2))
-    processes = env._envs.processes
+    workers = processes(env)
     env.close()
-    assert [process.exitcode for process in processes] == [-15, -15]
+    assert [process.exitcode for process in workers] == [-9, -9]
 
 
 @pytest.mark.parametrize("method", ["forkserver", "spawn"])

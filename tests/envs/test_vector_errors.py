@@ -19,7 +19,7 @@ BOTH = pytest.mark.parametrize("vector", ["serial", "process"])
 
 @BOTH
 def test_nan_names_env_key_step_and_value(make, vector):
-    env = make(env_zoo.nan_in_second, num=2, vector=vector)
+    env = make(env_zoo.nan_in_second, num=2, vector=vector, restarts=0)
     env.reset()
     env.step(torch.zeros(2, 2))
     with pytest.raises(
@@ -48,7 +48,7 @@ def test_an_observation_outside_its_space_in_the_second_env(make):
 
 @BOTH
 def test_a_crash_surfaces_with_its_message(make, vector):
-    env = make(env_zoo.Crashing, num=2, vector=vector)
+    env = make(env_zoo.Crashing, num=2, vector=vector, restarts=0)
     env.reset()
     env.step(torch.zeros(2, 2))
     env.step(torch.zeros(2, 2))
@@ -59,7 +59,7 @@ def test_a_crash_surfaces_with_its_message(make, vector):
 
 
 def test_a_worker_that_dies_is_named(make):
-    env = make(env_zoo.Dying, num=2, vector="process")
+    env = make(env_zoo.Dying, num=2, vector="process", restarts=0)
     env.reset()
     env.step(torch.zeros(2, 2))
     with pytest.raises(EnvError, match=r"worker process of environment [01] died \(exit code 7\)"):

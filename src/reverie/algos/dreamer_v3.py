@@ -280,7 +280,7 @@ class DreamerV3(Algorithm):
         return torch.stack([scales[k.split("/")[0]] * v.mean() for k, v in terms.items()]).sum()
 
     def surprise(self, terms: dict[str, Tensor]) -> Tensor:
-        """How badly the world model predicted each window, ``[B]``: its mean loss, for replays that draw by priority."""
+        """How badly the world model predicted each window, ``[B]``: its mean loss. Replays may draw by it."""
         scales, learned = self.cfg.scales.to_dict(), ("actor", "critic", "replay_critic")
         world = [scales[k.split("/")[0]] * v.detach() for k, v in terms.items() if k not in learned]  # [B, T] each
         return torch.stack(world).sum(0).mean(1).clamp(min=0)  # [B]

@@ -7,7 +7,7 @@ import os
 import re
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
 import gymnasium
@@ -22,6 +22,9 @@ from reverie.envs.wrappers import ActionRepeat, NoopReset
 
 Env = gymnasium.Env[Any, Any]
 Factory = Callable[[], Env]
+
+OF_ALL = {"num", "vector", "start_method", "restarts", "restart_window", "timeout"}
+"""Settings that say nothing about a single environment."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +42,15 @@ class EnvConfig(Config):
 
     start_method: Literal["auto", "forkserver", "spawn", "fork"] = "auto"
     """How workers start. `auto` is forkserver where there is one; scripts then need `if __name__ == "__main__":`."""
+
+    restarts: int = 10
+    """An environment that fails is started again, all of them together so often in `restart_window`. 0: never."""
+
+    restart_window: float = 3600.0
+    """Seconds after which a failure is forgotten."""
+
+    timeout: float = 600.0
+    """Seconds that a step, a reset or making an environment may take before that is a failure. 0: any time."""
 
     action_repeat: int = 1
     """Take each action this many times and sum the rewards. Above 1, `ALE/` ids skip no frames of their own."""
@@ -85,7 +97,10 @@ class EnvConfig(Config):
     def __post_init__(self) -> None:
         for name in ("num", "action_repeat", "pool_frames", "frame_stack"):
             _at_least(name, getattr(self, name), 1)
-        _at_least("noop_max", self.noop_max, 0)
+        for name in ("noop_max", "restarts", "timeout"):
+            _at_least(name, getattr(self, name), 0)
+        if not self.restart_window > 0.0:
+            raise ConfigError(f"env.restart_window = {self.restart_window}: expected seconds above 0.")
         if self.time_limit is not None:
             _at_least("time_limit", self.time_limit, 1)
         if self.pool_frames > self.action_repeat:
@@ -96,6 +111,11 @@ class EnvConfig(Config):
             _at_least("resize", side, 1)
         for name in ("include", "exclude"):
             _compiles(name, getattr(self, name))
+
+    def one(self) -> str:
+        """What makes one environment what it is; how many there are, and what happens when they fail, is left out."""
+        values = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in OF_ALL}
+        return re.sub(r" at 0x[0-9a-f]+", "", repr(values))
 
     def keeps(self, key: str) -> bool:
         """Whether the observation ``key`` is seen."""
@@ -204,8 +224,8 @@ def _said(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"
 
 
-def _at_least(name: str, value: int, least: int) -> None:
-    if value < least:
+def _at_least(name: str, value: float, least: int) -> None:
+    if not value >= least:
         raise ConfigError(f"env.{name} = {value}: expected at least {least}.")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 from typing import Any
 
 import crafter
@@ -10,6 +11,26 @@ import numpy as np
 from gymnasium import spaces
 
 IDS = {"CrafterReward-v1": True, "CrafterNoReward-v1": False}
+
+
+class _Creatures(dict[Any, None]):
+    """The creatures of a region in the order in which they came."""
+
+    def add(self, creature: Any) -> None:
+        self[creature] = None
+
+    remove = dict.pop
+
+
+class _World(crafter.engine.World):  # type: ignore[misc]  # has no types
+    """Crafter draws one of a region's creatures by its place in a set, and that hangs on where it lies in memory.
+
+    Here the same seed and actions lead to the same world, in every process.
+    """
+
+    def reset(self, seed: int | None = None) -> None:
+        super().reset(seed)
+        self._chunks: dict[Any, _Creatures] = collections.defaultdict(_Creatures)
 
 
 class Crafter(gymnasium.Env[np.ndarray, Any]):
@@ -27,6 +48,7 @@ class Crafter(gymnasium.Env[np.ndarray, Any]):
     ) -> None:
         self.render_mode = render_mode
         self._game = crafter.Env(size=tuple(size), reward=reward, length=length, seed=0, **kwargs)
+        self._game._world.__class__ = _World
         self.observation_space = spaces.Box(0, 255, (*size, 3), np.uint8)
         self.action_space = spaces.Discrete(len(self._game.action_names))
 

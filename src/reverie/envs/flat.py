@@ -15,6 +15,7 @@ from gymnasium import spaces
 
 from reverie.core.errors import DataError, EnvError, ReverieError
 from reverie.core.specs import ActionSpec, ObsPart
+from reverie.envs import alarm
 from reverie.envs.base import EnvConfig, Factory, make_gym
 from reverie.envs.images import FlatObs, FrameStack, ImageOptions
 from reverie.envs.spaces import ActionCodec, ObsCodec
@@ -58,6 +59,7 @@ class FlatEnv(gymnasium.Wrapper[Any, np.ndarray, Any, Any]):
     def __init__(self, env: gymnasium.Env[Any, Any], config: EnvConfig, where: str, drawn: bool) -> None:
         super().__init__(env)
         self._where = where
+        self.settings = config.one()
         self._drawn = drawn
         self._episode = self._step = 0
         self._clip = _clipping(config.clip_reward)
@@ -106,7 +108,7 @@ class FlatEnv(gymnasium.Wrapper[Any, np.ndarray, Any, Any]):
         try:
             obs, _ = self.env.reset(seed=seed, options=options)
             return self._flat(obs, True), {}
-        except Exception as error:
+        except (Exception, alarm.Overdue) as error:
             raise self._placed(error) from error
 
     def step(self, action: np.ndarray) -> tuple[FlatObs, float, bool, bool, dict[str, Any]]:
@@ -120,7 +122,7 @@ class FlatEnv(gymnasium.Wrapper[Any, np.ndarray, Any, Any]):
             if self._clip:
                 reward = self._clip(reward)
             return self._flat(obs, False), reward, bool(terminated), bool(truncated), {}
-        except Exception as error:
+        except (Exception, alarm.Overdue) as error:
             raise self._placed(error) from error
 
     def _flat(self, obs: Any, first: bool) -> FlatObs:
@@ -146,15 +148,26 @@ class FlatEnv(gymnasium.Wrapper[Any, np.ndarray, Any, Any]):
             warnings.warn(f"{self._where} cannot be drawn: {_said(error)}", stacklevel=2)
             return None
 
-    def _placed(self, error: Exception) -> ReverieError:
+    def snapshot(self) -> tuple[int, int, FlatObs]:
+        """What this layer remembers: the episode, the step, and the observations that are stacked."""
+        return self._episode, self._step, self._stack.past if self._stack else {}
+
+    def restore(self, state: tuple[int, int, FlatObs]) -> None:
+        """Go on from ``snapshot``."""
+        self._episode, self._step, past = state
+        if self._stack:
+            self._stack.past = past
+
+    def _placed(self, error: BaseException) -> ReverieError:
         """``error`` with where and when it happened, as a type that every process knows."""
         at = f"{self._where}, step {self._step} of episode {self._episode}"
         if isinstance(error, DataError):
             return DataError(f"{at}: {error}")
         if isinstance(error, ReverieError):
             return EnvError(f"{at}: {error}")
-        last = traceback.extract_tb(error.__traceback__)[-1]
-        return EnvError(f"{at} failed with {_said(error)} ({last.filename}:{last.lineno} in {last.name})")
+        last = [f for f in traceback.extract_tb(error.__traceback__) if f.filename != alarm.__file__][-1]
+        what = f"hangs: {error}" if isinstance(error, alarm.Overdue) else f"failed with {_said(error)}"
+        return EnvError(f"{at} {what} ({last.filename}:{last.lineno} in {last.name})")
 
 
 def _box(part: ObsPart) -> spaces.Box:
@@ -187,5 +200,5 @@ def _rgb(frame: Any) -> np.ndarray | None:
     return np.ascontiguousarray(image[..., :3].astype(np.uint8, copy=False))
 
 
-def _said(error: Exception) -> str:
+def _said(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"

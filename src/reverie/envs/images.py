@@ -70,7 +70,7 @@ class FrameStack:
 
     def __init__(self, spec: Mapping[str, ObsPart], count: int) -> None:
         self._count = count
-        self._past: FlatObs = {}
+        self.past: FlatObs = {}
         self.spec = {key: self._stacked(part) for key, part in spec.items()}
 
     def _stacked(self, part: ObsPart) -> ObsPart:
@@ -81,10 +81,10 @@ class FrameStack:
     def __call__(self, obs: FlatObs, first: bool) -> FlatObs:
         """``obs`` with the past beside it. ``first``: an episode begins, and there is none."""
         if first:
-            self._past = {key: self._fill(key, array) for key, array in obs.items()}
-            return self._past
+            self.past = {key: self._fill(key, array) for key, array in obs.items()}
+            return self.past
         for key, array in obs.items():
-            past = self._past[key]
+            past = self.past[key]
             if self.spec[key].kind == "image":
                 channels = array.shape[-1]
                 past[..., :-channels] = past[..., channels:].copy()
@@ -92,7 +92,7 @@ class FrameStack:
             else:
                 past[:-1] = past[1:].copy()
                 past[-1] = array
-        return self._past
+        return self.past
 
     def _fill(self, key: str, array: np.ndarray) -> np.ndarray:
         if self.spec[key].kind == "image":

@@ -1,85 +1,103 @@
-"""N environments as rows: Gymnasium's vector API underneath, the ``Env`` protocol on top.
+"""N environments as rows: slots of one environment each underneath, the ``Env`` protocol on top.
 
-``AutoresetMode.NEXT_STEP`` yields our rows as they are: the step after an end answers with a new episode's first
-observation and ignores the action.
+The step after an end answers with a new episode's first observation and ignores the action. An environment that fails
+is started again, and answers in the same way; the others go on.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import functools
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import gymnasium
 import numpy as np
 import torch
-from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 from torch import Tensor
 
-from reverie.core.errors import ConfigError, DataError, EnvError, ReverieError
+from reverie.core.errors import DataError, EnvError, ReverieError
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Step
+from reverie.envs import worker
+from reverie.envs.alarm import ALARM
 from reverie.envs.base import EnvConfig, Factory
-from reverie.envs.flat import FlatEnv, make_flat
-from reverie.envs.worker import end, lost, start
+from reverie.envs.failures import Failures
+from reverie.envs.flat import make_flat
+from reverie.envs.slot import Failed, Made, Maker, Slot
+from reverie.envs.starting import Restarts, Say, derive_seeds, start_serial, start_workers, warn
 
 
 def make_env(
-    config: EnvConfig, *, seed: int, factory: Factory | gymnasium.Env[Any, Any] | None = None, render: bool = False
+    config: EnvConfig,
+    *,
+    seed: int,
+    factory: Factory | gymnasium.Env[Any, Any] | None = None,
+    render: bool = False,
+    say: Say = warn,
 ) -> VectorEnv:
     """``config.num`` environments that are stepped together, each with a seed of its own derived from ``seed``.
 
-    ``factory`` is called once for each of them in place of ``config.id``; an instance serves ``num=1`` in this process.
-    ``render`` makes ``VectorEnv.render`` return frames where the environment can draw.
+    ``factory`` is called once for each of them in place of ``config.id``, and again for one that failed; an instance
+    serves ``num=1`` in this process. ``render`` makes ``VectorEnv.render`` return frames where the environment can
+    draw. ``say`` gets a sentence when one is started again.
 
     Raises:
         EnvError: the environment is unknown, cannot be made, or cannot be learned from.
         ConfigError: ``seed`` is negative.
     """
     seeds = derive_seeds(seed, config.num)
-    if isinstance(factory, gymnasium.Env) and (config.num > 1 or config.vector == "process"):
+    instance = isinstance(factory, gymnasium.Env)
+    if instance and (config.num > 1 or config.vector == "process"):
         raise EnvError(
             f"an environment instance serves num=1 and vector='serial', not num={config.num} and "
             f"vector={config.vector!r}; give a function that makes one."
         )
-    makers: list[Callable[[], FlatEnv]] = [
-        functools.partial(make_flat, config, factory, index, render) for index in range(config.num)
-    ]
+    makers: list[Maker] = [functools.partial(make_flat, config, factory, index, render) for index in range(config.num)]
     try:
-        envs = start(config.start_method, makers) if config.vector == "process" else _serial(makers)
+        started = (
+            start_workers(config, makers) if config.vector == "process" else start_serial(config, makers, instance)
+        )
     except ReverieError:
         raise
     except Exception as error:
         raise EnvError(f"{config.num} environments '{config.id}' could not be made: {error}") from error
-    return VectorEnv(envs, seeds)
-
-
-def derive_seeds(seed: int, num: int) -> list[int]:
-    """``num`` seeds of 31 bits that have nothing to do with each other, always the same ones for one ``seed``.
-
-    Raises:
-        ConfigError: ``seed`` is negative.
-    """
-    if seed < 0:
-        raise ConfigError(f"seed = {seed}: expected 0 or more.")
-    return [int(word) >> 1 for word in np.random.SeedSequence(seed).generate_state(num)]
+    return VectorEnv(*started, seeds, Failures(config.restarts, config.restart_window), say=say)
 
 
 class VectorEnv:
-    """N environments of one kind; satisfies ``core.protocols.Env``.
+    """N environments of one kind; satisfies ``core.protocols.Env``, ``AsyncEnv`` and ``Restorable``.
 
     Rows: ``reward`` is 0 where ``is_first``; ``is_last`` is an end of any kind; ``is_terminal`` only one of the
-    environment's own, which wins when the time runs out on the same step.
+    environment's own, which wins when the time runs out on the same step. After a failure the next row is
+    ``is_first``, and the row before it stays as it was.
     """
 
-    def __init__(self, envs: SyncVectorEnv | AsyncVectorEnv, seeds: list[int]) -> None:
-        self._envs = envs
-        self._seeds: list[int] | None = seeds
+    def __init__(
+        self,
+        slots: list[Slot],
+        made: Made,
+        arrays: dict[str, np.ndarray],
+        seeds: list[int],
+        failures: Failures,
+        *,
+        say: Say = warn,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        """``slots`` hold what was ``made`` and write observations to ``arrays``, each ``[N, *shape]``."""
+        self._slots, self._arrays, self._say = slots, arrays, say
+        self._restarts = Restarts(slots, made, seeds, failures, say, sleep)
+        self._due: list[int | None] = list(seeds)  # what the next reset of each environment seeds it with
         self._ended: np.ndarray | None = None  # [N] bool, which rows were is_last; None before the first reset
-        self._answer: Callable[[], Any] | None = None  # what the last action is answered with, while it is due
-        self.num_envs: int = envs.num_envs
-        self.obs_spec: ObsSpec = envs.get_attr("obs_spec")[0]
-        self.action_spec: ActionSpec = envs.get_attr("action_spec")[0]
+        self._answer: Callable[[], Step] | None = None  # what the last action is answered with, while it is due
+        self._torn = False  # whether a step was begun and is not at its end
+        self._error: ReverieError | None = None  # what ended it all
+        self._closed = False
+        self.restarts = 0
+        self.num_envs: int = len(slots)
+        self.obs_spec: ObsSpec = made.obs_spec
+        self.action_spec: ActionSpec = made.action_spec
         self._action_shape = (self.num_envs, self.action_spec.width)
 
     def reset(self, seed: int | None = None) -> Step:
@@ -87,21 +105,23 @@ class VectorEnv:
 
         An answer that was not received is lost.
         """
+        self._check_open()
         self._settle()
         self._answer = None
-        seeds = derive_seeds(seed, self.num_envs) if seed is not None else self._seeds
-        self._seeds = None
-        obs, _ = self._guarded(lambda: self._envs.reset(seed=seeds))  # type: ignore[arg-type]  # a list invariant in None
-        none = np.zeros(self.num_envs, np.bool_)
-        self._ended = none
-        return self._rows(obs, np.zeros(self.num_envs), ~none, none, none)
+        if seed is not None:
+            seeds = derive_seeds(seed, self.num_envs)
+            self._due = list(seeds)
+            self._restarts.seeded(seeds)
+        self._ended = np.ones(self.num_envs, np.bool_)
+        self._begin(None)
+        return self._finish()
 
     def step(self, action: Tensor) -> Step:
         """Take ``action`` ``[N, A]``. After an ``is_last`` row the answer is an ``is_first`` row, whatever the action.
 
         Raises:
-            DataError: an action, observation or reward is not what was declared, or not finite.
-            EnvError: an environment failed, or ``reset`` was never called.
+            DataError: an action is not what was declared or not finite, or an environment broke its promises at once.
+            EnvError: an environment failed at once, or too often, or ``reset`` was never called.
         """
         self.send(action)
         return self.receive()
@@ -114,18 +134,13 @@ class VectorEnv:
         Raises:
             DataError, EnvError: as ``step``; also ``EnvError`` if the last answer was not received.
         """
+        self._check_open()
         if self._ended is None:
             raise EnvError("step() before reset(): there is no episode to go on with.")
         if self._answer is not None:
             raise EnvError("send() twice: the answer to the last action is still due; call receive() first.")
-        flat = self._checked(action)
-        if isinstance(self._envs, AsyncVectorEnv):
-            workers = self._envs
-            self._guarded(lambda: workers.step_async(flat))
-            self._answer = workers.step_wait
-        else:
-            answer = self._envs.step(flat)
-            self._answer = lambda: answer
+        self._begin(self._checked(action))
+        self._answer = self._finish
 
     def receive(self) -> Step:
         """End a step: the rows that answer the action sent last.
@@ -136,10 +151,13 @@ class VectorEnv:
         answer, self._answer = self._answer, None
         if answer is None:
             raise EnvError("receive() before send(): there is no action that could be answered.")
-        obs, reward, terminated, truncated, _ = self._guarded(answer)
-        first, self._ended = self._ended, terminated | truncated
-        assert first is not None
-        return self._rows(obs, reward, first, self._ended, terminated)
+        return answer()
+
+    def _check_open(self) -> None:
+        if self._error is not None:
+            raise self._error
+        if self._closed:
+            raise EnvError("the environments are closed.")
 
     def _checked(self, action: Tensor) -> np.ndarray:
         flat: np.ndarray = action.detach().to("cpu", torch.float32).numpy()
@@ -150,55 +168,128 @@ class VectorEnv:
             raise DataError(f"the action for environment {number} is {flat[number].tolist()}; expected finite numbers.")
         return flat
 
-    def _rows(
-        self, obs: dict[str, np.ndarray], reward: np.ndarray, first: np.ndarray, last: np.ndarray, terminal: np.ndarray
-    ) -> Step:
+    def _begin(self, action: np.ndarray | None) -> None:
+        """Ask each environment for its next row: a new episode's where the last one ended."""
+        assert self._ended is not None
+        self._torn = True
+        for number, slot in enumerate(self._slots):
+            if self._ended[number] or action is None:
+                slot.send("reset", self._due[number])
+                self._due[number] = None
+            else:
+                slot.send("step", action[number])
+
+    def _finish(self) -> Step:
+        """The rows that were asked for. Environments that failed are started again once all have answered."""
+        assert self._ended is not None
+        first = self._ended
+        reward = np.zeros(self.num_envs, np.float32)
+        terminal, last = np.zeros(self.num_envs, np.bool_), np.zeros(self.num_envs, np.bool_)
+        failures: dict[int, Failed] = {}
+        for number, slot in enumerate(self._slots):
+            try:
+                reward[number], terminated, truncated = slot.receive()
+            except Failed as failed:
+                failures[number] = failed
+            else:
+                terminal[number], last[number] = terminated, terminated or truncated
+                if not first[number]:
+                    self._restarts.lived[number] = True
+        if failures:
+            self._start_again(failures)
+            first[list(failures)] = True
+        self._ended, self._torn = last, False
+        return self._rows(reward, first, last, terminal)
+
+    def _rows(self, reward: np.ndarray, first: np.ndarray, last: np.ndarray, terminal: np.ndarray) -> Step:
         return Step(
             # Copied, since the next step writes into the same memory.
-            obs={key: torch.from_numpy(array.copy()) for key, array in obs.items()},
-            reward=torch.from_numpy(reward.astype(np.float32)),
-            is_first=torch.from_numpy(first.copy()),
+            obs={key: torch.from_numpy(array.copy()) for key, array in self._arrays.items()},
+            reward=torch.from_numpy(reward),
+            is_first=torch.from_numpy(first),
             is_last=torch.from_numpy(last.copy()),
-            is_terminal=torch.from_numpy(terminal.copy()),
+            is_terminal=torch.from_numpy(terminal),
         )
+
+    def _start_again(self, failures: dict[int, Failed]) -> None:
+        try:
+            for number, failed in failures.items():
+                self._restarts.again(number, failed)
+        except ReverieError as error:
+            self._error = error
+            self.close()
+            raise
+        finally:
+            self.restarts = self._restarts.count
 
     def render(self) -> np.ndarray | None:
         """What environment 0 looks like, uint8 ``[H, W, 3]``, or None if it cannot be drawn."""
+        self._check_open()
         self._settle()
-        frame: np.ndarray | None = self._guarded(lambda: self._envs.call("frame"))[0]
+        self._slots[0].send("frame")
+        frame: np.ndarray | None = self._received(0)
         return frame
+
+    def _received(self, number: int) -> Any:
+        """The answer of one environment between two steps, None from one that fails: the next step deals with that."""
+        try:
+            return self._slots[number].receive()
+        except Failed:
+            return None
 
     def _settle(self) -> None:
         """Wait for an answer that is due, so that the workers can be asked for something else; it can still be had."""
         due, self._answer = self._answer, None
         if due is not None:
-            answer = self._guarded(due)
+            answer = due()
             self._answer = lambda: answer
+
+    def snapshot(self) -> list[bytes | None]:
+        """For each environment all that it needs to go on from here; None where that cannot be had.
+
+        Waits for an answer that is due; it can still be received. There is none after an error that ended everything,
+        nor after a step that was interrupted.
+        """
+        self._settle()
+        if self._ended is None or self._torn or self._closed:
+            return [None] * self.num_envs
+        for number in range(self.num_envs):
+            self._slots[number].send("snapshot")
+        inside = [self._received(number) for number in range(self.num_envs)]
+        return [self._restarts.signed(i, bool(self._ended[i]), state) for i, state in enumerate(inside)]
+
+    def restore(self, snapshots: Sequence[bytes | None], step: Step) -> Step:
+        """Go on from ``snapshots``, taken when ``step`` were the current rows; the rows that are current now.
+
+        An environment without a snapshot of any use begins a new episode: its current row becomes ``is_last``.
+
+        Raises:
+            DataError: there are not as many rows or snapshots as environments.
+        """
+        self._check_open()
+        if not len(snapshots) == len(step) == self.num_envs:
+            raise DataError(
+                f"{len(snapshots)} snapshots and {len(step)} rows; expected one of each for {self.num_envs} of them."
+            )
+        self._settle()
+        self._answer = None
+        self._torn = False
+        last = step.is_last.numpy().copy()
+        for number, snapshot in enumerate(snapshots):
+            why = self._restarts.restore(number, snapshot, bool(last[number])) if snapshot else None
+            if why == "":
+                self._due[number] = None
+                continue
+            last[number] = True
+            if why:
+                self._say(f"environment {number} begins a new episode; its snapshot is of no use: {why}")
+        self._ended = last
+        self._restarts.lived = [True] * self.num_envs
+        return dataclasses.replace(step, is_last=torch.from_numpy(last.copy()))
 
     def close(self) -> None:
         """Free windows, processes and memory. May be called twice."""
-        if self._envs.closed:
-            return
-        try:
-            self._envs.close()
-        except (OSError, EOFError):
-            end(self._envs)
-
-    def _guarded(self, call: Callable[[], Any]) -> Any:
-        """``call()``, where a worker that is gone is an error with its number."""
-        try:
-            return call()
-        except (EOFError, OSError) as error:
-            if not isinstance(self._envs, AsyncVectorEnv):
-                raise
-            raise lost(self._envs) from error
-
-
-def _serial(makers: list[Callable[[], FlatEnv]]) -> SyncVectorEnv:
-    envs = SyncVectorEnv(makers, copy=False, autoreset_mode=AutoresetMode.NEXT_STEP)
-    if len({id(env.unwrapped) for env in envs.envs}) < len(makers):
-        raise EnvError(
-            f"the environment factory returned the same environment twice; num={len(makers)} needs as many. "
-            "Make a new one on each call."
-        )
-    return envs
+        if not self._closed:
+            self._closed = True
+            worker.close(self._slots)
+            ALARM.release()

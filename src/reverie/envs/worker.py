@@ -1,23 +1,28 @@
-"""Environments in worker processes: how they start and end, and what is said when one dies.
+"""Environments in worker processes: how they start, answer and end, and what is said when one dies.
 
 This file must not import torch: each worker would spend seconds and hundreds of megabytes on it.
 """
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import multiprocessing
 import os
 import signal
-from collections.abc import Callable, Iterator
+import time
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from ctypes import c_uint8
 from multiprocessing.connection import Connection, wait
-from typing import Any
+from typing import Any, NamedTuple
 
-from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
-from gymnasium.vector.async_vector_env import AsyncState, _async_worker
+import numpy as np
+from gymnasium.vector.utils import CloudpickleWrapper, clear_mpi_env_vars
 
 from reverie.core.errors import ConfigError, EnvError, ReverieError
-from reverie.envs.flat import FlatEnv
+from reverie.core.specs import ObsPart
+from reverie.envs.slot import Failed, Inside, Maker, Slot, trace_of
 
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS"), "1")
 """What numerical libraries read when they are loaded. Left to themselves they start a thread a core in each worker.
@@ -26,36 +31,196 @@ With the start method fork, those that this process has loaded keep their thread
 """
 
 PATIENCE = 5.0
-"""Seconds that a worker has to answer a last step that nobody will ask for, before it is ended."""
+"""Seconds that workers have to answer a last step that nobody will ask for, before they are ended."""
+
+MOMENT = 1.0
+"""Seconds that a worker has to answer when it is asked long after its time was up: it may have been stopped as we."""
 
 
-def start(method: str, makers: list[Callable[[], FlatEnv]]) -> AsyncVectorEnv:
-    """One worker process for each of ``makers``, observations in shared memory.
+class Column(NamedTuple):
+    """One observation of N environments in memory that all workers see."""
+
+    memory: Any
+    shape: tuple[int, ...]
+    dtype: str
+
+    def array(self) -> np.ndarray:
+        """That memory, ``[N, *shape]``."""
+        return np.frombuffer(self.memory, np.uint8).view(self.dtype).reshape(self.shape)
+
+
+def workers(method: str, makers: list[Maker], timeout: float) -> tuple[list[Slot], dict[str, np.ndarray]]:
+    """One slot with a worker process for each of ``makers``, and where they will write observations, ``[N, *shape]``.
+
+    What is seen is learned from an environment in this process, which is closed again.
 
     Raises:
         ConfigError: this system has no such start ``method``.
-        EnvError: an environment could not be made, or its worker died.
+        EnvError: an environment could not be made.
     """
     known = multiprocessing.get_all_start_methods()
     if method == "auto":
         method = "forkserver" if "forkserver" in known else "spawn"
     if method not in known:
         raise ConfigError(f"env.start_method = {method!r}: this system has {', '.join(known)}.")
+    context = multiprocessing.get_context(method)
     if method == "forkserver":
         # Imported once, by the server: workers then start in milliseconds.
-        multiprocessing.get_context(method).set_forkserver_preload([__name__])
-    with _environment(ONE_THREAD):
-        return _Workers(
-            makers,
-            copy=False,
-            autoreset_mode=AutoresetMode.NEXT_STEP,
-            context=method,
-            worker=_worker,  # type: ignore[arg-type]  # Gymnasium hands over eight arguments and declares six
+        context.set_forkserver_preload([__name__])
+    probe = makers[0]()
+    spec = probe.obs_spec
+    probe.close()
+    columns = {key: _column(context, part, len(makers)) for key, part in spec.items()}
+    arrays = {key: column.array() for key, column in columns.items()}
+    return [WorkerSlot(context, i, make, columns, timeout) for i, make in enumerate(makers)], arrays
+
+
+def _column(context: Any, part: ObsPart, num: int) -> Column:
+    shape = (num, *part.shape)
+    size = int(np.prod(shape)) * np.dtype(part.dtype).itemsize
+    return Column(context.RawArray(c_uint8, size), shape, part.dtype)
+
+
+class WorkerSlot:
+    """An environment in a process of its own, which is ended if it does not answer in time."""
+
+    def __init__(self, context: Any, number: int, make: Maker, columns: dict[str, Column], timeout: float) -> None:
+        self.process: Any = None
+        self.rows: dict[str, np.ndarray] = {}
+        self._context, self._number, self._timeout = context, number, timeout
+        self._work = (number, CloudpickleWrapper(make), columns)
+        self._pipe: Connection | None = None
+        self._made = False
+        self._failed: Failed | None = None
+        self._turn, self._sent = 0, 0.0
+
+    def start(self) -> None:
+        """Begin a process, which makes the environment."""
+        self._failed, self._made = None, False
+        self._turn, self._sent = 0, time.monotonic()
+        self._pipe, far = self._context.Pipe()
+        # Of this method alone: a forked process holds our end of its pipe too, and would not notice that we are gone.
+        ours = self._pipe if self._context.get_start_method() == "fork" else None
+        try:
+            with _environment(ONE_THREAD), clear_mpi_env_vars():
+                self.process = self._context.Process(target=_work, args=(*self._work, far, ours), daemon=True)
+                self.process.start()
+        except OSError as error:
+            self._pipe = None
+            self._failed = Failed(EnvError(f"environment {self._number}: no worker process can be started: {error}"))
+        else:
+            RUNNING.add(self)
+        far.close()
+
+    def __del__(self) -> None:
+        with contextlib.suppress(Exception):  # of an interpreter that is about to end
+            self.kill()
+
+    def send(self, what: str, *args: Any) -> None:
+        """Ask the process, and do not wait."""
+        if self._failed is None and self._pipe is not None:
+            self._turn, self._sent = self._turn + 1, time.monotonic()
+            with contextlib.suppress(OSError):  # that it is gone is said where the answer is asked for
+                self._pipe.send((self._turn, what, args))
+
+    def receive(self) -> Any:
+        """Wait for the answer."""
+        if self._failed is None:
+            try:
+                return self._answer()
+            except Failed as failed:
+                self._failed = failed
+        raise self._failed
+
+    def _answer(self) -> Any:
+        assert self._pipe is not None
+        turn = -1
+        try:
+            while turn != self._turn:  # an answer to something earlier was never asked for: that was interrupted
+                if self._timeout:
+                    left = self._sent + self._timeout - time.monotonic()
+                    if not self._pipe.poll(max(left, min(self._timeout, MOMENT))):
+                        self.kill()
+                        raise Failed(self._overdue())
+                turn, well, answer = self._pipe.recv()
+        except (EOFError, OSError) as error:
+            raise Failed(self._lost()) from error
+        if not well:
+            raise Failed(*answer)
+        self._made = True
+        return answer
+
+    def _overdue(self) -> EnvError:
+        return EnvError(
+            f"environment {self._number} hangs: no answer from its worker process within {self._timeout:g} seconds"
         )
+
+    def _lost(self) -> EnvError:
+        """The error for a worker that ended without a word."""
+        wait([self.process.sentinel], timeout=5)
+        code = self.process.exitcode
+        self.kill()
+        start = (
+            "It died at its start: a script that makes worker processes must do so under "
+            "`if __name__ == \"__main__\":`, or use start_method='fork'. "
+        )
+        return EnvError(
+            f"the worker process of environment {self._number} died (exit code {code}); what it printed is above. "
+            f"{'' if self._made else start}A code of -9 usually means that memory ran out."
+        )
+
+    def stop(self, last: bool = False) -> None:
+        """Ask the process to end, and end it if it does not."""
+        if self._pipe is not None:
+            self.dismiss()
+            self.process.join(PATIENCE)
+            self.kill()
+
+    def dismiss(self) -> None:
+        """Ask the process to end once it has come to an end with what it is at."""
+        if self._pipe is not None:
+            with contextlib.suppress(OSError):
+                self._pipe.send((0, "close", ()))
+
+    def kill(self) -> None:
+        """End the process without asking it."""
+        if self._pipe is not None:
+            self._pipe.close()
+            self._pipe = None
+            self.process.kill()
+            self.process.join()
+            RUNNING.discard(self)
+
+
+def close(slots: Iterable[Slot]) -> None:
+    """End ``slots``, together and quickly: what they say to a step that is under way, nobody asks any more."""
+    slots = list(slots)
+    running = [slot for slot in slots if isinstance(slot, WorkerSlot)]
+    for slot in running:
+        slot.dismiss()
+    deadline = time.monotonic() + PATIENCE
+    for slot in running:
+        slot.process.join(max(0.0, deadline - time.monotonic()))
+        slot.kill()
+    for each in slots:
+        each.stop(last=True)
+
+
+RUNNING: weakref.WeakSet[WorkerSlot] = weakref.WeakSet()
+
+
+def _end_all(owner: int = os.getpid()) -> None:
+    """Workers that are still there when this process ends: its own way of ending them is a signal that they ignore."""
+    if os.getpid() == owner:
+        for slot in list(RUNNING):
+            slot.kill()
+
+
+atexit.register(_end_all)
 
 
 @contextlib.contextmanager
-def _environment(values: dict[str, str]) -> Iterator[None]:
+def _environment(values: Mapping[str, str]) -> Iterator[None]:
     """Environment variables for processes that are started meanwhile; this one's are then as before."""
     before = {name: os.environ.get(name) for name in values}
     os.environ.update(values)
@@ -69,67 +234,51 @@ def _environment(values: dict[str, str]) -> Iterator[None]:
                 os.environ[name] = value
 
 
-class _Workers(AsyncVectorEnv):
-    """Gymnasium's worker processes; one that dies at its start is named, and a busy one does not hold up the end."""
-
-    def _check_spaces(self) -> None:
-        try:
-            super()._check_spaces()  # type: ignore[no-untyped-call]  # Gymnasium's own
-        except (EOFError, OSError) as error:
-            raise lost(self) from error
-        except Exception:
-            end(self)
-            raise
-
-    def close_extras(self, timeout: float | None = None, terminate: bool = False) -> None:
-        """End the workers. What they say to a step that is under way, nobody asks any more."""
-        if self._state is AsyncState.WAITING_STEP:
-            terminate = terminate or not self._answered()
-            self._state = AsyncState.DEFAULT
-        super().close_extras(timeout, terminate)
-
-    def _answered(self) -> bool:
-        """Whether the step under way came to an end in time, be it with an error."""
-        try:
-            self.step_wait(PATIENCE)
-        except ReverieError:
-            return True
-        except multiprocessing.TimeoutError:
-            return False
-        return True
-
-
-def _worker(index: int, make: Callable[[], FlatEnv], pipe: Connection, *rest: Any) -> None:
-    """Gymnasium's worker, but Ctrl-C is the parent's to handle, and an environment that cannot be made says why."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+def _work(number: int, make: Maker, columns: dict[str, Column], pipe: Connection, theirs: Connection | None) -> None:
+    """A worker: makes its environment, then answers until it is told to end, or nobody is there any more."""
+    _leave_signals_to_the_parent()
     os.environ.update(ONE_THREAD)  # for libraries that a server of an earlier time has not loaded yet
-    try:
-        env = make()
-    except Exception as error:
-        pipe.recv()  # the parent asks first
-        errors = rest[2]
-        errors.put((index, EnvError, f"worker {index}: {error}", ""))
-        pipe.send((None, False))
-        return
-    _async_worker(index, lambda: env, pipe, *rest)
+    if theirs is not None:
+        theirs.close()
+    rows = {key: column.array()[number, ...] for key, column in columns.items()}
+    with contextlib.suppress(EOFError, OSError):
+        try:
+            inside = Inside(make(), rows, alone=True)
+        except Exception as error:
+            pipe.send((0, *_failure(number, error)))
+            return
+        pipe.send((0, True, inside.made()))
+        _serve(number, inside, pipe)
+        with contextlib.suppress(Exception):
+            inside.env.close()
 
 
-def lost(envs: AsyncVectorEnv) -> EnvError:
-    """The error for a worker that ended without a word; the other workers are ended too."""
-    wait([process.sentinel for process in envs.processes], timeout=5)
-    dead = [(number, p.exitcode) for number, p in enumerate(envs.processes) if not p.is_alive()]
-    number, code = dead[0] if dead else (None, None)
-    end(envs)
-    return EnvError(
-        f"the worker process of environment {number} died (exit code {code}); what it printed is above. If it died at "
-        'its start: a script that makes worker processes must do so under `if __name__ == "__main__":`, or use '
-        "start_method='fork'. A code of -9 usually means that memory ran out."
-    )
+def _serve(number: int, inside: Inside, pipe: Connection) -> None:
+    while True:
+        turn, what, args = pipe.recv()
+        if what == "close":
+            return
+        answer: tuple[bool, Any]
+        try:
+            answer = True, getattr(inside, what)(*args)
+        except Exception as error:
+            answer = _failure(number, error)
+        pipe.send((turn, *answer))
 
 
-def end(envs: SyncVectorEnv | AsyncVectorEnv) -> None:
-    """End what is left of a vector of environments, without asking them."""
-    for process in getattr(envs, "processes", []):
-        process.terminate()
-        process.join()
-    envs.closed = True
+def _failure(number: int, error: Exception) -> tuple[bool, tuple[ReverieError, str]]:
+    """``error`` as a type that every process knows."""
+    known = error if isinstance(error, ReverieError) else EnvError(f"environment {number}: {error!r}")
+    return False, (known, trace_of(error))
+
+
+def _leave_signals_to_the_parent() -> None:
+    """Ctrl-C, and what schedulers send to all processes of a job: the parent decides what becomes of its workers.
+
+    Not ignored, except for Ctrl-C: a program that an environment starts would inherit that, and could not be ended.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    nothing: Callable[..., None] = lambda *_: None  # noqa: E731
+    for name in ("SIGTERM", "SIGUSR1"):
+        if hasattr(signal, name):
+            signal.signal(getattr(signal, name), nothing)

@@ -1,0 +1,60 @@
+"""How many failures of environments are put up with, and how long one waits before the next attempt."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+
+from reverie.core.errors import EnvError, ReverieError
+from reverie.envs.slot import Failed
+
+LONGEST_WAIT = 60.0
+
+
+class Failures:
+    """Counts failures of all environments of a vector within a window of time.
+
+    ``most`` of them within ``window`` seconds are put up with; ``clock`` tells the seconds.
+    """
+
+    def __init__(self, most: int, window: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._most, self._window, self._clock = most, window, clock
+        self._past: deque[tuple[float, int]] = deque()  # when, and which environment
+
+    def add(self, number: int, failed: Failed) -> float:
+        """Environment ``number`` failed. The seconds to wait before it is started again.
+
+        Raises:
+            EnvError, DataError: that was one too many.
+        """
+        now = self._clock()
+        while self._past and now - self._past[0][0] >= self._window:
+            self._past.popleft()
+        before = sum(1 for _, who in self._past if who == number)
+        self._past.append((now, number))
+        if len(self._past) > self._most:
+            raise self._too_many(failed) from failed
+        return min(2.0 ** (before - 1), LONGEST_WAIT) if before else 0.0
+
+    def _too_many(self, failed: Failed) -> ReverieError:
+        if not self._most:
+            return fatal(failed)
+        return EnvError(
+            f"{len(self._past)} failures of environments within {_duration(self._past[-1][0] - self._past[0][0])}, and "
+            f"env.restarts = {self._most} are put up with in env.restart_window = {self._window:g} seconds. "
+            f"The last one: {_with_trace(failed)}"
+        )
+
+
+def fatal(failed: Failed) -> ReverieError:
+    """The error that ends a run for this failure alone."""
+    return type(failed.error)(_with_trace(failed))
+
+
+def _with_trace(failed: Failed) -> str:
+    return f"{failed.error}\n{failed.trace}" if failed.trace else str(failed.error)
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds:.0f} seconds" if seconds < 120 else f"{seconds / 60:.0f} minutes"

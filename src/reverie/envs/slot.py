@@ -1,0 +1,187 @@
+"""The place of one environment in a vector: it is asked for something, answers or fails, and can be started again.
+
+This file must not import torch: it is imported in worker processes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import traceback
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from reverie.core.errors import EnvError, ReverieError
+from reverie.core.specs import ActionSpec, ObsPart
+from reverie.envs import alarm, flat
+from reverie.envs.alarm import ALARM, Overdue
+from reverie.envs.flat import FlatEnv
+from reverie.envs.snapshot import put, take
+
+Rows = Mapping[str, np.ndarray]
+Maker = Callable[[], FlatEnv]
+
+
+class Made(NamedTuple):
+    """What a new environment sees and does."""
+
+    obs_spec: dict[str, ObsPart]
+    action_spec: ActionSpec
+
+
+class Failed(Exception):
+    """An environment failed: the ``error`` that says so, and its own traceback, empty if it left none."""
+
+    def __init__(self, error: ReverieError, trace: str = "") -> None:
+        super().__init__(str(error))
+        self.error, self.trace = error, trace
+
+
+class Slot(Protocol):
+    """One environment of a vector. Each ``start`` and ``send`` is followed by one ``receive``.
+
+    Once it has failed it answers nothing but that, until it is started again.
+    """
+
+    rows: dict[str, np.ndarray]
+    """Where its observations are written, each ``[*shape]``."""
+
+    def start(self) -> None:
+        """Begin to make the environment; ``receive`` returns what was ``Made``."""
+        ...
+
+    def send(self, what: str, *args: Any) -> None:
+        """Ask for a method of ``Inside``."""
+        ...
+
+    def receive(self) -> Any:
+        """The answer.
+
+        Raises:
+            Failed: the environment raised, died, or took too long.
+        """
+        ...
+
+    def stop(self, last: bool = False) -> None:
+        """Take the environment away, however it is. May be called twice. ``last``: there will be none after it."""
+        ...
+
+
+class Inside:
+    """What a slot can be asked for, in the process where its environment lives.
+
+    ``alone``: that process is its own, so that the global generators of Python and NumPy belong to it.
+    """
+
+    def __init__(self, env: FlatEnv, rows: Rows, alone: bool) -> None:
+        self.env, self._rows, self._alone = env, rows, alone
+
+    def made(self) -> Made:
+        """What the environment sees and does."""
+        return Made(self.env.obs_spec, self.env.action_spec)
+
+    def reset(self, seed: int | None) -> tuple[float, bool, bool]:
+        """Start an episode: no reward, no end."""
+        obs, _ = self.env.reset(seed=seed)
+        for key, array in obs.items():
+            self._rows[key][...] = array
+        return 0.0, False, False
+
+    def step(self, action: np.ndarray) -> tuple[float, bool, bool]:
+        """Reward, whether the episode ended by itself, and whether by the clock."""
+        obs, reward, terminated, truncated, _ = self.env.step(action)
+        for key, array in obs.items():
+            self._rows[key][...] = array
+        return reward, terminated, truncated
+
+    def frame(self) -> np.ndarray | None:
+        """What it looks like."""
+        return self.env.frame()
+
+    def snapshot(self) -> bytes | None:
+        """All that the environment needs to go on; None if that cannot be had."""
+        # The legacy generator is what environments draw from that call np.random.rand().
+        shared = (random.getstate(), np.random.get_state()) if self._alone else None  # noqa: NPY002
+        return take(self.env, shared)
+
+    def restore(self, snapshot: bytes) -> str:
+        """Go on from ``snapshot``; why it does not fit, or nothing.
+
+        Raises:
+            EnvError: it does not fit, and the environment was left half restored.
+        """
+        shared, why = put(self.env, snapshot)
+        if not why and self._alone and shared is not None:
+            random.setstate(shared[0])
+            np.random.set_state(shared[1])  # noqa: NPY002
+        return why
+
+
+class LocalSlot:
+    """An environment in this process. It is stepped when it is asked."""
+
+    def __init__(self, make: Maker, timeout: float, keep: bool) -> None:
+        """``keep``: what ``make`` makes is always the same environment, which must stay open to start again."""
+        self.rows: dict[str, np.ndarray] = {}
+        self.inside: Inside | None = None
+        self._make, self._timeout, self._keep = make, timeout, keep
+        self._failed: Failed | None = None
+        self._answer: Any = None
+
+    def start(self) -> None:
+        """Make the environment."""
+        self._failed = None
+        self._answer = self._limited(self._made)
+
+    def _made(self) -> Made:
+        self.inside = Inside(self._make(), self.rows, alone=False)
+        return self.inside.made()
+
+    def send(self, what: str, *args: Any) -> None:
+        """Do it."""
+        if self._failed is None:
+            self._answer = self._limited(getattr(self.inside, what), *args)
+
+    def receive(self) -> Any:
+        """What came of it."""
+        if self._failed is not None:
+            raise self._failed
+        return self._answer
+
+    def _limited(self, call: Callable[..., Any], *args: Any) -> Any:
+        try:
+            before = ALARM.begin(self._timeout)
+            try:
+                return call(*args)
+            finally:
+                ALARM.end(before)
+        except ReverieError as error:
+            self._failed = Failed(error, trace_of(error))
+        except Overdue as error:
+            self._failed = Failed(EnvError(f"an environment hangs: {error}"), trace_of(error))
+
+    def stop(self, last: bool = False) -> None:
+        """Close the environment, unless it is needed again."""
+        inside, self.inside = self.inside, None
+        if inside is not None and (last or not self._keep):
+            with contextlib.suppress(Exception, Overdue):
+                before = ALARM.begin(self._timeout)
+                try:
+                    inside.env.close()
+                finally:
+                    ALARM.end(before)
+
+
+def trace_of(error: BaseException) -> str:
+    """The traceback of what an environment raised, without our own part of it; nothing if we raised it ourselves."""
+    cause = error.__cause__ or error
+    if isinstance(cause, ReverieError):
+        return ""
+    frames = [f for f in traceback.extract_tb(cause.__traceback__) if f.filename not in OURS]
+    lines = [*traceback.format_list(frames), *traceback.format_exception_only(cause)]
+    return "Traceback (most recent call last):\n" + "".join(lines).rstrip()
+
+
+OURS = (__file__, flat.__file__, alarm.__file__)

@@ -1,0 +1,194 @@
+"""All that one environment needs to go on in the middle of its episode, as bytes; and back into a freshly made one.
+
+Layer by layer, from the outermost wrapper to the environment itself, the first of these ways that fits:
+
+1. Its own ``snapshot() -> state`` and ``restore(state)``, where its class has both. Its ``np_random`` is kept besides.
+2. Its fields, pickled, all layers together so that what they share stays shared. Emulators and simulators among them
+   go the way that ``natives`` knows. What only draws, and functions, are those of the fresh environment.
+
+Objects that would be made anew when they are unpickled (``EzPickle``), or that cannot be pickled, make an environment
+one that cannot be taken up. What lies outside of it is not seen: globals of a module, files, a server.
+"""
+
+from __future__ import annotations
+
+import importlib
+import io
+import pickle
+import types
+import zlib
+from dataclasses import dataclass, field
+from typing import Any
+
+import gymnasium
+
+from reverie.core.errors import EnvError
+from reverie.envs import natives
+
+Env = gymnasium.Env[Any, Any]
+
+FORMAT = 1
+CONSTANT = {"spec", "metadata", "_ezpickle_args", "_ezpickle_kwargs"}
+RANDOM = ("_np_random", "_np_random_seed")
+DRAWING = ("pygame", "pygame_gui", "pyglet", "glfw", "OpenGL", "matplotlib", "tkinter", "cv2")
+DRAWERS = ("Renderer", "Viewer")
+SIMPLE = (types.NoneType, bool, int, float, str, bytes, type, types.ModuleType, types.BuiltinFunctionType)
+
+
+class NotTaken(Exception):
+    """This environment cannot be taken up later."""
+
+
+@dataclass
+class Layer:
+    """The state of one layer, and the names of fields that stay those of the fresh environment."""
+
+    own: Any = None
+    fields: dict[str, Any] = field(default_factory=dict)
+    stay: list[str] = field(default_factory=list)
+    native: dict[str, bytes] = field(default_factory=dict)
+
+
+def take(env: Env, extra: object = None) -> bytes | None:
+    """Everything that ``env`` needs to go on, and ``extra`` beside it; None if that cannot be had."""
+    layers = _layers(env)
+    try:
+        states = [_taken(layer) for layer in layers]
+        body = io.BytesIO()
+        _Pickler(body, layers, states).dump((states, extra))
+        return zlib.compress(pickle.dumps((FORMAT, _identity(layers), body.getvalue())), 1)
+    except Exception:  # of whatever kind: it is the code of others that is asked
+        return None
+
+
+def put(env: Env, snapshot: bytes) -> tuple[Any, str]:
+    """Let the fresh ``env`` go on from ``snapshot``. The ``extra`` of ``take``, and why it does not fit, if so.
+
+    Raises:
+        EnvError: it does not fit, and ``env`` is left half restored.
+    """
+    layers = _layers(env)
+    try:
+        form, identity, body = pickle.loads(zlib.decompress(snapshot))
+        if form != FORMAT:
+            return None, f"it is of format {form}, this program writes {FORMAT}"
+        if identity != _identity(layers):
+            return None, "it was taken of another environment, or with other settings"
+        states, extra = _Unpickler(io.BytesIO(body), layers).load()
+    except Exception as error:
+        return None, f"it cannot be read ({type(error).__name__}: {error})"
+    try:
+        for layer, state in zip(layers, states, strict=True):
+            _given(layer, state)
+    except Exception as error:
+        raise EnvError(f"it does not fit ({type(error).__name__}: {error})") from error
+    return extra, ""
+
+
+def _layers(env: Env) -> list[Env]:
+    layers = [env]
+    while isinstance(layers[-1], gymnasium.Wrapper):
+        layers.append(layers[-1].env)
+    return layers
+
+
+def _identity(layers: list[Env]) -> tuple[str, ...]:
+    names = [f"{type(layer).__module__}.{type(layer).__qualname__}" for layer in layers]
+    return (*names, str(getattr(layers[-1].spec, "id", "")), str(getattr(layers[0], "settings", "")))
+
+
+def _taken(layer: Env) -> Layer:
+    state = Layer()
+    if _has_own(layer):
+        state.own = layer.snapshot()  # type: ignore[attr-defined]  # looked up above
+        if state.own is None:
+            raise NotTaken
+        state.fields = {name: vars(layer)[name] for name in RANDOM if name in vars(layer)}
+        return state
+    for name, value in vars(layer).items():
+        if name in CONSTANT or (name == "env" and isinstance(layer, gymnasium.Wrapper)):
+            state.stay.append(name)
+        elif native := natives.find(value):
+            state.native[name] = native.take(value)
+            state.stay.append(name)
+        elif _draws(value) or _is_local_function(value):
+            state.stay.append(name)
+        else:
+            state.fields[name] = value
+    return state
+
+
+def _given(layer: Env, state: Layer) -> None:
+    fields = vars(layer)
+    if _has_own(layer):
+        fields.update(state.fields)
+        layer.restore(state.own)  # type: ignore[attr-defined]  # looked up above
+        return
+    for name, saved in state.native.items():
+        native = natives.find(fields[name])
+        assert native is not None
+        native.give(fields[name], saved)
+    staying = {name: fields[name] for name in state.stay if name in fields}
+    fields.clear()
+    fields.update(staying)
+    fields.update(state.fields)
+
+
+def _has_own(layer: Env) -> bool:
+    return all(callable(getattr(type(layer), name, None)) for name in ("snapshot", "restore"))
+
+
+def _draws(value: object, depth: int = 3) -> bool:
+    """Whether ``value`` is a window, a surface, a renderer, or a collection with one."""
+    if isinstance(value, list | tuple | dict):
+        inside = value.values() if isinstance(value, dict) else value
+        return depth > 0 and any(_draws(item, depth - 1) for item in inside)
+    kind = type(value)
+    return kind.__module__.split(".")[0] in DRAWING or kind.__name__.endswith(DRAWERS)
+
+
+def _is_local_function(value: object) -> bool:
+    """Whether ``value`` is a function that pickle does not find by its name; without anything that it could change.
+
+    Raises:
+        NotTaken: it could remember things.
+    """
+    if not isinstance(value, types.FunctionType) or "<" not in value.__qualname__:
+        return False
+    for cell in value.__closure__ or ():
+        if not isinstance(cell.cell_contents, SIMPLE):
+            raise NotTaken
+    return True
+
+
+class _Pickler(pickle.Pickler):
+    """Names the layers and what stays instead of following them."""
+
+    def __init__(self, file: io.BytesIO, layers: list[Env], states: list[Layer]) -> None:
+        super().__init__(file, protocol=5)
+        self._known: dict[int, tuple[Any, ...]] = {id(layer): ("layer", n) for n, layer in enumerate(layers)}
+        for n, (layer, state) in enumerate(zip(layers, states, strict=True)):
+            for name in state.stay:
+                value = vars(layer)[name]
+                if not isinstance(value, SIMPLE):
+                    self._known.setdefault(id(value), ("field", n, name))
+
+    def persistent_id(self, obj: Any) -> tuple[Any, ...] | None:
+        known = self._known.get(id(obj))
+        if known is None and isinstance(obj, types.ModuleType):
+            return "module", obj.__name__
+        if known is None and not isinstance(obj, type) and any(c.__name__ == "EzPickle" for c in type(obj).__mro__):
+            raise NotTaken
+        return known
+
+
+class _Unpickler(pickle.Unpickler):
+    def __init__(self, file: io.BytesIO, layers: list[Env]) -> None:
+        super().__init__(file)
+        self._layers = layers
+
+    def persistent_load(self, pid: tuple[Any, ...]) -> Any:
+        if pid[0] == "module":
+            return importlib.import_module(pid[1])
+        layer = self._layers[pid[1]]
+        return layer if pid[0] == "layer" else vars(layer)[pid[2]]

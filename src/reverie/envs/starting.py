@@ -1,0 +1,178 @@
+"""How the environments of a vector are started: all at first, and one again that has failed."""
+
+from __future__ import annotations
+
+import pickle
+import sys
+from collections.abc import Callable
+
+import numpy as np
+
+from reverie.core.errors import ConfigError, EnvError
+from reverie.envs import worker
+from reverie.envs.base import EnvConfig
+from reverie.envs.failures import Failures, fatal
+from reverie.envs.slot import Failed, LocalSlot, Made, Maker, Slot
+
+Say = Callable[[str], None]
+Started = tuple[list[Slot], Made, dict[str, np.ndarray]]
+"""Slots, what was made in each of them, and where they write observations, ``[N, *shape]``."""
+
+
+def warn(line: str) -> None:
+    """Print ``line`` where it does not mix with results."""
+    print(line, file=sys.stderr)
+
+
+def derive_seeds(seed: int, num: int) -> list[int]:
+    """``num`` seeds of 31 bits that have nothing to do with each other, always the same ones for one ``seed``.
+
+    Raises:
+        ConfigError: ``seed`` is negative.
+    """
+    if seed < 0:
+        raise ConfigError(f"seed = {seed}: expected 0 or more.")
+    return [int(word) >> 1 for word in np.random.SeedSequence(seed).generate_state(num)]
+
+
+def seed_after(seed: int, restarts: int) -> int:
+    """The seed of an environment that began with ``seed`` and is started again for the time number ``restarts``."""
+    return int(np.random.SeedSequence([seed, restarts]).generate_state(1)[0]) >> 1
+
+
+def start_serial(config: EnvConfig, makers: list[Maker], instance: bool) -> Started:
+    """Environments in this process. ``instance``: there is but one, which stays open to start again.
+
+    Raises:
+        EnvError: one cannot be made, or they are not N different ones of one kind.
+    """
+    slots = [LocalSlot(make, config.timeout, keep=instance) for make in makers]
+    made = _made(config, list(slots))
+    if len({id(slot.inside.env.unwrapped) for slot in slots if slot.inside}) < len(makers):
+        worker.close(slots)
+        raise EnvError(
+            f"the environment factory returned the same environment twice; num={len(makers)} needs as many. "
+            "Make a new one on each call."
+        )
+    arrays = {key: np.zeros((len(makers), *part.shape), part.dtype) for key, part in made.obs_spec.items()}
+    for number, slot in enumerate(slots):
+        slot.rows.update({key: array[number, ...] for key, array in arrays.items()})
+    return list(slots), made, arrays
+
+
+def start_workers(config: EnvConfig, makers: list[Maker]) -> Started:
+    """Environments in processes of their own.
+
+    Raises:
+        ConfigError: this system has no such start method.
+        EnvError: one cannot be made, or they are not of one kind.
+    """
+    slots, arrays = worker.workers(config.start_method, makers, config.timeout)
+    return slots, _made(config, slots), arrays
+
+
+def _made(config: EnvConfig, slots: list[Slot]) -> Made:
+    """Start all ``slots``; what was made, the same in each."""
+    try:
+        for slot in slots:
+            slot.start()
+        made: list[Made] = [slot.receive() for slot in slots]
+    except Failed as failed:
+        worker.close(slots)
+        raise failed.error from failed
+    for number, each in enumerate(made):
+        if each != made[0]:
+            worker.close(slots)
+            raise EnvError(
+                f"{config.num} environments '{config.id}' could not be made: environment {number} sees {each.obs_spec} "
+                f"and does {each.action_spec}, environment 0 {made[0].obs_spec} and {made[0].action_spec}."
+            )
+    return made[0]
+
+
+class Restarts:
+    """Starts environments of ``slots`` again, as often as ``failures`` puts up with; in each ``made`` is expected.
+
+    ``count`` is how often that was done since this object was made.
+    """
+
+    def __init__(
+        self,
+        slots: list[Slot],
+        made: Made,
+        seeds: list[int],
+        failures: Failures,
+        say: Say,
+        sleep: Callable[[float], None],
+    ) -> None:
+        self.count = 0
+        self.lived = [False] * len(slots)  # which have ever taken a step
+        self._slots, self._made, self._failures, self._say, self._sleep = slots, made, failures, say, sleep
+        self.seeded(seeds)
+
+    def seeded(self, seeds: list[int]) -> None:
+        """The environments begin with ``seeds``."""
+        self._seeds, self._tries = list(seeds), [0] * len(seeds)
+
+    def again(self, number: int, failed: Failed) -> None:
+        """Start environment ``number``, which has ``failed``, until it shows the first row of an episode.
+
+        Raises:
+            EnvError, DataError: it has never taken a step, or that was one failure too many.
+        """
+        slot = self._slots[number]
+        while True:
+            if not self.lived[number]:
+                raise fatal(failed) from failed
+            seconds = self._failures.add(number, failed)
+            waiting = f" in {seconds:g} seconds" if seconds else ""
+            self._say(f"an environment failed and is started again{waiting}: {failed.error}")
+            slot.stop()
+            if seconds:
+                self._sleep(seconds)
+            self._tries[number] += 1
+            self.count += 1
+            try:
+                self._start(slot, seed_after(self._seeds[number], self._tries[number]))
+                return
+            except Failed as failure:
+                failed = failure
+
+    def _start(self, slot: Slot, seed: int) -> None:
+        slot.start()
+        if slot.receive() != self._made:
+            raise Failed(EnvError("an environment that was made anew has other spaces than before."))
+        slot.send("reset", seed)
+        slot.receive()
+
+    def signed(self, number: int, ended: bool, inside: bytes | None) -> bytes | None:
+        """The snapshot of environment ``number``, with what is known of it out here: whether its row was the last."""
+        return None if inside is None else pickle.dumps((ended, self._seeds[number], self._tries[number], inside))
+
+    def restore(self, number: int, snapshot: bytes, ended: bool) -> str:
+        """Let environment ``number`` go on from ``snapshot``; why it does not fit, or nothing."""
+        slot = self._slots[number]
+        try:
+            then, seed, tries, inside = pickle.loads(snapshot)
+        except Exception as error:
+            return f"it cannot be read ({type(error).__name__}: {error})"
+        if then != ended:
+            return "it was taken at another row"
+        try:
+            slot.send("restore", inside)
+            why: str = slot.receive()
+        except Failed as failed:
+            self._replace(slot)
+            return str(failed)
+        if not why:
+            self._seeds[number], self._tries[number] = seed, tries
+        return why
+
+    def _replace(self, slot: Slot) -> None:
+        """Make an environment anew, whatever is left of it. If that fails, its next step says so."""
+        slot.stop()
+        slot.start()
+        try:
+            slot.receive()
+        except Failed:
+            return

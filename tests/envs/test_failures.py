@@ -1,0 +1,231 @@
+"""Environments that raise, die or hang are started again alone; too many failures end the run with their traceback."""
+
+from __future__ import annotations
+
+import functools
+
+import env_zoo
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from reverie.core.errors import ConfigError, DataError, EnvError
+from reverie.envs.base import EnvConfig
+from reverie.envs.failures import Failures
+from reverie.envs.slot import Failed
+from reverie.envs.starting import derive_seeds, seed_after
+from reverie.envs.vector import make_env
+
+BOTH = pytest.mark.parametrize("vector", ["serial", "process"])
+SEEDS = derive_seeds(0, 3)
+FIELDS = ("reward", "is_first", "is_last", "is_terminal")
+
+
+@pytest.fixture
+def faulty(make):
+    """Environments with faults by number; their sleeps and sentences are kept in ``env.slept`` and ``env.said``."""
+
+    def made(plan, more=(), **options):
+        by_seed = {SEEDS[number]: fault for number, fault in plan.items()} | dict(more)
+        env = make(functools.partial(env_zoo.Faulty, by_seed), num=3, **options)
+        env.slept, env.said = [], []
+        env._restarts._sleep, env._restarts._say = env.slept.append, env.said.append
+        return env
+
+    return made
+
+
+def rows(env, count):
+    """``count`` rows after a reset, each field ``[T, N, ...]``."""
+    steps = [env.reset()] + [env.step(torch.zeros(3, 2)) for _ in range(count - 1)]
+    fields = {name: torch.stack([getattr(step, name) for step in steps]) for name in FIELDS}
+    return fields | {"obs": torch.stack([step.obs["observation"] for step in steps])[..., 0]}
+
+
+@pytest.fixture(scope="module")
+def undisturbed():
+    """Rows of the same environments without any fault."""
+    env = make_env(EnvConfig(num=3), seed=0, factory=functools.partial(env_zoo.Faulty, {}))
+    return rows(env, 16)
+
+
+def first_draw(seed):
+    return np.random.default_rng(seed).random(1).astype(np.float32)[0]
+
+
+# Where a fault comes: (episode, step), and the number of the row that it would have been.
+PLACES = [((1, 3), 3), ((2, 0), 6), ((2, 5), 11)]
+
+
+def check(got, undisturbed, failed):
+    """``failed``: the row in which each environment that failed begins anew."""
+    for number in range(3):
+        row = failed.get(number, 16)
+        for name, value in undisturbed.items():
+            assert torch.equal(got[name][:row, number], value[:row, number]), name
+        if number in failed:
+            assert got["is_first"][row, number]
+            assert got["reward"][row, number] == 0
+            assert got["obs"][row, number] == first_draw(seed_after(SEEDS[number], 1))
+            assert torch.equal(got["is_first"][row:, number], undisturbed["is_first"][: 16 - row, number])
+            assert torch.equal(got["reward"][row:, number], undisturbed["reward"][: 16 - row, number])
+
+
+def check_sentences(env, numbers, place):
+    assert env.restarts == len(numbers)
+    assert env.slept == []
+    for number, line in zip(numbers, env.said, strict=True):
+        assert f"environment {number} ('Faulty'), step {place[1]} of episode {place[0]}" in line
+
+
+@pytest.mark.parametrize("how", ["raise", "nan"])
+@pytest.mark.parametrize("numbers", [[0], [2], [0, 1], [0, 1, 2]])
+@pytest.mark.parametrize(("place", "row"), PLACES)
+def test_the_others_never_notice(faulty, undisturbed, how, numbers, place, row):
+    env = faulty(dict.fromkeys(numbers, (*place, how)))
+    check(rows(env, 16), undisturbed, dict.fromkeys(numbers, row))
+    check_sentences(env, numbers, place)
+
+
+@given(
+    plan=st.dictionaries(
+        st.integers(0, 2),
+        st.tuples(st.integers(1, 2), st.integers(0, 5), st.sampled_from(["raise", "nan"])).filter(
+            lambda fault: fault[:2] > (1, 1)
+        ),
+    )
+)
+@settings(max_examples=30, deadline=None)
+def test_any_failures(undisturbed, plan):
+    factory = functools.partial(env_zoo.Faulty, {SEEDS[number]: fault for number, fault in plan.items()})
+    env = make_env(EnvConfig(num=3), seed=0, factory=factory, say=lambda line: None)
+    got = rows(env, 16)
+    check(got, undisturbed, {number: 6 * (episode - 1) + step for number, (episode, step, _) in plan.items()})
+    assert env.restarts == len(plan)
+
+
+@pytest.mark.parametrize("how", ["loop", "sleep"])
+@pytest.mark.parametrize("numbers", [[0], [1, 2]])
+@pytest.mark.parametrize(("place", "row"), PLACES)
+def test_what_hangs_in_this_process_is_interrupted(faulty, undisturbed, how, numbers, place, row):
+    env = faulty(dict.fromkeys(numbers, (*place, how)), timeout=0.15)
+    check(rows(env, 16), undisturbed, dict.fromkeys(numbers, row))
+    check_sentences(env, numbers, place)
+    assert "hangs: no answer within 0.15 seconds (" in env.said[0]
+    assert "env_zoo.py" in env.said[0]
+
+
+@pytest.mark.parametrize("plan", [{0: (1, 3, "raise"), 1: (2, 0, "die"), 2: (2, 5, "sleep")}, {1: (1, 3, "nan")}])
+def test_workers_that_fail_die_and_hang(faulty, undisturbed, plan):
+    env = faulty(plan, vector="process")
+    for slot in env._slots:  # workers may take their time to start for the first time
+        slot._timeout = 1.5
+    got = rows(env, 16)
+    row_of = dict(PLACES)
+    check(got, undisturbed, {number: row_of[fault[:2]] for number, fault in plan.items()})
+    assert env.restarts == len(plan)
+    expected = {"raise": "Unpicklable: a wheel", "die": r"exit code 7", "sleep": "no answer", "nan": "is nan"}
+    for (number, fault), line in zip(plan.items(), env.said, strict=True):
+        assert f"environment {number}" in line
+        assert expected[fault[2]] in line
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_other_ways_to_start_workers(make, method):
+    fault = {SEEDS[0]: (1, 2, "die")}
+    env = make(functools.partial(env_zoo.Faulty, fault), vector="process", start_method=method)
+    firsts = [env.reset().is_first.item()] + [env.step(torch.zeros(1, 2)).is_first.item() for _ in range(3)]
+    assert firsts == [True, False, True, False]
+
+
+def test_one_that_keeps_failing_is_waited_for_longer_and_longer(faulty, undisturbed):
+    again = {seed_after(SEEDS[1], 1): (1, 0, "raise"), seed_after(SEEDS[1], 2): (1, 1, "nan")}
+    env = faulty({1: (1, 3, "raise")}, again | {seed_after(SEEDS[1], 3): (1, 0, "raise")})
+    got = rows(env, 16)
+    assert env.slept == [1.0, 2.0, 4.0]
+    assert env.restarts == 4
+    assert "started again in 4 seconds: environment 1" in env.said[-1]
+    assert got["is_first"][:, 1].nonzero().ravel().tolist() == [0, 3, 4, 10]
+    for number in (0, 2):
+        assert torch.equal(got["obs"][:, number], undisturbed["obs"][:, number])
+
+
+@BOTH
+def test_too_many_failures_end_it_with_the_traceback(faulty, vector):
+    more = {seed_after(SEEDS[1], n): (1, 0, "raise") for n in (1, 2, 3)}
+    env = faulty({1: (1, 2, "raise")}, more, restarts=2, restart_window=50.0, vector=vector)
+    env.reset()
+    env.step(torch.zeros(3, 2))
+    with pytest.raises(EnvError, match=r"3 failures .* within 0 seconds, and env.restarts = 2 .* = 50") as caught:
+        env.step(torch.zeros(3, 2))
+    text = str(caught.value)
+    assert "environment 1 ('Faulty'), step 0 of episode 1 failed with Unpicklable: a wheel and an axle" in text
+    assert text.endswith("env_zoo.Unpicklable: a wheel and an axle")
+    assert "raise Unpicklable" in text
+    assert "flat.py" not in text
+    assert env.restarts == 2
+    assert env.snapshot() == [None] * 3
+    with pytest.raises(EnvError, match="3 failures"):
+        env.send(torch.zeros(3, 2))
+    with pytest.raises(EnvError, match="3 failures"):
+        env.reset()
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("fault", "error"), [((1, 0, "raise"), EnvError), ((1, 1, "nan"), DataError), ((1, 1, "raise"), EnvError)]
+)
+def test_what_never_worked_is_not_tried_again(faulty, vector, fault, error):
+    env = faulty({1: fault}, vector=vector)
+    with pytest.raises(error, match=r"environment 1 .* of episode 1"):
+        rows(env, 2)
+    assert env.restarts == 0
+
+
+def test_an_instance_is_reset_and_stays_open(make):
+    env = make(env_zoo.Faulty({SEEDS[0]: (1, 3, "raise")}))
+    env._restarts._say = lambda line: None
+    env.reset()
+    assert [env.step(torch.zeros(1, 2)).is_first.item() for _ in range(4)] == [False, False, True, False]
+
+
+def test_after_an_interrupted_step_there_is_no_snapshot_but_a_new_start(make, monkeypatch):
+    env = make(functools.partial(env_zoo.Faulty, {}), num=2)
+    env.reset()
+    interrupted = env._slots[1].inside.env.unwrapped
+    monkeypatch.setattr(interrupted, "step", lambda action: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        env.step(torch.zeros(2, 2))
+    assert env.snapshot() == [None, None]
+    assert env.reset().is_first.all()
+    assert None not in env.snapshot()
+
+
+@given(
+    events=st.lists(st.tuples(st.floats(0, 50), st.integers(0, 2)), max_size=40),
+    most=st.integers(1, 8),
+    window=st.floats(1, 100),
+)
+@settings(deadline=None)
+def test_failures_within_a_window(events, most, window):
+    now = 0.0
+    failures = Failures(most, window, clock=lambda: now)
+    past = []
+    for passed, number in events:
+        now += passed
+        past.append((now, number))
+        recent = [who for when, who in past if now - when < window]
+        if len(recent) > most:
+            with pytest.raises(EnvError, match=f"{len(recent)} failures"):
+                failures.add(number, Failed(EnvError("broken")))
+            return
+        before = recent.count(number) - 1
+        assert failures.add(number, Failed(EnvError("broken"))) == (min(2 ** (before - 1), 60) if before else 0)
+
+
+@pytest.mark.parametrize("values", [{"restarts": -1}, {"timeout": -0.5}, {"restart_window": 0.0}])
+def test_settings_out_of_range(values):
+    with pytest.raises(ConfigError, match=f"env.{next(iter(values))} = "):
+        EnvConfig(**values)

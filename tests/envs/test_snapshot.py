@@ -1,0 +1,352 @@
+"""Environments are taken up in the middle of their episodes, exactly; or they begin a new one, and it is said why."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import pickle
+import subprocess
+import sys
+
+import env_zoo
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from reverie.core.errors import DataError
+from reverie.core.protocols import Restorable
+from reverie.envs import snapshot
+from reverie.envs.base import EnvConfig
+from reverie.envs.starting import derive_seeds, seed_after
+from reverie.envs.vector import make_env
+
+BOTH = pytest.mark.parametrize("vector", ["serial", "process"])
+ATARI = {
+    "action_repeat": 4,
+    "pool_frames": 2,
+    "noop_max": 30,
+    "time_limit": 20,
+    "resize": (32, 32),
+    "grayscale": True,
+    "frame_stack": 3,
+    "kwargs": {"full_action_space": True, "repeat_action_probability": 0.7},
+}
+EXACT = {
+    "CartPole-v1": {},
+    "Pendulum-v1": {"time_limit": 20, "clip_reward": "tanh"},
+    "MountainCarContinuous-v0": {"time_limit": 20},
+    "Acrobot-v1": {"time_limit": 20, "action_repeat": 2},
+    "FrozenLake-v1": {},
+    "ALE/Pong-v5": ATARI,
+    "HalfCheetah-v5": {"time_limit": 20},
+    "Ant-v5": {"time_limit": 20},
+    "Humanoid-v5": {},
+    "MinAtar/Breakout-v1": {},
+    "MiniGrid-DoorKey-5x5-v0": {"time_limit": 20, "mission": True},
+    "dm_control/walker-walk-v0": {"time_limit": 20},
+    "CrafterReward-v1": {"time_limit": 40, "kwargs": {"area": (32, 32)}},
+    "reverie/Count-v0": {},
+    "reverie/Cue-v0": {},
+    "reverie/Grid-v0": {"frame_stack": 2},
+    "reverie/Look-v0": {},
+    "reverie/Match-v0": {},
+}
+
+
+def actions(env, seed):
+    generator = torch.Generator().manual_seed(seed)
+    return lambda: torch.randn(env.num_envs, env.action_spec.width, generator=generator)
+
+
+def play(env, count, act):
+    """Rows as bytes."""
+    return [as_bytes(env.step(act())) for _ in range(count)]
+
+
+def as_bytes(step):
+    fields = (*step.obs.values(), step.reward, step.is_first, step.is_last, step.is_terminal)
+    return b"".join(field.numpy().tobytes() for field in fields)
+
+
+def ends(rows, num):
+    """How many rows were the last of an episode."""
+    return sum(sum(row[-2 * num : -num]) for row in rows)
+
+
+@pytest.mark.parametrize("env_id", EXACT)
+def test_it_goes_on_exactly(make, env_id):
+    options = {"id": env_id, "num": 2, "seed": 3, **EXACT[env_id]}
+    reference, env = make(**options), make(**options)
+    reference.reset()
+    step = env.reset()
+    act, same = actions(env, 0), actions(env, 0)
+    play(reference, 27, same)
+    for _ in range(27):
+        step = env.step(act())
+    assert isinstance(env, Restorable)
+    taken = env.snapshot()
+    assert None not in taken
+    same, then = actions(env, 1), actions(env, 1)
+    expected = play(reference, 64, same)
+    assert ends(expected, 2) or env_id == "ALE/Pong-v5"
+    assert play(env, 64, actions(env, 1)) == expected  # it was not disturbed
+    fresh = make(**options)
+    assert as_bytes(fresh.restore(taken, step)) == as_bytes(step)
+    assert play(fresh, 64, then) == expected
+
+
+@pytest.mark.parametrize("env_id", ["ALE/Pong-v5", "Ant-v5", "CrafterReward-v1", "reverie/Grid-v0"])
+def test_workers_go_on_exactly(make, env_id):
+    env = make(id=env_id, num=2, seed=3, vector="process", **EXACT[env_id])
+    step, act = env.reset(), actions(env, 0)
+    for _ in range(27):
+        step = env.step(act())
+    env.send(act())
+    taken = env.snapshot()
+    step = env.receive()
+    expected = play(env, 50, actions(env, 1))
+    assert as_bytes(env.restore(taken, step)) == as_bytes(step)
+    assert play(env, 50, actions(env, 1)) == expected
+
+
+def test_workers_include_the_generators_that_everybody_shares(make):
+    env = make(env_zoo.Global, vector="process")
+    step = env.reset()
+    taken = env.snapshot()
+    expected = play(env, 9, actions(env, 1))
+    env.restore(taken, step)
+    assert play(env, 9, actions(env, 1)) == expected
+
+
+def test_another_process_goes_on_exactly(make, tmp_path):
+    """With another seed of Python's hashes, and other addresses."""
+    script = (
+        "import pickle, sys, torch\nfrom reverie.envs.base import EnvConfig\nfrom reverie.envs.vector import make_env\n"
+        "options, taken, step, action = pickle.load(open(sys.argv[1], 'rb'))\n"
+        "env = make_env(EnvConfig.from_dict(options), seed=3)\nstep = env.restore(taken, step)\n"
+        "print([float(sum(v.double().sum() for v in env.step(action).obs.values())) for _ in range(80)])\n"
+    )
+    for env_id in ("CrafterReward-v1", "Humanoid-v5"):
+        options = {"id": env_id, **EXACT[env_id]}
+        env = make(seed=3, **options)
+        step, action = env.reset(), torch.zeros(1, env.action_spec.width)
+        for _ in range(10):
+            step = env.step(action)
+        path = tmp_path / "state"
+        path.write_bytes(pickle.dumps((options, env.snapshot(), step, action)))
+        done = subprocess.run([sys.executable, "-c", script, path], capture_output=True, text=True, check=True)
+        rows = [env.step(action).obs.values() for _ in range(80)]
+        assert done.stdout.strip() == str([float(sum(v.double().sum() for v in row)) for row in rows])
+
+
+@given(
+    first=st.integers(0, 25),
+    after=st.lists(st.integers(0, 12), min_size=1, max_size=4),
+    name=st.sampled_from(["Count", "Cue", "Grid", "Look", "Match"]),
+)
+@settings(max_examples=30, deadline=None)
+def test_any_number_of_interruptions(first, after, name):
+    config = EnvConfig(id=f"reverie/{name}-v0", num=2, frame_stack=2)
+    env, reference = make_env(config, seed=1), make_env(config, seed=1)
+    act, same = actions(env, 0), actions(env, 0)
+    reference.reset()
+    step = env.reset()
+    for count in (first, *after):
+        for _ in range(count):
+            step = env.step(act())
+            assert as_bytes(step) == as_bytes(reference.step(same()))
+        taken, env = env.snapshot(), make_env(config, seed=1)
+        assert as_bytes(env.restore(taken, step)) == as_bytes(step)
+
+
+@pytest.mark.parametrize("env_id", ["CartPole-v1", "FrozenLake-v1"])
+def test_what_was_drawn_is_left_behind(make, env_id):
+    env, fresh = (make(id=env_id, render=True, seed=2) for _ in range(2))
+    step = env.reset()
+    env.render()
+    taken = env.snapshot()
+    fresh.restore(taken, step)
+    assert (fresh.render() == env.render()).all()
+    assert play(fresh, 20, actions(env, 0)) == play(env, 20, actions(env, 0))
+    assert (fresh.render() == env.render()).all()
+
+
+def test_what_is_learned_from_drawings(make):
+    options = {"id": "CartPole-v1", "pixels": "only", "resize": (16, 16), "frame_stack": 2}
+    env = make(**options)
+    step = env.reset()
+    taken, fresh = env.snapshot(), make(**options)
+    fresh.restore(taken, step)
+    assert play(fresh, 20, actions(env, 0)) == play(env, 20, actions(env, 0))
+
+
+# What cannot be taken up, and what can
+
+
+def after_three(make, factory, **options):
+    env = make(factory, **options)
+    env.reset()
+    for _ in range(2):
+        env.step(torch.zeros(env.num_envs, 2))
+    return env, env.step(torch.zeros(env.num_envs, 2))
+
+
+@pytest.mark.parametrize(
+    ("hidden", "can"),
+    [
+        (dict, True),
+        (lambda: np.sum, True),
+        (lambda: np, True),
+        (lambda: abs, True),
+        (lambda: lambda x: x, True),
+        (env_zoo.counter, False),
+        (lambda: (i for i in ()), False),
+        (env_zoo.Rebuilt, False),
+        (lambda: [env_zoo.Rebuilt()], False),
+    ],
+)
+def test_fields_that_can_be_kept(make, hidden, can):
+    env, _ = after_three(make, functools.partial(env_zoo.Hiding, hidden))
+    assert (env.snapshot()[0] is not None) == can
+    assert env.step(torch.zeros(1, 2)).is_first.item() is False
+
+
+def test_references_between_layers_stay(make):
+    class Layer(gymnasium.Wrapper):
+        def __init__(self, env):
+            super().__init__(env)
+            self.inner, self.shared, self.act = env, env.marks, env.step
+
+        def step(self, action):
+            self.shared.append(1)
+            return self.act(action)
+
+    class Marked(env_zoo.Seeded):
+        def __init__(self):
+            super().__init__()
+            self.marks = []
+
+        def _draw(self):
+            return np.array([len(self.marks) / 100], np.float32)
+
+    env, step = after_three(make, lambda: Layer(Marked()))
+    fresh = make(lambda: Layer(Marked()))
+    fresh.restore(env.snapshot(), step)
+    assert play(fresh, 9, actions(env, 0)) == play(env, 9, actions(env, 0))
+    layer = fresh._slots[0].inside.env.env
+    assert layer.inner is layer.env
+    assert layer.shared is layer.env.marks
+
+
+def test_an_environments_own_way_comes_first(make):
+    env, step = after_three(make, env_zoo.Own)
+    fresh = make(env_zoo.Own)
+    fresh.restore(env.snapshot(), step)
+    assert play(fresh, 9, actions(env, 0)) == play(env, 9, actions(env, 0))
+    assert after_three(make, functools.partial(env_zoo.Own, "nothing"))[0].snapshot() == [None]
+
+
+@pytest.fixture
+def said(make):
+    """Make environments whose sentences are kept."""
+
+    def made(*args, **options):
+        env = make(*args, **options)
+        env.said = []
+        env._say = env.said.append
+        return env
+
+    return made
+
+
+@BOTH
+def test_what_has_no_snapshot_begins_anew(make, vector):
+    _, step = after_three(make, functools.partial(env_zoo.Own, "nothing"), num=2)
+    fresh = make(env_zoo.Seeded, num=2, seed=7, vector=vector)
+    now = fresh.restore([None, None], step)
+    assert now.is_last.all()
+    assert not now.is_terminal.any()
+    assert torch.equal(now.obs["observation"], step.obs["observation"])
+    begun = fresh.step(torch.zeros(2, 2))
+    assert begun.is_first.all()
+    assert not begun.reward.any()
+    assert as_bytes(begun) == as_bytes(make(env_zoo.Seeded, num=2, seed=7).reset())
+
+
+def test_a_row_that_was_the_last_stays_so(make):
+    env, _ = after_three(make, env_zoo.Seeded, num=2)
+    env.step(torch.zeros(2, 2))
+    step = dataclasses.replace(env.step(torch.zeros(2, 2)), is_terminal=torch.tensor([True, False]))
+    assert step.is_last.all()
+    fresh = make(env_zoo.Seeded, num=2)
+    now = fresh.restore([None, env.snapshot()[1]], step)
+    assert as_bytes(now) == as_bytes(step)
+    first = fresh.step(torch.zeros(2, 2))
+    assert first.is_first.all()
+    assert first.obs["observation"][1] == env.step(torch.zeros(2, 2)).obs["observation"][1]
+
+
+def test_what_does_not_fit_is_said(said, make):
+    env, step = after_three(make, env_zoo.Seeded)
+    taken = env.snapshot()[0]
+    inside = env._slots[0].inside.snapshot()
+    ended = dataclasses.replace(step, is_last=torch.tensor([True]))
+
+    def why(fresh, snapshot, step=step):
+        now = fresh.restore([snapshot], step)
+        assert now.is_last.all()
+        assert fresh.step(torch.zeros(1, fresh.action_spec.width)).is_first.all()
+        assert len(fresh.said) == 1
+        return fresh.said[0]
+
+    assert "begins a new episode; its snapshot is of no use: it cannot be read" in why(said(env_zoo.Seeded), b"garbage")
+    assert "it cannot be read" in why(said(env_zoo.Seeded), taken[:40])
+    assert "another row" in why(said(env_zoo.Seeded), taken, ended)
+    assert "another environment" in why(said(env_zoo.Global), taken)
+    assert "with other settings" in why(said(env_zoo.Seeded, clip_reward="sign"), taken)
+    assert "num" not in EnvConfig().one()
+    assert snapshot.put(make(env_zoo.Seeded)._slots[0].inside.env, inside)[1] == ""
+    with pytest.raises(DataError, match="2 snapshots and 1 rows"):
+        make(env_zoo.Seeded).restore([None, None], step)
+
+
+def test_a_format_of_another_time(said, make, monkeypatch):
+    env, step = after_three(make, env_zoo.Seeded)
+    taken = env.snapshot()
+    monkeypatch.setattr(snapshot, "FORMAT", 2)
+    fresh = said(env_zoo.Seeded)
+    assert fresh.restore(taken, step).is_last.all()
+    assert "format 1, this program writes 2" in fresh.said[0]
+
+
+def test_what_is_half_restored_is_made_anew(said, make):
+    env, step = after_three(make, env_zoo.Fragile)
+    fresh = said(env_zoo.Fragile)
+    broken = fresh._slots[0].inside.env
+    assert fresh.restore(env.snapshot(), step).is_last.all()
+    assert "it does not fit (KeyError: 'wheel')" in fresh.said[0]
+    assert fresh._slots[0].inside.env is not broken
+    assert fresh.step(torch.zeros(1, 2)).is_first.all()
+
+
+def test_seeds_after_failures_go_on_too(make):
+    seed = derive_seeds(0, 1)[0]
+    plan = {seed: (1, 2, "raise"), seed_after(seed, 1): (2, 1, "raise")}
+    factory = functools.partial(env_zoo.Faulty, plan)
+    env = make(factory)
+    fresh = make(factory, seed=5)
+    env._restarts._say = fresh._restarts._say = lambda line: None
+    env._restarts._sleep = lambda seconds: None
+    step = env.reset()
+    for _ in range(4):
+        step = env.step(torch.zeros(1, 2))
+    fresh.restore(env.snapshot(), step)
+    assert play(fresh, 12, actions(env, 0)) == play(env, 12, actions(env, 0))
+    assert (env.restarts, fresh.restarts) == (2, 1)
+
+
+def test_no_snapshot_before_the_first_row(make):
+    assert make(env_zoo.Seeded, num=2).snapshot() == [None, None]
