@@ -26,6 +26,8 @@ from machine import child, machine, write
 
 from reverie.core.hardware import wait_for
 from reverie.core.types import Batch
+from reverie.data.storage import EXTRAS
+from reverie.data.store import Store
 from reverie.experiment import Experiment, ExperimentConfig, build
 from reverie.folder import RunFolder
 from reverie.log.meter import Meter
@@ -132,12 +134,17 @@ def measure(case: str) -> dict[str, Any]:
     experiment, meter, watch = build(config), Meter(), Stopwatch()
     with tempfile.TemporaryDirectory() as folder:
         sinks = open_sinks(experiment, RunFolder(Path(folder)), case)
+        store = Store(Path(folder) / "replay", say=print)
+        kept = {k: column for k, column in experiment.replay.storage.specs.items() if not k.startswith(EXTRAS)}
+        store.begin(kept, config.env.num)
+        experiment.replay.attach(store)
         watch_all(watch, experiment, meter)
         begun = count_updates(watch, experiment, updates)
         clock, collector = experiment.clock, experiment.collector
         loop.train(experiment.algo, experiment.replay, clock, meter, sinks=sinks, collector=collector,
                    schedule=config.schedule)  # fmt: skip
         total = watch.total()
+        store.close()
         for sink in sinks:
             sink.close()
     experiment.close()

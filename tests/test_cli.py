@@ -282,8 +282,8 @@ class Odd(gymnasium.Env):
     observation_space = gymnasium.spaces.Box(-1, 1, (2,), np.float32)
     action_space = gymnasium.spaces.Discrete(2)
 
-    def __init__(self, kill_at=0, nan_at=0):
-        self.total, self.kill_at, self.nan_at = 0, kill_at, nan_at
+    def __init__(self, kill_at=0, nan_at=0, with_signal="SIGINT"):
+        self.total, self.kill_at, self.nan_at, self.signal = 0, kill_at, nan_at, getattr(signal, with_signal)
 
     def reset(self, *, seed=None, options=None):
         return np.zeros(2, np.float32), {}
@@ -291,7 +291,7 @@ class Odd(gymnasium.Env):
     def step(self, action):
         self.total += 1
         if self.total == self.kill_at:
-            os.kill(os.getpid(), signal.SIGINT)
+            os.kill(os.getpid(), self.signal)
         reward = float("nan") if self.total == self.nan_at else 1.0
         return np.zeros(2, np.float32), reward, False, self.total % 20 == 0, {}
 
@@ -307,12 +307,13 @@ def odd(elsewhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("odd")
+@pytest.mark.parametrize(("name", "code"), [("SIGINT", 130), ("SIGTERM", 143), ("SIGUSR1", 138)])
 def test_an_interrupted_run_is_saved_and_goes_on(
-    elsewhere: Path, tiny: Path, capfd: pytest.CaptureFixture[str]
+    name: str, code: int, elsewhere: Path, tiny: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     args = ["train", "dreamer_v3", "--env", "odd_env_module:Odd-v0", "--config", str(tiny), "--run", "x"]
     args += ["--envs", "1"]
-    assert main([*args, "--env.kwargs", "{kill_at: 30}"]) == 130
+    assert main([*args, "--env.kwargs", f"{{kill_at: 30, with_signal: {name}}}"]) == code
     captured = capfd.readouterr()
     assert "interrupted at env step 30" in captured.out
     assert "saved" in captured.err

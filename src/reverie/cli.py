@@ -213,6 +213,7 @@ def info_command(args: list[str]) -> int:
         "return": f"{newest['episode/score']:.2f} (newest)" if "episode/score" in newest else "-",
         "evaluation": f"{newest['eval/score']:.2f} (newest)" if "eval/score" in newest else "-",
         "checkpoints": checkpoint_line(folder.checkpoints),
+        "replay": replay_line(folder.replay),
         "kernels here": trouble() or state(),
     }
     for place, what in saved.custom.items():
@@ -234,6 +235,21 @@ def checkpoint_line(folder: Path) -> str:
     names = [path.name for path in checkpoints.all()]
     names = [f"{name} (damaged: {wrong[name]})" if name in wrong else name for name in names]
     return ", ".join([*names, *sorted(path.name for path in folder.glob("diverged-*"))]) or "none yet"
+
+
+def replay_line(folder: Path) -> str:
+    """How many rows are stored in ``folder``."""
+    from reverie.data.store import Store
+
+    if not folder.is_dir():
+        return "not in this folder"
+    said: list[str] = []
+    try:
+        store = Store(folder, say=said.append)
+    except ReverieError as error:
+        return str(error)
+    rows, aside = (sum((s.rows - s.first) * s.streams for s in part) for part in (store.segments, store.aside))
+    return "; ".join([f"{rows:,} rows" + (f", {aside:,} set aside" if aside else ""), *said])
 
 
 COMMANDS = {

@@ -23,7 +23,7 @@ from reverie.data.store import Store
 from reverie.data.store_manifest import Segment
 from reverie.run.collect import Collector
 
-PATIENCE = 30.0
+PATIENCE = 10.0
 """Seconds that a checkpoint waits for the store. Rows that it has not confirmed by then go into the checkpoint."""
 
 BLOCK = 4096

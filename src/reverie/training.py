@@ -250,7 +250,9 @@ def describe(experiment: Experiment, say: Say) -> None:
     config, window = experiment.config, experiment.algo.window
     count = sum(p.numel() for p in experiment.algo.parameters() if p.requires_grad)
     needed, free = replay_bytes(config, experiment.replay), available_memory()
-    room = "" if free is None or config.replay.device != "cpu" else f" of {free / 1e9:.1f} GB available"
+    room = "" if free is None else f" of {free / 1e9:.1f} GB available"
+    if config.replay.device != "cpu" or config.replay.storage != "ram":
+        room = f" on {config.replay.device}" if config.replay.device != "cpu" else " in mapped files"
     ratio = config.ratio(window)
     if config.stop_score is not None and not config.evaluates_on_the_way:
         say(f"stop_score = {config.stop_score:g} has no effect without evaluations during training")
