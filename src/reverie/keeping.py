@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 from reverie.core.errors import RunError
@@ -122,7 +123,7 @@ class Keeper:
 
     def scored(self, score: float) -> None:
         """Save and mark as best what has just had ``score`` in an evaluation, if nothing had a better one."""
-        if self.best.score is None or score > self.best.score:
+        if math.isfinite(score) and (self.best.score is None or score > self.best.score):
             self.best.score = score
             self.checkpoints.mark_best(self.save())
 
