@@ -17,6 +17,7 @@ import tyro
 import yaml
 from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
 
+from reverie.core.config import Choice
 from reverie.core.errors import ConfigError
 
 registry = ConstructorRegistry()
@@ -142,6 +143,28 @@ def whole_number(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[int] | Non
         instance_from_str=read,
         is_instance=lambda value: isinstance(value, int) and not isinstance(value, bool),
         str_from_instance=lambda value: [str(value)],
+    )
+
+
+@registry.primitive_rule
+def choice(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Choice] | None:
+    """One of several kinds with its settings: 'td_lambda(0.9)'."""
+    kind = info.type
+    if not (isinstance(kind, type) and issubclass(kind, Choice)):
+        return None
+
+    def read(words: list[str]) -> Choice:
+        try:
+            return kind.parse(words[0])
+        except ConfigError as error:
+            raise ValueError(str(error)) from error
+
+    return PrimitiveConstructorSpec(
+        nargs=1,
+        metavar="|".join(kind.kinds()),
+        instance_from_str=read,
+        is_instance=lambda value: isinstance(value, kind),
+        str_from_instance=lambda value: [value.text()],
     )
 
 

@@ -6,10 +6,11 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reverie.core.config import Config, coerce
+from reverie.core.config import Choice, Config, coerce
 from reverie.core.errors import ConfigError
 
 
@@ -119,3 +120,65 @@ def test_any_values_survive_the_round_trip(steps: int, rate: float, depths: list
     config = Outer().merge({"steps": steps, "inner.rate": rate, "depths": depths})
     assert Outer.from_dict(config.to_dict()) == config
     assert config.depths == tuple(depths)
+
+
+@dataclass(frozen=True)
+class Colour(Choice):
+    """Several kinds."""
+
+
+@dataclass(frozen=True)
+class Plain(Colour):
+    """No settings."""
+
+
+@dataclass(frozen=True)
+class Mixed(Colour):
+    """A base of kinds, and none itself."""
+
+    share: float = 0.5
+
+
+@dataclass(frozen=True)
+class RGBMix(Mixed):
+    """Two settings."""
+
+    depth: int = 8
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wall(Config):
+    """Has one."""
+
+    colour: Colour = Plain()
+
+
+def test_kinds_are_named_in_small_letters():
+    assert Colour.kinds() == {"plain": Plain, "rgb_mix": RGBMix}
+
+
+@pytest.mark.parametrize("colour", [Plain(), RGBMix(), RGBMix(0.25, 4), RGBMix(-1.5)])
+def test_a_kind_survives_a_file(colour):
+    wall = Wall(colour=colour)
+    assert Wall.from_dict(yaml.safe_load(yaml.safe_dump(wall.to_dict()))) == wall
+    assert Wall().merge({"colour": colour}) == wall
+
+
+@pytest.mark.parametrize("text", ["rgb_mix(0.25, 4)", "rgb_mix(depth=4, share=0.25)", " rgb_mix( 0.25, depth=4.0 )"])
+def test_kinds_are_written_as_people_write_them(text):
+    assert Wall().merge({"colour": text}).colour == RGBMix(0.25, 4)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("rgb_mixx", r"colour = 'rgb_mixx': there is no 'rgb_mixx'. Did you mean 'rgb_mix'\? There are: plain"),
+        ("rgb_mix(1, 2, 3)", r"expected at most 2 settings: share, depth"),
+        ("rgb_mix(dept=3)", r"unknown option 'colour.dept'. Did you mean 'colour.depth'"),
+        ("rgb_mix(depth=half)", r"expected a name, or one with its settings"),
+        ("__import__('os').system('x')", r"expected a name, or one with its settings"),
+    ],
+)
+def test_what_is_no_kind_is_told(text, message):
+    with pytest.raises(ConfigError, match=message):
+        Wall().merge({"colour": text})

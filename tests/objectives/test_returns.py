@@ -1,10 +1,24 @@
-"""lambda_return against numbers by hand and against its definition as a sum over all n-step returns."""
+"""Returns against numbers by hand, against their definitions written the slow way, and against TorchRL's."""
+
+import math
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
-from reverie.objectives.returns import lambda_return
+from reverie.objectives.returns import (
+    followed,
+    gae,
+    lambda_return,
+    n_step,
+    n_step_bootstrap,
+    td0,
+    td1,
+    td_lambda,
+    vtrace,
+)
 
 
 def call(reward, terminal, last, bootstrap, discount, lam):
@@ -80,3 +94,395 @@ def test_against_recorded_td_lambda(setting, golden):
         bootstrap=row("next_value"), discount=gamma, lam=lam,
     )  # fmt: skip
     torch.testing.assert_close(got, torch.from_numpy(z[f"out/{setting}/td_lambda"]), rtol=1e-6, atol=1e-6)
+
+
+# ------------------------------------------------------------------ all estimators
+
+
+NAMES = ["td0", "td1", "n_step", "td_lambda", "gae", "vtrace"]
+
+
+def tensors(rows):
+    """Lists of numbers ``[T]`` or ``[B, T]`` as float64 ``[B, T]``; ends as bool."""
+    out = {k: torch.tensor(np.atleast_2d(v), dtype=torch.float64) for k, v in rows.items()}
+    return {k: v.bool() if k in ("terminal", "last") else v for k, v in out.items()}
+
+
+def compute(name, rows, discount, lam=0.9, n=3, rho_max=1.0, c_max=1.0):
+    """The targets of one estimator, from tensors."""
+    plain = {k: v for k, v in rows.items() if k not in ("log_pi", "log_mu")}
+    if name == "vtrace":
+        return vtrace(**rows, discount=discount, lam=lam, rho_max=rho_max, c_max=c_max).target
+    if name == "gae":
+        return gae(**plain, discount=discount, lam=lam).target
+    options = {"td_lambda": {"lam": lam}, "n_step": {"n": n}}.get(name, {})
+    function = {"td0": td0, "td1": td1, "td_lambda": td_lambda, "n_step": n_step}[name]
+    return function(**plain, discount=discount, **options)
+
+
+# One episode that times out at row 2, one that is over at row 5, and the beginning of a third.
+HAND = {
+    "reward": [9, 1, 2, 0, 4, 8, 0, 2],
+    "terminal": [0, 0, 0, 0, 0, 1, 0, 0],
+    "last": [0, 0, 1, 0, 0, 1, 0, 0],
+    "value": [3, 5, 16, 1, 7, 99, 6, 10],
+}
+LOG_MU = np.zeros(8)
+LOG_PI = np.log([0.5, 4.0, 1.0, 0.5, 0.5, 1.0, 2.0, 1.0])
+HAND_TARGETS = {
+    "td0": [1 + 0.5 * 5, 2 + 0.5 * 16, 16, 4 + 0.5 * 7, 8, 99, 2 + 0.5 * 10],
+    "td1": [1 + 0.5 * 2 + 0.25 * 16, 2 + 0.5 * 16, 16, 4 + 0.5 * 8, 8, 99, 2 + 0.5 * 10],
+    "n_step": [6, 10, 16, 8, 8, 99, 7],
+    "td_lambda": [1 + 0.5 * (0.25 * 5 + 0.75 * 10), 10, 16, 4 + 0.5 * (0.25 * 7 + 0.75 * 8), 8, 99, 7],
+    "gae": [1 + 0.5 * (0.25 * 5 + 0.75 * 10), 10, 16, 4 + 0.5 * (0.25 * 7 + 0.75 * 8), 8, 99, 7],
+    # Row 1 is cut at 1, so it is worth 5 + 5. Row 0: 3 + .5 (1 + .5 * 5 - 3) + .5 * .75 * .5 * (10 - 5). Row 4: 7 + .5.
+    "vtrace": [3.25 + 0.9375, 10, 16, 1 + 0.5 * 6.5 + 0.5 * 0.75 * 0.5 * 0.5, 7.5, 99, 7],
+}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_ends_by_hand(name):
+    """A time limit bootstraps from its own row, a terminal row from nothing; no target sees the next episode."""
+    rows = tensors(HAND | {"log_pi": LOG_PI, "log_mu": LOG_MU})
+    assert compute(name, rows, discount=0.5, lam=0.75, n=2)[0].tolist() == pytest.approx(HAND_TARGETS[name])
+
+
+def test_advantages_by_hand():
+    rows = tensors(HAND)
+    advantage, target = gae(**rows, discount=0.5, lam=0.75)
+    assert advantage[0].tolist() == pytest.approx([0.5 + 0.5 * 0.75 * 5, 5, 0, 6.5 + 0.5 * 0.75 * 1, 1, 0, 1])
+    torch.testing.assert_close(target - advantage, rows["value"][:, :-1])
+    off = tensors(HAND | {"log_pi": LOG_PI, "log_mu": LOG_MU})
+    advantage, _ = vtrace(**off, discount=0.5, lam=0.75)
+    assert advantage[0].tolist() == pytest.approx(
+        [0.5 * (1 + 0.5 * 10 - 3), 5, 0, 0.5 * (4 + 0.5 * 7.5 - 1), 0.5, 0, 1]
+    )
+
+
+def test_followed_leaves_out_last_rows():
+    assert followed(tensors(HAND)["last"])[0].tolist() == [True, True, False, True, True, False, True]
+    assert followed(torch.tensor([[0.0, 1.0, 0.0]]))[0].tolist() == [True, False]
+
+
+# Slow definitions: each target by its formula, one row at a time. x holds lists, t is a row, g is gamma.
+
+
+def slow_n_step(x, t, g, n):
+    """r_{t+1} + ... + gamma^m v_{t+m}, up to n steps, the end of the episode or that of the window."""
+    if x["last"][t]:
+        return x["value"][t]
+    total, factor = 0.0, 1.0
+    for k in range(t + 1, min(t + n, len(x["reward"]) - 1) + 1):
+        total += factor * x["reward"][k]
+        if x["terminal"][k]:
+            return total
+        factor *= g
+        if x["last"][k]:
+            break
+    return total + factor * x["value"][k]
+
+
+def slow_end(x, t):
+    """The first row after t where a sum must stop."""
+    end = len(x["reward"]) - 1
+    return next((k for k in range(t + 1, end) if x["last"][k] or x["terminal"][k]), end)
+
+
+def slow_td_lambda(x, t, g, lam):
+    """(1 - lambda) sum lambda^(n-1) G^(n), what is left of the weight going to the longest."""
+    steps = slow_end(x, t) - t
+    total = sum((1 - lam) * lam ** (n - 1) * slow_n_step(x, t, g, n) for n in range(1, steps))
+    return total + lam ** (steps - 1) * slow_n_step(x, t, g, steps)
+
+
+def slow_error(x, t, g):
+    """delta_t."""
+    return x["reward"][t + 1] + g * (1 - x["terminal"][t + 1]) * x["value"][t + 1] - x["value"][t]
+
+
+def slow_gae(x, t, g, lam):
+    """sum_l (gamma lambda)^l delta_{t+l} up to the end of the episode."""
+    if x["last"][t]:
+        return 0.0
+    return sum((g * lam) ** (k - t) * slow_error(x, k, g) for k in range(t, slow_end(x, t)))
+
+
+def slow_vtrace(x, t, g, lam, rho_max, c_max):
+    """v_t + sum_k gamma^(k-t) (c_t ... c_{k-1}) delta_k."""
+    if x["last"][t]:
+        return x["value"][t]
+    ratio = [math.exp(p - m) for p, m in zip(x["log_pi"], x["log_mu"], strict=True)]
+    total = x["value"][t]
+    for k in range(t, slow_end(x, t)):
+        carried = math.prod(lam * min(c_max, ratio[i]) for i in range(t, k))
+        total += g ** (k - t) * carried * min(rho_max, ratio[k]) * slow_error(x, k, g)
+    return total
+
+
+def slow_vtrace_advantage(x, t, g, lam, rho_max, c_max):
+    """rho_t (r_{t+1} + gamma G_{t+1} - v_t)."""
+    if x["last"][t]:
+        return 0.0
+    end = t + 2 == len(x["reward"])
+    following = x["value"][t + 1] if end else slow_vtrace(x, t + 1, g, lam, rho_max, c_max)
+    rho = min(rho_max, math.exp(x["log_pi"][t] - x["log_mu"][t]))
+    return rho * (x["reward"][t + 1] + g * (1 - x["terminal"][t + 1]) * following - x["value"][t])
+
+
+FIELDS = ["reward", "value", "log_pi", "log_mu"]
+ENDS = st.sampled_from([(0, 0)] * 4 + [(0, 1), (1, 1), (1, 0)])  # (terminal, last); a lost life is terminal alone
+
+
+@st.composite
+def windows(draw):
+    """Random rows as lists of windows, ``[B][T]`` for each field."""
+    batch, steps = draw(st.integers(1, 3)), draw(st.integers(2, 9))
+    rng = np.random.default_rng(draw(st.integers(0, 2**32)))
+    ends = np.array(draw(st.lists(ENDS, min_size=batch * steps, max_size=batch * steps)))
+    rows = {name: rng.normal(size=(batch, steps)) for name in FIELDS}
+    return rows | dict(zip(("terminal", "last"), ends.T.reshape(2, batch, steps), strict=True))
+
+
+def each_row(rows, function, *settings):
+    """A slow definition for all rows but the last, ``[B, T - 1]``."""
+    batch, steps = rows["reward"].shape
+    lists = [{k: v[b].tolist() for k, v in rows.items()} for b in range(batch)]
+    return torch.tensor([[function(x, t, *settings) for t in range(steps - 1)] for x in lists], dtype=torch.float64)
+
+
+def close(got, expected):
+    assert got.dtype == torch.float64
+    torch.testing.assert_close(got, expected, rtol=1e-10, atol=1e-10)
+
+
+unit = st.floats(0, 1)
+
+
+@given(windows(), unit, st.integers(1, 12))
+def test_n_step_against_definition(rows, g, n):
+    x = tensors(rows)
+    close(compute("n_step", x, g, n=n), each_row(rows, slow_n_step, g, n))
+    close(compute("td0", x, g), each_row(rows, slow_n_step, g, 1))
+    close(compute("td1", x, g), each_row(rows, slow_n_step, g, len(rows["reward"][0])))
+
+
+@given(windows(), unit, unit)
+def test_lambda_against_definition(rows, g, lam):
+    x = tensors(rows)
+    ended = torch.tensor(rows["last"][:, :-1]).bool()
+    weighted = torch.where(ended, x["value"][:, :-1], each_row(rows, slow_td_lambda, g, lam))
+    close(compute("td_lambda", x, g, lam), weighted)
+    advantage = each_row(rows, slow_gae, g, lam)
+    got = gae(**{k: v for k, v in x.items() if not k.startswith("log")}, discount=g, lam=lam)
+    close(got.advantage, advantage)
+    close(got.target, x["value"][:, :-1] + advantage)
+
+
+@given(windows(), unit, unit, st.floats(0.1, 3), unit)
+def test_vtrace_against_definition(rows, g, lam, rho_max, c_share):
+    settings = {"lam": lam, "rho_max": rho_max, "c_max": c_share * rho_max}
+    got = vtrace(**tensors(rows), discount=g, **settings)
+    close(got.target, each_row(rows, slow_vtrace, g, *settings.values()))
+    close(got.advantage, each_row(rows, slow_vtrace_advantage, g, *settings.values()))
+
+
+@given(windows(), unit, unit)
+def test_they_agree_where_they_must(rows, g, lam):
+    x = tensors(rows)
+    on = x | {"log_pi": x["log_mu"]}
+    td_0, td_1, mixed = compute("td0", x, g), compute("td1", x, g), compute("td_lambda", x, g, lam)
+    close(compute("td_lambda", x, g, 0.0), td_0)
+    close(compute("n_step", x, g, n=1), td_0)
+    close(compute("td_lambda", x, g, 1.0), td_1)
+    close(compute("n_step", x, g, n=len(rows["reward"][0]) - 1), td_1)
+    close(compute("n_step", x, g, n=10**6), td_1)
+    close(compute("gae", x, g, lam), mixed)
+    close(compute("vtrace", on, g, lam), mixed)
+    close(compute("vtrace", on, g, 1.0), td_1)
+    close(compute("vtrace", on, g, 0.0), td_0)
+
+
+@given(windows(), unit, st.integers(1, 12))
+def test_n_step_bootstrap_names_the_row(rows, g, n):
+    x = tensors(rows)
+    parts = {k: x[k] for k in ("reward", "terminal", "last")}
+    view = n_step_bootstrap(**parts, discount=g, n=n)
+    close(view.reward + view.discount * x["value"].gather(1, view.row), compute("n_step", x, g, n=n))
+    start = torch.arange(view.row.shape[1])
+    assert ((view.row - start <= n) & (view.row >= start)).all()
+    assert ((view.row == start) == ~followed(x["last"])).all()  # only the last row of an episode stays where it is
+    assert (view.discount[x["terminal"].gather(1, view.row) & followed(x["last"])] == 0).all()
+
+
+def test_n_step_bootstrap_by_hand():
+    x = tensors(HAND)
+    view = n_step_bootstrap(reward=x["reward"], terminal=x["terminal"], last=x["last"], discount=0.5, n=4)
+    assert view.row[0].tolist() == [2, 2, 2, 5, 5, 5, 7]
+    assert view.reward[0].tolist() == [2, 2, 0, 8, 8, 0, 2]
+    assert view.discount[0].tolist() == [0.25, 0.5, 1, 0, 0, 1, 0.5]
+
+
+@pytest.mark.parametrize("n", [0, -1])
+def test_n_step_needs_a_step(n):
+    with pytest.raises(ValueError, match=f"n = {n}: expected at least 1"):
+        compute("n_step", tensors(HAND), 0.9, n=n)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_all_shapes_are_checked(name):
+    rows = tensors(HAND | {"log_pi": LOG_PI, "log_mu": LOG_MU})
+    for field in set(rows) - ({"log_pi", "log_mu"} if name != "vtrace" else set()):
+        with pytest.raises(ValueError, match=rf"shapes differ: .*{field} \(1, 7\)"):
+            compute(name, rows | {field: rows[field][:, :-1]}, 0.9)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_next_episode_is_not_seen(name):
+    """What stands in the next episode changes nothing; nor does the log-probability of an action never taken."""
+    rows = tensors(HAND | {"log_pi": LOG_PI, "log_mu": LOG_MU})
+    expected = compute(name, rows, 0.9)
+    rows["reward"][0, 3], rows["value"][0, 3] = 1e9, -1e9  # the first row of the second episode
+    rows["log_pi"][0, [2, 5, 7]], rows["log_mu"][0, [2, 5, 7]] = math.nan, -math.inf
+    got = compute(name, rows, 0.9)
+    others = [0, 1, 2, 4, 5, 6]
+    assert got[0, others].tolist() == expected[0, others].tolist()
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_type_and_form_of_ends_do_not_matter(name, dtype):
+    rows = {
+        k: v if v.dtype == torch.bool else v.to(dtype)
+        for k, v in tensors(HAND | {"log_pi": LOG_PI, "log_mu": LOG_MU}).items()
+    }
+    got = compute(name, rows, 0.9)
+    as_float = rows | {k: rows[k].to(dtype) for k in ("terminal", "last")}
+    assert got.dtype == dtype
+    assert torch.equal(compute(name, as_float, 0.9), got)
+
+
+def test_long_windows_keep_their_precision():
+    """Nothing divides by powers of gamma: a thousand steps in float32 agree with float64 to its precision."""
+    rng = np.random.default_rng(0)
+    rows = {k: rng.normal(size=(2, 1000)) for k in FIELDS} | {
+        k: rng.random((2, 1000)) < 0.002 for k in ("terminal", "last")
+    }
+    exact = tensors(rows)
+    single = {k: v if v.dtype == torch.bool else v.float() for k, v in exact.items()}
+    for name in NAMES:
+        got = compute(name, single, 0.9, n=700).double()
+        torch.testing.assert_close(got, compute(name, exact, 0.9, n=700), rtol=1e-4, atol=1e-4)
+
+
+# ------------------------------------------------------------------ gradients
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_gradients_reach_what_a_target_is_made_of(name):
+    """The terminal row's value is cut off, that of a last row is not; those in between as the estimator bootstraps."""
+    rows = tensors(HAND | {"log_pi": LOG_PI, "log_mu": LOG_MU})
+    rows["value"].requires_grad_()
+    target = compute(name, rows, discount=0.5, lam=0.75, n=2)
+    row = lambda t: torch.autograd.grad(target[0, t], rows["value"], retain_graph=True)[0][0].tolist()  # noqa: E731
+    assert row(2) == [0, 0, 1, 0, 0, 0, 0, 0]
+    assert row(1)[2] == 0.5
+    assert row(4)[5:] == [0, 0, 0]
+    assert (row(0)[1] == 0) == (name in ("td1", "n_step"))
+    assert (row(4)[4] == 0) == (name != "vtrace")
+
+
+def test_nothing_passed_without_gradient_gets_one():
+    rows = tensors(HAND | {"log_pi": LOG_PI, "log_mu": LOG_MU})
+    assert not any(compute(name, rows, 0.9).requires_grad for name in NAMES)
+
+
+def test_vtrace_gradients_are_finite_where_no_action_was_taken():
+    rows = tensors(HAND | {"log_pi": LOG_PI, "log_mu": LOG_MU})
+    rows["log_pi"][0, [2, 5, 7]] = torch.tensor([math.inf, math.nan, -math.inf], dtype=torch.float64)
+    rows["log_pi"].requires_grad_()
+    sum(x.sum() for x in vtrace(**rows, discount=0.9)).backward()
+    grad = rows["log_pi"].grad[0]
+    assert torch.isfinite(grad).all()
+    assert (grad[[2, 5, 7]] == 0).all()
+    assert grad[0] != 0
+
+
+# ------------------------------------------------------------------ TorchRL's numbers
+
+
+def episodes(z, b):
+    """Recorded transitions as rows, each episode's last observation being a row of its own.
+
+    The recording has two values for one observation, ``next_value`` of the transition before and ``value`` of the one
+    after. Rows have one: ``next_value``, and ``value`` where an episode begins.
+
+    Returns:
+        Rows, and the row in which each transition begins.
+    """
+    x = {k: z[f"in/{k}"][b] for k in ("reward", "done", "terminated", "value", "next_value", "log_pi", "log_mu")}
+    begin = {"reward": 0.0, "terminal": 0, "last": 0}
+    rows, start = [], []
+    for t, done in enumerate(x["done"]):
+        if t == 0 or x["done"][t - 1]:
+            rows.append(begin | {"value": x["value"][t]})
+        rows[-1] |= {"log_pi": x["log_pi"][t], "log_mu": x["log_mu"][t]}
+        start.append(len(rows) - 1)
+        rows.append(
+            {"reward": x["reward"][t], "terminal": x["terminated"][t], "last": done, "value": x["next_value"][t]}
+        )
+    never = {"log_pi": math.nan, "log_mu": math.nan}
+    return {k: np.array([(never | row)[k] for row in rows]) for k in [*begin, "value", *never]}, start
+
+
+def recorded(z, setting, name):
+    return [z[f"out/{setting}/{name}"][b] for b in range(len(z["in/reward"]))]
+
+
+def same(got, start, expected):
+    np.testing.assert_allclose(got[0].numpy()[start], expected, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+@pytest.mark.parametrize("name", ["td0", "td1", "td_lambda"])
+def test_targets_against_recording(setting, name, golden):
+    z = golden("returns.npz")
+    gamma, lam = (float(x) for x in setting.removeprefix("gamma").split("_lambda"))
+    for b, expected in enumerate(recorded(z, setting, name)):
+        rows, start = episodes(z, b)
+        same(compute(name, tensors(rows), gamma, lam), start, expected)
+
+
+def shifted(z, b):
+    """Rows whose rewards make up for the two values of one observation, so that all errors delta are as recorded."""
+    rows, start = episodes(z, b)
+    surplus = rows["value"][start] - z["in/value"][b]
+    rows["reward"][np.array(start) + 1] += surplus
+    return rows, start, surplus
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_gae_against_recording(setting, golden):
+    z = golden("returns.npz")
+    gamma, lam = (float(x) for x in setting.removeprefix("gamma").split("_lambda"))
+    targets = recorded(z, setting, "gae_target")
+    for b, expected in enumerate(recorded(z, setting, "gae_advantage")):
+        rows, start, surplus = shifted(z, b)
+        x = {k: v for k, v in tensors(rows).items() if not k.startswith("log")}
+        advantage, target = gae(**x, discount=gamma, lam=lam)
+        same(advantage, start, expected)
+        same(target, start, targets[b] + surplus)
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_vtrace_against_recording(setting, golden):
+    z = golden("returns.npz")
+    gamma = float(setting.removeprefix("gamma").split("_lambda")[0])
+    targets = recorded(z, setting, "vtrace_target")
+    for b, expected in enumerate(recorded(z, setting, "vtrace_advantage")):
+        rows, start, surplus = shifted(z, b)
+        advantage, target = vtrace(**tensors(rows), discount=gamma)
+        same(target, start, targets[b] + surplus)
+        # An advantage also holds the target of the next row, and with it that row's surplus, if its episode goes on.
+        rho = np.exp(np.minimum(0, z["in/log_pi"][b] - z["in/log_mu"][b]))
+        following = np.append(surplus[1:], 0) * ~z["in/done"][b]
+        same(advantage, start, expected + rho * gamma * following)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
+import re
 import types
 import typing
 from collections.abc import Mapping
@@ -59,6 +61,59 @@ class Config:
         return self.merge({path: value})
 
 
+@dataclass(frozen=True)
+class Choice(Config):
+    """One of several kinds, and the kind is part of what it says: as text ``td_lambda(lam=0.9)`` or ``td_lambda(0.9)``.
+
+    Derive a base from this, and a class for each kind from the base; its name in small letters is that of the kind.
+    Fields may be given by position, as papers do, in Python and in text.
+    """
+
+    @classmethod
+    def kinds(cls) -> dict[str, type[Self]]:
+        """The kinds that there are, by name; classes that others are derived from are none."""
+        found: dict[str, type[Self]] = {}
+        for kind in cls.__subclasses__():
+            found |= kind.kinds() or {_snake(kind.__name__): kind}
+        return found
+
+    @classmethod
+    def parse(cls, text: str, where: str = "") -> Self:
+        """The kind that ``text`` names; errors call the setting ``where``, or as this class is called.
+
+        Raises:
+            ConfigError: there is no such kind, or it has other fields.
+        """
+        kinds, where = cls.kinds(), where or _snake(cls.__name__)
+        try:
+            call = ast.parse(text.strip(), mode="eval").body
+            name = call.func if isinstance(call, ast.Call) else call
+            assert isinstance(name, ast.Name)
+            given = [ast.literal_eval(value) for value in (call.args if isinstance(call, ast.Call) else [])]
+            words = call.keywords if isinstance(call, ast.Call) else []
+            named = {str(word.arg): ast.literal_eval(word.value) for word in words}
+        except (SyntaxError, ValueError, AssertionError):
+            raise ConfigError(f"{where} = {text!r}: expected a name, or one with its settings: name(...).") from None
+        if name.id not in kinds:
+            known = f" There are: {', '.join(kinds)}."
+            raise ConfigError(f"{where} = {text!r}: there is no '{name.id}'.{did_you_mean(name.id, kinds)}{known}")
+        kind = kinds[name.id]
+        fields = [f.name for f in dataclasses.fields(kind)]
+        if len(given) > len(fields):
+            raise ConfigError(f"{where} = {text!r}: expected at most {len(fields)} settings: {', '.join(fields)}.")
+        return kind().merge(dict(zip(fields, given, strict=False)) | named, where)
+
+    def text(self) -> str:
+        """What ``parse`` reads."""
+        fields = ", ".join(f"{f.name}={getattr(self, f.name)!r}" for f in dataclasses.fields(self))
+        return _snake(type(self).__name__) + (f"({fields})" if fields else "")
+
+
+def _snake(name: str) -> str:
+    """``TDLambda`` as ``td_lambda``."""
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name).lower()
+
+
 def is_builder(value: Any) -> bool:
     """Whether ``value`` is an object that stands for a part of a learner: something with a ``build`` method."""
     return not isinstance(value, type) and callable(getattr(value, "build", None))
@@ -86,9 +141,9 @@ def coerce(value: Any, hint: Any, where: str) -> Any:
             return tuple(coerce(v, h, f"{where}[{i}]") for i, (v, h) in enumerate(zip(value, inner, strict=True)))
     if origin is dict and isinstance(value, Mapping):
         return {coerce(k, args[0], where): coerce(v, args[1], f"{where}.{k}") for k, v in value.items()}
-    number = _as_number(value, hint)
-    if number is not None:
-        return number
+    for read in (_as_choice(value, hint, where), _as_number(value, hint)):
+        if read is not None:
+            return read
     if isinstance(hint, type) and isinstance(value, hint) and not (hint is int and isinstance(value, bool)):
         return value
     expected = getattr(hint, "__name__", str(hint)) if origin is None else str(hint)
@@ -106,6 +161,11 @@ def _coerce_union(value: Any, args: tuple[Any, ...], hint: Any, where: str) -> A
         except ConfigError:
             continue
     raise ConfigError(f"{where} = {value!r} ({type(value).__name__}): expected {hint}.")
+
+
+def _as_choice(value: Any, hint: Any, where: str) -> Choice | None:
+    named = isinstance(value, str) and isinstance(hint, type) and issubclass(hint, Choice)
+    return hint.parse(value, where) if named else None
 
 
 def _as_number(value: Any, hint: Any) -> int | float | None:
@@ -137,6 +197,8 @@ def _nest(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _to_plain(value: Any) -> Any:
+    if isinstance(value, Choice):
+        return value.text()
     if isinstance(value, Config):
         return value.to_dict()
     if is_builder(value):

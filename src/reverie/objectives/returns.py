@@ -1,11 +1,46 @@
-"""Returns of sequences of rows."""
+"""What rows turn out to be worth: value estimates of sequences of rows.
+
+All functions read rows ``[B, T]`` (``core/types.py``): ``reward[t]`` came with row t, a terminal row is worth nothing,
+and at a row that is the last of its episode every recursion stops. The value of a row is that of the bootstrapping
+network. Results are for rows ``0 ... T-2``, each estimated from what followed it inside the window; the last row of
+the window only lends its value.
+
+Windows may cross episodes. Nothing follows the last row of an episode, since the next row belongs to another one, so
+nothing can be learned there: its target is its own value and its advantage is 0. Weigh losses with :func:`followed`.
+(:func:`lambda_return` alone leaves there what its recursion yields.)
+
+Targets carry the gradient of what they are made of. Learners that do not want it detach ``value`` and the
+log-probabilities, or call these functions under ``torch.no_grad()``.
+"""
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from reverie.core.shapes import same_shape
+
+
+class Estimate(NamedTuple):
+    """How much better an action was than expected, and what the row turned out to be worth."""
+
+    advantage: Tensor  # [B, T-1]
+    target: Tensor  # [B, T-1]
+
+
+class Bootstrap(NamedTuple):
+    """A return that bootstraps from a single row: ``reward + discount * value[row]``."""
+
+    reward: Tensor  # [B, T-1], the discounted sum
+    discount: Tensor  # [B, T-1], gamma^m; 0 where the bootstrapping row is terminal
+    row: Tensor  # [B, T-1] int64, t + m
+
+
+def followed(last: Tensor) -> Tensor:
+    """Which of the rows 0 ... T-2 were followed by another row of their episode: bool ``[B, T - 1]``."""
+    return ~last[:, :-1].bool()
 
 
 def lambda_return(
@@ -32,9 +67,190 @@ def lambda_return(
     live = (1 - terminal.to(reward.dtype))[:, 1:] * discount  # [B, T-1]
     keep = (1 - last.to(reward.dtype))[:, 1:] * lam  # [B, T-1]
     onestep = reward[:, 1:] + live * (1 - keep) * bootstrap[:, 1:]  # [B, T-1]
-    carry = live * keep  # [B, T-1]
-    returns, value = [], bootstrap[:, -1]
-    for r, c in zip(reversed(onestep.unbind(1)), reversed(carry.unbind(1)), strict=True):
-        value = torch.addcmul(r, c, value)
-        returns.append(value)
-    return torch.stack(returns[::-1], 1)
+    return _accumulate(onestep, live * keep, bootstrap[:, -1])
+
+
+def td0(*, reward: Tensor, terminal: Tensor, last: Tensor, value: Tensor, discount: float) -> Tensor:
+    """The one-step target of TD(0). Sutton & Barto (2018), equation 6.2.
+
+    G_t = r_{t+1} + gamma (1 - terminal_{t+1}) v_{t+1}.
+
+    Args:
+        reward: ``[B, T]``, the reward that came with each row.
+        terminal: ``[B, T]`` bool, or float in [0, 1].
+        last: ``[B, T]`` bool, or 0 and 1.
+        value: ``[B, T]`` v, in units of discounted reward.
+        discount: gamma.
+
+    Returns:
+        ``[B, T - 1]``.
+    """
+    same_shape(reward=reward, terminal=terminal, last=last, value=value)
+    target = reward[:, 1:] + _live(terminal, reward, discount) * value[:, 1:]  # [B, T-1]
+    return torch.where(followed(last), target, value[:, :-1])
+
+
+def td1(*, reward: Tensor, terminal: Tensor, last: Tensor, value: Tensor, discount: float) -> Tensor:
+    """The target of TD(1): all rewards up to the end of the episode or window, then the value there.
+
+    G_t = r_{t+1} + gamma r_{t+2} + ... + gamma^(K-t-1) r_K + gamma^(K-t) (1 - terminal_K) v_K, where K is the first
+    row after t that is the last of its episode or of the window. Sutton & Barto (2018), section 12.1: the
+    lambda-return with lambda = 1.
+
+    Arguments and result are those of :func:`td0`.
+    """
+    return td_lambda(reward=reward, terminal=terminal, last=last, value=value, discount=discount, lam=1.0)
+
+
+def td_lambda(*, reward: Tensor, terminal: Tensor, last: Tensor, value: Tensor, discount: float, lam: float) -> Tensor:
+    """The target of TD(lambda), a mean of all n-step returns. Sutton & Barto (2018), equation 12.3.
+
+    G_t = (1 - lambda) sum_{n=1}^{K-t-1} lambda^(n-1) G_t^(n) + lambda^(K-t-1) G_t^(K-t), where G^(n) is that of
+    :func:`n_step` and K the first row after t that is the last of its episode or of the window. It is computed by the
+    recursion of :func:`lambda_return`.
+
+    Arguments and result are those of :func:`td0`.
+    """
+    same_shape(reward=reward, terminal=terminal, last=last, value=value)
+    returns = lambda_return(
+        reward=reward, terminal=terminal, last=last, bootstrap=value, discount=discount, lam=lam
+    )  # [B, T-1]
+    return torch.where(followed(last), returns, value[:, :-1])
+
+
+def n_step(*, reward: Tensor, terminal: Tensor, last: Tensor, value: Tensor, discount: float, n: int) -> Tensor:
+    """The n-step target. Sutton & Barto (2018), equation 7.1.
+
+    G_t^(n) = r_{t+1} + ... + gamma^(m-1) r_{t+m} + gamma^m (1 - terminal_{t+m}) v_{t+m}, where m is n, or less where
+    the episode or the window ends before.
+
+    Arguments and result are those of :func:`td0`. Raises ValueError if n is below 1.
+    """
+    same_shape(reward=reward, value=value)
+    view = n_step_bootstrap(reward=reward, terminal=terminal, last=last, discount=discount, n=n)
+    return view.reward + view.discount * value.gather(1, view.row)
+
+
+def n_step_bootstrap(*, reward: Tensor, terminal: Tensor, last: Tensor, discount: float, n: int) -> Bootstrap:
+    """:func:`n_step` before any value is known: the sum of rewards, gamma^m (1 - terminal) and the row t + m.
+
+    For learners that need more of the row than one value (a distribution, the best of several actions), and for those
+    that would rather not evaluate every row of a window.
+
+    Arguments are those of :func:`td0`. The last row of an episode bootstraps from itself: ``0 + 1 * value[t]``.
+
+    Raises:
+        ValueError: n is below 1.
+    """
+    same_shape(reward=reward, terminal=terminal, last=last)
+    if n < 1:
+        raise ValueError(f"n = {n}: expected at least 1 step.")
+    index = torch.arange(reward.shape[1], device=reward.device)  # [T]
+    stays = last.bool() | (index == len(index) - 1)  # [B, T], where the sum ends, so that more steps change nothing
+    step = Bootstrap(
+        reward.roll(-1, 1).masked_fill(stays, 0),  # [B, T]
+        (discount * (1 - terminal.to(reward.dtype))).roll(-1, 1).masked_fill(stays, 1),  # [B, T]
+        index + ~stays,  # [B, T]
+    )
+    jump = _repeat(step, max(1, min(n, len(index) - 1)))
+    return Bootstrap(*(x[:, :-1] for x in jump))
+
+
+def gae(*, reward: Tensor, terminal: Tensor, last: Tensor, value: Tensor, discount: float, lam: float) -> Estimate:
+    """Generalised advantage estimation. Schulman et al. (2016), equation 16.
+
+    delta_t = r_{t+1} + gamma (1 - terminal_{t+1}) v_{t+1} - v_t,
+    A_t = delta_t + gamma lambda (1 - terminal_{t+1}) (1 - last_{t+1}) A_{t+1}. The target is A_t + v_t, which is that
+    of :func:`td_lambda`.
+
+    Arguments are those of :func:`td0`; advantage and target are ``[B, T - 1]`` each.
+    """
+    same_shape(reward=reward, terminal=terminal, last=last, value=value)
+    ended, live = last[:, :-1].bool(), _live(terminal, reward, discount)  # [B, T-1]
+    delta = (reward[:, 1:] + live * value[:, 1:] - value[:, :-1]).masked_fill(ended, 0)  # [B, T-1]
+    # A last row adds nothing and carries nothing. So its advantage is 0, which is what the row before it receives.
+    carry = (lam * live).masked_fill(ended, 0)  # [B, T-1]
+    advantage = _accumulate(delta, carry, torch.zeros_like(delta[:, 0]))  # [B, T-1]
+    return Estimate(advantage, advantage + value[:, :-1])
+
+
+def vtrace(
+    *,
+    reward: Tensor,
+    terminal: Tensor,
+    last: Tensor,
+    value: Tensor,
+    log_pi: Tensor,
+    log_mu: Tensor,
+    discount: float,
+    lam: float = 1.0,
+    rho_max: float = 1.0,
+    c_max: float = 1.0,
+) -> Estimate:
+    """V-trace: the value under pi of what mu did. Espeholt et al. (2018, IMPALA), equation 1, section 4.2, remark 2.
+
+    With rho_t = min(rho_max, pi / mu) and c_t = lambda min(c_max, pi / mu) of the action taken at row t,
+
+    delta_t = rho_t (r_{t+1} + gamma (1 - terminal_{t+1}) v_{t+1} - v_t),
+    G_t = v_t + delta_t + gamma (1 - terminal_{t+1}) (1 - last_{t+1}) c_t (G_{t+1} - v_{t+1}),
+    A_t = rho_t (r_{t+1} + gamma (1 - terminal_{t+1}) G_{t+1} - v_t).
+
+    G and v agree at the last row of an episode and of the window.
+
+    Args:
+        reward: ``[B, T]``, as the next three and ``discount`` in :func:`td0`.
+        terminal: ``[B, T]``.
+        last: ``[B, T]``.
+        value: ``[B, T]``.
+        log_pi: ``[B, T]`` log-probability, in nats, of each row's action under the policy that is evaluated.
+        log_mu: ``[B, T]`` the same under the policy that acted. Neither is read where no action was taken.
+        discount: gamma.
+        lam: lambda.
+        rho_max: where the weight of an error is cut; it decides what the values converge to.
+        c_max: where the weight of what is carried on is cut, at most ``rho_max``; it decides how fast they converge.
+
+    Returns:
+        Advantage and target, ``[B, T - 1]`` each.
+    """
+    same_shape(reward=reward, terminal=terminal, last=last, value=value, log_pi=log_pi, log_mu=log_mu)
+    ended, live = last[:, :-1].bool(), _live(terminal, reward, discount)  # [B, T-1]
+    # Masked before exp: masked after it alone, what is not finite on rows without an action would make gradients NaN.
+    ratio = log_pi[:, :-1].masked_fill(ended, 0).sub(log_mu[:, :-1].masked_fill(ended, 0)).exp()  # [B, T-1]
+    rho = ratio.clamp(max=rho_max).masked_fill(ended, 0)  # [B, T-1]
+    carry = (live * lam * ratio.clamp(max=c_max)).masked_fill(ended, 0)  # [B, T-1]
+    delta = rho * (reward[:, 1:] + live * value[:, 1:] - value[:, :-1])  # [B, T-1]
+    target = value[:, :-1] + _accumulate(delta, carry, torch.zeros_like(delta[:, 0]))  # [B, T-1]
+    following = torch.cat([target[:, 1:], value[:, -1:]], 1)  # [B, T-1]
+    return Estimate(rho * (reward[:, 1:] + live * following - value[:, :-1]), target)
+
+
+def _live(terminal: Tensor, reward: Tensor, discount: float) -> Tensor:
+    """What the future is discounted by, gamma (1 - terminal_{t+1}) ``[B, T - 1]``."""
+    return (1 - terminal.to(reward.dtype))[:, 1:] * discount
+
+
+def _accumulate(step: Tensor, carry: Tensor, final: Tensor) -> Tensor:
+    """x_t = step_t + carry_t x_{t+1} ``[B, T - 1]`` backwards from ``final`` ``[B]``.
+
+    A loop: doublings are faster only where windows are much longer than they are many, and slower where both are.
+    """
+    out, x = [], final
+    for s, c in zip(reversed(step.unbind(1)), reversed(carry.unbind(1)), strict=True):
+        x = torch.addcmul(s, c, x)
+        out.append(x)
+    return torch.stack(out[::-1], 1)
+
+
+def _repeat(step: Bootstrap, n: int) -> Bootstrap:
+    """``step`` taken n times, ``[B, T]``, by halving n."""
+    if n == 1:
+        return step
+    half = _repeat(step, n // 2)
+    even = _then(half, half)
+    return _then(even, step) if n % 2 else even
+
+
+def _then(first: Bootstrap, second: Bootstrap) -> Bootstrap:
+    """``second`` from where ``first`` arrived, ``[B, T]``."""
+    reward, discount, row = (x.gather(1, first.row) for x in second)
+    return Bootstrap(first.reward + first.discount * reward, first.discount * discount, row)

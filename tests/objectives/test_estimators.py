@@ -1,0 +1,172 @@
+"""Estimators as settings: each computes the function it names, and errors say what would do instead."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from reverie.core.config import Config
+from reverie.core.errors import ConfigError
+from reverie.objectives import returns
+from reverie.objectives.estimators import (
+    ESTIMATORS,
+    FROM_ONE_ROW,
+    FROM_ROWS,
+    GAE,
+    TD0,
+    TD1,
+    NStep,
+    TDLambda,
+    ValueEstimator,
+    VTrace,
+    check_estimator,
+)
+
+
+@pytest.fixture
+def rows():
+    rng = np.random.default_rng(0)
+    last = rng.random((3, 8)) < 0.3
+    numbers = {k: torch.from_numpy(rng.normal(size=(3, 8))) for k in ("reward", "value")}
+    ends = {"last": torch.from_numpy(last), "terminal": torch.from_numpy(last & (rng.random((3, 8)) < 0.5))}
+    return numbers | ends | {"discount": 0.9}
+
+
+@pytest.fixture
+def behaviour():
+    rng = np.random.default_rng(1)
+    return {k: torch.from_numpy(rng.normal(size=(3, 8))) for k in ("log_pi", "log_mu")}
+
+
+def test_each_computes_what_it_names(rows):
+    expected = {
+        TD0(): returns.td0(**rows),
+        TD1(): returns.td1(**rows),
+        NStep(2): returns.n_step(**rows, n=2),
+        TDLambda(0.7): returns.td_lambda(**rows, lam=0.7),
+        GAE(0.7): returns.gae(**rows, lam=0.7).target,
+    }
+    for estimator, target in expected.items():
+        assert torch.equal(estimator.targets(**rows), target)
+        assert target.shape == (3, 7)
+
+
+def test_estimates(rows, behaviour):
+    for estimator in (TD0(), TD1(), NStep(2), TDLambda(0.7)):
+        advantage, target = estimator.estimate(**rows)
+        assert torch.equal(target, estimator.targets(**rows))
+        assert torch.equal(advantage, target - rows["value"][:, :-1])
+        assert (advantage[~returns.followed(rows["last"])] == 0).all()
+    expected = returns.gae(**rows, lam=0.7)
+    assert all(map(torch.equal, GAE(0.7).estimate(**rows, **behaviour), expected))
+    settings = {"lam": 0.9, "rho_max": 2.0, "c_max": 0.5}
+    expected = returns.vtrace(**rows, **behaviour, **settings)
+    assert all(map(torch.equal, VTrace(**settings).estimate(**rows, **behaviour), expected))
+
+
+def test_targets_keep_the_gradient_they_are_given(rows):
+    assert not TDLambda().targets(**rows).requires_grad
+    rows["value"].requires_grad_()
+    for kind in FROM_ROWS:
+        assert kind().targets(**rows).requires_grad
+        with torch.no_grad():
+            assert not kind().targets(**rows).requires_grad
+
+
+@pytest.mark.parametrize("estimator", [TD0(), TD1(), NStep(3)])
+def test_one_row_estimators_say_which_row(estimator, rows):
+    view = estimator.bootstrap(**{k: v for k, v in rows.items() if k != "value"})
+    got = view.reward + view.discount * rows["value"].gather(1, view.row)
+    torch.testing.assert_close(got, estimator.targets(**rows))
+
+
+def test_rows_is_the_least_window(rows):
+    assert [e().rows for e in ESTIMATORS] == [2, 2, 4, 2, 2, 2]
+    window = lambda length: {k: v[:, :length] if k != "discount" else v for k, v in rows.items()}  # noqa: E731
+    for estimator in (TD0(), TD1(), NStep(1), NStep(5), TDLambda(), GAE()):
+        assert estimator.targets(**window(estimator.rows)).shape == (3, estimator.rows - 1)
+        short = window(estimator.rows - 1)
+        with pytest.raises(ConfigError, match=f"expected at least {estimator.rows} rows"):
+            estimator.targets(**short)
+        with pytest.raises(ConfigError, match=f"expected at least {estimator.rows} rows"):
+            estimator.estimate(**short)
+
+
+def test_a_short_window_says_which_n_would_do(rows):
+    with pytest.raises(ConfigError, match=r"NStep\(n=8\) in windows of 8 rows: .* longer windows, or n = 7 or less\."):
+        NStep(8).targets(**rows)
+    without = {k: v for k, v in rows.items() if k != "value"}
+    with pytest.raises(ConfigError, match="or n = 7 or less"):
+        NStep(8).bootstrap(**without)
+    with pytest.raises(ConfigError, match=r"Give longer windows\.$"):
+        NStep(1).check_window(1)
+
+
+@pytest.mark.parametrize("n", [0, -3, 2.5])
+def test_n_is_a_whole_number_of_steps(n):
+    with pytest.raises(ConfigError, match=rf"NStep.n = {n}: expected a whole number, 1 or more"):
+        NStep(n=n)
+
+
+@pytest.mark.parametrize("kind", [TDLambda, GAE, VTrace])
+@pytest.mark.parametrize("lam", [-0.1, 1.1, math.nan, math.inf])
+def test_lambda_lies_between_0_and_1(kind, lam):
+    with pytest.raises(ConfigError, match=rf"{kind.__name__}.lam = {lam}: expected a number from 0 to 1"):
+        kind(lam=lam)
+    assert [kind(lam=x).lam for x in (0.0, 1.0)] == [0.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"rho_max": 0.0}, "rho_max = 0.0: expected a number above 0"),
+        ({"rho_max": math.nan}, "rho_max = nan: expected a number above 0"),
+        ({"c_max": -1.0}, "c_max = -1.0: expected a number from 0 to rho_max = 1.0"),
+        ({"c_max": 1.5}, "c_max = 1.5: expected a number from 0 to rho_max = 1.0"),
+    ],
+)
+def test_thresholds_of_vtrace(options, message):
+    with pytest.raises(ConfigError, match=message):
+        VTrace(**options)
+    assert VTrace(rho_max=math.inf, c_max=math.inf).rho_max == math.inf  # not cut at all
+
+
+def test_vtrace_needs_to_know_how_likely_each_action_was(rows, behaviour):
+    with pytest.raises(
+        ConfigError, match=r"without log_pi and log_mu: .* or use one of TD0, TD1, NStep, TDLambda, GAE"
+    ):
+        VTrace().targets(**rows)
+    with pytest.raises(ConfigError, match="without log_mu: "):
+        VTrace().estimate(**rows, log_pi=behaviour["log_pi"])
+
+
+def test_an_algorithm_says_which_estimators_fit():
+    for kind in FROM_ROWS:
+        check_estimator(kind(), algorithm="ddpg", rows=4)
+    with pytest.raises(ConfigError, match=r"VTrace\(.*\): ddpg expects one of TD0, .* log-probabilities"):
+        check_estimator(VTrace(), algorithm="ddpg", rows=4)
+    with pytest.raises(
+        ConfigError, match=r"TDLambda\(lam=0.9\): qr_dqn expects one of TD0, TD1, NStep\. .* single row"
+    ):
+        check_estimator(TDLambda(0.9), algorithm="qr_dqn", rows=4, fits=FROM_ONE_ROW)
+    with pytest.raises(ConfigError, match=r"'td0': ddpg expects one of .*GAE\.$"):
+        check_estimator("td0", algorithm="ddpg", rows=4)
+    with pytest.raises(ConfigError, match=r"NStep\(n=4\) in windows of 4 rows: expected at least 5"):
+        check_estimator(NStep(4), algorithm="ddpg", rows=4)
+    check_estimator(VTrace(), algorithm="impala", rows=4, fits=(VTrace,))
+
+
+def test_they_are_settings():
+    for kind in ESTIMATORS:
+        estimator = kind()
+        assert isinstance(estimator, ValueEstimator)
+        assert isinstance(estimator, Config)
+        assert kind.from_dict(estimator.to_dict()) == estimator
+        assert hash(estimator) == hash(kind())
+    assert NStep.from_dict({"n": "5"}) == NStep(5)
+    assert TDLambda(0.9).replace("lam", 0.5) == TDLambda(lam=0.5)
+    with pytest.raises(ConfigError, match=r"unknown option 'lambda'\. Did you mean 'lam'"):
+        TDLambda.from_dict({"lambda": 0.5})
+    with pytest.raises(ConfigError, match="expected a number from 0 to 1"):
+        TDLambda().replace("lam", 2)
