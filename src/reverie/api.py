@@ -27,6 +27,7 @@ def train(
     preset: str | None = None,
     config: Sequence[Path | str] = (),
     run: Path | str | None = None,
+    keep_newer: bool = False,
     say: Say = print,
     **overrides: Any,
 ) -> Result:
@@ -39,6 +40,7 @@ def train(
         preset: published settings to start from; the environment's id chooses them otherwise.
         config: YAML files with settings, the later ones win.
         run: the run folder, a new one under ``runs/`` unless given; a run found there is continued.
+        keep_newer: on continuing, learn also from rows that came after the checkpoint; they are set aside otherwise.
         say: gets a sentence about what is happening now and then.
         **overrides: any field of :class:`ExperimentConfig`, nested as a dictionary (``env_options`` for those of the
             environment) or by dotted path: ``**{"algo.horizon": 20}``. ``envs=8`` is short for ``env.num``, which
@@ -65,7 +67,7 @@ def train(
     if isinstance(given, gymnasium.Env):
         settings = settings.merge({"env.num": 1, "env.vector": "serial"})  # a preset may have asked for several
         check_instance(overrides)
-    return run_training(overlay(settings, overrides), env=given, run=run, say=say)
+    return run_training(overlay(settings, overrides), env=given, run=run, say=say, keep_newer=keep_newer)
 
 
 def check_names(overrides: Mapping[str, Any]) -> None:

@@ -68,10 +68,17 @@ class DurableReplay:
         self.saved: State = {}
         self.exact = False
         """Whether what was loaded is the replay that was saved, row by row."""
+        self.laid_out = False
+        """Whether its rows were laid out anew, and copied for that in the store."""
 
     def begin(self, sources: Mapping[str, Store]) -> None:
         """Start with nothing, or with the rows of ``sources``, and from now on store every row."""
-        parts = (part for store in sources.values() for part in all_parts(store, self.say))
+        total = max(1, sum(own_rows(store) for store in sources.values()))
+        parts = (
+            part
+            for store in sources.values()
+            for part in all_parts(store, self.say, max(1, self._room * own_rows(store) // total))
+        )
         self._start_with(lay_out(parts, self.streams, self._room) if sources else {})
 
     def state_dict(self) -> State:
@@ -80,10 +87,13 @@ class DurableReplay:
         state: dict[str, Any] = {**numbers, "replay": dict(self.replay.state_dict())}
         if self.store is None:
             return state
-        self.store.flush(PATIENCE)
+        try:
+            self.store.flush(PATIENCE)
+        except RunError as error:  # its thread has failed; what it has not stored goes into the checkpoint
+            self.say(str(error))
         tail = self.store.pending()
         stored = self.replay.count - length_of(tail)
-        return {**state, "place": self.place, "segment": self.segment, "stored": stored, "tail": tail}
+        return {**state, "place": self.place, "segment": self._segment_id(), "stored": stored, "tail": tail}
 
     def load_state_dict(self, state: State) -> None:
         """Fill the replay with the rows that it held, and go on storing those that will come.
@@ -92,13 +102,12 @@ class DurableReplay:
         there is are laid out anew. Where there are none the replay is empty.
         """
         self.saved = state
-        source = self._source(state)
-        found = [s for s in source.segments if s.name == state["segment"]] if source is not None else []
-        segment = found[0] if found else None
+        source, segment = self._source(state)
         if source is None or segment is None:
             self.say("the replay starts empty: its rows were not stored, or are not where they were")
             self._start_with({})
         elif not self._read_back(source, segment, state):
+            self.laid_out = True
             parts = segment_parts(source, segment, state, self.keep_newer, self.say)
             rows = lay_out(parts, self.streams, self._room)
             self.say(f"its rows were laid out anew: {length_of(rows):,} in each of {self.streams} streams")
@@ -110,27 +119,37 @@ class DurableReplay:
 
     def load_files(self, folder: Path) -> None:
         """Latents and samplers as they were, if the rows are the same. Latents that are not there begin as zeros."""
-        if self.exact and self.replay.oldest == self.saved["oldest"] and any(folder.glob("*")):
-            self.replay.load_extras(folder)
+        if self.exact and any(folder.glob("*")):
+            self.replay.load_extras(folder, int(self.saved["oldest"]))
         self.replay.load_state_dict(self.saved["replay"])
 
     @property
     def _room(self) -> int:
         return self.streams * self.replay.storage.capacity
 
-    def _source(self, state: State) -> Store | None:
-        """The store that has the rows of ``state``."""
-        if "place" not in state:
-            return None
-        return self.store if self.store is not None and state["place"] == self.place else self.former(state["place"])
+    def _segment_id(self) -> str:
+        assert self.store is not None
+        return next(segment.id for segment in self.store.segments if segment.name == self.segment)
+
+    def _source(self, state: State) -> tuple[Store | None, Segment | None]:
+        """The store that has the rows of ``state``, whatever it is called now, and the segment that holds them."""
+        stores = [self.store] if self.store is not None else []
+        if state.get("place", self.place) != self.place and (former := self.former(state["place"])) is not None:
+            stores.append(former)
+        for store in stores:
+            for segment in store.segments:
+                if segment.id == state.get("segment"):
+                    return store, segment
+        return None, None
 
     def _read_back(self, source: Store, segment: Segment, state: State) -> bool:
         """Fill the replay with the rows of ``segment`` as they were, if they can be had in these streams."""
         stored, tail = int(state["stored"]), dict(state["tail"])
+        if self.keep_newer and segment.rows > stored:  # of which the first may be those of the tail
+            tail = {name: column[:, segment.rows - stored :] for name, column in tail.items()}
+            stored = segment.rows
         if (segment.streams, dict(segment.columns)) != (self.streams, self.columns) or segment.rows < stored:
             return False
-        if self.keep_newer and segment.rows > int(state["count"]):
-            stored, tail = segment.rows, {}
         newest = stored + length_of(tail)
         oldest = max(segment.first, int(state["oldest"]), newest - self.replay.storage.capacity)
         self.replay.begin_at(oldest)
@@ -227,13 +246,13 @@ def segment_parts(store: Store, segment: Segment, state: State, keep_newer: bool
     stop = segment.rows if keep_newer else min(int(state["stored"]), segment.rows)
     tail = {} if stop > int(state["stored"]) else dict(state["tail"])
     for stream in range(segment.streams):
-        yield from stream_parts(store, segment, stream, 0, stop, say)
+        yield from stream_parts(store, segment, stream, int(state["oldest"]), stop, say)
         if length_of(tail):
             yield {name: column[stream] for name, column in tail.items()}
 
 
-def all_parts(store: Store, say: Say) -> Iterator[Rows]:
-    """Every row of a store once, as ``segment_parts``.
+def all_parts(store: Store, say: Say, most: int | None = None) -> Iterator[Rows]:
+    """Every row of a store once, as ``segment_parts``; of more than ``most`` the newest of each stream.
 
     Raises:
         RunError: it has none.
@@ -243,8 +262,16 @@ def all_parts(store: Store, say: Say) -> Iterator[Rows]:
             f"there are no rows in {store.objects.where}: replay.init takes the run folder or store of an earlier run."
         )
     for segment in store.segments:
+        oldest = segment.start + segment.imported
+        if most is not None and own_rows(store) > most:  # of each stream its share, or the last ones would take all
+            oldest = max(oldest, segment.rows - (segment.rows - oldest) * most // own_rows(store))
         for stream in range(segment.streams):
-            yield from stream_parts(store, segment, stream, segment.start + segment.imported, None, say)
+            yield from stream_parts(store, segment, stream, oldest, None, say)
+
+
+def own_rows(store: Store) -> int:
+    """Rows of all streams, each counted once."""
+    return sum((s.rows - max(s.first, s.start + s.imported)) * s.streams for s in store.segments)
 
 
 def stream_parts(store: Store, segment: Segment, stream: int, start: int, stop: int | None, say: Say) -> Iterator[Rows]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from pathlib import Path
+from types import TracebackType
 
 from reverie.core.errors import RunError
 from reverie.core.protocols import Stateful
@@ -14,8 +16,12 @@ from reverie.data.sizes import parse_size
 from reverie.data.store import Store
 from reverie.durable import PATIENCE, DurableCollector, DurableReplay, Say
 from reverie.experiment import Experiment
-from reverie.folder import RunFolder
+from reverie.folder import RunFolder, writing
 from reverie.run.checkpoint import Checkpoints
+from reverie.run.lock import RunLock
+
+LEARNER = ("algo", "clock", "best")
+"""What is loaded to see whether there is anything to go on with."""
 
 
 class Best:
@@ -23,14 +29,15 @@ class Best:
 
     def __init__(self) -> None:
         self.score: float | None = None
+        self.step = 0
 
     def state_dict(self) -> State:
-        """It."""
-        return {"score": self.score}
+        """The score, and the env step at which it was reached."""
+        return {"score": self.score, "step": self.step}
 
     def load_state_dict(self, state: State) -> None:
-        """It."""
-        self.score = state["score"]
+        """Go on with them."""
+        self.score, self.step = state["score"], int(state["step"])
 
 
 class Keeper:
@@ -53,13 +60,14 @@ class Keeper:
         """
         self.experiment, self.folder, self.checkpoints, self.say = experiment, folder, checkpoints, say
         config = experiment.config.replay
-        store = open_store(config.store, folder, config, say)
+        place = place_of(config.store)
+        store = open_store(place, folder, config, say)
         if store is not None:
             store.stopping = lambda: experiment.clock.stop
         self.replay = DurableReplay(
             experiment.replay,
             store,
-            config.store,
+            place,
             say,
             former=lambda place: open_store(place, folder, config, say),
             keep_newer=keep_newer,
@@ -68,6 +76,8 @@ class Keeper:
             check_columns(store, self.replay, f"replay.store = '{config.store}'")
         self.sources = {path: init_store(path, self.replay, say) for path in config.init if anew}
         self.best = Best()
+        self.lock = contextlib.ExitStack()
+        self.elsewhere = None if "://" in place or place in ("auto", "none") else Path(place)
         self.counts: dict[str, int] = {}  # rows of the replay at each checkpoint that this process wrote
 
     def parts(self) -> dict[str, Stateful]:
@@ -83,7 +93,12 @@ class Keeper:
         }
 
     def begin(self) -> None:
-        """Begin to store, in a run that has no checkpoint to go on from."""
+        """Begin to store, in a run that has no checkpoint to go on from.
+
+        Raises:
+            RunError: the store cannot be written, or another process writes it.
+        """
+        self._lock()
         self.replay.begin(self.sources)
         if self.sources:
             rows = self.experiment.replay.count * self.replay.streams
@@ -96,7 +111,16 @@ class Keeper:
             RunError: they do not fit the settings.
         """
         parts = self.parts()
-        self.checkpoints.load(path, {name: parts[name] for name in ("algo", "clock")})
+        self.checkpoints.load(path, {name: parts[name] for name in LEARNER})
+
+    def why_done(self) -> str:
+        """In a few words why the run that was loaded is over; nothing if it is not."""
+        config, best = self.experiment.config, self.best.score
+        if config.stop_score is not None and config.evaluates_on_the_way and (best or -math.inf) >= config.stop_score:
+            return f"reached {best:g}, and stop_score = {config.stop_score:g} ends it: a higher one, or none,"
+        if self.experiment.clock.done:
+            return f"had its {config.steps:,} env steps already: more steps"
+        return ""
 
     def load(self, path: Path) -> None:
         """Go on from the checkpoint at ``path``, in its store as well.
@@ -104,9 +128,12 @@ class Keeper:
         Raises:
             RunError: it does not fit the settings or the environment, or the store cannot be written.
         """
+        self._lock()
         replay, parts = self.experiment.replay, self.parts()
         self.say(f"continuing {self.folder.path} from env step {self.experiment.clock.env_steps:,}")
-        self.checkpoints.load(path, {name: parts[name] for name in parts if name not in ("algo", "clock")})
+        self.checkpoints.load(path, {name: parts[name] for name in parts if name not in LEARNER})
+        if self.best.step and self.checkpoints.best() is None:  # it was not marked any more
+            self.checkpoints.mark_best(path)
         self.say(f"its replay holds {self.replay.streams * (replay.count - replay.oldest):,} rows")
 
     def save(self, *, diverged: bool = False) -> Path:
@@ -124,19 +151,32 @@ class Keeper:
     def scored(self, score: float) -> None:
         """Save and mark as best what has just had ``score`` in an evaluation, if nothing had a better one."""
         if math.isfinite(score) and (self.best.score is None or score > self.best.score):
-            self.best.score = score
+            self.best.score, self.best.step = score, self.experiment.clock.env_steps
             self.checkpoints.mark_best(self.save())
 
-    def close(self) -> None:
-        """End the store's thread. What it could not write by now is in the last checkpoint."""
+    def close(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        """End the store's thread; at once after an error. What it has not written is in the last checkpoint."""
         if self.replay.store is not None:
-            self.replay.store.close(PATIENCE if self.experiment.clock.done else 0.0)
+            self.replay.store.close(PATIENCE if kind is None else 0.0)
+        self.lock.close()
+
+    def _lock(self) -> None:
+        """Take the lock of a store outside of the run's folder. Stores behind URLs have none."""
+        if self.elsewhere is not None:
+            with writing(self.elsewhere):
+                self.elsewhere.mkdir(parents=True, exist_ok=True)
+            self.lock.enter_context(RunLock(self.elsewhere))
 
     def _drop(self) -> None:
         """Let the store delete rows that no checkpoint needs, if it is not to keep all."""
         kept = [path.name for path in self.checkpoints.all()][-self.checkpoints.keep :]
         if self.replay.store is not None and all(name in self.counts for name in kept):
             self.replay.store.drop(min(self.counts[name] for name in kept) - self.experiment.replay.storage.capacity)
+
+
+def place_of(store: str) -> str:
+    """What ``replay.store`` says, whatever folder this process was started in."""
+    return store if store in ("auto", "none") or "://" in store else str(Path(store).expanduser().absolute())
 
 
 def open_store(place: str, folder: RunFolder, config: ReplayConfig, say: Say) -> Store | None:

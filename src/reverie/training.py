@@ -111,12 +111,12 @@ def train(
         if newest is not None:
             check_spec(folder, experiment.env.obs_spec, experiment.env.action_spec)
         keeper = Keeper(experiment, folder, checkpoints, say, anew=newest is None, keep_newer=keep_newer)
-        stack.callback(keeper.close)
         if newest is not None:
             keeper.load_learner(newest)
-            if experiment.clock.done:
-                say(f"{folder.path} has had its {config.steps:,} env steps already; more steps let it go on")
-                return result_of(experiment, folder, newest)
+            if done := keeper.why_done():
+                say(f"{folder.path} has {done} let it go on")
+                return result_of(experiment, folder, newest, late_evaluation(experiment, folder, say))
+            stack.push(keeper.close)
             keeper.load(newest)
         describe(experiment, say)
         if not continues:
@@ -124,7 +124,10 @@ def train(
         saved = Saved(algorithm=name, experiment=config.to_dict(), custom=custom_objects(config, env))
         write_settings(folder, saved, experiment, say, anew=newest is None)
         if newest is None:
+            stack.push(keeper.close)
             keeper.begin()
+        elif keeper.replay.laid_out:
+            keeper.save()  # or each attempt that is killed would lay out the rows again
         return _run(experiment, folder, keeper, f"{name} on {config.env.id}", say)
 
 
@@ -183,13 +186,25 @@ def _run(experiment: Experiment, folder: RunFolder, keeper: Keeper, title: str, 
             schedule=config.schedule,
         )
         if ending.reason == "finished" and config.eval_episodes:
-            evaluation = experiment.evaluate(config.eval_episodes, final=True)
+            evaluation = final_evaluation(experiment, folder, say)
             for sink in sinks:
                 at_the_end(say, sink.write, evaluation.metrics(), clock.env_steps)
-            at_the_end(say, write_evaluation, folder, evaluation, clock.env_steps)
     return replace(
         result_of(experiment, folder, ending.checkpoint, evaluation), reason=ending.reason, signal=ending.signal
     )
+
+
+def final_evaluation(experiment: Experiment, folder: RunFolder, say: Say) -> Evaluation:
+    """Judge what came out of the run."""
+    evaluation = experiment.evaluate(experiment.config.eval_episodes, final=True)
+    at_the_end(say, write_evaluation, folder, evaluation, experiment.clock.env_steps)
+    return evaluation
+
+
+def late_evaluation(experiment: Experiment, folder: RunFolder, say: Say) -> Evaluation | None:
+    """The final evaluation of a run that was stopped in the middle of it; none if it has had one."""
+    wanted = experiment.config.eval_episodes and not folder.evaluation.exists()
+    return final_evaluation(experiment, folder, say) if wanted else None
 
 
 def learning_curve(metrics: Path, png: Path, title: str) -> Path | None:

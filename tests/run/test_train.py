@@ -208,14 +208,14 @@ def test_schedule_reads_numbers_written_as_text():
 
 def test_zero_is_never():
     clock = Clock(total_steps=10)
-    due = Due(0, clock)
+    due = Due(0, clock, "test")
     clock.env_steps = 10**9
     assert not due()
 
 
 def test_periods_in_seconds_count_this_sitting():
     clock = Clock(total_steps=10, seconds_before=1000.0)
-    due = Due("60s", clock)
+    due = Due("60s", clock, "test")
     assert not due()
     clock.seconds_before += 61
     assert due()

@@ -85,6 +85,8 @@ class Clock:
     seconds_before: float = 0.0
     ratio: Ratio = field(init=False)
     started: float = field(init=False, default_factory=time.monotonic)
+    marks: dict[str, float] = field(default_factory=dict)
+    """Up to where things that happen every so often have happened, by what they are."""
     stop: bool = False
     """Set to end the run after the current turn of the loop."""
 
@@ -123,10 +125,11 @@ class Clock:
     def state_dict(self) -> State:
         """Every counter."""
         state: dict[str, Any] = {"env_steps": self.env_steps, "updates": self.updates, "episodes": self.episodes}
-        return {**state, "seconds": self.seconds, "ratio": dict(self.ratio.state_dict())}
+        return {**state, "seconds": self.seconds, "ratio": dict(self.ratio.state_dict()), "marks": dict(self.marks)}
 
     def load_state_dict(self, state: State) -> None:
         """Continue counting."""
         self.env_steps, self.updates, self.episodes = (int(state[k]) for k in ("env_steps", "updates", "episodes"))
         self.seconds_before = float(state["seconds"])
         self.ratio.load_state_dict(state["ratio"])
+        self.marks = dict(state["marks"])

@@ -141,9 +141,9 @@ def coerce(value: Any, hint: Any, where: str) -> Any:
             return tuple(coerce(v, h, f"{where}[{i}]") for i, (v, h) in enumerate(zip(value, inner, strict=True)))
     if origin is dict and isinstance(value, Mapping):
         return {coerce(k, args[0], where): coerce(v, args[1], f"{where}.{k}") for k, v in value.items()}
-    for read in (_as_choice(value, hint, where), _as_number(value, hint)):
-        if read is not None:
-            return read
+    read = _as_choice(value, hint, where) or _as_number(value, hint)
+    if read is not None:
+        return read
     if isinstance(hint, type) and isinstance(value, hint) and not (hint is int and isinstance(value, bool)):
         return value
     expected = getattr(hint, "__name__", str(hint)) if origin is None else str(hint)

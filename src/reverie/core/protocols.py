@@ -191,5 +191,5 @@ class WithFiles(Protocol):
         ...
 
     def load_files(self, folder: Path) -> None:
-        """Take over what ``save_files`` wrote; ``folder`` may hold nothing, as of an older checkpoint."""
+        """Take over what ``save_files`` wrote; ``folder`` may not be there, as in an older checkpoint."""
         ...

@@ -31,46 +31,47 @@ def save_extras(storage: Storage, folder: Path) -> list[Path]:
     for name in extras_of(storage):
         paths.append(file_of(folder, name))
         with paths[-1].open("wb") as file:
-            np.lib.format.write_array_header_2_0(file, header(storage, name))
+            np.lib.format.write_array_header_2_0(file, header(storage, name, storage.oldest))
             for stream in range(storage.streams):
                 for start, stop in pieces(storage, name):
                     file.write(storage.read(start, stop, [name], stream)[name].tobytes())
     return paths
 
 
-def load_extras(storage: Storage, folder: Path) -> None:
-    """Take back what ``save_extras`` wrote of the same rows.
+def load_extras(storage: Storage, folder: Path, first: int | None = None) -> None:
+    """Take back what ``save_extras`` wrote, of the same rows or, from row ``first`` on, of more.
 
     Raises:
         DataError: a file is missing, damaged or of other rows.
     """
-    arrays = {name: opened(storage, name, file_of(folder, name)) for name in extras_of(storage)}
+    first = storage.oldest if first is None else first
+    arrays = {name: opened(storage, name, file_of(folder, name), first) for name in extras_of(storage)}
     for name, array in arrays.items():
         for stream in range(storage.streams):
             for start, stop in pieces(storage, name):
-                part = slice(start - storage.oldest, stop - storage.oldest)
+                part = slice(start - first, stop - first)
                 storage.replace(name, start, stream, array[stream, part])
 
 
-def opened(storage: Storage, name: str, path: Path) -> np.ndarray:
+def opened(storage: Storage, name: str, path: Path, first: int) -> np.ndarray:
     """The array of a file, of which nothing has been read yet."""
     try:
         array: np.ndarray = np.load(path, mmap_mode="r", allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:
         raise DataError(f"{path} cannot be read: {error}") from error
-    expected = header(storage, name)
+    expected = header(storage, name, first)
     if array.shape != expected["shape"] or array.dtype != np.dtype(storage.specs[name].dtype):
         raise DataError(
             f"{path} holds {array.dtype} {array.shape}: expected {storage.specs[name].dtype} {expected['shape']}, "
-            f"{name} of the rows {storage.oldest} to {storage.count} of {storage.streams} streams."
+            f"{name} of the rows {first} to {storage.count} of {storage.streams} streams."
         )
     return array
 
 
-def header(storage: Storage, name: str) -> dict[str, object]:
-    """What NumPy writes before an array of one column."""
+def header(storage: Storage, name: str, first: int) -> dict[str, object]:
+    """What NumPy writes before an array of one column, of the rows from ``first`` on."""
     spec = storage.specs[name]
-    shape = (storage.streams, storage.count - storage.oldest, *spec.shape)
+    shape = (storage.streams, storage.count - first, *spec.shape)
     return {"descr": np.lib.format.dtype_to_descr(np.dtype(spec.dtype)), "fortran_order": False, "shape": shape}
 
 

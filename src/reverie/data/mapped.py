@@ -62,12 +62,12 @@ class MappedStorage(HostStorage):
         shape = (self.streams, self.capacity, *spec.shape)
         size = max(1, self.streams * self.capacity * spec.nbytes)
         descriptor, name = tempfile.mkstemp(prefix="replay-", suffix=".rows", dir=self.folder)
+        unlink_now_or_later(self, name)  # before its space is taken: a process killed now leaves an empty file at most
         try:
             allocate(descriptor, size)
             memory = mmap.mmap(descriptor, size)
         finally:
             os.close(descriptor)
-            unlink_now_or_later(self, name)
         return np.frombuffer(memory, spec.dtype, count=int(np.prod(shape))).reshape(shape)
 
     def _too_large(self, free: int) -> ConfigError:

@@ -206,13 +206,13 @@ class Replay:
         """Write the extras of all rows held, one file ``[N, rows, ...]`` for each column; the files."""
         return save_extras(self.storage, folder)
 
-    def load_extras(self, folder: Path) -> None:
-        """Take back what ``save_extras`` wrote, for the same rows.
+    def load_extras(self, folder: Path, first: int | None = None) -> None:
+        """Take back what ``save_extras`` wrote, for the same rows or, from row ``first`` on, for more that were held.
 
         Raises:
             DataError: a file is missing, damaged or of other rows.
         """
-        load_extras(self.storage, folder)
+        load_extras(self.storage, folder, first)
 
     # ------------------------------------------------------------------ windows
 

@@ -12,6 +12,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -95,8 +96,17 @@ class Store:
         self._check_ours()
         chunk = chunk_rows(columns.values(), streams)
         name = self.manifest.next_name()
-        segment = Segment(name=name, streams=streams, columns=dict(columns), chunk=chunk, start=first, first=first,
-                          rows=first, imported=imported)  # fmt: skip
+        segment = Segment(
+            name=name,
+            id=uuid.uuid4().hex,
+            streams=streams,
+            columns=dict(columns),
+            chunk=chunk,
+            start=first,
+            first=first,
+            rows=first,
+            imported=imported,
+        )
         self._mend()
         self._reached(lambda: self._save(replace(self.manifest, segments=(*self.manifest.segments, segment))))
         self._start(segment, None)
@@ -247,7 +257,7 @@ class Store:
         if self.manifest.segments or self.manifest.aside:
             return
         found = self._reached(lambda: self.objects.sizes())
-        strangers = [name for name in found if not name.endswith((PART, META))]  # a killed process leaves such
+        strangers = [name for name in found if not name.endswith((PART, META)) and name[0] != "."]
         if strangers and manifests.MANIFEST not in strangers:
             raise RunError(
                 f"{self.objects.where} is not empty and not a store (it has no {manifests.MANIFEST}, but "

@@ -39,6 +39,8 @@ class Segment:
 
     name: str
     """The group's folder in the store."""
+    id: str = ""
+    """What no other segment of any store is called."""
     streams: int
     columns: Mapping[str, Column]
     chunk: int

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from reverie.core.errors import RunError
 from reverie.data.store_manifest import Damage, Segment
-from reverie.data.store_objects import Objects
+from reverie.data.store_objects import LocalObjects, Objects
 from reverie.data.store_threads import for_each
 from reverie.data.store_zarr import chunk_name, decode
 
@@ -91,8 +92,14 @@ def read_chunk(
                 out[...] = whole[low:high]
         except (FileNotFoundError, ValueError) as error:
             why = "is missing" if isinstance(error, FileNotFoundError) else str(error)
-            damaged.append(Damage(file, streams[index], start, stop, why))
-            out[...] = 0
+        except OSError as error:
+            if not isinstance(objects, LocalObjects):  # a server may have it again in a minute
+                raise RunError(f"{objects.where}/{file} cannot be read: {error}. Try again later.") from error
+            why = f"cannot be read: {error.strerror or error}"
+        else:
+            return
+        damaged.append(Damage(file, streams[index], start, stop, why))
+        out[...] = 0
 
     jobs = [(name, index) for name in rows for index in range(len(streams))]
     for_each(fetch, jobs, max(objects.threads, min(4, os.cpu_count() or 1)))

@@ -159,6 +159,8 @@ class LocalSlot:
                 ALARM.end(before)
         except ReverieError as error:
             self._failed = Failed(error, trace_of(error))
+        except SystemExit as error:
+            self._failed = Failed(EnvError(f"an environment called sys.exit({error.code!r})"), trace_of(error))
         except Overdue as error:
             self._failed = Failed(EnvError(f"an environment hangs: {error}"), trace_of(error))
 

@@ -95,11 +95,13 @@ class Checkpoints:
         """
         path = Path(path)
         states = read(path, parts, verified=path == self._found)
+        written = json.loads((path / MANIFEST).read_text())["files"]  # others may lie there that are being deleted
         try:
             for name, stateful in parts.items():
                 stateful.load_state_dict(states[name])
                 if isinstance(stateful, WithFiles):
-                    stateful.load_files(path / name)
+                    listed = any(file.startswith(f"{name}/") for file in written)
+                    stateful.load_files(path / name if listed else path / f"no {name}")
         except ReverieError:
             raise
         except (RuntimeError, LookupError, ValueError, TypeError) as error:
@@ -111,7 +113,7 @@ class Checkpoints:
 
     def all(self) -> list[Path]:
         """The checkpoints to continue from, oldest first, whole or damaged."""
-        return sorted(p for p in self.folder.glob("step-*") if re.fullmatch(r"step-\d+", p.name))
+        return sorted((p for p in self.folder.glob("step-*") if re.fullmatch(r"step-\d+", p.name)), key=number_of)
 
     def damaged(self) -> dict[str, str]:
         """Names of the checkpoints that cannot be used, oldest first, and what is wrong with each. Reads all files."""
@@ -195,7 +197,7 @@ class Checkpoints:
 
     def _aside(self) -> list[Path]:
         """Checkpoints that stepped aside for one that is not there."""
-        found = sorted(self.folder.glob(f"{ASIDE}step-*"))
+        found = sorted(self.folder.glob(f"{ASIDE}step-*"), key=number_of)
         return [path for path in found if not (self.folder / path.name.removeprefix(ASIDE)).exists()]
 
 
@@ -217,6 +219,11 @@ def read(path: Path | str, parts: Iterable[str], *, verified: bool = False) -> d
             raise RunError(f"checkpoint {path} has no part '{name}'; it holds {', '.join(sorted(state))}.")
     with safe_open(path / TENSORS, framework="pt") as tensors:
         return {name: decode(state[name], tensors.get_tensor) for name in wanted}
+
+
+def number_of(path: Path) -> int:
+    """The env step in the name of a checkpoint; names of more than nine digits sort wrongly as text."""
+    return int(path.name.rpartition("-")[2])
 
 
 def slim(path: Path) -> None:

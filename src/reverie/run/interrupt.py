@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import threading
@@ -46,4 +47,5 @@ class Interrupt:
 
     def say(self, text: str) -> None:
         """One line on stderr, unbuffered: inside a signal handler buffered streams may be half-way through a write."""
-        os.write(2, f"\n{text}\n".encode())
+        with contextlib.suppress(OSError):  # whoever read it has gone, perhaps for the same signal
+            os.write(2, f"\n{text}\n".encode())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
@@ -51,7 +52,8 @@ class Journal:
         """
         try:
             for sink in self.sinks if values else ():
-                sink.write(values, position(self.clock))
+                with contextlib.suppress(BrokenPipeError):  # whoever read the console has had enough
+                    sink.write(values, position(self.clock))
         except OSError as error:
             where = error.filename or "the logs"
             raise RunError(f"cannot write {where}: {error.strerror or error}. Free space on that disk.") from error

@@ -19,6 +19,21 @@ fcntl: Any = importlib.import_module("fcntl") if importlib.util.find_spec("fcntl
 
 LOCK = ".lock"
 
+held: set[int] = set()
+"""File descriptors of the locks of this process."""
+
+
+def forget() -> None:
+    """Let go of the parent's locks in a process that was forked: it may outlive the parent."""
+    for descriptor in held:
+        with contextlib.suppress(OSError):
+            os.close(descriptor)  # the lock itself stays the parent's
+    held.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=forget)
+
 
 class RunLock:
     """While entered, no other process enters the lock of the same folder. Readers need none.
@@ -56,6 +71,7 @@ class RunLock:
             with contextlib.suppress(OSError):
                 self.path.unlink()  # while it is locked: whoever waits for this very file notices that it is gone
             os.close(self.descriptor)
+            held.discard(self.descriptor)
             self.descriptor = None
 
     def _take(self, descriptor: int) -> bool:
@@ -81,6 +97,7 @@ class RunLock:
         os.ftruncate(descriptor, 0)
         os.write(descriptor, json.dumps({"pid": os.getpid(), "host": socket.gethostname()}).encode())
         self.descriptor = descriptor
+        held.add(descriptor)
         return True
 
     def _owner(self) -> str:

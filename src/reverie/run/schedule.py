@@ -58,15 +58,25 @@ class Due:
     """True once in every period of a run; never if the period is 0.
 
     Periods in env steps are counted from step 0, also by a run that goes on: it evaluates, and perhaps ends, where it
-    would have without a stop.
+    would have without a stop. The clock remembers what was done, by ``name``.
     """
 
-    def __init__(self, period: int | str, clock: Clock) -> None:
-        amount, is_seconds = parse_period(period)
-        self.now: Callable[[], float] = (lambda: clock.seconds) if is_seconds else (lambda: position(clock))
-        late = self.now() % amount if amount and not is_seconds else 0.0
-        self.every = Every(amount, start=self.now() - late)
+    def __init__(self, period: int | str, clock: Clock, name: str) -> None:
+        self.amount, self.is_seconds = parse_period(period)
+        self.clock, self.name = clock, name
+        self.now: Callable[[], float] = (lambda: clock.seconds) if self.is_seconds else (lambda: position(clock))
+        self.every = Every(self.amount, start=self.now() if self.is_seconds else self._done())
 
     def __call__(self) -> bool:
         """Whether a period has passed since this was last true."""
-        return self.every(self.now())
+        due = self.every(self.now())
+        if not self.is_seconds:
+            self.clock.marks[self.name] = self.every.last
+        return due
+
+    def _done(self) -> float:
+        """The last multiple of the period up to which a run that goes on has done it."""
+        if not self.amount:
+            return 0.0
+        done = self.clock.marks.get(self.name, self.now())
+        return done // self.amount * self.amount

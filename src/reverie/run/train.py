@@ -68,12 +68,14 @@ def train(
         KeyboardInterrupt: a second signal came before the turn that the first one ended was over.
     """
     periods = schedule or Schedule()
-    log_due, eval_due = Due(periods.log_every, clock), Due(periods.eval_every, clock)
-    save_due, report_due = Due(periods.save_every, clock), Due(periods.report_every, clock)
+    log_due, eval_due = Due(periods.log_every, clock, "log"), Due(periods.eval_every, clock, "eval")
+    save_due, report_due = Due(periods.save_every, clock, "save"), Due(periods.report_every, clock, "report")
     journal = Journal(clock, meter, source, sinks)
     guard = LossGuard()
     batch: Batch | None = None
     with Interrupt(clock) as interrupt, saved_on_error(journal, guard, checkpoint):
+        if not clock.done and eval_due():  # a signal came before it
+            evaluate(evaluator, journal, guard, checkpoint)
         while not clock.done:
             if collector is not None:  # recorded experience: there is none
                 clock.env_steps += collector.collect()
@@ -90,18 +92,34 @@ def train(
             if log_due():
                 journal.log()
                 stop_if_diverged(guard, checkpoint)
-            if eval_due() and evaluator is not None:
-                journal.write(evaluator())
+            if eval_due():
+                evaluate(evaluator, journal, guard, checkpoint)
             if report_due() and batch is not None:  # on the last batch: nothing is sampled, training is not disturbed
                 journal.write(algo.report(batch))
             if save_due() and checkpoint is not None:
                 save(guard, checkpoint)
         journal.log()
         path = save(guard, checkpoint)
+    return ended(interrupt, clock, path)
+
+
+def ended(interrupt: Interrupt, clock: Clock, path: Path | None) -> Ending:
+    """How it ended, and a sentence if that was by a signal."""
     if interrupt.received is None:
         return Ending(reason="finished", checkpoint=path)
     interrupt.say(f"stopped at env step {clock.env_steps}; " + (f"saved {path}" if path else "nothing was saved"))
     return Ending(reason="interrupted", checkpoint=path, signal=interrupt.received.value)
+
+
+def evaluate(evaluator: Evaluator | None, journal: Journal, guard: LossGuard, checkpoint: Save | None) -> None:
+    """Evaluate an agent that is good, as the best one is saved.
+
+    Raises:
+        RunError: a loss was NaN or infinite.
+    """
+    if evaluator is not None:
+        stop_if_diverged(guard, checkpoint)
+        journal.write(evaluator())
 
 
 def save(guard: LossGuard, checkpoint: Save | None) -> Path | None:
