@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,11 @@ import zarr
 
 from reverie.core.errors import RunError
 from reverie.data.store import Store
-from reverie.experiment import ExperimentConfig
+from reverie.durable import DurableReplay
+from reverie.experiment import ExperimentConfig, build
+from reverie.log.sinks import read_metrics
 from reverie.run.checkpoint import Checkpoints, read
+from reverie.run.lock import RunLock
 from reverie.training import Result, say_nothing, train
 from tiny import SETTINGS
 
@@ -263,3 +267,124 @@ def assert_rows_in_tail(run: Path) -> None:
     newest = Checkpoints(run / "checkpoints").latest()
     assert newest is not None
     assert read(newest, ["replay"])["replay"]["tail"]["reward"].shape[1] > 0
+
+
+# ---------------------------------------------------------------- what once went wrong
+
+
+@pytest.mark.parametrize("num", [1, 3, 4])
+def test_more_or_fewer_environments_keep_the_newest_rows_of_all(num: int, tmp_path: Path) -> None:
+    run, config = tmp_path / "run", CONFIG.merge({"replay.capacity": 160, "steps": 400, "replay_ratio": 0.01})
+    train(config, env=Walk, run=run, say=say_nothing)
+    (first,) = Store(run / "replay", say=say_nothing).segments
+    held = next(iter(Store(run / "replay", say=say_nothing).read(first, first.rows - 80))).rows["obs/observation"]
+    train(config.merge({"env.num": num, "steps": 404}), env=Walk, run=run, say=say_nothing)
+    store = Store(run / "replay", say=say_nothing)
+    rows = next(iter(store.read(store.segments[-1]))).rows["obs/observation"][:, : store.segments[-1].imported]
+    kept = {row.tobytes() for row in rows.reshape(-1, 3)}
+    for stream in held:  # whole episodes of each stream, its newest ones
+        assert sum(row.tobytes() in kept for row in stream) > 0
+    assert kept <= {row.tobytes() for row in held.reshape(-1, 3)}
+
+
+def test_newer_rows_do_not_come_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = tmp_path / "run"
+    with monkeypatch.context() as patch:
+        patch.setattr(Store, "flush", lambda self, timeout=None: False)
+        run_until(run, 45, monkeypatch)  # its last rows are in the checkpoint, and stored when the store is closed
+    assert_rows_in_tail(run)
+    before = Store(run / "replay", say=say_nothing).segments[-1].rows
+    result = train(CONFIG, env=Walk, run=run, say=say_nothing, keep_newer=True)
+    segment = Store(run / "replay", say=say_nothing).segments[-1]
+    assert result.env_steps >= 100
+    assert before <= segment.rows <= (result.env_steps + 40) // 2
+
+
+def test_a_store_by_another_name_is_the_same_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    train(CONFIG.merge({"replay.store": "rows"}), env=Walk, run=tmp_path / "run", say=say_nothing)
+    (tmp_path / "deep").mkdir()
+    monkeypatch.chdir(tmp_path / "deep")
+    said: list[str] = []
+    more = CONFIG.merge({"replay.store": "../rows", "steps": 120})
+    train(more, env=Walk, run=tmp_path / "run", say=said.append)
+    assert not any("empty" in line or "laid out" in line for line in said)
+    assert len(Store(tmp_path / "rows", say=say_nothing).segments) == 1
+
+
+def test_a_store_has_one_writer(tmp_path: Path) -> None:
+    rows = tmp_path / "rows"
+    config = CONFIG.merge({"replay.store": str(rows)})
+    train(config, env=Walk, run=tmp_path / "run", say=say_nothing)
+    with RunLock(rows), pytest.raises(RunError, match=r"rows is being written by process \d+"):
+        train(config, env=Walk, run=tmp_path / "other", say=say_nothing)
+
+
+def test_a_store_whose_thread_has_failed_does_not_keep_a_run_from_being_saved(
+    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failed(self: Store, timeout: float | None = None) -> bool:
+        raise RunError("its thread has failed")
+
+    run = tmp_path / "run"
+    with monkeypatch.context() as patch:
+        patch.setattr(Store, "flush", failed)
+        run_until(run, 45, monkeypatch)
+    assert_rows_in_tail(run)
+    train(CONFIG, env=Walk, run=run, say=say_nothing)
+    assert_same(run, whole)
+
+
+def test_an_evaluation_that_a_signal_cut_off_is_made_up_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = {"schedule.eval_every": 20, "eval_episodes": 1}
+    train(CONFIG.merge(config), env=Walk, run=tmp_path / "whole", say=say_nothing)
+    for stop in range(17, 26):
+        run_until(tmp_path / f"run{stop}", stop, monkeypatch, **config)
+        train(CONFIG.merge(config), env=Walk, run=tmp_path / f"run{stop}", say=say_nothing)
+        assert evaluations(tmp_path / f"run{stop}") == evaluations(tmp_path / "whole")
+
+
+def evaluations(run: Path) -> list[tuple[int, float]]:
+    rows = read_metrics(run / "metrics.jsonl")
+    return [(row["step"], row["eval/score"]) for row in rows if "eval/score" in row]
+
+
+def test_a_run_that_was_good_enough_stays_ended(tmp_path: Path) -> None:
+    config = CONFIG.merge({"schedule.eval_every": 20, "eval_episodes": 1, "stop_score": -1e6})
+    assert train(config, env=Walk, run=tmp_path / "run", say=say_nothing).env_steps < 40
+    said: list[str] = []
+    assert train(config, env=Walk, run=tmp_path / "run", say=said.append).env_steps < 40
+    assert "stop_score = -1e+06 ends it" in said[-1]
+    (tmp_path / "run" / "eval.json").unlink()  # as if it had been stopped in its last evaluation
+    again = train(config, env=Walk, run=tmp_path / "run", say=said.append)
+    assert again.evaluation is not None
+    assert (tmp_path / "run" / "eval.json").exists()
+
+
+def test_a_smaller_replay_keeps_its_latents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = tmp_path / "run"
+    run_until(run, 61, monkeypatch)
+    newest = Checkpoints(run / "checkpoints").latest()
+    assert newest is not None
+    saved = np.load(newest / "replay" / "deter.npy")
+    experiment = build(CONFIG.merge({"replay.capacity": 40}), Walk)
+    store = Store(run / "replay", say=say_nothing)
+    replay = DurableReplay(experiment.replay, store, "auto", say_nothing, former=lambda place: None)
+    Checkpoints(run / "checkpoints").load(newest, {"replay": replay})
+    rows = experiment.replay.read(experiment.replay.oldest, experiment.replay.count)
+    assert np.array_equal(rows["extras/deter"], saved[:, -20:])
+    assert saved[:, -20:].any()
+    store.close(0)
+
+
+class Quitting(Walk):
+    def step(self, action: int) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        if Walk.steps_of_all == 30:
+            Walk.steps_of_all += 1
+            sys.exit("enough")
+        return super().step(action)
+
+
+def test_an_environment_that_exits_is_started_again(tmp_path: Path) -> None:
+    result = train(CONFIG, env=Quitting, run=tmp_path / "run", say=say_nothing)
+    assert result.env_steps >= 100

@@ -411,3 +411,21 @@ def test_dropping_spare_files_can_be_stopped_anywhere(tmp_path, monkeypatch, cal
         with contextlib.suppress(KeyboardInterrupt):
             module.slim(path)
     assert Checkpoints(tmp_path).latest() == path
+
+
+def test_checkpoints_are_in_the_order_of_their_steps(tmp_path):
+    checkpoints = Checkpoints(tmp_path, keep=2)
+    for step in (999_999_998, 999_999_999, 1_000_000_500, 1_000_001_000):
+        checkpoints.save(step, {"box": Box({"x": step})})
+    assert [path.name for path in checkpoints.all()] == ["step-1000000500", "step-1000001000"]
+    assert step_of(checkpoints.latest()) == 1_000_001_000
+
+
+def test_files_that_are_being_deleted_are_not_read(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "LARGE", 1)
+    path = Checkpoints(tmp_path).save(1, {"box": Boxed({"x": 1}, FILES)})
+    with monkeypatch.context() as patch:
+        patch.setattr("pathlib.Path.unlink", lambda *args, **kwargs: None)
+        module.slim(path)
+    Checkpoints(tmp_path).load(path, {"box": (box := Boxed())})
+    assert box.files == {}
