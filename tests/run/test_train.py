@@ -15,6 +15,7 @@ from reverie.core.clock import Clock
 from reverie.core.errors import ConfigError, DataError, RunError
 from reverie.run.collect import Collector
 from reverie.run.guard import LossGuard
+from reverie.run.interrupt import Interrupt
 from reverie.run.schedule import Due, Schedule, parse_period
 from reverie.run.train import train
 
@@ -152,6 +153,28 @@ def test_a_second_signal_ends_it_at_once(fakes):
     assert signal.getsignal(signal.SIGINT) == before
 
 
+def test_a_signal_is_taken_although_nobody_reads_what_is_said(monkeypatch):
+    def gone(file, data):
+        raise BrokenPipeError
+
+    monkeypatch.setattr(os, "write", gone)
+    clock = Clock(total_steps=10)
+    with Interrupt(clock):
+        os.kill(os.getpid(), signal.SIGTERM)
+    assert clock.stop
+
+
+def test_a_console_that_is_gone_does_not_end_a_run(fakes):
+    run = setting(fakes)
+
+    def gone(values, step):
+        raise BrokenPipeError
+
+    ending = run.go(sinks=[SimpleNamespace(write=gone), run.sink], schedule=Schedule(log_every=10))
+    assert ending.reason == "finished"
+    assert run.sink.entries
+
+
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 def test_a_bad_loss_stops_with_a_checkpoint_and_the_first_term(fakes, bad):
     def losses(update):
@@ -169,6 +192,13 @@ def test_a_bad_loss_is_never_saved_as_good(fakes):
     run = setting(fakes, algo=fakes.Algo(lambda update: {"loss/a": math.nan if update == 3 else 0.0}))
     with pytest.raises(RunError, match="loss/a became nan at update 3"):
         run.go(schedule=Schedule(log_every=0, save_every=10))
+    assert run.saves == [(10, True)]
+
+
+def test_an_agent_with_a_bad_loss_is_not_evaluated(fakes):
+    run = setting(fakes, algo=fakes.Algo(lambda update: {"loss/a": math.nan if update == 3 else 0.0}))
+    with pytest.raises(RunError, match="loss/a became nan at update 3"):
+        run.go(schedule=Schedule(log_every=0, save_every=0, eval_every=10), evaluator=lambda: pytest.fail("evaluated"))
     assert run.saves == [(10, True)]
 
 
