@@ -24,7 +24,8 @@ def test_each_preset_is_whole_documented_and_writable(name: str) -> None:
     assert PRESETS[name].__name__ == name
     assert PRESETS[name].__doc__
     assert (config.replay_ratio is None) != (config.train_ratio is None)
-    assert ExperimentConfig().merge(yaml.safe_load(yaml.safe_dump(config.to_dict()))) == config
+    start = ExperimentConfig(algo=type(config.algo)())
+    assert start.merge(yaml.safe_load(yaml.safe_dump(config.to_dict()))) == config
 
 
 @pytest.mark.parametrize(
@@ -75,6 +76,14 @@ def test_the_environment_chooses(env: str, name: str) -> None:
     assert config.env.id == env
     assert config == PRESETS[name]().merge({"env.id": env})
     assert set(SUITES.values()) <= set(PRESETS)
+
+
+@pytest.mark.parametrize("algorithm", ["ddpg", "td3", "sac"])
+def test_the_environment_chooses_for_each_algorithm(algorithm: str) -> None:
+    assert preset_name(algorithm, "Pendulum-v1") == f"{algorithm}_pendulum"
+    assert preset_name(algorithm, "module:Pendulum-v1") == f"{algorithm}_pendulum"
+    for env in ("HalfCheetah-v5", "ALE/Pong-v5", "CartPole-v1"):
+        assert preset_name(algorithm, env) == algorithm
 
 
 def test_a_named_preset_wins_over_the_environment() -> None:

@@ -12,7 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from reverie.algos.base import AlgorithmConfig
+from reverie.algos.ddpg import DDPGConfig
 from reverie.algos.dreamer_v3 import DreamerV3Config, sized
+from reverie.algos.sac import SACConfig
+from reverie.algos.td3 import TD3Config
 from reverie.core.discover import algorithm_config, algorithm_name
 from reverie.core.errors import ConfigError, did_you_mean
 from reverie.envs.base import EnvConfig
@@ -42,6 +45,30 @@ CARTPOLE: dict[str, Any] = CPU | {
     "stop_score": 490.0,
 }
 """What the demonstration is tuned to: minutes on two CPU cores, until it is solved."""
+
+
+MODEL_FREE: dict[str, Any] = {
+    "steps": 1_000_000,
+    "replay_ratio": 1.0,
+    "learning_starts": 10_000,
+    "random_steps": 10_000,
+    "env.id": "HalfCheetah-v5",
+    "env.num": 1,
+    "replay.capacity": 1_000_000,
+}
+"""What DDPG, TD3 and SAC have in common on MuJoCo: one update a step, a million steps, random actions at first."""
+
+PENDULUM: dict[str, Any] = MODEL_FREE | {
+    "steps": 15_000,
+    "learning_starts": 1000,
+    "random_steps": 1000,
+    "threads": 1,
+    "env.id": "Pendulum-v1",
+    "replay.capacity": 100_000,
+    "algo.actor_lr": 1e-3,
+    "algo.critic_lr": 1e-3,
+}
+"""Pendulum-v1 on a CPU core: short episodes bear faster learning rates."""
 
 
 def dreamer_v3() -> ExperimentConfig:
@@ -109,6 +136,36 @@ def minatar() -> ExperimentConfig:
     return _of("1m", {"steps": 2_000_000, "train_ratio": 128, "env.id": "MinAtar/Breakout-v1", "env.num": 8})
 
 
+def ddpg() -> ExperimentConfig:
+    """DDPG on MuJoCo and the like: 1M steps; the amount of random actions is ours."""
+    return ExperimentConfig(algo=DDPGConfig()).merge(MODEL_FREE)
+
+
+def td3() -> ExperimentConfig:
+    """TD3 on MuJoCo and the like: 1M steps (section 6.1); the amount of random actions is ours."""
+    return ExperimentConfig(algo=TD3Config()).merge(MODEL_FREE)
+
+
+def sac() -> ExperimentConfig:
+    """SAC on MuJoCo and the like: 1M steps; the amount of random actions is ours."""
+    return ExperimentConfig(algo=SACConfig()).merge(MODEL_FREE)
+
+
+def ddpg_pendulum() -> ExperimentConfig:
+    """DDPG on Pendulum-v1: minutes on one CPU core; values are ours."""
+    return ExperimentConfig(algo=DDPGConfig()).merge(PENDULUM)
+
+
+def td3_pendulum() -> ExperimentConfig:
+    """TD3 on Pendulum-v1: minutes on one CPU core; values are ours."""
+    return ExperimentConfig(algo=TD3Config()).merge(PENDULUM)
+
+
+def sac_pendulum() -> ExperimentConfig:
+    """SAC on Pendulum-v1: minutes on one CPU core; values are ours."""
+    return ExperimentConfig(algo=SACConfig()).merge(PENDULUM | {"algo.temperature_lr": 1e-3})
+
+
 PRESETS: dict[str, Callable[[], ExperimentConfig]] = {
     "dreamer_v3": dreamer_v3,
     "cpu": cpu,
@@ -121,6 +178,12 @@ PRESETS: dict[str, Callable[[], ExperimentConfig]] = {
     "procgen": procgen,
     "minigrid": minigrid,
     "minatar": minatar,
+    "ddpg": ddpg,
+    "td3": td3,
+    "sac": sac,
+    "ddpg_pendulum": ddpg_pendulum,
+    "td3_pendulum": td3_pendulum,
+    "sac_pendulum": sac_pendulum,
 }
 """Every preset by its name."""
 
@@ -132,8 +195,12 @@ SUITES: dict[str, str] = {
     "MiniGrid-": "minigrid",
     "BabyAI-": "minigrid",
     "MinAtar/": "minatar",
+    "ddpg: Pendulum-": "ddpg_pendulum",
+    "td3: Pendulum-": "td3_pendulum",
+    "sac: Pendulum-": "sac_pendulum",
 }
-"""Which preset an environment gets by the beginning of its id, unless another one is asked for."""
+"""Which preset an environment gets by the beginning of its id, unless another one is asked for; ``algorithm: `` before
+it is for that algorithm alone."""
 
 
 def _of(size: str, values: Mapping[str, Any]) -> ExperimentConfig:
@@ -143,7 +210,8 @@ def _of(size: str, values: Mapping[str, Any]) -> ExperimentConfig:
 def preset_name(algorithm: str, env: str) -> str | None:
     """The preset for an algorithm on an environment; None if the algorithm has none of its own."""
     bare = env.rpartition(":")[2]
-    name = next((name for start, name in SUITES.items() if bare.startswith(start)), algorithm)
+    starts = (f"{algorithm}: {bare}", bare)
+    name = next((name for start, name in SUITES.items() if any(x.startswith(start) for x in starts)), algorithm)
     for candidate in (name, algorithm):
         if candidate in PRESETS and algorithm_name(type(PRESETS[candidate]().algo)) == algorithm:
             return candidate

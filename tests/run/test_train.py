@@ -218,6 +218,14 @@ def test_guard_tells_terms_of_one_update_apart_by_their_order():
     assert guard.first_bad() == ("loss/z", math.inf, 2)
 
 
+def test_guard_looks_at_updates_that_report_different_terms():
+    guard = LossGuard()
+    for update in range(1, 9):  # the actor learns at every second update
+        terms = {"loss/critic": torch.tensor(math.nan if update >= 5 else 1.0)}
+        guard.add(terms | ({"loss/actor": torch.tensor(math.inf)} if update % 2 == 0 and update >= 4 else {}), update)
+    assert guard.first_bad() == ("loss/actor", math.inf, 4)
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [(1000, (1000, False)), ("1e3", (1000, False)), ("30s", (30, True)), ("1.5m", (90, True)), ("2H", (7200, True))],

@@ -18,12 +18,14 @@ Letters used in shape comments throughout the library:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
+
+from reverie.core.errors import DataError
 
 Obs = dict[str, Tensor]
 """Observations by key. Images are channels last ``[..., H, W, C]``; the rest is ``[..., *shape]``."""
@@ -121,6 +123,50 @@ class Batch:
 
         rows = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("weight", "index")}
         return TensorDict(rows, batch_size=list(self.shape))
+
+    @classmethod
+    def from_tensordict(cls, data: Any, obs: Sequence[str] = ()) -> Batch:
+        """What :meth:`to_tensordict` gave, or steps of TorchRL's, which have under ``next`` where each of them led.
+
+        Steps ``[B]`` become windows of two rows; slices ``[B, T]`` of one trajectory each become windows of T + 1.
+
+        Args:
+            data: a ``TensorDict``.
+            obs: TorchRL's keys of the observation; all floating-point ones that lead somewhere unless given.
+
+        Raises:
+            DataError: an episode ends within a slice.
+        """
+        here = dict(data.items())
+        size = data.batch_size[0]
+        handles = {
+            "weight": here.pop("_weight", torch.ones(size, device=data.device)).reshape(size, -1)[:, 0],
+            "index": torch.as_tensor(here.pop("index", torch.arange(size, device=data.device))).reshape(size, -1)[:, 0],
+        }
+        if "next" not in here:
+            extras = dict(here.pop("extras", {}).items())
+            return cls(obs=dict(here.pop("obs").items()), extras=extras, **here, **handles)
+        return cls(**_rows_of_steps(data if len(data.batch_size) > 1 else data.unsqueeze(1), obs), **handles)
+
+
+def _rows_of_steps(data: Any, obs: Sequence[str]) -> dict[str, Any]:
+    """The rows ``[B, T + 1]`` of TorchRL's steps ``[B, T]``."""
+    led = data["next"]
+    done, terminated, reward = (led[k].flatten(1) for k in ("done", "terminated", "reward"))  # [B, T]
+    if done[:, :-1].any():
+        raise DataError("an episode ends within a slice: sample slices of one trajectory each, or single steps.")
+    names = obs or [k for k, v in data.items() if k in led.keys() and k != "reward" and v.is_floating_point()]  # noqa: SIM118
+    none = torch.zeros_like(done[:, :1])  # [B, 1]
+    first = data.get("is_init", None)
+    action = data["action"].float()  # [B, T, A]
+    return {
+        "obs": {k: torch.cat([data[k], led[k][:, -1:]], 1) for k in names},
+        "action": torch.cat([action, torch.zeros_like(action[:, :1])], 1),
+        "reward": torch.cat([torch.zeros_like(reward[:, :1]), reward], 1),
+        "is_first": torch.cat([torch.zeros_like(done) if first is None else first.flatten(1), none], 1),
+        "is_last": torch.cat([none, done], 1),
+        "is_terminal": torch.cat([none, terminated], 1),
+    }
 
 
 class Transition(NamedTuple):

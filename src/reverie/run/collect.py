@@ -145,9 +145,15 @@ class Collector:
         return False
 
     def load_state_dict(self, state: State) -> None:
-        """Go on counting, from the start of new episodes; ``resume`` goes on in the old ones."""
+        """Go on counting, from the start of new episodes; ``resume`` goes on in the old ones.
+
+        What the policy carries besides, such as how far its noise is annealed, goes on for as many environments.
+        """
         self.env_steps = int(state["env_steps"])
         self.rng.bit_generator.state = dict(state["rng"])
+        carried = state.get("state", [])
+        if [tensor.shape for tensor in carried] == [leaf.shape for leaf in leaves(self.state)]:
+            self.state = filled(self.state, carried)
 
     def resume(self, state: State, snapshots: Sequence[bytes | None]) -> int:
         """Go on in the middle of the episodes that ``state`` and the ``snapshots`` of N environments speak of.
@@ -158,7 +164,6 @@ class Collector:
         if not isinstance(env, Restorable) or len(snapshots) != env.num_envs or "step" not in state:
             return env.num_envs
         step = filled(self.step, state["step"])
-        self.state = filled(self.state, state["state"])
         counted = state["episodes"]
         self.counter.score, self.counter.length = counted["score"].copy(), counted["length"].copy()
         self._step = env.restore(snapshots, step)

@@ -19,13 +19,21 @@ class BadLoss(NamedTuple):
     update: int
 
 
+class Seen(NamedTuple):
+    """What became of the terms that some updates report together."""
+
+    first: Tensor  # [K] int64, the update at which each term first was not finite; 0: never
+    value: Tensor  # [K] what it was then
+
+
 class LossGuard:
-    """Watches every metric named ``loss/...``; remembers on the device at which update each first went wrong."""
+    """Watches every metric named ``loss/...``; remembers on the device at which update each first went wrong.
+
+    Updates need not all report the same terms: those of TD3's critics come twice as often as its actor's.
+    """
 
     def __init__(self) -> None:
-        self.terms: tuple[str, ...] = ()
-        self.first: Tensor | None = None  # [K] int64, the update at which each term first was not finite; 0: never
-        self.value: Tensor | None = None  # [K] what it was then
+        self.seen: dict[tuple[str, ...], Seen] = {}
 
     def add(self, metrics: Metrics, update: int) -> None:
         """Look at the loss terms of update number ``update``, counted from 1."""
@@ -33,23 +41,19 @@ class LossGuard:
         if not terms:
             return
         now = torch.stack([metrics[name] for name in terms]).detach().float()
-        if terms != self.terms or self.first is None or self.value is None:
-            self.terms, self.value = terms, torch.zeros_like(now)
-            self.first = torch.zeros_like(now, dtype=torch.int64)
-        fresh = ~torch.isfinite(now) & (self.first == 0)
-        self.value = torch.where(fresh, now, self.value)
-        self.first = self.first.masked_fill(fresh, update)
+        first, value = self.seen.get(terms) or Seen(torch.zeros_like(now, dtype=torch.int64), torch.zeros_like(now))
+        fresh = ~torch.isfinite(now) & (first == 0)
+        self.seen[terms] = Seen(first.masked_fill(fresh, update), torch.where(fresh, now, value))
 
     def first_bad(self) -> BadLoss | None:
         """The term that went wrong first, or None. Waits for the device.
 
         Terms that went wrong in the same update are told apart by the order in which the algorithm lists them.
         """
-        if self.first is None or self.value is None:
-            return None
         bad = [
             (update, value, term)
-            for update, value, term in zip(self.first.tolist(), self.value.tolist(), self.terms, strict=True)
+            for terms, seen in self.seen.items()
+            for update, value, term in zip(seen.first.tolist(), seen.value.tolist(), terms, strict=True)
             if update
         ]
         if not bad:

@@ -1,0 +1,169 @@
+"""DDPG: Lillicrap et al., "Continuous control with deep reinforcement learning", ICLR 2016.
+
+:class:`DDPGObjective` is the paper's two losses and two targets over networks of any kind, to be used anywhere.
+:class:`DDPG` gives it networks, optimisers and exploration.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from reverie.algos.base import PRECISIONS, Algorithm, AlgorithmConfig
+from reverie.core.specs import ActionSpec, ObsSpec
+from reverie.core.types import Batch, Obs, State, Update, Window
+from reverie.nn.adam import Adam
+from reverie.nn.exploration import Noise, NoisyPolicy, OrnsteinUhlenbeck
+from reverie.nn.frozen import SlowCopy, frozen
+from reverie.nn.mlp import ActionCritic, DeterministicActor, NetworkConfig, continuous_width
+from reverie.objectives.estimators import TD0, ValueEstimator, check_estimator
+from reverie.objectives.returns import followed
+from reverie.objectives.td import Losses, after, before, bootstrapped, check_td, mean_over, squared_error
+
+
+@dataclass(frozen=True, kw_only=True)
+class DDPGConfig(AlgorithmConfig):
+    """Settings of DDPG: the paper's (section 7), where nothing else is said."""
+
+    batch_size: int = 256
+    """B, windows in a batch. The paper has 64; 256 is what the authors of TD3 and SAC use for all three."""
+    batch_length: int = 2
+    """T, rows of each window, whose T - 1 transitions are learned from; 2 is one transition."""
+    discount: float = 0.99
+    """Gamma."""
+    value_estimator: ValueEstimator = field(default_factory=TD0)
+    """How the critic's targets are made of the rows of a window. The paper's is TD(0)."""
+    actor_lr: float = 1e-4
+    """Learning rate of the actor."""
+    critic_lr: float = 1e-3
+    """Learning rate of the critic. The paper also decays its weights; later work, and this, does not."""
+    tau: float = 0.005
+    """How far targets move towards their networks at an update; 1 copies them. The paper has 0.001, TD3 0.005."""
+    target_every: int = 1
+    """Targets move at every n-th update: tau = 1 and 1000 here are hard updates."""
+    exploration: Noise = field(default_factory=OrnsteinUhlenbeck)
+    """Noise on actions while exploring: an Ornstein-Uhlenbeck process with theta 0.15 and sigma 0.2."""
+    networks: NetworkConfig = field(default_factory=NetworkConfig)
+    """Actor and critic. The paper has layers of 400 and 300, and actions enter the critic's second."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_td(self.discount, self.tau, self.target_every)
+        check_estimator(self.value_estimator, algorithm="ddpg", rows=self.batch_length)
+
+    def build(self, obs_spec: ObsSpec, action_spec: ActionSpec, device: str = "cpu", seed: int = 0) -> DDPG:
+        """A learner for these observations and continuous actions, its weights drawn from ``seed``."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            return DDPG(obs_spec, action_spec, self, torch.device(device))
+
+
+class DDPGObjective(nn.Module):
+    """The losses of DDPG. ``objective(batch)`` is their terms by name; nothing else of this library is needed.
+
+    ``actor(obs)`` is an action ``[..., A]`` and ``critic(obs, action)`` a value ``[...]``, whatever modules they are;
+    ``obs`` is the batch's dictionary. The gradient of each term reaches its own network alone.
+    """
+
+    def __init__(
+        self,
+        actor: nn.Module,
+        critic: nn.Module,
+        *,
+        discount: float = 0.99,
+        value_estimator: ValueEstimator | None = None,
+        tau: float = 0.005,
+        target_every: int = 1,
+    ) -> None:
+        """``value_estimator``: TD(0) unless given; ``tau``, ``target_every``: how targets follow their networks."""
+        super().__init__()
+        check_td(discount, tau, target_every)
+        self.actor, self.critic = actor, critic
+        self.target_actor = SlowCopy(actor, tau, target_every)
+        self.target_critic = SlowCopy(critic, tau, target_every)
+        self.discount = discount
+        self.value_estimator = value_estimator or TD0()
+
+    def forward(self, batch: Batch) -> Losses:
+        """The terms ``critic`` and ``actor`` of a batch ``[B, T]``."""
+        return self.critic_loss(batch).joined(self.actor_loss(batch))
+
+    def critic_loss(self, batch: Batch) -> Losses:
+        """E[(Q(s, a) - y)^2]: Algorithm 1, the critic's line."""
+        value = self.critic(before(batch.obs), batch.action[:, :-1])  # [B, T-1]
+        return squared_error(value, self.targets(batch), batch)
+
+    def actor_loss(self, batch: Batch) -> Losses:
+        """E[-Q(s, mu(s))], whose gradient is that of equation 6."""
+        obs = before(batch.obs)
+        with frozen(self.critic):
+            value = self.critic(obs, self.actor(obs))  # [B, T-1]
+        loss = -mean_over(value, followed(batch.is_last))
+        return Losses({"actor": loss}, {"loss/actor": loss.detach()})
+
+    @torch.no_grad()
+    def targets(self, batch: Batch) -> Tensor:
+        """The y ``[B, T - 1]``; of one transition, r + gamma (1 - terminal) Q'(s', mu'(s')): Algorithm 1."""
+        return bootstrapped(batch, self.next_value(after(batch.obs)), self.value_estimator, self.discount)
+
+    @torch.no_grad()
+    def next_value(self, obs: Obs) -> Tensor:
+        """What states are worth to the targets, Q'(s, mu'(s)), ``[...]``."""
+        value: Tensor = self.target_critic(obs, self.target_actor(obs))
+        return value
+
+    def update_targets(self) -> None:
+        """After every update: theta' <- tau theta + (1 - tau) theta', at every n-th call."""
+        self.target_actor.update()
+        self.target_critic.update()
+
+
+class DDPG(Algorithm):
+    """Actor and critic, the update that trains them, and the policy that explores."""
+
+    def __init__(self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: DDPGConfig, device: torch.device) -> None:
+        super().__init__(cfg.graph)
+        self.cfg, self.device = cfg, device
+        self.window = Window(batch=cfg.batch_size, length=cfg.batch_length)
+        self.extra_spec = {}
+        width, dtype = continuous_width("ddpg", action_spec), PRECISIONS[cfg.precision]
+        actor = DeterministicActor(obs_spec, width, cfg.networks, dtype)
+        critic = ActionCritic(obs_spec, width, cfg.networks, dtype=dtype)
+        self.objective = DDPGObjective(
+            actor,
+            critic,
+            discount=cfg.discount,
+            value_estimator=cfg.value_estimator,
+            tau=cfg.tau,
+            target_every=cfg.target_every,
+        )
+        self.to(device)
+        self.actor_optim = Adam(actor.parameters(), cfg.actor_lr)
+        self.critic_optim = Adam(critic.parameters(), cfg.critic_lr)
+        self._policy = NoisyPolicy(actor, cfg.exploration, width, device)
+
+    @property
+    def policy(self) -> NoisyPolicy:
+        """Acts with the newest weights."""
+        return self._policy
+
+    def train_step(self, batch: Batch) -> Update:
+        """One step of the critic, one of the actor through the new critic, one of the targets: Algorithm 1."""
+        critic = self.objective.critic_loss(batch)
+        self.critic_optim.step(critic.terms["critic"])
+        actor = self.objective.actor_loss(batch)
+        self.actor_optim.step(actor.terms["actor"])
+        self.objective.update_targets()
+        return Update(metrics={**critic.metrics, **actor.metrics}, priority=critic.priority)
+
+    def extra_state(self) -> dict[str, Any]:
+        """The moments of both optimisers."""
+        return {"actor_optim": self.actor_optim.state_dict(), "critic_optim": self.critic_optim.state_dict()}
+
+    def load_extra_state(self, state: State) -> None:
+        """Take the moments back."""
+        self.actor_optim.load_state_dict(state["actor_optim"])
+        self.critic_optim.load_state_dict(state["critic_optim"])

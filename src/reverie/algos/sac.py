@@ -1,0 +1,247 @@
+"""SAC: Haarnoja et al., "Soft actor-critic algorithms and applications", arXiv:1812.05905, 2018.
+
+That is the version with two critics, no value network and a temperature that is learned.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from reverie.algos.base import PRECISIONS, Algorithm, AlgorithmConfig
+from reverie.core.errors import ConfigError
+from reverie.core.specs import ActionSpec, ObsSpec
+from reverie.core.types import Batch, Obs, State, Update, Window
+from reverie.nn.adam import Adam
+from reverie.nn.exploration import SampledPolicy
+from reverie.nn.frozen import SlowCopy, frozen
+from reverie.nn.mlp import ActionCritic, Inputs, NetworkConfig, Perceptron, continuous_width
+from reverie.nn.squashed import SquashedNormal
+from reverie.objectives.estimators import TD0, ValueEstimator, check_estimator
+from reverie.objectives.returns import followed
+from reverie.objectives.td import Losses, after, before, bootstrapped, check_td, mean_over, squared_error
+
+
+@dataclass(frozen=True, kw_only=True)
+class SACConfig(AlgorithmConfig):
+    """Settings of SAC: the paper's table 1 (appendix D)."""
+
+    batch_size: int = 256
+    """B, windows in a batch."""
+    batch_length: int = 2
+    """T, rows of each window, whose T - 1 transitions are learned from; 2 is one transition."""
+    discount: float = 0.99
+    """Gamma."""
+    value_estimator: ValueEstimator = field(default_factory=TD0)
+    """How the critics' targets are made of the rows of a window. The paper's is TD(0)."""
+    actor_lr: float = 3e-4
+    """Learning rate of the actor."""
+    critic_lr: float = 3e-4
+    """Learning rate of the critics."""
+    temperature_lr: float = 3e-4
+    """Learning rate of the temperature; 0 leaves it as it is."""
+    tau: float = 0.005
+    """How far the target critics move towards the critics at an update; 1 copies them."""
+    target_every: int = 1
+    """The target critics move at every n-th update."""
+    temperature: float = 1.0
+    """Alpha at first: the authors' code (github.com/rail-berkeley/softlearning), as the paper gives none."""
+    target_entropy: float | None = None
+    """Nats of entropy that the temperature is to bring about; None: -A, one less for each number of the action."""
+    networks: NetworkConfig = field(default_factory=NetworkConfig)
+    """Actor and critics."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_td(self.discount, self.tau, self.target_every)
+        check_estimator(self.value_estimator, algorithm="sac", rows=self.batch_length)
+        if not (self.temperature > 0 and self.temperature_lr >= 0):
+            given = f"temperature = {self.temperature}, temperature_lr = {self.temperature_lr}"
+            raise ConfigError(f"{given}: expected a temperature above 0, and 0 or more.")
+
+    def common(self) -> dict[str, Any]:
+        """What an objective takes over as it is."""
+        names = ("temperature", "discount", "value_estimator", "tau", "target_every")
+        return {name: getattr(self, name) for name in names}
+
+    def build(self, obs_spec: ObsSpec, action_spec: ActionSpec, device: str = "cpu", seed: int = 0) -> SAC:
+        """A learner for these observations and continuous actions, its weights drawn from ``seed``."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            return SAC(obs_spec, action_spec, self, torch.device(device))
+
+
+class SACObjective(nn.Module):
+    """The losses of SAC. ``objective(batch)`` is their terms by name; nothing else of this library is needed.
+
+    ``actor(obs)`` is a distribution with ``sample() -> (action [..., A], log pi [...])`` that can be differentiated,
+    such as :class:`~reverie.nn.squashed.SquashedNormal`; ``critic(obs, action)`` are the values ``[2, ...]`` of both
+    critics; ``nn/mlp.py: Stacked`` makes one of two. The gradient of each term reaches its own parameters alone, that
+    of ``temperature`` the one parameter ``log_temperature``.
+    """
+
+    def __init__(
+        self,
+        actor: nn.Module,
+        critic: nn.Module,
+        *,
+        target_entropy: float,
+        temperature: float = 1.0,
+        discount: float = 0.99,
+        value_estimator: ValueEstimator | None = None,
+        tau: float = 0.005,
+        target_every: int = 1,
+    ) -> None:
+        """``target_entropy``: -A in the paper; ``value_estimator``: TD(0) unless given."""
+        super().__init__()
+        check_td(discount, tau, target_every)
+        self.actor, self.critic = actor, critic
+        self.target_critic = SlowCopy(critic, tau, target_every)
+        self.log_temperature = nn.Parameter(torch.tensor(math.log(temperature)))
+        self.target_entropy = target_entropy
+        self.discount = discount
+        self.value_estimator = value_estimator or TD0()
+
+    @property
+    def temperature(self) -> Tensor:
+        """Alpha ``[]``, what a nat of entropy is worth; without gradient."""
+        return self.log_temperature.detach().exp()
+
+    def forward(self, batch: Batch) -> Losses:
+        """The terms ``critic``, ``actor`` and ``temperature`` of a batch ``[B, T]``."""
+        return self.critic_loss(batch).joined(self.actor_loss(batch))
+
+    def critic_loss(self, batch: Batch) -> Losses:
+        """J_Q = sum_i E[(Q_i(s, a) - y)^2 / 2]: equation 5."""
+        values = self.values(before(batch.obs), batch.action[:, :-1])  # [2, B, T-1]
+        return squared_error(values, self.targets(batch), batch, scale=0.5)
+
+    def values(self, obs: Obs, action: Tensor) -> Tensor:
+        """Q_1 and Q_2 of the actions that were taken, ``[2, ...]``."""
+        values: Tensor = self.critic(obs, action)
+        return values
+
+    def actor_loss(self, batch: Batch) -> Losses:
+        """The terms ``actor`` and ``temperature``: equations 9 and 18, from the same actions.
+
+        J_pi = E[alpha ln pi(a | s) - min_i Q_i(s, a)],  J_alpha = E[-alpha (ln pi(a | s) + target entropy)].
+        """
+        value, entropy = self.policy_value(before(batch.obs))  # [B, T-1]
+        mask = followed(batch.is_last)
+        actor = -mean_over(value + self.temperature * entropy, mask)
+        entropy = mean_over(entropy.detach(), mask)
+        temperature = self.log_temperature.exp() * (entropy - self.target_entropy)
+        metrics = {
+            "loss/actor": actor.detach(),
+            "loss/temperature": temperature.detach(),
+            "train/entropy": entropy,
+            "train/temperature": self.temperature,
+        }
+        return Losses({"actor": actor, "temperature": temperature}, metrics)
+
+    def policy_value(self, obs: Obs) -> tuple[Tensor, Tensor]:
+        """min_i Q_i(s, a) and -ln pi(a | s), ``[...]``, with the actor's gradient, of actions that it draws."""
+        action, log_pi = self.actor(obs).sample()  # [..., A], [...]
+        with frozen(self.critic):
+            values: Tensor = self.critic(obs, action)  # [2, ...]
+        return values.amin(0), -log_pi
+
+    @torch.no_grad()
+    def targets(self, batch: Batch) -> Tensor:
+        """The y ``[B, T - 1]``; of one transition, r + gamma (1 - terminal) V(s'): equations 2 and 3.
+
+        Estimators that look further count the entropy -alpha ln pi of each row that they pass on their way. That of
+        row t is added to the reward of row t + 1 and taken away again from the target of row t, as an action earns the
+        entropy of the states it leads to and not of the one it is taken in.
+        """
+        value, entropy = self.next_value(after(batch.obs))  # [B, T-1]
+        bonus = self.temperature * entropy  # [B, T-1]
+        value = value + bonus  # [B, T-1]: V of rows 1 ... T-1
+        bonus = F.pad(bonus, (1, 0))[:, :-1]  # [B, T-1], of rows 0 ... T-2; that of row 0 never counts
+        earned = torch.cat([batch.reward[:, :1], batch.reward[:, 1:] + bonus], 1)  # [B, T]
+        return bootstrapped(batch, value, self.value_estimator, self.discount, reward=earned) - bonus
+
+    @torch.no_grad()
+    def next_value(self, obs: Obs) -> tuple[Tensor, Tensor]:
+        """min_i Q'_i(s, a) and -ln pi(a | s), ``[...]``, whose sum weighted by 1 and alpha is V(s): equation 3."""
+        action, log_pi = self.actor(obs).sample()  # [..., A], [...]
+        values: Tensor = self.target_critic(obs, action)  # [2, ...]
+        return values.amin(0), -log_pi
+
+    def update_targets(self) -> None:
+        """After every update: theta' <- tau theta + (1 - tau) theta', at every n-th call."""
+        self.target_critic.update()
+
+
+class GaussianActor(nn.Module):
+    """pi(a | s): a perceptron to a squashed normal distribution over [-1, 1]^A (appendix C)."""
+
+    def __init__(self, obs_spec: ObsSpec, width: int, cfg: NetworkConfig, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.inputs = Inputs(obs_spec, cfg, dtype)
+        self.body = Perceptron(self.inputs.width, cfg.units, 2 * width)
+
+    def forward(self, obs: Obs) -> SquashedNormal:
+        """``[..., *shape]`` to a distribution over ``[..., A]``."""
+        y: Tensor = self.body(self.inputs(obs))
+        mean, log_std = y.float().chunk(2, -1)  # [..., A]
+        return SquashedNormal(mean, log_std)
+
+
+class SAC(Algorithm):
+    """Actor, two critics and a temperature, the update that trains them, and the policy."""
+
+    def __init__(self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: SACConfig, device: torch.device) -> None:
+        super().__init__(cfg.graph)
+        self.cfg, self.device = cfg, device
+        self.window = Window(batch=cfg.batch_size, length=cfg.batch_length)
+        self.extra_spec = {}
+        self.objective = self.build_objective(obs_spec, action_spec)
+        self.to(device)
+        actor, critic = self.objective.actor, self.objective.critic
+        self.optims = {
+            "actor": Adam(actor.parameters(), cfg.actor_lr),
+            "critic": Adam(critic.parameters(), cfg.critic_lr),
+        }
+        if cfg.temperature_lr:
+            self.optims["temperature"] = Adam([self.objective.log_temperature], cfg.temperature_lr)
+        self._policy = SampledPolicy(actor, device)
+
+    def build_objective(self, obs_spec: ObsSpec, action_spec: ActionSpec) -> SACObjective:
+        """The losses over networks of these sizes."""
+        c = self.cfg
+        width, dtype = continuous_width("sac", action_spec), PRECISIONS[c.precision]
+        actor = GaussianActor(obs_spec, width, c.networks, dtype)
+        critic = ActionCritic(obs_spec, width, c.networks, copies=2, dtype=dtype)
+        entropy = -float(width) if c.target_entropy is None else c.target_entropy
+        return SACObjective(actor, critic, target_entropy=entropy, **c.common())
+
+    @property
+    def policy(self) -> SampledPolicy:
+        """Acts with the newest weights."""
+        return self._policy
+
+    def train_step(self, batch: Batch) -> Update:
+        """One step of the critics, of the actor through the new critics, of the temperature and the targets."""
+        critic = self.objective.critic_loss(batch)
+        self.optims["critic"].step(critic.terms["critic"])
+        rest = self.objective.actor_loss(batch)
+        for name, optim in self.optims.items():
+            if name in rest.terms:
+                optim.step(rest.terms[name])
+        self.objective.update_targets()
+        return Update(metrics={**critic.metrics, **rest.metrics}, priority=critic.priority)
+
+    def extra_state(self) -> dict[str, Any]:
+        """The moments of the optimisers."""
+        return {f"{name}_optim": optim.state_dict() for name, optim in self.optims.items()}
+
+    def load_extra_state(self, state: State) -> None:
+        """Take the moments back."""
+        for name, optim in self.optims.items():
+            optim.load_state_dict(state[f"{name}_optim"])

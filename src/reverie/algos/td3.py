@@ -1,0 +1,212 @@
+"""TD3: Fujimoto, van Hoof, Meger, "Addressing function approximation error in actor-critic methods", ICML 2018.
+
+DDPG with three changes: targets from the lesser of two critics (section 4.2), an actor and targets that move less often
+(5.2), and noise on the actions of targets (5.3).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from reverie.algos.base import PRECISIONS, Algorithm, AlgorithmConfig
+from reverie.algos.capture import Captured, CudaGraphs
+from reverie.core.errors import ConfigError
+from reverie.core.specs import ActionSpec, ObsSpec
+from reverie.core.types import Batch, Obs, State, Update, Window
+from reverie.nn.adam import Adam
+from reverie.nn.exploration import Gaussian, Noise, NoisyPolicy
+from reverie.nn.frozen import SlowCopy, frozen
+from reverie.nn.mlp import ActionCritic, DeterministicActor, NetworkConfig, continuous_width
+from reverie.objectives.estimators import TD0, ValueEstimator, check_estimator
+from reverie.objectives.returns import followed
+from reverie.objectives.td import Losses, after, before, bootstrapped, check_td, mean_over, squared_error
+
+
+@dataclass(frozen=True, kw_only=True)
+class TD3Config(AlgorithmConfig):
+    """Settings of TD3: those of section 6.1 and of the authors' code (github.com/sfujim/TD3), where they differ."""
+
+    batch_size: int = 256
+    """B, windows in a batch: the authors' code. The paper has 100."""
+    batch_length: int = 2
+    """T, rows of each window, whose T - 1 transitions are learned from; 2 is one transition."""
+    discount: float = 0.99
+    """Gamma."""
+    value_estimator: ValueEstimator = field(default_factory=TD0)
+    """How the critics' targets are made of the rows of a window. The paper's is TD(0)."""
+    actor_lr: float = 3e-4
+    """Learning rate of the actor: the authors' code. The paper has 0.001."""
+    critic_lr: float = 3e-4
+    """Learning rate of the critics: the authors' code. The paper has 0.001."""
+    tau: float = 0.005
+    """How far targets move towards their networks when the actor learns; 1 copies them."""
+    policy_delay: int = 2
+    """d: actor and targets move at every d-th update of the critics."""
+    target_noise: float = 0.2
+    """Standard deviation of the noise on the actions of targets."""
+    noise_clip: float = 0.5
+    """c, its greatest size."""
+    exploration: Noise = field(default_factory=Gaussian)
+    """Noise on actions while exploring: Gaussian with a standard deviation of 0.1."""
+    networks: NetworkConfig = field(default_factory=NetworkConfig)
+    """Actor and critics: the authors' code. The paper has layers of 400 and 300."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_td(self.discount, self.tau)
+        check_estimator(self.value_estimator, algorithm="td3", rows=self.batch_length)
+        if self.policy_delay < 1:
+            raise ConfigError(f"policy_delay = {self.policy_delay}: expected every d-th update, d at least 1.")
+        if self.target_noise < 0 or self.noise_clip < 0:
+            given = f"target_noise = {self.target_noise}, noise_clip = {self.noise_clip}"
+            raise ConfigError(f"{given}: expected 0 or more.")
+
+    def build(self, obs_spec: ObsSpec, action_spec: ActionSpec, device: str = "cpu", seed: int = 0) -> TD3:
+        """A learner for these observations and continuous actions, its weights drawn from ``seed``."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            return TD3(obs_spec, action_spec, self, torch.device(device))
+
+
+class TD3Objective(nn.Module):
+    """The losses of TD3. ``objective(batch)`` is their terms by name; nothing else of this library is needed.
+
+    ``actor(obs)`` is an action ``[..., A]`` within [-1, 1] and ``critic(obs, action)`` the values ``[2, ...]`` of both
+    critics, whatever modules they are; ``nn/mlp.py: Stacked`` makes one of two. The gradient of each term reaches its
+    own networks alone. When to step the actor is the caller's: at every ``policy_delay``-th step of the critics, and
+    the targets with it.
+    """
+
+    def __init__(
+        self,
+        actor: nn.Module,
+        critic: nn.Module,
+        *,
+        discount: float = 0.99,
+        value_estimator: ValueEstimator | None = None,
+        tau: float = 0.005,
+        target_noise: float = 0.2,
+        noise_clip: float = 0.5,
+    ) -> None:
+        """``value_estimator``: TD(0) unless given; ``target_noise``, ``noise_clip``: of the actions of targets."""
+        super().__init__()
+        check_td(discount, tau)
+        self.actor, self.critic = actor, critic
+        self.target_actor, self.target_critic = SlowCopy(actor, tau), SlowCopy(critic, tau)
+        self.discount = discount
+        self.value_estimator = value_estimator or TD0()
+        self.target_noise, self.noise_clip = target_noise, noise_clip
+
+    def forward(self, batch: Batch) -> Losses:
+        """The terms ``critic`` and ``actor`` of a batch ``[B, T]``."""
+        return self.critic_loss(batch).joined(self.actor_loss(batch))
+
+    def critic_loss(self, batch: Batch) -> Losses:
+        """sum_i E[(Q_i(s, a) - y)^2]: Algorithm 1, "Update critics"."""
+        values = self.critic(before(batch.obs), batch.action[:, :-1])  # [2, B, T-1]
+        return squared_error(values, self.targets(batch), batch)
+
+    def actor_loss(self, batch: Batch) -> Losses:
+        """E[-Q_1(s, pi(s))]: Algorithm 1, "Update phi by the deterministic policy gradient"."""
+        obs = before(batch.obs)
+        with frozen(self.critic):
+            value = self.critic(obs, self.actor(obs))[0]  # [B, T-1]
+        loss = -mean_over(value, followed(batch.is_last))
+        return Losses({"actor": loss}, {"loss/actor": loss.detach()})
+
+    @torch.no_grad()
+    def targets(self, batch: Batch) -> Tensor:
+        """The y ``[B, T - 1]``; of one transition, r + gamma (1 - terminal) min_i Q'_i(s', a~): equation 14."""
+        return bootstrapped(batch, self.next_value(after(batch.obs)), self.value_estimator, self.discount)
+
+    @torch.no_grad()
+    def next_value(self, obs: Obs) -> Tensor:
+        """What states are worth to the targets, min_i Q'_i(s, a~), ``[...]``."""
+        action: Tensor = self.target_actor(obs)  # [B, T-1, A]
+        noise = (self.target_noise * torch.randn_like(action)).clamp(-self.noise_clip, self.noise_clip)
+        values: Tensor = self.target_critic(obs, (action + noise).clamp(-1, 1))  # [2, B, T-1]
+        return values.amin(0)
+
+    def update_targets(self) -> None:
+        """After a step of the actor: theta' <- tau theta + (1 - tau) theta'."""
+        self.target_actor.update()
+        self.target_critic.update()
+
+
+class TD3(Algorithm):
+    """Actor and two critics, the updates that train them, and the policy that explores."""
+
+    def __init__(self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: TD3Config, device: torch.device) -> None:
+        super().__init__(cfg.graph)
+        self.cfg, self.device = cfg, device
+        self.window = Window(batch=cfg.batch_size, length=cfg.batch_length)
+        self.extra_spec = {}
+        width, dtype = continuous_width("td3", action_spec), PRECISIONS[cfg.precision]
+        actor = DeterministicActor(obs_spec, width, cfg.networks, dtype)
+        critic = ActionCritic(obs_spec, width, cfg.networks, copies=2, dtype=dtype)
+        self.objective = TD3Objective(
+            actor,
+            critic,
+            discount=cfg.discount,
+            value_estimator=cfg.value_estimator,
+            tau=cfg.tau,
+            target_noise=cfg.target_noise,
+            noise_clip=cfg.noise_clip,
+        )
+        self.to(device)
+        self.actor_optim = Adam(actor.parameters(), cfg.actor_lr)
+        self.critic_optim = Adam(critic.parameters(), cfg.critic_lr)
+        self._policy = NoisyPolicy(actor, cfg.exploration, width, device)
+        self.updates = 0
+        self._graphs: dict[bool, Captured | None] = {}
+
+    @property
+    def policy(self) -> NoisyPolicy:
+        """Acts with the newest weights."""
+        return self._policy
+
+    def update(self, batch: Batch) -> Update:
+        """One update of the critics, every d-th with one of the actor and the targets: Algorithm 1.
+
+        Which of the two it is, Python counts, so that the others do not pay for an actor that stands still. Each does
+        the same work every time, and has a CUDA graph of its own.
+        """
+        self.updates += 1
+        late = self.updates % self.cfg.policy_delay == 0
+        step = self.train_step if late else self.critic_step
+        if not self.graph or self.device.type != "cuda":
+            return step(batch.to(self.device))
+        graph = self._graphs.get(late)
+        if graph is None:  # also in a copied learner
+            state = [*self.parameters(), *self.buffers()]
+            graph = self._graphs[late] = Captured(step, self.device, CudaGraphs(self.device), state)
+        return graph(batch)
+
+    def critic_step(self, batch: Batch) -> Update:
+        """One step of the critics alone."""
+        critic = self.objective.critic_loss(batch)
+        self.critic_optim.step(critic.terms["critic"])
+        return Update(metrics=critic.metrics, priority=critic.priority)
+
+    def train_step(self, batch: Batch) -> Update:
+        """One step of the critics, one of the actor through the new first critic, one of the targets."""
+        critic = self.critic_step(batch)
+        actor = self.objective.actor_loss(batch)
+        self.actor_optim.step(actor.terms["actor"])
+        self.objective.update_targets()
+        return Update(metrics={**critic.metrics, **actor.metrics}, priority=critic.priority)
+
+    def extra_state(self) -> dict[str, Any]:
+        """The moments of both optimisers, and how many updates there were."""
+        optims = {"actor_optim": self.actor_optim.state_dict(), "critic_optim": self.critic_optim.state_dict()}
+        return {**optims, "updates": self.updates}
+
+    def load_extra_state(self, state: State) -> None:
+        """Take them back."""
+        self.actor_optim.load_state_dict(state["actor_optim"])
+        self.critic_optim.load_state_dict(state["critic_optim"])
+        self.updates = int(state["updates"])

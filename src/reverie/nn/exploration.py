@@ -1,0 +1,169 @@
+"""How policies explore: with noise, white or correlated in time and annealed, or by drawing from a distribution."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from reverie.core.config import Choice
+from reverie.core.errors import ConfigError
+from reverie.core.types import Mode, Step
+
+
+@dataclass(frozen=True)
+class Noise(Choice):
+    """Noise ``sigma x`` on actions in [-1, 1]: x begins anew with each episode, sigma may be annealed."""
+
+    def initial(self, num_envs: int, width: int) -> NoiseState:
+        """The state before anything was done."""
+        return NoiseState(torch.zeros(num_envs, width), torch.zeros(num_envs, dtype=torch.int64))
+
+    def __call__(self, state: NoiseState, step: Step) -> tuple[Tensor, NoiseState]:
+        """Noise for the next actions, ``[N, A]``, drawn from the CPU's default generator."""
+        before = state.process.masked_fill(step.is_first[:, None], 0.0)  # [N, A]
+        process = self.advance(before)  # [N, A]
+        return self.scale(state.steps.sum()) * process, NoiseState(process, state.steps + ~step.is_last)
+
+    def advance(self, process: Tensor) -> Tensor:
+        """The next x, ``[N, A]``."""
+        raise NotImplementedError
+
+    def scale(self, steps: Tensor) -> Tensor:
+        """Sigma after ``steps`` env steps ``[...]``."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Gaussian(Noise):
+    """Noise without memory: x ~ N(0, 1)."""
+
+    sigma: float = 0.1
+    """Standard deviation."""
+    final_sigma: float | None = None
+    """What sigma has become after ``anneal_steps``; None: it stays what it is."""
+    anneal_steps: int = 0
+    """Env steps, of all environments together, over which sigma moves linearly to its final value."""
+
+    def __post_init__(self) -> None:
+        _check_annealing(self.sigma, self.final_sigma, self.anneal_steps)
+
+    def advance(self, process: Tensor) -> Tensor:
+        """``[N, A]``, whatever was before."""
+        return torch.randn_like(process)
+
+    def scale(self, steps: Tensor) -> Tensor:
+        """``[...]``."""
+        return _annealed(self.sigma, self.final_sigma, self.anneal_steps, steps)
+
+
+@dataclass(frozen=True)
+class OrnsteinUhlenbeck(Noise):
+    """Noise that drifts, for systems with inertia (Uhlenbeck and Ornstein 1930; Lillicrap et al. 2016, section 3).
+
+    x <- x - theta dt x + sqrt(dt) N(0, 1),  x = 0 before an episode. It remembers about 1 / (theta dt) steps. TorchRL
+    and Stable-Baselines3 take dt = 0.01, which is 667 steps and weak where episodes are shorter.
+    """
+
+    theta: float = 0.15
+    """How strongly x is drawn back to 0."""
+    sigma: float = 0.2
+    """Standard deviation of what is added in one unit of time."""
+    final_sigma: float | None = None
+    """What sigma has become after ``anneal_steps``; None: it stays what it is."""
+    anneal_steps: int = 0
+    """Env steps, of all environments together, over which sigma moves linearly to its final value."""
+    dt: float = 1.0
+    """Length of a step in the process's own time."""
+
+    def __post_init__(self) -> None:
+        _check_annealing(self.sigma, self.final_sigma, self.anneal_steps)
+        if not (self.dt > 0 and 0 <= self.theta * self.dt <= 1):
+            raise ConfigError(f"theta = {self.theta}, dt = {self.dt}: expected dt > 0 and theta dt in [0, 1].")
+
+    def advance(self, process: Tensor) -> Tensor:
+        """``[N, A]``."""
+        root = math.sqrt(self.dt)
+        return (1 - self.theta * self.dt) * process + root * torch.randn_like(process)
+
+    def scale(self, steps: Tensor) -> Tensor:
+        """``[...]``."""
+        return _annealed(self.sigma, self.final_sigma, self.anneal_steps, steps)
+
+
+def _check_annealing(sigma: float, final_sigma: float | None, anneal_steps: int) -> None:
+    if sigma < 0 or (final_sigma or 0) < 0:
+        raise ConfigError(f"sigma = {sigma}, final_sigma = {final_sigma}: expected 0 or more.")
+    if anneal_steps < 0 or (anneal_steps > 0) != (final_sigma is not None):
+        raise ConfigError(
+            f"final_sigma = {final_sigma}, anneal_steps = {anneal_steps}: annealing needs both, a final sigma and a "
+            "number of steps of 1 or more."
+        )
+
+
+def _annealed(sigma: float, final_sigma: float | None, anneal_steps: int, steps: Tensor) -> Tensor:
+    if final_sigma is None:
+        return torch.full(steps.shape, sigma)
+    return sigma + (steps / anneal_steps).clamp(max=1) * (final_sigma - sigma)
+
+
+class NoiseState(NamedTuple):
+    """Where the noise of N environments is."""
+
+    process: Tensor  # [N, A]
+    steps: Tensor  # [N] int64, actions taken; schedules count their sum
+
+
+class NoisyPolicy:
+    """A deterministic actor, and noise on its actions where it explores."""
+
+    def __init__(self, actor: nn.Module, noise: Noise, width: int, device: torch.device) -> None:
+        self.actor, self.noise, self.width, self.device = actor, noise, width, device
+
+    def initial(self, num_envs: int) -> NoiseState:
+        """No noise yet."""
+        return self.noise.initial(num_envs, self.width)
+
+    @torch.no_grad()
+    def act(self, step: Step, state: NoiseState, mode: Mode) -> tuple[Tensor, NoiseState]:
+        """``(action [N, A] on the CPU, state)``: mu(s) + noise within [-1, 1]; ``eval`` is mu(s)."""
+        action: Tensor = self.actor({k: v.to(self.device) for k, v in step.obs.items()}).cpu()  # [N, A]
+        if mode == "eval":
+            return action, state
+        noise, state = self.noise(state, step)
+        return (action + noise).clamp(-1, 1), state
+
+    def override(self, state: NoiseState, action: Tensor) -> NoiseState:
+        """Noise goes on whatever was executed."""
+        return state
+
+    def extras(self, state: NoiseState) -> dict[str, Tensor]:
+        """Nothing is stored."""
+        return {}
+
+
+class SampledPolicy:
+    """Draws actions from a distribution where it explores, and takes its mode where it is evaluated."""
+
+    def __init__(self, actor: nn.Module, device: torch.device) -> None:
+        self.actor, self.device = actor, device
+
+    def initial(self, num_envs: int) -> None:
+        """Nothing is carried."""
+
+    @torch.no_grad()
+    def act(self, step: Step, state: None, mode: Mode) -> tuple[Tensor, None]:
+        """``(action [N, A] on the CPU, None)``."""
+        policy = self.actor({k: v.to(self.device) for k, v in step.obs.items()})
+        action: Tensor = policy.mode() if mode == "eval" else policy.sample()[0]
+        return action.cpu(), None
+
+    def override(self, state: None, action: Tensor) -> None:
+        """Nothing is carried."""
+
+    def extras(self, state: None) -> dict[str, Tensor]:
+        """Nothing is stored."""
+        return {}

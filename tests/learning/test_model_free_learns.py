@@ -1,0 +1,38 @@
+"""DDPG, TD3 and SAC solve environments whose best returns are known, with the targets of several estimators."""
+
+import pytest
+
+import reverie
+from reverie.objectives.estimators import TD0, NStep, TDLambda
+
+SMALL = {
+    "replay_ratio": 1, "learning_starts": 100, "random_steps": 300, "env.num": 4, "env.vector": "serial",
+    "eval_episodes": 30, "eval_envs": 30, "threads": 1, "seed": 0, "console": False, "tensorboard": False,
+    "replay.capacity": 20_000, "algo.batch_size": 64, "algo.discount": 0.9, "algo.networks.units": (64, 64),
+    "algo.actor_lr": 1e-3, "algo.critic_lr": 1e-3, "algo.tau": 0.02,
+}  # fmt: skip
+OWN = {
+    "ddpg": {"algo.exploration": "gaussian(0.2)"},
+    "td3": {"algo.exploration": "ornstein_uhlenbeck(0.5, 0.2)"},
+    "sac": {"algo.temperature_lr": 3e-3, "algo.temperature": 0.5},
+}
+
+
+@pytest.mark.parametrize("estimator", [TD0(), NStep(2), TDLambda(0.5)], ids=str)
+@pytest.mark.parametrize("name", OWN)
+def test_solved(name, estimator, tmp_path):
+    """Best 0, -53 without looking, -160 at worst: the action is the target that is seen, in units of the space."""
+    rows = {"algo.value_estimator": estimator, "algo.batch_length": 2 if estimator == TD0() else 4}
+    settings = SMALL | OWN[name] | rows | {"steps": 1500, "schedule.eval_every": 100, "stop_score": -3.0}
+    result = reverie.train(name, env="reverie/Match-v0", run=tmp_path / "run", **settings)
+    mean = sum(result.evaluation.scores) / len(result.evaluation.scores)
+    assert mean >= -4.0
+
+
+@pytest.mark.parametrize("env", ["reverie/Count-v0", "reverie/Look-v0"])
+def test_choices_solved(env, tmp_path):
+    """Best 10, by chance 5: rewards go on when the clock ends an episode, and what to do is in a picture."""
+    settings = SMALL | {"steps": 1500, "schedule.eval_every": 100, "stop_score": 9.5, "algo.networks.encoder.depth": 4}
+    settings |= {"algo.temperature": 0.1, "algo.temperature_lr": 0.0, "algo.batch_size": 32}
+    result = reverie.train("sac_discrete", env=env, run=tmp_path / "run", **settings)
+    assert sum(result.evaluation.scores) / len(result.evaluation.scores) >= 9.0

@@ -1,0 +1,129 @@
+"""Noise: its spread and memory, where it begins anew, schedules, and that it is carried and not kept."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from reverie.core.errors import ConfigError
+from reverie.core.tree import filled, leaves
+from reverie.core.types import Step
+from reverie.nn.exploration import Gaussian, Noise, NoisyPolicy, OrnsteinUhlenbeck
+
+
+def step(first=(False,), last=None) -> Step:
+    n = len(first)
+    no = torch.zeros(n, dtype=torch.bool)
+    last = no if last is None else torch.tensor(last)
+    return Step(obs={"x": torch.zeros(n, 1)}, reward=torch.zeros(n), is_first=torch.tensor(first), is_last=last,
+                is_terminal=no)  # fmt: skip
+
+
+def run(noise, steps, envs=2000):
+    """Noise ``[steps, envs]`` from the beginning of an episode."""
+    state, out = noise.initial(envs, 1), []
+    for _ in range(steps):
+        values, state = noise(state, step([False] * envs))
+        out.append(values[:, 0])
+    return torch.stack(out)
+
+
+@pytest.mark.parametrize(("theta", "dt"), [(0.15, 1.0), (0.15, 0.1), (1.0, 1.0), (0.5, 0.5)])
+def test_stationary_deviation_and_memory(theta, dt):
+    torch.manual_seed(0)
+    noise, keep = OrnsteinUhlenbeck(theta, 0.2, dt=dt), 1 - theta * dt
+    late = run(noise, 400)[-2:]
+    expected = 0.2 * math.sqrt(dt / (1 - keep**2))  # of x <- keep x + sqrt(dt) N(0, 1)
+    assert float(late.std()) == pytest.approx(expected, rel=0.05)
+    assert abs(float(late.mean())) < 0.1 * expected
+    assert float(torch.corrcoef(late)[0, 1]) == pytest.approx(keep, abs=0.05)
+
+
+def test_the_process_follows_its_equation():
+    torch.manual_seed(3)
+    got = run(OrnsteinUhlenbeck(), 5, envs=1)[:, 0]
+    torch.manual_seed(3)
+    x, expected = 0.0, []
+    for _ in range(5):
+        x = x - 0.15 * x + 1.0 * float(torch.randn(1, 1))
+        expected.append(0.2 * x)
+    torch.testing.assert_close(got, torch.tensor(expected), rtol=1e-5, atol=1e-7)
+
+
+def test_either_is_a_setting_in_words():
+    assert Noise.parse("ornstein_uhlenbeck(0.15, sigma=0.3)") == OrnsteinUhlenbeck(sigma=0.3)
+    for noise in (Gaussian(0.2, 0.1, 50), OrnsteinUhlenbeck(dt=0.01)):
+        assert Noise.parse(noise.text()) == noise
+
+
+def test_gaussian_noise_is_the_process_without_memory():
+    torch.manual_seed(3)
+    got = run(Gaussian(0.3), 4, envs=5)
+    torch.manual_seed(3)
+    expected = torch.stack([0.3 * torch.randn(5, 1)[:, 0] for _ in range(4)])
+    torch.testing.assert_close(got, expected)
+
+
+def test_episodes_begin_without_a_past():
+    noise = OrnsteinUhlenbeck()
+    state = noise.initial(2, 3)
+    for _ in range(5):
+        _, state = noise(state, step((False, False)))
+    torch.manual_seed(1)
+    drawn = torch.randn(2, 3)
+    torch.manual_seed(1)
+    values, after = noise(state, step((True, False)))
+    torch.testing.assert_close(values[0], 0.2 * drawn[0])
+    torch.testing.assert_close(values[1], 0.2 * (0.85 * state.process[1] + drawn[1]))
+    assert after.steps.tolist() == [6, 6]  # a schedule does not begin anew
+
+
+def test_schedules_count_the_actions_of_all_environments():
+    noise = Gaussian(1.0, final_sigma=0.2, anneal_steps=10)
+    state, seen = noise.initial(2, 1), []
+    for last in ((False, False), (False, True), (False, False), *[(False, False)] * 4):
+        seen.append(float(noise.scale(state.steps.sum())))
+        _, state = noise(state, step((False, False), last))
+    assert seen == pytest.approx([1.0, 0.84, 0.76, 0.6, 0.44, 0.28, 0.2])  # an is_last row takes no action
+    assert float(noise.scale(torch.tensor(1000))) == pytest.approx(0.2)
+
+
+def test_a_state_that_was_saved_goes_on_exactly():
+    noise = OrnsteinUhlenbeck(final_sigma=0.01, anneal_steps=20)
+    state = noise.initial(2, 1)
+    for _ in range(4):
+        _, state = noise(state, step((False, False)))
+    again = filled(noise.initial(2, 1), [x.clone() for x in leaves(state)])
+    torch.manual_seed(0)
+    expected = noise(state, step((False, False)))
+    torch.manual_seed(0)
+    torch.testing.assert_close(noise(again, step((False, False))), expected, rtol=0, atol=0)
+
+
+class Fixed(nn.Module):
+    def forward(self, obs):
+        return torch.full((len(obs["x"]), 2), 0.9)
+
+
+def test_a_policy_adds_it_within_bounds_and_only_where_it_explores():
+    policy = NoisyPolicy(Fixed(), Gaussian(0.5), 2, torch.device("cpu"))
+    state = policy.initial(200)
+    action, after = policy.act(step([True] * 200), state, "explore")
+    assert action.max() == 1
+    assert action.min() < 0.5
+    assert after.steps.sum() == 200
+    action, same = policy.act(step([True] * 200), state, "eval")
+    assert torch.equal(action, torch.full((200, 2), 0.9))
+    assert same is state
+    assert torch.equal(state.process, torch.zeros(200, 2))
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [({"sigma": -1.0}, "sigma = -1.0"), ({"theta": 1.5}, "theta = 1.5"), ({"dt": 0.0}, "dt = 0.0"),
+     ({"final_sigma": 0.1}, "anneal_steps = 0"), ({"anneal_steps": 10}, "final_sigma = None")],
+)  # fmt: skip
+def test_settings_that_cannot_be(settings, said):
+    with pytest.raises(ConfigError, match=said):
+        OrnsteinUhlenbeck(**settings)

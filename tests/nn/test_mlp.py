@@ -1,0 +1,151 @@
+"""Perceptrons, actors and critics against layers of PyTorch; slow copies; Adam."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from reverie.core.errors import ConfigError, RunError
+from reverie.core.specs import ObsPart
+from reverie.nn.adam import Adam
+from reverie.nn.frozen import SlowCopy, frozen
+from reverie.nn.mlp import ActionCritic, DeterministicActor, Inputs, NetworkConfig, Perceptron, Stacked
+
+SMALL = NetworkConfig(units=(7, 5))
+SPEC = {
+    "b": ObsPart(kind="vector", shape=(2, 2), dtype="float32"),
+    "a": ObsPart(kind="categorical", shape=(2,), dtype="int64", classes=(2, 3)),
+}
+
+
+def plain(layers) -> nn.Sequential:
+    """Linear layers ``(weight [inputs, outputs], bias)`` and ReLU between them, of PyTorch."""
+    parts: list[nn.Module] = []
+    for weight, bias in layers:
+        linear = nn.Linear(*weight.shape)
+        linear.weight.data, linear.bias.data = weight.detach().T.clone(), bias.detach().clone().view(-1)
+        parts += [linear, nn.ReLU()]
+    return nn.Sequential(*parts[:-1])
+
+
+@pytest.mark.parametrize("rows", [3, 300])
+def test_a_perceptron_is_that_of_pytorch(rows):
+    ours = Perceptron(4, (7, 5), 2)
+    expected = plain([(layer.weight.T, layer.bias) for layer in ours])
+    x = torch.randn(2, rows, 4)
+    torch.testing.assert_close(ours(x), expected(x), rtol=1e-5, atol=1e-6)
+
+
+def test_copies_side_by_side_are_perceptrons_of_their_own():
+    ours = Perceptron(4, (7, 5), 2, copies=3)
+    x = torch.randn(6, 2, 4, requires_grad=True)
+    y = ours(x)
+    assert y.shape == (3, 6, 2, 2)
+    for k in range(3):
+        alone = plain([(layer.weight[k], layer.bias[k]) for layer in ours])
+        torch.testing.assert_close(y[k], alone(x), rtol=1e-5, atol=1e-6)
+    grads = torch.autograd.grad(y[1].sum(), [x, *ours.parameters()])
+    assert all(g[1].abs().sum() > 0 and g[0].abs().sum() == g[2].abs().sum() == 0 for g in grads[1:])
+
+
+@pytest.mark.parametrize("copies", [None, 2])
+def test_initial_weights_are_those_of_torch_linear(copies):
+    torch.manual_seed(0)
+    for layer in Perceptron(100, (400,), 400, copies):
+        inputs = layer.weight.shape[-2] if copies else layer.weight.shape[1]
+        for p in layer.parameters():
+            assert p.abs().max().item() <= inputs**-0.5
+            assert p.std().item() == pytest.approx((3 * inputs) ** -0.5, rel=0.1)
+
+
+def test_inputs_are_numbers_as_they_are_and_classes_one_hot():
+    obs = {"a": torch.tensor([[1, 2], [0, -1]]), "b": torch.arange(8.0).view(2, 2, 2) * 100}
+    expected = [[0, 1, 0, 0, 1, 0, 100, 200, 300], [1, 0, 0, 0, 0, 400, 500, 600, 700]]
+    assert Inputs(SPEC, SMALL, torch.float32)(obs).tolist() == expected
+
+
+def test_images_pass_through_a_cnn():
+    spec = SPEC | {"eye": ObsPart(kind="image", shape=(8, 8, 1), dtype="uint8")}
+    inputs = Inputs(spec, NetworkConfig(), torch.float32)
+    obs = {"a": torch.zeros(3, 4, 2, dtype=torch.int64), "b": torch.zeros(3, 4, 2, 2),
+           "eye": torch.randint(0, 256, (3, 4, 8, 8, 1), dtype=torch.uint8)}  # fmt: skip
+    assert inputs(obs).shape == (3, 4, inputs.width)
+    assert inputs.width == 9 + inputs.encoder.width
+
+
+def test_actor_and_critics_keep_leading_axes():
+    obs = {"a": torch.zeros(3, 4, 2, dtype=torch.int64), "b": torch.randn(3, 4, 2, 2)}
+    action = DeterministicActor(SPEC, 2, SMALL)(obs)
+    assert action.shape == (3, 4, 2)
+    assert action.abs().max() < 1
+    assert ActionCritic(SPEC, 2, SMALL)(obs, action).shape == (3, 4)
+    assert ActionCritic(SPEC, 2, SMALL, copies=2)(obs, action).shape == (2, 3, 4)
+    one, two = ActionCritic(SPEC, 2, SMALL), ActionCritic(SPEC, 2, SMALL)
+    both = Stacked(one, two)(obs, action)
+    assert torch.equal(both, torch.stack([one(obs, action), two(obs, action)]))
+
+
+@pytest.mark.parametrize("units", [(), (8, 0)])
+def test_sizes_that_cannot_be(units):
+    with pytest.raises(ConfigError, match="units = "):
+        NetworkConfig(units=units)
+
+
+# ---------------------------------------------------------------- networks that stand still
+
+
+def test_gradients_pass_through_what_is_frozen():
+    layer, x = nn.Linear(3, 1), torch.randn(2, 3, requires_grad=True)
+    with frozen(layer):
+        y = layer(x).sum()
+    y.backward()
+    assert layer.weight.grad is None
+    torch.testing.assert_close(x.grad, layer.weight.detach().expand(2, 3))
+    assert all(p.requires_grad for p in layer.parameters())
+
+
+def test_a_slow_copy_also_takes_over_buffers_and_keeps_its_count():
+    source = nn.BatchNorm1d(2)
+    slow = SlowCopy(source, 1.0, every=2)
+    source(torch.randn(8, 2) + 3)
+    slow.update()
+    assert torch.equal(slow.model.running_mean, source.running_mean)
+    again = SlowCopy(nn.BatchNorm1d(2), 1.0, every=2)
+    again.load_state_dict(copy.deepcopy(slow.state_dict()))
+    assert int(again.count) == 1
+    assert not any(p.requires_grad for p in slow.parameters())
+
+
+# ---------------------------------------------------------------- Adam
+
+
+def test_adam_is_that_of_pytorch_and_goes_on_from_what_was_saved():
+    torch.manual_seed(0)
+    mine, theirs = (nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1)) for _ in range(2))
+    theirs.load_state_dict(mine.state_dict())
+    ours, adam = Adam(mine.parameters(), 0.01), torch.optim.Adam(theirs.parameters(), 0.01)
+    for i in range(6):
+        if i == 3:
+            saved = copy.deepcopy(ours.state_dict())
+            ours = Adam(mine.parameters(), 0.01)
+            ours.load_state_dict(saved)
+        x = torch.randn(8, 3)
+        ours.step(mine(x).square().mean())
+        adam.zero_grad()
+        theirs(x).square().mean().backward()
+        adam.step()
+    torch.testing.assert_close(list(mine.parameters()), list(theirs.parameters()), rtol=1e-5, atol=1e-6)
+    assert int(ours.updates) == 6
+
+
+def test_adam_refuses_what_does_not_fit():
+    a, b = nn.Parameter(torch.ones(2)), nn.Parameter(torch.ones(3))
+    with pytest.raises(RuntimeError, match="1 of 2 parameters"):
+        Adam([a, b], 0.1).step(a.sum())
+    with pytest.raises(RunError, match=r"'mean.0' is \(3,\), this learner's is \(2,\)"):
+        Adam([a], 0.1).load_state_dict(Adam([b], 0.1).state_dict())
+    with pytest.raises(RunError, match="absent"):
+        Adam([a], 0.1).load_state_dict(Adam([a, b], 0.1).state_dict())
+    with pytest.raises(ConfigError, match="lr = 0"):
+        Adam([a], 0.0)

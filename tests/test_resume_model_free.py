@@ -1,0 +1,57 @@
+"""A run of DDPG, TD3 or SAC that was stopped in the middle of an episode is the run that never stopped."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+
+from reverie.algos.ddpg import DDPGConfig
+from reverie.algos.sac import SACConfig
+from reverie.algos.td3 import TD3Config
+from reverie.experiment import ExperimentConfig
+from reverie.training import say_nothing, train
+from test_resume import Walk, assert_same
+from tiny import SETTINGS
+
+COMMON = {k: v for k, v in SETTINGS.items() if k != "algo"} | {
+    "steps": 90, "threads": 1, "learning_starts": 10, "random_steps": 15, "env.id": "Push", "replay.capacity": 120,
+    "schedule.save_every": 30, "algo.batch_size": 4, "algo.batch_length": 3, "algo.networks.units": (8,),
+}  # fmt: skip
+DRIFT = {"algo.exploration": "ornstein_uhlenbeck(0.2, 0.3, 0.01, 60)", "algo.value_estimator": "td_lambda(0.5)"}
+ALGORITHMS = {
+    "ddpg": (DDPGConfig(), DRIFT),
+    "td3": (TD3Config(), DRIFT | {"algo.policy_delay": 3}),
+    "sac": (SACConfig(), {"algo.value_estimator": "n_step(2)"}),
+}
+
+
+class Push(Walk):
+    """The random walk, pushed by a real number."""
+
+    action_space = gymnasium.spaces.Box(-1, 1, (1,), np.float32)
+
+    def step(self, action: np.ndarray) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        return super().step(float(action[0]))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_a_run_that_was_stopped_ends_as_one_that_was_not(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    algo, own = ALGORITHMS[name]
+    config = ExperimentConfig(algo=algo).merge(COMMON | own)
+    monkeypatch.setattr(Walk, "steps_of_all", 0)
+    monkeypatch.setattr(Walk, "stop_at", 10**9)
+    train(config, env=Push, run=tmp_path / "whole", say=say_nothing)
+    monkeypatch.setattr(Walk, "steps_of_all", 0)
+    monkeypatch.setattr(Walk, "stop_at", 41)
+    stopped = train(config, env=Push, run=tmp_path / "run", say=say_nothing)
+    assert (stopped.signal, stopped.env_steps < 90) == (signal.SIGTERM, True)
+    monkeypatch.setattr(Walk, "stop_at", 10**9)
+    train(config, env=Push, run=tmp_path / "run", say=say_nothing)
+    assert_same(tmp_path / "run", tmp_path / "whole")
