@@ -56,7 +56,7 @@ def main(argv: list[str] | None = None) -> int:
 
 def demonstrate(run: Path, seed: int) -> int:
     """The demonstration in a new run folder."""
-    print("DreamerV3 learns CartPole-v1 from nothing: about two to five minutes on two CPU cores.\n")
+    print("DreamerV3 learns CartPole-v1 from nothing: about one to four minutes on two CPU cores.\n")
     started = time.monotonic()
     result = reverie.train("dreamer_v3", env="CartPole-v1", preset="cartpole", seed=seed, run=run)
     minutes = (time.monotonic() - started) / 60

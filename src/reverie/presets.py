@@ -42,7 +42,7 @@ CARTPOLE: dict[str, Any] = CPU | {
     "eval_episodes": 20,
     "eval_envs": 20,
     "schedule.eval_every": 400,
-    "stop_score": 490.0,
+    "stop_score": 499.0,
 }
 """What the demonstration is tuned to: minutes on two CPU cores, until it is solved."""
 
