@@ -105,7 +105,7 @@ def kill_at_calls(folder: Path, stride: int, jobs: int, expected: str) -> Outcom
     counted = folder / "calls.txt"
     whole = folder / "counted"
     train(whole, LD_PRELOAD=str(library), FAULT_BELOW=str(whole), FAULT_COUNT=str(counted))
-    total = int(counted.read_text())
+    total = int(counted.read_text().split()[0])
 
     def one(number: int) -> Outcome:
         run = folder / f"call-{number}"
@@ -141,7 +141,8 @@ def damage_files(folder: Path, whole: Path, jobs: int) -> Outcome:
         resumed = train(run, STEPS + 50)
         said = resumed.stdout + resumed.stderr
         facts: Outcome = {"file": file.as_posix(), "how": how, "goes_on": resumed.returncode == 0}
-        facts["named"] = file.name in said or file.parent.name in said
+        inside = "/".join(file.parts[2 if file.parts[0] == "checkpoints" else 1 :])
+        facts["named"] = inside in said  # such as collector/environments.zip, 0/reward/c.1.0, manifest.json
         facts["same"] = facts["goes_on"] and facts["named"]
         if not facts["same"]:
             facts["said"] = said[-1500:]
@@ -169,9 +170,10 @@ DAMAGES: dict[str, Callable[[Path], None]] = {"flipped": flip, "cut": cut, "dele
 def fill_disk(folder: Path, expected: str, seconds: float) -> Outcome:
     """Part `full`: a full disk is a pause or an error; afterwards the run ends as if nothing had been."""
     library, results = compiled(folder), []
-    for share in (0.3, 0.5, 0.7, 0.9):
+    for share in (0.5, 0.65, 0.8):
         run, flag = folder / f"full-{share}", folder / f"full-{share}.flag"
         fault = {"LD_PRELOAD": str(library), "FAULT_BELOW": str(run), "FAULT_FULL": str(flag)}
+        fault["FAULT_COUNT"] = str(folder / f"full-{share}.txt")
         process = subprocess.Popen(
             command(run), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env={**os.environ, **fault}
         )
@@ -180,8 +182,10 @@ def fill_disk(folder: Path, expected: str, seconds: float) -> Outcome:
         time.sleep(3.0)
         flag.unlink()
         said = process.communicate()[0]
-        clear = process.returncode == 0 or "No space left" in said
-        result = ended(run, expected, {"at": share, "ended_by_itself": process.returncode == 0, "clear": clear})
+        refused = int(Path(fault["FAULT_COUNT"]).read_text().split()[1])
+        clear = refused > 0 and "No space left" in said
+        facts = {"at": share, "refused": refused, "ended_by_itself": process.returncode == 0, "clear": clear}
+        result = ended(run, expected, facts)
         results.append(result if clear else {**result, "same": False, "said": said[-2000:]})
     return summary(results)
 

@@ -5,7 +5,8 @@
  *
  * FAULT_AT=k kills the process (SIGKILL) just before the k-th such call; with FAULT_HALF=1 a write is cut to half of its
  * bytes first, as a crash in the middle of it would. FAULT_FULL=file makes every call that needs space fail with ENOSPC
- * as long as `file` exists. FAULT_COUNT=file: the number of calls is written there when the process ends by itself.
+ * as long as `file` exists. FAULT_COUNT=file: the number of calls, and of those refused for
+ * want of space, is written there when the process ends by itself.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -26,7 +27,7 @@
 static const char *below, *full;
 static long at = -1;
 static int half;
-static atomic_long calls;
+static atomic_long calls, refused;
 
 #define REAL(name) \
     static __typeof__(&name) real; \
@@ -43,7 +44,7 @@ __attribute__((destructor)) static void end(void) {
     const char *path = getenv("FAULT_COUNT");
     FILE *file = path && below ? fopen(path, "w") : NULL;
     if (file) {
-        fprintf(file, "%ld\n", (long)calls);
+        fprintf(file, "%ld %ld\n", (long)calls, (long)refused);
         fclose(file);
     }
 }
@@ -89,6 +90,7 @@ static void die(void) {
 
 static int no_space(void) {
     if (!full || access(full, F_OK)) return 0;
+    refused++;
     errno = ENOSPC;
     return 1;
 }
