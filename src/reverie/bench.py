@@ -14,13 +14,13 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from reverie.algos.base import Algorithm, AlgorithmConfig
+from reverie.core.compiler import state
 from reverie.core.hardware import describe, matrix_rates, peak_memory, wait_for
 from reverie.core.machine import choose_device, keep_freed_memory
 from reverie.core.protocols import Env
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Mode, Step
 from reverie.experiment import ExperimentConfig
-from reverie.nn.compiler import state
 from reverie.noise import noise_batch, noise_step
 from reverie.run.collect import random_action
 

@@ -10,7 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from reverie.nn import compiler, fused
+from reverie.core import compiled, compiler
+from reverie.nn import fused
 
 Call = Callable[..., Tensor]
 SIZES = [(1, 1), (1, 64), (3, 1), (7, 5), (130, 33), (1100, 4)]
@@ -80,7 +81,7 @@ def both(monkeypatch: pytest.MonkeyPatch, call: Callable[[], list[Tensor]]) -> l
     """What ``call`` says as it is compiled, and as it is defined."""
     ours = call()
     with monkeypatch.context() as without:
-        without.setattr(fused, "kernels", lambda: None)
+        without.setattr(compiled, "kernels", lambda: None)
         return list(zip(ours, call(), strict=True))
 
 
@@ -91,7 +92,7 @@ def both(monkeypatch: pytest.MonkeyPatch, call: Callable[[], list[Tensor]]) -> l
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("case", CASES)
 def test_as_defined(case, threads, with_gaps, monkeypatch):
-    monkeypatch.setattr(fused, "PARALLEL", 1)  # threads in whatever is small, too
+    monkeypatch.setattr(compiled, "PARALLEL", 1)  # threads in whatever is small, too
     torch.set_num_threads(threads)
     for rows, width in SIZES:
         call, inputs = case(rows, width)

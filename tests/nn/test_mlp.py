@@ -19,46 +19,6 @@ SPEC = {
 }
 
 
-def plain(layers) -> nn.Sequential:
-    """Linear layers ``(weight [inputs, outputs], bias)`` and ReLU between them, of PyTorch."""
-    parts: list[nn.Module] = []
-    for weight, bias in layers:
-        linear = nn.Linear(*weight.shape)
-        linear.weight.data, linear.bias.data = weight.detach().T.clone(), bias.detach().clone().view(-1)
-        parts += [linear, nn.ReLU()]
-    return nn.Sequential(*parts[:-1])
-
-
-@pytest.mark.parametrize("rows", [3, 300])
-def test_a_perceptron_is_that_of_pytorch(rows):
-    ours = Perceptron(4, (7, 5), 2)
-    expected = plain([(layer.weight.T, layer.bias) for layer in ours])
-    x = torch.randn(2, rows, 4)
-    torch.testing.assert_close(ours(x), expected(x), rtol=1e-5, atol=1e-6)
-
-
-def test_copies_side_by_side_are_perceptrons_of_their_own():
-    ours = Perceptron(4, (7, 5), 2, copies=3)
-    x = torch.randn(6, 2, 4, requires_grad=True)
-    y = ours(x)
-    assert y.shape == (3, 6, 2, 2)
-    for k in range(3):
-        alone = plain([(layer.weight[k], layer.bias[k]) for layer in ours])
-        torch.testing.assert_close(y[k], alone(x), rtol=1e-5, atol=1e-6)
-    grads = torch.autograd.grad(y[1].sum(), [x, *ours.parameters()])
-    assert all(g[1].abs().sum() > 0 and g[0].abs().sum() == g[2].abs().sum() == 0 for g in grads[1:])
-
-
-@pytest.mark.parametrize("copies", [None, 2])
-def test_initial_weights_are_those_of_torch_linear(copies):
-    torch.manual_seed(0)
-    for layer in Perceptron(100, (400,), 400, copies):
-        inputs = layer.weight.shape[-2] if copies else layer.weight.shape[1]
-        for p in layer.parameters():
-            assert p.abs().max().item() <= inputs**-0.5
-            assert p.std().item() == pytest.approx((3 * inputs) ** -0.5, rel=0.1)
-
-
 def test_inputs_are_numbers_as_they_are_and_classes_one_hot():
     obs = {"a": torch.tensor([[1, 2], [0, -1]]), "b": torch.arange(8.0).view(2, 2, 2) * 100}
     expected = [[0, 1, 0, 0, 1, 0, 100, 200, 300], [1, 0, 0, 0, 0, 400, 500, 600, 700]]

@@ -5,7 +5,7 @@ import copy
 import pytest
 import torch
 
-from reverie.nn.compiler import kernels
+from reverie.core.compiler import kernels
 from reverie.nn.layers import MLP
 from reverie.nn.rssm import RSSMConfig
 

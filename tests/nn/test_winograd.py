@@ -3,8 +3,8 @@
 import pytest
 import torch
 
+from reverie.core.compiler import kernels
 from reverie.nn import winograd
-from reverie.nn.compiler import kernels
 from reverie.nn.winograd import Convolution, convolve
 
 SIZES = [  # images, height, width, channels, outputs, kernel

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, cast
 import torch
 from torch import Tensor, nn
 
+from reverie.core.compiled import compiled
 from reverie.nn import recurrence
-from reverie.nn.fused import compiled
 from reverie.nn.packing import Kept
 
 if TYPE_CHECKING:

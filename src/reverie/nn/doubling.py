@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from reverie.nn.fused import call, compiled, library, threads, unfold_norm_silu, unfold_parities
+from reverie.core.compiled import call, compiled, library, threads
+from reverie.nn.fused import unfold_norm_silu, unfold_parities
 from reverie.nn.stages import norm_backward, parts, sums_for
 from reverie.nn.winograd import Convolution, convolve
 

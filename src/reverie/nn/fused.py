@@ -6,7 +6,6 @@ there. PyTorch runs such a chain operation by operation, through memory each tim
 
 from __future__ import annotations
 
-import ctypes
 from typing import Any, cast
 
 import torch
@@ -14,35 +13,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from reverie.nn.compiler import kernels
+from reverie.core.compiled import call, compiled, library, threads
 from reverie.objectives.transforms import symmetric_mean
-
-PARALLEL = 2**15
-"""Numbers from which on a second thread is worth waking."""
-
-
-def compiled(*tensors: Tensor) -> bool:
-    """Whether the compiled functions are there and fit: float32 on the CPU."""
-    fit = all(x.dtype is torch.float32 and x.device.type == "cpu" for x in tensors)
-    return fit and not torch.compiler.is_compiling() and kernels() is not None
-
-
-def library() -> ctypes.CDLL:
-    """The compiled functions; only where :func:`compiled` says that they are there."""
-    return cast(ctypes.CDLL, kernels())
-
-
-def threads(x: Tensor) -> int:
-    """How many threads are worth their while."""
-    return torch.get_num_threads() if x.numel() >= PARALLEL else 1
-
-
-def call(function: type[torch.autograd.Function], *inputs: Any) -> Any:
-    """Apply ``function``; without its bookkeeping where nothing needs a gradient."""
-    if torch.is_grad_enabled() and any(isinstance(x, Tensor) and x.requires_grad for x in inputs):
-        return function.apply(*inputs)  # type: ignore[no-untyped-call]  # torch leaves it untyped
-    return function.forward(None, *inputs)
-
 
 # ---------------------------------------------------------------------- norm and activation
 

@@ -1,6 +1,6 @@
 /* Fused element-wise operations of the learners, for CPUs: each reads its inputs once and writes its outputs once.
  *
- * nn/compiler.py compiles this file for the machine it is on; nn/fused.py calls it and holds the definition of every
+ * core/compiler.py compiles this file for the machine it is on; nn/fused.py calls it and holds the definition of every
  * function in PyTorch, which is what the tests compare with. All arrays are float32, contiguous and of at least one
  * row; `rows` and `width` are the product of all axes but the last, and the last.
  */

@@ -14,7 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from reverie.nn.fused import compiled, norm_silu
+from reverie.core.compiled import compiled
+from reverie.nn.fused import norm_silu
 from reverie.nn.packing import Kept, packed
 from reverie.nn.product import MIN_ROWS, linear
 from reverie.nn.recurrence import mlp

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from reverie.nn.fused import call, compiled, library, threads
+from reverie.core.compiled import call, compiled, library, threads
 
 
 def unit_squared_error(pixels: Tensor, target: Tensor, low: float, high: float) -> Tensor:

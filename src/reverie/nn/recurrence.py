@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from reverie.nn.fused import library
+from reverie.core.compiled import library
 from reverie.nn.packing import packed, pointers
 from reverie.nn.product import weight_gradient
 

@@ -15,7 +15,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from reverie.nn.fused import call, compiled, library, norm_silu, threads
+from reverie.core.compiled import call, compiled, library, threads
+from reverie.nn.fused import norm_silu
 from reverie.nn.winograd import Convolution, convolve
 
 PART = 2**20

@@ -3,27 +3,54 @@
 from __future__ import annotations
 
 import copy
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from reverie.core.compiled import compiled, library, threads
+
 
 class Target(nn.Module):
-    """A frozen copy that moves towards its source: theta' <- rate theta + (1 - rate) theta' (Polyak averaging)."""
+    """A frozen copy that follows its source at every n-th :meth:`update`: theta' <- rate theta + (1 - rate) theta'.
 
-    def __init__(self, source: nn.Module, rate: float) -> None:
+    A small rate at every call is Polyak averaging, a rate of 1 at every n-th call a hard update. The count is a buffer,
+    so that a captured update counts as well and a checkpoint holds it. Buffers of the source, such as the statistics of
+    a norm, are copied as they are at every call.
+    """
+
+    count: Tensor
+
+    def __init__(self, source: nn.Module, rate: float, every: int = 1) -> None:
         super().__init__()
         self.model = copy.deepcopy(source).requires_grad_(False)
-        self.rate = rate
+        self.rate, self.every = rate, every
         self._source = (source,)  # a tuple hides it from torch: it is no part of this module, only what it follows
+        if every > 1:
+            self.register_buffer("count", torch.zeros((), dtype=torch.int64))
 
     @torch.no_grad()
     def update(self) -> None:
-        """One step towards the source."""
-        targets, sources = (tuple(module.parameters()) for module in (self.model, *self._source))
-        torch._foreach_lerp_(targets, sources, self.rate)
+        """One call of the n after which the copy moves."""
+        (source,) = self._source
+        slow, fast = tuple(self.model.parameters()), tuple(source.parameters())
+        for mine, its in zip(self.model.buffers(), source.buffers(), strict=True):
+            mine.copy_(its)
+        if self.every == 1:
+            return self._lerp(slow, fast)
+        self.count += 1
+        rate = self.rate * (self.count % self.every == 0)  # 0 in between: no decision that a graph could not hold
+        for mine, its in zip(slow, fast, strict=True):
+            mine.lerp_(its, rate.to(mine.dtype))
+
+    def _lerp(self, slow: tuple[Tensor, ...], fast: tuple[Tensor, ...]) -> None:
+        if not (compiled(*slow, *fast) and all(x.is_contiguous() for x in (*slow, *fast))):
+            return torch._foreach_lerp_(slow, fast, self.rate)
+        for mine, its in zip(slow, fast, strict=True):
+            library().polyak(mine.data_ptr(), its.data_ptr(), mine.numel(), self.rate, threads(mine))
+        torch.autograd.graph.increment_version(slow)  # written behind autograd's back
 
     @torch.no_grad()
-    def forward(self, x: Tensor) -> object:
+    def forward(self, *inputs: Any) -> Any:
         """The copy's answer, without gradient."""
-        return self.model(x)
+        return self.model(*inputs)

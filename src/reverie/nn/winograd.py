@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from reverie.nn.fused import compiled, library, threads
+from reverie.core.compiled import compiled, library, threads
 
 SIDE, TILES, FULL = 4, 24, 16
 """As in ``winograd.c``."""

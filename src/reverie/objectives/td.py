@@ -10,6 +10,7 @@ from torch import Tensor
 
 from reverie.core.errors import ConfigError
 from reverie.core.types import Batch, Metrics, Obs
+from reverie.objectives import compiled_td
 from reverie.objectives.estimators import ValueEstimator
 from reverie.objectives.returns import followed
 
@@ -22,7 +23,7 @@ class Losses(NamedTuple):
     metrics: Metrics
     """Scalars without gradient."""
     priority: Tensor | None = None
-    """How wrong the critic was about each window, ``[B]``: the mean of abs(y - Q)."""
+    """How wrong the critic was about each window, ``[B]``: the mean of abs(y - Q), or of the loss of a distribution."""
 
     def total(self) -> Tensor:
         """The sum of all terms: one backward pass for all of them."""
@@ -46,6 +47,8 @@ def after(obs: Obs) -> Obs:
 
 def mean_over(x: Tensor, mask: Tensor) -> Tensor:
     """The mean of ``x`` ``[B, T - 1]`` where ``mask`` is 1; 0 if that is nowhere."""
+    if compiled_td.fits(x, mask) and x.numel():
+        return compiled_td.masked_mean(x, mask)
     return (x * mask).sum() / mask.sum().clamp(min=1)
 
 
@@ -83,21 +86,65 @@ def squared_error(prediction: Tensor, target: Tensor, batch: Batch, scale: float
     Raises:
         ValueError: the shapes differ, as those of a critic that keeps a last axis of one.
     """
+    check_error(prediction, target)
+    if compiled_td.fits_error(prediction, target, batch):
+        return _compiled(prediction, target, batch, scale)
+    error = prediction - target  # [(K,) B, T-1]
+    return critic_losses(error.square(), error.detach().abs(), prediction, target, batch, scale)
+
+
+def huber_error(prediction: Tensor, target: Tensor, batch: Batch, kappa: float) -> Losses:
+    """The term ``critic``: E[w L(Q - y)] over all actions taken, with the loss of Huber (1964).
+
+    L(u) = u^2 / 2 where |u| <= kappa and kappa (|u| - kappa / 2) beyond; its derivative is u clipped to
+    [-kappa, kappa]. kappa may be infinite. All else is as in :func:`squared_error`.
+    """
+    check_error(prediction, target)
+    if compiled_td.fits_error(prediction, target, batch):
+        return _compiled(prediction, target, batch, kappa=kappa)
+    error = prediction - target  # [(K,) B, T-1]
+    loss = F.huber_loss(error, torch.zeros_like(error), reduction="none", delta=kappa)
+    return critic_losses(loss, error.detach().abs(), prediction, target, batch)
+
+
+def check_error(prediction: Tensor, target: Tensor) -> None:
+    """Raises ValueError if the shapes are not those of Q and y in :func:`squared_error`."""
     if prediction.shape[-2:] != target.shape or prediction.ndim > 3:
         raise ValueError(f"values {tuple(prediction.shape)}: expected [(K,) B, T - 1] = {tuple(target.shape)}.")
+
+
+def _compiled(prediction: Tensor, target: Tensor, batch: Batch, scale: float = 1.0, kappa: float = -1.0) -> Losses:
+    found = compiled_td.td_error(prediction, target, batch.is_last, batch.weight, scale, kappa)
+    metrics = {"loss/critic": found.loss.detach(), "train/value": found.predicted, "train/target": found.target}
+    return Losses({"critic": found.loss}, metrics, found.priority)
+
+
+def critic_losses(
+    loss: Tensor, wrong: Tensor, value: Tensor, target: Tensor, batch: Batch, scale: float = 1.0
+) -> Losses:
+    """The term ``critic``, scale E[w loss] over all actions taken, summed over the critics; its metrics; priorities.
+
+    Args:
+        loss: ``[B, T - 1]`` of one critic or ``[K, B, T - 1]`` of K.
+        wrong: the same; how wrong each prediction was, to draw windows by.
+        value: the same; what was predicted.
+        target: y ``[B, T - 1]``.
+        batch: where weights ``[B]`` and ends of episodes are read.
+        scale: a factor of the loss.
+    """
     mask = followed(batch.is_last)  # [B, T-1]
-    error = prediction - target  # [(K,) B, T-1]
     weight = mask * (scale * batch.weight / mask.sum().clamp(min=1))[:, None]  # [B, T-1]
-    loss = (weight * error.square()).sum()
+    total = (weight * loss).sum()
     with torch.no_grad():
-        wrong = error.abs() if error.ndim == 2 else error.abs().mean(0)  # [B, T-1]
+        if loss.ndim > 2:
+            wrong, value = wrong.mean(0), value.mean(0)  # [B, T-1]
         priority = (wrong * mask).sum(1) / mask.sum(1).clamp(min=1)  # [B]
         metrics = {
-            "loss/critic": loss.detach(),
-            "train/value": mean_over(prediction if error.ndim == 2 else prediction.mean(0), mask),
+            "loss/critic": total.detach(),
+            "train/value": mean_over(value, mask),
             "train/target": mean_over(target, mask),
         }
-    return Losses({"critic": loss}, metrics, priority)
+    return Losses({"critic": total}, metrics, priority)
 
 
 def check_td(discount: float, tau: float, target_every: int = 1) -> None:

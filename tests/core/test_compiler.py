@@ -15,8 +15,9 @@ import pytest
 import torch
 
 from reverie.algos.dreamer_v3 import DreamerV3Config
+from reverie.core import compiler
+from reverie.nn.fused import norm_silu, unimix_probs
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
-from reverie.nn import compiler, fused
 from reverie.noise import noise_batch
 from tiny import NETWORKS
 
@@ -132,7 +133,7 @@ def test_a_compilation_that_is_killed_leaves_nothing_to_be_loaded(
 ) -> None:
     """The whole process, in the middle of writing."""
     use(f'{WHERE_TO}head -c 5000 "{library}" > "$out"\nkill -9 $PPID\n')
-    code = "from reverie.nn import compiler; compiler.kernels()"
+    code = "from reverie.core import compiler; compiler.kernels()"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == -9
     assert list(cache.glob("*.so")) == []
     use(f'{WHERE_TO}cp "{library}" "$out"\n')
@@ -204,7 +205,7 @@ def said_once() -> str:
     """The one warning, however often kernels are asked for."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        x = fused.unimix_probs(torch.zeros(2, 4), 0.0)
+        x = unimix_probs(torch.zeros(2, 4), 0.0)
         assert [compiler.kernels(), compiler.kernels()] == [None, None]
     assert torch.equal(x, torch.full((2, 4), 0.25))
     (warning,) = caught
@@ -285,7 +286,7 @@ def test_flags_that_a_compiler_does_not_know_are_left_out(refused: str, use: Mak
     assert loads()
     torch.set_num_threads(2)
     x, scale = torch.randn(3000, 40), torch.ones(40, requires_grad=True)
-    (ours,) = torch.autograd.grad(fused.norm_silu(x, scale, 1e-4).sum(), scale)
+    (ours,) = torch.autograd.grad(norm_silu(x, scale, 1e-4).sum(), scale)
     y = torch.nn.functional.silu(torch.nn.functional.rms_norm(x, (40,), scale, 1e-4))
     torch.testing.assert_close(ours, torch.autograd.grad(y.sum(), scale)[0], rtol=1e-4, atol=1e-3)
 

@@ -1,4 +1,4 @@
-"""Compiles the C files of this folder for the machine it runs on, once, and loads them.
+"""Compiles the C files of all floors for the machine it runs on, once, and loads them.
 
 That takes a second with any C compiler; the result is kept in the user's cache folder. Without a compiler everything
 runs in PyTorch, which is said once.
@@ -21,8 +21,8 @@ from pathlib import Path
 
 import torch
 
-SOURCES = sorted(Path(__file__).parent.glob("*.c"))
-HEADERS = sorted(Path(__file__).parent.glob("*.h"))
+SOURCES = sorted(Path(__file__).parents[1].glob("*/*.c"))
+HEADERS = sorted(Path(__file__).parents[1].glob("*/*.h"))
 SWITCH = "REVERIE_KERNELS"
 """Environment variable: ``off`` leaves everything to PyTorch."""
 
@@ -51,6 +51,18 @@ _SIGNATURES = {
     "unfold_sigmoid_backward": [_POINTER] * 3 + [_COUNT] * 3 + [_INT],
     "squared_error": [_POINTER] * 3 + [_COUNT] * 2 + [_REAL] * 2 + [_INT],
     "squared_error_backward": [_POINTER] * 4 + [_COUNT] * 2 + [_REAL] * 2 + [_INT],
+    "perceptron": [_POINTER] * 4 + [_COUNT, _POINTER, _COUNT],
+    "perceptron_backward": [_POINTER] * 7 + [_COUNT] + [_POINTER] * 2 + [_COUNT],
+    "adam": [_POINTER] * 4 + [_COUNT, _POINTER, _COUNT],
+    "polyak": [_POINTER] * 2 + [_COUNT, _REAL, _COUNT],
+    "td0": [_POINTER] * 5 + [_COUNT] * 2 + [_REAL],
+    "masked_mean": [_POINTER] * 4 + [_COUNT],
+    "td_error": [_POINTER] * 7 + [_COUNT] * 3 + [_REAL] * 2,
+    "quantile_huber": [_POINTER] * 4 + [_COUNT] * 3 + [_REAL, _INT],
+    "put_rows": [_POINTER] * 2 + [_COUNT],
+    "gather_rows": [_POINTER] * 2 + [_COUNT] * 2 + [_POINTER, _INT],
+    "tree_set": [_POINTER, _COUNT] + [_POINTER] * 2 + [_COUNT],
+    "tree_draw": [_POINTER, _COUNT, _POINTER, _COUNT, _POINTER],
 }
 
 # Never -ffast-math: a NaN must stay one, it is how a run notices that it has diverged.

@@ -1,0 +1,347 @@
+/* Perceptrons with ReLU: all layers of several of them, forwards and backwards in one call each. nn/mlp.py calls it.
+ *
+ * All arrays are float32 and contiguous. The parameters of a copy are, layer by layer, its weights [inputs, outputs] and
+ * its bias [outputs]; the copies lie `stride` numbers apart. Every number is summed in an order that depends on neither
+ * the threads nor the other rows of the batch, so that results do not either.
+ */
+
+#include "kernels.h"
+
+#define PANEL 32
+#ifdef __AVX512F__
+#define LANES 16
+#define TILE 8 /* rows at once: TILE * PANEL / LANES accumulators stay in registers */
+#else
+#define LANES 8
+#define TILE 3
+#endif
+#define VECTORS (PANEL / LANES)
+#define NARROW 8 /* outputs that are fewer are not worth a panel */
+#define STRIP 64 /* rows of a batch that a thread takes at once */
+
+typedef float Vector __attribute__((vector_size(LANES * 4), aligned(4)));
+
+typedef struct {
+    int64_t copies, layers, stride;
+    const int64_t *widths; /* [layers + 1] */
+    const float *parameters;
+} Network;
+
+static inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+
+/* ---------------------------------------------------------------------- products */
+
+/* sum_k a[r, k] b[k, :] of `rows` rows and PANEL columns; a[r, k] lies at r * ar + k * ak. */
+static inline __attribute__((always_inline)) void tile(const float *a, int64_t ar, int64_t ak, const float *b,
+                                                       int64_t ldb, float *out, int64_t depth, const int64_t rows) {
+    Vector sum[TILE][VECTORS];
+    for (int64_t r = 0; r < rows; r++)
+        for (int v = 0; v < VECTORS; v++) sum[r][v] = (Vector){0};
+    for (int64_t k = 0; k < depth; k++) {
+        const Vector *row = (const Vector *)(b + k * ldb);
+        for (int64_t r = 0; r < rows; r++)
+            for (int v = 0; v < VECTORS; v++) sum[r][v] += a[r * ar + k * ak] * row[v];
+    }
+    memcpy(out, sum, rows * PANEL * sizeof(float));
+}
+
+/* `rows` is a constant in each case, so that the sums are registers. */
+static inline void any_tile(const float *a, int64_t ar, int64_t ak, const float *b, int64_t ldb, float *out,
+                            int64_t depth, int64_t rows) {
+    switch (rows) {
+    case 1: tile(a, ar, ak, b, ldb, out, depth, 1); break;
+    case 2: tile(a, ar, ak, b, ldb, out, depth, 2); break;
+#if TILE > 3
+    case 3: tile(a, ar, ak, b, ldb, out, depth, 3); break;
+    case 4: tile(a, ar, ak, b, ldb, out, depth, 4); break;
+    case 5: tile(a, ar, ak, b, ldb, out, depth, 5); break;
+    case 6: tile(a, ar, ak, b, ldb, out, depth, 6); break;
+    case 7: tile(a, ar, ak, b, ldb, out, depth, 7); break;
+#endif
+    default: tile(a, ar, ak, b, ldb, out, depth, TILE);
+    }
+}
+
+/* Up to PANEL columns of b [depth, ldb], padded with zeros. */
+static void pad_columns(const float *b, int64_t ldb, float *panel, int64_t depth, int64_t columns) {
+    for (int64_t k = 0; k < depth; k++) {
+        memcpy(panel + k * PANEL, b + k * ldb, columns * sizeof(float));
+        memset(panel + k * PANEL + columns, 0, (PANEL - columns) * sizeof(float));
+    }
+}
+
+/* What becomes of a finished tile: [rows, columns] of c, whose rows lie ldc apart. */
+typedef enum { PLAIN, RELU, MASK, ADD } Then;
+
+/* `bias` is [columns]; with MASK, `mask` lies like c and numbers become 0 where it is 0. */
+static inline void finish(const float *out, float *c, int64_t ldc, int64_t rows, int64_t columns, const float *bias,
+                          const float *mask, Then then) {
+    for (int64_t r = 0; r < rows; r++, out += PANEL, c += ldc) {
+        if (then == ADD) {
+            for (int64_t j = 0; j < columns; j++) c[j] += out[j];
+        } else if (then == MASK) {
+            for (int64_t j = 0; j < columns; j++) c[j] = mask[r * ldc + j] != 0.0f ? out[j] : 0.0f;
+        } else if (then == RELU) {
+            for (int64_t j = 0; j < columns; j++) {
+                float y = out[j] + bias[j];
+                c[j] = y < 0.0f ? 0.0f : y; /* NaN stays NaN */
+            }
+        } else {
+            for (int64_t j = 0; j < columns; j++) c[j] = bias ? out[j] + bias[j] : out[j];
+        }
+    }
+}
+
+/* The columns [first, first + columns) of c = a b, with `panel` holding those of b. */
+static inline void panel_product(const float *a, int64_t ar, int64_t ak, const float *panel, int64_t ldpanel, float *c,
+                                 int64_t ldc, int64_t rows, int64_t depth, int64_t columns, const float *bias,
+                                 const float *mask, Then then) {
+    float out[TILE * PANEL] __attribute__((aligned(64)));
+    for (int64_t i = 0; i < rows; i += TILE) {
+        int64_t count = least(TILE, rows - i);
+        any_tile(a + i * ar, ar, ak, panel, ldpanel, out, depth, count);
+        finish(out, c + i * ldc, ldc, count, columns, bias, mask ? mask + i * ldc : 0, then);
+    }
+}
+
+/* ---------------------------------------------------------------------- a few outputs, such as a value */
+
+static inline float sum_of(Vector x) {
+    float sum = 0;
+    for (int i = 0; i < LANES; i++) sum += x[i];
+    return sum;
+}
+
+/* y [rows, outputs] of at most NARROW outputs: dots of rows of x with columns, of which `scratch` holds one. */
+static void forward_narrow(const float *x, int64_t inputs, const float *weights, float *y, int64_t outputs, int64_t rows,
+                           Then then, float *scratch) {
+    const float *bias = weights + inputs * outputs;
+    int64_t whole = inputs / (2 * LANES) * (2 * LANES);
+    for (int64_t j = 0; j < outputs; j++) {
+        for (int64_t k = 0; k < inputs; k++) scratch[k] = weights[k * outputs + j];
+        for (int64_t r = 0; r < rows; r++) {
+            const float *row = x + r * inputs;
+            Vector even = {0}, odd = {0}; /* two, as an addition waits for the last one */
+            for (int64_t k = 0; k < whole; k += 2 * LANES) {
+                even += *(const Vector *)(row + k) * *(const Vector *)(scratch + k);
+                odd += *(const Vector *)(row + k + LANES) * *(const Vector *)(scratch + k + LANES);
+            }
+            float sum = sum_of(even + odd);
+            for (int64_t k = whole; k < inputs; k++) sum += row[k] * scratch[k];
+            sum += bias[j];
+            y[r * outputs + j] = then == RELU && sum < 0.0f ? 0.0f : sum;
+        }
+    }
+}
+
+/* x^T dy of at most NARROW outputs, and the sums of dy. */
+static void gradient_narrow(const float *x, int64_t inputs, const float *dy, int64_t outputs, float *dweights,
+                            int64_t rows) {
+    int64_t whole = inputs / LANES * LANES;
+    for (int64_t i = 0; i < whole; i += LANES) {
+        Vector sum[NARROW] = {{0}};
+        for (int64_t r = 0; r < rows; r++) {
+            Vector in = *(const Vector *)(x + r * inputs + i);
+            for (int64_t j = 0; j < outputs; j++) sum[j] += in * dy[r * outputs + j];
+        }
+        for (int64_t j = 0; j < outputs; j++)
+            for (int64_t k = 0; k < LANES; k++) dweights[(i + k) * outputs + j] = sum[j][k];
+    }
+    for (int64_t j = 0; j < outputs; j++) {
+        for (int64_t i = whole; i < inputs; i++) {
+            float sum = 0;
+            for (int64_t r = 0; r < rows; r++) sum += x[r * inputs + i] * dy[r * outputs + j];
+            dweights[i * outputs + j] = sum;
+        }
+        float sum = 0;
+        for (int64_t r = 0; r < rows; r++) sum += dy[r * outputs + j];
+        dweights[inputs * outputs + j] = sum;
+    }
+}
+
+/* ---------------------------------------------------------------------- forwards */
+
+/* One layer of some rows; `scratch` is [inputs, PANEL]. */
+static void forward_layer(const float *x, int64_t inputs, const float *weights, float *y, int64_t outputs, int64_t rows,
+                          Then then, float *scratch) {
+    const float *bias = weights + inputs * outputs;
+    if (outputs <= NARROW) {
+        forward_narrow(x, inputs, weights, y, outputs, rows, then, scratch);
+        return;
+    }
+    for (int64_t j = 0; j < outputs; j += PANEL) {
+        int64_t columns = least(PANEL, outputs - j), ld = outputs;
+        const float *panel = weights + j;
+        if (columns < PANEL) pad_columns(panel, ld, scratch, inputs, columns), panel = scratch, ld = PANEL;
+        panel_product(x, inputs, 1, panel, ld, y + j, outputs, rows, inputs, columns, bias + j, 0, then);
+    }
+}
+
+/* x [rows, inputs], which all copies see, to y [copies, rows, outputs]. What the hidden layers say is left in `hidden`,
+ * [copies, rows, width] of one after the other. `scratch` is [threads, widest, PANEL]. */
+void perceptron(const Network *n, const float *x, float *hidden, float *y, int64_t rows, float *scratch,
+                int64_t threads) {
+    int64_t strips = (rows + STRIP - 1) / STRIP, items = strips * n->copies, taken = 0, widest = 0;
+    for (int64_t l = 0; l <= n->layers; l++) widest = n->widths[l] > widest ? n->widths[l] : widest;
+#pragma omp parallel for num_threads((int)threads) if (threads > 1)
+    for (int64_t t = 0; t < threads; t++)
+        for (int64_t item = next_of(&taken); item < items; item = next_of(&taken)) {
+            int64_t copy = item / strips, first = item % strips * STRIP, count = least(STRIP, rows - first);
+            const float *in = x + first * n->widths[0], *weights = n->parameters + copy * n->stride;
+            float *place = hidden;
+            for (int64_t l = 0; l < n->layers; l++) {
+                int64_t inputs = n->widths[l], outputs = n->widths[l + 1], last = l + 1 == n->layers;
+                float *out = (last ? y : place) + (copy * rows + first) * outputs;
+                forward_layer(in, inputs, weights, out, outputs, count, last ? PLAIN : RELU,
+                              scratch + t * widest * PANEL);
+                in = out, weights += (inputs + 1) * outputs, place += n->copies * rows * outputs;
+            }
+        }
+}
+
+/* ---------------------------------------------------------------------- backwards */
+
+/* PANEL rows of weights [inputs, outputs], from row i on, as columns: [outputs, PANEL]. */
+static void transpose_panel(const float *weights, int64_t inputs, int64_t outputs, int64_t i, float *panel) {
+    int64_t columns = least(PANEL, inputs - i);
+    const float *from = weights + i * outputs;
+    for (int64_t k = 0; k < outputs; k += LANES) { /* a block of LANES at once stays in the cache */
+        int64_t depth = least(LANES, outputs - k);
+        for (int64_t q = 0; q < depth; q++) {
+            float *to = panel + (k + q) * PANEL;
+            for (int64_t j = 0; j < columns; j++) to[j] = from[j * outputs + k + q];
+            for (int64_t j = columns; j < PANEL; j++) to[j] = 0.0f;
+        }
+    }
+}
+
+/* One layer of some rows backwards: dx = dy W^T, of the rows that `mask` lets through. */
+static void backward_layer(const float *dy, int64_t outputs, const float *transposed, float *dx, int64_t inputs,
+                           int64_t rows, const float *mask, Then then) {
+    for (int64_t i = 0; i < inputs; i += PANEL, transposed += outputs * PANEL)
+        panel_product(dy, outputs, 1, transposed, PANEL, dx + i, inputs, rows, outputs, least(PANEL, inputs - i), 0,
+                      mask ? mask + i : 0, then);
+}
+
+/* Columns j ... of the gradient of one layer's weights, x^T dy, and of its bias. */
+static void gradient_panel(const float *x, int64_t inputs, const float *dy, int64_t outputs, int64_t j, float *dweights,
+                           int64_t rows, float *scratch) {
+    if (outputs <= NARROW) {
+        gradient_narrow(x, inputs, dy, outputs, dweights, rows);
+        return;
+    }
+    int64_t columns = least(PANEL, outputs - j), ld = outputs;
+    const float *panel = dy + j;
+    float *dbias = dweights + inputs * outputs + j;
+    if (columns < PANEL) pad_columns(panel, ld, scratch, rows, columns), panel = scratch, ld = PANEL;
+    panel_product(x, 1, inputs, panel, ld, dweights + j, outputs, inputs, rows, columns, 0, 0, PLAIN);
+    float sum[PANEL] = {0};
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t c = 0; c < PANEL; c++) sum[c] += panel[r * ld + c];
+    memcpy(dbias, sum, columns * sizeof(float));
+}
+
+static inline int64_t panels_of(int64_t width) { return (width + PANEL - 1) / PANEL; }
+
+/* Which layer and panel number `item` is, counting the panels of all layers; their widths begin at `widths`. */
+static inline int64_t find_panel(const int64_t *widths, int64_t *item) {
+    int64_t l = 0;
+    while (*item >= panels_of(widths[l])) *item -= panels_of(widths[l++]);
+    return l;
+}
+
+/* The way back from dy [copies, rows, outputs]. `dhidden` lies like `hidden`; dx [rows, inputs] is the sum over the copies.
+ * Where dx or dparameters are absent they are not computed. `transposed` is [copies, all inputs in panels, outputs] and
+ * `scratch` [threads, rows, PANEL]. */
+void perceptron_backward(const Network *n, const float *x, const float *hidden, const float *dy, float *dhidden,
+                         float *dx, float *dparameters, int64_t rows, float *transposed, float *scratch,
+                         int64_t threads) {
+    int64_t K = n->copies, L = n->layers, from = dx ? 0 : 1; /* layers whose inputs need a gradient */
+    int64_t weights_at[L + 1], hidden_at[L + 1], transposed_at[L + 1], in_panels = 0, out_panels = 0;
+    weights_at[0] = hidden_at[0] = transposed_at[0] = 0; /* hidden_at[l]: of what goes into layer l */
+    for (int64_t l = 0; l < L; l++) {
+        int64_t inputs = n->widths[l], outputs = n->widths[l + 1];
+        weights_at[l + 1] = weights_at[l] + (inputs + 1) * outputs;
+        hidden_at[l + 1] = l ? hidden_at[l] + K * rows * inputs : 0;
+        transposed_at[l + 1] = transposed_at[l] + panels_of(inputs) * PANEL * outputs;
+        in_panels += l >= from ? panels_of(inputs) : 0;
+        out_panels += panels_of(outputs);
+    }
+    int64_t strips = (rows + STRIP - 1) / STRIP, alone = dx ? K : 1; /* copies that one thread takes: dx is their sum */
+    int64_t packed = 0, passed = 0, taken = 0;
+#pragma omp parallel num_threads((int)threads) if (threads > 1)
+    {
+#pragma omp for
+        for (int64_t t = 0; t < threads; t++)
+            for (int64_t item = next_of(&packed); item < in_panels * K; item = next_of(&packed)) {
+                int64_t copy = item / in_panels, panel = item % in_panels;
+                int64_t l = from + find_panel(n->widths + from, &panel), outputs = n->widths[l + 1];
+                transpose_panel(n->parameters + copy * n->stride + weights_at[l], n->widths[l], outputs, panel * PANEL,
+                                transposed + copy * transposed_at[L] + transposed_at[l] + panel * PANEL * outputs);
+            }
+#pragma omp for
+        for (int64_t t = 0; t < threads; t++)
+            for (int64_t item = next_of(&passed); item < strips * K / alone; item = next_of(&passed)) {
+                int64_t first = item % strips * STRIP, count = least(STRIP, rows - first);
+                for (int64_t copy = item / strips; copy < item / strips + alone; copy++)
+                    for (int64_t l = L - 1; l >= from; l--) {
+                        int64_t inputs = n->widths[l], outputs = n->widths[l + 1], at = copy * rows + first;
+                        const float *g = l + 1 == L ? dy + at * outputs : dhidden + hidden_at[l + 1] + at * outputs;
+                        const float *w = transposed + copy * transposed_at[L] + transposed_at[l];
+                        float *to = l ? dhidden + hidden_at[l] + at * inputs : dx + first * inputs;
+                        const float *mask = l ? hidden + hidden_at[l] + at * inputs : 0;
+                        backward_layer(g, outputs, w, to, inputs, count, mask, l ? MASK : copy ? ADD : PLAIN);
+                    }
+            }
+        if (dparameters) {
+#pragma omp for
+            for (int64_t t = 0; t < threads; t++)
+                for (int64_t item = next_of(&taken); item < out_panels * K; item = next_of(&taken)) {
+                    int64_t copy = item / out_panels, panel = item % out_panels;
+                    int64_t l = find_panel(n->widths + 1, &panel), inputs = n->widths[l], outputs = n->widths[l + 1];
+                    const float *in = l ? hidden + hidden_at[l] + copy * rows * inputs : x;
+                    const float *g = (l + 1 == L ? dy : dhidden + hidden_at[l + 1]) + copy * rows * outputs;
+                    gradient_panel(in, inputs, g, outputs, panel * PANEL,
+                                   dparameters + copy * n->stride + weights_at[l], rows, scratch + t * rows * PANEL);
+                }
+        }
+    }
+    if (dparameters)
+        for (int64_t copy = 0; copy < K; copy++)
+            memset(dparameters + copy * n->stride + weights_at[L], 0, (n->stride - weights_at[L]) * sizeof(float));
+}
+
+/* ---------------------------------------------------------------------- optimisers */
+
+#define CHUNK 4096
+
+/* Adam, Kingma and Ba 2015, Algorithm 1; `first` and `second` are 1 - beta^t of both moments. */
+void adam(float *parameters, const float *gradient, float *mean, float *square, int64_t count, const double *settings,
+          int64_t threads) {
+    float rate = (float)(settings[0] / settings[1]), root = (float)(1.0 / sqrt(settings[2]));
+    float beta1 = (float)settings[3], beta2 = (float)settings[4], eps = (float)settings[5];
+    float new1 = (float)(1.0 - settings[3]), new2 = (float)(1.0 - settings[4]);
+    int64_t chunks = (count + CHUNK - 1) / CHUNK;
+#pragma omp parallel for num_threads((int)threads) if (threads > 1)
+    for (int64_t c = 0; c < chunks; c++) {
+        int64_t end = least(count, (c + 1) * CHUNK);
+#pragma omp simd
+        for (int64_t i = c * CHUNK; i < end; i++) {
+            float g = gradient[i];
+            mean[i] = beta1 * mean[i] + new1 * g;
+            square[i] = beta2 * square[i] + new2 * g * g;
+            parameters[i] -= rate * mean[i] / (sqrtf(square[i]) * root + eps);
+        }
+    }
+}
+
+/* slow <- slow + rate (fast - slow) */
+void polyak(float *slow, const float *fast, int64_t count, float rate, int64_t threads) {
+    int64_t chunks = (count + CHUNK - 1) / CHUNK;
+#pragma omp parallel for num_threads((int)threads) if (threads > 1)
+    for (int64_t c = 0; c < chunks; c++) {
+        int64_t end = least(count, (c + 1) * CHUNK);
+#pragma omp simd
+        for (int64_t i = c * CHUNK; i < end; i++) slow[i] += rate * (fast[i] - slow[i]);
+    }
+}

@@ -1,0 +1,175 @@
+"""Multilayer perceptrons with ReLU, several side by side: one call forwards and one backwards (``perceptron.c``).
+
+Each layer alone is a product of a few microseconds, so that half of the time would go to PyTorch's calls between them.
+The definition in PyTorch stands beside it, for GPUs, for other precisions and where there is no compiler.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from reverie.core.compiled import call, compiled, library
+
+PANEL, ALIGNED = 32, 16
+"""As in ``perceptron.c``: outputs of which a thread has sums at once; numbers in a cache line."""
+
+SHARED = 2**20
+"""Multiplications from which on a second thread is worth waking."""
+
+
+class _Network(ctypes.Structure):
+    """Fields in the order of ``Network`` in ``perceptron.c``."""
+
+    _fields_ = (
+        ("copies", ctypes.c_int64),
+        ("layers", ctypes.c_int64),
+        ("stride", ctypes.c_int64),
+        ("widths", ctypes.c_void_p),
+        ("parameters", ctypes.c_void_p),
+    )
+
+
+class Layout:
+    """Where the layers of K perceptrons lie among their parameters ``[K, P]``, and how much room a call takes."""
+
+    def __init__(self, widths: tuple[int, ...], copies: int) -> None:
+        self.widths, self.copies = widths, copies
+        self.multiplications = sum(i * o for i, o in pairwise(widths))
+        used = sum((i + 1) * o for i, o in pairwise(widths))
+        self.stride = -(-used // ALIGNED) * ALIGNED
+        self.widest = max(widths)
+        self.hidden = copies * sum(widths[1:-1])
+        self.transposed = copies * sum(-(-i // PANEL) * PANEL * o for i, o in pairwise(widths))
+        self._widths = (ctypes.c_int64 * len(widths))(*widths)
+
+    def __deepcopy__(self, memo: Any) -> Layout:
+        """It never changes."""
+        return self
+
+    def network(self, parameters: Tensor) -> Any:
+        """What the C functions take."""
+        widths = ctypes.addressof(self._widths)
+        return ctypes.byref(
+            _Network(self.copies, len(self.widths) - 1, self.stride, widths, parameters.data_ptr())
+        )
+
+    def threads(self, rows: int) -> int:
+        """How many threads are worth their while."""
+        return torch.get_num_threads() if rows * self.copies * self.multiplications >= SHARED else 1
+
+    def layers(self, parameters: Tensor) -> list[tuple[Tensor, Tensor]]:
+        """Weights ``[K, inputs, outputs]`` and biases ``[K, 1, outputs]``, views of the parameters."""
+        at, out = 0, []
+        for i, o in pairwise(self.widths):
+            weight = parameters[:, at : at + i * o].view(self.copies, i, o)
+            out.append((weight, parameters[:, None, at + i * o : at + i * o + o]))
+            at += i * o + o
+        return out
+
+
+class _Perceptron(torch.autograd.Function):
+    """Of theta ``[K, P]`` and inputs ``[M, I]`` in one or more parts, side by side."""
+
+    @staticmethod
+    def forward(ctx: Any, theta: Tensor, layout: Layout, *parts: Tensor) -> Tensor:
+        rows, threads = parts[0].shape[0], layout.threads(parts[0].shape[0])
+        x = parts[0].contiguous() if len(parts) == 1 else torch.cat(parts, 1)  # [M, inputs]
+        hidden = x.new_empty(rows * layout.hidden)  # [K, M, width] of one hidden layer after the other
+        y = x.new_empty(layout.copies, rows, layout.widths[-1])  # [K, M, outputs]
+        scratch = x.new_empty(threads * layout.widest * PANEL)
+        library().perceptron(
+            layout.network(theta), x.data_ptr(), hidden.data_ptr(), y.data_ptr(), rows, scratch.data_ptr(), threads
+        )
+        if ctx is not None:
+            ctx.save_for_backward(x, theta, hidden)
+            ctx.layout, ctx.sizes = layout, [part.shape[1] for part in parts]
+        return y
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        x, theta, hidden = ctx.saved_tensors
+        layout, rows, grad = ctx.layout, x.shape[0], grad.contiguous()
+        dx = torch.empty_like(x) if any(ctx.needs_input_grad[2:]) else None
+        dtheta = torch.empty_like(theta) if ctx.needs_input_grad[0] else None
+        threads = layout.threads(rows)
+        room = x.new_empty(len(hidden) + layout.transposed + threads * rows * PANEL)
+        dhidden = room.data_ptr()
+        transposed = dhidden + 4 * len(hidden)
+        library().perceptron_backward(
+            layout.network(theta), x.data_ptr(), hidden.data_ptr(), grad.data_ptr(), dhidden,
+            0 if dx is None else dx.data_ptr(), 0 if dtheta is None else dtheta.data_ptr(),
+            rows, transposed, transposed + 4 * layout.transposed, threads,
+        )  # fmt: skip
+        return dtheta, None, *([None] * len(ctx.sizes) if dx is None else dx.split(ctx.sizes, 1))
+
+
+def joined(parts: tuple[Tensor, ...]) -> Tensor:
+    """The parts ``[M, I]`` side by side and without gaps: ``torch.cat`` takes ten times as long for what has some."""
+    if len(parts) == 1:
+        return parts[0].contiguous()
+    x = parts[0].new_empty(parts[0].shape[0], sum(part.shape[1] for part in parts))
+    at = 0
+    for part in parts:
+        x[:, at : at + part.shape[1]] = part
+        at += part.shape[1]
+    return x
+
+
+class Perceptron(nn.Module):
+    """Layers with ReLU between them. ``copies`` of it share their input and answer side by side.
+
+    Initialised as ``torch.nn.Linear`` is. All parameters are one tensor ``theta`` ``[K, P]``, a copy in each row, so
+    that optimisers and slow copies have one array to go through; :meth:`layers` shows them as weights and biases. What
+    fills up the last cache line of a row is 0 and stays 0.
+    """
+
+    def __init__(self, inputs: int, units: tuple[int, ...], outputs: int, copies: int | None = None) -> None:
+        super().__init__()
+        self.copies = copies
+        self.layout = Layout((inputs, *units, outputs), copies or 1)
+        self.alone = Layout((inputs, *units, outputs), 1)
+        self.theta = nn.Parameter(torch.zeros(copies or 1, self.layout.stride))
+        with torch.no_grad():
+            for weight, bias in self.layers():
+                bound = 1 / math.sqrt(weight.shape[1])
+                weight.uniform_(-bound, bound)
+                bias.uniform_(-bound, bound)
+
+    def layers(self) -> list[tuple[Tensor, Tensor]]:
+        """Weights ``[K, inputs, outputs]`` and biases ``[K, 1, outputs]`` of all layers, views of the parameters."""
+        return self.layout.layers(self.theta)
+
+    def forward(self, *parts: Tensor, copy: int | None = None) -> Tensor:
+        """``[..., inputs]`` to ``[..., outputs]``, or to ``[K, ..., outputs]`` of K copies.
+
+        Args:
+            parts: the inputs, in one tensor or in several that belong side by side.
+            copy: which copy is asked, if it is to be one alone.
+        """
+        theta, layout, lead = self.theta, self.layout, parts[0].shape[:-1]
+        if copy is not None:
+            theta, layout = theta[copy : copy + 1], self.alone
+        flat = [part.reshape(-1, part.shape[-1]) for part in parts]  # [M, I]
+        if compiled(theta, *flat) and flat[0].numel():
+            y: Tensor = call(_Perceptron, theta, layout, *flat)  # [K, M, outputs]
+        else:
+            x = torch.cat(flat, 1)  # [M, inputs]
+            y = defined(x, layout.layers(theta.to(x.dtype)))
+        alone = self.copies is None or copy is not None
+        return y.view(*lead, y.shape[-1]) if alone else y.view(layout.copies, *lead, y.shape[-1])
+
+
+def defined(x: Tensor, layers: list[tuple[Tensor, Tensor]]) -> Tensor:
+    """What is computed: x W + b of each layer and the larger of that and 0, ``[M, inputs]`` to ``[K, M, outputs]``."""
+    y = x.expand(len(layers[0][0]), *x.shape)  # [K, M, inputs]
+    for k, (weight, bias) in enumerate(layers):
+        y = torch.baddbmm(bias, y if k == 0 else y.relu(), weight)
+    return y

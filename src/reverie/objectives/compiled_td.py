@@ -1,0 +1,105 @@
+"""Targets and errors of temporal differences in one call each (``td.c``): they are small, PyTorch's calls are not."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from reverie.core.compiled import call, compiled, library
+from reverie.core.types import Batch
+
+
+class Error(NamedTuple):
+    """The loss with its gradient, and what else there is to know of an error, without."""
+
+    loss: Tensor  # []
+    priority: Tensor  # [B]
+    predicted: Tensor  # [], the mean prediction
+    target: Tensor  # [], the mean target
+
+
+def fits(rows: Tensor, *flags: Tensor) -> bool:
+    """Whether compiled functions can read these rows ``[B, T]`` and flags."""
+    return compiled(rows) and all(x.dtype is torch.bool and x.device.type == "cpu" for x in flags)
+
+
+def fits_error(prediction: Tensor, target: Tensor, batch: Batch) -> bool:
+    """Whether :func:`td_error` can be told these."""
+    fit = fits(prediction, batch.is_last) and compiled(target, batch.weight)
+    return fit and not target.requires_grad and target.numel() > 0
+
+
+def td0(reward: Tensor, terminal: Tensor, last: Tensor, value: Tensor, discount: float) -> Tensor:
+    """``returns.td0``, without gradient."""
+    reward, terminal, last, value = (x.contiguous() for x in (reward, terminal, last, value))
+    windows, rows = reward.shape
+    target = reward.new_empty(windows, rows - 1)
+    library().td0(
+        reward.data_ptr(), terminal.data_ptr(), last.data_ptr(), value.data_ptr(), target.data_ptr(), windows, rows,
+        discount,
+    )  # fmt: skip
+    return target
+
+
+def masked_mean(x: Tensor, mask: Tensor) -> Tensor:
+    """``td.mean_over``."""
+    mean: Tensor = call(_MaskedMean, x, mask)
+    return mean
+
+
+class _MaskedMean(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, mask: Tensor) -> Tensor:
+        x, mask = x.contiguous(), mask.contiguous()
+        share, mean = torch.empty_like(x), x.new_empty(())
+        library().masked_mean(x.data_ptr(), mask.data_ptr(), share.data_ptr(), mean.data_ptr(), x.numel())
+        if ctx is not None:
+            ctx.save_for_backward(share)
+        return mean
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        (share,) = ctx.saved_tensors
+        return share * grad, None
+
+
+def td_error(
+    prediction: Tensor, target: Tensor, last: Tensor, weight: Tensor, scale: float = 1.0, kappa: float = -1.0
+) -> Error:
+    """The numbers of ``td.huber_error`` or, with a negative ``kappa``, of ``td.squared_error``.
+
+    Of ``prediction`` ``[(K,) B, T - 1]``, ``target`` ``[B, T - 1]``, ``last`` ``[B, T]`` and ``weight`` ``[B]``.
+    """
+    return Error(*call(_Error, prediction, target, last, weight, scale, kappa))
+
+
+class _Error(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, prediction: Tensor, target: Tensor, last: Tensor, weight: Tensor, scale: float, kappa: float
+    ) -> tuple[Tensor, ...]:
+        prediction, target = prediction.contiguous(), target.contiguous()
+        last, weight = last.contiguous(), weight.contiguous()
+        windows, rows = last.shape
+        gradient, priority = torch.empty_like(prediction), torch.empty_like(weight)
+        out = weight.new_empty(3)
+        library().td_error(
+            prediction.data_ptr(), target.data_ptr(), last.data_ptr(), weight.data_ptr(), gradient.data_ptr(),
+            priority.data_ptr(), out.data_ptr(), prediction.numel() // target.numel(), windows, rows, scale,
+            kappa,
+        )  # fmt: skip
+        loss, predicted, expected = out.unbind()
+        if ctx is not None:
+            ctx.save_for_backward(gradient)
+            ctx.mark_non_differentiable(priority, predicted, expected)
+        return loss, priority, predicted, expected
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor, *others: Tensor) -> tuple[Tensor | None, ...]:
+        (gradient,) = ctx.saved_tensors
+        return gradient * grad, None, None, None, None, None

@@ -1,0 +1,151 @@
+"""Compiled perceptrons against their definition in PyTorch, in float64 and as layers of PyTorch."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from reverie.nn import perceptron
+from reverie.nn.perceptron import Perceptron, defined
+
+# Widths on both sides of what the C file works in: LANES, NARROW, TILE, PANEL; rows around STRIP.
+SHAPES = [
+    (4, (7, 5), 2, None, 3),
+    (17, (256, 256), 6, None, 256),
+    (23, (64, 48), 1, 2, 130),
+    (1, (1,), 1, 3, 1),
+    (33, (31, 40, 65), 9, 2, 65),
+    (5, (8,), 70, None, 64),
+    (64, (32,), 8, 2, 127),
+]
+
+
+@pytest.fixture(params=[True, False], ids=["compiled", "defined"])
+def path(request, monkeypatch):
+    """Both ways to compute; the first is the second where there is no compiler."""
+    if not request.param:
+        monkeypatch.setattr(perceptron, "compiled", lambda *x: False)
+
+
+def exact(net: Perceptron, x: torch.Tensor, grad: torch.Tensor):
+    """The result and the gradients of x and theta in float64."""
+    theta = net.theta.detach().double().requires_grad_()
+    x = x.detach().double().requires_grad_()
+    y = defined(x, net.layout.layers(theta))
+    y.backward(grad.double().view_as(y))
+    return y.detach(), x.grad, theta.grad
+
+
+@pytest.mark.parametrize(("inputs", "units", "outputs", "copies", "rows"), SHAPES)
+def test_results_and_gradients_are_those_of_the_definition(inputs, units, outputs, copies, rows, path):
+    torch.manual_seed(0)
+    net, x = Perceptron(inputs, units, outputs, copies), torch.randn(rows, inputs, requires_grad=True)
+    y = net(x)
+    assert y.shape == ((rows, outputs) if copies is None else (copies, rows, outputs))
+    grad = torch.randn_like(y)
+    dx, dtheta = torch.autograd.grad(y, [x, net.theta], grad)
+    expected = exact(net, x, grad)
+    for found, right in zip((y, dx, dtheta), expected, strict=True):
+        scale = right.abs().max().item()
+        torch.testing.assert_close(found.double().view_as(right), right, rtol=1e-4, atol=1e-5 * max(scale, 1))
+
+
+def test_it_is_a_perceptron_of_pytorch(path):
+    net = Perceptron(4, (7, 5), 2, copies=3)
+    x = torch.randn(6, 2, 4)
+    y = net(x)
+    for k in range(3):
+        parts: list[nn.Module] = []
+        for weight, bias in net.layers():
+            linear = nn.Linear(*weight.shape[1:])
+            linear.weight.data, linear.bias.data = weight[k].detach().T.clone(), bias[k, 0].detach().clone()
+            parts += [linear, nn.ReLU()]
+        torch.testing.assert_close(y[k], nn.Sequential(*parts[:-1])(x), rtol=1e-5, atol=1e-6)
+
+
+def test_each_copy_has_gradients_of_its_own_and_can_be_asked_alone(path):
+    net, x = Perceptron(4, (7, 5), 2, copies=3), torch.randn(6, 4)
+    torch.testing.assert_close(net(x, copy=1), net(x)[1], rtol=1e-6, atol=1e-7)
+    for y in (net(x)[1], net(x, copy=1)):
+        (grad,) = torch.autograd.grad(y.sum(), [net.theta])
+        assert grad[1].abs().sum() > 0
+        assert grad[0].abs().sum() == grad[2].abs().sum() == 0
+
+
+def test_parts_belong_side_by_side(path):
+    net = Perceptron(5, (40,), 3, copies=2)
+    first, second = torch.randn(4, 7, 2, requires_grad=True), torch.randn(4, 7, 3)
+    whole = torch.cat([first, second], -1).detach().requires_grad_()
+    y = net(first, second)
+    assert torch.equal(y, net(whole))
+    (found,) = torch.autograd.grad(y.square().sum(), [first])
+    (expected,) = torch.autograd.grad(net(whole).square().sum(), [whole])
+    torch.testing.assert_close(found, expected[..., :2])
+
+
+def test_what_needs_no_gradient_gets_none(path):
+    net, x = Perceptron(5, (40,), 3, copies=2), torch.randn(6, 5, requires_grad=True)
+    net.requires_grad_(False)
+    (dx,) = torch.autograd.grad(net(x).sum(), [x])
+    net.requires_grad_(True)
+    y = net(x)
+    y.sum().backward()
+    torch.testing.assert_close(x.grad, dx)
+    assert net.theta.grad is not None
+    with torch.no_grad():
+        assert not net(x).requires_grad
+    torch.testing.assert_close(net(x), y)
+
+
+def test_numbers_do_not_depend_on_threads_or_on_the_rest_of_the_batch():
+    torch.manual_seed(0)
+    net, x, before = Perceptron(17, (256, 256), 6, copies=2), torch.randn(300, 17), torch.get_num_threads()
+    found = []
+    try:
+        for threads in (1, 2, 3):
+            torch.set_num_threads(threads)
+            y = net(x)
+            found.append((y, *torch.autograd.grad(y.square().sum(), [net.theta])))
+    finally:
+        torch.set_num_threads(before)
+    assert all(torch.equal(a, b) for others in found[1:] for a, b in zip(found[0], others, strict=True))
+    assert torch.equal(net(x[40:47]), net(x)[:, 40:47])
+
+
+def test_nan_is_not_swallowed(path):
+    net, x = Perceptron(5, (40, 8), 3), torch.randn(6, 5)
+    x[2, 1] = torch.nan
+    y = net(x)
+    assert y[2].isnan().all()
+    assert not y[[0, 1, 3, 4, 5]].isnan().any()
+    (grad,) = torch.autograd.grad(y.sum(), [net.theta])
+    assert grad.isnan().any()
+
+
+def test_what_fills_up_a_row_stays_zero():
+    net = Perceptron(3, (5,), 2, copies=2)
+    used = (3 + 1) * 5 + (5 + 1) * 2
+    assert net.theta.shape == (2, 32)
+    (grad,) = torch.autograd.grad(net(torch.randn(9, 3)).sum(), [net.theta])
+    for x in (net.theta, grad):
+        assert x[:, used:].eq(0).all()
+
+
+def test_initial_weights_are_those_of_torch_linear():
+    torch.manual_seed(0)
+    for weight, bias in Perceptron(100, (400,), 400, copies=2).layers():
+        for p in (weight, bias):
+            assert p.abs().max().item() <= weight.shape[1] ** -0.5
+            assert p.std().item() == pytest.approx((3 * weight.shape[1]) ** -0.5, rel=0.1)
+
+
+def test_bfloat16_and_float64_are_computed_as_they_are():
+    net, x = Perceptron(5, (40,), 3), torch.randn(6, 5)
+    assert net(x.bfloat16()).dtype == torch.bfloat16
+    torch.testing.assert_close(net(x.bfloat16()).float(), net(x), rtol=0.05, atol=0.05)
+    assert copy.deepcopy(net).double()(x.double()).dtype == torch.float64
+
+
+def test_no_rows_are_no_rows(path):
+    assert Perceptron(5, (40,), 3, copies=2)(torch.zeros(0, 4, 5)).shape == (2, 0, 4, 3)
