@@ -64,6 +64,20 @@ def test_it_is_a_perceptron_of_pytorch(path):
         torch.testing.assert_close(y[k], nn.Sequential(*parts[:-1])(x), rtol=1e-5, atol=1e-6)
 
 
+def test_squashed_numbers_are_tanh_of_the_others(path):
+    torch.manual_seed(0)
+    net, x = Perceptron(5, (40,), 3, squash=True), 3 * torch.randn(70, 5, requires_grad=True)
+    x.retain_grad()
+    plain = Perceptron(5, (40,), 3)
+    plain.load_state_dict(net.state_dict())
+    grad = torch.randn(70, 3)
+    found = torch.autograd.grad(net(x), [x, net.theta], grad)
+    expected = torch.autograd.grad(plain(x).tanh(), [x, plain.theta], grad)
+    torch.testing.assert_close(net(x), plain(x).tanh(), rtol=1e-5, atol=1e-6)
+    for a, b in zip(found, expected, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4)
+
+
 def test_each_copy_has_gradients_of_its_own_and_can_be_asked_alone(path):
     net, x = Perceptron(4, (7, 5), 2, copies=3), torch.randn(6, 4)
     torch.testing.assert_close(net(x, copy=1), net(x)[1], rtol=1e-6, atol=1e-7)

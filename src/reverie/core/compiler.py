@@ -54,6 +54,8 @@ _SIGNATURES = {
     "perceptron": [_POINTER] * 4 + [_COUNT, _POINTER, _COUNT],
     "perceptron_backward": [_POINTER] * 7 + [_COUNT] + [_POINTER] * 2 + [_COUNT],
     "adam": [_POINTER] * 4 + [_COUNT, _POINTER, _COUNT],
+    "squashed_sample": [_POINTER] * 2 + [_COUNT] + [_POINTER] * 3 + [_COUNT] * 2 + [_REAL] * 2,
+    "squashed_sample_backward": [_POINTER, _COUNT] + [_POINTER] * 6 + [_COUNT] * 2 + [_REAL] * 2,
     "polyak": [_POINTER] * 2 + [_COUNT, _REAL, _COUNT],
     "td0": [_POINTER] * 5 + [_COUNT] * 2 + [_REAL],
     "masked_mean": [_POINTER] * 4 + [_COUNT],

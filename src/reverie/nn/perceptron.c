@@ -22,7 +22,7 @@
 typedef float Vector __attribute__((vector_size(LANES * 4), aligned(4)));
 
 typedef struct {
-    int64_t copies, layers, stride;
+    int64_t copies, layers, stride, squash; /* squash: tanh on top */
     const int64_t *widths; /* [layers + 1] */
     const float *parameters;
 } Network;
@@ -194,6 +194,8 @@ void perceptron(const Network *n, const float *x, float *hidden, float *y, int64
                 float *out = (last ? y : place) + (copy * rows + first) * outputs;
                 forward_layer(in, inputs, weights, out, outputs, count, last ? PLAIN : RELU,
                               scratch + t * widest * PANEL);
+                if (last && n->squash)
+                    for (int64_t i = 0; i < count * outputs; i++) out[i] = fast_tanh(out[i]);
                 in = out, weights += (inputs + 1) * outputs, place += n->copies * rows * outputs;
             }
         }

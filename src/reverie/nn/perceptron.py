@@ -31,6 +31,7 @@ class _Network(ctypes.Structure):
         ("copies", ctypes.c_int64),
         ("layers", ctypes.c_int64),
         ("stride", ctypes.c_int64),
+        ("squash", ctypes.c_int64),
         ("widths", ctypes.c_void_p),
         ("parameters", ctypes.c_void_p),
     )
@@ -39,8 +40,8 @@ class _Network(ctypes.Structure):
 class Layout:
     """Where the layers of K perceptrons lie among their parameters ``[K, P]``, and how much room a call takes."""
 
-    def __init__(self, widths: tuple[int, ...], copies: int) -> None:
-        self.widths, self.copies = widths, copies
+    def __init__(self, widths: tuple[int, ...], copies: int, squash: bool = False) -> None:
+        self.widths, self.copies, self.squash = widths, copies, squash
         self.multiplications = sum(i * o for i, o in pairwise(widths))
         used = sum((i + 1) * o for i, o in pairwise(widths))
         self.stride = -(-used // ALIGNED) * ALIGNED
@@ -57,7 +58,7 @@ class Layout:
         """What the C functions take."""
         widths = ctypes.addressof(self._widths)
         return ctypes.byref(
-            _Network(self.copies, len(self.widths) - 1, self.stride, widths, parameters.data_ptr())
+            _Network(self.copies, len(self.widths) - 1, self.stride, self.squash, widths, parameters.data_ptr())
         )
 
     def threads(self, rows: int) -> int:
@@ -88,15 +89,16 @@ class _Perceptron(torch.autograd.Function):
             layout.network(theta), x.data_ptr(), hidden.data_ptr(), y.data_ptr(), rows, scratch.data_ptr(), threads
         )
         if ctx is not None:
-            ctx.save_for_backward(x, theta, hidden)
+            ctx.save_for_backward(x, theta, hidden, y if layout.squash else None)
             ctx.layout, ctx.sizes = layout, [part.shape[1] for part in parts]
         return y
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        x, theta, hidden = ctx.saved_tensors
-        layout, rows, grad = ctx.layout, x.shape[0], grad.contiguous()
+        x, theta, hidden, y = ctx.saved_tensors
+        grad = grad.contiguous() if y is None else torch.ops.aten.tanh_backward(grad.contiguous(), y)
+        layout, rows = ctx.layout, x.shape[0]
         dx = torch.empty_like(x) if any(ctx.needs_input_grad[2:]) else None
         dtheta = torch.empty_like(theta) if ctx.needs_input_grad[0] else None
         threads = layout.threads(rows)
@@ -124,18 +126,20 @@ def joined(parts: tuple[Tensor, ...]) -> Tensor:
 
 
 class Perceptron(nn.Module):
-    """Layers with ReLU between them. ``copies`` of it share their input and answer side by side.
+    """Layers with ReLU between them. ``copies`` of it share their input and answer side by side, with ``squash`` in [-1, 1].
 
     Initialised as ``torch.nn.Linear`` is. All parameters are one tensor ``theta`` ``[K, P]``, a copy in each row, so
     that optimisers and slow copies have one array to go through; :meth:`layers` shows them as weights and biases. What
     fills up the last cache line of a row is 0 and stays 0.
     """
 
-    def __init__(self, inputs: int, units: tuple[int, ...], outputs: int, copies: int | None = None) -> None:
+    def __init__(
+        self, inputs: int, units: tuple[int, ...], outputs: int, copies: int | None = None, *, squash: bool = False
+    ) -> None:
         super().__init__()
         self.copies = copies
-        self.layout = Layout((inputs, *units, outputs), copies or 1)
-        self.alone = Layout((inputs, *units, outputs), 1)
+        self.layout = Layout((inputs, *units, outputs), copies or 1, squash)
+        self.alone = Layout((inputs, *units, outputs), 1, squash)
         self.theta = nn.Parameter(torch.zeros(copies or 1, self.layout.stride))
         with torch.no_grad():
             for weight, bias in self.layers():
@@ -163,6 +167,7 @@ class Perceptron(nn.Module):
         else:
             x = torch.cat(flat, 1)  # [M, inputs]
             y = defined(x, layout.layers(theta.to(x.dtype)))
+            y = y.tanh() if layout.squash else y
         alone = self.copies is None or copy is not None
         return y.view(*lead, y.shape[-1]) if alone else y.view(layout.copies, *lead, y.shape[-1])
 

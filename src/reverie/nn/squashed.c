@@ -1,0 +1,55 @@
+/* Draws from a normal distribution squashed by tanh, with their log-densities. nn/squashed.py calls it.
+ *
+ * Means and raw ln sigma are [rows, width] whose rows lie `ld` apart; all else is contiguous. */
+
+#include "kernels.h"
+
+/* ln(1 + z) for 0 <= z <= 1: 2 artanh(z / (2 + z)), the first left-out term of whose series is below 1e-8. */
+static inline float log1p_small(float z) {
+    float s = z / (2.0f + z), q = s * s, p = 1.0f / 13;
+    p = fmaf(p, q, 1.0f / 11);
+    p = fmaf(p, q, 1.0f / 9);
+    p = fmaf(p, q, 1.0f / 7);
+    p = fmaf(p, q, 1.0f / 5);
+    p = fmaf(p, q, 1.0f / 3);
+    p = fmaf(p, q, 1.0f);
+    return 2.0f * s * p;
+}
+
+static inline float clipped(float x, float low, float high) { return x < low ? low : x > high ? high : x; }
+
+/* a = tanh(mean + sigma noise), and ln pi(a) of each row. */
+void squashed_sample(const float *mean, const float *raw, int64_t ld, const float *noise, float *action, float *density,
+                     int64_t rows, int64_t width, float low, float high) {
+    const float half_log_two_pi = 0.918938533f, log_two = 0.693147181f;
+    for (int64_t r = 0; r < rows; r++) {
+        float sum = 0;
+#pragma omp simd reduction(+ : sum)
+        for (int64_t j = 0; j < width; j++) {
+            float n = noise[r * width + j], log_std = clipped(raw[r * ld + j], low, high);
+            float u = fmaf(fast_exp(log_std), n, mean[r * ld + j]), size = u < 0.0f ? -u : u;
+            action[r * width + j] = fast_tanh(u);
+            /* ln(1 - tanh(u)^2) is even: 2 (ln 2 - |u| - ln(1 + exp(-2 |u|))) */
+            float squashing = 2.0f * (log_two - size - log1p_small(fast_exp(-2.0f * size)));
+            sum += -0.5f * n * n - log_std - half_log_two_pi - squashing;
+        }
+        density[r] = sum;
+    }
+}
+
+/* The way back: with g = daction (1 - a^2) + 2 a ddensity, dmean = g and dlog_std = g sigma noise - ddensity where ln sigma
+ * was within its limits. Both gradients are contiguous. */
+void squashed_sample_backward(const float *raw, int64_t ld, const float *noise, const float *action,
+                              const float *daction, const float *ddensity, float *dmean, float *draw, int64_t rows,
+                              int64_t width, float low, float high) {
+    for (int64_t r = 0; r < rows; r++) {
+#pragma omp simd
+        for (int64_t j = 0; j < width; j++) {
+            int64_t i = r * width + j;
+            float a = action[i], x = raw[r * ld + j], g = daction[i] * (1.0f - a * a) + 2.0f * a * ddensity[r];
+            float dlog_std = g * fast_exp(clipped(x, low, high)) * noise[i] - ddensity[r];
+            dmean[i] = g;
+            draw[i] = x < low || x > high ? 0.0f : dlog_std;
+        }
+    }
+}

@@ -1,0 +1,77 @@
+"""The squashed normal distribution: compiled draws against the definition, densities against numbers."""
+
+import math
+
+import pytest
+import torch
+
+from reverie.nn import squashed
+from reverie.nn.squashed import LOG_STD, SquashedNormal
+
+
+@pytest.fixture(params=[True, False], ids=["compiled", "defined"])
+def path(request, monkeypatch):
+    """Both ways to compute; the first is the second where there is no compiler."""
+    if not request.param:
+        monkeypatch.setattr(squashed, "compiled", lambda *x: False)
+
+
+def drawn(y: torch.Tensor, weight: torch.Tensor, seed: int = 0):
+    """An action, its density, and the gradient of a mix of both with respect to ``y`` ``[..., 2 A]``."""
+    torch.manual_seed(seed)
+    action, density = SquashedNormal(*y.chunk(2, -1)).sample()
+    (grad,) = torch.autograd.grad((action * weight).sum() - 0.3 * density.square().sum(), [y])
+    return action.detach(), density.detach(), grad
+
+
+@pytest.mark.parametrize("scale", [0.1, 1.0, 4.0])
+def test_draws_are_those_of_the_definition(scale, monkeypatch):
+    torch.manual_seed(1)
+    y, weight = (scale * torch.randn(5, 7, 12)).requires_grad_(), torch.randn(5, 7, 6)
+    fast = drawn(y, weight)
+    monkeypatch.setattr(squashed, "compiled", lambda *x: False)
+    for found, right in zip(fast, drawn(y, weight), strict=True):
+        torch.testing.assert_close(found, right, rtol=2e-5, atol=2e-5 * max(1, right.abs().max().item()))
+
+
+def test_density_of_a_draw_is_that_of_its_action(path):
+    torch.manual_seed(0)
+    policy = SquashedNormal(torch.randn(100, 3).double(), torch.randn(100, 3).double())
+    action, density = policy.sample()
+    torch.testing.assert_close(policy.log_prob(action), density, rtol=1e-6, atol=1e-6)
+
+
+def test_density_by_hand(path):
+    policy = SquashedNormal(torch.zeros(1, 1), torch.zeros(1, 1))
+    action, density = policy.sample()
+    u = math.atanh(action.item())
+    expected = -0.5 * u * u - 0.5 * math.log(2 * math.pi) - math.log(1 - action.item() ** 2)
+    assert density.item() == pytest.approx(expected, abs=1e-4)
+
+
+def test_ln_sigma_is_kept_within_limits_beyond_which_it_has_no_gradient(path):
+    torch.manual_seed(0)
+    raw = torch.tensor([[-50.0, -1.0, 3.0]], requires_grad=True)
+    policy = SquashedNormal(torch.zeros(1, 3), raw)
+    torch.testing.assert_close(policy.log_std, torch.tensor([[LOG_STD[0], -1.0, LOG_STD[1]]]))
+    action, density = policy.sample()
+    (grad,) = torch.autograd.grad(density.sum() + action.sum(), [raw])
+    assert grad[0, 0] == grad[0, 2] == 0
+    assert grad[0, 1] != 0
+    assert action[0, 0].abs() < 1e-6
+
+
+def test_far_out_everything_is_finite(path):
+    mean = torch.tensor([[-300.0, 300.0, 20.0]], requires_grad=True)
+    action, density = SquashedNormal(mean, torch.zeros(1, 3)).sample()
+    torch.testing.assert_close(action, torch.tensor([[-1.0, 1.0, 1.0]]))
+    assert density.isfinite().all()
+    (grad,) = torch.autograd.grad(density.sum(), [mean])
+    torch.testing.assert_close(grad, torch.tensor([[-2.0, 2.0, 2.0]]))  # d ln pi / du = 2 tanh(u)
+
+
+def test_nan_is_not_swallowed(path):
+    for mean, raw in ((torch.nan, 0.0), (0.0, torch.nan)):
+        action, density = SquashedNormal(torch.full((2, 1), mean), torch.full((2, 1), raw)).sample()
+        assert action.isnan().all()
+        assert density.isnan().all()
