@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
-"""Do DDPG, TD3 and SAC learn what they should, and how many updates do they make in a second?
+"""Do DDPG, TD3, SAC, DQN and QR-DQN learn what they should?
 
-    python benchmarks/model_free.py [ddpg td3 sac] [--env Pendulum-v1] [--steps N] [--seeds 5] [--jobs 2]
-    python benchmarks/model_free.py --updates [--threads 2]
+    python benchmarks/model_free.py --env Pendulum-v1 [ddpg td3 sac] [--steps N] [--seeds 5] [--jobs 2] [--no-plot]
+    python benchmarks/model_free.py --env HalfCheetah-v5 [td3 sac] --seeds 3
+    python benchmarks/model_free.py --env CartPole-v1 [dqn qr_dqn]
+    python benchmarks/model_free.py --env MinAtar/Breakout-v1 [qr_dqn] --seeds 3
 
 Seeds train through the command line with the presets of their environment, each in a process and folder of its own; two
 at a time have a core each. The curve is what evaluations during training said, the score that of episodes which decided
-nothing. Rows are written as they come, so that an interrupted run loses none, and replace those of the same seed.
-
-The speed is that of 17 observations, 6 actions, two layers of 256 and batches of 256, which lie in memory.
+nothing. Rows are written as they come, so that an interrupted run loses none, and replace those of the same seed. The
+curves are drawn beside the table. How many updates are made in a second, model_free_peers.py measures.
 """
 
 from __future__ import annotations
@@ -24,36 +25,47 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from machine import machine, tidy
+import numpy as np
 
-NAMES = ("ddpg", "td3", "sac")
-GOALS = {"Pendulum-v1": -200.0, "HalfCheetah-v5": 3000.0}
+
+class Task(NamedTuple):
+    """What is to be learned."""
+
+    names: tuple[str, ...]
+    goal: float
+    """The mean of all seeds that is asked for."""
+    steps: int
+    """Env steps within which."""
+    every: int
+    """Env steps between evaluations."""
+
+
+TASKS = {
+    "Pendulum-v1": Task(("ddpg", "td3", "sac"), -200.0, 15_000, 1000),
+    "HalfCheetah-v5": Task(("td3", "sac"), 3000.0, 100_000, 10_000),
+    "CartPole-v1": Task(("dqn", "qr_dqn"), 475.0, 50_000, 2500),
+    "MinAtar/Breakout-v1": Task(("qr_dqn",), 5.0, 500_000, 25_000),
+}
 EPISODES = 20
 
 
-def run_seed(algorithm: str, env: str, seed: int, flags: list[str], every: int) -> dict[str, Any]:
-    """One seed, in a fresh process and folder."""
+def run_seed(algorithm: str, env: str, seed: int, steps: int, every: int) -> dict[str, Any]:
+    """One seed, in a fresh process and folder.
+
+    Raises:
+        RuntimeError: the run failed; with what it said.
+    """
     with tempfile.TemporaryDirectory() as folder:
         run = Path(folder) / "run"
-        command = [
-            sys.executable,
-            "-m",
-            "reverie",
-            "train",
-            algorithm,
-            "--env",
-            env,
-            "--seed",
-            str(seed),
-            "--run",
-            str(run),
-        ]
-        command += ["--eval-episodes", str(EPISODES), "--schedule.eval-every", str(every), *flags]
+        command = f"{sys.executable} -m reverie train {algorithm} --env {env} --seed {seed} --run {run} --steps {steps}"
+        command += f" --eval-episodes {EPISODES} --schedule.eval-every {every} --no-console --no-tensorboard"
         started = time.monotonic()
-        subprocess.run([*command, "--no-console", "--no-tensorboard"], check=True, capture_output=True, text=True)
+        done = subprocess.run(command.split(), check=False, capture_output=True, text=True)
         seconds = time.monotonic() - started
+        if done.returncode:
+            raise RuntimeError(f"{command} ended with {done.returncode}: {done.stderr[-2000:]}")
         lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
         final = json.loads((run / "eval.json").read_text())
     curve = [[line["step"], round(line["eval/score"], 1)] for line in lines if "eval/score" in line]
@@ -63,94 +75,84 @@ def run_seed(algorithm: str, env: str, seed: int, flags: list[str], every: int) 
 
 def learning(args: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """The rows of all seeds, as they come."""
-    flags = [] if args.steps is None else ["--steps", str(args.steps)]
-    every = args.every or (1000 if args.env == "Pendulum-v1" else 10_000)
+    task = TASKS[args.env]
+    names, steps, every = args.names or task.names, args.steps or task.steps, args.every or task.every
     with ThreadPoolExecutor(args.jobs) as pool:
         seeds = range(args.first, args.first + args.seeds)
-        jobs = [pool.submit(run_seed, name, args.env, seed, flags, every) for seed in seeds for name in args.names]
+        jobs = [pool.submit(run_seed, name, args.env, seed, steps, every) for seed in seeds for name in names]
         for done in as_completed(jobs):
             yield done.result()
 
 
-def updates(names: list[str], threads: int, seconds: float = 3.0) -> Iterator[dict[str, Any]]:
-    """Updates per second of each, on a batch that does not change."""
-    import torch
-
-    from reverie.core.discover import algorithm_config
-    from reverie.core.specs import ActionPart, ActionSpec, ObsPart
-    from reverie.core.types import Batch
-
-    torch.set_num_threads(threads)
-    obs = {"observation": ObsPart(kind="vector", shape=(17,), dtype="float32")}
-    actions = ActionSpec(parts={"action": ActionPart(kind="continuous", size=6)})
-    no = torch.zeros(256, 2, dtype=torch.bool)
-    batch = Batch(
-        obs={"observation": torch.randn(256, 2, 17)}, action=torch.rand(256, 2, 6) * 2 - 1, reward=torch.randn(256, 2),
-        is_first=no, is_last=no, is_terminal=no, weight=torch.ones(256), index=torch.arange(256),
-    )  # fmt: skip
-    for name in names:
-        learner = algorithm_config(name)().build(obs, actions)
-        for _ in range(20):
-            learner.update(batch)
-        started, count = time.perf_counter(), 0
-        while time.perf_counter() - started < seconds:
-            learner.update(batch)
-            count += 1
-        yield {"algorithm": name, "threads": threads, "updates_per_s": count / (time.perf_counter() - started)}
-
-
 def merged(old: list[dict[str, Any]], row: dict[str, Any]) -> list[dict[str, Any]]:
     """``old`` with ``row`` in the place of the one that it repeats."""
-    names = ("algorithm", "env", "seed", "threads")
-    key = [row.get(name) for name in names]
-    kept = [other for other in old if [other.get(name) for name in names] != key]
-    return sorted([*kept, row], key=lambda r: [str(r.get(name)) for name in ("env", "algorithm", "seed", "threads")])
+    names = ("algorithm", "env", "seed")
+    key = [row[name] for name in names]
+    kept = [other for other in old if [other[name] for name in names] != key]
+    return sorted([*kept, row], key=lambda r: (r["env"], r["algorithm"], r["seed"]))
 
 
 def summary(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The mean over the seeds of each algorithm on each environment, beside the goal."""
     out = []
-    for env, name in sorted({(row["env"], row["algorithm"]) for row in rows if "env" in row}):
-        scores = [row["score"] for row in rows if (row.get("env"), row["algorithm"]) == (env, name)]
-        mean, goal = sum(scores) / len(scores), GOALS.get(env)
+    for env, name in sorted({(row["env"], row["algorithm"]) for row in rows}):
+        scores = [row["score"] for row in rows if (row["env"], row["algorithm"]) == (env, name)]
+        mean, goal = sum(scores) / len(scores), TASKS[env].goal
         out.append({"env": env, "algorithm": name, "seeds": len(scores), "mean": round(mean, 1),
-                    "worst": min(scores), "goal": goal, "reached": goal is None or mean >= goal})  # fmt: skip
+                    "worst": min(scores), "goal": goal, "reached": mean >= goal})  # fmt: skip
     return out
 
 
+def plot(rows: list[dict[str, Any]], png: Path) -> None:
+    """Draw every seed thinly, and the mean of all, for each algorithm on each environment."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    envs = [env for env in TASKS if any(row["env"] == env for row in rows)]
+    figure = Figure(figsize=(4.6 * len(envs), 3.6), layout="constrained")
+    for axes, env in zip(figure.subplots(1, len(envs), squeeze=False)[0], envs, strict=True):
+        for number, name in enumerate(sorted({row["algorithm"] for row in rows if row["env"] == env})):
+            curves = [dict(map(tuple, row["curve"])) for row in rows if (row["env"], row["algorithm"]) == (env, name)]
+            colour = f"C{number}"
+            for curve in curves:
+                axes.plot(curve.keys(), curve.values(), color=colour, alpha=0.3, linewidth=0.8)
+            steps = sorted(set.intersection(*map(set, curves)))
+            means = [np.mean([curve[step] for curve in curves]) for step in steps]
+            axes.plot(steps, means, color=colour, linewidth=2, label=f"{name}, {len(curves)} seeds")
+        axes.axhline(TASKS[env].goal, color="grey", linestyle=":", linewidth=1.2)
+        axes.set(title=env, xlabel="env steps", ylabel="mean return of an evaluation")
+        axes.legend(frameon=False)
+    FigureCanvasAgg(figure).print_png(str(png))
+
+
 def main() -> int:
-    """Measure and write the table."""
+    """Train, and write the table and the curves."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="*", default=list(NAMES))
-    parser.add_argument("--env", default="Pendulum-v1")
-    parser.add_argument("--steps", type=int, help="env steps; those of the preset unless given")
+    parser.add_argument("names", nargs="*", help="algorithms; those of the environment unless given")
+    parser.add_argument("--env", default="Pendulum-v1", choices=TASKS)
+    parser.add_argument("--steps", type=int, help="env steps; those of the task unless given")
     parser.add_argument("--every", type=int, help="env steps between evaluations")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--first", type=int, default=1, help="the first seed")
     parser.add_argument("--jobs", type=int, default=2, help="seeds at a time")
-    parser.add_argument("--updates", action="store_true", help="measure speed instead")
-    parser.add_argument("--threads", type=int, default=2, help="for the speed")
+    parser.add_argument("--plot", action=argparse.BooleanOptionalAction, default=True, help="draw the curves")
     parser.add_argument("--out", type=Path, default=Path(__file__).with_suffix(".json"))
     args = parser.parse_args()
     import torch
 
-    table = json.loads(args.out.read_text()) if args.out.exists() else {"learning": [], "speed": []}
-    part = "speed" if args.updates else "learning"
-    table[f"{part}_machine"] = (
-        tidy(machine(args.threads))
-        if args.updates
-        else {
-            "cores": os.cpu_count(),
-            "jobs": args.jobs,
-            "torch": torch.__version__,
-            "python": platform.python_version(),
+    machine = {"cores": os.cpu_count(), "jobs": args.jobs, "torch": torch.__version__}
+    for row in learning(args):
+        table = json.loads(args.out.read_text()) if args.out.exists() else {"learning": []}  # others may write as well
+        rows = merged(table["learning"], row)
+        table = {
+            "learning_machine": machine | {"python": platform.python_version()},
+            "summary": summary(rows),
+            "learning": rows,
         }
-    )
-    for row in updates(args.names, args.threads) if args.updates else learning(args):
-        table[part] = merged(table[part], tidy(row) if args.updates else row)
-        table["summary"] = summary(table["learning"])
         print(json.dumps({k: v for k, v in row.items() if k != "curve"}), flush=True)
         args.out.write_text(json.dumps(table, indent=1) + "\n")
+        if args.plot:
+            plot(rows, args.out.with_suffix(".png"))
     return 0
 
 

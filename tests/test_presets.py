@@ -86,6 +86,29 @@ def test_the_environment_chooses_for_each_algorithm(algorithm: str) -> None:
         assert preset_name(algorithm, env) == algorithm
 
 
+@pytest.mark.parametrize("algorithm", ["dqn", "qr_dqn"])
+def test_an_algorithms_own_preset_comes_before_that_for_all(algorithm: str) -> None:
+    for env, suite in {"CartPole-v1": "cartpole", "MinAtar/Breakout-v1": "minatar", "ALE/Pong-v5": "atari"}.items():
+        assert preset_name(algorithm, env) == f"{algorithm}_{suite}"
+        assert preset_name("dreamer_v3", env) == suite
+    assert preset_name(algorithm, "Acrobot-v1") == algorithm
+
+
+def test_atari_is_played_by_dqn_as_published() -> None:
+    """Mnih et al. 2015, extended data table 1; Dabney et al. 2018."""
+    dqn, qr_dqn = PRESETS["dqn_atari"](), PRESETS["qr_dqn_atari"]()
+    for config in (dqn, qr_dqn):
+        env, algo = config.env, config.algo
+        assert (env.resize, env.grayscale, env.action_repeat, env.pool_frames) == ((84, 84), True, 4, 2)
+        assert (env.clip_reward, env.noop_max, algo.frames) == ("sign", 30, 4)
+        assert (config.replay_ratio, config.learning_starts, config.replay.capacity) == (0.25, 50_000, 1_000_000)
+        assert (algo.batch_size, algo.discount, algo.target_every, algo.tau) == (32, 0.99, 10_000, 1.0)
+        assert (algo.networks.encoder.text(), algo.networks.units) == ("nature", (512,))
+    assert dqn.algo.exploration.text() == "epsilon_greedy(epsilon=1.0, final_epsilon=0.1, anneal_steps=1000000)"
+    assert (qr_dqn.algo.quantiles, qr_dqn.algo.kappa, qr_dqn.algo.lr) == (200, 1.0, 5e-5)
+    assert qr_dqn.algo.adam_eps == 0.01 / 32
+
+
 def test_a_named_preset_wins_over_the_environment() -> None:
     config = layered("dreamer-v3", env="ALE/Pong-v5", preset="atari100k")
     assert config.steps == 110_000

@@ -13,7 +13,9 @@ from typing import Any
 
 from reverie.algos.base import AlgorithmConfig
 from reverie.algos.ddpg import DDPGConfig
+from reverie.algos.dqn import DQNConfig
 from reverie.algos.dreamer_v3 import DreamerV3Config, sized
+from reverie.algos.qr_dqn import QRDQNConfig
 from reverie.algos.sac import SACConfig
 from reverie.algos.td3 import TD3Config
 from reverie.core.discover import algorithm_config, algorithm_name
@@ -69,6 +71,73 @@ PENDULUM: dict[str, Any] = MODEL_FREE | {
     "algo.critic_lr": 1e-3,
 }
 """Pendulum-v1 on a CPU core: short episodes bear faster learning rates."""
+
+VALUES: dict[str, Any] = {
+    "steps": 500_000,
+    "replay_ratio": 0.25,
+    "learning_starts": 1000,
+    "env.num": 1,
+    "replay.capacity": 100_000,
+}
+"""What DQN and QR-DQN have in common on small problems: an update for every fourth step."""
+
+CARTPOLE_VALUES: dict[str, Any] = VALUES | {
+    "steps": 50_000,
+    "replay_ratio": 0.5,
+    "threads": 1,
+    "env.id": "CartPole-v1",
+    "replay.capacity": 50_000,
+    "algo.batch_size": 64,
+    "algo.batch_length": 4,
+    "algo.value_estimator": "n_step(3)",
+    "algo.lr": 1e-3,
+    "algo.double": True,
+    "algo.tau": 0.01,
+    "algo.target_every": 1,
+    "algo.networks.units": (128, 128),
+    "algo.exploration": "epsilon_greedy(1.0, 0.05, 5000)",
+}
+"""CartPole-v1 on a CPU core: returns of three steps and a target that moves slowly keep it solved."""
+
+MINATAR_VALUES: dict[str, Any] = VALUES | {
+    "replay_ratio": 0.5,
+    "learning_starts": 5000,
+    "threads": 1,
+    "env.id": "MinAtar/Breakout-v1",
+    "env.num": 4,
+    "algo.lr": 2.5e-4,
+    "algo.networks.encoder": "minatar",
+    "algo.networks.units": (128,),
+    "algo.exploration": "epsilon_greedy(1.0, 0.01, 50000)",
+}
+"""MinAtar with its authors' network, replay and learning rate (github.com/kenjyoung/MinAtar, examples/dqn.py).
+
+They make an update a step for five million steps and explore more; these are for a tenth of that on a CPU core.
+"""
+
+ATARI_VALUES: dict[str, Any] = {
+    "steps": 50_000_000,
+    "replay_ratio": 0.25,
+    "learning_starts": 50_000,
+    "random_steps": 50_000,
+    "env.id": "ALE/Pong-v5",
+    "env.num": 1,
+    "env.action_repeat": 4,
+    "env.pool_frames": 2,
+    "env.noop_max": 30,
+    "env.resize": (84, 84),
+    "env.grayscale": True,
+    "env.clip_reward": "sign",
+    "env.time_limit": 27_000,
+    "env.kwargs": {"repeat_action_probability": 0.0, "full_action_space": False},
+    "replay.capacity": 1_000_000,
+    "replay.online": False,
+    "algo.target_every": 10_000,
+    "algo.frames": 4,
+    "algo.networks.encoder": "nature",
+    "algo.networks.units": (512,),
+}
+"""Atari as in Mnih et al. 2015, extended data table 1, and its preprocessing."""
 
 
 def dreamer_v3() -> ExperimentConfig:
@@ -166,6 +235,49 @@ def sac_pendulum() -> ExperimentConfig:
     return ExperimentConfig(algo=SACConfig()).merge(PENDULUM | {"algo.temperature_lr": 1e-3})
 
 
+def dqn() -> ExperimentConfig:
+    """DQN for small problems with a choice among classes; the amount of updates is the paper's."""
+    return ExperimentConfig(algo=DQNConfig()).merge(VALUES)
+
+
+def qr_dqn() -> ExperimentConfig:
+    """QR-DQN for small problems with a choice among classes; the amount of updates is the paper's."""
+    return ExperimentConfig(algo=QRDQNConfig()).merge(VALUES)
+
+
+def dqn_cartpole() -> ExperimentConfig:
+    """DQN on CartPole-v1: a minute on one CPU core; values are ours."""
+    return ExperimentConfig(algo=DQNConfig()).merge(CARTPOLE_VALUES)
+
+
+def qr_dqn_cartpole() -> ExperimentConfig:
+    """QR-DQN on CartPole-v1: a minute on one CPU core; values are ours."""
+    return ExperimentConfig(algo=QRDQNConfig()).merge(CARTPOLE_VALUES | {"algo.quantiles": 32})
+
+
+def dqn_minatar() -> ExperimentConfig:
+    """DQN on MinAtar, with its authors' network."""
+    return ExperimentConfig(algo=DQNConfig()).merge(MINATAR_VALUES)
+
+
+def qr_dqn_minatar() -> ExperimentConfig:
+    """QR-DQN on MinAtar, with its authors' network."""
+    return ExperimentConfig(algo=QRDQNConfig()).merge(MINATAR_VALUES)
+
+
+def dqn_atari() -> ExperimentConfig:
+    """DQN on Atari, 200M frames: 84x84 grey, four of them (Mnih et al. 2015, extended data table 1)."""
+    return ExperimentConfig(algo=DQNConfig()).merge(
+        ATARI_VALUES | {"algo.lr": 1e-4, "algo.exploration": "epsilon_greedy(1.0, 0.1, 1000000)"}
+    )
+
+
+def qr_dqn_atari() -> ExperimentConfig:
+    """QR-DQN on Atari, 200M frames: 84x84 grey, four of them (Dabney et al. 2018, "Evaluation on Atari 2600")."""
+    paper = {"algo.lr": 5e-5, "algo.adam_eps": 0.01 / 32, "algo.exploration": "epsilon_greedy(1.0, 0.01, 1000000)"}
+    return ExperimentConfig(algo=QRDQNConfig()).merge(ATARI_VALUES | paper)
+
+
 PRESETS: dict[str, Callable[[], ExperimentConfig]] = {
     "dreamer_v3": dreamer_v3,
     "cpu": cpu,
@@ -184,6 +296,14 @@ PRESETS: dict[str, Callable[[], ExperimentConfig]] = {
     "ddpg_pendulum": ddpg_pendulum,
     "td3_pendulum": td3_pendulum,
     "sac_pendulum": sac_pendulum,
+    "dqn": dqn,
+    "qr_dqn": qr_dqn,
+    "dqn_cartpole": dqn_cartpole,
+    "qr_dqn_cartpole": qr_dqn_cartpole,
+    "dqn_minatar": dqn_minatar,
+    "qr_dqn_minatar": qr_dqn_minatar,
+    "dqn_atari": dqn_atari,
+    "qr_dqn_atari": qr_dqn_atari,
 }
 """Every preset by its name."""
 
@@ -198,6 +318,12 @@ SUITES: dict[str, str] = {
     "ddpg: Pendulum-": "ddpg_pendulum",
     "td3: Pendulum-": "td3_pendulum",
     "sac: Pendulum-": "sac_pendulum",
+    "dqn: CartPole-": "dqn_cartpole",
+    "qr_dqn: CartPole-": "qr_dqn_cartpole",
+    "dqn: MinAtar/": "dqn_minatar",
+    "qr_dqn: MinAtar/": "qr_dqn_minatar",
+    "dqn: ALE/": "dqn_atari",
+    "qr_dqn: ALE/": "qr_dqn_atari",
 }
 """Which preset an environment gets by the beginning of its id, unless another one is asked for; ``algorithm: `` before
 it is for that algorithm alone."""
@@ -210,8 +336,8 @@ def _of(size: str, values: Mapping[str, Any]) -> ExperimentConfig:
 def preset_name(algorithm: str, env: str) -> str | None:
     """The preset for an algorithm on an environment; None if the algorithm has none of its own."""
     bare = env.rpartition(":")[2]
-    starts = (f"{algorithm}: {bare}", bare)
-    name = next((name for start, name in SUITES.items() if any(x.startswith(start) for x in starts)), algorithm)
+    wanted = (f"{algorithm}: {bare}", bare)  # what is for this algorithm alone comes before what is for all
+    name = next((name for x in wanted for start, name in SUITES.items() if x.startswith(start)), algorithm)
     for candidate in (name, algorithm):
         if candidate in PRESETS and algorithm_name(type(PRESETS[candidate]().algo)) == algorithm:
             return candidate

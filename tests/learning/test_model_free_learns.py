@@ -1,4 +1,4 @@
-"""DDPG, TD3 and SAC solve environments whose best returns are known, with the targets of several estimators."""
+"""Model-free agents solve environments whose best returns are known, with the targets of several estimators."""
 
 import pytest
 
@@ -35,4 +35,28 @@ def test_choices_solved(env, tmp_path):
     settings = SMALL | {"steps": 1500, "schedule.eval_every": 100, "stop_score": 9.5, "algo.networks.encoder.depth": 4}
     settings |= {"algo.temperature": 0.1, "algo.temperature_lr": 0.0, "algo.batch_size": 32}
     result = reverie.train("sac_discrete", env=env, run=tmp_path / "run", **settings)
+    assert sum(result.evaluation.scores) / len(result.evaluation.scores) >= 9.0
+
+
+VALUES = {k: v for k, v in SMALL.items() if k not in ("algo.actor_lr", "algo.critic_lr")} | {
+    "steps": 1500, "schedule.eval_every": 100, "stop_score": 9.5, "algo.lr": 2e-3, "algo.batch_size": 32,
+    "algo.exploration": "epsilon_greedy(1.0, 0.1, 500)", "algo.networks.encoder": "minatar(8)",
+}  # fmt: skip
+PRIORITIES = {"replay.fractions.uniform": 0.0, "replay.fractions.priority": 1.0, "replay.online": False}
+
+
+@pytest.mark.parametrize("env", ["reverie/Count-v0", "reverie/Look-v0"])
+@pytest.mark.parametrize(
+    ("name", "own"),
+    [
+        ("dqn", {}), ("dqn", {"algo.dueling": True, "algo.double": True, "algo.tau": 1.0, "algo.target_every": 20}),
+        ("dqn", {"algo.value_estimator": NStep(3), "algo.batch_length": 4, **PRIORITIES}),
+        ("qr_dqn", {"algo.quantiles": 20}),
+        ("qr_dqn", {"algo.quantiles": 20, "algo.kappa": 0.0, "algo.dueling": True, **PRIORITIES}),
+    ],
+)  # fmt: skip
+def test_values_of_choices_solve(env, name, own, tmp_path):
+    """Best 10, by chance 5."""
+    settings = VALUES | {"algo.target_every": 1} | own
+    result = reverie.train(name, env=env, run=tmp_path / "run", **settings)
     assert sum(result.evaluation.scores) / len(result.evaluation.scores) >= 9.0

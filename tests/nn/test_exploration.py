@@ -1,4 +1,4 @@
-"""Noise: its spread and memory, where it begins anew, schedules, and that it is carried and not kept."""
+"""Noise: its spread and memory, where it begins anew, schedules, that it is carried and not kept; epsilon-greedy."""
 
 import math
 
@@ -9,7 +9,15 @@ from torch import nn
 from reverie.core.errors import ConfigError
 from reverie.core.tree import filled, leaves
 from reverie.core.types import Step
-from reverie.nn.exploration import Gaussian, Noise, NoisyPolicy, OrnsteinUhlenbeck
+from reverie.nn.exploration import (
+    EpsilonGreedy,
+    Gaussian,
+    GreedyPolicy,
+    Noise,
+    NoisyPolicy,
+    OrnsteinUhlenbeck,
+    Randomness,
+)
 
 
 def step(first=(False,), last=None) -> Step:
@@ -127,3 +135,89 @@ def test_a_policy_adds_it_within_bounds_and_only_where_it_explores():
 def test_settings_that_cannot_be(settings, said):
     with pytest.raises(ConfigError, match=said):
         OrnsteinUhlenbeck(**settings)
+
+
+# ---------------------------------------------------------------- epsilon-greedy
+
+
+def greedy(randomness: Randomness, classes: int = 4) -> GreedyPolicy:
+    """Prefers class 1."""
+    return GreedyPolicy(
+        lambda obs: torch.eye(classes)[[1]].repeat(len(obs["x"]), 1), randomness, classes, torch.device("cpu")
+    )
+
+
+def test_epsilon_moves_linearly_over_the_steps_of_all_environments():
+    policy = greedy(EpsilonGreedy(1.0, 0.2, 10))
+    state, seen = policy.initial(2), []
+    for last in ((False, False), (False, True), (False, False), *[(False, False)] * 4):
+        seen.append(float(policy.randomness.chance(state.steps.sum())))
+        _, state = policy.act(step((False, False), last), state, "explore")
+    assert seen == pytest.approx([1.0, 0.84, 0.76, 0.6, 0.44, 0.28, 0.2])  # an is_last row takes no action
+    assert float(policy.randomness.chance(torch.tensor(1000))) == pytest.approx(0.2)
+    assert float(EpsilonGreedy(0.3).chance(torch.tensor(1000))) == pytest.approx(0.3)
+
+
+@pytest.mark.parametrize("epsilon", [0.0, 0.25, 1.0])
+def test_each_environment_acts_at_random_with_probability_epsilon(epsilon):
+    torch.manual_seed(0)
+    policy, n = greedy(EpsilonGreedy(epsilon)), 20_000
+    action, _ = policy.act(step([False] * n), policy.initial(n), "explore")
+    assert torch.equal(action.sum(-1), torch.ones(n))
+    share = epsilon / 4  # of each class; what is drawn may be the best one
+    expected = torch.tensor([share, 1 - epsilon + share, share, share])
+    torch.testing.assert_close(action.mean(0), expected, rtol=0, atol=0.02)
+
+
+def test_evaluation_is_greedy_and_draws_nothing():
+    policy = greedy(EpsilonGreedy(1.0))
+    state, rng = policy.initial(50), torch.get_rng_state()
+    action, same = policy.act(step([False] * 50), state, "eval")
+    assert torch.equal(action, torch.eye(4)[[1]].repeat(50, 1))
+    assert same is state
+    assert torch.equal(rng, torch.get_rng_state())
+
+
+def test_as_much_is_drawn_whatever_epsilon_is():
+    """So that a schedule changes which actions are random, and nothing of who draws what afterwards."""
+    after = []
+    for epsilon in (0.0, 1.0):
+        policy = greedy(EpsilonGreedy(epsilon))
+        torch.manual_seed(4)
+        policy.act(step([False] * 3), policy.initial(3), "explore")
+        after.append(torch.rand(1))
+    assert torch.equal(*after)
+
+
+def test_a_policy_that_was_saved_goes_on_exactly():
+    policy = greedy(EpsilonGreedy(1.0, 0.0, 20))
+    state = policy.initial(3)
+    for _ in range(3):
+        _, state = policy.act(step([False] * 3), state, "explore")
+    again = filled(policy.initial(3), [x.clone() for x in leaves(state)])
+    results = []
+    for carried in (state, again):
+        torch.manual_seed(0)
+        results.append(policy.act(step([False] * 3), carried, "explore"))
+    torch.testing.assert_close(results[0], results[1], rtol=0, atol=0)
+    assert policy.override(state, torch.zeros(3, 4)) is state
+    assert policy.extras(state) == {}
+
+
+def test_epsilon_greedy_is_a_setting_in_words():
+    made = Randomness.parse("epsilon_greedy(1.0, 0.05, anneal_steps=1000)")
+    assert made == EpsilonGreedy(1.0, 0.05, 1000)
+    assert Randomness.parse(made.text()) == made
+    with pytest.raises(ConfigError, match=r"there is no 'epsilon_greed'\. Did you mean 'epsilon_greedy'"):
+        Randomness.parse("epsilon_greed(0.1)")
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [({"epsilon": 1.5}, "epsilon = 1.5: expected a probability"), ({"epsilon": -0.1}, "epsilon = -0.1"),
+     ({"final_epsilon": 2.0, "anneal_steps": 5}, "final_epsilon = 2.0"), ({"final_epsilon": 0.1}, "anneal_steps = 0"),
+     ({"anneal_steps": 10}, "final_epsilon = None")],
+)  # fmt: skip
+def test_probabilities_that_cannot_be(settings, said):
+    with pytest.raises(ConfigError, match=said):
+        EpsilonGreedy(**settings)

@@ -1,17 +1,19 @@
-"""How policies explore: with noise, white or correlated in time and annealed, or by drawing from a distribution."""
+"""How policies explore: with noise on actions, with random ones now and then, or by drawing from a distribution."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from reverie.core.config import Choice
 from reverie.core.errors import ConfigError
-from reverie.core.types import Mode, Step
+from reverie.core.types import Mode, Obs, Step
 
 
 @dataclass(frozen=True)
@@ -97,17 +99,21 @@ class OrnsteinUhlenbeck(Noise):
 def _check_annealing(sigma: float, final_sigma: float | None, anneal_steps: int) -> None:
     if sigma < 0 or (final_sigma or 0) < 0:
         raise ConfigError(f"sigma = {sigma}, final_sigma = {final_sigma}: expected 0 or more.")
-    if anneal_steps < 0 or (anneal_steps > 0) != (final_sigma is not None):
+    _check_steps("final_sigma", final_sigma, anneal_steps)
+
+
+def _check_steps(name: str, final: float | None, anneal_steps: int) -> None:
+    if anneal_steps < 0 or (anneal_steps > 0) != (final is not None):
         raise ConfigError(
-            f"final_sigma = {final_sigma}, anneal_steps = {anneal_steps}: annealing needs both, a final sigma and a "
-            "number of steps of 1 or more."
+            f"{name} = {final}, anneal_steps = {anneal_steps}: annealing needs both, a final value and a number of "
+            "steps of 1 or more."
         )
 
 
-def _annealed(sigma: float, final_sigma: float | None, anneal_steps: int, steps: Tensor) -> Tensor:
-    if final_sigma is None:
-        return torch.full(steps.shape, sigma)
-    return sigma + (steps / anneal_steps).clamp(max=1) * (final_sigma - sigma)
+def _annealed(first: float, final: float | None, anneal_steps: int, steps: Tensor) -> Tensor:
+    if final is None:
+        return torch.full(steps.shape, first)
+    return first + (steps / anneal_steps).clamp(max=1) * (final - first)
 
 
 class NoiseState(NamedTuple):
@@ -165,5 +171,78 @@ class SampledPolicy:
         """Nothing is carried."""
 
     def extras(self, state: None) -> dict[str, Tensor]:
+        """Nothing is stored."""
+        return {}
+
+
+@dataclass(frozen=True)
+class Randomness(Choice):
+    """How often an action is drawn uniformly from all classes instead of chosen."""
+
+    def chance(self, steps: Tensor) -> Tensor:
+        """The probability of that after ``steps`` env steps ``[...]``."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class EpsilonGreedy(Randomness):
+    """A random action with probability epsilon, which moves linearly to its final value."""
+
+    epsilon: float = 1.0
+    """The probability at first."""
+    final_epsilon: float | None = None
+    """What it has become after ``anneal_steps``; None: it stays what it is."""
+    anneal_steps: int = 0
+    """Env steps, of all environments together, over which it moves."""
+
+    def __post_init__(self) -> None:
+        for name in ("epsilon", "final_epsilon"):
+            value = getattr(self, name)
+            if value is not None and not 0 <= value <= 1:
+                raise ConfigError(f"{name} = {value}: expected a probability, 0 to 1.")
+        _check_steps("final_epsilon", self.final_epsilon, self.anneal_steps)
+
+    def chance(self, steps: Tensor) -> Tensor:
+        """``[...]``."""
+        return _annealed(self.epsilon, self.final_epsilon, self.anneal_steps, steps)
+
+
+class GreedyState(NamedTuple):
+    """What schedules of N environments count."""
+
+    steps: Tensor  # [N] int64, actions taken; schedules count their sum
+
+
+class GreedyPolicy:
+    """The class of the highest value, and a random one now and then where it explores."""
+
+    def __init__(
+        self, values: Callable[[Obs], Tensor], randomness: Randomness, classes: int, device: torch.device
+    ) -> None:
+        """``values(obs)`` are those of all classes, ``[N, A]``."""
+        self.values, self.randomness, self.classes, self.device = values, randomness, classes, device
+
+    def initial(self, num_envs: int) -> GreedyState:
+        """No steps yet."""
+        return GreedyState(torch.zeros(num_envs, dtype=torch.int64))
+
+    @torch.no_grad()
+    def act(self, step: Step, state: GreedyState, mode: Mode) -> tuple[Tensor, GreedyState]:
+        """``(action [N, A] on the CPU, one-hot, state)``; ``eval`` draws nothing.
+
+        Each environment draws for itself, from the CPU's default generator and as much at every step.
+        """
+        best = self.values({k: v.to(self.device) for k, v in step.obs.items()}).argmax(-1).cpu()  # [N]
+        if mode == "explore":
+            drawn, other = torch.rand(len(best)), torch.randint(self.classes, (len(best),))  # [N]
+            best = torch.where(drawn < self.randomness.chance(state.steps.sum()), other, best)
+            state = GreedyState(state.steps + ~step.is_last)
+        return F.one_hot(best, self.classes).float(), state
+
+    def override(self, state: GreedyState, action: Tensor) -> GreedyState:
+        """Schedules go on whatever was executed."""
+        return state
+
+    def extras(self, state: GreedyState) -> dict[str, Tensor]:
         """Nothing is stored."""
         return {}

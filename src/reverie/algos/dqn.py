@@ -1,0 +1,193 @@
+"""DQN: Mnih et al., "Human-level control through deep reinforcement learning", Nature 2015.
+
+With double Q-learning (van Hasselt, Guez, Silver 2016, arXiv:1509.06461) and the dueling network (Wang et al. 2016,
+arXiv:1511.06581) as options. Returns of n steps are a value estimator, priorities a setting of the replay.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from reverie.algos.base import PRECISIONS, ModelFree, ValueConfig
+from reverie.core.errors import ConfigError
+from reverie.core.protocols import Policy
+from reverie.core.specs import ActionSpec, ObsSpec
+from reverie.core.types import Batch, Obs, State, Update
+from reverie.nn.adam import Adam
+from reverie.nn.exploration import EpsilonGreedy, GreedyPolicy, Randomness
+from reverie.nn.mlp import NetworkConfig, single_choice
+from reverie.nn.target import Target
+from reverie.nn.values import ActionValues
+from reverie.objectives.estimators import TD0, ValueEstimator, check_estimator
+from reverie.objectives.td import Losses, after, before, bootstrapped, check_td, huber_error
+
+
+def check_settings(value_estimator: ValueEstimator, kappa: float, rows: int) -> None:
+    """Refuse an estimator or a loss that makes no sense for DQN in windows of so many rows.
+
+    Raises:
+        ConfigError: one of them does not fit.
+    """
+    check_estimator(value_estimator, algorithm="dqn", rows=rows)
+    if not kappa > 0:
+        raise ConfigError(f"kappa = {kappa}: expected a number above 0, or inf for squares.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class DQNConfig(ValueConfig):
+    """Settings of DQN: the paper's (extended data table 1), where nothing else is said.
+
+    Where its values are made for 50 million frames of Atari, these are for smaller problems; the preset ``dqn_atari``
+    has the paper's.
+    """
+
+    batch_size: int = 32
+    """B, windows in a batch."""
+    batch_length: int = 2
+    """T, rows of each window, whose T - 1 transitions are learned from; 2 is one transition."""
+    value_estimator: ValueEstimator = field(default_factory=TD0)
+    """How targets are made of the rows of a window. The paper's is TD(0)."""
+    lr: float = 1e-4
+    """Learning rate of Adam: that of Stable-Baselines3 and CleanRL. The paper has RMSProp with 0.00025."""
+    adam_eps: float = 1e-8
+    """What Adam adds to the root of the second moment."""
+    double: bool = False
+    """Double Q-learning: targets are of the action that the network prefers, not of the one that its target does."""
+    dueling: bool = False
+    """A network with streams of their own for the value and for the advantages of actions."""
+    kappa: float = 1.0
+    """Errors of the value count as squares up to here and linearly beyond; inf: as squares always."""
+    tau: float = 1.0
+    """How far the target moves towards the network; 1 copies it."""
+    target_every: int = 1000
+    """The target moves at every n-th update. The paper has 10,000; MinAtar and CleanRL have 1000 and 500."""
+    exploration: Randomness = field(default_factory=lambda: EpsilonGreedy(1.0, 0.05, 50_000))
+    """Random actions while exploring. The paper goes from 1 to 0.1 in a million steps."""
+    networks: NetworkConfig = field(default_factory=NetworkConfig)
+    """The network."""
+
+    check = staticmethod(check_settings)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_td(self.discount, self.tau, self.target_every)
+        self.check(self.value_estimator, self.kappa, self.batch_length)
+
+    def common(self) -> dict[str, Any]:
+        """What an objective takes over as it is."""
+        names = ("discount", "value_estimator", "double", "kappa", "tau", "target_every")
+        return {name: getattr(self, name) for name in names}
+
+    def build(self, obs_spec: ObsSpec, action_spec: ActionSpec, device: str = "cpu", seed: int = 0) -> DQN:
+        """A learner for these observations and a choice among classes, its weights drawn from ``seed``."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            return DQN(obs_spec, action_spec, self, torch.device(device))
+
+
+class DQNObjective(nn.Module):
+    """The loss of DQN. ``objective(batch)`` is its term by name; nothing else of this library is needed.
+
+    ``network(obs)`` are the values ``[..., A]`` of all classes, whatever module it is; actions of the batch are
+    one-hot.
+    """
+
+    check = staticmethod(check_settings)
+
+    def __init__(
+        self,
+        network: nn.Module,
+        *,
+        discount: float = 0.99,
+        value_estimator: ValueEstimator | None = None,
+        double: bool = False,
+        kappa: float = 1.0,
+        tau: float = 1.0,
+        target_every: int = 1000,
+    ) -> None:
+        """``value_estimator``: TD(0) unless given; ``tau``, ``target_every``: how the target follows the network."""
+        super().__init__()
+        check_td(discount, tau, target_every)
+        self.network, self.target_network = network, Target(network, tau, target_every)
+        self.discount, self.doubly, self.kappa = discount, double, kappa
+        self.value_estimator = value_estimator or TD0()
+        self.check(self.value_estimator, kappa, self.value_estimator.rows)
+
+    def forward(self, batch: Batch) -> Losses:
+        """The term ``critic`` of a batch ``[B, T]``."""
+        return self.critic_loss(batch)
+
+    def critic_loss(self, batch: Batch) -> Losses:
+        """E[L(Q(s, a) - y)]: Algorithm 1, whose errors are clipped to [-1, 1] (methods, "Training algorithm")."""
+        values: Tensor = self.network(before(batch.obs))  # [B, T-1, A]
+        taken = (values * batch.action[:, :-1]).sum(-1)  # [B, T-1]
+        return huber_error(taken, self.targets(batch), batch, self.kappa)
+
+    def values(self, obs: Obs) -> Tensor:
+        """Q of all classes, ``[..., A]``."""
+        values: Tensor = self.network(obs)
+        return values
+
+    @torch.no_grad()
+    def targets(self, batch: Batch) -> Tensor:
+        """The y ``[B, T - 1]``; of one transition, r + gamma (1 - terminal) max_a Q'(s', a): Algorithm 1."""
+        return bootstrapped(batch, self.next_value(after(batch.obs)), self.value_estimator, self.discount)
+
+    @torch.no_grad()
+    def next_value(self, obs: Obs) -> Tensor:
+        """What states are worth to the target, ``[...]``: max_a Q'(s, a).
+
+        Doubly, Q'(s, argmax_a Q(s, a)): van Hasselt et al. 2016, equation 4.
+        """
+        values: Tensor = self.target_network(obs)  # [..., A]
+        if not self.doubly:
+            return values.amax(-1)
+        return values.gather(-1, self.values(obs).argmax(-1, keepdim=True)).squeeze(-1)
+
+    def update_targets(self) -> None:
+        """After every update: the target moves by tau at every n-th call."""
+        self.target_network.update()
+
+
+class DQN(ModelFree):
+    """A network, the update that trains it, and the policy that explores."""
+
+    def __init__(self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: DQNConfig, device: torch.device) -> None:
+        super().__init__(obs_spec, cfg, device)
+        self.cfg = cfg
+        self.objective = self.build_objective(self.preprocess.spec, action_spec)
+        self.to(device)
+        self.optim = Adam(self.objective.network.parameters(), cfg.lr, eps=cfg.adam_eps)
+        greedy = GreedyPolicy(self.objective.values, cfg.exploration, action_spec.width, device)
+        self._policy = self.preprocess.policy(greedy, device)
+
+    def build_objective(self, obs_spec: ObsSpec, action_spec: ActionSpec) -> DQNObjective:
+        """The loss over a network of these sizes."""
+        c = self.cfg
+        classes, dtype = single_choice("dqn", action_spec), PRECISIONS[c.precision]
+        network = ActionValues(obs_spec, classes, c.networks, dueling=c.dueling, dtype=dtype)
+        return DQNObjective(network, **c.common())
+
+    @property
+    def policy(self) -> Policy[Any]:
+        """Acts with the newest weights."""
+        return self._policy
+
+    def train_step(self, batch: Batch) -> Update:
+        """One step of the network, one of its target: Algorithm 1."""
+        losses = self.objective.critic_loss(self.preprocess(batch))
+        self.optim.step(losses.terms["critic"])
+        self.objective.update_targets()
+        return Update(metrics=losses.metrics, priority=losses.priority)
+
+    def extra_state(self) -> dict[str, Any]:
+        """The moments of the optimiser."""
+        return {"optim": self.optim.state_dict()}
+
+    def load_extra_state(self, state: State) -> None:
+        """Take the moments back."""
+        self.optim.load_state_dict(state["optim"])

@@ -1,0 +1,152 @@
+"""What a model-free network sees images through: the CNN of a paper, chosen by an object such as ``nature``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from reverie.core.config import Choice
+from reverie.core.errors import ConfigError
+from reverie.core.specs import ObsPart, ObsSpec
+from reverie.core.types import Obs
+from reverie.nn.encoder import Encoder, EncoderConfig, by_size, unit_image
+
+
+@dataclass(frozen=True)
+class ImageEncoder(Choice):
+    """A CNN for images. Its features enter the perceptron of a network beside all other observations."""
+
+    def build(self, spec: ObsSpec) -> Encoder | Convolutions:
+        """An encoder of the images ``spec``: a module as ``nn/encoder.py: EncoderModule`` says.
+
+        Raises:
+            ConfigError: the images are too small for it.
+        """
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Dreamer(ImageEncoder):
+    """That of the world models, for images of any size: ``nn/encoder.py: EncoderConfig``."""
+
+    depth: int = 16
+    """Channels; stage i has ``depth * mults[i]``."""
+    mults: tuple[int, ...] = (2, 3, 4, 4)
+    """Channel multipliers of the stages, first to last."""
+    kernel: int = 5
+    """Size of the convolution kernels."""
+
+    def __post_init__(self) -> None:
+        self._config()
+
+    def _config(self) -> EncoderConfig:
+        return EncoderConfig(depth=self.depth, mults=self.mults, kernel=self.kernel)
+
+    def build(self, spec: ObsSpec) -> Encoder:
+        """See :class:`ImageEncoder`."""
+        return self._config().build(spec)
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A convolution without padding."""
+
+    channels: int
+    kernel: int
+    stride: int
+
+
+@dataclass(frozen=True)
+class Nature(ImageEncoder):
+    """Three convolutions for 84 x 84 pixels, and others from 36 x 36 on: Mnih et al. 2015.
+
+    The paper has a layer of 512 units behind them: ``units = (512,)`` of the network.
+    """
+
+    def build(self, spec: ObsSpec) -> Convolutions:
+        """See :class:`ImageEncoder`."""
+        return Convolutions(spec, (Layer(32, 8, 4), Layer(64, 4, 2), Layer(64, 3, 1)), "nature")
+
+
+@dataclass(frozen=True)
+class Minatar(ImageEncoder):
+    """One convolution of 3 x 3, for the 10 x 10 planes of MinAtar: Young and Tian 2019, arXiv:1903.03176.
+
+    The authors have a layer of 128 units behind it: ``units = (128,)`` of the network.
+    """
+
+    channels: int = 16
+    """Filters."""
+
+    def __post_init__(self) -> None:
+        if self.channels < 1:
+            raise ConfigError(f"channels = {self.channels}: expected 1 or more.")
+
+    def build(self, spec: ObsSpec) -> Convolutions:
+        """See :class:`ImageEncoder`."""
+        return Convolutions(spec, (Layer(self.channels, 3, 1),), "minatar")
+
+
+class Convolution(nn.Module):
+    """A convolution and ReLU on channels-last images, initialised as ``torch.nn.Conv2d`` is."""
+
+    def __init__(self, inputs: int, layer: Layer) -> None:
+        super().__init__()
+        like = nn.Conv2d(inputs, layer.channels, layer.kernel, layer.stride)
+        assert like.bias is not None
+        self.stride = layer.stride
+        # As it lies in memory: seen as [outputs, inputs, kernel, kernel], this is PyTorch's channels_last.
+        self.weight = nn.Parameter(like.weight.detach().permute(0, 2, 3, 1).contiguous())
+        self.bias = nn.Parameter(like.bias.detach())
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``[M, H, W, C]`` to ``[M, h, w, channels]``, both contiguous in this order, in the dtype of x."""
+        weight = self.weight.to(x.dtype).permute(0, 3, 1, 2)
+        y = F.conv2d(x.permute(0, 3, 1, 2), weight, self.bias.to(x.dtype), stride=self.stride)
+        return y.relu_().permute(0, 2, 3, 1)
+
+
+class Convolutions(nn.Module):
+    """Layers of convolutions over unit pixels, flattened; images of one height and width share theirs."""
+
+    def __init__(self, spec: ObsSpec, layers: tuple[Layer, ...], name: str) -> None:
+        super().__init__()
+        self.spec, self.groups = dict(spec), by_size(spec)
+        self.width = sum(flat_width(spec[group[0]], layers, name) for group in self.groups)
+        self.stacks = nn.ModuleList([self._stack([spec[k].shape[2] for k in group], layers) for group in self.groups])
+
+    def _stack(self, channels: list[int], layers: tuple[Layer, ...]) -> nn.Sequential:
+        inputs = pairwise((Layer(sum(channels), 1, 1), *layers))
+        return nn.Sequential(*[Convolution(before.channels, layer) for before, layer in inputs])
+
+    def forward(self, obs: Obs, dtype: torch.dtype) -> Tensor:
+        """``[..., H, W, C]`` of each image to ``[..., width]``."""
+        features = []
+        for group, stack in zip(self.groups, self.stacks, strict=True):
+            parts = [unit_image(obs[key], self.spec[key], dtype) for key in group]
+            image = torch.cat(parts, -1) if len(parts) > 1 else parts[0]  # [..., H, W, C]
+            features.append(stack(image.flatten(0, -4)).flatten(1).view(*image.shape[:-3], -1))
+        return torch.cat(features, -1) if len(features) > 1 else features[0]
+
+
+def flat_width(image: ObsPart, layers: tuple[Layer, ...], name: str) -> int:
+    """Numbers that come out of the last of the ``layers``.
+
+    Raises:
+        ConfigError: a layer's kernel is larger than what it would see.
+    """
+    size = list(image.shape[:2])
+    for layer in layers:
+        if min(size) < layer.kernel:
+            seen, (height, width) = f"{size[0]} x {size[1]}", image.shape[:2]
+            raise ConfigError(
+                f"algo.networks.encoder = '{name}' for images of {height} x {width}: its kernels of {layer.kernel} x "
+                f"{layer.kernel} would see {seen}. 'dreamer' takes images of any size, 'minatar' from 3 x 3 on; "
+                "env.resize makes them larger."
+            )
+        size = [(side - layer.kernel) // layer.stride + 1 for side in size]
+    return size[0] * size[1] * layers[-1].channels

@@ -1,0 +1,109 @@
+"""Quantile regression in a few calls (``quantile.c``), for CPUs; ``quantile.py`` says what they compute.
+
+Of 200 quantiles and as many targets there are 40,000 pairs. Where every operation goes through memory it pays to sort
+them; where they stay in registers, looking at each takes less time than sorting would.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from reverie.core.compiled import call, compiled, library
+from reverie.core.types import Batch
+from reverie.objectives.compiled_td import Error
+
+PAIRS = 2**17
+"""Pairs from which on a second thread is worth waking."""
+
+
+def fits(quantiles: Tensor, batch: Batch) -> bool:
+    """Whether compiled functions can read these."""
+    flags = (batch.is_last, batch.is_terminal)
+    fit = compiled(quantiles, batch.reward, batch.action, batch.weight) and quantiles.numel() > 0
+    return fit and all(x.dtype is torch.bool for x in flags)
+
+
+def quantile_huber(prediction: Tensor, target: Tensor, kappa: float) -> Tensor:
+    """``quantile.quantile_huber``: ``[..., N]`` and ``[..., N']`` to ``[...]``."""
+    loss: Tensor = call(_Pairs, prediction, target.detach(), kappa)
+    return loss
+
+
+class _Pairs(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, prediction: Tensor, target: Tensor, kappa: float) -> Tensor:
+        prediction, target = prediction.contiguous(), target.contiguous()
+        n, m = prediction.shape[-1], target.shape[-1]
+        loss, slope = prediction.new_empty(prediction.shape[:-1]), torch.empty_like(prediction)
+        library().quantile_huber(
+            prediction.data_ptr(), target.data_ptr(), loss.data_ptr(), slope.data_ptr(), loss.numel(), n, m, kappa,
+            _threads(prediction.numel() * m),
+        )  # fmt: skip
+        if ctx is not None:
+            ctx.save_for_backward(slope)
+        return loss
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        (slope,) = ctx.saved_tensors
+        return slope * grad.unsqueeze(-1), None, None
+
+
+def _threads(pairs: int) -> int:
+    return torch.get_num_threads() if pairs >= PAIRS else 1
+
+
+def best_quantiles(quantiles: Tensor, preferred: Tensor) -> Tensor:
+    """``quantile.best_quantiles``, without gradient: ``[..., A, N]`` twice to ``[..., N]``."""
+    quantiles, preferred = quantiles.contiguous(), preferred.contiguous()
+    *lead, classes, n = quantiles.shape
+    out = quantiles.new_empty(*lead, n)
+    library().best_quantiles(quantiles.data_ptr(), preferred.data_ptr(), out.data_ptr(), out.numel() // n, classes, n)
+    return out
+
+
+def quantile_targets(following: Tensor, batch: Batch, steps: int, discount: float) -> Tensor:
+    """``quantile.quantile_targets``, without gradient: ``[B, T - 1, N]``."""
+    following, reward = following.contiguous(), batch.reward.contiguous()
+    terminal, last = batch.is_terminal.contiguous(), batch.is_last.contiguous()
+    y = torch.empty_like(following)
+    library().quantile_targets(
+        following.data_ptr(), reward.data_ptr(), terminal.data_ptr(), last.data_ptr(), y.data_ptr(), *reward.shape,
+        y.shape[-1], steps, discount,
+    )  # fmt: skip
+    return y
+
+
+def quantile_error(prediction: Tensor, target: Tensor, batch: Batch, kappa: float) -> Error:
+    """The numbers of ``quantile.quantile_error``: of ``[B, T - 1, A, N]`` and ``[B, T - 1, N]``."""
+    return Error(*call(_Error, prediction, target.detach(), batch, kappa))
+
+
+class _Error(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, prediction: Tensor, target: Tensor, batch: Batch, kappa: float) -> tuple[Tensor, ...]:
+        rows = (prediction, batch.action, target, batch.is_last, batch.weight)
+        read = [x.contiguous() for x in rows]
+        windows, steps, classes, n = prediction.shape
+        gradient, priority = torch.empty(prediction.shape), torch.empty(windows)
+        sums, out = torch.empty(3, windows), torch.empty(3)
+        library().quantile_error(
+            *(x.data_ptr() for x in (*read, gradient, priority, sums, out)), windows, steps, classes, n, kappa,
+            _threads(windows * steps * n * n),
+        )  # fmt: skip
+        loss, predicted, expected = out.unbind()
+        if ctx is not None:
+            ctx.save_for_backward(gradient)
+            ctx.mark_non_differentiable(priority, predicted, expected)
+        return loss, priority, predicted, expected
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor, *others: Tensor) -> tuple[Tensor | None, ...]:
+        (gradient,) = ctx.saved_tensors
+        return gradient * grad, None, None, None

@@ -1,0 +1,203 @@
+"""Quantile regression: the loss whose minimum is a distribution's quantiles. Dabney et al. 2018, arXiv:1710.10044.
+
+The definition compares each of N predicted quantiles with each of N' targets. Here no such table is ever made: the
+targets are sorted, and what a prediction's errors add up to follows from sums over runs of sorted targets, of which
+there are four, below and above the prediction, within kappa of it and beyond.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from reverie.core.compiled import call, compiled
+from reverie.core.errors import ConfigError
+from reverie.core.types import Batch
+from reverie.objectives import compiled_quantile
+from reverie.objectives.estimators import OneRow
+from reverie.objectives.td import Losses, critic_losses
+
+
+def midpoints(count: int, device: torch.device | str | None = None, dtype: torch.dtype = torch.float32) -> Tensor:
+    """The fractions tau^_i = (2 i + 1) / (2 N) of which N quantiles are learned, ``[N]``: lemma 2."""
+    return (torch.arange(count, device=device, dtype=dtype) + 0.5) / count
+
+
+def quantile_huber(prediction: Tensor, target: Tensor, kappa: float = 1.0) -> Tensor:
+    """The quantile Huber loss, summed over predictions and averaged over targets: equations 9 and 10, algorithm 1.
+
+    sum_i E_j[ |tau^_i - 1{u < 0}| L(u) ],  u = target_j - prediction_i,
+    L(u) = u^2 / 2 where |u| <= kappa and kappa (|u| - kappa / 2) beyond. With kappa = 0, L(u) = |u|: equation 8.
+
+    It takes O((N + N') log N') time and O(N + N') memory for each distribution, and computes in float64, as sums over
+    runs are differences of large sums. In float32 on CPUs a compiled loop goes over the pairs instead. Gradients reach
+    the prediction alone, and cannot be differentiated again.
+
+    Args:
+        prediction: ``[..., N]``, in any order of values; entry i is quantile tau^_i.
+        target: ``[..., N']``, in any order.
+        kappa: up to which error the loss is a square, 0 or more.
+
+    Returns:
+        ``[...]``, in the dtype of the prediction.
+
+    Raises:
+        ValueError: the leading axes differ, or there are no quantiles.
+    """
+    _check_pairs(prediction, target)
+    if compiled(prediction, target):
+        return compiled_quantile.quantile_huber(prediction, target, kappa)
+    loss: Tensor = call(_Sorted, prediction, target.detach(), kappa)
+    return loss
+
+
+def _check_pairs(prediction: Tensor, target: Tensor) -> None:
+    if prediction.shape[:-1] != target.shape[:-1] or not (prediction.shape[-1] and target.shape[-1]):
+        shapes = f"prediction {tuple(prediction.shape)}, target {tuple(target.shape)}"
+        raise ValueError(f"{shapes}: expected [..., N] and [..., N'] with the same leading axes.")
+
+
+def best_quantiles(quantiles: Tensor, preferred: Tensor) -> Tensor:
+    """Those of the class with the highest mean: of ``[..., A, N]``, ``[..., N]``, without gradient.
+
+    ``preferred`` ``[..., A, N]`` are those whose means decide, the same or another network's.
+    """
+    quantiles, preferred = quantiles.detach(), preferred.detach()
+    if compiled(quantiles, preferred) and quantiles.numel():
+        return compiled_quantile.best_quantiles(quantiles, preferred)
+    return of_class(quantiles, preferred.mean(-1).argmax(-1))
+
+
+def of_class(quantiles: Tensor, index: Tensor) -> Tensor:
+    """Those of one class each, ``[..., N]``, of ``[..., A, N]`` and ``[...]``."""
+    return _picked(quantiles.flatten(0, -3), index.reshape(-1, 1)).view(*index.shape, -1)
+
+
+def _picked(x: Tensor, index: Tensor) -> Tensor:
+    """``x[m, index[m, j]]``, whole rows at a time: ``[M, K, N]`` and ``[M, J]`` to ``[M, J, N]``."""
+    start = torch.arange(0, x.shape[0] * x.shape[1], x.shape[1], device=x.device).unsqueeze(1)  # [M, 1]
+    return x.flatten(0, 1).index_select(0, (start + index).flatten()).view(*index.shape, -1)
+
+
+def quantile_targets(following: Tensor, batch: Batch, estimator: OneRow, discount: float) -> Tensor:
+    """The targets y_j of rows 0 ... T-2, ``[B, T - 1, N]``, from distributions of rows 1 ... T-1, without gradient.
+
+    y_j = G + gamma^m (1 - terminal) theta_j, with the rewards G and the row after m steps that ``estimator`` says. What
+    stands where a row is the last of its episode must not be learned from.
+    """
+    estimator.check_window(batch.shape[1])
+    if compiled_quantile.fits(following, batch):
+        return compiled_quantile.quantile_targets(following, batch, estimator.steps(batch.shape[1]), discount)
+    reward, live, row = estimator.bootstrap(
+        reward=batch.reward, terminal=batch.is_terminal, last=batch.is_last, discount=discount
+    )  # [B, T-1]
+    reached = _picked(following.detach(), (row - 1).clamp(min=0))  # [B, T-1, N]
+    return reward.unsqueeze(-1) + live.unsqueeze(-1) * reached
+
+
+def quantile_error(prediction: Tensor, target: Tensor, batch: Batch, kappa: float) -> Losses:
+    """The term ``critic``: :func:`quantile_huber` of the class that was chosen, averaged as by ``td.critic_losses``.
+
+    Args:
+        prediction: quantiles of all classes, ``[B, T - 1, A, N]``.
+        target: ``[B, T - 1, N]``.
+        batch: where actions ``[B, T, A]``, one-hot, weights ``[B]`` and ends of episodes are read.
+        kappa: that of :func:`quantile_huber`.
+
+    Returns:
+        The losses; priorities are means over the quantiles, as what is minimised is a sum over them.
+    """
+    if compiled_quantile.fits(prediction, batch) and compiled(target):
+        found = compiled_quantile.quantile_error(prediction, target, batch, kappa)
+        metrics = {"loss/critic": found.loss.detach(), "train/value": found.predicted, "train/target": found.target}
+        return Losses({"critic": found.loss}, metrics, found.priority)
+    theta = of_class(prediction, batch.action[:, :-1].argmax(-1))  # [B, T-1, N]
+    loss = quantile_huber(theta, target, kappa)  # [B, T-1]
+    wrong, value = loss.detach() / theta.shape[-1], theta.detach().mean(-1)  # [B, T-1]
+    return critic_losses(loss, wrong, value, target.mean(-1), batch)
+
+
+def check_kappa(kappa: float) -> None:
+    """Refuse what is no width of a Huber loss over quantiles.
+
+    Raises:
+        ConfigError: it is negative or not finite.
+    """
+    if not 0 <= kappa < float("inf"):
+        raise ConfigError(f"kappa = {kappa}: expected a finite number, 0 or more; 0 leaves no part a square.")
+
+
+class _Sorted(torch.autograd.Function):
+    """The loss and its gradient at once."""
+
+    @staticmethod
+    def forward(ctx: Any, prediction: Tensor, target: Tensor, kappa: float) -> Tensor:
+        n, m = prediction.shape[-1], target.shape[-1]
+        ordered = target.reshape(-1, m).double().sort(-1).values  # [M, N']
+        centre = ordered.mean(-1, keepdim=True)  # [M, 1]: sums of squares of small numbers cancel less
+        theta = prediction.reshape(-1, n).double() - centre  # [M, N]
+        below, above = _sides(theta, ordered - centre, kappa)
+        tau = midpoints(n, theta.device, torch.float64)  # [N]
+        loss = ((1 - tau) * below.loss + tau * above.loss).sum(-1) / m  # [M]
+        if ctx is not None:
+            slope = ((1 - tau) * below.slope - tau * above.slope) / m  # [M, N]
+            ctx.save_for_backward(slope.to(prediction.dtype).view_as(prediction))
+        return loss.to(prediction.dtype).view(prediction.shape[:-1])
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        (slope,) = ctx.saved_tensors
+        return slope * grad.unsqueeze(-1), None, None
+
+
+class _Side(NamedTuple):
+    """Sums over the targets on one side of each prediction."""
+
+    loss: Tensor  # [M, N], of L(u)
+    slope: Tensor  # [M, N], of |L'(u)|
+
+
+def _sides(theta: Tensor, y: Tensor, kappa: float) -> tuple[_Side, _Side]:
+    """Targets below and above predictions theta ``[M, N]``, from sorted targets y ``[M, N']``."""
+    far_below = torch.searchsorted(y, theta - kappa)  # [M, N]: how many targets lie that far below
+    far_above = torch.searchsorted(y, theta + kappa, right=True)  # [M, N]: how many do not lie that far above
+    sums = _running(y)  # [M, N' + 1]
+    reach = kappa if kappa else 1.0
+    total, m = sums[:, -1:], y.shape[-1]
+    below = _beyond(far_below * theta - sums.gather(-1, far_below), far_below, reach, kappa)
+    rest = m - far_above
+    above = _beyond(total - sums.gather(-1, far_above) - rest * theta, rest, reach, kappa)
+    if not kappa:
+        return below, above
+    at = torch.searchsorted(y, theta)  # [M, N]
+    squares = _running(y.square())
+    below = _joined(below, _within(theta, sums, squares, far_below, at))
+    return below, _joined(above, _within(theta, sums, squares, at, far_above))
+
+
+def _running(y: Tensor) -> Tensor:
+    """Sums of the first k numbers of each row, ``[M, N' + 1]`` for k = 0 ... N'."""
+    return torch.nn.functional.pad(y.cumsum(-1), (1, 0))
+
+
+def _beyond(distance: Tensor, count: Tensor, reach: float, kappa: float) -> _Side:
+    """Targets where the loss is linear, by their summed distance and their count."""
+    count = count.to(distance.dtype)  # times a number of Python's, whole numbers would become float32
+    return _Side(reach * distance - 0.5 * kappa**2 * count, reach * count)
+
+
+def _within(theta: Tensor, sums: Tensor, squares: Tensor, start: Tensor, stop: Tensor) -> _Side:
+    """Targets number ``start`` to ``stop``, where the loss is a square."""
+    count = stop - start
+    first = sums.gather(-1, stop) - sums.gather(-1, start)
+    second = squares.gather(-1, stop) - squares.gather(-1, start)
+    loss = 0.5 * (second - 2 * theta * first + theta.square() * count)
+    return _Side(loss.clamp(min=0), (theta * count - first).abs())
+
+
+def _joined(a: _Side, b: _Side) -> _Side:
+    return _Side(a.loss + b.loss, a.slope + b.slope)

@@ -1,0 +1,150 @@
+"""The CNNs of papers against layers of PyTorch; images of several sizes; what is too small; settings in words."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from reverie.algos.dqn import DQNConfig
+from reverie.core.config import Config
+from reverie.core.errors import ConfigError
+from reverie.core.specs import ActionPart, ActionSpec, ObsPart
+from reverie.nn.cnn import Dreamer, ImageEncoder, Minatar, Nature
+from reverie.nn.encoder import Encoder
+from reverie.nn.mlp import Inputs, NetworkConfig
+
+CHOICE = ActionSpec(parts={"move": ActionPart(kind="categorical", classes=(3,))})
+
+
+def image(height: int, width: int, channels: int, **more) -> ObsPart:
+    return ObsPart(kind="image", shape=(height, width, channels), **{"dtype": "uint8"} | more)
+
+
+def pixels(part: ObsPart, *lead: int) -> torch.Tensor:
+    return torch.randint(0, 256, (*lead, *part.shape), dtype=torch.uint8)
+
+
+def sequential(encoder, *strides: int) -> nn.Sequential:
+    """The same layers as PyTorch has them, channels first."""
+    layers: list[nn.Module] = []
+    for convolution, stride in zip(encoder.stacks[0], strides, strict=True):
+        outputs, kernel, _, inputs = convolution.weight.shape
+        layer = nn.Conv2d(inputs, outputs, kernel, stride)
+        layer.weight.data.copy_(convolution.weight.data.permute(0, 3, 1, 2))
+        layer.bias.data.copy_(convolution.bias.data)
+        layers += [layer, nn.ReLU()]
+    return nn.Sequential(*layers)
+
+
+@pytest.mark.parametrize(
+    ("encoder", "shape", "strides", "width"),
+    [(Nature(), (84, 84, 4), (4, 2, 1), 7 * 7 * 64), (Nature(), (36, 50, 3), (4, 2, 1), 1 * 2 * 64),
+     (Minatar(), (10, 10, 4), (1,), 8 * 8 * 16), (Minatar(5), (10, 12, 7), (1,), 8 * 10 * 5)],
+)  # fmt: skip
+def test_features_and_gradients_are_those_of_pytorch(encoder, shape, strides, width):
+    part = image(*shape)
+    made = encoder.build({"eye": part})
+    assert made.width == width
+    x = pixels(part, 2, 3)
+    y = made({"eye": x}, torch.float32)
+    same = sequential(made, *strides)
+    expected = same(x.flatten(0, 1).permute(0, 3, 1, 2) / 255).permute(0, 2, 3, 1).reshape(2, 3, width)
+    torch.testing.assert_close(y, expected, rtol=1e-4, atol=1e-5)
+    weight = torch.randn(2, 3, width)
+    (y * weight).sum().backward()
+    (expected * weight).sum().backward()
+    for convolution, layer in zip(made.stacks[0], same[::2], strict=True):
+        grad = convolution.weight.grad
+        assert grad.is_contiguous()
+        torch.testing.assert_close(grad.permute(0, 3, 1, 2), layer.weight.grad, rtol=1e-3, atol=1e-3)
+        torch.testing.assert_close(convolution.bias.grad, layer.bias.grad, rtol=1e-3, atol=1e-3)
+
+
+def test_initial_weights_are_those_of_torch():
+    torch.manual_seed(0)
+    made = Nature().build({"eye": image(84, 84, 4)})
+    torch.manual_seed(0)
+    expected = [nn.Conv2d(4, 32, 8, 4), nn.Conv2d(32, 64, 4, 2), nn.Conv2d(64, 64, 3, 1)]
+    for convolution, layer in zip(made.stacks[0], expected, strict=True):
+        assert torch.equal(convolution.weight.permute(0, 3, 1, 2), layer.weight)
+        assert torch.equal(convolution.bias, layer.bias)
+
+
+def test_images_of_one_size_share_a_cnn_and_others_have_their_own():
+    spec = {"b": image(10, 10, 2), "a": image(10, 10, 1), "c": image(12, 10, 1)}
+    made = Minatar(4).build(spec)
+    assert [stack[0].weight.shape[3] for stack in made.stacks] == [3, 1]
+    obs = {key: pixels(part, 5) for key, part in spec.items()}
+    assert made(obs, torch.float32).shape == (5, made.width)
+    assert made.width == (8 * 8 + 10 * 8) * 4
+    black = made(obs | {"a": torch.zeros_like(obs["a"])}, torch.float32)
+    assert not torch.equal(black, made(obs, torch.float32))
+
+
+def test_pixels_of_any_range_are_scaled_to_0_and_1():
+    as_bytes, as_numbers = (
+        Minatar().build({"eye": image(10, 10, 3, **more)})
+        for more in ({}, {"dtype": "float32", "low": -1.0, "high": 3.0})
+    )
+    as_numbers.load_state_dict(as_bytes.state_dict())
+    x = torch.randint(0, 2, (4, 10, 10, 3), dtype=torch.uint8)
+    torch.testing.assert_close(
+        as_bytes({"eye": x * 255}, torch.float32), as_numbers({"eye": x * 4.0 - 1}, torch.float32)
+    )
+
+
+def test_bfloat16():
+    made = Nature().build({"eye": image(36, 36, 1)})
+    y = made({"eye": pixels(image(36, 36, 1), 2)}, torch.bfloat16)
+    assert y.dtype is torch.bfloat16
+
+
+@pytest.mark.parametrize(
+    ("encoder", "size", "said"),
+    [("nature", (35, 84), r"'nature' for images of 35 x 84: its kernels of 3 x 3 would see 2 x 9"),
+     ("nature", (10, 10), r"'nature' for images of 10 x 10: its kernels of 4 x 4 would see 1 x 1"),
+     ("minatar", (2, 2), r"'minatar' for images of 2 x 2: its kernels of 3 x 3 would see 2 x 2")],
+)  # fmt: skip
+def test_images_that_are_too_small(encoder, size, said):
+    config = DQNConfig().merge({"networks.encoder": encoder})
+    with pytest.raises(ConfigError, match=said):
+        config.build({"eye": image(*size, 1)}, CHOICE)
+
+
+# ---------------------------------------------------------------- as a setting
+
+
+def test_an_encoder_is_chosen_by_name():
+    config = NetworkConfig().merge({"encoder": "minatar(8)"})
+    assert config.encoder == Minatar(8)
+    assert NetworkConfig.from_dict(config.to_dict()) == config
+    assert set(ImageEncoder.kinds()) == {"dreamer", "nature", "minatar"}
+    with pytest.raises(ConfigError, match=r"encoder = 'natur': there is no 'natur'\. Did you mean 'nature'"):
+        NetworkConfig().merge({"encoder": "natur"})
+
+
+def test_its_fields_can_be_set_one_by_one():
+    assert NetworkConfig().merge({"encoder.depth": 4}).encoder == Dreamer(depth=4)
+    assert NetworkConfig().merge({"encoder": {"depth": 4, "mults": [1, 2]}}).encoder == Dreamer(depth=4, mults=(1, 2))
+
+
+def test_that_of_the_world_models_is_the_default():
+    assert isinstance(NetworkConfig().encoder.build({"eye": image(8, 8, 1)}), Encoder)
+    with pytest.raises(ConfigError, match="depth = 0"):
+        Dreamer(depth=0)
+
+
+class Mean(Config):
+    """An encoder of somebody's own."""
+
+    def build(self, spec):
+        module = nn.Flatten(-3)
+        module.width = 3
+        module.forward = lambda obs, dtype: obs["eye"].to(dtype).mean((-3, -2))
+        return module
+
+
+def test_one_of_your_own():
+    inputs = Inputs({"eye": image(8, 8, 3)}, NetworkConfig().merge({"encoder": Mean()}), torch.float32)
+    assert inputs({"eye": pixels(image(8, 8, 3), 2)}).shape == (2, 3)
