@@ -20,10 +20,10 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
+from installed import WHERE, installed
 from machine import machine, write
 
 HERE = Path(__file__).parent
-WHERE = Path.home() / ".cache" / "reverie-peers"
 LIMIT = 1200
 """Seconds that one measurement may take, with waiting for the machine."""
 NUMBERS = ("parameters", "first_update_s", "update_s", "act_1_ms", "act_8_ms", "peak_gb")
@@ -57,41 +57,6 @@ SYSTEMS = {
         {"dreamer_v3": "the same architecture for vectors; for images strided convolutions without pooling"},
     ),
 }
-
-
-def pin() -> str:
-    """The PyTorch that we are tested with: the same for everybody."""
-    lines = (HERE.parent / "constraints.txt").read_text().split()
-    return next(line for line in lines if line.startswith("torch=="))
-
-
-def environment(name: str, where: Path) -> Path:
-    """The Python of a system's environment, which is made unless one with these packages is there."""
-    folder, packages = where / name, [pin(), *SYSTEMS[name].packages]
-    python, made = folder / "bin" / "python", folder / "packages.txt"
-    if made.exists() and made.read_text().split() == packages:
-        return python
-    print(f"{name}: installing into {folder} (minutes, once)", flush=True)
-    subprocess.run([sys.executable, "-m", "venv", "--clear", folder], check=True)
-    install = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    subprocess.run([*install, pin()], check=True)  # first, so that nothing chooses another build
-    with tempfile.NamedTemporaryFile("w", suffix=".txt") as constraint:
-        constraint.write(pin())
-        constraint.flush()
-        subprocess.run([*install, "-c", constraint.name, *SYSTEMS[name].packages], check=True)
-    made.write_text("\n".join(packages))
-    return python
-
-
-def installed(args: argparse.Namespace) -> dict[str, Path]:
-    """The Pythons of the systems that can be installed; of the others, it says that they are left out."""
-    out = {}
-    for name in args.systems:
-        try:
-            out[name] = environment(name, args.where)
-        except subprocess.CalledProcessError as error:
-            print(f"{name}: left out, it cannot be installed: {error}", file=sys.stderr, flush=True)
-    return out
 
 
 def measured(python: Path, script: str, variant: str, setting: str, args: argparse.Namespace) -> Numbers:
@@ -193,7 +158,7 @@ def options() -> argparse.Namespace:
 def main() -> int:
     """Install, measure and write."""
     args = options()
-    pythons = installed(args)
+    pythons = installed({name: SYSTEMS[name].packages for name in args.systems}, args.where)
     rows: list[dict[str, object]] = []
     for setting in args.settings:
         turns = Alternation(setting, args)

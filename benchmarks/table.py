@@ -115,6 +115,33 @@ def notes(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     return ["", *said] if said else []
 
 
+def model_free_peers_table(result: Result) -> list[str]:
+    """One row a task, one column a system: how many a second, of the others the most in bold."""
+    found = result["rows"]
+    others = list(dict.fromkeys(r["system"] for r in found if r["key"] != OURS))
+    cells = []
+    for task in dict.fromkeys(r["task"] for r in found):
+        rates = {r["system"]: r["per_s"] for r in found if r["task"] == task and r.get("per_s")}
+        ratios = [r["ours_to_it"] for r in found if r["task"] == task and r["key"] != OURS and r.get("ours_to_it")]
+        most = max((rates.get(system, 0.0) for system in others), default=0.0)
+        shown = [f"**{digits(most)}**" if rates.get(s) == most else digits(rates.get(s)) for s in others]
+        ours = next((digits(rates[r["system"]]) for r in found if r["key"] == OURS and r["system"] in rates), "-")
+        cells.append([RATES.get(task, task), ours, *shown, digits(min(ratios, default=None))])
+    return [*grid(["per second", OURS, *others, "ours, times the best of them"], cells), *notes(found)]
+
+
+OURS = "reverie"
+RATES = {
+    "td3": "TD3",
+    "sac": "SAC",
+    "ddpg": "DDPG",
+    "dqn": "DQN, 4 actions",
+    "qr_dqn": "QR-DQN, 200 quantiles",
+    "loop": "steps of TD3 on HalfCheetah-v5",
+}
+"""What tasks of model_free_peers.json are called on the page."""
+
+
 def parts_table(result: Result) -> list[str]:
     """One row a part of an update: its time, and the time of its operations alone."""
     rows = []
@@ -169,6 +196,7 @@ TABLES: dict[str, Callable[[Result], list[str]]] = {
     "loop": loop_table,
     "start": start_table,
     "peers": peers_table,
+    "model_free_peers": model_free_peers_table,
     "parts": parts_table,
     "threads": threads_table,
 }

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -139,10 +139,11 @@ class Batch:
         """
         here = dict(data.items())
         size = data.batch_size[0]
-        handles = {
-            "weight": here.pop("_weight", torch.ones(size, device=data.device)).reshape(size, -1)[:, 0],
-            "index": torch.as_tensor(here.pop("index", torch.arange(size, device=data.device))).reshape(size, -1)[:, 0],
-        }
+        reward = here["next"]["reward"] if "next" in here else here["reward"]
+        weight = here.pop("_weight", torch.ones_like(reward))  # TorchRL's name for it up to version 0.10
+        weight = here.pop("priority_weight", weight)
+        index = torch.as_tensor(here.pop("index", torch.arange(size, device=data.device)))
+        handles = {"weight": weight.reshape(size, -1)[:, 0], "index": index.reshape(size, -1)[:, 0]}
         if "next" not in here:
             extras = dict(here.pop("extras", {}).items())
             return cls(obs=dict(here.pop("obs").items()), extras=extras, **here, **handles)
@@ -158,7 +159,8 @@ def _rows_of_steps(data: Any, obs: Sequence[str]) -> dict[str, Any]:
     names = obs or [k for k, v in data.items() if k in led.keys() and k != "reward" and v.is_floating_point()]  # noqa: SIM118
     none = torch.zeros_like(done[:, :1])  # [B, 1]
     first = data.get("is_init", None)
-    action = data["action"].float()  # [B, T, A]
+    action = data["action"]  # [B, T, A]
+    action = action if action.is_floating_point() else action.float()
     return {
         "obs": {k: torch.cat([data[k], led[k][:, -1:]], 1) for k in names},
         "action": torch.cat([action, torch.zeros_like(action[:, :1])], 1),
@@ -167,17 +169,6 @@ def _rows_of_steps(data: Any, obs: Sequence[str]) -> dict[str, Any]:
         "is_last": torch.cat([none, done], 1),
         "is_terminal": torch.cat([none, terminated], 1),
     }
-
-
-class Transition(NamedTuple):
-    """A TD learner's view of a batch. ``reward`` may be an n-step sum; ``discount`` is gamma^n (1 - terminal)."""
-
-    obs: Obs  # [B, ...]
-    action: Tensor  # [B, A]
-    reward: Tensor  # [B]
-    discount: Tensor  # [B]
-    next_obs: Obs  # [B, ...]
-    weight: Tensor  # [B]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -201,8 +192,16 @@ class Window:
     """How many rows before those are delivered as well; T = context + length."""
     crosses_episodes: bool = False
     """Whether a window may reach over the end of an episode into the next."""
+    context_crosses: bool = False
+    """Whether the context alone may do so: what is learned from is of one episode, and has its context wherever it
+    lies. The learner heeds the last ``is_first``. Before the first row of all comes that row again."""
 
     @property
     def rows(self) -> int:
         """T, the rows of one delivered window."""
         return self.context + self.length
+
+    @property
+    def free(self) -> int:
+        """How many rows at its beginning need not be of the window's episode, nor of any."""
+        return self.context if self.context_crosses and not self.crosses_episodes else 0

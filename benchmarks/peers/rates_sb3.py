@@ -1,0 +1,60 @@
+"""Stable-Baselines3, QR-DQN from sb3-contrib: `train` of its algorithms, `learn` for the loop."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+from rates import BATCH, COPY_EVERY, QUANTILES, RATE, ROWS, START, UNITS, Update, experience, main, spaces
+from sb3_contrib import QRDQN
+from stable_baselines3 import DDPG, DQN, SAC, TD3
+from stable_baselines3.common.logger import Logger
+from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
+
+STEPS = 10
+"""Updates in each call of `train`, which also writes its means into the logger."""
+
+ALGORITHMS: dict[str, type[OffPolicyAlgorithm]] = {"td3": TD3, "sac": SAC, "ddpg": DDPG, "dqn": DQN, "qr_dqn": QRDQN}
+
+
+class Still(gymnasium.Env):
+    """Spaces alone."""
+
+    def __init__(self, task: str):
+        self.observation_space, self.action_space = spaces(task)
+
+
+def model(task: str, env: gymnasium.Env, **settings: Any) -> OffPolicyAlgorithm:
+    """Its algorithm, which is its own but for the sizes."""
+    if task in ("dqn", "qr_dqn"):
+        settings["target_update_interval"] = COPY_EVERY
+    policy = {"net_arch": UNITS} | ({"n_quantiles": QUANTILES} if task == "qr_dqn" else {})
+    common = {"learning_rate": RATE, "buffer_size": ROWS, "batch_size": BATCH, "device": "cpu", "policy_kwargs": policy}
+    return ALGORITHMS[task]("MlpPolicy", env, **common, **settings)
+
+
+def build(task: str, variant: str) -> Update:
+    """With its replay filled."""
+    learner, rows = model(task, Still(task)), experience(task)
+    learner.set_logger(Logger(folder=None, output_formats=[]))
+    replay = learner.replay_buffer
+    replay.observations[:, 0], replay.next_observations[:, 0] = rows.obs, rows.next_obs
+    replay.actions[:, 0] = rows.action.reshape(ROWS, -1)
+    replay.rewards[:, 0] = rows.reward
+    replay.dones[:, 0], replay.timeouts[:, 0] = rows.terminated | rows.truncated, rows.truncated
+    replay.full = True
+
+    def update() -> int:
+        learner.train(gradient_steps=STEPS, batch_size=BATCH)
+        return STEPS
+
+    return update
+
+
+def loop(env: gymnasium.Env, steps: int) -> None:
+    """`learn`, which writes nothing unless asked to."""
+    model("td3", env, learning_starts=START, train_freq=1, gradient_steps=1).learn(steps)
+
+
+if __name__ == "__main__":
+    main(build, loop, ("stable-baselines3", "sb3-contrib"))
