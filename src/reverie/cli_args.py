@@ -9,7 +9,7 @@ import io
 import re
 import sys
 import typing
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -42,11 +42,19 @@ def parse(kind: Any, args: list[str], command: str, default: Any = None) -> Any:
             if "Unrecognized" in said.getvalue() and "Perhaps" not in said.getvalue():
                 sys.stderr.write(forgotten_prefix(args, default))
             raise
-        places = (getattr(cause, "arg", None) for cause in causes)  # tyro's name for the dataclass
-        place = next((place for place in places if isinstance(place, str)), "")
-        raise SystemExit(fail(by_flags(str(refused), place.removeprefix("experiment").strip(".")), 2)) from None
+        raise SystemExit(fail(_told(str(refused), causes, default), 2)) from None
     sys.stderr.write(said.getvalue())
     return value
+
+
+def _told(message: str, causes: list[BaseException], default: Any) -> str:
+    """A refusal by the flags that gave the values, which tyro knows."""
+    found = [arg for cause in causes if (arg := getattr(cause, "arg", None)) is not None]
+    for arg in found:
+        if lowered := getattr(arg, "lowered", None):  # one flag, whose value says all
+            return re.sub(r"^\w+ = ", f"{lowered.name_or_flags[-1]} = ", message)
+    place = next((arg for arg in found if isinstance(arg, str)), "")  # the name of a dataclass
+    return by_flags(message, place.removeprefix("experiment").strip("."), set(_flags(default)))
 
 
 def forgotten_prefix(args: list[str], default: Any) -> str:
@@ -64,19 +72,20 @@ def _flags(value: Any, prefix: str = "") -> Iterator[str]:
     """The flags that set the fields of a dataclass; its parts `common` and `experiment` stand without a prefix."""
     for field in dataclasses.fields(value) if dataclasses.is_dataclass(value) else ():
         part = getattr(value, field.name)
-        if dataclasses.is_dataclass(part):
+        if dataclasses.is_dataclass(part) and not isinstance(part, Choice):  # which is written as one word
             top = not prefix and field.name in ("common", "experiment")
             yield from _flags(part, "" if top else f"{prefix}{field.name}.".replace("_", "-"))
         else:
             yield f"{prefix}{field.name}".replace("_", "-")
 
 
-def by_flags(message: str, place: str = "") -> str:
-    """A configuration's ``name = value`` as ``--place.name = value``: what people can type."""
+def by_flags(message: str, place: str = "", known: Collection[str] = ()) -> str:
+    """A configuration's ``name = value`` as ``--place.name = value``; of ``known`` flags, if any."""
 
     def flag(found: re.Match[str]) -> str:
         name = found[1] if not place or found[1].startswith(f"{place}.") else f"{place}.{found[1]}"
-        return f"--{name.replace('_', '-')} = "
+        name = name.replace("_", "-")
+        return f"--{name} = " if not known or name in known else found[0]
 
     return re.sub(r"(?<![\w.(-])([a-z]\w*(?:\.\w+)*) = ", flag, message)
 
@@ -96,13 +105,13 @@ def fail(message: str, code: int) -> int:
 
 
 def score_line(evaluation: Any) -> str:
-    """Mean and spread of an evaluation."""
-    metrics = evaluation.metrics()
-    scores = evaluation.scores
+    """Mean, interquartile mean with its interval, and spread of an evaluation."""
+    metrics, scores, middle = evaluation.metrics(), evaluation.scores, evaluation.iqm()
+    sure = f"95 % {middle.low:.2f} to {middle.high:.2f}" if middle.sure else "too few for an interval"
     return (
-        f"mean return {metrics['eval/score']:.2f} over {len(scores)} episodes "
-        f"(std {metrics['eval/score_std']:.2f}, min {min(scores):.2f}, max {max(scores):.2f}; "
-        f"mean length {metrics['eval/length']:.1f})"
+        f"mean return {metrics['eval/score']:.2f} (IQM {middle.value:.2f}, {sure}) over {len(scores)} episodes\n"
+        f"  median {metrics['eval/score_median']:.2f}, std {metrics['eval/score_std']:.2f}, "
+        f"min {min(scores):.2f}, max {max(scores):.2f}; mean length {metrics['eval/length']:.1f}"
     )
 
 
@@ -116,7 +125,7 @@ def print_files(files: Mapping[str, Path] | Iterable[tuple[str, Path]]) -> None:
 
 def print_trouble(device: str) -> None:
     """Say why there are no compiled kernels, where they are missed: on a ``cpu``."""
-    from reverie.nn.compiler import trouble  # torch comes with it
+    from reverie.core.compiler import trouble  # torch comes with it
 
     if device == "cpu" and trouble():
         print(trouble())
@@ -147,13 +156,16 @@ def whole_number(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[int] | Non
 
 
 @registry.primitive_rule
-def choice(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Choice] | None:
-    """One of several kinds with its settings: 'td_lambda(0.9)'."""
-    kind = info.type
-    if not (isinstance(kind, type) and issubclass(kind, Choice)):
+def choice(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Choice | None] | None:
+    """One of several kinds with its settings: 'td_lambda(0.9)'. Where there may be none of them, 'none' as well."""
+    options = typing.get_args(info.type) or (info.type,)
+    kind, optional = options[0], options[1:] == (type(None),)
+    if not (isinstance(kind, type) and issubclass(kind, Choice) and (optional or len(options) == 1)):
         return None
 
-    def read(words: list[str]) -> Choice:
+    def read(words: list[str]) -> Choice | None:
+        if optional and words[0].lower() == "none":
+            return None
         try:
             return kind.parse(words[0])
         except ConfigError as error:
@@ -161,10 +173,10 @@ def choice(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Choice] | None:
 
     return PrimitiveConstructorSpec(
         nargs=1,
-        metavar="|".join(kind.kinds()),
+        metavar="|".join((["none"] if optional else []) + [*kind.kinds()]),
         instance_from_str=read,
-        is_instance=lambda value: isinstance(value, kind),
-        str_from_instance=lambda value: [value.text()],
+        is_instance=lambda value: isinstance(value, kind) or (optional and value is None),
+        str_from_instance=lambda value: ["none" if value is None else value.text()],
     )
 
 

@@ -39,7 +39,7 @@ CASES = [
 @pytest.fixture(autouse=True)
 def _plain_pytorch(monkeypatch):
     """The compiled kernels for CPUs write where no tape looks; a GPU has none of them."""
-    monkeypatch.setattr("reverie.nn.fused.kernels", lambda: None)
+    monkeypatch.setattr("reverie.core.compiled.kernels", lambda: None)
 
 
 def build(name: str = "vector", precision: str = "float32", context: int = 1, device: str = "cpu", **more) -> DreamerV3:

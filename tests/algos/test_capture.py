@@ -208,10 +208,23 @@ def test_only_a_cuda_device_captures_and_only_if_wanted(monkeypatch):
     assert isinstance(agent.update(rows(4)), Update)
 
 
+def test_each_kind_of_step_is_captured_for_itself_and_once(monkeypatch):
+    monkeypatch.setattr(base, "CudaGraphs", lambda device: Tapes([]))
+    made = []
+    monkeypatch.setattr(base, "Captured", lambda step, *given: made.append(step.__name__) or step)
+    agent = Mean()
+    agent.device, agent.other_step = torch.device("cuda:0"), lambda batch: Update(metrics={})
+    agent.other_step.__name__ = "other_step"
+    for _ in range(3):
+        agent.update(rows(4))
+        agent.run_step(agent.other_step, rows(4))
+    assert made == ["train_step", "other_step"]
+
+
 def test_a_copied_learner_captures_for_itself():
     agent, _, update = mean()
-    agent._captured = update
+    agent._captured["train_step"] = update
     twin = copy.deepcopy(agent)
-    assert twin._captured is None
+    assert twin._captured == {"train_step": None}
     twin.update(rows(4))
     assert agent.seen.item() == 0

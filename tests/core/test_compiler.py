@@ -16,8 +16,8 @@ import torch
 
 from reverie.algos.dreamer_v3 import DreamerV3Config
 from reverie.core import compiler
-from reverie.nn.fused import norm_silu, unimix_probs
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
+from reverie.nn.fused import norm_silu, unimix_probs
 from reverie.noise import noise_batch
 from tiny import NETWORKS
 

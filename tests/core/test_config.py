@@ -174,7 +174,7 @@ def test_kinds_are_written_as_people_write_them(text):
     [
         ("rgb_mixx", r"colour = 'rgb_mixx': there is no 'rgb_mixx'. Did you mean 'rgb_mix'\? There are: plain"),
         ("rgb_mix(1, 2, 3)", r"expected at most 2 settings: share, depth"),
-        ("rgb_mix(dept=3)", r"unknown option 'colour.dept'. Did you mean 'colour.depth'"),
+        ("rgb_mix(dept=3)", r"colour = 'rgb_mix\(dept=3\)': unknown option 'dept'. Did you mean 'depth'"),
         ("rgb_mix(depth=half)", r"expected a name, or one with its settings"),
         ("__import__('os').system('x')", r"expected a name, or one with its settings"),
     ],

@@ -182,10 +182,10 @@ def test_without_priorities_and_for_new_windows_weights_are_one() -> None:
 
 
 @settings(max_examples=60, deadline=None)
-@given(crosses=st.booleans(), spare=st.integers(0, 8), data=st.data())
-def test_priorities_agree_with_a_dictionary(crosses: bool, spare: int, data) -> None:
+@given(crosses=st.booleans(), free=st.booleans(), spare=st.integers(0, 8), data=st.data())
+def test_priorities_agree_with_a_dictionary(crosses: bool, free: bool, spare: int, data) -> None:
     config = ReplayConfig(online=False).merge({"fractions": {"uniform": 0, "priority": 1}, "priority.alpha": 1})
-    window = Window(batch=3, length=2, context=1, crosses_episodes=crosses)
+    window = Window(batch=3, length=2, context=1, crosses_episodes=crosses, context_crosses=free)
     life = Lived(2, window.rows + spare, window, config=config)
     known: dict[int, float] = {}
     highest = 1.0
@@ -195,7 +195,7 @@ def test_priorities_agree_with_a_dictionary(crosses: bool, spare: int, data) -> 
         known = {handle: known.get(handle, highest) for handle in windows}
         if not windows:
             continue
-        index = data.draw(st.lists(st.integers(0, windows[-1]), min_size=1, max_size=5))  # evicted ones as well
+        index = data.draw(st.lists(st.integers(-4, windows[-1]), min_size=1, max_size=5))  # evicted ones as well
         values = data.draw(st.lists(st.sampled_from([0.0, 0.25, 1.5, 8.0, math.nan, math.inf]), min_size=5, max_size=5))
         update = Update(metrics={}, priority=torch.tensor(values[: len(index)], dtype=torch.float64))
         life.replay.feedback(torch.tensor(index), update)

@@ -9,8 +9,9 @@ from torch import nn
 from reverie.core.errors import ConfigError, RunError
 from reverie.core.specs import ObsPart
 from reverie.nn.adam import Adam
-from reverie.nn.frozen import SlowCopy, frozen
-from reverie.nn.mlp import ActionCritic, DeterministicActor, Inputs, NetworkConfig, Perceptron, Stacked
+from reverie.nn.frozen import frozen
+from reverie.nn.mlp import ActionCritic, DeterministicActor, Inputs, NetworkConfig, Stacked
+from reverie.nn.target import Target
 
 SMALL = NetworkConfig(units=(7, 5))
 SPEC = {
@@ -65,13 +66,13 @@ def test_gradients_pass_through_what_is_frozen():
     assert all(p.requires_grad for p in layer.parameters())
 
 
-def test_a_slow_copy_also_takes_over_buffers_and_keeps_its_count():
+def test_a_target_also_takes_over_buffers_and_keeps_its_count():
     source = nn.BatchNorm1d(2)
-    slow = SlowCopy(source, 1.0, every=2)
+    slow = Target(source, 1.0, every=2)
     source(torch.randn(8, 2) + 3)
     slow.update()
     assert torch.equal(slow.model.running_mean, source.running_mean)
-    again = SlowCopy(nn.BatchNorm1d(2), 1.0, every=2)
+    again = Target(nn.BatchNorm1d(2), 1.0, every=2)
     again.load_state_dict(copy.deepcopy(slow.state_dict()))
     assert int(again.count) == 1
     assert not any(p.requires_grad for p in slow.parameters())

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import re
 from abc import abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import dataclass, replace
+from typing import Any, Literal, Self
 
 import numpy as np
 import torch
 from torch import nn
 
-from reverie.algos.capture import Captured, CudaGraphs
+from reverie.algos.capture import Captured, CudaGraphs, TrainStep
 from reverie.core.config import Config
 from reverie.core.errors import ConfigError
-from reverie.core.protocols import Policy
+from reverie.core.protocols import Policy, Watcher
 from reverie.core.specs import ActionSpec, ExtraPart, ObsSpec
 from reverie.core.types import Batch, State, Update, Window
+from reverie.nn.normalise import Normalise
+from reverie.nn.preprocess import Preprocessor
+from reverie.nn.rewards import RewardScale
+from reverie.objectives.estimators import GAE, TD1, TDLambda
 
 PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
@@ -40,9 +45,100 @@ class AlgorithmConfig(Config):
                 f"batch_size = {self.batch_size}, batch_length = {self.batch_length}: expected at least 1 and 2."
             )
 
+    def check_run(self, *, random_steps: int, learning_starts: int, frame_stack: int) -> None:
+        """Refuse settings that do not fit those of the run: its first steps, and what its environments stack.
+
+        Raises:
+            ConfigError: they do not.
+        """
+
     @abstractmethod
     def build(self, obs_spec: ObsSpec, action_spec: ActionSpec, device: str = "cpu", seed: int = 0) -> Algorithm:
         """A learner for these observations and actions."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelFreeConfig(AlgorithmConfig):
+    """Settings of agents whose networks see observations as they are: what is done to those before."""
+
+    normalise: Normalise | None = None
+    """Vectors less their mean, over their standard deviation: fixed(1000) by the first 1000 rows, running by all."""
+    frames: int = 1
+    """The last so many frames of images are seen together. They are made of rows, which hold one frame each."""
+    frame_keys: str = ""
+    """A pattern of whole keys: which observations `frames` stacks. All images unless given."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.frames < 1:
+            raise ConfigError(f"frames = {self.frames}: expected at least 1.")
+        if self.frame_keys and self.frames == 1:
+            raise ConfigError(f"frame_keys = {self.frame_keys!r}, frames = 1: give frames, how many of them to stack.")
+        try:
+            re.compile(self.frame_keys)
+        except re.error as error:
+            raise ConfigError(f"frame_keys = {self.frame_keys!r}: not a regular expression ({error}).") from None
+
+    def check_run(self, *, random_steps: int, learning_starts: int, frame_stack: int) -> None:
+        """See :class:`AlgorithmConfig`. Statistics that are to be fixed must be so before anybody acts or learns."""
+        wanted = 0 if self.normalise is None else self.normalise.limit or 0
+        if wanted > min(random_steps, learning_starts):
+            assert self.normalise is not None
+            raise ConfigError(
+                f"algo.normalise = {self.normalise.text()}, random_steps = {random_steps}, learning_starts = "
+                f"{learning_starts}: the policy would act, or learn, on observations whose statistics are not fixed "
+                f"yet. Raise both to {wanted} or more, or give algo.normalise = running, which needs none."
+            )
+        if self.frames > 1 and frame_stack > 1:
+            raise ConfigError(
+                f"algo.frames = {self.frames}, env.frame_stack = {frame_stack}: that would be stacks of stacks. Give "
+                "one of them; algo.frames needs as little memory as no stack at all."
+            )
+
+    def where_vectors(self, obs_spec: ObsSpec) -> Self:
+        """The same, but without ``normalise`` if there are no vectors: where it is a default, that is no mistake."""
+        vectors = any(part.kind == "vector" for part in obs_spec.values())
+        return self if vectors or self.normalise is None else replace(self, normalise=None)
+
+    def preprocessor(self, obs_spec: ObsSpec) -> Preprocessor:
+        """What these settings make of rows.
+
+        Raises:
+            ConfigError: there is nothing to normalise or to stack.
+        """
+        return Preprocessor(obs_spec, normalise=self.normalise, frames=self.frames, frame_keys=self.frame_keys)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ValueConfig(ModelFreeConfig):
+    """Settings of model-free agents that learn what rewards are worth."""
+
+    discount: float = 0.99
+    """Gamma."""
+    reward_scale: RewardScale | None = None
+    """What rewards are multiplied by where they are learned from: factor(0.1), or return_std for one over the standard
+    deviation of discounted returns. Rows and scores keep the true ones."""
+
+    def check_run(self, *, random_steps: int, learning_starts: int, frame_stack: int) -> None:
+        """See :class:`ModelFreeConfig`. An estimator that looks ahead must have something to look at."""
+        super().check_run(random_steps=random_steps, learning_starts=learning_starts, frame_stack=frame_stack)
+        estimator = getattr(self, "value_estimator", None)
+        if self.batch_length == 2 and isinstance(estimator, TD1 | TDLambda | GAE):
+            raise ConfigError(
+                f"algo.value_estimator = {estimator.text()}, algo.batch_length = 2: in windows of one transition there "
+                "is nothing to look ahead to, and this would be td0. Give algo.batch_length = 3 or more, or say td0."
+            )
+
+    def preprocessor(self, obs_spec: ObsSpec) -> Preprocessor:
+        """See :class:`ModelFreeConfig`."""
+        return Preprocessor(
+            obs_spec,
+            normalise=self.normalise,
+            frames=self.frames,
+            frame_keys=self.frame_keys,
+            reward_scale=self.reward_scale,
+            discount=self.discount,
+        )
 
 
 class Algorithm(nn.Module):
@@ -60,7 +156,12 @@ class Algorithm(nn.Module):
         """``graph``: whether updates on a CUDA device are captured."""
         super().__init__()
         self.graph = graph
-        self._captured: Captured | None = None
+        self._captured: dict[str, Captured | None] = {}
+
+    @property
+    def watcher(self) -> Watcher | None:
+        """Who wants to be told of the rows that are lived; nobody by default."""
+        return None
 
     @property
     def policy(self) -> Policy[Any]:
@@ -68,16 +169,22 @@ class Algorithm(nn.Module):
         raise NotImplementedError
 
     def update(self, batch: Batch) -> Update:
-        """One gradient step on a batch from anywhere, without waiting for the device. What it returns is the caller's.
+        """One gradient step on a batch from anywhere. Does not wait for the device; what it returns is the caller's."""
+        return self.run_step(self.train_step, batch)
 
-        On a CUDA device, batches of one shape are learned from by replaying a graph (``algos/capture.py``).
+    def run_step(self, step: TrainStep, batch: Batch) -> Update:
+        """``step``, a method of this learner such as ``train_step``, on a batch from anywhere.
+
+        On a CUDA device, each such method is a graph of its own for batches of one shape (``algos/capture.py``).
         """
         if not self.graph or self.device.type != "cuda":
-            return self.train_step(batch.to(self.device))
-        if self._captured is None:
+            return step(batch.to(self.device))
+        captured = self._captured.get(step.__name__)
+        if captured is None:  # also in a copied learner
             state = [*self.parameters(), *self.buffers()]
-            self._captured = Captured(self.train_step, self.device, CudaGraphs(self.device), state)
-        return self._captured(batch)
+            captured = Captured(step, self.device, CudaGraphs(self.device), state)
+            self._captured[step.__name__] = captured
+        return captured(batch)
 
     def train_step(self, batch: Batch) -> Update:
         """One gradient step on a batch that lies on the learner's device: the same operations for every batch.
@@ -111,3 +218,23 @@ class Algorithm(nn.Module):
         """Become what ``state_dict`` described."""
         super().load_state_dict(state["model"])
         self.load_extra_state(state)
+
+
+class ModelFree(Algorithm):
+    """A learner whose networks see rows after a :class:`~reverie.nn.preprocess.Preprocessor`.
+
+    A subclass builds its networks for ``self.preprocess.spec``, hands its policy to ``self.preprocess.policy`` and
+    begins its ``train_step`` with ``batch = self.preprocess(batch)``.
+    """
+
+    def __init__(self, obs_spec: ObsSpec, cfg: ModelFreeConfig, device: torch.device) -> None:
+        super().__init__(cfg.graph)
+        self.device = device
+        self.preprocess = cfg.preprocessor(obs_spec)
+        self.window = self.preprocess.window(cfg.batch_size, cfg.batch_length)
+        self.extra_spec = {}
+
+    @property
+    def watcher(self) -> Watcher | None:
+        """The preprocessor, if it has statistics of rows."""
+        return self.preprocess.watcher

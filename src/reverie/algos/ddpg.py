@@ -12,28 +12,28 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from reverie.algos.base import PRECISIONS, Algorithm, AlgorithmConfig
+from reverie.algos.base import PRECISIONS, ModelFree, ValueConfig
+from reverie.core.protocols import Policy
 from reverie.core.specs import ActionSpec, ObsSpec
-from reverie.core.types import Batch, Obs, State, Update, Window
+from reverie.core.types import Batch, Obs, State, Update
 from reverie.nn.adam import Adam
 from reverie.nn.exploration import Noise, NoisyPolicy, OrnsteinUhlenbeck
-from reverie.nn.frozen import SlowCopy, frozen
+from reverie.nn.frozen import frozen
 from reverie.nn.mlp import ActionCritic, DeterministicActor, NetworkConfig, continuous_width
+from reverie.nn.target import Target
 from reverie.objectives.estimators import TD0, ValueEstimator, check_estimator
 from reverie.objectives.returns import followed
 from reverie.objectives.td import Losses, after, before, bootstrapped, check_td, mean_over, squared_error
 
 
 @dataclass(frozen=True, kw_only=True)
-class DDPGConfig(AlgorithmConfig):
+class DDPGConfig(ValueConfig):
     """Settings of DDPG: the paper's (section 7), where nothing else is said."""
 
     batch_size: int = 256
     """B, windows in a batch. The paper has 64; 256 is what the authors of TD3 and SAC use for all three."""
     batch_length: int = 2
     """T, rows of each window, whose T - 1 transitions are learned from; 2 is one transition."""
-    discount: float = 0.99
-    """Gamma."""
     value_estimator: ValueEstimator = field(default_factory=TD0)
     """How the critic's targets are made of the rows of a window. The paper's is TD(0)."""
     actor_lr: float = 1e-4
@@ -82,8 +82,8 @@ class DDPGObjective(nn.Module):
         super().__init__()
         check_td(discount, tau, target_every)
         self.actor, self.critic = actor, critic
-        self.target_actor = SlowCopy(actor, tau, target_every)
-        self.target_critic = SlowCopy(critic, tau, target_every)
+        self.target_actor = Target(actor, tau, target_every)
+        self.target_critic = Target(critic, tau, target_every)
         self.discount = discount
         self.value_estimator = value_estimator or TD0()
 
@@ -121,17 +121,15 @@ class DDPGObjective(nn.Module):
         self.target_critic.update()
 
 
-class DDPG(Algorithm):
+class DDPG(ModelFree):
     """Actor and critic, the update that trains them, and the policy that explores."""
 
     def __init__(self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: DDPGConfig, device: torch.device) -> None:
-        super().__init__(cfg.graph)
-        self.cfg, self.device = cfg, device
-        self.window = Window(batch=cfg.batch_size, length=cfg.batch_length)
-        self.extra_spec = {}
-        width, dtype = continuous_width("ddpg", action_spec), PRECISIONS[cfg.precision]
-        actor = DeterministicActor(obs_spec, width, cfg.networks, dtype)
-        critic = ActionCritic(obs_spec, width, cfg.networks, dtype=dtype)
+        super().__init__(obs_spec, cfg, device)
+        self.cfg = cfg
+        seen, width, dtype = self.preprocess.spec, continuous_width("ddpg", action_spec), PRECISIONS[cfg.precision]
+        actor = DeterministicActor(seen, width, cfg.networks, dtype)
+        critic = ActionCritic(seen, width, cfg.networks, dtype=dtype)
         self.objective = DDPGObjective(
             actor,
             critic,
@@ -143,15 +141,16 @@ class DDPG(Algorithm):
         self.to(device)
         self.actor_optim = Adam(actor.parameters(), cfg.actor_lr)
         self.critic_optim = Adam(critic.parameters(), cfg.critic_lr)
-        self._policy = NoisyPolicy(actor, cfg.exploration, width, device)
+        self._policy = self.preprocess.policy(NoisyPolicy(actor, cfg.exploration, width, device), device)
 
     @property
-    def policy(self) -> NoisyPolicy:
+    def policy(self) -> Policy[Any]:
         """Acts with the newest weights."""
         return self._policy
 
     def train_step(self, batch: Batch) -> Update:
         """One step of the critic, one of the actor through the new critic, one of the targets: Algorithm 1."""
+        batch = self.preprocess(batch)
         critic = self.objective.critic_loss(batch)
         self.critic_optim.step(critic.terms["critic"])
         actor = self.objective.actor_loss(batch)

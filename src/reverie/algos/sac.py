@@ -13,30 +13,31 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from reverie.algos.base import PRECISIONS, Algorithm, AlgorithmConfig
+from reverie.algos.base import PRECISIONS, ModelFree, ValueConfig
 from reverie.core.errors import ConfigError
+from reverie.core.protocols import Policy
 from reverie.core.specs import ActionSpec, ObsSpec
-from reverie.core.types import Batch, Obs, State, Update, Window
+from reverie.core.types import Batch, Obs, State, Update
 from reverie.nn.adam import Adam
 from reverie.nn.exploration import SampledPolicy
-from reverie.nn.frozen import SlowCopy, frozen
-from reverie.nn.mlp import ActionCritic, Inputs, NetworkConfig, Perceptron, continuous_width
+from reverie.nn.frozen import frozen
+from reverie.nn.mlp import ActionCritic, Inputs, NetworkConfig, continuous_width
+from reverie.nn.perceptron import Perceptron
 from reverie.nn.squashed import SquashedNormal
+from reverie.nn.target import Target
 from reverie.objectives.estimators import TD0, ValueEstimator, check_estimator
 from reverie.objectives.returns import followed
 from reverie.objectives.td import Losses, after, before, bootstrapped, check_td, mean_over, squared_error
 
 
 @dataclass(frozen=True, kw_only=True)
-class SACConfig(AlgorithmConfig):
+class SACConfig(ValueConfig):
     """Settings of SAC: the paper's table 1 (appendix D)."""
 
     batch_size: int = 256
     """B, windows in a batch."""
     batch_length: int = 2
     """T, rows of each window, whose T - 1 transitions are learned from; 2 is one transition."""
-    discount: float = 0.99
-    """Gamma."""
     value_estimator: ValueEstimator = field(default_factory=TD0)
     """How the critics' targets are made of the rows of a window. The paper's is TD(0)."""
     actor_lr: float = 3e-4
@@ -101,7 +102,7 @@ class SACObjective(nn.Module):
         super().__init__()
         check_td(discount, tau, target_every)
         self.actor, self.critic = actor, critic
-        self.target_critic = SlowCopy(critic, tau, target_every)
+        self.target_critic = Target(critic, tau, target_every)
         self.log_temperature = nn.Parameter(torch.tensor(math.log(temperature)))
         self.target_entropy = target_entropy
         self.discount = discount
@@ -193,15 +194,15 @@ class GaussianActor(nn.Module):
         return SquashedNormal(mean, log_std)
 
 
-class SAC(Algorithm):
+class SAC(ModelFree):
     """Actor, two critics and a temperature, the update that trains them, and the policy."""
 
+    losses: type[SACObjective] = SACObjective
+
     def __init__(self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: SACConfig, device: torch.device) -> None:
-        super().__init__(cfg.graph)
-        self.cfg, self.device = cfg, device
-        self.window = Window(batch=cfg.batch_size, length=cfg.batch_length)
-        self.extra_spec = {}
-        self.objective = self.build_objective(obs_spec, action_spec)
+        super().__init__(obs_spec, cfg, device)
+        self.cfg = cfg
+        self.objective = self.build_objective(self.preprocess.spec, action_spec)
         self.to(device)
         actor, critic = self.objective.actor, self.objective.critic
         self.optims = {
@@ -210,7 +211,7 @@ class SAC(Algorithm):
         }
         if cfg.temperature_lr:
             self.optims["temperature"] = Adam([self.objective.log_temperature], cfg.temperature_lr)
-        self._policy = SampledPolicy(actor, device)
+        self._policy = self.preprocess.policy(SampledPolicy(actor, device), device)
 
     def build_objective(self, obs_spec: ObsSpec, action_spec: ActionSpec) -> SACObjective:
         """The losses over networks of these sizes."""
@@ -219,15 +220,16 @@ class SAC(Algorithm):
         actor = GaussianActor(obs_spec, width, c.networks, dtype)
         critic = ActionCritic(obs_spec, width, c.networks, copies=2, dtype=dtype)
         entropy = -float(width) if c.target_entropy is None else c.target_entropy
-        return SACObjective(actor, critic, target_entropy=entropy, **c.common())
+        return self.losses(actor, critic, target_entropy=entropy, **c.common())
 
     @property
-    def policy(self) -> SampledPolicy:
+    def policy(self) -> Policy[Any]:
         """Acts with the newest weights."""
         return self._policy
 
     def train_step(self, batch: Batch) -> Update:
         """One step of the critics, of the actor through the new critics, of the temperature and the targets."""
+        batch = self.preprocess(batch)
         critic = self.objective.critic_loss(batch)
         self.optims["critic"].step(critic.terms["critic"])
         rest = self.objective.actor_loss(batch)

@@ -17,7 +17,8 @@ from reverie.algos.base import PRECISIONS
 from reverie.algos.sac import SAC, SACConfig, SACObjective
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Obs
-from reverie.nn.mlp import Inputs, NetworkConfig, Perceptron, single_choice
+from reverie.nn.mlp import Inputs, NetworkConfig, single_choice
+from reverie.nn.perceptron import Perceptron
 
 
 @dataclass(frozen=True, kw_only=True)

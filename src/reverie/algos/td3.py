@@ -12,30 +12,29 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from reverie.algos.base import PRECISIONS, Algorithm, AlgorithmConfig
-from reverie.algos.capture import Captured, CudaGraphs
+from reverie.algos.base import PRECISIONS, ModelFree, ValueConfig
 from reverie.core.errors import ConfigError
+from reverie.core.protocols import Policy
 from reverie.core.specs import ActionSpec, ObsSpec
-from reverie.core.types import Batch, Obs, State, Update, Window
+from reverie.core.types import Batch, Obs, State, Update
 from reverie.nn.adam import Adam
 from reverie.nn.exploration import Gaussian, Noise, NoisyPolicy
-from reverie.nn.frozen import SlowCopy, frozen
-from reverie.nn.mlp import ActionCritic, DeterministicActor, NetworkConfig, continuous_width
+from reverie.nn.frozen import frozen
+from reverie.nn.mlp import ActionCritic, DeterministicActor, NetworkConfig, continuous_width, first
+from reverie.nn.target import Target
 from reverie.objectives.estimators import TD0, ValueEstimator, check_estimator
 from reverie.objectives.returns import followed
 from reverie.objectives.td import Losses, after, before, bootstrapped, check_td, mean_over, squared_error
 
 
 @dataclass(frozen=True, kw_only=True)
-class TD3Config(AlgorithmConfig):
+class TD3Config(ValueConfig):
     """Settings of TD3: those of section 6.1 and of the authors' code (github.com/sfujim/TD3), where they differ."""
 
     batch_size: int = 256
     """B, windows in a batch: the authors' code. The paper has 100."""
     batch_length: int = 2
     """T, rows of each window, whose T - 1 transitions are learned from; 2 is one transition."""
-    discount: float = 0.99
-    """Gamma."""
     value_estimator: ValueEstimator = field(default_factory=TD0)
     """How the critics' targets are made of the rows of a window. The paper's is TD(0)."""
     actor_lr: float = 3e-4
@@ -64,6 +63,11 @@ class TD3Config(AlgorithmConfig):
         if self.target_noise < 0 or self.noise_clip < 0:
             given = f"target_noise = {self.target_noise}, noise_clip = {self.noise_clip}"
             raise ConfigError(f"{given}: expected 0 or more.")
+
+    def common(self) -> dict[str, Any]:
+        """What an objective takes over as it is."""
+        names = ("discount", "value_estimator", "tau", "target_noise", "noise_clip")
+        return {name: getattr(self, name) for name in names}
 
     def build(self, obs_spec: ObsSpec, action_spec: ActionSpec, device: str = "cpu", seed: int = 0) -> TD3:
         """A learner for these observations and continuous actions, its weights drawn from ``seed``."""
@@ -96,7 +100,7 @@ class TD3Objective(nn.Module):
         super().__init__()
         check_td(discount, tau)
         self.actor, self.critic = actor, critic
-        self.target_actor, self.target_critic = SlowCopy(actor, tau), SlowCopy(critic, tau)
+        self.target_actor, self.target_critic = Target(actor, tau), Target(critic, tau)
         self.discount = discount
         self.value_estimator = value_estimator or TD0()
         self.target_noise, self.noise_clip = target_noise, noise_clip
@@ -114,7 +118,7 @@ class TD3Objective(nn.Module):
         """E[-Q_1(s, pi(s))]: Algorithm 1, "Update phi by the deterministic policy gradient"."""
         obs = before(batch.obs)
         with frozen(self.critic):
-            value = self.critic(obs, self.actor(obs))[0]  # [B, T-1]
+            value = first(self.critic, obs, self.actor(obs))  # [B, T-1]
         loss = -mean_over(value, followed(batch.is_last))
         return Losses({"actor": loss}, {"loss/actor": loss.detach()})
 
@@ -137,35 +141,26 @@ class TD3Objective(nn.Module):
         self.target_critic.update()
 
 
-class TD3(Algorithm):
+class TD3(ModelFree):
     """Actor and two critics, the updates that train them, and the policy that explores."""
 
+    losses: type[TD3Objective] = TD3Objective
+
     def __init__(self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: TD3Config, device: torch.device) -> None:
-        super().__init__(cfg.graph)
-        self.cfg, self.device = cfg, device
-        self.window = Window(batch=cfg.batch_size, length=cfg.batch_length)
-        self.extra_spec = {}
-        width, dtype = continuous_width("td3", action_spec), PRECISIONS[cfg.precision]
-        actor = DeterministicActor(obs_spec, width, cfg.networks, dtype)
-        critic = ActionCritic(obs_spec, width, cfg.networks, copies=2, dtype=dtype)
-        self.objective = TD3Objective(
-            actor,
-            critic,
-            discount=cfg.discount,
-            value_estimator=cfg.value_estimator,
-            tau=cfg.tau,
-            target_noise=cfg.target_noise,
-            noise_clip=cfg.noise_clip,
-        )
+        super().__init__(obs_spec, cfg, device)
+        self.cfg = cfg
+        seen, width, dtype = self.preprocess.spec, continuous_width("td3", action_spec), PRECISIONS[cfg.precision]
+        actor = DeterministicActor(seen, width, cfg.networks, dtype)
+        critic = ActionCritic(seen, width, cfg.networks, copies=2, dtype=dtype)
+        self.objective = self.losses(actor, critic, **cfg.common())
         self.to(device)
         self.actor_optim = Adam(actor.parameters(), cfg.actor_lr)
         self.critic_optim = Adam(critic.parameters(), cfg.critic_lr)
-        self._policy = NoisyPolicy(actor, cfg.exploration, width, device)
+        self._policy = self.preprocess.policy(NoisyPolicy(actor, cfg.exploration, width, device), device)
         self.updates = 0
-        self._graphs: dict[bool, Captured | None] = {}
 
     @property
-    def policy(self) -> NoisyPolicy:
+    def policy(self) -> Policy[Any]:
         """Acts with the newest weights."""
         return self._policy
 
@@ -177,24 +172,22 @@ class TD3(Algorithm):
         """
         self.updates += 1
         late = self.updates % self.cfg.policy_delay == 0
-        step = self.train_step if late else self.critic_step
-        if not self.graph or self.device.type != "cuda":
-            return step(batch.to(self.device))
-        graph = self._graphs.get(late)
-        if graph is None:  # also in a copied learner
-            state = [*self.parameters(), *self.buffers()]
-            graph = self._graphs[late] = Captured(step, self.device, CudaGraphs(self.device), state)
-        return graph(batch)
+        return self.run_step(self.train_step if late else self.critic_step, batch)
 
     def critic_step(self, batch: Batch) -> Update:
         """One step of the critics alone."""
+        critic = self._learn_critic(self.preprocess(batch))
+        return Update(metrics=critic.metrics, priority=critic.priority)
+
+    def _learn_critic(self, batch: Batch) -> Losses:
         critic = self.objective.critic_loss(batch)
         self.critic_optim.step(critic.terms["critic"])
-        return Update(metrics=critic.metrics, priority=critic.priority)
+        return critic
 
     def train_step(self, batch: Batch) -> Update:
         """One step of the critics, one of the actor through the new first critic, one of the targets."""
-        critic = self.critic_step(batch)
+        batch = self.preprocess(batch)
+        critic = self._learn_critic(batch)
         actor = self.objective.actor_loss(batch)
         self.actor_optim.step(actor.terms["actor"])
         self.objective.update_targets()

@@ -101,7 +101,10 @@ class Choice(Config):
         fields = [f.name for f in dataclasses.fields(kind)]
         if len(given) > len(fields):
             raise ConfigError(f"{where} = {text!r}: expected at most {len(fields)} settings: {', '.join(fields)}.")
-        return kind().merge(dict(zip(fields, given, strict=False)) | named, where)
+        try:
+            return kind().merge(dict(zip(fields, given, strict=False)) | named)
+        except ConfigError as error:
+            raise ConfigError(f"{where} = {text!r}: {error}") from None
 
     def text(self) -> str:
         """What ``parse`` reads."""
@@ -151,11 +154,12 @@ def coerce(value: Any, hint: Any, where: str) -> Any:
 
 
 def _coerce_union(value: Any, args: tuple[Any, ...], hint: Any, where: str) -> Any:
-    for option in args:
-        if option is type(None):
-            if value is None:
-                return None
-            continue
+    options = [option for option in args if option is not type(None)]
+    if value is None and len(options) < len(args):
+        return None
+    if len(options) == 1 and isinstance(options[0], type) and issubclass(options[0], Choice):
+        return coerce(value, options[0], where)  # its error says more than that of a union
+    for option in options:
         try:
             return coerce(value, option, where)
         except ConfigError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import sys
 from collections.abc import Iterable
 
 
@@ -24,6 +25,11 @@ class DataError(ReverieError, ValueError):
 
 class RunError(ReverieError, RuntimeError):
     """A run that cannot start or go on: a folder of another run, a damaged checkpoint, a diverged loss."""
+
+
+def warn(text: str) -> None:
+    """Say ``text`` on stderr: one line, without the line of source that Python's own warnings show."""
+    print(f"warning: {text}", file=sys.stderr)
 
 
 def did_you_mean(given: str, known: Iterable[str], count: int = 3) -> str:

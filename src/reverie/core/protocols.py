@@ -102,6 +102,19 @@ class Policy(Protocol[S]):
         ...
 
 
+@runtime_checkable
+class Watcher(Protocol):
+    """Takes statistics of the rows that are lived, such as those that observations are normalised by."""
+
+    def watch(self, step: Step) -> None:
+        """Rows that have just been lived, before anybody acts on them. Every row is shown once, in its order."""
+        ...
+
+    def fit(self, rows: Batch) -> None:
+        """Rows that are there before any is lived, ``[N, n]``: consecutive ones of N streams, in place of others."""
+        ...
+
+
 class Algorithm(Protocol):
     """A learner: feeds on batches, owns its networks and optimisers, and offers a policy."""
 

@@ -50,11 +50,12 @@ class Dealer:
     def __init__(self, rows: Storage, window: Window, seed: int, config: DealerConfig) -> None:
         """``rows`` are empty."""
         self.rows, self.window = rows, window
-        kind = AllStarts if window.crosses_episodes else EpisodeStarts
-        self.starts: Starts = kind(rows, window.rows)
+        crosses = window.crosses_episodes
+        self.starts: Starts = AllStarts(rows, window.rows) if crosses else EpisodeStarts(rows, window.rows, window.free)
         self.beginnings = Beginnings(rows)
         self.sampler = self._sequence(seed) if config.sequence else self._mixture(config, seed)
-        self.online = OnlineQueue(rows, window.rows) if config.online and not config.sequence else None
+        online = config.online and not config.sequence
+        self.online = OnlineQueue(self.starts, rows, window.rows, window.free) if online else None
 
     def _sequence(self, seed: int) -> Sequence:
         return Sequence(self.starts, np.random.default_rng(seed), self.rows, self.beginnings, self.window)
@@ -65,7 +66,7 @@ class Dealer:
             "uniform": lambda rng: Uniform(starts, rng),
             "priority": lambda rng: Prioritised(starts, rng, rows, config.priority),
             "recency": lambda rng: Recency(starts, rng, config.recency_exponent),
-            "ends": lambda rng: Ends(starts, rng, rows, self.beginnings, self.window.rows),
+            "ends": lambda rng: Ends(starts, rng, rows, self.beginnings, self.window.rows, self.window.free),
         }
         generators = {name: np.random.default_rng([seed, i]) for i, name in enumerate(makers)}
         shares = config.fractions.shares()
@@ -108,8 +109,10 @@ class Dealer:
             return self.sampler.draw(batch), np.ones(batch, np.float32)
         fresh = np.empty(0, np.int64) if self.online is None else self.online.draw(batch)
         drawn = self.sampler.draw(batch - len(fresh))
-        weights = np.concatenate([np.ones(len(fresh)), self.sampler.weights(drawn)])
-        return np.concatenate([fresh, drawn]), weights.astype(np.float32)
+        weights = np.ones(batch, np.float32)
+        if self.priorities is not None:
+            weights[len(fresh) :] = self.sampler.weights(drawn)
+        return np.concatenate([fresh, drawn]) if len(fresh) else drawn, weights
 
     def state_dict(self) -> State:
         """Of all samplers, and what their handles mean."""
@@ -130,8 +133,9 @@ class Dealer:
 
     def _rows(self) -> dict[str, Any]:
         """Handles are the same only for as many rows and streams, and windows only if they are as long."""
-        length, crosses = self.window.rows, self.window.crosses_episodes
-        return {"count": self.rows.count, "streams": self.rows.streams, "length": length, "crosses": crosses}
+        window, rows = self.window, self.rows
+        known = {"count": rows.count, "streams": rows.streams, "length": window.rows}
+        return known | {"crosses": window.crosses_episodes} | ({"free": window.free} if window.free else {})
 
 
 def generators_of(state: Mapping[str, Any]) -> dict[str, Any]:

@@ -21,8 +21,9 @@ from reverie.data.device import storage_on
 from reverie.data.extras import load_extras, save_extras
 from reverie.data.feedback import Feedback
 from reverie.data.mapped import MappedStorage
+from reverie.data.rings import Rows, as_numpy
 from reverie.data.sizes import parse_size
-from reverie.data.storage import EXTRAS, HostStorage, Storage, as_numpy, bytes_of, columns_of
+from reverie.data.storage import EXTRAS, HostStorage, Storage, bytes_of, columns_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,31 +84,32 @@ class ReplayConfig(DealerConfig):
         columns = columns_of(obs_spec, action_spec, extra_spec)
         rows = self.rows(bytes_of(columns))
         self._check_window(rows, num_envs, window)
-        per_stream = max(window.rows, (rows if most is None else min(rows, most)) // num_envs)
+        lived = (rows if most is None else min(rows, most)) // num_envs
+        per_stream = max(window.rows, lived + window.free)  # as many windows as without free rows in front
         if self.storage == "mmap":
             folder = scratch or Path(tempfile.gettempdir())
             return Replay(MappedStorage(columns, num_envs, per_stream, folder), window, seed=seed, config=self)
         return Replay(storage_on(self.device, columns, num_envs, per_stream), window, seed=seed, config=self)
 
     def _check_window(self, rows: int, num_envs: int, window: Window) -> None:
-        if rows // num_envs < window.rows:
+        if rows // num_envs < window.rows - window.free:
             amount = "" if isinstance(self.capacity, int) else f" is {rows} rows, which"
             raise ConfigError(
                 f"replay.capacity = {self.capacity}{amount or ' rows'} over {num_envs} envs is {rows // num_envs} rows "
                 f"for each, but a window has {window.rows} ({window.context} context + {window.length}): "
-                f"expected replay.capacity of at least {window.rows * num_envs}."
+                f"expected replay.capacity of at least {(window.rows - window.free) * num_envs}."
             )
-        if self.sequence and window.context == 0:
+        if self.sequence and window.context == window.free:
             raise ConfigError(
                 "replay.sequence = True, but the algorithm's windows have no context rows, by which state would be "
-                "carried: expected algo.replay_context of 1 or more."
+                "carried: expected algo.replay_context of 1 or more, or an algorithm that carries a state."
             )
 
 
 class RowStore(Protocol):
     """Keeps rows for longer than the replay does."""
 
-    def add(self, rows: Mapping[str, np.ndarray]) -> None:
+    def add(self, rows: Rows) -> None:
         """One row of each stream, ``[N, ...]`` by column, without extras. They belong to the caller."""
         ...
 
@@ -166,7 +168,7 @@ class Replay:
         self.storage.add(rows | {f"{EXTRAS}{key}": value for key, value in extras.items()})
         self.dealer.add(as_numpy(step.is_first)[:, None], lived=True)
         if self.store is not None:
-            self.store.add({name: as_numpy(value) for name, value in rows.items()})
+            self.store.add(rows)
 
     def begin_at(self, first: int) -> None:
         """Hold nothing. The next row has the number ``first``, as if those before it had been evicted.
@@ -228,8 +230,6 @@ class Replay:
             self.flush()  # the next windows start from what was learned of the last
         handles, weight = self.dealer.draw()
         rows = self.storage.gather(handles, self.window.rows)
-        # A stream may have been cut without a last row: nothing must be bootstrapped over that seam either.
-        rows["is_last"][:, :-1] |= rows["is_first"][:, 1:]
         return Batch(
             obs={key: rows[name] for name, key in self.obs_names.items()},
             action=rows["action"],
@@ -257,6 +257,8 @@ class Replay:
         extras = {key: value.detach() for key, value in update.extras.items()}
         wanted = update.priority is not None and self.dealer.priorities is not None
         priority = update.priority.detach() if wanted and update.priority is not None else None
+        if not extras and priority is None:
+            return
         feedback = Feedback(as_numpy(index), extras, priority)
         if isinstance(self.storage, HostStorage) and feedback.on_gpu:
             self.pending.append(feedback.sent())
@@ -291,7 +293,7 @@ class Replay:
         self.pending = [Feedback.from_state(entry) for entry in state["pending"]] if same else []
 
     def _too_few(self) -> RunError:
-        rows, needed = self.count - self.oldest, self.window.rows
+        rows, needed = self.count - self.oldest, self.window.rows - self.window.free
         if rows < needed:
             return RunError(f"the replay has {rows} rows of each stream, a window needs {needed}: collect more first.")
         return RunError(

@@ -130,7 +130,7 @@ class Recency(Drawing):
 
 
 class Ends(Drawing):
-    """The last windows of episodes more often: they count ``1 + T`` times, T being the rows of a window.
+    """The last windows of episodes more often: they count ``1 + T`` times, T being the rows of a window of an episode.
 
     With M windows of which E end with an episode, p = (1 + T) / (M + E T) for those and 1 / (M + E T) for all others.
     Without it the last row of an episode is learned from T times less often than one in the middle.
@@ -141,10 +141,10 @@ class Ends(Drawing):
     """
 
     def __init__(
-        self, starts: Starts, rng: np.random.Generator, rows: Storage, beginnings: Beginnings, length: int
+        self, starts: Starts, rng: np.random.Generator, rows: Storage, beginnings: Beginnings, length: int, free: int
     ) -> None:
         super().__init__(starts, rng)
-        self.rows, self.beginnings, self.length = rows, beginnings, length
+        self.rows, self.beginnings, self.length, self.free = rows, beginnings, length - free, free
         self.ends = HandleQueue()
         self.clear()
 
@@ -156,11 +156,11 @@ class Ends(Drawing):
     def add(self, fresh: np.ndarray, lived: bool = True) -> None:
         """See ``Sampler``."""
         windows = np.concatenate([self.undecided, fresh])
-        after = windows + self.length * self.rows.streams
+        after = windows + (self.free + self.length) * self.rows.streams
         known = np.searchsorted(after, self.rows.count * self.rows.streams)
         windows, self.undecided = windows[:known], windows[known:]
         self.ends.add(windows[self.beginnings.at(after[:known])])
-        self.ends.drop(self.rows.oldest * self.rows.streams)
+        self.ends.drop(self.starts.oldest)
 
     def draw(self, count: int) -> np.ndarray:
         """``count`` handles."""
@@ -187,15 +187,15 @@ class OnlineQueue:
     queued. Windows evicted before their turn are dropped, which also bounds the queue.
     """
 
-    def __init__(self, rows: Storage, length: int) -> None:
-        """Windows of ``length`` of ``rows``."""
-        self.rows, self.length = rows, length
+    def __init__(self, starts: Starts, rows: Storage, length: int, free: int) -> None:
+        """Windows of ``length`` of ``rows``, of which the first ``free`` may be those of another window."""
+        self.starts, self.rows, self.length, self.free = starts, rows, length - free, free
         self.clear()
 
     def clear(self) -> None:
         """See ``Sampler``."""
-        self.due = np.full(self.rows.streams, self.rows.count)  # from this row on the next window overlaps no other
-        self.soonest = self.rows.count  # the least of them
+        self.soonest = self.rows.count - self.free  # the least of them:
+        self.due = [self.soonest] * self.rows.streams  # from this row on the next window overlaps no other
         self.queue: deque[int] = deque()
 
     def add(self, fresh: np.ndarray, lived: bool = True) -> None:
@@ -204,12 +204,13 @@ class OnlineQueue:
         if not lived:
             self.clear()
         elif len(fresh) and (row := int(fresh[0]) // streams) >= self.soonest:
-            stream = fresh % streams
-            ready = self.due[stream] <= row
-            self.queue.extend(fresh[ready].tolist())
-            self.due[stream[ready]] = row + self.length
-            self.soonest = int(self.due.min())
-        while self.queue and self.queue[0] < self.rows.oldest * streams:
+            for handle in fresh.tolist():  # streams are few
+                if self.due[handle % streams] <= row:
+                    self.queue.append(handle)
+                    self.due[handle % streams] = row + self.length
+            self.soonest = min(self.due)
+        oldest = self.starts.oldest
+        while self.queue and self.queue[0] < oldest:
             self.queue.popleft()
 
     def draw(self, count: int) -> np.ndarray:
@@ -218,12 +219,12 @@ class OnlineQueue:
 
     def state_dict(self) -> State:
         """What waits, and from where on windows are due."""
-        return {"queue": np.array(self.queue, np.int64), "due": self.due.copy()}
+        return {"queue": np.array(self.queue, np.int64), "due": np.array(self.due)}
 
     def load_state_dict(self, state: State) -> None:
         """See ``Sampler``."""
         if "queue" not in state:
             return
-        held: list[Any] = state["queue"][state["queue"] >= self.rows.oldest * self.rows.streams].tolist()
-        self.queue, self.due = deque(held), state["due"].copy()
-        self.soonest = int(self.due.min())
+        held: list[Any] = state["queue"][state["queue"] >= self.starts.oldest].tolist()
+        self.queue, self.due = deque(held), state["due"].tolist()
+        self.soonest = min(self.due)

@@ -1,4 +1,7 @@
-"""Which windows of rows there are. A window is known by the handle of its first row (``data/storage.py``)."""
+"""Which windows of rows there are. A window is known by the handle of its first row (``data/storage.py``).
+
+Of a window with free context (``Window.free``) that row may lie before the first row of all, and its handle below 0.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,11 @@ from reverie.data.storage import Storage
 
 class Starts(Protocol):
     """The windows of ``length`` rows that may be drawn now, oldest first."""
+
+    @property
+    def oldest(self) -> int:
+        """The handles of all windows, now and later, are at least this: what they begin with is held."""
+        ...
 
     def add(self, is_first: np.ndarray) -> np.ndarray:
         """Take note of ``n`` more rows in each stream, ``[N, n]``, already stored.
@@ -46,6 +54,11 @@ class AllStarts:
         """Windows of ``length`` of ``rows``."""
         self.rows, self.length = rows, length
 
+    @property
+    def oldest(self) -> int:
+        """See ``Starts``."""
+        return self.rows.oldest * self.rows.streams
+
     def add(self, is_first: np.ndarray) -> np.ndarray:
         """See ``Starts``."""
         stop = self.rows.count - self.length + 1
@@ -60,44 +73,66 @@ class AllStarts:
 
     def at(self, positions: np.ndarray) -> np.ndarray:
         """See ``Starts``."""
-        return positions + self.rows.oldest * self.rows.streams
+        return positions + self.oldest
 
     def positions(self, handles: np.ndarray) -> np.ndarray:
         """See ``Starts``."""
-        return handles - self.rows.oldest * self.rows.streams
+        return handles - self.oldest
 
 
 class EpisodeStarts:
     """Rows whose window stays within one episode: no row but its first may be ``is_first``.
 
+    Its ``free`` rows in front are exempt. They need not be there in the beginning of all, but they must not have been
+    evicted: nobody could tell what an episode had shown before. A storage with room for as many rows more offers the
+    windows that there would be without them, exactly.
+
     Windows become complete in the order in which they will be evicted, so a queue of handles holds them all and
     drawing stays O(1) however short the episodes are.
     """
 
-    def __init__(self, rows: Storage, length: int) -> None:
-        """Windows of ``length`` of ``rows``."""
-        self.rows, self.length = rows, length
-        self.run = np.zeros(rows.streams, np.int64)  # rows since the newest is_first, that one included
+    def __init__(self, rows: Storage, length: int, free: int = 0) -> None:
+        """Windows of ``length`` of ``rows``, of which the first ``free`` may be of any episode or none."""
+        self.rows, self.length, self.free = rows, length, free
+        self.run = [0] * rows.streams  # rows since the newest is_first, that one included
         self.queue = HandleQueue()
+
+    @property
+    def oldest(self) -> int:
+        """See ``Starts``."""
+        rows = self.rows
+        return max(rows.first or -self.free, rows.count - rows.capacity) * rows.streams
 
     def add(self, is_first: np.ndarray) -> np.ndarray:
         """See ``Starts``."""
         streams, more = is_first.shape
+        if more == 1:  # what happens all the time
+            return self._add_one(is_first[:, 0])
         time = np.arange(more)
-        newest = np.maximum.accumulate(np.where(is_first, time, -self.run[:, None]), axis=1)
+        newest = np.maximum.accumulate(np.where(is_first, time, -np.array(self.run)[:, None]), axis=1)
         run = time - newest + 1  # [N, n]
-        self.run = run[:, -1] if more else self.run
-        step, stream = np.nonzero((run >= self.length).T)
+        self.run = run[:, -1].tolist() if more else self.run
+        step, stream = np.nonzero((run >= self.length - self.free).T)
         fresh: np.ndarray = (self.rows.count - more + step - self.length + 1) * streams + stream
-        evicted = self.rows.oldest * streams
-        fresh = fresh[np.searchsorted(fresh, evicted) :]
-        self.queue.drop(evicted)
+        oldest = self.oldest
+        fresh = fresh[np.searchsorted(fresh, oldest) :]
+        self.queue.drop(oldest)
+        self.queue.add(fresh)
+        return fresh
+
+    def _add_one(self, is_first: np.ndarray) -> np.ndarray:
+        """``add`` of one row in each stream, whose windows all begin with the same row. Lists are faster for a few."""
+        self.run = [1 if first else run + 1 for first, run in zip(is_first.tolist(), self.run, strict=True)]
+        begin, oldest, needed = (self.rows.count - self.length) * len(self.run), self.oldest, self.length - self.free
+        ready = [begin + stream for stream, run in enumerate(self.run) if run >= needed] if begin >= oldest else []
+        fresh = np.array(ready, np.int64)
+        self.queue.drop(oldest)
         self.queue.add(fresh)
         return fresh
 
     def clear(self) -> None:
         """See ``Starts``."""
-        self.run[:] = 0
+        self.run = [0] * len(self.run)
         self.queue.clear()
 
     def __len__(self) -> int:
@@ -130,6 +165,14 @@ class HandleQueue:
         """All of them; not a copy."""
         return self.buffer[self.head : self.tail]
 
+    def reserve(self, count: int) -> None:
+        """Make room for ``count`` handles in all, which is then not taken twice while they come."""
+        if count > len(self.buffer):
+            held = self.held.copy()
+            self.buffer = np.empty(count, np.int64)
+            self.buffer[: len(held)] = held
+            self.head, self.tail = 0, len(held)
+
     def add(self, fresh: np.ndarray) -> None:
         """Put ``fresh`` at the end."""
         if self.tail + len(fresh) > len(self.buffer):
@@ -139,7 +182,8 @@ class HandleQueue:
 
     def drop(self, below: int) -> None:
         """Let go of the handles below ``below``."""
-        self.head += int(np.searchsorted(self.held, below))
+        if self.head < self.tail and self.buffer[self.head] < below:
+            self.head += int(self.held.searchsorted(below))
 
     def _make_room(self, more: int) -> None:
         """Move to the front of a buffer of twice what is needed: each handle moves about once while it is held."""

@@ -6,9 +6,7 @@ code of TD3 and in CleanRL.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
-from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
@@ -18,8 +16,11 @@ from reverie.core.discover import algorithms
 from reverie.core.errors import ConfigError
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Obs
-from reverie.nn.encoder import EncoderConfig, one_hot, split_kinds
+from reverie.nn.cnn import Dreamer, ImageEncoder
+from reverie.nn.encoder import one_hot, split_kinds
+from reverie.nn.perceptron import Perceptron
 from reverie.nn.product import linear
+from reverie.nn.several import beside
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,8 +29,8 @@ class NetworkConfig(Config):
 
     units: tuple[int, ...] = (256, 256)
     """Widths of the hidden layers."""
-    encoder: EncoderConfig = field(default_factory=EncoderConfig)
-    """The CNN for images; actor and critic have one each. Its MLP is not used."""
+    encoder: ImageEncoder = field(default_factory=Dreamer)
+    """The CNN for images; actor and critic have one each."""
 
     def __post_init__(self) -> None:
         if not self.units or min(self.units) < 1:
@@ -42,41 +43,6 @@ class Dense(nn.Linear):
     def forward(self, x: Tensor) -> Tensor:
         """``[..., inputs]`` to ``[..., outputs]``, in the dtype of x."""
         return linear(x, self.weight, self.bias)
-
-
-class StackedDense(nn.Module):
-    """K layers side by side in one batched product."""
-
-    def __init__(self, copies: int, inputs: int, outputs: int) -> None:
-        super().__init__()
-        bound = 1 / math.sqrt(inputs)
-        self.weight = nn.Parameter(torch.empty(copies, inputs, outputs).uniform_(-bound, bound))
-        self.bias = nn.Parameter(torch.empty(copies, 1, outputs).uniform_(-bound, bound))
-
-    def forward(self, x: Tensor) -> Tensor:
-        """``[K, M, inputs]`` to ``[K, M, outputs]``, in the dtype of x."""
-        return torch.baddbmm(self.bias.to(x.dtype), x, self.weight.to(x.dtype))
-
-
-class Perceptron(nn.Sequential):
-    """Layers with ReLU between them. ``copies`` of it share their input and answer side by side."""
-
-    def __init__(self, inputs: int, units: tuple[int, ...], outputs: int, copies: int | None = None) -> None:
-        sizes = pairwise((inputs, *units, outputs))
-        super().__init__(*[Dense(i, o) if copies is None else StackedDense(copies, i, o) for i, o in sizes])
-        self.copies = copies
-
-    def forward(self, x: Tensor) -> Tensor:
-        """``[..., inputs]`` to ``[..., outputs]``, or to ``[K, ..., outputs]`` of K copies."""
-        lead = x.shape[:-1]
-        x = x.reshape(-1, x.shape[-1])  # [M, inputs]
-        if self.copies is not None:
-            x = x.expand(self.copies, *x.shape)  # [K, M, inputs]
-        *hidden, last = self
-        for layer in hidden:
-            x = layer(x).relu_()
-        y: Tensor = last(x)
-        return y.reshape(*y.shape[:-2], *lead, y.shape[-1])
 
 
 class Inputs(nn.Module):
@@ -108,12 +74,12 @@ class DeterministicActor(nn.Module):
     def __init__(self, obs_spec: ObsSpec, width: int, cfg: NetworkConfig, dtype: torch.dtype = torch.float32) -> None:
         super().__init__()
         self.inputs = Inputs(obs_spec, cfg, dtype)
-        self.body = Perceptron(self.inputs.width, cfg.units, width)
+        self.body = Perceptron(self.inputs.width, cfg.units, width, squash=True)
 
     def forward(self, obs: Obs) -> Tensor:
         """``[..., *shape]`` to actions ``[..., A]``."""
         y: Tensor = self.body(self.inputs(obs))
-        return y.float().tanh()
+        return y.float()
 
 
 class ActionCritic(nn.Module):
@@ -133,8 +99,18 @@ class ActionCritic(nn.Module):
 
     def forward(self, obs: Obs, action: Tensor) -> Tensor:
         """``[..., *shape]`` and ``[..., A]`` to ``[...]``, or ``[K, ...]`` of K copies."""
-        features = self.inputs(obs)  # [..., F]
-        y: Tensor = self.body(torch.cat([features, action.to(features.dtype)], -1))
+        return self._values(self.inputs(obs), action)
+
+    def first(self, obs: Obs, action: Tensor) -> Tensor:
+        """What the first copy says, ``[...]``; the others are not asked."""
+        return self._values(self.inputs(obs), action, copy=0)
+
+    def several(self, obs: Obs, action: Tensor, copy: int | None = None) -> Tensor:
+        """Of n actions ``[..., n, A]`` for each observation, which is encoded once: ``[(K,) ..., n]``."""
+        return self._values(beside(self.inputs(obs), action), action, copy)
+
+    def _values(self, features: Tensor, action: Tensor, copy: int | None = None) -> Tensor:
+        y: Tensor = self.body(features, action.to(features.dtype), copy=copy)
         return y.float().squeeze(-1)
 
 
@@ -149,8 +125,22 @@ class Stacked(nn.Module):
         """What each of them says."""
         return torch.stack([critic(obs, action) for critic in self.critics])
 
+    def first(self, obs: Obs, action: Tensor) -> Tensor:
+        """What the first of them says."""
+        value: Tensor = self.critics[0](obs, action)
+        return value
+
+
+def first(critic: nn.Module, obs: Obs, action: Tensor) -> Tensor:
+    """What the first of several critics says, ``[...]``, without asking the others if ``critic`` can."""
+    ask = getattr(critic, "first", None)
+    value: Tensor = critic(obs, action)[0] if ask is None else ask(obs, action)
+    return value
+
 
 CONTINUOUS = ("ddpg", "td3", "sac", "dreamer_v3")
+CONTINUOUS_RECORDED = ("bc", "td3_bc", "bcq", "cql", "iql", "crr")
+"""Those that learn from recorded data."""
 CHOICE = ("dqn", "qr_dqn", "sac_discrete", "dreamer_v3")
 ANY = ("dreamer_v3",)
 
@@ -185,5 +175,8 @@ def _unfit(what: str, spec: ActionSpec) -> ConfigError:
     kinds = {part.kind for part in spec.parts.values()}
     choices = sum(len(part.classes) for part in spec.parts.values())
     fit = CONTINUOUS if kinds == {"continuous"} else CHOICE if kinds == {"categorical"} and choices == 1 else ANY
+    recorded = CONTINUOUS_RECORDED if fit is CONTINUOUS else ()
     known = algorithms()
-    return ConfigError(f"{what}. Algorithms that fit: {', '.join(name for name in fit if name in known)}.")
+    here, offline = (", ".join(name for name in names if name in known) for names in (fit, recorded))
+    also = f"; with recorded data: {offline}" if offline else ""
+    return ConfigError(f"{what}. Algorithms that fit: {here}{also}.")

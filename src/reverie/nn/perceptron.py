@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 import math
 from itertools import pairwise
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -110,7 +110,7 @@ class _Perceptron(torch.autograd.Function):
             0 if dx is None else dx.data_ptr(), 0 if dtheta is None else dtheta.data_ptr(),
             rows, transposed, transposed + 4 * layout.transposed, threads,
         )  # fmt: skip
-        return dtheta, None, *([None] * len(ctx.sizes) if dx is None else dx.split(ctx.sizes, 1))
+        return dtheta, None, *([None] * len(ctx.sizes) if dx is None else torch.split(dx, ctx.sizes, 1))
 
 
 def joined(parts: tuple[Tensor, ...]) -> Tensor:
@@ -126,7 +126,7 @@ def joined(parts: tuple[Tensor, ...]) -> Tensor:
 
 
 class Perceptron(nn.Module):
-    """Layers with ReLU between them. ``copies`` of it share their input and answer side by side, with ``squash`` in [-1, 1].
+    """Layers with ReLU between them. ``copies`` of it share their input and answer side by side; ``squash``: by tanh.
 
     Initialised as ``torch.nn.Linear`` is. All parameters are one tensor ``theta`` ``[K, P]``, a copy in each row, so
     that optimisers and slow copies have one array to go through; :meth:`layers` shows them as weights and biases. What
@@ -158,7 +158,7 @@ class Perceptron(nn.Module):
             parts: the inputs, in one tensor or in several that belong side by side.
             copy: which copy is asked, if it is to be one alone.
         """
-        theta, layout, lead = self.theta, self.layout, parts[0].shape[:-1]
+        lead, theta, layout = parts[0].shape[:-1], cast(Tensor, self.theta), self.layout
         if copy is not None:
             theta, layout = theta[copy : copy + 1], self.alone
         flat = [part.reshape(-1, part.shape[-1]) for part in parts]  # [M, I]

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from reverie.core.protocols import AsyncEnv, Env, Policy, Restorable, RowSink
+from reverie.core.protocols import AsyncEnv, Env, Policy, Restorable, RowSink, Watcher
 from reverie.core.specs import ActionSpec
 from reverie.core.tree import filled, leaves
 from reverie.core.types import State, Step
@@ -27,19 +27,18 @@ class EpisodeCounter:
     """Adds up the rewards and decisions of N running episodes."""
 
     def __init__(self, num_envs: int) -> None:
-        self.score = np.zeros(num_envs, np.float64)
-        self.length = np.zeros(num_envs, np.int64)
+        self.score, self.length = [0.0] * num_envs, [0] * num_envs
 
     def add(self, step: Step) -> list[tuple[int, EpisodeStats]]:
         """Count in one row of each environment; ``(env, stats)`` of the episodes that end with it."""
-        first, last = step.is_first.numpy(), step.is_last.numpy()
-        self.score += step.reward.numpy()
-        self.length += 1
-        if first.any():
-            self.score[first], self.length[first] = 0.0, 0
-        if not last.any():
-            return []
-        return [(int(i), EpisodeStats(float(self.score[i]), int(self.length[i]))) for i in np.flatnonzero(last)]
+        finished = []
+        rows = zip(step.reward.tolist(), step.is_first.tolist(), step.is_last.tolist(), strict=True)
+        for i, (reward, first, last) in enumerate(rows):
+            self.score[i] = 0.0 if first else self.score[i] + reward
+            self.length[i] = 0 if first else self.length[i] + 1
+            if last:
+                finished.append((i, EpisodeStats(self.score[i], self.length[i])))
+        return finished
 
 
 class SteppedAtOnce:
@@ -69,11 +68,22 @@ class Collector:
     """
 
     def __init__(
-        self, env: Env, policy: Policy[Any], sink: RowSink, *, seed: int | None = None, random_steps: int = 0
+        self,
+        env: Env,
+        policy: Policy[Any],
+        sink: RowSink,
+        *,
+        seed: int | None = None,
+        random_steps: int = 0,
+        watcher: Watcher | None = None,
     ) -> None:
-        """Reset ``env`` with ``seed``; the first ``random_steps`` env steps take uniformly random actions."""
-        self.env, self.policy, self.sink = env, policy, sink
+        """Reset ``env`` with ``seed``; the first ``random_steps`` env steps take uniformly random actions.
+
+        ``watcher`` is shown every row before the policy is.
+        """
+        self.env, self.policy, self.sink, self.watcher = env, policy, sink, watcher
         self.async_env = env if isinstance(env, AsyncEnv) else SteppedAtOnce(env)
+        self.restorable = env if isinstance(env, Restorable) else None  # not asked every turn, which would take long
         self.random_steps = random_steps
         self.env_steps = 0
         self.rng = np.random.default_rng(seed)
@@ -99,14 +109,17 @@ class Collector:
     def collect(self) -> int:
         """One turn: act, store, send. Returns the env steps taken, one for each row that is not ``is_last``."""
         step = self.step
+        if self.watcher is not None:
+            self.watcher.watch(step)
         action, self.state = self.policy.act(step, self.state, "explore")
         if self.env_steps < self.random_steps:  # the policy looks on, so that its extras fit what was done
             action = executed(random_action(self.env.action_spec, len(step), self.rng), step)
             self.state = self.policy.override(self.state, action)
         action = executed(action, step)
         self.sink.add(step, action, self.policy.extras(self.state))
-        self.finished.extend(stats for _, stats in self.counter.add(step))
-        taken = len(step) - int(step.is_last.sum())
+        finished = self.counter.add(step)
+        self.finished.extend(stats for _, stats in finished)
+        taken = len(step) - len(finished)
         self.async_env.send(action)
         self._step = None
         self.env_steps += taken
@@ -115,7 +128,7 @@ class Collector:
     @property
     def restarts(self) -> int:
         """Environments that were started again since the run was, because they had failed."""
-        return self.env.restarts if isinstance(self.env, Restorable) else 0
+        return 0 if self.restorable is None else self.restorable.restarts
 
     def drain(self) -> list[EpisodeStats]:
         """The episodes that have ended since this was last called."""
@@ -130,14 +143,14 @@ class Collector:
         state = {"env_steps": self.env_steps, "rng": self.rng.bit_generator.state}
         if not self._answers():
             return state
-        counted = {"score": self.counter.score, "length": self.counter.length}
+        counted = {"score": np.array(self.counter.score), "length": np.array(self.counter.length)}
         return {**state, "step": leaves(self.step), "state": leaves(self.state), "episodes": counted}
 
     def snapshots(self) -> list[bytes | None]:
         """What each environment needs to go on from its current row; none if they have failed for good."""
-        if not isinstance(self.env, Restorable) or not self._answers():
+        if self.restorable is None or not self._answers():
             return []
-        return self.env.snapshot()
+        return self.restorable.snapshot()
 
     def _answers(self) -> bool:
         with contextlib.suppress(Exception):  # it will come up again in the next turn
@@ -160,19 +173,21 @@ class Collector:
 
         Returns how many of them cannot: their episodes are over, truncated, and new ones begin.
         """
-        env = self.env
-        if not isinstance(env, Restorable) or len(snapshots) != env.num_envs or "step" not in state:
-            return env.num_envs
+        env = self.restorable
+        if env is None or len(snapshots) != self.env.num_envs or "step" not in state:
+            return self.env.num_envs
         step = filled(self.step, state["step"])
         counted = state["episodes"]
-        self.counter.score, self.counter.length = counted["score"].copy(), counted["length"].copy()
+        self.counter.score, self.counter.length = counted["score"].tolist(), counted["length"].tolist()
         self._step = env.restore(snapshots, step)
         return int((self._step.is_last & ~step.is_last).sum())
 
 
 def executed(action: Tensor, step: Step) -> Tensor:
     """``action`` ``[N, A]`` as it is stored and sent: on the CPU, zeros where the episode is over."""
-    return action.detach().to("cpu", torch.float32).masked_fill(step.is_last[:, None], 0.0)
+    if action.requires_grad or action.dtype is not torch.float32 or not action.is_cpu:
+        action = action.detach().to("cpu", torch.float32)
+    return action.masked_fill(step.is_last[:, None], 0.0) if True in step.is_last.tolist() else action
 
 
 def random_action(spec: ActionSpec, num_envs: int, rng: np.random.Generator) -> Tensor:

@@ -1,0 +1,103 @@
+"""The last observations seen together: stacks of frames, made of rows that hold one frame each."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+
+from reverie.core.errors import ConfigError, did_you_mean
+from reverie.core.specs import ObsPart, ObsSpec
+from reverie.core.types import Obs
+
+
+class Frames(nn.Module):
+    """Stacks the last ``count`` observations, the newest last; where an episode is younger, its first one is repeated.
+
+    Images are stacked along their channels, everything else along a new first axis: the numbers of ``env.frame_stack``
+    (``envs/images.py: FrameStack``), while rows keep one frame each.
+    """
+
+    def __init__(self, spec: ObsSpec, count: int, keys: str = "") -> None:
+        """Of the observations whose whole key matches the pattern ``keys``; of all images if it is empty.
+
+        Raises:
+            ConfigError: there are none.
+        """
+        super().__init__()
+        self.count = count
+        self.parts = {key: spec[key] for key in chosen(spec, count, keys)}
+        self.spec: ObsSpec = {key: self._stacked(part) if key in self.parts else part for key, part in spec.items()}
+
+    @property
+    def context(self) -> int:
+        """How many rows before a row its stack reaches back."""
+        return self.count - 1
+
+    def _stacked(self, part: ObsPart) -> ObsPart:
+        if part.kind == "image":
+            return replace(part, shape=(*part.shape[:2], part.shape[2] * self.count))
+        return replace(part, shape=(self.count, *part.shape), classes=part.classes * self.count)
+
+    def forward(self, obs: Obs, is_first: Tensor) -> Obs:
+        """Observations of rows ``[B, context + T]``, of which some are first, to those of the last T with their past.
+
+        What lies before the newest first row is not looked at. Where there is none, the rows go back far enough.
+        """
+        rows = is_first.shape[1] - self.context
+        stacked = {key: x[:, self.context :] for key, x in obs.items()}  # [B, T, ...]
+        for key, part in self.parts.items():
+            newest = [stacked[key]]  # [B, T, *shape], the newest first
+            begun = torch.zeros_like(is_first[:, :rows])  # [B, T], whether the episode is not older than that
+            for lag in range(1, self.count):
+                start = self.context - lag
+                begun = begun | is_first[:, start + 1 : start + 1 + rows]
+                over = begun.view(*begun.shape, *(1 for _ in part.shape))
+                newest.append(torch.where(over, newest[-1], obs[key][:, start : start + rows]))
+            stacked[key] = join(newest[::-1], part)
+        return stacked
+
+    def initial(self, num_envs: int, device: torch.device) -> Obs:
+        """The past of N environments before anything was seen, ``[N, context, *shape]``."""
+        return {
+            key: torch.zeros((num_envs, self.context, *part.shape), dtype=getattr(torch, part.dtype), device=device)
+            for key, part in self.parts.items()
+        }
+
+    def see(self, obs: Obs, is_first: Tensor, past: Obs) -> tuple[Obs, Obs]:
+        """Observations ``[N, ...]`` with their past, and the past of those that come next. Nothing is overwritten."""
+        stacked, later = dict(obs), {}
+        for key, part in self.parts.items():
+            now = obs[key].unsqueeze(1)  # [N, 1, *shape]
+            rows = torch.cat([torch.where(is_first.view(-1, *(1 for _ in now.shape[1:])), now, past[key]), now], 1)
+            stacked[key], later[key] = join(list(rows.unbind(1)), part), rows[:, 1:]
+        return stacked, later
+
+
+def join(frames: list[Tensor], part: ObsPart) -> Tensor:
+    """Frames ``[..., *shape]``, the oldest first, as one observation."""
+    return torch.cat(frames, -1) if part.kind == "image" else torch.stack(frames, -1 - len(part.shape))
+
+
+def chosen(spec: ObsSpec, count: int, keys: str) -> list[str]:
+    """Which observations are stacked, sorted.
+
+    Raises:
+        ConfigError: none is.
+    """
+    there = ", ".join(f"{key!r} ({spec[key].kind})" for key in sorted(spec))
+    if keys:
+        found = [key for key in sorted(spec) if re.fullmatch(keys, key)]
+        if not found:
+            hint = did_you_mean(keys, spec)
+            raise ConfigError(f"frame_keys = {keys!r} matches no observation.{hint} There are: {there}.")
+        return found
+    found = [key for key in sorted(spec) if spec[key].kind == "image"]
+    if not found:
+        raise ConfigError(
+            f"frames = {count} without frame_keys: that stacks images, and there are none here, only {there}. Say "
+            f"which others to stack, such as frame_keys = {min(spec)!r}."
+        )
+    return found

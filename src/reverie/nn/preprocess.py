@@ -1,0 +1,140 @@
+"""What happens to rows before networks see them: vectors normalised, frames stacked, rewards scaled.
+
+Rows themselves stay as they were lived, in the replay, in its store and in every score. What is done to them is done
+where they are learned from and where they are acted on, with the same numbers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from reverie.core.errors import DataError, did_you_mean
+from reverie.core.protocols import Policy, Watcher
+from reverie.core.specs import ObsSpec
+from reverie.core.types import Batch, Mode, Obs, Step, Window
+from reverie.nn.frames import Frames
+from reverie.nn.normalise import Normalise, Normaliser
+from reverie.nn.rewards import ConstantFactor, Factor, ReturnScaler, ReturnStd, RewardScale
+
+
+class Preprocessor(nn.Module):
+    """Rows to what networks see and learn from. All of it is optional, and nothing costs nothing."""
+
+    def __init__(
+        self,
+        spec: ObsSpec,
+        *,
+        normalise: Normalise | None = None,
+        frames: int = 1,
+        frame_keys: str = "",
+        reward_scale: RewardScale | None = None,
+        discount: float = 1.0,
+    ) -> None:
+        """``spec`` is of the rows; ``self.spec`` of what comes out. ``discount`` is that of the learner's returns.
+
+        Raises:
+            ConfigError: there is nothing to normalise or to stack.
+        """
+        super().__init__()
+        self.normaliser = Normaliser(spec, normalise) if normalise is not None else None
+        self.frames = Frames(spec, frames, frame_keys) if frames > 1 else None
+        self.rewards: ConstantFactor | ReturnScaler | None = None
+        if isinstance(reward_scale, Factor):
+            self.rewards = ConstantFactor(reward_scale.factor)
+        elif isinstance(reward_scale, ReturnStd):
+            self.rewards = ReturnScaler(discount, reward_scale.clip)
+        self.spec: ObsSpec = self.frames.spec if self.frames is not None else spec
+
+    def window(self, batch: int, length: int) -> Window:
+        """Windows of ``length`` rows to learn from, and as many before them as stacks of frames reach back."""
+        context = 0 if self.frames is None else self.frames.context
+        return Window(batch=batch, length=length, context=context, context_crosses=context > 0)
+
+    def forward(self, batch: Batch) -> Batch:
+        """What is learned from: the rows after the context.
+
+        Raises:
+            DataError: an observation is missing.
+        """
+        if missing := self.spec.keys() - batch.obs.keys():
+            key, there = min(missing), sorted(batch.obs)
+            hint = did_you_mean(key, there)
+            raise DataError(f"the batch has no observation '{key}'.{hint} It has: {', '.join(there)}.")
+        obs = batch.obs if self.normaliser is None else self.normaliser(batch.obs)
+        if self.frames is not None:
+            obs, batch = self.frames(obs, batch.is_first), batch.rows(self.frames.context)
+        reward = batch.reward if self.rewards is None else self.rewards(batch.reward)
+        return batch if obs is batch.obs and reward is batch.reward else replace(batch, obs=obs, reward=reward)
+
+    # ---------------------------------------------------------------- statistics
+
+    @property
+    def watcher(self) -> Watcher | None:
+        """This, if it wants to be told of the rows that are lived."""
+        watches = self.normaliser is not None or isinstance(self.rewards, ReturnScaler)
+        return self if watches else None
+
+    def watch(self, step: Step) -> None:
+        """Take in rows that have just been lived."""
+        if self.normaliser is not None:
+            self.normaliser.add(step.obs)
+        if isinstance(self.rewards, ReturnScaler):
+            self.rewards.add(step.reward, step.is_first)
+
+    def fit(self, rows: Batch) -> None:
+        """Forget all rows, and take in these: N streams of n rows each."""
+        if self.normaliser is not None:
+            self.normaliser.fit({key: rows.obs[key].transpose(0, 1).flatten(0, 1) for key in self.normaliser.keys})
+        if isinstance(self.rewards, ReturnScaler):
+            self.rewards.fit(rows.reward, rows.is_first)
+
+    # ---------------------------------------------------------------- acting
+
+    def policy(self, inner: Policy[Any], device: torch.device) -> Policy[Any]:
+        """``inner``, which acts on what networks see, as a policy that acts on rows."""
+        plain = self.normaliser is None and self.frames is None
+        return inner if plain else PreprocessedPolicy(self, inner, device)
+
+
+class Carried(NamedTuple):
+    """What a policy that sees several frames carries."""
+
+    past: Obs  # [N, context, *shape]
+    state: Any  # what the policy inside carries
+
+
+class PreprocessedPolicy:
+    """A policy whose observations are normalised and stacked before it sees them."""
+
+    def __init__(self, preprocess: Preprocessor, inner: Policy[Any], device: torch.device) -> None:
+        self.preprocess, self.inner, self.device = preprocess, inner, device
+
+    def initial(self, num_envs: int) -> Carried:
+        """Nothing was seen yet."""
+        frames = self.preprocess.frames
+        past = {} if frames is None else frames.initial(num_envs, self.device)
+        return Carried(past, self.inner.initial(num_envs))
+
+    @torch.no_grad()
+    def act(self, step: Step, state: Carried, mode: Mode) -> tuple[Tensor, Carried]:
+        """``(action [N, A] on the CPU, state)``."""
+        normaliser, frames, past = self.preprocess.normaliser, self.preprocess.frames, state.past
+        obs = {key: value.to(self.device) for key, value in step.obs.items()}
+        if frames is not None:
+            obs, past = frames.see(obs, step.is_first.to(self.device), past)
+        if normaliser is not None:
+            obs = normaliser(obs)
+        action, inner = self.inner.act(replace(step, obs=obs), state.state, mode)
+        return action, Carried(past, inner)
+
+    def override(self, state: Carried, action: Tensor) -> Carried:
+        """What was seen stays what it is."""
+        return state._replace(state=self.inner.override(state.state, action))
+
+    def extras(self, state: Carried) -> dict[str, Tensor]:
+        """Those of the policy inside."""
+        return self.inner.extras(state.state)

@@ -1,0 +1,159 @@
+"""Measures of scores: against rliable's own numbers, against slow definitions, and honest about few scores."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import random
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from reverie.core import statistics
+from reverie.core.errors import DataError
+from reverie.core.statistics import (
+    estimate,
+    interval,
+    iqm,
+    mean,
+    median,
+    optimality_gap,
+    performance_profile,
+    probability_of_improvement,
+    running_mean,
+)
+
+RLIABLE = json.loads((Path(__file__).parents[1] / "golden" / "rliable.json").read_text())
+"""What rliable 1.2.0 computed; golden/README.md says how. Its intervals are random, of 100,000 samples each."""
+CASES: dict[str, Any] = RLIABLE["cases"]
+MEASURES = {"mean": mean, "median": median, "iqm": iqm, "optimality_gap": optimality_gap}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_measures_are_rliables(name: str) -> None:
+    case, scores = CASES[name], np.array(CASES[name]["scores"])
+    for measure, function in MEASURES.items():
+        if scores.shape[1] > 1 or measure != "median":  # rliable's median of one task is its mean
+            assert function(scores) == pytest.approx(case[measure]["value"], abs=1e-12), measure
+    profile = case["profile"]
+    assert performance_profile(scores, profile["thresholds"]) == pytest.approx(profile["value"], abs=1e-12)
+    better = probability_of_improvement(scores, case["others"])
+    assert better == pytest.approx(case["probability_of_improvement"]["value"], abs=1e-12)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_intervals_are_rliables_up_to_chance(name: str) -> None:
+    case, scores = CASES[name], np.array(CASES[name]["scores"])
+    for measure, function in MEASURES.items():
+        if scores.shape[1] == 1 and measure == "median":
+            continue
+        expected = [case[measure][end] for end in ("low", "high")]
+        found = interval(function, scores, resamples=20_000)
+        assert found == pytest.approx(expected, abs=0.03 * (expected[1] - expected[0])), measure
+    better = case["probability_of_improvement"]
+    found = interval(probability_of_improvement, scores, case["others"], resamples=20_000)
+    assert found == pytest.approx([better["low"], better["high"]], abs=0.03)
+
+
+def test_of_one_task_the_median_is_that_of_the_runs() -> None:
+    assert median([1.0, 2.0, 9.0]) == median([[1.0], [2.0], [9.0]]) == 2.0
+    assert median([[1.0, 5.0, 0.0], [3.0, 9.0, 0.0]]) == 2.0  # of the means 2, 7, 0
+
+
+def test_iqm_leaves_out_a_whole_number_of_scores_at_either_end() -> None:
+    for count in range(1, 14):
+        scores = np.random.default_rng(count).permutation(count) ** 2.0
+        kept = sorted(scores)[int(0.25 * count) : count - int(0.25 * count)]
+        assert iqm(scores) == pytest.approx(sum(kept) / len(kept))
+    assert iqm([-100.0, 1.0, 2.0, 3.0, 900.0]) == 2.0
+
+
+def test_the_bootstrap_is_that_of_all_possible_samples() -> None:
+    """Of four scores there are 256 samples; their percentiles are the interval."""
+    scores = np.array([1.0, 2.0, 4.0, 11.0])
+    for measure in (mean, iqm, median):
+        all_of_them = [float(measure(list(chosen))) for chosen in itertools.product(scores, repeat=4)]
+        expected = np.percentile(all_of_them, [2.5, 97.5])
+        assert interval(measure, scores, resamples=100_000) == pytest.approx(expected, abs=0.26)
+    low, high = interval(mean, scores, confidence=0.5, resamples=100_000)
+    every = [float(np.mean(chosen)) for chosen in itertools.product(scores, repeat=4)]
+    assert [low, high] == pytest.approx(np.percentile(every, [25, 75]), abs=0.26)
+
+
+def test_tasks_are_drawn_from_separately() -> None:
+    """With the same runs for both tasks these would always cancel out."""
+    scores = np.array([[0.0, 4.0], [2.0, 2.0], [4.0, 0.0]])
+    low, high = interval(mean, scores)
+    assert low < 2.0 < high
+
+
+def test_an_interval_is_the_same_again_and_takes_nothing_from_other_generators() -> None:
+    scores = np.random.default_rng(0).normal(size=12)
+    states = random.getstate(), np.random.get_state(legacy=False), torch.get_rng_state()  # noqa: NPY002
+    first = estimate(iqm, scores)
+    assert states[0] == random.getstate()
+    assert str(states[1]) == str(np.random.get_state(legacy=False))  # noqa: NPY002
+    assert torch.equal(states[2], torch.get_rng_state())
+    np.random.seed(3)  # noqa: NPY002
+    torch.manual_seed(3)
+    assert estimate(iqm, scores) == first
+    assert interval(iqm, scores, seed=1) != (first.low, first.high)
+    assert first.low < first.value < first.high
+
+
+@pytest.mark.parametrize("scores", [[5.0], [5.0, 6.0], [1.0, 2.0, float("inf")], [1.0, float("nan"), 2.0, 3.0]])
+def test_too_few_scores_have_no_interval(scores: list[float]) -> None:
+    found = estimate(mean, scores)
+    assert not found.sure
+    assert np.isnan([found.low, found.high]).all()
+
+
+def test_intervals_of_few_scores_hold_the_truth_as_often_as_the_page_says() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "runs.md").read_text()
+    table = re.findall(r"^\| (\d+) \| (\d+) % \| (\d+) % \|$", page, re.MULTILINE)
+    assert [int(row[0]) for row in table] == [3, 5, 10, 20]
+    generator = np.random.default_rng(0)
+    for count, *said in table:
+        for measure, percent in zip((iqm, mean), said, strict=True):
+            ends = [interval(measure, generator.normal(size=int(count)), resamples=400) for _ in range(500)]
+            held = np.mean([low <= 0 <= high for low, high in ends])
+            assert held == pytest.approx(int(percent) / 100, abs=0.05)
+
+
+def test_equal_scores_leave_no_doubt() -> None:
+    assert estimate(iqm, [500.0] * 10) == (500.0, 500.0, 500.0)
+
+
+def test_many_scores_are_resampled_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    scores = np.random.default_rng(0).normal(size=(8, 3))
+    whole = interval(mean, scores, resamples=5000)
+    monkeypatch.setattr(statistics, "BLOCK", 8 * 3 * 7)
+    parts = interval(mean, scores, resamples=5000)
+    assert parts == pytest.approx(whole, abs=0.03)
+    monkeypatch.setattr(statistics, "BLOCK", 1)
+    profile = interval(lambda s: performance_profile(s, [0.0, 1.0, 2.0]), scores, resamples=50)
+    assert [ends.shape for ends in profile] == [(3,), (3,)]
+
+
+@pytest.mark.parametrize("scores", [[], 3.0, np.zeros((0, 2)), np.zeros((2, 0))])
+def test_no_scores_are_an_error(scores: Any) -> None:
+    with pytest.raises(DataError, match=r"scores of shape \("):
+        iqm(scores)
+
+
+def test_different_tasks_are_not_compared() -> None:
+    with pytest.raises(DataError, match="scores of 2 and of 3 tasks"):
+        probability_of_improvement(np.zeros((4, 2)), np.zeros((4, 3)))
+
+
+def test_a_running_mean_never_looks_ahead() -> None:
+    values = np.arange(100.0)
+    smooth = running_mean(values)
+    assert smooth[0] == 0.0
+    assert smooth[50] == np.mean(values[41:51])
+    assert len(running_mean(np.zeros(0))) == 0
+    assert list(running_mean(np.array([3.0, 5.0]))) == [3.0, 5.0]

@@ -1,0 +1,184 @@
+"""Stacks of frames made of rows, against those that environments make themselves (``envs/images.py: FrameStack``)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from reverie.core.errors import ConfigError
+from reverie.core.specs import ActionPart, ActionSpec, ObsPart
+from reverie.core.types import Batch, Step, Window
+from reverie.data.replay import Replay, ReplayConfig
+from reverie.envs.images import FrameStack
+from reverie.nn.frames import Frames
+
+SPEC = {
+    "camera": ObsPart(kind="image", shape=(3, 2, 2), dtype="uint8"),
+    "arm": ObsPart(kind="vector", shape=(2,), dtype="float32"),
+    "time": ObsPart(kind="vector", shape=(), dtype="float32"),
+    "token": ObsPart(kind="categorical", shape=(2,), dtype="int64", classes=(3, 4)),
+}
+ACTION = ActionSpec(parts={"a": ActionPart(kind="continuous", size=1)})
+HERE = torch.device("cpu")
+
+
+class Life:
+    """Streams of rows, and beside each what an environment would have shown that stacks its frames itself."""
+
+    def __init__(self, first: np.ndarray, count: int) -> None:
+        """``first`` ``[n, N]``: which rows begin an episode."""
+        self.first = first
+        steps, envs = first.shape
+        g = np.random.default_rng(steps)
+        self.rows = [
+            [
+                {
+                    "camera": g.integers(0, 256, (3, 2, 2)).astype(np.uint8),
+                    "arm": g.standard_normal(2).astype(np.float32),
+                    "time": np.asarray(100 * i + t, np.float32),
+                    "token": g.integers(0, 3, 2),
+                }
+                for i in range(envs)
+            ]
+            for t in range(steps)
+        ]
+        stacks = [FrameStack(SPEC, count) for _ in range(envs)]
+        self.seen = [
+            [
+                {k: v.copy() for k, v in stacks[i](dict(row), bool(first[t, i])).items()}
+                for i, row in enumerate(self.rows[t])
+            ]
+            for t in range(steps)
+        ]
+
+    def steps(self) -> Iterator[Step]:
+        no = torch.zeros(self.first.shape[1], dtype=torch.bool)
+        for rows, first in zip(self.rows, self.first, strict=True):
+            obs = {key: torch.from_numpy(np.stack([row[key] for row in rows])) for key in SPEC}
+            yield Step(
+                obs=obs, reward=torch.zeros(len(rows)), is_first=torch.from_numpy(first), is_last=no, is_terminal=no
+            )
+
+
+def firsts(steps: int, envs: int, seed: int, chance: float = 0.25) -> np.ndarray:
+    first = np.random.default_rng(seed).random((steps, envs)) < chance
+    first[0] = True
+    return first
+
+
+def replay(window: Window, envs: int, capacity: int, seed: int = 0) -> Replay:
+    config = ReplayConfig(capacity=capacity * envs, online=False)
+    return config.build(
+        obs_spec=SPEC, action_spec=ACTION, extra_spec={}, num_envs=envs, window=window, seed=seed
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("count", [2, 4])
+def test_the_spec_is_that_of_the_environment(count: int) -> None:
+    assert Frames(SPEC, count, ".*").spec == FrameStack(SPEC, count).spec
+
+
+@pytest.mark.parametrize("count", [2, 3, 5])
+def test_acting_sees_what_the_environment_would_show(count: int) -> None:
+    frames, life = Frames(SPEC, count, ".*"), Life(firsts(40, 3, seed=count), count)
+    past = frames.initial(3, HERE)
+    for t, step in enumerate(life.steps()):
+        before = {k: v.clone() for k, v in past.items()}
+        seen, later = frames.see(step.obs, step.is_first, past)
+        for key in SPEC:
+            assert torch.equal(past[key], before[key])  # whoever goes on from there twice sees the same
+            for i in range(3):
+                assert np.array_equal(seen[key][i], life.seen[t][i][key]), (t, i, key)
+        past = later
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    count=st.integers(2, 5), length=st.integers(2, 4), envs=st.integers(1, 3), seed=st.integers(0, 999),
+    spare=st.integers(0, 10), steps=st.integers(6, 40),
+)  # fmt: skip
+def test_learning_sees_what_the_environment_would_show(count, length, envs, seed, spare, steps) -> None:
+    """In every window there is: of the first rows of all, of those of episodes, and of the oldest ones still held."""
+    frames, life = Frames(SPEC, count, ".*"), Life(firsts(steps, envs, seed), count)
+    window = Window(batch=4, length=length, context=count - 1, context_crosses=True)
+    rows = replay(window, envs, length + spare)
+    for step in life.steps():
+        rows.add(step, torch.zeros(envs, 1), {})
+    for handle in rows.dealer.starts.at(np.arange(len(rows))):
+        t, i = divmod(int(handle), envs)
+        t += count - 1
+        found = rows.storage.gather(np.array([handle]), window.rows)
+        seen = frames({key: found[f"obs/{key}"] for key in SPEC}, found["is_first"])
+        for key in SPEC:
+            expected = np.stack([life.seen[t + j][i][key] for j in range(length)])
+            assert np.array_equal(seen[key][0], expected), (t, i, key)
+
+
+def test_windows_are_those_that_there_are_without_frames() -> None:
+    """As many, and of the same rows, whatever has been evicted."""
+    life = Life(firsts(60, 2, seed=3), 4)
+    plain = replay(Window(batch=4, length=2), 2, 20)
+    stacked = replay(Window(batch=4, length=2, context=3, context_crosses=True), 2, 20)
+    for step in life.steps():
+        for one in (plain, stacked):
+            one.add(step, torch.zeros(2, 1), {})
+        handles = [one.dealer.starts.at(np.arange(len(one))) for one in (plain, stacked)]
+        assert np.array_equal(handles[0], handles[1] + 3 * 2)
+        if len(plain):
+            batches = [one.sample() for one in (plain, stacked)]
+            assert torch.equal(batches[0].obs["time"], batches[1].rows(3).obs["time"])
+
+
+def test_what_lies_before_the_first_row_is_not_looked_at() -> None:
+    frames = Frames(SPEC, 4, "arm")
+    x = torch.randn(1, 6, 2)
+    first = torch.zeros(1, 6, dtype=torch.bool)
+    first[0, 2] = True  # the rows that are learned from are 3, 4 and 5
+    seen = frames({"arm": x}, first)["arm"]
+    x[:, :2] = torch.nan
+    assert torch.equal(frames({"arm": x}, first)["arm"], seen)
+    assert torch.equal(seen[0, 0], x[0, [2, 2, 2, 3]])
+    assert torch.equal(seen[0, 2], x[0, [2, 3, 4, 5]])
+
+
+def test_a_row_in_the_middle_of_a_batch_may_be_first() -> None:
+    frames, first = Frames(SPEC, 3, "arm"), torch.zeros(1, 6, dtype=torch.bool)
+    first[0, 4] = True
+    x = torch.randn(1, 6, 2)
+    seen = frames({"arm": x}, first)["arm"]
+    assert torch.equal(seen[0], torch.stack([x[0, i] for i in ([0, 1, 2], [1, 2, 3], [4, 4, 4], [4, 4, 5])]))
+
+
+def test_images_are_stacked_unless_others_are_chosen() -> None:
+    assert list(Frames(SPEC, 2).parts) == ["camera"]
+    assert list(Frames(SPEC, 2, "arm|time").parts) == ["arm", "time"]
+    plain = Frames(SPEC, 2, "arm")
+    obs = {key: torch.zeros(1, 3, *part.shape, dtype=getattr(torch, part.dtype)) for key, part in SPEC.items()}
+    seen = plain(obs, torch.zeros(1, 3, dtype=torch.bool))
+    assert {key: tuple(x.shape[1:]) for key, x in seen.items()} == {
+        "camera": (2, 3, 2, 2), "arm": (2, 2, 2), "time": (2,), "token": (2, 2),
+    }  # fmt: skip
+    assert plain.spec["camera"] == SPEC["camera"]
+
+
+def test_nothing_to_stack_is_told() -> None:
+    vectors = {key: SPEC[key] for key in ("arm", "time")}
+    with pytest.raises(ConfigError, match=r"frames = 4 without frame_keys.* 'arm' \(vector\), 'time' \(vector\)"):
+        Frames(vectors, 4)
+    with pytest.raises(ConfigError, match=r"frame_keys = 'amr' matches no observation. Did you mean 'arm'\?"):
+        Frames(vectors, 4, "amr")
+
+
+def test_only_the_rows_after_the_context_are_handed_on() -> None:
+    rows = replay(Window(batch=3, length=2, context=3, context_crosses=True), 1, 20)
+    for step in Life(firsts(12, 1, seed=0), 4).steps():
+        rows.add(step, torch.zeros(1, 1), {})
+    batch: Batch = rows.sample()
+    seen = Frames(SPEC, 4)(batch.obs, batch.is_first)
+    assert seen["camera"].shape == (3, 2, 3, 2, 8)
+    assert torch.equal(seen["time"], batch.obs["time"][:, 3:])

@@ -1,0 +1,272 @@
+"""Statistics of rows against NumPy's of all rows at once; which rows move them; what is done with them."""
+
+from __future__ import annotations
+
+import copy
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from reverie.core.errors import ConfigError
+from reverie.core.specs import ObsPart
+from reverie.nn.normalise import LOOKED_AT, Fixed, Moments, Normalise, Normaliser, Running
+from reverie.nn.rewards import Factor, ReturnScaler, ReturnStd, RewardScale
+
+SPEC = {
+    "state": ObsPart(kind="vector", shape=(2, 2), dtype="float32"),
+    "a.b/c": ObsPart(kind="vector", shape=(), dtype="float32"),
+    "image": ObsPart(kind="image", shape=(4, 4, 1), dtype="uint8"),
+    "token": ObsPart(kind="categorical", shape=(2,), dtype="int64", classes=(3, 4)),
+}
+VECTOR = {"observation": ObsPart(kind="vector", shape=(3,), dtype="float32")}
+
+
+def rows(count: int, seed: int = 0) -> dict[str, torch.Tensor]:
+    g = torch.Generator().manual_seed(seed)
+    return {
+        "state": torch.randn(count, 2, 2, generator=g) * torch.tensor([[0.1, 3.0], [50.0, 0.01]]) + 7,
+        "a.b/c": torch.randn(count, generator=g) - 2,
+        "image": torch.randint(0, 256, (count, 4, 4, 1), generator=g, dtype=torch.uint8),
+        "token": torch.randint(0, 3, (count, 2), generator=g),
+    }
+
+
+def by_hand(seen: torch.Tensor, x: torch.Tensor, clip: float = 10.0) -> np.ndarray:
+    """Of all rows that were seen, in float64."""
+    past = seen.double().numpy()
+    return np.clip((x.double().numpy() - past.mean(0)) / past.std(0), -clip, clip)
+
+
+# ---------------------------------------------------------------- moments
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    chunks=st.lists(st.integers(0, 5), min_size=1, max_size=12),
+    offset=st.sampled_from([0.0, -3.0, 1e6]),
+    shape=st.sampled_from([(), (3,), (2, 2)]),
+)
+def test_moments_are_those_of_all_rows_however_they_come(chunks, offset, shape) -> None:
+    g = np.random.default_rng(len(chunks))
+    x = (g.standard_normal((sum(chunks), *shape)) * 0.5 + offset).astype(np.float32)
+    moments = Moments(shape)
+    for part in np.split(x, np.cumsum(chunks)[:-1]):
+        moments.add(torch.from_numpy(part))
+    assert moments.count == len(x)
+    if len(x):
+        mean, std = moments.mean_and_std()
+        assert mean == pytest.approx(x.astype(np.float64).mean(0), rel=1e-12, abs=1e-12)
+        assert std == pytest.approx(x.astype(np.float64).std(0), rel=1e-7, abs=1e-9)
+        assert mean.shape == std.shape == shape
+
+
+# ---------------------------------------------------------------- what is done with them
+
+
+@pytest.mark.parametrize("cfg", [Fixed(50), Running()])
+def test_vectors_have_mean_0_and_deviation_1_and_nothing_else_changes(cfg: Normalise) -> None:
+    made, seen, x = Normaliser(SPEC, cfg), rows(50), rows(8, seed=1)
+    for i in range(0, 50, 2):
+        made.add({k: v[i : i + 2] for k, v in seen.items()})
+    got = made(x)
+    for key in ("state", "a.b/c"):
+        assert got[key].numpy() == pytest.approx(by_hand(seen[key], x[key]), rel=1e-4, abs=1e-4)
+        assert got[key].dtype == torch.float32
+    assert made(seen)["state"].mean(0) == pytest.approx(np.zeros((2, 2)), abs=1e-4)
+    assert made(seen)["state"].std(0, correction=0) == pytest.approx(np.ones((2, 2)), rel=1e-4)
+    assert got["image"] is x["image"]
+    assert got["token"] is x["token"]
+    windows = {k: v.view(2, 4, *v.shape[1:]) for k, v in x.items()}
+    assert torch.equal(made(windows)["state"], got["state"].view(2, 4, 2, 2))
+
+
+def test_far_off_numbers_are_cut() -> None:
+    made = Normaliser(VECTOR, Running(clip=2.5))
+    made.add({"observation": torch.tensor([[0.0, 0.0, 0.0], [2.0, 2.0, 2.0]])})
+    got = made({"observation": torch.tensor([3.0, 100.0, -math.inf])})["observation"]
+    assert got.tolist() == [2.0, 2.5, -2.5]
+
+
+def test_before_any_row_nothing_changes() -> None:
+    x = {"observation": torch.tensor([[1.0, -2.0, 3.0]])}
+    assert torch.equal(Normaliser(VECTOR, Running())(x)["observation"], x["observation"])
+
+
+def test_one_row_is_shifted_and_not_divided_by_zero() -> None:
+    made, x = Normaliser(VECTOR, Running()), torch.tensor([[1.0, -2.0, 3.0]])
+    made.add({"observation": x})
+    assert made({"observation": x + 1})["observation"].tolist() == [[1.0, 1.0, 1.0]]
+
+
+def test_without_vectors_it_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"= running\(clip=10.0\): there are no vectors .* 'image' \(image\)"):
+        Normaliser({"image": SPEC["image"]}, Running())
+
+
+@pytest.mark.parametrize("cfg", [Fixed(20), Running()])
+def test_statistics_go_on_from_what_was_saved_and_stay_where_they_lie(cfg: Normalise) -> None:
+    made, again = Normaliser(SPEC, cfg), Normaliser(SPEC, cfg)
+    made.add(rows(15))
+    places = [x.data_ptr() for x in again.buffers()]
+    again.load_state_dict(copy.deepcopy(made.state_dict()))
+    for one in (made, again):
+        one.add(rows(9, seed=2))
+    assert [x.data_ptr() for x in again.buffers()] == places
+    torch.testing.assert_close(again.state_dict(), made.state_dict(), rtol=0, atol=0)
+
+
+# ---------------------------------------------------------------- which rows
+
+
+@pytest.mark.parametrize("envs", [1, 3, 8])
+def test_fixed_statistics_are_of_the_first_rows_exactly(envs: int) -> None:
+    made, seen = Normaliser(SPEC, Fixed(20)), rows(48)
+    for i in range(0, 48, envs):
+        made.add({k: v[i : i + envs] for k, v in seen.items()})
+    assert made.count == 20
+    assert made(seen)["state"].numpy() == pytest.approx(by_hand(seen["state"][:20], seen["state"]), rel=1e-4, abs=1e-4)
+
+
+def test_fit_forgets_what_was_before() -> None:
+    made, fresh = (Normaliser(SPEC, Running()) for _ in range(2))
+    made.add(rows(30, seed=3))
+    made.fit(rows(12))
+    fresh.add(rows(12))
+    torch.testing.assert_close(made.state_dict(), fresh.state_dict(), rtol=0, atol=0)
+
+
+# ---------------------------------------------------------------- numbers that never change
+
+
+def test_numbers_that_never_change_are_said_once_and_not_scaled(capsys: pytest.CaptureFixture[str]) -> None:
+    made, seen = Normaliser(SPEC, Fixed(40)), rows(80)
+    seen["state"][:40, 1, 0] = 123.456
+    seen["a.b/c"][:40] = 0.0
+    for i in range(0, 80, 4):
+        made.add({k: v[i : i + 4] for k, v in seen.items()})
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert "the one number of observation 'a.b/c' and dimension (1, 0) of observation 'state' did not change" in said
+    got = made(seen)
+    assert got["state"][:40, 1, 0].abs().max() < 1e-4
+    assert got["a.b/c"][40:].tolist() == seen["a.b/c"][40:].tolist()
+    moving = seen["state"][:, 0]
+    assert got["state"][:, 0].numpy() == pytest.approx(by_hand(moving[:40], moving), rel=1e-4, abs=1e-4)
+
+
+def test_running_statistics_are_looked_at_once(capsys: pytest.CaptureFixture[str]) -> None:
+    made = Normaliser(VECTOR, Running())
+    x = torch.randn(LOOKED_AT + 500, 3)
+    x[:, 1] = 5.0
+    for i in range(0, len(x), 100):
+        made.add({"observation": x[i : i + 100]})
+    said = capsys.readouterr().err
+    assert f"dimension 1 of observation 'observation' did not change in {LOOKED_AT} rows" in said
+    assert said.count("did not change") == 1
+
+
+def test_when_all_change_nothing_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    for cfg in (Fixed(40), Running()):
+        Normaliser(SPEC, cfg).add(rows(LOOKED_AT + 1))
+    assert capsys.readouterr().err == ""
+
+
+def test_small_units_are_units_and_rounding_is_none() -> None:
+    made, x = Normaliser(VECTOR, Running()), torch.randn(200, 3)
+    x[:, 0] *= 1e-12
+    x[:, 1] = 1000.0 + x[:, 1] * 1e-4  # float32 has steps of 6e-5 there
+    x[:, 2] *= 1e-40
+    made.add({"observation": x})
+    got = made({"observation": x})["observation"]
+    assert got[:, 0].std() == pytest.approx(1, rel=0.01)
+    assert got[:, 1].abs().max() < 1e-3
+    assert got[:, 2].abs().max() < 1e-30
+
+
+@pytest.mark.parametrize("text", ["fixed(1)", "fixed(10, 0)", "running(-1)", "fixed(0.5)"])
+def test_settings_that_cannot_be(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"expected"):
+        Normalise.parse(text)
+
+
+# ---------------------------------------------------------------- rewards
+
+
+def lives(steps: int = 60, envs: int = 2, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+    """Rewards and first rows ``[N, n]`` of episodes of random lengths."""
+    g = torch.Generator().manual_seed(seed)
+    first = torch.rand(envs, steps, generator=g) < 0.2
+    first[:, 0] = True
+    return (torch.randn(envs, steps, generator=g) * 5 + 2) * ~first, first
+
+
+def returns_by_hand(reward: torch.Tensor, first: torch.Tensor, discount: float) -> list[float]:
+    """What each row that is not first had earned since the first row of its episode, newest reward whole."""
+    found = []
+    for r, f in zip(reward.double().tolist(), first.tolist(), strict=True):
+        for t in range(len(r)):
+            begin = max(i for i in range(t + 1) if f[i])
+            if t > begin:
+                found.append(sum(discount ** (t - i) * r[i] for i in range(begin + 1, t + 1)))
+    return found
+
+
+@pytest.mark.parametrize("discount", [0.0, 0.9, 1.0])
+def test_rewards_are_divided_by_the_deviation_of_returns(discount: float) -> None:
+    scaler = ReturnScaler(discount, clip=None)
+    reward, first = lives()
+    for t in range(reward.shape[1]):
+        scaler.add(reward[:, t], first[:, t])
+    expected = 1 / np.std(returns_by_hand(reward, first, discount))
+    assert float(scaler.factor) == pytest.approx(expected, rel=1e-5)
+    torch.testing.assert_close(scaler(reward), reward * scaler.factor)
+
+
+def test_rows_at_once_are_rows_one_by_one() -> None:
+    one, all_ = ReturnScaler(0.9, None), ReturnScaler(0.9, None)
+    reward, first = lives()
+    for t in range(reward.shape[1]):
+        one.add(reward[:, t], first[:, t])
+    all_.add(*(x[:, 0] for x in lives(seed=5)))
+    all_.fit(reward, first)
+    assert float(all_.factor) == pytest.approx(float(one.factor), rel=1e-6)
+    assert all_.moments.count == one.moments.count
+
+
+def test_as_long_as_nothing_was_earned_rewards_are_as_they_are() -> None:
+    scaler = ReturnScaler(0.9, 10.0)
+    for first in (True, False, False):
+        scaler.add(torch.zeros(1), torch.tensor([first]))
+    assert scaler(torch.tensor([3.0, -20.0])).tolist() == [3.0, -10.0]
+
+
+def test_returns_of_running_episodes_are_saved_for_as_many_environments_as_there_were() -> None:
+    scaler, again = ReturnScaler(0.9, None), ReturnScaler(0.9, None)
+    reward, first = lives(envs=3)
+    for t in range(30):
+        scaler.add(reward[:, t], first[:, t])
+    again.load_state_dict(copy.deepcopy(scaler.state_dict()))
+    for t in range(30, 60):
+        for one in (scaler, again):
+            one.add(reward[:, t], first[:, t])
+    torch.testing.assert_close(again.state_dict(), scaler.state_dict(), rtol=0, atol=0)
+    again.add(torch.ones(2), torch.tensor([True, True]))  # another number now: new episodes
+    assert again.returns.tolist() == [0.0, 0.0]
+
+
+@pytest.mark.parametrize("text", ["factor(0)", "factor(-1)", "return_std(0)"])
+def test_scales_that_cannot_be(text: str) -> None:
+    with pytest.raises(ConfigError, match="expected a number above 0"):
+        RewardScale.parse(text)
+
+
+def test_scales_are_read_as_they_are_written() -> None:
+    assert RewardScale.parse("factor(0.1)") == Factor(0.1)
+    assert RewardScale.parse("return_std") == ReturnStd(10.0)
+    assert RewardScale.parse("return_std(None)") == ReturnStd(None)
+    assert Normalise.parse("fixed(500)") == Fixed(500)
+    assert Normalise.parse("running(5.0)") == Running(5.0)

@@ -1,0 +1,227 @@
+"""Runs whose networks see rows normalised, stacked and with scaled rewards, from the first step to the loaded agent."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+
+import reverie
+from reverie.core.errors import ConfigError, EnvError
+from reverie.data.store import Store
+from reverie.experiment import ExperimentConfig, build
+from reverie.folder import RunFolder
+from reverie.keeping import Keeper
+from reverie.presets import base
+from reverie.run.checkpoint import Checkpoints, read
+from reverie.run.collect import executed
+from reverie.training import say_nothing, train
+
+SMALL = {
+    "steps": 120, "replay_ratio": 0.5, "learning_starts": 20, "random_steps": 30, "env.num": 2, "env.vector": "serial",
+    "eval_episodes": 2, "eval_envs": 2, "threads": 1, "seed": 0, "console": False, "tensorboard": False,
+    "replay.capacity": 90, "algo.batch_size": 8, "algo.networks.units": (8,), "schedule.eval_every": 40,
+}  # fmt: skip
+ENVS = {"td3": "reverie/Match-v0", "sac_discrete": "reverie/Look-v0"}
+
+
+def settings(name: str, **more: Any) -> ExperimentConfig:
+    depth = {"algo.networks.encoder": "dreamer(depth=2)"} if name == "sac_discrete" else {}
+    return base(name, ENVS[name]).merge(SMALL | {"env.id": ENVS[name]} | depth | more)
+
+
+def learned(run: Path) -> dict[str, torch.Tensor]:
+    newest = Checkpoints(run / "checkpoints").latest()
+    assert newest is not None
+    return read(newest, ["algo"])["algo"]["model"]
+
+
+# ---------------------------------------------------------------- frames
+
+
+@pytest.mark.parametrize("name", ENVS)
+def test_stacks_made_of_rows_teach_what_stacks_made_by_the_environment_teach(name: str, tmp_path: Path) -> None:
+    """To the last bit: the same rows are lived, stored, evicted, drawn and learned from."""
+    by_env = settings(name, **{"env.frame_stack": 4})
+    by_rows = settings(name, **{"algo.frames": 4, "algo.frame_keys": ".*"})
+    for which, config in {"env": by_env, "rows": by_rows}.items():
+        train(config, run=tmp_path / which, say=say_nothing)
+    first, second = learned(tmp_path / "env"), learned(tmp_path / "rows")
+    assert first.keys() == second.keys()
+    torch.testing.assert_close(second, first, rtol=0, atol=0)
+
+
+# ---------------------------------------------------------------- statistics
+
+
+def stored(run: Path) -> dict[str, np.ndarray]:
+    """All rows of a run, ``[N, n, ...]``."""
+    store = Store(run / "replay", say=say_nothing)
+    chunks = [chunk.rows for chunk in store.read(store.segments[-1])]
+    return {name: np.concatenate([rows[name] for rows in chunks], 1) for name in chunks[0]}
+
+
+def test_running_statistics_are_of_every_row_that_was_lived(tmp_path: Path) -> None:
+    """Not of those of evaluations, of which there are more. The row that was current at the end was never acted on."""
+    config = settings("td3", **{"algo.normalise": "running", "algo.reward_scale": "return_std"})
+    train(config, run=tmp_path / "run", say=say_nothing)
+    rows, model = stored(tmp_path / "run"), learned(tmp_path / "run")
+    seen = rows["obs/observation"].reshape(-1).astype(np.float64)
+    count, mean, spread = model["preprocess.normaliser.parts.0.moments"][:, 0].tolist()
+    assert count == len(seen) > 120
+    assert mean == pytest.approx(seen.mean())
+    assert np.sqrt(spread / count) == pytest.approx(seen.std())
+    assert rows["reward"].min() == -16  # the true ones, and no other are measured
+    first, discount = rows["is_first"], 0.99
+    returns = np.zeros_like(rows["reward"], np.float64)
+    for t in range(returns.shape[1]):
+        before = discount * returns[:, t - 1] if t else 0.0
+        returns[:, t] = np.where(first[:, t], 0.0, before + rows["reward"][:, t])
+    assert 1 / float(model["preprocess.rewards.factor"]) == pytest.approx(returns[~first].std(), rel=1e-5)
+
+
+def test_fixed_statistics_are_of_the_first_rows(tmp_path: Path) -> None:
+    train(settings("td3", **{"algo.normalise": "fixed(19)"}), run=tmp_path / "run", say=say_nothing)
+    seen = stored(tmp_path / "run")["obs/observation"][..., 0].T.reshape(-1)[:19]
+    model = learned(tmp_path / "run")
+    assert float(model["preprocess.normaliser.parts.0.shift"]) == pytest.approx(seen.mean(), rel=1e-5)
+    assert 1 / float(model["preprocess.normaliser.parts.0.factor"]) == pytest.approx(seen.std(), rel=1e-5)
+
+
+def test_a_replay_that_begins_with_rows_gives_its_statistics(tmp_path: Path) -> None:
+    train(settings("td3"), run=tmp_path / "first", say=say_nothing)
+    rows = {"replay.init": [str(tmp_path / "first")], "random_steps": 0}
+    config = settings("td3", **{"algo.normalise": "running", **rows})
+    built = build(config)
+    keeper = Keeper(built, RunFolder(tmp_path / "second"), Checkpoints(tmp_path / "second"), say_nothing, anew=True)
+    try:
+        keeper.begin()
+        normaliser = built.algo.preprocess.normaliser  # type: ignore[attr-defined]
+        held = built.replay.read(built.replay.oldest, built.replay.count)["obs/observation"]
+        assert normaliser.count == held.size > 80
+        assert float(normaliser.parts[0].shift) == pytest.approx(held.mean(), rel=1e-5)
+    finally:
+        keeper.close(None, None, None)
+        built.close()
+
+
+def test_scores_and_rows_keep_true_rewards(tmp_path: Path) -> None:
+    results = {}
+    for name, scale in {"plain": None, "scaled": "factor(0.001)"}.items():
+        config = settings("td3", **{"algo.reward_scale": scale, "learning_starts": 1000})  # nothing is learned
+        results[name] = train(config.merge({"replay.capacity": 3000}), run=tmp_path / name, say=say_nothing).evaluation
+    assert results["plain"].scores == results["scaled"].scores
+    assert np.array_equal(stored(tmp_path / "plain")["reward"], stored(tmp_path / "scaled")["reward"])
+
+
+# ---------------------------------------------------------------- the agent afterwards
+
+
+@pytest.mark.parametrize("name", ENVS)
+def test_a_loaded_agent_sees_as_the_learner_does(name: str, tmp_path: Path) -> None:
+    """One observation after the other, and several episodes at once, of which one begins anew in between."""
+    keys = {"algo.normalise": "running"} if name == "td3" else {}
+    config = settings(name, **{"algo.frames": 3, "algo.frame_keys": ".*", **keys})
+    train(config, run=tmp_path / "run", say=say_nothing)
+    agent, rebuilt = reverie.load(tmp_path / "run"), build(config)
+    rebuilt.algo.load_state_dict(read(Checkpoints(tmp_path / "run" / "checkpoints").latest(), ["algo"])["algo"])
+    env = rebuilt.eval_env
+    step, inner = env.reset(3), rebuilt.algo.policy.initial(2)
+    key = next(iter(step.obs))
+    alone, together = [None, None], None
+    for _ in range(25):
+        expected, inner = rebuilt.algo.policy.act(step, inner, "eval")
+        raw = step.obs[key].numpy()
+        decoded = [agent._decode(action) for action in expected.numpy()]
+        both, together = agent.act(raw, together, is_first=step.is_first.numpy())
+        for i in range(2):
+            action, alone[i] = agent.act(raw[i], None if step.is_first[i] else alone[i])
+            assert np.array_equal(action, decoded[i])
+            assert np.array_equal(np.asarray(both)[i], decoded[i])
+        step = env.step(executed(expected, step))
+    rebuilt.close()
+    assert agent.evaluate(2, seed=5).scores == agent.evaluate(2, seed=5).scores
+
+
+# ---------------------------------------------------------------- replays by priority
+
+
+@pytest.mark.parametrize("name", ["td3", "sac"])
+def test_priorities_are_written_and_weights_are_learned_from(name: str) -> None:
+    """What an update says of a window is its priority from then on; its loss counts as much as its weight says."""
+    fractions = {"replay.fractions.uniform": 0, "replay.fractions.priority": 1, "replay.online": False}
+    config = base(name, "reverie/Match-v0").merge(SMALL | {"env.id": "reverie/Match-v0", "algo.frames": 3} | fractions)
+    built = build(config.merge({"algo.frame_keys": ".*"}))
+    while len(built.replay) < 40:
+        built.collector.collect()
+    priorities = built.replay.dealer.priorities
+    assert priorities is not None
+    for _ in range(3):
+        batch = built.replay.sample()
+        alone = copy.deepcopy(built.algo)
+        update = built.algo.update(batch)
+        built.replay.feedback(batch.index, update)
+        assert update.priority is not None
+        said = dict(zip(batch.index.tolist(), update.priority.tolist(), strict=True))
+        kept = priorities.priority[np.array(list(said)) % len(priorities.priority)]
+        assert kept == pytest.approx(np.array(list(said.values())) + 1e-6)
+    assert batch.weight.min() < 1
+    torch.manual_seed(0)
+    heavy = alone.update(replace(batch, weight=2 * batch.weight)).metrics["loss/critic"]
+    assert heavy != update.metrics["loss/critic"]
+    built.close()
+
+
+# ---------------------------------------------------------------- bad input
+
+
+class Open(gymnasium.Env[Any, Any]):
+    """Actions of any size."""
+
+    observation_space = gymnasium.spaces.Box(-1, 1, (2,), np.float32)
+    action_space = gymnasium.spaces.Box(-np.inf, np.inf, (2,), np.float32)
+
+
+@pytest.mark.parametrize("name", ["ddpg", "td3", "sac", "dreamer_v3"])
+def test_actions_without_bounds_are_refused(name: str, tmp_path: Path) -> None:
+    with pytest.raises(EnvError, match=r"action 'action' is unbounded in dimensions \[0, 1\].* Declare them"):
+        reverie.train(name, env=Open, run=tmp_path / "run", console=False)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({"algo.normalise": "fixed(31)"}, "random_steps = 30, learning_starts = 20"),
+        ({"algo.frames": 2}, r"frames = 2 without frame_keys.* only 'observation' \(vector\)"),
+        ({"algo.frames": 2, "algo.frame_keys": "observatio"}, "matches no observation. Did you mean 'observation'"),
+        ({"algo.frames": 2, "algo.frame_keys": ".*", "env.frame_stack": 2}, "stacks of stacks"),
+        ({"algo.frames": 2, "algo.frame_keys": ".*", "replay.sequence": True}, "replay.sequence = True"),
+        ({"algo.value_estimator": "td_lambda(0.9)"}, r"td_lambda\(lam=0.9\), algo.batch_length = 2: .* would be td0"),
+        ({"algo.frames": 200, "algo.frame_keys": ".*", "replay.capacity": 1}, "replay.capacity = 1"),
+    ],
+)
+def test_settings_that_contradict_each_other_leave_nothing(more: dict[str, Any], said: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=said):
+        train(settings("td3", **more), run=tmp_path / "run", say=say_nothing)
+    assert not (tmp_path / "run").exists()
+
+
+def test_images_are_not_normalised(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"there are no vectors here, only 'image' \(image\)"):
+        train(settings("sac_discrete", **{"algo.normalise": "running"}), run=tmp_path / "run", say=say_nothing)
+
+
+def test_a_run_that_could_not_learn_says_why(tmp_path: Path) -> None:
+    """Its episodes have 11 rows."""
+    said: list[str] = []
+    config = settings("td3", **{"algo.batch_length": 12, "replay.capacity": 3000})
+    assert train(config, run=tmp_path / "run", say=said.append).updates == 0
+    expected = "no updates were made: learning waits for 20 windows, of 12 rows of one episode each, and there are 0."
+    assert sum(line.startswith(expected) for line in said) == 1
