@@ -14,7 +14,10 @@ from reverie.algos.base import AlgorithmConfig
 from reverie.core.discover import algorithm_name
 from reverie.core.errors import ConfigError, did_you_mean
 from reverie.experiment import EnvLike, ExperimentConfig, env_name
+from reverie.offline import HALF
 from reverie.presets import layered, overlay, resized
+from reverie.seeds import SeedsResult
+from reverie.seeds import train_seeds as run_seeds
 from reverie.training import Result, Say
 from reverie.training import train as run_training
 
@@ -44,13 +47,77 @@ def train(
         say: gets a sentence about what is happening now and then.
         **overrides: any field of :class:`ExperimentConfig`, nested as a dictionary (``env_options`` for those of the
             environment) or by dotted path: ``**{"algo.horizon": 20}``. ``envs=8`` is short for ``env.num``, which
-            is 1 if ``env`` is an instance.
+            is 1 if ``env`` is an instance; ``data=path`` for ``data.path``, to learn from recorded data: from them
+            alone, or with an ``env`` from what is lived there as well.
 
     Raises:
         ReverieError: settings do not fit together, or the run could not go on.
     """
-    check_names(overrides)
     given = None if env is None or isinstance(env, str) else env
+    settings = settings_of(algorithm, env, size, preset, config, overrides)
+    return run_training(settings, env=given, run=run, say=say, keep_newer=keep_newer)
+
+
+def train_seeds(
+    algorithm: str | AlgorithmConfig | ExperimentConfig = "dreamer_v3",
+    env: str | None = None,
+    *,
+    seeds: int | Sequence[int] = 5,
+    jobs: int = 0,
+    size: str | None = None,
+    preset: str | None = None,
+    config: Sequence[Path | str] = (),
+    run: Path | str | None = None,
+    keep_newer: bool = False,
+    say: Say = print,
+    **overrides: Any,
+) -> SeedsResult:
+    """Train an agent several times, each time from another seed, and say what they come to.
+
+    Each seed is a run of its own, as :func:`train` would make it, in a process of its own.
+
+    Args:
+        algorithm: as for :func:`train`, without objects that a file cannot hold.
+        env: an id of Gymnasium's registry or ``module:Id``, since other processes must be able to make it.
+        seeds: how many, from ``seed`` on, or which.
+        jobs: how many at a time; 0 for as many as there are cores for their threads, and one on a GPU.
+        size: as for :func:`train`.
+        preset: as for :func:`train`.
+        config: as for :func:`train`.
+        run: the folder of all of them; seeds found there are gone on with, those that finished left as they are. None:
+            the one under ``runs/`` that has the same settings, or else a new one.
+        keep_newer: as for :func:`train`.
+        say: gets a sentence about what is happening now and then.
+        **overrides: as for :func:`train`.
+
+    Raises:
+        ReverieError: settings do not fit together, or none of the seeds could begin. One that fails later does not
+            take the others with it: the result says so.
+    """
+    if env is not None and not isinstance(env, str):
+        raise ConfigError(
+            f"env = {env_name(env)}: seeds run in processes of their own, which cannot be handed an object. Register "
+            "the environment with Gymnasium in a module, and give 'module:Id'."
+        )
+    settings = settings_of(algorithm, env, size, preset, config, overrides)
+    chosen = range(settings.seed, settings.seed + seeds) if isinstance(seeds, int) else seeds
+    return run_seeds(settings, list(chosen), jobs=jobs, run=run, keep_newer=keep_newer, say=say)
+
+
+def settings_of(
+    algorithm: str | AlgorithmConfig | ExperimentConfig,
+    env: EnvLike | None,
+    size: str | None,
+    preset: str | None,
+    config: Sequence[Path | str],
+    overrides: dict[str, Any],
+) -> ExperimentConfig:
+    """The layers of settings as one, as :func:`train` describes them.
+
+    Raises:
+        ConfigError: they do not fit together.
+    """
+    check_names(overrides)
     name = None if env is None else env_name(env)
     if isinstance(algorithm, ExperimentConfig):
         settings = algorithm if name is None else algorithm.merge({"env.id": name})
@@ -64,10 +131,21 @@ def train(
         overrides["env"] = overrides.pop("env_options")
     if "envs" in overrides:
         overrides["env.num"] = overrides.pop("envs")
-    if isinstance(given, gymnasium.Env):
+    if isinstance(overrides.get("data"), str | Path):
+        overrides["data.path"] = str(overrides.pop("data"))
+    if isinstance(env, gymnasium.Env):
         settings = settings.merge({"env.num": 1, "env.vector": "serial"})  # a preset may have asked for several
         check_instance(overrides)
-    return run_training(overlay(settings, overrides), env=given, run=run, say=say, keep_newer=keep_newer)
+    settings = overlay(settings, overrides)
+    if settings.data.alone and env is not None and not says_fraction(overrides):
+        return settings.merge({"data.fraction": HALF})
+    return settings.merge({"data.eval_env": name}) if settings.data.alone and isinstance(env, str) else settings
+
+
+def says_fraction(overrides: Mapping[str, Any]) -> bool:
+    """Whether they say which part of a batch is recorded."""
+    data = overrides.get("data")
+    return "data.fraction" in overrides or (isinstance(data, Mapping) and "fraction" in data)
 
 
 def check_names(overrides: Mapping[str, Any]) -> None:

@@ -74,6 +74,14 @@ class InfoCommand:
     """Run folder."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class CompareCommand:
+    """Put the seeds of several settings side by side."""
+
+    runs: Annotated[Positional[tuple[Path, ...]], arg(metavar="FOLDER ...")]
+    """Folders that `reverie train --seeds` has made."""
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code: 0 done, 1 an error of ours, 2 wrong usage, 128 + n signal n."""
     spin_briefly()
@@ -111,6 +119,7 @@ def overview() -> str:
         "bench": "measure this machine, and say what a run will take",
         "list": "name all algorithms, sizes and presets",
         "info": "say what a run is and how far it has come",
+        "compare": "put the seeds of several settings side by side",
     }
     lines = ["usage: reverie COMMAND [OPTIONS]", ""]
     lines += ["Reinforcement learning from experience: lived, recorded or imagined."]
@@ -193,9 +202,9 @@ def list_command(args: list[str]) -> int:
 def info_command(args: list[str]) -> int:
     """``reverie info``: from the files of the run, and how fast it would go on here."""
     said = parse(InfoCommand, args, "info")
+    from reverie.core.compiler import state, trouble
     from reverie.folder import RunFolder, read_saved
     from reverie.log.sinks import read_metrics
-    from reverie.nn.compiler import state, trouble
 
     folder, saved = RunFolder(said.run), read_saved(said.run)
     settings = saved.experiment
@@ -223,6 +232,17 @@ def info_command(args: list[str]) -> int:
     videos = [("video", path) for path in sorted(folder.videos.glob("*.mp4"))]
     dreams = [("dream", path) for path in sorted(folder.dream.glob("*.*")) if not path.name.startswith(".")]
     print_files([*folder.files().items(), *videos, *dreams])
+    return 0
+
+
+def compare_command(args: list[str]) -> int:
+    """``reverie compare``."""
+    said = parse(CompareCommand, args, "compare")
+    if not said.runs:
+        return fail("compare what? Give the folders that reverie train --seeds has made.", 2)
+    from reverie.compare import comparison, read_contender  # numpy comes with it
+
+    print(comparison([read_contender(path) for path in said.runs]))
     return 0
 
 
@@ -260,6 +280,7 @@ COMMANDS = {
     "bench": bench_command,
     "list": list_command,
     "info": info_command,
+    "compare": compare_command,
 }
 
 

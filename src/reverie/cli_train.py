@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from tyro.conf import Positional, arg
 
+from reverie.aggregate import table
 from reverie.cli_args import fail, parse, print_files, score_line
 from reverie.core.errors import RunError
 from reverie.experiment import ExperimentConfig
 from reverie.folder import RunFolder, read_saved
+from reverie.offline import HALF
 from reverie.presets import layered
+from reverie.seeds import train_seeds
 from reverie.training import train
 
 DEFAULT_ALGORITHM = "dreamer_v3"
@@ -28,6 +31,13 @@ class Common:
     """Environment: an id of Gymnasium's registry, or `module:Id`. Chooses the preset of its suite."""
     envs: int = 1
     """How many environments are stepped together."""
+    data: str = ""
+    """Recorded data to learn from: a file, folder or glob of any format that can be read, or minari:NAME. With --env
+    as well, half of each batch is lived there meanwhile (--data-fraction)."""
+    eval_env: str = "auto"
+    """Where to evaluate what learned from data alone: auto for the data's own environment, an id, or none."""
+    data_fraction: float = 1.0
+    """Which part of each batch is recorded. 1: nothing is lived. 0.5 with --env."""
     size: str | None = None
     """Size of the networks, such as 12m; `reverie list` names them. None: the preset's."""
     preset: str | None = None
@@ -40,6 +50,11 @@ class Common:
     """Run folder of a run to continue with its own settings, under these flags."""
     keep_newer: bool = False
     """On continuing, learn also from rows that came after the checkpoint. They are set aside otherwise."""
+    seeds: str | None = None
+    """Train several seeds, each a run of its own, and say what they come to: how many, from --seed on, or which, such
+    as 1,5,7. The same command again goes on with those that have not finished."""
+    jobs: int = 0
+    """How many seeds at a time. 0: as many as there are cores for their threads, one on a GPU."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,19 +76,74 @@ def train_command(args: list[str]) -> int:
     config = layered(said.algorithm, env=said.env or None, preset=said.preset, size=said.size, files=said.config)
     if flag_value(args, "replay-ratio") or flag_value(args, "train-ratio"):
         config = config.merge({"replay_ratio": None, "train_ratio": None})  # one of them is about to be said anew
-    shown = replace(said, env=config.env.id, envs=config.env.num)
+    shown = shown_by(config, said)
     parsed = parse(TrainCommand, args, "train", default=TrainCommand(common=shown, experiment=config))
     if parsed.common.algorithm != said.algorithm:
         return fail(f"'{parsed.common.algorithm}' comes late: name the algorithm first, reverie train ALGORITHM ...", 2)
-    config = parsed.experiment
-    if parsed.common.envs != shown.envs:
-        config = config.merge({"env.num": parsed.common.envs})
+    config = shortly_said(parsed.experiment, parsed.common, shown)
+    if not config.data.path and (lone := [f for f in ("eval-env", "data-fraction") if flag_value(args, f)]):
+        return fail(f"--{lone[0]} has no effect without --data.", 2)
+    if config.data.alone and said.env and said.resume is None:
+        config = config.merge(in_an_environment(args, said.env))
+    if parsed.common.seeds is not None:
+        return seeds_command(config, parsed.common)
     result = train(config, run=parsed.common.resume or parsed.common.run, keep_newer=parsed.common.keep_newer)
-    print(f"\n{result.reason} at env step {result.env_steps:,} after {result.updates:,} updates")
+    place = "" if config.data.alone else f"at env step {result.env_steps:,} "
+    print(f"\n{result.reason} {place}after {result.updates:,} updates")
     if result.evaluation is not None:
         print(score_line(result.evaluation))
     print_files(result.files)
     return 0 if result.signal is None else 128 + result.signal
+
+
+SHORT = {"envs": "env.num", "data": "data.path", "eval_env": "data.eval_env", "data_fraction": "data.fraction"}
+"""Flags of ``Common`` that are another name for a setting. That of the environment also decides on the preset."""
+
+
+def shown_by(config: ExperimentConfig, said: Common) -> Common:
+    """``said`` with what the settings are where nothing else is said."""
+    found: dict[str, Any] = {"env": config.env.id, "envs": config.env.num, "data": config.data.path}
+    return replace(said, **found, eval_env=config.data.eval_env, data_fraction=config.data.fraction)
+
+
+def shortly_said(config: ExperimentConfig, said: Common, shown: Common) -> ExperimentConfig:
+    """``config`` with what was said by short flags."""
+    changed = {path: getattr(said, name) for name, path in SHORT.items() if getattr(said, name) != getattr(shown, name)}
+    return config.merge(changed)
+
+
+def in_an_environment(args: list[str], env: str) -> dict[str, Any]:
+    """What it means to name an environment beside data: to live in it; to evaluate in it if nothing is to be lived."""
+    alone = flag_value(args, "data-fraction") or flag_value(args, "data.fraction")
+    return {"data.eval_env": env} if alone else {"data.fraction": HALF}
+
+
+def seeds_command(config: ExperimentConfig, said: Common) -> int:
+    """Train several seeds, and say what came of it: 0 if all have finished."""
+    assert said.seeds is not None
+    seeds = read_seeds(said.seeds, config.seed)
+    if seeds is None:
+        return fail(f"--seeds {said.seeds}: expected how many, such as 5, or which, such as 1,5,7.", 2)
+    result = train_seeds(config, seeds, jobs=said.jobs, run=said.run, keep_newer=said.keep_newer)
+    unfinished = [seed for seed in result.seeds if seed.state != "finished"]
+    print(f"\n{len(seeds) - len(unfinished)} of {len(seeds)} seeds have finished")
+    if result.aggregate is not None:
+        print(f"\n{table(result.aggregate)}\n")
+    for seed in unfinished:
+        print(f"seed {seed.seed}: {seed.note or seed.state}" + (f"; see {seed.log}" if seed.log.exists() else ""))
+    if unfinished:
+        print("The same command goes on with the seeds that have not finished.")
+    print_files(result.files)
+    return 128 + result.signal if result.signal is not None else int(bool(unfinished))
+
+
+def read_seeds(text: str, first: int) -> list[int] | None:
+    """``5`` as five seeds from ``first`` on, ``1,5,7`` as these; None if it is neither."""
+    words = [word.strip() for word in text.split(",") if word.strip()]
+    if not words or not all(word.isdecimal() for word in words):
+        return None
+    numbers = [int(word) for word in words]
+    return numbers if "," in text else list(range(first, first + numbers[0])) or None
 
 
 def resumed(said: Common, *, named: bool) -> Common:
@@ -107,13 +177,26 @@ def peek(args: list[str]) -> Common:
 
 def contradiction(args: list[str]) -> str | None:
     """What is wrong with ``args`` if they say one thing in two ways that do not agree."""
-    for short, full in (("env", "env.id"), ("envs", "env.num")):
+    twice = {"env": "env.id"} | {short.replace("_", "-"): full.replace("_", "-") for short, full in SHORT.items()}
+    for short, full in twice.items():
         said = {f"--{name}": " ".join(flag_value(args, name) or ()) for name in (short, full)}
         if all(said.values()) and len(set(said.values())) > 1:
             both = " and ".join(f"{flag} {value}" for flag, value in said.items())
             return f"{both} contradict each other: they are two ways to say the same thing; give one of them."
     if flag_value(args, "run") and flag_value(args, "resume"):
         return "--run and --resume: both name the folder of the run; --resume also takes over its settings. Give one."
+    return lone_flags(args)
+
+
+def lone_flags(args: list[str]) -> str | None:
+    """What is wrong with the flags of several seeds."""
+    seeds = flag_value(args, "seeds")
+    if seeds is None:
+        return "--jobs has no effect without --seeds: one run is one process." if flag_value(args, "jobs") else None
+    if flag_value(args, "resume"):
+        return "--seeds and --resume: give the folder of the seeds as --run, with the settings that they had."
+    if flag_value(args, "seed") and "," in "".join(seeds):
+        return "--seed and a list of --seeds contradict each other: give one of them."
     return None
 
 

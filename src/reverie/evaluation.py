@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from reverie.agent import Actions, Agent
 from reverie.core.errors import RunError
 from reverie.folder import RunFolder, write_json, writing
@@ -67,9 +65,15 @@ def evaluate_run(
 
 def write_evaluation(folder: RunFolder, evaluation: Evaluation, env_steps: int, **more: Any) -> None:
     """Write eval.json."""
-    scores = np.asarray(evaluation.scores, float)
-    summary = {"mean": float(scores.mean()), "std": float(scores.std()), "min": float(scores.min())}
-    summary["max"] = float(scores.max())
     mode = "mode" if evaluation.mode == "eval" else "sample"
-    head = {"env_steps": env_steps, "episodes": len(scores), "actions": mode, "score": summary, **more}
-    write_json(folder.evaluation, {**head, "scores": evaluation.scores, "lengths": evaluation.lengths})
+    head = {"env_steps": env_steps, "episodes": len(evaluation.scores), "actions": mode, "score": summary(evaluation)}
+    write_json(folder.evaluation, {**head, **more, "scores": evaluation.scores, "lengths": evaluation.lengths})
+
+
+def summary(evaluation: Evaluation) -> dict[str, float]:
+    """The scores in a few numbers; ``iqm_low`` and ``iqm_high`` are missing where there is no interval."""
+    metrics = evaluation.metrics()
+    names = {
+        name.removeprefix("eval/score_"): value for name, value in metrics.items() if name.startswith("eval/score_")
+    }
+    return {"mean": metrics["eval/score"], **names, "min": min(evaluation.scores), "max": max(evaluation.scores)}

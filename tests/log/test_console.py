@@ -84,6 +84,29 @@ def test_terminal_gets_a_panel() -> None:
         assert piece in text
 
 
+def test_how_sure_an_evaluation_is_stands_on_both() -> None:
+    scores = {"eval/score": -150.5, "eval/score_iqm": -148.0, "eval/score_iqm_low": -160.0, "eval/score_iqm_high": -140}
+    stream, clock = io.StringIO(), Clock()
+    plain, live = console_sink(clock, 1000, "t", stream), console_sink(clock, 1000, "t", Terminal())
+    for sink in (plain, live):
+        sink.write(scores, 100)
+        sink.close()
+    _, header, line = stream.getvalue().splitlines()
+    cells = dict(zip(header.split(), line.split(), strict=True))
+    assert [cells[name] for name in ("eval", "iqm", "low95", "high95")] == ["-150.5", "-148", "-160", "-140"]
+    screen = Console(file=io.StringIO(), width=120, record=True)
+    screen.print(live)
+    assert "IQM, 95 %" in (text := screen.export_text())
+    assert "-148 (-160 to -140)" in text
+
+
+def test_too_few_episodes_show_no_interval() -> None:
+    stream = io.StringIO()
+    console_sink(Clock(), 1000, "t", stream).write({"eval/score": 1.0, "eval/score_iqm": 1.0}, 100)
+    assert "iqm" in stream.getvalue()
+    assert "95" not in stream.getvalue()
+
+
 @pytest.mark.parametrize(
     ("steps", "shown", "hidden"), [(250, ("250 of at most 1,000", "ended early"), "25%"), (1000, ("done",), "100%")]
 )

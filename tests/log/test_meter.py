@@ -6,10 +6,18 @@ import math
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from reverie.log import meter as module
 from reverie.log.meter import Meter
+
+
+@pytest.fixture(params=["here", "on a device"], autouse=True)
+def where(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Scalars are read where they can be, and summed where they are as if they were on a GPU."""
+    if request.param == "on a device":
+        monkeypatch.setattr(module, "readable", lambda value: False)
 
 
 def test_mean_of_each_name() -> None:
@@ -67,6 +75,7 @@ def test_more_than_a_scalar_is_refused_by_name() -> None:
         Meter().add({"x": torch.zeros(2)})
 
 
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])  # it lasts as long as the test
 @given(st.lists(st.dictionaries(st.sampled_from("abc"), st.integers(-100, 100)), max_size=12))
 def test_against_a_plain_mean(rows: list[dict[str, int]]) -> None:
     meter = Meter()

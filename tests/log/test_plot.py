@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from reverie.log.plot import dream_errors, dream_traces, learning_curve
+from reverie.log.plot import dream_errors, dream_traces, learning_curve, seeds_curve
 from reverie.log.sinks import JsonlSink
 
 
@@ -80,3 +80,77 @@ def test_the_horizon_of_training_is_marked_where_more_is_shown(tmp_path: Path) -
     for name, picture in draw.items():
         plain, marked, beyond = (picture(tmp_path / f"{name}{h}.png", h).read_bytes() for h in (None, 4, 15))
         assert plain == beyond != marked
+
+
+def shaded(png: Path) -> bool:
+    """Whether there is an area of thin orange: an interval."""
+    thin = np.array([255 + (c - 255) * 0.2 for c in ORANGE])
+    pixels = np.asarray(Image.open(png).convert("RGB"), float)
+    return bool((np.abs(pixels - thin).max(-1) <= 2).sum() > 2000)
+
+
+def evaluated(path: Path, *more: str) -> Path:
+    """Metrics of evaluations at five steps that say their mean and ``more``."""
+    sink = JsonlSink(path)
+    for step in range(5):
+        values = {"eval/score": 1.0 * step, "eval/score_iqm": 2.0 * step}
+        values |= {"eval/score_iqm_low": 2.0 * step - 3, "eval/score_iqm_high": 2.0 * step + 3}
+        sink.write({name: value for name, value in values.items() if name in ("eval/score", *more)}, step * 100)
+    sink.close()
+    return path
+
+
+def test_the_interval_of_evaluations_is_shaded(tmp_path: Path) -> None:
+    more = ("eval/score_iqm", "eval/score_iqm_low", "eval/score_iqm_high")
+    known = learning_curve(evaluated(tmp_path / "a.jsonl", *more), tmp_path / "a.png")
+    few = learning_curve(evaluated(tmp_path / "b.jsonl", more[0]), tmp_path / "b.png")
+    old = learning_curve(evaluated(tmp_path / "c.jsonl"), tmp_path / "c.png")
+    assert known is not None
+    assert few is not None
+    assert old is not None  # of a version that measured means alone
+    assert [shaded(png) for png in (known, few, old)] == [True, False, False]
+    assert few.read_bytes() != old.read_bytes()
+
+
+def test_one_evaluation_has_its_interval_too(tmp_path: Path) -> None:
+    pictures = []
+    for name, ends in {"with": {"eval/score_iqm_low": 1.0, "eval/score_iqm_high": 9.0}, "without": {}}.items():
+        sink = JsonlSink(tmp_path / f"{name}.jsonl")
+        sink.write({"eval/score": 4.0, "eval/score_iqm": 5.0, **ends}, 100)
+        sink.close()
+        png = learning_curve(tmp_path / f"{name}.jsonl", tmp_path / f"{name}.png")
+        assert png is not None
+        pictures.append(png.read_bytes())
+    assert pictures[0] != pictures[1]
+
+
+STEPS = np.arange(1.0, 6.0) * 1000
+SEEDS = [(STEPS, STEPS / 100 + shift) for shift in (-9.0, 0.0, 9.0)]
+NOTHING = (np.zeros(0),) * 4
+
+
+def test_curves_of_seeds_with_their_interval(tmp_path: Path) -> None:
+    middle = (STEPS, STEPS / 100, STEPS / 100 - 6, STEPS / 100 + 6)
+    final = tuple(np.array([x]) for x in (5000.0, 52.0, 45.0, 60.0))
+    png = seeds_curve(tmp_path / "a.png", SEEDS, middle, final, title="td3 on X")  # type: ignore[arg-type]
+    assert png is not None
+    assert {ORANGE, DARK} <= colours(png)
+    assert shaded(png)
+    training = seeds_curve(tmp_path / "b.png", SEEDS, middle, NOTHING, what="training")
+    assert training is not None
+    assert BLUE in colours(training)
+    assert not {ORANGE, DARK} & colours(training)
+    unsure = (STEPS, STEPS / 100, *(np.full(5, np.nan),) * 2)
+    few = seeds_curve(tmp_path / "c.png", SEEDS[:2], unsure, NOTHING)
+    assert few is not None
+    assert not shaded(few)
+
+
+def test_scores_of_the_end_alone_are_drawn(tmp_path: Path) -> None:
+    none: list[tuple[np.ndarray, np.ndarray]] = [(np.zeros(0), np.zeros(0))] * 3
+    final = tuple(np.array([x]) for x in (5000.0, 52.0, np.nan, np.nan))
+    png = seeds_curve(tmp_path / "a.png", none, NOTHING, final)  # type: ignore[arg-type]
+    assert png is not None
+    assert DARK in colours(png)
+    assert seeds_curve(tmp_path / "b.png", none, NOTHING, NOTHING) is None
+    assert not (tmp_path / "b.png").exists()

@@ -48,6 +48,24 @@ def test_actions_are_zero_where_nothing_is_taken_and_equal_to_what_was_executed(
         assert step.obs["id"][:, 1].tolist() == [t] * 3
 
 
+def test_a_watcher_is_shown_every_row_once_and_before_the_policy(fakes):
+    class Notes:
+        def __init__(self, policy):
+            self.policy, self.seen = policy, []
+
+        def watch(self, step):
+            assert len(self.seen) == len(self.policy.modes)
+            self.seen.append(step)
+
+    env, policy, sink = fakes.Env([[2], [-3]]), fakes.Policy(), fakes.Rows()
+    notes = Notes(policy)
+    collector = Collector(env, policy, sink, seed=7, random_steps=3, watcher=notes)
+    for _ in range(9):
+        collector.collect()
+    assert all(seen is stored for seen, (stored, _, _) in zip(notes.seen, sink.rows, strict=True))
+    assert any(bool(step.is_last.any()) for step in notes.seen)
+
+
 def test_extras_belong_to_their_row(fakes):
     _, policy, sink, _, _ = lived(fakes, [[2], [-3]], turns=12)
     age = torch.full((2,), -1.0)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import random
+
+import numpy as np
 import pytest
 import torch
 
@@ -15,6 +18,30 @@ def test_short_episodes_are_not_preferred(fakes):
     assert result.scores == [1.0, 1.0, 55.0, 55.0, 15.0]
     assert result.metrics()["eval/score"] == pytest.approx(127 / 5)
     assert result.metrics()["eval/length"] == pytest.approx(27 / 5)
+
+
+def test_metrics_say_how_sure_they_are(fakes):
+    result = evaluate(fakes.Env([[1], [10], [5, 7]]), fakes.Policy(), episodes=5)  # scores 1, 1, 55, 55, 15
+    metrics = result.metrics()
+    assert metrics["eval/score_median"] == 15.0
+    assert metrics["eval/score_iqm"] == pytest.approx((1 + 15 + 55) / 3)
+    assert 1.0 <= metrics["eval/score_iqm_low"] < metrics["eval/score_iqm"] < metrics["eval/score_iqm_high"] <= 55.0
+    assert metrics == result.metrics()
+    assert all(type(value) is float for value in metrics.values())
+
+
+def test_too_few_episodes_have_no_interval(fakes):
+    metrics = evaluate(fakes.Env([[3], [4]]), fakes.Policy(), episodes=2).metrics()
+    assert metrics["eval/score_iqm"] == metrics["eval/score"] == 8.0
+    assert not any("low" in name or "high" in name for name in metrics)
+
+
+def test_an_evaluation_draws_nothing_from_the_generators_of_the_run(fakes):
+    result = evaluate(fakes.Env([[1, 2, 3]]), fakes.Policy(), episodes=5)
+    state = torch.get_rng_state(), str(np.random.get_state(legacy=False)), random.getstate()  # noqa: NPY002
+    result.metrics()
+    assert torch.equal(torch.get_rng_state(), state[0])
+    assert (str(np.random.get_state(legacy=False)), random.getstate()) == state[1:]  # noqa: NPY002
 
 
 def test_fewer_episodes_than_environments(fakes):

@@ -208,8 +208,16 @@ def test_a_bad_loss_without_checkpoints_is_still_an_error(fakes):
         run.go(checkpoint=None)
 
 
-def test_guard_tells_terms_of_one_update_apart_by_their_order():
+@pytest.fixture(params=["here", "on a device"])
+def guard(request):
+    """One that reads losses, and one that watches them where they are."""
     guard = LossGuard()
+    if request.param == "on a device":
+        guard._read = guard._watch
+    return guard
+
+
+def test_guard_tells_terms_of_one_update_apart_by_their_order(guard):
     assert guard.first_bad() is None
     guard.add({"loss/z": torch.tensor(1.0), "loss/a": torch.tensor(1.0)}, 1)
     assert guard.first_bad() is None
@@ -218,8 +226,7 @@ def test_guard_tells_terms_of_one_update_apart_by_their_order():
     assert guard.first_bad() == ("loss/z", math.inf, 2)
 
 
-def test_guard_looks_at_updates_that_report_different_terms():
-    guard = LossGuard()
+def test_guard_looks_at_updates_that_report_different_terms(guard):
     for update in range(1, 9):  # the actor learns at every second update
         terms = {"loss/critic": torch.tensor(math.nan if update >= 5 else 1.0)}
         guard.add(terms | ({"loss/actor": torch.tensor(math.inf)} if update % 2 == 0 and update >= 4 else {}), update)

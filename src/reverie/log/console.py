@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol, TextIO
 
 from rich.columns import Columns
@@ -19,6 +19,8 @@ from rich.text import Text
 from reverie.log.sinks import Values, scalars
 
 HEADER_EVERY = 25
+INTERVAL = {"iqm": "eval/score_iqm", "low95": "eval/score_iqm_low", "high95": "eval/score_iqm_high"}
+"""Columns for the interquartile mean of evaluations and the ends of its 95 % interval."""
 
 
 class Progress(Protocol):
@@ -87,6 +89,7 @@ class PlainSink:
         row = {"time": span(self._clock.seconds), "step": f"{step:,}", "updates": f"{self._clock.updates:,}"}
         row |= {"steps/s": short(self._pace.rate()), "left": self._pace.left()}
         row |= {"return": short(self._latest.get("episode/score")), "eval": short(self._latest.get("eval/score"))}
+        row |= {name: short(self._latest[key]) for name, key in INTERVAL.items() if key in self._latest}
         row |= {name: short(value) for name, value in losses(self._latest)}
         if list(row) != self._columns or self._lines % HEADER_EVERY == 0:
             self._columns = list(row)
@@ -147,7 +150,8 @@ class LiveSink:
     def _tables(self) -> Columns:
         get = self._latest.get
         run = {"return": short(get("episode/score")), "episode length": short(get("episode/length"))}
-        run |= {"evaluation": short(get("eval/score")), "episodes": count(get("counters/episodes"))}
+        run |= {"evaluation": short(get("eval/score")), **between(self._latest)}
+        run |= {"episodes": count(get("counters/episodes"))}
         run |= {"updates": count(self._clock.updates), "elapsed": span(self._clock.seconds)}
         loss = {name: short(value) for name, value in losses(self._latest)}
         return Columns([_table("run", run), _table("loss", loss)], padding=(0, 6))
@@ -166,6 +170,13 @@ def _table(title: str, cells: dict[str, str]) -> Table:
     if not items:
         grid.add_row(Text(f"no {title} yet", style="dim"))
     return grid
+
+
+def between(values: Mapping[str, float]) -> dict[str, str]:
+    """The interquartile mean of the newest evaluation with its interval, as far as they are known."""
+    shown = {name: short(values[key]) for name, key in INTERVAL.items() if key in values}
+    ends = f" ({shown['low95']} to {shown['high95']})" if len(shown) == len(INTERVAL) else ""
+    return {"IQM, 95 %" if ends else "IQM": f"{shown['iqm']}{ends}"} if "iqm" in shown else {}
 
 
 def losses(values: dict[str, float]) -> list[tuple[str, float]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 
 import torch
@@ -11,11 +12,13 @@ from torch import Tensor
 class Meter:
     """Running means of named scalars.
 
-    Values are summed in float32 on the device they come from, so that adding never waits for it. Updates need not
-    all report the same names; the mean of a name is over the updates that reported it.
+    Those in this computer's memory are read at once; others are summed in float32 on the device they come from, so
+    that adding never waits for it. Updates need not all report the same names; the mean of a name is over the updates
+    that reported it.
     """
 
     def __init__(self) -> None:
+        self._read: dict[tuple[str, ...], list[float]] = {}
         self._sums: dict[tuple[str, ...], Tensor] = {}
         self._counts: dict[tuple[str, ...], int] = {}
 
@@ -31,29 +34,39 @@ class Meter:
         """
         if not metrics:
             return
-        names = tuple(sorted(metrics))
-        values = self._stack([metrics[name] for name in names], names)
-        if names in self._sums:
-            self._sums[names] += values
+        names, values = tuple(metrics), list(metrics.values())
+        if all(readable(value) for value in values):
+            now = [value.item() if isinstance(value, Tensor) else value for value in values]
+            before = self._read.get(names) or [0.0] * len(names)
+            self._read[names] = [total + value for total, value in zip(before, now, strict=True)]
+        elif names in self._sums:
+            self._sums[names] += self._stack(values, names)
         else:
-            self._sums[names] = values
+            self._sums[names] = self._stack(values, names)
         self._counts[names] = self._counts.get(names, 0) + 1
 
     def flush(self) -> dict[str, float]:
         """The mean of each name since the last flush, after one wait for the device; then start anew."""
+        sums: dict[str, float] = {}
+        for names, values in (*self._read.items(), *self._waited_for()):
+            for name, value in zip(names, values, strict=True):
+                sums[name] = sums.get(name, 0.0) + value
+        counts: dict[str, int] = {}
+        for names, count in self._counts.items():
+            for name in names:
+                counts[name] = counts.get(name, 0) + count
+        for group in (self._read, self._sums, self._counts):
+            group.clear()
+        return {name: sums[name] / counts[name] for name in sorted(sums)}
+
+    def _waited_for(self) -> list[tuple[tuple[str, ...], list[float]]]:
+        """The sums on the device, in one go."""
         if not self._sums:
-            return {}
+            return []
         device = next(iter(self._sums.values())).device
         flat = torch.cat([total.to(device) for total in self._sums.values()]).tolist()
-        sums: dict[str, float] = {}
-        counts: dict[str, int] = {}
-        groups = [(name, self._counts[names]) for names in self._sums for name in names]
-        for (name, count), value in zip(groups, flat, strict=True):
-            sums[name] = sums.get(name, 0.0) + value
-            counts[name] = counts.get(name, 0) + count
-        self._sums.clear()
-        self._counts.clear()
-        return {name: sums[name] / counts[name] for name in sorted(sums)}
+        ends = list(itertools.accumulate(len(names) for names in self._sums))
+        return [(names, flat[end - len(names) : end]) for names, end in zip(self._sums, ends, strict=True)]
 
     @staticmethod
     def _stack(values: list[Tensor | float], names: tuple[str, ...]) -> Tensor:
@@ -69,3 +82,8 @@ class Meter:
                 raise ValueError(f"metric '{name}' has shape {tuple(scalar.shape)}: expected a scalar.")
             flat.append(scalar.to(device, torch.float32, non_blocking=True).reshape(()))
         return torch.stack(flat)
+
+
+def readable(value: Tensor | float) -> bool:
+    """Whether it is a single number, here and now."""
+    return not isinstance(value, Tensor) or (value.ndim == 0 and value.is_cpu)

@@ -6,6 +6,7 @@ import os
 import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -13,28 +14,84 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from reverie.core.statistics import running_mean
 from reverie.log.sinks import read_metrics
+
+Series = tuple[np.ndarray, np.ndarray]
+"""Env steps ``[K]`` and what was measured there ``[K]``."""
+Interval = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
+"""Env steps ``[K]``, an estimate ``[K]`` and the ends of its interval ``[K]``, NaN where it is not known."""
 
 BLUE, ORANGE, GREY, GREEN, DARK = "#3b6fb6", "#d9772b", "#8a8f98", "#2ea043", "#3d434b"
 MAX_TRACES = 12
+RETURNS = {"evaluation": "mean return of an evaluation", "training": "return of training episodes, running mean"}
+"""What the scores of several seeds are."""
 
 
 def learning_curve(metrics: Path, png: Path, title: str = "") -> Path | None:
-    """Draw the scores in ``metrics.jsonl`` against env steps; None if it holds no score yet."""
+    """Draw the scores in ``metrics.jsonl`` against env steps; None if it holds no score yet.
+
+    Evaluations are drawn by their interquartile means and 95 % intervals; where an earlier version measured, by means.
+    """
     rows = read_metrics(metrics)
-    train, evaluation = (_series(rows, name) for name in ("episode/score", "eval/score"))
+    train, evaluation = _series(rows, "episode/score"), _evaluations(rows)
     if not len(train[0]) and not len(evaluation[0]):
         return None
     figure = Figure(figsize=(7.5, 4.5), layout="constrained")
     axes = _axes(figure.subplots(), "env steps", "return of an episode")
     if len(train[0]):
         axes.plot(*train, color=BLUE, alpha=0.3, linewidth=1)
-        axes.plot(train[0], _smooth(train[1]), color=BLUE, linewidth=2, label="training episodes, running mean")
+        axes.plot(train[0], running_mean(train[1]), color=BLUE, linewidth=2, label="training episodes, running mean")
     if len(evaluation[0]):
-        axes.plot(*evaluation, "o-", color=ORANGE, linewidth=1.5, markersize=5, label="evaluation, mean")
-    axes.set_title(title, loc="left", fontweight="bold")
-    axes.legend(frameon=False, loc="best")
-    axes.xaxis.set_major_formatter(lambda x, _: _steps(x))
+        measure = "interquartile mean" if any("eval/score_iqm" in row for row in rows) else "mean"
+        axes.plot(*evaluation[:2], "o-", color=ORANGE, linewidth=1.5, markersize=5, label=f"evaluation, {measure}")
+        _band(axes, *evaluation, label="its 95 % interval")
+    _finish(axes, title)
+    return _save(figure, png)
+
+
+def seeds_curve(
+    png: Path,
+    seeds: Sequence[Series],
+    middle: Interval,
+    final: Interval,
+    *,
+    title: str = "",
+    what: Literal["evaluation", "training"] = "evaluation",
+    unit: str = "env steps",
+) -> Path | None:
+    """Draw how several seeds learned, each thinly, and their interquartile mean with its 95 % interval.
+
+    Args:
+        png: the file to write.
+        seeds: ``(steps [K], scores [K])`` of each seed.
+        middle: ``(steps [K], interquartile mean [K], low [K], high [K])``; NaN where there is no interval.
+        final: the same of the one evaluation at the end; all of them empty if there was none.
+        title: stands above.
+        what: whether the scores are of evaluations, or of training episodes for want of these.
+        unit: what the steps are.
+
+    Returns:
+        ``png``; None if there is nothing to draw.
+    """
+    if not len(middle[0]) and not len(final[0]):
+        return None
+    figure = Figure(figsize=(7.5, 4.5), layout="constrained")
+    axes = _axes(figure.subplots(), unit, RETURNS[what])
+    colour = ORANGE if what == "evaluation" else BLUE
+    for number, series in enumerate(seeds):
+        label = f"each of {len(seeds)} seeds" if not number else None
+        axes.plot(*series, color=GREY, alpha=0.55, linewidth=0.9, label=label if len(series[0]) > 1 else None)
+    if len(middle[0]):
+        axes.plot(*middle[:2], color=colour, linewidth=2.2, label="interquartile mean of the seeds")
+        _band(axes, *middle, label="its 95 % interval", color=colour)
+    if len(final[0]):
+        ends = np.nan_to_num(np.abs(np.array(final[2:]) - final[1]))
+        axes.errorbar(
+            *final[:2], yerr=ends, fmt="D", color=DARK, markersize=5, capsize=4, linewidth=1.5, zorder=5,
+            label="evaluation at the end, with its interval" if ends.any() else "evaluation at the end",
+        )  # fmt: skip
+    _finish(axes, title)
     return _save(figure, png)
 
 
@@ -134,6 +191,31 @@ def _mark_horizon(axes: Axes, horizon: int | None, start: float, imagined: int) 
         axes.axvline(start + horizon, color="black", linewidth=0.8, linestyle="--", label=label)
 
 
+def _finish(axes: Axes, title: str) -> None:
+    """What all learning curves have."""
+    axes.set_title(title, loc="left", fontweight="bold")
+    axes.legend(frameon=False, loc="best")
+    axes.xaxis.set_major_formatter(lambda x, _: _steps(x))
+
+
+def _band(
+    axes: Axes,
+    steps: np.ndarray,
+    middle: np.ndarray,
+    low: np.ndarray,
+    high: np.ndarray,
+    *,
+    label: str,
+    color: str = ORANGE,
+) -> None:
+    """Shade ``low`` to ``high`` where they are known; of a point that stands alone there is nothing to shade."""
+    known = np.isfinite(low) & np.isfinite(high)
+    if len(steps) == 1 and known.all():
+        axes.errorbar(steps, middle, yerr=np.abs(np.stack([low, high]) - middle), color=color, capsize=4, label=label)
+    elif known.any():
+        axes.fill_between(steps, low, high, where=known, color=color, alpha=0.2, linewidth=0, label=label)
+
+
 def _axes(axes: Axes, xlabel: str, ylabel: str) -> Axes:
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(alpha=0.25, linewidth=0.6)
@@ -162,14 +244,13 @@ def _series(rows: Sequence[Mapping[str, float]], name: str) -> tuple[np.ndarray,
     return np.array(steps, float), np.array(values, float)
 
 
-def _smooth(values: np.ndarray) -> np.ndarray:
-    """Mean of the last tenth of the points, 20 at most: it never looks ahead."""
-    width = max(1, min(20, len(values) // 10))
-    total = np.cumsum(np.concatenate([[0.0], values]))
-    ends = np.arange(1, len(values) + 1)
-    starts = np.maximum(0, ends - width)
-    smooth: np.ndarray = (total[ends] - total[starts]) / (ends - starts)
-    return smooth
+def _evaluations(rows: Sequence[Mapping[str, float]]) -> Interval:
+    """``(env steps, interquartile mean, low, high)`` of each evaluation; of earlier versions the mean and NaN."""
+    scored = [row for row in rows if np.isfinite(row.get("eval/score", np.nan))]
+    steps = np.array([row["step"] for row in scored], float)
+    middle = np.array([row.get("eval/score_iqm", row["eval/score"]) for row in scored], float)
+    low, high = (np.array([row.get(f"eval/score_iqm_{end}", np.nan) for row in scored]) for end in ("low", "high"))
+    return steps, middle, low, high
 
 
 def _save(figure: Figure, png: Path) -> Path:

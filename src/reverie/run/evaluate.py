@@ -9,6 +9,7 @@ import numpy as np
 
 from reverie.core.errors import ConfigError
 from reverie.core.protocols import Env, Policy
+from reverie.core.statistics import Estimate, estimate, iqm
 from reverie.core.types import Mode
 from reverie.run.collect import EpisodeCounter, EpisodeStats, executed
 
@@ -22,11 +23,23 @@ class Evaluation:
     mode: Mode
     frames: np.ndarray | None = field(default=None, repr=False)  # uint8 [T, H, W, 3]
 
+    def iqm(self) -> Estimate:
+        """Interquartile mean of the scores and its 95 % interval: how sure these episodes make of this policy.
+
+        How sure several seeds make of an algorithm is another question: :mod:`reverie.aggregate`.
+        """
+        return estimate(iqm, self.scores)
+
     def metrics(self) -> dict[str, float]:
-        """Mean score and length, under their names in the logs."""
+        """Scores and lengths under their names in the logs; no ends of the interval where there is none."""
+        middle = self.iqm()
+        ends = {"eval/score_iqm_low": middle.low, "eval/score_iqm_high": middle.high} if middle.sure else {}
         return {
             "eval/score": float(np.mean(self.scores)),
             "eval/score_std": float(np.std(self.scores)),
+            "eval/score_median": float(np.median(self.scores)),
+            "eval/score_iqm": middle.value,
+            **ends,
             "eval/length": float(np.mean(self.lengths)),
             "eval/episodes": float(len(self.scores)),
         }

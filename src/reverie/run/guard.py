@@ -27,12 +27,14 @@ class Seen(NamedTuple):
 
 
 class LossGuard:
-    """Watches every metric named ``loss/...``; remembers on the device at which update each first went wrong.
+    """Watches every metric named ``loss/...``; remembers at which update each first went wrong.
 
-    Updates need not all report the same terms: those of TD3's critics come twice as often as its actor's.
+    Those in this computer's memory are read, others are watched where they are. Updates need not all report the same
+    terms: those of TD3's critics come twice as often as its actor's.
     """
 
     def __init__(self) -> None:
+        self.read: dict[str, BadLoss] = {}
         self.seen: dict[tuple[str, ...], Seen] = {}
 
     def add(self, metrics: Metrics, update: int) -> None:
@@ -40,6 +42,16 @@ class LossGuard:
         terms = tuple(name for name in metrics if name.startswith("loss/"))
         if not terms:
             return
+        look = self._read if all(metrics[name].is_cpu for name in terms) else self._watch
+        look(metrics, terms, update)
+
+    def _read(self, metrics: Metrics, terms: tuple[str, ...], update: int) -> None:
+        for name in terms:
+            value = metrics[name].item()
+            if not math.isfinite(value):
+                self.read.setdefault(name, BadLoss(name, value, update))
+
+    def _watch(self, metrics: Metrics, terms: tuple[str, ...], update: int) -> None:
         now = torch.stack([metrics[name] for name in terms]).detach().float()
         first, value = self.seen.get(terms) or Seen(torch.zeros_like(now, dtype=torch.int64), torch.zeros_like(now))
         fresh = ~torch.isfinite(now) & (first == 0)
@@ -50,13 +62,14 @@ class LossGuard:
 
         Terms that went wrong in the same update are told apart by the order in which the algorithm lists them.
         """
-        bad = [
-            (update, value, term)
+        bad = list(self.read.values())
+        bad += [
+            BadLoss(term, value, update)
             for terms, seen in self.seen.items()
             for update, value, term in zip(seen.first.tolist(), seen.value.tolist(), terms, strict=True)
             if update
         ]
         if not bad:
             return None
-        update, value, term = min(bad, key=lambda entry: entry[0])
-        return BadLoss(term=term, value=math.nan if math.isnan(value) else value, update=update)
+        worst = min(bad, key=lambda entry: entry.update)
+        return worst._replace(value=math.nan if math.isnan(worst.value) else worst.value)

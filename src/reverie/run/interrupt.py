@@ -6,8 +6,9 @@ import contextlib
 import os
 import signal
 import threading
+import time
 from types import FrameType, TracebackType
-from typing import Any
+from typing import Any, ClassVar
 
 from reverie.core.clock import Clock
 
@@ -21,9 +22,14 @@ class Interrupt:
     Only the main thread can listen for signals; in any other this does nothing.
     """
 
+    together: ClassVar[float] = 0.0
+    """Seconds within which further signals are the first one: in a child, which a scheduler that signals every process
+    and a parent that passes on what it got both tell."""
+
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
         self.received: signal.Signals | None = None
+        self.since = 0.0
         self.previous: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> Interrupt:
@@ -39,9 +45,11 @@ class Interrupt:
 
     def handle(self, number: int, frame: FrameType | None) -> None:
         """Ask the loop to end, or end at once if it was asked before."""
+        if self.received is not None and time.monotonic() - self.since < self.together:
+            return
         if self.received is not None:
             raise KeyboardInterrupt
-        self.received = signal.Signals(number)
+        self.received, self.since = signal.Signals(number), time.monotonic()
         self.clock.stop = True
         self.say(f"{self.received.name}: finishing this turn, then saving. Once more to stop at once without saving.")
 

@@ -1,0 +1,75 @@
+"""Seeds of several settings side by side, from what their folders say: ``reverie compare``."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from reverie.core.errors import RunError, did_you_mean
+from reverie.core.statistics import estimate, interval, iqm, mean, median, probability_of_improvement
+
+RESAMPLES = 50_000
+"""Bootstrap samples, as for the scores of one setting."""
+
+
+@dataclass(frozen=True)
+class Contender:
+    """One setting: its folder, what it is of, and the scores ``[R]`` of its R seeds at their ends."""
+
+    path: Path
+    env: str
+    scores: np.ndarray
+
+
+def read_contender(path: Path) -> Contender:
+    """The seeds in the folder ``path``.
+
+    Raises:
+        RunError: there are none, or none of them has a score.
+    """
+    file = path / "aggregate.json"
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+        scores = [float(run["score"]) for run in content["runs"] if run["score"] is not None]
+        env = str(content["env"])
+    except FileNotFoundError:
+        near = did_you_mean(path.name, [p.parent.name for p in path.absolute().parent.glob("*/aggregate.json")])
+        raise RunError(
+            f"no seeds in {path}: it has no aggregate.json.{near} Give folders that reverie train --seeds has made."
+        ) from None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise RunError(f"{file} is damaged ({error!r}): the command that made it writes it anew.") from error
+    if not scores:
+        raise RunError(f"{file} holds no scores: no seed has finished, or there was no evaluation at their ends.")
+    return Contender(path, env, np.array(scores))
+
+
+def comparison(contenders: Sequence[Contender]) -> str:
+    """What the seeds of each come to, and how probably one of them beats one of another, by environments."""
+    parts = []
+    for env in dict.fromkeys(contender.env for contender in contenders):
+        group = [contender for contender in contenders if contender.env == env]
+        width = max(len(env) - 2, *(len(str(contender.path)) for contender in group))
+        lines = [f"{env:<{width + 2}}{'seeds':>7}{'mean':>11}{'median':>11}{'IQM':>11}   95 % interval"]
+        lines += [f"  {contender.path!s:<{width}}{row(contender.scores)}" for contender in group]
+        if len(group) > 1:
+            lines += ["", "How probably a seed of the one has a better score than a seed of the other:"]
+        for one, other in itertools.combinations(group, 2):
+            value = float(probability_of_improvement(one.scores, other.scores))
+            low, high = interval(probability_of_improvement, one.scores, other.scores, resamples=RESAMPLES)
+            ends = f"95 % {low:.2f} to {high:.2f}" if np.isfinite([low, high]).all() else "too few for an interval"
+            lines.append(f"  {value:.2f} ({ends})  {one.path} over {other.path}")
+        parts.append("\n".join(lines))
+    return "\n\n".join(parts)
+
+
+def row(scores: np.ndarray) -> str:
+    """How many scores, their mean, median and interquartile mean with its interval, as cells of the table."""
+    middle = estimate(iqm, scores, RESAMPLES)
+    ends = f"{middle.low:.2f} to {middle.high:.2f}" if middle.sure else "too few for one"
+    return f"{len(scores):>7}{mean(scores):>11.2f}{median(scores):>11.2f}{middle.value:>11.2f}   {ends}"

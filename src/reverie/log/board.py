@@ -1,0 +1,228 @@
+"""Several runs at a glance, a line for each: redrawn on a terminal, appended now and then anywhere else."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Literal, Protocol, TextIO
+
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.live import Live
+from rich.panel import Panel
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from reverie.log.console import Pace, short, span
+
+State = Literal["waiting", "running", "finished", "stopped", "failed"]
+
+PERIOD = 30.0
+"""Seconds between two lines about a run in a file."""
+
+
+class Tail:
+    """Reads what has been appended to a ``metrics.jsonl`` since the last time."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.offset = path, 0
+
+    def read(self) -> list[dict[str, Any]]:
+        """The whole lines that are new; those that are damaged are passed over."""
+        if not self.path.exists() or self.path.stat().st_size <= self.offset:
+            return []
+        with self.path.open("rb") as file:
+            file.seek(self.offset)
+            content = file.read()
+        whole = content[: content.rfind(b"\n") + 1]
+        self.offset += len(whole)
+        rows = []
+        for line in whole.splitlines():
+            try:
+                row = json.loads(line)
+            except ValueError:
+                continue
+            if isinstance(row, dict) and "step" in row:
+                rows.append(row)
+        return rows
+
+
+class Lane:
+    """One of the runs: what it is called, how it stands, and what its metrics say."""
+
+    pace: Pace | None
+    state: State
+    note: str
+    """A few words on how it stands."""
+
+    def __init__(self, name: str, metrics: Path, total: int, unit: str = "steps") -> None:
+        """``total`` steps are to be made, which are called ``unit``."""
+        self.name, self.total, self.unit, self.state, self.note = name, total, unit, "waiting", ""
+        self.tail, self.pace = Tail(metrics), None
+        self.values: dict[str, float] = {}
+        self.read()
+
+    @property
+    def env_steps(self) -> int:
+        """Steps of whatever unit, as of the last entry."""
+        return int(self.values.get("step", 0))
+
+    @property
+    def updates(self) -> int:
+        """Updates, as of the last entry."""
+        return int(self.values.get("counters/updates", 0))
+
+    @property
+    def seconds(self) -> float:
+        """Seconds that the run has taken, as of the last entry."""
+        return float(self.values.get("time/seconds", 0.0))
+
+    def begin(self) -> None:
+        """Its process has been started: from its first entry on it has a pace."""
+        self.read()
+        self.state, self.note, self.pace = "running", "", None
+
+    def read(self) -> None:
+        """Look what is new."""
+        rows = self.tail.read()
+        for row in rows:
+            self.values.update({name: value for name, value in row.items() if value is not None})
+        if rows and self.state == "running" and self.pace is None:
+            self.pace = Pace(self, self.total)
+
+    def cells(self) -> dict[str, str]:
+        """What there is to tell while it runs."""
+        share = f"{min(1.0, self.env_steps / max(1, self.total)):.0%}"
+        shown = {"steps": f"{self.env_steps:,} / {self.total:,}", "share": share, "unit": self.unit}
+        shown |= {"return": short(self.values.get("episode/score")), "eval": short(self.values.get("eval/score"))}
+        rate = self.pace.rate() if self.pace is not None else 0.0
+        left = self.pace.left() if self.pace is not None else "-"
+        return shown | {"rate": short(rate) if rate else "-", "left": left}
+
+
+class Board(Protocol):
+    """Shows lanes."""
+
+    def update(self) -> None:
+        """Some time has passed."""
+        ...
+
+    def changed(self, lane: Lane) -> None:
+        """``lane`` has another state."""
+        ...
+
+    def close(self) -> None:
+        """Nothing more will come."""
+        ...
+
+
+def board_of(lanes: Sequence[Lane], title: str, stream: TextIO | None = None) -> Board:
+    """The display that suits ``stream``, which is standard output unless given; a terminal shows ``title`` as well."""
+    stream = sys.stdout if stream is None else stream
+    return LiveBoard(lanes, title, stream) if stream.isatty() else PlainBoard(lanes, stream)
+
+
+class NoBoard:
+    """For those who want no display."""
+
+    def update(self) -> None:
+        """Nothing."""
+
+    def changed(self, lane: Lane) -> None:
+        """Nothing."""
+
+    def close(self) -> None:
+        """Nothing."""
+
+
+class PlainBoard:
+    """A line whenever a run begins or ends, and each half minute for those that are under way."""
+
+    def __init__(self, lanes: Sequence[Lane], stream: TextIO, now: Callable[[], float] = time.monotonic) -> None:
+        self.lanes, self.stream, self.now = lanes, stream, now
+        self.width = max((len(lane.name) for lane in lanes), default=0)
+        self.since = self.last = now()
+        for lane in lanes:
+            if lane.state != "waiting":
+                self.changed(lane)
+
+    def update(self) -> None:
+        """Print the lines of those that run, if it is time."""
+        if self.now() - self.last >= PERIOD:
+            self.last = self.now()
+            for lane in self.lanes:
+                if lane.state == "running":
+                    lane.read()
+                    self._print(lane, line(lane.cells()))
+
+    def changed(self, lane: Lane) -> None:
+        """Print how it stands now."""
+        self._print(lane, lane.note or ("started" if lane.state == "running" else lane.state))
+
+    def close(self) -> None:
+        """The stream is not ours to close."""
+
+    def _print(self, lane: Lane, text: str) -> None:
+        print(f"{span(self.now() - self.since)}  {lane.name:<{self.width}}  {text}", file=self.stream, flush=True)
+
+
+def line(cells: dict[str, str]) -> str:
+    """The cells of a run in one line of a file."""
+    return (
+        f"{cells['share']:>4}  {cells['steps']} {cells['unit']}  return {cells['return']}  eval {cells['eval']}  "
+        f"{cells['rate']} {cells['unit']}/s  {cells['left']} left"
+    )
+
+
+class LiveBoard:
+    """A panel with a line for each run, redrawn twice a second."""
+
+    def __init__(self, lanes: Sequence[Lane], title: str, stream: TextIO) -> None:
+        self.lanes, self.title = lanes, title
+        self.read = time.monotonic()
+        self.live = Live(self, console=Console(file=stream), refresh_per_second=2)
+        self.live.start()
+
+    def update(self) -> None:
+        """Look at the metrics once a second; the panel is redrawn by itself."""
+        if time.monotonic() - self.read >= 1.0:
+            self.read = time.monotonic()
+            for lane in self.lanes:
+                if lane.state == "running":
+                    lane.read()
+
+    def changed(self, lane: Lane) -> None:
+        """It is seen at the next redraw."""
+
+    def close(self) -> None:
+        """Draw a last time and give the terminal back."""
+        self.live.stop()
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Rich asks for this at each refresh."""
+        yield Panel(self._table(), title=self.title, title_align="left")
+
+    def _table(self) -> Table:
+        grid = Table(box=None, expand=True, header_style="dim", padding=(0, 1))
+        grid.add_column("", no_wrap=True)
+        grid.add_column("", ratio=1, min_width=8)
+        unit = self.lanes[0].unit if self.lanes else "steps"
+        for name in ("", unit, "return", "eval", f"{unit}/s", "left"):
+            grid.add_column(name, justify="right", no_wrap=True)
+        for lane in self.lanes:
+            cells = lane.cells()
+            bar = ProgressBar(total=max(1, lane.total), completed=min(lane.env_steps, lane.total))
+            ending = cells["left"] if lane.state == "running" else lane.state
+            if lane.state == "running":
+                rest = [cells[name] for name in ("share", "steps", "return", "eval", "rate")]
+            else:
+                rest = [cells[name] if lane.env_steps else "" for name in ("share", "steps", "return", "eval")] + [""]
+            grid.add_row(lane.name, bar, *rest, Text(ending, style=STYLES[lane.state]))
+        return grid
+
+
+STYLES: dict[State, str] = {"waiting": "dim", "running": "", "finished": "green", "stopped": "yellow", "failed": "red"}
+"""How each state is coloured on a terminal."""

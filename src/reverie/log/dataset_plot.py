@@ -1,0 +1,68 @@
+"""A picture of a dataset: how good its episodes were, how long, and which actions were taken."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from reverie.log.plot import BLUE, GREY, ORANGE, _axes, _save
+
+MOST = 12
+"""Dimensions of actions that are shown."""
+
+
+def dataset_plot(
+    png: Path,
+    scores: Sequence[float],
+    lengths: Sequence[int],
+    actions: Mapping[str, np.ndarray],
+    ranges: Mapping[str, tuple[float, float]] | None = None,
+    title: str = "",
+) -> Path:
+    """Draw it.
+
+    Args:
+        png: the file to write.
+        scores: the return of each episode.
+        lengths: the steps of each episode.
+        actions: by name, how often each class or each part of a range was taken, ``[dimensions, parts]``.
+        ranges: of actions that are a single number, its bounds.
+        title: stands above all.
+    """
+    figure = Figure(figsize=(9.0, 3.2 + 2.2 * len(actions)), layout="constrained")
+    grid = figure.add_gridspec(1 + len(actions), 2)
+    for place, values, name, color in ((0, scores, "return", BLUE), (1, lengths, "steps", GREY)):
+        axes = _axes(figure.add_subplot(grid[0, place]), f"{name} of an episode", "episodes")
+        finite = [value for value in values if np.isfinite(value)]
+        if finite:
+            axes.hist(finite, bins=min(40, max(5, len(finite) // 5)), color=color)
+            axes.yaxis.set_major_locator(MaxNLocator(integer=True))
+            if min(finite) == max(finite):
+                axes.set_xlim(finite[0] - max(1.0, abs(finite[0])), finite[0] + max(1.0, abs(finite[0])))
+    for row, (name, counts) in enumerate(actions.items(), start=1):
+        _use(figure.add_subplot(grid[row, :]), name, counts, (ranges or {}).get(name))
+    figure.suptitle(title, x=0.02, ha="left", fontweight="bold")
+    return _save(figure, png)
+
+
+def _use(axes: Axes, name: str, counts: np.ndarray, bounds: tuple[float, float] | None) -> None:
+    """Bars of one action with one choice; else a picture of the parts of each dimension that were used."""
+    if len(counts) == 1:
+        _axes(axes, name, "times taken")
+        parts = counts.shape[1]
+        if bounds is None:
+            axes.bar(np.arange(parts), counts[0], color=ORANGE)
+            axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        else:
+            edges = np.linspace(*bounds, parts + 1)
+            axes.bar(edges[:-1], counts[0], width=np.diff(edges), align="edge", color=ORANGE, edgecolor="white")
+        return
+    shares = counts[:MOST] / np.maximum(1, counts[:MOST].sum(axis=1, keepdims=True))
+    axes.imshow(shares, aspect="auto", cmap="Blues", vmin=0)
+    axes.set_xlabel(f"{name}: part of the range from the low to the high bound, or class")
+    axes.set_ylabel("dimension")

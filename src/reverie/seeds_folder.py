@@ -1,0 +1,150 @@
+"""The folder of several seeds: what lies where, which settings they share, and whether it can be gone on with."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from reverie.core.discover import algorithm_name, algorithms, version
+from reverie.core.errors import ConfigError, RunError
+from reverie.experiment import ExperimentConfig
+from reverie.folder import SCHEMA, RunFolder, is_leftover, new_path, read_yaml, write_atomic
+from reverie.training import ROOT, Say, custom_objects
+
+
+@dataclass(frozen=True)
+class SeedsFolder:
+    """Paths in the folder of several seeds. Nothing is created by asking for them."""
+
+    path: Path
+
+    @property
+    def settings(self) -> Path:
+        """The settings that all seeds share, as in the config.yaml of a run but without a seed."""
+        return self.path / "settings.yaml"
+
+    @property
+    def aggregate(self) -> Path:
+        """How each seed stands, and what those that finished come to."""
+        return self.path / "aggregate.json"
+
+    @property
+    def curve(self) -> Path:
+        """The learning curves."""
+        return self.path / "curve.png"
+
+    def run(self, seed: int) -> RunFolder:
+        """The run of a seed."""
+        return RunFolder(self.path / f"seed-{seed}")
+
+    def log(self, seed: int) -> Path:
+        """What the process of a seed said."""
+        return self.path / f"seed-{seed}.log"
+
+    def states(self) -> dict[int, str]:
+        """How each seed stood when aggregate.json was written; nothing if there is none that can be read."""
+        try:
+            runs = json.loads(self.aggregate.read_text(encoding="utf-8"))["runs"]
+            return {int(run["seed"]): str(run["state"]) for run in runs}
+        except (OSError, ValueError, KeyError, TypeError):
+            return {}
+
+    def files(self) -> dict[str, Path]:
+        """Those of the files for people that exist, by what they are."""
+        known = {"settings": self.settings, "aggregate": self.aggregate, "curve": self.curve}
+        return {what: path for what, path in known.items() if path.exists()}
+
+
+def check_seeds(config: ExperimentConfig, seeds: Sequence[int], jobs: int) -> None:
+    """Seeds can be told to other processes, and do not get in each other's way.
+
+    Raises:
+        ConfigError: they cannot.
+    """
+    if not seeds or min(seeds) < 0 or len(set(seeds)) < len(seeds):
+        raise ConfigError(f"seeds = {list(seeds)}: expected different whole numbers, 0 or more.")
+    if jobs < 0:
+        raise ConfigError(f"jobs = {jobs}: expected at least 1, or 0 for as many as the cores allow.")
+    custom, name = custom_objects(config, None), algorithm_name(type(config.algo))
+    if custom or name not in algorithms():
+        listed = ", ".join(f"{place} = {what}" for place, what in custom.items()) or f"algorithm = {name}"
+        raise ConfigError(
+            f"{listed}: seeds run in processes of their own, which know settings from a file, but this is an object of "
+            "Python. Train seed by seed, reverie.train(..., seed=...)."
+        )
+    if config.replay.store not in ("auto", "none"):
+        raise ConfigError(
+            f"replay.store = '{config.replay.store}': several seeds cannot write into one store. Leave it at auto, the "
+            "folder of each run."
+        )
+
+
+def plain_settings(config: ExperimentConfig) -> dict[str, Any]:
+    """``config`` as it will be read from a file, without its seed."""
+    plain = yaml.safe_load(yaml.safe_dump(config.to_dict(), sort_keys=False))
+    return {name: value for name, value in plain.items() if name != "seed"}
+
+
+def write_settings(folder: SeedsFolder, algorithm: str, plain: dict[str, Any]) -> None:
+    """Write settings.yaml."""
+    head = {"schema": SCHEMA, "reverie": version(), "algorithm": algorithm, "experiment": plain}
+    write_atomic(folder.settings, yaml.safe_dump(head, sort_keys=False, allow_unicode=True))
+
+
+def choose_folder(subject: str, algorithm: str, plain: dict[str, Any], say: Say) -> Path:
+    """The newest folder under ``runs/`` with these very settings, which is to be gone on with, or a new one."""
+    new = new_path(ROOT, subject, f"{algorithm}-seeds")
+    stem = new.name[: new.name.index("-seeds") + len("-seeds")]
+    for path in sorted(ROOT.glob(f"{stem}-*"), reverse=True):
+        with contextlib.suppress(ConfigError):
+            found = read_yaml(path / SeedsFolder(path).settings.name)
+            if (found.get("algorithm"), found.get("experiment")) == (algorithm, plain):
+                say(f"going on with {path}, which has these settings; another --run begins anew")
+                return path
+    return new
+
+
+def check_folder(folder: SeedsFolder, algorithm: str, env: str) -> dict[str, Any] | None:
+    """The settings of the seeds in ``folder``; None if there are none and it can be begun with. Writes nothing.
+
+    Raises:
+        RunError: it is something else.
+    """
+    path = folder.path
+    if path.exists() and not path.is_dir():
+        raise RunError(f"{path} is a file: choose another folder.")
+    if not path.exists() or all(is_leftover(inside) for inside in path.iterdir()):
+        return None
+    if RunFolder(path).config.is_file():
+        raise RunError(f"{path} is the run of a single seed: choose another folder for several.")
+    if not folder.settings.is_file():
+        raise RunError(f"{path} is not empty and holds no seeds (it has no settings.yaml): choose another folder.")
+    content = read_yaml(folder.settings)
+    settings = content.get("experiment", {})
+    found = {"algorithm": content.get("algorithm"), "environment": settings.get("env", {}).get("id")}
+    for what, wanted in {"algorithm": algorithm, "environment": env}.items():
+        if found[what] != wanted:
+            raise RunError(
+                f"{path} holds seeds of {what} '{found[what]}', not '{wanted}': choose another folder, or repeat the "
+                "settings of those seeds to go on with them."
+            )
+    return dict(settings)
+
+
+def make_folder(path: Path) -> list[Path]:
+    """Make ``path``; the folders that were made, the innermost first."""
+    made = [folder for folder in (path, *path.absolute().parents) if not folder.exists()]
+    path.mkdir(parents=True, exist_ok=True)
+    return made
+
+
+def sweep(folder: SeedsFolder, seeds: Sequence[int]) -> None:
+    """Delete what was written for seeds of which none could begin."""
+    for path in (folder.settings, folder.aggregate, *(folder.log(seed) for seed in seeds)):
+        path.unlink(missing_ok=True)

@@ -1,0 +1,80 @@
+"""Seeds side by side: what people read, and what is said of folders that hold none."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from reverie.cli import main
+
+Captured = pytest.CaptureFixture[str]
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty working folder."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def folder(name: str, env: str, *scores: float | None) -> str:
+    Path(name).mkdir()
+    runs: list[dict[str, Any]] = [{"seed": i, "score": score} for i, score in enumerate(scores)]
+    Path(name, "aggregate.json").write_text(json.dumps({"env": env, "runs": runs}))
+    return name
+
+
+def test_what_people_read(capsys: Captured) -> None:
+    td3 = folder("td3", "Pendulum-v1", -150, -140, -160, -155, None, -145)
+    sac = folder("sac-long", "Pendulum-v1", -158, -170, -180, -190, -200)
+    ddpg = folder("ddpg", "HalfCheetah-v5", 3000.0, 4000.0)
+    assert main(["compare", td3, ddpg, sac]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert re.split(r"  +", lines[0]) == ["Pendulum-v1", "seeds", "mean", "median", "IQM", "95 % interval"]
+    assert lines[1].startswith("  td3            5    -150.00    -150.00    -150.00   -15")
+    assert lines[2].startswith("  sac-long       5    -179.60    -180.00    -180.00   -19")
+    assert lines[0].index("95 %") == lines[1].index("-158.33 to")
+    (pair,) = (line for line in lines if " over " in line)
+    assert re.fullmatch(r"  0\.96 \(95 % 0\.\d\d to 1\.00\)  td3 over sac-long", pair)  # -160 loses against -158
+    assert re.split(r"  +", lines[-1].strip()) == ["ddpg", "2", "3500.00", "3500.00", "3500.00", "too few for one"]
+    assert lines[-1].index("too few") == lines[-2].index("95 %")
+
+
+def test_nothing_to_compare_is_a_mistake(capsys: Captured) -> None:
+    assert main(["compare"]) == 2
+    assert "compare what?" in capsys.readouterr().err
+
+
+def test_few_seeds_have_no_interval(capsys: Captured) -> None:
+    assert main(["compare", folder("a", "X", 1.0, 2.0), folder("b", "X", 1.5, 0.0)]) == 0
+    assert "  0.75 (too few for an interval)  a over b" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "no seeds in runs-a: it has no aggregate.json. Did you mean 'runs-b'?"),
+        ("{", "is damaged"),
+        ('{"env": "X"}', "is damaged (KeyError('runs'))"),
+        ('{"env": "X", "runs": [{"seed": 1, "score": null}]}', "holds no scores: no seed has finished"),
+    ],
+)
+def test_folders_without_seeds_are_named(content: str | None, message: str, capsys: Captured) -> None:
+    folder("runs-b", "X", 1.0)
+    if content is not None:
+        Path("runs-a").mkdir()
+        Path("runs-a/aggregate.json").write_text(content)
+    assert main(["compare", "runs-b", "runs-a"]) == 1
+    assert message in capsys.readouterr().err
+
+
+def test_it_needs_no_torch() -> None:
+    folder("a", "X", 1.0, 2.0)
+    code = "import sys\nfrom reverie.cli import main\nmain(['compare', 'a'])\nsys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False, capture_output=True).returncode == 0
