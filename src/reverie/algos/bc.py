@@ -1,0 +1,152 @@
+"""Behaviour cloning: Pomerleau, "ALVINN: an autonomous land vehicle in a neural network", NIPS 1988.
+
+Supervised learning of the actions that a dataset holds. It knows no rewards.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from reverie.algos.base import PRECISIONS, ModelFree, ModelFreeConfig
+from reverie.core.config import Choice
+from reverie.core.protocols import Policy
+from reverie.core.specs import ActionSpec, ObsSpec
+from reverie.core.stats import Stats
+from reverie.core.types import Batch, State, Update
+from reverie.nn.adam import Adam
+from reverie.nn.exploration import Gaussian, NoisyPolicy, SampledPolicy
+from reverie.nn.gaussian import NormalActor
+from reverie.nn.mlp import DeterministicActor, NetworkConfig, continuous_width
+from reverie.nn.normalise import Normalise, Running
+from reverie.objectives.returns import followed
+from reverie.objectives.td import Losses, before, mean_over
+
+
+@dataclass(frozen=True)
+class Clone(Choice):
+    """What imitates, and what makes it: the distance to actions, or how likely they are."""
+
+    def actor(self, obs_spec: ObsSpec, width: int, cfg: NetworkConfig, dtype: torch.dtype) -> nn.Module:
+        """The network."""
+        raise NotImplementedError
+
+    def policy(self, actor: nn.Module, width: int, device: torch.device) -> Policy[Any]:
+        """How it acts."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Deterministic(Clone):
+    """One action for each observation, the mean of those that were taken: squared error."""
+
+    def actor(self, obs_spec: ObsSpec, width: int, cfg: NetworkConfig, dtype: torch.dtype) -> nn.Module:
+        """``[..., *shape]`` to ``[..., A]``."""
+        return DeterministicActor(obs_spec, width, cfg, dtype)
+
+    def policy(self, actor: nn.Module, width: int, device: torch.device) -> Policy[Any]:
+        """Without noise: there is nothing to explore for."""
+        return NoisyPolicy(actor, Gaussian(sigma=0.0), width, device)
+
+
+@dataclass(frozen=True)
+class Stochastic(Clone):
+    """A normal distribution for each observation: likelihood. Evaluated by its mean, drawn from otherwise."""
+
+    def actor(self, obs_spec: ObsSpec, width: int, cfg: NetworkConfig, dtype: torch.dtype) -> nn.Module:
+        """``[..., *shape]`` to a distribution."""
+        return NormalActor(obs_spec, width, cfg, dtype)
+
+    def policy(self, actor: nn.Module, width: int, device: torch.device) -> Policy[Any]:
+        """Draws."""
+        return SampledPolicy(actor, device)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BCConfig(ModelFreeConfig):
+    """Settings of behaviour cloning; the paper's are of another time, these are those of TD3+BC's actor."""
+
+    batch_size: int = 256
+    """B, windows in a batch."""
+    batch_length: int = 2
+    """T, rows of each window, whose T - 1 actions are learned from."""
+    clone: Clone = field(default_factory=Deterministic)
+    """Of continuous actions: deterministic, or stochastic, which learns how much actions vary as well."""
+    lr: float = 3e-4
+    """Learning rate."""
+    networks: NetworkConfig = field(default_factory=NetworkConfig)
+    """The actor."""
+    normalise: Normalise | None = field(default_factory=Running)
+    """Vectors less their mean, over their standard deviation, of all rows of the dataset. None: as they are."""
+
+    def build(self, obs_spec: ObsSpec, action_spec: ActionSpec, device: str = "cpu", seed: int = 0) -> BC:
+        """A learner for these observations and continuous actions, its weights drawn from ``seed``."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            return BC(obs_spec, action_spec, self.where_vectors(obs_spec), torch.device(device))
+
+
+@dataclass(frozen=True, kw_only=True)
+class BCStats(Stats):
+    """What an update of behaviour cloning says."""
+
+    loss_actor: Tensor
+    """E[(pi(s) - a)^2], a mean over the numbers of an action too, or E[-ln pi(a | s)] of a distribution."""
+
+
+class BCObjective(nn.Module):
+    """The loss of behaviour cloning. ``objective(batch)`` is its term ``actor``; nothing else of this library is used.
+
+    ``actor(obs)`` is an action ``[..., A]``, or a distribution over actions of any kind with ``log_prob(action)``
+    ``[...]``.
+    """
+
+    def __init__(self, actor: nn.Module) -> None:
+        super().__init__()
+        self.actor = actor
+
+    def forward(self, batch: Batch) -> Losses:
+        """E[(pi(s) - a)^2], or E[-ln pi(a | s)], over all actions of a batch ``[B, T]`` but those of last rows."""
+        found, action = self.actor(before(batch.obs)), batch.action[:, :-1]
+        deterministic = isinstance(found, Tensor)
+        error = (found - action).square().mean(-1) if deterministic else -found.log_prob(action)  # [B, T-1]
+        loss = mean_over(error, followed(batch.is_last))
+        return Losses({"actor": loss}, {"loss/actor": loss.detach()})
+
+
+class BC(ModelFree):
+    """An actor, the update that makes it a clone, and its policy."""
+
+    stats = BCStats
+
+    def __init__(self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: BCConfig, device: torch.device) -> None:
+        super().__init__(obs_spec, cfg, device)
+        self.cfg = cfg
+        width = continuous_width("bc", action_spec)
+        actor = cfg.clone.actor(self.preprocess.spec, width, cfg.networks, PRECISIONS[cfg.precision])
+        self.objective = BCObjective(actor)
+        self.to(device)
+        self.optim = Adam(actor.parameters(), cfg.lr)
+        self._policy = self.preprocess.policy(cfg.clone.policy(actor, width, device), device)
+
+    @property
+    def policy(self) -> Policy[Any]:
+        """Acts with the newest weights."""
+        return self._policy
+
+    def train_step(self, batch: Batch) -> Update:
+        """One step of the actor."""
+        losses = self.objective(self.preprocess(batch))
+        self.optim.step(losses.terms["actor"])
+        return Update(metrics=losses.metrics)
+
+    def extra_state(self) -> dict[str, Any]:
+        """The moments of the optimiser."""
+        return {"optim": self.optim.state_dict()}
+
+    def load_extra_state(self, state: State) -> None:
+        """Take the moments back."""
+        self.optim.load_state_dict(state["optim"])

@@ -1,0 +1,271 @@
+"""BCQ: Fujimoto, Meger, Precup, "Off-policy deep reinforcement learning without exploration", ICML 2019.
+
+Actions come from a model of those that the dataset holds, are moved a little towards higher values, and the best of a
+few is taken: both to act and to say what states are worth.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from reverie.algos.base import PRECISIONS, ModelFree, ValueConfig
+from reverie.core.errors import ConfigError
+from reverie.core.protocols import Policy
+from reverie.core.specs import ActionSpec, ObsSpec
+from reverie.core.stats import Stats
+from reverie.core.types import Batch, Obs, State, Update
+from reverie.nn.adam import Adam
+from reverie.nn.frozen import frozen
+from reverie.nn.generative import ActionVAE, Perturbation
+from reverie.nn.mlp import ActionCritic, NetworkConfig, continuous_width, first
+from reverie.nn.normalise import Normalise, Running
+from reverie.nn.several import BestOfSeveral, several
+from reverie.nn.target import Target
+from reverie.objectives.estimators import TD0, ValueEstimator, check_estimator
+from reverie.objectives.returns import followed
+from reverie.objectives.td import Losses, after, before, bootstrapped, check_td, mean_over, squared_error
+
+LATENT = 0.5
+"""Within which latents are kept where actions are drawn: appendix D.1."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BCQConfig(ValueConfig):
+    """Settings of BCQ: those of the paper's appendix D and of its authors' code (github.com/sfujim/BCQ)."""
+
+    batch_size: int = 100
+    """B, windows in a batch."""
+    batch_length: int = 2
+    """T, rows of each window, whose T - 1 transitions are learned from; 2 is one transition."""
+    value_estimator: ValueEstimator = field(default_factory=TD0)
+    """How the critics' targets are made of the rows of a window. The paper's is TD(0)."""
+    samples: int = 10
+    """n, actions that are drawn for each next state, of which the best counts."""
+    act_samples: int = 10
+    """n, actions that are drawn to act, of which the best is taken. The authors' code draws 100."""
+    phi: float = 0.05
+    """How far an action is moved at most."""
+    lesser: float = 0.75
+    """Lambda, how much the lesser of two critics counts for what actions are worth; the larger has the rest."""
+    latent: int | None = None
+    """Numbers that the model codes an action as; None: 2 A, two for each number of the action."""
+    lr: float = 1e-3
+    """Learning rate of all networks."""
+    tau: float = 0.005
+    """How far targets move towards their networks at an update; 1 copies them."""
+    networks: NetworkConfig = field(default_factory=lambda: NetworkConfig(units=(400, 300)))
+    """What moves actions, and critics."""
+    vae: NetworkConfig = field(default_factory=lambda: NetworkConfig(units=(750, 750)))
+    """The model of actions, its encoder and decoder."""
+    normalise: Normalise | None = field(default_factory=Running)
+    """Vectors less their mean, over their standard deviation, of all rows of the dataset. The paper has None."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_td(self.discount, self.tau)
+        check_estimator(self.value_estimator, algorithm="bcq", rows=self.batch_length)
+        check_choice(self.samples, self.phi, self.lesser)
+        if self.act_samples < 1 or (self.latent is not None and self.latent < 1):
+            raise ConfigError(f"act_samples = {self.act_samples}, latent = {self.latent}: expected 1 or more.")
+
+    def build(self, obs_spec: ObsSpec, action_spec: ActionSpec, device: str = "cpu", seed: int = 0) -> BCQ:
+        """A learner for these observations and continuous actions, its weights drawn from ``seed``."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            return BCQ(obs_spec, action_spec, self.where_vectors(obs_spec), torch.device(device))
+
+
+def check_choice(samples: int, phi: float, lesser: float) -> None:
+    """Raises ConfigError if one of them is out of range."""
+    if samples < 1:
+        raise ConfigError(f"samples = {samples}: expected 1 or more.")
+    if not phi >= 0:
+        raise ConfigError(f"phi = {phi}: expected 0, which leaves actions as they are, or more.")
+    if not 0 <= lesser <= 1:
+        raise ConfigError(f"lesser = {lesser}: expected a part, 0 to 1.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class BCQStats(Stats):
+    """What an update of BCQ says."""
+
+    loss_vae: Tensor
+    """Of the model of actions: reconstruction, and half of the divergence."""
+    loss_reconstruction: Tensor
+    """The mean squared distance of an action from what it was coded and decoded to."""
+    train_divergence: Tensor
+    """KL(N(mean, std) || N(0, 1)) of a number of the latent."""
+    loss_critic: Tensor
+    """Of both critics: E[w (Q - y)^2], summed over them."""
+    train_value: Tensor
+    """The mean of what both critics say of the dataset's actions."""
+    train_target: Tensor
+    """The mean of their targets y."""
+    loss_actor: Tensor
+    """-E[Q_1] of actions that were drawn and moved."""
+
+
+class BCQObjective(nn.Module):
+    """The losses of BCQ. ``objective(batch)`` is their terms by name; nothing else of this library is needed.
+
+    ``vae(obs, action)`` codes and decodes actions as :class:`~reverie.nn.generative.ActionVAE` does,
+    ``vae.decode(obs, latent)`` makes n actions ``[..., n, A]`` of n latents ``[..., n, vae.latent]`` for each
+    observation; ``perturb(obs, action)`` is the action ``[..., A]`` moved by at most phi, within [-1, 1];
+    ``critic(obs, action)`` are the values ``[2, ...]`` of both critics. The gradient of each term reaches its own
+    networks alone.
+    """
+
+    vae: Any
+
+    def __init__(
+        self,
+        vae: nn.Module,
+        perturb: nn.Module,
+        critic: nn.Module,
+        *,
+        samples: int = 10,
+        lesser: float = 0.75,
+        discount: float = 0.99,
+        value_estimator: ValueEstimator | None = None,
+        tau: float = 0.005,
+    ) -> None:
+        """``samples``: n; ``lesser``: lambda of equation 13; ``value_estimator``: TD(0) unless given."""
+        super().__init__()
+        check_td(discount, tau)
+        check_choice(samples, 0.0, lesser)
+        self.vae, self.perturb, self.critic = vae, perturb, critic
+        self.target_perturb, self.target_critic = Target(perturb, tau), Target(critic, tau)
+        self.samples, self.lesser = samples, lesser
+        self.discount = discount
+        self.value_estimator = value_estimator or TD0()
+
+    def forward(self, batch: Batch) -> Losses:
+        """The terms ``vae``, ``critic`` and ``actor`` of a batch ``[B, T]``."""
+        return self.vae_loss(batch).joined(self.critic_loss(batch)).joined(self.actor_loss(batch))
+
+    def vae_loss(self, batch: Batch) -> Losses:
+        """E[(a - a~)^2] + KL(N(mean, std) || N(0, 1)) / 2: Algorithm 1, with the means of the authors' code.
+
+        Squares are averaged over the numbers of an action and divergences over those of its latent, which for 2 A of
+        them is the factor 1 / (2 A) of appendix D.1.
+        """
+        action, mask = batch.action[:, :-1], followed(batch.is_last)
+        coded = self.vae(before(batch.obs), action)
+        reconstruction = mean_over((coded.action - action).square().mean(-1), mask)
+        divergence = mean_over(divergence_from_standard(coded.mean, coded.log_std).mean(-1), mask)
+        loss = reconstruction + 0.5 * divergence
+        metrics = {"loss/vae": loss, "loss/reconstruction": reconstruction, "train/divergence": divergence}
+        return Losses({"vae": loss}, {name: x.detach() for name, x in metrics.items()})
+
+    def critic_loss(self, batch: Batch) -> Losses:
+        """sum_i E[(Q_i(s, a) - y)^2]: Algorithm 1."""
+        values = self.critic(before(batch.obs), batch.action[:, :-1])  # [2, B, T-1]
+        worth = self.next_value(after(batch.obs), self.latents(batch.reward[:, 1:], self.samples))  # [B, T-1]
+        return squared_error(values, bootstrapped(batch, worth, self.value_estimator, self.discount), batch)
+
+    def actor_loss(self, batch: Batch) -> Losses:
+        """E[-Q_1(s, a + xi(s, a))], a ~ G(s): equation 12."""
+        obs = before(batch.obs)
+        with torch.no_grad():
+            drawn = self.vae.decode(obs, self.latents(batch.reward[:, :-1], 1)).squeeze(-2)  # [B, T-1, A]
+        action = self.perturb(obs, drawn)
+        with frozen(self.critic):
+            value = first(self.critic, obs, action)  # [B, T-1]
+        loss = -mean_over(value, followed(batch.is_last))
+        return Losses({"actor": loss}, {"loss/actor": loss.detach()})
+
+    def latents(self, rows: Tensor, n: int) -> Tensor:
+        """Latents ``[..., n, L]``, normal and kept within ``LATENT``, n of them for each of ``rows`` ``[...]``."""
+        shape = (*rows.shape, n, self.vae.latent)
+        return torch.randn(shape, dtype=rows.dtype, device=rows.device).clamp(-LATENT, LATENT)
+
+    @torch.no_grad()
+    def next_value(self, obs: Obs, latent: Tensor) -> Tensor:
+        """max_a [lambda min_j Q'_j(s, a) + (1 - lambda) max_j Q'_j(s, a)], ``[...]``: equation 13.
+
+        Of the n actions that ``latent`` ``[..., n, L]`` stands for, each moved by the target of what moves them.
+        """
+        drawn = self.vae.decode(obs, latent)  # [..., n, A]
+        action = several(self.target_perturb.model, obs, drawn)
+        values = several(self.target_critic.model, obs, action)  # [2, ..., n]
+        worth = self.lesser * values.amin(0) + (1 - self.lesser) * values.amax(0)  # [..., n]
+        return worth.amax(-1)
+
+    @torch.no_grad()
+    def best_action(self, obs: Obs, latent: Tensor) -> Tensor:
+        """argmax_a Q_1(s, a), ``[..., A]``, of the n actions that ``latent`` stands for, each moved: equation 11."""
+        action = several(self.perturb, obs, self.vae.decode(obs, latent))  # [..., n, A]
+        best = several(self.critic, obs, action, copy=0).argmax(-1)  # [...]
+        index = best[..., None, None].expand(*best.shape, 1, action.shape[-1])
+        return action.gather(-2, index).squeeze(-2)
+
+    def update_targets(self) -> None:
+        """After every update: theta' <- tau theta + (1 - tau) theta'."""
+        self.target_perturb.update()
+        self.target_critic.update()
+
+
+def divergence_from_standard(mean: Tensor, log_std: Tensor) -> Tensor:
+    """KL(N(mean, std^2) || N(0, 1)) ``[...]``: Kingma and Welling 2014, appendix B."""
+    return 0.5 * (mean.square() + (2 * log_std).exp() - 1) - log_std
+
+
+class BCQ(ModelFree):
+    """A model of actions, what moves them and two critics, the update that trains them, and the policy."""
+
+    stats = BCQStats
+
+    def __init__(self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: BCQConfig, device: torch.device) -> None:
+        super().__init__(obs_spec, cfg, device)
+        self.cfg = cfg
+        seen, width, dtype = self.preprocess.spec, continuous_width("bcq", action_spec), PRECISIONS[cfg.precision]
+        vae = ActionVAE(seen, width, cfg.latent or 2 * width, cfg.vae, dtype)
+        perturb = Perturbation(seen, width, cfg.phi, cfg.networks, dtype)
+        critic = ActionCritic(seen, width, cfg.networks, copies=2, dtype=dtype)
+        self.objective = BCQObjective(
+            vae,
+            perturb,
+            critic,
+            samples=cfg.samples,
+            lesser=cfg.lesser,
+            discount=cfg.discount,
+            value_estimator=cfg.value_estimator,
+            tau=cfg.tau,
+        )
+        self.to(device)
+        self.optims = {
+            "vae": Adam(vae.parameters(), cfg.lr),
+            "critic": Adam(critic.parameters(), cfg.lr),
+            "actor": Adam(perturb.parameters(), cfg.lr),
+        }
+        best = BestOfSeveral(self.objective.best_action, cfg.act_samples, vae.latent, LATENT, device)
+        self._policy = self.preprocess.policy(best, device)
+
+    @property
+    def policy(self) -> Policy[Any]:
+        """Acts with the newest weights."""
+        return self._policy
+
+    def train_step(self, batch: Batch) -> Update:
+        """One step of the model of actions, of the critics, of what moves actions, and of the targets: Algorithm 1."""
+        batch, losses = self.preprocess(batch), Losses({}, {})
+        for loss in (self.objective.vae_loss, self.objective.critic_loss, self.objective.actor_loss):
+            found = loss(batch)
+            for name, term in found.terms.items():
+                self.optims[name].step(term)
+            losses = losses.joined(found)
+        self.objective.update_targets()
+        return Update(metrics=losses.metrics, priority=losses.priority)
+
+    def extra_state(self) -> dict[str, Any]:
+        """The moments of the optimisers."""
+        return {f"{name}_optim": optim.state_dict() for name, optim in self.optims.items()}
+
+    def load_extra_state(self, state: State) -> None:
+        """Take the moments back."""
+        for name, optim in self.optims.items():
+            optim.load_state_dict(state[f"{name}_optim"])

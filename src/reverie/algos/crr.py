@@ -1,0 +1,300 @@
+"""CRR: Wang et al., "Critic regularized regression", NeurIPS 2020.
+
+The policy imitates the actions of the dataset, filtered by what a critic says that they are better than its own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from reverie.algos.base import PRECISIONS, ModelFree, ValueConfig
+from reverie.core.config import Choice
+from reverie.core.errors import ConfigError
+from reverie.core.protocols import Policy
+from reverie.core.specs import ActionSpec, ObsSpec
+from reverie.core.stats import Stats
+from reverie.core.types import Batch, Obs, State, Update
+from reverie.nn.adam import Adam
+from reverie.nn.exploration import SampledPolicy
+from reverie.nn.gaussian import NormalActor
+from reverie.nn.mlp import ActionCritic, NetworkConfig, continuous_width
+from reverie.nn.normalise import Normalise, Running
+from reverie.nn.several import draws, several
+from reverie.nn.target import Target
+from reverie.objectives.estimators import TD0, ValueEstimator, check_estimator
+from reverie.objectives.returns import followed
+from reverie.objectives.td import Losses, after, before, bootstrapped, check_td, mean_over, squared_error
+
+
+@dataclass(frozen=True)
+class Filter(Choice):
+    """f: how much an action counts for the policy, by its advantage."""
+
+    def __call__(self, advantage: Tensor) -> Tensor:
+        """``[...]``."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Exp(Filter):
+    """min(exp(A / beta), clip): equation 4 and appendix B."""
+
+    beta: float = 1.0
+    """How much better an action must be to count e times as much."""
+    clip: float = 20.0
+    """The most that it counts."""
+
+    def __post_init__(self) -> None:
+        if not (self.beta > 0 and self.clip > 0):
+            raise ConfigError(f"beta = {self.beta}, clip = {self.clip}: expected numbers above 0.")
+
+    def __call__(self, advantage: Tensor) -> Tensor:
+        """``[...]``."""
+        return (advantage / self.beta).exp().clamp(max=self.clip)
+
+
+@dataclass(frozen=True)
+class Binary(Filter):
+    """1 of the better actions, 0 of the others: equation 3."""
+
+    def __call__(self, advantage: Tensor) -> Tensor:
+        """``[...]``."""
+        return (advantage > 0).to(advantage.dtype)
+
+
+@dataclass(frozen=True)
+class All(Filter):
+    """1 of all actions: behaviour cloning, whose critic is that of the clone."""
+
+    def __call__(self, advantage: Tensor) -> Tensor:
+        """``[...]``."""
+        return torch.ones_like(advantage)
+
+
+@dataclass(frozen=True)
+class Baseline(Choice):
+    """What an action is compared with: the values of m actions of the policy."""
+
+    def __call__(self, values: Tensor) -> Tensor:
+        """``[..., m]`` to ``[...]``."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Mean(Baseline):
+    """Their mean: table 1."""
+
+    def __call__(self, values: Tensor) -> Tensor:
+        """``[..., m]`` to ``[...]``."""
+        return values.mean(-1)
+
+
+@dataclass(frozen=True)
+class Max(Baseline):
+    """Their maximum: table 1."""
+
+    def __call__(self, values: Tensor) -> Tensor:
+        """``[..., m]`` to ``[...]``."""
+        return values.amax(-1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CRRConfig(ValueConfig):
+    """Settings of CRR: those of the paper and, for states that are vectors, of DeepMind's code (Acme).
+
+    The paper's critic predicts a distribution and its policy is a mixture; here, as in Acme and d3rlpy, the critic
+    predicts a number and the policy is one normal distribution.
+    """
+
+    batch_size: int = 256
+    """B, windows in a batch."""
+    batch_length: int = 2
+    """T, rows of each window, whose T - 1 transitions are learned from; 2 is one transition."""
+    value_estimator: ValueEstimator = field(default_factory=TD0)
+    """How the critic's targets are made of the rows of a window. The paper's is TD(0)."""
+    filter: Filter = field(default_factory=Exp)
+    """How much an action counts for the policy: exp(1, 20), binary, or all."""
+    baseline: Baseline = field(default_factory=Mean)
+    """What the value of an action is compared with: mean or max of those of the policy's."""
+    samples: int = 4
+    """m, actions of the policy for that."""
+    critics: int = 1
+    """Critics, of which the least value counts. The paper has one."""
+    actor_lr: float = 3e-4
+    """Learning rate of the actor: Acme. The paper has 0.0001."""
+    critic_lr: float = 3e-4
+    """Learning rate of the critic: Acme. The paper has 0.0001."""
+    tau: float = 1.0
+    """How far targets move towards their networks when they do; 1 copies them."""
+    target_every: int = 100
+    """Targets move at every n-th update."""
+    networks: NetworkConfig = field(default_factory=NetworkConfig)
+    """Actor and critic: Acme. The paper has residual networks."""
+    normalise: Normalise | None = field(default_factory=Running)
+    """Vectors less their mean, over their standard deviation, of all rows of the dataset. The paper has None."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_td(self.discount, self.tau, self.target_every)
+        check_estimator(self.value_estimator, algorithm="crr", rows=self.batch_length)
+        if self.samples < 1 or self.critics < 1:
+            raise ConfigError(f"samples = {self.samples}, critics = {self.critics}: expected 1 or more.")
+
+    def build(self, obs_spec: ObsSpec, action_spec: ActionSpec, device: str = "cpu", seed: int = 0) -> CRR:
+        """A learner for these observations and continuous actions, its weights drawn from ``seed``."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            return CRR(obs_spec, action_spec, self.where_vectors(obs_spec), torch.device(device))
+
+
+@dataclass(frozen=True, kw_only=True)
+class CRRStats(Stats):
+    """What an update of CRR says."""
+
+    loss_critic: Tensor
+    """E[w (Q - y)^2], summed over the critics."""
+    train_value: Tensor
+    """The mean of what the critic says of the dataset's actions."""
+    train_target: Tensor
+    """The mean of its targets y."""
+    loss_actor: Tensor
+    """E[-f ln pi(a | s)]."""
+    train_advantage: Tensor
+    """The mean of A, by how much the dataset's actions are better than the policy's."""
+    train_weight: Tensor
+    """The mean of f, what they count for the policy."""
+
+
+class CRRObjective(nn.Module):
+    """The losses of CRR. ``objective(batch)`` is their terms by name; nothing else of this library is needed.
+
+    ``actor(obs)`` is a distribution with ``sample() -> (action [..., A], log pi [...])`` and ``log_prob(action)``;
+    ``critic(obs, action)`` are the values ``[K, ...]`` of K critics. The gradient of each term reaches its own network
+    alone. What asks about actions is in :meth:`taken_value`, :meth:`policy_value` and :meth:`next_value`, for actions
+    of other kinds to answer otherwise.
+    """
+
+    def __init__(
+        self,
+        actor: nn.Module,
+        critic: nn.Module,
+        *,
+        filter: Filter | None = None,
+        baseline: Baseline | None = None,
+        samples: int = 4,
+        discount: float = 0.99,
+        value_estimator: ValueEstimator | None = None,
+        tau: float = 1.0,
+        target_every: int = 100,
+    ) -> None:
+        """``filter``: exp unless given; ``baseline``: mean; ``value_estimator``: TD(0); ``samples``: m."""
+        super().__init__()
+        check_td(discount, tau, target_every)
+        self.actor, self.critic = actor, critic
+        self.target_actor, self.target_critic = Target(actor, tau, target_every), Target(critic, tau, target_every)
+        self.filter, self.baseline, self.samples = filter or Exp(), baseline or Mean(), samples
+        self.discount = discount
+        self.value_estimator = value_estimator or TD0()
+
+    def forward(self, batch: Batch) -> Losses:
+        """The terms ``critic`` and ``actor`` of a batch ``[B, T]``."""
+        return self.critic_loss(batch).joined(self.actor_loss(batch))
+
+    def critic_loss(self, batch: Batch) -> Losses:
+        """sum_i E[(Q_i(s, a) - y)^2], y = r + gamma (1 - terminal) Q'(s', a'), a' ~ pi'(s'): Algorithm 1."""
+        values = self.taken_value(before(batch.obs), batch.action[:, :-1])  # [K, B, T-1]
+        targets = bootstrapped(batch, self.next_value(after(batch.obs)), self.value_estimator, self.discount)
+        return squared_error(values, targets, batch)
+
+    def actor_loss(self, batch: Batch) -> Losses:
+        """E[-f(A) ln pi(a | s)], where f has no gradient: equation 2."""
+        obs, action, mask = before(batch.obs), batch.action[:, :-1], followed(batch.is_last)
+        policy = self.actor(obs)
+        with torch.no_grad():
+            advantage = self.taken_value(obs, action).amin(0) - self.policy_value(obs, policy)  # [B, T-1]
+            weight = self.filter(advantage)
+        loss = -mean_over(weight * policy.log_prob(action), mask)
+        metrics = {
+            "loss/actor": loss.detach(),
+            "train/advantage": mean_over(advantage, mask),
+            "train/weight": mean_over(weight, mask),
+        }
+        return Losses({"actor": loss}, metrics)
+
+    def taken_value(self, obs: Obs, action: Tensor) -> Tensor:
+        """Q_i of actions ``[..., A]`` that were taken, ``[K, ...]``."""
+        values: Tensor = self.critic(obs, action)
+        return values
+
+    @torch.no_grad()
+    def policy_value(self, obs: Obs, policy: Any) -> Tensor:
+        """What Q of m actions of the policy comes to, ``[...]``: table 1."""
+        actions, _ = draws(policy, self.samples)  # [..., m, A]
+        return self.baseline(several(self.critic, obs, actions).amin(0))
+
+    @torch.no_grad()
+    def next_value(self, obs: Obs) -> Tensor:
+        """min_i Q'_i(s, a), a ~ pi'(s), ``[...]``."""
+        action, _ = self.target_actor(obs).sample()
+        values: Tensor = self.target_critic(obs, action)  # [K, ...]
+        return values.amin(0)
+
+    def update_targets(self) -> None:
+        """After every update: theta' <- tau theta + (1 - tau) theta', at every n-th call."""
+        self.target_actor.update()
+        self.target_critic.update()
+
+
+class CRR(ModelFree):
+    """Actor and critic, the update that trains them, and the policy."""
+
+    stats = CRRStats
+
+    def __init__(self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: CRRConfig, device: torch.device) -> None:
+        super().__init__(obs_spec, cfg, device)
+        self.cfg = cfg
+        self.objective = self.build_objective(self.preprocess.spec, action_spec)
+        self.to(device)
+        actor, critic = self.objective.actor, self.objective.critic
+        self.optims = {
+            "actor": Adam(actor.parameters(), cfg.actor_lr),
+            "critic": Adam(critic.parameters(), cfg.critic_lr),
+        }
+        self._policy = self.preprocess.policy(SampledPolicy(actor, device), device)
+
+    def build_objective(self, obs_spec: ObsSpec, action_spec: ActionSpec) -> CRRObjective:
+        """The losses over networks of these sizes."""
+        c = self.cfg
+        width, dtype = continuous_width("crr", action_spec), PRECISIONS[c.precision]
+        actor = NormalActor(obs_spec, width, c.networks, dtype)
+        critic = ActionCritic(obs_spec, width, c.networks, copies=c.critics, dtype=dtype)
+        names = ("filter", "baseline", "samples", "discount", "value_estimator", "tau", "target_every")
+        return CRRObjective(actor, critic, **{name: getattr(c, name) for name in names})
+
+    @property
+    def policy(self) -> Policy[Any]:
+        """Acts with the newest weights."""
+        return self._policy
+
+    def train_step(self, batch: Batch) -> Update:
+        """One step of the critic, of the actor by the new critic, and of the targets."""
+        batch = self.preprocess(batch)
+        critic = self.objective.critic_loss(batch)
+        self.optims["critic"].step(critic.terms["critic"])
+        actor = self.objective.actor_loss(batch)
+        self.optims["actor"].step(actor.terms["actor"])
+        self.objective.update_targets()
+        return Update(metrics={**critic.metrics, **actor.metrics}, priority=critic.priority)
+
+    def extra_state(self) -> dict[str, Any]:
+        """The moments of the optimisers."""
+        return {f"{name}_optim": optim.state_dict() for name, optim in self.optims.items()}
+
+    def load_extra_state(self, state: State) -> None:
+        """Take the moments back."""
+        for name, optim in self.optims.items():
+            optim.load_state_dict(state[f"{name}_optim"])

@@ -1,0 +1,268 @@
+"""IQL: Kostrikov, Nair, Levine, "Offline reinforcement learning with implicit Q-learning", ICLR 2022.
+
+What the best actions of a dataset are worth is an expectile of the values of its actions; so no action is asked about
+that the dataset does not hold. The policy imitates, the better actions the more.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from reverie.algos.base import PRECISIONS, ModelFree, ValueConfig
+from reverie.core.errors import ConfigError
+from reverie.core.protocols import Policy
+from reverie.core.specs import ActionSpec, ObsSpec
+from reverie.core.stats import Stats
+from reverie.core.types import Batch, Obs, State, Update
+from reverie.nn.adam import Adam
+from reverie.nn.exploration import SampledPolicy
+from reverie.nn.gaussian import SteadyNormalActor
+from reverie.nn.mlp import ActionCritic, Inputs, NetworkConfig, continuous_width
+from reverie.nn.normalise import Normalise, Running
+from reverie.nn.perceptron import Perceptron
+from reverie.nn.target import Target
+from reverie.objectives.estimators import TD0, ValueEstimator, check_estimator
+from reverie.objectives.returns import followed
+from reverie.objectives.td import Losses, before, bootstrapped, check_td, mean_over, squared_error
+
+
+@dataclass(frozen=True, kw_only=True)
+class IQLConfig(ValueConfig):
+    """Settings of IQL: those of the paper for MuJoCo (section 5.1, appendix B) and of its authors' code."""
+
+    batch_size: int = 256
+    """B, windows in a batch."""
+    batch_length: int = 2
+    """T, rows of each window, whose T - 1 transitions are learned from; 2 is one transition."""
+    value_estimator: ValueEstimator = field(default_factory=TD0)
+    """How the critics' targets are made of the rows of a window. The paper's is TD(0)."""
+    expectile: float = 0.7
+    """Tau, which expectile of the values of a state's actions the state is worth: 0.5 their mean, 1 their maximum. The
+    paper has 0.9 for AntMaze."""
+    beta: float = 3.0
+    """How much more the better actions count for the policy: 0 imitates all. The paper has 10 for AntMaze."""
+    max_weight: float = 100.0
+    """The most that an action counts: the authors' code."""
+    actor_lr: float = 3e-4
+    """Learning rate of the actor. The authors let it fall to 0 along a cosine over 1e6 updates; here it stays."""
+    critic_lr: float = 3e-4
+    """Learning rate of the critics."""
+    value_lr: float = 3e-4
+    """Learning rate of the value network."""
+    tau: float = 0.005
+    """How far the target critics move towards the critics at an update; 1 copies them."""
+    networks: NetworkConfig = field(default_factory=NetworkConfig)
+    """Actor, critics and value network."""
+    normalise: Normalise | None = field(default_factory=Running)
+    """Vectors less their mean, over their standard deviation, of all rows of the dataset. The paper has None."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_td(self.discount, self.tau)
+        check_estimator(self.value_estimator, algorithm="iql", rows=self.batch_length)
+        check_regression(self.expectile, self.beta, self.max_weight)
+
+    def build(self, obs_spec: ObsSpec, action_spec: ActionSpec, device: str = "cpu", seed: int = 0) -> IQL:
+        """A learner for these observations and continuous actions, its weights drawn from ``seed``."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            return IQL(obs_spec, action_spec, self.where_vectors(obs_spec), torch.device(device))
+
+
+def check_regression(expectile: float, beta: float, max_weight: float) -> None:
+    """Raises ConfigError if one of them is out of range."""
+    if not 0 < expectile < 1:
+        raise ConfigError(f"expectile = {expectile}: expected a number between 0 and 1, without them.")
+    if not (beta >= 0 and max_weight > 0):
+        raise ConfigError(f"beta = {beta}, max_weight = {max_weight}: expected 0 or more, and a number above 0.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class IQLStats(Stats):
+    """What an update of IQL says."""
+
+    loss_value: Tensor
+    """Of the value network: the expectile loss of equation 5."""
+    loss_actor: Tensor
+    """E[-min(exp(beta A), max_weight) ln pi(a | s)]."""
+    loss_critic: Tensor
+    """Of both critics: E[w (Q - y)^2], summed over them."""
+    train_state_value: Tensor
+    """The mean of V(s)."""
+    train_advantage: Tensor
+    """The mean of A = min_i Q'_i(s, a) - V(s)."""
+    train_weight: Tensor
+    """The mean of what actions count for the policy."""
+    train_value: Tensor
+    """The mean of what both critics say of the dataset's actions."""
+    train_target: Tensor
+    """The mean of their targets y."""
+
+
+class IQLObjective(nn.Module):
+    """The losses of IQL. ``objective(batch)`` is their terms by name; nothing else of this library is needed.
+
+    ``actor(obs)`` is a distribution with ``log_prob(action)`` ``[...]``, ``critic(obs, action)`` the values
+    ``[2, ...]`` of both critics and ``value(obs)`` a value ``[...]``. The gradient of each term reaches its own network
+    alone.
+    """
+
+    def __init__(
+        self,
+        actor: nn.Module,
+        critic: nn.Module,
+        value: nn.Module,
+        *,
+        expectile: float = 0.7,
+        beta: float = 3.0,
+        max_weight: float = 100.0,
+        discount: float = 0.99,
+        value_estimator: ValueEstimator | None = None,
+        tau: float = 0.005,
+    ) -> None:
+        """``value_estimator``: TD(0) unless given; ``beta``, ``max_weight``: of the policy's weights."""
+        super().__init__()
+        check_td(discount, tau)
+        check_regression(expectile, beta, max_weight)
+        self.actor, self.critic, self.value = actor, critic, value
+        self.target_critic = Target(critic, tau)
+        self.expectile, self.beta, self.max_weight = expectile, beta, max_weight
+        self.discount = discount
+        self.value_estimator = value_estimator or TD0()
+
+    def forward(self, batch: Batch) -> Losses:
+        """The terms ``value``, ``actor`` and ``critic`` of a batch ``[B, T]``."""
+        taken = self.taken_value(batch)
+        losses = self.value_loss(batch, taken)
+        values = self.state_values(batch)
+        return losses.joined(self.actor_loss(batch, taken, values)).joined(self.critic_loss(batch, values))
+
+    @torch.no_grad()
+    def taken_value(self, batch: Batch) -> Tensor:
+        """min_i Q'_i(s, a) of the dataset's actions, ``[B, T - 1]``."""
+        values: Tensor = self.target_critic(before(batch.obs), batch.action[:, :-1])  # [2, B, T-1]
+        return values.amin(0)
+
+    @torch.no_grad()
+    def state_values(self, batch: Batch) -> Tensor:
+        """V of all rows, ``[B, T]``."""
+        values: Tensor = self.value(batch.obs)
+        return values
+
+    def value_loss(self, batch: Batch, taken: Tensor) -> Losses:
+        """L_V = E[L_2^tau(min_i Q'_i(s, a) - V(s))]: equation 5, with ``taken_value``."""
+        value = self.value(before(batch.obs))  # [B, T-1]
+        mask = followed(batch.is_last)
+        loss = mean_over(expectile_loss(taken - value, self.expectile), mask)
+        metrics = {"loss/value": loss.detach(), "train/state_value": mean_over(value.detach(), mask)}
+        return Losses({"value": loss}, metrics)
+
+    def actor_loss(self, batch: Batch, taken: Tensor, values: Tensor) -> Losses:
+        """L_pi = E[-exp(beta (min_i Q'_i(s, a) - V(s))) ln pi(a | s)]: equation 7, with ``state_values``."""
+        mask = followed(batch.is_last)
+        advantage = taken - values[:, :-1]  # [B, T-1]
+        weight = (self.beta * advantage).exp().clamp(max=self.max_weight)
+        log_pi = self.actor(before(batch.obs)).log_prob(batch.action[:, :-1])  # [B, T-1]
+        loss = -mean_over(weight * log_pi, mask)
+        metrics = {
+            "loss/actor": loss.detach(),
+            "train/advantage": mean_over(advantage, mask),
+            "train/weight": mean_over(weight, mask),
+        }
+        return Losses({"actor": loss}, metrics)
+
+    def critic_loss(self, batch: Batch, values: Tensor) -> Losses:
+        """L_Q = sum_i E[(r + gamma (1 - terminal) V(s') - Q_i(s, a))^2]: equation 6, with ``state_values``."""
+        predicted = self.critic(before(batch.obs), batch.action[:, :-1])  # [2, B, T-1]
+        targets = bootstrapped(batch, values[:, 1:], self.value_estimator, self.discount)  # [B, T-1]
+        return squared_error(predicted, targets, batch)
+
+    def update_targets(self) -> None:
+        """After every update: theta' <- tau theta + (1 - tau) theta'."""
+        self.target_critic.update()
+
+
+def expectile_loss(error: Tensor, tau: float) -> Tensor:
+    """L_2^tau(u) = abs(tau - 1(u < 0)) u^2, ``[...]``: below equation 4."""
+    return (tau - (error < 0).to(error.dtype)).abs() * error.square()
+
+
+class StateValue(nn.Module):
+    """V(s): a perceptron."""
+
+    def __init__(self, obs_spec: ObsSpec, cfg: NetworkConfig, dtype: torch.dtype = torch.float32) -> None:
+        super().__init__()
+        self.inputs = Inputs(obs_spec, cfg, dtype)
+        self.body = Perceptron(self.inputs.width, cfg.units, 1)
+
+    def forward(self, obs: Obs) -> Tensor:
+        """``[..., *shape]`` to ``[...]``."""
+        y: Tensor = self.body(self.inputs(obs))
+        return y.float().squeeze(-1)
+
+
+class IQL(ModelFree):
+    """Actor, two critics and a value network, the update that trains them, and the policy."""
+
+    stats = IQLStats
+
+    def __init__(self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: IQLConfig, device: torch.device) -> None:
+        super().__init__(obs_spec, cfg, device)
+        self.cfg = cfg
+        seen, width, dtype = self.preprocess.spec, continuous_width("iql", action_spec), PRECISIONS[cfg.precision]
+        actor = SteadyNormalActor(seen, width, cfg.networks, dtype)
+        critic = ActionCritic(seen, width, cfg.networks, copies=2, dtype=dtype)
+        value = StateValue(seen, cfg.networks, dtype)
+        self.objective = IQLObjective(
+            actor,
+            critic,
+            value,
+            expectile=cfg.expectile,
+            beta=cfg.beta,
+            max_weight=cfg.max_weight,
+            discount=cfg.discount,
+            value_estimator=cfg.value_estimator,
+            tau=cfg.tau,
+        )
+        self.to(device)
+        self.optims = {
+            "value": Adam(value.parameters(), cfg.value_lr),
+            "actor": Adam(actor.parameters(), cfg.actor_lr),
+            "critic": Adam(critic.parameters(), cfg.critic_lr),
+        }
+        self._policy = self.preprocess.policy(SampledPolicy(actor, device), device)
+
+    @property
+    def policy(self) -> Policy[Any]:
+        """Acts with the newest weights."""
+        return self._policy
+
+    def train_step(self, batch: Batch) -> Update:
+        """One step of the value network, of the actor and of the critics by the new values, and of the targets.
+
+        The order is that of the authors' code; the paper's Algorithm 1 extracts the policy afterwards.
+        """
+        batch = self.preprocess(batch)
+        taken = self.objective.taken_value(batch)
+        losses = self.objective.value_loss(batch, taken)
+        self.optims["value"].step(losses.terms["value"])
+        values = self.objective.state_values(batch)
+        for rest in (self.objective.actor_loss(batch, taken, values), self.objective.critic_loss(batch, values)):
+            for name, term in rest.terms.items():
+                self.optims[name].step(term)
+            losses = losses.joined(rest)
+        self.objective.update_targets()
+        return Update(metrics=losses.metrics, priority=losses.priority)
+
+    def extra_state(self) -> dict[str, Any]:
+        """The moments of the optimisers."""
+        return {f"{name}_optim": optim.state_dict() for name, optim in self.optims.items()}
+
+    def load_extra_state(self, state: State) -> None:
+        """Take the moments back."""
+        for name, optim in self.optims.items():
+            optim.load_state_dict(state[f"{name}_optim"])

@@ -1,0 +1,71 @@
+"""A normal distribution over actions whose mean lies within [-1, 1]: the policy of learners that imitate."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from reverie.core.specs import ObsSpec
+from reverie.core.types import Obs
+from reverie.nn.mlp import Inputs, NetworkConfig
+from reverie.nn.perceptron import Perceptron
+
+LOG_STD = (-5.0, 2.0)
+"""Within which ln sigma is kept: the code of the authors of IQL."""
+
+
+class DiagonalNormal:
+    """N(mean, std^2) over ``[..., A]``. Its density is not squashed, so that actions on the border have one as well."""
+
+    def __init__(self, mean: Tensor, log_std: Tensor) -> None:
+        """``mean`` ``[..., A]``; ``log_std`` ``[..., A]`` or ``[A]``, within its limits."""
+        self.mean, self.log_std = mean, log_std
+
+    def sample(self) -> tuple[Tensor, Tensor]:
+        """An action ``[..., A]``, cut to [-1, 1], and the log-density ``[...]`` before that; with gradient."""
+        noise = torch.randn_like(self.mean)
+        action = self.mean + self.log_std.exp() * noise
+        return action.clamp(-1, 1), self._log_density(noise)
+
+    def log_prob(self, action: Tensor) -> Tensor:
+        """Log-density ``[...]`` of actions ``[..., A]``."""
+        return self._log_density((action - self.mean) / self.log_std.exp())
+
+    def mode(self) -> Tensor:
+        """The mean, ``[..., A]``."""
+        return self.mean
+
+    def _log_density(self, noise: Tensor) -> Tensor:
+        return (-0.5 * noise.square() - self.log_std - 0.5 * math.log(2 * math.pi)).sum(-1)
+
+
+class NormalActor(nn.Module):
+    """pi(a | s) = N(tanh(f(s)), sigma(s)^2), with a perceptron for both."""
+
+    def __init__(self, obs_spec: ObsSpec, width: int, cfg: NetworkConfig, dtype: torch.dtype = torch.float32) -> None:
+        super().__init__()
+        self.inputs = Inputs(obs_spec, cfg, dtype)
+        self.body = Perceptron(self.inputs.width, cfg.units, 2 * width)
+
+    def forward(self, obs: Obs) -> DiagonalNormal:
+        """``[..., *shape]`` to a distribution over ``[..., A]``."""
+        y: Tensor = self.body(self.inputs(obs))
+        mean, log_std = y.float().chunk(2, -1)  # [..., A]
+        return DiagonalNormal(mean.tanh(), log_std.clamp(*LOG_STD))
+
+
+class SteadyNormalActor(nn.Module):
+    """pi(a | s) = N(tanh(f(s)), sigma^2), with one sigma for all states, 1 at first."""
+
+    def __init__(self, obs_spec: ObsSpec, width: int, cfg: NetworkConfig, dtype: torch.dtype = torch.float32) -> None:
+        super().__init__()
+        self.inputs = Inputs(obs_spec, cfg, dtype)
+        self.body = Perceptron(self.inputs.width, cfg.units, width, squash=True)
+        self.log_std = nn.Parameter(torch.zeros(width))
+
+    def forward(self, obs: Obs) -> DiagonalNormal:
+        """``[..., *shape]`` to a distribution over ``[..., A]``."""
+        mean: Tensor = self.body(self.inputs(obs))
+        return DiagonalNormal(mean.float(), self.log_std.clamp(*LOG_STD))

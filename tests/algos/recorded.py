@@ -1,0 +1,118 @@
+"""Networks of a few numbers for learners of recorded rows, and what their distributions say, written out."""
+
+from __future__ import annotations
+
+import math
+from types import SimpleNamespace
+
+import torch
+from torch import Tensor, nn
+from windows import ACTS, WIDE, TinyActor
+
+from reverie.nn.gaussian import DiagonalNormal
+from reverie.nn.squashed import SquashedNormal
+
+LATENT = 3
+
+
+class TinySquashed(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = TinyActor(2 * ACTS)
+
+    def forward(self, obs):
+        return SquashedNormal(*self.body(obs).chunk(2, -1))
+
+
+class TinyNormal(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = TinyActor(2 * ACTS)
+
+    def forward(self, obs):
+        return DiagonalNormal(*self.body(obs).chunk(2, -1))
+
+
+class TinyValue(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.Linear(WIDE, 5, dtype=torch.float64), nn.Tanh(), nn.Linear(5, 1, dtype=torch.float64)
+        )
+
+    def forward(self, obs):
+        return self.layers(obs["state"]).squeeze(-1)
+
+
+class TinyPerturb(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(WIDE + ACTS, ACTS, dtype=torch.float64)
+
+    def forward(self, obs, action):
+        return (action + 0.3 * self.layer(torch.cat([obs["state"], action], -1)).tanh()).clamp(-1, 1)
+
+
+class TinyVAE(nn.Module):
+    latent = LATENT
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.coder = nn.Linear(WIDE + ACTS, 2 * LATENT, dtype=torch.float64)
+        self.decoder = nn.Linear(WIDE + LATENT, ACTS, dtype=torch.float64)
+
+    def forward(self, obs, action):
+        mean, log_std = self.coder(torch.cat([obs["state"], action], -1)).chunk(2, -1)
+        latent = mean + log_std.exp() * torch.randn_like(mean)
+        made = self.decoder(torch.cat([obs["state"], latent], -1)).tanh()
+        return SimpleNamespace(action=made, mean=mean, log_std=log_std)
+
+    def decode(self, obs, latent):
+        state = obs["state"].unsqueeze(-2).expand(*latent.shape[:-1], WIDE)
+        return self.decoder(torch.cat([state, latent], -1)).tanh()
+
+
+def squashed_draw(policy: SquashedNormal, noise: Tensor) -> tuple[Tensor, Tensor]:
+    """An action ``[A]`` and its log-density, by the change of variables written out."""
+    action, density = [], torch.zeros((), dtype=torch.float64)
+    for mean, log_std, x in zip(policy.mean, policy.log_std, noise, strict=True):
+        u = mean + log_std.exp() * x
+        density = density - x**2 / 2 - log_std - math.log(2 * math.pi) / 2 - torch.log(1 - torch.tanh(u) ** 2)
+        action.append(torch.tanh(u))
+    return torch.stack(action), density
+
+
+def normal_density(policy: DiagonalNormal, action: Tensor) -> Tensor:
+    """Ln N(action), number by number."""
+    total = torch.zeros((), dtype=torch.float64)
+    for mean, log_std, a in zip(policy.mean, policy.log_std, action, strict=True):
+        total = total - ((a - mean) / log_std.exp()) ** 2 / 2 - log_std - math.log(2 * math.pi) / 2
+    return total
+
+
+def lag(module: nn.Module) -> None:
+    """Targets are not their networks any more."""
+    for p in module.parameters():
+        p.data.add_(torch.randn_like(p) * 0.3)
+
+
+def close(losses, slow, own) -> None:
+    """Terms and their gradients are those of the definition."""
+    assert losses.terms.keys() == own.keys() == slow.keys()
+    for name, parameters in own.items():
+        mine = list(parameters)
+        torch.testing.assert_close(losses.terms[name], slow[name], rtol=1e-10, atol=1e-12)
+        expected = torch.autograd.grad(slow[name], mine, retain_graph=True)
+        got = torch.autograd.grad(losses.terms[name], mine, retain_graph=True)
+        torch.testing.assert_close(got, expected, rtol=1e-9, atol=1e-12)
+
+
+def reaches(objective: nn.Module, data, own: dict[str, set[str]]) -> None:
+    """The gradient of each term reaches all of its own parameters and no others; ``objective(data)`` has all terms."""
+    assert objective(data).terms.keys() == own.keys()
+    for term, names in own.items():
+        objective.zero_grad(set_to_none=True)
+        objective(data).terms[term].backward()
+        reached = {name for name, p in objective.named_parameters() if p.grad is not None and p.grad.any()}
+        assert {name.split(".")[0] for name in reached} == names, term
+        assert reached == {name for name, _ in objective.named_parameters() if name.split(".")[0] in names}, term

@@ -1,0 +1,369 @@
+"""What learners of recorded rows all promise: stats, determinism, resume, gradients, ends, spaces, graphs."""
+
+import copy
+import inspect
+from collections.abc import Mapping
+from dataclasses import replace
+
+import pytest
+import torch
+from tape import Tapes, device_only
+
+from reverie.algos.base import Algorithm
+from reverie.algos.bc import BCConfig, Stochastic
+from reverie.algos.bcq import BCQConfig
+from reverie.algos.capture import WARM_UPS, Captured
+from reverie.algos.cql import Best, CQLConfig, Lagrange, MonteCarlo
+from reverie.algos.crr import Binary, CRRConfig, Max
+from reverie.algos.iql import IQLConfig
+from reverie.algos.td3_bc import TD3BCConfig
+from reverie.core.errors import ConfigError, DataError, RunError
+from reverie.core.specs import ActionPart, ActionSpec, ObsPart
+from reverie.core.stats import Stats
+from reverie.core.types import Batch, Step
+from reverie.nn.normalise import Running
+from reverie.nn.returned import RETURN
+from reverie.objectives.estimators import TDLambda
+
+CONFIGS = {
+    "bc": BCConfig(),
+    "bc_stochastic": BCConfig(clone=Stochastic()),
+    "td3_bc": TD3BCConfig(),
+    "bcq": BCQConfig(samples=3).merge({"vae.units": (8, 8), "vae.encoder.depth": 2}),
+    "cql": CQLConfig(samples=2),
+    "cql_lagrange": CQLConfig(samples=2, conservatism=Lagrange(), backup=Best(2)),
+    "cql_floor": CQLConfig(samples=2, floor=MonteCarlo(), temperature_lr=0.0),
+    "iql": IQLConfig(),
+    "crr": CRRConfig(target_every=2),
+    "crr_binary": CRRConfig(filter=Binary(), baseline=Max(), critics=2),
+}
+TINY = {"batch_size": 4, "networks.units": (8, 8), "networks.encoder.depth": 2}
+SPECS = {
+    "vector": {"state": ObsPart(kind="vector", shape=(3,), dtype="float32")},
+    "dict": {
+        "state": ObsPart(kind="vector", shape=(2, 2), dtype="float32"),
+        "more": ObsPart(kind="vector", shape=(), dtype="float32"),
+        "token": ObsPart(kind="categorical", shape=(2,), dtype="int64", classes=(3, 4)),
+    },
+    "image": {"image": ObsPart(kind="image", shape=(8, 8, 3), dtype="uint8")},
+}
+MOVES = ActionSpec(parts={"b": ActionPart(kind="continuous", size=1), "a": ActionPart(kind="continuous", size=2)})
+
+every = pytest.mark.parametrize("name", CONFIGS)
+
+
+@pytest.fixture(autouse=True)
+def _plain_pytorch(monkeypatch):
+    """The compiled kernels for CPUs write where no tape looks; a GPU has none of them."""
+    monkeypatch.setattr("reverie.core.compiled.kernels", lambda: None)
+
+
+def build(name, spec="vector", device="cpu", **changes) -> Algorithm:
+    return CONFIGS[name].merge(TINY | changes).build(SPECS[spec], MOVES, device=device, seed=1)
+
+
+def observed(spec, shape, g):
+    obs = {}
+    for key, part in SPECS[spec].items():
+        high = {"image": 256, "categorical": 3}.get(part.kind)
+        full = (*shape, *part.shape)
+        obs[key] = torch.randint(0, high, full, generator=g) if high else torch.randn(full, generator=g)
+        obs[key] = obs[key].to(getattr(torch, part.dtype))
+    return obs
+
+
+def batch(agent, spec="vector", seed=0) -> Batch:
+    g = torch.Generator().manual_seed(seed)
+    b, t = agent.window.batch, agent.window.rows
+    last = torch.zeros(b, t, dtype=torch.bool)
+    last[:, -1] = torch.rand(b, generator=g) < 0.5
+    return Batch(
+        obs=observed(spec, (b, t), g), action=torch.rand(b, t, 3, generator=g) * 2 - 1,
+        reward=torch.randn(b, t, generator=g), is_first=torch.zeros(b, t, dtype=torch.bool), is_last=last,
+        is_terminal=last & (torch.rand(b, t, generator=g) < 0.5), weight=torch.ones(b), index=torch.arange(b),
+        extras={key: torch.randn(b, t, generator=g) for key in agent.extra_spec},
+    )  # fmt: skip
+
+
+def shown(spec="vector", envs=2, seed=0) -> Step:
+    no = torch.zeros(envs, dtype=torch.bool)
+    obs = observed(spec, (envs,), torch.Generator().manual_seed(seed))
+    return Step(obs=obs, reward=torch.zeros(envs), is_first=~no, is_last=no, is_terminal=no)
+
+
+def learned(agent) -> dict[str, torch.Tensor]:
+    """Every tensor of a learner by name."""
+    out: dict[str, torch.Tensor] = {}
+    for name, part in agent.state_dict().items():
+        if isinstance(part, Mapping):
+            out |= {f"{name}/{k}": v for k, v in part.items()}
+    return out
+
+
+@every
+def test_windows_are_of_one_episode(name):
+    window = build(name).window
+    assert (window.rows, window.context, window.crosses_episodes) == (2, 0, False)
+
+
+@every
+@pytest.mark.parametrize("spec", SPECS)
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_update_and_policy_return_what_they_promise(name, spec, precision):
+    rows = {"batch_length": 4} | ({} if name.startswith("bc_") or name == "bc" else {"value_estimator": TDLambda(0.9)})
+    agent = build(name, spec, precision=precision, **rows)
+    for i in range(2):
+        update = agent.update(batch(agent, spec, i))
+    assert all(v.ndim == 0 and torch.isfinite(v) and not v.requires_grad for v in update.metrics.values())
+    if "critic" in dict(agent.objective.named_children()):
+        assert update.priority.shape == (4,)
+    state = agent.policy.initial(2)
+    for mode in ("explore", "eval"):
+        action, state = agent.policy.act(shown(spec), state, mode)
+        assert (action.shape, action.dtype, action.device.type) == ((2, 3), torch.float32, "cpu")
+        assert action.abs().max() <= 1
+        state = agent.policy.override(state, action)
+        assert agent.policy.extras(state).keys() == agent.extra_spec.keys()
+
+
+@every
+def test_what_an_update_says_has_types_and_words(name):
+    """And no update says what is not described."""
+    agent = build(name)
+    updates = [agent.update(batch(agent, seed=i)) for i in range(2)]
+    for update in updates:
+        said = agent.stats.of(update.metrics)
+        assert isinstance(said, Stats)
+        assert said.loss_actor is update.metrics.get("loss/actor")
+    source = inspect.getsource(inspect.getmodule(agent.stats))
+    for field in agent.stats.names().values():
+        assert f"    {field}: Tensor" in source
+        assert source.partition(f"    {field}: Tensor")[2].partition('"""')[2], field
+    told = {key for update in updates for key in update.metrics}
+    silent = {"loss/multiplier", "train/multiplier", "train/floored"}
+    assert agent.stats.names().keys() - told <= silent
+
+
+def test_stats_of_another_learner_are_refused():
+    metrics = build("iql").update(batch(build("iql"))).metrics
+    with pytest.raises(DataError, match=r"BCQStats: .*'loss/vae'.* are missing, .*'loss/value'"):
+        build("bcq").stats.of(metrics)
+    with pytest.raises(DataError, match=r"\['loss/actor'\] are missing"):
+        build("bc").stats.of({})
+
+
+@every
+@pytest.mark.parametrize("spec", SPECS)
+def test_every_parameter_gets_a_gradient_or_is_a_target(name, spec):
+    agent = build(name, spec, normalise=None)
+    before = copy.deepcopy(learned(agent))
+    for i in range(2):
+        agent.update(batch(agent, spec, i))
+    same = {k for k, v in learned(agent).items() if torch.equal(v, before[k])}
+    still = {"model/objective.log_temperature"} if name == "cql_floor" else set()
+    lazy = name == "crr_binary"  # targets follow at the hundredth update
+    assert {k for k in same if "norms" not in k and not (lazy and ".target_" in k)} == still
+
+
+@every
+def test_same_seed_same_updates(name):
+    results = []
+    for _ in range(2):
+        agent = build(name)
+        torch.manual_seed(5)
+        for i in range(4):
+            update = agent.update(batch(agent, seed=i))
+        results.append((update.metrics, learned(agent)))
+    torch.testing.assert_close(results[0], results[1], rtol=0, atol=0)
+
+
+@every
+def test_resume_continues_bit_for_bit(name):
+    whole = build(name)
+    torch.manual_seed(5)
+    for i in range(3):
+        whole.update(batch(whole, seed=i))
+    saved, rng = copy.deepcopy(whole.state_dict()), torch.get_rng_state()
+    for i in range(3, 6):
+        whole.update(batch(whole, seed=i))
+    resumed = build(name)
+    places = {k: v.data_ptr() for k, v in learned(resumed).items()}
+    resumed.load_state_dict(saved)
+    torch.set_rng_state(rng)
+    for i in range(3, 6):
+        resumed.update(batch(resumed, seed=i))
+    torch.testing.assert_close(learned(resumed), learned(whole), rtol=0, atol=0)
+    assert {k: v.data_ptr() for k, v in learned(resumed).items()} == places
+
+
+@every
+def test_building_does_not_disturb_the_global_generator(name):
+    torch.manual_seed(3)
+    expected = torch.rand(1)
+    torch.manual_seed(3)
+    build(name)
+    assert torch.equal(torch.rand(1), expected)
+
+
+@every
+def test_evaluation_draws_nothing(name):
+    agent = build(name)
+    state = agent.policy.initial(2)
+    rng = torch.get_rng_state()
+    actions = [agent.policy.act(shown(), state, "eval")[0] for _ in range(2)]
+    assert torch.equal(*actions)
+    assert torch.equal(rng, torch.get_rng_state())
+    if name not in ("bc",):
+        assert not torch.equal(*[agent.policy.act(shown(), state, "explore")[0] for _ in range(2)])
+
+
+@every
+def test_moments_of_other_networks_are_refused(name):
+    with pytest.raises((RunError, RuntimeError)):
+        build(name).load_state_dict(build(name, **{"networks.units": (16,)}).state_dict())
+
+
+# ---------------------------------------------------------------- rows
+
+
+@every
+def test_episodes_that_were_cut_off_are_worth_what_they_would_have_been(name):
+    """A window that a time limit ended, and one in the middle of an episode: the same update to the last bit."""
+    results = []
+    for last in (True, False):
+        agent = build(name)
+        torch.manual_seed(5)
+        for i in range(3):
+            data, no = batch(agent, seed=i), torch.zeros(4, 2, dtype=torch.bool)
+            ends = no.clone()
+            ends[:, -1] = last
+            update = agent.update(replace(data, is_last=ends, is_terminal=no))
+        results.append((update.metrics, update.priority, learned(agent)))
+    torch.testing.assert_close(results[0], results[1], rtol=0, atol=0)
+
+
+@every
+def test_the_future_is_worth_nothing_where_an_episode_ended_by_itself(name):
+    """What is seen in a terminal row changes no target. CQL draws actions from the policy there all the same."""
+    targets = []
+    for shift in (0.0, 3.0):
+        agent = build(name, normalise=None)
+        data, no = batch(agent), torch.zeros(4, 2, dtype=torch.bool)
+        ends = no.clone()
+        ends[:, -1] = True
+        obs = {"state": data.obs["state"] + torch.tensor([0.0, shift])[:, None]}
+        torch.manual_seed(5)
+        targets.append(agent.update(replace(data, obs=obs, is_last=ends, is_terminal=ends)).metrics.get("train/target"))
+    if targets[0] is not None:
+        torch.testing.assert_close(targets[0], data.reward[:, 1].mean())
+        assert torch.equal(*targets)
+
+
+@every
+def test_actions_of_last_rows_are_none(name):
+    """Rows whose episode ends within a window teach nothing, whatever action stands there."""
+    results = []
+    for nonsense in (0.0, 0.7):
+        agent = build(name, batch_length=4)
+        data = batch(agent)
+        ends = torch.zeros(4, 4, dtype=torch.bool)
+        ends[:2, 1] = True
+        action = data.action.clone()
+        action[:2, 1] = nonsense
+        torch.manual_seed(5)
+        update = agent.update(replace(data, is_last=ends, is_terminal=ends, action=action))
+        results.append((update.metrics, learned(agent)))
+    torch.testing.assert_close(results[0], results[1], rtol=0, atol=1e-7)
+
+
+# ---------------------------------------------------------------- observations and actions
+
+
+@every
+def test_observations_are_normalised_unless_there_is_nothing_to_normalise(name):
+    assert CONFIGS[name].normalise == Running()
+    assert build(name).preprocess.normaliser is not None
+    assert build(name, "image").preprocess.normaliser is None
+    agent = build(name)
+    agent.preprocess.normaliser.fit({"state": torch.randn(500, 3) * 4 + 7})
+    state = copy.deepcopy(agent.state_dict())
+    other = build(name)
+    other.load_state_dict(state)
+    initial = other.policy.initial(2)
+    assert torch.equal(other.policy.act(shown(), initial, "eval")[0], agent.policy.act(shown(), initial, "eval")[0])
+    assert not torch.equal(
+        build(name).policy.act(shown(), initial, "eval")[0], agent.policy.act(shown(), initial, "eval")[0]
+    )
+
+
+@every
+def test_choices_are_refused_by_the_name_of_the_algorithm(name):
+    spec = ActionSpec(parts={"jump": ActionPart(kind="categorical", classes=(4,))})
+    own = type(CONFIGS[name]).__module__.rpartition(".")[2]
+    with pytest.raises(ConfigError, match=rf"^{own} is for continuous actions, but 'jump' is a choice"):
+        CONFIGS[name].build(SPECS["vector"], spec)
+
+
+def test_algorithms_for_recorded_data_are_named_apart():
+    spec = ActionSpec(parts={"turn": ActionPart(kind="continuous", size=2)})
+    from reverie.algos.sac_discrete import SACDiscreteConfig
+
+    with pytest.raises(ConfigError, match=r"; with recorded data: bc, td3_bc, bcq, cql, iql, crr\.$"):
+        SACDiscreteConfig().build(SPECS["vector"], spec)
+
+
+# ---------------------------------------------------------------- CUDA graphs, without a GPU
+
+
+def steps(agent):
+    """Each kind of update that gets a graph."""
+    return [agent.train_step, *([agent.critic_step] if hasattr(agent, "critic_step") else [])]
+
+
+@every
+@pytest.mark.parametrize("spec", SPECS)
+def test_an_update_neither_waits_for_the_device_nor_copies_from_the_host(name, spec):
+    agent = build(name, spec, device="meta")
+    data = batch(agent, spec).to("meta")
+    for step in steps(agent):
+        with device_only():
+            update = step(data)
+        assert all(x.device.type == "meta" and not x.requires_grad for x in update.metrics.values())
+
+
+@every
+@pytest.mark.parametrize("spec", SPECS)
+def test_replays_learn_what_updates_learn(name, spec):
+    eager, replayed = build(name, spec), build(name, spec)
+    for index, step in enumerate(steps(replayed)):
+        tapes = Tapes(list(learned(replayed).values()))
+        update = Captured(step, torch.device("cpu"), tapes, list(replayed.parameters()))
+        seen = []
+        for agent, call in ((eager, steps(eager)[index]), (replayed, update)):
+            torch.manual_seed(5)
+            seen.append([call(batch(agent, spec, seed)) for seed in range(WARM_UPS + 3)])
+        assert tapes.calls == ["warm up"] * WARM_UPS + ["capture"] + ["replay"] * 3
+        for expected, got in zip(*seen, strict=True):
+            torch.testing.assert_close(got.metrics, expected.metrics, rtol=0, atol=0)
+    torch.testing.assert_close(learned(replayed), learned(eager), rtol=0, atol=0)
+
+
+@every
+@pytest.mark.parametrize("device", ["cpu", *(["cuda"] if torch.cuda.is_available() else [])])
+def test_the_setting_changes_nothing_that_is_learned(name, device):
+    """On a machine with a GPU, these are real graphs; sums there are not the same to the last bit."""
+    seen = {}
+    for graph in (True, False):
+        agent = build(name, device=device, graph=graph)
+        torch.manual_seed(2)
+        seen[graph] = [agent.update(batch(agent, seed=seed)) for seed in range(2 * WARM_UPS + 4)]
+    for a, b in zip(seen[True], seen[False], strict=True):
+        assert a.metrics.keys() == b.metrics.keys()
+        for key in a.metrics:
+            torch.testing.assert_close(a.metrics[key], b.metrics[key], rtol=1e-2, atol=1e-2)
+
+
+def test_floors_pass_through_a_replay():
+    """The column is there to be filled, beside what is seen and done."""
+    assert build("cql_floor").extra_spec[RETURN].shape == ()
+    assert not build("cql").extra_spec

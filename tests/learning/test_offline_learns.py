@@ -1,0 +1,105 @@
+"""Learners of recorded rows on a dataset whose best action is known: better than what was done, and nothing else."""
+
+from functools import cache
+
+import numpy as np
+import pytest
+import torch
+
+from reverie.algos.bc import BCConfig, Stochastic
+from reverie.algos.bcq import BCQConfig
+from reverie.algos.cql import CQLConfig, Fixed
+from reverie.algos.crr import CRRConfig, Exp
+from reverie.algos.iql import IQLConfig
+from reverie.algos.td3 import TD3Config
+from reverie.algos.td3_bc import TD3BCConfig
+from reverie.core.specs import ActionPart, ActionSpec, ObsPart
+from reverie.core.types import Step
+from reverie.data.replay import ReplayConfig
+from reverie.nn.returned import RETURN, returns_to_go
+
+OBS = {"state": ObsPart(kind="vector", shape=(2,), dtype="float32")}
+ACTION = ActionSpec(parts={"move": ActionPart(kind="continuous", size=1)})
+EPISODES, STEPS = 400, 4
+LOW, HIGH = -0.5, 0.4
+FAST = {"batch_size": 128, "networks.units": (64, 64)}
+MILD = CQLConfig(critic_lr=1e-3, actor_lr=1e-3, tau=0.02, samples=5, conservatism=Fixed(0.3), temperature=0.03)
+CASES = {
+    "bc": (BCConfig(lr=3e-3), 400, (-0.15, 0.05)),
+    "bc_stochastic": (BCConfig(lr=3e-3, clone=Stochastic()), 400, (-0.15, 0.05)),
+    "td3_bc": (TD3BCConfig(actor_lr=1e-3, critic_lr=1e-3, tau=0.02), 1500, (0.1, 0.6)),
+    "bcq": (BCQConfig(tau=0.02, latent=8).merge({"vae.units": (64, 64)}), 1200, (0.08, 0.6)),
+    "cql": (MILD, 1000, (0.1, 0.6)),
+    "cql_lagrange": (MILD.merge({"conservatism": "lagrange(4.5, 0.003)"}), 1000, (0.1, 0.6)),
+    "cal_ql": (MILD.merge({"floor": "monte_carlo"}), 1000, (0.1, 0.6)),
+    "iql": (IQLConfig(actor_lr=1e-3, critic_lr=1e-3, value_lr=1e-3, tau=0.02, beta=20.0), 1000, (0.1, 0.5)),
+    "crr": (CRRConfig(actor_lr=1e-3, critic_lr=1e-3, target_every=20, filter=Exp(0.2)), 1000, (0.1, 0.5)),
+}
+
+
+@cache
+def rows(truncated: bool = False) -> dict[str, np.ndarray]:
+    """Episodes of a few steps: what is seen is a sign and noise, what is earned 1 + sign x action.
+
+    Actions are uniform in [-0.5, 0.4] times the sign: what is better than 0.4 was never tried.
+    """
+    g = np.random.default_rng(0)
+    shape = (EPISODES, STEPS + 1)
+    sign = np.where(g.random(shape) < 0.5, -1.0, 1.0)
+    action = sign * g.uniform(LOW, HIGH, shape)
+    earned = 1 + sign * action
+    none = np.zeros(shape, bool)
+    first, last = none.copy(), none.copy()
+    first[:, 0], last[:, -1] = True, True
+    reward = np.concatenate([np.zeros((EPISODES, 1)), earned[:, :-1]], 1)
+    state = np.stack([3 * sign + 10, g.normal(size=shape)], -1)
+    columns = {
+        "obs/state": state, "action": (action * ~last)[..., None], "reward": reward, "is_first": first, "is_last": last,
+        "is_terminal": last & (not truncated),
+    }  # fmt: skip
+    return {
+        k: v.reshape(-1, *v.shape[2:]).astype(v.dtype if v.dtype == bool else np.float32) for k, v in columns.items()
+    }
+
+
+def trained(config, updates):
+    agent = config.merge({**FAST, "discount": 0.8} if hasattr(config, "discount") else FAST).build(OBS, ACTION, seed=0)
+    columns = dict(rows())
+    if RETURN in agent.extra_spec:
+        columns[f"extras/{RETURN}"] = returns_to_go(
+            reward=columns["reward"], first=columns["is_first"], last=columns["is_last"],
+            terminal=columns["is_terminal"], discount=0.8,
+        )  # fmt: skip
+    replay = ReplayConfig(capacity=EPISODES * (STEPS + 1)).build(
+        obs_spec=OBS, action_spec=ACTION, extra_spec=agent.extra_spec, num_envs=1, window=agent.window, seed=0
+    )
+    replay.extend({k: v[None] for k, v in columns.items()})
+    agent.preprocess.normaliser and agent.preprocess.normaliser.fit({"state": torch.from_numpy(columns["obs/state"])})
+    torch.manual_seed(0)
+    for _ in range(updates):
+        batch = replay.sample()
+        replay.feedback(batch.index, agent.update(batch))
+    return agent
+
+
+def chosen(agent):
+    """What it does in either state, as a number that was at best 0.4 in the data."""
+    n = 100
+    sign = torch.tensor([-1.0, 1.0]).repeat(n // 2)
+    obs = {"state": torch.stack([3 * sign + 10, torch.randn(n, generator=torch.Generator().manual_seed(1))], -1)}
+    no = torch.zeros(n, dtype=torch.bool)
+    step = Step(obs=obs, reward=torch.zeros(n), is_first=~no, is_last=no, is_terminal=no)
+    action, _ = agent.policy.act(step, agent.policy.initial(n), "eval")
+    return [(sign * action[:, 0])[sign == s].mean().item() for s in (-1, 1)]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_better_actions_of_the_data_and_none_that_it_does_not_hold(name):
+    config, updates, (low, high) = CASES[name]
+    found = chosen(trained(config, updates))
+    assert all(low < x < high for x in found), found
+
+
+def test_without_such_care_a_learner_does_what_was_never_tried():
+    found = chosen(trained(TD3Config(actor_lr=1e-3, critic_lr=1e-3, tau=0.02).merge({"normalise": "running"}), 1000))
+    assert max(found) > 0.8, found
