@@ -27,6 +27,7 @@ from reverie.envs.spaces import ActionCodec
 from reverie.experiment import EnvLike, ExperimentConfig, MakeEnv, env_factory, make_eval_env
 from reverie.folder import RunFolder, Saved, check_spec, read_saved
 from reverie.observer import Observer
+from reverie.offline import NO_ENV
 from reverie.run.checkpoint import Checkpoints, warn
 from reverie.run.evaluate import Evaluation, evaluate
 
@@ -163,6 +164,13 @@ def load(
     if path is None:
         raise RunError(f"{folder.path} has no checkpoint yet: let it train until its first one.")
     factory = env_factory(config.merge({"env.num": 1, "env.vector": "serial"}), env)
+    if config.env.id == NO_ENV and isinstance(env, str):
+        config = config.merge({"env.id": env})
+    elif config.env.id == NO_ENV and factory is None:
+        raise RunError(
+            f"{folder.path} was trained on {config.data.path} alone, without an environment: give one to act in, "
+            "reverie.load(run, env=...)."
+        )
     flat = make_flat(config.env, factory, 0, False)
     check_spec(folder, flat.obs_spec, flat.action_spec)
     learner = config.algo.build(flat.obs_spec, flat.action_spec, choose_device(device), config.seed)

@@ -1,4 +1,4 @@
-"""``reverie data info | validate | export``: what a store holds, whether it is sound, its rows for others."""
+"""``reverie data``: its commands, and what they do with replay stores. See ``cli_datasets.py`` as well."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ import yaml
 from tyro.conf import Positional, arg
 
 from reverie.cli_args import fail, parse
+from reverie.cli_datasets import InfoCommand, ValidateCommand, dataset_info, dataset_validate
+from reverie.cli_gather import convert_command, download_command, record_command, subsample_command
 from reverie.core.errors import RunError, did_you_mean
 
 if TYPE_CHECKING:  # torch comes with these, and the help does without
@@ -20,22 +22,6 @@ if TYPE_CHECKING:  # torch comes with these, and the help does without
     from reverie.data.store_manifest import Segment
 
 Place = Annotated[Positional[str], arg(metavar="PATH")]
-
-
-@dataclass(frozen=True, kw_only=True)
-class InfoCommand:
-    """Say what a replay store holds."""
-
-    path: Place
-    """Run folder, or the folder or URL of a store."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class ValidateCommand:
-    """Read every file of a store and name what is damaged or cannot be right. Exits with 1 if anything is."""
-
-    path: Place
-    """Run folder, or the folder or URL of a store."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,8 +35,16 @@ class ExportCommand:
 
 
 def data_command(args: list[str]) -> int:
-    """Run one of the commands on a store; returns the exit code."""
-    commands = {"info": info_command, "validate": validate_command, "export": export_command}
+    """Run one of the commands on recorded data; returns the exit code."""
+    commands = {
+        "info": info_command,
+        "validate": validate_command,
+        "convert": convert_command,
+        "subsample": subsample_command,
+        "record": record_command,
+        "download": download_command,
+        "export": export_command,
+    }
     if not args or args[0] in ("-h", "--help"):
         print(OVERVIEW)
         return 0 if args else 2
@@ -60,14 +54,24 @@ def data_command(args: list[str]) -> int:
     return commands[args[0]](args[1:])
 
 
-OVERVIEW = """usage: reverie data {info,validate,export} PATH ...
+OVERVIEW = """usage: reverie data {info,validate,convert,subsample,record,download,export} ...
 
-  info      say what a replay store holds
-  validate  read every file of it and name what is damaged or cannot be right
-  export    write its episodes as a Minari dataset, or as PyDreamer's npz files
+  info       say what a dataset, a run or a replay store holds
+  validate   name what is damaged or cannot be right; keep the good episodes
+  convert    write a dataset as Minari's, PyDreamer's or a store of ours
+  subsample  write a part of it, by episode or by step
+  record     play with a trained agent and write what happens
+  download   get a dataset of Minari's, or shards of RL Unplugged
+  export     write the episodes of a replay store, also of one behind a URL
 
-PATH is a run folder, or the folder or URL of a store.
+Datasets are files, folders or globs of Minari, D4RL, Tianshou, RL Unplugged,\nPyDreamer, Arrow and Parquet, or runs.
 `reverie data info --help` explains a command."""
+
+
+def is_of_a_store(path: str) -> bool:
+    """Whether ``path`` is a run, or a store in a folder or behind a URL, rather than a dataset of others."""
+    folder = Path(path)
+    return "://" in path or any((folder / name).is_file() for name in ("config.yaml", "manifest.json"))
 
 
 # ---------------------------------------------------------------- the place
@@ -122,11 +126,14 @@ def signature_beside(path: str) -> dict[str, Any] | None:
 
 
 def info_command(args: list[str]) -> int:
-    """What a store holds."""
+    """What a store or a dataset holds."""
     from rich.console import Console
     from rich.table import Table
 
-    store = open_store(parse(InfoCommand, args, "data info").path)
+    said = parse(InfoCommand, args, "data info")
+    if not is_of_a_store(said.path) or said.plot is not None:
+        return dataset_info(said)
+    store = open_store(said.path)
     table = Table(box=None, show_header=False, padding=(0, 2))
     for title, lines in sections(store).items():
         if lines:
@@ -207,8 +214,11 @@ def validate_command(args: list[str]) -> int:
     """Name what is damaged."""
     from reverie.data.store_check import validate
 
+    said = parse(ValidateCommand, args, "data validate")
+    if not is_of_a_store(said.path) or said.quarantine is not None:
+        return dataset_validate(said)
     manifests: list[str] = []  # what is wrong with them is found first
-    store = open_store(parse(ValidateCommand, args, "data validate").path, manifests.append)
+    store = open_store(said.path, manifests.append)
     report = validate(store)
     report.damaged[:0] = manifests
     for line in report.damaged:

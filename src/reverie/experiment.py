@@ -21,7 +21,10 @@ from reverie.core.errors import ConfigError
 from reverie.core.machine import available_memory, choose_device, keep_freed_memory
 from reverie.core.protocols import Env, Source
 from reverie.core.randomness import derived_seeds, reproducible, seed_everything
+from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Mode, Window
+from reverie.data.dataset import Dataset, DatasetConfig
+from reverie.data.mix import shares
 from reverie.data.prefetch import ahead
 from reverie.data.replay import Replay, ReplayConfig
 from reverie.envs.base import EnvConfig
@@ -43,6 +46,8 @@ class ExperimentConfig(Config):
 
     steps: int = 1_000_000
     """Env steps: decisions of the policy, summed over all environments; action repeat is not counted."""
+    updates: int = 100_000
+    """Gradient updates of a run that learns from recorded data alone, where there are no env steps."""
     replay_ratio: float | None = None
     """Gradient updates per env step; 0.5 unless this or train_ratio is given."""
     train_ratio: float | None = None
@@ -77,6 +82,8 @@ class ExperimentConfig(Config):
     """The algorithm."""
     replay: ReplayConfig = field(default_factory=ReplayConfig)
     """The memory of what was lived."""
+    data: DatasetConfig = field(default_factory=DatasetConfig)
+    """What was recorded before."""
 
     def __post_init__(self) -> None:
         if self.replay_ratio is not None and self.train_ratio is not None:
@@ -84,7 +91,7 @@ class ExperimentConfig(Config):
                 f"replay_ratio = {self.replay_ratio} and train_ratio = {self.train_ratio}: they say the same thing in "
                 "different units (train_ratio = replay_ratio x B x T); give one of them."
             )
-        for name, least in {"steps": 1, "learning_starts": 0, "random_steps": 0, "seed": 0, "threads": 0,
+        for name, least in {"steps": 1, "updates": 1, "learning_starts": 0, "random_steps": 0, "seed": 0, "threads": 0,
                             "eval_episodes": 0, "eval_envs": 1, "keep_checkpoints": 1}.items():  # fmt: skip
             if getattr(self, name) < least:
                 raise ConfigError(f"{name} = {getattr(self, name)}: expected at least {least}.")
@@ -112,14 +119,22 @@ class Experiment:
     """All parts of a run, fitted to each other; nothing has been written to disk."""
 
     config: ExperimentConfig
-    env: Env
+    env: Env | None
+    """The environments that are lived in; None if all that is learned from was recorded."""
+    obs_spec: ObsSpec
+    action_spec: ActionSpec
     algo: Algorithm
     replay: Replay
+    """What was lived; the dataset where nothing is."""
     source: Source
     """Where the learner's batches come from: the replay, by way of a stream of copies if there is a GPU."""
-    collector: Collector
+    collector: Collector | None
     clock: Clock
     eval_env: Env | None
+    dataset: Dataset | None = None
+    """What was recorded before."""
+    remarks: tuple[str, ...] = ()
+    """What whoever uses the recorded data should know."""
 
     def evaluate(self, episodes: int, mode: Mode = "eval", record: bool = False, final: bool = False) -> Evaluation:
         """Play whole episodes, leaving every generator of training as it was.
@@ -129,8 +144,11 @@ class Experiment:
         those before it.
         """
         seed = derived_seeds(self.config.seed)["test" if final else "evaluation"]
+        env = self.eval_env or self.env
+        if env is None:
+            raise ConfigError("there is no environment to evaluate in: give one with data.eval_env.")
         with reproducible(seed):
-            return evaluate(self.eval_env or self.env, self.algo.policy, episodes, mode, record, seed=seed)
+            return evaluate(env, self.algo.policy, episodes, mode, record, seed=seed)
 
     def close(self) -> None:
         """Free environments."""
@@ -153,6 +171,7 @@ def build(
     Raises:
         ReverieError: settings do not fit together, or there is not the memory or the device for them.
     """
+    check_start(config)
     factory = env_factory(config, env)
     device = choose_device(config.device)
     if config.threads:
@@ -168,7 +187,7 @@ def build(
             action_spec=train_env.action_spec,
             extra_spec=algo.extra_spec,
             num_envs=config.env.num,
-            window=algo.window,
+            window=shares(algo.window, config.data.fraction)[1] if config.data.path else algo.window,
             seed=seeds["replay"],
             most=most_rows(config),
             scratch=scratch,
@@ -178,7 +197,14 @@ def build(
         eval_env = make_eval_env(config, factory) if wants_eval_env(config, env) else None
         if eval_env is not None:
             undo.callback(eval_env.close)
-        collector = Collector(train_env, algo.policy, replay, seed=seeds["collector"], random_steps=config.random_steps)
+        collector = Collector(
+            train_env,
+            algo.policy,
+            replay,
+            seed=seeds["collector"],
+            random_steps=config.random_steps,
+            watcher=algo.watcher,
+        )
         clock = Clock(
             total_steps=config.steps,
             replay_ratio=config.ratio(algo.window),
@@ -191,6 +217,8 @@ def build(
     return Experiment(
         config=config,
         env=train_env,
+        obs_spec=train_env.obs_spec,
+        action_spec=train_env.action_spec,
         algo=algo,
         replay=replay,
         source=ahead(replay, algo.device),
@@ -252,13 +280,27 @@ def make_eval_env(config: ExperimentConfig, factory: MakeEnv | None = None, rend
     return make_env(values, seed=seed, factory=factory, render=render)
 
 
+def check_start(config: ExperimentConfig) -> None:
+    """The algorithm's settings must fit those of the run. A replay that begins with rows needs no random steps first.
+
+    Raises:
+        ConfigError: they do not.
+    """
+    given = config.replay.init or config.data.path
+    config.algo.check_run(
+        random_steps=config.steps if given else config.random_steps,
+        learning_starts=config.steps if given else config.learning_starts,
+        frame_stack=config.env.frame_stack,
+    )
+
+
 def check_capacity(config: ExperimentConfig, replay: Replay) -> None:
     """Learning must be able to start.
 
     Raises:
         ConfigError: the replay can never offer as many windows as learning waits for.
     """
-    rows, length = config.replay.rows(row_bytes(replay)), replay.window.rows
+    rows, length = config.replay.rows(row_bytes(replay)), replay.window.rows - replay.window.free
     offered = (rows // config.env.num - length + 1) * config.env.num
     if config.learning_starts > offered:
         raise ConfigError(

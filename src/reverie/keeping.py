@@ -7,18 +7,23 @@ import math
 from pathlib import Path
 from types import TracebackType
 
+import torch
+
 from reverie.core.errors import RunError
 from reverie.core.protocols import Stateful
 from reverie.core.randomness import Randomness
-from reverie.core.types import State
-from reverie.data.replay import ReplayConfig
+from reverie.core.specs import ObsSpec
+from reverie.core.types import Batch, State
+from reverie.data.replay import Replay, ReplayConfig
 from reverie.data.sizes import parse_size
 from reverie.data.store import Store
 from reverie.durable import PATIENCE, DurableCollector, DurableReplay, Say
 from reverie.experiment import Experiment
 from reverie.folder import RunFolder, writing
+from reverie.offline import DurableDataset
 from reverie.run.checkpoint import Checkpoints
 from reverie.run.lock import RunLock
+from reverie.run.schedule import position
 
 LEARNER = ("algo", "clock", "best")
 """What is loaded to see whether there is anything to go on with."""
@@ -41,7 +46,7 @@ class Best:
 
 
 class Keeper:
-    """The checkpoints of a run and the store of its replay."""
+    """The checkpoints of a run and the store of its replay. A run that lives nothing has no store."""
 
     def __init__(
         self,
@@ -60,7 +65,7 @@ class Keeper:
         """
         self.experiment, self.folder, self.checkpoints, self.say = experiment, folder, checkpoints, say
         config = experiment.config.replay
-        place = place_of(config.store)
+        place = place_of("none" if experiment.collector is None else config.store)
         store = open_store(place, folder, config, say)
         if store is not None:
             store.stopping = lambda: experiment.clock.stop
@@ -75,6 +80,9 @@ class Keeper:
         if store is not None:
             check_columns(store, self.replay, f"replay.store = '{config.store}'")
         self.sources = {path: init_store(path, self.replay, say) for path in config.init if anew}
+        self.data = None
+        if experiment.dataset is not None:
+            self.data = DurableDataset(experiment.dataset, experiment.config.data.path)
         self.best = Best()
         self.lock = contextlib.ExitStack()
         self.elsewhere = None if "://" in place or place in ("auto", "none") else Path(place)
@@ -83,14 +91,13 @@ class Keeper:
     def parts(self) -> dict[str, Stateful]:
         """What a checkpoint holds, in the order in which it is loaded; generators last, as loading may draw."""
         experiment = self.experiment
-        return {
-            "algo": experiment.algo,
-            "clock": experiment.clock,
-            "best": self.best,
-            "replay": self.replay,
-            "collector": DurableCollector(experiment.collector, self.replay, self.say),
-            "random": Randomness(),
-        }
+        parts: dict[str, Stateful] = {"algo": experiment.algo, "clock": experiment.clock, "best": self.best}
+        if experiment.collector is not None:
+            parts["replay"] = self.replay
+            parts["collector"] = DurableCollector(experiment.collector, self.replay, self.say)
+        if self.data is not None:
+            parts["data"] = self.data
+        return parts | {"random": Randomness()}
 
     def begin(self) -> None:
         """Begin to store, in a run that has no checkpoint to go on from.
@@ -99,10 +106,16 @@ class Keeper:
             RunError: the store cannot be written, or another process writes it.
         """
         self._lock()
-        self.replay.begin(self.sources)
+        given: Replay | None = self.experiment.dataset
+        if self.experiment.collector is not None:
+            self.replay.begin(self.sources)
         if self.sources:
-            rows = self.experiment.replay.count * self.replay.streams
-            self.say(f"the replay starts with {rows:,} rows of {', '.join(self.sources)}")
+            replay = self.experiment.replay
+            self.say(f"the replay starts with {replay.count * self.replay.streams:,} rows of {', '.join(self.sources)}")
+            given = given or replay
+        watcher = self.experiment.algo.watcher
+        if given is not None and watcher is not None:
+            watcher.fit(held(given, self.experiment.obs_spec))
 
     def load_learner(self, path: Path) -> None:
         """Take the weights and counters of the checkpoint at ``path``; nothing is written.
@@ -118,6 +131,8 @@ class Keeper:
         config, best = self.experiment.config, self.best.score
         if config.stop_score is not None and config.evaluates_on_the_way and (best or -math.inf) >= config.stop_score:
             return f"reached {best:g}, and stop_score = {config.stop_score:g} ends it: a higher one, or none,"
+        if self.experiment.clock.done and config.data.alone:
+            return f"had its {config.updates:,} updates already: more updates"
         if self.experiment.clock.done:
             return f"had its {config.steps:,} env steps already: more steps"
         return ""
@@ -130,11 +145,13 @@ class Keeper:
         """
         self._lock()
         replay, parts = self.experiment.replay, self.parts()
-        self.say(f"continuing {self.folder.path} from env step {self.experiment.clock.env_steps:,}")
+        unit = "update" if self.experiment.collector is None else "env step"
+        self.say(f"continuing {self.folder.path} from {unit} {position(self.experiment.clock):,}")
         self.checkpoints.load(path, {name: parts[name] for name in parts if name not in LEARNER})
         if self.best.step and self.checkpoints.best() is None:  # it was not marked any more
             self.checkpoints.mark_best(path)
-        self.say(f"its replay holds {self.replay.streams * (replay.count - replay.oldest):,} rows")
+        if self.experiment.collector is not None:
+            self.say(f"its replay holds {self.replay.streams * (replay.count - replay.oldest):,} rows")
 
     def save(self, *, diverged: bool = False) -> Path:
         """Write a checkpoint of everything that the run is.
@@ -142,7 +159,7 @@ class Keeper:
         Raises:
             RunError: the disk is full or not writable; earlier checkpoints are untouched.
         """
-        path = self.checkpoints.save(self.experiment.clock.env_steps, self.parts(), diverged=diverged)
+        path = self.checkpoints.save(position(self.experiment.clock), self.parts(), diverged=diverged)
         if not diverged:
             self.counts[path.name] = self.experiment.replay.count
             self._drop()
@@ -151,7 +168,7 @@ class Keeper:
     def scored(self, score: float) -> None:
         """Save and mark as best what has just had ``score`` in an evaluation, if nothing had a better one."""
         if math.isfinite(score) and (self.best.score is None or score > self.best.score):
-            self.best.score, self.best.step = score, self.experiment.clock.env_steps
+            self.best.score, self.best.step = score, position(self.experiment.clock)
             self.checkpoints.mark_best(self.save())
 
     def close(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -172,6 +189,25 @@ class Keeper:
         kept = [path.name for path in self.checkpoints.all()][-self.checkpoints.keep :]
         if self.replay.store is not None and all(name in self.counts for name in kept):
             self.replay.store.drop(min(self.counts[name] for name in kept) - self.experiment.replay.storage.capacity)
+
+
+def held(replay: Replay, spec: ObsSpec) -> Batch:
+    """All rows of the replay ``[N, n]``, but for its images and latents."""
+    names = ["action", "reward", "is_first", "is_last", "is_terminal"]
+    vectors = [key for key, part in spec.items() if part.kind == "vector"]
+    rows = replay.storage.read(replay.oldest, replay.count, [*names, *(f"obs/{key}" for key in vectors)])
+    action, reward, first, last, terminal = (torch.from_numpy(rows[name]) for name in names)
+    streams = replay.storage.streams
+    return Batch(
+        obs={key: torch.from_numpy(rows[f"obs/{key}"]) for key in vectors},
+        action=action,
+        reward=reward,
+        is_first=first,
+        is_last=last,
+        is_terminal=terminal,
+        weight=torch.ones(streams),
+        index=torch.arange(streams),
+    )
 
 
 def place_of(store: str) -> str:

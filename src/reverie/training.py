@@ -11,13 +11,14 @@ from typing import Any, Literal
 
 import gymnasium
 
-from reverie.core.config import Config
+from reverie.core.compiler import trouble
+from reverie.core.config import Choice, Config
 from reverie.core.discover import algorithm_name, version
 from reverie.core.errors import RunError
 from reverie.core.machine import available_memory
 from reverie.core.protocols import Sink
 from reverie.evaluation import write_evaluation
-from reverie.experiment import EnvLike, Experiment, ExperimentConfig, build, env_name, replay_bytes
+from reverie.experiment import EnvLike, Experiment, ExperimentConfig, env_name, replay_bytes
 from reverie.folder import (
     RunFolder,
     Saved,
@@ -33,11 +34,12 @@ from reverie.keeping import Keeper
 from reverie.log.console import console_sink
 from reverie.log.meter import Meter
 from reverie.log.sinks import JsonlSink, TensorBoardSink, VideoSink
-from reverie.nn.compiler import trouble
+from reverie.offline import Updates, build, described, resolved, subject
 from reverie.run import train as loop
 from reverie.run.checkpoint import Checkpoints
 from reverie.run.evaluate import Evaluation
 from reverie.run.lock import RunLock
+from reverie.run.schedule import position
 from reverie.run.verify import step_of
 
 ROOT = Path("runs")
@@ -97,7 +99,8 @@ def train(
     if isinstance(env, gymnasium.Env) and config.evaluates_on_the_way:
         say("no evaluations during training: the environment is one instance, which cannot be made a second time")
         config = config.merge({"schedule.eval_every": 0})
-    folder = RunFolder(Path(run) if run is not None else new_path(ROOT, config.env.id, name))
+    config = resolved(config, env, say)
+    folder = RunFolder(Path(run) if run is not None else new_path(ROOT, subject(config), name))
     checkpoints = Checkpoints(folder.checkpoints, config.keep_checkpoints, say)
     with contextlib.ExitStack() as stack:
         newest = None
@@ -109,7 +112,7 @@ def train(
         experiment = build(config, env, start=step_of(newest) if newest else 0, scratch=folder.path)
         stack.callback(experiment.close)
         if newest is not None:
-            check_spec(folder, experiment.env.obs_spec, experiment.env.action_spec)
+            check_spec(folder, experiment.obs_spec, experiment.action_spec)
         keeper = Keeper(experiment, folder, checkpoints, say, anew=newest is None, keep_newer=keep_newer)
         if newest is not None:
             keeper.load_learner(newest)
@@ -128,7 +131,7 @@ def train(
             keeper.begin()
         elif keeper.replay.laid_out:
             keeper.save()  # or each attempt that is killed would lay out the rows again
-        return _run(experiment, folder, keeper, f"{name} on {config.env.id}", say)
+        return _run(experiment, folder, keeper, f"{name} on {subject(config)}", say)
 
 
 def newest_of(checkpoints: Checkpoints) -> Path | None:
@@ -160,8 +163,8 @@ def write_settings(folder: RunFolder, saved: Saved, experiment: Experiment, say:
     with writing(folder.path):
         if anew:
             folder.spec.unlink(missing_ok=True)  # nothing was learned from those spaces
-        write_spec(folder, experiment.env.obs_spec, experiment.env.action_spec)
-        for line in update_saved(folder, saved, version(), experiment.clock.env_steps):
+        write_spec(folder, experiment.obs_spec, experiment.action_spec)
+        for line in update_saved(folder, saved, version(), position(experiment.clock)):
             say(line)
 
 
@@ -185,19 +188,34 @@ def _run(experiment: Experiment, folder: RunFolder, keeper: Keeper, title: str, 
             checkpoint=keeper.save,
             schedule=config.schedule,
         )
+        if ending.reason == "finished" and (why := why_idle(experiment)):
+            say(why)
         if ending.reason == "finished" and config.eval_episodes:
             evaluation = final_evaluation(experiment, folder, say)
             for sink in sinks:
-                at_the_end(say, sink.write, evaluation.metrics(), clock.env_steps)
+                at_the_end(say, sink.write, evaluation.metrics(), position(clock))
     return replace(
         result_of(experiment, folder, ending.checkpoint, evaluation), reason=ending.reason, signal=ending.signal
+    )
+
+
+def why_idle(experiment: Experiment) -> str:
+    """Why a run that is over has learned nothing, if that was not to be expected from its settings."""
+    config, window, offered = experiment.config, experiment.algo.window, len(experiment.replay)
+    expected = config.data.alone or config.ratio(window) == 0 or config.steps < config.learning_starts
+    if experiment.clock.updates or expected or offered >= config.learning_starts:
+        return ""
+    within = "" if window.crosses_episodes else f", of {window.rows - window.free} rows of one episode each"
+    return (
+        f"no updates were made: learning waits for {config.learning_starts} windows{within}, and there are {offered}. "
+        "Lower learning_starts, or take shorter windows (algo.batch_length)"
     )
 
 
 def final_evaluation(experiment: Experiment, folder: RunFolder, say: Say) -> Evaluation:
     """Judge what came out of the run."""
     evaluation = experiment.evaluate(experiment.config.eval_episodes, final=True)
-    at_the_end(say, write_evaluation, folder, evaluation, experiment.clock.env_steps)
+    at_the_end(say, write_evaluation, folder, evaluation, position(experiment.clock))
     return evaluation
 
 
@@ -254,9 +272,11 @@ def open_sinks(experiment: Experiment, folder: RunFolder, title: str) -> list[Si
     config, clock = experiment.config, experiment.clock
     sinks: list[Sink] = [JsonlSink(folder.metrics), VideoSink(folder.videos)]
     if config.tensorboard:
-        sinks.append(TensorBoardSink(folder.tensorboard, purge_step=clock.env_steps or None))
+        sinks.append(TensorBoardSink(folder.tensorboard, purge_step=position(clock) or None))
     if config.console:
-        sinks.append(console_sink(clock, config.steps, title, sys.stdout))
+        alone = config.data.alone
+        shown, total = (Updates(clock), config.updates) if alone else (clock, config.steps)
+        sinks.append(console_sink(shown, total, title, sys.stdout))
     return sinks
 
 
@@ -275,6 +295,16 @@ def describe(experiment: Experiment, say: Say) -> None:
         say(trouble())
     if experiment.algo.device.type == "cpu" and count > 5e6:
         say(f"{count / 1e6:.0f}M parameters are slow on a CPU: --preset cpu or --size nano is the small model")
+    for remark in experiment.remarks:
+        say(f"{config.data.path}: {remark}")
+    if experiment.dataset is not None:
+        say(described(experiment))
+    if config.data.alone:
+        say(
+            f"{algorithm_name(type(config.algo))} from recorded data alone: {count / 1e6:.2f}M parameters on "
+            f"{experiment.algo.device}, {config.updates:,} updates, {needed / 1e9:.2f} GB of rows"
+        )
+        return
     if config.steps < config.learning_starts:
         say(f"no updates will be made: learning starts after {config.learning_starts} windows of {config.steps} steps")
     say(
@@ -292,6 +322,8 @@ def custom_objects(config: ExperimentConfig, env: EnvLike | None) -> dict[str, s
 
 def _foreign(value: Any, default: Any, where: str) -> Mapping[str, str]:
     """Places where ``value`` holds an object of another class than the default configuration."""
+    if value is None or (isinstance(value, Choice) and type(value).__module__.startswith("reverie.")):
+        return {}  # a file says which of our kinds it is
     if type(value) is not type(default) and (isinstance(default, Config) or isinstance(value, Config)):
         return {where: f"{type(value).__module__}:{type(value).__qualname__}"}
     if not isinstance(value, Config):

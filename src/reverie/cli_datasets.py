@@ -1,0 +1,176 @@
+"""``reverie data info | validate`` for recorded datasets of any format."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from tyro.conf import Positional, arg
+
+from reverie.cli_args import fail
+
+if TYPE_CHECKING:  # torch comes with these, and the help does without
+    from reverie.data.export import Exported
+    from reverie.data.readers.base import About, Reader, ReadOptions
+    from reverie.data.summary import Summary
+
+Place = Annotated[Positional[str], arg(metavar="PATH")]
+Format = Literal["minari", "pydreamer", "store"]
+
+SHOWN = 20
+"""Lines of a report before it says how many more there are."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """What to read."""
+
+    path: Place
+    """A file, folder or glob of any format, a run folder, or minari:NAME."""
+    columns: dict[str, str] = field(default_factory=dict)
+    """Tables: which column is what, '{obs: state, action: action, reward: reward, terminal: done}'."""
+    time_limit: int | None = None
+    """Steps after which episodes end, for files that do not say where their time ran out."""
+    partial: bool = False
+    """Use what can be read of files that were cut off in the middle."""
+
+    @property
+    def options(self) -> ReadOptions:
+        """As readers want them."""
+        from reverie.data.readers.base import ReadOptions
+
+        return ReadOptions(columns=dict(self.columns), time_limit=self.time_limit, partial=self.partial)
+
+    def open(self) -> Reader:
+        """The reader."""
+        from reverie.data.readers.detect import open_reader
+
+        return open_reader(self.path, self.options)
+
+
+@dataclass(frozen=True, kw_only=True)
+class InfoCommand(Source):
+    """Say what a dataset, a run or a replay store holds."""
+
+    plot: Path | None = None
+    """Draw the returns and lengths of episodes and the use of actions to this PNG."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ValidateCommand(Source):
+    """Hold recorded episodes against rules and name what cannot be right. Exits with 1 if anything is."""
+
+    quarantine: str | None = None
+    """Write the good episodes to a new dataset there, a folder or minari:NAME, without the bad ones."""
+    to: Format = "minari"
+    """The format of that dataset."""
+    replay: int = 3
+    """Play so many episodes again in the environment that the data name, where they say what it was seeded with."""
+
+
+# ---------------------------------------------------------------- info
+
+
+def dataset_info(said: InfoCommand) -> int:
+    """What a dataset holds."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from reverie.data.summary import summarise
+    from reverie.recorded import shown
+
+    with said.open() as reader:
+        about = reader.about()
+        with shown(f"reading {reader.path.name}", reader.rows()) as counted:
+            summary = summarise(counted(reader.as_recorded()), about.action)
+        table = Table(box=None, show_header=False, padding=(0, 2))
+        for title, lines in dataset_sections(reader, about, summary).items():
+            if lines:
+                table.add_row(f"[bold]{title}[/bold]")
+            for line in lines:
+                table.add_row(*line)
+        Console().print(table)
+    if said.plot is not None:
+        draw(said.plot, summary, reader.path.name)
+    return 0
+
+
+def draw(png: Path, summary: Summary, title: str) -> None:
+    """Draw ``summary`` and say where."""
+    from reverie.log.dataset_plot import dataset_plot
+
+    uses = {use.name: use.counts for use in summary.actions if use.counts.size}
+    ranges = {use.name: use.axis for use in summary.actions if use.axis is not None}
+    dataset_plot(png, summary.scores, summary.lengths, uses, ranges, title)
+    print(f"  plot: {png}")
+
+
+def dataset_sections(reader: Reader, about: About, summary: Summary) -> dict[str, list[tuple[str, str]]]:
+    """The lines of ``info`` by title."""
+    import numpy as np
+
+    from reverie.data.summary import histogram
+
+    episodes = len(summary.scores)
+    steps = sum(summary.lengths)
+    found: dict[str, list[tuple[str, str]]] = {
+        "dataset": [("place", str(reader.path)), ("format", reader.format), *about.text.items()],
+        "spaces": [("observation", short(about.observation)), ("action", short(about.action))],
+        "episodes": [("complete", f"{episodes:,} with {steps:,} steps")],
+    }
+    if about.env:
+        found["dataset"].append(("environment", about.env))
+    if about.measured:
+        found["spaces"].append(("", "not declared: measured from the recorded actions"))
+    if episodes:
+        scores, lengths = np.asarray(summary.scores), np.asarray(summary.lengths)
+        ends = f"{summary.terminal:,} terminal, {episodes - summary.terminal:,} cut off by time or otherwise"
+        low, high = summary.rewards
+        found["episodes"] += [
+            ("ends", ends),
+            ("steps", f"mean {lengths.mean():.1f}, {lengths.min():,} to {lengths.max():,}"),
+            ("reward", f"{low:.4g} to {high:.4g}"),
+            ("return", f"mean {scores.mean():.2f}, std {scores.std():.2f}, {scores.min():.2f} to {scores.max():.2f}"),
+            *(("", line) for line in histogram(summary.scores)),
+        ]
+        found["actions"] = [(use.name, use.words()) for use in summary.actions]
+    found["remarks"] = [("", remark) for remark in reader.remarks()]
+    return found
+
+
+def short(space: object) -> str:
+    """A space in a line that can be read."""
+    text = " ".join(str(space).split())
+    return text if len(text) <= 160 else f"{text[:157]}..."
+
+
+# ---------------------------------------------------------------- validate
+
+
+def dataset_validate(said: ValidateCommand) -> int:
+    """Name what cannot be right, and write the rest elsewhere if that is wanted."""
+    from reverie.data.export import fresh_enough
+    from reverie.datasets import good, validate, write
+
+    with said.open() as reader:
+        if said.quarantine is not None:
+            fresh_enough(said.quarantine)
+        report = validate(reader, said.replay)
+        for finding in report.findings.values():
+            print(f"wrong    {finding}")
+        for remark in report.remarks[:SHOWN]:
+            print(f"remark   {remark}")
+        verdict = "sound" if report.sound else f"{len(report.bad):,} bad"
+        print(f"{report.rows:,} rows in {report.episodes:,} episodes: {verdict}")
+        if said.quarantine is None:
+            return 0 if report.sound else 1
+        if len(report.bad) == report.episodes:
+            return fail("no episode is good: nothing was written.", 1)
+        tell(write(reader, said.quarantine, said.to, good(report)))
+    return 0 if report.sound else 1
+
+
+def tell(done: Exported) -> None:
+    """Say what was written."""
+    print(f"{done.episodes:,} episodes with {done.steps:,} steps: {done.path}")

@@ -1,0 +1,280 @@
+"""Datasets from the servers that offer them: whole or not at all, going on where a download was cut off.
+
+A file comes as ``.name.part`` beside its place, by ranges of HTTP, and moves there once its size and its checksum are
+those that the server says. Minari's datasets lie on Hugging Face (or any server that speaks its API), RL Unplugged's
+shards in Google's storage.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import http.client
+import json
+import os
+import re
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from reverie.core.errors import ConfigError, RunError, did_you_mean
+from reverie.data.readers.minari import METADATA, minari_root
+
+HUGGING_FACE = "https://huggingface.co"
+MINARI_OWNER = "farama-minari"
+RL_UNPLUGGED = "http://storage.googleapis.com/rl_unplugged/atari"
+SHARDS, RUNS = 100, 5
+GAMES = [
+    "Alien",
+    "Amidar",
+    "Assault",
+    "Asterix",
+    "Atlantis",
+    "BankHeist",
+    "BattleZone",
+    "BeamRider",
+    "Boxing",
+    "Breakout",
+    "Carnival",
+    "Centipede",
+    "ChopperCommand",
+    "CrazyClimber",
+    "DemonAttack",
+    "DoubleDunk",
+    "Enduro",
+    "FishingDerby",
+    "Freeway",
+    "Frostbite",
+    "Gopher",
+    "Gravitar",
+    "Hero",
+    "IceHockey",
+    "Jamesbond",
+    "Kangaroo",
+    "Krull",
+    "KungFuMaster",
+    "MsPacman",
+    "NameThisGame",
+    "Phoenix",
+    "Pong",
+    "Pooyan",
+    "Qbert",
+    "Riverraid",
+    "RoadRunner",
+    "Robotank",
+    "Seaquest",
+    "SpaceInvaders",
+    "StarGunner",
+    "TimePilot",
+    "UpNDown",
+    "VideoPinball",
+    "WizardOfWor",
+    "YarsRevenge",
+    "Zaxxon",
+]
+BLOCK = 1 << 20
+PATIENCE = 60.0
+ATTEMPTS = 5
+"""Times that a broken connection is taken up again before that is an error."""
+PAUSE = 1.0
+"""Seconds before the second attempt; each further one waits twice as long."""
+
+Progress = Callable[[str, int, int], None]
+"""Told the name of a file, the bytes that are there and those that there will be (0 if nobody says)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Remote:
+    """A file on a server, and what is known of it beforehand."""
+
+    url: str
+    size: int | None = None
+    sha256: str = ""
+
+
+def silent(name: str, done: int, total: int) -> None:
+    """Nothing."""
+
+
+# ---------------------------------------------------------------- one file
+
+
+def fetch(remote: Remote, path: Path, progress: Progress = silent) -> Path:
+    """Bring a file to ``path``, unless it is there. What was cut off before goes on.
+
+    Raises:
+        RunError: the server has no such file, cannot be reached, or sends something else than it says.
+    """
+    if path.exists():
+        return path
+    path.parent.mkdir(parents=True, exist_ok=True)
+    staged = path.with_name(f".{path.name}.part")
+    for attempt in range(ATTEMPTS):
+        try:
+            said = _append(remote, staged, path.name, progress)
+            break
+        except (urllib.error.URLError, http.client.HTTPException, TimeoutError, ConnectionError) as error:
+            if isinstance(error, urllib.error.HTTPError) and error.code < 500:
+                raise RunError(f"{remote.url}: the server says {error.code} {error.reason}.") from None
+            if attempt == ATTEMPTS - 1:
+                raise RunError(
+                    f"{remote.url} cannot be reached: {getattr(error, 'reason', error)}. What has come so far is kept: "
+                    "the same command goes on from there."
+                ) from None
+            time.sleep(PAUSE * 2**attempt)
+    _check(remote, staged, said)
+    os.replace(staged, path)
+    return path
+
+
+def _append(remote: Remote, staged: Path, name: str, progress: Progress) -> dict[str, str]:
+    """Get what is missing of ``staged``; the headers of the answer, with the size of the whole as ``whole``."""
+    have = staged.stat().st_size if staged.exists() else 0
+    request = urllib.request.Request(remote.url, headers={"Range": f"bytes={have}-"} if have else {})
+    try:
+        answer = urllib.request.urlopen(request, timeout=PATIENCE)
+    except urllib.error.HTTPError as error:
+        if error.code == 416 and have:  # nothing is left to be sent
+            whole = (error.headers.get("Content-Range") or "").rpartition("/")[2]
+            return {key.lower(): value for key, value in error.headers.items()} | {"whole": whole}
+        raise
+    with answer:
+        headers = {key.lower(): value for key, value in answer.headers.items()}
+        if have and answer.status != 206:  # it does not do ranges, and has begun anew
+            have = 0
+        length = int(headers.get("content-length") or 0)
+        total = have + length if length else 0
+        with staged.open("ab" if have else "wb") as file:
+            while block := answer.read(BLOCK):
+                file.write(block)
+                have += len(block)
+                progress(name, have, total)
+        if total and have < total:
+            raise ConnectionError(f"{have:,} of {total:,} bytes came")
+    return headers | {"whole": str(total or have)}
+
+
+def _check(remote: Remote, staged: Path, said: dict[str, str]) -> None:
+    """The file is what the server and its lists say.
+
+    Raises:
+        RunError: it is not; what came is deleted, or it would be gone on with for ever.
+    """
+    size = staged.stat().st_size
+    expected = remote.size if remote.size is not None else int(said["whole"]) if said["whole"].isdigit() else size
+    wrong = "" if size == expected else f"{size:,} bytes came, {expected:,} were said"
+    sums = _sums(said) | ({"sha256": remote.sha256} if remote.sha256 else {})
+    for kind, checksum in sums.items():
+        if not wrong and (found := checksum_of(staged, kind)) != checksum:
+            wrong = f"its {kind} is {found}, {checksum} was said"
+    if wrong:
+        staged.unlink()
+        raise RunError(f"{remote.url} did not come whole: {wrong}. It was deleted; try again.")
+
+
+def _sums(said: dict[str, str]) -> dict[str, str]:
+    """Checksums that Google's storage sends with a file, ``x-goog-hash: crc32c=..., md5=...``, as hexadecimal."""
+    out = {}
+    for word in said.get("x-goog-hash", "").split(","):
+        kind, _, value = word.strip().partition("=")
+        if kind in ("crc32c", "md5") and value:
+            out[kind] = base64.b64decode(value).hex()
+    return out
+
+
+def checksum_of(path: Path, kind: str) -> str:
+    """The ``sha256``, ``md5`` or ``crc32c`` of a file, as hexadecimal."""
+    if kind == "crc32c":
+        from google_crc32c import extend
+
+        crc = 0
+        with path.open("rb") as file:
+            while block := file.read(BLOCK):
+                crc = extend(crc, block)
+        return f"{crc:08x}"
+    found = hashlib.new(kind)
+    with path.open("rb") as file:
+        while block := file.read(BLOCK):
+            found.update(block)
+    return found.hexdigest()
+
+
+# ---------------------------------------------------------------- datasets
+
+
+def download_minari(name: str, server: str = "", progress: Progress = silent) -> Path:
+    """The Minari dataset called ``name``, to where Minari keeps its datasets.
+
+    ``server`` speaks the API of Hugging Face; HF_ENDPOINT or huggingface.co unless given.
+
+    Raises:
+        ConfigError: that is no name of a dataset.
+        RunError: the server has none of that name, or it did not come whole.
+    """
+    match = re.fullmatch(r"(?:([\w/-]+)/)?([\w-]+)-v(\d+)", name)
+    if not match:
+        raise ConfigError(f"minari:{name}: expected a name such as D4RL/door/human-v2.")
+    place = minari_root() / name
+    if (place / "data" / METADATA).is_file():
+        return place
+    server = (server or os.environ.get("HF_ENDPOINT") or HUGGING_FACE).rstrip("/")
+    group, _, inside = name.partition("/")
+    where = f"datasets/{MINARI_OWNER}/{group}"
+    files = _listed(f"{server}/api/{where}/tree/main/{urllib.parse.quote(inside)}?recursive=true", name)
+    staged = place.with_name(f".{place.name}.part")
+    for entry in files:
+        path = str(entry["path"])
+        below = Path(path).relative_to(inside) if inside else Path(path)
+        if ".." in below.parts or below.is_absolute():
+            raise RunError(f"{server} lists a file {path!r} outside of the dataset.")
+        url = f"{server}/{where}/resolve/main/{urllib.parse.quote(path)}"
+        sha256 = str((entry.get("lfs") or {}).get("oid", "")).removeprefix("sha256:")
+        fetch(Remote(url=url, size=entry.get("size"), sha256=sha256), staged / below, progress)
+    if not (staged / "data" / METADATA).is_file():
+        raise RunError(f"{server} has no data/{METADATA} in {name}: it is no dataset.")
+    os.replace(staged, place)
+    return place
+
+
+def _listed(url: str, name: str) -> list[dict[str, Any]]:
+    """The files below a folder, page after page."""
+    found: list[dict[str, Any]] = []
+    following: str | None = url
+    while following:
+        try:
+            with urllib.request.urlopen(following, timeout=PATIENCE) as answer:
+                found += json.loads(answer.read())
+                link = re.search(r'<([^>]+)>;\s*rel="next"', answer.headers.get("Link") or "")
+        except urllib.error.HTTPError as error:
+            raise RunError(f"there is no Minari dataset '{name}' at {url}: {error.code} {error.reason}.") from None
+        except (OSError, ValueError) as error:
+            raise RunError(f"{url} cannot be read: {error}.") from None
+        following = urllib.parse.urljoin(following, link[1]) if link else None
+    return [entry for entry in found if entry.get("type") == "file"]
+
+
+def download_shards(
+    game: str, run: int, shards: list[int], folder: Path, server: str = "", progress: Progress = silent
+) -> list[Path]:
+    """Shards of RL Unplugged's Atari data, to ``folder/game``.
+
+    Raises:
+        ConfigError: there is no such game, run or shard.
+        RunError: a shard did not come whole.
+    """
+    if game not in GAMES:
+        raise ConfigError(
+            f"RL Unplugged has no game '{game}'.{did_you_mean(game, GAMES)} There are: {', '.join(GAMES)}."
+        )
+    if not 1 <= run <= RUNS:
+        raise ConfigError(f"run {run}: RL Unplugged has the runs 1 to {RUNS}.")
+    if wrong := [shard for shard in shards if not 0 <= shard < SHARDS]:
+        raise ConfigError(f"shard {wrong[0]}: RL Unplugged has the shards 0 to {SHARDS - 1} of each run.")
+    base = (server or RL_UNPLUGGED).rstrip("/")
+    names = [f"run_{run}-{shard:05d}-of-{SHARDS:05d}" for shard in shards]
+    return [fetch(Remote(url=f"{base}/{game}/{name}"), folder / game / name, progress) for name in names]

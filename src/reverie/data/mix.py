@@ -1,0 +1,64 @@
+"""Recorded and lived rows in every batch."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from reverie.core.errors import ConfigError
+from reverie.core.protocols import Source
+from reverie.core.types import Batch, Update, Window
+
+
+class Mix:
+    """A ``Source`` of batches whose first windows are ``recorded``, the others ``lived``.
+
+    Each of the two has windows for its own part of a batch (``shares``). Nothing is sampled before both have one.
+    """
+
+    def __init__(self, recorded: Source, lived: Source) -> None:
+        self.recorded, self.lived = recorded, lived
+        self._split = 0
+
+    def __len__(self) -> int:
+        """Windows of both; 0 until something was lived."""
+        return len(self.recorded) + len(self.lived) if len(self.lived) else 0
+
+    def sample(self) -> Batch:
+        """The windows of both, those of the recorded rows first."""
+        first, second = self.recorded.sample(), self.lived.sample()
+        self._split = len(first.index)
+        joined: dict[str, Any] = {}
+        for field in fields(Batch):
+            one, two = getattr(first, field.name), getattr(second, field.name)
+            if isinstance(one, dict):
+                joined[field.name] = {key: torch.cat([one[key], two[key]]) for key in one}
+            else:
+                joined[field.name] = torch.cat([one, two])
+        return Batch(**joined)
+
+    def feedback(self, index: Tensor, update: Update) -> None:
+        """To each what is about its windows."""
+        split = self._split
+        for source, part in ((self.recorded, slice(0, split)), (self.lived, slice(split, None))):
+            priority = None if update.priority is None else update.priority[part]
+            extras = {key: value[part] for key, value in update.extras.items()}
+            source.feedback(index[part], replace(update, priority=priority, extras=extras))
+
+
+def shares(window: Window, fraction: float) -> tuple[Window, Window]:
+    """The windows of recorded and of lived rows that make batches of ``window``.
+
+    Raises:
+        ConfigError: a batch is too small to be shared so.
+    """
+    recorded = round(window.batch * fraction)
+    if not 0 < recorded < window.batch:
+        raise ConfigError(
+            f"data.fraction = {fraction}: of {window.batch} windows in a batch (algo.batch_size) that is {recorded} "
+            "recorded ones; expected at least one recorded and one lived."
+        )
+    return replace(window, batch=recorded), replace(window, batch=window.batch - recorded)

@@ -1,0 +1,110 @@
+"""Columns of Arrow's tables as arrays of numbers, a piece of a table at a time."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from reverie.core.errors import DataError
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Rows of a table that are read together."""
+
+    rows: int
+    found: Any
+    """A batch of Arrow's, or a Parquet file and the number of a group in it."""
+
+
+class TableColumn:
+    """One column of all pieces. See ``transitions.Column``."""
+
+    def __init__(self, arrow: Any, pieces: list[Piece], name: str, where: str) -> None:
+        self.arrow, self.pieces, self.name, self.where = arrow, pieces, name, where
+        self.edges = np.cumsum([0, *(piece.rows for piece in pieces)])
+        self.held: tuple[int, Any] = (-1, None)
+        first = next(i for i, piece in enumerate(pieces) if piece.rows)
+        array = self._array(first)
+        kind = array.type
+        self.is_list: bool = arrow.types.is_list(kind) or arrow.types.is_large_list(kind)
+        sample = numbers(arrow, array.slice(0, 1), where)
+        self.shape, self.dtype = (int(self.edges[-1]), *sample.shape[1:]), sample.dtype
+
+    def _array(self, piece: int) -> Any:
+        if self.held[0] != piece:
+            found = self.pieces[piece].found
+            if isinstance(found, tuple):
+                array = found[0].read_row_group(found[1], columns=[self.name]).column(0).combine_chunks()
+            else:
+                array = found.column(found.schema.get_field_index(self.name))
+            self.held = piece, array
+        return self.held[1]
+
+    def read(self, start: int, stop: int) -> np.ndarray:
+        """See ``Column``."""
+        stop = min(stop, self.shape[0])
+        parts = []
+        while start < stop:
+            piece = int(np.searchsorted(self.edges, start, "right")) - 1
+            end = min(stop, int(self.edges[piece + 1]))
+            inside = self._array(piece).slice(start - int(self.edges[piece]), end - start)
+            parts.append(numbers(self.arrow, inside, self.where))
+            start = end
+        if len({part.shape[1:] for part in parts}) > 1:
+            raise DataError(
+                f"{self.where}: its values are not all of one shape: {sorted({p.shape[1:] for p in parts})}."
+            )
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+    def at(self, index: np.ndarray) -> np.ndarray:
+        """See ``Column``."""
+        return np.concatenate([self.read(int(i), int(i) + 1) for i in index])
+
+    def episode(self, row: int) -> np.ndarray:
+        """What the list in one row holds."""
+        piece = int(np.searchsorted(self.edges, row, "right")) - 1
+        array = self._array(piece).slice(row - int(self.edges[piece]), 1)
+        return numbers(self.arrow, array.flatten(), self.where)
+
+
+def numbers(arrow: Any, array: Any, where: str) -> np.ndarray:
+    """An array of Arrow's as ``[n, ...]``, lists of one length as further dimensions, pictures as what they show.
+
+    Raises:
+        DataError: values are missing, of different lengths, or no numbers.
+    """
+    kind, types = array.type, arrow.types
+    if array.null_count:
+        raise DataError(f"{where} has {array.null_count} values that are missing.")
+    if types.is_struct(kind) and "bytes" in [f.name for f in kind]:
+        return pictures(array.field("bytes").to_pylist(), where)
+    if types.is_binary(kind) or types.is_large_binary(kind):
+        return pictures(array.to_pylist(), where)
+    if isinstance(array, arrow.ExtensionArray):
+        return numbers(arrow, array.storage, where)
+    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+        inner = numbers(arrow, array.flatten(), where)
+        if len(array) and len(inner) % len(array):
+            raise DataError(f"{where} has lists of different lengths.")
+        if not types.is_fixed_size_list(kind):
+            lengths = np.asarray(array.value_lengths().to_numpy(zero_copy_only=False))
+            if len(lengths) and (lengths != lengths[0]).any():
+                raise DataError(f"{where} has lists of different lengths: {lengths.min()} to {lengths.max()}.")
+        return inner.reshape(len(array), -1, *inner.shape[1:])
+    if not (types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind)):
+        raise DataError(f"{where} holds {kind}: expected numbers, lists of them, or pictures.")
+    return np.asarray(array.to_numpy(zero_copy_only=False))
+
+
+def pictures(found: list[bytes], where: str) -> np.ndarray:
+    """Compressed pictures as ``[n, H, W, C]`` uint8."""
+    from PIL import Image
+
+    try:
+        return np.stack([np.asarray(Image.open(io.BytesIO(picture)), np.uint8) for picture in found])
+    except (OSError, ValueError, TypeError) as error:
+        raise DataError(f"{where}: a picture cannot be read: {error}.") from None

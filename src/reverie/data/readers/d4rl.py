@@ -1,0 +1,126 @@
+"""HDF5 files as D4RL has them: one dataset for each thing of a transition, all episodes one after the other.
+
+``timeouts`` say where time ran out. Without them an end by time shows only where ``next_observations`` is not what the
+next transition begins with, or is known beforehand (``time_limit``). The same layout without ``timeouts`` is what
+Tianshou's ``load_buffer`` reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+
+from reverie.core.errors import DataError
+from reverie.data.readers.base import About, Reader, ReadOptions, Rows, Space, action_space, observed_space
+from reverie.data.readers.hdf5 import Hdf5Column, open_hdf5
+from reverie.data.readers.transitions import Transitions, jumps
+
+NEEDED = ("observations", "actions", "rewards", "terminals")
+BLOCK = 1 << 16
+
+UNSEEN = (
+    "neither timeouts nor next_observations are there: an end by time cannot be told from the next step. Give "
+    "--data.time-limit if episodes have one; only terminal ends are known otherwise"
+)
+
+
+class D4RLReader(Reader):
+    """See the top of this file."""
+
+    format = "D4RL HDF5"
+
+    def __init__(self, path: Path, options: ReadOptions) -> None:
+        super().__init__(path, options)
+        self.file = open_hdf5(path)
+        if missing := [name for name in NEEDED if name not in self.file]:
+            raise DataError(f"{path} has no {', '.join(missing)}: D4RL files have {', '.join(NEEDED)}.")
+        self.columns = {name: self._column(name) for name in (*NEEDED, "timeouts", "next_observations")
+                        if name in self.file}  # fmt: skip
+        lengths = {name: column.shape[0] for name, column in self.columns.items()}
+        if len(set(lengths.values())) > 1:
+            raise DataError(f"{path}: its columns are not of one length: {lengths}.")
+        if not lengths["rewards"]:
+            raise DataError(f"{path} holds no transitions.")
+
+    def _column(self, name: str) -> Hdf5Column:
+        item = self.file[name]
+        if not hasattr(item, "dtype"):
+            raise DataError(
+                f"{self.path}: '{name}' is a group. Dictionaries of observations are read from Minari's format."
+            )
+        return Hdf5Column(self.path, item)
+
+    def about(self) -> About:
+        """Nothing is declared: spaces are those of the arrays."""
+        obs = self.columns["observations"]
+        action, measured = self._actions
+        return About(
+            observation=observed_space(obs.shape[1:], obs.dtype),
+            action=action,
+            measured=measured,
+            text={"columns": ", ".join(self.columns)},
+        )
+
+    @cached_property
+    def _actions(self) -> tuple[Space, bool]:
+        column = self.columns["actions"]
+        return action_space(lambda: (column.read(i, i + BLOCK) for i in range(0, column.shape[0], BLOCK)))
+
+    def disordered(self) -> np.ndarray:
+        """See ``Reader``."""
+        return self._transitions.disordered()
+
+    def close(self) -> None:
+        """See ``Reader``."""
+        self.file.close()
+
+    def rows(self) -> int:
+        """Known from the ends."""
+        return self._transitions.rows
+
+    def parts(self) -> Iterator[Rows]:
+        """A few megabytes at a time."""
+        return self._transitions.parts()
+
+    @cached_property
+    def _transitions(self) -> Transitions:
+        columns = self.columns
+        terminal = self._flag("terminals")
+        return Transitions(
+            obs={"obs": columns["observations"]},
+            next_obs={"obs": columns["next_observations"]} if "next_observations" in columns else {},
+            action={"action": columns["actions"]},
+            reward=columns["rewards"],
+            end=terminal | self._timeouts(len(terminal)),
+            terminal=terminal,
+            note=self.note,
+        )
+
+    def _flag(self, name: str) -> np.ndarray:
+        return self.columns[name].read(0, self.columns[name].shape[0]).reshape(-1).astype(bool)
+
+    def _timeouts(self, total: int) -> np.ndarray:
+        """``[total]`` bool, where an episode ends because its time is over."""
+        if "timeouts" in self.columns:
+            return self._flag("timeouts")
+        out = np.zeros(total, bool)
+        if self.options.time_limit is not None:
+            return limited(self._flag("terminals"), self.options.time_limit)
+        if "next_observations" in self.columns:
+            return jumps(self.columns["observations"], self.columns["next_observations"], BLOCK)
+        self.note(UNSEEN)
+        return out
+
+
+def limited(terminal: np.ndarray, limit: int) -> np.ndarray:
+    """Where time runs out if episodes that do not end before have ``limit`` steps, ``[n]`` bool."""
+    out = np.zeros_like(terminal)
+    start = 0
+    for end in [*(np.flatnonzero(terminal) + 1).tolist(), len(terminal)]:
+        out[start + limit - 1 : end : limit] = True
+        start = end
+    found: np.ndarray = out & ~terminal
+    return found

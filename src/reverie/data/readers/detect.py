@@ -1,0 +1,176 @@
+"""Which format a file or folder has: told by what is inside. A name that says something else is an error."""
+
+from __future__ import annotations
+
+import glob
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+from reverie.core.errors import DataError, did_you_mean
+from reverie.data.readers.base import Reader, ReadOptions
+from reverie.data.readers.d4rl import NEEDED as OF_D4RL
+from reverie.data.readers.d4rl import D4RLReader
+from reverie.data.readers.hdf5 import is_hdf5, open_hdf5
+from reverie.data.readers.minari import METADATA, local_names, metadata_of, minari_path
+from reverie.data.readers.minari_storages import minari_reader
+from reverie.data.readers.pydreamer import PyDreamerReader
+from reverie.data.readers.rl_unplugged import RLUnpluggedReader, shards_in
+from reverie.data.readers.several import SeveralReader, by_number
+from reverie.data.readers.store import StoreReader, is_store
+from reverie.data.readers.table import TableReader, tables_in
+from reverie.data.readers.tfrecord import looks_like_records
+from reverie.data.readers.tianshou import TianshouReader
+
+Opener = Callable[[Path, ReadOptions], Reader]
+
+KNOWN = (
+    "a Minari dataset (a folder, or minari:NAME), HDF5 of D4RL or of Tianshou's buffers, RL Unplugged's Atari shards, "
+    "PyDreamer's npz files, a run or replay store of ours, a folder of Arrow or Parquet tables; or a folder or glob of "
+    "these"
+)
+SUFFIXES = {
+    ".hdf5": "HDF5", ".h5": "HDF5", ".hdf": "HDF5", ".npz": "npz", ".parquet": "Parquet", ".arrow": "Arrow",
+    ".tfrecord": "TFRecord", ".tfrecords": "TFRecord",
+}  # fmt: skip
+
+
+def open_reader(path: str, options: ReadOptions | None = None) -> Reader:
+    """The reader of the dataset at ``path``: a file, a folder, a glob, or ``minari:NAME``.
+
+    Raises:
+        DataError: there is nothing, or nothing that can be read; says what was expected.
+        ConfigError: an option does not fit, or a package is missing.
+    """
+    options = options or ReadOptions()
+    if path.startswith("minari:"):
+        return minari_reader(minari_path(path.removeprefix("minari:")), options)
+    place = Path(path).expanduser()
+    if place.is_dir():
+        return _folder(place, options)
+    if place.is_file():
+        return _file(place, options)
+    found = [Path(p) for p in glob.glob(str(place), recursive=True)] if glob.has_magic(path) else []
+    if not found:
+        raise missing(path)
+    return _several(place, sorted(found, key=by_number), options)
+
+
+def missing(path: str) -> DataError:
+    """There is nothing at ``path``."""
+    place = Path(path).expanduser()
+    beside = sorted(p.name for p in place.parent.iterdir()) if place.parent.is_dir() else []
+    hint = did_you_mean(place.name, beside)
+    where = (
+        f" In {place.parent} there are: {', '.join(beside[:10])}{' ...' if len(beside) > 10 else ''}." if beside else ""
+    )
+    if (names := local_names()) and path in names:
+        hint = f" Did you mean 'minari:{path}'?"
+    return DataError(
+        f"there is no dataset at {path}.{hint}{where if not hint else ''} Expected {KNOWN}. "
+        "`reverie data download --help` says how to get one."
+    )
+
+
+def _folder(path: Path, options: ReadOptions) -> Reader:
+    if metadata_of(path) is not None:
+        return minari_reader(path, options)
+    if is_store(path):
+        return StoreReader(path, options)
+    if any(path.glob("*.npz")):
+        return PyDreamerReader(path, options)
+    if shards_in(path):
+        return RLUnpluggedReader(path, options)
+    files = sorted((p for p in path.iterdir() if p.suffix in (".hdf5", ".h5", ".hdf")), key=by_number)
+    if files:
+        return _several(path, files, options)
+    folders = sorted((p for p in path.iterdir() if p.is_dir() and _is_dataset(p)), key=by_number)
+    if folders:
+        return _several(path, folders, options)
+    if is_table_folder(path):
+        return TableReader(path, options)
+    inside = sorted(p.name for p in path.iterdir())
+    datasets = sorted(p.parents[1].as_posix() for p in path.glob(f"*/**/data/{METADATA}"))
+    hint = f" There are datasets in {', '.join(datasets[:6])}." if datasets else ""
+    raise DataError(f"{path} holds no dataset, only {', '.join(inside[:10]) or 'nothing'}.{hint} Expected {KNOWN}.")
+
+
+def _is_dataset(path: Path) -> bool:
+    return metadata_of(path) is not None or is_store(path)
+
+
+def is_table_folder(path: Path) -> bool:
+    """Whether tables are all that is in there to be read."""
+    return bool(tables_in(path))
+
+
+def _several(path: Path, found: list[Path], options: ReadOptions) -> Reader:
+    if len(found) == 1:
+        return _folder(found[0], options) if found[0].is_dir() else _file(found[0], options)
+    return SeveralReader(path, [_folder(p, options) if p.is_dir() else _file(p, options) for p in found], options)
+
+
+def _file(path: Path, options: ReadOptions) -> Reader:
+    if path.stat().st_size == 0:
+        raise DataError(f"{path} is empty.")
+    kind = content(path)
+    named = SUFFIXES.get(path.suffix.lower())
+    if kind and named and kind != named:
+        raise DataError(
+            f"{path} is called {path.suffix}, but what it holds is {kind}: rename it, or get the right file."
+        )
+    openers: dict[str, Opener] = {
+        "HDF5": _hdf5,
+        "npz": _npz,
+        "TFRecord": RLUnpluggedReader,
+        "Parquet": TableReader,
+        "Arrow": TableReader,
+    }
+    if kind in openers:
+        return openers[kind](path, options)
+    with path.open("rb") as file:
+        head = file.read(8)
+    why = f"it is called {path.suffix}, but does not begin as {named} does" if named else "its format is not known"
+    raise DataError(f"{path} cannot be read: {why} (it begins with {head!r}). Expected {KNOWN}.")
+
+
+def content(path: Path) -> str:
+    """What the first bytes of a file say."""
+    with path.open("rb") as file:
+        head = file.read(8)
+    if is_hdf5(path):
+        return "HDF5"
+    if head[:4] == b"PK\x03\x04":
+        return "npz"
+    if head[:4] == b"PAR1":
+        return "Parquet"
+    if head[:6] == b"ARROW1" or head[:4] == b"\xff\xff\xff\xff":
+        return "Arrow"
+    return "TFRecord" if looks_like_records(path) else ""
+
+
+def _hdf5(path: Path, options: ReadOptions) -> Reader:
+    with open_hdf5(path) as file:
+        names = list(file)
+    if "_meta" in names:
+        return TianshouReader(path, options)
+    if "episode_0" in names and metadata_of(path.parent) is not None:
+        return minari_reader(path.parent, options)
+    if any(name in names for name in OF_D4RL):
+        return D4RLReader(path, options)
+    shown = ", ".join(names[:10]) or "nothing"
+    raise DataError(
+        f"{path} is HDF5, but holds {shown}: neither {', '.join(OF_D4RL)} (D4RL) nor _meta (a buffer of Tianshou's)."
+    )
+
+
+def _npz(path: Path, options: ReadOptions) -> Reader:
+    try:
+        names = [name.removesuffix(".npy") for name in zipfile.ZipFile(path).namelist()]
+    except zipfile.BadZipFile as error:
+        raise DataError(f"{path} is damaged or cut off: {error}.") from None
+    if {"action", "reward", "reset", "terminal"} <= set(names):
+        return PyDreamerReader(path, options)
+    raise DataError(
+        f"{path} holds the arrays {', '.join(names[:10])}; PyDreamer's episodes have action, reward, terminal, reset."
+    )

@@ -1,0 +1,158 @@
+"""HDF5 files as columns: mapped into memory where they lie in one piece, else read in pieces. Nothing is unpickled."""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Iterator
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from reverie.core.errors import DataError
+from reverie.data.readers.base import needs
+
+if TYPE_CHECKING:
+    import h5py
+
+SIGNATURE = b"\x89HDF\r\n\x1a\n"
+CACHE_BYTES = 1 << 20
+KEPT_BYTES = 64_000_000
+"""A column in compressed pieces that takes no more than this is read in one go."""
+
+
+def is_hdf5(path: Path) -> bool:
+    """Whether the file begins as HDF5 does, perhaps after a user block."""
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        for offset in (0, 512, 1024, 2048, 4096):
+            file.seek(offset)
+            if offset < size and file.read(8) == SIGNATURE:
+                return True
+    return False
+
+
+def open_hdf5(path: Path) -> h5py.File:
+    """The file, to be read.
+
+    Raises:
+        ConfigError: the package h5py is missing.
+        DataError: the file is cut off, damaged or no HDF5; says which.
+    """
+    try:
+        import h5py
+    except ImportError as error:
+        raise needs("h5py", "hdf5", error) from None
+    try:
+        return bounded(h5py.File(path, "r"))
+    except OSError as error:
+        said = str(error)
+        if "truncated" in said:
+            raise DataError(
+                f"{path} is cut off: {path.stat().st_size:,} bytes are there and it says that it has more ({said}). "
+                "An HDF5 file cannot be read in part: get it again."
+            ) from None
+        raise DataError(f"{path} cannot be read as HDF5: {said}.") from None
+
+
+def bounded(file: h5py.File) -> h5py.File:
+    """``file``, of whose structure no more is remembered than fits into ``CACHE_BYTES``: thousands of groups add up."""
+    config = file.id.get_mdc_config()
+    config.set_initial_size = True
+    config.initial_size = config.min_size = config.max_size = CACHE_BYTES
+    config.incr_mode = config.flash_incr_mode = config.decr_mode = 0  # it stays as it is
+    file.id.set_mdc_config(config)
+    return file
+
+
+def walk(group: h5py.Group, prefix: str = "") -> Iterator[tuple[str, h5py.Dataset]]:
+    """All datasets in a group, by the path to them."""
+    import h5py
+
+    for name, item in group.items():
+        if isinstance(item, h5py.Group):
+            yield from walk(item, f"{prefix}{name}/")
+        else:
+            yield f"{prefix}{name}", item
+
+
+class Hdf5Column:
+    """One dataset of numbers, row by row. See ``transitions.Column``."""
+
+    def __init__(self, path: Path, dataset: h5py.Dataset) -> None:
+        """A dataset of the file at ``path``.
+
+        Raises:
+            DataError: it holds objects or text.
+        """
+        if dataset.dtype.kind not in "biuf" or not dataset.shape:
+            raise DataError(
+                f"{path}: '{dataset.name.strip('/')}' holds {kind_of(dataset)}, where numbers are expected."
+            )
+        self.path, self.dataset = path, dataset
+        self.shape: tuple[int, ...] = tuple(dataset.shape)
+        self.dtype: np.dtype[Any] = dataset.dtype
+
+    @cached_property
+    def mapped(self) -> np.ndarray | None:
+        """The whole of it as it lies in the file; None if it does not lie in one piece."""
+        data = self.dataset
+        offset = data.id.get_offset() if data.chunks is None and not data.external else None
+        if offset is None or data.file.userblock_size or offset + data.nbytes > self.path.stat().st_size:
+            return None
+        with self.path.open("rb") as file:
+            self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        count = int(np.prod(self.shape, dtype=np.int64))
+        self._begin = offset
+        return np.frombuffer(self._map, self.dtype, count, offset).reshape(self.shape)
+
+    def _let_go(self, stop: int) -> None:
+        """Rows before ``stop`` need no memory of this process any more; the system keeps the file as it likes.
+
+        Pages that are needed after all are there again at once, so it does not matter who shares those at the edges.
+        """
+        row = self.dataset.nbytes // max(1, self.shape[0])
+        low = self._begin // mmap.PAGESIZE * mmap.PAGESIZE
+        high = min(-(-(self._begin + stop * row) // mmap.PAGESIZE) * mmap.PAGESIZE, len(self._map))
+        if high > low and hasattr(self._map, "madvise"):
+            self._map.madvise(mmap.MADV_DONTNEED, low, high - low)
+
+    @cached_property
+    def kept(self) -> np.ndarray | None:
+        """The whole of it in memory, if that is little: pieces that are compressed are so opened once only."""
+        return self.dataset[()] if self.mapped is None and self.dataset.nbytes <= KEPT_BYTES else None
+
+    def read(self, start: int, stop: int) -> np.ndarray:
+        """See ``transitions.Column``."""
+        if self.mapped is not None:
+            self._let_go(start)  # by whoever reads in order
+            return self.mapped[start:stop]
+        rows: np.ndarray = self._guarded(slice(start, stop)) if self.kept is None else self.kept[start:stop]
+        return rows
+
+    def at(self, index: np.ndarray) -> np.ndarray:
+        """See ``transitions.Column``."""
+        if self.mapped is not None:
+            found = self.mapped.take(index, axis=0)
+            self._let_go(int(index[-1]) + 1)
+            return found
+        if self.kept is not None:
+            return self.kept.take(index, axis=0)
+        if len(index) <= 8:  # each of them may cost a piece to be decompressed, a list of them much more
+            return np.stack([self._guarded(int(i)) for i in index])
+        rows: np.ndarray = self._guarded(slice(int(index[0]), int(index[-1]) + 1))[index - index[0]]
+        return rows
+
+    def _guarded(self, where: Any) -> Any:
+        try:
+            return self.dataset[where]
+        except OSError as error:
+            raise DataError(f"{self.path}: '{self.dataset.name.strip('/')}' cannot be read: {error}.") from None
+
+
+def kind_of(dataset: h5py.Dataset) -> str:
+    """What a dataset holds that is not numbers."""
+    if not dataset.shape:
+        return "a single value"
+    return "text" if dataset.dtype.kind in "SU" else f"objects ({dataset.dtype})"

@@ -1,0 +1,227 @@
+"""Minari datasets, read without the library: episodes of T actions with T + 1 observations, in HDF5, Arrow or Parquet.
+
+Whoever joins the observations of all episodes to the actions of all episodes pairs them wrongly from the second episode
+on, since there is one more observation in each. Here every episode is laid out by itself.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+from abc import abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from reverie.core.errors import DataError, did_you_mean
+from reverie.data.readers.base import PART_BYTES, About, Reader, ReadOptions, Rows, Space
+from reverie.data.readers.spaces import leaves_of, space_of
+from reverie.data.readers.transitions import OPEN
+
+METADATA = "metadata.json"
+EARLY = "an end is marked in the middle of an episode that goes on: it is not taken for one"
+
+
+def minari_root() -> Path:
+    """Where Minari keeps its datasets."""
+    return Path(os.environ.get("MINARI_DATASETS_PATH") or Path.home() / ".minari" / "datasets")
+
+
+def local_names(root: Path | None = None) -> list[str]:
+    """The datasets that are there."""
+    root = root or minari_root()
+    return sorted(path.parents[1].relative_to(root).as_posix() for path in root.glob(f"**/data/{METADATA}"))
+
+
+def minari_path(name: str) -> Path:
+    """The folder of the local dataset called ``name``.
+
+    Raises:
+        DataError: there is none; says what there is and how to get it.
+    """
+    root = minari_root()
+    if name and (root / name / "data" / METADATA).is_file():
+        return root / name
+    known = local_names(root)
+    there = (
+        f"There are: {', '.join(known[:12])}{' ...' if len(known) > 12 else ''}." if known else "There are none yet."
+    )
+    raise DataError(
+        f"there is no Minari dataset '{name}' in {root} (MINARI_DATASETS_PATH).{did_you_mean(name, known)} {there} "
+        f"`reverie data download minari:{name}` gets it."
+    )
+
+
+def metadata_of(path: Path) -> tuple[Path, dict[str, Any]] | None:
+    """The folder of the data and what its metadata say, if ``path`` is a Minari dataset or the ``data`` in one.
+
+    Raises:
+        DataError: the metadata are damaged.
+    """
+    for folder in (path / "data", path):
+        file = folder / METADATA
+        if file.is_file():
+            try:
+                content = json.loads(file.read_text(encoding="utf-8"))
+            except (ValueError, UnicodeDecodeError) as error:
+                raise DataError(f"{file} is damaged: {error}.") from None
+            if isinstance(content, dict) and "data_format" in content:
+                return folder, content
+    return None
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """One array of an episode: its column, the way to it, and how it is kept."""
+
+    column: str
+    path: tuple[str, ...]
+    space: Space
+
+    @property
+    def is_action(self) -> bool:
+        """Whether there is one fewer of it than of observations."""
+        return self.column.startswith("action")
+
+
+class MinariReader(Reader):
+    """What the storages have in common."""
+
+    format = "Minari"
+
+    def __init__(self, path: Path, options: ReadOptions) -> None:
+        super().__init__(path, options)
+        found = metadata_of(path)
+        if found is None:
+            raise DataError(f"{path} is no Minari dataset: there is no data/{METADATA} in it.")
+        self.folder, self.metadata = found
+        self.observation, self.action = self._space("observation_space"), self._space("action_space")
+        self.leaves = [
+            *(Leaf(name, ("observations", *way), space) for name, way, space in leaves_of(self.observation, "obs")),
+            *(Leaf(name, ("actions", *way), space) for name, way, space in leaves_of(self.action, "action")),
+        ]
+        self.jpeg = bool(self.metadata.get("jpeg_encoding", True))
+
+    @property
+    def env_spec(self) -> dict[str, Any]:
+        """What it says of its environment, as Gymnasium writes it."""
+        said = self.metadata.get("env_spec")
+        found: dict[str, Any] = json.loads(said) if isinstance(said, str) else {}
+        return found
+
+    def _space(self, name: str) -> Space:
+        if name in self.metadata:
+            return space_of(self.metadata[name], str(self.path))
+        env = self.env_spec.get("id", "")
+        try:
+            import gymnasium
+
+            made = gymnasium.make(env, **self.env_spec.get("kwargs", {}))
+        except Exception as error:
+            raise DataError(
+                f"{self.path} does not say its {name}, and its environment '{env}' cannot be made: {error}."
+            ) from None
+        space: Space = getattr(made, name)
+        made.close()
+        return space
+
+    def about(self) -> About:
+        """What the metadata say."""
+        spec = self.env_spec
+        known = ("dataset_id", "algorithm_name", "author", "minari_version", "code_permalink", "description")
+        text = {name: str(self.metadata[name]) for name in known if self.metadata.get(name)}
+        return About(
+            observation=self.observation,
+            action=self.action,
+            env=str(spec.get("id", "")),
+            env_kwargs=dict(spec.get("kwargs", {})),
+            time_limit=spec.get("max_episode_steps"),
+            episodes=int(self.metadata.get("total_episodes", 0)),
+            text=text,
+        )
+
+    def seeds(self) -> list[int | None]:
+        """What each episode's environment was seeded with, where that is kept."""
+        return [None] * int(self.metadata.get("total_episodes", 0))
+
+    def rows(self) -> int:
+        """As the metadata say: a row more than steps in each episode."""
+        return int(self.metadata["total_steps"]) + int(self.metadata["total_episodes"])
+
+    def parts(self) -> Iterator[Rows]:
+        """Whole episodes, several of them together if they are small."""
+        kept: list[Rows] = []
+        size = 0
+        for index in range(int(self.metadata["total_episodes"])):
+            episode = self._rows(index)
+            if episode is None:
+                continue
+            kept.append(episode)
+            size += sum(values.nbytes for values in episode.values())
+            if size >= PART_BYTES:
+                yield joined(kept)
+                kept, size = [], 0
+        if kept:
+            yield joined(kept)
+
+    @abstractmethod
+    def episode(self, index: int) -> tuple[dict[str, Any], np.ndarray, np.ndarray, np.ndarray]:
+        """The arrays of an episode by column, T + 1 observations and T actions; rewards, terminations, truncations."""
+
+    def _rows(self, index: int) -> Rows | None:
+        values, rewards, terminations, truncations = self.episode(index)
+        steps = len(rewards)
+        rows: Rows = {}
+        for leaf in self.leaves:
+            found, wanted = len(values[leaf.column]), steps + (not leaf.is_action)
+            if found != wanted or not len(terminations) == len(truncations) == steps:
+                raise DataError(
+                    f"{self.path}: episode {index} has {steps} rewards, {len(terminations)} terminations, "
+                    f"{len(truncations)} truncations and {found} of {'/'.join(leaf.path)}; expected {wanted} of these."
+                )
+            rows[leaf.column] = padded(values[leaf.column]) if leaf.is_action else values[leaf.column]
+        if not steps:
+            self.note("an episode without a step is left out")
+            return None
+        reward = np.zeros(steps + 1, np.float32)
+        reward[1:] = rewards
+        first, last, terminal = (np.zeros(steps + 1, bool) for _ in range(3))
+        first[0] = last[-1] = True
+        terminal[-1] = terminations[-1]
+        self.note(OPEN, int(not (terminations[-1] or truncations[-1])))
+        if steps > 1:
+            self.note(EARLY, int(np.count_nonzero(terminations[:-1]) + np.count_nonzero(truncations[:-1])))
+        return rows | {"reward": reward, "is_first": first, "is_last": last, "is_terminal": terminal}
+
+
+def padded(actions: np.ndarray) -> np.ndarray:
+    """With a row of zeros at the end, where nothing is done any more."""
+    out = np.zeros((len(actions) + 1, *actions.shape[1:]), actions.dtype)
+    out[:-1] = actions
+    return out
+
+
+def joined(episodes: list[Rows]) -> Rows:
+    """One after the other."""
+    return {name: np.concatenate([rows[name] for rows in episodes]) for name in episodes[0]}
+
+
+def decoded(pictures: Sequence[bytes], leaf: Leaf) -> np.ndarray:
+    """Compressed pictures ``[n]`` as ``[n, *shape]``.
+
+    Raises:
+        DataError: one of them is no picture.
+    """
+    from PIL import Image
+
+    out = np.empty((len(pictures), *leaf.space.shape), np.uint8)  # type: ignore[misc]  # boxes have a shape
+    for i, picture in enumerate(pictures):
+        try:
+            out[i] = np.asarray(Image.open(io.BytesIO(picture)), np.uint8)
+        except (OSError, ValueError) as error:
+            raise DataError(f"{'/'.join(leaf.path)}: picture {i} cannot be read: {error}.") from None
+    return out

@@ -1,0 +1,191 @@
+"""The storages of Minari's datasets: one HDF5 file, or a table of Arrow's or Parquet's for each episode."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+
+from reverie.core.errors import DataError
+from reverie.data.readers.base import ReadOptions, needs
+from reverie.data.readers.hdf5 import open_hdf5
+from reverie.data.readers.minari import METADATA, Leaf, MinariReader, decoded, metadata_of
+from reverie.data.readers.spaces import is_picture
+
+
+class MinariHdf5Reader(MinariReader):
+    """``data/main_data.hdf5``, a group for each episode."""
+
+    format = "Minari (HDF5)"
+
+    def __init__(self, path: Path, options: ReadOptions) -> None:
+        super().__init__(path, options)
+        self.main = self.folder / "main_data.hdf5"
+        if not self.main.is_file():
+            raise DataError(f"{self.main} is missing: the dataset is not complete. Get it again.")
+        self.empty = self.main.stat().st_size == 0
+        self.file = None if self.empty else open_hdf5(self.main)
+        self.kinds: dict[str, np.dtype[Any]] = {}
+
+    def close(self) -> None:
+        """See ``Reader``."""
+        if self.file is not None:
+            self.file.close()
+
+    def files(self) -> Sequence[Path]:
+        """The metadata and the one file."""
+        return [self.folder / METADATA, self.main]
+
+    def seeds(self) -> list[int | None]:
+        """See ``MinariReader``."""
+        assert self.file is not None
+        found = (self.file[f"episode_{i}"].attrs.get("seed") for i in range(int(self.metadata["total_episodes"])))
+        return [None if seed is None else int(seed) for seed in found]
+
+    def episode(self, index: int) -> tuple[dict[str, Any], np.ndarray, np.ndarray, np.ndarray]:
+        """See ``MinariReader``."""
+        values = {leaf.column: self._leaf(index, leaf) for leaf in self.leaves}
+        rewards, terminations, truncations = (
+            self._numbers(index, (name,)) for name in ("rewards", "terminations", "truncations")
+        )
+        return values, rewards, terminations, truncations
+
+    def _leaf(self, index: int, leaf: Leaf) -> np.ndarray:
+        if isinstance(leaf.space, spaces.Text):
+            found = self._dataset(index, leaf.path)[()]
+            return np.array([text.decode() if isinstance(text, bytes) else str(text) for text in found], object)
+        if self.jpeg and is_picture(leaf.space):
+            return decoded([bytes(picture) for picture in self._dataset(index, leaf.path)[()]], leaf)
+        return self._numbers(index, leaf.path)
+
+    def _numbers(self, index: int, path: tuple[str, ...]) -> np.ndarray:
+        """One dataset, by the shortest way there is: there are thousands of them."""
+        from h5py import h5d, h5s
+
+        name = "/".join(path)
+        try:
+            assert self.file is not None
+            found = h5d.open(self.file.id, f"episode_{index}/{name}".encode())
+            if name not in self.kinds:
+                self.kinds[name] = self._checked(found.dtype, index, name)
+            out = np.empty(found.shape, self.kinds[name])
+            found.read(h5s.ALL, h5s.ALL, out)
+        except (KeyError, AssertionError):
+            raise DataError(f"{self.main}: episode_{index}/{name} is missing.") from None
+        except OSError as error:
+            raise DataError(f"{self.main}: episode_{index}/{name} cannot be read: {error}.") from None
+        return out
+
+    def _checked(self, dtype: np.dtype[Any], index: int, name: str) -> np.dtype[Any]:
+        if dtype.kind not in "biuf":
+            raise DataError(f"{self.main}: episode_{index}/{name} holds {dtype}: expected numbers.")
+        return dtype
+
+    def _dataset(self, index: int, path: tuple[str, ...]) -> Any:
+        try:
+            assert self.file is not None
+            return self.file[f"episode_{index}/{'/'.join(path)}"]
+        except (KeyError, AssertionError):
+            raise DataError(f"{self.main}: episode_{index}/{'/'.join(path)} is missing.") from None
+
+
+class MinariArrowReader(MinariReader):
+    """A folder for each episode, with a table of T + 1 rows in Arrow's or Parquet's format."""
+
+    format = "Minari (Arrow)"
+
+    @cached_property
+    def arrow(self) -> Any:
+        """The package.
+
+        Raises:
+            ConfigError: it is missing.
+        """
+        try:
+            import pyarrow.ipc
+            import pyarrow.parquet
+        except ImportError as error:
+            raise needs("pyarrow", "arrow", error) from None
+        return pyarrow
+
+    def files(self) -> Sequence[Path]:
+        """The metadata and the tables."""
+        return [
+            self.folder / METADATA,
+            *(file for i in range(int(self.metadata["total_episodes"])) for file in self._tables(i)),
+        ]
+
+    def seeds(self) -> list[int | None]:
+        """See ``MinariReader``."""
+        found = []
+        for index in range(int(self.metadata["total_episodes"])):
+            file = self.folder / str(index) / METADATA
+            found.append(json.loads(file.read_text(encoding="utf-8")).get("seed") if file.is_file() else None)
+        return found
+
+    def _tables(self, index: int) -> list[Path]:
+        folder = self.folder / str(index)
+        found = sorted(p for p in folder.glob("*") if p.suffix in (".arrow", ".parquet")) if folder.is_dir() else []
+        if not found:
+            raise DataError(f"{folder} holds no table: the dataset is not complete. Get it again.")
+        return found
+
+    def _table(self, index: int) -> Any:
+        tables = []
+        for file in self._tables(index):
+            try:
+                if file.suffix == ".parquet":
+                    tables.append(self.arrow.parquet.read_table(file))
+                else:
+                    tables.append(self.arrow.ipc.open_file(self.arrow.memory_map(str(file))).read_all())
+            except (self.arrow.ArrowInvalid, OSError) as error:
+                raise DataError(f"{file} is damaged or cut off: {error}.") from None
+        return self.arrow.concat_tables(tables)
+
+    def episode(self, index: int) -> tuple[dict[str, Any], np.ndarray, np.ndarray, np.ndarray]:
+        """See ``MinariReader``."""
+        table = self._table(index)
+        values = {}
+        for leaf in self.leaves:
+            found = self._leaf(table, leaf, index)
+            values[leaf.column] = found[:-1] if leaf.is_action else found
+        rewards, terminations, truncations = (
+            table.column(name).to_numpy()[:-1] for name in ("rewards", "terminations", "truncations")
+        )
+        return values, rewards, terminations, truncations
+
+    def _leaf(self, table: Any, leaf: Leaf, index: int) -> np.ndarray:
+        try:
+            array = table.column(leaf.path[0]).combine_chunks()
+            for name in leaf.path[1:]:
+                array = array.field(name.removeprefix("_index_"))
+        except KeyError:
+            raise DataError(f"{self.path}: episode {index} has no {'/'.join(leaf.path)}.") from None
+        if isinstance(leaf.space, spaces.Text):
+            return np.array([text or "" for text in array.to_pylist()], object)
+        if self.jpeg and is_picture(leaf.space):
+            return decoded(array.to_pylist(), leaf)
+        if isinstance(leaf.space, spaces.Discrete):
+            return np.asarray(array.to_numpy(zero_copy_only=False))
+        flat: np.ndarray = array.flatten().to_numpy(zero_copy_only=False)
+        return flat.reshape(len(array), *leaf.space.shape)  # type: ignore[misc]  # all others have a shape
+
+
+def minari_reader(path: Path, options: ReadOptions) -> MinariReader:
+    """The reader for the storage that the dataset at ``path`` has.
+
+    Raises:
+        DataError: it is no Minari dataset, or has another storage.
+    """
+    found = metadata_of(path)
+    kind = str(found[1]["data_format"]) if found else ""
+    if kind == "hdf5":
+        return MinariHdf5Reader(path, options)
+    if kind in ("arrow", "parquet"):
+        return MinariArrowReader(path, options)
+    raise DataError(f"{path}: data_format is '{kind}'; hdf5, arrow and parquet can be read.")

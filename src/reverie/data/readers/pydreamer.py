@@ -1,0 +1,210 @@
+"""PyDreamer's npz files. Their row t holds the action that *led to* what was seen in t; ours moves it one row back.
+
+A file holds one episode, several one behind the other, or a piece of a long one; ``reset`` is where an episode begins.
+"""
+
+from __future__ import annotations
+
+import re
+import zipfile
+import zlib
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+
+from reverie.core.errors import DataError
+from reverie.data.readers.base import About, Reader, ReadOptions, Rows, Space, action_space, observed_space
+
+OF_ROWS = {"action", "reward", "terminal", "reset"}
+OF_GENERATOR = {"action_next", "policy_value", "policy_entropy", "action_prob"}
+"""What PyDreamer stores besides, which is not seen by anybody."""
+LOOKED_AT = 8
+"""Files that are looked at to tell one-hot actions from continuous ones."""
+LOST = "a file begins in the middle of an episode whose beginning is not there: it begins where the file does"
+
+
+class PyDreamerReader(Reader):
+    """One file, or all of a folder."""
+
+    format = "PyDreamer npz"
+
+    def __init__(self, path: Path, options: ReadOptions) -> None:
+        super().__init__(path, options)
+        self.paths = sorted(path.glob("*.npz")) if path.is_dir() else [path]
+        if not self.paths:
+            raise DataError(f"{path} holds no npz files.")
+
+    def files(self) -> Sequence[Path]:
+        """The npz files by name, which is the order of the episodes."""
+        return self.paths
+
+    @cached_property
+    def _first(self) -> dict[str, np.ndarray]:
+        return load(self.paths[0])
+
+    @cached_property
+    def _one_hot(self) -> bool:
+        return all(is_one_hot(member(path, "action"), member(path, "reset")) for path in self.paths[:LOOKED_AT])
+
+    def about(self) -> About:
+        """Nothing is declared: spaces are those of the first files."""
+        found: dict[str, Space] = {
+            key: observed_space(values.shape[1:], values.dtype) for key, values in self._obs(self._first).items()
+        }
+        if not found:
+            raise DataError(f"{self.paths[0]} holds no observations, only {', '.join(self._first)}.")
+        action: Space
+        if self._one_hot:
+            action, measured = spaces.Discrete(self._first["action"].shape[1]), False
+        else:
+            action, measured = action_space(lambda: (member(path, "action") for path in self.paths))
+        return About(
+            observation=spaces.Dict({name.removeprefix("obs/"): space for name, space in found.items()}),
+            action=action,
+            measured=measured,
+            text={"files": f"{len(self.paths):,}", "actions": "one-hot" if self._one_hot else "continuous"},
+        )
+
+    def rows(self) -> int:
+        """Read from the head of one array in each file."""
+        return sum(length_of(path, "reset") for path in self.paths)
+
+    def parts(self) -> Iterator[Rows]:
+        """One file at a time. The last row of each waits for the next one, which may go on with its episode."""
+        held: Rows | None = None
+        before: Path | None = None
+        for path in self.paths:
+            values = load(path)
+            rows = self._rows(values, path, goes_on=held is not None and follows(before, path))
+            if held is not None:
+                yield self._ended(held, rows)
+            held, before = rows, path
+        if held is not None:
+            yield self._ended(held, None)
+
+    def _obs(self, values: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """What was seen, as columns; ``image_t`` has its time behind."""
+        total = len(values["reset"])
+        found = {}
+        for key, value in values.items():
+            if key in OF_ROWS or key in OF_GENERATOR:
+                continue
+            value = np.moveaxis(value, -1, 0) if key.endswith("_t") and value.ndim == 4 else value
+            if value.shape[:1] == (total,):
+                found["obs/" + (key.removesuffix("_t") if value.ndim == 4 else key)] = value
+        return found
+
+    def _rows(self, values: dict[str, np.ndarray], path: Path, goes_on: bool) -> Rows:
+        """The rows of a file, as if it were the last: nothing is known of what comes after it.
+
+        ``led`` is the action that led to the first row, which belongs to the row before.
+        """
+        missing = sorted(OF_ROWS - values.keys())
+        if missing:
+            raise DataError(f"{path} has no {', '.join(missing)}: PyDreamer's files have {', '.join(sorted(OF_ROWS))}.")
+        first = values["reset"].astype(bool).reshape(-1)
+        if not len(first):
+            raise DataError(f"{path} holds no rows.")
+        if not first[0] and not goes_on:
+            self.note(LOST)
+            first = first.copy()
+            first[0] = True
+        action = values["action"]
+        moved = np.zeros_like(action)
+        moved[:-1] = action[1:]
+        last = np.zeros(len(first), bool)
+        last[:-1] = first[1:]
+        reward = values["reward"].reshape(-1).astype(np.float32)
+        reward[first] = 0.0
+        rows = self._obs(values) | {"reward": reward, "is_first": first, "is_last": last}
+        rows["is_terminal"] = values["terminal"].astype(bool).reshape(-1)
+        lengths = {name: len(column) for name, column in (rows | {"action": action}).items()}
+        if len(set(lengths.values())) > 1:
+            raise DataError(f"{path}: its arrays are not of one length: {lengths}.")
+        return rows | {"action": moved, "led": action[:1]}
+
+    def _ended(self, rows: Rows, following: Rows | None) -> Rows:
+        """``rows`` with what the next file tells of their last one."""
+        rows.pop("led")
+        if following is not None and not following["is_first"][0]:
+            rows["action"][-1] = following["led"][0]
+        else:
+            rows["is_last"][-1] = True
+        last = rows["is_last"]
+        rows["is_terminal"] &= last
+        if self._one_hot:
+            rows["action"] = rows["action"].argmax(axis=1)
+        rows["action"][last] = 0
+        return rows
+
+
+def follows(before: Path | None, path: Path) -> bool:
+    """Whether ``path`` is the next piece of the file ``before``: ``ep000003_000003-1-r5-1000`` after ``...-0-...``."""
+    pattern = r"ep(\d+)_(\d+)-(\d+)-r.*"
+    one, two = (re.fullmatch(pattern, p.stem) if p is not None else None for p in (before, path))
+    return bool(one and two and one[1] == two[1] and one[2] == two[2] and int(two[3]) == int(one[3]) + 1)
+
+
+def is_one_hot(action: np.ndarray, reset: np.ndarray) -> bool:
+    """Whether every action ``[n, A]`` but those of resets is a one-hot vector."""
+    if action.ndim != 2 or action.shape[1] < 2 or len(action) != reset.size:
+        return False
+    taken = action[~reset.astype(bool).reshape(-1)]
+    return len(taken) > 0 and bool(((taken == 0) | (taken == 1)).all() and (taken.sum(axis=1) == 1).all())
+
+
+def load(path: Path) -> dict[str, np.ndarray]:
+    """All arrays of a file.
+
+    Raises:
+        DataError: it is damaged, cut off, or holds objects.
+    """
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            return {name: file[name] for name in file.files}
+    except (OSError, ValueError, zipfile.BadZipFile, EOFError, zlib.error) as error:
+        raise broken(path, error) from None
+
+
+def member(path: Path, name: str) -> np.ndarray:
+    """One array of a file.
+
+    Raises:
+        DataError: it is not there, damaged, or holds objects.
+    """
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            values: np.ndarray = file[name]
+            return values
+    except KeyError:
+        raise DataError(f"{path} has no '{name}': it is no episode of PyDreamer's.") from None
+    except (OSError, ValueError, zipfile.BadZipFile, EOFError, zlib.error) as error:
+        raise broken(path, error) from None
+
+
+def length_of(path: Path, name: str) -> int:
+    """How long one array of a file is, by its head alone."""
+    try:
+        with zipfile.ZipFile(path) as archive, archive.open(f"{name}.npy") as file:
+            version = np.lib.format.read_magic(file)
+            read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+            shape: tuple[int, ...] = read(file)[0]
+            return shape[0]
+    except KeyError:
+        raise DataError(f"{path} has no '{name}': it is no episode of PyDreamer's.") from None
+    except (OSError, ValueError, zipfile.BadZipFile, EOFError, IndexError) as error:
+        raise broken(path, error) from None
+
+
+def broken(path: Path, error: Any) -> DataError:
+    """The error for a file that cannot be read."""
+    if "allow_pickle" in str(error) or "Object arrays" in str(error):
+        return DataError(
+            f"{path} holds an array of Python objects. Unpickling runs whatever code the file holds, so it is refused. "
+            "Save arrays of numbers."
+        )
+    return DataError(f"{path} is damaged or cut off: {error}.")

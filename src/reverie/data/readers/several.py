@@ -1,0 +1,115 @@
+"""Several files of one format as one dataset."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+from gymnasium import spaces
+
+from reverie.core.errors import DataError
+from reverie.data.readers.base import About, Reader, ReadOptions, Rows, Space
+
+
+class SeveralReader(Reader):
+    """One reader after the other."""
+
+    def __init__(self, path: Path, readers: Sequence[Reader], options: ReadOptions) -> None:
+        super().__init__(path, options)
+        self.readers = readers
+        kinds = {reader.format for reader in readers}
+        if len(kinds) > 1:
+            each = "; ".join(f"{r.path.name} is {r.format}" for r in readers[:6])
+            raise DataError(
+                f"{path} holds several formats: {each}. Give those of one format by a glob such as '*.hdf5'."
+            )
+        self.format = f"{len(readers)} x {readers[0].format}"  # type: ignore[misc]  # this one's own
+
+    def files(self) -> Sequence[Path]:
+        """Those of all."""
+        return [file for reader in self.readers for file in reader.files()]
+
+    def disordered(self) -> np.ndarray:
+        """Those of all, counted through; files whose episodes are not counted anywhere are looked through for that."""
+        found, before = [np.empty(0, np.int64)], 0
+        for reader in self.readers:
+            found.append(reader.disordered() + before)
+            before += sum(int(part["is_first"].sum()) for part in reader.parts())
+        return np.concatenate(found)
+
+    def close(self) -> None:
+        """See ``Reader``."""
+        for reader in self.readers:
+            reader.close()
+
+    def rows(self) -> int:
+        """Of all."""
+        return sum(reader.rows() for reader in self.readers)
+
+    def parts(self) -> Iterator[Rows]:
+        """One after the other."""
+        return self._all(lambda reader: reader.parts())
+
+    def as_recorded(self) -> Iterator[Rows]:
+        """One after the other."""
+        return self._all(lambda reader: reader.as_recorded())
+
+    def _all(self, rows: Callable[[Reader], Iterator[Rows]]) -> Iterator[Rows]:
+        for reader in self.readers:
+            yield from rows(reader)
+            for what, times in reader.notes.items():
+                self.note(f"{reader.path.name}: {what}", times)
+
+    @cached_property
+    def _each(self) -> list[About]:
+        return [reader.about() for reader in self.readers]
+
+    def about(self) -> About:
+        """What all of them say; spaces that were only measured become wide enough for all."""
+        first, *rest = self._each
+        for reader, other in zip(self.readers[1:], rest, strict=True):
+            if other.specs != first.specs or other.observation != first.observation:
+                raise DataError(
+                    f"{reader.path} has observations {said(other)}, {self.readers[0].path} has {said(first)}: "
+                    "these are not files of one dataset."
+                )
+        action = first.action
+        for reader, other in zip(self.readers[1:], rest, strict=True):
+            action = wide_enough(action, other.action, f"{reader.path} and {self.readers[0].path}")
+        episodes = [each.episodes for each in self._each]
+        return dataclasses.replace(
+            first,
+            action=action,
+            measured=any(each.measured for each in self._each),
+            episodes=None if None in episodes else sum(e or 0 for e in episodes),
+        )
+
+
+def said(about: About) -> str:
+    """Its observations in a few words."""
+    return str(about.observation if about.specs is None else dict(about.specs[0]))
+
+
+def wide_enough(one: Space, other: Space, where: str) -> Space:
+    """A space that holds both.
+
+    Raises:
+        DataError: they are of different kinds.
+    """
+    if one == other:
+        return one
+    if isinstance(one, spaces.Discrete) and isinstance(other, spaces.Discrete) and one.start == other.start:
+        return spaces.Discrete(int(max(one.n, other.n)), start=int(one.start))
+    if isinstance(one, spaces.Box) and isinstance(other, spaces.Box) and one.shape == other.shape:
+        low, high = np.minimum(one.low, other.low), np.maximum(one.high, other.high)
+        return spaces.Box(low, high, one.shape, np.float32)
+    raise DataError(f"{where} have different actions, {other} and {one}: these are not files of one dataset.")
+
+
+def by_number(path: Path) -> list[int | str]:
+    """Sorts ``part-10`` behind ``part-9``."""
+    return [int(word) if word.isdigit() else word for word in re.split(r"(\d+)", path.as_posix())]

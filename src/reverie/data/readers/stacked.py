@@ -1,0 +1,41 @@
+"""Observations that were kept as single frames and are seen as the last few of them."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from reverie.data.readers.transitions import Column
+
+
+class StackedColumn:
+    """The last ``count`` frames of each transition, ``[n, H, W, count]``.
+
+    At the beginning of an episode, where there are fewer, its first frame fills the places, as in environments that
+    stack their frames.
+    """
+
+    def __init__(self, frames: Column, end: np.ndarray, count: int) -> None:
+        """``frames`` ``[n, H, W]`` or ``[n, H, W, C]`` with episodes that ``end`` ``[n]`` with a frame."""
+        self.frames, self.count = frames, count
+        shape = frames.shape[1:] if len(frames.shape) == 4 else (*frames.shape[1:], 1)
+        self.shape = (frames.shape[0], *shape[:-1], shape[-1] * count)
+        self.dtype = frames.dtype
+        first = np.zeros(len(end), np.int64)
+        begins = np.flatnonzero(end[:-1]) + 1
+        first[begins] = begins
+        self.first = np.maximum.accumulate(first)  # [n], the first transition of each one's episode
+
+    def read(self, start: int, stop: int) -> np.ndarray:
+        """See ``Column``."""
+        return self.at(np.arange(start, min(stop, self.shape[0])))
+
+    def at(self, index: np.ndarray) -> np.ndarray:
+        """See ``Column``."""
+        if not len(index):
+            return np.empty((0, *self.shape[1:]), self.dtype)
+        low = max(int(index[0]) - self.count + 1, 0)
+        near = self.frames.read(low, int(index[-1]) + 1)
+        near = near.reshape(len(near), *self.shape[1:-1], self.shape[-1] // self.count)
+        beginning = np.maximum(self.first[index], low)
+        parts = [near.take(np.maximum(index - back, beginning) - low, axis=0) for back in range(self.count - 1, -1, -1)]
+        return np.concatenate(parts, axis=-1)

@@ -1,0 +1,249 @@
+"""Tables in Arrow's or Parquet's format whose columns are called as somebody liked, such as a Hugging Face dataset.
+
+``columns`` says which column is what: ``{obs: observation.state, action: action, reward: next.reward, terminal:
+next.done, episode: episode_index}``. A table row is a transition, or a whole episode where the rewards are lists.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+
+from reverie.core.errors import ConfigError, DataError, did_you_mean
+from reverie.data.readers.arrow_columns import Piece, TableColumn
+from reverie.data.readers.base import About, Reader, ReadOptions, Rows, Space, action_space, needs, observed_space
+from reverie.data.readers.tianshou import nested
+from reverie.data.readers.transitions import ArrayColumn, Column, Transitions
+
+SUFFIXES = (".arrow", ".parquet")
+ROLES = ("obs", "next_obs", "action", "reward", "terminal", "truncated", "end", "episode")
+NEEDED = ("obs", "action", "reward")
+USUAL = {
+    "obs": ("observation", "observations", "obs", "observation.state", "state"),
+    "next_obs": ("next_observation", "next_observations", "next_obs"),
+    "action": ("action", "actions", "act"),
+    "reward": ("reward", "rewards", "next.reward", "rew"),
+    "terminal": ("terminal", "terminals", "terminated", "terminations", "is_terminal", "done", "dones", "next.done"),
+    "truncated": ("truncated", "truncations", "timeout", "timeouts"),
+    "episode": ("episode_index", "episode_id", "episode", "traj_id"),
+}
+"""What such columns are often called: a proposal for whoever has to say it."""
+NO_ENDS = "no column says where episodes end terminally: all of them are taken as cut off by time"
+
+
+class TableReader(Reader):
+    """See the top of this file."""
+
+    format = "table (Arrow or Parquet)"
+
+    def __init__(self, path: Path, options: ReadOptions) -> None:
+        super().__init__(path, options)
+        self.paths = tables_in(path) if path.is_dir() else [path]
+        if not self.paths:
+            raise DataError(f"{path} holds no tables ({', '.join(SUFFIXES)}).")
+        try:
+            import pyarrow.ipc
+            import pyarrow.parquet
+        except ImportError as error:
+            raise needs("pyarrow", "arrow", error) from None
+        self.arrow: Any = pyarrow
+        self.pieces = [piece for file in self.paths for piece in self._pieces(file)]
+        self.total = sum(piece.rows for piece in self.pieces)
+        if not self.total:
+            raise DataError(f"{path} holds no rows.")
+        self.roles = self._roles()
+
+    def files(self) -> Sequence[Path]:
+        """The tables by name."""
+        return self.paths
+
+    # ------------------------------------------------------------------ files
+
+    def _pieces(self, file: Path) -> Iterator[Piece]:
+        arrow = self.arrow
+        try:
+            if file.suffix == ".parquet":
+                table = arrow.parquet.ParquetFile(file)
+                for group in range(table.num_row_groups):
+                    yield Piece(table.metadata.row_group(group).num_rows, (table, group))
+                return
+            mapped = arrow.memory_map(str(file))
+            try:
+                batches = arrow.ipc.open_stream(mapped).read_all().to_batches()
+            except arrow.ArrowInvalid:
+                mapped.seek(0)
+                batches = arrow.ipc.open_file(mapped).read_all().to_batches()
+            for batch in batches:
+                yield Piece(batch.num_rows, batch)
+        except (arrow.ArrowInvalid, OSError) as error:
+            raise DataError(f"{file} is damaged, cut off or of another format: {error}.") from None
+
+    @cached_property
+    def names(self) -> list[str]:
+        """What the columns are called."""
+        found = self.pieces[0].found
+        schema = found[0].schema_arrow if isinstance(found, tuple) else found.schema
+        return [str(name) for name in schema.names]
+
+    def _roles(self) -> dict[str, str]:
+        said = self.options.columns
+        given = {role: column for role, column in said.items() if column}
+        for role, column in given.items():
+            if role.partition(".")[0] not in ROLES or (
+                role.partition(".")[2] and role.partition(".")[0] not in ROLES[:3]
+            ):
+                raise ConfigError(f"data.columns: there is no '{role}'. There are: {', '.join(ROLES)}, and obs.<key>.")
+            if column not in self.names:
+                hint = did_you_mean(column, self.names)
+                raise ConfigError(
+                    f"data.columns: {self.path} has no column '{column}'.{hint} It has: {', '.join(self.names)}."
+                )
+        if missing := [n for n in NEEDED if not any(role.partition(".")[0] == n for role in given)]:
+            usual = {role: next((n for n in names if n in self.names), None) for role, names in USUAL.items()}
+            shown = ", ".join(f"{role}: {name}" for role, name in usual.items() if name) or "obs: ..., action: ..."
+            raise ConfigError(
+                f"{self.path} is a table with the columns {', '.join(self.names)}; which is the "
+                f"{' and the '.join(missing)} must be said, such as --data.columns '{{{shown}}}'."
+            )
+        return given
+
+    def column(self, role: str) -> TableColumn:
+        """The column that has this role."""
+        return TableColumn(self.arrow, self.pieces, self.roles[role], f"{self.path}: '{self.roles[role]}'")
+
+    def group(self, role: str, root: str) -> dict[str, Column]:
+        """The columns of a role that may have several: ``obs`` or ``obs.camera`` and so on."""
+        out: dict[str, Column] = {}
+        for given in self.roles:
+            head, _, key = given.partition(".")
+            if head == role:
+                out[f"{root}/{key}" if key else root] = self.column(given)
+        return out
+
+    # ------------------------------------------------------------------ rows
+
+    @cached_property
+    def whole(self) -> bool:
+        """Whether a row of the table is a whole episode."""
+        return self.column("reward").is_list
+
+    @cached_property
+    def _transitions(self) -> Transitions:
+        end, terminal = self._ends()
+        return Transitions(
+            obs=self.group("obs", "obs"),
+            next_obs=self.group("next_obs", "obs"),
+            action=self.group("action", "action"),
+            reward=self.column("reward"),
+            end=end,
+            terminal=terminal,
+            note=self.note,
+        )
+
+    def _ends(self) -> tuple[np.ndarray, np.ndarray]:
+        """``[n]`` bool each: where episodes end, and where terminally."""
+
+        def flag(role: str) -> np.ndarray:
+            found = self.column(role).read(0, self.total) if role in self.roles else np.zeros(self.total, bool)
+            return found.reshape(self.total).astype(bool)
+
+        if not {"terminal", "end"} & self.roles.keys():
+            self.note(NO_ENDS)
+        terminal = flag("terminal")
+        end = terminal | flag("truncated") | flag("end")
+        if "episode" in self.roles:
+            number = self.column("episode").read(0, self.total)
+            end[:-1] |= number[1:] != number[:-1]
+        return end, terminal
+
+    def episodes(self) -> Iterator[Transitions]:
+        """Where a row of the table is an episode: each of them."""
+        columns = {role: self.column(role) for role in self.roles}
+        for row in range(self.total):
+            values = {role: column.episode(row) for role, column in columns.items()}
+            steps = len(values["reward"])
+            if steps:
+                yield self._episode(values, steps, row)
+
+    def _episode(self, values: dict[str, np.ndarray], steps: int, row: int) -> Transitions:
+        obs: dict[str, np.ndarray] = {}
+        after: dict[str, np.ndarray] = {}
+        action: dict[str, np.ndarray] = {}
+        for role, found in values.items():
+            head, _, key = role.partition(".")
+            name = f"{head}/{key}" if key else head
+            if head == "obs" and len(found) == steps + 1:
+                obs[name], after[name] = found[:-1], found[1:]
+            elif len(found) != steps:
+                raise DataError(f"{self.path}: row {row} has {steps} rewards and {len(found)} of '{self.roles[role]}'.")
+            elif head in ("obs", "action"):
+                (obs if head == "obs" else action)[name] = found
+            elif head == "next_obs":
+                after[name.replace("next_obs", "obs", 1)] = found
+        terminal = np.zeros(steps, bool)
+        terminal[-1] = "terminal" in values and bool(values["terminal"][-1])
+        end = np.zeros(steps, bool)
+        end[-1] = True
+        return Transitions(
+            obs=arrays(obs),
+            next_obs=arrays(after),
+            action=arrays(action),
+            reward=ArrayColumn(values["reward"]),
+            end=end,
+            terminal=terminal,
+            note=self.note,
+        )
+
+    def rows(self) -> int:
+        """Known from the ends."""
+        return sum(e.rows for e in self.episodes()) if self.whole else self._transitions.rows
+
+    def parts(self) -> Iterator[Rows]:
+        """A few megabytes at a time, or an episode."""
+        if not self.whole:
+            return self._transitions.parts()
+        self.notes.clear()
+        return (part for episode in self.episodes() for part in episode.parts())
+
+    def about(self) -> About:
+        """Spaces are those of the arrays; of a table of episodes, those of its first ones."""
+        first = next(self.episodes()) if self.whole else self._transitions
+        self.notes.clear() if self.whole else None
+
+        def actions(name: str) -> tuple[Space, bool]:
+            if self.whole:
+                return action_space(lambda: (e.action[name].read(0, len(e.end)) for e in self.episodes()))
+            column = first.action[name]
+            return action_space(lambda: (column.read(i, min(i + 4096, self.total)) for i in range(0, self.total, 4096)))
+
+        seen = {name: observed_space(c.shape[1:], c.dtype) for name, c in first.obs.items()}
+        done = {name: actions(name) for name in first.action}
+        return About(
+            observation=seen["obs"] if "obs" in seen else nested(seen, "obs", spaces.Dict),
+            action=done["action"][0] if "action" in done else nested(
+                {name: space for name, (space, _) in done.items()}, "action", spaces.Dict
+            ),
+            measured=any(measured for _, measured in done.values()),
+            text={"a row is": "an episode" if self.whole else "a transition"},
+        )  # fmt: skip
+
+
+def arrays(values: dict[str, np.ndarray]) -> dict[str, Column]:
+    """As columns."""
+    return {name: ArrayColumn(value) for name, value in values.items()}
+
+
+def tables_in(path: Path) -> list[Path]:
+    """The tables in a folder and below it, by name; those that the library keeps for itself are left out."""
+    found = sorted(p for p in path.rglob("*") if p.suffix in SUFFIXES and not p.name.startswith(("cache-", ".", "_")))
+    splits = {p.relative_to(path).parts[0] for p in found if len(p.relative_to(path).parts) > 1}
+    if {"train"} < splits and splits <= {"train", "test", "validation"}:
+        raise ConfigError(
+            f"{path} has the parts {', '.join(sorted(splits))}: name the one to read, such as {path}/train."
+        )
+    return found

@@ -1,0 +1,240 @@
+"""Tianshou's replay buffers, as ``save_hdf5`` writes them, without unpickling anything.
+
+What Tianshou pickles are Python objects around the data (the list of sub-buffers, a random generator): where rows lie
+follows from the arrays beside them. Only where observations or actions themselves are objects is there no way.
+
+A buffer is a ring, or several of them one behind the other. ``last_index`` is the place of each one's newest transition
+and ``_lengths`` how many it holds; a full ring begins right after its newest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from reverie.core.errors import DataError
+from reverie.data.readers.base import About, Reader, ReadOptions, Rows, action_space, observed_space
+from reverie.data.readers.hdf5 import Hdf5Column, open_hdf5, walk
+from reverie.data.readers.stacked import StackedColumn
+from reverie.data.readers.transitions import Column, Transitions
+
+MARK = "__data_type__"
+UNTOLD = "the buffer is of a version that does not tell ends by time from terminal ones: all are taken as terminal"
+CUT = "the oldest episode of a full ring has lost its beginning: it starts where the ring does"
+
+
+class TianshouReader(Reader):
+    """See the top of this file."""
+
+    format = "Tianshou buffer (HDF5)"
+
+    def __init__(self, path: Path, options: ReadOptions) -> None:
+        super().__init__(path, options)
+        self.file = open_hdf5(path)
+        if "_meta" not in self.file:
+            raise DataError(f"{path} has no group '_meta': it is no buffer that Tianshou has saved.")
+        self.meta = self.file["_meta"]
+        if missing := [name for name in ("obs", "act", "rew", "done") if name not in self.meta]:
+            raise DataError(
+                f"{path} has no {', '.join(missing)}: the buffer was saved before anything was added to it."
+            )
+
+    def about(self) -> About:
+        """Nothing is declared: spaces are those of the arrays."""
+        from gymnasium import spaces
+
+        def space(columns: dict[str, Column], root: str) -> Any:
+            found = {name: observed_space(column.shape[1:], column.dtype) for name, column in columns.items()}
+            return found[root] if root in found else nested(found, root, spaces.Dict)
+
+        t = self._transitions
+        found = {name: action_space(lambda c=column: [c.read(0, c.shape[0])]) for name, column in t.action.items()}  # type: ignore[misc]  # bound now
+        action = found["action"][0] if "action" in found else nested(
+            {name: one for name, (one, _) in found.items()}, "action", spaces.Dict
+        )  # fmt: skip
+        text = {"buffer": f"{len(self._order):,} transitions in {len(self._rings)} rings", "stacked": str(self._stack)}
+        return About(
+            observation=space(dict(t.obs), "obs"),
+            action=action,
+            measured=any(measured for _, measured in found.values()),
+            text=text if self._stack > 1 else {"buffer": text["buffer"]},
+        )
+
+    def disordered(self) -> np.ndarray:
+        """See ``Reader``."""
+        return self._transitions.disordered()
+
+    def close(self) -> None:
+        """See ``Reader``."""
+        self.file.close()
+
+    def rows(self) -> int:
+        """Known from the ends."""
+        return self._transitions.rows
+
+    def parts(self) -> Iterator[Rows]:
+        """A few megabytes at a time."""
+        return self._transitions.parts()
+
+    @property
+    def _stack(self) -> int:
+        return int(self.file.attrs.get("stack_num", 1))
+
+    # ------------------------------------------------------------------ where rows lie
+
+    def _array(self, name: str) -> np.ndarray | None:
+        if name not in self.file:
+            return None
+        item = self.file[name]
+        if str(item.attrs.get(MARK, "ndarray")).startswith(("ndarray", "Tensor")):
+            return np.atleast_1d(np.asarray(item[()]))
+        return None
+
+    @cached_property
+    def _rings(self) -> list[tuple[int, int, int, int]]:
+        """Of each ring: where it begins, its room, how many it holds, the place of its newest.
+
+        Raises:
+            DataError: that cannot be told from what is not pickled.
+        """
+        room = int(self.file.attrs.get("maxsize", self.meta["rew"].shape[0]))
+        newest = self._array("last_index")
+        lengths, edges = self._array("_lengths"), self._array("_extend_offset")
+        if lengths is None:
+            held = int(self.file.attrs.get("_size", room))
+            after = int(self.file.attrs.get("_insertion_idx", self.file.attrs.get("_index", held % max(1, room))))
+            return [(0, room, held, (after - 1) % max(1, held))]
+        if newest is None or edges is None or not len(newest) == len(lengths) == len(edges) - 1:
+            raise DataError(f"{self.path}: where its {len(lengths)} rings lie is not said, but in pickled objects.")
+        starts, rooms = edges[:-1], np.diff(edges)
+        return [tuple(map(int, ring)) for ring in zip(starts, rooms, lengths, newest, strict=True)]  # type: ignore[misc]
+
+    @cached_property
+    def _order(self) -> np.ndarray:
+        """``[n]``, the places of all transitions, ring by ring, the oldest first."""
+        places = []
+        for start, room, held, newest in self._rings:
+            if held >= room and held:
+                places.append(start + (newest - start + 1 + np.arange(room)) % room)
+            else:
+                places.append(np.arange(start, start + held))
+        order = np.concatenate(places) if places else np.empty(0, np.int64)
+        if not len(order):
+            raise DataError(f"{self.path} holds no transitions.")
+        return order
+
+    # ------------------------------------------------------------------ what they are
+
+    def _columns(self, group: str, root: str) -> dict[str, Column]:
+        item = self.meta[group]
+        found = dict(walk(item)) if not hasattr(item, "dtype") else {"": item}
+        out: dict[str, Column] = {}
+        for way, dataset in found.items():
+            kind = str(dataset.attrs.get(MARK, "ndarray"))
+            name = f"_meta/{group}/{way}".rstrip("/")
+            if kind not in ("ndarray", "Tensor"):
+                raise DataError(
+                    f"{self.path}: '{name}' is a pickled {kind.removeprefix('pickled_')}. Unpickling runs whatever "
+                    "code the file holds, so it is refused. Save the buffer with arrays of numbers in place of objects."
+                )
+            column = Hdf5Column(self.path, dataset)
+            out[f"{root}/{way}".rstrip("/")] = self._ordered(column)
+        return out
+
+    def _ordered(self, column: Column) -> Column:
+        order = self._order
+        if len(order) and order[-1] - order[0] == len(order) - 1 and (np.diff(order) == 1).all():
+            return Shifted(column, int(order[0]), len(order))
+        return Reordered(column, order)
+
+    @cached_property
+    def _transitions(self) -> Transitions:
+        done = self._flags("done")
+        assert done is not None
+        terminal, truncated = self._flags("terminated"), self._flags("truncated")
+        if terminal is None or truncated is None:
+            self.note(UNTOLD)
+            terminal, truncated = done, np.zeros_like(done)
+        end = done | terminal | truncated
+        cuts = np.cumsum([held for _, _, held, _ in self._rings]) - 1
+        end[cuts[cuts >= 0]] = True  # the newest episode of each ring is still going on
+        full = [held >= room for _, room, held, _ in self._rings]
+        self.note(CUT, sum(full))
+        obs = self._columns("obs", "obs")
+        next_obs = self._columns("obs_next", "obs") if "obs_next" in self.meta else {}
+        if self._stack > 1:
+            obs = {name: StackedColumn(column, end, self._stack) for name, column in obs.items()}
+            next_obs = {}  # made of single frames, whose past would have to be guessed
+        rewards = self._columns("rew", "reward")["reward"]
+        return Transitions(
+            obs=obs,
+            next_obs=next_obs,
+            action=self._columns("act", "action"),
+            reward=rewards,
+            end=end,
+            terminal=terminal,
+            note=self.note,
+        )
+
+    def _flags(self, name: str) -> np.ndarray | None:
+        if name not in self.meta:
+            return None
+        found: np.ndarray = self.meta[name][()].reshape(-1).astype(bool)[self._order]
+        return found
+
+
+class Shifted:
+    """A column from some place on."""
+
+    def __init__(self, column: Column, start: int, count: int) -> None:
+        self.column, self.start = column, start
+        self.shape, self.dtype = (count, *column.shape[1:]), column.dtype
+
+    def read(self, start: int, stop: int) -> np.ndarray:
+        """See ``Column``."""
+        return self.column.read(start + self.start, min(stop, self.shape[0]) + self.start)
+
+    def at(self, index: np.ndarray) -> np.ndarray:
+        """See ``Column``."""
+        return self.column.at(index + self.start)
+
+
+class Reordered:
+    """A column in another order."""
+
+    def __init__(self, column: Column, order: np.ndarray) -> None:
+        self.column, self.order = column, order
+        self.shape, self.dtype = (len(order), *column.shape[1:]), column.dtype
+
+    def read(self, start: int, stop: int) -> np.ndarray:
+        """See ``Column``. Runs of neighbours are read together."""
+        order = self.order[start:stop]
+        cuts = np.flatnonzero(np.diff(order) != 1) + 1
+        runs = np.split(order, cuts)
+        return np.concatenate([self.column.read(int(run[0]), int(run[-1]) + 1) for run in runs if len(run)])
+
+    def at(self, index: np.ndarray) -> np.ndarray:
+        """See ``Column``."""
+        places = self.order[index]
+        back = np.argsort(np.argsort(places))
+        return self.column.at(np.sort(places))[back]
+
+
+def nested(found: dict[str, Any], root: str, kind: Any) -> Any:
+    """Spaces by names such as ``obs/arm/camera`` as spaces in spaces."""
+    out: dict[str, Any] = {}
+    for name, space in found.items():
+        *parents, leaf = name.removeprefix(f"{root}/").split("/")
+        inside = out
+        for parent in parents:
+            inside = inside.setdefault(parent, {})
+        inside[leaf] = space
+
+    def made(value: Any) -> Any:
+        return kind({key: made(inner) for key, inner in value.items()}) if isinstance(value, dict) else value
+
+    return made(out)

@@ -1,0 +1,165 @@
+"""What a dataset holds, in numbers: one look at all rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+
+from reverie.data.episodes import episodes_of
+from reverie.data.readers.base import Rows, Space
+from reverie.data.readers.spaces import leaves_of
+
+BINS = 20
+"""Into so many parts the range of each continuous action is divided, to see which of them were used."""
+
+
+@dataclass
+class ActionUse:
+    """How one action of the dataset was used."""
+
+    name: str
+    space: Space
+    steps: int = 0
+    counts: np.ndarray = field(default_factory=lambda: np.zeros((0, 0), np.int64))
+    """``[choices, classes]`` or ``[dimensions, BINS]``: how often each was taken."""
+    low: np.ndarray | None = None
+    """The smallest of each dimension, ``[D]``."""
+    high: np.ndarray | None = None
+    at_bounds: int = 0
+    """Numbers that are at a bound, of all ``steps`` x D."""
+    outside: int = 0
+    """Numbers that are beyond one."""
+
+    def add(self, values: np.ndarray) -> None:
+        """Take note of actions ``[n, ...]``."""
+        flat = values.reshape(len(values), -1)
+        self.steps += len(flat)
+        if not isinstance(self.space, spaces.Box):
+            self._classes(flat)
+        elif len(flat) and flat.dtype.kind in "biuf":
+            self._numbers(flat.astype(np.float64), self.space)
+
+    def _classes(self, flat: np.ndarray) -> None:
+        counts, start = classes_of(self.space)
+        index = flat.astype(np.int64) - start
+        inside = (index >= 0) & (index < counts)
+        self.outside += int((~inside).sum())
+        if not self.counts.size:
+            self.counts = np.zeros((len(counts), int(counts.max())), np.int64)
+        for choice in range(len(counts)):
+            found = np.bincount(index[inside[:, choice], choice], minlength=self.counts.shape[1])
+            self.counts[choice] += found
+
+    def _numbers(self, flat: np.ndarray, space: spaces.Box) -> None:
+        low, high = space.low.reshape(-1).astype(np.float64), space.high.reshape(-1).astype(np.float64)
+        with np.errstate(invalid="ignore"):
+            least, most = np.nanmin(flat, axis=0), np.nanmax(flat, axis=0)
+            span = np.where(high > low, high - low, 1.0)
+            slack = 1e-6 * span
+            self.outside += int(((flat < low - slack) | (flat > high + slack)).sum())
+            self.at_bounds += int(((flat <= low + slack) | (flat >= high - slack)).sum())
+            place = np.clip((flat - low) / span * BINS, 0, BINS - 1)
+        self.low = least if self.low is None else np.fmin(self.low, least)
+        self.high = most if self.high is None else np.fmax(self.high, most)
+        if not self.counts.size:
+            self.counts = np.zeros((flat.shape[1], BINS), np.int64)
+        if np.isfinite(span).all():
+            for dimension in range(flat.shape[1]):
+                good = place[np.isfinite(flat[:, dimension]), dimension].astype(np.int64)
+                self.counts[dimension] += np.bincount(good, minlength=BINS)
+
+    @property
+    def coverage(self) -> float:
+        """The part of all classes, or of all parts of the ranges, that was used at all."""
+        if isinstance(self.space, spaces.Box):
+            return float((self.counts > 0).mean()) if self.counts.size else 0.0
+        counts, _ = classes_of(self.space)
+        used = sum(int((row[:count] > 0).sum()) for row, count in zip(self.counts, counts, strict=True))
+        return used / int(counts.sum())
+
+    @property
+    def axis(self) -> tuple[float, float] | None:
+        """The bounds of a single number; None where there are several, or classes."""
+        if isinstance(self.space, spaces.Box) and len(self.counts) == 1:
+            return float(self.space.low.reshape(-1)[0]), float(self.space.high.reshape(-1)[0])
+        return None
+
+    def words(self) -> str:
+        """In a few words."""
+        if isinstance(self.space, spaces.Box):
+            if self.low is None or self.high is None:
+                return "never taken"
+            used = f"{', '.join(f'{a:.3g} to {b:.3g}' for a, b in zip(self.low[:6], self.high[:6], strict=True))}"
+            numbers = max(1, self.steps * len(self.low))
+            more = f", {self.outside:,} beyond" if self.outside else ""
+            return (
+                f"{self.coverage:.0%} of the range used ({used}{' ...' if len(self.low) > 6 else ''}), "
+                f"{self.at_bounds / numbers:.1%} at the bounds{more}"
+            )
+        shares = self.counts / max(1, self.steps)
+        shown = "; ".join(" ".join(f"{share:.0%}" for share in row[:18]) for row in shares[:3])
+        return f"{self.coverage:.0%} of the classes used ({shown})"
+
+
+@dataclass
+class Summary:
+    """What was found."""
+
+    actions: list[ActionUse]
+    scores: list[float] = field(default_factory=list)
+    lengths: list[int] = field(default_factory=list)
+    terminal: int = 0
+    """Episodes that end in a terminal state; the others were cut off."""
+    rewards: tuple[float, float] = (np.inf, -np.inf)
+    rows: int = 0
+
+    def add(self, episode: Rows) -> None:
+        """Take note of an episode."""
+        steps = len(episode["reward"]) - 1
+        self.rows += steps + 1
+        if steps < 1:
+            return
+        rewards = episode["reward"][1:].astype(np.float64)
+        self.scores.append(float(rewards.sum()))
+        self.lengths.append(steps)
+        self.terminal += bool(episode["is_terminal"][-1])
+        self.rewards = (min(self.rewards[0], float(rewards.min())), max(self.rewards[1], float(rewards.max())))
+        for use in self.actions:
+            use.add(episode[use.name][:-1])
+
+
+def classes_of(space: Space) -> tuple[np.ndarray, np.ndarray]:
+    """How many classes each choice has, and the number of the first."""
+    if isinstance(space, spaces.Discrete):
+        return np.array([int(space.n)]), np.array([int(space.start)])
+    if isinstance(space, spaces.MultiDiscrete):
+        return space.nvec.reshape(-1).astype(np.int64), np.asarray(space.start).reshape(-1).astype(np.int64)
+    size = int(np.prod(space.shape or (1,)))
+    return np.full(size, 2), np.zeros(size, np.int64)
+
+
+def summarise(parts: Iterable[Rows], action: Space) -> Summary:
+    """One look at all rows; ``action`` is the space of what was done."""
+    uses = [ActionUse(name, leaf) for name, _, leaf in leaves_of(action, "action")]
+    summary = Summary(actions=uses)
+    for episode in episodes_of(parts):
+        summary.add(episode)
+    return summary
+
+
+def histogram(values: list[float], bins: int = 8, width: int = 30) -> list[str]:
+    """Bars of text, one line for each of ``bins`` ranges."""
+    found: Any = np.asarray(values, np.float64)
+    found = found[np.isfinite(found)]
+    if not len(found):
+        return []
+    counts, edges = np.histogram(found, bins if found.max() > found.min() else 1)
+    most = counts.max()
+    return [
+        f"{low:>12.5g} to {high:>10.5g}  {'#' * round(width * count / most):<{width}} {count:,}"
+        for low, high, count in zip(edges[:-1], edges[1:], counts, strict=True)
+    ]

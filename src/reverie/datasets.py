@@ -1,0 +1,280 @@
+"""What can be done with recorded data: hold it against rules, write it in another format, take a part of it.
+
+Nothing is changed in its place. What is written takes its place once it is whole.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+from reverie.core.errors import ConfigError, EnvError, RunError
+from reverie.data.episodes import chosen, drawn, episodes_of, pieces_of
+from reverie.data.export import Exported, staged_at, to_pydreamer, write_minari
+from reverie.data.readers.base import About, Reader, Rows, Space
+from reverie.data.readers.minari import MinariReader
+from reverie.data.storage import columns_of
+from reverie.data.store import Store
+from reverie.data.store_episodes import Episode
+from reverie.data.validation import DataReport, Validator
+from reverie.envs.base import make_gym
+from reverie.folder import write_json, writing
+from reverie.recorded import Recorded, env_of, shown
+from reverie.run.signature import signature
+
+Format = Literal["minari", "pydreamer", "store"]
+Episodes = Callable[[Iterator[Rows]], Iterator[Rows]]
+"""Takes episodes, gives those of them, or pieces of them, that are to be written."""
+
+
+def everything(episodes: Iterator[Rows]) -> Iterator[Rows]:
+    """All of them."""
+    return episodes
+
+
+# ---------------------------------------------------------------- writing
+
+
+def write(reader: Reader, target: str, to: Format = "minari", choose: Episodes = everything) -> Exported:
+    """Write the episodes of ``reader`` that ``choose`` leaves to ``target``.
+
+    Minari gets values as they were recorded, with their spaces and the environment's; PyDreamer's files and our own
+    stores hold rows as learners see them.
+
+    Raises:
+        ReverieError: the data cannot be read, ``target`` exists, or a package is missing. Nothing is left then.
+    """
+    if target.startswith("minari:") and to != "minari":
+        raise ConfigError(f"{target} is the name of a Minari dataset: give a folder for {to}.")
+    with writing(Path(target.removeprefix("minari:"))):
+        if to == "minari":
+            return _to_minari(reader, target, choose)
+        recorded = Recorded(reader)
+        with shown(f"writing {Path(target).name}", reader.rows()) as counted:
+            found = choose(episodes_of(counted(recorded.parts())))
+            if to == "pydreamer":
+                return to_pydreamer((Episode("0", 0, 0, rows) for rows in found), Path(target).expanduser())
+            return to_store(found, Path(target).expanduser(), recorded)
+
+
+def _to_minari(reader: Reader, target: str, choose: Episodes) -> Exported:
+    about = reader.about()
+    said: dict[str, Any] = {key: about.text[key] for key in ("algorithm_name", "description") if key in about.text}
+    if isinstance(reader, MinariReader) and reader.env_spec:
+        said["env_spec"] = json.dumps(reader.env_spec)
+    elif about.env in gymnasium.registry:
+        said["env_spec"] = gymnasium.spec(about.env).to_json()
+    both = about.observation, about.action
+    with shown(f"writing {Path(target).name}", reader.rows()) as counted:
+        found = choose(episodes_of(counted(reader.as_recorded())))
+        return write_minari(
+            (minari_fields(rows, about) for rows in found if len(rows["reward"]) > 1), target, both, said
+        )
+
+
+def minari_fields(rows: Rows, about: About) -> dict[str, Any]:
+    """The fields of Minari's ``EpisodeBuffer`` for an episode of n steps: n + 1 observations, n of everything else."""
+    terminal = rows["is_terminal"][1:]
+    return {
+        "observations": nested(about.observation, rows, "obs"),
+        "actions": nested(about.action, {name: values[:-1] for name, values in rows.items()}, "action"),
+        "rewards": rows["reward"][1:],
+        "terminations": terminal,
+        "truncations": rows["is_last"][1:] & ~terminal,
+    }
+
+
+def nested(space: Space, columns: Mapping[str, np.ndarray], root: str) -> Any:
+    """Columns as values of a space, many at once."""
+    if isinstance(space, spaces.Dict):
+        return {key: nested(inner, columns, f"{root}/{key}") for key, inner in space.spaces.items()}
+    if isinstance(space, spaces.Tuple):
+        return tuple(nested(inner, columns, f"{root}/{index}") for index, inner in enumerate(space.spaces))
+    values = columns[root]
+    if isinstance(space, spaces.Text):
+        return [str(text) for text in values]
+    return values.astype(space.dtype, copy=False)
+
+
+def to_store(episodes: Iterable[Rows], folder: Path, recorded: Recorded) -> Exported:
+    """A replay store of one stream, with a spec.json that says what its columns are.
+
+    Raises:
+        RunError: ``folder`` exists, or there is no episode.
+    """
+    done = Exported(folder)
+    with staged_at(folder) as staged:
+        store = Store(staged, say=print)
+        store.begin(columns_of(recorded.obs_spec, recorded.action_spec, {}), 1)
+        for rows in episodes:
+            store.extend({name: values[None] for name, values in rows.items()})
+            done.episodes, done.steps = done.episodes + 1, done.steps + len(rows["reward"]) - 1
+        store.close(None)
+        if not done.episodes:
+            raise RunError("there is no episode to be written.")
+        write_json(staged / "spec.json", signature(recorded.obs_spec, recorded.action_spec))
+    return done
+
+
+# ---------------------------------------------------------------- a part of it
+
+
+@dataclass(frozen=True, kw_only=True)
+class Share:
+    """How much of a dataset, and in what pieces."""
+
+    fraction: float | None = None
+    """Of its steps."""
+    steps: int | None = None
+    by: Literal["episode", "step"] = "episode"
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if (self.fraction is None) == (self.steps is None):
+            raise ConfigError(f"fraction = {self.fraction}, steps = {self.steps}: give one of them.")
+        if self.fraction is not None and not 0.0 < self.fraction <= 1.0:
+            raise ConfigError(f"fraction = {self.fraction}: expected a part above 0 and up to 1.")
+        if self.steps is not None and self.steps < 1:
+            raise ConfigError(f"steps = {self.steps}: expected at least 1.")
+
+    def of(self, total: int) -> int:
+        """How many of ``total`` steps.
+
+        Raises:
+            ConfigError: there are not as many.
+        """
+        if self.fraction is not None:
+            return max(1, round(self.fraction * total))
+        assert self.steps is not None
+        if self.steps > total:
+            raise ConfigError(f"steps = {self.steps}: the dataset has {total:,}.")
+        return self.steps
+
+
+def part(reader: Reader, share: Share) -> Episodes:
+    """What chooses the part that ``share`` asks for: the same one for the same seed. Looks through all rows once.
+
+    Episodes are drawn until they have as many steps together, so there may be a few more; they stay in their order.
+    Single steps are as many as asked for, and what follows each other stays together.
+    """
+    lengths = np.array([len(rows["reward"]) - 1 for rows in episodes_of(flags_of(reader))], np.int64)
+    wanted = share.of(int(lengths.sum()))
+    if share.by == "episode":
+        picked = chosen(lengths, wanted, share.seed)
+        return lambda episodes: (rows for rows, keep in zip(episodes, picked, strict=True) if keep)
+    kept = np.split(drawn(int(lengths.sum()), wanted, share.seed), np.cumsum(lengths)[:-1])
+    return lambda episodes: (
+        piece for rows, mask in zip(episodes, kept, strict=True) for piece in pieces_of(rows, mask) if mask.any()
+    )
+
+
+def flags_of(reader: Reader) -> Iterator[Rows]:
+    """All rows without what was seen and done."""
+    names = ("reward", "is_first", "is_last", "is_terminal")
+    with shown(f"looking through {reader.path.name}", reader.rows()) as counted:
+        for rows in counted(reader.parts()):
+            yield {name: rows[name] for name in names}
+
+
+# ---------------------------------------------------------------- whether it can be right
+
+
+def validate(reader: Reader, replayed: int = 3) -> DataReport:
+    """Hold every episode against the rules of ``data/validation.py``, and some against the environment.
+
+    Up to ``replayed`` episodes whose seed is known are played again in the environment that the data name: what it
+    shows and gives must be what was recorded.
+
+    Raises:
+        ReverieError: the data cannot be read at all.
+    """
+    about = reader.about()
+    env, why = environment_of(about)
+    limit = env.spec.max_episode_steps if env is not None and env.spec is not None else None
+    validator = Validator(about, limit)
+    seeds = reader.seeds() if isinstance(reader, MinariReader) else []
+    left = [index for index, seed in enumerate(seeds) if seed is not None][:replayed]
+    with shown(f"validating {reader.path.name}", reader.rows()) as counted:
+        for number, rows in enumerate(episodes_of(counted(reader.as_recorded()))):
+            validator.add(rows)
+            if env is not None and number in left:
+                first = validator.report.rows - len(rows["reward"])
+                differs = replay(env, rows, about, int(seeds[number] or 0))
+                validator.report.add(f"not what {about.env} shows and gives for these actions", differs, first)
+    validator.report.disordered(reader.disordered())
+    report = validator.report
+    report.remarks += reader.remarks()
+    if env is None:
+        report.remarks.append(f"rewards were not held against an environment: {why}")
+    elif not left:
+        report.remarks.append("rewards were not held against the environment: no episode says what it was seeded with")
+    if env is not None:
+        env.close()
+    return report
+
+
+def environment_of(about: About) -> tuple[gymnasium.Env[Any, Any] | None, str]:
+    """The environment that data name, or why there is none."""
+    if not about.env:
+        return None, "the data name none"
+    try:
+        return make_gym(env_of(about), None, render=False), ""
+    except EnvError as error:
+        return None, str(error)
+
+
+def replay(env: gymnasium.Env[Any, Any], rows: Rows, about: About, seed: int) -> np.ndarray:
+    """Play an episode again; ``[n]`` bool, the rows that come out otherwise."""
+    wrong = np.zeros(len(rows["reward"]), bool)
+    seen, _ = env.reset(seed=seed)
+    wrong[0] = not alike(seen, rows, about, 0)
+    for t in range(len(wrong) - 1):
+        here = {name: values[t : t + 1] for name, values in rows.items()}
+        action = first_of(nested(about.action, here, "action"))
+        seen, reward, terminated, truncated, _ = env.step(action)
+        same = alike(seen, rows, about, t + 1) and bool(
+            np.isclose(float(reward), rows["reward"][t + 1], rtol=1e-3, atol=1e-4)
+        )
+        wrong[t + 1] = not same or terminated != rows["is_terminal"][t + 1]
+        if wrong[t + 1] or terminated or truncated:
+            break  # all that follows follows from it
+    return wrong
+
+
+def alike(seen: Any, rows: Rows, about: About, row: int) -> bool:
+    """Whether ``seen`` is what the row shows, but for rounding."""
+    there = first_of(nested(about.observation, {name: values[row : row + 1] for name, values in rows.items()}, "obs"))
+    return same(seen, there)
+
+
+def same(one: Any, two: Any) -> bool:
+    """Whether two values of a space are equal but for rounding."""
+    if isinstance(one, Mapping):
+        return all(same(one[key], two[key]) for key in one)
+    if isinstance(one, tuple):
+        return all(same(a, b) for a, b in zip(one, two, strict=True))
+    if isinstance(one, str):
+        return bool(one == two)
+    return bool(np.allclose(np.asarray(one, np.float64), np.asarray(two, np.float64), rtol=1e-3, atol=1e-4))
+
+
+def first_of(values: Any) -> Any:
+    """The first of many values of a space."""
+    if isinstance(values, dict):
+        return {key: first_of(inner) for key, inner in values.items()}
+    if isinstance(values, tuple):
+        return tuple(first_of(inner) for inner in values)
+    return values[0]
+
+
+def good(report: DataReport) -> Episodes:
+    """What leaves out the episodes that break a rule."""
+    bad = set(report.bad)
+    return lambda episodes: (rows for number, rows in enumerate(episodes) if number not in bad)

@@ -1,0 +1,272 @@
+"""Runs with recorded data: what of an experiment is different then, and what of it a checkpoint holds."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from gymnasium import spaces
+
+from reverie.core.clock import Clock
+from reverie.core.errors import DataError, EnvError, RunError
+from reverie.core.machine import choose_device, keep_freed_memory
+from reverie.core.protocols import Env
+from reverie.core.randomness import derived_seeds, seed_everything
+from reverie.core.specs import ActionSpec, ObsSpec
+from reverie.core.types import State
+from reverie.data.dataset import Dataset
+from reverie.data.mix import Mix, shares
+from reverie.data.prefetch import ahead
+from reverie.envs.base import make_gym
+from reverie.experiment import EnvLike, Experiment, ExperimentConfig, MakeEnv, env_factory, make_eval_env
+from reverie.experiment import build as build_lived
+from reverie.recorded import Recorded, env_of, open_recorded, shown
+from reverie.run.signature import changes, signature
+
+NO_ENV = "none"
+"""The id of the environment of a run that has none."""
+
+HALF = 0.5
+"""Which part of a batch is recorded where data and an environment are given, and nothing more is said."""
+
+Say = Callable[[str], None]
+
+
+def resolved(config: ExperimentConfig, env: EnvLike | None, say: Say) -> ExperimentConfig:
+    """``config`` with the environment that it comes to: of a run that learns from data alone the one to evaluate in.
+
+    Raises:
+        ReverieError: the data cannot be read, or an environment that was asked for cannot be made.
+    """
+    path = config.data.path
+    if path and "://" not in path and not path.startswith("minari:"):  # a run may go on from another folder
+        config = config.merge({"data.path": os.path.abspath(os.path.expanduser(path))})
+    if not config.data.alone or (env is not None and not isinstance(env, str)):
+        return config
+    wanted = config.data.eval_env
+    if wanted == NO_ENV or config.env.id == NO_ENV:
+        return without_env(config)
+    if wanted != "auto":
+        return config.merge({"env.id": wanted})
+    with contextlib.closing(open_recorded(config.data, config.env)) as recorded:
+        about = recorded.about
+    if not about.env:
+        say("the data do not name their environment: nothing is evaluated. --eval-env ID evaluates in one")
+        return without_env(config)
+    found = config.merge({"env": env_of(about, config.env).to_dict()})
+    try:
+        make_gym(found.env, None, render=False).close()
+    except EnvError as error:
+        say(f"nothing is evaluated: {error}")
+        return without_env(config)
+    return found
+
+
+def subject(config: ExperimentConfig) -> str:
+    """What a run is about: its environment, or the data that it learns from."""
+    return Path(config.data.path).stem or config.data.path if config.data.alone else config.env.id
+
+
+def without_env(config: ExperimentConfig) -> ExperimentConfig:
+    """``config`` without an environment, and without evaluations."""
+    return config.merge({"env.id": NO_ENV, "env.num": 1, "eval_episodes": 0})
+
+
+def build(
+    config: ExperimentConfig, env: EnvLike | None = None, *, start: int = 0, scratch: Path | None = None
+) -> Experiment:
+    """Everything that ``config`` describes, with or without recorded data. Writes nothing. See ``experiment.build``.
+
+    Raises:
+        ReverieError: settings do not fit together, the data cannot be read or do not fit the environment, or there is
+            not the memory or the device for them.
+    """
+    if not config.data.path:
+        return build_lived(config, env, start=start, scratch=scratch)
+    if config.data.alone:
+        return build_alone(config, env, start=start, scratch=scratch)
+    return build_mixed(config, env, start=start, scratch=scratch)
+
+
+def build_alone(config: ExperimentConfig, env: EnvLike | None, *, start: int, scratch: Path | None) -> Experiment:
+    """A run that collects nothing. Its environments are for evaluations, if there are any."""
+    factory, device = env_factory(config, env), choose_device(config.device)
+    if config.threads:
+        torch.set_num_threads(config.threads)
+    seeds = derived_seeds(config.seed, start)
+    seed_everything(seeds["global"])
+    with contextlib.ExitStack() as undo:
+        eval_env: Env | None = None
+        action_space = None
+        if config.env.id != NO_ENV and config.eval_episodes:
+            eval_env = make_eval_env(config, factory)
+            undo.callback(eval_env.close)
+            action_space = action_space_of(config, factory)
+        recorded = undo.enter_context(contextlib.closing(open_recorded(config.data, config.env, action_space)))
+        if eval_env is not None:
+            check_fit(recorded, eval_env.obs_spec, eval_env.action_spec, config.env.id)
+        algo = config.algo.build(recorded.obs_spec, recorded.action_spec, device, seeds["algo"])
+        dataset = read(config, recorded, algo, algo.window, seeds["replay"], scratch)
+        clock = Clock(
+            total_steps=0,
+            total_updates=config.updates,
+            learning_starts=1,
+            action_repeat=config.env.action_repeat,
+        )
+        if algo.device.type == "cpu":
+            keep_freed_memory()
+        undo.pop_all()
+        recorded.close()
+    return Experiment(
+        config=config,
+        env=None,
+        obs_spec=recorded.obs_spec,
+        action_spec=recorded.action_spec,
+        algo=algo,
+        replay=dataset,
+        source=ahead(dataset, algo.device),
+        collector=None,
+        clock=clock,
+        eval_env=eval_env,
+        dataset=dataset,
+        remarks=tuple(recorded.remarks()),
+    )
+
+
+def build_mixed(config: ExperimentConfig, env: EnvLike | None, *, start: int, scratch: Path | None) -> Experiment:
+    """A run whose batches are recorded in part, and lived otherwise."""
+    experiment = build_lived(config, env, start=start, scratch=scratch)
+    with contextlib.ExitStack() as undo:
+        undo.callback(experiment.close)
+        recorded = open_recorded(config.data, config.env, action_space_of(config, env_factory(config, env)))
+        undo.callback(recorded.close)
+        check_fit(recorded, experiment.obs_spec, experiment.action_spec, config.env.id)
+        window, _ = shares(experiment.algo.window, config.data.fraction)
+        seed = derived_seeds(config.seed, start)["replay"] + 1
+        dataset = read(config, recorded, experiment.algo, window, seed, scratch)
+        undo.pop_all()
+        recorded.close()
+    source = ahead(Mix(dataset, experiment.replay), experiment.algo.device)
+    return replace(experiment, source=source, dataset=dataset, remarks=tuple(recorded.remarks()))
+
+
+def read(
+    config: ExperimentConfig, recorded: Recorded, algo: Any, window: Any, seed: int, scratch: Path | None
+) -> Dataset:
+    """All rows, with a progress bar where there is somebody to see it."""
+    with shown(f"reading {recorded.reader.path.name}", recorded.rows()) as counted:
+        return config.data.build(
+            recorded,
+            window=window,
+            seed=seed,
+            dealer=config.replay,
+            extra_spec=algo.extra_spec,
+            scratch=scratch,
+            parts=counted(recorded.parts()),
+        )
+
+
+def action_space_of(config: ExperimentConfig, factory: MakeEnv | None) -> spaces.Space[Any]:
+    """The action space of the environment as it is made for the agent."""
+    env = make_gym(config.env, factory, render=False)
+    space: spaces.Space[Any] = env.action_space
+    if factory is None:
+        env.close()
+    return space
+
+
+def check_fit(recorded: Recorded, obs: ObsSpec, action: ActionSpec, env: str) -> None:
+    """Data and environment show and take the same.
+
+    Raises:
+        DataError: they do not; names each difference.
+    """
+    found = changes(signature(recorded.obs_spec, recorded.action_spec), signature(obs, action))
+    if found:
+        what = "; ".join(
+            line.replace(" was ", " of the data is ").replace(", is now ", f", of {env} ") for line in found
+        )
+        raise DataError(
+            f"{recorded.where} does not fit the environment {env}: {what}. Give the environment that it was recorded "
+            "in with the same options (env.include and env.exclude choose among observations), or other data."
+        )
+
+
+class DurableDataset:
+    """Recorded rows as a part of a checkpoint: not they themselves, but which they were and what has been dealt out."""
+
+    spare = True
+
+    def __init__(self, dataset: Dataset, path: str) -> None:
+        """``path`` is what the settings call them."""
+        self.dataset, self.path = dataset, path
+        self.saved: State = {}
+
+    def state_dict(self) -> State:
+        """The fingerprint of the rows, and the state of the samplers."""
+        return {"fingerprint": self.dataset.fingerprint, "replay": dict(self.dataset.state_dict())}
+
+    def load_state_dict(self, state: State) -> None:
+        """Go on with the same rows.
+
+        Raises:
+            RunError: they are others.
+        """
+        if state["fingerprint"] != self.dataset.fingerprint:
+            before, now = (str(s).partition("-")[0] for s in (state["fingerprint"], self.dataset.fingerprint))
+            raise RunError(
+                f"data.path = '{self.path}': the data are not those that the run was trained on ({before} rows then, "
+                f"{now} now, and what they hold differs). Give those again, or choose another run folder."
+            )
+        self.saved = state
+        self.dataset.load_state_dict(state["replay"])
+
+    def save_files(self, folder: Path) -> None:
+        """The latents."""
+        self.dataset.save_extras(folder)
+
+    def load_files(self, folder: Path) -> None:
+        """Latents as they were; those that are not there begin as zeros."""
+        if any(folder.glob("*")):
+            self.dataset.load_extras(folder)
+        self.dataset.load_state_dict(self.saved["replay"])
+
+
+class Updates:
+    """A clock whose steps are updates: what a display counts in a run on data alone."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.clock = clock
+
+    @property
+    def env_steps(self) -> int:
+        """Updates."""
+        return self.clock.updates
+
+    @property
+    def updates(self) -> int:
+        """Updates."""
+        return self.clock.updates
+
+    @property
+    def seconds(self) -> float:
+        """Seconds so far."""
+        return self.clock.seconds
+
+
+def described(experiment: Experiment) -> str:
+    """What is about to be learned from, in a sentence."""
+    assert experiment.dataset is not None
+    dataset, data = experiment.dataset, experiment.config.data
+    statistics = dataset.statistics()
+    part = "" if data.alone else f", {data.fraction:g} of each batch"
+    low, mean, high = statistics.scores
+    return (
+        f"{statistics.steps:,} recorded steps in {statistics.episodes:,} episodes of {data.path}{part}: "
+        f"returns {low:.1f} to {high:.1f}, mean {mean:.1f}"
+    )

@@ -1,0 +1,181 @@
+"""A recorded dataset as rows that learners see: a reader's, with values as an environment of its spaces shows them.
+
+The readers know formats and nothing of spaces' meaning; ``envs/recorded.py`` knows spaces and nothing of files.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+from reverie.core.errors import DataError, EnvError
+from reverie.core.specs import ActionSpec, ObsSpec
+from reverie.data.dataset import DatasetConfig
+from reverie.data.readers.base import About, Reader, Rows
+from reverie.data.readers.detect import open_reader
+from reverie.envs.base import EnvConfig
+from reverie.envs.recorded import RecordedActions, RecordedObs
+
+MEASURED = (
+    "the bounds of its actions are not declared: those of the recorded ones are taken. With an environment, its own are"
+)
+PATIENCE = 1.0
+"""Seconds after which reading shows how far it is, on a terminal."""
+
+
+class Recorded:
+    """Rows of a dataset, in the order in which they were lived.
+
+    Raises:
+        DataError: it is not what it seems to be, is damaged, or holds what cannot be learned from.
+        ConfigError: an option does not fit, or a package is missing.
+    """
+
+    def __init__(
+        self, reader: Reader, env: EnvConfig | None = None, action_space: spaces.Space[Any] | None = None
+    ) -> None:
+        """Rows of ``reader``.
+
+        Args:
+            reader: of the files.
+            env: what an environment's settings do to observations and rewards is done to recorded ones.
+            action_space: the environment's, for data that do not say theirs.
+        """
+        self.reader, self.clip = reader, env.clip_reward if env is not None else "none"
+        self.about: About = reader.about()
+        self.obs: RecordedObs | None = None
+        self.actions: RecordedActions | None = None
+        if self.about.specs is not None:
+            self.clip = "none"  # they are what learners saw
+            self.obs_spec, self.action_spec = self._own(self.about.specs, env)
+            return
+        keep: Callable[[str], bool] = env.keeps if env is not None else bool
+        try:
+            self.obs = RecordedObs(self.about.observation, keep, env.channels if env is not None else "auto")
+            self.actions = RecordedActions(self._action_space(action_space))
+        except EnvError as error:
+            raise DataError(f"{reader.path}: {error}") from None
+        self.obs_spec, self.action_spec = self.obs.spec, self.actions.spec
+
+    def _own(self, specs: tuple[ObsSpec, ActionSpec], env: EnvConfig | None) -> tuple[ObsSpec, ActionSpec]:
+        kept = {key: part for key, part in specs[0].items() if env is None or env.keeps(key)}
+        if not kept:
+            raise DataError(f"{self.reader.path}: no observation is left to learn from of {', '.join(specs[0])}.")
+        return kept, specs[1]
+
+    def _action_space(self, given: spaces.Space[Any] | None) -> spaces.Space[Any]:
+        """What is declared; else the environment's, or what was measured."""
+        own = self.about.action
+        if not self.about.measured:
+            return own
+        if given is not None and type(given) is type(own) and given.shape == own.shape:
+            return given
+        self.reader.note(MEASURED)
+        return own
+
+    @property
+    def where(self) -> str:
+        """Path and format, for sentences."""
+        return f"{self.reader.path} ({self.reader.format})"
+
+    def rows(self) -> int:
+        """How many there are, of all episodes."""
+        return self.reader.rows()
+
+    def parts(self) -> Iterator[Rows]:
+        """All rows, ``[n, ...]`` by column as in ``data/storage.py: columns_of``.
+
+        Raises:
+            DataError: a value is not what the space declares.
+        """
+        first = 0
+        for part in self.reader.parts():
+            yield self._seen(part, first)
+            first += len(part["is_first"])
+
+    def _seen(self, part: Rows, first: int) -> Rows:
+        if self.obs is None or self.actions is None:
+            wanted = {f"obs/{key}" for key in self.obs_spec}
+            rows = {name: v for name, v in part.items() if not name.startswith("obs/") or name in wanted}
+        else:
+            try:
+                rows = {**self.obs(part, first), "action": self.actions(part, first)}
+            except DataError as error:
+                raise DataError(
+                    f"{self.reader.path}: {error}. `reverie data validate` finds all of these, with --quarantine it "
+                    "writes the good episodes elsewhere."
+                ) from None
+        rows["reward"] = self._reward(part["reward"].astype(np.float32, copy=False), first)
+        return rows | {name: part[name] for name in ("is_first", "is_last", "is_terminal")}
+
+    def _reward(self, reward: np.ndarray, first: int) -> np.ndarray:
+        if not np.isfinite(np.add.reduce(reward)) and not np.isfinite(reward).all():
+            row = first + int(np.argmin(np.isfinite(reward)))
+            raise DataError(
+                f"{self.reader.path}: the reward of row {row} is {reward[row - first]}. `reverie data validate` finds "
+                "all of these, with --quarantine it writes the good episodes elsewhere."
+            )
+        clip = {"sign": np.sign, "tanh": np.tanh}.get(self.clip)
+        clipped: np.ndarray = reward if clip is None else clip(reward)
+        return clipped
+
+    def close(self) -> None:
+        """Let go of open files."""
+        self.reader.close()
+
+    def remarks(self) -> list[str]:
+        """What was left out or had to be assumed so far."""
+        notes = self.actions.notes if self.actions is not None else {}
+        moved = [f"{what} ({times:,} times)" for what, times in notes.items() if times]
+        return [*self.reader.remarks(), *moved]
+
+
+def open_recorded(
+    config: DatasetConfig, env: EnvConfig | None = None, action_space: spaces.Space[Any] | None = None
+) -> Recorded:
+    """The dataset that ``config`` names; see ``Recorded``.
+
+    Raises:
+        DataError: there is none, or it cannot be read.
+        ConfigError: an option does not fit, or a package is missing.
+    """
+    return Recorded(open_reader(config.path, config.reading), env, action_space)
+
+
+def env_of(about: About, env: EnvConfig | None = None) -> EnvConfig:
+    """The environment that data name, as they say that it was made, with the settings of ``env``."""
+    env = env or EnvConfig()
+    if about.env_settings:  # how many there are is another matter
+        return env.merge({name: v for name, v in about.env_settings.items() if name not in ("num", "vector")})
+    found = env.merge({"id": about.env, "kwargs": dict(env.kwargs or about.env_kwargs)})
+    registered = gymnasium.registry.get(about.env)
+    if env.time_limit is None and registered is not None and registered.max_episode_steps != about.time_limit:
+        return found.merge({"time_limit": about.time_limit})
+    return found
+
+
+@contextlib.contextmanager
+def shown(what: str, total: int) -> Iterator[Callable[[Iterator[Rows]], Iterator[Rows]]]:
+    """Counts the rows of an iterator in a progress bar, if there is a terminal and it takes a while."""
+    if not sys.stderr.isatty():
+        yield lambda parts: parts
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TextColumn("rows"), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True, refresh_per_second=4) as progress:
+        task = progress.add_task(what, total=total or None)
+
+        def counted(parts: Iterator[Rows]) -> Iterator[Rows]:
+            for part in parts:
+                yield part
+                progress.advance(task, len(part["is_first"]))
+
+        yield counted

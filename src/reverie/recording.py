@@ -1,0 +1,163 @@
+"""Playing with a trained agent and recording what happens: the "gather data" step of offline learning."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+from reverie.agent import Actions, Agent
+from reverie.core.errors import ConfigError
+from reverie.core.randomness import derived_seeds, reproducible
+from reverie.data.export import Exported, write_minari
+from reverie.data.readers.base import Space
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordConfig:
+    """How much, and how an agent explores meanwhile."""
+
+    episodes: int | None = None
+    steps: int | None = None
+    """In place of episodes. The last one is cut off there."""
+    epsilon: float = 0.0
+    """With this probability an action is drawn from the space in place of the agent's."""
+    noise: float = 0.0
+    """Standard deviation of what is added to continuous actions, in half of their range."""
+    actions: Actions = "mode"
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if (self.episodes is None) == (self.steps is None):
+            raise ConfigError(f"episodes = {self.episodes}, steps = {self.steps}: give one of them.")
+        for name in ("episodes", "steps"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ConfigError(f"{name} = {getattr(self, name)}: expected at least 1.")
+        if not 0.0 <= self.epsilon <= 1.0:
+            raise ConfigError(f"epsilon = {self.epsilon}: expected a probability, 0 to 1.")
+        if not self.noise >= 0.0:
+            raise ConfigError(f"noise = {self.noise}: expected 0 or more.")
+
+
+def record(agent: Agent, target: str, config: RecordConfig) -> Exported:
+    """Play episodes with ``agent`` and write them as a Minari dataset at ``target``, a path or minari:NAME.
+
+    Observations, actions and rewards are those of the environment, in its own units and before anything is clipped;
+    each episode keeps its seed. The dataset takes its place once it is whole.
+
+    Raises:
+        ConfigError: noise is asked for where no action is continuous, or the package minari is missing.
+        RunError: ``target`` exists.
+    """
+    env = agent.make_env()
+    try:
+        if config.noise and not any(isinstance(leaf, spaces.Box) for leaf in leaves(env.action_space)):
+            raise ConfigError(f"noise = {config.noise}: no action of {env.action_space} is continuous. Use epsilon.")
+        about: dict[str, Any] = {"algorithm_name": f"{type(agent.algo).__name__} ({agent.checkpoint.name})"}
+        about["description"] = (
+            f"{agent.checkpoint.name} of {agent.run.name}, actions: {config.actions}, epsilon {config.epsilon:g}, "
+            f"noise {config.noise:g}, seed {config.seed}"
+        )
+        if env.spec is not None:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # parts of a spec that cannot be written
+                about["env_spec"] = env.spec.to_json()
+        both = env.observation_space, env.action_space
+        with reproducible(config.seed):
+            return write_minari(played(agent, env, config), target, both, about)
+    finally:
+        env.close()
+
+
+def played(agent: Agent, env: gymnasium.Env[Any, Any], config: RecordConfig) -> Iterator[dict[str, Any]]:
+    """Episodes as the fields of Minari's ``EpisodeBuffer``."""
+    rng = np.random.default_rng(config.seed)
+    first = derived_seeds(config.seed)["test"] % 2**31
+    env.action_space.seed(first)
+    left = config.steps
+    number = 0
+    while (left is None and number < (config.episodes or 0)) or (left is not None and left > 0):
+        episode = play(agent, env, config, rng, first + number, left)
+        number += 1
+        left = None if left is None else left - len(episode["rewards"])
+        yield episode
+
+
+def play(
+    agent: Agent,
+    env: gymnasium.Env[Any, Any],
+    config: RecordConfig,
+    rng: np.random.Generator,
+    seed: int,
+    most: int | None,
+) -> dict[str, Any]:
+    """One episode of at most so many steps."""
+    obs, _ = env.reset(seed=seed)
+    seen, done = [obs], []
+    rewards: list[float] = []
+    terminations: list[bool] = []
+    state, over = None, False
+    while not over:
+        action, state = agent.act(obs, state, actions=config.actions)
+        if config.noise:
+            action = noisy(env.action_space, action, config.noise, rng)
+        if config.epsilon and rng.random() < config.epsilon:
+            action = env.action_space.sample()
+        obs, reward, terminated, truncated, _ = env.step(action)
+        seen.append(obs)
+        done.append(action)
+        rewards.append(float(reward))
+        terminations.append(bool(terminated))
+        over = bool(terminated or truncated) or len(rewards) == most
+    truncations = np.zeros(len(rewards), bool)
+    truncations[-1] = not terminations[-1]
+    return {
+        "observations": stacked(env.observation_space, seen),
+        "actions": stacked(env.action_space, done),
+        "rewards": np.asarray(rewards, np.float64),
+        "terminations": np.asarray(terminations),
+        "truncations": truncations,
+        "seed": seed,
+    }
+
+
+def noisy(space: Space, action: Any, noise: float, rng: np.random.Generator) -> Any:
+    """``action`` with noise on what of it is continuous, within its bounds."""
+    if isinstance(space, spaces.Dict):
+        return {key: noisy(inner, action[key], noise, rng) for key, inner in space.spaces.items()}
+    if isinstance(space, spaces.Tuple):
+        return tuple(noisy(inner, part, noise, rng) for inner, part in zip(space.spaces, action, strict=True))
+    if not isinstance(space, spaces.Box) or space.dtype.kind != "f":
+        return action
+    half = (space.high.astype(np.float64) - space.low) / 2
+    moved = action + noise * half * rng.standard_normal(action.shape)
+    return np.clip(moved, space.low, space.high).astype(space.dtype)
+
+
+def stacked(space: Space, values: list[Any]) -> Any:
+    """Values of a space as arrays in dictionaries and tuples, as Minari wants them."""
+    if isinstance(space, spaces.Dict):
+        return {key: stacked(inner, [value[key] for value in values]) for key, inner in space.spaces.items()}
+    if isinstance(space, spaces.Tuple):
+        return tuple(stacked(inner, [value[i] for value in values]) for i, inner in enumerate(space.spaces))
+    if isinstance(space, spaces.Text):
+        return [str(value) for value in values]
+    return np.asarray(values, space.dtype)
+
+
+def leaves(space: Space) -> Iterator[Space]:
+    """All spaces that hold no others."""
+    if isinstance(space, spaces.Dict):
+        for inner in space.spaces.values():
+            yield from leaves(inner)
+    elif isinstance(space, spaces.Tuple):
+        for inner in space.spaces:
+            yield from leaves(inner)
+    else:
+        yield space

@@ -1,0 +1,109 @@
+"""Recorded episodes whose every number says where it belongs, and the rows they must become, written the slow way."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+FIELDS = ("reward", "is_first", "is_last", "is_terminal")
+
+
+@dataclass(frozen=True)
+class Lived:
+    """One episode: how many actions it had, and how it ended: terminal, truncated, or open."""
+
+    number: int
+    steps: int
+    end: str = "terminal"
+
+    def obs(self, t: int) -> list[float]:
+        """What was seen at time t of 0 .. steps."""
+        return [float(self.number), float(t)]
+
+    def action(self, t: int) -> float:
+        """What was done after seeing it."""
+        return (100 * self.number + t + 1) / 1000
+
+    def choice(self, t: int) -> int:
+        return (3 * self.number + t) % 5
+
+    def reward(self, t: int) -> float:
+        """What action t was answered with."""
+        return 10 * self.number + t + 0.5
+
+    @property
+    def observations(self) -> np.ndarray:
+        return np.array([self.obs(t) for t in range(self.steps + 1)], np.float32)
+
+    @property
+    def actions(self) -> np.ndarray:
+        return np.array([[self.action(t)] for t in range(self.steps)], np.float32).reshape(self.steps, 1)
+
+    @property
+    def choices(self) -> np.ndarray:
+        return np.array([self.choice(t) for t in range(self.steps)], np.int64)
+
+    @property
+    def rewards(self) -> np.ndarray:
+        return np.array([self.reward(t) for t in range(self.steps)], np.float32)
+
+    @property
+    def terminals(self) -> np.ndarray:
+        return np.array([self.end == "terminal" and t == self.steps - 1 for t in range(self.steps)], bool)
+
+    @property
+    def timeouts(self) -> np.ndarray:
+        return np.array([self.end == "truncated" and t == self.steps - 1 for t in range(self.steps)], bool)
+
+
+LIVED = [Lived(1, 3), Lived(2, 1, "truncated"), Lived(3, 5, "truncated"), Lived(4, 1), Lived(5, 4)]
+
+
+def expected(lived, *, last_seen=True, discrete=False):
+    """The rows of episodes, one after the other, as lists by column.
+
+    Without ``last_seen`` what the last action led to is not known: after a terminal end the observation before is
+    shown again, and of an end by time the last step is missing.
+    """
+    rows = {name: [] for name in ("obs", "action", *FIELDS)}
+    nothing = 0 if discrete else [0.0]
+    for episode in lived:
+        steps = episode.steps
+        if not last_seen and episode.end != "terminal":
+            steps -= 1
+        for t in range(steps + 1):
+            repeated = not last_seen and episode.end == "terminal" and t == steps
+            rows["obs"].append(episode.obs(t - 1 if repeated else t))
+            done = t == steps
+            taken = episode.choice(t) if discrete else [np.float32(episode.action(t))]
+            rows["action"].append(nothing if done else taken)
+            rows["reward"].append(episode.reward(t - 1) if t else 0.0)
+            rows["is_first"].append(t == 0)
+            rows["is_last"].append(done)
+            rows["is_terminal"].append(done and episode.end == "terminal")
+    return rows
+
+
+def joined(parts):
+    """All parts of a reader as one."""
+    parts = list(parts)
+    assert parts
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+
+def assert_same(found, rows):
+    """Columns of a reader are these rows."""
+    assert found.keys() == rows.keys()
+    for name, values in rows.items():
+        np.testing.assert_array_equal(np.asarray(found[name]), np.asarray(values), err_msg=name)
+
+
+def check(reader, rows):
+    """A reader gives these rows, as many as it says, and those of all its parts make one stream."""
+    found = joined(reader.parts())
+    assert_same(found, rows)
+    assert reader.rows() == len(rows["reward"])
+    assert found["is_first"][0]
+    assert found["is_last"][-1]
+    return found

@@ -1,0 +1,91 @@
+"""The format is told by what is inside, and what cannot be read is said with what was expected."""
+
+import h5py
+import numpy as np
+import pytest
+from recordings import LIVED, check, expected
+from test_readers_hdf5 import columns, tianshou, transitions_of, write
+
+from reverie.core.errors import DataError
+from reverie.data.readers.detect import open_reader
+
+
+def test_a_name_says_nothing(tmp_path):
+    """Without a suffix that claims something else, the content decides."""
+    check(open_reader(str(write(tmp_path / "expert", columns()))), expected(LIVED))
+    check(open_reader(str(tianshou(tmp_path / "buffer.dat", [(14, transitions_of(LIVED), 13, 14)]))), expected(LIVED))
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("a.npz", None, r"a\.npz is called \.npz, but what it holds is HDF5"),
+        ("a.hdf5", b"PK\x03\x04" + bytes(50), r"a\.hdf5 is called \.hdf5, but what it holds is npz"),
+        ("a.hdf5", b"<html>404 not found</html>", r"is called \.hdf5, but does not begin as HDF5 does"),
+        ("a.parquet", b"nonsense" * 9, r"does not begin as Parquet does"),
+        ("a.txt", b"1, 2, 3, 4, 5, 6, 7", r"its format is not known .*b'1, 2, 3,'.*Expected a Minari dataset"),
+        ("a.hdf5", b"", r"a\.hdf5 is empty"),
+        ("a.npz", b"PK\x03\x04" + bytes(50), r"a\.npz is damaged or cut off"),
+    ],
+)
+def test_files_that_are_not_what_their_name_says(tmp_path, name, content, said):
+    path = tmp_path / name
+    if content is None:
+        write(path, columns())
+    else:
+        path.write_bytes(content)
+    with pytest.raises(DataError, match=said):
+        open_reader(str(path))
+
+
+def test_hdf5_of_something_else(tmp_path):
+    with h5py.File(tmp_path / "a.hdf5", "w") as file:
+        file["weights"] = np.zeros(3)
+    with pytest.raises(DataError, match=r"is HDF5, but holds weights: neither observations.* nor _meta"):
+        open_reader(str(tmp_path / "a.hdf5"))
+
+
+def test_what_is_not_there(tmp_path, monkeypatch):
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "none"))
+    write(tmp_path / "halfcheetah-medium.hdf5", columns())
+    with pytest.raises(
+        DataError, match=r"no dataset at .*Did you mean 'halfcheetah-medium\.hdf5'.*reverie data download"
+    ):
+        open_reader(str(tmp_path / "halfcheetah-expert.hdf5"))
+    with pytest.raises(DataError, match=r"there are: halfcheetah-medium\.hdf5"):
+        open_reader(str(tmp_path / "zzz"))
+    with pytest.raises(DataError, match="no dataset at"):
+        open_reader(str(tmp_path / "*.npz"))
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(DataError, match="holds no dataset, only nothing"):
+        open_reader(str(tmp_path / "empty"))
+    with pytest.raises(DataError, match="There are none yet"):
+        open_reader("minari:door-v0")
+
+
+def test_several_files_in_the_order_of_their_numbers(tmp_path):
+    for name, lived in {"part-10.hdf5": LIVED[3:], "part-9.hdf5": LIVED[1:3], "part-1.hdf5": LIVED[:1]}.items():
+        write(tmp_path / name, columns(lived))
+    check(open_reader(str(tmp_path)), expected(LIVED))
+    check(open_reader(str(tmp_path / "part-?.hdf5")), expected(LIVED[:3]))
+
+
+def test_several_files_that_do_not_belong_together(tmp_path):
+    write(tmp_path / "a.hdf5", columns())
+    other = columns() | {name: np.zeros((14, 5), np.float32) for name in ("observations", "next_observations")}
+    write(tmp_path / "b.hdf5", other)
+    with pytest.raises(DataError, match=r"b\.hdf5 has observations .*5.*not files of one dataset"):
+        open_reader(str(tmp_path)).about()
+    tianshou(tmp_path / "c.hdf5", [(14, transitions_of(LIVED), 13, 14)])
+    with pytest.raises(DataError, match="holds several formats"):
+        open_reader(str(tmp_path))
+
+
+def test_spaces_of_several_files_are_wide_enough_for_all(tmp_path):
+    for i, most in enumerate([2, 4, 3]):
+        write(tmp_path / f"{i}.hdf5", columns() | {"actions": np.arange(14) % most})
+    assert open_reader(str(tmp_path)).about().action.n == 4
+    for i, most in enumerate([2.0, 4.0, 3.0]):
+        write(tmp_path / f"{i}.hdf5", columns() | {"actions": np.linspace(-most, 1, 14)[:, None]})
+    box = open_reader(str(tmp_path)).about().action
+    assert (box.low.item(), box.high.item()) == (-4.0, 1.0)

@@ -1,0 +1,277 @@
+"""Minari's datasets, written by its own library."""
+
+import json
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+from recordings import LIVED, Lived, check, expected, joined
+
+from reverie.core.errors import DataError
+from reverie.data.readers import minari as readers
+from reverie.data.readers.detect import open_reader
+from reverie.data.readers.minari_storages import MinariArrowReader, MinariHdf5Reader
+
+minari = pytest.importorskip("minari")
+from minari.data_collector import EpisodeBuffer  # noqa: E402  # the package is optional
+from minari.dataset.minari_storage import MinariStorage  # noqa: E402
+
+STORAGES = ["hdf5", "arrow", "parquet"]
+PLAIN = spaces.Box(-np.inf, np.inf, (2,), np.float32)
+ACTION = spaces.Box(-1.0, 1.0, (1,), np.float32)
+
+
+def write(folder, buffers, observation=PLAIN, action=ACTION, storage="hdf5", jpeg=False, **about):
+    folder.mkdir(parents=True, exist_ok=True)
+    made = MinariStorage.new(
+        folder / "data", observation_space=observation, action_space=action, data_format=storage, jpeg_encoding=jpeg,
+        env_spec=about.pop("env_spec", None),
+    )  # fmt: skip
+    made.update_metadata({"dataset_id": "tests/written-v0", "minari_version": minari.__version__, **about})
+    made.update_episodes(buffers)
+    return folder
+
+
+def buffer(episode, observations=None, actions=None):
+    return EpisodeBuffer(
+        observations=episode.observations if observations is None else observations,
+        actions=episode.actions if actions is None else actions,
+        rewards=episode.rewards,
+        terminations=episode.terminals,
+        truncations=episode.timeouts,
+    )
+
+
+@pytest.fixture(autouse=True)
+def _small_parts(monkeypatch):
+    monkeypatch.setattr(readers, "PART_BYTES", 150)
+
+
+@pytest.mark.parametrize("storage", STORAGES)
+def test_rows(tmp_path, storage):
+    """T + 1 observations and T actions of each episode are paired within the episode."""
+    path = write(tmp_path / "d", [buffer(e) for e in LIVED], storage=storage)
+    for place in (path, path / "data"):
+        reader = open_reader(str(place))
+        assert isinstance(reader, MinariHdf5Reader if storage == "hdf5" else MinariArrowReader)
+        assert len(list(reader.parts())) > 1
+        check(reader, expected(LIVED))
+    assert not reader.remarks()
+    about = reader.about()
+    assert (about.observation, about.action, about.episodes) == (PLAIN, ACTION, 5)
+    assert all(file.is_file() for file in reader.files())
+
+
+def test_joining_observations_to_actions_is_caught(tmp_path):
+    """What d3rlpy does: T + 1 observations of all episodes beside T actions of all. ``check`` must not let it pass."""
+    path = write(tmp_path / "d", [buffer(e) for e in LIVED])
+
+    class Joining(MinariHdf5Reader):
+        def parts(self):
+            whole = [self.episode(i) for i in range(5)]
+            obs = np.concatenate([values["obs"] for values, *_ in whole])
+            action = np.concatenate([values["action"] for values, *_ in whole])
+            good = joined(super().parts())
+            yield good | {"obs": obs, "action": np.concatenate([action, np.zeros((len(obs) - len(action), 1))])}
+
+    with pytest.raises(AssertionError, match="action"):
+        check(Joining(path, open_reader(str(path)).options), expected(LIVED))
+
+
+def test_what_the_environment_really_did(tmp_path):
+    """CartPole played by hand and written by Minari: each row's action leads from its observation to the next one."""
+    env = gymnasium.make("CartPole-v1", max_episode_steps=12)
+    rng = np.random.default_rng(0)
+    buffers, truth = [], []
+    for seed in range(6):
+        obs, _ = env.reset(seed=seed)
+        seen, done, rewards, flags = [obs], [], [], []
+        over = False
+        while not over:
+            action = int(rng.integers(2))
+            obs, reward, terminated, truncated, _ = env.step(action)
+            seen.append(obs)
+            done.append(action)
+            rewards.append(reward)
+            flags.append((terminated, truncated))
+            over = terminated or truncated
+        terminations, truncations = (np.array([f[i] for f in flags]) for i in (0, 1))
+        buffers.append(EpisodeBuffer(observations=np.array(seen), actions=np.array(done), rewards=rewards,
+                                     terminations=terminations, truncations=truncations))  # fmt: skip
+        truth.append((seen, done, flags[-1]))
+    path = write(tmp_path / "d", buffers, env.observation_space, env.action_space, env_spec=env.spec)
+    reader = open_reader(str(path))
+    rows = joined(reader.parts())
+    assert reader.about().env == "CartPole-v1"
+    starts = np.flatnonzero(rows["is_first"])
+    assert len(starts) == 6
+    assert {bool(flags[1]) for *_, flags in truth} == {True, False}
+    for start, (seen, done, (terminated, _)) in zip(starts, truth, strict=True):
+        stop = start + len(seen)
+        np.testing.assert_array_equal(rows["obs"][start:stop], seen)
+        assert rows["action"][start:stop].tolist() == [*done, 0]
+        assert rows["is_last"][start:stop].tolist() == [False] * len(done) + [True]
+        assert rows["is_terminal"][stop - 1] == terminated
+        unwrapped = env.unwrapped
+        for t, action in enumerate(done):
+            env.reset()
+            unwrapped.state = tuple(rows["obs"][start + t].astype(np.float64))
+            np.testing.assert_allclose(unwrapped.step(action)[0], rows["obs"][start + t + 1], rtol=1e-4, atol=1e-5)
+
+
+def bits(numbers):
+    return (numbers[:, None] >> np.arange(6) & 1).astype(np.int8)
+
+
+OBSERVATIONS = {
+    "discrete": (spaces.Discrete(90, start=5), lambda e: 5 + 10 * e.number + np.arange(e.steps + 1)),
+    "multi_discrete": (spaces.MultiDiscrete([9, 9]), lambda e: e.observations.astype(np.int64)),
+    "multi_binary": (spaces.MultiBinary(6), lambda e: bits(8 * e.number + np.arange(e.steps + 1))),
+    "small": (spaces.Box(0, 255, (3, 3), np.uint8), lambda e: np.stack([np.full((3, 3), 10 * e.number + t, np.uint8)
+                                                                       for t in range(e.steps + 1)])),
+    "picture": (spaces.Box(0, 255, (32, 40, 3), np.uint8), lambda e: np.stack(
+        [np.full((32, 40, 3), 40 * e.number + t, np.uint8) for t in range(e.steps + 1)])),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("storage", STORAGES)
+@pytest.mark.parametrize("kind", OBSERVATIONS)
+def test_kinds_of_observations(tmp_path, storage, kind):
+    space, values = OBSERVATIONS[kind]
+    path = write(tmp_path / "d", [buffer(e, values(e)) for e in LIVED], space, storage=storage)
+    reader = open_reader(str(path))
+    assert reader.about().observation == space
+    check(reader, expected(LIVED) | {"obs": np.concatenate([values(e) for e in LIVED])})
+
+
+@pytest.mark.parametrize("storage", STORAGES)
+def test_compressed_pictures(tmp_path, storage):
+    space, values = OBSERVATIONS["picture"]
+    path = write(tmp_path / "d", [buffer(e, values(e)) for e in LIVED], space, storage=storage, jpeg=True)
+    found = joined(open_reader(str(path)).parts())["obs"]
+    truth = np.concatenate([values(e) for e in LIVED])
+    assert found.shape == truth.shape
+    assert np.abs(found.astype(int) - truth).max() <= 1
+
+
+def texts(episode):
+    return [f"{episode.number}.{t}" for t in range(episode.steps + 1)]
+
+
+@pytest.mark.parametrize("storage", STORAGES)
+def test_nested_observations_and_actions(tmp_path, storage):
+    observation = spaces.Dict({
+        "arm": spaces.Dict({"state": PLAIN, "touch": spaces.Discrete(100)}),
+        "pair": spaces.Tuple((PLAIN, spaces.Text(8, charset="0123456789."))),
+    })  # fmt: skip
+    action = spaces.Dict({"move": ACTION, "grip": spaces.Discrete(5)})
+
+    def nest(episode):
+        times = np.arange(episode.steps + 1)
+        return buffer(
+            episode,
+            {"arm": {"state": episode.observations, "touch": times}, "pair": (-episode.observations, texts(episode))},
+            {"move": episode.actions, "grip": episode.choices},
+        )
+
+    path = write(tmp_path / "d", [nest(e) for e in LIVED], observation, action, storage)
+    reader = open_reader(str(path))
+    assert (reader.about().observation, reader.about().action) == (observation, action)
+    rows, chosen = expected(LIVED), expected(LIVED, discrete=True)["action"]
+    check(reader, {
+        "obs/arm/state": rows["obs"], "obs/arm/touch": np.array(rows["obs"])[:, 1],
+        "obs/pair/0": -np.array(rows["obs"]), "obs/pair/1": [text for e in LIVED for text in texts(e)],
+        "action/move": rows["action"], "action/grip": chosen,
+        **{name: rows[name] for name in ("reward", "is_first", "is_last", "is_terminal")},
+    })  # fmt: skip
+
+
+def test_ends_that_are_not_there_and_ends_in_the_middle(tmp_path):
+    lived = [Lived(1, 3, "open"), Lived(2, 3)]
+    early = buffer(lived[1])
+    early.terminations[0] = True
+    reader = open_reader(str(write(tmp_path / "d", [buffer(lived[0]), early])))
+    check(reader, expected(lived))
+    assert set(reader.remarks()) == {readers.OPEN, readers.EARLY}
+
+
+# ---------------------------------------------------------------- by name, and what can be wrong
+
+
+def test_by_name(tmp_path, monkeypatch):
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
+    write(tmp_path / "tests/written-v0", [buffer(e) for e in LIVED])
+    check(open_reader("minari:tests/written-v0"), expected(LIVED))
+    said = r"no Minari dataset 'tests/writen-v0'.*Did you mean 'tests/written-v0'.*There are: tests/written-v0\. `reverie data download minari:tests/writen-v0`"  # noqa: E501
+    with pytest.raises(DataError, match=said):
+        open_reader("minari:tests/writen-v0")
+    with pytest.raises(DataError, match="Did you mean 'minari:tests/written-v0'"):
+        open_reader("tests/written-v0")
+
+
+@pytest.mark.parametrize("storage", ["hdf5", "arrow"])
+def test_a_folder_of_datasets(tmp_path, storage):
+    write(tmp_path / "medium-v0", [buffer(e) for e in LIVED[3:]], storage=storage)
+    write(tmp_path / "expert-v0", [buffer(e) for e in LIVED[:3]], storage=storage)
+    check(open_reader(str(tmp_path)), expected(LIVED))
+    check(open_reader(str(tmp_path / "*-v0")), expected(LIVED))
+    other = spaces.Box(0, 9, (1,), np.float32)
+    write(tmp_path / "other-v0", [buffer(LIVED[0], LIVED[0].observations[:, :1])], other, storage=storage)
+    with pytest.raises(DataError, match=r"other-v0 has observations .* not files of one dataset"):
+        open_reader(str(tmp_path)).about()
+
+
+def test_the_file_alone_leads_to_its_dataset(tmp_path):
+    path = write(tmp_path / "d", [buffer(e) for e in LIVED])
+    check(open_reader(str(path / "data/main_data.hdf5")), expected(LIVED))
+
+
+@pytest.mark.parametrize("storage", STORAGES)
+def test_a_part_that_is_missing_or_cut(tmp_path, storage):
+    path = write(tmp_path / "d", [buffer(e) for e in LIVED], storage=storage)
+    file = open_reader(str(path)).files()[-1]
+    whole = file.read_bytes()
+    file.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(DataError, match="cut off"):
+        list(open_reader(str(path)).parts())
+    file.unlink()
+    with pytest.raises(DataError, match=r"not complete\. Get it again"):
+        list(open_reader(str(path)).parts())
+
+
+def test_metadata_that_cannot_be(tmp_path):
+    path = write(tmp_path / "d", [buffer(e) for e in LIVED])
+    file = path / "data/metadata.json"
+    said = json.loads(file.read_text())
+    for change, words in {
+        "total_episodes": (9, "episode_5/observations is missing"),
+        "data_format": ("pickle", "data_format is 'pickle'"),
+        "observation_space": ('{"type": "Graph"}', "a space cannot be read"),
+    }.items():
+        file.write_text(json.dumps(said | {change: words[0]}))
+        with pytest.raises(DataError, match=words[1]):
+            list(open_reader(str(path)).parts())
+    file.write_text("{")
+    with pytest.raises(DataError, match="is damaged"):
+        open_reader(str(path))
+
+
+def test_episodes_whose_lengths_do_not_fit(tmp_path):
+    none = np.zeros(3, bool)
+    wrong = EpisodeBuffer(observations=np.zeros((3, 2), "float32"), actions=np.zeros((3, 1), "float32"),
+                          rewards=np.zeros(3), terminations=none, truncations=~none)  # fmt: skip
+    with pytest.raises(DataError, match=r"3 rewards.*3 of observations; expected 4"):
+        list(open_reader(str(write(tmp_path / "d", [wrong]))).parts())
+
+
+def test_spaces_that_only_the_environment_knows(tmp_path):
+    env = gymnasium.make("CartPole-v1")
+    path = write(tmp_path / "d", [], env.observation_space, env.action_space, env_spec=env.spec)
+    file = path / "data/metadata.json"
+    said = {k: v for k, v in json.loads(file.read_text()).items() if not k.endswith("_space")}
+    file.write_text(json.dumps(said))
+    assert open_reader(str(path)).about().action == spaces.Discrete(2)
+    file.write_text(json.dumps({k: v for k, v in said.items() if k != "env_spec"}))
+    with pytest.raises(DataError, match="does not say its observation_space"):
+        open_reader(str(path))

@@ -1,0 +1,148 @@
+"""PyDreamer's files, written by hand: the action of a row is the one that led to it."""
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+from recordings import LIVED, Lived, check, expected
+
+from reverie.core.errors import DataError
+from reverie.data.readers import pydreamer
+from reverie.data.readers.detect import open_reader
+from reverie.data.readers.pydreamer import PyDreamerReader, follows
+
+
+def arrays(lived, discrete=False):
+    """One file: for each row what was seen, and the action and reward that came before it."""
+    rows = {name: [] for name in ("vecobs", "action", "reward", "terminal", "reset")}
+    none = np.zeros(5 if discrete else 1, np.float32)
+    for e in lived:
+        for t in range(e.steps + 1):
+            led = none
+            if t:
+                led = np.eye(5, dtype=np.float32)[e.choice(t - 1)] if discrete else np.float32([e.action(t - 1)])
+            rows["vecobs"].append(np.float32(e.obs(t)))
+            rows["action"].append(led)
+            rows["reward"].append(np.float32(e.reward(t - 1) if t else 0))
+            rows["terminal"].append(t == e.steps and e.end == "terminal")
+            rows["reset"].append(t == 0)
+    return {name: np.array(values) for name, values in rows.items()} | {
+        "policy_value": np.full(len(rows["reset"]), np.nan)
+    }
+
+
+def save(folder, name, values):
+    folder.mkdir(exist_ok=True)
+    np.savez_compressed(folder / f"{name}.npz", **values)
+    return folder
+
+
+def named(rows):
+    return rows | {"obs/vecobs": rows["obs"]} if "obs" in rows else rows
+
+
+def truth(lived, **how):
+    rows = expected(lived, **how)
+    return {("obs/vecobs" if name == "obs" else name): values for name, values in rows.items()}
+
+
+@pytest.mark.parametrize("discrete", [False, True])
+def test_one_episode_a_file(tmp_path, discrete):
+    for i, e in enumerate(LIVED):
+        save(tmp_path / "npz", f"ep{i:06}_{i:06}-r1-{e.steps:04}", arrays([e], discrete))
+    reader = open_reader(str(tmp_path / "npz"))
+    assert isinstance(reader, PyDreamerReader)
+    check(reader, truth(LIVED, discrete=discrete))
+    assert reader.about().action == (spaces.Discrete(5) if discrete else spaces.Box(-1.0, 1.0, (1,), np.float32))
+    assert set(reader.about().observation.spaces) == {"vecobs"}
+    assert not reader.remarks()
+    check(open_reader(str(tmp_path / "npz/*.npz")), truth(LIVED, discrete=discrete))
+
+
+@pytest.mark.parametrize("discrete", [False, True])
+def test_several_episodes_a_file(tmp_path, discrete):
+    save(tmp_path / "npz", "ep000000_000002-r1-0009", arrays(LIVED[:3], discrete))
+    save(tmp_path / "npz", "ep000003_000004-r1-0005", arrays(LIVED[3:], discrete))
+    check(open_reader(str(tmp_path / "npz")), truth(LIVED, discrete=discrete))
+
+
+@pytest.mark.parametrize("cut", [1, 3, 4, 5])
+def test_an_episode_in_pieces(tmp_path, cut):
+    """The action that led to the first row of a piece is that of the last row of the piece before."""
+    whole = arrays([Lived(1, 6), Lived(2, 2)])
+    for piece, rows in enumerate([slice(0, cut), slice(cut, 9), slice(9, None)]):
+        save(tmp_path / "npz", f"ep000000_000001-{piece}-r1-0003", {k: v[rows] for k, v in whole.items()})
+    reader = open_reader(str(tmp_path / "npz"))
+    check(reader, truth([Lived(1, 6), Lived(2, 2)]))
+    assert not reader.remarks()
+
+
+def test_a_piece_whose_beginning_is_lost(tmp_path):
+    """It begins where the file does, and no reward has come yet, as PyDreamer has it."""
+    whole = arrays([Lived(1, 6)])
+    save(tmp_path / "npz", "ep000000_000000-1-r1-0003", {k: v[3:] for k, v in whole.items()})
+    reader = open_reader(str(tmp_path / "npz"))
+    rows = truth([Lived(1, 6)])
+    kept = {name: values[3:] for name, values in rows.items()}
+    kept["is_first"], kept["reward"] = [True, *kept["is_first"][1:]], [0.0, *kept["reward"][1:]]
+    check(reader, kept)
+    assert reader.remarks() == [pydreamer.LOST]
+
+
+def test_pictures_have_their_time_behind(tmp_path):
+    values = arrays(LIVED)
+    pictures = np.random.default_rng(0).integers(0, 256, (len(values["reset"]), 4, 5, 3), dtype=np.uint8)
+    values["image_t"] = pictures.transpose(1, 2, 3, 0)
+    reader = open_reader(str(save(tmp_path / "npz", "ep000000_000004-r1-0014", values)))
+    check(reader, truth(LIVED) | {"obs/image": pictures})
+    assert reader.about().observation["image"] == spaces.Box(0, 255, (4, 5, 3), np.uint8)
+
+
+def test_continuous_actions_that_look_like_classes_at_first(tmp_path):
+    """Only zeros and ones in all of the first files would be taken for classes; one other number is enough."""
+    first = arrays([LIVED[0]], discrete=True)
+    second = arrays([LIVED[2]], discrete=True)
+    second["action"][1] *= 0.5
+    save(tmp_path / "npz", "ep000000_000000-r1-0003", first)
+    save(tmp_path / "npz", "ep000001_000001-r1-0005", second)
+    assert isinstance(open_reader(str(tmp_path / "npz")).about().action, spaces.Box)
+
+
+def test_follows():
+    from pathlib import Path
+
+    one, two = Path("ep000003_000003-0-r5-1000.npz"), Path("ep000003_000003-1-r5-1000.npz")
+    assert follows(one, two)
+    assert not follows(two, one)
+    assert not follows(None, two)
+    assert not follows(Path("ep000003_000003-r5-1000.npz"), two)
+
+
+def everything(path):
+    reader = open_reader(str(path))
+    return reader.about(), list(reader.parts())
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda v: v.update(vecobs=v["vecobs"].astype(object)), "array of Python objects.*it is refused"),
+        (lambda v: v.update(action=v["action"][:-1]), "not of one length"),
+        (lambda v: [v.pop(name) for name in ("vecobs", "policy_value")], "holds no observations"),
+        (lambda v: v.update({name: value[:0] for name, value in v.items()}), "no actions in it|holds no rows"),
+        (lambda v: v.pop("reset"), "PyDreamer's episodes have action, reward, terminal, reset"),
+    ],
+)
+def test_files_that_cannot_be(tmp_path, change, said):
+    values = arrays(LIVED)
+    change(values)
+    save(tmp_path / "npz", "ep000000_000004-r1-0014", values)
+    with pytest.raises(DataError, match=said):
+        everything(tmp_path / "npz/ep000000_000004-r1-0014.npz")
+
+
+def test_a_file_cut_in_the_middle(tmp_path):
+    save(tmp_path / "npz", "ep000000_000004-r1-0014", arrays(LIVED))
+    path = tmp_path / "npz/ep000000_000004-r1-0014.npz"
+    path.write_bytes(path.read_bytes()[:500])
+    with pytest.raises(DataError, match=r"npz is damaged or cut off"):
+        open_reader(str(tmp_path / "npz")).rows()

@@ -1,0 +1,285 @@
+"""RL Unplugged's shards: framing, checksums and messages made here byte by byte, as slowly as they are defined."""
+
+import contextlib
+import gzip
+import io
+import struct
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+from recordings import LIVED, Lived, expected, joined
+
+from reverie.core.errors import DataError
+from reverie.data.readers import rl_unplugged
+from reverie.data.readers.base import ReadOptions
+from reverie.data.readers.detect import open_reader
+from reverie.data.readers.rl_unplugged import RLUnpluggedReader
+from reverie.data.readers.tfrecord import CutOff, example, masked, records
+
+SIDE = 6
+
+
+def crc32c(data):
+    """Castagnoli's polynomial, a bit at a time."""
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc ^= byte
+        for _ in range(8):
+            crc = (crc >> 1) ^ (0x82F63B78 if crc & 1 else 0)
+    return crc ^ 0xFFFFFFFF
+
+
+def mask(crc):
+    return ((crc >> 15 | crc << 17) + 0xA282EAD8) % 2**32
+
+
+def framed(body):
+    length = struct.pack("<Q", len(body))
+    return length + struct.pack("<I", mask(crc32c(length))) + body + struct.pack("<I", mask(crc32c(body)))
+
+
+def number(value):
+    value %= 2**64
+    out = bytearray()
+    while value >= 128:
+        out.append(value % 128 + 128)
+        value //= 128
+    return bytes([*out, value])
+
+
+def field(index, body):
+    return number(index << 3 | 2) + number(len(body)) + body
+
+
+def feature(values, packed=True):
+    if isinstance(values[0], bytes):
+        return field(1, b"".join(field(1, value) for value in values))
+    if isinstance(values[0], float):
+        each = [struct.pack("<f", value) for value in values]
+        return field(2, field(1, b"".join(each)) if packed else b"".join(number(1 << 3 | 5) + e for e in each))
+    each = [number(value) for value in values]
+    return field(3, field(1, b"".join(each)) if packed else b"".join(number(1 << 3) + e for e in each))
+
+
+def message(features, packed=True):
+    entries = [field(1, field(1, key.encode()) + field(2, feature(v, packed))) for key, v in features.items()]
+    return field(1, b"".join(entries))
+
+
+def png(*pixels):
+    """A picture that says which it is in its corner."""
+    picture = np.zeros((SIDE, SIDE), np.uint8)
+    picture[0, : len(pixels)] = pixels
+    file = io.BytesIO()
+    Image.fromarray(picture).save(file, "PNG")
+    return file.getvalue()
+
+
+def stack(episode, t):
+    """Four frames, the oldest first, as an environment that stacks would show them."""
+    return [png(episode.number, max(0, time)) for time in range(t - 3, t + 1)]
+
+
+def transition(episode, t):
+    last = t == episode.steps - 1
+    return {
+        "o_t": stack(episode, t),
+        "o_tp1": stack(episode, t + 1),
+        "a_t": [episode.choice(t)],
+        "a_tp1": [episode.choice(t + 1)],
+        "r_t": [episode.reward(t)],
+        "d_t": [0.0 if last and episode.end == "terminal" else 1.0],
+        "episode_id": [2**63 + episode.number],  # stored as a signed number
+        "episode_return": [float(episode.rewards.sum())],
+    }
+
+
+def transitions(lived):
+    return [transition(episode, t) for episode in lived for t in range(episode.steps)]
+
+
+def shard(path, found, *, zipped=True, packed=True):
+    data = b"".join(framed(message(features, packed)) for features in found)
+    path.write_bytes(gzip.compress(data) if zipped else data)
+    return path
+
+
+def corner(obs):
+    """Of each row: which episode and times the frames of its stack are of."""
+    return obs[:, 0, 0, :].tolist(), obs[:, 0, 1, :].tolist()
+
+
+def check_shard(reader, lived):
+    rows = expected(lived, discrete=True)
+    truth = rows.pop("obs")
+    found = joined(reader.parts())
+    obs = found.pop("obs")
+    assert obs.shape == (len(truth), SIDE, SIDE, 4)
+    numbers, times = corner(obs)
+    assert numbers == [[number] * 4 for number, _ in truth]
+    assert times == [[max(0.0, t + back) for back in (-3, -2, -1, 0)] for _, t in truth]
+    for name, values in rows.items():
+        np.testing.assert_array_equal(found[name], values, err_msg=name)
+    assert reader.rows() == len(truth)
+
+
+@pytest.fixture(autouse=True)
+def _small_parts(monkeypatch):
+    monkeypatch.setattr(rl_unplugged, "BLOCK", 3)
+
+
+@pytest.mark.parametrize("zipped", [True, False])
+@pytest.mark.parametrize("packed", [True, False])
+def test_rows(tmp_path, zipped, packed):
+    reader = open_reader(
+        str(shard(tmp_path / "run_1-00000-of-00100", transitions(LIVED), zipped=zipped, packed=packed))
+    )
+    assert isinstance(reader, RLUnpluggedReader)
+    check_shard(reader, LIVED)
+    about = reader.about()
+    assert about.observation == spaces.Box(0, 255, (SIDE, SIDE, 4), np.uint8)
+    assert about.action == spaces.Discrete(5)
+    assert about.episodes == len(LIVED)
+
+
+def test_shards_of_a_folder_are_one_dataset(tmp_path):
+    """An episode may even go on in the next shard; a shard has any number of transitions."""
+    found = transitions(LIVED)
+    for index, (start, stop) in enumerate([(0, 5), (5, 6), (6, len(found))]):
+        shard(tmp_path / f"run_1-{index:05d}-of-00100", found[start:stop])
+    check_shard(open_reader(str(tmp_path)), LIVED)
+
+
+def test_transitions_in_any_order_stay_right(tmp_path):
+    """Each is an episode of its own then: what it saw, what it did, and what that led to."""
+    found = transitions(LIVED)
+    order = np.random.default_rng(0).permutation(len(found))
+    reader = open_reader(str(shard(tmp_path / "run_1-00000-of-00100", [found[i] for i in order])))
+    rows = joined(reader.parts())
+    assert reader.rows() == len(rows["reward"])
+    starts = [e.number for e in LIVED for _ in range(e.steps)], [t for e in LIVED for t in range(e.steps)]
+    row = 0
+    for index in order:
+        episode = next(e for e in LIVED if e.number == starts[0][index])
+        t = starts[1][index]
+        if not rows["is_first"][row]:  # it went on from the one before, by chance
+            row -= 1
+        (numbers, times), last = corner(rows["obs"][row : row + 2]), t == episode.steps - 1
+        assert numbers == [[episode.number] * 4] * 2
+        assert [stacked[-1] for stacked in times] == [t, t + 1]
+        assert rows["action"][row] == episode.choice(t)
+        assert rows["reward"][row + 1] == np.float32(episode.reward(t))
+        assert rows["is_terminal"][row + 1] == (last and episode.end == "terminal")
+        row += 2
+    assert row == len(rows["reward"])
+
+
+def test_a_shard_cut_in_the_middle(tmp_path):
+    path = shard(tmp_path / "run_1-00000-of-00100", transitions(LIVED), zipped=False)
+    whole = path.read_bytes()
+    sizes = np.cumsum([len(framed(message(t))) for t in transitions(LIVED)])
+    path.write_bytes(whole[: sizes[4] + 9])
+    with pytest.raises(DataError, match=r"is not whole: it ends within.*5 transitions were read.*data\.partial"):
+        open_reader(str(path)).rows()
+    reader = open_reader(str(path), ReadOptions(partial=True))
+    check_shard(reader, [Lived(1, 3), Lived(2, 1, "truncated"), Lived(3, 1, "truncated")])
+    assert any("5 transitions were read" in line for line in reader.remarks())
+    path.write_bytes(gzip.compress(whole)[:-400])
+    with pytest.raises(DataError, match=r"is not whole.*transitions were read"):
+        open_reader(str(path)).rows()
+
+
+@pytest.mark.parametrize(("offset", "said"), [(3, "length"), (12 + 40, "record")])
+def test_a_byte_that_was_changed(tmp_path, offset, said):
+    """In the length of the third record, and in the middle of what it holds."""
+    path = shard(tmp_path / "run_1-00000-of-00100", transitions(LIVED), zipped=False)
+    data = bytearray(path.read_bytes())
+    third = sum(len(framed(message(features))) for features in transitions(LIVED)[:2])
+    data[third + offset] ^= 4
+    path.write_bytes(data)
+    with pytest.raises(DataError, match=rf"the checksum of a {said} is wrong.*2 transitions were read"):
+        open_reader(str(path)).rows()
+
+
+def test_the_newest_frame_alone_does_not_make_a_neighbour(tmp_path):
+    """The screen stood still in two places of one episode: the frames before tell them apart."""
+    one, two = transition(Lived(1, 9), 2), transition(Lived(1, 9), 6)
+    two["o_t"][-1] = one["o_tp1"][-1]
+    reader = open_reader(str(shard(tmp_path / "run_1-00000-of-00100", [one, two])))
+    rows = joined(reader.parts())
+    assert rows["is_first"].tolist() == [True, False, True, False]
+    assert reader.rows() == 4
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda t: t.pop("o_tp1"), "record 0 has no o_tp1"),
+        (lambda t: t.update(o_t=[b"no picture"] * 4, o_tp1=[b"no picture"] * 4), "cannot be read as a picture"),
+        (lambda t: t.update(o_tp1=t["o_tp1"][:3]), "not the same number of pictures"),
+    ],
+)
+def test_records_of_something_else(tmp_path, change, said):
+    found = transitions(LIVED)
+    for one in found:
+        change(one)
+    with pytest.raises(DataError, match=said):
+        list(open_reader(str(shard(tmp_path / "run_1-00000-of-00100", found))).parts())
+
+
+# ---------------------------------------------------------------- framing and messages
+
+
+@given(st.binary(max_size=300))
+def test_checksums(data):
+    from google_crc32c import value
+
+    assert value(data) == crc32c(data)
+    assert masked(value(data)) == mask(crc32c(data))
+
+
+def test_a_known_checksum():
+    assert crc32c(b"123456789") == 0xE3069283
+
+
+@settings(max_examples=50, deadline=None)
+@given(bodies=st.lists(st.binary(max_size=60), max_size=5), cut=st.integers(0, 400), zipped=st.booleans())
+def test_records_until_a_cut(tmp_path_factory, bodies, cut, zipped):
+    """Whole records are given, and anything else is noticed."""
+    path = tmp_path_factory.mktemp("records") / "file"
+    data = b"".join(framed(body) for body in bodies)
+    path.write_bytes(gzip.compress(data) if zipped else data[:cut])
+    found, noticed = [], False
+    try:
+        for body in records(path):
+            found.append(body)
+    except CutOff:
+        noticed = True
+    edges = np.cumsum([0, *(len(framed(body)) for body in bodies)])
+    whole = len(bodies) if zipped else int(np.searchsorted(edges, min(cut, len(data)), "right")) - 1
+    assert found == bodies[:whole]
+    assert noticed == (not zipped and min(cut, len(data)) not in edges)
+
+
+FLOATS = st.floats(width=32, allow_nan=False)
+VALUES = st.one_of(
+    st.lists(st.binary(max_size=20), min_size=1, max_size=3),
+    st.lists(FLOATS, min_size=1, max_size=3),
+    st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1, max_size=3),
+)
+
+
+@given(features=st.dictionaries(st.text(max_size=5), VALUES, max_size=4), packed=st.booleans())
+def test_messages(features, packed):
+    found = example(message(features, packed))
+    assert {name: list(values) for name, values in found.items()} == features
+
+
+@given(st.binary(max_size=40))
+def test_what_is_no_message_is_an_error_of_ours_or_empty(data):
+    with contextlib.suppress(DataError):
+        example(data)

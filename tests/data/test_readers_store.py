@@ -1,0 +1,111 @@
+"""Our own stores as datasets, and what of them can be used."""
+
+import json
+
+import numpy as np
+import pytest
+import yaml
+from recordings import LIVED, Lived, check, expected
+
+from reverie.core.errors import DataError
+from reverie.data import store_zarr
+from reverie.data.readers import store as reader_file
+from reverie.data.readers.detect import open_reader
+from reverie.data.readers.store import StoreReader
+from reverie.data.storage import Column
+from reverie.data.store import Store
+
+COLUMNS = {
+    "obs/vec": Column((2,), "float32"),
+    "action": Column((1,), "float32"),
+    "reward": Column((), "float32"),
+    "is_first": Column((), "bool"),
+    "is_last": Column((), "bool"),
+    "is_terminal": Column((), "bool"),
+}
+PART = {"kind": "vector", "shape": [2], "dtype": "float32", "classes": [], "low": 0.0, "high": 255.0}
+SPEC = {"observation": {"vec": PART}, "action": {"action": {"kind": "continuous", "classes": [], "size": 1}}}
+
+
+def named(lived, **how):
+    rows = expected(lived, **how)
+    return {("obs/vec" if name == "obs" else name): values for name, values in rows.items()}
+
+
+def stored(folder, streams, say=lambda text: None, begin=True, store=None):
+    """Streams of rows ``[n, ...]`` by column, as many of each."""
+    store = store or Store(folder, say=say)
+    if begin:
+        store.begin(COLUMNS, len(streams))
+    rows = {n: np.stack([np.asarray(s[n]).astype(c.dtype) for s in streams]) for n, c in COLUMNS.items()}
+    store.extend(rows)
+    store.close(10)
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def _small(monkeypatch):
+    monkeypatch.setattr(store_zarr, "CHUNK_BYTES", 64)  # eight rows of what is seen
+    monkeypatch.setattr(reader_file, "PART_BYTES", 150)
+
+
+def cut(rows, start, stop):
+    return {name: np.asarray(values)[start:stop] for name, values in rows.items()}
+
+
+def test_rows_of_a_run(tmp_path):
+    two = [named([Lived(1, 3), Lived(2, 4)]), named([Lived(3, 5, "truncated"), Lived(4, 2)])]
+    stored(tmp_path / "run/replay", two)
+    (tmp_path / "run/config.yaml").write_text(
+        yaml.safe_dump({"algorithm": "sac", "experiment": {"env": {"id": "Ant-v5", "frame_stack": 2}}})
+    )
+    (tmp_path / "run/spec.json").write_text(json.dumps(SPEC))
+    lived = [Lived(1, 3), Lived(2, 4), Lived(3, 5, "truncated"), Lived(4, 2)]
+    for place in ("run", "run/replay"):
+        reader = open_reader(str(tmp_path / place))
+        assert isinstance(reader, StoreReader)
+        check(reader, named(lived))
+        about = reader.about()
+        assert (about.env, about.text) == ("Ant-v5", {"algorithm": "sac"})
+        assert about.env_settings == {"id": "Ant-v5", "frame_stack": 2}
+        assert about.specs is not None
+        assert about.specs[0]["vec"].shape == (2,)
+        assert about.specs[1].parts["action"].kind == "continuous"
+    assert not reader.remarks()
+
+
+def test_what_was_still_going_on_is_cut_off_and_what_has_no_beginning_left_out(tmp_path):
+    rows = named([Lived(1, 5), Lived(2, 3), Lived(3, 6)])
+    stored(tmp_path, [cut(rows, 2, 14)])  # from the middle of the first to the middle of the third
+    reader = open_reader(str(tmp_path))
+    truth = named([Lived(2, 3), Lived(3, 3, "truncated")])
+    check(reader, truth)
+    assert set(reader.remarks()) == {reader_file.LOST, reader_file.OPEN}
+
+
+def test_damaged_rows_are_left_out_and_named(tmp_path):
+    lived = [Lived(1, 5), Lived(2, 12), Lived(3, 5)]
+    stored(tmp_path, [named(lived)])
+    (tmp_path / "0/action/c.0.1.0").write_bytes(b"?")  # rows 8 to 15
+    reader = open_reader(str(tmp_path))
+    found = list(reader.parts())
+    kept = np.concatenate([part["obs/vec"] for part in found])
+    assert kept[:, 0].tolist() == [1.0] * 6 + [2.0] * 2 + [3.0] * 6
+    assert any("0/action/c.0.1.0" in line for line in reader.remarks())
+
+
+def test_without_a_spec(tmp_path):
+    stored(tmp_path, [named(LIVED)])
+    obs, action = open_reader(str(tmp_path)).about().specs
+    assert obs["vec"].kind == "vector"
+    assert (action.parts["action"].kind, action.width) == ("continuous", 1)
+
+
+def test_stores_that_are_no_dataset(tmp_path):
+    stored(tmp_path / "a", [cut(named(LIVED), 0, 0)])
+    with pytest.raises(DataError, match="holds no rows"):
+        open_reader(str(tmp_path / "a"))
+    stored(tmp_path / "b", [named(LIVED)])
+    (tmp_path / "spec.json").write_text(json.dumps({**SPEC, "action": {"action": {"kind": "continuous", "size": 4}}}))
+    with pytest.raises(DataError, match="says actions of 4 numbers, the store has 1"):
+        open_reader(str(tmp_path / "b")).about()

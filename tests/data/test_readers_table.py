@@ -1,0 +1,168 @@
+"""Tables of Arrow's and Parquet's, as the package itself and Hugging Face's library write them."""
+
+import io
+import itertools
+import json
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+from PIL import Image
+from recordings import FIELDS, LIVED, Lived, check, expected, joined
+
+from reverie.core.errors import ConfigError, DataError
+from reverie.data.readers import transitions
+from reverie.data.readers.base import ReadOptions
+from reverie.data.readers.detect import open_reader
+
+pa = pytest.importorskip("pyarrow")
+import pyarrow.parquet  # noqa: E402  # the package is optional
+
+MAPPING = {
+    "obs": "observation.state", "action": "action", "reward": "next.reward", "terminal": "next.done",
+    "episode": "episode_index",
+}  # fmt: skip
+
+
+def columns(lived=LIVED):
+    def each(make):
+        return [make(e, t) for e in lived for t in range(e.steps)]
+
+    return {
+        "observation.state": each(lambda e, t: e.obs(t)),
+        "after": each(lambda e, t: e.obs(t + 1)),
+        "action": each(lambda e, t: [np.float32(e.action(t))]),
+        "choice": each(lambda e, t: e.choice(t)),
+        "next.reward": each(lambda e, t: e.reward(t)),
+        "next.done": each(lambda e, t: bool(e.terminals[t])),
+        "timeout": each(lambda e, t: bool(e.timeouts[t])),
+        "episode_index": each(lambda e, t: e.number),
+    }
+
+
+def save(folder, values, *, kind="stream", pieces=1):
+    """As ``datasets.save_to_disk`` (a stream), as an Arrow file, or as Parquet in groups."""
+    folder.mkdir(parents=True, exist_ok=True)
+    total = len(next(iter(values.values())))
+    edges = np.linspace(0, total, pieces + 1).astype(int)
+    for i, (start, stop) in enumerate(itertools.pairwise(edges)):
+        table = pa.table({name: pa.array(column[start:stop]) for name, column in values.items()})
+        name = f"data-{i:05d}-of-{pieces:05d}"
+        if kind == "parquet":
+            pyarrow.parquet.write_table(table, folder / f"{name}.parquet", row_group_size=4)
+            continue
+        new = pa.ipc.new_stream if kind == "stream" else pa.ipc.new_file
+        with pa.OSFile(str(folder / f"{name}.arrow"), "wb") as sink, new(sink, table.schema) as writer:
+            writer.write_table(table, max_chunksize=4)
+    (folder / "dataset_info.json").write_text("{}")
+    (folder / "state.json").write_text(json.dumps({"_data_files": []}))
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def _small_parts(monkeypatch):
+    monkeypatch.setattr(transitions, "block_of", lambda size: 3)
+
+
+@pytest.mark.parametrize("kind", ["stream", "file", "parquet"])
+@pytest.mark.parametrize("pieces", [1, 3])
+def test_a_row_is_a_transition(tmp_path, kind, pieces):
+    path = save(tmp_path / "d", columns(), kind=kind, pieces=pieces)
+    mapping = MAPPING | {"next_obs": "after"}
+    reader = open_reader(str(path), ReadOptions(columns=mapping))
+    check(reader, expected(LIVED))
+    assert reader.about().action == spaces.Box(-1.0, 1.0, (1,), np.float32)
+    assert not reader.remarks()
+
+
+def test_ends_as_flags(tmp_path):
+    path = save(tmp_path / "d", columns())
+    flags = {name: MAPPING[name] for name in ("obs", "action", "reward", "terminal")} | {"truncated": "timeout"}
+    check(open_reader(str(path), ReadOptions(columns=flags)), expected(LIVED, last_seen=False))
+
+
+def test_ends_that_nobody_tells(tmp_path):
+    path = save(tmp_path / "d", columns())
+    given = {name: MAPPING[name] for name in ("obs", "action", "reward", "episode")} | {"next_obs": "after"}
+    reader = open_reader(str(path), ReadOptions(columns=given))
+    check(reader, expected([Lived(e.number, e.steps, "truncated") for e in LIVED]))
+    assert any("no column says where" in line for line in reader.remarks())
+
+
+@pytest.mark.parametrize("kind", ["stream", "parquet"])
+@pytest.mark.parametrize("last_seen", [False, True])
+def test_a_row_is_an_episode(tmp_path, kind, last_seen):
+    values = {
+        "observations": [e.observations[: e.steps + last_seen].tolist() for e in LIVED],
+        "actions": [e.actions.tolist() for e in LIVED],
+        "rewards": [e.rewards.tolist() for e in LIVED],
+        "dones": [e.terminals.tolist() for e in LIVED],
+    }
+    mapping = {"obs": "observations", "action": "actions", "reward": "rewards", "terminal": "dones"}
+    reader = open_reader(str(save(tmp_path / "d", values, kind=kind)), ReadOptions(columns=mapping))
+    reader.about()
+    check(reader, expected(LIVED, last_seen=last_seen))
+
+
+def test_several_observations_and_pictures(tmp_path):
+    def png(number, t):
+        file = io.BytesIO()
+        Image.fromarray(np.full((4, 6, 3), 10 * number + t, np.uint8)).save(file, "PNG")
+        return {"bytes": file.getvalue(), "path": None}
+
+    values = columns() | {"camera": [png(e.number, t) for e in LIVED for t in range(e.steps)]}
+    mapping = {"obs.state": "observation.state", "obs.camera": "camera", "action": "choice", "reward": "next.reward",
+               "terminal": "next.done", "episode": "episode_index"}  # fmt: skip
+    reader = open_reader(str(save(tmp_path / "d", values)), ReadOptions(columns=mapping))
+    rows, found = expected(LIVED, last_seen=False, discrete=True), joined(reader.parts())
+    np.testing.assert_array_equal(found["obs/state"], rows["obs"])
+    seen = np.array(rows["obs"])
+    np.testing.assert_array_equal(found["obs/camera"][:, 3, 5, 2], 10 * seen[:, 0] + seen[:, 1])
+    for name in ("action", *FIELDS):
+        np.testing.assert_array_equal(found[name], rows[name], err_msg=name)
+    assert reader.about().action == spaces.Discrete(5)
+    assert reader.about().observation["camera"] == spaces.Box(0, 255, (4, 6, 3), np.uint8)
+
+
+def test_what_must_be_said(tmp_path):
+    path = str(save(tmp_path / "d", columns()))
+    proposal = "obs: observation.state, action: action, reward: next.reward, terminal: next.done"
+    with pytest.raises(ConfigError, match=f"which is the obs and the action and the reward must be said.*{proposal}"):
+        open_reader(path)
+    with pytest.raises(ConfigError, match=r"no column 'actoin'\. Did you mean 'action'"):
+        open_reader(path, ReadOptions(columns=MAPPING | {"action": "actoin"}))
+    with pytest.raises(ConfigError, match="there is no 'prize'"):
+        open_reader(path, ReadOptions(columns=MAPPING | {"prize": "action"}))
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda v: v["next.reward"].__setitem__(3, None), "values that are missing"),
+        (lambda v: v["observation.state"].__setitem__(3, [1.0]), "not all of one shape|lists of different lengths"),
+        (lambda v: v.update(action=["left"] * 14), "holds string"),
+        (lambda v: v.update({name: [] for name in v}), "holds no rows"),
+    ],
+)
+def test_tables_that_cannot_be(tmp_path, change, said):
+    values = columns()
+    change(values)
+    path = str(save(tmp_path / "d", values))
+    with pytest.raises(DataError, match=said):
+        list(open_reader(path, ReadOptions(columns=MAPPING)).parts())
+
+
+def test_a_table_cut_in_the_middle(tmp_path):
+    path = save(tmp_path / "d", columns(), kind="parquet")
+    file = next(path.glob("*.parquet"))
+    file.write_bytes(file.read_bytes()[:-20])
+    with pytest.raises(DataError, match="damaged, cut off or of another format"):
+        open_reader(str(path), ReadOptions(columns=MAPPING))
+
+
+def test_the_parts_of_a_dataset_are_named(tmp_path):
+    for split in ("train", "test"):
+        save(tmp_path / "d" / split, columns())
+    with pytest.raises(ConfigError, match=r"has the parts test, train: name the one to read"):
+        open_reader(str(tmp_path / "d"), ReadOptions(columns=MAPPING))
+    open_reader(str(tmp_path / "d/train"), ReadOptions(columns=MAPPING))

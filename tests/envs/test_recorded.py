@@ -1,0 +1,170 @@
+"""Columns of recorded values against what an environment of the same space shows, one by one."""
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from reverie.core.errors import DataError, EnvError
+from reverie.envs.recorded import OUTSIDE, RecordedActions, RecordedObs
+from reverie.envs.spaces import ActionCodec, ObsCodec
+
+OBSERVATIONS = {
+    "vector": spaces.Box(-np.inf, np.inf, (3,), np.float64),
+    "scalar": spaces.Box(0, 1, (), np.float32),
+    "matrix": spaces.Box(-1, 1, (2, 3), np.float32),
+    "whole numbers": spaces.Box(-1000, 1000, (4,), np.int32),
+    "image": spaces.Box(0, 255, (36, 34, 3), np.uint8),
+    "image, channels first": spaces.Box(0, 255, (3, 36, 34), np.uint8),
+    "grey": spaces.Box(0, 255, (36, 34), np.uint8),
+    "planes": spaces.Box(0, 1, (5, 5, 4), np.uint8),
+    "floating image": spaces.Box(0.0, 1.0, (36, 34, 3), np.float32),
+    "bits": spaces.MultiBinary(5),
+    "discrete": spaces.Discrete(7, start=-2),
+    "multi-discrete": spaces.MultiDiscrete([[3, 4], [5, 6]], start=[[0, 1], [2, 3]]),
+    "text": spaces.Text(6, charset="abc"),
+    "nested": spaces.Dict({"arm": spaces.Dict({"angle": spaces.Box(-1, 1, (2,))}), "both": spaces.Tuple(
+        (spaces.Discrete(3), spaces.Box(0, 255, (36, 34, 3), np.uint8)))}),
+}  # fmt: skip
+
+ACTIONS = {
+    "discrete": spaces.Discrete(4, start=3),
+    "multi-discrete": spaces.MultiDiscrete([2, 3, 4]),
+    "grid": spaces.MultiDiscrete([[2, 3], [4, 5]], start=[[1, 1], [2, 2]]),
+    "bits": spaces.MultiBinary(3),
+    "unit": spaces.Box(-1, 1, (3,), np.float32),
+    "box": spaces.Box(np.float32([-2, 0, 5]), np.float32([2, 10, 5.5]), (3,), np.float32),
+    "nested": spaces.Dict({"move": spaces.Box(-3, 1, (2, 2)), "grip": spaces.Discrete(3)}),
+    "tuple": spaces.Tuple((spaces.Discrete(2), spaces.Box(0, 1, (1,)))),
+}
+
+
+def columns(space, values, root):
+    """What readers make of values: a column for each leaf."""
+    if isinstance(space, spaces.Dict):
+        inner = [(key, inside, [value[key] for value in values]) for key, inside in space.spaces.items()]
+    elif isinstance(space, spaces.Tuple):
+        inner = [(key, inside, [value[key] for value in values]) for key, inside in enumerate(space.spaces)]
+    else:
+        kind = object if isinstance(space, spaces.Text) else None
+        return {root: np.array(values, kind)}
+    out = {}
+    for key, inside, found in inner:
+        out |= columns(inside, found, f"{root}/{key}")
+    return out
+
+
+@pytest.mark.parametrize("kind", OBSERVATIONS)
+def test_observations(kind):
+    space = OBSERVATIONS[kind]
+    space.seed(0)
+    values = [space.sample() for _ in range(9)]
+    recorded, codec = RecordedObs(space), ObsCodec(space)
+    assert recorded.spec == codec.spec
+    found = recorded(columns(space, values, "obs"))
+    for key in codec.spec:
+        truth = np.stack([codec(value)[key] for value in values])
+        assert found[f"obs/{key}"].dtype == truth.dtype
+        np.testing.assert_array_equal(found[f"obs/{key}"], truth)
+
+
+@pytest.mark.parametrize("channels", ["first", "last", "auto"])
+def test_a_cube_of_pixels(channels):
+    space = spaces.Box(0, 255, (4, 4, 4), np.uint8)
+    values = [space.sample() for _ in range(3)]
+    truth = np.stack([ObsCodec(space, channels=channels)(value)["image"] for value in values])
+    np.testing.assert_array_equal(RecordedObs(space, channels=channels)({"obs": np.array(values)})["obs/image"], truth)
+
+
+def test_what_is_not_kept_is_not_looked_at():
+    space = spaces.Dict({"a": spaces.Box(-1, 1, (1,)), "b": spaces.Graph(spaces.Discrete(2), None)})
+    assert set(RecordedObs(space, keep=lambda key: key == "a")({"obs/a": np.zeros((2, 1))})) == {"obs/a"}
+
+
+@pytest.mark.parametrize("kind", ACTIONS)
+@settings(max_examples=20, deadline=None)
+@given(seed=st.integers(0, 2**31))
+def test_actions_lead_back(kind, seed):
+    """The flat action of a recorded one means that one to the environment; nothing is done in last rows."""
+    space = ACTIONS[kind]
+    space.seed(seed)
+    values = [space.sample() for _ in range(5)]
+    last = np.random.default_rng(seed).random(5) < 0.3
+    recorded, codec = RecordedActions(space), ActionCodec(space)
+    assert recorded.spec == codec.spec
+    rows = columns(space, values, "action")
+    for column in rows.values():
+        column[last] = 0  # as readers leave it, whatever that means in the space
+    flat = recorded(rows | {"is_last": last})
+    assert flat.shape == (5, codec.spec.width)
+    assert flat.dtype == np.float32
+    assert not recorded.notes
+    for row, value in enumerate(values):
+        if last[row]:
+            assert not flat[row].any()
+        else:
+            again = columns(space, [codec(flat[row])], "a")
+            for name, truth in columns(space, [value], "a").items():
+                np.testing.assert_allclose(again[name].astype(float), truth.astype(float), rtol=1e-5, atol=1e-5)
+
+
+def test_actions_out_of_their_bounds_are_moved_and_counted():
+    recorded = RecordedActions(ACTIONS["box"])
+    rows = np.float32([[-3, 5, 5.25], [2.00001, 10, 5.5], [0, 0, 9]])
+    flat = recorded({"action": rows, "is_last": np.zeros(3, bool)})
+    np.testing.assert_allclose(flat, [[-1, 0, 0], [1, 1, 1], [0, -1, 1]], atol=1e-6)
+    assert recorded.notes == {OUTSIDE: 2}  # the second is off by rounding alone
+
+
+@pytest.mark.parametrize(
+    ("space", "rows", "said"),
+    [
+        (spaces.Box(-1, 1, (2,)), np.float32([[0, 0], [0, np.nan]]), r"of row 11 holds .*nan.*finite"),
+        (spaces.Box(-1, 1, (2,)), np.float64([[0, 1e300], [0, 0]]), r"of row 10 holds .*1\.e\+300"),
+        (
+            spaces.Box(-1, 1, (2,)),
+            np.zeros((2, 3), np.float32),
+            r"of row 10 has shape \(3,\); its space declares \(2,\)",
+        ),
+        (spaces.Discrete(3), np.array([0, 3]), r"of row 11 is 3; its space declares \[3\] classes"),
+        (spaces.Discrete(3), np.array([0.0, 1.0]), r"dtype float64.*whole numbers"),
+        (spaces.Text(2, charset="a"), np.array(["a", "ab"], object), r"of row 11 .*'b'"),
+        (
+            spaces.Box(0, 255, (36, 36, 3), np.uint8),
+            np.zeros((2, 36, 36, 3)),
+            "dtype float64; its space declares uint8",
+        ),
+    ],
+)
+def test_observations_that_are_not_of_the_space(space, rows, said):
+    with pytest.raises(DataError, match=said):
+        RecordedObs(space)({"obs": rows}, 10)
+
+
+@pytest.mark.parametrize(
+    ("space", "rows", "said"),
+    [
+        (spaces.Discrete(3), np.array([0, 3]), r"'action' of row 11 is 3; its space declares 0\.\.2"),
+        (spaces.Discrete(3), np.array([0.0, 1.5]), r"of row 11 is 1\.5"),
+        (spaces.MultiDiscrete([2, 2]), np.array([[0], [1]]), "has 1 choices; its space declares 2"),
+        (spaces.Box(-1, 1, (2,)), np.float32([[0, 0], [np.inf, 0]]), "of row 11 holds"),
+        (spaces.Box(-1, 1, (2,)), np.float32([[np.nan, 0], [0, 0]]), "of row 10 holds"),
+        (spaces.Box(-1, 1, (2,)), np.zeros((2, 1), np.float32), "has shape"),
+    ],
+)
+def test_actions_that_are_not_of_the_space(space, rows, said):
+    with pytest.raises(DataError, match=said):
+        RecordedActions(space)({"action": rows, "is_last": np.zeros(2, bool)}, 10)
+
+
+def test_spaces_that_cannot_be_chosen_from():
+    with pytest.raises(EnvError, match="unbounded"):
+        RecordedActions(spaces.Box(-np.inf, 1, (2,)))
+
+
+def test_columns_that_are_missing():
+    with pytest.raises(DataError, match="no column 'obs/a'"):
+        RecordedObs(spaces.Dict({"a": spaces.Discrete(2)}))({"obs/b": np.zeros(1)})
+    with pytest.raises(DataError, match="no column 'action'"):
+        RecordedActions(spaces.Discrete(2))({"is_last": np.zeros(1, bool)})

@@ -1,0 +1,380 @@
+"""What is done with recorded data: written in other formats, in part, without what cannot be right; and recorded."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import gymnasium
+import h5py
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+import reverie
+from reverie.core.errors import ConfigError, DataError, RunError
+from reverie.data.readers.detect import open_reader
+from reverie.datasets import Share, good, part, validate, write
+from reverie.recorded import Recorded
+from reverie.recording import RecordConfig, noisy, record
+
+sys.path.insert(0, str(Path(__file__).parent / "data"))
+
+from recordings import FIELDS, LIVED, Lived, assert_same, check, expected, joined  # beside the readers
+from test_readers_hdf5 import columns
+from test_readers_hdf5 import write as write_hdf5
+from test_readers_minari import buffer, texts
+from test_readers_minari import write as write_minari
+
+minari = pytest.importorskip("minari")
+
+
+@pytest.fixture
+def d4rl(tmp_path):
+    return write_hdf5(tmp_path / "a.hdf5", columns())
+
+
+def same_rows(one, two):
+    """Both give the same rows to a learner, whatever the observation is called."""
+    a, b = (joined(Recorded(open_reader(str(path))).parts()) for path in (one, two))
+    names = {name: sorted(n for n in rows if n.startswith("obs/")) for name, rows in (("a", a), ("b", b))}
+    for mine, theirs in [*zip(names["a"], names["b"], strict=True), *((n, n) for n in ("action", *FIELDS))]:
+        np.testing.assert_array_equal(a[mine], b[theirs], err_msg=mine)
+
+
+# ---------------------------------------------------------------- convert
+
+
+@pytest.mark.parametrize("to", ["minari", "pydreamer", "store"])
+def test_convert_and_back(d4rl, tmp_path, to):
+    done = write(open_reader(str(d4rl)), str(tmp_path / "out"), to)
+    assert (done.episodes, done.steps) == (5, 14)
+    same_rows(d4rl, tmp_path / "out")
+    write(open_reader(str(tmp_path / "out")), str(tmp_path / "back"))
+    same_rows(d4rl, tmp_path / "back")
+    check(open_reader(str(tmp_path / "back")), expected(LIVED)
+          if to == "minari" else {("obs/vecobs" if n == "obs" and to == "pydreamer" else n): v
+                                  for n, v in expected(LIVED).items()})  # fmt: skip
+
+
+def test_discrete_actions_through_every_format(tmp_path):
+    path = write_hdf5(tmp_path / "a.hdf5", columns() | {"actions": np.concatenate([e.choices for e in LIVED])})
+    before = path
+    for i, to in enumerate(["pydreamer", "store", "minari", "store", "pydreamer", "minari"]):
+        write(open_reader(str(before)), str(tmp_path / f"{i}"), to)
+        before = tmp_path / f"{i}"
+    same_rows(path, before)
+    assert open_reader(str(before)).about().action == spaces.Discrete(5)
+
+
+def test_nested_spaces_come_out_of_minari_as_they_were(tmp_path):
+    observation = spaces.Dict({"state": spaces.Box(-99, 99, (2,), np.float32), "pair": spaces.Tuple(
+        (spaces.Discrete(100), spaces.Text(8, charset="0123456789.")))})  # fmt: skip
+    action = spaces.Dict({"move": spaces.Box(-1, 1, (1,), np.float32), "grip": spaces.Discrete(5)})
+    buffers = [
+        buffer(e, {"state": e.observations, "pair": (np.arange(e.steps + 1), texts(e))},
+               {"move": e.actions, "grip": e.choices})
+        for e in LIVED
+    ]  # fmt: skip
+    source = write_minari(tmp_path / "d", buffers, observation, action)
+    write(open_reader(str(source)), str(tmp_path / "out"))
+    one, two = (open_reader(str(path)) for path in (source, tmp_path / "out"))
+    assert (one.about().observation, one.about().action) == (two.about().observation, two.about().action)
+    assert_same(joined(two.parts()), joined(one.parts()))
+    whole = minari.MinariDataset(tmp_path / "out/data")
+    assert whole.total_steps == 14
+    assert whole[0].observations["pair"][1] == texts(LIVED[0])
+    write(open_reader(str(source)), str(tmp_path / "store"), "store")
+    same_rows(source, tmp_path / "store")
+
+
+def test_the_environment_goes_along(tmp_path):
+    env = gymnasium.make("CartPole-v1")
+    source = write_minari(tmp_path / "d", [buffer(LIVED[0], np.zeros((4, 4), np.float32), np.zeros(3, int))],
+                          env.observation_space, env.action_space, env_spec=env.spec)  # fmt: skip
+    write(open_reader(str(source)), str(tmp_path / "out"))
+    assert minari.MinariDataset(tmp_path / "out/data").recover_environment().spec.id == "CartPole-v1"
+
+
+def test_what_exists_stays_and_what_fails_leaves_nothing(d4rl, tmp_path):
+    (tmp_path / "out").mkdir()
+    for to in ("minari", "pydreamer", "store"):
+        with pytest.raises(RunError, match="out exists: choose another name"):
+            write(open_reader(str(d4rl)), str(tmp_path / "out"), to)
+    values = columns()
+    values["observations"][9] = np.nan
+    broken = write_hdf5(tmp_path / "b.hdf5", values)
+    for to in ("pydreamer", "store"):  # those of learners; Minari takes what was recorded
+        with pytest.raises(DataError, match="row 12"):
+            write(open_reader(str(broken)), str(tmp_path / to), to)
+    with pytest.raises(RunError, match="no episode"):
+        write(open_reader(str(d4rl)), str(tmp_path / "none"), "minari", lambda episodes: iter(()))
+    with pytest.raises(ConfigError, match="give a folder for store"):
+        write(open_reader(str(d4rl)), "minari:a/b-v0", "store")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.hdf5", "b.hdf5", "out"]
+
+
+def test_to_a_name_of_minaris(d4rl, tmp_path, monkeypatch):
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "root"))
+    write(open_reader(str(d4rl)), "minari:tests/written-v0")
+    same_rows(d4rl, "minari:tests/written-v0")
+    assert minari.load_dataset("tests/written-v0").total_episodes == 5
+
+
+# ---------------------------------------------------------------- subsample
+
+
+def kept(reader, share):
+    choose = part(reader, share)
+    from reverie.data.episodes import episodes_of
+
+    return list(choose(episodes_of(reader.parts())))
+
+
+def test_whole_episodes(d4rl):
+    whole = joined(open_reader(str(d4rl)).parts())
+    found = kept(open_reader(str(d4rl)), Share(steps=6, seed=1))
+    again = kept(open_reader(str(d4rl)), Share(steps=6, seed=1))
+    numbers = [int(rows["obs"][0, 0]) for rows in found]
+    assert numbers == sorted(numbers) == [int(rows["obs"][0, 0]) for rows in again]
+    lengths = {e.number: e.steps for e in LIVED}
+    steps = [lengths[number] for number in numbers]
+    assert 6 <= sum(steps) < 6 + max(steps)
+    for rows in found:
+        mine = whole["obs"][:, 0] == rows["obs"][0, 0]
+        assert_same(rows, {name: values[mine] for name, values in whole.items()})
+    others = {
+        tuple(int(rows["obs"][0, 0]) for rows in kept(open_reader(str(d4rl)), Share(steps=6, seed=s))) for s in range(8)
+    }
+    assert len(others) > 1
+
+
+def test_single_steps(d4rl):
+    """Each step that is kept leads to what it led to, with its reward; what follows each other stays together."""
+    found = kept(open_reader(str(d4rl)), Share(fraction=0.5, by="step", seed=2))
+    steps = []
+    for rows in found:
+        assert rows["is_first"].tolist() == [True] + [False] * (len(rows["reward"]) - 1)
+        assert rows["is_last"].tolist() == [False] * (len(rows["reward"]) - 1) + [True]
+        assert rows["reward"][0] == 0
+        assert not rows["action"][-1].any()
+        for i in range(len(rows["reward"]) - 1):
+            number, t = (int(x) for x in rows["obs"][i])
+            episode = LIVED[number - 1]
+            steps.append((number, t))
+            assert rows["obs"][i + 1].tolist() == episode.obs(t + 1)
+            assert rows["action"][i, 0] == np.float32(episode.action(t))
+            assert rows["reward"][i + 1] == np.float32(episode.reward(t))
+            assert rows["is_terminal"][i + 1] == (episode.end == "terminal" and t == episode.steps - 1)
+        assert not rows["is_terminal"][:-1].any()
+    assert len(steps) == len(set(steps)) == 7
+    assert steps == sorted(steps)
+
+
+def test_all_of_it_is_all_of_it(d4rl):
+    for by in ("episode", "step"):
+        found = kept(open_reader(str(d4rl)), Share(fraction=1.0, by=by))
+        assert_same({name: np.concatenate([rows[name] for rows in found]) for name in found[0]}, expected(LIVED))
+
+
+def test_shares_that_cannot_be(d4rl):
+    for values in ({}, {"fraction": 0.1, "steps": 3}, {"fraction": 0.0}, {"fraction": 2.0}, {"steps": 0}):
+        with pytest.raises(ConfigError, match=r"fraction|steps"):
+            Share(**values)
+    with pytest.raises(ConfigError, match="the dataset has 14"):
+        part(open_reader(str(d4rl)), Share(steps=15))
+
+
+# ---------------------------------------------------------------- validate
+
+
+def report(tmp_path, change, lived=LIVED):
+    values = columns(lived)
+    change(values)
+    return validate(open_reader(str(write_hdf5(tmp_path / "a.hdf5", values))))
+
+
+def at(name, index, value):
+    return lambda values: values[name].__setitem__(index, value)
+
+
+@pytest.mark.parametrize(
+    ("change", "rule", "bad"),
+    [
+        (at("observations", (5, 1), np.nan), "obs is NaN or infinite", [2]),
+        (at("rewards", 4, np.inf), "reward is NaN or infinite", [2]),
+        (at("actions", 13, np.nan), "action is NaN or infinite", [4]),
+        (at("next_observations", (2, 0), -np.inf), "obs is NaN or infinite", [0]),
+        (at("observations", (0, 0), 1e35), "never written", [0]),
+    ],
+)
+def test_rules_of_numbers(tmp_path, change, rule, bad):
+    found = report(tmp_path, change)
+    assert any(rule in text for text in found.findings), found
+    assert set(bad) <= set(found.bad)
+    assert found.bad == bad
+    assert not found.sound
+
+
+def test_rows_that_were_never_written(tmp_path):
+    lived = [*LIVED, Lived(6, 14, "truncated")]
+
+    def blank(values):
+        for name in ("observations", "next_observations", "actions", "rewards"):
+            values[name][14:] = 0
+
+    found = report(tmp_path, blank, lived)
+    assert found.bad == [5]
+    assert any("nothing but zeros: never written?" in text for text in found.findings)
+
+
+def test_a_step_out_of_order(tmp_path):
+    found = report(tmp_path, lambda values: values["observations"].__setitem__(6, [77, 77]))
+    assert found.bad == [2]
+    assert "out of order?: 1 rows in 1 episode, first in episode 2" in str(*found.findings.values())
+
+
+def test_the_same_episode_twice(tmp_path):
+    found = report(tmp_path, lambda values: None, [*LIVED, LIVED[2]])
+    assert found.bad == [5]
+    assert any("the same episode again" in text for text in found.findings)
+
+
+def test_bounds_of_declared_spaces(tmp_path):
+    actions = [e.actions.copy() for e in LIVED]
+    actions[2][1] = 1.5
+    observations = [e.observations.copy() for e in LIVED]
+    observations[4][0] = -3
+    source = write_minari(
+        tmp_path / "d", [buffer(e, o, a) for e, o, a in zip(LIVED, observations, actions, strict=True)],
+        spaces.Box(0, 99, (2,), np.float32),
+    )  # fmt: skip
+    found = validate(open_reader(str(source)))
+    assert found.bad == [2, 4]
+    assert {"obs is beyond the bounds of its space", "action is beyond the bounds of its space"} == set(found.findings)
+
+
+def test_values_of_another_kind_than_declared(tmp_path):
+    source = write_minari(
+        tmp_path / "d", [buffer(e, e.observations + 0.5) for e in LIVED], spaces.Box(0, 99, (2,), np.int64)
+    )
+    found = validate(open_reader(str(source)))
+    assert found.bad == [0, 1, 2, 3, 4]
+    assert "obs has dtype float32, its space declares int64" in found.findings
+    source = write_minari(tmp_path / "e", [buffer(e, e.observations[:, :1]) for e in LIVED])
+    assert "obs has shape (1,), its space declares (2,)" in validate(open_reader(str(source))).findings
+
+
+def test_what_is_sound_is_said_to_be_and_what_was_assumed_as_well(tmp_path):
+    found = report(tmp_path, lambda values: None, [*LIVED, Lived(7, 2, "open")])
+    assert found.sound
+    assert (found.episodes, found.rows) == (6, 22)
+    assert any("an episode has no end" in remark for remark in found.remarks)
+    assert any("not held against an environment: the data name none" in remark for remark in found.remarks)
+
+
+def test_the_good_episodes_go_elsewhere(tmp_path):
+    path = tmp_path / "a.hdf5"
+    found = report(tmp_path, lambda values: values["rewards"].__setitem__([3, 12], np.nan))
+    assert found.bad == [1, 4]
+    before = path.read_bytes()
+    write(open_reader(str(path)), str(tmp_path / "good"), "minari", good(found))
+    check(open_reader(str(tmp_path / "good")), expected([LIVED[0], LIVED[2], LIVED[3]]))
+    assert path.read_bytes() == before
+
+
+# ---------------------------------------------------------------- record
+
+
+@pytest.fixture(scope="module")
+def agent(tmp_path_factory):
+    from tiny import SETTINGS
+
+    folder = tmp_path_factory.mktemp("runs") / "run"
+    settings = {name: value for name, value in SETTINGS.items() if name not in ("algo", "env")}
+    more = {"steps": 30, "learning_starts": 10, "replay_ratio": 0.1, "eval_episodes": 0}
+    small = {"algo.batch_size": 4, "algo.networks.units": (8,)}
+    reverie.train("td3", "Pendulum-v1", run=folder, say=lambda text: None, **settings | more, random_steps=5, **small)
+    return reverie.load(folder)
+
+
+def test_record_episodes_and_play_them_again(agent, tmp_path):
+    done = record(agent, str(tmp_path / "d"), RecordConfig(episodes=2, epsilon=0.3, noise=0.2, seed=4))
+    assert (done.episodes, done.steps) == (2, 400)
+    reader = open_reader(str(tmp_path / "d"))
+    assert reader.about().env == "Pendulum-v1"
+    assert reader.about().action == agent.action_space
+    assert validate(reader, replayed=2).sound
+    again = record(agent, str(tmp_path / "e"), RecordConfig(episodes=2, epsilon=0.3, noise=0.2, seed=4))
+    one, two = (joined(open_reader(str(tmp_path / name)).parts()) for name in "de")
+    assert_same(two, one)
+    assert again.steps == 400
+    actions = one["action"][~one["is_last"]]
+    assert actions.min() >= -2
+    assert actions.max() <= 2
+    assert len(np.unique(actions)) > 300
+
+
+def test_a_reward_that_the_environment_does_not_give_is_found(agent, tmp_path):
+    record(agent, str(tmp_path / "d"), RecordConfig(episodes=2))
+    with h5py.File(tmp_path / "d/data/main_data.hdf5", "a") as file:
+        file["episode_1/rewards"][7] += 1.0
+    found = validate(open_reader(str(tmp_path / "d")))
+    assert found.bad == [1]
+    rule = next(iter(found.findings.values()))
+    assert str(rule).startswith(
+        "not what Pendulum-v1 shows and gives for these actions: 1 rows in 1 episode, first in row 209"
+    )
+
+
+def test_record_steps(agent, tmp_path):
+    done = record(agent, str(tmp_path / "d"), RecordConfig(steps=250))
+    assert (done.episodes, done.steps) == (2, 250)
+    rows = joined(open_reader(str(tmp_path / "d")).parts())
+    assert rows["is_last"].nonzero()[0].tolist() == [200, 251]
+    assert not rows["is_terminal"].any()
+
+
+def test_without_noise_the_agent_does_what_it_does(agent, tmp_path):
+    record(agent, str(tmp_path / "d"), RecordConfig(episodes=1))
+    rows = joined(open_reader(str(tmp_path / "d")).parts())
+    state = None
+    for obs, action in zip(rows["obs"][:-1], rows["action"][:-1], strict=True):
+        chosen, state = agent.act(obs, state)
+        np.testing.assert_allclose(chosen, action, rtol=1e-5, atol=1e-6)
+
+
+def test_epsilon_of_one_is_the_space_alone(agent, tmp_path):
+    record(agent, str(tmp_path / "d"), RecordConfig(episodes=1, epsilon=1.0, seed=3))
+    actions = joined(open_reader(str(tmp_path / "d")).parts())["action"][:-1]
+    assert abs(actions.mean()) < 0.35
+    assert actions.std() == pytest.approx(2 / np.sqrt(3), abs=0.2)
+
+
+def test_noise_is_in_half_of_the_range_and_stays_inside():
+    rng = np.random.default_rng(0)
+    space = spaces.Dict({"a": spaces.Box(-10, 30, (2,), np.float32), "b": spaces.Discrete(3)})
+    found = [noisy(space, {"a": np.full(2, 10, np.float32), "b": 1}, 0.1, rng) for _ in range(2000)]
+    values = np.array([one["a"] for one in found])
+    assert values.std() == pytest.approx(2.0, rel=0.1)
+    assert values.mean() == pytest.approx(10.0, abs=0.2)
+    assert {one["b"] for one in found} == {1}
+    wide = np.array([noisy(space, {"a": np.full(2, 30, np.float32), "b": 1}, 5.0, rng)["a"] for _ in range(50)])
+    assert wide.min() >= -10
+    assert wide.max() <= 30
+
+
+def test_recordings_that_cannot_be(agent, tmp_path):
+    for values in (
+        {},
+        {"episodes": 1, "steps": 1},
+        {"episodes": 0},
+        {"steps": 1, "epsilon": 2.0},
+        {"steps": 1, "noise": -1.0},
+    ):
+        with pytest.raises(ConfigError):
+            RecordConfig(**values)
+    record(agent, str(tmp_path / "d"), RecordConfig(steps=3))
+    with pytest.raises(RunError, match="d exists"):
+        record(agent, str(tmp_path / "d"), RecordConfig(steps=3))
+    assert [path.name for path in tmp_path.iterdir()] == ["d"]

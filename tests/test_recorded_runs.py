@@ -1,0 +1,272 @@
+"""Runs that learn from recorded data: alone, and together with what is lived."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import h5py
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import reverie
+from reverie.cli import main
+from reverie.core.errors import ConfigError, DataError, RunError
+from reverie.offline import resolved
+from reverie.run.checkpoint import Checkpoints
+
+SMALL: dict[str, Any] = {
+    "threads": 1, "eval_episodes": 1, "tensorboard": False, "console": False,
+    "algo.batch_size": 8, "algo.batch_length": 2, "algo.networks.units": (8,),
+}  # fmt: skip
+
+
+def quiet(text: str) -> None:
+    pass
+
+
+@pytest.fixture(scope="module")
+def pendulum(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Random actions on Pendulum-v1, of which half would go beyond [-1, 1]."""
+    env, rng = gymnasium.make("Pendulum-v1", max_episode_steps=40), np.random.default_rng(0)
+    rows: dict[str, list[Any]] = {name: [] for name in ("observations", "actions", "rewards", "terminals", "timeouts",
+                                                         "next_observations")}  # fmt: skip
+    for seed in range(4):
+        obs, over = env.reset(seed=seed)[0], False
+        while not over:
+            action = rng.uniform(-2, 2, 1).astype(np.float32)
+            after, reward, terminated, over, _ = env.step(action)
+            values = (obs, action, reward, terminated, over, after)
+            for name, value in zip(rows, values, strict=True):
+                rows[name].append(value)
+            obs = after
+    path = tmp_path_factory.mktemp("data") / "pendulum.hdf5"
+    with h5py.File(path, "w") as file:
+        for name, values in rows.items():
+            file[name] = np.array(values)
+    return path
+
+
+def train(data: Path | str, run: Path, **more: Any) -> reverie.Result:
+    return reverie.train(more.pop("algorithm", "td3"), data=data, run=run, say=more.pop("say", quiet), **SMALL | more)
+
+
+def weights(run: Path) -> dict[str, torch.Tensor]:
+    path = Checkpoints(run / "checkpoints").latest()
+    assert path is not None
+    return {f"{file.parent.name}/{name}": value for file in sorted(path.rglob("*.safetensors"))
+            for name, value in load_file(file).items()}  # fmt: skip
+
+
+def assert_same_weights(one: Path, two: Path) -> None:
+    a, b = weights(one), weights(two)
+    assert a.keys() == b.keys()
+    assert a
+    for name, value in a.items():
+        assert torch.equal(value, b[name]), name
+
+
+@pytest.mark.parametrize("algorithm", ["td3", "sac"])
+def test_a_run_on_data_alone(pendulum: Path, tmp_path: Path, algorithm: str) -> None:
+    said: list[str] = []
+    result = train(pendulum, tmp_path / "run", algorithm=algorithm, updates=20, say=said.append,
+                   **{"data.eval_env": "Pendulum-v1", "schedule.eval_every": 10})  # fmt: skip
+    assert (result.reason, result.updates, result.env_steps) == ("finished", 20, 0)
+    assert result.evaluation is not None
+    assert len(result.evaluation.scores) == 1
+    assert any("160 recorded steps in 4 episodes" in line for line in said)
+    assert [path.name for path in Checkpoints(tmp_path / "run/checkpoints").all()] == [
+        "step-000000010",
+        "step-000000020",
+    ]
+    assert json.loads((tmp_path / "run/eval.json").read_text())["env_steps"] == 20
+    agent = reverie.load(tmp_path / "run")
+    assert agent.evaluate(1).lengths == [200]
+
+
+def test_bounds_of_actions_are_those_of_the_environment(pendulum: Path, tmp_path: Path) -> None:
+    """What was recorded as 2 is the largest action there, and 1 to the policy."""
+    from reverie.experiment import ExperimentConfig
+    from reverie.offline import build
+
+    config = ExperimentConfig().merge({"data.path": str(pendulum), "data.eval_env": "Pendulum-v1", "device": "cpu"})
+    experiment = build(resolved(config, None, quiet))
+    assert experiment.dataset is not None
+    with h5py.File(pendulum) as file:
+        recorded = file["actions"][:40, 0]
+    np.testing.assert_allclose(experiment.dataset.column("action")[:40, 0], recorded / 2, rtol=1e-6)
+    experiment.close()
+
+
+@pytest.mark.parametrize("more", [{}, {"algo.normalise": "running", "replay.fractions.priority": 1.0,
+                                       "replay.fractions.uniform": 0.0}], ids=["plain", "more"])  # fmt: skip
+def test_a_run_on_data_goes_on_bit_for_bit(pendulum: Path, tmp_path: Path, more: dict[str, Any]) -> None:
+    train(pendulum, tmp_path / "one", updates=30, **more)
+    train(pendulum, tmp_path / "two", updates=13, **more)
+    train(pendulum, tmp_path / "two", updates=30, **more)
+    assert_same_weights(tmp_path / "one", tmp_path / "two")
+
+
+def test_dreamer_learns_from_data_alone_and_keeps_its_latents(pendulum: Path, tmp_path: Path) -> None:
+    from tiny import NETWORKS
+
+    settings = {name: value for name, value in SMALL.items() if not name.startswith("algo.")}
+    algo = {"batch_size": 2, "batch_length": 8, "horizon": 3, **NETWORKS}
+    for run, counts in {"one": (6,), "two": (3, 6)}.items():
+        for updates in counts:
+            reverie.train(
+                "dreamer_v3", data=pendulum, run=tmp_path / run, say=quiet, updates=updates, algo=algo, **settings
+            )
+    assert_same_weights(tmp_path / "one", tmp_path / "two")
+
+
+@pytest.mark.parametrize("normalise", [None, "running"])
+def test_recorded_and_lived_together_go_on_bit_for_bit(pendulum: Path, tmp_path: Path, normalise: str | None) -> None:
+    settings = {"learning_starts": 10, "random_steps": 5, "replay.capacity": 200, "schedule.save_every": 20,
+                "eval_episodes": 0, "algo.normalise": normalise}  # fmt: skip
+    for run, counts in {"one": (60,), "two": (30, 60)}.items():
+        for steps in counts:
+            result = train(pendulum, tmp_path / run, env="Pendulum-v1", steps=steps, **settings)
+    assert result.updates > 20
+    assert_same_weights(tmp_path / "one", tmp_path / "two")
+    config = (tmp_path / "one/config.yaml").read_text()
+    assert "fraction: 0.5" in config
+
+
+def test_without_an_environment(pendulum: Path, tmp_path: Path) -> None:
+    said: list[str] = []
+    result = train(pendulum, tmp_path / "run", updates=3, say=said.append)
+    assert result.evaluation is None
+    assert any("do not name their environment: nothing is evaluated. --eval-env" in line for line in said)
+    with pytest.raises(RunError, match=r"trained on .*pendulum\.hdf5 alone, without an environment"):
+        reverie.load(tmp_path / "run")
+    assert reverie.load(tmp_path / "run", env="Pendulum-v1").evaluate(1).lengths == [200]
+    train(pendulum, tmp_path / "none", updates=3, say=said.append, **{"data.eval_env": "none"})
+
+
+def test_an_environment_of_the_users_own(pendulum: Path, tmp_path: Path) -> None:
+    def make() -> gymnasium.Env[Any, Any]:
+        return gymnasium.make("Pendulum-v1", max_episode_steps=7)
+
+    result = train(pendulum, tmp_path / "run", updates=3, env=make, **{"data.fraction": 1.0})
+    assert result.evaluation is not None
+    assert result.evaluation.lengths == [7]
+
+
+def test_rows_of_a_run_are_data_with_its_environment(tmp_path: Path) -> None:
+    """What one agent lived, another learns from, and is evaluated where that one was, with all of its settings."""
+    env = {"resize": None, "clip_reward": "tanh", "time_limit": 15, "exclude": ""}
+    settings = {**SMALL, "learning_starts": 10, "random_steps": 10, "eval_episodes": 0, "steps": 60}
+    reverie.train("sac", "Pendulum-v1", run=tmp_path / "lived", say=quiet, env_options=env, **settings)
+    result = train(tmp_path / "lived", tmp_path / "run", updates=3)
+    assert result.evaluation is not None
+    assert result.evaluation.lengths == [15]
+    assert result.evaluation.scores[0] < -15  # true rewards
+    assert "clip_reward: tanh" in (tmp_path / "run/config.yaml").read_text()
+
+
+def test_the_environment_that_data_name(tmp_path: Path) -> None:
+    from reverie.recording import RecordConfig, record
+
+    settings = {**SMALL, "learning_starts": 10, "random_steps": 10, "eval_episodes": 0, "steps": 30}
+    reverie.train("td3", "Pendulum-v1", run=tmp_path / "lived", say=quiet, env_options={"time_limit": 12}, **settings)
+    record(reverie.load(tmp_path / "lived"), str(tmp_path / "data"), RecordConfig(episodes=3, noise=1.0))
+    result = train(tmp_path / "data", tmp_path / "run", updates=3)
+    assert result.evaluation is not None
+    assert result.evaluation.lengths == [12]
+
+
+def test_data_that_changed(pendulum: Path, tmp_path: Path) -> None:
+    path = tmp_path / "data.hdf5"
+    path.write_bytes(pendulum.read_bytes())
+    train(path, tmp_path / "run", updates=3)
+    with h5py.File(path, "a") as file:
+        file["rewards"][7] += 1.0
+    with pytest.raises(RunError, match=r"the data are not those that the run was trained on \(164 rows then, 164 now"):
+        train(path, tmp_path / "run", updates=6)
+    path.unlink()
+    with pytest.raises(DataError, match="there is no dataset at"):
+        train(path, tmp_path / "run", updates=6)
+    path.write_bytes(pendulum.read_bytes())
+    assert train(path, tmp_path / "run", updates=6).updates == 6
+
+
+def test_the_same_data_in_another_place(pendulum: Path, tmp_path: Path) -> None:
+    train(pendulum, tmp_path / "run", updates=3)
+    path = tmp_path / "moved.hdf5"
+    path.write_bytes(pendulum.read_bytes())
+    said: list[str] = []
+    assert train(path, tmp_path / "run", updates=6, say=said.append).updates == 6
+    assert any("data.path:" in line and "moved.hdf5" in line for line in said)
+
+
+def test_what_does_not_fit(pendulum: Path, tmp_path: Path) -> None:
+    said = r"does not fit the environment CartPole-v1: .* of the data is vector \(3,\), of CartPole-v1 "
+    with pytest.raises(DataError, match=said + r"\(4,\); action .*categorical of 2"):
+        train(pendulum, tmp_path / "run", **{"data.eval_env": "CartPole-v1"})
+    with pytest.raises(DataError, match="does not fit the environment MountainCarContinuous-v0"):
+        train(pendulum, tmp_path / "run", env="MountainCarContinuous-v0", steps=10)
+    with pytest.raises(ConfigError, match=r"data\.fraction = 0\.5: of 1 windows"):
+        train(pendulum, tmp_path / "run", env="Pendulum-v1", steps=10, **{"algo.batch_size": 1})
+    with pytest.raises(ConfigError, match="choice among classes"):
+        reverie.train("sac_discrete", data=pendulum, run=tmp_path / "run", say=quiet)
+    assert not (tmp_path / "run").exists()
+
+
+# ---------------------------------------------------------------- the command line
+
+
+FLAGS = ["--threads", "1", "--eval-episodes", "1", "--algo.networks.units", "8", "--algo.batch-size", "8"]
+
+
+def test_flags(pendulum: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = tmp_path / "run"
+    command = ["train", "td3", "--data", str(pendulum), "--run", str(run), "--eval-env", "Pendulum-v1", *FLAGS]
+    assert main([*command, "--updates", "4"]) == 0
+    said = capsys.readouterr().out
+    assert "td3 from recorded data alone" in said
+    assert "finished after 4 updates" in said
+    assert main(["train", "--resume", str(run), "--updates", "8"]) == 0
+    assert "continuing" in capsys.readouterr().out
+    assert main(["eval", str(run), "--episodes", "1"]) == 0
+
+
+def test_flags_of_data_and_an_environment(pendulum: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from reverie import cli_train
+
+    seen: list[Any] = []
+
+    class Stop(Exception):
+        pass
+
+    def stop(config: Any, **more: Any) -> None:
+        seen.append(config)
+        raise Stop
+
+    monkeypatch.setattr(cli_train, "train", stop)
+    data = ["--data", str(pendulum)]
+    for args, fraction, eval_env in (
+        (data, 1.0, "auto"),
+        ([*data, "--eval-env", "none"], 1.0, "none"),
+        ([*data, "--env", "Pendulum-v1"], 0.5, "auto"),
+        ([*data, "--env", "Pendulum-v1", "--data-fraction", "0.25"], 0.25, "auto"),
+        ([*data, "--env", "Pendulum-v1", "--data-fraction", "1"], 1.0, "Pendulum-v1"),
+        (["--data.path", str(pendulum), "--data.fraction", "0.75", "--env", "Pendulum-v1"], 0.75, "auto"),
+    ):
+        with pytest.raises(Stop):
+            main(["train", "td3", *args])
+        found = seen.pop().data
+        assert (found.path, found.fraction, found.eval_env) == (str(pendulum), fraction, eval_env)
+
+
+def test_flags_that_mean_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "td3", "--eval-env", "none"]) == 2
+    assert "--eval-env has no effect without --data" in capsys.readouterr().err
+    assert main(["train", "td3", "--data", "a", "--data.path", "b"]) == 2
+    assert "contradict each other" in capsys.readouterr().err
+    assert main(["train", "td3", "--data", "a", "--data-fraction", "0"]) == 1
+    assert "expected a part above 0" in capsys.readouterr().err
