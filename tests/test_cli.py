@@ -20,8 +20,7 @@ from reverie.algos.dreamer_v3 import SIZES
 from reverie.cli import COMMANDS, main
 from reverie.cli_args import by_flags, print_files
 from reverie.cli_train import contradiction, flag_value, peek
-from reverie.core import hardware
-from reverie.nn import compiler
+from reverie.core import compiler, hardware
 from tiny import SETTINGS
 
 Captured = pytest.CaptureFixture[str]

@@ -1,11 +1,12 @@
 import json
 
+import h5py
 import numpy as np
 import pytest
 import yaml
 
 from reverie.cli_data import data_command
-from reverie.core.errors import RunError
+from reverie.core.errors import ConfigError, RunError
 from reverie.data.store import Store
 from store_rows import COLUMNS, row, small_chunks, stacked
 
@@ -89,9 +90,14 @@ def test_wrong_usage(run, tmp_path, capsys):
     assert data_command(["--help"]) == 0
     assert data_command(["infos", str(run)]) == 2
     assert "Did you mean 'info'?" in capsys.readouterr().err
-    (run / "config.yaml").unlink()
-    with pytest.raises(RunError, match=r"no replay store in .*There is one in .*replay"):
+    (run / "config.yaml").rename(run / "gone.yaml")
+    assert data_command(["info", str(run)]) == 0  # without settings it is a dataset like others
+    assert "reverie store" in capsys.readouterr().out
+    (run / "config.yaml").write_text("{}")
+    (run / "replay").rename(run / "elsewhere")
+    with pytest.raises(RunError, match=r"no replay store in .*There is one in .*elsewhere"):
         data_command(["info", str(run)])
+    (run / "elsewhere").rename(run / "replay")
     (run / "config.yaml").write_text(yaml.safe_dump({"experiment": {"replay": {"store": "none"}}}))
     with pytest.raises(RunError, match="its rows were not kept"):
         data_command(["info", str(run)])
@@ -105,3 +111,113 @@ def test_a_store_elsewhere(run, tmp_path, capsys):
     (run / "config.yaml").write_text(yaml.safe_dump({"experiment": {"replay": {"store": "memory://elsewhere/replay"}}}))
     assert data_command(["info", str(run)]) == 0
     assert "memory://elsewhere/replay" in capsys.readouterr().out
+
+
+# ---------------------------------------------------------------- datasets of any format
+
+
+@pytest.fixture
+def dataset(tmp_path):
+    """Two hundred steps in ten episodes of D4RL's kind; the fourth has a NaN."""
+    rng = np.random.default_rng(0)
+    ends = np.arange(200) % 20 == 19
+    values = {
+        "observations": rng.normal(size=(201, 3)).astype("float32"),
+        "actions": rng.uniform(-1, 0, (200, 2)).astype("float32"),
+        "rewards": np.arange(200, dtype="float32"),
+        "terminals": ends & (np.arange(200) < 100),
+        "timeouts": ends & (np.arange(200) >= 100),
+    }
+    values["next_observations"] = values["observations"][1:]
+    values["observations"] = values["observations"][:-1]
+    values["rewards"][70] = np.nan
+    with h5py.File(tmp_path / "data.hdf5", "w") as file:
+        for name, value in values.items():
+            file[name] = value
+    return tmp_path / "data.hdf5"
+
+
+def test_info_of_a_dataset(dataset, tmp_path, capsys):
+    assert data_command(["info", str(dataset), "--plot", str(tmp_path / "plot.png")]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    for words in (
+        "format D4RL HDF5",
+        "observation Box(-inf, inf, (3,), float32)",
+        "action Box(-1.0, 1.0, (2,), float32)",
+        "complete 10 with 200 steps",
+        "ends 5 terminal, 5 cut off",
+        "steps mean 20.0, 20 to 20",
+        "50% of the range used",
+    ):
+        assert words in said, words
+    assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_info_draws_the_rows_of_a_run_as_well(run, tmp_path, capsys):
+    assert data_command(["info", str(run), "--plot", str(tmp_path / "plot.png")]) == 0
+    assert "100% of the classes used" in " ".join(capsys.readouterr().out.split())
+    assert (tmp_path / "plot.png").exists()
+
+
+def test_validate_and_quarantine(dataset, tmp_path, capsys):
+    assert data_command(["validate", str(dataset)]) == 1
+    said = capsys.readouterr().out
+    assert "wrong    reward is NaN or infinite: 1 rows in 1 episode, first in row 74, episode 3" in said
+    assert "remark   rewards were not held against an environment" in said
+    assert "210 rows in 10 episodes: 1 bad" in said
+    before = dataset.read_bytes()
+    assert data_command(["validate", str(dataset), "--quarantine", str(tmp_path / "good")]) == 1
+    assert "9 episodes with 180 steps" in capsys.readouterr().out
+    assert data_command(["validate", str(tmp_path / "good")]) == 0
+    assert dataset.read_bytes() == before
+    with pytest.raises(RunError, match="good exists"):
+        data_command(["validate", str(dataset), "--quarantine", str(tmp_path / "good")])
+
+
+def test_quarantine_of_a_run(run, tmp_path, capsys):
+    assert data_command(["validate", str(run), "--quarantine", str(tmp_path / "good")]) == 0
+    said = capsys.readouterr().out
+    assert "an episode was still going on" in said
+    assert "4 episodes with 56 steps" in said
+
+
+def test_nothing_is_written_where_nothing_is_good(dataset, tmp_path, capsys):
+    with h5py.File(dataset, "a") as file:
+        file["rewards"][:] = np.nan
+    assert data_command(["validate", str(dataset), "--quarantine", str(tmp_path / "good")]) == 1
+    assert "no episode is good" in capsys.readouterr().err
+    assert not (tmp_path / "good").exists()
+
+
+@pytest.mark.parametrize("to", ["minari", "pydreamer", "store"])
+def test_convert_a_run(run, tmp_path, capsys, to):
+    assert data_command(["convert", str(run), str(tmp_path / "out"), "--to", to]) == 0
+    said = capsys.readouterr()
+    assert "4 episodes with 56 steps" in said.out
+    assert "still going on" in said.err
+    assert data_command(["info", str(tmp_path / "out")]) == 0
+
+
+def test_subsample(dataset, tmp_path, capsys):
+    assert data_command(["subsample", str(dataset), str(tmp_path / "a"), "--fraction", "0.1"]) == 0
+    assert "1 episodes with 20 steps" in capsys.readouterr().out
+    with pytest.raises(RunError, match="a exists"):
+        data_command(["subsample", str(dataset), str(tmp_path / "a"), "--fraction", "0.1"])
+    with pytest.raises(ConfigError, match="give one of them"):
+        data_command(["subsample", str(dataset), str(tmp_path / "b")])
+    assert data_command(["subsample", str(dataset), str(tmp_path / "b"), "--steps", "7", "--by", "step"]) == 0
+    assert "with 7 steps" in capsys.readouterr().out
+
+
+def test_options_of_readers(dataset, tmp_path, capsys):
+    with h5py.File(dataset, "a") as file:
+        del file["timeouts"], file["next_observations"]
+    assert data_command(["info", str(dataset), "--time-limit", "20"]) == 0
+    assert "complete 10" in " ".join(capsys.readouterr().out.split())
+
+
+def test_recording_needs_a_run(tmp_path):
+    with pytest.raises(RunError, match="no run in"):
+        data_command(["record", str(tmp_path), str(tmp_path / "out"), "--episodes", "1"])
+    with pytest.raises(ConfigError, match="give one of them"):
+        data_command(["record", str(tmp_path), str(tmp_path / "out")])

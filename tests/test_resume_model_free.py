@@ -1,4 +1,4 @@
-"""A run of DDPG, TD3 or SAC that was stopped in the middle of an episode is the run that never stopped."""
+"""A run of a model-free agent that was stopped in the middle of an episode is the run that never stopped."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 
 from reverie.algos.ddpg import DDPGConfig
+from reverie.algos.dqn import DQNConfig
+from reverie.algos.qr_dqn import QRDQNConfig
 from reverie.algos.sac import SACConfig
 from reverie.algos.td3 import TD3Config
 from reverie.experiment import ExperimentConfig
@@ -27,7 +29,24 @@ ALGORITHMS = {
     "ddpg": (DDPGConfig(), DRIFT),
     "td3": (TD3Config(), DRIFT | {"algo.policy_delay": 3}),
     "sac": (SACConfig(), {"algo.value_estimator": "n_step(2)"}),
-}
+    "running": (
+        TD3Config(),
+        {"algo.normalise": "running", "algo.reward_scale": "return_std", "algo.frames": 3, "algo.frame_keys": ".*"},
+    ),
+    "fixed, stopped before": (
+        SACConfig(),
+        {"algo.normalise": "fixed(44)", "random_steps": 45, "learning_starts": 45, "algo.reward_scale": "factor(0.1)"},
+    ),
+    "dqn": (
+        DQNConfig(),
+        {"algo.dueling": True, "algo.double": True, "replay.fractions.uniform": 0.0, "replay.fractions.priority": 1.0,
+         "algo.exploration": "epsilon_greedy(1.0, 0.1, 60)", "algo.target_every": 7, "replay_ratio": 0.5},
+    ),
+    "qr_dqn": (
+        QRDQNConfig(),
+        {"algo.value_estimator": "n_step(2)", "algo.quantiles": 5, "algo.exploration": "epsilon_greedy(0.5)"},
+    ),
+}  # fmt: skip
 
 
 class Push(Walk):
@@ -44,14 +63,14 @@ def test_a_run_that_was_stopped_ends_as_one_that_was_not(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     algo, own = ALGORITHMS[name]
-    config = ExperimentConfig(algo=algo).merge(COMMON | own)
+    config, env = ExperimentConfig(algo=algo).merge(COMMON | own), Walk if "dqn" in name else Push
     monkeypatch.setattr(Walk, "steps_of_all", 0)
     monkeypatch.setattr(Walk, "stop_at", 10**9)
-    train(config, env=Push, run=tmp_path / "whole", say=say_nothing)
+    train(config, env=env, run=tmp_path / "whole", say=say_nothing)
     monkeypatch.setattr(Walk, "steps_of_all", 0)
     monkeypatch.setattr(Walk, "stop_at", 41)
-    stopped = train(config, env=Push, run=tmp_path / "run", say=say_nothing)
+    stopped = train(config, env=env, run=tmp_path / "run", say=say_nothing)
     assert (stopped.signal, stopped.env_steps < 90) == (signal.SIGTERM, True)
     monkeypatch.setattr(Walk, "stop_at", 10**9)
-    train(config, env=Push, run=tmp_path / "run", say=say_nothing)
+    train(config, env=env, run=tmp_path / "run", say=say_nothing)
     assert_same(tmp_path / "run", tmp_path / "whole")

@@ -10,10 +10,11 @@ from reverie.core.discover import version
 if TYPE_CHECKING:
     from reverie.agent import Agent, load
     from reverie.algos.dreamer_v3 import DreamerV3Config
-    from reverie.api import train
+    from reverie.api import train, train_seeds
     from reverie.dreaming import dream
     from reverie.envs.base import EnvConfig
     from reverie.experiment import ExperimentConfig
+    from reverie.seeds import SeedsResult
     from reverie.training import Result
 
 _HOMES = {
@@ -25,10 +26,23 @@ _HOMES = {
     "EnvConfig": "reverie.envs.base",
     "ExperimentConfig": "reverie.experiment",
     "Result": "reverie.training",
+    "SeedsResult": "reverie.seeds",
+    "train_seeds": "reverie.api",
 }
 """Where each public name lives. They are fetched on first use, so that ``import reverie`` is quick."""
 
-__all__ = ["Agent", "DreamerV3Config", "EnvConfig", "ExperimentConfig", "Result", "dream", "load", "train"]
+__all__ = [
+    "Agent",
+    "DreamerV3Config",
+    "EnvConfig",
+    "ExperimentConfig",
+    "Result",
+    "SeedsResult",
+    "dream",
+    "load",
+    "train",
+    "train_seeds",
+]
 
 
 def __getattr__(name: str) -> Any:

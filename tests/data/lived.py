@@ -68,13 +68,16 @@ class Lived:
         return step, action, {"deter": deter, "stoch": stoch}
 
     def valid(self) -> set[tuple[int, int]]:
-        """Every (stream, row) whose window is held, complete and within what may be crossed."""
-        count, rows = len(self.rows[0]), self.window.rows
+        """Every (stream, row) whose window is held, complete and within what may be crossed.
+
+        Free rows in front may be any, or not be there when nothing has been lived before.
+        """
+        count, rows, free = len(self.rows[0]), self.window.rows, self.window.free
         return {
             (i, t)
             for i in range(self.streams)
-            for t in range(max(0, count - self.capacity), count - rows + 1)
-            if self.window.crosses_episodes or not any(r["first"] for r in self.rows[i][t + 1 : t + rows])
+            for t in range(max(-free, count - self.capacity), count - rows + 1)
+            if self.window.crosses_episodes or not any(r["first"] for r in self.rows[i][t + free + 1 : t + rows])
         }
 
     def check(self, batch) -> list[tuple[int, int]]:
@@ -83,7 +86,7 @@ class Lived:
         assert batch.shape == (self.window.batch, self.window.rows)
         for b, (i, t) in enumerate(starts):
             assert (i, t) in self.valid()
-            truth = self.rows[i][t : t + self.window.rows]
+            truth = [self.rows[i][max(0, row)] for row in range(t, t + self.window.rows)]
             assert batch.obs["id"][b].tolist() == [list(map(float, r["id"])) for r in truth]
             assert batch.obs["pixels"][b, :, 2, 1, 0].tolist() == [r["pixel"] for r in truth]
             assert batch.action[b].argmax(-1).tolist() == [r["action"] for r in truth]

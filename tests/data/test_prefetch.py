@@ -97,8 +97,8 @@ def test_it_is_the_source_batch_for_batch_and_nothing_is_sampled_early(log: list
 
 def test_a_replay_gathers_into_pinned_memory(log: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[bool] = []
-    empty = torch.empty
-    monkeypatch.setattr(torch, "empty", lambda *a, pin_memory, **k: (asked.append(pin_memory), empty(*a, **k))[1])
+    empty = torch.empty_like
+    monkeypatch.setattr(torch, "empty_like", lambda x, pin_memory=False: (asked.append(pin_memory), empty(x))[1])
     storage = HostStorage(COLUMNS, 1, 10)
     storage.count = 5
     replay = Replay(

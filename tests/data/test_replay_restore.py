@@ -31,15 +31,16 @@ CONFIGS = [
 
 @st.composite
 def lives(draw) -> Lived:
+    config = draw(st.sampled_from(CONFIGS))
     window = Window(
         batch=draw(st.integers(1, 4)),
         length=draw(st.integers(1, 4)),
         context=draw(st.integers(1, 2)),
         crosses_episodes=draw(st.booleans()),
+        context_crosses=not config.sequence and draw(st.booleans()),
     )
     kind = draw(st.sampled_from([HostStorage, DeviceStorage]))
     capacity = window.rows + draw(st.integers(0, 12))
-    config = draw(st.sampled_from(CONFIGS))
     return Lived(draw(st.integers(1, 3)), capacity, window, draw(st.integers(0, 99)), kind=kind, config=config)
 
 
@@ -221,7 +222,7 @@ def test_a_store_gets_every_row_without_extras() -> None:
             self.rows: list[dict[str, np.ndarray]] = []
 
         def add(self, rows) -> None:
-            self.rows.append({name: column.copy() for name, column in rows.items()})
+            self.rows.append({name: np.array(column) for name, column in rows.items()})
 
     life, store = Lived(2, 5, Window(batch=1, length=2), config=ReplayConfig()), Kept()
     life.add([True, True])

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from reverie.core.errors import ConfigError
-from reverie.data.storage import Column, HostStorage, Storage, as_numpy
+from reverie.data.rings import as_numpy, end_at_seams
+from reverie.data.storage import Column, HostStorage, Storage
 
 
 def storage_on(device: str, columns: Mapping[str, Column], streams: int, capacity: int) -> Storage:
@@ -36,6 +37,7 @@ class DeviceStorage(Storage):
             ConfigError: it cannot be had; names the bytes.
         """
         super().__init__(columns, streams, capacity)
+        self.nbytes = streams * capacity * sum(column.nbytes for column in columns.values())  # none are interleaved
         self.device = device
         self._check_memory()
         try:
@@ -79,10 +81,12 @@ class DeviceStorage(Storage):
         """See ``Storage``."""
         slots = self.slots(handles, np.arange(length))
         where = self._index(slots.ravel())
-        return {
+        rows = {
             name: column.index_select(0, where).view(*slots.shape, *column.shape[1:])
             for name, column in self.flat.items()
         }
+        end_at_seams(rows)
+        return rows
 
     def write(self, name: str, handles: np.ndarray, offset: int, values: Tensor) -> None:
         """See ``Storage``. A GPU writes in any order, so of rows that come twice only the last is written."""

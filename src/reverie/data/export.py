@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
@@ -12,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from reverie.core.errors import ConfigError, RunError
+from reverie.data.readers.minari import minari_root
 from reverie.data.store_episodes import Episode
 from reverie.data.store_manifest import Segment
 
@@ -41,6 +43,34 @@ def one_layout(segments: Iterable[Segment]) -> None:
         raise RunError("the segments of the store have different columns: they cannot become one dataset.")
 
 
+@contextlib.contextmanager
+def staged_at(path: Path) -> Iterator[Path]:
+    """A folder beside ``path`` to write to; it takes its place at the end, and is gone after an error.
+
+    Raises:
+        RunError: ``path`` exists.
+    """
+    staged = fresh(path)
+    try:
+        yield staged
+        os.rename(staged, path)
+    except BaseException:
+        shutil.rmtree(staged, ignore_errors=True)
+        raise
+
+
+def fresh_enough(target: str) -> None:
+    """Nothing is at ``target``, a path or minari:NAME: said before hours are spent on what would be written there.
+
+    Raises:
+        RunError: something is.
+    """
+    name = target.removeprefix("minari:")
+    path = Path(target).expanduser() if name == target else minari_root() / name
+    if path.exists():
+        raise RunError(f"{path} exists: choose another name, or delete it first.")
+
+
 def fresh(path: Path) -> Path:
     """A folder beside ``path`` to write to, empty; moved into its place when all is there.
 
@@ -67,16 +97,15 @@ def to_pydreamer(episodes: Iterable[Episode], folder: Path) -> Exported:
     Raises:
         RunError: ``folder`` exists.
     """
-    staged = fresh(folder)
     done = Exported(folder)
-    for episode in episodes:
-        if episode.steps < 1:
-            continue
-        name = f"ep{done.episodes:06}_{done.episodes:06}-r{episode.score:.0f}-{episode.steps:04}.npz"
-        with (staged / name).open("wb") as file:
-            np.savez_compressed(file, **pydreamer_rows(episode.rows))
-        done.episodes, done.steps = done.episodes + 1, done.steps + episode.steps
-    os.rename(staged, folder)
+    with staged_at(folder) as staged:
+        for episode in episodes:
+            if episode.steps < 1:
+                continue
+            name = f"ep{done.episodes:06}_{done.episodes:06}-r{episode.score:.0f}-{episode.steps:04}.npz"
+            with (staged / name).open("wb") as file:
+                np.savez_compressed(file, **pydreamer_rows(episode.rows))
+            done.episodes, done.steps = done.episodes + 1, done.steps + episode.steps
     return done
 
 
@@ -114,32 +143,52 @@ def to_minari(
         ConfigError: the package minari is missing, or too old.
         RunError: the dataset exists.
     """
+    is_path = name[:1] in "/.~"
+    named = str(Path(name).expanduser()) if is_path else f"minari:{name}"
+    spaces_ = observation_space(segment, spec), action_space(segment, spec)
+    found = (minari_rows(episode, spec) for episode in episodes if episode.steps >= 1)
+    return write_minari(found, named, spaces_, {"algorithm_name": algorithm} if algorithm else {})
+
+
+def write_minari(
+    episodes: Iterable[Mapping[str, Any]], target: str, both: tuple[Any, Any], about: Mapping[str, Any]
+) -> Exported:
+    """A Minari dataset at ``target``, a path or minari:NAME; it takes its place once it is whole.
+
+    Args:
+        episodes: the fields of Minari's ``EpisodeBuffer``, of one episode each.
+        target: where to.
+        both: the spaces of observations and of actions.
+        about: what else to write into the metadata.
+
+    Raises:
+        ConfigError: the package minari is missing, or too old.
+        RunError: the dataset exists.
+    """
     try:
         import minari
         from minari.data_collector import EpisodeBuffer
         from minari.dataset.minari_storage import MinariStorage
-        from minari.storage import get_dataset_path
     except ImportError as error:
         raise ConfigError(f"minari is needed ({error}): pip install 'reverie-rl[minari]'.") from None
-    is_path = name[:1] in "/.~"
-    path = Path(name).expanduser() if is_path else Path(get_dataset_path(name))
-    observation, action = observation_space(segment, spec), action_space(segment, spec)
-    staged = fresh(path)
+    name = target.removeprefix("minari:")
+    path = (minari_root() / name if name != target else Path(target).expanduser()).absolute()  # Minari needs it
     done = Exported(path)
-    storage = MinariStorage.new(
-        staged / "data", observation_space=observation, action_space=action, jpeg_encoding=False
-    )
-    about = {"dataset_id": path.name if is_path else name, "minari_version": minari.__version__}
-    storage.update_metadata(about | ({"algorithm_name": algorithm} if algorithm else {}))
 
     def buffers() -> Iterator[Any]:
         for episode in episodes:
-            if episode.steps >= 1:
-                done.episodes, done.steps = done.episodes + 1, done.steps + episode.steps
-                yield EpisodeBuffer(**minari_rows(episode, spec))
+            done.episodes, done.steps = done.episodes + 1, done.steps + len(episode["rewards"])
+            yield EpisodeBuffer(**episode)
 
-    storage.update_episodes(buffers())
-    os.rename(staged, path)
+    with staged_at(path) as staged:
+        storage = MinariStorage.new(
+            staged / "data", observation_space=both[0], action_space=both[1], jpeg_encoding=False
+        )
+        said = {"dataset_id": path.name if name == target else name, "minari_version": minari.__version__}
+        storage.update_metadata(said | dict(about))
+        storage.update_episodes(buffers())
+        if not done.episodes:
+            raise RunError("there is no episode to be written.")
     return done
 
 

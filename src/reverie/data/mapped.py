@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import math
 import mmap
 import os
 import shutil
@@ -12,6 +13,7 @@ import weakref
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -20,7 +22,7 @@ from reverie.data.storage import Column, HostStorage
 
 
 class MappedStorage(HostStorage):
-    """Rows in one file for each column, made when the first row comes.
+    """Rows in one file for all small columns and one for each of the others, made when the first row comes.
 
     Files lose their names as soon as they are mapped, where the system allows it: they go with the process, however it
     ends. Their space is taken at once, so that a full disk is an error then and no crash later.
@@ -49,7 +51,7 @@ class MappedStorage(HostStorage):
         """
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            return {name: self._map(spec) for name, spec in self.specs.items()}
+            return super().columns
         except OSError as error:
             if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
                 raise self._too_large(shutil.disk_usage(self.folder).free) from None
@@ -58,9 +60,10 @@ class MappedStorage(HostStorage):
                 "Choose another folder for the run, or replay.storage = 'ram'."
             ) from None
 
-    def _map(self, spec: Column) -> np.ndarray:
-        shape = (self.streams, self.capacity, *spec.shape)
-        size = max(1, self.streams * self.capacity * spec.nbytes)
+    def _memory(self, dtype: np.dtype[Any], shape: tuple[int, ...]) -> np.ndarray:
+        """A file."""
+        shape = (self.streams, self.capacity, *shape)
+        size = max(1, math.prod(shape) * dtype.itemsize)
         descriptor, name = tempfile.mkstemp(prefix="replay-", suffix=".rows", dir=self.folder)
         unlink_now_or_later(self, name)  # before its space is taken: a process killed now leaves an empty file at most
         try:
@@ -68,7 +71,7 @@ class MappedStorage(HostStorage):
             memory = mmap.mmap(descriptor, size)
         finally:
             os.close(descriptor)
-        return np.frombuffer(memory, spec.dtype, count=int(np.prod(shape))).reshape(shape)
+        return np.frombuffer(memory, dtype, count=math.prod(shape)).reshape(shape)
 
     def _too_large(self, free: int) -> ConfigError:
         rows = self.streams * self.capacity

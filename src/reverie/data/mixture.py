@@ -72,7 +72,7 @@ class Mixture:
         """``count`` handles, those of one sampler side by side."""
         counts = [count] if len(self.samplers) == 1 else self.rng.multinomial(count, self.shares)
         drawn = [sampler.draw(int(n)) for sampler, n in zip(self.samplers.values(), counts, strict=True)]
-        return np.concatenate(drawn)
+        return np.concatenate(drawn) if len(drawn) > 1 else drawn[0]
 
     def probability(self, handles: np.ndarray) -> np.ndarray:
         """The probability ``[B]`` of each of ``handles`` in one draw."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from reverie.core.compiler import kernels
 from reverie.core.config import Config
 from reverie.core.errors import ConfigError, DataError
 from reverie.core.types import State
@@ -63,19 +64,19 @@ class Prioritised:
         size = self.rows.streams * self.rows.capacity
         self.priority = np.zeros(size, np.float32)  # by handle % size; 0 where no window begins
         self.tree = SumTree(size)
-        self.oldest = self.rows.oldest
+        self.oldest = self.starts.oldest
 
     def add(self, fresh: np.ndarray, lived: bool = True) -> None:
         """See ``Sampler``."""
-        streams = self.rows.streams
-        evicted = np.arange(self.oldest * streams, min(self.rows.oldest, self.oldest + self.rows.capacity) * streams)
-        self.oldest = self.rows.oldest
+        oldest = self.starts.oldest
+        evicted = np.arange(self.oldest, min(oldest, self.oldest + len(self.priority)))
+        self.oldest = oldest
         self._set(np.concatenate([evicted, fresh]), np.repeat([0.0, self.highest], [len(evicted), len(fresh)]))
 
     def draw(self, count: int) -> np.ndarray:
         """``count`` handles."""
         slots = self.tree.draw(self.rng.random(count))
-        oldest, size = self.rows.oldest * self.rows.streams, len(self.priority)
+        oldest, size = self.starts.oldest, len(self.priority)
         handles: np.ndarray = oldest + (slots - oldest) % size
         return handles
 
@@ -101,7 +102,7 @@ class Prioritised:
         if len(negative := priority[priority < 0]):
             raise DataError(f"an update gave a window the priority {negative[0]:.4g}: expected numbers, 0 or more.")
         slots = handles % len(self.priority)
-        known = (handles >= self.rows.oldest * self.rows.streams) & (self.priority[slots] > 0) & np.isfinite(priority)
+        known = (handles >= self.starts.oldest) & (self.priority[slots] > 0) & np.isfinite(priority)
         if known.any():
             raised = priority[known] + self.config.epsilon
             self.highest = max(self.highest, float(raised.max()))
@@ -119,8 +120,8 @@ class Prioritised:
         """The generator, the priorities of all windows held and how far beta is."""
         return {
             "rng": self.rng.bit_generator.state,
-            "oldest": self.rows.oldest,
-            "priority": self.priority[self._held(self.rows.oldest)],
+            "oldest": self.starts.oldest // self.rows.streams,
+            "priority": self.priority[self._held(self.starts.oldest)],
             "highest": self.highest,
             "drawn": self.drawn,
         }
@@ -131,13 +132,14 @@ class Prioritised:
         if "priority" not in state:
             return
         self.highest, self.drawn = state["highest"], state["drawn"]
-        oldest = max(state["oldest"], self.rows.oldest)
+        saved = state["oldest"] * self.rows.streams
+        oldest = max(saved, self.starts.oldest)
         slots = self._held(oldest)
-        self.priority[slots] = state["priority"][(oldest - state["oldest"]) * self.rows.streams :]
+        self.priority[slots] = state["priority"][oldest - saved :]
         self.tree.set(slots, self._leaf(self.priority[slots]))
 
     def _held(self, oldest: int) -> np.ndarray:
-        handles = np.arange(oldest * self.rows.streams, self.rows.count * self.rows.streams)
+        handles = np.arange(oldest, self.rows.count * self.rows.streams)
         return handles % len(self.priority)
 
 
@@ -155,6 +157,9 @@ class SumTree:
         self.levels = [np.zeros(self._padded(size))]  # leaves first
         while len(self.levels[-1]) > self.FAN:
             self.levels.append(np.zeros(self._padded(len(self.levels[-1]) // self.FAN)))
+        self._library = kernels()
+        self._addresses = np.array([level.ctypes.data for level in self.levels], np.int64)
+        self._told = (self._addresses.ctypes.data, len(self.levels))  # what ``tree.c`` is told of the levels
 
     def _padded(self, size: int) -> int:
         return -(-size // self.FAN) * self.FAN
@@ -171,6 +176,13 @@ class SumTree:
 
     def set(self, slots: np.ndarray, weights: np.ndarray) -> None:
         """Give the leaves ``slots`` new ``weights``; of a slot that comes twice the last holds."""
+        if self._library is None:
+            self._set(slots, weights)
+            return
+        slots, weights = np.ascontiguousarray(slots, np.int64), np.ascontiguousarray(weights, np.float64)
+        self._library.tree_set(*self._told, slots.ctypes.data, weights.ctypes.data, len(slots))
+
+    def _set(self, slots: np.ndarray, weights: np.ndarray) -> None:
         self.levels[0][slots] = weights
         for children, parents in zip(self.levels, self.levels[1:], strict=False):
             slots = slots // self.FAN
@@ -180,8 +192,13 @@ class SumTree:
 
     def draw(self, numbers: np.ndarray) -> np.ndarray:
         """The slots at which the running sum of all weights passes ``numbers`` x ``total``; never one of weight 0."""
-        slots = np.zeros(len(numbers), np.int64)
-        target = numbers * self.total
+        slots, target = np.zeros(len(numbers), np.int64), numbers * self.total
+        if self._library is None:
+            return self._draw(slots, target)
+        self._library.tree_draw(*self._told, target.ctypes.data, len(target), slots.ctypes.data)
+        return slots
+
+    def _draw(self, slots: np.ndarray, target: np.ndarray) -> np.ndarray:
         for level in reversed(self.levels):
             sums = level.reshape(-1, self.FAN)[slots].cumsum(1)
             # Sums made in another order may differ in their last digit; the target must lie below.

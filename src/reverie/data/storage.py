@@ -10,16 +10,21 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from reverie.core.errors import ConfigError, DataError
 from reverie.core.specs import ActionSpec, ExtraPart, ObsSpec
+from reverie.data.rings import Rings, as_numpy, slots_of
 
 EXTRAS = "extras/"
 """How the names of those columns begin that a policy stored and updates write anew."""
+
+
+SMALL = 1024
+"""Bytes of one row up to which a column lies side by side with others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +59,22 @@ def columns_of(obs: ObsSpec, action: ActionSpec, extras: Mapping[str, ExtraPart]
     return columns
 
 
+def record_of(columns: Mapping[str, Column]) -> np.dtype[np.void]:
+    """The small ones of ``columns`` side by side, as they lie in memory.
+
+    A window of a few rows is then in one place, and not in as many as there are columns: fetching those from all over
+    the memory would take longer than all else that sampling does.
+    """
+    small = sorted(
+        ((name, column) for name, column in columns.items() if column.nbytes <= SMALL),
+        key=lambda entry: -np.dtype(entry[1].dtype).itemsize,  # so that none needs space before it
+    )
+    return np.dtype([(name, column.dtype, column.shape) for name, column in small], align=True)
+
+
 def bytes_of(columns: Mapping[str, Column]) -> int:
-    """Bytes of one row of all ``columns``."""
-    return sum(column.nbytes for column in columns.values())
+    """Bytes of one row of all ``columns``, with the few that align the next."""
+    return record_of(columns).itemsize + sum(column.nbytes for column in columns.values() if column.nbytes > SMALL)
 
 
 class Storage(ABC):
@@ -153,7 +171,10 @@ class Storage(ABC):
 
     @abstractmethod
     def gather(self, handles: np.ndarray, length: int) -> dict[str, Tensor]:
-        """Every column, ``[B, length, ...]``, of the windows of ``length`` rows that begin at ``handles`` ``[B]``."""
+        """The windows of ``length`` rows that begin at ``handles`` ``[B]``: ``[B, length, ...]`` of every column.
+
+        ``is_last`` is set as well where the next row of a window ``is_first`` (``data/rings.py``).
+        """
 
     @abstractmethod
     def write(self, name: str, handles: np.ndarray, offset: int, values: Tensor) -> None:
@@ -163,10 +184,8 @@ class Storage(ABC):
         """
 
     def slots(self, handles: np.ndarray, offsets: np.ndarray) -> np.ndarray:
-        """Where rows ``handles[:, None] + offsets`` lie in a flat column, ``[B, T']``."""
-        row, stream = np.divmod(handles, self.streams)
-        slots: np.ndarray = stream[:, None] * self.capacity + (row[:, None] + offsets) % self.capacity
-        return slots
+        """See ``data/rings.py: slots_of``."""
+        return slots_of(handles, offsets, self.streams, self.capacity)
 
     def _check(self, shapes: Mapping[str, tuple[int, ...]], leading: tuple[int, ...]) -> None:
         if shapes.keys() != self.specs.keys():
@@ -203,12 +222,23 @@ class HostStorage(Storage):
     @cached_property
     def columns(self) -> dict[str, np.ndarray]:
         """The rings by name, ``[N, capacity, ...]``."""
-        shapes = {name: (self.streams, self.capacity, *spec.shape) for name, spec in self.specs.items()}
-        return {name: np.empty(shape, self.specs[name].dtype) for name, shape in shapes.items()}
+        record = self._memory(record_of(self.specs), ())
+        return {
+            name: self._memory(np.dtype(spec.dtype), spec.shape) if spec.nbytes > SMALL else record[name]
+            for name, spec in self.specs.items()
+        }
+
+    def _memory(self, dtype: np.dtype[Any], shape: tuple[int, ...]) -> np.ndarray:
+        """An array ``[N, capacity, *shape]``."""
+        return np.empty((self.streams, self.capacity, *shape), dtype)
+
+    @cached_property
+    def rings(self) -> Rings:
+        """What copies rows into and out of ``columns``."""
+        return Rings(self.columns)
 
     def _put(self, rows: Mapping[str, Tensor], slot: int) -> None:
-        for name, value in rows.items():
-            self.columns[name][:, slot] = as_numpy(value)
+        self.rings.put(rows, slot)
 
     def _assign(self, name: str, slots: slice, values: np.ndarray | None, stream: int | None = None) -> None:
         streams = slice(None) if stream is None else slice(stream, stream + 1)
@@ -219,17 +249,7 @@ class HostStorage(Storage):
 
     def gather(self, handles: np.ndarray, length: int) -> dict[str, Tensor]:
         """See ``Storage``."""
-        rows = {
-            name: torch.empty(
-                (len(handles), length, *spec.shape), dtype=getattr(torch, spec.dtype), pin_memory=self.pin
-            )
-            for name, spec in self.specs.items()
-        }
-        slots = self.slots(handles, np.arange(length))
-        for name, column in self.columns.items():
-            flat = column.reshape(-1, *self.specs[name].shape)
-            flat.take(slots, axis=0, mode="clip", out=rows[name].numpy())
-        return rows
+        return self.rings.windows(handles, length, self.pin)
 
     def write(self, name: str, handles: np.ndarray, offset: int, values: Tensor) -> None:
         """See ``Storage``. Windows are written one by one: two copies each at most, and no lists of indices."""
@@ -237,10 +257,3 @@ class HostStorage(Storage):
         for row, stream, new in zip((rows + offset).tolist(), streams.tolist(), as_numpy(values), strict=True):
             start = max(row, self.oldest)
             self.replace(name, start, stream, new[start - row : max(0, self.count - row)])
-
-
-def as_numpy(value: Tensor) -> np.ndarray:
-    """``value`` as an array on the CPU, waiting for the device where it must; NumPy has no bfloat16."""
-    if value.dtype is torch.bfloat16:
-        value = value.float()
-    return value.numpy(force=True)

@@ -22,6 +22,7 @@ import numpy as np
 
 from reverie.core.errors import ReverieError, RunError
 from reverie.data import store_manifest as manifests
+from reverie.data.rings import Rows
 from reverie.data.storage import Column
 from reverie.data.store_aside import loaded, mend, set_aside, tidied
 from reverie.data.store_manifest import Manifest, Segment, check_same
@@ -140,7 +141,7 @@ class Store:
         self._start(current, block)
         return current.rows
 
-    def add(self, rows: Mapping[str, np.ndarray]) -> None:
+    def add(self, rows: Rows) -> None:
         """One row of each stream ``[N, *shape]``; they are copied, and stored soon.
 
         Never waits, except when ``buffer_bytes`` wait for the store: then it says so, and waits until there is room.

@@ -10,6 +10,7 @@ from dataclasses import replace
 import numpy as np
 
 from reverie.core.errors import DataError, RunError
+from reverie.data.rings import Rings, Rows
 from reverie.data.store_manifest import Segment
 from reverie.data.store_objects import Objects
 from reverie.data.store_patience import Patience, Stopped
@@ -49,6 +50,7 @@ class Writer:
         if segment.rows % segment.chunk:
             self.blocks[segment.rows // segment.chunk] = newest if newest is not None else self._new_block(np.zeros)
         self.spare: list[Block] = []
+        self.rings: Rings | None = None  # of the newest block
         self.wanted = segment.rows
         self.oldest_wanted = segment.first
         self.failure: BaseException | None = None
@@ -57,7 +59,7 @@ class Writer:
         self.thread = threading.Thread(target=self._run, name="store", daemon=True)
         self.thread.start()
 
-    def add(self, rows: Mapping[str, np.ndarray]) -> None:
+    def add(self, rows: Rows) -> None:
         """One row of each stream ``[N, *shape]``; they are copied.
 
         Raises:
@@ -66,8 +68,10 @@ class Writer:
         if not self.checked:
             self._check(rows, 1)
         slot = self.count % self.segment.chunk
-        for name, column in self._block(slot).items():
-            column[:, slot] = rows[name]
+        block = self._block(slot)
+        if self.rings is None or self.rings.columns is not block:
+            self.rings = Rings(block)
+        self.rings.put(rows, slot)
         self._added(1)
 
     def extend(self, rows: Mapping[str, np.ndarray]) -> None:
@@ -173,7 +177,7 @@ class Writer:
         rows = (self.count - self.committed) * self.segment.streams
         return f"{rows} rows ({rows * self.segment.nbytes_of_row / 1e6:.0f} MB)"
 
-    def _check(self, rows: Mapping[str, np.ndarray], axes: int) -> None:
+    def _check(self, rows: Rows, axes: int) -> None:
         columns = self.segment.columns
         if rows.keys() != columns.keys():
             missing, unknown = sorted(columns.keys() - rows.keys()), sorted(rows.keys() - columns.keys())

@@ -25,6 +25,7 @@ from reverie.envs.alarm import ALARM
 from reverie.envs.base import EnvConfig, Factory
 from reverie.envs.failures import Failures
 from reverie.envs.flat import make_flat
+from reverie.envs.leaves import surely_finite
 from reverie.envs.slot import Failed, Made, Maker, Slot
 from reverie.envs.starting import Restarts, Say, derive_seeds, start_serial, start_workers, warn
 
@@ -89,7 +90,7 @@ class VectorEnv:
         self._slots, self._arrays, self._say = slots, arrays, say
         self._restarts = Restarts(slots, made, seeds, failures, say, sleep)
         self._due: list[int | None] = list(seeds)  # what the next reset of each environment seeds it with
-        self._ended: np.ndarray | None = None  # [N] bool, which rows were is_last; None before the first reset
+        self._ended: list[bool] | None = None  # which rows were is_last; None before the first reset
         self._answer: Callable[[], Step] | None = None  # what the last action is answered with, while it is due
         self._torn = False  # whether a step was begun and is not at its end
         self._error: ReverieError | None = None  # what ended it all
@@ -112,7 +113,7 @@ class VectorEnv:
             seeds = derive_seeds(seed, self.num_envs)
             self._due = list(seeds)
             self._restarts.seeded(seeds)
-        self._ended = np.ones(self.num_envs, np.bool_)
+        self._ended = [True] * self.num_envs
         self._begin(None)
         return self._finish()
 
@@ -160,10 +161,12 @@ class VectorEnv:
             raise EnvError("the environments are closed.")
 
     def _checked(self, action: Tensor) -> np.ndarray:
-        flat: np.ndarray = action.detach().to("cpu", torch.float32).numpy()
+        if action.requires_grad or action.dtype is not torch.float32 or not action.is_cpu:
+            action = action.detach().to("cpu", torch.float32)
+        flat: np.ndarray = action.numpy()
         if flat.shape != self._action_shape:
             raise DataError(f"the action has shape {flat.shape}; expected [N, A] = {self._action_shape}.")
-        if not np.isfinite(flat).all():
+        if not surely_finite(flat) and not np.isfinite(flat).all():
             number = int(np.argwhere(~np.isfinite(flat))[0, 0])
             raise DataError(f"the action for environment {number} is {flat[number].tolist()}; expected finite numbers.")
         return flat
@@ -183,32 +186,28 @@ class VectorEnv:
         """The rows that were asked for. Environments that failed are started again once all have answered."""
         assert self._ended is not None
         first = self._ended
-        reward = np.zeros(self.num_envs, np.float32)
-        terminal, last = np.zeros(self.num_envs, np.bool_), np.zeros(self.num_envs, np.bool_)
+        last, terminal, reward = [False] * self.num_envs, [False] * self.num_envs, [0.0] * self.num_envs
         failures: dict[int, Failed] = {}
         for number, slot in enumerate(self._slots):
             try:
-                reward[number], terminated, truncated = slot.receive()
+                reward[number], terminal[number], truncated = slot.receive()
             except Failed as failed:
                 failures[number] = failed
             else:
-                terminal[number], last[number] = terminated, terminated or truncated
+                last[number] = terminal[number] or truncated
                 if not first[number]:
                     self._restarts.lived[number] = True
         if failures:
             self._start_again(failures)
-            first[list(failures)] = True
+            first = [begun or number in failures for number, begun in enumerate(first)]
         self._ended, self._torn = last, False
-        return self._rows(reward, first, last, terminal)
-
-    def _rows(self, reward: np.ndarray, first: np.ndarray, last: np.ndarray, terminal: np.ndarray) -> Step:
         return Step(
             # Copied, since the next step writes into the same memory.
             obs={key: torch.from_numpy(array.copy()) for key, array in self._arrays.items()},
-            reward=torch.from_numpy(reward),
-            is_first=torch.from_numpy(first),
-            is_last=torch.from_numpy(last.copy()),
-            is_terminal=torch.from_numpy(terminal),
+            reward=torch.from_numpy(np.array(reward, np.float32)),
+            is_first=flags(first),
+            is_last=flags(last),
+            is_terminal=flags(terminal),
         )
 
     def _start_again(self, failures: dict[int, Failed]) -> None:
@@ -256,7 +255,7 @@ class VectorEnv:
         for number in range(self.num_envs):
             self._slots[number].send("snapshot")
         inside = [self._received(number) for number in range(self.num_envs)]
-        return [self._restarts.signed(i, bool(self._ended[i]), state) for i, state in enumerate(inside)]
+        return [self._restarts.signed(i, self._ended[i], state) for i, state in enumerate(inside)]
 
     def restore(self, snapshots: Sequence[bytes | None], step: Step) -> Step:
         """Go on from ``snapshots``, taken when ``step`` were the current rows; the rows that are current now.
@@ -274,9 +273,9 @@ class VectorEnv:
         self._settle()
         self._answer = None
         self._torn = False
-        last = step.is_last.numpy().copy()
+        last: list[bool] = step.is_last.tolist()
         for number, snapshot in enumerate(snapshots):
-            why = self._restarts.restore(number, snapshot, bool(last[number])) if snapshot else None
+            why = self._restarts.restore(number, snapshot, last[number]) if snapshot else None
             if why == "":
                 self._due[number] = None
                 continue
@@ -285,7 +284,7 @@ class VectorEnv:
                 self._say(f"environment {number} begins a new episode; its snapshot is of no use: {why}")
         self._ended = last
         self._restarts.lived = [True] * self.num_envs
-        return dataclasses.replace(step, is_last=torch.from_numpy(last.copy()))
+        return dataclasses.replace(step, is_last=flags(last))
 
     def close(self) -> None:
         """Free windows, processes and memory. May be called twice."""
@@ -293,3 +292,8 @@ class VectorEnv:
             self._closed = True
             worker.close(self._slots)
             ALARM.release()
+
+
+def flags(values: list[bool]) -> Tensor:
+    """``[N]`` bool."""
+    return torch.from_numpy(np.array(values, np.bool_))

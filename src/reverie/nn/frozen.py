@@ -7,10 +7,6 @@ from collections.abc import Iterator
 
 from torch import nn
 
-from reverie.nn.target import Target as SlowCopy
-
-__all__ = ["SlowCopy", "frozen"]
-
 
 @contextlib.contextmanager
 def frozen(module: nn.Module) -> Iterator[None]:

@@ -251,7 +251,10 @@ def check_estimator(
     if not isinstance(estimator, tuple(fits)):
         why = _reason(estimator, fits)
         raise ConfigError(f"value_estimator = {estimator!r}: {algorithm} expects one of {_names(fits)}.{why}")
-    estimator.check_window(rows)
+    try:
+        estimator.check_window(rows)
+    except ConfigError as error:
+        raise ConfigError(f"{error} Their length is batch_length.") from None
 
 
 def _reason(estimator: object, fits: Sequence[type[ValueEstimator]]) -> str:

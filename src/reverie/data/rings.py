@@ -1,0 +1,161 @@
+"""Columns of rows in memory, and copying rows into and out of them: all columns in one compiled call (``rows.c``).
+
+Without a compiler NumPy copies column by column. The bytes are the same.
+"""
+
+from __future__ import annotations
+
+import functools
+import struct
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from reverie.core.compiler import kernels
+from reverie.core.errors import DataError
+
+Rows = Mapping[str, Tensor | np.ndarray]
+"""One row of each of N streams by column, ``[N, ...]``, wherever it lies."""
+
+PARALLEL = 2**20
+"""Bytes of a batch from which on a second thread is worth waking."""
+
+
+class Rings:
+    """Some ``columns`` of N streams, each ``[N, slots, ...]``, perhaps interleaved.
+
+    Copying a row of a small environment takes less time than finding out where it lies and where it goes, with every
+    column anew. So the rings are looked up once and for all, and a row by asking each tensor for its address.
+    """
+
+    def __init__(self, columns: Mapping[str, np.ndarray]) -> None:
+        """``columns`` stay where they are. Each row of one is contiguous, and rows are evenly spaced."""
+        self.columns = columns
+        self.streams, self.slots = next(iter(columns.values())).shape[:2]
+        self._library = kernels()
+        self._expected = [
+            (name, (self.streams, *ring.shape[2:]), getattr(torch, ring.dtype.name)) for name, ring in columns.items()
+        ]
+        self._bytes = [ring[:1, :1].nbytes for ring in columns.values()]
+        self._table = np.array(self._layout(), np.int64)
+        self._address = self._table.ctypes.data
+        self._pack = struct.Struct(f"{len(columns)}P").pack
+        self._blanks: list[Tensor] = []
+
+    def _layout(self) -> list[int]:
+        """The table of ``rows.c``."""
+        names = list(self.columns)
+        flags = [names.index(name) if name in names else -1 for name in ("is_first", "is_last")]
+        strides = [ring.strides[1] for ring in self.columns.values()]
+        addresses = [ring.ctypes.data for ring in self.columns.values()]
+        places = places_of(addresses, strides)
+        counts = [len(names), self.streams, self.slots, len(places)]
+        return [*counts, *flags, *self._bytes, *strides, *addresses, *places.values(), *places]
+
+    # ------------------------------------------------------------------ in
+
+    def put(self, rows: Rows, slot: int) -> None:
+        """Copy one row of each stream into ``slot``. Columns that there are no rings for are passed over.
+
+        Raises:
+            DataError: a column has another shape.
+        """
+        if self._library is None:
+            for name, shape, _ in self._expected:
+                self.columns[name][:, slot] = checked(name, as_numpy(rows[name]), shape)
+            return
+        found, kept = [], []
+        for name, shape, dtype in self._expected:
+            row = rows[name]
+            if type(row) is not Tensor or row.dtype is not dtype or row.shape != shape or not lies_here(row):
+                array = checked(name, as_numpy(row), shape)
+                row = torch.from_numpy(np.array(array, self.columns[name].dtype, order="C"))
+                kept.append(row)  # until it has been copied
+            found.append(row.data_ptr())
+        self._library.put_rows(self._address, self._pack(*found), slot)
+
+    # ------------------------------------------------------------------ out
+
+    def windows(self, handles: np.ndarray, length: int, pin: bool = False) -> dict[str, Tensor]:
+        """The windows of ``length`` rows that begin at ``handles`` ``[B]``: ``[B, length, ...]`` of every column.
+
+        Row r of stream i has the handle ``r N + i`` and lies in slot ``r % slots``; in place of rows before the first
+        of all is that one. ``is_last`` is set as well where the next row of a window ``is_first``: a stream may have
+        been cut without a last row, and nothing must be bootstrapped over that seam. With ``pin`` windows lie where a
+        GPU can fetch them by itself.
+        """
+        rows = self._empty(len(handles), length, pin)
+        if self._library is None:
+            self._take(handles, length, rows)
+            return rows
+        handles = np.ascontiguousarray(handles, np.int64)
+        found = self._pack(*[column.data_ptr() for column in rows.values()])
+        size = len(handles) * length * sum(self._bytes)
+        threads = torch.get_num_threads() if size >= PARALLEL else 1
+        self._library.gather_rows(self._address, handles.ctypes.data, len(handles), length, found, threads)
+        return rows
+
+    def _empty(self, batch: int, length: int, pin: bool) -> dict[str, Tensor]:
+        """Memory for windows; what they are like is remembered, without any memory of its own."""
+        if not self._blanks or self._blanks[0].shape[:2] != (batch, length):
+            self._blanks = [torch.empty((), dtype=d).expand(batch, length, *s[1:]) for _, s, d in self._expected]
+        make = functools.partial(torch.empty_like, pin_memory=True) if pin else torch.empty_like
+        return {name: make(blank) for name, blank in zip(self.columns, self._blanks, strict=True)}
+
+    def _take(self, handles: np.ndarray, length: int, rows: Mapping[str, Tensor]) -> None:
+        slots = slots_of(handles, np.arange(length), self.streams, self.slots)
+        for name, ring in self.columns.items():
+            rows[name].numpy()[...] = ring.reshape(-1, *ring.shape[2:])[slots]  # evenly spaced: reshaped without a copy
+        end_at_seams(rows)
+
+
+def places_of(addresses: list[int], strides: list[int]) -> dict[int, int]:
+    """Where the rings of ``addresses`` are, those that are interleaved once: an address and the bytes between rows."""
+    places: dict[int, int] = {}
+    begin = end = 0
+    for address, stride in sorted(zip(addresses, strides, strict=True)):
+        if not begin <= address < end:
+            begin, end = address, address + stride
+            places[begin] = stride
+    return places
+
+
+def slots_of(handles: np.ndarray, offsets: np.ndarray, streams: int, capacity: int) -> np.ndarray:
+    """Where rows ``handles[:, None] + offsets`` lie in a flat column, ``[B, T']``; of those before all, the first."""
+    row, stream = np.divmod(handles, streams)
+    rows = np.maximum(row[:, None] + offsets, 0)
+    slots: np.ndarray = stream[:, None] * capacity + rows % capacity
+    return slots
+
+
+def end_at_seams(rows: Mapping[str, Tensor]) -> None:
+    """``is_last`` is set as well where the next row of a window ``is_first``."""
+    if "is_first" in rows and "is_last" in rows:
+        rows["is_last"][:, :-1] |= rows["is_first"][:, 1:]
+
+
+def lies_here(row: Tensor) -> bool:
+    """Whether it can be copied as it lies."""
+    return row.is_cpu and row.is_contiguous()
+
+
+def checked(name: str, array: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    """``array``, if it has that shape.
+
+    Raises:
+        DataError: it has another.
+    """
+    if array.shape != shape:
+        raise DataError(f"{name} has shape {array.shape}: expected {shape} (streams first).")
+    return array
+
+
+def as_numpy(value: Tensor | np.ndarray) -> np.ndarray:
+    """``value`` as an array on the CPU, waiting for the device where it must; NumPy has no bfloat16."""
+    if isinstance(value, np.ndarray):
+        return value
+    if value.dtype is torch.bfloat16:
+        value = value.float()
+    return value.numpy(force=True)

@@ -1,0 +1,136 @@
+/* Rows between places in memory, all columns in one call. data/rings.py calls it.
+ *
+ * The rings are told by a table of numbers: how many columns, streams, slots and places there are, and which columns
+ * are is_first and is_last (-1 if none is); then of every column the bytes of a row, the bytes from a row to the next
+ * in its ring [streams, slots], and the address of the ring; then of every place, which is a ring or several that are
+ * interleaved, the bytes from a row to the next and the address.
+ */
+
+#include <stdint.h>
+#include <string.h>
+#ifdef __SSE2__
+#include <emmintrin.h>
+#endif
+
+typedef struct {
+    int64_t columns, streams, slots, places, first, last;
+    const int64_t *bytes, *stride, *ring, *place_stride, *place;
+} Rings;
+
+static inline Rings rings_of(const int64_t *table) {
+    int64_t columns = table[0];
+    const int64_t *rest = table + 6, *places = rest + 3 * columns;
+    Rings rings = {columns, table[1], table[2], table[3], table[4], table[5],
+                   rest, rest + columns, rest + 2 * columns, places, places + table[3]};
+    return rings;
+}
+
+/* memcpy, of which most calls here are for a number or two. */
+static inline void copy(char *restrict to, const char *restrict from, int64_t bytes) {
+    switch (bytes) {
+    case 1: *to = *from; return;
+    case 2: memcpy(to, from, 2); return;
+    case 4: memcpy(to, from, 4); return;
+    case 8: memcpy(to, from, 8); return;
+    default: memcpy(to, from, (size_t)bytes);
+    }
+}
+
+/* Large rows go past the caches where that can be had: nobody reads them soon, and memory that is overwritten as a
+ * whole need not be fetched first. */
+static void keep(char *restrict to, const char *restrict from, int64_t bytes) {
+    int64_t done = 0;
+#ifdef __SSE2__
+    if (bytes >= 4096 && ((uintptr_t)to & 15) == 0)
+        for (; done + 64 <= bytes; done += 64)
+            for (int64_t i = done; i < done + 64; i += 16)
+                _mm_stream_si128((__m128i *)(to + i), _mm_loadu_si128((const __m128i *)(from + i)));
+#endif
+    copy(to + done, from + done, bytes - done);
+}
+
+/* One row of each stream, in sources [streams, bytes] by column, into one slot of the rings. */
+void put_rows(const int64_t *table, const char *const *sources, int64_t slot) {
+    Rings r = rings_of(table);
+    for (int64_t i = 0; i < r.streams; i++)
+        for (int64_t c = 0; c < r.columns; c++) {
+            char *ring = (char *)(intptr_t)r.ring[c];
+            keep(ring + (i * r.slots + slot) * r.stride[c], sources[c] + i * r.bytes[c], r.bytes[c]);
+        }
+#ifdef __SSE2__
+    _mm_sfence(); /* what went past the caches is there before other threads are told of it */
+#endif
+}
+
+/* a / b of whole numbers. Processors take several times as long for 64 bits, even where 32 would do. */
+static inline int64_t quotient(int64_t a, int64_t b) {
+    return (a | b) >> 32 ? a / b : (int64_t)((uint32_t)a / (uint32_t)b);
+}
+
+/* Where a window begins: the number of its first row, its slot, and the first slot of its stream in all rings. */
+typedef struct { int64_t row, slot, stream; } Begin;
+
+static inline Begin begin_of(const Rings *r, int64_t handle) {
+    int64_t before = handle < 0 ? quotient(r->streams - 1 - handle, r->streams) : 0; /* rows before the first of all */
+    int64_t row = quotient(handle + before * r->streams, r->streams);
+    int64_t stream = handle + (before - row) * r->streams;
+    Begin begin = {row - before, row - quotient(row, r->slots) * r->slots, stream * r->slots};
+    return begin;
+}
+
+/* One window of one column; in place of rows before the first of all is that one. */
+static void copy_window(char *to, const char *ring, int64_t bytes, int64_t stride, int64_t slots, Begin begin,
+                        int64_t length) {
+    int64_t t = 0, slot = begin.slot;
+    ring += begin.stream * stride;
+    for (; t < length && begin.row + t < 0; t++) copy(to + t * bytes, ring, bytes);
+    while (t < length) {
+        int64_t run = slots - slot < length - t ? slots - slot : length - t;
+        if (stride == bytes)
+            copy(to + t * bytes, ring + slot * bytes, run * bytes);
+        else
+            for (int64_t k = 0; k < run; k++) copy(to + (t + k) * bytes, ring + (slot + k) * stride, bytes);
+        t += run;
+        slot = 0;
+    }
+}
+
+/* Window number w. A row is also the last where the next one is the first of an episode: a stream may have been cut
+ * without a last row. */
+static void gather_window(const Rings *r, Begin begin, int64_t w, int64_t length, char *const *out) {
+    for (int64_t c = 0; c < r->columns; c++) {
+        const char *ring = (const char *)(intptr_t)r->ring[c];
+        copy_window(out[c] + w * length * r->bytes[c], ring, r->bytes[c], r->stride[c], r->slots, begin, length);
+    }
+    if (r->first < 0 || r->last < 0) return;
+    const char *first = out[r->first] + w * length;
+    char *last = out[r->last] + w * length;
+    for (int64_t t = 0; t + 1 < length; t++) last[t] |= first[t + 1];
+}
+
+/* The windows of `length` rows that begin at `handles`, [windows, length, bytes] by column.
+ *
+ * What lies scattered in memory is asked for some windows ahead, and comes while others are copied; long windows come by
+ * themselves. Not in a function of its own: GCC takes one that does nothing else for one that does nothing. */
+void gather_rows(const int64_t *table, const int64_t *handles, int64_t windows, int64_t length, char *const *out,
+                 int threads) {
+    enum { AHEAD = 8, MOST = 512 };
+    Rings r = rings_of(table);
+    if (threads > 1) {
+#pragma omp parallel for num_threads(threads)
+        for (int64_t w = 0; w < windows; w++) gather_window(&r, begin_of(&r, handles[w]), w, length, out);
+        return;
+    }
+    Begin begins[AHEAD];
+    for (int64_t w = -AHEAD; w < windows; w++) {
+        Begin *at = &begins[(w + AHEAD) % AHEAD];
+        if (w >= 0) gather_window(&r, *at, w, length, out);
+        if (w + AHEAD >= windows) continue;
+        *at = begin_of(&r, handles[w + AHEAD]);
+        for (int64_t p = 0; p < r.places; p++) {
+            int64_t stride = r.place_stride[p], size = stride * length < MOST ? stride * length : MOST;
+            const char *from = (const char *)(intptr_t)r.place[p] + (at->stream + at->slot) * stride;
+            for (int64_t i = 0; i < size + 63; i += 64) __builtin_prefetch(from + i);
+        }
+    }
+}

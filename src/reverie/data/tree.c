@@ -1,0 +1,56 @@
+/* A tree of sums whose nodes have 32 children each; data/priorities.py: SumTree says what it is and calls this.
+ *
+ * levels[0] are the weights, levels[d + 1][i] is the sum of levels[d][32 i .. 32 i + 31]. Sums are made in the order in
+ * which NumPy makes them, so that what is drawn does not depend on there being a compiler.
+ */
+
+#include <stdint.h>
+
+enum { FAN = 32 };
+
+/* numpy.sum of 32 numbers: eight sums of every eighth, then in pairs. */
+static inline double sum_of(const double *x) {
+    double part[8];
+    for (int j = 0; j < 8; j++) part[j] = x[j];
+    for (int i = 8; i < FAN; i += 8)
+        for (int j = 0; j < 8; j++) part[j] += x[i + j];
+    return ((part[0] + part[1]) + (part[2] + part[3])) + ((part[4] + part[5]) + (part[6] + part[7]));
+}
+
+/* New weights of some leaves, the last where one comes twice, and all sums that they are part of. */
+void tree_set(double *const *levels, int64_t depth, const int64_t *slots, const double *weights, int64_t count) {
+    for (int64_t k = 0; k < count; k++) levels[0][slots[k]] = weights[k];
+    int64_t span = 1;
+    for (int64_t d = 1; d < depth; d++) {
+        int64_t before = -1;
+        span *= FAN;
+        for (int64_t k = 0; k < count; k++) {
+            int64_t node = slots[k] / span;
+            if (node != before) levels[d][node] = sum_of(levels[d - 1] + node * FAN);
+            before = node;
+        }
+    }
+}
+
+/* The leaves at which the running sum of all weights passes the targets. */
+void tree_draw(double *const *levels, int64_t depth, const double *targets, int64_t count, int64_t *slots) {
+    for (int64_t k = 0; k < count; k++) {
+        double target = targets[k];
+        int64_t node = 0;
+        for (int64_t d = depth - 1; d >= 0; d--) {
+            const double *children = levels[d] + node * FAN;
+            double sums[FAN];
+            sums[0] = children[0];
+            for (int j = 1; j < FAN; j++) sums[j] = sums[j - 1] + children[j];
+            union { double value; int64_t bits; } below = {sums[FAN - 1]};
+            below.bits -= below.value > 0; /* the next number towards 0: the target must lie below the sum */
+            target = target < below.value ? target : below.value;
+            int child = 0;
+            for (int j = 0; j < FAN; j++) child += sums[j] <= target;
+            child = child < FAN ? child : FAN - 1; /* as could only be if all were 0 */
+            target -= child > 0 ? sums[child - 1] : 0;
+            node = node * FAN + child;
+        }
+        slots[k] = node;
+    }
+}

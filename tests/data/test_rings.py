@@ -1,0 +1,197 @@
+"""Copying rows in one compiled call gives the bytes that NumPy gives, column by column."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from reverie.core.compiler import kernels
+from reverie.core.errors import DataError
+from reverie.data import priorities, rings
+from reverie.data.device import DeviceStorage
+from reverie.data.mapped import MappedStorage
+from reverie.data.priorities import SumTree
+from reverie.data.rings import Rings, as_numpy
+from reverie.data.storage import SMALL, Column, HostStorage, Storage, bytes_of, record_of
+
+COLUMNS = {
+    "obs/image": Column((16, 24, 16), "uint8"),  # 6 KB: past the caches
+    "obs/wide": Column((300,), "float32"),  # has a ring of its own
+    "obs/vector": Column((5,), "float32"),
+    "obs/choice": Column((2,), "int64"),
+    "action": Column((3,), "float32"),
+    "reward": Column((), "float32"),
+    "is_first": Column((), "bool"),
+    "is_last": Column((), "bool"),
+    "extras/half": Column((3,), "float16"),
+    "extras/byte": Column((), "uint8"),
+}
+Make = Callable[[int, int], Storage]
+
+
+def eager(storage: HostStorage) -> HostStorage:
+    """The same without compiled functions."""
+    storage.rings._library = None
+    return storage
+
+
+@pytest.fixture(params=["ram", "mmap"])
+def make(request: pytest.FixtureRequest, tmp_path: Path) -> Make:
+    if request.param == "ram":
+        return lambda streams, capacity: HostStorage(COLUMNS, streams, capacity)
+    return lambda streams, capacity: MappedStorage(COLUMNS, streams, capacity, tmp_path)
+
+
+def drawn(rng: np.random.Generator, streams: int) -> dict[str, torch.Tensor]:
+    """A row of each stream."""
+    rows = {}
+    for name, column in COLUMNS.items():
+        values = rng.integers(0, 2 if column.dtype == "bool" else 200, (streams, *column.shape))
+        rows[name] = torch.from_numpy(values).to(getattr(torch, column.dtype))
+    return rows
+
+
+@pytest.mark.parametrize("streams", [1, 3])
+def test_compiled_and_eager_hold_and_deal_out_the_same_bytes(make: Make, streams: int) -> None:
+    assert kernels() is not None
+    rng = np.random.default_rng(0)
+    capacity, length = 11, 4
+    both = [make(streams, capacity), eager(HostStorage(COLUMNS, streams, capacity))]
+    device = DeviceStorage(COLUMNS, streams, capacity, torch.device("cpu"))
+    for t in range(30):
+        rows = drawn(rng, streams)
+        for storage in (*both, device):
+            storage.add(rows)
+        oldest = -2 if t < capacity else t - capacity + 1  # windows may begin before the first row of all
+        starts = np.arange(oldest * streams, (t - length + 2) * streams)
+        if len(starts):
+            handles = rng.choice(starts, 9)
+            mine, other, third = (storage.gather(handles, length) for storage in (*both, device))
+            for name in COLUMNS:
+                assert mine[name].dtype is getattr(torch, COLUMNS[name].dtype)
+                assert mine[name].shape == (9, length, *COLUMNS[name].shape)
+                assert mine[name].is_contiguous()
+                assert torch.equal(mine[name], other[name])
+                assert torch.equal(mine[name], third[name])
+    mine, other = (storage.read(19, 30) for storage in both)
+    for name in COLUMNS:
+        np.testing.assert_array_equal(mine[name], other[name])
+
+
+def test_a_seam_is_the_end_of_an_episode_in_the_batch_and_not_in_memory(make: Make) -> None:
+    for storage in (make(1, 8), eager(make(1, 8))):
+        for first in (1, 0, 0, 1, 0, 1):
+            rows = drawn(np.random.default_rng(0), 1)
+            storage.add(rows | {"is_first": torch.tensor([bool(first)]), "is_last": torch.tensor([False])})
+        batch = storage.gather(np.array([0, 2]), 4)
+        assert batch["is_last"].int().tolist() == [[0, 0, 1, 0], [1, 0, 1, 0]]
+        assert not storage.read(0, 6, ["is_last"])["is_last"].any()
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+def test_rows_that_do_not_lie_as_they_are_stored(compiled: bool) -> None:
+    """As policies give them: strided, of another dtype, with gradients, as arrays."""
+    storage = HostStorage(COLUMNS, 3, 4)
+    storage = storage if compiled else eager(storage)
+    rows = drawn(np.random.default_rng(1), 3)
+    odd = {
+        **rows,
+        "obs/image": rows["obs/image"].transpose(1, 2).contiguous().transpose(1, 2),
+        "obs/vector": rows["obs/vector"].bfloat16().requires_grad_(),
+        "obs/choice": rows["obs/choice"].int(),
+        "action": rows["action"].double().numpy(),
+        "reward": rows["reward"][:1].expand(3),
+        "extras/half": rows["extras/half"].float(),
+    }
+    storage.add(odd)
+    held = storage.read(0, 1)
+    for name in COLUMNS:
+        expected = rows[name][:1].expand(3) if name == "reward" else rows[name]
+        np.testing.assert_array_equal(held[name][:, 0], expected.numpy())
+    assert np.shares_memory(as_numpy(odd["action"]), odd["action"])
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+@pytest.mark.parametrize("shape", [(2, 5), (3, 4), (3, 5, 1), (1, 5), (5,)])
+def test_a_row_of_another_shape_is_refused_and_nothing_is_written(compiled: bool, shape: tuple[int, ...]) -> None:
+    storage = HostStorage(COLUMNS, 3, 4)
+    storage = storage if compiled else eager(storage)
+    rows = drawn(np.random.default_rng(1), 3)
+    storage.add(rows)
+    storage.columns["reward"][:] = 7
+    with pytest.raises(DataError, match=r"obs/vector has shape \(.*\): expected \(3, 5\)"):
+        storage.add({**rows, "obs/vector": torch.zeros(shape)})
+    assert storage.count == 1
+    assert (storage.columns["reward"] == 7).all()
+
+
+def test_small_columns_are_side_by_side_and_the_memory_is_what_was_said() -> None:
+    storage = HostStorage(COLUMNS, 3, 4)
+    small = {name for name, column in COLUMNS.items() if column.nbytes <= SMALL}
+    assert small == COLUMNS.keys() - {"obs/image", "obs/wide"}
+    bases = {storage.columns[name].base.ctypes.data for name in small}
+    assert len(bases) == 1
+    assert all(ring.flags.aligned for ring in storage.columns.values())
+    assert record_of(COLUMNS).itemsize == 64  # 61 bytes, and three so that int64 begins at a multiple of 8
+    large = sum(storage.columns[name].nbytes for name in COLUMNS.keys() - small)
+    assert storage.nbytes == storage.columns["reward"].base.nbytes + large == 12 * bytes_of(COLUMNS)
+    assert rings.places_of([100, 8, 104, 50], [12, 4, 12, 20]) == {8: 4, 50: 20, 100: 12}
+
+
+def test_batches_are_copied_by_several_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rings, "PARALLEL", 0)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
+    both = [HostStorage(COLUMNS, 2, 50), eager(HostStorage(COLUMNS, 2, 50))]
+    rng = np.random.default_rng(0)
+    for _ in range(50):
+        rows = drawn(rng, 2)
+        for storage in both:
+            storage.add(rows)
+    handles = rng.integers(90, size=40)
+    mine, other = (storage.gather(handles, 5) for storage in both)
+    assert all(torch.equal(mine[name], other[name]) for name in COLUMNS)
+
+
+def test_one_slot_is_written_to_and_other_columns_are_passed_over() -> None:
+    ring = np.full((3, 5, 2), 9, np.float32)
+    Rings({"x": ring}).put({"x": torch.ones(3, 2), "y": torch.zeros(3)}, 2)
+    assert (ring[:, 2] == 1).all()
+    assert (ring[:, [0, 1, 3, 4]] == 9).all()
+
+
+# ---------------------------------------------------------------------- the tree of priorities
+
+
+@settings(max_examples=60, deadline=None)
+@given(size=st.integers(1, 3000), seed=st.integers(0, 2**20))
+def test_compiled_and_eager_trees_are_the_same_to_the_last_digit(size: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    mine, other = SumTree(size), SumTree(size)
+    assert mine._library is not None
+    other._library = None
+    for _ in range(6):
+        count = int(rng.integers(0, 2 * size + 1))
+        slots = rng.integers(size, size=count)
+        weights = rng.random(count) * 10.0 ** rng.integers(-9, 9, count) * (rng.random(count) > 0.2)
+        for tree in (mine, other):
+            tree.set(slots, weights)
+            tree.set(slots[:1], np.ones(1)[: len(slots)])
+        for level, same in zip(mine.levels, other.levels, strict=True):
+            np.testing.assert_array_equal(level, same)
+        if mine.total > 0:
+            numbers = np.concatenate([rng.random(50), [0.0, np.nextafter(1.0, 0.0)]])
+            np.testing.assert_array_equal(mine.draw(numbers), other.draw(numbers))
+            assert (mine.leaves[mine.draw(numbers)] > 0).all()
+
+
+def test_without_a_compiler_trees_and_rings_are_eager(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rings, "kernels", lambda: None)
+    monkeypatch.setattr(priorities, "kernels", lambda: None)
+    assert SumTree(40)._library is None
+    assert HostStorage(COLUMNS, 1, 4).rings._library is None
