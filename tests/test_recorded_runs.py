@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import gymnasium
@@ -16,7 +17,7 @@ from safetensors.torch import load_file
 import reverie
 from reverie.cli import main
 from reverie.core.errors import ConfigError, DataError, RunError
-from reverie.offline import resolved
+from reverie.offline import resolved, with_returns
 from reverie.run.checkpoint import Checkpoints
 
 SMALL: dict[str, Any] = {
@@ -68,6 +69,36 @@ def assert_same_weights(one: Path, two: Path) -> None:
     assert a
     for name, value in a.items():
         assert torch.equal(value, b[name]), name
+
+
+OFFLINE: dict[str, dict[str, Any]] = {
+    "bc": {}, "td3_bc": {}, "iql": {}, "crr": {"algo.samples": 2}, "bcq": {"algo.samples": 2},
+    "cql": {"algo.samples": 2, "algo.floor": "monte_carlo"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("algorithm", OFFLINE)
+def test_offline_learners_go_on_bit_for_bit(pendulum: Path, tmp_path: Path, algorithm: str) -> None:
+    more = OFFLINE[algorithm] | {"data.eval_env": "none"}
+    train(pendulum, tmp_path / "whole", algorithm=algorithm, updates=6, **more)
+    for updates in (3, 6):
+        result = train(pendulum, tmp_path / "parts", algorithm=algorithm, updates=updates, **more)
+    assert result.updates == 6
+    assert_same_weights(tmp_path / "whole", tmp_path / "parts")
+
+
+def test_returns_come_with_data_for_whom_learns_from_them() -> None:
+    """Of a terminal episode of rewards 1, 2 and one that was cut off."""
+    part = {
+        "reward": np.array([0, 1, 2, 0, 5], np.float32),
+        "is_first": np.array([1, 0, 0, 1, 0], bool),
+        "is_last": np.array([0, 0, 1, 0, 1], bool),
+        "is_terminal": np.array([0, 0, 1, 0, 0], bool),
+    }
+    learner = SimpleNamespace(extra_spec={"return": None}, cfg=SimpleNamespace(discount=0.5))
+    (found,) = with_returns(iter([part]), learner)
+    assert found["extras/return"].tolist() == [1 + 0.5 * 2, 2, 0, -np.inf, -np.inf]
+    assert list(with_returns(iter([part]), SimpleNamespace(extra_spec={}))) == [part]
 
 
 @pytest.mark.parametrize("algorithm", ["td3", "sac"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,9 +22,12 @@ from reverie.core.types import State
 from reverie.data.dataset import Dataset
 from reverie.data.mix import Mix, shares
 from reverie.data.prefetch import ahead
+from reverie.data.storage import EXTRAS
+from reverie.data.store_episodes import Rows
 from reverie.envs.base import make_gym
 from reverie.experiment import EnvLike, Experiment, ExperimentConfig, MakeEnv, env_factory, make_eval_env
 from reverie.experiment import build as build_lived
+from reverie.nn.returned import RETURN, returns_to_go
 from reverie.recorded import Recorded, env_of, open_recorded, shown
 from reverie.run.signature import changes, signature
 
@@ -167,8 +170,18 @@ def read(
             dealer=config.replay,
             extra_spec=algo.extra_spec,
             scratch=scratch,
-            parts=counted(recorded.parts()),
+            parts=with_returns(counted(recorded.parts()), algo),
         )
+
+
+def with_returns(parts: Iterator[Rows], algo: Any) -> Iterator[Rows]:
+    """The parts, with what was earned from each row on where ``algo`` learns from that, as Cal-QL does."""
+    for part in parts:
+        if RETURN not in algo.extra_spec:
+            yield part
+            continue
+        ends = {name: part[f"is_{name}"] for name in ("first", "last", "terminal")}
+        yield {**part, EXTRAS + RETURN: returns_to_go(reward=part["reward"], discount=algo.cfg.discount, **ends)}
 
 
 def action_space_of(config: ExperimentConfig, factory: MakeEnv | None) -> spaces.Space[Any]:

@@ -13,15 +13,14 @@ import signal
 import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from ctypes import c_uint8
 from multiprocessing.connection import Connection, wait
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from gymnasium.vector.utils import CloudpickleWrapper, clear_mpi_env_vars
 
 from reverie.core.errors import ConfigError, EnvError, ReverieError
-from reverie.core.specs import ObsPart
+from reverie.envs.line import Column, Line, shared
 from reverie.envs.slot import Failed, Inside, Maker, Slot, trace_of
 
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS"), "1")
@@ -35,18 +34,6 @@ PATIENCE = 5.0
 
 MOMENT = 1.0
 """Seconds that a worker has to answer when it is asked long after its time was up: it may have been stopped as we."""
-
-
-class Column(NamedTuple):
-    """One observation of N environments in memory that all workers see."""
-
-    memory: Any
-    shape: tuple[int, ...]
-    dtype: str
-
-    def array(self) -> np.ndarray:
-        """That memory, ``[N, *shape]``."""
-        return np.frombuffer(self.memory, np.uint8).view(self.dtype).reshape(self.shape)
 
 
 def workers(method: str, makers: list[Maker], timeout: float) -> tuple[list[Slot], dict[str, np.ndarray]]:
@@ -68,28 +55,33 @@ def workers(method: str, makers: list[Maker], timeout: float) -> tuple[list[Slot
         # Imported once, by the server: workers then start in milliseconds.
         context.set_forkserver_preload([__name__])
     probe = makers[0]()
-    spec = probe.obs_spec
+    spec, width = probe.obs_spec, probe.action_spec.width
     probe.close()
-    columns = {key: _column(context, part, len(makers)) for key, part in spec.items()}
+    num = len(makers)
+    columns = {key: shared(context, (num, *part.shape), part.dtype) for key, part in spec.items()}
+    actions = shared(context, (num, width), "float32")
     arrays = {key: column.array() for key, column in columns.items()}
-    return [WorkerSlot(context, i, make, columns, timeout) for i, make in enumerate(makers)], arrays
-
-
-def _column(context: Any, part: ObsPart, num: int) -> Column:
-    shape = (num, *part.shape)
-    size = int(np.prod(shape)) * np.dtype(part.dtype).itemsize
-    return Column(context.RawArray(c_uint8, size), shape, part.dtype)
+    return [WorkerSlot(context, i, make, columns, actions, timeout) for i, make in enumerate(makers)], arrays
 
 
 class WorkerSlot:
     """An environment in a process of its own, which is ended if it does not answer in time."""
 
-    def __init__(self, context: Any, number: int, make: Maker, columns: dict[str, Column], timeout: float) -> None:
+    def __init__(
+        self,
+        context: Any,
+        number: int,
+        make: Maker,
+        columns: dict[str, Column],
+        actions: Column,
+        timeout: float,
+    ) -> None:
         self.process: Any = None
         self.rows: dict[str, np.ndarray] = {}
         self._context, self._number, self._timeout = context, number, timeout
-        self._work = (number, CloudpickleWrapper(make), columns)
-        self._pipe: Connection | None = None
+        self._work = (number, CloudpickleWrapper(make), columns, actions)
+        self._action = actions.array()[number]
+        self._line: Line | None = None
         self._made = False
         self._failed: Failed | None = None
         self._turn, self._sent = 0, 0.0
@@ -98,15 +90,16 @@ class WorkerSlot:
         """Begin a process, which makes the environment."""
         self._failed, self._made = None, False
         self._turn, self._sent = 0, time.monotonic()
-        self._pipe, far = self._context.Pipe()
+        near, far = self._context.Pipe()
+        self._line = Line(near)
         # Of this method alone: a forked process holds our end of its pipe too, and would not notice that we are gone.
-        ours = self._pipe if self._context.get_start_method() == "fork" else None
+        ours = near if self._context.get_start_method() == "fork" else None
         try:
             with _environment(ONE_THREAD), clear_mpi_env_vars():
                 self.process = self._context.Process(target=_work, args=(*self._work, far, ours), daemon=True)
                 self.process.start()
         except OSError as error:
-            self._pipe = None
+            self._line = None
             self._failed = Failed(EnvError(f"environment {self._number}: no worker process can be started: {error}"))
         else:
             RUNNING.add(self)
@@ -118,10 +111,15 @@ class WorkerSlot:
 
     def send(self, what: str, *args: Any) -> None:
         """Ask the process, and do not wait."""
-        if self._failed is None and self._pipe is not None:
-            self._turn, self._sent = self._turn + 1, time.monotonic()
-            with contextlib.suppress(OSError):  # that it is gone is said where the answer is asked for
-                self._pipe.send((self._turn, what, args))
+        if self._failed is not None or self._line is None:
+            return
+        self._turn, self._sent = self._turn + 1, time.monotonic()
+        with contextlib.suppress(OSError):  # that it is gone is said where the answer is asked for
+            if what == "step":
+                self._action[:] = args[0]
+                self._line.step(self._turn)
+            else:
+                self._line.say(self._turn, what, args)
 
     def receive(self) -> Any:
         """Wait for the answer."""
@@ -133,16 +131,16 @@ class WorkerSlot:
         raise self._failed
 
     def _answer(self) -> Any:
-        assert self._pipe is not None
+        assert self._line is not None
         turn = -1
         try:
             while turn != self._turn:  # an answer to something earlier was never asked for: that was interrupted
                 if self._timeout:
                     left = self._sent + self._timeout - time.monotonic()
-                    if not self._pipe.poll(max(left, min(self._timeout, MOMENT))):
+                    if not self._line.ready(max(left, min(self._timeout, MOMENT))):
                         self.kill()
                         raise Failed(self._overdue())
-                turn, well, answer = self._pipe.recv()
+                turn, well, answer = self._line.answered()
         except (EOFError, OSError) as error:
             raise Failed(self._lost()) from error
         if not well:
@@ -171,22 +169,22 @@ class WorkerSlot:
 
     def stop(self, last: bool = False) -> None:
         """Ask the process to end, and end it if it does not."""
-        if self._pipe is not None:
+        if self._line is not None:
             self.dismiss()
             self.process.join(PATIENCE)
             self.kill()
 
     def dismiss(self) -> None:
         """Ask the process to end once it has come to an end with what it is at."""
-        if self._pipe is not None:
+        if self._line is not None:
             with contextlib.suppress(OSError):
-                self._pipe.send((0, "close", ()))
+                self._line.say(0, "close", ())
 
     def kill(self) -> None:
         """End the process without asking it."""
-        if self._pipe is not None:
-            self._pipe.close()
-            self._pipe = None
+        if self._line is not None:
+            self._line.close()
+            self._line = None
             self.process.kill()
             self.process.join()
             RUNNING.discard(self)
@@ -234,36 +232,39 @@ def _environment(values: Mapping[str, str]) -> Iterator[None]:
                 os.environ[name] = value
 
 
-def _work(number: int, make: Maker, columns: dict[str, Column], pipe: Connection, theirs: Connection | None) -> None:
+def _work(
+    number: int, make: Maker, columns: dict[str, Column], actions: Column, pipe: Connection, theirs: Connection | None
+) -> None:
     """A worker: makes its environment, then answers until it is told to end, or nobody is there any more."""
     _leave_signals_to_the_parent()
     os.environ.update(ONE_THREAD)  # for libraries that a server of an earlier time has not loaded yet
     if theirs is not None:
         theirs.close()
+    line = Line(pipe)
     rows = {key: column.array()[number, ...] for key, column in columns.items()}
     with contextlib.suppress(EOFError, OSError):
         try:
             inside = Inside(make(), rows, alone=True)
         except Exception as error:
-            pipe.send((0, *_failure(number, error)))
+            line.say(0, *_failure(number, error))
             return
-        pipe.send((0, True, inside.made()))
-        _serve(number, inside, pipe)
+        line.say(0, True, inside.made())
+        _serve(number, inside, actions.array()[number], line)
         with contextlib.suppress(Exception):
             inside.env.close()
 
 
-def _serve(number: int, inside: Inside, pipe: Connection) -> None:
+def _serve(number: int, inside: Inside, action: np.ndarray, line: Line) -> None:
     while True:
-        turn, what, args = pipe.recv()
+        turn, what, args = line.asked()
         if what == "close":
             return
-        answer: tuple[bool, Any]
         try:
-            answer = True, getattr(inside, what)(*args)
+            answer = inside.step(action.copy()) if what == "step" else getattr(inside, what)(*args)
         except Exception as error:
-            answer = _failure(number, error)
-        pipe.send((turn, *answer))
+            line.say(turn, *_failure(number, error))
+        else:
+            line.stepped(turn, answer) if what == "step" else line.say(turn, True, answer)
 
 
 def _failure(number: int, error: Exception) -> tuple[bool, tuple[ReverieError, str]]:
