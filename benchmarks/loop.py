@@ -42,11 +42,14 @@ WARM_UP = 4
 
 QUIET = {"eval_episodes": 0, "schedule.eval_every": 0, "schedule.save_every": 0, "schedule.report_every": 0}
 GRID = {"env.kwargs": {"size": 64}, "env.num": 4, "env.vector": "process", "replay.capacity": 10_000}
+EARLY = {"learning_starts": 1000, "random_steps": 1000}
 CASES: dict[str, tuple[dict[str, Any], dict[str, Any], int]] = {
     "cartpole_1": ({"env": "CartPole-v1"}, {"env.num": 1}, 80),
     "cartpole_4": ({"env": "CartPole-v1"}, {"env.num": 4}, 80),
     "image_nano": ({"env": "reverie/Grid-v0", "preset": "cpu"}, GRID, 24),
     "image_12m": ({"env": "reverie/Grid-v0"}, {**GRID, "learning_starts": 64}, 6),
+    "cheetah_td3": ({"algorithm": "td3", "env": "HalfCheetah-v5"}, EARLY, 4000),
+    "pendulum_td3": ({"algorithm": "td3", "env": "Pendulum-v1"}, EARLY, 4000),
 }
 """What `train` is told, further settings, and how many updates are counted."""
 
@@ -130,7 +133,7 @@ def count_updates(watch: Stopwatch, experiment: Experiment, updates: int) -> Cou
 def measure(case: str) -> dict[str, Any]:
     """Milliseconds of each part for an update, and the share of all that is not the update."""
     layers, changes, updates = CASES[case]
-    config: ExperimentConfig = layered("dreamer_v3", **layers).merge({**changes, **QUIET})
+    config: ExperimentConfig = layered(**{"algorithm": "dreamer_v3", **layers}).merge({**changes, **QUIET})
     experiment, meter, watch = build(config), Meter(), Stopwatch()
     with tempfile.TemporaryDirectory() as folder:
         sinks = open_sinks(experiment, RunFolder(Path(folder)), case)

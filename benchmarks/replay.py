@@ -1,14 +1,16 @@
 #!/usr/bin/env python3
 """How fast the replay takes rows and deals out windows, beside a plain copy of as many bytes in memory.
 
-    python benchmarks/replay.py [--kinds rows draws] [--repeat 5] [--scratch FOLDER] [--out benchmarks/replay.json]
+    python benchmarks/replay.py [--kinds rows transitions draws] [--repeat 5] [--scratch FOLDER] [--out FILE]
 
 `rows`: 64x64x3 images from 8 environments, windows of 16 x 65 from 100,000 rows, with and without the latents of a
 DreamerV3 (2048 + 32 x 16 float32) stored, in memory and in mapped files. Each figure is the median of several rounds;
 each round is followed by copies of the same bytes: of the rows of one step into a ring as large as the replay, of a
 batch from a random place of such a ring into memory of its own. `copy_ratio` is the rate of those copies over ours.
-`draws`: windows that each sampler draws per second from a million rows, priorities given back included. Every setting
-runs in a process of its own, the Python side of it on one thread as in a run.
+`transitions`: batches of windows of two rows of 17 + 6 numbers, as TD learners sample them, from a million rows of one
+environment, and rows added. Beside them the least that a replay in NumPy could do: five arrays, indexed with random
+numbers and assigned to. `draws`: windows that each sampler draws per second from a million rows, priorities given back
+included. Every setting runs in a process of its own, the Python side of it on one thread as in a run.
 """
 
 from __future__ import annotations
@@ -44,6 +46,13 @@ SAMPLERS: dict[str, dict[str, Any]] = {
     "mixture": {"fractions.priority": 1, "fractions.recency": 1, "fractions.ends": 1},
     "sequence": {"sequence": True},
 }
+KINDS = {
+    "rows": [(storage, latents) for storage in ("ram", "mmap") for latents in ("images", "latents")],
+    "transitions": [(sampler, batch) for sampler in ("uniform", "priority") for batch in ("32", "256")],
+    "draws": [(sampler, batch) for sampler in SAMPLERS for batch in ("16", "256")],
+}
+MUJOCO = {"observation": ObsPart(kind="vector", shape=(17,), dtype="float32")}
+FORCES = ActionSpec(parts={"action": ActionPart(kind="continuous", size=6)})
 
 
 def build(config: ReplayConfig, obs: dict[str, ObsPart], extras: dict[str, ExtraPart], batch: int) -> Replay:
@@ -51,17 +60,19 @@ def build(config: ReplayConfig, obs: dict[str, ObsPart], extras: dict[str, Extra
     return config.build(obs_spec=obs, action_spec=ACTION, extra_spec=extras, num_envs=ENVS, window=window, seed=0)
 
 
-def one_step(obs: dict[str, ObsPart], extras: dict[str, ExtraPart]) -> tuple[Step, torch.Tensor, dict[str, Any]]:
+def one_step(
+    obs: dict[str, ObsPart], extras: dict[str, ExtraPart], action: ActionSpec = ACTION, envs: int = ENVS
+) -> tuple[Step, torch.Tensor, dict[str, Any]]:
     """What one step of all environments gives to a replay."""
-    flag = torch.zeros(ENVS, dtype=torch.bool)
-    seen = {key: noise(part.shape, part.dtype) for key, part in obs.items()}
-    step = Step(obs=seen, reward=torch.randn(ENVS), is_first=flag, is_last=flag, is_terminal=flag)
-    return step, torch.rand(ENVS, ACTION.width), {key: noise(part.shape, part.dtype) for key, part in extras.items()}
+    flag = torch.zeros(envs, dtype=torch.bool)
+    seen = {key: noise((envs, *part.shape), part.dtype) for key, part in obs.items()}
+    step = Step(obs=seen, reward=torch.randn(envs), is_first=flag, is_last=flag, is_terminal=flag)
+    stored = {key: noise((envs, *part.shape), part.dtype) for key, part in extras.items()}
+    return step, torch.rand(envs, action.width), stored
 
 
 def noise(shape: tuple[int, ...], dtype: str) -> torch.Tensor:
-    values = torch.randint(0, 256, (ENVS, *shape))
-    return values.to(getattr(torch, dtype))
+    return torch.randint(0, 256, shape).to(getattr(torch, dtype))
 
 
 def rate(call: Callable[[], Any], seconds: float = SECONDS) -> float:
@@ -126,6 +137,56 @@ def measure_rows(storage: str, latents: bool, repeat: int) -> dict[str, Any]:
     }
 
 
+class Arrays:
+    """A replay of transitions as five arrays, as most have it."""
+
+    def __init__(self, rows: int, batch: int) -> None:
+        """Of ``rows`` transitions, sampled ``batch`` at a time."""
+        self.columns = [np.ones((rows, n), np.float32) for n in (17, 17, 6, 1, 1)]
+        self.row = [column[0].copy() for column in self.columns]
+        self.batch, self.slot, self.rng = batch, 0, np.random.default_rng(0)
+
+    def add(self) -> None:
+        """One transition."""
+        for column, value in zip(self.columns, self.row, strict=True):
+            column[self.slot] = value
+        self.slot = (self.slot + 1) % len(self.columns[0])
+
+    def sample(self) -> list[torch.Tensor]:
+        """A batch."""
+        chosen = self.rng.integers(len(self.columns[0]), size=self.batch)
+        return [torch.from_numpy(column[chosen]) for column in self.columns]
+
+
+def measure_transitions(sampler: str, batch: int, repeat: int) -> dict[str, Any]:
+    """Microseconds of a batch of transitions, of giving its priorities back, and of adding one."""
+    million = 1_000_000
+    config = ReplayConfig(capacity=million).merge(SAMPLERS[sampler])
+    replay = config.build(
+        obs_spec=MUJOCO, action_spec=FORCES, extra_spec={}, num_envs=1, window=Window(batch=batch, length=2), seed=0
+    )
+    flags = {name: np.zeros((1, million), bool) for name in ("is_first", "is_last", "is_terminal")}
+    flags["is_first"][:, ::1000] = True
+    shapes = {"obs/observation": (17,), "action": (6,), "reward": ()}
+    replay.extend({**flags, **{name: np.ones((1, million, *shape), np.float32) for name, shape in shapes.items()}})
+    step, arrays = one_step(MUJOCO, {}, FORCES, 1), Arrays(million, batch)
+    index, update = replay.sample().index, Update(metrics={}, priority=torch.rand(batch))
+    keep_freed_memory()
+    calls = {
+        "sample": replay.sample,
+        "feedback": lambda: replay.feedback(index, update),
+        "add": lambda: replay.add(*step),
+        "arrays_sample": arrays.sample,
+        "arrays_add": arrays.add,
+    }
+    times: dict[str, list[float]] = {name: [] for name in calls}
+    for _ in range(repeat):
+        for name, call in calls.items():
+            times[name].append(1e6 / rate(call))
+    median = {f"{name}_us": statistics.median(values) for name, values in times.items()}
+    return {"sampler": sampler, "batch": batch, **median}
+
+
 def measure_draws(sampler: str, batch: int, repeat: int) -> dict[str, Any]:
     """Windows chosen per second, and rows that are taken note of meanwhile."""
     config = ReplayConfig(capacity=1_000_000, online=False).merge(SAMPLERS[sampler])
@@ -158,7 +219,7 @@ def draw(replay: Replay, update: Update) -> None:
 def main() -> int:
     """Measure and write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--kinds", nargs="*", default=["rows", "draws"], choices=["rows", "draws"])
+    parser.add_argument("--kinds", nargs="*", default=list(KINDS), choices=list(KINDS))
     parser.add_argument("--repeat", type=int, default=5)
     parser.add_argument("--scratch", type=Path, help="where mapped files go; the folder of temporary files by default")
     parser.add_argument("--out", type=Path, default=Path(__file__).with_suffix(".json"))
@@ -170,16 +231,13 @@ def main() -> int:
         if kind == "rows":
             print(json.dumps(measure_rows(first, second == "latents", args.repeat)))
         else:
-            print(json.dumps(measure_draws(first, int(second), args.repeat)))
+            measure = measure_draws if kind == "draws" else measure_transitions
+            print(json.dumps(measure(first, int(second), args.repeat)))
         return 0
-    settings = {
-        "rows": [(storage, latents) for storage in ("ram", "mmap") for latents in ("images", "latents")],
-        "draws": [(sampler, batch) for sampler in SAMPLERS for batch in ("16", "256")],
-    }
     setting = {"TMPDIR": str(args.scratch)} if args.scratch else {}
     rows = []
     for kind in args.kinds:
-        for pair in settings[kind]:
+        for pair in KINDS[kind]:
             words = ["--repeat", str(args.repeat), "--child", kind, *pair]
             rows.append({"kind": kind, **child(Path(__file__), *words, setting=setting)})
             print(json.dumps(rows[-1]), flush=True)

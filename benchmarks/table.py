@@ -32,6 +32,8 @@ NAMES = {
     "cartpole_4": "CartPole, `cartpole`, 4 envs",
     "image_nano": "64 x 64 x 3 image, `cpu`, 4 worker processes",
     "image_12m": "64 x 64 x 3 image, size 12m, 4 worker processes",
+    "cheetah_td3": "HalfCheetah, `td3`, 1 env, an update a step",
+    "pendulum_td3": "Pendulum, `td3_pendulum`, 1 env, an update a step",
     "start_cartpole": "CartPole, `cartpole`",
     "start_cpu": "64 x 64 x 3 image, `cpu`",
     "start_12m": "64 x 64 x 3 image, size 12m",

@@ -96,7 +96,11 @@ class Batch:
         return Batch(**mapped)
 
     def to(self, device: torch.device | str) -> Batch:
-        """The same batch on another device."""
+        """The same batch on another device; itself if all of it is there."""
+        there, fixed = torch.device(device), (self.action, self.reward, self.weight, self.index)
+        flags = (self.is_first, self.is_last, self.is_terminal)
+        if all(x.device == there for x in (*fixed, *flags, *self.obs.values(), *self.extras.values())):
+            return self
         return self.map(lambda x: x.to(device, non_blocking=True))
 
     def rows(self, start: int, stop: int | None = None) -> Batch:

@@ -165,7 +165,7 @@ class Replay:
         rows = {f"obs/{key}": value for key, value in step.obs.items()}
         rows["action"], rows["reward"] = action, step.reward
         rows["is_first"], rows["is_last"], rows["is_terminal"] = step.is_first, step.is_last, step.is_terminal
-        self.storage.add(rows | {f"{EXTRAS}{key}": value for key, value in extras.items()})
+        self.storage.add(rows | {f"{EXTRAS}{key}": value for key, value in extras.items()} if extras else rows)
         self.dealer.add(as_numpy(step.is_first)[:, None], lived=True)
         if self.store is not None:
             self.store.add(rows)

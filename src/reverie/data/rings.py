@@ -69,7 +69,9 @@ class Rings:
         found, kept = [], []
         for name, shape, dtype in self._expected:
             row = rows[name]
-            if type(row) is not Tensor or row.dtype is not dtype or row.shape != shape or not lies_here(row):
+            if type(row) is not Tensor or not (
+                row.dtype is dtype and row.shape == shape and row.is_contiguous() and row.is_cpu
+            ):
                 array = checked(name, as_numpy(row), shape)
                 row = torch.from_numpy(np.array(array, self.columns[name].dtype, order="C"))
                 kept.append(row)  # until it has been copied
@@ -136,11 +138,6 @@ def end_at_seams(rows: Mapping[str, Tensor]) -> None:
         rows["is_last"][:, :-1] |= rows["is_first"][:, 1:]
 
 
-def lies_here(row: Tensor) -> bool:
-    """Whether it can be copied as it lies."""
-    return row.is_cpu and row.is_contiguous()
-
-
 def checked(name: str, array: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
     """``array``, if it has that shape.
 
@@ -156,6 +153,6 @@ def as_numpy(value: Tensor | np.ndarray) -> np.ndarray:
     """``value`` as an array on the CPU, waiting for the device where it must; NumPy has no bfloat16."""
     if isinstance(value, np.ndarray):
         return value
-    if value.dtype is torch.bfloat16:
-        value = value.float()
-    return value.numpy(force=True)
+    if value.is_cpu and not value.requires_grad and value.dtype is not torch.bfloat16:
+        return value.numpy()
+    return (value.float() if value.dtype is torch.bfloat16 else value).numpy(force=True)
