@@ -159,7 +159,7 @@ class Replay:
         """One row for each of N streams: what was seen, the action ``[N, A]`` taken then, and the policy's extras.
 
         Raises:
-            DataError: on the first call only: a column is missing, unknown or of another shape.
+            DataError: a column is of another shape; on the first call only: one is missing or unknown.
             ConfigError: on the first call only: files cannot be mapped.
         """
         rows = {f"obs/{key}": value for key, value in step.obs.items()}

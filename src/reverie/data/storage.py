@@ -103,7 +103,7 @@ class Storage(ABC):
         """One row for each stream, over the oldest ones if the rings are full.
 
         Raises:
-            DataError: on the first call only: a column is missing, unknown or of another shape.
+            DataError: a column is of another shape; on the first call only: one is missing or unknown.
         """
         if self.count == self.first:
             self._check({name: tuple(value.shape) for name, value in rows.items()}, (self.streams,))
