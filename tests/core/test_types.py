@@ -1,0 +1,34 @@
+"""Batches go where they are sent, as a whole."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import torch
+
+from reverie.core.types import Batch
+
+
+def batch() -> Batch:
+    flags = torch.zeros(2, 3, dtype=torch.bool)
+    return Batch(
+        obs={"x": torch.zeros(2, 3, 4)}, action=torch.zeros(2, 3, 1), reward=torch.zeros(2, 3), is_first=flags,
+        is_last=flags, is_terminal=flags, weight=torch.ones(2), index=torch.arange(2), extras={"h": torch.zeros(2, 3)},
+    )  # fmt: skip
+
+
+def test_a_batch_that_is_there_is_not_made_anew() -> None:
+    here = batch()
+    assert here.to("cpu") is here
+    assert here.to(torch.device("cpu")) is here
+
+
+def test_whatever_part_lies_elsewhere_is_moved() -> None:
+    names = [field.name for field in dataclasses.fields(Batch)]
+    there = batch().to("meta")
+    for name in names:  # all but one of them are there
+        mixed = dataclasses.replace(there, **{name: getattr(batch(), name)})
+        moved = mixed.to("meta")
+        devices: set[str] = set()
+        moved.map(lambda x: (devices.add(x.device.type), x)[1])  # noqa: B023  # called at once
+        assert devices == {"meta"}, name
