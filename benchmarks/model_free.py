@@ -5,6 +5,7 @@
     python benchmarks/model_free.py --env HalfCheetah-v5 [td3 sac] --seeds 3
     python benchmarks/model_free.py --env CartPole-v1 [dqn qr_dqn]
     python benchmarks/model_free.py --env MinAtar/Breakout-v1 [qr_dqn] --seeds 3
+    python benchmarks/model_free.py --env HalfCheetah-v5 sac --seeds 1 --keep FOLDER    (for offline_datasets.py)
 
 Seeds train through the command line with the presets of their environment, each in a process and folder of its own; two
 at a time have a core each. The curve is what evaluations during training said, the score that of episodes which decided
@@ -51,16 +52,30 @@ TASKS = {
 EPISODES = 20
 
 
-def run_seed(algorithm: str, env: str, seed: int, steps: int, every: int) -> dict[str, Any]:
+def folder_of(keep: Path, algorithm: str, env: str, seed: int) -> Path:
+    """Where the run of a seed is kept."""
+    return keep / f"{env.replace('/', '_')}-{algorithm}-{seed}"
+
+
+def run_seed(algorithm: str, env: str, seed: int, steps: int, every: int, keep: Path | None) -> dict[str, Any]:
     """One seed, in a fresh process and folder.
+
+    Args:
+        algorithm: what learns.
+        env: where.
+        seed: of everything.
+        steps: env steps.
+        every: env steps between evaluations.
+        keep: where the run is to stay, with a checkpoint of each evaluation; None: nowhere. A run found there goes on.
 
     Raises:
         RuntimeError: the run failed; with what it said.
     """
     with tempfile.TemporaryDirectory() as folder:
-        run = Path(folder) / "run"
+        run = Path(folder) / "run" if keep is None else folder_of(keep, algorithm, env, seed)
         command = f"{sys.executable} -m reverie train {algorithm} --env {env} --seed {seed} --run {run} --steps {steps}"
         command += f" --eval-episodes {EPISODES} --schedule.eval-every {every} --no-console --no-tensorboard"
+        command += f" --threads 1 --keep-checkpoints {steps // every} --schedule.save-every {every}" if keep else ""
         started = time.monotonic()
         done = subprocess.run(command.split(), check=False, capture_output=True, text=True)
         seconds = time.monotonic() - started
@@ -79,7 +94,9 @@ def learning(args: argparse.Namespace) -> Iterator[dict[str, Any]]:
     names, steps, every = args.names or task.names, args.steps or task.steps, args.every or task.every
     with ThreadPoolExecutor(args.jobs) as pool:
         seeds = range(args.first, args.first + args.seeds)
-        jobs = [pool.submit(run_seed, name, args.env, seed, steps, every) for seed in seeds for name in names]
+        jobs = [
+            pool.submit(run_seed, name, args.env, seed, steps, every, args.keep) for seed in seeds for name in names
+        ]
         for done in as_completed(jobs):
             yield done.result()
 
@@ -135,6 +152,7 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--first", type=int, default=1, help="the first seed")
     parser.add_argument("--jobs", type=int, default=2, help="seeds at a time")
+    parser.add_argument("--keep", type=Path, help="folder that the runs stay in, with all their checkpoints")
     parser.add_argument("--plot", action=argparse.BooleanOptionalAction, default=True, help="draw the curves")
     parser.add_argument("--out", type=Path, default=Path(__file__).with_suffix(".json"))
     args = parser.parse_args()

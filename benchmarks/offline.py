@@ -1,0 +1,109 @@
+#!/usr/bin/env python3
+"""What offline learning makes of the datasets of `offline_datasets.py`: every algorithm on every one that it fits.
+
+    python benchmarks/offline.py [--env Pendulum-v1] [--levels mixed expert] [cql iql ...] [--seeds 3] [--jobs 2]
+
+The same work for all (`offline_work.py`): so many gradient updates on data alone, then a policy is judged by its return
+in the environment. Each run is a process of its own on one core. Rows are written as they come, and replace those of
+the same algorithm, environment, level and seed; with `--missing` only those are made that are not there yet.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from pathlib import Path
+from typing import Any
+
+from machine import machine
+from offline_datasets import FOLDER, dataset_path, levels
+from offline_work import EPISODES, UPDATES, WORK, algorithms, flags
+
+KEY = ("env", "level", "algorithm", "seed")
+
+
+def run_seed(env: str, level: str, algorithm: str, seed: int, folder: Path, updates: int) -> dict[str, Any]:
+    """One run, in a fresh process and folder.
+
+    Raises:
+        RuntimeError: it failed; with what it said.
+    """
+    with tempfile.TemporaryDirectory() as scratch:
+        run = Path(scratch) / "run"
+        data = ("--data", dataset_path(folder, env, level), "--eval-env", env, "--eval-episodes", EPISODES)
+        words = (algorithm, *data, "--updates", updates, "--seed", seed, "--run", run, "--threads", 1)
+        quiet = ("--no-console", "--no-tensorboard", "--schedule.eval-every", 0)
+        command = [sys.executable, "-m", "reverie", "train", *map(str, (*words, *quiet)), *flags(algorithm, env)]
+        started = time.monotonic()
+        done = subprocess.run(command, check=False, capture_output=True, text=True)
+        seconds = time.monotonic() - started
+        if done.returncode:
+            raise RuntimeError(f"{' '.join(command[2:])} ended with {done.returncode}: {done.stderr[-2000:]}")
+        score = json.loads((run / "eval.json").read_text())["score"]["mean"]
+    return {"env": env, "level": level, "algorithm": algorithm, "seed": seed, "updates": updates,
+            "score": round(score, 2), "seconds": round(seconds, 1)}  # fmt: skip
+
+
+def wanted(args: argparse.Namespace, rows: list[dict[str, Any]]) -> Iterator[tuple[str, str, str, int]]:
+    """All runs that are asked for, those of one seed after those of another."""
+    there = {tuple(row[name] for name in KEY) for row in rows if row["updates"] == args.updates}
+    for seed in range(args.first, args.first + args.seeds):
+        for env in args.env:
+            for level in levels(env):
+                for algorithm in algorithms(env):
+                    fits = (not args.names or algorithm in args.names) and (not args.levels or level in args.levels)
+                    key = (env, level, algorithm, seed)
+                    if fits and not (args.missing and key in there):
+                        yield key
+
+
+def merged(rows: list[dict[str, Any]], row: dict[str, Any]) -> list[dict[str, Any]]:
+    """`rows` with `row` in the place of the one that it repeats."""
+    key = [row[name] for name in KEY]
+    return sorted(
+        [r for r in rows if [r[name] for name in KEY] != key] + [row], key=lambda r: [r[name] for name in KEY]
+    )
+
+
+def main() -> int:
+    """Train, judge, and write rows."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", help="algorithms; all that fit unless given")
+    parser.add_argument("--env", nargs="+", default=list(WORK), choices=WORK)
+    parser.add_argument("--levels", nargs="+", help="which datasets; all unless given")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--first", type=int, default=1, help="the first seed")
+    parser.add_argument("--updates", type=int, default=UPDATES)
+    parser.add_argument("--jobs", type=int, default=2, help="runs at a time")
+    parser.add_argument("--missing", action="store_true", help="only what is not in the table yet")
+    parser.add_argument("--folder", type=Path, default=FOLDER, help="where the datasets are")
+    parser.add_argument("--out", type=Path, default=Path(__file__).with_suffix(".json"))
+    args = parser.parse_args()
+
+    def read() -> list[dict[str, Any]]:
+        return json.loads(args.out.read_text())["rows"] if args.out.exists() else []
+
+    failed = 0
+    with ThreadPoolExecutor(args.jobs) as pool:
+        jobs = [pool.submit(run_seed, *key, args.folder, args.updates) for key in wanted(args, read())]
+        for done in as_completed(jobs):
+            try:
+                row = done.result()
+            except RuntimeError as error:
+                failed += 1
+                print(error, flush=True)
+                continue
+            print(json.dumps(row), flush=True)
+            table = {"machine": machine(), "rows": merged(read(), row)}  # others may write as well
+            args.out.write_text(json.dumps(table, indent=1) + "\n")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,64 @@
+"""What offline learners are given to do, ours and those of others alike."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Work(NamedTuple):
+    """The same networks, batches, learning rates and evaluations for everybody on one environment."""
+
+    units: tuple[int, ...]
+    """Hidden layers with ReLU of every network; of the encoder's output for images."""
+    lr: float
+    """Learning rate of every Adam."""
+    batch: int
+    discrete: bool
+    image: bool = False
+    """10 x 10 planes: one convolution of 16 filters of 3 x 3 before the layers (MinAtar's own network)."""
+    discount: float = 0.99
+
+
+UPDATES, EPISODES = 20_000, 20
+"""Gradient updates, and episodes of the evaluation after them, with the policy's most likely actions."""
+
+WORK = {
+    "Pendulum-v1": Work((64, 64), 1e-3, 256, discrete=False),
+    "HalfCheetah-v5": Work((256, 256), 3e-4, 256, discrete=False),
+    "CartPole-v1": Work((64, 64), 1e-3, 256, discrete=True),
+    "MinAtar/Breakout-v1": Work((128,), 2.5e-4, 128, discrete=True, image=True),
+}
+CONTINUOUS = ("bc", "td3", "td3_bc", "bcq", "cql", "iql", "crr")
+DISCRETE = ("bc", "qr_dqn", "discrete_bcq", "discrete_cql", "discrete_crr")
+"""TD3 and QR-DQN were made for what is lived: here they show what it takes to learn from what is recorded."""
+
+RATES = {
+    "bc": ("lr",), "td3": ("actor_lr", "critic_lr"), "td3_bc": ("actor_lr", "critic_lr"), "bcq": ("lr",),
+    "cql": ("actor_lr", "critic_lr"), "iql": ("actor_lr", "critic_lr", "value_lr"), "crr": ("actor_lr", "critic_lr"),
+    "qr_dqn": ("lr",), "discrete_bcq": ("lr",), "discrete_cql": ("lr",), "discrete_crr": ("actor_lr", "critic_lr"),
+}  # fmt: skip
+"""What each calls its learning rates."""
+
+SPECIAL = {
+    "bcq": {"algo.vae.units": "2x"},
+    "qr_dqn": {"algo.quantiles": "64"},
+    "discrete_cql": {"algo.quantiles": "64"},
+}
+"""What only one of them has; `2x`: layers twice as wide."""
+
+
+def algorithms(env: str) -> tuple[str, ...]:
+    """Those that fit."""
+    return DISCRETE if WORK[env].discrete else CONTINUOUS
+
+
+def flags(algorithm: str, env: str) -> list[str]:
+    """The work in words of our command line."""
+    work = WORK[env]
+    units = [str(u) for u in work.units]
+    words = ["--algo.networks.units", *units, "--algo.batch-size", str(work.batch)]
+    for name in RATES[algorithm]:
+        words += [f"--algo.{name.replace('_', '-')}", str(work.lr)]
+    for key, value in SPECIAL.get(algorithm, {}).items():
+        words += [f"--{key}", *([str(2 * u) for u in work.units] if value == "2x" else [value])]
+    return words + (["--algo.networks.encoder", "minatar"] if work.image else [])
