@@ -8,7 +8,7 @@ the middle of their episodes.
 from __future__ import annotations
 
 import zipfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ import numpy as np
 
 from reverie.core.errors import RunError
 from reverie.core.types import State
-from reverie.data.layout import lay_out
+from reverie.data.layout import Piece, Source, lay_out
 from reverie.data.replay import Replay
 from reverie.data.storage import EXTRAS
 from reverie.data.store import Store
@@ -26,13 +26,14 @@ from reverie.run.collect import Collector
 PATIENCE = 10.0
 """Seconds that a checkpoint waits for the store. Rows that it has not confirmed by then go into the checkpoint."""
 
-BLOCK = 4096
-"""Rows of each stream that are copied at once from the replay to a store."""
+BLOCK_BYTES = 64 * 2**20
+"""So much is copied at once from the replay to a store."""
 
 ENVIRONMENTS = "environments.zip"
 
 Say = Callable[[str], None]
 Rows = dict[str, np.ndarray]
+Names = Sequence[str] | None
 
 
 class DurableReplay:
@@ -73,13 +74,15 @@ class DurableReplay:
 
     def begin(self, sources: Mapping[str, Store]) -> None:
         """Start with nothing, or with the rows of ``sources``, and from now on store every row."""
-        total = max(1, sum(own_rows(store) for store in sources.values()))
-        parts = (
-            part
-            for store in sources.values()
-            for part in all_parts(store, self.say, max(1, self._room * own_rows(store) // total))
-        )
-        self._start_with(lay_out(parts, self.streams, self._room) if sources else {})
+        if self.store is not None:  # before it takes long to read
+            self.store.claim()
+        total, say = max(1, sum(own_rows(store) for store in sources.values())), once(self.say)
+
+        def pieces(columns: Names) -> Iterator[Piece]:
+            for store in sources.values():
+                yield from all_pieces(store, say, columns, max(1, self._room * own_rows(store) // total))
+
+        self._start_with(pieces if sources else None)
 
     def state_dict(self) -> State:
         """Where the rows lie, those of them that are not stored yet, and the state of the samplers."""
@@ -102,16 +105,19 @@ class DurableReplay:
         there is are laid out anew. Where there are none the replay is empty.
         """
         self.saved = state
+        if self.store is not None:
+            self.store.claim(state.get("segment", ""))
         source, segment = self._source(state)
         if source is None or segment is None:
             self.say("the replay starts empty: its rows were not stored, or are not where they were")
-            self._start_with({})
+            self._start_with(None)
         elif not self._read_back(source, segment, state):
-            self.laid_out = True
-            parts = segment_parts(source, segment, state, self.keep_newer, self.say)
-            rows = lay_out(parts, self.streams, self._room)
-            self.say(f"its rows were laid out anew: {length_of(rows):,} in each of {self.streams} streams")
-            self._start_with(rows, imported=length_of(rows) if source is self.store else 0)
+            self.laid_out, say = True, once(self.say)
+            self._start_with(
+                lambda columns: segment_pieces(source, segment, state, self.keep_newer, say, columns),
+                imported=source is self.store,
+            )
+            self.say(f"its rows were laid out anew: {self.replay.count:,} in each of {self.streams} streams")
 
     def save_files(self, folder: Path) -> None:
         """The latents."""
@@ -175,21 +181,24 @@ class DurableReplay:
             self._store_all(self.store)
         self.replay.attach(self.store)
 
-    def _start_with(self, rows: Rows, imported: int = 0) -> None:
-        """Begin a segment with ``rows``, or an empty one."""
+    def _start_with(self, source: Source | None, imported: bool = False) -> None:
+        """Begin a segment with the rows of ``source``, or an empty one; ``imported``: the store has them already."""
         self.replay.begin_at(0)
-        if length_of(rows):
-            self.replay.extend(rows)
+        if source is not None and (count := lay_out(self.replay.storage, source)):
+            self.replay.dealer.add(self.replay.storage.read(0, count, ["is_first"])["is_first"], lived=False)
         if self.store is not None:
-            self.segment = self.store.begin(self.columns, self.streams, first=self.replay.oldest, imported=imported)
+            copies = self.replay.count if imported else 0
+            self.segment = self.store.begin(self.columns, self.streams, first=self.replay.oldest, imported=copies)
             self._store_all(self.store)
         self.replay.attach(self.store)
 
     def _store_all(self, store: Store) -> None:
         """Write every row of the replay."""
-        for start in range(self.replay.oldest, self.replay.count, BLOCK):
-            rows = self.replay.read(start, min(start + BLOCK, self.replay.count))
-            store.extend({name: rows[name] for name in self.columns})
+        row = self.streams * sum(column.nbytes for column in self.columns.values())
+        block = max(1, BLOCK_BYTES // row)
+        for start in range(self.replay.oldest, self.replay.count, block):
+            stop = min(start + block, self.replay.count)
+            store.extend(self.replay.storage.read(start, stop, list(self.columns)))
 
 
 class DurableCollector:
@@ -241,18 +250,32 @@ def length_of(rows: Mapping[str, np.ndarray]) -> int:
     return int(next(iter(rows.values())).shape[1]) if rows else 0
 
 
-def segment_parts(store: Store, segment: Segment, state: State, keep_newer: bool, say: Say) -> Iterator[Rows]:
-    """The rows of a checkpoint as unbroken parts of one stream each, ``[n, ...]``, the oldest stream first."""
+def once(say: Say) -> Say:
+    """``say``, but each sentence only once: what is read twice is damaged twice."""
+    said: set[str] = set()
+
+    def say_new(text: str) -> None:
+        if text not in said:
+            said.add(text)
+            say(text)
+
+    return say_new
+
+
+def segment_pieces(
+    store: Store, segment: Segment, state: State, keep_newer: bool, say: Say, columns: Names
+) -> Iterator[Piece]:
+    """The rows of a checkpoint, the oldest stream first; with some columns or all of them."""
     stop = segment.rows if keep_newer else min(int(state["stored"]), segment.rows)
     tail = {} if stop > int(state["stored"]) else dict(state["tail"])
     for stream in range(segment.streams):
-        yield from stream_parts(store, segment, stream, int(state["oldest"]), stop, say)
+        yield from stream_pieces(store, segment, stream, int(state["oldest"]), stop, say, columns)
         if length_of(tail):
-            yield {name: column[stream] for name, column in tail.items()}
+            yield True, {name: tail[name][stream] for name in columns or tail}
 
 
-def all_parts(store: Store, say: Say, most: int | None = None) -> Iterator[Rows]:
-    """Every row of a store once, as ``segment_parts``; of more than ``most`` the newest of each stream.
+def all_pieces(store: Store, say: Say, columns: Names, most: int | None = None) -> Iterator[Piece]:
+    """Every row of a store once, as ``segment_pieces``; of more than ``most`` the newest of each stream.
 
     Raises:
         RunError: it has none.
@@ -266,7 +289,7 @@ def all_parts(store: Store, say: Say, most: int | None = None) -> Iterator[Rows]
         if most is not None and own_rows(store) > most:  # of each stream its share, or the last ones would take all
             oldest = max(oldest, segment.rows - (segment.rows - oldest) * most // own_rows(store))
         for stream in range(segment.streams):
-            yield from stream_parts(store, segment, stream, oldest, None, say)
+            yield from stream_pieces(store, segment, stream, oldest, None, say, columns)
 
 
 def own_rows(store: Store) -> int:
@@ -274,23 +297,14 @@ def own_rows(store: Store) -> int:
     return sum((s.rows - max(s.first, s.start + s.imported)) * s.streams for s in store.segments)
 
 
-def stream_parts(store: Store, segment: Segment, stream: int, start: int, stop: int | None, say: Say) -> Iterator[Rows]:
-    """Runs of rows of one stream without damage; says what is damaged."""
-    run: list[Rows] = []
+def stream_pieces(
+    store: Store, segment: Segment, stream: int, start: int, stop: int | None, say: Say, columns: Names
+) -> Iterator[Piece]:
+    """Rows of one stream without damage, some at a time; says what is damaged."""
     end = None
-    for chunk in store.read(segment, start, stop, [stream]):
+    for chunk in store.read(segment, start, stop, [stream], columns):
         for damage in chunk.damaged:
             say(f"damaged and left out: {damage}")
         for (first, last), (_, rows) in zip(chunk.intact(stream), chunk.whole(), strict=True):
-            if run and first != end:
-                yield joined(run)
-                run = []
-            run.append(rows)
+            yield first != end, rows
             end = last
-    if run:
-        yield joined(run)
-
-
-def joined(run: list[Rows]) -> Rows:
-    """One after the other."""
-    return {name: np.concatenate([rows[name] for rows in run]) for name in run[0]}

@@ -2,48 +2,106 @@
 
 from __future__ import annotations
 
+import tracemalloc
+from collections.abc import Iterator, Sequence
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reverie.core.errors import DataError
-from reverie.data.layout import lay_out
+from reverie.data.layout import Piece, Source, lay_out
+from reverie.data.storage import Column, HostStorage
+
+COLUMNS = {"is_first": Column((), "bool"), "number": Column((), "int64"), "image": Column((2,), "uint8"),
+           "extras/latent": Column((3,), "float32")}  # fmt: skip
 
 
-def part(begin: int, firsts: list[bool]) -> dict[str, np.ndarray]:
+def rows_of(begin: int, firsts: list[bool]) -> dict[str, np.ndarray]:
     rows = np.arange(begin, begin + len(firsts))
     return {"is_first": np.array(firsts, bool), "number": rows, "image": np.stack([rows, rows], 1).astype(np.uint8)}
 
 
+def source_of(pieces: Sequence[Piece]) -> Source:
+    def source(columns: Sequence[str] | None) -> Iterator[Piece]:
+        for broken, rows in pieces:
+            yield broken, {name: rows[name] for name in columns or rows}
+
+    return source
+
+
+def filled(storage: HostStorage, source: Source) -> dict[str, np.ndarray]:
+    for values in storage.columns.values():
+        values[...] = 1  # whatever was there
+    count = lay_out(storage, source)
+    assert (storage.count, storage.oldest) == (count, 0)
+    return storage.read(0, count)
+
+
+RUN = st.lists(st.integers(0, 3).map(lambda x: x == 0), max_size=12)
+
+
 @settings(max_examples=200, deadline=None)
 @given(
-    parts=st.lists(st.lists(st.integers(0, 3).map(lambda x: x == 0), max_size=12), max_size=6),
+    pieces=st.lists(st.tuples(st.booleans(), RUN), max_size=6),
     streams=st.integers(1, 4),
-    most=st.none() | st.integers(0, 40),
+    capacity=st.integers(1, 12),
 )
-def test_it_agrees_with_lists(parts: list[list[bool]], streams: int, most: int | None) -> None:
-    made, expected = [], []
-    for number, firsts in enumerate(parts):
-        made.append(part(100 * number, firsts))
-        rows = list(zip(firsts, range(100 * number, 100 * number + len(firsts)), strict=True))
-        expected += rows[firsts.index(True) :] if True in firsts else []
-    expected = expected if most is None else expected[max(0, len(expected) - most) :]
+def test_it_agrees_with_lists(pieces: list[tuple[bool, list[bool]]], streams: int, capacity: int) -> None:
+    made, expected, begun = [], [], False
+    for number, (broken, firsts) in enumerate(pieces):
+        made.append((broken, rows_of(100 * number, firsts)))
+        begun = begun and not broken
+        for row, first in enumerate(firsts, 100 * number):
+            begun = begun or first
+            expected += [(first, row)] if begun else []
+    expected = expected[max(0, len(expected) - streams * capacity) :]
     expected = expected[len(expected) % streams :]
-    out = lay_out(iter(made), streams, most)
-    if not parts:
-        assert out == {}
-        return
+    out = filled(HostStorage(COLUMNS, streams, capacity), source_of(made))
     assert out["number"].shape == (streams, len(expected) // streams)
-    assert out["image"].dtype == np.uint8
-    assert out["image"].shape == (*out["number"].shape, 2)
-    assert out["number"].ravel().tolist() == [number for _, number in expected]
+    assert out["number"].ravel().tolist() == [row for _, row in expected]
+    assert out["image"].reshape(-1, 2).tolist() == [[row % 256] * 2 for _, row in expected]
     assert out["is_first"].ravel().tolist() == [first for first, _ in expected]
+    assert not out["extras/latent"].any()
+
+
+@settings(max_examples=50, deadline=None)
+@given(lost=st.integers(0, 9), more=st.integers(0, 9), streams=st.integers(1, 3))
+def test_fewer_or_more_than_were_counted(lost: int, more: int, streams: int) -> None:
+    """Columns other than the flags are damaged, or the flags are; what is read in the end is what counts."""
+    counted, found = rows_of(0, [True] * (10 - lost)), rows_of(0, [True] * (10 - more))
+
+    def source(columns: Sequence[str] | None) -> Iterator[Piece]:
+        yield True, found if columns is None else {name: counted[name] for name in columns}
+
+    out = filled(HostStorage(COLUMNS, streams, 20), source)
+    assert out["number"].ravel().tolist() == found["number"][(10 - more) % streams :].tolist()
 
 
 def test_parts_that_do_not_fit_together_are_refused() -> None:
-    good = part(0, [True, False])
-    with pytest.raises(DataError, match=r"differ in their columns: \['image', 'is_first', 'number'\] and \['is_first'"):
-        lay_out([good, {"is_first": good["is_first"], "number": good["number"]}], 1)
+    good, storage = rows_of(0, [True, False]), HostStorage(COLUMNS, 1, 5)
+    with pytest.raises(DataError, match=r"have the columns \['is_first', 'number'\]; expected \['image', 'is_first', "):
+        lay_out(storage, source_of([(True, {"is_first": good["is_first"], "number": good["number"]})]))
     with pytest.raises(DataError, match=r"differ in their length: .*'number': 1"):
-        lay_out([good | {"number": good["number"][:1]}], 1)
+        lay_out(storage, source_of([(True, good | {"number": good["number"][:1]})]))
+
+
+@pytest.mark.parametrize("streams", [1, 3])
+def test_it_takes_little_more_memory_than_the_rows(streams: int) -> None:
+    columns = {"is_first": Column((), "bool"), "image": Column((32, 32, 3), "uint8")}
+
+    def source(columns: Sequence[str] | None) -> Iterator[Piece]:
+        for number in range(40):
+            flags, images = np.zeros(100, bool), np.full((100, 32, 32, 3), number, np.uint8)
+            flags[0] = True
+            yield number == 0, {"is_first": flags, "image": images} if columns is None else {"is_first": flags}
+
+    tracemalloc.start()
+    try:
+        storage = HostStorage(columns, streams, 4000 // streams)
+        assert lay_out(storage, source) == 4000 // streams
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert storage.nbytes < peak < 1.2 * storage.nbytes

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
+import struct
+import threading
 from collections.abc import Iterator
 
 import numpy as np
@@ -58,6 +61,56 @@ def test_one_can_wait_for_an_answer_and_for_the_end(ends: Ends) -> None:
     assert not vector.ready(0.01)
     worker.close()
     assert vector.ready(5.0)
+    with pytest.raises((EOFError, OSError)):
+        vector.answered()
+
+
+def test_what_was_said_before_the_end_is_heard_first(ends: Ends) -> None:
+    vector, worker = ends
+    worker.say(1, True, "the last word")
+    worker.close()
+    for _ in range(2):  # asking does not take it away
+        assert vector.ready(0.0)
+    assert vector.answered() == (1, True, "the last word")
+    for _ in range(2):  # and the end stays the end
+        assert vector.ready(0.0)
+        with pytest.raises((EOFError, OSError)):
+            vector.answered()
+
+
+def test_nobody_hears_what_is_said_after_the_end(ends: Ends) -> None:
+    vector, worker = ends
+    worker.close()
+    with pytest.raises(OSError):  # noqa: PT011 - of several kinds
+        vector.step(1)
+    with pytest.raises(OSError):  # noqa: PT011
+        vector.stepped(1, (0.0, False, False))
+    with pytest.raises(OSError):  # noqa: PT011
+        vector.say(1, "made")
+    with pytest.raises((EOFError, OSError)):
+        vector.asked()
+
+
+@pytest.mark.parametrize("size", [0, 2**16 - 1, 2**16, 2**24 + 1])
+def test_pickles_of_any_size(ends: Ends, size: int) -> None:
+    """More than a pipe holds: whoever says it waits until the other end listens, and ``ready`` tells that it comes."""
+    vector, worker = ends
+    snapshot = np.random.default_rng(0).bytes(size)
+    speaker = threading.Thread(target=worker.say, args=(5, True, snapshot), daemon=True)
+    speaker.start()
+    assert vector.ready(30.0)
+    assert vector.answered() == (5, True, snapshot)
+    speaker.join(30.0)
+    worker.stepped(6, (1.0, False, True))  # and what follows is told from it
+    assert vector.answered() == (6, True, (1.0, False, True))
+
+
+def test_half_a_pickle_is_an_end(ends: Ends) -> None:
+    """A worker that is killed while it speaks."""
+    vector, worker = ends
+    os.write(worker._pipe.fileno(), struct.pack("!i", 1000) + b"only so much")
+    worker.close()
+    assert vector.ready(0.0)
     with pytest.raises((EOFError, OSError)):
         vector.answered()
 

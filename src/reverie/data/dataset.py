@@ -34,6 +34,9 @@ class DatasetConfig(Config):
     """Which part of each batch is recorded; the rest is lived meanwhile. 1: nothing is lived."""
     eval_env: str = "auto"
     """Where to evaluate what learned from data alone: auto for the data's own environment, an id, or none."""
+    estimate_updates: int = 5000
+    """Updates of each estimate of what the policy would earn (fitted Q evaluation), made where there is no environment
+    to evaluate in; 0: none is made."""
     storage: Literal["ram", "mmap"] = "ram"
     """Where the rows are kept: in memory, or in files mapped into it, for more rows than there is memory."""
     columns: dict[str, str] = field(default_factory=dict)
@@ -48,6 +51,8 @@ class DatasetConfig(Config):
             raise ConfigError(f"data.fraction = {self.fraction}: expected a part above 0 and up to 1.")
         if self.time_limit is not None and self.time_limit < 1:
             raise ConfigError(f"data.time_limit = {self.time_limit}: expected at least 1.")
+        if self.estimate_updates < 0:
+            raise ConfigError(f"data.estimate_updates = {self.estimate_updates}: expected 0 or more.")
 
     @property
     def reading(self) -> ReadOptions:

@@ -20,7 +20,7 @@ Rows = Mapping[str, Tensor | np.ndarray]
 """One row of each of N streams by column, ``[N, ...]``, wherever it lies."""
 
 PARALLEL = 2**20
-"""Bytes of a batch from which on a second thread is worth waking."""
+"""Bytes of a batch from which on it is worth to wake other threads."""
 
 
 class Rings:
@@ -57,7 +57,9 @@ class Rings:
     # ------------------------------------------------------------------ in
 
     def put(self, rows: Rows, slot: int) -> None:
-        """Copy one row of each stream into ``slot``. Columns that there are no rings for are passed over.
+        """Copy one row of each stream into ``slot``, of another dtype or on another device as well.
+
+        Columns that there are no rings for are passed over.
 
         Raises:
             DataError: a column has another shape.

@@ -125,6 +125,17 @@ class Storage(ABC):
                 self._assign(name, slots, None if name in absent else rows[name][:, part])
         self.count += more
 
+    def make_room(self, rows: int) -> None:
+        """Hold ``rows`` more rows of each stream, not more than fit: whatever lies there, until it is replaced.
+
+        Extras are zeros.
+        """
+        for slots, _ in self._runs(self.count, self.count + rows):
+            for name in self.specs:
+                if name.startswith(EXTRAS):
+                    self._assign(name, slots, None)
+        self.count += rows
+
     def read(
         self, start: int, stop: int, names: list[str] | None = None, stream: int | None = None
     ) -> dict[str, np.ndarray]:

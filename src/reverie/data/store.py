@@ -3,6 +3,7 @@
 ::
 
     manifest.json, manifest-backup.json      what counts as stored; replaced in one go, sealed
+    lease.json                               who writes, behind a URL (store_lease.py)
     zarr.json                                so that zarr.open(folder) shows everything
     0/  1/  ...                              segments: fixed columns, a fixed number of streams
         obs/image/zarr.json  c.0.0.0.0.0     one array a column [streams, rows, *shape]; a file is one stream's chunk
@@ -12,6 +13,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -24,9 +26,10 @@ from reverie.core.errors import ReverieError, RunError
 from reverie.data import store_manifest as manifests
 from reverie.data.rings import Rows
 from reverie.data.storage import Column
-from reverie.data.store_aside import loaded, mend, set_aside, tidied
+from reverie.data.store_aside import check_place, loaded, mend, set_aside, tidied
+from reverie.data.store_lease import RENEWS, Lease
 from reverie.data.store_manifest import Manifest, Segment, check_same
-from reverie.data.store_objects import PART, LocalObjects, Objects
+from reverie.data.store_objects import open_objects
 from reverie.data.store_read import Chunk, read
 from reverie.data.store_writer import Writer
 from reverie.data.store_zarr import META, array_meta, chunk_rows, packed
@@ -49,10 +52,12 @@ class Store:
         say: Callable[[str], None],
         buffer_bytes: int = 10**9,
         keep: Literal["all", "replay"] = "all",
+        run: str = "",
     ) -> None:
-        """Nothing is written before ``begin`` or ``resume``. ``say`` gets sentences, from other threads as well.
+        """Nothing is written before ``claim``, ``begin`` or ``resume``. ``say`` gets sentences, from any thread.
 
-        ``keep``: "all" rows for ever, or what the "replay" holds, that is, what ``drop`` leaves.
+        ``keep``: "all" rows for ever, or what the "replay" holds, that is, what ``drop`` leaves. ``run`` is the folder
+        of the run that writes, as others are told that want to.
 
         Raises:
             ConfigError: the URL cannot be used: an unknown kind, or a package is missing.
@@ -64,6 +69,7 @@ class Store:
         """Asked while ``add`` waits for a full buffer: True lets it go over the bound, as the run is about to end."""
         self.manifest = self._reached(lambda: manifests.load(self.objects, say)) or Manifest()
         self.writer: Writer | None = None
+        self.lease = Lease(self.objects, run, say) if self.objects.leased else None
 
     @property
     def segments(self) -> list[Segment]:
@@ -85,16 +91,31 @@ class Store:
         """Rows of the current segment below this number are stored."""
         return self._writing().committed
 
+    def claim(self, segment: str = "") -> None:
+        """Make sure that no other run writes here, and see what is there now. ``begin`` and ``resume`` do it anyway.
+
+        ``segment`` is the id of the one that is to be resumed: its lease is taken from whoever has it.
+
+        Raises:
+            RunError: another run writes, or the place cannot be written, or holds something that is no store.
+        """
+        self._reached(lambda: check_place(self.objects, self.manifest))
+        lease = self.lease
+        if lease is None:
+            return
+        self._reached(lambda: lease.take(segment))
+        self.manifest = self._reached(lambda: manifests.load(self.objects, self.say)) or Manifest()
+
     def begin(self, columns: Mapping[str, Column], streams: int, *, imported: int = 0, first: int = 0) -> str:
         """Begin a segment whose next row has the number ``first``, and return its name.
 
         The first ``imported`` rows of each stream that will be added are copies of rows that this store already has.
 
         Raises:
-            RunError: the place cannot be written, or holds something that is no store.
+            RunError: the place cannot be written, holds something that is no store, or is written by another run.
         """
-        self.close(None)
-        self._check_ours()
+        self._stop(None)
+        self.claim()
         chunk = chunk_rows(columns.values(), streams)
         name = self.manifest.next_name()
         segment = Segment(
@@ -122,10 +143,12 @@ class Store:
         unless ``keep_newer`` says to go on after them.
 
         Raises:
-            RunError: there is no such segment, or the place cannot be written.
+            RunError: there is no such segment, the place cannot be written, or another run writes to it.
             ConfigError: the segment holds other columns or another number of streams.
         """
-        self.close(None)
+        self._stop(None)
+        known_as = self.manifest.segment(segment)
+        self.claim(known_as.id if known_as is not None else "")
         found = self.manifest.segment(segment)
         if found is None:
             known = ", ".join(s.name for s in self.manifest.segments) or "none"
@@ -191,6 +214,15 @@ class Store:
 
     def close(self, timeout: float | None = None) -> bool:
         """Store everything, within ``timeout`` seconds, and end the thread; whether all of it is stored."""
+        done = self._stop(timeout)
+        if self.lease is not None and done:  # else the place does not answer, and the lease ends by itself
+            with contextlib.suppress(*self.objects.failures):
+                self.lease.release()
+        return done
+
+    # ------------------------------------------------------------ inside
+
+    def _stop(self, timeout: float | None) -> bool:
         writer, self.writer = self.writer, None
         if writer is None:
             return True
@@ -200,16 +232,19 @@ class Store:
                      "each stream could be written")  # fmt: skip
         return done
 
-    # ------------------------------------------------------------ inside
-
     def _writing(self) -> Writer:
         if self.writer is None:
             raise RunError(f"the store {self.objects.where} is not open for writing: call begin() or resume() first.")
         return self.writer
 
     def _start(self, segment: Segment, block: dict[str, np.ndarray] | None) -> None:
+        lease = self.lease
+        guard = None
+        if lease is not None:
+            self._reached(lambda: lease.hold(segment.id))
+            guard = lease.hold
         self.writer = Writer(self.objects, segment, self._commit, say=self.say, buffer_bytes=self.buffer_bytes,
-                             newest=block)  # fmt: skip
+                             newest=block, guard=guard, every=RENEWS)  # fmt: skip
         self.writer.stopping = lambda: self.stopping()
 
     def _commit(self, segment: Segment) -> None:
@@ -253,18 +288,6 @@ class Store:
         for name, why in self._reached(lambda: mend(self.objects, self.manifest)).items():
             self.say(f"{self.objects.where}/{name} {why}: written again from the manifest")
 
-    def _check_ours(self) -> None:
-        """The place is empty, or a store."""
-        if self.manifest.segments or self.manifest.aside:
-            return
-        found = self._reached(lambda: self.objects.sizes())
-        strangers = [name for name in found if not name.endswith((PART, META)) and name[0] != "."]
-        if strangers and manifests.MANIFEST not in strangers:
-            raise RunError(
-                f"{self.objects.where} is not empty and not a store (it has no {manifests.MANIFEST}, but "
-                f"{strangers[0]}): choose another folder."
-            )
-
     def _reached(self, action: Callable[[], T]) -> T:
         """The result of ``action``; what keeps it from the place is told as an error of ours."""
         try:
@@ -273,19 +296,3 @@ class Store:
             raise
         except self.objects.failures as error:
             raise self.objects.error(error) from error
-
-
-def open_objects(url: str | Path) -> Objects:
-    """The place that ``url`` means: a folder, or anything that fsspec knows.
-
-    Raises:
-        ConfigError: an unknown kind of URL, or a package is missing.
-    """
-    text = str(url)
-    if "://" not in text:
-        return LocalObjects(Path(text))
-    if text.startswith("file://"):
-        return LocalObjects(Path(text.removeprefix("file://")))
-    from reverie.data.store_remote import RemoteObjects
-
-    return RemoteObjects(text)

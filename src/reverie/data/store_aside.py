@@ -1,4 +1,4 @@
-"""Going on with a segment: what lies beyond a row is set aside, and the last chunk comes back into memory.
+"""Writing where something may be: what lies beyond a row is set aside, and the last chunk comes back into memory.
 
 A process may be killed between any two steps:
 
@@ -18,13 +18,31 @@ from dataclasses import replace
 
 import numpy as np
 
-from reverie.data.store_manifest import Damage, Manifest, Segment
-from reverie.data.store_objects import PART, Objects
+from reverie.core.errors import RunError
+from reverie.data.store_manifest import MANIFEST, Damage, Manifest, Segment
+from reverie.data.store_objects import LEASE, PART, Objects
 from reverie.data.store_read import read_chunk
 from reverie.data.store_threads import for_each
-from reverie.data.store_zarr import chunk_name, is_sealed, store_meta
+from reverie.data.store_zarr import META, chunk_name, is_sealed, store_meta
 
 DAMAGED = "damaged/"
+
+
+def check_place(objects: Objects, manifest: Manifest) -> None:
+    """The place is empty, or a store.
+
+    Raises:
+        RunError: it holds something else.
+    """
+    if manifest.segments or manifest.aside:
+        return
+    found = objects.sizes()
+    strangers = [name for name in found if not name.endswith((PART, META, LEASE)) and name[0] != "."]
+    if strangers and MANIFEST not in strangers:
+        raise RunError(
+            f"{objects.where} is not empty and not a store (it has no {MANIFEST}, but {strangers[0]}): choose "
+            "another folder."
+        )
 
 
 def set_aside(objects: Objects, manifest: Manifest, segment: Segment, rows: int) -> Manifest:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
@@ -10,6 +11,9 @@ from pathlib import Path
 from typing import BinaryIO
 
 from reverie.core.errors import RunError
+
+LEASE = "lease.json"
+"""Who may write, in places that need it said; see ``store_lease``."""
 
 
 class Objects(ABC):
@@ -22,6 +26,8 @@ class Objects(ABC):
     """What people call the place: a path or a URL."""
     threads: int
     """How many pieces are best sent or fetched at the same time."""
+    leased = False
+    """Whether a lease keeps others from writing, as nothing else does."""
     failures: tuple[type[Exception], ...]
     """What a place that cannot be reached or has no room left raises; ``FileNotFoundError`` is not meant."""
 
@@ -57,6 +63,23 @@ class Objects(ABC):
         """Write one piece, safe when this returns."""
         self.stage(name, data)
         self.publish()
+
+    def tag(self, name: str) -> str:
+        """What tells this version of a piece from all others; "" if there is no such piece."""
+        try:
+            return hashlib.sha256(self.get(name)).hexdigest()
+        except FileNotFoundError:
+            return ""
+
+    def swap(self, name: str, data: bytes, tag: str) -> bool:
+        """Write a piece if its version is still that of ``tag``; whether it was, and ``data`` is there now.
+
+        As well as a place can do it: here another may write in between and is only found out afterwards, if at all.
+        """
+        if self.tag(name) != tag:
+            return False
+        self.put(name, data)
+        return self.get(name) == data
 
 
 PART = ".part"
@@ -137,3 +160,19 @@ def sync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def open_objects(url: str | Path) -> Objects:
+    """The place that ``url`` means: a folder, or anything that fsspec knows.
+
+    Raises:
+        ConfigError: an unknown kind of URL, or a package is missing.
+    """
+    text = str(url)
+    if "://" not in text:
+        return LocalObjects(Path(text))
+    if text.startswith("file://"):
+        return LocalObjects(Path(text.removeprefix("file://")))
+    from reverie.data.store_remote import RemoteObjects
+
+    return RemoteObjects(text)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 from collections.abc import Iterable
 from typing import Any
 
@@ -22,10 +23,16 @@ OPTIONS: dict[str, dict[str, Any]] = {
     # An answer that does not come must become an error at some time; trying again is the caller's.
     "s3": {"config_kwargs": {"connect_timeout": 10, "read_timeout": 30, "retries": {"max_attempts": 1}}},
 }
+EXCLUSIVE = {"s3", "s3a", "gs", "gcs", "memory"}
+"""Kinds of URLs whose file systems make a piece only where there is none, if asked to."""
+OTHER_VERSION = {"PreconditionFailed", "412", "ConditionalRequestConflict", "409"}
+"""What S3 says if a condition does not hold."""
 
 
 class RemoteObjects(Objects):
     """Objects of a cloud store, each written by one request, which is all or nothing."""
+
+    leased = True
 
     def __init__(self, url: str) -> None:
         """Nothing is asked of the place yet.
@@ -51,6 +58,41 @@ class RemoteObjects(Objects):
 
     def publish(self) -> None:
         """See ``Objects``: what was sent is there."""
+
+    def tag(self, name: str) -> str:
+        """See ``Objects``. S3 has tags of its own."""
+        if EXTRAS.get(self.kind) != "s3":
+            return super().tag(name)
+        try:
+            return str(self.fs.info(self._path(name))["ETag"])
+        except FileNotFoundError:
+            return ""
+
+    def swap(self, name: str, data: bytes, tag: str) -> bool:
+        """See ``Objects``. Decided by the place where it can; a server that knows no conditions is asked again."""
+        try:
+            if not tag and self.kind in EXCLUSIVE:
+                self.fs.pipe_file(self._path(name), data, mode="create")
+            elif EXTRAS.get(self.kind) == "s3":
+                self.fs.pipe_file(self._path(name), data, IfMatch=tag)
+            else:
+                return super().swap(name, data, tag)
+        except (FileExistsError, FileNotFoundError):
+            return self._is(name, data)
+        except OSError as error:
+            if error.errno == errno.ENOSYS:
+                return super().swap(name, data, tag)
+            if code_of(error) in OTHER_VERSION:
+                return self._is(name, data)
+            raise
+        return True
+
+    def _is(self, name: str, data: bytes) -> bool:
+        """Whether a piece is ``data``: a write may have worked whose answer was lost, and was then sent again."""
+        try:
+            return self.get(name) == data
+        except FileNotFoundError:
+            return False
 
     def delete(self, names: Iterable[str]) -> None:
         """See ``Objects``."""
@@ -82,6 +124,12 @@ class RemoteObjects(Objects):
 
     def _path(self, name: str) -> str:
         return f"{self.root}/{name}"
+
+
+def code_of(error: OSError) -> str:
+    """What S3 calls an error; "" if it was not S3's."""
+    response = getattr(error.__cause__, "response", None) or {}
+    return str(response.get("Error", {}).get("Code", ""))
 
 
 def file_system(url: str, kind: str) -> tuple[Any, str]:

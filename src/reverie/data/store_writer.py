@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -15,7 +15,7 @@ from reverie.data.store_manifest import Segment
 from reverie.data.store_objects import Objects
 from reverie.data.store_patience import Patience, Stopped
 from reverie.data.store_threads import for_each
-from reverie.data.store_zarr import chunk_name, codec, encode
+from reverie.data.store_zarr import chunk_name, codec, encode, files_of
 
 Block = dict[str, np.ndarray]
 """One chunk of every stream and column, ``[streams, R, *shape]``."""
@@ -38,9 +38,15 @@ class Writer:
         say: Callable[[str], None],
         buffer_bytes: int,
         newest: Block | None = None,
+        guard: Callable[[], None] | None = None,
+        every: float = 0.0,
     ) -> None:
-        """``newest`` is the last block, if the segment ends within one; ``commit`` makes the segment's rows count."""
-        self.objects, self.segment, self.commit = objects, segment, commit
+        """``newest`` is the last block, if the segment ends within one; ``commit`` makes the segment's rows count.
+
+        ``guard`` raises if nothing may be written any more: it is called before anything is, and whenever nothing was
+        for ``every`` seconds.
+        """
+        self.objects, self.segment, self.commit, self.guard, self.every = objects, segment, commit, guard, every
         self.count = self.committed = segment.rows
         self.checked = False
         self.stopping: Callable[[], bool] = lambda: False
@@ -170,6 +176,8 @@ class Writer:
         self.patience.look()
 
     def _raise_failure(self) -> None:
+        if isinstance(self.failure, RunError):
+            raise self.failure
         if self.failure is not None:
             raise RunError(f"the store {self.objects.where} has failed: {self.failure!r}.") from self.failure
 
@@ -200,6 +208,7 @@ class Writer:
             codec()  # imported while the run is being set up
             while not self.patience.stop.is_set():
                 stop, drop = self._next()
+                self._check_allowed()
                 if stop > self.committed:
                     self._write(stop)
                 if drop > self.segment.first:
@@ -212,7 +221,10 @@ class Writer:
                 self.changed.notify_all()
 
     def _next(self) -> tuple[int, int]:
-        """Wait for something to do: rows up to before which number to write, and rows before which one to delete."""
+        """Wait for something to do: rows up to before which number to write, and rows before which one to delete.
+
+        With a guard not for longer than it can be left alone.
+        """
         chunk = self.segment.chunk
         with self.changed:
             while True:
@@ -221,7 +233,21 @@ class Writer:
                 drop = min(self.oldest_wanted, self.committed) // chunk * chunk
                 if stop > self.committed or drop > self.segment.first or self.patience.stop.is_set():
                     return stop, drop
-                self.changed.wait()
+                if not self.changed.wait(self.every if self.guard is not None else None):
+                    return self.committed, self.segment.first
+
+    def _check_allowed(self) -> None:
+        if self.guard is not None:
+            self.patience.begin()
+            self.patience.insist(self.guard)
+            self.patience.end()
+
+    def _count(self, segment: Segment) -> None:
+        """Make the rows of ``segment`` count, if that is still allowed when its files have been written."""
+        if self.guard is not None:
+            self.guard()
+        self.commit(segment)
+        self.segment = segment
 
     def _write(self, stop: int) -> None:
         """Rows up to ``stop``, all in one block: chunks first, then the manifest."""
@@ -230,8 +256,7 @@ class Writer:
         self.patience.begin()
         self.patience.insist(lambda: self._write_chunks(number, block, stop - number * self.segment.chunk))
         segment = replace(self.segment, rows=stop)
-        self.patience.insist(lambda: self.commit(segment))
-        self.segment = segment
+        self.patience.insist(lambda: self._count(segment))
         with self.changed:
             self.committed = stop
             if stop % self.segment.chunk == 0:
@@ -257,8 +282,7 @@ class Writer:
         old = range(self.segment.first // self.segment.chunk, first // self.segment.chunk)
         segment = replace(self.segment, first=first)
         self.patience.begin()
-        self.patience.insist(lambda: self.commit(segment))
-        self.segment = segment
+        self.patience.insist(lambda: self._count(segment))
         self.patience.insist(lambda: self.objects.delete(files_of(segment, old)))
         self.patience.end()
 
@@ -270,11 +294,3 @@ def filled(rows: np.ndarray, count: int) -> np.ndarray:
     out = np.zeros_like(rows)
     out[:count] = rows[:count]
     return out
-
-
-def files_of(segment: Segment, numbers: range) -> Iterator[str]:
-    """The files of every stream and column with those chunk numbers."""
-    for number in numbers:
-        for name in segment.columns:
-            for stream in range(segment.streams):
-                yield chunk_name(segment, name, stream, number)

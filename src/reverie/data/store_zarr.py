@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import json
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -137,3 +137,11 @@ def is_sealed(data: bytes) -> bool:
         return bool(meta["attributes"].pop("seal") == seal(meta))
     except (ValueError, TypeError, KeyError, AttributeError):
         return False
+
+
+def files_of(segment: Segment, numbers: range) -> Iterator[str]:
+    """The files of every stream and column with those chunk numbers."""
+    for number in numbers:
+        for name in segment.columns:
+            for stream in range(segment.streams):
+                yield chunk_name(segment, name, stream, number)

@@ -17,6 +17,7 @@ from gymnasium import spaces
 
 from reverie.core.errors import DataError
 from reverie.core.specs import ActionSpec, ObsPart
+from reverie.envs.images import ImageOptions
 from reverie.envs.leaves import Channels
 from reverie.envs.spaces import ActionCodec, ObsCodec
 
@@ -62,6 +63,33 @@ class RecordedObs:
                 out[f"obs/{key}"] = convert(rows[column])
             except AtRow as error:
                 raise DataError(f"observation '{key}' of row {first + error.row} {error}") from None
+        return out
+
+
+class RecordedImages:
+    """Images as ``env.resize`` and ``env.grayscale`` would have shown them: by the same functions, one by one.
+
+    Raises:
+        EnvError: there is none, or an option does not fit one.
+    """
+
+    def __init__(self, spec: Mapping[str, ObsPart], size: tuple[int, int] | None, grey: bool) -> None:
+        self.spec: dict[str, ObsPart] = ImageOptions(spec, size, grey).spec
+        changed = {key: part for key, part in spec.items() if self.spec[key] != part}
+        self._options = ImageOptions(changed, size, grey) if changed else None
+        self._keys = list(changed)
+
+    def __call__(self, rows: Columns) -> dict[str, np.ndarray]:
+        """``rows`` with the columns ``obs/<key>`` of those images changed."""
+        out = dict(rows)
+        if self._options is None:
+            return out
+        for key in self._keys:
+            n = len(rows[f"obs/{key}"])
+            out[f"obs/{key}"] = np.empty((n, *self.spec[key].shape), self.spec[key].dtype)
+        for row in range(len(rows["is_first"])):
+            for key, image in self._options({key: rows[f"obs/{key}"][row] for key in self._keys}).items():
+                out[f"obs/{key}"][row] = image
         return out
 
 

@@ -89,6 +89,10 @@ class Reader(ABC):
     def about(self) -> About:
         """Spaces and whatever else is said of the whole."""
 
+    def env_id(self) -> str:
+        """The id of the environment as ``about`` says it, without reading anything large; empty if it is not said."""
+        return ""
+
     @abstractmethod
     def rows(self) -> int:
         """How many rows ``parts`` will give. Some formats must be read through for that, without their values."""

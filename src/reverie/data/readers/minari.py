@@ -129,6 +129,10 @@ class MinariReader(Reader):
         made.close()
         return space
 
+    def env_id(self) -> str:
+        """See ``Reader``."""
+        return str(self.env_spec.get("id", ""))
+
     def about(self) -> About:
         """What the metadata say."""
         spec = self.env_spec
@@ -137,7 +141,7 @@ class MinariReader(Reader):
         return About(
             observation=self.observation,
             action=self.action,
-            env=str(spec.get("id", "")),
+            env=self.env_id(),
             env_kwargs=dict(spec.get("kwargs", {})),
             time_limit=spec.get("max_episode_steps"),
             episodes=int(self.metadata.get("total_episodes", 0)),

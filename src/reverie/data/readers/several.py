@@ -33,6 +33,10 @@ class SeveralReader(Reader):
         """Those of all."""
         return [file for reader in self.readers for file in reader.files()]
 
+    def env_id(self) -> str:
+        """That of the first."""
+        return self.readers[0].env_id()
+
     def disordered(self) -> np.ndarray:
         """Those of all, counted through; files whose episodes are not counted anywhere are looked through for that."""
         found, before = [np.empty(0, np.int64)], 0

@@ -56,6 +56,10 @@ class StoreReader(Reader):
                 found["algorithm"] = content.get("algorithm", "")
         return found
 
+    def env_id(self) -> str:
+        """See ``Reader``."""
+        return str(self._settings.get("env", {}).get("id", ""))
+
     def about(self) -> About:
         """The parts are those of spec.json; where it is not there, what the columns look like."""
         spec, env = self._settings.get("spec"), self._settings.get("env", {})
@@ -65,7 +69,7 @@ class StoreReader(Reader):
         return About(
             observation=observation_space(segment, spec),
             action=action_space(segment, spec),
-            env=str(env.get("id", "")),
+            env=self.env_id(),
             env_settings=dict(env),
             specs=specs,
             text=text,

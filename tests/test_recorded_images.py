@@ -1,0 +1,208 @@
+"""Settings of environments that change what is seen and earned, applied to recorded rows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from reverie.core.errors import ConfigError, DataError
+from reverie.core.specs import ActionPart, ActionSpec, ObsPart
+from reverie.data.readers.base import About, Reader, ReadOptions, Rows
+from reverie.envs.base import EnvConfig
+from reverie.envs.flat import make_flat
+from reverie.recorded import Recorded, env_of
+
+SPACE = spaces.Dict({
+    "image": spaces.Box(0, 255, (84, 84, 3), np.uint8),
+    "depth": spaces.Box(0.0, 1.0, (20, 30, 1), np.float32),
+    "arm": spaces.Box(-1, 1, (2,), np.float32),
+})  # fmt: skip
+STEPS = 5
+
+
+class Scenes(gymnasium.Env[Any, Any]):
+    """Random observations of ``SPACE`` and rewards, always the same."""
+
+    observation_space, action_space = SPACE, spaces.Discrete(3)
+
+    def __init__(self) -> None:
+        SPACE.seed(0)
+        self.seen = [SPACE.sample() for _ in range(STEPS)]
+        self.rewards = [0.0, -3.5, 0.1257302165031433, -0.0, -0.5356693863868713]
+        self.t = 0
+
+    def reset(self, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
+        self.t = 0
+        return self.seen[0], {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.t += 1
+        return self.seen[self.t], self.rewards[self.t], False, self.t == STEPS - 1, {}
+
+
+class Given(Reader):
+    """What ``Scenes`` shows, as a dataset in two parts, with ``options`` told or not."""
+
+    format = "a test"
+
+    def __init__(self, **told: Any) -> None:
+        super().__init__(Path("somewhere"), ReadOptions())
+        self.told, self.env = told, Scenes()
+
+    def about(self) -> About:
+        return About(observation=SPACE, action=spaces.Discrete(3), **self.told)
+
+    def rows(self) -> int:
+        return STEPS
+
+    def parts(self) -> Iterator[Rows]:
+        number = np.arange(STEPS)
+        rows: Rows = {f"obs/{key}": np.array([seen[key] for seen in self.env.seen]) for key in SPACE}
+        rows |= {"action": np.zeros(STEPS, np.int64), "reward": np.array(self.env.rewards, np.float32),
+                 "is_first": number == 0, "is_last": number == STEPS - 1, "is_terminal": number < 0}  # fmt: skip
+        for part in (slice(0, 2), slice(2, None)):
+            yield {name: values[part] for name, values in rows.items()}
+
+
+def lived(config: EnvConfig) -> tuple[dict[str, ObsPart], list[dict[str, np.ndarray]], list[float]]:
+    """Parts, observations and rewards as an environment with these settings shows them."""
+    env = make_flat(config, Scenes, 0, render=False)
+    obs, rewards = [{key: array.copy() for key, array in env.reset()[0].items()}], [0.0]
+    for _ in range(STEPS - 1):
+        seen, reward, *_ = env.step(np.array([1, 0, 0], np.float32))
+        obs.append({key: array.copy() for key, array in seen.items()})
+        rewards.append(reward)
+    return env.obs_spec, obs, rewards
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"resize": (64, 48)},
+        {"resize": (84, 84)},
+        {"grayscale": True, "exclude": "depth"},
+        {"resize": (64, 64), "grayscale": True, "include": "image|arm"},
+        {"resize": (20, 30)},  # as large as one of them is already
+        {"clip_reward": "tanh"},
+        {"clip_reward": "sign", "resize": (7, 9)},
+    ],
+)
+def test_recorded_rows_are_what_the_environment_would_have_shown(options: dict[str, Any]) -> None:
+    config = EnvConfig().merge(options)
+    recorded = Recorded(Given(), config)
+    parts = list(recorded.parts())
+    spec, obs, rewards = lived(config)
+    assert recorded.obs_spec == spec
+    for key in spec:
+        found = np.concatenate([part[f"obs/{key}"] for part in parts])
+        truth = np.stack([seen[key] for seen in obs])
+        assert found.dtype == truth.dtype
+        assert found.tobytes() == truth.tobytes()
+    assert np.concatenate([part["reward"] for part in parts]).tobytes() == np.array(rewards, np.float32).tobytes()
+    assert {name for part in parts for name in part} == {
+        *(f"obs/{key}" for key in spec), "action", "reward", "is_first", "is_last", "is_terminal"
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (
+            {"frame_stack": 4},
+            r"env.frame_stack = 4: the recorded rows are no such stacks \(arm \[2\], .* algo.frames",
+        ),
+        ({"pixels": "only", "exclude": "image"}, r"env.pixels = 'only': nothing can be drawn .* hold no 'image'"),
+        (
+            {"resize": (64, 64), "include": "arm"},
+            r"env.resize is for images, and the recorded rows have none \(arm \[2\]",
+        ),
+        ({"grayscale": True, "include": "arm"}, r"env.grayscale is for images"),
+    ],
+)
+def test_what_rows_cannot_become(options: dict[str, Any], says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        Recorded(Given(), EnvConfig().merge(options))
+
+
+def test_stacks_that_were_recorded_stay_stacks() -> None:
+    assert Recorded(Given(), EnvConfig(frame_stack=3, include="image")).obs_spec["image"].shape == (84, 84, 3)
+
+
+def test_too_many_colours() -> None:
+    class Many(Given):
+        def about(self) -> About:
+            return About(observation=spaces.Box(0, 255, (8, 8, 12), np.uint8), action=spaces.Discrete(3))
+
+    with pytest.raises(DataError, match="grayscale takes 3 colours to one; 'image' has 12"):
+        Recorded(Many(), EnvConfig(grayscale=True))
+
+
+def test_repeated_actions_are_taken_to_be_so() -> None:
+    assert any(
+        "env.action_repeat = 4 frames" in line for line in Recorded(Given(), EnvConfig(action_repeat=4)).remarks()
+    )
+
+
+OWN = {"image": ObsPart(kind="image", shape=(84, 84, 3), dtype="uint8")}
+CHOICE = ActionSpec(parts={"action": ActionPart(kind="categorical", classes=(3,))})
+
+
+def own(**settings: Any) -> Given:
+    """Rows of a run, of which it is known how its environment was made."""
+    told = {**EnvConfig().to_dict(), "id": "Scenes-v0", "num": 8, **settings}
+    return Given(specs=(OWN, CHOICE), env_settings=told)
+
+
+@pytest.mark.parametrize(
+    ("was", "asked", "shape"),
+    [
+        ({}, {}, (84, 84, 3)),
+        ({}, {"resize": (64, 64), "grayscale": True}, (64, 64, 1)),
+        ({"resize": [84, 84]}, {}, (84, 84, 3)),
+        ({"resize": [84, 84], "action_repeat": 4}, {"resize": (84, 84), "action_repeat": 4}, (84, 84, 3)),
+        ({"resize": [84, 84]}, {"grayscale": True}, (84, 84, 1)),
+    ],
+)
+def test_rows_of_our_own(was: dict[str, Any], asked: dict[str, Any], shape: tuple[int, ...]) -> None:
+    config = EnvConfig().merge(asked)
+    recorded = Recorded(own(**was), config)
+    assert recorded.obs_spec["image"].shape == shape
+    truth = lived(config.merge({"include": "image", "resize": asked.get("resize"), "action_repeat": 1}))[1]
+    found = np.concatenate([part["obs/image"] for part in recorded.parts()])
+    assert found.tobytes() == np.stack([seen["image"] for seen in truth]).tobytes()
+    env = env_of(recorded.about, config)  # in which it is evaluated
+    assert (env.id, env.num, env.grayscale) == ("Scenes-v0", 1, config.grayscale)
+    assert env.resize == (asked.get("resize") or (tuple(was["resize"]) if "resize" in was else None))
+
+
+@pytest.mark.parametrize(
+    ("was", "asked", "says"),
+    [
+        ({"resize": [84, 84]}, {"resize": (64, 64)}, r"env.resize = \(64, 64\): .* recorded with env.resize = "
+         r"\(84, 84\), and that cannot come before what was done to them. Leave it out."),
+        ({"grayscale": True}, {"resize": (64, 64)}, "recorded with env.grayscale = True, and that cannot come before"),
+        ({"frame_stack": 4}, {"resize": (64, 64)}, "recorded with env.frame_stack = 4, and that cannot come before"),
+        ({"frame_stack": 4}, {"grayscale": True}, "recorded with env.frame_stack = 4, and that cannot come before"),
+        ({}, {"frame_stack": 4}, "recorded with env.frame_stack = 1, and algo.frames stacks frames"),
+        ({"action_repeat": 2}, {"action_repeat": 4}, "recorded with env.action_repeat = 2, and a row is what was"),
+        ({}, {"action_repeat": 4, "pool_frames": 2}, "env.action_repeat = 4: .* env.action_repeat = 1"),
+        ({}, {"pixels": "only"}, "env.pixels = only: .* with env.pixels = none, and nothing can be drawn"),
+        ({"clip_reward": "sign"}, {"clip_reward": "tanh"}, "env.clip_reward = tanh: .* env.clip_reward = sign, and"),
+    ],
+)  # fmt: skip
+def test_rows_of_our_own_that_cannot_be_changed(was: dict[str, Any], asked: dict[str, Any], says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        Recorded(own(**was), EnvConfig().merge(asked))
+
+
+def test_rewards_of_our_own_are_clipped_once() -> None:
+    rewards = np.concatenate([part["reward"] for part in Recorded(own(), EnvConfig(clip_reward="tanh")).parts()])
+    np.testing.assert_array_equal(rewards, np.array([math.tanh(np.float32(r)) for r in Scenes().rewards], np.float32))
+    assert Recorded(own(clip_reward="tanh"), EnvConfig(clip_reward="tanh")).clip == "none"
