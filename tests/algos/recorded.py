@@ -6,13 +6,50 @@ import math
 from types import SimpleNamespace
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
-from windows import ACTS, WIDE, TinyActor
+from windows import ACTS, WIDE, TinyActor, batch
 
+from reverie.core.types import Batch
+from reverie.nn.choices import Choices
 from reverie.nn.gaussian import DiagonalNormal
 from reverie.nn.squashed import SquashedNormal
 
 LATENT = 3
+
+
+def choices(size: int = 8, **settings) -> Batch:
+    """Rows whose actions are one of two classes; rewards large enough for errors beyond 1."""
+    data = batch(size=size, **settings)
+    data.reward.mul_(2)
+    data.action.copy_(F.one_hot(data.action.argmax(-1), ACTS) * ~data.is_last[..., None])
+    return data
+
+
+class TinyClasses(nn.Module):
+    """``[(K,) ..., ACTS]``, of each class a number or ``each``."""
+
+    def __init__(self, copies: int = 0, each: int = 0) -> None:
+        super().__init__()
+        self.shape = (copies,) * bool(copies) + (ACTS,) + (each,) * bool(each)
+        self.copies, self.layers = copies, nn.Sequential(
+            nn.Linear(WIDE, 5, dtype=torch.float64), nn.Tanh(),
+            nn.Linear(5, math.prod(self.shape), dtype=torch.float64),
+        )  # fmt: skip
+
+    def forward(self, obs):
+        y = self.layers(obs["state"]).unflatten(-1, self.shape)
+        at = obs["state"].ndim - 1
+        return y.movedim(at, 0) if self.copies else y
+
+
+class TinyChoices(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = TinyClasses()
+
+    def forward(self, obs):
+        return Choices(self.body(obs), (ACTS,))
 
 
 class TinySquashed(nn.Module):
@@ -88,6 +125,17 @@ def normal_density(policy: DiagonalNormal, action: Tensor) -> Tensor:
     for mean, log_std, a in zip(policy.mean, policy.log_std, action, strict=True):
         total = total - ((a - mean) / log_std.exp()) ** 2 / 2 - log_std - math.log(2 * math.pi) / 2
     return total
+
+
+def softmax(logits: Tensor) -> list[Tensor]:
+    """Probabilities of ``[A]``, one by one."""
+    total = sum(x.exp() for x in logits)
+    return [x.exp() / total for x in logits]
+
+
+def conservative_gap(values: Tensor, taken: int) -> Tensor:
+    """Ln sum_a exp Q(s, a) - Q(s, a), of one state's values ``[A]``."""
+    return torch.log(sum(q.exp() for q in values)) - values[taken]
 
 
 def lag(module: nn.Module) -> None:

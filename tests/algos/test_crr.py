@@ -7,9 +7,10 @@ import torch
 from recorded import TinyNormal, close, lag, normal_density, reaches
 from windows import ACTS, ESTIMATORS, TinyCritic, batch, moves, row, slow_target
 
-from reverie.algos.crr import All, Binary, CRRConfig, CRRObjective, Exp, Max, Mean
+from reverie.algos.crr import CRRConfig, CRRObjective, Max, Mean
 from reverie.core.errors import ConfigError
 from reverie.nn.mlp import Stacked
+from reverie.objectives.filters import All, Binary, Exp
 
 GAMMA, SAMPLES = 0.9, 3
 

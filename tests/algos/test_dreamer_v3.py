@@ -1,11 +1,13 @@
 """Contracts of the learner: sizes, determinism, gradients, resume, precision, ends of episodes."""
 
 import copy
+import inspect
+import re
 
 import pytest
 import torch
 
-from reverie.algos.dreamer_v3 import SIZES, DreamerV3Config, sized
+from reverie.algos.dreamer_v3 import SIZES, DreamerV3Config, DreamerV3Stats, sized
 from reverie.core.errors import ConfigError
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.core.types import Batch, Step
@@ -104,6 +106,20 @@ def test_update_returns_what_it_promises(actions, context):
     assert {k: str(v.dtype).removeprefix("torch.") for k, v in update.extras.items()} == {
         k: v.dtype for k, v in agent.extra_spec.items()
     }
+
+
+@pytest.mark.parametrize("actions", ACTIONS)
+def test_what_an_update_says_has_types_and_words(actions):
+    agent = build(actions)
+    metrics = agent.update(batch(agent, actions)).metrics
+    said = agent.stats.of(metrics)
+    assert isinstance(said, DreamerV3Stats)
+    assert said.loss_actor is metrics["loss/actor"]
+    assert said.loss_reconstruction == {key: metrics[f"loss/reconstruction/{key}"] for key in OBS}
+    assert said.train_entropy == {key: metrics[f"train/entropy/{key}"] for key in ACTIONS[actions].parts}
+    source = inspect.getsource(inspect.getmodule(agent.stats))
+    for field in agent.stats.names().values():
+        assert re.search(rf'^    {field}: (Tensor|Mapping\[str, Tensor\])\n    """', source, re.MULTILINE), field
 
 
 @pytest.mark.parametrize("actions", ACTIONS)

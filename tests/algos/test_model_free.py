@@ -1,6 +1,7 @@
 """What all model-free agents promise: determinism, resume, gradients, spaces, graphs without a GPU."""
 
 import copy
+import inspect
 from collections.abc import Mapping
 
 import pytest
@@ -11,22 +12,25 @@ from reverie.algos.base import Algorithm
 from reverie.algos.capture import WARM_UPS, Captured
 from reverie.algos.ddpg import DDPGConfig
 from reverie.algos.dqn import DQNConfig
+from reverie.algos.gail import GAILConfig
 from reverie.algos.qr_dqn import QRDQNConfig
 from reverie.algos.sac import SACConfig
 from reverie.algos.sac_discrete import SACDiscreteConfig
 from reverie.algos.td3 import TD3Config
 from reverie.core.errors import ConfigError, RunError
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
+from reverie.core.stats import Stats
 from reverie.core.types import Batch, Step
 from reverie.objectives.estimators import NStep, TDLambda
 
 CONFIGS = {
     "ddpg": DDPGConfig, "td3": TD3Config, "sac": SACConfig, "sac_discrete": SACDiscreteConfig, "dqn": DQNConfig,
-    "qr_dqn": QRDQNConfig,
+    "qr_dqn": QRDQNConfig, "gail": GAILConfig, "gail_discrete": GAILConfig,
 }  # fmt: skip
 VALUES = {"dqn": {"target_every": 1}, "qr_dqn": {"target_every": 1, "quantiles": 5}}
 """Those without an actor, and small settings of their own."""
-CHOOSING = ("sac_discrete", *VALUES)
+CHOOSING = ("sac_discrete", "gail_discrete", *VALUES)
+IMITATING = {"discriminator.units": (8, 8), "discriminator.encoder.depth": 2, "normalise": None}
 TINY = {"batch_size": 4, "networks.units": (8, 8), "networks.encoder.depth": 2}
 SPECS = {
     "vector": {"state": ObsPart(kind="vector", shape=(3,), dtype="float32")},
@@ -54,7 +58,8 @@ def _plain_pytorch(monkeypatch):
 
 def build(name, spec="vector", device="cpu", **changes) -> Algorithm:
     actions = CHOICE if name in CHOOSING else MOVES
-    config = CONFIGS[name]().merge(TINY | VALUES.get(name, {}) | changes)
+    own = IMITATING if name.startswith("gail") else VALUES.get(name, {})
+    config = CONFIGS[name]().merge(TINY | own | changes)
     return config.build(SPECS[spec], actions, device=device, seed=1)
 
 
@@ -119,6 +124,19 @@ def test_update_and_policy_return_what_they_promise(name, spec, precision):
         assert action.abs().max() <= 1
         agent.policy.override(state, action)
         assert agent.policy.extras(state) == {}
+
+
+@every
+def test_what_an_update_says_has_types_and_words(name):
+    """And no update says what is not described."""
+    agent = build(name)
+    updates = [agent.update(batch(agent, seed=i)) for i in range(2)]
+    for update in updates:
+        assert isinstance(agent.stats.of(update.metrics), Stats)
+    source = inspect.getsource(inspect.getmodule(agent.stats))
+    for field in agent.stats.names().values():
+        assert source.partition(f"    {field}: Tensor")[2].partition('"""')[2], field
+    assert agent.stats.names().keys() == {key for update in updates for key in update.metrics}
 
 
 @every

@@ -7,15 +7,20 @@ from dataclasses import replace
 
 import pytest
 import torch
+import torch.nn.functional as F
 from tape import Tapes, device_only
 
 from reverie.algos.base import Algorithm
-from reverie.algos.bc import BCConfig, Stochastic
+from reverie.algos.bc import BCConfig, Categorical, Stochastic
 from reverie.algos.bcq import BCQConfig
 from reverie.algos.capture import WARM_UPS, Captured
 from reverie.algos.cql import Best, CQLConfig, Lagrange, MonteCarlo
-from reverie.algos.crr import Binary, CRRConfig, Max
+from reverie.algos.crr import CRRConfig, Max
+from reverie.algos.discrete_bcq import DiscreteBCQConfig
+from reverie.algos.discrete_cql import DiscreteCQLConfig
+from reverie.algos.discrete_crr import DiscreteCRRConfig
 from reverie.algos.iql import IQLConfig
+from reverie.algos.sac_discrete import SACDiscreteConfig
 from reverie.algos.td3_bc import TD3BCConfig
 from reverie.core.errors import ConfigError, DataError, RunError
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
@@ -23,7 +28,8 @@ from reverie.core.stats import Stats
 from reverie.core.types import Batch, Step
 from reverie.nn.normalise import Running
 from reverie.nn.returned import RETURN
-from reverie.objectives.estimators import TDLambda
+from reverie.objectives.estimators import NStep, TDLambda
+from reverie.objectives.filters import Binary
 
 CONFIGS = {
     "bc": BCConfig(),
@@ -36,6 +42,13 @@ CONFIGS = {
     "iql": IQLConfig(),
     "crr": CRRConfig(target_every=2),
     "crr_binary": CRRConfig(filter=Binary(), baseline=Max(), critics=2),
+    "bc_choice": BCConfig(),
+    "bc_choices": BCConfig(clone=Categorical()),
+    "discrete_bcq": DiscreteBCQConfig(threshold=0.8),
+    "discrete_bcq_hard": DiscreteBCQConfig(tau=1.0, target_every=2),
+    "discrete_cql": DiscreteCQLConfig(quantiles=5, target_every=2, double=True),
+    "discrete_crr": DiscreteCRRConfig(target_every=2, min_q_weight=1.0),
+    "discrete_crr_binary": DiscreteCRRConfig(filter=Binary(), critics=2, tau=0.1, target_every=1),
 }
 TINY = {"batch_size": 4, "networks.units": (8, 8), "networks.encoder.depth": 2}
 SPECS = {
@@ -48,6 +61,13 @@ SPECS = {
     "image": {"image": ObsPart(kind="image", shape=(8, 8, 3), dtype="uint8")},
 }
 MOVES = ActionSpec(parts={"b": ActionPart(kind="continuous", size=1), "a": ActionPart(kind="continuous", size=2)})
+CHOICE = ActionSpec(parts={"jump": ActionPart(kind="categorical", classes=(3,))})
+CHOICES = ActionSpec(parts={name: ActionPart(kind="categorical", classes=(n,)) for name, n in (("b", 1), ("a", 2))})
+CHOOSING = {name: CHOICE for name in CONFIGS if name.startswith("discrete_")} | {
+    "bc_choice": CHOICE, "bc_choices": CHOICES,
+}  # fmt: skip
+"""Those whose actions are one-hot; all actions are 3 numbers wide."""
+CLONES = [name for name in CONFIGS if name.startswith("bc") and not name.startswith("bcq")]
 
 every = pytest.mark.parametrize("name", CONFIGS)
 
@@ -59,7 +79,16 @@ def _plain_pytorch(monkeypatch):
 
 
 def build(name, spec="vector", device="cpu", **changes) -> Algorithm:
-    return CONFIGS[name].merge(TINY | changes).build(SPECS[spec], MOVES, device=device, seed=1)
+    agent = CONFIGS[name].merge(TINY | changes).build(SPECS[spec], CHOOSING.get(name, MOVES), device=device, seed=1)
+    agent.acts = CHOOSING.get(name, MOVES)
+    return agent
+
+
+def actions(spec, b, t, g):
+    """``[b, t, 3]``, one-hot where they are choices."""
+    given = torch.rand(b, t, 3, generator=g) * 2 - 1
+    parts = [given[..., place] for key, place in spec.slices().items() if spec.parts[key].kind == "categorical"]
+    return torch.cat([F.one_hot(x.argmax(-1), x.shape[-1]).float() for x in parts], -1) if parts else given
 
 
 def observed(spec, shape, g):
@@ -78,7 +107,7 @@ def batch(agent, spec="vector", seed=0) -> Batch:
     last = torch.zeros(b, t, dtype=torch.bool)
     last[:, -1] = torch.rand(b, generator=g) < 0.5
     return Batch(
-        obs=observed(spec, (b, t), g), action=torch.rand(b, t, 3, generator=g) * 2 - 1,
+        obs=observed(spec, (b, t), g), action=actions(agent.acts, b, t, g),
         reward=torch.randn(b, t, generator=g), is_first=torch.zeros(b, t, dtype=torch.bool), is_last=last,
         is_terminal=last & (torch.rand(b, t, generator=g) < 0.5), weight=torch.ones(b), index=torch.arange(b),
         extras={key: torch.randn(b, t, generator=g) for key in agent.extra_spec},
@@ -110,12 +139,14 @@ def test_windows_are_of_one_episode(name):
 @pytest.mark.parametrize("spec", SPECS)
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 def test_update_and_policy_return_what_they_promise(name, spec, precision):
-    rows = {"batch_length": 4} | ({} if name.startswith("bc_") or name == "bc" else {"value_estimator": TDLambda(0.9)})
+    estimator = NStep(2) if name == "discrete_cql" else TDLambda(0.9)
+    rows = {"batch_length": 4} | ({} if name in CLONES else {"value_estimator": estimator})
     agent = build(name, spec, precision=precision, **rows)
     for i in range(2):
         update = agent.update(batch(agent, spec, i))
     assert all(v.ndim == 0 and torch.isfinite(v) and not v.requires_grad for v in update.metrics.values())
-    if "critic" in dict(agent.objective.named_children()):
+    assert (update.priority is None) == (name in CLONES)
+    if update.priority is not None:
         assert update.priority.shape == (4,)
     state = agent.policy.initial(2)
     for mode in ("explore", "eval"):
@@ -134,13 +165,13 @@ def test_what_an_update_says_has_types_and_words(name):
     for update in updates:
         said = agent.stats.of(update.metrics)
         assert isinstance(said, Stats)
-        assert said.loss_actor is update.metrics.get("loss/actor")
+        assert getattr(said, "loss_actor", None) is update.metrics.get("loss/actor")
     source = inspect.getsource(inspect.getmodule(agent.stats))
     for field in agent.stats.names().values():
         assert f"    {field}: Tensor" in source
         assert source.partition(f"    {field}: Tensor")[2].partition('"""')[2], field
     told = {key for update in updates for key in update.metrics}
-    silent = {"loss/multiplier", "train/multiplier", "train/floored"}
+    silent = {"loss/multiplier", "train/multiplier", "train/floored", "train/gap", "loss/conservative"}
     assert agent.stats.names().keys() - told <= silent
 
 
@@ -214,7 +245,8 @@ def test_evaluation_draws_nothing(name):
     assert torch.equal(*actions)
     assert torch.equal(rng, torch.get_rng_state())
     if name not in ("bc",):
-        assert not torch.equal(*[agent.policy.act(shown(), state, "explore")[0] for _ in range(2)])
+        many = agent.policy.initial(100)  # a random class now and then
+        assert not torch.equal(*[agent.policy.act(shown(envs=100), many, "explore")[0] for _ in range(2)])
 
 
 @every
@@ -285,31 +317,48 @@ def test_observations_are_normalised_unless_there_is_nothing_to_normalise(name):
     assert build(name).preprocess.normaliser is not None
     assert build(name, "image").preprocess.normaliser is None
     agent = build(name)
-    agent.preprocess.normaliser.fit({"state": torch.randn(500, 3) * 4 + 7})
+    agent.preprocess.normaliser.fit({"state": torch.randn(500, 3) * 0.1 + 0.5})
     state = copy.deepcopy(agent.state_dict())
     other = build(name)
     other.load_state_dict(state)
-    initial = other.policy.initial(2)
-    assert torch.equal(other.policy.act(shown(), initial, "eval")[0], agent.policy.act(shown(), initial, "eval")[0])
-    assert not torch.equal(
-        build(name).policy.act(shown(), initial, "eval")[0], agent.policy.act(shown(), initial, "eval")[0]
-    )
+    initial, many = other.policy.initial(200), shown(envs=200)
+    acted = [one.policy.act(many, initial, "eval")[0] for one in (other, agent, build(name))]
+    assert torch.equal(acted[0], acted[1])
+    assert not torch.equal(acted[0], acted[2])
 
 
 @every
-def test_choices_are_refused_by_the_name_of_the_algorithm(name):
-    spec = ActionSpec(parts={"jump": ActionPart(kind="categorical", classes=(4,))})
+def test_actions_of_the_other_kind_are_refused_by_the_name_of_the_algorithm(name):
     own = type(CONFIGS[name]).__module__.rpartition(".")[2]
-    with pytest.raises(ConfigError, match=rf"^{own} is for continuous actions, but 'jump' is a choice"):
-        CONFIGS[name].build(SPECS["vector"], spec)
+    if CONFIGS[name] == BCConfig():
+        return  # for either kind
+    other, said = CHOICE, rf"^{own} is for continuous actions, but 'jump' is a choice"
+    if name in CHOOSING:
+        other, said = MOVES, rf"^{own} is for a choice among classes, but 'a' is continuous"
+    if own == "bc":
+        said = r"^algo\.clone = .* is for c.* actions, and these are c"
+    with pytest.raises(ConfigError, match=said):
+        CONFIGS[name].build(SPECS["vector"], other)
 
 
-def test_algorithms_for_recorded_data_are_named_apart():
-    spec = ActionSpec(parts={"turn": ActionPart(kind="continuous", size=2)})
-    from reverie.algos.sac_discrete import SACDiscreteConfig
+@pytest.mark.parametrize(
+    ("config", "parts", "names"),
+    [
+        (SACDiscreteConfig(), {"turn": ActionPart(kind="continuous", size=2)}, "bc, td3_bc, bcq, cql, iql, crr"),
+        (DiscreteCQLConfig(), {"turn": ActionPart(kind="continuous", size=2)}, "bc, td3_bc, bcq, cql, iql, crr"),
+        (CQLConfig(), CHOICE.parts, "bc, discrete_bcq, discrete_cql, discrete_crr"),
+        (DiscreteBCQConfig(), CHOICES.parts, "bc"),
+        (DiscreteCRRConfig(), CHOICES.parts, "bc"),
+    ],
+)
+def test_algorithms_for_recorded_data_are_named_apart(config, parts, names):
+    with pytest.raises(ConfigError, match=rf"; with recorded data: {names}\.$"):
+        config.build(SPECS["vector"], ActionSpec(parts=parts))
 
-    with pytest.raises(ConfigError, match=r"; with recorded data: bc, td3_bc, bcq, cql, iql, crr\.$"):
-        SACDiscreteConfig().build(SPECS["vector"], spec)
+
+def test_no_algorithm_for_recorded_data_is_for_actions_of_both_kinds():
+    with pytest.raises(ConfigError, match=r"Algorithms that fit: dreamer_v3\.$"):
+        CQLConfig().build(SPECS["vector"], ActionSpec(parts={**MOVES.parts, **CHOICE.parts}))
 
 
 # ---------------------------------------------------------------- CUDA graphs, without a GPU

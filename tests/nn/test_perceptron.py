@@ -1,11 +1,14 @@
 """Compiled perceptrons against their definition in PyTorch, in float64 and as layers of PyTorch."""
 
 import copy
+import os
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
 from torch import nn
 
+from reverie.core.compiler import kernels
 from reverie.nn import perceptron
 from reverie.nn.perceptron import Perceptron, defined
 
@@ -20,11 +23,14 @@ SHAPES = [
     (64, (32,), 8, 2, 127),
 ]
 
+needs_compiler = pytest.mark.skipif(kernels() is None, reason="nothing is compiled")
 
-@pytest.fixture(params=[True, False], ids=["compiled", "defined"])
+
+@pytest.fixture(params=["tiles", "vectors", "defined"])
 def path(request, monkeypatch):
-    """Both ways to compute; the first is the second where there is no compiler."""
-    if not request.param:
+    """All ways to compute. Without matrix units the first is the second, without a compiler both are the last."""
+    monkeypatch.setattr(perceptron, "TILED", 1 if request.param == "tiles" else 10**9)
+    if request.param == "defined":
         monkeypatch.setattr(perceptron, "compiled", lambda *x: False)
 
 
@@ -112,19 +118,81 @@ def test_what_needs_no_gradient_gets_none(path):
     torch.testing.assert_close(net(x), y)
 
 
-def test_numbers_do_not_depend_on_threads_or_on_the_rest_of_the_batch():
+@pytest.mark.parametrize("copies", [1, 2, 3])
+def test_numbers_do_not_depend_on_threads_or_on_the_rest_of_the_batch(copies):
     torch.manual_seed(0)
-    net, x, before = Perceptron(17, (256, 256), 6, copies=2), torch.randn(300, 17), torch.get_num_threads()
+    net, x, before = Perceptron(17, (256, 256), 9, copies), torch.randn(300, 17), torch.get_num_threads()
+    x.requires_grad_()
     found = []
     try:
         for threads in (1, 2, 3):
             torch.set_num_threads(threads)
             y = net(x)
-            found.append((y, *torch.autograd.grad(y.square().sum(), [net.theta])))
+            loss = y.square().sum()
+            found.append((y, *(torch.autograd.grad(loss, w, retain_graph=True)[0] for w in (net.theta, x))))
     finally:
         torch.set_num_threads(before)
     assert all(torch.equal(a, b) for others in found[1:] for a, b in zip(found[0], others, strict=True))
-    assert torch.equal(net(x[40:47]), net(x)[:, 40:47])
+    assert torch.equal(net(x[40:150]), net(x)[:, 40:150])
+    few = net(x[40:60])  # of so few the order is another, where there are matrix units
+    assert torch.equal(net(x[43:47]), few[:, 3:7])
+    torch.testing.assert_close(few, net(x)[:, 40:60], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.skipif(kernels() is None or not perceptron.tiles_granted(), reason="there are no matrix units")
+@pytest.mark.parametrize("copies", [None, 2])
+def test_matrix_units_are_as_exact_as_vector_units(copies, monkeypatch):
+    torch.manual_seed(0)
+    net, x = Perceptron(23, (256, 256), 6, copies), torch.randn(256, 23, requires_grad=True)
+    grad, wrong = torch.randn(net(x).shape), {}
+    expected = exact(net, x, grad)
+    for tiled in (64, 10**9):
+        monkeypatch.setattr(perceptron, "TILED", tiled)
+        y = net(x)
+        found = (y, *torch.autograd.grad(y, [x, net.theta], grad))
+        wrong[tiled] = [(a.double().view_as(b) - b).norm() for a, b in zip(found, expected, strict=True)]
+    assert all(a < 1.5 * b for a, b in zip(*wrong.values(), strict=True))
+    assert all(a < 1e-6 * b.norm() for a, b in zip(wrong[64], expected, strict=True))
+
+
+@needs_compiler
+def test_numbers_of_any_size_are_multiplied(monkeypatch):
+    """Sums of bfloat16 reach as far as float32 does, and underflow as a whole."""
+    monkeypatch.setattr(perceptron, "TILED", 1)
+    net = Perceptron(2, (40,), 40)
+    for size in (1e-30, 1e-12, 1e12, 1e30):
+        x = size * torch.randn(70, 2)
+        with torch.no_grad():
+            expected = defined(x.double(), net.layout.layers(net.theta.double()))[0]
+        torch.testing.assert_close(net(x).double(), expected, rtol=1e-5, atol=1e-6 * max(size, 1))
+
+
+@needs_compiler
+def test_threads_wait_for_each_other_in_other_processes_too():
+    """A child has none of the threads of its parent, and makes its own."""
+    net, x, before = Perceptron(17, (256, 256), 6), torch.randn(300, 17), torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        y = net(x).detach()
+        pid = os.fork()
+        if pid == 0:
+            with torch.no_grad():
+                os._exit(0 if all(torch.equal(net(x), y) for _ in range(20)) else 1)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    finally:
+        torch.set_num_threads(before)
+
+
+@needs_compiler
+def test_two_callers_at_once_do_not_disturb_each_other():
+    net, x, before = Perceptron(17, (256, 256), 6), torch.randn(300, 17), torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        with torch.no_grad(), ThreadPoolExecutor(3) as pool:
+            y = net(x)
+            assert all(pool.map(lambda _: torch.equal(net(x), y), range(60)))
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_nan_is_not_swallowed(path):

@@ -52,6 +52,13 @@ class AlgorithmConfig(Config):
             ConfigError: they do not.
         """
 
+    def check_data(self, *, recorded: bool, lived: bool) -> None:
+        """Refuse to learn where what is learned from is missing: rows that were recorded, or that are lived meanwhile.
+
+        Raises:
+            ConfigError: it is.
+        """
+
     @abstractmethod
     def build(self, obs_spec: ObsSpec, action_spec: ActionSpec, device: str = "cpu", seed: int = 0) -> Algorithm:
         """A learner for these observations and actions."""

@@ -26,53 +26,9 @@ from reverie.nn.normalise import Normalise, Running
 from reverie.nn.several import draws, several
 from reverie.nn.target import Target
 from reverie.objectives.estimators import TD0, ValueEstimator, check_estimator
+from reverie.objectives.filters import Exp, Filter
 from reverie.objectives.returns import followed
 from reverie.objectives.td import Losses, after, before, bootstrapped, check_td, mean_over, squared_error
-
-
-@dataclass(frozen=True)
-class Filter(Choice):
-    """f: how much an action counts for the policy, by its advantage."""
-
-    def __call__(self, advantage: Tensor) -> Tensor:
-        """``[...]``."""
-        raise NotImplementedError
-
-
-@dataclass(frozen=True)
-class Exp(Filter):
-    """min(exp(A / beta), clip): equation 4 and appendix B."""
-
-    beta: float = 1.0
-    """How much better an action must be to count e times as much."""
-    clip: float = 20.0
-    """The most that it counts."""
-
-    def __post_init__(self) -> None:
-        if not (self.beta > 0 and self.clip > 0):
-            raise ConfigError(f"beta = {self.beta}, clip = {self.clip}: expected numbers above 0.")
-
-    def __call__(self, advantage: Tensor) -> Tensor:
-        """``[...]``."""
-        return (advantage / self.beta).exp().clamp(max=self.clip)
-
-
-@dataclass(frozen=True)
-class Binary(Filter):
-    """1 of the better actions, 0 of the others: equation 3."""
-
-    def __call__(self, advantage: Tensor) -> Tensor:
-        """``[...]``."""
-        return (advantage > 0).to(advantage.dtype)
-
-
-@dataclass(frozen=True)
-class All(Filter):
-    """1 of all actions: behaviour cloning, whose critic is that of the clone."""
-
-    def __call__(self, advantage: Tensor) -> Tensor:
-        """``[...]``."""
-        return torch.ones_like(advantage)
 
 
 @dataclass(frozen=True)
@@ -174,8 +130,8 @@ class CRRObjective(nn.Module):
 
     ``actor(obs)`` is a distribution with ``sample() -> (action [..., A], log pi [...])`` and ``log_prob(action)``;
     ``critic(obs, action)`` are the values ``[K, ...]`` of K critics. The gradient of each term reaches its own network
-    alone. What asks about actions is in :meth:`taken_value`, :meth:`policy_value` and :meth:`next_value`, for actions
-    of other kinds to answer otherwise.
+    alone. What asks about actions is in :meth:`critic_loss`, :meth:`advantage` and :meth:`next_value`, for actions of
+    other kinds to answer otherwise.
     """
 
     def __init__(
@@ -207,15 +163,14 @@ class CRRObjective(nn.Module):
     def critic_loss(self, batch: Batch) -> Losses:
         """sum_i E[(Q_i(s, a) - y)^2], y = r + gamma (1 - terminal) Q'(s', a'), a' ~ pi'(s'): Algorithm 1."""
         values = self.taken_value(before(batch.obs), batch.action[:, :-1])  # [K, B, T-1]
-        targets = bootstrapped(batch, self.next_value(after(batch.obs)), self.value_estimator, self.discount)
-        return squared_error(values, targets, batch)
+        return squared_error(values, self.targets(batch), batch)
 
     def actor_loss(self, batch: Batch) -> Losses:
         """E[-f(A) ln pi(a | s)], where f has no gradient: equation 2."""
         obs, action, mask = before(batch.obs), batch.action[:, :-1], followed(batch.is_last)
         policy = self.actor(obs)
         with torch.no_grad():
-            advantage = self.taken_value(obs, action).amin(0) - self.policy_value(obs, policy)  # [B, T-1]
+            advantage = self.advantage(obs, action, policy)  # [B, T-1]
             weight = self.filter(advantage)
         loss = -mean_over(weight * policy.log_prob(action), mask)
         metrics = {
@@ -231,10 +186,20 @@ class CRRObjective(nn.Module):
         return values
 
     @torch.no_grad()
+    def advantage(self, obs: Obs, action: Tensor, policy: Any) -> Tensor:
+        """A, by how much actions ``[..., A]`` are better than those of the policy, ``[...]``: table 1."""
+        return self.taken_value(obs, action).amin(0) - self.policy_value(obs, policy)
+
+    @torch.no_grad()
     def policy_value(self, obs: Obs, policy: Any) -> Tensor:
         """What Q of m actions of the policy comes to, ``[...]``: table 1."""
         actions, _ = draws(policy, self.samples)  # [..., m, A]
         return self.baseline(several(self.critic, obs, actions).amin(0))
+
+    @torch.no_grad()
+    def targets(self, batch: Batch) -> Tensor:
+        """The y ``[B, T - 1]``; of one transition, r + gamma (1 - terminal) Q'(s', a'): Algorithm 1."""
+        return bootstrapped(batch, self.next_value(after(batch.obs)), self.value_estimator, self.discount)
 
     @torch.no_grad()
     def next_value(self, obs: Obs) -> Tensor:

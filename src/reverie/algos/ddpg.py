@@ -15,11 +15,13 @@ from torch import Tensor, nn
 from reverie.algos.base import PRECISIONS, ModelFree, ValueConfig
 from reverie.core.protocols import Policy
 from reverie.core.specs import ActionSpec, ObsSpec
+from reverie.core.stats import Stats
 from reverie.core.types import Batch, Obs, State, Update
 from reverie.nn.adam import Adam
 from reverie.nn.exploration import Noise, NoisyPolicy, OrnsteinUhlenbeck
 from reverie.nn.frozen import frozen
 from reverie.nn.mlp import ActionCritic, DeterministicActor, NetworkConfig, continuous_width
+from reverie.nn.steps import PolicyGradientStep, RegressionStep
 from reverie.nn.target import Target
 from reverie.objectives.estimators import TD0, ValueEstimator, check_estimator
 from reverie.objectives.returns import followed
@@ -59,6 +61,20 @@ class DDPGConfig(ValueConfig):
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             return DDPG(obs_spec, action_spec, self, torch.device(device))
+
+
+@dataclass(frozen=True, kw_only=True)
+class DDPGStats(Stats):
+    """What an update of DDPG says."""
+
+    loss_critic: Tensor
+    """E[w (Q(s, a) - y)^2]."""
+    train_value: Tensor
+    """The mean of what the critic says of the actions that were taken."""
+    train_target: Tensor
+    """The mean of its targets y."""
+    loss_actor: Tensor
+    """-E[Q(s, mu(s))]."""
 
 
 class DDPGObjective(nn.Module):
@@ -124,6 +140,8 @@ class DDPGObjective(nn.Module):
 class DDPG(ModelFree):
     """Actor and critic, the update that trains them, and the policy that explores."""
 
+    stats = DDPGStats
+
     def __init__(self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: DDPGConfig, device: torch.device) -> None:
         super().__init__(obs_spec, cfg, device)
         self.cfg = cfg
@@ -141,6 +159,8 @@ class DDPG(ModelFree):
         self.to(device)
         self.actor_optim = Adam(actor.parameters(), cfg.actor_lr)
         self.critic_optim = Adam(critic.parameters(), cfg.critic_lr)
+        self._critic = RegressionStep(self.objective, {"critic": self.critic_optim}, DDPGObjective.critic_loss)
+        self._actor = PolicyGradientStep(self.objective, {"actor": self.actor_optim}, DDPGObjective.actor_loss)
         self._policy = self.preprocess.policy(NoisyPolicy(actor, cfg.exploration, width, device), device)
 
     @property
@@ -151,10 +171,8 @@ class DDPG(ModelFree):
     def train_step(self, batch: Batch) -> Update:
         """One step of the critic, one of the actor through the new critic, one of the targets: Algorithm 1."""
         batch = self.preprocess(batch)
-        critic = self.objective.critic_loss(batch)
-        self.critic_optim.step(critic.terms["critic"])
-        actor = self.objective.actor_loss(batch)
-        self.actor_optim.step(actor.terms["actor"])
+        critic = self._critic(batch)
+        actor = self._actor(batch)
         self.objective.update_targets()
         return Update(metrics={**critic.metrics, **actor.metrics}, priority=critic.priority)
 

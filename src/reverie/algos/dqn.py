@@ -16,10 +16,12 @@ from reverie.algos.base import PRECISIONS, ModelFree, ValueConfig
 from reverie.core.errors import ConfigError
 from reverie.core.protocols import Policy
 from reverie.core.specs import ActionSpec, ObsSpec
+from reverie.core.stats import Stats
 from reverie.core.types import Batch, Obs, State, Update
 from reverie.nn.adam import Adam
 from reverie.nn.exploration import EpsilonGreedy, GreedyPolicy, Randomness
 from reverie.nn.mlp import NetworkConfig, single_choice
+from reverie.nn.steps import Step, ValuesStep
 from reverie.nn.target import Target
 from reverie.nn.values import ActionValues
 from reverie.objectives.estimators import TD0, ValueEstimator, check_estimator
@@ -89,6 +91,18 @@ class DQNConfig(ValueConfig):
             return DQN(obs_spec, action_spec, self, torch.device(device))
 
 
+@dataclass(frozen=True, kw_only=True)
+class DQNStats(Stats):
+    """What an update of DQN says."""
+
+    loss_critic: Tensor
+    """E[w L(Q(s, a) - y)] with the loss of Huber."""
+    train_value: Tensor
+    """The mean of what the network says of the actions that were taken."""
+    train_target: Tensor
+    """The mean of its targets y."""
+
+
 class DQNObjective(nn.Module):
     """The loss of DQN. ``objective(batch)`` is its term by name; nothing else of this library is needed.
 
@@ -156,12 +170,15 @@ class DQNObjective(nn.Module):
 class DQN(ModelFree):
     """A network, the update that trains it, and the policy that explores."""
 
+    stats: type[Stats] = DQNStats
+
     def __init__(self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: DQNConfig, device: torch.device) -> None:
         super().__init__(obs_spec, cfg, device)
         self.cfg = cfg
         self.objective = self.build_objective(self.preprocess.spec, action_spec)
         self.to(device)
         self.optim = Adam(self.objective.network.parameters(), cfg.lr, eps=cfg.adam_eps)
+        self._step = self.build_step()
         greedy = GreedyPolicy(self.objective.values, cfg.exploration, action_spec.width, device)
         self._policy = self.preprocess.policy(greedy, device)
 
@@ -172,6 +189,10 @@ class DQN(ModelFree):
         network = ActionValues(obs_spec, classes, c.networks, dueling=c.dueling, dtype=dtype)
         return DQNObjective(network, **c.common())
 
+    def build_step(self) -> Step:
+        """One step of the network."""
+        return ValuesStep(self.objective, {"critic": self.optim}, DQNObjective.critic_loss)
+
     @property
     def policy(self) -> Policy[Any]:
         """Acts with the newest weights."""
@@ -179,8 +200,7 @@ class DQN(ModelFree):
 
     def train_step(self, batch: Batch) -> Update:
         """One step of the network, one of its target: Algorithm 1."""
-        losses = self.objective.critic_loss(self.preprocess(batch))
-        self.optim.step(losses.terms["critic"])
+        losses = self._step(self.preprocess(batch))
         self.objective.update_targets()
         return Update(metrics=losses.metrics, priority=losses.priority)
 

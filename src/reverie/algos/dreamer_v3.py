@@ -6,6 +6,7 @@ followed; three deliberate corrections are listed in ``docs/dreamer_v3.md``.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
@@ -19,6 +20,7 @@ from reverie.algos.world_model import Context, LatentPolicy, Posterior, WorldMod
 from reverie.core.config import Config
 from reverie.core.errors import ConfigError, did_you_mean
 from reverie.core.specs import ActionSpec, ExtraPart, ObsSpec
+from reverie.core.stats import Stats
 from reverie.core.types import Batch, Metrics, State, Update, Window
 from reverie.nn.decoder import DecoderConfig
 from reverie.nn.distributions import TwoHot
@@ -180,6 +182,74 @@ def sized(name: str, base: DreamerV3Config | None = None) -> DreamerV3Config:
     return base.merge({k: v for k, v in changes.items() if k.split(".")[0] not in own})  # a user's own part has its own
 
 
+@dataclass(frozen=True, kw_only=True)
+class DreamerV3Stats(Stats):
+    """What an update of DreamerV3 says. Losses are before scaling; imagined means over all imagined rows."""
+
+    loss_dynamics: Tensor
+    """KL that teaches the prior: the mean of max(free_nats, KL[sg(posterior) | prior])."""
+    loss_representation: Tensor
+    """KL that makes the posterior predictable: the mean of max(free_nats, KL[posterior | sg(prior)])."""
+    loss_reward: Tensor
+    """-ln p(reward) of the rows."""
+    loss_cont: Tensor
+    """-ln p(continuation) of the rows, of which 1 means the discount."""
+    loss_reconstruction: Mapping[str, Tensor]
+    """The error of each observation by key: a sum of squares, or -ln p of classes."""
+    loss_actor: Tensor
+    """Of the policy: equation 6."""
+    loss_critic: Tensor
+    """Of the values of imagined rows: equation 5, slow critic included."""
+    loss_replay_critic: Tensor
+    """The same of replayed rows."""
+    train_prior_entropy: Tensor
+    """Nats of the prior, summed over the stochastic variables."""
+    train_posterior_entropy: Tensor
+    """Nats of the posterior, summed over the stochastic variables."""
+    train_advantage: Tensor
+    """Imagined return less value, over the scale of returns: its mean."""
+    train_advantage_std: Tensor
+    """Its standard deviation."""
+    train_advantage_magnitude: Tensor
+    """The mean of its size."""
+    train_reward: Tensor
+    """The mean imagined reward of a step."""
+    train_cont: Tensor
+    """The mean imagined probability to go on, discount included."""
+    train_return: Tensor
+    """Imagined returns less their low percentile, over their scale: their mean."""
+    train_return_min: Tensor
+    """The smallest of them."""
+    train_return_max: Tensor
+    """The largest."""
+    train_return_rate: Tensor
+    """The share of them whose size is 1 or more."""
+    train_return_scale: Tensor
+    """What returns are divided by: the running distance of their percentiles, at least ``return_limit``."""
+    train_value: Tensor
+    """The mean that the critic says of imagined rows."""
+    train_slow_value: Tensor
+    """The mean that the slow critic says of them."""
+    train_target: Tensor
+    """The mean imagined lambda-return, unscaled."""
+    train_weight: Tensor
+    """The mean probability that an imagined row is reached, discount included."""
+    train_entropy: Mapping[str, Tensor]
+    """Nats of the policy, by part of the action."""
+    opt_loss: Tensor
+    """The weighted sum of all losses, which is what is differentiated."""
+    opt_grad_norm: Tensor
+    """The norm of the gradient before clipping."""
+    opt_grad_rms: Tensor
+    """The same for one parameter: over the root of their number."""
+    opt_update_rms: Tensor
+    """How far one parameter moved."""
+    opt_param_rms: Tensor
+    """How large one parameter is."""
+    opt_lr: Tensor
+    """The learning rate, warm-up included."""
+
+
 class Losses(NamedTuple):
     """All that one forward pass yields."""
 
@@ -191,6 +261,8 @@ class Losses(NamedTuple):
 
 class DreamerV3(Algorithm):
     """World model, actor and critic, and the one update that trains them together."""
+
+    stats = DreamerV3Stats
 
     def __init__(self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: DreamerV3Config, device: torch.device) -> None:
         super().__init__(cfg.graph)

@@ -14,8 +14,10 @@ from reverie.algos.base import PRECISIONS
 from reverie.algos.dqn import DQN, DQNConfig, DQNObjective
 from reverie.core.errors import ConfigError
 from reverie.core.specs import ActionSpec, ObsSpec
+from reverie.core.stats import Stats
 from reverie.core.types import Batch, Obs
 from reverie.nn.mlp import single_choice
+from reverie.nn.steps import QuantilesStep, Step
 from reverie.nn.values import ActionValues
 from reverie.objectives.estimators import FROM_ONE_ROW, OneRow, ValueEstimator, check_estimator
 from reverie.objectives.quantile import best_quantiles, check_kappa, quantile_error, quantile_targets
@@ -53,6 +55,18 @@ class QRDQNConfig(DQNConfig):
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             return QRDQN(obs_spec, action_spec, self, torch.device(device))
+
+
+@dataclass(frozen=True, kw_only=True)
+class QRDQNStats(Stats):
+    """What an update of QR-DQN says."""
+
+    loss_critic: Tensor
+    """The loss of quantile regression, summed over the quantiles: E[w sum_i E_j[rho_i(y_j - theta_i(s, a))]]."""
+    train_value: Tensor
+    """The mean of what the distributions say of the actions that were taken."""
+    train_target: Tensor
+    """The mean of the distributions' targets y."""
 
 
 class QRDQNObjective(DQNObjective):
@@ -95,6 +109,7 @@ class QRDQN(DQN):
     """A network of quantiles, the update that trains it, and the policy that explores."""
 
     cfg: QRDQNConfig
+    stats: type[Stats] = QRDQNStats
 
     def build_objective(self, obs_spec: ObsSpec, action_spec: ActionSpec) -> QRDQNObjective:
         """The loss over a network of these sizes."""
@@ -102,3 +117,7 @@ class QRDQN(DQN):
         classes, dtype = single_choice("qr_dqn", action_spec), PRECISIONS[c.precision]
         network = ActionValues(obs_spec, classes, c.networks, dueling=c.dueling, quantiles=c.quantiles, dtype=dtype)
         return QRDQNObjective(network, **c.common())
+
+    def build_step(self) -> Step:
+        """One step of the network."""
+        return QuantilesStep(self.objective, {"critic": self.optim}, QRDQNObjective.critic_loss)

@@ -17,13 +17,14 @@ from reverie.algos.base import PRECISIONS, ModelFree, ValueConfig
 from reverie.core.errors import ConfigError
 from reverie.core.protocols import Policy
 from reverie.core.specs import ActionSpec, ObsSpec
+from reverie.core.stats import Stats
 from reverie.core.types import Batch, Obs, State, Update
 from reverie.nn.adam import Adam
 from reverie.nn.exploration import SampledPolicy
 from reverie.nn.frozen import frozen
-from reverie.nn.mlp import ActionCritic, Inputs, NetworkConfig, continuous_width
-from reverie.nn.perceptron import Perceptron
-from reverie.nn.squashed import SquashedNormal
+from reverie.nn.mlp import ActionCritic, NetworkConfig, continuous_width
+from reverie.nn.squashed import GaussianActor
+from reverie.nn.steps import RegressionStep, SoftPolicyStep
 from reverie.nn.target import Target
 from reverie.objectives.estimators import TD0, ValueEstimator, check_estimator
 from reverie.objectives.returns import followed
@@ -75,6 +76,26 @@ class SACConfig(ValueConfig):
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             return SAC(obs_spec, action_spec, self, torch.device(device))
+
+
+@dataclass(frozen=True, kw_only=True)
+class SACStats(Stats):
+    """What an update of SAC, discrete or not, says."""
+
+    loss_critic: Tensor
+    """Of both critics: E[w (Q - y)^2] / 2, summed over them."""
+    train_value: Tensor
+    """The mean of what both critics say of the actions that were taken."""
+    train_target: Tensor
+    """The mean of their targets y."""
+    loss_actor: Tensor
+    """E[alpha ln pi(a | s) - min_i Q_i(s, a)]."""
+    loss_temperature: Tensor
+    """E[-alpha (ln pi(a | s) + target entropy)]."""
+    train_entropy: Tensor
+    """-E[ln pi(a | s)], in nats."""
+    train_temperature: Tensor
+    """Alpha, what a nat of entropy is worth."""
 
 
 class SACObjective(nn.Module):
@@ -179,25 +200,11 @@ class SACObjective(nn.Module):
         self.target_critic.update()
 
 
-class GaussianActor(nn.Module):
-    """pi(a | s): a perceptron to a squashed normal distribution over [-1, 1]^A (appendix C)."""
-
-    def __init__(self, obs_spec: ObsSpec, width: int, cfg: NetworkConfig, dtype: torch.dtype) -> None:
-        super().__init__()
-        self.inputs = Inputs(obs_spec, cfg, dtype)
-        self.body = Perceptron(self.inputs.width, cfg.units, 2 * width)
-
-    def forward(self, obs: Obs) -> SquashedNormal:
-        """``[..., *shape]`` to a distribution over ``[..., A]``."""
-        y: Tensor = self.body(self.inputs(obs))
-        mean, log_std = y.float().chunk(2, -1)  # [..., A]
-        return SquashedNormal(mean, log_std)
-
-
 class SAC(ModelFree):
     """Actor, two critics and a temperature, the update that trains them, and the policy."""
 
     losses: type[SACObjective] = SACObjective
+    stats: type[Stats] = SACStats
 
     def __init__(self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: SACConfig, device: torch.device) -> None:
         super().__init__(obs_spec, cfg, device)
@@ -211,6 +218,9 @@ class SAC(ModelFree):
         }
         if cfg.temperature_lr:
             self.optims["temperature"] = Adam([self.objective.log_temperature], cfg.temperature_lr)
+        names, o = SACObjective, self.objective
+        self._critics = RegressionStep(o, self.optims, names.critic_loss, names.values, scale=0.5)
+        self._actor = SoftPolicyStep(o, self.optims, names.actor_loss, names.policy_value)
         self._policy = self.preprocess.policy(SampledPolicy(actor, device), device)
 
     def build_objective(self, obs_spec: ObsSpec, action_spec: ActionSpec) -> SACObjective:
@@ -230,12 +240,8 @@ class SAC(ModelFree):
     def train_step(self, batch: Batch) -> Update:
         """One step of the critics, of the actor through the new critics, of the temperature and the targets."""
         batch = self.preprocess(batch)
-        critic = self.objective.critic_loss(batch)
-        self.optims["critic"].step(critic.terms["critic"])
-        rest = self.objective.actor_loss(batch)
-        for name, optim in self.optims.items():
-            if name in rest.terms:
-                optim.step(rest.terms[name])
+        critic = self._critics(batch)
+        rest = self._actor(batch)
         self.objective.update_targets()
         return Update(metrics={**critic.metrics, **rest.metrics}, priority=critic.priority)
 

@@ -16,11 +16,13 @@ from reverie.algos.base import PRECISIONS, ModelFree, ValueConfig
 from reverie.core.errors import ConfigError
 from reverie.core.protocols import Policy
 from reverie.core.specs import ActionSpec, ObsSpec
+from reverie.core.stats import Stats
 from reverie.core.types import Batch, Obs, State, Update
 from reverie.nn.adam import Adam
 from reverie.nn.exploration import Gaussian, Noise, NoisyPolicy
 from reverie.nn.frozen import frozen
 from reverie.nn.mlp import ActionCritic, DeterministicActor, NetworkConfig, continuous_width, first
+from reverie.nn.steps import PolicyGradientStep, RegressionStep
 from reverie.nn.target import Target
 from reverie.objectives.estimators import TD0, ValueEstimator, check_estimator
 from reverie.objectives.returns import followed
@@ -74,6 +76,20 @@ class TD3Config(ValueConfig):
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             return TD3(obs_spec, action_spec, self, torch.device(device))
+
+
+@dataclass(frozen=True, kw_only=True)
+class TD3Stats(Stats):
+    """What an update of TD3 says."""
+
+    loss_critic: Tensor
+    """Of both critics: E[w (Q - y)^2], summed over them."""
+    train_value: Tensor
+    """The mean of what both critics say of the actions that were taken."""
+    train_target: Tensor
+    """The mean of their targets y."""
+    loss_actor: Tensor | None = None
+    """-E[Q_1(s, pi(s))]; only when the actor learns."""
 
 
 class TD3Objective(nn.Module):
@@ -145,6 +161,7 @@ class TD3(ModelFree):
     """Actor and two critics, the updates that train them, and the policy that explores."""
 
     losses: type[TD3Objective] = TD3Objective
+    stats: type[Stats] = TD3Stats
 
     def __init__(self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: TD3Config, device: torch.device) -> None:
         super().__init__(obs_spec, cfg, device)
@@ -156,6 +173,8 @@ class TD3(ModelFree):
         self.to(device)
         self.actor_optim = Adam(actor.parameters(), cfg.actor_lr)
         self.critic_optim = Adam(critic.parameters(), cfg.critic_lr)
+        self._critics = RegressionStep(self.objective, {"critic": self.critic_optim}, TD3Objective.critic_loss)
+        self._actor = PolicyGradientStep(self.objective, {"actor": self.actor_optim}, TD3Objective.actor_loss)
         self._policy = self.preprocess.policy(NoisyPolicy(actor, cfg.exploration, width, device), device)
         self.updates = 0
 
@@ -176,20 +195,14 @@ class TD3(ModelFree):
 
     def critic_step(self, batch: Batch) -> Update:
         """One step of the critics alone."""
-        critic = self._learn_critic(self.preprocess(batch))
+        critic = self._critics(self.preprocess(batch))
         return Update(metrics=critic.metrics, priority=critic.priority)
-
-    def _learn_critic(self, batch: Batch) -> Losses:
-        critic = self.objective.critic_loss(batch)
-        self.critic_optim.step(critic.terms["critic"])
-        return critic
 
     def train_step(self, batch: Batch) -> Update:
         """One step of the critics, one of the actor through the new first critic, one of the targets."""
         batch = self.preprocess(batch)
-        critic = self._learn_critic(batch)
-        actor = self.objective.actor_loss(batch)
-        self.actor_optim.step(actor.terms["actor"])
+        critic = self._critics(batch)
+        actor = self._actor(batch)
         self.objective.update_targets()
         return Update(metrics={**critic.metrics, **actor.metrics}, priority=critic.priority)
 

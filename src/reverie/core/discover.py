@@ -17,8 +17,8 @@ from reverie.core.config import Config
 from reverie.core.errors import ConfigError, did_you_mean
 
 GROUP = "reverie.algos"
-SHARED = frozenset({"__init__", "base", "capture", "world_model", "imagination"})
-"""Files in ``algos/`` that are not papers."""
+SHARED = frozenset({"__init__", "base", "capture", "world_model", "imagination", "fqe"})
+"""Files in ``algos/`` that train no policy: what several share, and FQE, which estimates what one would earn."""
 
 ROOT = Path(__file__).parents[1]
 

@@ -16,7 +16,9 @@ class Stats:
     """Numbers of one update, without gradient and still on the learner's device.
 
     A field ``loss_actor`` is ``loss/actor`` in ``Update.metrics`` and with every logger: the word before the first
-    underscore is the group. A field with a default is not said by every update.
+    underscore is the group. A field with a default is not said by every update. A field that is a ``Mapping`` holds
+    the metrics whose names go on behind its own: ``loss/reconstruction/image`` is
+    ``loss_reconstruction["image"]``.
     """
 
     @classmethod
@@ -33,7 +35,26 @@ class Stats:
             DataError: some are missing, or are none of this algorithm's.
         """
         names = cls.names()
-        unknown, missing = sorted(metrics.keys() - names.keys()), sorted(cls.names(always=True).keys() - metrics.keys())
+        maps = {name: field for name, field in names.items() if field in cls._maps()}
+        found: dict[str, Tensor | dict[str, Tensor]] = {}
+        unknown = []
+        for key, value in metrics.items():
+            inside = next((name for name in maps if key.startswith(f"{name}/")), None)
+            if inside is not None:
+                part = found.setdefault(maps[inside], {})
+                assert isinstance(part, dict)
+                part[key.removeprefix(f"{inside}/")] = value
+            elif key in names and key not in maps:
+                found[names[key]] = value
+            else:
+                unknown.append(key)
+        missing = sorted(name for name, field in cls.names(always=True).items() if field not in found)
         if unknown or missing:
-            raise DataError(f"{cls.__name__}: {missing} are missing, {unknown} are none of its: are they another's?")
-        return cls(**{names[key]: value for key, value in metrics.items()})
+            raise DataError(
+                f"{cls.__name__}: {missing} are missing, {sorted(unknown)} are none of its: are they another's?"
+            )
+        return cls(**found)
+
+    @classmethod
+    def _maps(cls) -> set[str]:
+        return {f.name for f in fields(cls) if str(f.type).startswith("Mapping")}

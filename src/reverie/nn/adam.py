@@ -42,7 +42,7 @@ class Adam:
         Raises:
             RuntimeError: a parameter has no gradient; it is no part of the loss.
         """
-        self._apply(torch.autograd.grad(loss, self.params, allow_unused=True))
+        self.apply_to(torch.autograd.grad(loss, self.params, allow_unused=True))
 
     def apply(self) -> None:
         """Update with the gradients that are there.
@@ -50,10 +50,15 @@ class Adam:
         Raises:
             RuntimeError: a parameter has none.
         """
-        self._apply([p.grad for p in self.params])
+        self.apply_to([p.grad for p in self.params])
 
     @torch.no_grad()
-    def _apply(self, found: Sequence[Tensor | None]) -> None:
+    def apply_to(self, found: Sequence[Tensor | None]) -> None:
+        """Update with these gradients, one for each parameter.
+
+        Raises:
+            RuntimeError: a parameter has none.
+        """
         grads = [grad for grad in found if grad is not None]
         if len(grads) != len(self.params):
             raise RuntimeError(f"{len(self.params) - len(grads)} of {len(self.params)} parameters have no gradient.")

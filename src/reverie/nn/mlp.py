@@ -142,7 +142,10 @@ CONTINUOUS = ("ddpg", "td3", "sac", "dreamer_v3")
 CONTINUOUS_RECORDED = ("bc", "td3_bc", "bcq", "cql", "iql", "crr")
 """Those that learn from recorded data."""
 CHOICE = ("dqn", "qr_dqn", "sac_discrete", "dreamer_v3")
+CHOICE_RECORDED = ("bc", "discrete_bcq", "discrete_cql", "discrete_crr")
 ANY = ("dreamer_v3",)
+CHOICES_RECORDED = ("bc",)
+"""Where all parts are choices, but more than one."""
 
 
 def continuous_width(algorithm: str, spec: ActionSpec) -> int:
@@ -171,12 +174,31 @@ def single_choice(algorithm: str, spec: ActionSpec) -> int:
     return spec.width
 
 
-def _unfit(what: str, spec: ActionSpec) -> ConfigError:
+def only_kind(algorithm: str, spec: ActionSpec) -> str:
+    """The kind of all parts, ``continuous`` or ``categorical``.
+
+    Raises:
+        ConfigError: there are both; names the algorithms that fit.
+    """
     kinds = {part.kind for part in spec.parts.values()}
-    choices = sum(len(part.classes) for part in spec.parts.values())
-    fit = CONTINUOUS if kinds == {"continuous"} else CHOICE if kinds == {"categorical"} and choices == 1 else ANY
-    recorded = CONTINUOUS_RECORDED if fit is CONTINUOUS else ()
+    if len(kinds) > 1:
+        raise _unfit(f"{algorithm} is for actions that are all continuous or all choices among classes, not both", spec)
+    return kinds.pop()
+
+
+def all_classes(spec: ActionSpec) -> tuple[int, ...]:
+    """How many classes each choice has, in the order of the flat action; 0 choices of continuous parts."""
+    return tuple(count for key in sorted(spec.parts) for count in spec.parts[key].classes)
+
+
+def _unfit(what: str, spec: ActionSpec) -> ConfigError:
+    kinds, choices = {part.kind for part in spec.parts.values()}, len(all_classes(spec))
+    fit: tuple[tuple[str, ...], tuple[str, ...]] = ANY, ()
+    if kinds == {"continuous"}:
+        fit = CONTINUOUS, CONTINUOUS_RECORDED
+    elif kinds == {"categorical"}:
+        fit = (CHOICE, CHOICE_RECORDED) if choices == 1 else (ANY, CHOICES_RECORDED)
     known = algorithms()
-    here, offline = (", ".join(name for name in names if name in known) for names in (fit, recorded))
+    here, offline = (", ".join(name for name in names if name in known) for names in fit)
     also = f"; with recorded data: {offline}" if offline else ""
     return ConfigError(f"{what}. Algorithms that fit: {here}{also}.")

@@ -5,29 +5,8 @@
  * the threads nor the other rows of the batch, so that results do not either.
  */
 
-#include "kernels.h"
-
-#define PANEL 32
-#ifdef __AVX512F__
-#define LANES 16
-#define TILE 8 /* rows at once: TILE * PANEL / LANES accumulators stay in registers */
-#else
-#define LANES 8
-#define TILE 3
-#endif
-#define VECTORS (PANEL / LANES)
-#define NARROW 8 /* outputs that are fewer are not worth a panel */
-#define STRIP 64 /* rows of a batch that a thread takes at once */
-
-typedef float Vector __attribute__((vector_size(LANES * 4), aligned(4)));
-
-typedef struct {
-    int64_t copies, layers, stride, squash; /* squash: tanh on top */
-    const int64_t *widths; /* [layers + 1] */
-    const float *parameters;
-} Network;
-
-static inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+#include "../core/crew.h"
+#include "perceptron.h"
 
 /* ---------------------------------------------------------------------- products */
 
@@ -70,28 +49,6 @@ static void pad_columns(const float *b, int64_t ldb, float *panel, int64_t depth
     }
 }
 
-/* What becomes of a finished tile: [rows, columns] of c, whose rows lie ldc apart. */
-typedef enum { PLAIN, RELU, MASK, ADD } Then;
-
-/* `bias` is [columns]; with MASK, `mask` lies like c and numbers become 0 where it is 0. */
-static inline void finish(const float *out, float *c, int64_t ldc, int64_t rows, int64_t columns, const float *bias,
-                          const float *mask, Then then) {
-    for (int64_t r = 0; r < rows; r++, out += PANEL, c += ldc) {
-        if (then == ADD) {
-            for (int64_t j = 0; j < columns; j++) c[j] += out[j];
-        } else if (then == MASK) {
-            for (int64_t j = 0; j < columns; j++) c[j] = mask[r * ldc + j] != 0.0f ? out[j] : 0.0f;
-        } else if (then == RELU) {
-            for (int64_t j = 0; j < columns; j++) {
-                float y = out[j] + bias[j];
-                c[j] = y < 0.0f ? 0.0f : y; /* NaN stays NaN */
-            }
-        } else {
-            for (int64_t j = 0; j < columns; j++) c[j] = bias ? out[j] + bias[j] : out[j];
-        }
-    }
-}
-
 /* The columns [first, first + columns) of c = a b, with `panel` holding those of b. */
 static inline void panel_product(const float *a, int64_t ar, int64_t ak, const float *panel, int64_t ldpanel, float *c,
                                  int64_t ldc, int64_t rows, int64_t depth, int64_t columns, const float *bias,
@@ -101,61 +58,6 @@ static inline void panel_product(const float *a, int64_t ar, int64_t ak, const f
         int64_t count = least(TILE, rows - i);
         any_tile(a + i * ar, ar, ak, panel, ldpanel, out, depth, count);
         finish(out, c + i * ldc, ldc, count, columns, bias, mask ? mask + i * ldc : 0, then);
-    }
-}
-
-/* ---------------------------------------------------------------------- a few outputs, such as a value */
-
-static inline float sum_of(Vector x) {
-    float sum = 0;
-    for (int i = 0; i < LANES; i++) sum += x[i];
-    return sum;
-}
-
-/* y [rows, outputs] of at most NARROW outputs: dots of rows of x with columns, of which `scratch` holds one. */
-static void forward_narrow(const float *x, int64_t inputs, const float *weights, float *y, int64_t outputs, int64_t rows,
-                           Then then, float *scratch) {
-    const float *bias = weights + inputs * outputs;
-    int64_t whole = inputs / (2 * LANES) * (2 * LANES);
-    for (int64_t j = 0; j < outputs; j++) {
-        for (int64_t k = 0; k < inputs; k++) scratch[k] = weights[k * outputs + j];
-        for (int64_t r = 0; r < rows; r++) {
-            const float *row = x + r * inputs;
-            Vector even = {0}, odd = {0}; /* two, as an addition waits for the last one */
-            for (int64_t k = 0; k < whole; k += 2 * LANES) {
-                even += *(const Vector *)(row + k) * *(const Vector *)(scratch + k);
-                odd += *(const Vector *)(row + k + LANES) * *(const Vector *)(scratch + k + LANES);
-            }
-            float sum = sum_of(even + odd);
-            for (int64_t k = whole; k < inputs; k++) sum += row[k] * scratch[k];
-            sum += bias[j];
-            y[r * outputs + j] = then == RELU && sum < 0.0f ? 0.0f : sum;
-        }
-    }
-}
-
-/* x^T dy of at most NARROW outputs, and the sums of dy. */
-static void gradient_narrow(const float *x, int64_t inputs, const float *dy, int64_t outputs, float *dweights,
-                            int64_t rows) {
-    int64_t whole = inputs / LANES * LANES;
-    for (int64_t i = 0; i < whole; i += LANES) {
-        Vector sum[NARROW] = {{0}};
-        for (int64_t r = 0; r < rows; r++) {
-            Vector in = *(const Vector *)(x + r * inputs + i);
-            for (int64_t j = 0; j < outputs; j++) sum[j] += in * dy[r * outputs + j];
-        }
-        for (int64_t j = 0; j < outputs; j++)
-            for (int64_t k = 0; k < LANES; k++) dweights[(i + k) * outputs + j] = sum[j][k];
-    }
-    for (int64_t j = 0; j < outputs; j++) {
-        for (int64_t i = whole; i < inputs; i++) {
-            float sum = 0;
-            for (int64_t r = 0; r < rows; r++) sum += x[r * inputs + i] * dy[r * outputs + j];
-            dweights[i * outputs + j] = sum;
-        }
-        float sum = 0;
-        for (int64_t r = 0; r < rows; r++) sum += dy[r * outputs + j];
-        dweights[inputs * outputs + j] = sum;
     }
 }
 
@@ -243,15 +145,6 @@ static void gradient_panel(const float *x, int64_t inputs, const float *dy, int6
     memcpy(dbias, sum, columns * sizeof(float));
 }
 
-static inline int64_t panels_of(int64_t width) { return (width + PANEL - 1) / PANEL; }
-
-/* Which layer and panel number `item` is, counting the panels of all layers; their widths begin at `widths`. */
-static inline int64_t find_panel(const int64_t *widths, int64_t *item) {
-    int64_t l = 0;
-    while (*item >= panels_of(widths[l])) *item -= panels_of(widths[l++]);
-    return l;
-}
-
 /* The way back from dy [copies, rows, outputs]. `dhidden` lies like `hidden`; dx [rows, inputs] is the sum over the copies.
  * Where dx or dparameters are absent they are not computed. `transposed` is [copies, all inputs in panels, outputs] and
  * `scratch` [threads, rows, PANEL]. */
@@ -317,33 +210,62 @@ void perceptron_backward(const Network *n, const float *x, const float *hidden, 
 
 #define CHUNK 4096
 
-/* Adam, Kingma and Ba 2015, Algorithm 1; `first` and `second` are 1 - beta^t of both moments. */
-void adam(float *parameters, const float *gradient, float *mean, float *square, int64_t count, const double *settings,
-          int64_t threads) {
-    float rate = (float)(settings[0] / settings[1]), root = (float)(1.0 / sqrt(settings[2]));
-    float beta1 = (float)settings[3], beta2 = (float)settings[4], eps = (float)settings[5];
-    float new1 = (float)(1.0 - settings[3]), new2 = (float)(1.0 - settings[4]);
-    int64_t chunks = (count + CHUNK - 1) / CHUNK;
-#pragma omp parallel for num_threads((int)threads) if (threads > 1)
-    for (int64_t c = 0; c < chunks; c++) {
-        int64_t end = least(count, (c + 1) * CHUNK);
+typedef struct {
+    float *parameters, *mean, *square;
+    const float *gradient;
+    int64_t count, taken;
+    float rate, root, beta1, beta2, eps, new1, new2;
+} Moments;
+
+static void adam_chunks(void *given, Worker worker) {
+    Moments *m = given;
+    (void)worker;
+    for (int64_t at = CHUNK * next_piece(&m->taken); at < m->count; at = CHUNK * next_piece(&m->taken)) {
+        int64_t end = least(m->count, at + CHUNK);
+        float *p = m->parameters, *mean = m->mean, *square = m->square;
+        const float *gradient = m->gradient;
+        float rate = m->rate, root = m->root, beta1 = m->beta1, beta2 = m->beta2, eps = m->eps, new1 = m->new1, new2 = m->new2;
 #pragma omp simd
-        for (int64_t i = c * CHUNK; i < end; i++) {
+        for (int64_t i = at; i < end; i++) {
             float g = gradient[i];
             mean[i] = beta1 * mean[i] + new1 * g;
             square[i] = beta2 * square[i] + new2 * g * g;
-            parameters[i] -= rate * mean[i] / (sqrtf(square[i]) * root + eps);
+            p[i] -= rate * mean[i] / (sqrtf(square[i]) * root + eps);
         }
+    }
+}
+
+/* Adam, Kingma and Ba 2015, Algorithm 1; `settings`: rate, 1 - beta^t of both moments, both betas, epsilon. */
+void adam(float *parameters, const float *gradient, float *mean, float *square, int64_t count, const double *settings,
+          int64_t threads) {
+    Moments m = {parameters, mean, square, gradient, count, 0,
+                 (float)(settings[0] / settings[1]), (float)(1.0 / sqrt(settings[2])),
+                 (float)settings[3], (float)settings[4], (float)settings[5],
+                 (float)(1.0 - settings[3]), (float)(1.0 - settings[4])};
+    together(adam_chunks, &m, threads);
+}
+
+typedef struct {
+    float *slow;
+    const float *fast;
+    int64_t count, taken;
+    float rate;
+} Following;
+
+static void polyak_chunks(void *given, Worker worker) {
+    Following *f = given;
+    (void)worker;
+    for (int64_t at = CHUNK * next_piece(&f->taken); at < f->count; at = CHUNK * next_piece(&f->taken)) {
+        int64_t end = least(f->count, at + CHUNK);
+        float *slow = f->slow, rate = f->rate;
+        const float *fast = f->fast;
+#pragma omp simd
+        for (int64_t i = at; i < end; i++) slow[i] += rate * (fast[i] - slow[i]);
     }
 }
 
 /* slow <- slow + rate (fast - slow) */
 void polyak(float *slow, const float *fast, int64_t count, float rate, int64_t threads) {
-    int64_t chunks = (count + CHUNK - 1) / CHUNK;
-#pragma omp parallel for num_threads((int)threads) if (threads > 1)
-    for (int64_t c = 0; c < chunks; c++) {
-        int64_t end = least(count, (c + 1) * CHUNK);
-#pragma omp simd
-        for (int64_t i = c * CHUNK; i < end; i++) slow[i] += rate * (fast[i] - slow[i]);
-    }
+    Following f = {slow, fast, count, 0, rate};
+    together(polyak_chunks, &f, threads);
 }

@@ -7,9 +7,10 @@ The definition in PyTorch stands beside it, for GPUs, for other precisions and w
 from __future__ import annotations
 
 import ctypes
+import functools
 import math
 from itertools import pairwise
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +20,9 @@ from reverie.core.compiled import call, compiled, library
 
 PANEL, ALIGNED = 32, 16
 """As in ``perceptron.c``: outputs of which a thread has sums at once; numbers in a cache line."""
+
+TILED = 64
+"""Rows from which on matrix units, where there are some, are worth writing weights as tiles."""
 
 SHARED = 2**20
 """Multiplications from which on a second thread is worth waking."""
@@ -35,6 +39,12 @@ class _Network(ctypes.Structure):
         ("widths", ctypes.c_void_p),
         ("parameters", ctypes.c_void_p),
     )
+
+
+@functools.cache
+def tiles_granted() -> bool:
+    """Whether this processor has matrix units that ``perceptron_tiles.c`` may use."""
+    return bool(library().perceptron_tiles_granted())
 
 
 class Layout:
@@ -65,6 +75,10 @@ class Layout:
         """How many threads are worth their while."""
         return torch.get_num_threads() if rows * self.copies * self.multiplications >= SHARED else 1
 
+    def tiled(self, rows: int) -> bool:
+        """Whether so many rows are a matter for matrix units, and there are some."""
+        return rows >= TILED and len(self.widths) <= 32 and tiles_granted()
+
     def layers(self, parameters: Tensor) -> list[tuple[Tensor, Tensor]]:
         """Weights ``[K, inputs, outputs]`` and biases ``[K, 1, outputs]``, views of the parameters."""
         at, out = 0, []
@@ -75,54 +89,70 @@ class Layout:
         return out
 
 
+class Pass(NamedTuple):
+    """What the way back needs of one way forth."""
+
+    x: Tensor  # [M, inputs]
+    hidden: Tensor  # [K, M, width] of one hidden layer after the other
+    y: Tensor  # [K, M, outputs]
+
+
+def forth(theta: Tensor, layout: Layout, *parts: Tensor) -> Pass:
+    """Of parameters ``[K, P]`` and inputs ``[M, I]`` in one or more parts that belong side by side; no gradient."""
+    x = parts[0].contiguous() if len(parts) == 1 else torch.cat(parts, 1)  # [M, inputs]
+    rows, threads = x.shape[0], layout.threads(x.shape[0])
+    hidden = x.new_empty(rows * layout.hidden)
+    y = x.new_empty(layout.copies, rows, layout.widths[-1])
+    found = layout.network(theta), x.data_ptr(), hidden.data_ptr(), y.data_ptr(), rows
+    if layout.tiled(rows):
+        library().perceptron_tiles(*found, threads)
+    else:
+        scratch = x.new_empty(threads * layout.widest * PANEL)
+        library().perceptron(*found, scratch.data_ptr(), threads)
+    return Pass(x, hidden, y)
+
+
+def back(
+    theta: Tensor, layout: Layout, passed: Pass, grad: Tensor, *, inputs: bool = False, parameters: bool = True
+) -> tuple[Tensor | None, Tensor | None]:
+    """The gradients of x ``[M, inputs]`` and of theta ``[K, P]``, those that are wanted, from ``[K, M, outputs]``."""
+    x, hidden, y = passed
+    grad = torch.ops.aten.tanh_backward(grad.contiguous(), y) if layout.squash else grad.contiguous()
+    dx = torch.empty_like(x) if inputs else None
+    dtheta = torch.empty_like(theta) if parameters else None
+    rows, threads = x.shape[0], layout.threads(x.shape[0])
+    to = 0 if dx is None else dx.data_ptr(), 0 if dtheta is None else dtheta.data_ptr()
+    found = layout.network(theta), x.data_ptr(), hidden.data_ptr(), grad.data_ptr()
+    if layout.tiled(rows):
+        library().perceptron_tiles_backward(*found, *to, rows, threads)
+        return dx, dtheta
+    room = x.new_empty(len(hidden) + layout.transposed + threads * rows * PANEL)
+    dhidden = room.data_ptr()
+    transposed = dhidden + 4 * len(hidden)
+    library().perceptron_backward(
+        *found, dhidden, *to, rows, transposed, transposed + 4 * layout.transposed, threads
+    )  # fmt: skip
+    return dx, dtheta
+
+
 class _Perceptron(torch.autograd.Function):
-    """Of theta ``[K, P]`` and inputs ``[M, I]`` in one or more parts, side by side."""
+    """The same with a gradient."""
 
     @staticmethod
     def forward(ctx: Any, theta: Tensor, layout: Layout, *parts: Tensor) -> Tensor:
-        rows, threads = parts[0].shape[0], layout.threads(parts[0].shape[0])
-        x = parts[0].contiguous() if len(parts) == 1 else torch.cat(parts, 1)  # [M, inputs]
-        hidden = x.new_empty(rows * layout.hidden)  # [K, M, width] of one hidden layer after the other
-        y = x.new_empty(layout.copies, rows, layout.widths[-1])  # [K, M, outputs]
-        scratch = x.new_empty(threads * layout.widest * PANEL)
-        library().perceptron(
-            layout.network(theta), x.data_ptr(), hidden.data_ptr(), y.data_ptr(), rows, scratch.data_ptr(), threads
-        )
+        passed = forth(theta, layout, *parts)
         if ctx is not None:
-            ctx.save_for_backward(x, theta, hidden, y if layout.squash else None)
+            ctx.save_for_backward(theta, *passed)
             ctx.layout, ctx.sizes = layout, [part.shape[1] for part in parts]
-        return y
+        return passed.y
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        x, theta, hidden, y = ctx.saved_tensors
-        grad = grad.contiguous() if y is None else torch.ops.aten.tanh_backward(grad.contiguous(), y)
-        layout, rows = ctx.layout, x.shape[0]
-        dx = torch.empty_like(x) if any(ctx.needs_input_grad[2:]) else None
-        dtheta = torch.empty_like(theta) if ctx.needs_input_grad[0] else None
-        threads = layout.threads(rows)
-        room = x.new_empty(len(hidden) + layout.transposed + threads * rows * PANEL)
-        dhidden = room.data_ptr()
-        transposed = dhidden + 4 * len(hidden)
-        library().perceptron_backward(
-            layout.network(theta), x.data_ptr(), hidden.data_ptr(), grad.data_ptr(), dhidden,
-            0 if dx is None else dx.data_ptr(), 0 if dtheta is None else dtheta.data_ptr(),
-            rows, transposed, transposed + 4 * layout.transposed, threads,
-        )  # fmt: skip
+        theta, *passed = ctx.saved_tensors
+        wanted = {"inputs": any(ctx.needs_input_grad[2:]), "parameters": ctx.needs_input_grad[0]}
+        dx, dtheta = back(theta, ctx.layout, Pass(*passed), grad, **wanted)
         return dtheta, None, *([None] * len(ctx.sizes) if dx is None else torch.split(dx, ctx.sizes, 1))
-
-
-def joined(parts: tuple[Tensor, ...]) -> Tensor:
-    """The parts ``[M, I]`` side by side and without gaps: ``torch.cat`` takes ten times as long for what has some."""
-    if len(parts) == 1:
-        return parts[0].contiguous()
-    x = parts[0].new_empty(parts[0].shape[0], sum(part.shape[1] for part in parts))
-    at = 0
-    for part in parts:
-        x[:, at : at + part.shape[1]] = part
-        at += part.shape[1]
-    return x
 
 
 class Perceptron(nn.Module):

@@ -38,18 +38,18 @@ void squashed_sample(const float *mean, const float *raw, int64_t ld, const floa
 }
 
 /* The way back: with g = daction (1 - a^2) + 2 a ddensity, dmean = g and dlog_std = g sigma noise - ddensity where ln sigma
- * was within its limits. Both gradients are contiguous. */
+ * was within its limits. Rows of both gradients lie `to` apart. */
 void squashed_sample_backward(const float *raw, int64_t ld, const float *noise, const float *action,
-                              const float *daction, const float *ddensity, float *dmean, float *draw, int64_t rows,
-                              int64_t width, float low, float high) {
+                              const float *daction, const float *ddensity, float *dmean, float *draw, int64_t to,
+                              int64_t rows, int64_t width, float low, float high) {
     for (int64_t r = 0; r < rows; r++) {
 #pragma omp simd
         for (int64_t j = 0; j < width; j++) {
             int64_t i = r * width + j;
             float a = action[i], x = raw[r * ld + j], g = daction[i] * (1.0f - a * a) + 2.0f * a * ddensity[r];
             float dlog_std = g * fast_exp(clipped(x, low, high)) * noise[i] - ddensity[r];
-            dmean[i] = g;
-            draw[i] = x < low || x > high ? 0.0f : dlog_std;
+            dmean[r * to + j] = g;
+            draw[r * to + j] = x < low || x > high ? 0.0f : dlog_std;
         }
     }
 }

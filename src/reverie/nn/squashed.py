@@ -7,10 +7,14 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from reverie.core.compiled import call, compiled, library
+from reverie.core.specs import ObsSpec
+from reverie.core.types import Obs
+from reverie.nn.mlp import Inputs, NetworkConfig
+from reverie.nn.perceptron import Perceptron
 
 LOG_STD = (-20.0, 2.0)
 """Within which ln sigma is kept: the code of the authors of SAC."""
@@ -66,12 +70,7 @@ class _Sample(torch.autograd.Function):
         flat = [apart(x) for x in (mean, raw)]  # [M, A]
         if flat[0].stride(0) != flat[1].stride(0):
             flat = [x.contiguous() for x in flat]
-        (rows, width), ld = flat[0].shape, flat[0].stride(0)
-        action, density = torch.empty_like(noise), noise.new_empty(noise.shape[:-1])
-        library().squashed_sample(
-            flat[0].data_ptr(), flat[1].data_ptr(), ld, noise.data_ptr(), action.data_ptr(), density.data_ptr(), rows,
-            width, *LOG_STD,
-        )  # fmt: skip
+        action, density = draw(flat[0], flat[1], noise)
         if ctx is not None:
             ctx.save_for_backward(flat[1], noise, action)
         return action, density
@@ -80,16 +79,47 @@ class _Sample(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, daction: Tensor, ddensity: Tensor) -> tuple[Tensor, Tensor, None]:
         raw, noise, action = ctx.saved_tensors
-        daction, ddensity = daction.contiguous(), ddensity.contiguous()
         dmean, draw = torch.empty_like(action), torch.empty_like(action)
-        library().squashed_sample_backward(
-            raw.data_ptr(), raw.stride(0), noise.data_ptr(), action.data_ptr(), daction.data_ptr(),
-            ddensity.data_ptr(), dmean.data_ptr(), draw.data_ptr(), *raw.shape, *LOG_STD,
-        )  # fmt: skip
+        draw_back(raw, noise, action, daction.contiguous(), ddensity.contiguous(), dmean, draw)
         return dmean, draw, None
+
+
+def draw(mean: Tensor, raw: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+    """Action and log-density from ``[M, A]`` twice, with the same gaps between rows, and noise ``[..., A]``."""
+    action, density = torch.empty_like(noise), noise.new_empty(noise.shape[:-1])
+    library().squashed_sample(
+        mean.data_ptr(), raw.data_ptr(), mean.stride(0), noise.data_ptr(), action.data_ptr(), density.data_ptr(),
+        *mean.shape, *LOG_STD,
+    )  # fmt: skip
+    return action, density
+
+
+def draw_back(
+    raw: Tensor, noise: Tensor, action: Tensor, daction: Tensor, ddensity: Tensor, dmean: Tensor, draw: Tensor
+) -> None:
+    """The way back of :func:`draw`, from contiguous gradients to ``dmean`` and ``draw``, with the same gaps."""
+    library().squashed_sample_backward(
+        raw.data_ptr(), raw.stride(0), noise.data_ptr(), action.data_ptr(), daction.data_ptr(), ddensity.data_ptr(),
+        dmean.data_ptr(), draw.data_ptr(), dmean.stride(-2), *raw.shape, *LOG_STD,
+    )  # fmt: skip
 
 
 def apart(x: Tensor) -> Tensor:
     """``[..., A]`` as rows ``[M, A]`` without gaps inside; those between them stay."""
     flat = x.reshape(-1, x.shape[-1])
     return flat if flat.stride(1) == 1 else flat.contiguous()
+
+
+class GaussianActor(nn.Module):
+    """pi(a | s): a perceptron to a squashed normal distribution over [-1, 1]^A (appendix C)."""
+
+    def __init__(self, obs_spec: ObsSpec, width: int, cfg: NetworkConfig, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.inputs = Inputs(obs_spec, cfg, dtype)
+        self.body = Perceptron(self.inputs.width, cfg.units, 2 * width)
+
+    def forward(self, obs: Obs) -> SquashedNormal:
+        """``[..., *shape]`` to a distribution over ``[..., A]``."""
+        y: Tensor = self.body(self.inputs(obs))
+        mean, log_std = y.float().chunk(2, -1)  # [..., A]
+        return SquashedNormal(mean, log_std)

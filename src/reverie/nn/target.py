@@ -39,6 +39,8 @@ class Target(nn.Module):
         if self.every == 1:
             return self._lerp(slow, fast)
         self.count += 1
+        if compiled(*slow, *fast):  # PyTorch would wake all threads every time, to move nothing
+            return self._lerp(slow, fast) if int(self.count) % self.every == 0 else None
         rate = self.rate * (self.count % self.every == 0)  # 0 in between: no decision that a graph could not hold
         for mine, its in zip(slow, fast, strict=True):
             mine.lerp_(its, rate.to(mine.dtype))

@@ -65,3 +65,24 @@ class ActionValues(nn.Module):
         """``[..., *shape]`` to ``[..., A]``, or to ``[..., A, N]``."""
         y: Tensor = self.body(self.inputs(obs)).float()
         return y if len(self.shape) == 1 else y.view(*y.shape[:-1], *self.shape)
+
+
+class ClassValues(nn.Module):
+    """Numbers of all classes, K times, by perceptrons that share nothing but a CNN: critics, or values and logits."""
+
+    def __init__(
+        self, obs_spec: ObsSpec, classes: int, cfg: NetworkConfig, copies: int, dtype: torch.dtype = torch.float32
+    ) -> None:
+        super().__init__()
+        self.inputs = Inputs(obs_spec, cfg, dtype)
+        self.body = Perceptron(self.inputs.width, cfg.units, classes, copies)
+
+    def forward(self, obs: Obs) -> Tensor:
+        """``[..., *shape]`` to ``[K, ..., A]``."""
+        y: Tensor = self.body(self.inputs(obs))
+        return y.float()
+
+    def first(self, obs: Obs) -> Tensor:
+        """What the first copy says, ``[..., A]``; the others are not asked."""
+        y: Tensor = self.body(self.inputs(obs), copy=0)
+        return y.float()

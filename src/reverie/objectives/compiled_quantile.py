@@ -84,23 +84,29 @@ def quantile_error(prediction: Tensor, target: Tensor, batch: Batch, kappa: floa
     return Error(*call(_Error, prediction, target.detach(), batch, kappa))
 
 
+def error_and_gradient(prediction: Tensor, target: Tensor, batch: Batch, kappa: float) -> tuple[Error, Tensor]:
+    """:func:`quantile_error`, and the gradient of its loss with respect to ``prediction``. Without gradient itself."""
+    rows = (prediction, batch.action, target, batch.is_last, batch.weight)
+    read = [x.contiguous() for x in rows]
+    windows, steps, classes, n = prediction.shape
+    gradient, priority = torch.empty(prediction.shape), torch.empty(windows)
+    sums, out = torch.empty(3, windows), torch.empty(3)
+    library().quantile_error(
+        *(x.data_ptr() for x in (*read, gradient, priority, sums, out)), windows, steps, classes, n, kappa,
+        _threads(windows * steps * n * n),
+    )  # fmt: skip
+    loss, predicted, expected = out.unbind()
+    return Error(loss, priority, predicted, expected), gradient
+
+
 class _Error(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, prediction: Tensor, target: Tensor, batch: Batch, kappa: float) -> tuple[Tensor, ...]:
-        rows = (prediction, batch.action, target, batch.is_last, batch.weight)
-        read = [x.contiguous() for x in rows]
-        windows, steps, classes, n = prediction.shape
-        gradient, priority = torch.empty(prediction.shape), torch.empty(windows)
-        sums, out = torch.empty(3, windows), torch.empty(3)
-        library().quantile_error(
-            *(x.data_ptr() for x in (*read, gradient, priority, sums, out)), windows, steps, classes, n, kappa,
-            _threads(windows * steps * n * n),
-        )  # fmt: skip
-        loss, predicted, expected = out.unbind()
+        error, gradient = error_and_gradient(prediction, target, batch, kappa)
         if ctx is not None:
             ctx.save_for_backward(gradient)
-            ctx.mark_non_differentiable(priority, predicted, expected)
-        return loss, priority, predicted, expected
+            ctx.mark_non_differentiable(*error[1:])
+        return tuple(error)
 
     @staticmethod
     @once_differentiable

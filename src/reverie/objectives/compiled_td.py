@@ -50,12 +50,18 @@ def masked_mean(x: Tensor, mask: Tensor) -> Tensor:
     return mean
 
 
+def mean_and_shares(x: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+    """``td.mean_over`` and its gradient: what each number adds to the mean. Without gradient."""
+    x, mask = x.contiguous(), mask.contiguous()
+    share, mean = torch.empty_like(x), x.new_empty(())
+    library().masked_mean(x.data_ptr(), mask.data_ptr(), share.data_ptr(), mean.data_ptr(), x.numel())
+    return mean, share
+
+
 class _MaskedMean(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, mask: Tensor) -> Tensor:
-        x, mask = x.contiguous(), mask.contiguous()
-        share, mean = torch.empty_like(x), x.new_empty(())
-        library().masked_mean(x.data_ptr(), mask.data_ptr(), share.data_ptr(), mean.data_ptr(), x.numel())
+        mean, share = mean_and_shares(x, mask)
         if ctx is not None:
             ctx.save_for_backward(share)
         return mean
@@ -77,26 +83,34 @@ def td_error(
     return Error(*call(_Error, prediction, target, last, weight, scale, kappa))
 
 
+def error_and_gradient(
+    prediction: Tensor, target: Tensor, last: Tensor, weight: Tensor, scale: float = 1.0, kappa: float = -1.0
+) -> tuple[Error, Tensor]:
+    """:func:`td_error`, and the gradient of its loss with respect to ``prediction``. Without gradient itself."""
+    prediction, target = prediction.contiguous(), target.contiguous()
+    last, weight = last.contiguous(), weight.contiguous()
+    windows, rows = last.shape
+    gradient, priority = torch.empty_like(prediction), torch.empty_like(weight)
+    out = weight.new_empty(3)
+    library().td_error(
+        prediction.data_ptr(), target.data_ptr(), last.data_ptr(), weight.data_ptr(), gradient.data_ptr(),
+        priority.data_ptr(), out.data_ptr(), prediction.numel() // target.numel(), windows, rows, scale,
+        kappa,
+    )  # fmt: skip
+    loss, predicted, expected = out.unbind()
+    return Error(loss, priority, predicted, expected), gradient
+
+
 class _Error(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, prediction: Tensor, target: Tensor, last: Tensor, weight: Tensor, scale: float, kappa: float
     ) -> tuple[Tensor, ...]:
-        prediction, target = prediction.contiguous(), target.contiguous()
-        last, weight = last.contiguous(), weight.contiguous()
-        windows, rows = last.shape
-        gradient, priority = torch.empty_like(prediction), torch.empty_like(weight)
-        out = weight.new_empty(3)
-        library().td_error(
-            prediction.data_ptr(), target.data_ptr(), last.data_ptr(), weight.data_ptr(), gradient.data_ptr(),
-            priority.data_ptr(), out.data_ptr(), prediction.numel() // target.numel(), windows, rows, scale,
-            kappa,
-        )  # fmt: skip
-        loss, predicted, expected = out.unbind()
+        error, gradient = error_and_gradient(prediction, target, last, weight, scale, kappa)
         if ctx is not None:
             ctx.save_for_backward(gradient)
-            ctx.mark_non_differentiable(priority, predicted, expected)
-        return loss, priority, predicted, expected
+            ctx.mark_non_differentiable(*error[1:])
+        return tuple(error)
 
     @staticmethod
     @once_differentiable

@@ -18,7 +18,7 @@ from reverie.core.errors import ConfigError
 from reverie.core.types import Batch
 from reverie.objectives import compiled_quantile
 from reverie.objectives.estimators import OneRow
-from reverie.objectives.td import Losses, critic_losses
+from reverie.objectives.td import Losses, critic_losses, losses_of
 
 
 def midpoints(count: int, device: torch.device | str | None = None, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -111,9 +111,7 @@ def quantile_error(prediction: Tensor, target: Tensor, batch: Batch, kappa: floa
         The losses; priorities are means over the quantiles, as what is minimised is a sum over them.
     """
     if compiled_quantile.fits(prediction, batch) and compiled(target):
-        found = compiled_quantile.quantile_error(prediction, target, batch, kappa)
-        metrics = {"loss/critic": found.loss.detach(), "train/value": found.predicted, "train/target": found.target}
-        return Losses({"critic": found.loss}, metrics, found.priority)
+        return losses_of(compiled_quantile.quantile_error(prediction, target, batch, kappa))
     theta = of_class(prediction, batch.action[:, :-1].argmax(-1))  # [B, T-1, N]
     loss = quantile_huber(theta, target, kappa)  # [B, T-1]
     wrong, value = loss.detach() / theta.shape[-1], theta.detach().mean(-1)  # [B, T-1]

@@ -114,7 +114,11 @@ def check_error(prediction: Tensor, target: Tensor) -> None:
 
 
 def _compiled(prediction: Tensor, target: Tensor, batch: Batch, scale: float = 1.0, kappa: float = -1.0) -> Losses:
-    found = compiled_td.td_error(prediction, target, batch.is_last, batch.weight, scale, kappa)
+    return losses_of(compiled_td.td_error(prediction, target, batch.is_last, batch.weight, scale, kappa))
+
+
+def losses_of(found: compiled_td.Error) -> Losses:
+    """The term ``critic``, its metrics and priorities."""
     metrics = {"loss/critic": found.loss.detach(), "train/value": found.predicted, "train/target": found.target}
     return Losses({"critic": found.loss}, metrics, found.priority)
 

@@ -1,0 +1,124 @@
+"""Discrete CQL: Kumar et al., "Conservative Q-learning for offline reinforcement learning", NeurIPS 2020.
+
+QR-DQN whose values are also pressed down where the dataset has no actions, and up where it has: CQL(H), equation 4 of
+arXiv:2006.04779, as in its section 6 and appendix F for Atari.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from reverie.algos.base import PRECISIONS
+from reverie.algos.qr_dqn import QRDQN, QRDQNConfig, QRDQNObjective
+from reverie.core.specs import ActionSpec, ObsSpec
+from reverie.core.stats import Stats
+from reverie.core.types import Batch
+from reverie.nn.choice_steps import ConservativeQuantilesStep
+from reverie.nn.exploration import EpsilonGreedy, Randomness
+from reverie.nn.mlp import single_choice
+from reverie.nn.normalise import Normalise, Running
+from reverie.nn.steps import Step
+from reverie.nn.values import ActionValues
+from reverie.objectives.conservative import check_min_q_weight, choice_gap, pressed
+from reverie.objectives.estimators import FROM_ONE_ROW, ValueEstimator, check_estimator
+from reverie.objectives.quantile import check_kappa, quantile_error
+from reverie.objectives.td import Losses, before
+
+
+def check_settings(value_estimator: ValueEstimator, kappa: float, rows: int) -> None:
+    """Refuse an estimator or a loss that makes no sense for discrete CQL in windows of so many rows.
+
+    Raises:
+        ConfigError: one of them does not fit.
+    """
+    check_estimator(value_estimator, algorithm="discrete_cql", rows=rows, fits=FROM_ONE_ROW)
+    check_kappa(kappa)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DiscreteCQLConfig(QRDQNConfig):
+    """Settings of discrete CQL: those of QR-DQN, and for recorded rows those of Tianshou and of the authors' code."""
+
+    batch_size: int = 256
+    """B, windows in a batch. The authors' code has 32."""
+    min_q_weight: float = 10.0
+    """Alpha of equation 4, how much pressing values down counts beside a quantile loss that is summed over N quantiles:
+    Tianshou. The authors' code for Atari has 1 of 200 quantiles. Data of better behaviour bear more."""
+    target_every: int = 500
+    """The target moves at every n-th update: Tianshou. The authors' code has 2000."""
+    exploration: Randomness = field(default_factory=lambda: EpsilonGreedy(0.05))
+    """Random actions where rows are lived after all: while recording, or online after offline."""
+    normalise: Normalise | None = field(default_factory=Running)
+    """Vectors less their mean, over their standard deviation, of all rows of the dataset. The paper has None."""
+
+    check = staticmethod(check_settings)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_min_q_weight(self.min_q_weight)
+
+    def build(self, obs_spec: ObsSpec, action_spec: ActionSpec, device: str = "cpu", seed: int = 0) -> DiscreteCQL:
+        """A learner for these observations and a choice among classes, its weights drawn from ``seed``."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            return DiscreteCQL(obs_spec, action_spec, self.where_vectors(obs_spec), torch.device(device))
+
+
+@dataclass(frozen=True, kw_only=True)
+class DiscreteCQLStats(Stats):
+    """What an update of discrete CQL says."""
+
+    loss_critic: Tensor
+    """The quantile loss, summed over the quantiles."""
+    train_value: Tensor
+    """The mean of Q(s, a) of the dataset's actions."""
+    train_target: Tensor
+    """The mean of its targets."""
+    train_gap: Tensor
+    """E[ln sum_a' exp Q(s, a') - Q(s, a)], what is pressed on."""
+    loss_conservative: Tensor
+    """What that counts, alpha times as much."""
+
+
+class DiscreteCQLObjective(QRDQNObjective):
+    """The loss of discrete CQL, used as :class:`~reverie.algos.qr_dqn.QRDQNObjective` is."""
+
+    check = staticmethod(check_settings)
+
+    def __init__(self, network: nn.Module, *, min_q_weight: float = 10.0, **settings: Any) -> None:
+        """``min_q_weight``: alpha; the rest as in QR-DQN."""
+        super().__init__(network, **settings)
+        check_min_q_weight(min_q_weight)
+        self.min_q_weight = min_q_weight
+
+    def critic_loss(self, batch: Batch) -> Losses:
+        """sum_i E_j[rho_i(y_j - theta_i(s, a))] + alpha E[ln sum_a' exp Q(s, a') - Q(s, a)]: equation 4.
+
+        Q is the mean of the quantiles. The dataset's own actions are among the classes, so that the first part is never
+        negative.
+        """
+        quantiles: Tensor = self.network(before(batch.obs))  # [B, T-1, A, N]
+        losses = quantile_error(quantiles, self.targets(batch), batch, self.kappa)
+        return pressed(losses, choice_gap(quantiles.mean(-1), batch), self.min_q_weight)
+
+
+class DiscreteCQL(QRDQN):
+    """A network of quantiles, the update that trains it from recorded rows, and its policy."""
+
+    cfg: DiscreteCQLConfig
+    stats = DiscreteCQLStats
+
+    def build_objective(self, obs_spec: ObsSpec, action_spec: ActionSpec) -> DiscreteCQLObjective:
+        """The loss over a network of these sizes."""
+        c = self.cfg
+        classes, dtype = single_choice("discrete_cql", action_spec), PRECISIONS[c.precision]
+        network = ActionValues(obs_spec, classes, c.networks, dueling=c.dueling, quantiles=c.quantiles, dtype=dtype)
+        return DiscreteCQLObjective(network, min_q_weight=c.min_q_weight, **c.common())
+
+    def build_step(self) -> Step:
+        """One step of the network."""
+        return ConservativeQuantilesStep(self.objective, {"critic": self.optim}, DiscreteCQLObjective.critic_loss)

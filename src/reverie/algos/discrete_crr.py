@@ -1,0 +1,197 @@
+"""Discrete CRR: Wang et al., "Critic regularized regression", NeurIPS 2020, arXiv:2006.15134.
+
+CRR for a choice among classes. The critic answers for all classes at once, so that expectations over actions are sums
+and nothing is drawn while learning. It may be pressed down as in CQL (arXiv:2006.04779), which Tianshou found to help
+on Atari.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from reverie.algos.base import PRECISIONS, ModelFree, ValueConfig
+from reverie.algos.crr import CRRObjective
+from reverie.core.errors import ConfigError
+from reverie.core.protocols import Policy
+from reverie.core.specs import ActionSpec, ObsSpec
+from reverie.core.stats import Stats
+from reverie.core.types import Batch, Obs, State, Update
+from reverie.nn.adam import Adam
+from reverie.nn.choice_steps import ClassCriticsStep, FilteredLikelihoodStep
+from reverie.nn.choices import Choices, ChoicesActor
+from reverie.nn.exploration import SampledPolicy
+from reverie.nn.mlp import NetworkConfig, single_choice
+from reverie.nn.normalise import Normalise, Running
+from reverie.nn.values import ClassValues
+from reverie.objectives import compiled_choices
+from reverie.objectives.conservative import check_min_q_weight, choice_gap, pressed
+from reverie.objectives.estimators import TD0, ValueEstimator, check_estimator
+from reverie.objectives.filters import Exp, Filter
+from reverie.objectives.td import Losses, before, check_td, squared_error
+
+
+@dataclass(frozen=True, kw_only=True)
+class DiscreteCRRConfig(ValueConfig):
+    """Settings of discrete CRR: those of CRR and, for what a choice among classes adds, of Tianshou.
+
+    For Atari, Tianshou has batches of 32, a learning rate of 0.0001, targets that are copied at every 500th update, and
+    min_q_weight = 10.
+    """
+
+    batch_size: int = 256
+    """B, windows in a batch."""
+    batch_length: int = 2
+    """T, rows of each window, whose T - 1 transitions are learned from; 2 is one transition."""
+    value_estimator: ValueEstimator = field(default_factory=TD0)
+    """How the critic's targets are made of the rows of a window. The paper's is TD(0)."""
+    filter: Filter = field(default_factory=Exp)
+    """How much an action counts for the policy: exp(1, 20), binary, or all."""
+    min_q_weight: float = 0.0
+    """How much pressing values down counts, alpha of CQL: 0 is the paper, Tianshou has 10."""
+    critics: int = 1
+    """Critics, of which the least value counts. The paper has one."""
+    actor_lr: float = 3e-4
+    """Learning rate of the actor: Acme. The paper has 0.0001."""
+    critic_lr: float = 3e-4
+    """Learning rate of the critic: Acme. The paper has 0.0001."""
+    tau: float = 1.0
+    """How far targets move towards their networks when they do; 1 copies them."""
+    target_every: int = 100
+    """Targets move at every n-th update."""
+    networks: NetworkConfig = field(default_factory=NetworkConfig)
+    """Actor and critic: Acme. The paper has residual networks."""
+    normalise: Normalise | None = field(default_factory=Running)
+    """Vectors less their mean, over their standard deviation, of all rows of the dataset. The paper has None."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_td(self.discount, self.tau, self.target_every)
+        check_estimator(self.value_estimator, algorithm="discrete_crr", rows=self.batch_length)
+        check_min_q_weight(self.min_q_weight)
+        if self.critics < 1:
+            raise ConfigError(f"critics = {self.critics}: expected 1 or more.")
+
+    def build(self, obs_spec: ObsSpec, action_spec: ActionSpec, device: str = "cpu", seed: int = 0) -> DiscreteCRR:
+        """A learner for these observations and a choice among classes, its weights drawn from ``seed``."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            return DiscreteCRR(obs_spec, action_spec, self.where_vectors(obs_spec), torch.device(device))
+
+
+@dataclass(frozen=True, kw_only=True)
+class DiscreteCRRStats(Stats):
+    """What an update of discrete CRR says."""
+
+    loss_critic: Tensor
+    """E[w (Q - y)^2], summed over the critics."""
+    train_value: Tensor
+    """The mean of what the critic says of the dataset's actions."""
+    train_target: Tensor
+    """The mean of its targets y."""
+    loss_actor: Tensor
+    """E[-f ln pi(a | s)]."""
+    train_advantage: Tensor
+    """The mean of A, by how much the dataset's actions are better than the policy's."""
+    train_weight: Tensor
+    """The mean of f, what they count for the policy."""
+    train_gap: Tensor | None = None
+    """E[ln sum_a' exp Q(s, a') - Q(s, a)], summed over the critics, if it is pressed on."""
+    loss_conservative: Tensor | None = None
+    """What that counts."""
+
+
+class DiscreteCRRObjective(CRRObjective):
+    """The losses of discrete CRR, with the terms and targets of :class:`~reverie.algos.crr.CRRObjective`.
+
+    ``actor(obs)`` is :class:`~reverie.nn.choices.Choices` of one choice and ``critic(obs)`` the values of all classes,
+    ``[K, ..., A]``; actions of the batch are one-hot.
+    """
+
+    def __init__(self, actor: nn.Module, critic: nn.Module, *, min_q_weight: float = 0.0, **settings: Any) -> None:
+        """``min_q_weight``: how much pressing values down counts; the rest as in CRR, where no actions are drawn."""
+        super().__init__(actor, critic, **settings)
+        check_min_q_weight(min_q_weight)
+        self.min_q_weight = min_q_weight
+
+    def critic_loss(self, batch: Batch) -> Losses:
+        """sum_i E[(Q_i(s, a) - y)^2] + alpha E[ln sum_a' exp Q_i(s, a') - Q_i(s, a)].
+
+        y = r + gamma (1 - terminal) sum_a' pi'(a' | s') Q'(s', a'): Algorithm 1, whose expectation is exact here.
+        """
+        values: Tensor = self.critic(before(batch.obs))  # [K, B, T-1, A]
+        taken = (values * batch.action[:, :-1]).sum(-1)  # [K, B, T-1]
+        losses = squared_error(taken, self.targets(batch), batch)
+        if not self.min_q_weight:
+            return losses
+        return pressed(losses, choice_gap(values, batch), self.min_q_weight)
+
+    @torch.no_grad()
+    def advantage(self, obs: Obs, action: Tensor, policy: Any) -> Tensor:
+        """A = Q(s, a) - sum_b pi(b | s) Q(s, b), ``[...]``, of actions ``[..., A]``: table 1, "mean"."""
+        values: Tensor = self.critic(obs)  # [K, ..., A]
+        taken = (values * action).sum(-1).amin(0)  # [...]
+        own: Tensor = policy.mean(values.amin(0))  # [...]
+        return taken - own
+
+    @torch.no_grad()
+    def next_value(self, obs: Obs) -> Tensor:
+        """sum_a pi'(a | s) min_i Q'_i(s, a), ``[...]``."""
+        policy: Choices = self.target_actor(obs)
+        values: Tensor = self.target_critic(obs)  # [K, ..., A]
+        if compiled_choices.fits(policy.log_probs, values):
+            return compiled_choices.expected_least(policy.log_probs, values)[0]
+        return policy.mean(values.amin(0))
+
+
+class DiscreteCRR(ModelFree):
+    """Actor and critic over one choice among classes, the update that trains them, and the policy."""
+
+    stats = DiscreteCRRStats
+
+    def __init__(
+        self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: DiscreteCRRConfig, device: torch.device
+    ) -> None:
+        super().__init__(obs_spec, cfg, device)
+        self.cfg = cfg
+        classes = single_choice("discrete_crr", action_spec)
+        seen, dtype = self.preprocess.spec, PRECISIONS[cfg.precision]
+        actor = ChoicesActor(seen, (classes,), cfg.networks, dtype)
+        critic = ClassValues(seen, classes, cfg.networks, cfg.critics, dtype)
+        names = ("filter", "min_q_weight", "discount", "value_estimator", "tau", "target_every")
+        self.objective = DiscreteCRRObjective(actor, critic, **{name: getattr(cfg, name) for name in names})
+        self.to(device)
+        self.optims = {
+            "actor": Adam(actor.parameters(), cfg.actor_lr),
+            "critic": Adam(critic.parameters(), cfg.critic_lr),
+        }
+        self._critic = ClassCriticsStep(
+            self.objective, {"critic": self.optims["critic"]}, DiscreteCRRObjective.critic_loss
+        )
+        known = DiscreteCRRObjective.actor_loss, DiscreteCRRObjective.advantage
+        self._actor = FilteredLikelihoodStep(self.objective, {"actor": self.optims["actor"]}, *known)
+        self._policy = self.preprocess.policy(SampledPolicy(actor, device), device)
+
+    @property
+    def policy(self) -> Policy[Any]:
+        """Acts with the newest weights: draws while it explores, takes the likeliest class where it is evaluated."""
+        return self._policy
+
+    def train_step(self, batch: Batch) -> Update:
+        """One step of the critic, of the actor by the new critic, and of the targets."""
+        batch = self.preprocess(batch)
+        critic, actor = self._critic(batch), self._actor(batch)
+        self.objective.update_targets()
+        return Update(metrics={**critic.metrics, **actor.metrics}, priority=critic.priority)
+
+    def extra_state(self) -> dict[str, Any]:
+        """The moments of the optimisers."""
+        return {f"{name}_optim": optim.state_dict() for name, optim in self.optims.items()}
+
+    def load_extra_state(self, state: State) -> None:
+        """Take the moments back."""
+        for name, optim in self.optims.items():
+            optim.load_state_dict(state[f"{name}_optim"])

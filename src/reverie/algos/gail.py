@@ -1,0 +1,289 @@
+"""GAIL: Ho and Ermon, "Generative adversarial imitation learning", NeurIPS 2016, arXiv:1606.03476, off-policy.
+
+A discriminator tells what an expert did from what the agent did, and being taken for the expert is all that the agent
+is rewarded for. Off-policy it is discriminator-actor-critic: Kostrikov et al., "Discriminator-actor-critic: addressing
+sample inefficiency and reward bias in adversarial imitation learning", ICLR 2019, arXiv:1809.02925, here with SAC in
+place of TD3 and without that paper's absorbing states: see :class:`Reward`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from reverie.algos.base import PRECISIONS
+from reverie.algos.sac import SAC, SACConfig
+from reverie.algos.sac_discrete import SACDiscrete
+from reverie.core.config import Choice
+from reverie.core.errors import ConfigError
+from reverie.core.specs import ActionSpec, ObsSpec
+from reverie.core.stats import Stats
+from reverie.core.types import Batch, Obs, Update
+from reverie.nn.adam import Adam
+from reverie.nn.mlp import Inputs, NetworkConfig, continuous_width, single_choice
+from reverie.nn.normalise import Normalise, Running
+from reverie.objectives.returns import followed
+from reverie.objectives.td import Losses, before, mean_over
+
+
+@dataclass(frozen=True)
+class Reward(Choice):
+    """What an action earns by how much it looks like the expert's, D(s, a) = sigmoid f(s, a).
+
+    A terminal state is worth 0. Rewards that are all above 0 make it worth while to go on living, rewards below 0 to be
+    dead soon, whatever the expert does (the second paper calls it reward bias). Choose by what ends episodes.
+    """
+
+    def __call__(self, f: Tensor) -> Tensor:
+        """Of f ``[...]``."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Difference(Reward):
+    """The reward ln D - ln(1 - D), which is f: of either sign. AIRL's (Fu et al. 2018, arXiv:1710.11248)."""
+
+    def __call__(self, f: Tensor) -> Tensor:
+        """``[...]``."""
+        return f
+
+
+@dataclass(frozen=True)
+class Positive(Reward):
+    """The reward -ln(1 - D), above 0: that of GAIL's code."""
+
+    def __call__(self, f: Tensor) -> Tensor:
+        """``[...]``."""
+        return F.softplus(f)
+
+
+@dataclass(frozen=True)
+class Negative(Reward):
+    """The reward ln D, below 0: that of GAIL's algorithm 1."""
+
+    def __call__(self, f: Tensor) -> Tensor:
+        """``[...]``."""
+        return F.logsigmoid(f)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GAILConfig(SACConfig):
+    """Settings of GAIL: those of SAC, and the discriminator of the authors' code (google-research/dac)."""
+
+    reward: Reward = field(default_factory=Difference)
+    """What is earned: difference, positive or negative."""
+    discriminator_lr: float = 1e-3
+    """Learning rate of the discriminator."""
+    penalty: float = 10.0
+    """How much it counts that the discriminator's slope is not 1 between the expert's rows and the agent's
+    (Gulrajani et al. 2017, arXiv:1704.00028, equation 3)."""
+    discriminator: NetworkConfig = field(default_factory=NetworkConfig)
+    """The discriminator, with tanh after each hidden layer."""
+    normalise: Normalise | None = field(default_factory=Running)
+    """Vectors less their mean, over their standard deviation, of all rows of either kind: slopes depend on units."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not (self.discriminator_lr > 0 and self.penalty >= 0):
+            given = f"discriminator_lr = {self.discriminator_lr}, penalty = {self.penalty}"
+            raise ConfigError(f"{given}: expected a positive learning rate, and 0 or more.")
+        if self.reward_scale is not None:
+            raise ConfigError(
+                f"reward_scale = {self.reward_scale.text()}: the environment's rewards are not learned from, so there "
+                "is nothing to scale. algo.temperature says how much entropy counts beside what is earned."
+            )
+        if self.batch_size < 2:
+            raise ConfigError(f"batch_size = {self.batch_size}: expected 2 or more, recorded windows and lived ones.")
+
+    def check_data(self, *, recorded: bool, lived: bool) -> None:
+        """See :class:`~reverie.algos.base.AlgorithmConfig`: there must be somebody to be told from the expert."""
+        if not (recorded and lived):
+            has = "there is nothing but recorded data" if recorded else "no data are given"
+            raise ConfigError(
+                "gail learns to do what an expert did by acting itself: a discriminator tells recorded rows from lived "
+                f"ones, and {has}. Give both, --data PATH of the expert and --env ID to live in, with a data.fraction "
+                "below 1. From data alone bc learns to imitate."
+            )
+
+    def build(self, obs_spec: ObsSpec, action_spec: ActionSpec, device: str = "cpu", seed: int = 0) -> SAC:
+        """A learner for these observations and actions: SAC's for numbers, discrete SAC's for one choice."""
+        kind: type[Imitator] = GAIL
+        if any(part.kind == "continuous" for part in action_spec.parts.values()):
+            continuous_width("gail", action_spec)
+        else:
+            single_choice("gail", action_spec)
+            kind = GAILDiscrete
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            return kind(obs_spec, action_spec, self.where_vectors(obs_spec), torch.device(device))
+
+
+@dataclass(frozen=True, kw_only=True)
+class GAILStats(Stats):
+    """What an update of GAIL says: its discriminator, and SAC of the lived rows."""
+
+    loss_discriminator: Tensor
+    """-E_expert[ln D] - E_agent[ln(1 - D)]; 2 ln 2 where it knows nothing, 0 where it is never wrong."""
+    loss_penalty: Tensor
+    """E[(slope - 1)^2], before it is weighed."""
+    train_expert: Tensor
+    """The mean of D of the expert's actions."""
+    train_agent: Tensor
+    """The mean of D of the agent's actions."""
+    train_imitation: Tensor
+    """The mean reward of the agent's actions, which SAC learns from."""
+    loss_critic: Tensor
+    """E[w (Q - y)^2 / 2], summed over both critics."""
+    train_value: Tensor
+    """The mean of what both critics say of the agent's actions."""
+    train_target: Tensor
+    """The mean of their targets y."""
+    loss_actor: Tensor
+    """E[alpha ln pi(a | s) - min_i Q_i(s, a)]."""
+    loss_temperature: Tensor
+    """E[-alpha (ln pi(a | s) + target entropy)]."""
+    train_entropy: Tensor
+    """-E[ln pi(a | s)], in nats."""
+    train_temperature: Tensor
+    """Alpha, what a nat of entropy is worth."""
+
+
+class Discriminator(nn.Module):
+    """f(s, a), above 0 where the expert is likelier to have done so. Plain layers, as its slope is learned from too."""
+
+    def __init__(self, obs_spec: ObsSpec, width: int, cfg: NetworkConfig, dtype: torch.dtype = torch.float32) -> None:
+        super().__init__()
+        self.inputs = Inputs(obs_spec, cfg, dtype)
+        widths = (self.inputs.width + width, *cfg.units)
+        self.hidden = nn.ModuleList([nn.Linear(i, o) for i, o in pairwise(widths)])
+        self.out = nn.Linear(widths[-1], 1)
+        for layer in (*self.hidden, self.out):
+            nn.init.orthogonal_(layer.weight)
+            nn.init.zeros_(layer.bias)
+
+    def encode(self, obs: Obs, action: Tensor) -> Tensor:
+        """What is judged, ``[..., *shape]`` and ``[..., A]`` to ``[..., I]``: features of images, all else as it is."""
+        return torch.cat([self.inputs(obs).float(), action], -1)
+
+    def judge(self, x: Tensor) -> Tensor:
+        """``[..., I]`` to f ``[...]``."""
+        for layer in self.hidden:
+            x = layer(x).tanh()
+        y: Tensor = self.out(x)
+        return y.squeeze(-1)
+
+    def forward(self, obs: Obs, action: Tensor) -> Tensor:
+        """``[..., *shape]`` and ``[..., A]`` to f ``[...]``."""
+        return self.judge(self.encode(obs, action))
+
+
+class DiscriminatorObjective(nn.Module):
+    """The loss of GAIL's discriminator. Nothing else of this library is needed.
+
+    ``discriminator`` has the methods ``encode`` and ``judge`` of :class:`Discriminator`.
+    """
+
+    def __init__(self, discriminator: nn.Module, *, penalty: float = 10.0) -> None:
+        """``penalty``: what slopes other than 1 count."""
+        super().__init__()
+        self.discriminator, self.penalty = discriminator, penalty
+
+    def forward(self, expert: Batch, agent: Batch) -> Losses:
+        """The term ``discriminator`` of two batches ``[B, T]`` and ``[B', T]``.
+
+        -E_expert[ln D(s, a)] - E_agent[ln(1 - D(s, a))] + penalty E[(norm of the gradient of f - 1)^2]: GAIL's equation
+        17 with the expert as what is to be found, and the penalty of Gulrajani et al. on points between both.
+        """
+        x, y = self._encoded(expert), self._encoded(agent)  # [B, T-1, I], [B', T-1, I]
+        seen, lived = followed(expert.is_last), followed(agent.is_last)
+        f, g = self.discriminator.judge(x), self.discriminator.judge(y)  # type: ignore[operator]
+        found = mean_over(F.softplus(-f) * expert.weight[:, None], seen)
+        found = found + mean_over(F.softplus(g) * agent.weight[:, None], lived)
+        slope = self.slope_error(x.detach(), y.detach(), seen, lived)
+        metrics = {
+            "loss/discriminator": found.detach(),
+            "loss/penalty": slope.detach(),
+            "train/expert": mean_over(f.detach().sigmoid(), seen),
+            "train/agent": mean_over(g.detach().sigmoid(), lived),
+        }
+        return Losses({"discriminator": found + self.penalty * slope}, metrics)
+
+    def slope_error(self, x: Tensor, y: Tensor, seen: Tensor, lived: Tensor) -> Tensor:
+        """E[(norm of the gradient of f - 1)^2] at points drawn between pairs; the shorter batch begins again."""
+        pairs = torch.arange(max(len(x), len(y)), device=x.device)
+        i, j = pairs % len(x), pairs % len(y)
+        share = torch.rand(len(pairs), x.shape[1], 1, dtype=x.dtype, device=x.device)
+        between = (share * y[j] + (1 - share) * x[i]).requires_grad_()  # [N, T-1, I]
+        with torch.enable_grad():
+            judged = self.discriminator.judge(between)  # type: ignore[operator]
+            (slope,) = torch.autograd.grad(judged.sum(), between, create_graph=True)
+        return mean_over((norm(slope) - 1).square(), seen[i] & lived[j])
+
+    def _encoded(self, batch: Batch) -> Tensor:
+        x: Tensor = self.discriminator.encode(before(batch.obs), batch.action[:, :-1])  # type: ignore[operator]
+        return x
+
+
+def norm(x: Tensor) -> Tensor:
+    """The length of vectors ``[..., I]``, with a gradient where it is 0."""
+    return (x.square().sum(-1) + torch.finfo(x.dtype).tiny).sqrt()
+
+
+class Imitator(SAC):
+    """What GAIL adds to SAC: the first :attr:`recorded` windows of a batch are the expert's, the others were lived."""
+
+    stats = GAILStats
+    cfg: GAILConfig
+
+    def __init__(self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: GAILConfig, device: torch.device) -> None:
+        super().__init__(obs_spec, action_spec, cfg, device)
+        self.recorded = cfg.batch_size // 2
+        network = Discriminator(self.preprocess.spec, action_spec.width, cfg.discriminator, PRECISIONS[cfg.precision])
+        self.imitation = DiscriminatorObjective(network, penalty=cfg.penalty).to(device)
+        self.optims["discriminator"] = Adam(network.parameters(), cfg.discriminator_lr)
+
+    def expect_recorded(self, windows: int) -> None:
+        """So many windows of each batch are the expert's, and stand first."""
+        self.recorded = windows
+
+    def train_step(self, batch: Batch) -> Update:
+        """One step of the discriminator, then one of SAC from the lived rows and what the discriminator says of them.
+
+        SAC does not learn from the expert's rows, as in the second paper's algorithm 1.
+        """
+        expert, agent = parted(batch, self.recorded)
+        seen = self.preprocess(agent)
+        losses = self.imitation(self.preprocess(expert), seen)
+        self.optims["discriminator"].step(losses.terms["discriminator"])
+        with torch.no_grad():
+            earned = self.cfg.reward(self.imitation.discriminator(before(seen.obs), seen.action[:, :-1]))  # [B', T-1]
+            reward = torch.zeros_like(agent.reward)
+            reward[:, -earned.shape[1] :] = earned
+            mean = mean_over(earned, followed(seen.is_last))
+        update = super().train_step(replace(agent, reward=reward))
+        priority = update.priority
+        if priority is not None:
+            priority = torch.cat([priority.new_ones(self.recorded), priority])
+        metrics = {**update.metrics, **losses.metrics, "train/imitation": mean}
+        return Update(metrics=metrics, priority=priority)
+
+
+class GAIL(Imitator):
+    """Actor, critics, temperature and discriminator, for actions that are numbers."""
+
+
+class GAILDiscrete(Imitator, SACDiscrete):
+    """The same for one choice among classes."""
+
+
+def parted(batch: Batch, windows: int) -> tuple[Batch, Batch]:
+    """The first ``windows`` of a batch, and the others."""
+
+    def part(rows: slice) -> Batch:
+        return batch.map(lambda x: x[rows])
+
+    return part(slice(0, windows)), part(slice(windows, None))

@@ -1,0 +1,76 @@
+"""Losses and expectations among classes in one call each (``choices.c``), without gradient of their own, for CPUs."""
+
+from __future__ import annotations
+
+import ctypes
+
+import torch
+from torch import Tensor
+
+from reverie.core.compiled import compiled, library
+
+
+def fits(*numbers: Tensor) -> bool:
+    """Whether compiled functions can read these, and nobody wants a gradient of what comes out."""
+    return not torch.is_grad_enabled() and compiled(*numbers) and all(x.numel() > 0 for x in numbers)
+
+
+def loss_and_gradient(
+    logits: Tensor,
+    action: Tensor,
+    last: Tensor,
+    classes: tuple[int, ...],
+    *,
+    weight: Tensor | None = None,
+    square: float = 0.0,
+) -> tuple[Tensor, Tensor]:
+    """E[w (ln sum_b exp x_b - x_a) + square E_b[x_b^2]], ``[]``, over all actions taken, and its gradient.
+
+    The first part is the cross entropy of logits x, added up over choices, or how far values are above the one taken.
+
+    Args:
+        logits: ``[B, T - 1, A]``.
+        action: ``[B, T, A]``, one-hot vectors side by side.
+        last: ``[B, T]``.
+        classes: how many each choice is among; they add up to A.
+        weight: w ``[B, T - 1]``; 1 unless given.
+        square: how much squares count.
+    """
+    logits, action, last = logits.contiguous(), action.contiguous(), last.contiguous()
+    weight = None if weight is None else weight.contiguous()
+    gradient, out = torch.empty_like(logits), logits.new_empty(())
+    sizes = (ctypes.c_int64 * len(classes))(*classes)
+    library().choice_loss(
+        logits.data_ptr(), action.data_ptr(), last.data_ptr(), 0 if weight is None else weight.data_ptr(),
+        gradient.data_ptr(), out.data_ptr(), *logits.shape, ctypes.addressof(sizes), len(classes), square,
+    )  # fmt: skip
+    return out, gradient
+
+
+def likely_worth(values: Tensor, logits: Tensor, worth: Tensor, least: float) -> Tensor:
+    """What ``worth`` says of the class of the highest value among the likely ones, ``[...]``, all three ``[..., A]``.
+
+    Likely is whose logit is at least the highest plus ``least``.
+    """
+    values, logits, worth = values.contiguous(), logits.contiguous(), worth.contiguous()
+    out, classes = values.new_empty(values.shape[:-1]), values.shape[-1]
+    library().likely_worth(
+        values.data_ptr(), logits.data_ptr(), worth.data_ptr(), out.data_ptr(), out.numel(), classes, least
+    )
+    return out
+
+
+def expected_least(logits: Tensor, values: Tensor, action: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """sum_a p_a min_i Q_i(a) and min_i Q_i(a) - that, ``[...]`` both, the second only if there is an ``action``.
+
+    Of logits ``[..., A]``, values ``[K, ..., A]`` and a one-hot action ``[..., A]``.
+    """
+    logits, values = logits.contiguous(), values.contiguous()
+    action = None if action is None else action.contiguous()
+    expected, classes = logits.new_empty(logits.shape[:-1]), logits.shape[-1]
+    better, room = torch.empty_like(expected), logits.new_empty(classes)
+    library().expected_least(
+        logits.data_ptr(), values.data_ptr(), 0 if action is None else action.data_ptr(), expected.data_ptr(),
+        better.data_ptr(), room.data_ptr(), len(values), expected.numel(), classes,
+    )  # fmt: skip
+    return expected, better

@@ -1,0 +1,40 @@
+"""Values pressed down where the dataset has no actions: CQL, Kumar et al. 2020, arXiv:2006.04779, among classes."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from reverie.core.errors import ConfigError
+from reverie.core.types import Batch
+from reverie.objectives.returns import followed
+from reverie.objectives.td import Losses, mean_over
+
+
+def choice_gap(values: Tensor, batch: Batch) -> Tensor:
+    """E[ln sum_a' exp Q(s, a') - Q(s, a)], ``[]``, 0 or more: CQL(H), equation 4, whose sum is over all classes.
+
+    Args:
+        values: Q of all classes, ``[B, T - 1, A]`` of one critic or ``[K, B, T - 1, A]`` of K, over which it is summed.
+        batch: where actions ``[B, T, A]``, one-hot, and ends of episodes are read.
+    """
+    taken = (values * batch.action[:, :-1]).sum(-1)  # [(K,) B, T-1]
+    gap = torch.logsumexp(values, -1) - taken  # [(K,) B, T-1]
+    return mean_over(gap if gap.ndim == 2 else gap.sum(0), followed(batch.is_last))
+
+
+def pressed(losses: Losses, gap: Tensor, weight: float) -> Losses:
+    """``losses`` and ``weight`` times the gap, what values are pressed on by."""
+    conservative = weight * gap
+    metrics = {**losses.metrics, "train/gap": gap.detach(), "loss/conservative": conservative.detach()}
+    return Losses({**losses.terms, "critic": losses.terms["critic"] + conservative}, metrics, losses.priority)
+
+
+def check_min_q_weight(weight: float) -> None:
+    """Refuse what is no weight of :func:`choice_gap`.
+
+    Raises:
+        ConfigError: it is negative or not finite.
+    """
+    if not 0 <= weight < float("inf"):
+        raise ConfigError(f"min_q_weight = {weight}: expected a finite number, 0 or more; 0 presses no value down.")

@@ -1,0 +1,124 @@
+"""The loss of FQE against its definition, one transition at a time."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from windows import ACTS, TinyCritic, batch, gradients, moves, row
+
+from reverie.algos.fqe import CHOSEN, FQEConfig, FQEObjective, Units
+from reverie.core.discover import algorithms
+from reverie.core.errors import ConfigError, DataError
+from reverie.core.specs import ActionPart, ActionSpec, ObsPart
+from reverie.core.stats import Stats
+
+GAMMA = 0.9
+OBS = {"state": ObsPart(kind="vector", shape=(3,), dtype="float32")}
+MOVES = ActionSpec(parts={"move": ActionPart(kind="continuous", size=ACTS)})
+
+
+def objective(**settings):
+    torch.manual_seed(0)
+    made = FQEObjective(TinyCritic(), discount=GAMMA, **settings)
+    for p in made.target_critic.model.parameters():
+        p.data += 0.3
+    return made
+
+
+def chosen(data, draws=3):
+    g = torch.Generator().manual_seed(9)
+    return torch.rand(*data.shape, draws, ACTS, generator=g, dtype=torch.float64) * 2 - 1
+
+
+def slow(made, data, acts, low=-1e9, high=1e9):
+    total = 0.0
+    for b, t in moves(data):
+        worth = sum(made.target_critic.model(row(data, b, t + 1), a) for a in acts[b, t + 1]).item() / acts.shape[2]
+        goes_on = 0.0 if data.is_terminal[b, t + 1] else 1.0
+        y = data.reward[b, t + 1].item() + GAMMA * goes_on * min(max(worth, low), high)
+        total = total + data.weight[b] * (made.critic(row(data, b, t), data.action[b, t]) - y) ** 2
+    return total / len(moves(data))
+
+
+@pytest.mark.parametrize("draws", [1, 3])
+@pytest.mark.parametrize("bounds", [(-1e9, 1e9), (-0.1, 0.2)], ids=["free", "bounded"])
+def test_loss_and_gradients_against_the_definition(draws, bounds):
+    made, data = objective(low=bounds[0], high=bounds[1]), batch(size=8)
+    acts = chosen(data, draws)
+    losses = made(data, acts)
+    losses.terms["critic"].backward()
+    found = gradients(made)
+    made.zero_grad()
+    expected = slow(made, data, acts, *bounds)
+    expected.backward()
+    torch.testing.assert_close(losses.terms["critic"], expected)
+    torch.testing.assert_close(found, gradients(made))
+    assert all(name.startswith("critic.") for name in found)
+
+
+def test_rows_that_a_time_limit_ended_are_worth_what_others_are():
+    made, data = objective(), batch(length=2, crossing=False)
+    no = torch.zeros_like(data.is_last)
+    cut = no.clone()
+    cut[:, -1] = True
+    acts = chosen(data)
+    with_ends, without = (made(replace(data, is_last=x, is_terminal=no), acts).terms["critic"] for x in (cut, no))
+    assert torch.equal(with_ends, without)
+    assert not torch.equal(made(replace(data, is_last=cut, is_terminal=cut), acts).terms["critic"], without)
+
+
+def test_the_target_follows():
+    made = objective(tau=0.5)
+    before = [p.clone() for p in made.target_critic.model.parameters()]
+    made.update_targets()
+    for old, new, source in zip(before, made.target_critic.model.parameters(), made.critic.parameters(), strict=True):
+        torch.testing.assert_close(new, (old + source) / 2)
+
+
+def learner(units=None, **settings):
+    config = FQEConfig(batch_size=4, **settings).merge({"networks.units": (8,)})
+    return config.build(OBS, MOVES, seed=1, units=units)
+
+
+def shown(**more):
+    data = batch(4, 2, crossing=False, dtype=torch.float32)
+    return replace(data, extras={CHOSEN: chosen(data).float()} | more)
+
+
+def test_units_change_what_is_expected_at_first_and_bound_what_is_next():
+    data = shown()
+    plain, shifted = learner(), learner(Units(shift=5.0, scale=2.0, low=4.9, high=5.1))
+    critic, same = plain.objective.critic, shifted.objective.critic
+    torch.testing.assert_close(same(data.obs, data.action), 5 + 2 * critic(data.obs, data.action))
+    worth = shifted.worth(data)
+    assert worth.shape == (4, 2)
+    assert 4.9 <= worth.min() <= worth.max() <= 5.1
+
+
+def test_updates_have_typed_stats_and_lower_the_loss():
+    agent, data = learner(tau=1e-6, lr=0.01), shown()
+    losses = [agent.stats.of(agent.update(data).metrics) for _ in range(200)]
+    assert isinstance(losses[0], Stats)
+    assert losses[-1].loss_critic < 0.1 * losses[0].loss_critic
+
+
+def test_a_state_is_all_that_it_is():
+    one, data = learner(), shown()
+    one.update(data)
+    two = learner()
+    two.load_state_dict(one.state_dict())
+    torch.testing.assert_close(one.update(data).metrics, two.update(data).metrics, rtol=0, atol=0)
+    torch.testing.assert_close(one.worth(data), two.worth(data), rtol=0, atol=0)
+
+
+def test_it_is_none_of_the_algorithms_that_train_a_policy():
+    assert "fqe" not in algorithms()
+
+
+def test_what_cannot_be():
+    with pytest.raises(DataError, match=r"no extras\['chosen'\]"):
+        learner().update(batch(4, 2, dtype=torch.float32))
+    with pytest.raises(ConfigError, match="reward_scale = factor"):
+        FQEConfig().merge({"reward_scale": "factor(0.1)"})
+    with pytest.raises(ConfigError, match="tau = 0"):
+        FQEConfig(tau=0)

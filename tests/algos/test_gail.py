@@ -1,0 +1,192 @@
+"""GAIL's discriminator against its definition; what the agent learns from, and what it does not."""
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from recorded import close
+from torch import nn
+from windows import ACTS, WIDE, batch, moves, row
+
+from reverie.algos.gail import GAIL, Difference, DiscriminatorObjective, GAILConfig, GAILDiscrete, Negative, Positive
+from reverie.core.errors import ConfigError
+from reverie.core.specs import ActionPart, ActionSpec, ObsPart
+from reverie.core.types import Batch
+
+OBS = {"state": ObsPart(kind="vector", shape=(WIDE,), dtype="float32")}
+MOVES = ActionSpec(parts={"move": ActionPart(kind="continuous", size=ACTS)})
+CHOICE = ActionSpec(parts={"jump": ActionPart(kind="categorical", classes=(ACTS,))})
+PENALTY = 3.0
+
+
+class TinyDiscriminator(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.one = nn.Linear(WIDE + ACTS, 5, dtype=torch.float64)
+        self.two = nn.Linear(5, 1, dtype=torch.float64)
+
+    def encode(self, obs, action):
+        return torch.cat([obs["state"], action], -1)
+
+    def judge(self, x):
+        return self.two(self.one(x).tanh()).squeeze(-1)
+
+    def slope(self, x):
+        """The gradient of f by hand: W1^T ((1 - tanh^2) w2)."""
+        return ((1 - self.one(x).tanh() ** 2) * self.two.weight[0]) @ self.one.weight
+
+
+def slow(made, expert, agent, share):
+    d, total = made.discriminator, torch.zeros((), dtype=torch.float64)
+    for data, sign in ((expert, 1.0), (agent, -1.0)):
+        for b, t in moves(data):
+            f = d.judge(torch.cat([row(data, b, t)["state"], data.action[b, t]]))
+            total = total - data.weight[b] * torch.log(1 / (1 + torch.exp(-sign * f))) / len(moves(data))
+    pairs, length = [], expert.shape[1]
+    for n in range(max(len(expert.weight), len(agent.weight))):
+        i, j = n % len(expert.weight), n % len(agent.weight)
+        for t in range(length - 1):
+            if not (expert.is_last[i, t] or agent.is_last[j, t]):
+                x = torch.cat([row(expert, i, t)["state"], expert.action[i, t]])
+                y = torch.cat([row(agent, j, t)["state"], agent.action[j, t]])
+                point = share[n, t] * y + (1 - share[n, t]) * x
+                pairs.append((d.slope(point).square().sum().sqrt() - 1) ** 2)
+    return total + PENALTY * sum(pairs) / len(pairs)
+
+
+@pytest.mark.parametrize(("recorded", "lived"), [(6, 6), (3, 7), (5, 2)])
+def test_loss_and_gradients_against_the_definition(recorded, lived):
+    torch.manual_seed(0)
+    made = DiscriminatorObjective(TinyDiscriminator(), penalty=PENALTY)
+    expert, agent = batch(recorded, seed=1), batch(lived, seed=2)
+    torch.manual_seed(7)
+    losses = made(expert, agent)
+    torch.manual_seed(7)
+    share = torch.rand(max(recorded, lived), 4, 1, dtype=torch.float64)
+    expected = slow(made, expert, agent, share)
+    close(losses, {"discriminator": expected}, {"discriminator": made.parameters()})
+
+
+def test_one_who_knows_nothing_and_one_who_knows():
+    made = DiscriminatorObjective(TinyDiscriminator(), penalty=0.0)
+    for p in made.parameters():
+        p.data.zero_()
+    expert, agent = (replace(batch(seed=i), weight=torch.ones(5, dtype=torch.float64)) for i in (1, 2))
+    said = made(expert, agent).metrics
+    assert said["loss/discriminator"].item() == pytest.approx(2 * math.log(2))
+    assert said["train/expert"].item() == said["train/agent"].item() == 0.5
+    assert said["loss/penalty"].item() == pytest.approx(1.0)
+
+
+def test_rewards():
+    f = torch.tensor([-1.3, 0.0, 2.1], dtype=torch.float64)
+    d = f.sigmoid()
+    torch.testing.assert_close(Difference()(f), d.log() - (1 - d).log())
+    torch.testing.assert_close(Positive()(f), -(1 - d).log())
+    torch.testing.assert_close(Negative()(f), d.log())
+
+
+def agent(spec=MOVES, **settings):
+    config = GAILConfig(batch_size=8, normalise=None).merge({"networks.units": (8,), "discriminator.units": (8,)})
+    return config.merge(settings).build(OBS, spec, seed=1)
+
+
+def rows(seed=0, discrete=False, size=8, length=2) -> Batch:
+    data = batch(size, length, seed=seed, crossing=False, dtype=torch.float32)
+    if not discrete:
+        return data
+    return replace(data, action=nn.functional.one_hot(data.action.argmax(-1), ACTS).float())
+
+
+both = pytest.mark.parametrize("spec", [MOVES, CHOICE], ids=["continuous", "choice"])
+
+
+def learned(made):
+    return dict(made.state_dict()["model"])
+
+
+@both
+def test_the_environments_reward_has_no_influence(spec):
+    found = []
+    for factor in (1.0, -100.0):
+        made = agent(spec)
+        torch.manual_seed(5)
+        for i in range(3):
+            data = rows(i, spec is CHOICE)
+            update = made.update(replace(data, reward=data.reward * factor))
+        found.append((update.metrics, update.priority, learned(made)))
+    torch.testing.assert_close(found[0], found[1], rtol=0, atol=0)
+
+
+@both
+@pytest.mark.parametrize("kind", [Difference(), Positive(), Negative()], ids=str)
+def test_sac_learns_what_the_discriminator_says_of_lived_rows(spec, kind, monkeypatch):
+    from reverie.algos.sac import SAC
+
+    made, seen = agent(spec, reward=kind, batch_length=3), []
+    step = SAC.train_step
+    monkeypatch.setattr(SAC, "train_step", lambda self, data: seen.append(data) or step(self, data))
+    data = rows(discrete=spec is CHOICE, length=3)
+    made.expect_recorded(3)
+    update = made.update(data)
+    (given,) = seen
+    assert torch.equal(given.obs["state"], data.obs["state"][3:])
+    f = made.imitation.discriminator(
+        {"state": data.obs["state"][3:, :-1]}, data.action[3:, :-1]
+    )  # the one that has just learned
+    torch.testing.assert_close(given.reward[:, 1:], kind(f).detach())
+    assert (given.reward[:, 0] == 0).all()
+    assert update.priority.shape == (8,)
+    torch.testing.assert_close(update.metrics["train/imitation"], kind(f).mean().detach())
+
+
+@both
+def test_the_first_windows_are_the_experts(spec):
+    made, data = agent(spec, penalty=0.0, discriminator_lr=0.02), rows(discrete=spec is CHOICE)
+    made.expect_recorded(3)
+    for _ in range(200):
+        update = made.update(data)
+    said = made.stats.of(update.metrics)
+    assert said.train_expert > 0.8 > 0.2 > said.train_agent
+    f = made.imitation.discriminator({"state": data.obs["state"][:, 0]}, data.action[:, 0])
+    assert f[:3].mean() > 0 > f[3:].mean()
+
+
+@both
+def test_states_are_whole_and_policies_act(spec):
+    one, two, discrete = agent(spec), agent(spec), spec is CHOICE
+    assert type(one) is (GAILDiscrete if discrete else GAIL)
+    one.update(rows(0, discrete))
+    two.load_state_dict(one.state_dict())
+    for made in (one, two):
+        torch.manual_seed(3)
+        made.update(rows(1, discrete))
+    torch.testing.assert_close(learned(one), learned(two), rtol=0, atol=0)
+
+
+def test_stacks_of_frames_and_normalised_vectors():
+    made = agent(frames=2, frame_keys="state", normalise="running")
+    assert made.window.rows == 3
+    update = made.update(rows(length=3))
+    assert all(torch.isfinite(x) for x in update.metrics.values())
+
+
+def test_what_cannot_be():
+    with pytest.raises(ConfigError, match="penalty = -1"):
+        GAILConfig(penalty=-1)
+    with pytest.raises(ConfigError, match="there is nothing to scale"):
+        GAILConfig().merge({"reward_scale": "return_std"})
+    with pytest.raises(ConfigError, match="batch_size = 1"):
+        GAILConfig(batch_size=1)
+    several = ActionSpec(parts={"jump": ActionPart(kind="categorical", classes=(2, 3))})
+    with pytest.raises(ConfigError, match="gail is for a single choice"):
+        agent(several)
+    mixed = ActionSpec(parts={**MOVES.parts, **CHOICE.parts})
+    with pytest.raises(ConfigError, match="gail is for continuous actions, but 'jump' is a choice"):
+        agent(mixed)
+
+
+def test_settings_of_the_authors():
+    c = GAILConfig()
+    assert (c.reward, c.penalty, c.discriminator_lr, c.discriminator.units) == (Difference(), 10.0, 1e-3, (256, 256))

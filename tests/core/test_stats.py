@@ -1,0 +1,49 @@
+"""Metrics with types: names, groups of names, and what belongs to another."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import pytest
+import torch
+from torch import Tensor
+
+from reverie.core.errors import DataError
+from reverie.core.stats import Stats
+
+
+@dataclass(frozen=True, kw_only=True)
+class Some(Stats):
+    loss_two_words: Tensor
+    loss_parts: Mapping[str, Tensor]
+    train_now_and_then: Tensor | None = None
+
+
+ONE = torch.ones(())
+TOLD = {"loss/two_words": ONE, "loss/parts/a": ONE * 2, "loss/parts/arm/angle": ONE * 3}
+
+
+def test_names_and_groups() -> None:
+    said = Some.of(TOLD)
+    assert said.loss_two_words is ONE
+    assert said.loss_parts == {"a": TOLD["loss/parts/a"], "arm/angle": TOLD["loss/parts/arm/angle"]}
+    assert said.train_now_and_then is None
+    assert Some.of(TOLD | {"train/now_and_then": ONE}).train_now_and_then is ONE
+    assert list(Some.names()) == ["loss/two_words", "loss/parts", "train/now_and_then"]
+    assert list(Some.names(always=True)) == ["loss/two_words", "loss/parts"]
+
+
+@pytest.mark.parametrize(
+    ("metrics", "says"),
+    [
+        ({}, r"Some: \['loss/parts', 'loss/two_words'\] are missing, \[\] are none"),
+        ({"loss/two_words": ONE}, r"Some: \['loss/parts'\] are missing, \[\] are none"),
+        (TOLD | {"loss/parts": ONE}, r"\[\] are missing, \['loss/parts'\] are none"),
+        (TOLD | {"loss/two_words/more": ONE, "b": ONE}, r"\[\] are missing, \['b', 'loss/two_words/more'\] are none"),
+        (TOLD | {"loss/partsa": ONE}, r"\[\] are missing, \['loss/partsa'\] are none"),
+    ],
+)
+def test_what_belongs_to_another(metrics: dict[str, Tensor], says: str) -> None:
+    with pytest.raises(DataError, match=says):
+        Some.of(metrics)

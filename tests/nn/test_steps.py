@@ -1,0 +1,157 @@
+"""Steps without autograd against those of the definitions with it."""
+
+import copy
+from collections.abc import Mapping
+
+import pytest
+import torch
+
+from reverie.algos.ddpg import DDPGConfig
+from reverie.algos.dqn import DQNConfig
+from reverie.algos.qr_dqn import QRDQNConfig
+from reverie.algos.sac import SACConfig, SACObjective
+from reverie.algos.sac_discrete import SACDiscreteConfig
+from reverie.algos.td3 import TD3Config
+from reverie.algos.td3_bc import TD3BCConfig
+from reverie.core.compiler import kernels
+from reverie.core.specs import ActionPart, ActionSpec, ObsPart
+from reverie.core.types import Batch
+from reverie.nn.steps import PolicyGradientStep, RegressionStep, SoftPolicyStep, Step
+from reverie.objectives.estimators import NStep, TDLambda
+
+MOVES = ActionSpec(parts={"move": ActionPart(kind="continuous", size=3)})
+CHOICE = ActionSpec(parts={"jump": ActionPart(kind="categorical", classes=(4,))})
+SEEN = {
+    "state": ObsPart(kind="vector", shape=(5,), dtype="float32"),
+    "token": ObsPart(kind="categorical", shape=(), dtype="int64", classes=(3,)),
+}
+CONFIGS = {
+    "ddpg": DDPGConfig(batch_size=40),
+    "td3": TD3Config(),
+    "sac": SACConfig(),
+    "sac_without_temperature": SACConfig(temperature_lr=0.0),
+    "dqn": DQNConfig(batch_size=70),
+    "dqn_double": DQNConfig(double=True, kappa=float("inf")),
+    "qr_dqn": QRDQNConfig(quantiles=11),
+    "long": TD3Config(batch_length=4, value_estimator=TDLambda(0.9)),
+    "n_step": QRDQNConfig(quantiles=3, batch_length=4, value_estimator=NStep(2)),
+}  # fmt: skip
+needs_compiler = pytest.mark.skipif(kernels() is None, reason="nothing is compiled")
+
+
+def built(config, units=(40, 33)):
+    actions = CHOICE if isinstance(config, DQNConfig | SACDiscreteConfig) else MOVES
+    return config.merge({"networks.units": units}).build(SEEN, actions, seed=3)
+
+
+def batch(agent, seed) -> Batch:
+    g = torch.Generator().manual_seed(seed)
+    shape = agent.window.batch, agent.window.rows
+    last = torch.rand(shape, generator=g) < 0.2
+    discrete = isinstance(agent.cfg, DQNConfig | SACDiscreteConfig)
+    chosen = torch.eye(4)[torch.randint(0, 4, shape, generator=g)]
+    return Batch(
+        obs={"state": torch.randn(*shape, 5, generator=g), "token": torch.randint(0, 3, shape, generator=g)},
+        action=chosen if discrete else torch.rand(*shape, 3, generator=g) * 2 - 1,
+        reward=torch.randn(shape, generator=g), is_first=torch.zeros(shape, dtype=torch.bool), is_last=last,
+        is_terminal=last & (torch.rand(shape, generator=g) < 0.5), weight=torch.rand(shape[0], generator=g),
+        index=torch.arange(shape[0]),
+    )  # fmt: skip
+
+
+def tensors(agent) -> dict[str, torch.Tensor]:
+    """Every tensor of a learner and its optimisers by name."""
+    state = agent.state_dict()
+    return {f"{k}/{n}": x for k, part in state.items() if isinstance(part, Mapping) for n, x in part.items()}
+
+
+def updates(agent, count=5):
+    torch.manual_seed(0)
+    return [agent.update(batch(agent, seed)) for seed in range(count)]
+
+
+def refuse(*args, **kwargs):
+    raise AssertionError("autograd was used")
+
+
+@needs_compiler
+@pytest.mark.parametrize("name", CONFIGS)
+def test_numbers_are_those_of_the_definition(name, monkeypatch):
+    agent = built(CONFIGS[name])
+    other = copy.deepcopy(agent)
+    with monkeypatch.context() as patch:
+        patch.setattr(torch.autograd, "grad", refuse)
+        fast = updates(agent)
+    monkeypatch.setattr(Step, "known", lambda self: False)
+    slow = updates(other)
+    for a, b in zip(fast, slow, strict=True):
+        assert a.metrics.keys() == b.metrics.keys()
+        torch.testing.assert_close(a.metrics, b.metrics, rtol=1e-6, atol=1e-6)
+        torch.testing.assert_close(a.priority, b.priority, rtol=1e-6, atol=1e-6)
+        assert not any(x.requires_grad for x in a.metrics.values())
+    torch.testing.assert_close(tensors(agent), tensors(other), rtol=1e-6, atol=1e-6)
+
+
+@needs_compiler
+def test_of_equal_critics_each_has_its_part_in_the_gradient(monkeypatch):
+    agent = built(SACConfig())
+    with torch.no_grad():
+        agent.objective.critic.body.theta[1] = agent.objective.critic.body.theta[0]
+    other = copy.deepcopy(agent)
+    updates(agent, 1)
+    monkeypatch.setattr(Step, "known", lambda self: False)
+    updates(other, 1)
+    torch.testing.assert_close(tensors(agent), tensors(other), rtol=1e-6, atol=1e-6)
+
+
+class Doubled(SACObjective):
+    """Another loss, by what it rests on."""
+
+    def policy_value(self, obs):
+        value, entropy = super().policy_value(obs)
+        return 2 * value, entropy
+
+
+def test_another_loss_is_computed_from_its_own_definition():
+    agent = built(SACConfig())
+    assert agent._actor.known()
+    assert agent._critics.known()
+    agent.objective.__class__ = Doubled
+    assert agent._critics.known()
+    assert not agent._actor.known()
+    for config in (TD3BCConfig(normalise=None), SACDiscreteConfig()):
+        agent = built(config)
+        assert not agent._actor.known()
+        assert agent._critics.known() == isinstance(config, TD3BCConfig)
+        for update in updates(agent, 2):
+            assert "loss/critic" in update.metrics
+
+
+def test_what_no_compiled_function_can_read_goes_through_autograd(monkeypatch):
+    agent, odd = built(TD3Config()), built(TD3Config(precision="bfloat16"))
+    rows = batch(agent, 0)
+    assert agent._critics.fits(rows) == (kernels() is not None)
+    assert not odd._critics.fits(rows)
+    assert not agent._critics.fits(rows.rows(0, 1))
+    dueling = built(DQNConfig(dueling=True))
+    assert not dueling._step.fits(batch(dueling, 0))
+    for other in (odd, dueling):
+        updates(other, 2)
+    monkeypatch.setattr("reverie.core.compiled.kernels", lambda: None)
+    assert not agent._critics.fits(rows)
+
+
+@needs_compiler
+def test_nan_is_not_swallowed():
+    for config, kind in ((TD3Config(), PolicyGradientStep), (SACConfig(), SoftPolicyStep)):
+        agent = built(config)
+        assert isinstance(agent._critics, RegressionStep)
+        assert isinstance(agent._actor, kind)
+        rows = batch(agent, 0)
+        rows.is_last[:] = False
+        rows.obs["state"][0, 0, 0] = torch.nan
+        for _ in range(2):
+            update = agent.update(rows)
+        assert update.metrics["loss/critic"].isnan()
+        assert update.metrics["loss/actor"].isnan()
+        assert agent.objective.actor.body.theta.isnan().any()
