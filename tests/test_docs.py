@@ -15,7 +15,7 @@ import torch
 
 from reverie.algos.dreamer_v3 import SIZES, DreamerV3, DreamerV3Config, sized
 from reverie.core.clock import Clock
-from reverie.core.config import Config
+from reverie.core.config import Choice, Config
 from reverie.core.discover import algorithm_config, algorithms
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.core.types import Window
@@ -26,6 +26,8 @@ from reverie.envs.suites import SUITES
 from reverie.envs.vector import make_env
 from reverie.experiment import ExperimentConfig
 from reverie.nn.encoder import stage_sizes
+from reverie.nn.mlp import NetworkConfig
+from reverie.nn.normalise import Running
 from reverie.presets import PRESETS
 from reverie.run.collect import Collector
 
@@ -126,7 +128,7 @@ def commands(*starts: str) -> list[tuple[str, str]]:
 
 
 def test_commands_are_understood(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    from reverie import agent, bench, cli, cli_train
+    from reverie import agent, bench, cli, cli_train, estimation
 
     def stop(*args: Any, **kwargs: Any) -> None:
         raise Understood
@@ -136,6 +138,7 @@ def test_commands_are_understood(monkeypatch: pytest.MonkeyPatch, capsys: pytest
     monkeypatch.setattr(cli_train, "resumed", lambda said, named: said)  # there is no such run
     monkeypatch.setattr(bench, "measure", stop)
     monkeypatch.setattr(agent, "load", stop)
+    monkeypatch.setattr(estimation, "estimate", stop)
     found = commands("reverie ")
     assert len(found) >= 10
     for page, line in found:
@@ -245,6 +248,27 @@ SIX = ActionSpec(parts={"action": ActionPart(kind="categorical", classes=(6,))})
 TURNS = ActionSpec(parts={"action": ActionPart(kind="continuous", size=6)})
 
 
+SHARED = {"batch_length", "discount", "exploration", "frame_keys", "frames", "graph", "normalise", "precision",
+          "reward_scale", "value_estimator"}  # fmt: skip
+"""Settings that a page tells of once for all algorithms."""
+
+
+@pytest.mark.parametrize("name", ["bc", "td3_bc", "bcq", "cql", "iql", "crr",
+                                  "discrete_bcq", "discrete_cql", "discrete_crr"])  # fmt: skip
+def test_the_tables_of_offline_settings(name: str) -> None:
+    table = {setting.removeprefix("algo."): default for setting, default, _ in rows("docs/offline.md", f"| {name} | ")}
+    config, known = algorithm_config(name)(), {}
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        if isinstance(value, NetworkConfig):
+            known[f"{field.name}.units"] = " ".join(map(str, value.units))
+        elif field.name not in SHARED:
+            known[field.name] = value.text() if isinstance(value, Choice) else str(value)
+    assert table == known
+    assert (config.batch_length, getattr(config, "discount", 0.99)) == (2, 0.99)
+    assert config.normalise == Running()
+
+
 def test_the_table_of_sizes() -> None:
     expected = []
     for name in SIZES:
@@ -284,7 +308,7 @@ def test_the_table_of_presets() -> None:
         config = PRESETS[name]()
         assert not size or sized(size, config.algo) == config.algo, name  # type: ignore[arg-type]
         assert env in ("any", config.env.id)
-        assert steps in ("", f"{config.steps:,}")
+        assert steps in ("", f"{config.steps:,}", f"{config.updates:,} updates")
         if ratio:
             window = Window(batch=config.algo.batch_size, length=config.algo.batch_length)
             assert ratio == f"{config.ratio(window) * window.batch * window.length:g}", name

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
+import h5py
 import pytest
 import yaml
 
-from reverie import api
+from reverie import api, cli_train
 from reverie.algos.dreamer_v3 import SIZES, DreamerV3Config, sized
+from reverie.cli import main
 from reverie.core.errors import ConfigError
 from reverie.envs.dummy import Count
 from reverie.experiment import ExperimentConfig
 from reverie.presets import PRESETS, SUITES, base, layered, overlay, preset_name, resized
 from reverie.training import say_nothing, train
 from tiny import SETTINGS
+
+NUMBERS = {"type": "Box", "dtype": "float32", "shape": [1], "low": [-1.0], "high": [1.0]}
+MINARI_SPACES = {"observation_space": NUMBERS, "action_space": NUMBERS}
 
 
 @pytest.mark.parametrize("name", sorted(PRESETS))
@@ -107,6 +113,91 @@ def test_atari_is_played_by_dqn_as_published() -> None:
     assert dqn.algo.exploration.text() == "epsilon_greedy(epsilon=1.0, final_epsilon=0.1, anneal_steps=1000000)"
     assert (qr_dqn.algo.quantiles, qr_dqn.algo.kappa, qr_dqn.algo.lr) == (200, 1.0, 5e-5)
     assert qr_dqn.algo.adam_eps == 0.01 / 32
+
+
+@pytest.mark.parametrize("algorithm", ["bc", "td3_bc", "bcq", "cql", "iql", "crr"])
+def test_recorded_data_of_small_and_of_large_problems(algorithm: str) -> None:
+    large, small = PRESETS[algorithm](), PRESETS[f"{algorithm}_pendulum"]()
+    assert large.updates == 1_000_000
+    assert large.algo == type(large.algo)()  # the paper's own settings
+    assert (small.updates, small.threads, small.algo.batch_size) == (20_000, 1, 256)
+    assert small.algo.networks.units == (64, 64)
+    assert preset_name(algorithm, "HalfCheetah-v5") == algorithm
+    assert preset_name(algorithm, "Pendulum-v1") == f"{algorithm}_pendulum"
+
+
+@pytest.mark.parametrize("algorithm", ["bc", "discrete_bcq", "discrete_cql", "discrete_crr"])
+def test_recorded_data_with_a_choice_among_classes(algorithm: str) -> None:
+    for env, suite in {"CartPole-v1": "cartpole", "MinAtar/Freeway-v1": "minatar"}.items():
+        assert preset_name(algorithm, env) == f"{algorithm}_{suite}"
+    assert preset_name(algorithm, "Acrobot-v1") == algorithm
+    assert PRESETS[f"{algorithm}_cartpole"]().algo.networks.units == (64, 64)
+    assert PRESETS[f"{algorithm}_minatar"]().algo.networks.encoder.text() == "minatar(channels=16)"
+
+
+# ---------------------------------------------------------------- recorded data choose, too
+
+
+def recorded(folder: Path, env: str | None) -> Path:
+    """The head of a Minari dataset, which says what it was recorded in."""
+    about = {name: json.dumps(space) for name, space in MINARI_SPACES.items()} | {"data_format": "hdf5"}
+    about |= {} if env is None else {"env_spec": json.dumps({"id": env})}
+    (folder / "data").mkdir(parents=True)
+    (folder / "data" / "metadata.json").write_text(json.dumps(about))
+    with h5py.File(folder / "data" / "main_data.hdf5", "w"):
+        return folder
+
+
+def test_the_environment_of_the_data_chooses(tmp_path: Path) -> None:
+    data = {"data.path": str(recorded(tmp_path / "pendulum", "Pendulum-v1"))}
+    assert layered("cql", data=data) == PRESETS["cql_pendulum"]()
+    assert layered("cql", data={"data": {"path": data["data.path"], "eval_env": "none"}}) == PRESETS["cql_pendulum"]()
+    assert layered("cql", data=data, preset="cql") == PRESETS["cql"]()
+    assert layered("cql", data=data, env="HalfCheetah-v5") == PRESETS["cql"]()
+    assert layered("dreamer_v3", data=data) == PRESETS["dreamer_v3"]()
+
+
+def test_where_it_is_evaluated_comes_before_what_the_data_say(tmp_path: Path) -> None:
+    path = recorded(tmp_path / "cheetah", "HalfCheetah-v5")
+    data = {"data.path": str(path), "data.eval_env": "Pendulum-v1"}
+    assert layered("iql", data=data) == PRESETS["iql_pendulum"]()
+    (tmp_path / "a.yaml").write_text(f"data: {{path: {path}}}\nalgo.beta: 2.0\n")
+    found = layered("iql", files=[tmp_path / "a.yaml"], data={"data.eval_env": "Pendulum-v1"})
+    assert found == PRESETS["iql_pendulum"]().merge({"data.path": str(path), "algo.beta": 2.0})
+    (tmp_path / "b.yaml").write_text("env: HalfCheetah-v5\n")
+    files = [tmp_path / "a.yaml", tmp_path / "b.yaml"]
+    assert layered("iql", files=files, data=data).algo.networks == PRESETS["iql"]().algo.networks
+
+
+def test_data_that_name_no_environment_get_the_algorithms_own(tmp_path: Path) -> None:
+    for path in (recorded(tmp_path / "nobody", None), tmp_path / "nowhere"):
+        assert layered("dreamer_v3", data={"data.path": str(path)}) == PRESETS["dreamer_v3"]()
+        assert layered("dqn", data={"data.path": str(path)}) == PRESETS["dqn"]()
+    assert layered("dreamer_v3") == PRESETS["cartpole"]()
+
+
+def test_flags_and_python_say_the_same_of_data(
+    tmp_path: Path, asked: list[ExperimentConfig], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two = (str(recorded(tmp_path / name, "Pendulum-v1")) for name in ("one", "two"))
+
+    class Stop(Exception):
+        pass
+
+    def stop(config: ExperimentConfig, **more: Any) -> None:
+        asked.append(config)
+        raise Stop
+
+    monkeypatch.setattr(cli_train, "train", stop)
+    for words in (["--data", one], ["--data.path", one], [f"--data={one}", "--data-fraction", "1"]):
+        with pytest.raises(Stop):
+            main(["train", "td3_bc", *words])
+    with pytest.raises(Stop):
+        main(["train", "td3_bc", "--data", str(tmp_path / "*"), "--eval-env", "none"])
+    api.train("td3_bc", data=one)
+    api.train("td3_bc", **{"data.path": two})
+    api.train("td3_bc", data={"path": two, "eval_env": "HalfCheetah-v5"})
+    assert [config.algo.networks.units[0] for config in asked] == [64] * 6 + [256]
 
 
 def test_a_named_preset_wins_over_the_environment() -> None:

@@ -22,7 +22,7 @@ from reverie.run.checkpoint import Checkpoints
 
 SMALL: dict[str, Any] = {
     "threads": 1, "eval_episodes": 1, "tensorboard": False, "console": False,
-    "algo.batch_size": 8, "algo.batch_length": 2, "algo.networks.units": (8,),
+    "algo.batch_size": 8, "algo.batch_length": 2, "algo.networks.units": (8,), "data.estimate_updates": 0,
 }  # fmt: skip
 
 
@@ -71,9 +71,35 @@ def assert_same_weights(one: Path, two: Path) -> None:
         assert torch.equal(value, b[name]), name
 
 
+@pytest.fixture(scope="module")
+def cartpole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Random actions on CartPole-v1, a choice between two classes."""
+    env, rng = gymnasium.make("CartPole-v1"), np.random.default_rng(0)
+    rows: dict[str, list[Any]] = {name: [] for name in ("observations", "actions", "rewards", "terminals", "timeouts",
+                                                         "next_observations")}  # fmt: skip
+    for seed in range(8):
+        obs, over = env.reset(seed=seed)[0], False
+        while not over:
+            action = int(rng.integers(2))
+            after, reward, terminated, truncated, _ = env.step(action)
+            values = (obs, action, reward, terminated, truncated, after)
+            for name, value in zip(rows, values, strict=True):
+                rows[name].append(value)
+            obs, over = after, terminated or truncated
+    path = tmp_path_factory.mktemp("data") / "cartpole.hdf5"
+    with h5py.File(path, "w") as file:
+        for name, values in rows.items():
+            file[name] = np.array(values)
+    return path
+
+
 OFFLINE: dict[str, dict[str, Any]] = {
     "bc": {}, "td3_bc": {}, "iql": {}, "crr": {"algo.samples": 2}, "bcq": {"algo.samples": 2},
     "cql": {"algo.samples": 2, "algo.floor": "monte_carlo"},
+}  # fmt: skip
+CHOOSING: dict[str, dict[str, Any]] = {
+    "bc": {}, "discrete_bcq": {"algo.target_every": 2}, "discrete_cql": {"algo.quantiles": 8, "algo.target_every": 2},
+    "discrete_crr": {"algo.min_q_weight": 1.0, "algo.target_every": 2},
 }  # fmt: skip
 
 
@@ -85,6 +111,26 @@ def test_offline_learners_go_on_bit_for_bit(pendulum: Path, tmp_path: Path, algo
         result = train(pendulum, tmp_path / "parts", algorithm=algorithm, updates=updates, **more)
     assert result.updates == 6
     assert_same_weights(tmp_path / "whole", tmp_path / "parts")
+
+
+@pytest.mark.parametrize("algorithm", CHOOSING)
+def test_offline_learners_of_classes_go_on_bit_for_bit(cartpole: Path, tmp_path: Path, algorithm: str) -> None:
+    more = CHOOSING[algorithm] | {"data.eval_env": "none"}
+    train(cartpole, tmp_path / "whole", algorithm=algorithm, updates=6, **more)
+    for updates in (3, 6):
+        result = train(cartpole, tmp_path / "parts", algorithm=algorithm, updates=updates, **more)
+    assert result.updates == 6
+    assert_same_weights(tmp_path / "whole", tmp_path / "parts")
+
+
+@pytest.mark.parametrize("algorithm", ["discrete_cql", "discrete_crr"])
+def test_learners_of_classes_go_on_with_what_is_lived(cartpole: Path, tmp_path: Path, algorithm: str) -> None:
+    """Evaluated in the environment, with recorded and lived rows in every batch."""
+    more = CHOOSING[algorithm] | {"learning_starts": 10, "random_steps": 5, "replay.capacity": 200}
+    result = train(cartpole, tmp_path / "run", algorithm=algorithm, env="CartPole-v1", steps=40, **more)
+    assert result.updates > 10
+    assert result.evaluation is not None
+    assert reverie.load(tmp_path / "run").evaluate(1).scores == result.evaluation.scores
 
 
 def test_returns_come_with_data_for_whom_learns_from_them() -> None:
@@ -166,6 +212,35 @@ def test_recorded_and_lived_together_go_on_bit_for_bit(pendulum: Path, tmp_path:
     assert_same_weights(tmp_path / "one", tmp_path / "two")
     config = (tmp_path / "one/config.yaml").read_text()
     assert "fraction: 0.5" in config
+
+
+@pytest.mark.parametrize("fraction", [0.5, 0.25])
+def test_imitation_goes_on_bit_for_bit_and_knows_which_rows_are_the_experts(
+    pendulum: Path, tmp_path: Path, fraction: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from reverie.algos import gail
+
+    split: list[int] = []
+    parted = gail.parted
+    monkeypatch.setattr(gail, "parted", lambda batch, windows: split.append(windows) or parted(batch, windows))
+    settings = {"learning_starts": 10, "random_steps": 5, "replay.capacity": 200, "schedule.save_every": 20,
+                "eval_episodes": 0, "data.fraction": fraction, "algo.discriminator.units": (8,)}  # fmt: skip
+    for run, counts in {"one": (60,), "two": (30, 60)}.items():
+        for steps in counts:
+            train(pendulum, tmp_path / run, algorithm="gail", env="Pendulum-v1", steps=steps, **settings)
+    assert_same_weights(tmp_path / "one", tmp_path / "two")
+    assert set(split) == {round(8 * fraction)}
+
+
+def test_imitation_needs_recorded_rows_and_lived_ones(pendulum: Path, tmp_path: Path) -> None:
+    said: list[str] = []
+    with pytest.raises(ConfigError, match=r"gail .* there is nothing but recorded data\. Give both, --data PATH"):
+        train(pendulum, tmp_path / "run", algorithm="gail", say=said.append)
+    assert not said  # about where to evaluate, which does not matter then
+    with pytest.raises(ConfigError, match=r"gail .* no data are given\. Give both"):
+        reverie.train("gail", "Pendulum-v1", run=tmp_path / "run", say=quiet)
+    assert not (tmp_path / "run").exists()
+    assert main(["train", "gail", "--data", str(pendulum), "--run", str(tmp_path / "run")]) == 1
 
 
 def test_without_an_environment(pendulum: Path, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from reverie.api import train, train_seeds
     from reverie.dreaming import dream
     from reverie.envs.base import EnvConfig
+    from reverie.estimation import estimate
     from reverie.experiment import ExperimentConfig
     from reverie.seeds import SeedsResult
     from reverie.training import Result
@@ -23,6 +24,7 @@ _HOMES = {
     "DreamerV3Config": "reverie.algos.dreamer_v3",
     "train": "reverie.api",
     "dream": "reverie.dreaming",
+    "estimate": "reverie.estimation",
     "EnvConfig": "reverie.envs.base",
     "ExperimentConfig": "reverie.experiment",
     "Result": "reverie.training",
@@ -39,6 +41,7 @@ __all__ = [
     "Result",
     "SeedsResult",
     "dream",
+    "estimate",
     "load",
     "train",
     "train_seeds",

@@ -118,12 +118,15 @@ def settings_of(
         ConfigError: they do not fit together.
     """
     check_names(overrides)
+    if isinstance(overrides.get("data"), str | Path):
+        overrides["data.path"] = str(overrides.pop("data"))
     name = None if env is None else env_name(env)
     if isinstance(algorithm, ExperimentConfig):
         settings = algorithm if name is None else algorithm.merge({"env.id": name})
     else:
         word = algorithm if isinstance(algorithm, str) else algorithm_name(type(algorithm))
-        settings = layered(word, env=name, preset=preset, size=size, files=config)
+        data = {key: value for key, value in overrides.items() if key.partition(".")[0] == "data"}
+        settings = layered(word, env=name, preset=preset, size=size, files=config, data=data)
         if isinstance(algorithm, AlgorithmConfig):
             settings = settings.merge({"algo": algorithm})
             settings = resized(settings, size) if size is not None else settings
@@ -131,8 +134,6 @@ def settings_of(
         overrides["env"] = overrides.pop("env_options")
     if "envs" in overrides:
         overrides["env.num"] = overrides.pop("envs")
-    if isinstance(overrides.get("data"), str | Path):
-        overrides["data.path"] = str(overrides.pop("data"))
     if isinstance(env, gymnasium.Env):
         settings = settings.merge({"env.num": 1, "env.vector": "serial"})  # a preset may have asked for several
         check_instance(overrides)

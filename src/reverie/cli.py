@@ -14,9 +14,13 @@ from tyro.conf import Positional, arg
 from reverie.cli_args import fail, parse, print_files, print_trouble, score_line
 from reverie.cli_bench import bench_command
 from reverie.cli_data import data_command
+from reverie.cli_estimate import estimate_command
 from reverie.core.discover import algorithms, outline, version
 from reverie.core.errors import ReverieError, did_you_mean
 from reverie.core.waiting import spin_briefly
+
+ESTIMATE = "estimate/return"
+"""What stands in for evaluations of a run on recorded data that has no environment."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,6 +118,7 @@ def overview() -> str:
     about = {
         "train": "train an agent, or go on with a run",
         "eval": "play whole episodes with a trained agent, with a video if wanted",
+        "estimate": "estimate what a trained agent would earn, from recorded data alone",
         "dream": "compare what the world model imagines with what happens",
         "data": "say what a replay holds, check it, export it",
         "bench": "measure this machine, and say what a run will take",
@@ -123,7 +128,7 @@ def overview() -> str:
     }
     lines = ["usage: reverie COMMAND [OPTIONS]", ""]
     lines += ["Reinforcement learning from experience: lived, recorded or imagined."]
-    lines += ["", *(f"  {name:<8}{text}" for name, text in about.items()), "", "Try it:"]
+    lines += ["", *(f"  {name:<10}{text}" for name, text in about.items()), "", "Try it:"]
     lines += ["  reverie train dreamer_v3 --env CartPole-v1 --run runs/first", "  reverie eval runs/first --video"]
     return "\n".join([*lines, "  reverie dream runs/first", "", "reverie COMMAND --help tells all of its options."])
 
@@ -190,12 +195,13 @@ def list_command(args: list[str]) -> int:
         print(f"  {name:<14}{read.summary if read else home}")
         if read and "SIZES" in read.tables:
             print(f"  {'':<14}sizes: {', '.join(read.tables['SIZES'])}")
-    read = outline("presets")
     print("\npresets (--preset NAME; the environment's id chooses one by itself)")
-    for name in read.tables["PRESETS"]:
-        starts = [start for start, preset in read.tables["SUITES"].items() if preset == name]
-        chosen_by = f" [{', '.join(f'{start}*' for start in starts)}]" if starts else ""
-        print(f"  {name:<14}{read.functions[name]}{chosen_by}")
+    for module in ("presets_dreamer", "presets_model_free", "presets_offline"):
+        read = outline(module)
+        for name in read.tables["PRESETS"]:
+            starts = [start for start, preset in read.tables["SUITES"].items() if preset == name]
+            chosen_by = f" [{', '.join(f'{start}*' for start in starts)}]" if starts else ""
+            print(f"  {name:<22}{read.functions[name]}{chosen_by}")
     return 0
 
 
@@ -221,6 +227,7 @@ def info_command(args: list[str]) -> int:
         "episodes": f"{int(newest.get('counters/episodes', 0)):,}",
         "return": f"{newest['episode/score']:.2f} (newest)" if "episode/score" in newest else "-",
         "evaluation": f"{newest['eval/score']:.2f} (newest)" if "eval/score" in newest else "-",
+        **({"estimate": f"{newest[ESTIMATE]:.2f} discounted, by FQE (newest)"} if ESTIMATE in newest else {}),
         "checkpoints": checkpoint_line(folder.checkpoints),
         "replay": replay_line(folder.replay),
         "kernels here": trouble() or state(),
@@ -275,6 +282,7 @@ def replay_line(folder: Path) -> str:
 COMMANDS = {
     "train": train_command,
     "eval": eval_command,
+    "estimate": estimate_command,
     "dream": dream_command,
     "data": data_command,
     "bench": bench_command,

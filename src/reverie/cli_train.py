@@ -73,7 +73,10 @@ def train_command(args: list[str]) -> int:
     said = peek(args)
     if said.resume is not None:
         said = resumed(said, named=bool(args) and not args[0].startswith("-"))
-    config = layered(said.algorithm, env=said.env or None, preset=said.preset, size=said.size, files=said.config)
+    data = {SHORT[name]: value for name in ("data", "eval_env") if (value := getattr(said, name)) not in ("", "auto")}
+    config = layered(
+        said.algorithm, env=said.env or None, preset=said.preset, size=said.size, files=said.config, data=data
+    )
     if flag_value(args, "replay-ratio") or flag_value(args, "train-ratio"):
         config = config.merge({"replay_ratio": None, "train_ratio": None})  # one of them is about to be said anew
     shown = shown_by(config, said)
@@ -92,6 +95,8 @@ def train_command(args: list[str]) -> int:
     print(f"\n{result.reason} {place}after {result.updates:,} updates")
     if result.evaluation is not None:
         print(score_line(result.evaluation))
+    if result.estimate is not None:
+        print(result.estimate.words())
     print_files(result.files)
     return 0 if result.signal is None else 128 + result.signal
 
@@ -168,11 +173,19 @@ def resumed(said: Common, *, named: bool) -> Common:
 def peek(args: list[str]) -> Common:
     """What decides on the defaults of all the other flags, read before these can be parsed."""
     named = args[0] if args and not args[0].startswith("-") else DEFAULT_ALGORITHM
-    values = {name: next(iter(flag_value(args, name) or []), None) for name in ("env", "env.id", "size", "preset")}
-    files = tuple(Path(name) for name in flag_value(args, "config") or ())
-    env = values["env.id"] or values["env"] or ""
+    flags = ("env", "env.id", "size", "preset", "data", "data.path", "eval-env", "data.eval-env")
+    values = {name: next(iter(flag_value(args, name) or []), None) for name in flags}
     resume = Path(words[0]) if (words := flag_value(args, "resume")) else None
-    return Common(algorithm=named, env=env, size=values["size"], preset=values["preset"], config=files, resume=resume)
+    return Common(
+        algorithm=named,
+        env=values["env.id"] or values["env"] or "",
+        data=values["data.path"] or values["data"] or "",
+        eval_env=values["data.eval-env"] or values["eval-env"] or "auto",
+        size=values["size"],
+        preset=values["preset"],
+        config=tuple(Path(name) for name in flag_value(args, "config") or ()),
+        resume=resume,
+    )
 
 
 def contradiction(args: list[str]) -> str | None:

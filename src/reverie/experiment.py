@@ -29,6 +29,7 @@ from reverie.data.prefetch import ahead
 from reverie.data.replay import Replay, ReplayConfig
 from reverie.envs.base import EnvConfig
 from reverie.envs.vector import make_env
+from reverie.estimating import Estimator, PolicyEstimate
 from reverie.run.collect import Collector
 from reverie.run.evaluate import Evaluation, evaluate
 from reverie.run.schedule import Schedule
@@ -107,6 +108,11 @@ class ExperimentConfig(Config):
         """Whether there are evaluations during training."""
         return self.schedule.eval_every not in (0, "0") and self.eval_episodes > 0
 
+    @property
+    def estimates_on_the_way(self) -> bool:
+        """Whether there are estimates during training, if any are made."""
+        return self.schedule.eval_every not in (0, "0") and self.data.estimate_updates > 0
+
     def ratio(self, window: Window) -> float:
         """Updates per env step, however it was said."""
         if self.train_ratio is not None:
@@ -135,6 +141,8 @@ class Experiment:
     """What was recorded before."""
     remarks: tuple[str, ...] = ()
     """What whoever uses the recorded data should know."""
+    estimator: Estimator | None = None
+    """Stands in where there is no environment to evaluate in."""
 
     def evaluate(self, episodes: int, mode: Mode = "eval", record: bool = False, final: bool = False) -> Evaluation:
         """Play whole episodes, leaving every generator of training as it was.
@@ -149,6 +157,16 @@ class Experiment:
             raise ConfigError("there is no environment to evaluate in: give one with data.eval_env.")
         with reproducible(seed):
             return evaluate(env, self.algo.policy, episodes, mode, record, seed=seed)
+
+    def estimate(self) -> PolicyEstimate:
+        """What the policy would earn, estimated from the recorded data; goes on from the estimate before.
+
+        Raises:
+            ConfigError: nothing is to be estimated.
+        """
+        if self.estimator is None:
+            raise ConfigError("estimates stand in only where there is no environment: data.eval_env = 'none'.")
+        return self.estimator.estimate(self.config.data.estimate_updates)
 
     def close(self) -> None:
         """Free environments."""

@@ -75,6 +75,11 @@ class RunFolder:
         return self.path / "eval.json"
 
     @property
+    def estimate(self) -> Path:
+        """The newest estimate from recorded data; nothing was played for it."""
+        return self.path / "estimate.json"
+
+    @property
     def dream(self) -> Path:
         """Pictures and numbers of the newest dream."""
         return self.path / "dream"
@@ -82,6 +87,7 @@ class RunFolder:
     def files(self) -> dict[str, Path]:
         """Those of the files for people that exist, by what they are."""
         known = {"settings": self.config, "metrics": self.metrics, "curve": self.curve, "evaluation": self.evaluation}
+        known["estimate"] = self.estimate
         return {what: path for what, path in known.items() if path.exists()}
 
 

@@ -82,7 +82,7 @@ class Keeper:
         self.sources = {path: init_store(path, self.replay, say) for path in config.init if anew}
         self.data = None
         if experiment.dataset is not None:
-            self.data = DurableDataset(experiment.dataset, experiment.config.data.path)
+            self.data = DurableDataset(experiment.dataset, experiment.config.data.path, experiment.estimator)
         self.best = Best()
         self.lock = contextlib.ExitStack()
         self.elsewhere = None if "://" in place or place in ("auto", "none") else Path(place)
@@ -178,7 +178,7 @@ class Keeper:
         self.lock.close()
 
     def _lock(self) -> None:
-        """Take the lock of a store outside of the run's folder. Stores behind URLs have none."""
+        """Take the lock of a store outside of the run's folder. Stores behind URLs have a lease of their own."""
         if self.elsewhere is not None:
             with writing(self.elsewhere):
                 self.elsewhere.mkdir(parents=True, exist_ok=True)
@@ -220,7 +220,8 @@ def open_store(place: str, folder: RunFolder, config: ReplayConfig, say: Say) ->
     if place == "none":
         return None
     buffer = parse_size(config.buffer, "replay.buffer").amount
-    return Store(folder.replay if place == "auto" else place, say=say, buffer_bytes=buffer, keep=config.keep)
+    where, run = folder.replay if place == "auto" else place, str(folder.path.absolute())
+    return Store(where, say=say, buffer_bytes=buffer, keep=config.keep, run=run)
 
 
 def init_store(path: str, replay: DurableReplay, say: Say) -> Store:

@@ -7,24 +7,26 @@ import os
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from gymnasium import spaces
 
 from reverie.core.clock import Clock
-from reverie.core.errors import DataError, EnvError, RunError
+from reverie.core.errors import DataError, EnvError, ReverieError, RunError
 from reverie.core.machine import choose_device, keep_freed_memory
 from reverie.core.protocols import Env
 from reverie.core.randomness import derived_seeds, seed_everything
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import State
-from reverie.data.dataset import Dataset
+from reverie.data.dataset import Dataset, DatasetConfig
 from reverie.data.mix import Mix, shares
 from reverie.data.prefetch import ahead
+from reverie.data.readers.detect import open_reader
 from reverie.data.storage import EXTRAS
 from reverie.data.store_episodes import Rows
 from reverie.envs.base import make_gym
+from reverie.estimating import Estimator
 from reverie.experiment import EnvLike, Experiment, ExperimentConfig, MakeEnv, env_factory, make_eval_env
 from reverie.experiment import build as build_lived
 from reverie.nn.returned import RETURN, returns_to_go
@@ -40,12 +42,22 @@ HALF = 0.5
 Say = Callable[[str], None]
 
 
+@runtime_checkable
+class TellsApart(Protocol):
+    """A learner to whom it matters which windows of a batch are recorded, the first ones, and which were lived."""
+
+    def expect_recorded(self, windows: int) -> None:
+        """So many of each batch are recorded."""
+        ...
+
+
 def resolved(config: ExperimentConfig, env: EnvLike | None, say: Say) -> ExperimentConfig:
     """``config`` with the environment that it comes to: of a run that learns from data alone the one to evaluate in.
 
     Raises:
         ReverieError: the data cannot be read, or an environment that was asked for cannot be made.
     """
+    check_data(config)
     path = config.data.path
     if path and "://" not in path and not path.startswith("minari:"):  # a run may go on from another folder
         config = config.merge({"data.path": os.path.abspath(os.path.expanduser(path))})
@@ -70,6 +82,20 @@ def resolved(config: ExperimentConfig, env: EnvLike | None, say: Say) -> Experim
     return found
 
 
+def env_id_of(data: DatasetConfig) -> str:
+    """Where a run on ``data`` alone is evaluated, or would be: what is asked for, else what the data name.
+
+    Empty if nobody says, and if they cannot be read: whoever reads them will be told.
+    """
+    if data.eval_env not in ("auto", NO_ENV):
+        return data.eval_env
+    try:
+        with open_reader(data.path, data.reading) as reader:
+            return reader.env_id()
+    except ReverieError:
+        return ""
+
+
 def subject(config: ExperimentConfig) -> str:
     """What a run is about: its environment, or the data that it learns from."""
     return Path(config.data.path).stem or config.data.path if config.data.alone else config.env.id
@@ -89,11 +115,21 @@ def build(
         ReverieError: settings do not fit together, the data cannot be read or do not fit the environment, or there is
             not the memory or the device for them.
     """
+    check_data(config)
     if not config.data.path:
         return build_lived(config, env, start=start, scratch=scratch)
     if config.data.alone:
         return build_alone(config, env, start=start, scratch=scratch)
     return build_mixed(config, env, start=start, scratch=scratch)
+
+
+def check_data(config: ExperimentConfig) -> None:
+    """The algorithm must be given the rows that it learns from.
+
+    Raises:
+        ConfigError: it is not.
+    """
+    config.algo.check_data(recorded=bool(config.data.path), lived=not config.data.alone)
 
 
 def build_alone(config: ExperimentConfig, env: EnvLike | None, *, start: int, scratch: Path | None) -> Experiment:
@@ -121,6 +157,10 @@ def build_alone(config: ExperimentConfig, env: EnvLike | None, *, start: int, sc
             learning_starts=1,
             action_repeat=config.env.action_repeat,
         )
+        estimator = None
+        if config.env.id == NO_ENV and config.data.estimate_updates:
+            specs = recorded.obs_spec, recorded.action_spec
+            estimator = Estimator(algo, dataset, *specs, seed=derived_seeds(config.seed)["evaluation"])
         if algo.device.type == "cpu":
             keep_freed_memory()
         undo.pop_all()
@@ -138,6 +178,7 @@ def build_alone(config: ExperimentConfig, env: EnvLike | None, *, start: int, sc
         eval_env=eval_env,
         dataset=dataset,
         remarks=tuple(recorded.remarks()),
+        estimator=estimator,
     )
 
 
@@ -152,6 +193,8 @@ def build_mixed(config: ExperimentConfig, env: EnvLike | None, *, start: int, sc
         window, _ = shares(experiment.algo.window, config.data.fraction)
         seed = derived_seeds(config.seed, start)["replay"] + 1
         dataset = read(config, recorded, experiment.algo, window, seed, scratch)
+        if isinstance(experiment.algo, TellsApart):
+            experiment.algo.expect_recorded(window.batch)
         undo.pop_all()
         recorded.close()
     source = ahead(Mix(dataset, experiment.replay), experiment.algo.device)
@@ -215,14 +258,15 @@ class DurableDataset:
 
     spare = True
 
-    def __init__(self, dataset: Dataset, path: str) -> None:
-        """``path`` is what the settings call them."""
-        self.dataset, self.path = dataset, path
+    def __init__(self, dataset: Dataset, path: str, estimator: Estimator | None = None) -> None:
+        """``path`` is what the settings call them; ``estimator`` goes on from where it was as well."""
+        self.dataset, self.path, self.estimator = dataset, path, estimator
         self.saved: State = {}
 
     def state_dict(self) -> State:
         """The fingerprint of the rows, and the state of the samplers."""
-        return {"fingerprint": self.dataset.fingerprint, "replay": dict(self.dataset.state_dict())}
+        more = {} if self.estimator is None else {"estimator": self.estimator.state_dict()}
+        return {"fingerprint": self.dataset.fingerprint, "replay": dict(self.dataset.state_dict()), **more}
 
     def load_state_dict(self, state: State) -> None:
         """Go on with the same rows.
@@ -238,6 +282,8 @@ class DurableDataset:
             )
         self.saved = state
         self.dataset.load_state_dict(state["replay"])
+        if self.estimator is not None and "estimator" in state:
+            self.estimator.load_state_dict(state["estimator"])
 
     def save_files(self, folder: Path) -> None:
         """The latents."""

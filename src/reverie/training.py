@@ -17,6 +17,7 @@ from reverie.core.discover import algorithm_name, version
 from reverie.core.errors import RunError
 from reverie.core.machine import available_memory
 from reverie.core.protocols import Sink
+from reverie.estimating import PolicyEstimate, write_estimate
 from reverie.evaluation import write_evaluation
 from reverie.experiment import EnvLike, Experiment, ExperimentConfig, env_name, replay_bytes
 from reverie.folder import (
@@ -67,6 +68,8 @@ class Result:
     """Gradient updates it made."""
     evaluation: Evaluation | None
     """The evaluation at the end, unless there was none."""
+    estimate: PolicyEstimate | None = None
+    """What stands in for it in a run on recorded data alone that has no environment to evaluate in."""
     files: dict[str, Path] = field(default_factory=dict)
     """What it left, by what it is."""
 
@@ -118,7 +121,9 @@ def train(
             keeper.load_learner(newest)
             if done := keeper.why_done():
                 say(f"{folder.path} has {done} let it go on")
-                return result_of(experiment, folder, newest, late_evaluation(experiment, folder, say))
+                late = late_evaluation(experiment, folder, say)
+                estimate = None if folder.estimate.exists() else final_estimate(experiment, folder, say)
+                return replace(result_of(experiment, folder, newest, late), estimate=estimate)
             stack.push(keeper.close)
             keeper.load(newest)
         describe(experiment, say)
@@ -171,6 +176,7 @@ def write_settings(folder: RunFolder, saved: Saved, experiment: Experiment, say:
 def _run(experiment: Experiment, folder: RunFolder, keeper: Keeper, title: str, say: Say) -> Result:
     config, clock = experiment.config, experiment.clock
     evaluation: Evaluation | None = None
+    estimate: PolicyEstimate | None = None
     with contextlib.ExitStack() as stack:
         stack.callback(at_the_end, say, learning_curve, folder.metrics, folder.curve, title)
         with writing(folder.path):
@@ -184,7 +190,7 @@ def _run(experiment: Experiment, folder: RunFolder, keeper: Keeper, title: str, 
             Meter(),
             sinks=sinks,
             collector=experiment.collector,
-            evaluator=(lambda: evaluate_on_the_way(experiment, keeper)) if config.evaluates_on_the_way else None,
+            evaluator=evaluator_of(experiment, keeper),
             checkpoint=keeper.save,
             schedule=config.schedule,
         )
@@ -194,9 +200,11 @@ def _run(experiment: Experiment, folder: RunFolder, keeper: Keeper, title: str, 
             evaluation = final_evaluation(experiment, folder, say)
             for sink in sinks:
                 at_the_end(say, sink.write, evaluation.metrics(), position(clock))
-    return replace(
-        result_of(experiment, folder, ending.checkpoint, evaluation), reason=ending.reason, signal=ending.signal
-    )
+        if ending.reason == "finished" and (estimate := final_estimate(experiment, folder, say)) is not None:
+            for sink in sinks:
+                at_the_end(say, sink.write, estimate.metrics(), position(clock))
+    result = result_of(experiment, folder, ending.checkpoint, evaluation)
+    return replace(result, reason=ending.reason, signal=ending.signal, estimate=estimate)
 
 
 def why_idle(experiment: Experiment) -> str:
@@ -217,6 +225,15 @@ def final_evaluation(experiment: Experiment, folder: RunFolder, say: Say) -> Eva
     evaluation = experiment.evaluate(experiment.config.eval_episodes, final=True)
     at_the_end(say, write_evaluation, folder, evaluation, position(experiment.clock))
     return evaluation
+
+
+def final_estimate(experiment: Experiment, folder: RunFolder, say: Say) -> PolicyEstimate | None:
+    """What would be earned by what came out of a run that cannot be evaluated; None for any other."""
+    if experiment.estimator is None:
+        return None
+    found = experiment.estimate()
+    at_the_end(say, write_estimate, folder, found, position(experiment.clock))
+    return found
 
 
 def late_evaluation(experiment: Experiment, folder: RunFolder, say: Say) -> Evaluation | None:
@@ -255,6 +272,14 @@ def result_of(
         evaluation=evaluation,
         files=folder.files() | ({"checkpoint": checkpoint} if checkpoint else {}),
     )
+
+
+def evaluator_of(experiment: Experiment, keeper: Keeper) -> loop.Evaluator | None:
+    """What is asked now and then how the policy does: environments, or recorded data in their place."""
+    if experiment.estimator is not None:
+        return (lambda: experiment.estimate().metrics()) if experiment.config.estimates_on_the_way else None
+    wanted = experiment.config.evaluates_on_the_way
+    return (lambda: evaluate_on_the_way(experiment, keeper)) if wanted else None
 
 
 def evaluate_on_the_way(experiment: Experiment, keeper: Keeper) -> dict[str, float]:
@@ -299,6 +324,11 @@ def describe(experiment: Experiment, say: Say) -> None:
         say(f"{config.data.path}: {remark}")
     if experiment.dataset is not None:
         say(described(experiment))
+    if experiment.estimator is not None:
+        say(
+            f"what the policy would earn will be estimated from the data by FQE ({config.data.estimate_updates:,} "
+            "updates at a time); data.estimate_updates = 0 leaves that away"
+        )
     if config.data.alone:
         say(
             f"{algorithm_name(type(config.algo))} from recorded data alone: {count / 1e6:.2f}M parameters on "

@@ -9,7 +9,11 @@ import torch
 from reverie.algos.bc import BCConfig, Stochastic
 from reverie.algos.bcq import BCQConfig
 from reverie.algos.cql import CQLConfig, Fixed
-from reverie.algos.crr import CRRConfig, Exp
+from reverie.algos.crr import CRRConfig
+from reverie.algos.discrete_bcq import DiscreteBCQConfig
+from reverie.algos.discrete_cql import DiscreteCQLConfig
+from reverie.algos.discrete_crr import DiscreteCRRConfig
+from reverie.algos.dqn import DQNConfig
 from reverie.algos.iql import IQLConfig
 from reverie.algos.td3 import TD3Config
 from reverie.algos.td3_bc import TD3BCConfig
@@ -17,9 +21,11 @@ from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.core.types import Step
 from reverie.data.replay import ReplayConfig
 from reverie.nn.returned import RETURN, returns_to_go
+from reverie.objectives.filters import Binary, Exp
 
 OBS = {"state": ObsPart(kind="vector", shape=(2,), dtype="float32")}
 ACTION = ActionSpec(parts={"move": ActionPart(kind="continuous", size=1)})
+CHOICE = ActionSpec(parts={"move": ActionPart(kind="categorical", classes=(4,))})
 EPISODES, STEPS = 400, 4
 LOW, HIGH = -0.5, 0.4
 FAST = {"batch_size": 128, "networks.units": (64, 64)}
@@ -62,16 +68,16 @@ def rows(truncated: bool = False) -> dict[str, np.ndarray]:
     }
 
 
-def trained(config, updates):
-    agent = config.merge({**FAST, "discount": 0.8} if hasattr(config, "discount") else FAST).build(OBS, ACTION, seed=0)
-    columns = dict(rows())
+def trained(config, updates, spec=ACTION):
+    agent = config.merge({**FAST, "discount": 0.8} if hasattr(config, "discount") else FAST).build(OBS, spec, seed=0)
+    columns = dict(rows() if spec is ACTION else choices())
     if RETURN in agent.extra_spec:
         columns[f"extras/{RETURN}"] = returns_to_go(
             reward=columns["reward"], first=columns["is_first"], last=columns["is_last"],
             terminal=columns["is_terminal"], discount=0.8,
         )  # fmt: skip
     replay = ReplayConfig(capacity=EPISODES * (STEPS + 1)).build(
-        obs_spec=OBS, action_spec=ACTION, extra_spec=agent.extra_spec, num_envs=1, window=agent.window, seed=0
+        obs_spec=OBS, action_spec=spec, extra_spec=agent.extra_spec, num_envs=1, window=agent.window, seed=0
     )
     replay.extend({k: v[None] for k, v in columns.items()})
     agent.preprocess.normaliser and agent.preprocess.normaliser.fit({"state": torch.from_numpy(columns["obs/state"])})
@@ -82,14 +88,19 @@ def trained(config, updates):
     return agent
 
 
-def chosen(agent):
-    """What it does in either state, as a number that was at best 0.4 in the data."""
+def acts(agent):
+    """Signs ``[N]``, and what is done there ``[N, A]``."""
     n = 100
     sign = torch.tensor([-1.0, 1.0]).repeat(n // 2)
     obs = {"state": torch.stack([3 * sign + 10, torch.randn(n, generator=torch.Generator().manual_seed(1))], -1)}
     no = torch.zeros(n, dtype=torch.bool)
     step = Step(obs=obs, reward=torch.zeros(n), is_first=~no, is_last=no, is_terminal=no)
-    action, _ = agent.policy.act(step, agent.policy.initial(n), "eval")
+    return sign, agent.policy.act(step, agent.policy.initial(n), "eval")[0]
+
+
+def chosen(agent):
+    """What it does in either state, as a number that was at best 0.4 in the data."""
+    sign, action = acts(agent)
     return [(sign * action[:, 0])[sign == s].mean().item() for s in (-1, 1)]
 
 
@@ -103,3 +114,57 @@ def test_the_better_actions_of_the_data_and_none_that_it_does_not_hold(name):
 def test_without_such_care_a_learner_does_what_was_never_tried():
     found = chosen(trained(TD3Config(actor_lr=1e-3, critic_lr=1e-3, tau=0.02).merge({"normalise": "running"}), 1000))
     assert max(found) > 0.8, found
+
+
+# ---------------------------------------------------------------- a choice among classes
+
+
+SHARES = (0.45, 0.3, 0.25)
+"""How often the worst, the middle and the best of three actions were taken; the fourth never was."""
+CHOOSING = {
+    "bc": (BCConfig(lr=3e-3), 300, "worst"),
+    "discrete_bcq": (DiscreteBCQConfig(lr=1e-3, tau=0.02, threshold=0.2), 500, "best"),
+    "discrete_cql": (DiscreteCQLConfig(lr=1e-3, quantiles=16, min_q_weight=0.3, target_every=20), 500, "best"),
+    "discrete_crr": (DiscreteCRRConfig(actor_lr=3e-3, critic_lr=3e-3, target_every=20, filter=Exp(0.2)), 500, "best"),
+    "discrete_crr_binary": (
+        DiscreteCRRConfig(actor_lr=3e-3, critic_lr=3e-3, target_every=20, filter=Binary(), min_q_weight=0.1),
+        500,
+        "best",
+    ),
+}
+
+
+@cache
+def choices() -> dict[str, np.ndarray]:
+    """As :func:`rows`, with classes: 0, 1, 2 are the worst, the middle and the best where the sign is +, 2, 1, 0 else.
+
+    They earn -2, -1.5 and -1, and what was never tried looks better to whom nobody told.
+    """
+    g, made = np.random.default_rng(1), dict(rows())
+    last = made["is_last"]
+    rank = g.choice(3, size=last.shape, p=SHARES)
+    taken = np.where(made["obs/state"][:, 0] > 10, rank, 2 - rank)
+    made["action"] = (np.eye(4)[taken] * ~last[:, None]).astype(np.float32)
+    earned = -2 + 0.5 * rank
+    made["reward"] = (np.concatenate([[0], earned[:-1]]) * ~made["is_first"]).astype(np.float32)
+    return made
+
+
+def kinds(agent):
+    """What it does, as shares of the worst, the middle, the best and what was never tried."""
+    sign, action = acts(agent)
+    seen = torch.where(sign[:, None] > 0, action, action[:, [2, 1, 0, 3]])
+    return dict(zip(("worst", "middle", "best", "never"), seen.mean(0).tolist(), strict=True))
+
+
+@pytest.mark.parametrize("name", CHOOSING)
+def test_the_best_class_of_the_data_and_none_that_it_does_not_hold(name):
+    """A clone does what was done most often."""
+    config, updates, expected = CHOOSING[name]
+    found = kinds(trained(config, updates, CHOICE))
+    assert found[expected] > 0.9, found
+
+
+def test_without_such_care_a_learner_chooses_what_was_never_tried():
+    found = kinds(trained(DQNConfig(lr=3e-3, target_every=20).merge({"normalise": "running"}), 500, CHOICE))
+    assert found["never"] > 0.8, found

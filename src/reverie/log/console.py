@@ -22,6 +22,9 @@ HEADER_EVERY = 25
 INTERVAL = {"iqm": "eval/score_iqm", "low95": "eval/score_iqm_low", "high95": "eval/score_iqm_high"}
 """Columns for the interquartile mean of evaluations and the ends of its 95 % interval."""
 
+ESTIMATE = {"estimated by FQE": "estimate/return"}
+"""The column of estimates from recorded data, called so that nobody takes one for an evaluation."""
+
 
 class Progress(Protocol):
     """What the display reads of the run's clock."""
@@ -90,6 +93,7 @@ class PlainSink:
         row |= {"steps/s": short(self._pace.rate()), "left": self._pace.left()}
         row |= {"return": short(self._latest.get("episode/score")), "eval": short(self._latest.get("eval/score"))}
         row |= {name: short(self._latest[key]) for name, key in INTERVAL.items() if key in self._latest}
+        row |= {name: short(self._latest[key]) for name, key in ESTIMATE.items() if key in self._latest}
         row |= {name: short(value) for name, value in losses(self._latest)}
         if list(row) != self._columns or self._lines % HEADER_EVERY == 0:
             self._columns = list(row)
@@ -151,6 +155,7 @@ class LiveSink:
         get = self._latest.get
         run = {"return": short(get("episode/score")), "episode length": short(get("episode/length"))}
         run |= {"evaluation": short(get("eval/score")), **between(self._latest)}
+        run |= {name: short(get(key)) for name, key in ESTIMATE.items() if key in self._latest}
         run |= {"episodes": count(get("counters/episodes"))}
         run |= {"updates": count(self._clock.updates), "elapsed": span(self._clock.seconds)}
         loss = {name: short(value) for name, value in losses(self._latest)}

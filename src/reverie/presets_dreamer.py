@@ -1,0 +1,133 @@
+"""Presets of DreamerV3.
+
+Source: "configs.yaml" is that of github.com/danijar/dreamerv3 as of May 2026, the code of Hafner et al., Nature 2025.
+Its train ratio is in replayed rows per env step. Where it gives no setting, the docstring says that values are ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from reverie.algos.dreamer_v3 import DreamerV3Config, sized
+from reverie.experiment import ExperimentConfig
+
+CPU: dict[str, Any] = {
+    "threads": 1,  # two are a quarter faster on an idle machine, but half as fast again beside one busy process
+    "steps": 100_000,
+    "replay_ratio": 0.4,
+    "learning_starts": 512,
+    "env.num": 4,
+    "replay.capacity": 100_000,
+    "algo.batch_size": 16,
+    "algo.batch_length": 32,
+    "algo.optim.lr": 6e-4,
+    "algo.optim.warmup": 200,
+}
+"""What small problems on two CPU cores do well with."""
+
+CARTPOLE: dict[str, Any] = CPU | {
+    "env.id": "CartPole-v1",
+    "steps": 8_000,
+    "eval_episodes": 20,
+    "eval_envs": 20,
+    "schedule.eval_every": 400,
+    "stop_score": 499.0,
+}
+"""What the demonstration is tuned to: minutes on two CPU cores, until it is solved."""
+
+
+def dreamer_v3() -> ExperimentConfig:
+    """DreamerV3 with its fixed hyper-parameters at 12 million parameters, for any environment; the amount is ours."""
+    return _of("12m", {"steps": 1_000_000, "train_ratio": 512, "env.num": 1})
+
+
+def cpu() -> ExperimentConfig:
+    """DreamerV3 for small problems on a few CPU cores: a tiny model and a faster learning rate; values are ours."""
+    return _of("nano", CPU)
+
+
+def cartpole() -> ExperimentConfig:
+    """The demonstration: CartPole-v1 solved in minutes on two CPU cores; values are ours."""
+    return _of("nano", CARTPOLE)
+
+
+def atari() -> ExperimentConfig:
+    """Atari, 200M frames: 96x96 grey, sticky actions, all 18 actions (configs.yaml: atari)."""
+    kwargs = {"repeat_action_probability": 0.25, "full_action_space": True}
+    suite = {"resize": (96, 96), "grayscale": True, "action_repeat": 4, "pool_frames": 2, "noop_max": 30}
+    env = {"id": "ALE/Pong-v5", "num": 16, "vector": "process", **suite, "time_limit": 27_000, "kwargs": kwargs}
+    return _of("200m", {"steps": 51_000_000, "train_ratio": 32, "env": env})
+
+
+def atari100k() -> ExperimentConfig:
+    """Atari with 400K frames: 64x64 RGB, no sticky actions, the game's own actions (configs.yaml: atari100k)."""
+    kwargs = {"repeat_action_probability": 0.0, "full_action_space": False}
+    suite = {"resize": (64, 64), "action_repeat": 4, "pool_frames": 2, "noop_max": 30, "time_limit": 27_000}
+    env = {"id": "ALE/Pong-v5", "num": 1, **suite, "kwargs": kwargs}
+    return _of("200m", {"steps": 110_000, "train_ratio": 256, "env": env})
+
+
+def dmc_proprio() -> ExperimentConfig:
+    """DeepMind Control from its sensors, 1M steps, at 1 million parameters (configs.yaml: dmc_proprio)."""
+    env = {"id": "dm_control/walker-walk-v0", "num": 16, "vector": "process"}
+    return _of("1m", {"steps": 1_100_000, "train_ratio": 1024, "env": env})
+
+
+def dmc_vision() -> ExperimentConfig:
+    """DeepMind Control from 64x64 pixels, 1M steps (configs.yaml: dmc_vision)."""
+    env = {"id": "dm_control/walker-walk-v0", "num": 16, "vector": "process", "pixels": "only", "resize": (64, 64)}
+    return _of("200m", {"steps": 1_100_000, "train_ratio": 256, "env": env})
+
+
+def crafter() -> ExperimentConfig:
+    """Crafter, 1M steps (configs.yaml: crafter)."""
+    return _of("200m", {"steps": 1_100_000, "train_ratio": 512, "env.id": "CrafterReward-v1", "env.num": 1})
+
+
+def procgen() -> ExperimentConfig:
+    """ProcGen, 100M steps at 96x96 (configs.yaml: procgen); give the environment as `module:Id`."""
+    env = {"num": 16, "vector": "process", "resize": (96, 96)}
+    return _of("200m", {"steps": 110_000_000, "train_ratio": 64, "env": env})
+
+
+def minigrid() -> ExperimentConfig:
+    """MiniGrid from its 7x7 symbols; values are ours."""
+    env = {"id": "MiniGrid-DoorKey-5x5-v0", "num": 4}
+    return _of("1m", {"steps": 500_000, "train_ratio": 512, "env": env})
+
+
+def minatar() -> ExperimentConfig:
+    """MinAtar from its 10x10 planes; values are ours."""
+    return _of("1m", {"steps": 2_000_000, "train_ratio": 128, "env.id": "MinAtar/Breakout-v1", "env.num": 8})
+
+
+def _of(size: str, values: Mapping[str, Any]) -> ExperimentConfig:
+    return ExperimentConfig(algo=sized(size, DreamerV3Config())).merge(values)
+
+
+PRESETS: dict[str, Callable[[], ExperimentConfig]] = {
+    "dreamer_v3": dreamer_v3,
+    "cpu": cpu,
+    "cartpole": cartpole,
+    "atari": atari,
+    "atari100k": atari100k,
+    "dmc_proprio": dmc_proprio,
+    "dmc_vision": dmc_vision,
+    "crafter": crafter,
+    "procgen": procgen,
+    "minigrid": minigrid,
+    "minatar": minatar,
+}
+"""Each by its name."""
+
+SUITES: dict[str, str] = {
+    "CartPole-": "cartpole",
+    "ALE/": "atari",
+    "dm_control/": "dmc_proprio",
+    "Crafter": "crafter",
+    "MiniGrid-": "minigrid",
+    "BabyAI-": "minigrid",
+    "MinAtar/": "minatar",
+}
+"""Which of them an environment gets by the beginning of its id."""

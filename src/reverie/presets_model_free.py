@@ -1,0 +1,208 @@
+"""Presets of model-free agents that live what they learn from: DDPG, TD3, SAC, DQN and QR-DQN."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from reverie.algos.ddpg import DDPGConfig
+from reverie.algos.dqn import DQNConfig
+from reverie.algos.qr_dqn import QRDQNConfig
+from reverie.algos.sac import SACConfig
+from reverie.algos.td3 import TD3Config
+from reverie.experiment import ExperimentConfig
+
+MODEL_FREE: dict[str, Any] = {
+    "steps": 1_000_000,
+    "replay_ratio": 1.0,
+    "learning_starts": 10_000,
+    "random_steps": 10_000,
+    "env.id": "HalfCheetah-v5",
+    "env.num": 1,
+    "replay.capacity": 1_000_000,
+}
+"""What DDPG, TD3 and SAC have in common on MuJoCo: one update a step, a million steps, random actions at first."""
+
+PENDULUM: dict[str, Any] = MODEL_FREE | {
+    "steps": 15_000,
+    "learning_starts": 1000,
+    "random_steps": 1000,
+    "threads": 1,
+    "env.id": "Pendulum-v1",
+    "replay.capacity": 100_000,
+    "algo.actor_lr": 1e-3,
+    "algo.critic_lr": 1e-3,
+}
+"""Pendulum-v1 on a CPU core: short episodes bear faster learning rates."""
+
+VALUES: dict[str, Any] = {
+    "steps": 500_000,
+    "replay_ratio": 0.25,
+    "learning_starts": 1000,
+    "env.num": 1,
+    "replay.capacity": 100_000,
+}
+"""What DQN and QR-DQN have in common on small problems: an update for every fourth step."""
+
+CARTPOLE_VALUES: dict[str, Any] = VALUES | {
+    "steps": 50_000,
+    "replay_ratio": 0.5,
+    "threads": 1,
+    "env.id": "CartPole-v1",
+    "replay.capacity": 50_000,
+    "algo.batch_size": 64,
+    "algo.batch_length": 4,
+    "algo.value_estimator": "n_step(3)",
+    "algo.lr": 1e-3,
+    "algo.double": True,
+    "algo.tau": 0.01,
+    "algo.target_every": 1,
+    "algo.networks.units": (128, 128),
+    "algo.exploration": "epsilon_greedy(1.0, 0.05, 5000)",
+}
+"""CartPole-v1 on a CPU core: returns of three steps and a target that moves slowly keep it solved."""
+
+MINATAR_VALUES: dict[str, Any] = VALUES | {
+    "replay_ratio": 0.5,
+    "learning_starts": 5000,
+    "threads": 1,
+    "env.id": "MinAtar/Breakout-v1",
+    "env.num": 4,
+    "algo.lr": 2.5e-4,
+    "algo.networks.encoder": "minatar",
+    "algo.networks.units": (128,),
+    "algo.exploration": "epsilon_greedy(1.0, 0.01, 50000)",
+}
+"""MinAtar with its authors' network, replay and learning rate (github.com/kenjyoung/MinAtar, examples/dqn.py).
+
+They make an update a step for five million steps and explore more; these are for a tenth of that on a CPU core.
+"""
+
+ATARI_VALUES: dict[str, Any] = {
+    "steps": 50_000_000,
+    "replay_ratio": 0.25,
+    "learning_starts": 50_000,
+    "random_steps": 50_000,
+    "env.id": "ALE/Pong-v5",
+    "env.num": 1,
+    "env.action_repeat": 4,
+    "env.pool_frames": 2,
+    "env.noop_max": 30,
+    "env.resize": (84, 84),
+    "env.grayscale": True,
+    "env.clip_reward": "sign",
+    "env.time_limit": 27_000,
+    "env.kwargs": {"repeat_action_probability": 0.0, "full_action_space": False},
+    "replay.capacity": 1_000_000,
+    "replay.online": False,
+    "algo.target_every": 10_000,
+    "algo.frames": 4,
+    "algo.networks.encoder": "nature",
+    "algo.networks.units": (512,),
+}
+"""Atari as in Mnih et al. 2015, extended data table 1, and its preprocessing."""
+
+
+def ddpg() -> ExperimentConfig:
+    """DDPG on MuJoCo and the like: 1M steps; the amount of random actions is ours."""
+    return ExperimentConfig(algo=DDPGConfig()).merge(MODEL_FREE)
+
+
+def td3() -> ExperimentConfig:
+    """TD3 on MuJoCo and the like: 1M steps (section 6.1); the amount of random actions is ours."""
+    return ExperimentConfig(algo=TD3Config()).merge(MODEL_FREE)
+
+
+def sac() -> ExperimentConfig:
+    """SAC on MuJoCo and the like: 1M steps; the amount of random actions is ours."""
+    return ExperimentConfig(algo=SACConfig()).merge(MODEL_FREE)
+
+
+def ddpg_pendulum() -> ExperimentConfig:
+    """DDPG on Pendulum-v1: minutes on one CPU core; values are ours."""
+    return ExperimentConfig(algo=DDPGConfig()).merge(PENDULUM)
+
+
+def td3_pendulum() -> ExperimentConfig:
+    """TD3 on Pendulum-v1: minutes on one CPU core; values are ours."""
+    return ExperimentConfig(algo=TD3Config()).merge(PENDULUM)
+
+
+def sac_pendulum() -> ExperimentConfig:
+    """SAC on Pendulum-v1: minutes on one CPU core; values are ours."""
+    return ExperimentConfig(algo=SACConfig()).merge(PENDULUM | {"algo.temperature_lr": 1e-3})
+
+
+def dqn() -> ExperimentConfig:
+    """DQN for small problems with a choice among classes; the amount of updates is the paper's."""
+    return ExperimentConfig(algo=DQNConfig()).merge(VALUES)
+
+
+def qr_dqn() -> ExperimentConfig:
+    """QR-DQN for small problems with a choice among classes; the amount of updates is the paper's."""
+    return ExperimentConfig(algo=QRDQNConfig()).merge(VALUES)
+
+
+def dqn_cartpole() -> ExperimentConfig:
+    """DQN on CartPole-v1: a minute on one CPU core; values are ours."""
+    return ExperimentConfig(algo=DQNConfig()).merge(CARTPOLE_VALUES)
+
+
+def qr_dqn_cartpole() -> ExperimentConfig:
+    """QR-DQN on CartPole-v1: a minute on one CPU core; values are ours."""
+    return ExperimentConfig(algo=QRDQNConfig()).merge(CARTPOLE_VALUES | {"algo.quantiles": 32})
+
+
+def dqn_minatar() -> ExperimentConfig:
+    """DQN on MinAtar, with its authors' network."""
+    return ExperimentConfig(algo=DQNConfig()).merge(MINATAR_VALUES)
+
+
+def qr_dqn_minatar() -> ExperimentConfig:
+    """QR-DQN on MinAtar, with its authors' network."""
+    return ExperimentConfig(algo=QRDQNConfig()).merge(MINATAR_VALUES)
+
+
+def dqn_atari() -> ExperimentConfig:
+    """DQN on Atari, 200M frames: 84x84 grey, four of them (Mnih et al. 2015, extended data table 1)."""
+    return ExperimentConfig(algo=DQNConfig()).merge(
+        ATARI_VALUES | {"algo.lr": 1e-4, "algo.exploration": "epsilon_greedy(1.0, 0.1, 1000000)"}
+    )
+
+
+def qr_dqn_atari() -> ExperimentConfig:
+    """QR-DQN on Atari, 200M frames: 84x84 grey, four of them (Dabney et al. 2018, "Evaluation on Atari 2600")."""
+    paper = {"algo.lr": 5e-5, "algo.adam_eps": 0.01 / 32, "algo.exploration": "epsilon_greedy(1.0, 0.01, 1000000)"}
+    return ExperimentConfig(algo=QRDQNConfig()).merge(ATARI_VALUES | paper)
+
+
+PRESETS: dict[str, Callable[[], ExperimentConfig]] = {
+    "ddpg": ddpg,
+    "td3": td3,
+    "sac": sac,
+    "ddpg_pendulum": ddpg_pendulum,
+    "td3_pendulum": td3_pendulum,
+    "sac_pendulum": sac_pendulum,
+    "dqn": dqn,
+    "qr_dqn": qr_dqn,
+    "dqn_cartpole": dqn_cartpole,
+    "qr_dqn_cartpole": qr_dqn_cartpole,
+    "dqn_minatar": dqn_minatar,
+    "qr_dqn_minatar": qr_dqn_minatar,
+    "dqn_atari": dqn_atari,
+    "qr_dqn_atari": qr_dqn_atari,
+}
+"""Each by its name."""
+
+SUITES: dict[str, str] = {
+    "ddpg: Pendulum-": "ddpg_pendulum",
+    "td3: Pendulum-": "td3_pendulum",
+    "sac: Pendulum-": "sac_pendulum",
+    "dqn: CartPole-": "dqn_cartpole",
+    "qr_dqn: CartPole-": "qr_dqn_cartpole",
+    "dqn: MinAtar/": "dqn_minatar",
+    "qr_dqn: MinAtar/": "qr_dqn_minatar",
+    "dqn: ALE/": "dqn_atari",
+    "qr_dqn: ALE/": "qr_dqn_atari",
+}
+"""Which of them an environment gets by the beginning of its id, for the algorithm before it."""

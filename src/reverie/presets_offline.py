@@ -1,0 +1,263 @@
+"""Presets of agents that learn from recorded data.
+
+With an environment beside the data (``--env``) ``steps`` and the replay ratio are those of what is lived there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from reverie.algos.bc import BCConfig
+from reverie.algos.bcq import BCQConfig
+from reverie.algos.cql import CQLConfig
+from reverie.algos.crr import CRRConfig
+from reverie.algos.discrete_bcq import DiscreteBCQConfig
+from reverie.algos.discrete_cql import DiscreteCQLConfig
+from reverie.algos.discrete_crr import DiscreteCRRConfig
+from reverie.algos.gail import GAILConfig
+from reverie.algos.iql import IQLConfig
+from reverie.algos.td3_bc import TD3BCConfig
+from reverie.experiment import ExperimentConfig
+from reverie.presets_model_free import MODEL_FREE, PENDULUM
+
+DATA: dict[str, Any] = {
+    "updates": 1_000_000,
+    "steps": 1_000_000,
+    "replay_ratio": 1.0,
+    "learning_starts": 1000,
+    "env.id": "HalfCheetah-v5",
+    "env.num": 1,
+    "replay.capacity": 1_000_000,
+}
+"""What all of them have in common on MuJoCo: a million updates, as in the papers."""
+
+PENDULUM_DATA: dict[str, Any] = DATA | {
+    "updates": 20_000,
+    "steps": 15_000,
+    "threads": 1,
+    "eval_episodes": 20,
+    "env.id": "Pendulum-v1",
+    "replay.capacity": 100_000,
+    "algo.batch_size": 256,
+    "algo.networks.units": (64, 64),
+}
+"""Data of Pendulum-v1 on a CPU core: small networks, which bear faster learning rates."""
+
+CHOICE_DATA: dict[str, Any] = {
+    "updates": 100_000,
+    "steps": 500_000,
+    "replay_ratio": 0.25,
+    "learning_starts": 1000,
+    "env.num": 1,
+    "replay.capacity": 100_000,
+}
+"""What those of discrete actions have in common on small problems."""
+
+CARTPOLE_DATA: dict[str, Any] = CHOICE_DATA | {
+    "updates": 20_000,
+    "steps": 50_000,
+    "replay_ratio": 0.5,
+    "threads": 1,
+    "eval_episodes": 20,
+    "env.id": "CartPole-v1",
+    "replay.capacity": 50_000,
+    "algo.batch_size": 256,
+    "algo.networks.units": (64, 64),
+}
+"""Data of CartPole-v1 on a CPU core: small networks, which bear faster learning rates."""
+
+MINATAR_DATA: dict[str, Any] = CHOICE_DATA | {
+    "updates": 50_000,
+    "replay_ratio": 0.5,
+    "threads": 1,
+    "eval_episodes": 20,
+    "env.id": "MinAtar/Breakout-v1",
+    "env.num": 4,
+    "algo.batch_size": 128,
+    "algo.networks.encoder": "minatar",
+    "algo.networks.units": (128,),
+}
+"""Data of MinAtar with its authors' network and learning rate (github.com/kenjyoung/MinAtar, examples/dqn.py)."""
+
+
+def bc() -> ExperimentConfig:
+    """Behaviour cloning of data of MuJoCo and the like; the amount of updates is that of the others."""
+    return ExperimentConfig(algo=BCConfig()).merge(DATA)
+
+
+def td3_bc() -> ExperimentConfig:
+    """TD3+BC on data of MuJoCo and the like: 1M updates (appendix C)."""
+    return ExperimentConfig(algo=TD3BCConfig()).merge(DATA)
+
+
+def bcq() -> ExperimentConfig:
+    """BCQ on data of MuJoCo and the like; the amount of updates is that of the others."""
+    return ExperimentConfig(algo=BCQConfig()).merge(DATA)
+
+
+def cql() -> ExperimentConfig:
+    """CQL on data of MuJoCo and the like: 1M updates."""
+    return ExperimentConfig(algo=CQLConfig()).merge(DATA)
+
+
+def iql() -> ExperimentConfig:
+    """IQL on data of MuJoCo and the like: 1M updates (appendix B)."""
+    return ExperimentConfig(algo=IQLConfig()).merge(DATA)
+
+
+def crr() -> ExperimentConfig:
+    """CRR on data of MuJoCo and the like; the amount of updates is that of the others."""
+    return ExperimentConfig(algo=CRRConfig()).merge(DATA)
+
+
+def gail() -> ExperimentConfig:
+    """GAIL with data of an expert on MuJoCo and the like, and an environment to live in: 1M steps, as SAC."""
+    return ExperimentConfig(algo=GAILConfig()).merge(MODEL_FREE)
+
+
+def gail_pendulum() -> ExperimentConfig:
+    """GAIL with data of an expert on Pendulum-v1, and that to live in, as SAC; values are ours."""
+    small = {"algo.batch_size": 128, "algo.networks.units": (64, 64), "algo.discriminator.units": (64, 64)}
+    softer = {"algo.penalty": 1.0, "algo.temperature": 0.1, "algo.temperature_lr": 1e-3}
+    return ExperimentConfig(algo=GAILConfig()).merge(PENDULUM | small | softer)
+
+
+def bc_pendulum() -> ExperimentConfig:
+    """Behaviour cloning of data of Pendulum-v1: half a minute on one CPU core; values are ours."""
+    return ExperimentConfig(algo=BCConfig()).merge(PENDULUM_DATA | {"algo.lr": 1e-3})
+
+
+def td3_bc_pendulum() -> ExperimentConfig:
+    """TD3+BC on data of Pendulum-v1: a minute on one CPU core; values are ours."""
+    faster = {"algo.actor_lr": 1e-3, "algo.critic_lr": 1e-3}
+    return ExperimentConfig(algo=TD3BCConfig()).merge(PENDULUM_DATA | faster)
+
+
+def bcq_pendulum() -> ExperimentConfig:
+    """BCQ on data of Pendulum-v1: a minute on one CPU core; values are ours."""
+    return ExperimentConfig(algo=BCQConfig()).merge(PENDULUM_DATA | {"algo.vae.units": (128, 128)})
+
+
+def cql_pendulum() -> ExperimentConfig:
+    """CQL on data of Pendulum-v1: minutes on one CPU core; values are ours."""
+    faster = {"algo.actor_lr": 1e-3, "algo.critic_lr": 1e-3, "algo.temperature_lr": 1e-3}
+    return ExperimentConfig(algo=CQLConfig()).merge(PENDULUM_DATA | faster)
+
+
+def iql_pendulum() -> ExperimentConfig:
+    """IQL on data of Pendulum-v1: a minute on one CPU core; values are ours."""
+    faster = {"algo.actor_lr": 1e-3, "algo.critic_lr": 1e-3, "algo.value_lr": 1e-3}
+    return ExperimentConfig(algo=IQLConfig()).merge(PENDULUM_DATA | faster)
+
+
+def crr_pendulum() -> ExperimentConfig:
+    """CRR on data of Pendulum-v1: a minute on one CPU core; values are ours."""
+    faster = {"algo.actor_lr": 1e-3, "algo.critic_lr": 1e-3}
+    return ExperimentConfig(algo=CRRConfig()).merge(PENDULUM_DATA | faster)
+
+
+def discrete_bcq() -> ExperimentConfig:
+    """Discrete BCQ on data of small problems with a choice among classes; the amount of updates is ours."""
+    return ExperimentConfig(algo=DiscreteBCQConfig()).merge(CHOICE_DATA)
+
+
+def discrete_cql() -> ExperimentConfig:
+    """Discrete CQL on data of small problems with a choice among classes; the amount of updates is ours."""
+    return ExperimentConfig(algo=DiscreteCQLConfig()).merge(CHOICE_DATA)
+
+
+def discrete_crr() -> ExperimentConfig:
+    """Discrete CRR on data of small problems with a choice among classes; the amount of updates is ours."""
+    return ExperimentConfig(algo=DiscreteCRRConfig()).merge(CHOICE_DATA)
+
+
+def bc_cartpole() -> ExperimentConfig:
+    """Behaviour cloning of data of CartPole-v1: half a minute on one CPU core; values are ours."""
+    return ExperimentConfig(algo=BCConfig()).merge(CARTPOLE_DATA | {"algo.lr": 1e-3})
+
+
+def discrete_bcq_cartpole() -> ExperimentConfig:
+    """Discrete BCQ on data of CartPole-v1: half a minute on one CPU core; values are ours."""
+    return ExperimentConfig(algo=DiscreteBCQConfig()).merge(CARTPOLE_DATA | {"algo.lr": 1e-3})
+
+
+def discrete_cql_cartpole() -> ExperimentConfig:
+    """Discrete CQL on data of CartPole-v1: a minute on one CPU core; values are ours."""
+    return ExperimentConfig(algo=DiscreteCQLConfig()).merge(CARTPOLE_DATA | {"algo.lr": 1e-3, "algo.quantiles": 64})
+
+
+def discrete_crr_cartpole() -> ExperimentConfig:
+    """Discrete CRR on data of CartPole-v1: half a minute on one CPU core; values are ours."""
+    faster = {"algo.actor_lr": 1e-3, "algo.critic_lr": 1e-3}
+    return ExperimentConfig(algo=DiscreteCRRConfig()).merge(CARTPOLE_DATA | faster)
+
+
+def bc_minatar() -> ExperimentConfig:
+    """Behaviour cloning of data of MinAtar, with its authors' network; values are ours."""
+    return ExperimentConfig(algo=BCConfig()).merge(MINATAR_DATA | {"algo.lr": 2.5e-4})
+
+
+def discrete_bcq_minatar() -> ExperimentConfig:
+    """Discrete BCQ on data of MinAtar, with its authors' network; values are ours."""
+    return ExperimentConfig(algo=DiscreteBCQConfig()).merge(MINATAR_DATA | {"algo.lr": 2.5e-4})
+
+
+def discrete_cql_minatar() -> ExperimentConfig:
+    """Discrete CQL on data of MinAtar, with its authors' network; values are ours."""
+    return ExperimentConfig(algo=DiscreteCQLConfig()).merge(MINATAR_DATA | {"algo.lr": 2.5e-4, "algo.quantiles": 64})
+
+
+def discrete_crr_minatar() -> ExperimentConfig:
+    """Discrete CRR on data of MinAtar, with its authors' network; values are ours."""
+    slower = {"algo.actor_lr": 2.5e-4, "algo.critic_lr": 2.5e-4}
+    return ExperimentConfig(algo=DiscreteCRRConfig()).merge(MINATAR_DATA | slower)
+
+
+PRESETS: dict[str, Callable[[], ExperimentConfig]] = {
+    "bc": bc,
+    "td3_bc": td3_bc,
+    "bcq": bcq,
+    "cql": cql,
+    "iql": iql,
+    "crr": crr,
+    "gail": gail,
+    "bc_pendulum": bc_pendulum,
+    "td3_bc_pendulum": td3_bc_pendulum,
+    "bcq_pendulum": bcq_pendulum,
+    "cql_pendulum": cql_pendulum,
+    "iql_pendulum": iql_pendulum,
+    "crr_pendulum": crr_pendulum,
+    "gail_pendulum": gail_pendulum,
+    "discrete_bcq": discrete_bcq,
+    "discrete_cql": discrete_cql,
+    "discrete_crr": discrete_crr,
+    "bc_cartpole": bc_cartpole,
+    "discrete_bcq_cartpole": discrete_bcq_cartpole,
+    "discrete_cql_cartpole": discrete_cql_cartpole,
+    "discrete_crr_cartpole": discrete_crr_cartpole,
+    "bc_minatar": bc_minatar,
+    "discrete_bcq_minatar": discrete_bcq_minatar,
+    "discrete_cql_minatar": discrete_cql_minatar,
+    "discrete_crr_minatar": discrete_crr_minatar,
+}
+"""Each by its name."""
+
+SUITES: dict[str, str] = {
+    "bc: Pendulum-": "bc_pendulum",
+    "td3_bc: Pendulum-": "td3_bc_pendulum",
+    "bcq: Pendulum-": "bcq_pendulum",
+    "cql: Pendulum-": "cql_pendulum",
+    "iql: Pendulum-": "iql_pendulum",
+    "crr: Pendulum-": "crr_pendulum",
+    "gail: Pendulum-": "gail_pendulum",
+    "bc: CartPole-": "bc_cartpole",
+    "discrete_bcq: CartPole-": "discrete_bcq_cartpole",
+    "discrete_cql: CartPole-": "discrete_cql_cartpole",
+    "discrete_crr: CartPole-": "discrete_crr_cartpole",
+    "bc: MinAtar/": "bc_minatar",
+    "discrete_bcq: MinAtar/": "discrete_bcq_minatar",
+    "discrete_cql: MinAtar/": "discrete_cql_minatar",
+    "discrete_crr: MinAtar/": "discrete_crr_minatar",
+}
+"""Which of them an environment gets by the beginning of its id, for the algorithm before it."""

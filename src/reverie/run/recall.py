@@ -1,0 +1,99 @@
+"""What a policy would do in rows that others have lived."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+from reverie.core.errors import DataError
+from reverie.core.protocols import Policy
+from reverie.core.tree import leaves
+from reverie.core.types import Mode, Step
+
+BLOCK = 1024
+"""Rows that a policy which carries nothing is shown at a time."""
+SIDE_BY_SIDE = 256
+"""Episodes that are shown side by side to one that does."""
+
+
+def actions_of(
+    policy: Policy[Any], columns: Mapping[str, np.ndarray], width: int, *, mode: Mode = "eval", draws: int = 1
+) -> np.ndarray:
+    """What a policy would do in each row, float32 ``[rows, draws, A]``.
+
+    It is shown whole episodes in their order, and told what was done in them: what it carries from row to row is then
+    what it would be had it lived them. One that carries nothing is shown rows as they lie.
+
+    Args:
+        policy: who is asked.
+        columns: all rows, ``[rows, ...]``: ``obs/<key>``, ``action``, ``reward`` and where episodes begin and end.
+        width: A, the numbers of an action.
+        mode: whether the policy takes its mode or draws.
+        draws: how often it is asked in each row.
+
+    Raises:
+        DataError: its actions are not ``width`` numbers.
+    """
+    seen = {name.removeprefix("obs/"): column for name, column in columns.items() if name.startswith("obs/")}
+    fixed = {name: columns[name] for name in ("reward", "is_first", "is_last", "is_terminal")}
+    done = columns["action"]
+
+    def shown(rows: np.ndarray) -> Step:
+        obs = {key: torch.from_numpy(column[rows]) for key, column in seen.items()}
+        return Step(obs=obs, **{name: torch.from_numpy(column[rows]) for name, column in fixed.items()})
+
+    order = order_of(fixed["is_first"], carries(policy, shown(np.zeros(1, np.int64)), mode))
+    found = np.zeros((len(done), draws, width), np.float32)
+    state = policy.initial(order.shape[1])
+    for rows in order:
+        real = rows >= 0
+        step = shown(rows.clip(min=0))
+        for n in range(draws):
+            action, after = policy.act(step, state, mode)
+            if action.shape != (len(rows), width):
+                raise DataError(
+                    f"the policy's actions are {tuple(action.shape[1:])} for each row, those of the data ({width},): "
+                    "give data of the environment that it was trained on."
+                )
+            found[rows[real], n] = action.numpy()[real]
+        state = policy.override(after, torch.from_numpy(done[rows.clip(min=0)]))
+    return found
+
+
+def carries(policy: Policy[Any], step: Step, mode: Mode) -> bool:
+    """Whether what a policy carries is another thing after it has acted: the order of rows then matters."""
+    before = policy.initial(len(step))
+    _, after = policy.act(step, before, mode)
+    one, two = leaves(before), leaves(after)
+    return len(one) != len(two) or any(a is not b for a, b in zip(one, two, strict=True))
+
+
+def order_of(first: np.ndarray, carried: bool) -> np.ndarray:
+    """In which order rows are shown, ``[L, N]`` of N side by side; -1 where there is none any more.
+
+    Where something is carried, each of N columns holds whole episodes one behind the other, the longest dealt out
+    first, each to the column that has the least. N is such that less than about half of it is empty.
+    """
+    total = len(first)
+    if not carried:
+        length = -(-total // BLOCK)
+        out = np.full(length * min(BLOCK, total), -1, np.int64)
+        out[:total] = np.arange(total)
+        return out.reshape(length, -1)
+    starts = np.flatnonzero(first)
+    lengths = np.diff(np.append(starts, total))
+    side = max(1, min(SIDE_BY_SIDE, len(starts), total // int(lengths.max())))
+    held: list[list[int]] = [[] for _ in range(side)]
+    filled = np.zeros(side, np.int64)
+    for episode in np.argsort(-lengths, kind="stable").tolist():
+        column = int(filled.argmin())
+        held[column].append(episode)
+        filled[column] += lengths[episode]
+    out = np.full((int(filled.max()), side), -1, np.int64)
+    for column, episodes in enumerate(held):
+        rows = [np.arange(starts[e], starts[e] + lengths[e]) for e in episodes]
+        out[: filled[column], column] = np.concatenate(rows)
+    return out

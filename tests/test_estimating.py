@@ -1,0 +1,327 @@
+"""What policies would earn, estimated from recorded rows, against what they earn."""
+
+from __future__ import annotations
+
+import copy
+import io
+import json
+import shutil
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import reverie
+from reverie.algos.fqe import FQEConfig
+from reverie.cli import main
+from reverie.core.errors import ConfigError, DataError
+from reverie.core.specs import ActionPart, ActionSpec, ObsPart
+from reverie.core.types import Step, Window
+from reverie.data.dataset import DatasetConfig
+from reverie.estimating import Estimator, config_for
+from reverie.log.console import LiveSink
+from tiny import NETWORKS
+
+STATES, CLASSES, GAMMA = 4, 2, 0.9
+OBS = {"state": ObsPart(kind="vector", shape=(STATES,), dtype="float32")}
+ACTION = ActionSpec(parts={"move": ActionPart(kind="categorical", classes=(CLASSES,))})
+FAST = FQEConfig(discount=GAMMA, networks=FQEConfig().networks.merge({"units": (32,)}), lr=3e-3, tau=0.05,
+                 batch_size=128, normalise=None)  # fmt: skip
+
+
+class Recorded:
+    """Rows in memory, as a reader gives them."""
+
+    def __init__(self, columns: dict[str, np.ndarray], obs: Any = OBS, action: ActionSpec = ACTION) -> None:
+        self.columns, self.obs_spec, self.action_spec = columns, obs, action
+
+    def rows(self) -> int:
+        return len(self.columns["reward"])
+
+    def parts(self) -> Any:
+        yield self.columns
+
+
+def dataset(columns: dict[str, np.ndarray], obs: Any = OBS, action: ActionSpec = ACTION) -> Any:
+    window = FAST.build(obs, action).window
+    return DatasetConfig(path="memory").build(Recorded(columns, obs, action), window=window, seed=0)
+
+
+class Table:
+    """Takes action 1 with a probability that depends on the state, which is one-hot; its mode where that is 0 or 1."""
+
+    def __init__(self, chance: list[float]) -> None:
+        self.chance = torch.tensor(chance)
+
+    def initial(self, num_envs: int) -> None:
+        return None
+
+    def act(self, step: Step, state: None, mode: str) -> tuple[torch.Tensor, None]:
+        chance = self.chance[step.obs["state"].argmax(-1)]
+        one = torch.rand(len(chance)) < chance if mode == "explore" else chance > 0.5
+        return torch.nn.functional.one_hot(one.long(), CLASSES).float(), None
+
+    def override(self, state: None, action: torch.Tensor) -> None:
+        return None
+
+
+def learner(policy: Any, **cfg: Any) -> Any:
+    return SimpleNamespace(policy=policy, device=torch.device("cpu"), cfg=SimpleNamespace(discount=GAMMA, **cfg))
+
+
+def mdp() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Chances ``[S, A, S]``, rewards ``[S, A, S]`` and ``[S, A]`` of where the episode ends with the step."""
+    g = np.random.default_rng(3)
+    chances = g.dirichlet(np.ones(STATES), (STATES, CLASSES))
+    return chances, g.normal(size=(STATES, CLASSES, STATES)) + 1, g.uniform(0, 0.3, (STATES, CLASSES))
+
+
+def exact(columns: dict[str, np.ndarray], chance: list[float], gamma: float = GAMMA) -> float:
+    """The mean of V over first states, V = r + gamma P V solved for the MDP of the rows' own frequencies."""
+    here = np.flatnonzero(~columns["is_last"])
+    s, a = columns["obs/state"][here].argmax(-1), columns["action"][here].argmax(-1)
+    after, terminal = columns["obs/state"][here + 1].argmax(-1), columns["is_terminal"][here + 1]
+    count, earned = np.zeros((STATES, CLASSES)), np.zeros((STATES, CLASSES))
+    onward = np.zeros((STATES, CLASSES, STATES))
+    np.add.at(count, (s, a), 1)
+    np.add.at(earned, (s, a), columns["reward"][here + 1])
+    np.add.at(onward, (s[~terminal], a[~terminal], after[~terminal]), 1)
+    pi = np.stack([1 - np.array(chance), np.array(chance)], 1)  # [S, A]
+    r, p = (pi * earned / count).sum(1), (pi[..., None] * onward / count[..., None]).sum(1)
+    value = np.linalg.solve(np.eye(STATES) - gamma * p, r)
+    return float(value[columns["obs/state"][columns["is_first"]].argmax(-1)].mean())
+
+
+def recorded(episodes: int = 1500, longest: int = 12, ends: bool = True, seed: int = 0) -> dict[str, np.ndarray]:
+    """What one who acts at random lives. Where an episode ends by itself, something else is seen than anywhere."""
+    g, (move, reward, end) = np.random.default_rng(seed), mdp()
+    out: dict[str, list[Any]] = {name: [] for name in ("obs/state", "action", "reward", "is_first", "is_last",
+                                                        "is_terminal")}  # fmt: skip
+
+    def add(state: np.ndarray, action: np.ndarray, earned: float, first: bool, last: bool, terminal: bool) -> None:
+        for name, value in zip(out, (state, action, earned, first, last, terminal), strict=True):
+            out[name].append(value)
+
+    for _ in range(episodes):
+        s, earned, first, t, over = int(g.integers(2)), 0.0, True, 0, False
+        while not over and t < longest:
+            a = int(g.integers(CLASSES))
+            add(np.eye(STATES)[s], np.eye(CLASSES)[a], earned, first, False, False)
+            first, t = False, t + 1
+            after = int(g.choice(STATES, p=move[s, a]))
+            earned = float(reward[s, a, after])
+            over = ends and g.random() < end[s, a]
+            s = after
+        add(np.full(STATES, 7.0) if over else np.eye(STATES)[s], np.zeros(CLASSES), earned, False, True, over)
+    return {k: np.array(v, bool if k.startswith("is_") else np.float32) for k, v in out.items()}
+
+
+@pytest.mark.parametrize(
+    ("chance", "mode"), [([1.0, 0.0, 1.0, 0.0], "eval"), ([0.3, 0.8, 0.1, 0.5], "explore")], ids=["mode", "sample"]
+)
+def test_the_value_of_a_policy_in_a_table(chance, mode):
+    columns = recorded()
+    estimator = Estimator(learner(Table(chance)), dataset(columns), OBS, ACTION, FAST)
+    found = estimator.estimate(1200, mode=mode, draws=1 if mode == "eval" else 8)
+    assert found.value.value == pytest.approx(exact(columns, chance), abs=0.12)
+    assert found.value.low < found.value.value < found.value.high
+    assert exact(columns, chance) != pytest.approx(exact(columns, [0.5] * STATES), abs=0.3)
+
+
+def test_episodes_that_were_all_cut_off_are_worth_what_one_without_end_is():
+    columns, chance = recorded(1000, longest=4, ends=False), [1.0, 0.0, 1.0, 0.0]
+    assert not columns["is_terminal"].any()
+    found = Estimator(learner(Table(chance)), dataset(columns), OBS, ACTION, FAST).estimate(1000)
+    assert found.value.value == pytest.approx(exact(columns, chance), abs=0.3)
+    assert found.value.value > 2 * found.recorded.value  # which holds four rewards
+    assert found.cut_off == found.episodes == 1000
+
+
+def test_without_a_future_an_action_is_worth_its_reward():
+    columns, chance = recorded(300), [0.0, 1.0, 0.0, 1.0]
+    found = Estimator(learner(Table(chance)), dataset(columns), OBS, ACTION, FAST.merge({"discount": 0.0})).estimate(
+        500
+    )
+    assert found.value.value == pytest.approx(exact(columns, chance, gamma=0.0), abs=0.1)
+    assert found.discount == 0.0
+
+
+def test_recorded_returns_are_discounted_and_of_whole_episodes():
+    columns = recorded(50)
+    found = Estimator(learner(Table([0.0] * 4)), dataset(columns), OBS, ACTION).estimate(1)
+    expected, total, factor = [], 0.0, 1.0
+    for reward, first, last in zip(columns["reward"], columns["is_first"], columns["is_last"], strict=True):
+        total, factor = (0.0, 1.0) if first else (total + factor * reward, factor * GAMMA)
+        if last:
+            expected.append(total)
+    assert found.recorded.value == pytest.approx(np.mean(expected), rel=1e-5)
+    assert found.recorded.low < found.recorded.value < found.recorded.high
+    assert found.cut_off == int((columns["is_last"] & ~columns["is_terminal"]).sum())
+
+
+def test_settings_are_those_of_the_learner():
+    algo = learner(None, frames=3, frame_keys="state")
+    assert (config_for(algo).discount, config_for(algo).frames, config_for(algo).frame_keys) == (GAMMA, 3, "state")
+    assert config_for(SimpleNamespace()).discount == 0.99
+
+
+def test_stacks_of_frames():
+    columns = recorded(40)
+    config = FAST.merge({"frames": 3, "frame_keys": "state", "normalise": "running"})
+    estimator = Estimator(learner(Table([0.0] * 4)), dataset(columns), OBS, ACTION, config)
+    assert np.isfinite(estimator.estimate(5).value.value)
+    seen = []
+    estimator.fqe.worth = lambda batch: seen.append(estimator.fqe.preprocess(batch)) or torch.zeros(batch.shape[0], 1)
+    estimator.estimate(1)
+    state = seen[0].obs["state"]  # [E, 1, 3, S]
+    assert state.shape == (40, 1, 3, STATES)
+    assert (state == state[:, :, :1]).all()
+
+
+def test_estimates_go_on_and_disturb_nothing():
+    columns = recorded(40)
+
+    def made():
+        return Estimator(learner(Table([0.3] * 4)), dataset(columns), OBS, ACTION, FAST)
+
+    torch.manual_seed(4)
+    expected = torch.rand(1)
+    torch.manual_seed(4)
+    whole = made()
+    first = whole.estimate(20, mode="explore", draws=2)
+    assert torch.equal(torch.rand(1), expected)
+    saved = copy.deepcopy(whole.state_dict())
+    second = whole.estimate(20, mode="explore", draws=2)
+    assert (first.updates, second.updates) == (20, 40)
+    resumed = made()
+    resumed.load_state_dict(saved)
+    assert resumed.estimate(20, mode="explore", draws=2) == second
+
+
+def test_no_number_is_called_a_score():
+    found = Estimator(learner(Table([0.0] * 4)), dataset(recorded(40)), OBS, ACTION, FAST).estimate(1)
+    assert set(found.metrics()) == {"estimate/return", "estimate/return_low", "estimate/return_high", "estimate/loss",
+                                    "estimate/recorded_return", "estimate/recorded_return_low", "estimate/discount",
+                                    "estimate/recorded_return_high", "estimate/updates"}  # fmt: skip
+    assert found.words().startswith("estimated by FQE, nothing was played: discounted return ")
+    assert "fitted Q evaluation" in found.to_dict()["what"]
+    single = Estimator(learner(Table([0.0] * 4)), dataset(recorded(2)), OBS, ACTION, FAST).estimate(1)
+    assert "estimate/return_low" not in single.metrics()
+
+
+def test_what_cannot_be_estimated():
+    columns = recorded(3)
+    estimator = Estimator(learner(Table([0.0] * 4)), dataset(columns), OBS, ACTION, FAST)
+    with pytest.raises(ConfigError, match="updates = 0"):
+        estimator.estimate(0)
+    wide = ActionSpec(parts={"move": ActionPart(kind="categorical", classes=(3,))})
+    more = {**columns, "action": np.pad(columns["action"], ((0, 0), (0, 1)))}
+    with pytest.raises(DataError, match=r"actions are \(2,\) for each row, those of the data \(3,\)"):
+        Estimator(learner(Table([0.0] * 4)), dataset(more, action=wide), OBS, wide, FAST).estimate(1)
+    single = {k: np.concatenate([v[:1], v[:1]]) for k, v in columns.items()}
+    single["is_first"], single["is_last"] = np.ones(2, bool), np.ones(2, bool)
+    rows = DatasetConfig(path="memory").build(Recorded(single), window=Window(batch=1, length=1), seed=0)
+    with pytest.raises(DataError, match="no episode of the dataset has a step"):
+        Estimator(learner(Table([0.0] * 4)), rows, OBS, ACTION, FAST)
+
+
+# ---------------------------------------------------------------- runs
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    """What a run lived in an environment, as a dataset of its rows."""
+    run = tmp_path_factory.mktemp("lived") / "run"
+    settings = {"learning_starts": 10, "random_steps": 10, "eval_episodes": 0, "env_options": {"time_limit": 15}}
+    reverie.train("td3", "Pendulum-v1", run=run, say=lambda text: None, steps=60, **SMALL, **settings)
+    return run
+
+
+SMALL = {
+    "threads": 1, "tensorboard": False, "algo.batch_size": 8, "algo.networks.units": (8,), "console": False,
+}  # fmt: skip
+ALONE = {"data.eval_env": "none", "data.estimate_updates": 4, "schedule.eval_every": 3}
+
+
+def metrics(run):
+    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+
+
+def test_a_run_without_an_environment_is_estimated_and_says_so(data, tmp_path, capsys):
+    said: list[str] = []
+    run = tmp_path / "run"
+    result = reverie.train("td3", data=data, run=run, say=said.append, updates=6, **SMALL | ALONE | {"console": True})
+    assert result.evaluation is None
+    assert result.estimate is not None
+    assert result.estimate.updates == 12
+    assert any("estimated from the data by FQE (4 updates at a time)" in line for line in said)
+    assert "estimated by FQE" in capsys.readouterr().out
+    assert not (run / "eval.json").exists()
+    saved = json.loads((run / "estimate.json").read_text())
+    assert saved["return"]["value"] == result.estimate.value.value
+    assert result.files["estimate"] == run / "estimate.json"
+    rows = metrics(run)
+    assert [row["step"] for row in rows if "estimate/return" in row] == [3, 6, 6]
+    assert not any(key.startswith("eval/") for row in rows for key in row)
+    assert main(["info", str(run)]) == 0
+    assert f"{result.estimate.value.value:.2f} discounted, by FQE" in capsys.readouterr().out
+
+
+def test_the_live_display_says_so():
+    stream = io.StringIO()
+    sink = LiveSink(SimpleNamespace(env_steps=1, updates=1, seconds=1.0), 10, "title", stream)
+    sink.write({"estimate/return": 3.25}, 1)
+    sink.close()
+    assert "estimated by FQE 3.25" in " ".join(stream.getvalue().split())
+
+
+def test_estimates_of_a_run_that_goes_on_are_those_of_one_that_did_not_stop(data, tmp_path):
+    found = []
+    for run, counts in {"one": (6,), "two": (3, 6)}.items():
+        for updates in counts:
+            reverie.train("td3", data=data, run=tmp_path / run, say=lambda text: None, updates=updates, **SMALL | ALONE)
+        rows = [row for row in metrics(tmp_path / run) if row["step"] == 6 and "estimate/return" in row]
+        found.append([{k: v for k, v in row.items() if k.startswith("estimate/")} for row in rows])
+    assert len(found[0]) == 2
+    assert found[0] == found[1]
+
+
+def test_none_are_made_where_there_is_an_environment_or_where_nobody_wants_them(data, tmp_path):
+    result = reverie.train("td3", data=data, run=tmp_path / "env", say=lambda text: None, updates=2, eval_episodes=1,
+                           **SMALL)  # fmt: skip
+    assert result.estimate is None
+    assert result.evaluation is not None
+    assert not (tmp_path / "env/estimate.json").exists()
+    result = reverie.train("td3", data=data, run=tmp_path / "none", say=lambda text: None, updates=2,
+                           **SMALL | ALONE | {"data.estimate_updates": 0})  # fmt: skip
+    assert result.estimate is None
+    with pytest.raises(ConfigError, match="estimate_updates = -1"):
+        DatasetConfig(estimate_updates=-1)
+
+
+def test_any_run_on_any_data(data, tmp_path, capsys):
+    """World models too, which carry something from row to row."""
+    run = tmp_path / "dreamer"
+    shutil.copytree(data, tmp_path / "lived")
+    reverie.train("dreamer_v3", data=data, run=run, say=lambda text: None, updates=1,
+                  algo={"batch_size": 2, "batch_length": 8, "horizon": 3, **NETWORKS}, **{
+                      k: v for k, v in SMALL.items() if not k.startswith("algo")} | ALONE)  # fmt: skip
+    for path, more in ((run, []), (tmp_path / "lived", ["--mode", "sample", "--draws", "2"])):
+        assert main(["estimate", str(path), "--data", str(data), "--updates", "3", *more]) == 0
+        said = capsys.readouterr().out
+        assert "estimated by FQE, nothing was played" in said
+        assert "estimate.json" in said
+        assert json.loads((path / "estimate.json").read_text())["updates"] == 3
+
+
+def test_data_that_do_not_fit(data, tmp_path, capsys):
+    reverie.train("td3", "reverie/Match-v0", run=tmp_path / "run", say=lambda text: None, steps=3, eval_episodes=0,
+                  **SMALL)  # fmt: skip
+    assert main(["estimate", str(tmp_path / "run"), "--data", str(data)]) == 1
+    said = capsys.readouterr().err
+    assert "does not fit the agent in" in said
+    assert "of the agent is vector" in said
+    assert main(["estimate", str(tmp_path / "run")]) == 1
+    assert "was not trained on recorded data: say which to estimate from" in capsys.readouterr().err
