@@ -20,7 +20,7 @@ import os
 import statistics
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -111,8 +111,8 @@ def measured(python: Path, system: System, task: str, args: argparse.Namespace) 
 class Rounds:
     """One task: everybody in turn, several times."""
 
-    def __init__(self, task: str, args: argparse.Namespace):
-        self.task, self.args = task, args
+    def __init__(self, task: str, args: argparse.Namespace, systems: Mapping[str, System]):
+        self.task, self.args, self.systems = task, args, systems
         self.runs: dict[str, list[Numbers]] = {}
         self.failed: dict[str, str] = {}
 
@@ -120,14 +120,14 @@ class Rounds:
         """All rounds. What failed once is not tried again."""
         for number in range(self.args.rounds):
             for name in self.args.systems:
-                system = SYSTEMS[name]
+                system = self.systems[name]
                 python = Path(sys.executable) if name == OURS else pythons.get(system.environment)
                 if self.task in system.tasks and python is not None and name not in self.failed:
                     self._measure(name, python, number)
 
     def _measure(self, name: str, python: Path, number: int) -> None:
         try:
-            numbers = measured(python, SYSTEMS[name], self.task, self.args)
+            numbers = measured(python, self.systems[name], self.task, self.args)
         except (RuntimeError, subprocess.TimeoutExpired) as error:
             self.failed[name] = str(error)
             print(f"{self.task} {name}: failed: {error}", flush=True)
@@ -153,41 +153,46 @@ class Rounds:
         return out + failed
 
     def _head(self, name: str) -> Numbers:
-        return {"task": self.task, "key": name, "system": SYSTEMS[name].title, "note": SYSTEMS[name].note}
+        return {"task": self.task, "key": name, "system": self.systems[name].title, "note": self.systems[name].note}
 
 
-def merged(old: Sequence[Numbers], new: Sequence[Numbers]) -> list[Numbers]:
+def merged(old: Sequence[Numbers], new: Sequence[Numbers], tasks: Sequence[str] = TASKS) -> list[Numbers]:
     """The rows of the tasks of ``new`` from there, of all others from ``old``, in the order of the tasks."""
     fresh = {row["task"] for row in new}
-    return sorted([row for row in old if row["task"] not in fresh] + list(new), key=lambda r: TASKS.index(r["task"]))
+    return sorted([row for row in old if row["task"] not in fresh] + list(new), key=lambda r: tasks.index(r["task"]))
 
 
-def options() -> argparse.Namespace:
-    """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--tasks", nargs="*", default=list(TASKS), choices=TASKS)
-    parser.add_argument("--systems", nargs="*", default=list(SYSTEMS), choices=list(SYSTEMS))
+def options(said: str | None, tasks: Sequence[str], systems: Mapping[str, System], out: Path) -> argparse.Namespace:
+    """The command line of a script that says this of itself."""
+    parser = argparse.ArgumentParser(description=said, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tasks", nargs="*", default=list(tasks), choices=tasks)
+    parser.add_argument("--systems", nargs="*", default=list(systems), choices=list(systems))
     parser.add_argument("--where", type=Path, default=WHERE, help="folder of the environments")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=3.0, help="of updates in each process")
     parser.add_argument("--steps", type=int, default=2000, help="of the loop, after its warm-up")
     parser.add_argument("--under", nargs="*", default=[], help="a command to run each measurement under, as taskset")
-    parser.add_argument("--out", type=Path, default=Path(__file__).with_suffix(".json"))
+    parser.add_argument("--out", type=Path, default=out)
     return parser.parse_args()
 
 
 def main() -> int:
     """Install, measure, write and show."""
-    args = options()
-    wanted = {SYSTEMS[name].environment: SYSTEMS[name].packages for name in args.systems if SYSTEMS[name].packages}
+    return compare(__doc__, TASKS, SYSTEMS, Path(__file__).with_suffix(".json"))
+
+
+def compare(said: str | None, tasks: Sequence[str], systems: Mapping[str, System], out: Path) -> int:
+    """What a script does that says this of itself."""
+    args = options(said, tasks, systems, out)
+    wanted = {systems[name].environment: systems[name].packages for name in args.systems if systems[name].packages}
     pythons = installed(wanted, args.where)
     here = machine(args.threads) | {"threads": args.threads}
     rows: list[Numbers] = json.loads(args.out.read_text())["rows"] if args.out.exists() else []
     for task in args.tasks:
-        turns = Rounds(task, args)
+        turns = Rounds(task, args, systems)
         turns.run(pythons)
-        rows = merged(rows, turns.rows())
+        rows = merged(rows, turns.rows(), tasks)
         write(args.out, here, rows)
     from table import model_free_peers_table
 

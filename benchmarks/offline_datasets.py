@@ -19,6 +19,7 @@ import json
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -36,16 +37,16 @@ class Recording(NamedTuple):
     """Env steps of each dataset."""
     how: tuple[str, ...]
     """How medium and expert explore meanwhile."""
-    mixtures: dict[str, tuple[str, ...]]
+    mixtures: Mapping[str, tuple[str, ...]]
     """Datasets made of equal parts of others."""
 
 
 PURE = ("random", "medium", "expert")
-MIXED = {"mixed": PURE}
+MIXED: Mapping[str, tuple[str, ...]] = {"mixed": PURE}
 SAMPLED, EPSILON = ("--mode", "sample"), ("--epsilon", "0.1")
 RECORDINGS = {
     "Pendulum-v1": Recording("sac", 50_000, SAMPLED, MIXED),
-    "HalfCheetah-v5": Recording("sac", 100_000, SAMPLED, MIXED | {"medium-expert": ("medium", "expert")}),
+    "HalfCheetah-v5": Recording("sac", 100_000, SAMPLED, {**MIXED, "medium-expert": ("medium", "expert")}),
     "CartPole-v1": Recording("qr_dqn", 50_000, EPSILON, MIXED),
     "MinAtar/Breakout-v1": Recording("qr_dqn", 50_000, EPSILON, MIXED),
 }

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The tables of docs/performance.md, from the results beside this script.
+"""The tables of docs/performance.md and docs/offline.md, from the results beside this script.
 
     python benchmarks/table.py [--check]
 
@@ -17,8 +17,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from offline_table import offline_peers_table, offline_table
+from words import digits, grid, time
+
 HERE = Path(__file__).parent
-PAGE = HERE.parent / "docs" / "performance.md"
+PAGES = tuple(HERE.parent / "docs" / name for name in ("performance.md", "offline.md"))
 BLOCK = re.compile(r"(<!-- table:(\S+) -->\n)(.*?)(<!-- /table -->)", re.DOTALL)
 
 Result = Mapping[str, Any]
@@ -140,8 +143,17 @@ RATES = {
     "dqn": "DQN, 4 actions",
     "qr_dqn": "QR-DQN, 200 quantiles",
     "loop": "steps of TD3 on HalfCheetah-v5",
+    "bc": "BC",
+    "td3_bc": "TD3+BC",
+    "bcq": "BCQ, 10 samples",
+    "cql": "CQL, 10 sampled actions",
+    "iql": "IQL",
+    "crr": "CRR",
+    "discrete_bcq": "discrete BCQ",
+    "discrete_cql": "discrete CQL, 200 quantiles",
+    "discrete_crr": "discrete CRR",
 }
-"""What tasks of model_free_peers.json are called on the page."""
+"""What tasks of model_free_peers.json and of offline_rates.json are called on the page."""
 
 
 def parts_table(result: Result) -> list[str]:
@@ -201,6 +213,11 @@ TABLES: dict[str, Callable[[Result], list[str]]] = {
     "model_free_peers": model_free_peers_table,
     "parts": parts_table,
     "threads": threads_table,
+    "offline": lambda result: offline_table(result["rows"], beside("offline_datasets")),
+    "offline_peers": lambda result: offline_peers_table(
+        result["rows"], beside("offline").get("rows", []), beside("offline_datasets")
+    ),
+    "offline_rates": model_free_peers_table,
 }
 """Each table by its name, which is that of its result file."""
 
@@ -214,28 +231,6 @@ def setting(row: Mapping[str, Any]) -> str:
     return NAMES.get(row["setting"], row["setting"]) + ("" if precision == "float32" else f", {precision}")
 
 
-def digits(value: float | None, unit: str = "") -> str:
-    """Two or three digits, or a dash."""
-    if value is None:
-        return "-"
-    places = 0 if value >= 100 else 1 if value >= 10 else 2
-    return f"{value:,.{places}f}{unit}"
-
-
-def time(value: float | None, unit: float = 1.0) -> str:
-    """``value`` in units of so many seconds, in s or ms."""
-    if value is None:
-        return "-"
-    seconds = value * unit
-    return digits(seconds, " s") if seconds >= 0.1 else digits(seconds * 1e3, " ms")
-
-
-def grid(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """A table of Markdown."""
-    lines = ["| " + " | ".join(row) + " |" for row in (head, *rows)]
-    return [lines[0], "|---" * len(head) + "|", *lines[1:]]
-
-
 def machine_line(machine: Mapping[str, Any]) -> str:
     """What the numbers above were measured on."""
     rates = ", ".join(f"{digits(rate)} in {name}" for name, rate in (machine.get("matrix_gflops") or {}).items())
@@ -247,6 +242,12 @@ def machine_line(machine: Mapping[str, Any]) -> str:
     return f"Measured on {', '.join(words)}." + (f" Matrix products: {rates} GFLOP/s." if rates else "")
 
 
+def beside(name: str) -> Any:
+    """Another result file that a table needs; empty if it is not there."""
+    path = HERE / f"{name}.json"
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+
+
 def render(name: str) -> str:
     """What stands between the comments of the table ``name``.
 
@@ -254,7 +255,7 @@ def render(name: str) -> str:
         SystemExit: there is no such table.
     """
     if name not in TABLES:
-        raise SystemExit(f"unknown table '{name}' in {PAGE.name}: there are {', '.join(TABLES)}")
+        raise SystemExit(f"unknown table '{name}': there are {', '.join(TABLES)}")
     path = HERE / f"{name}.json"
     if not path.exists():
         return f"Not measured yet: `benchmarks/{path.name}` comes from the script of that name.\n"
@@ -272,14 +273,16 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true")
     args = parser.parse_args()
-    before = PAGE.read_text(encoding="utf-8")
-    stale = [name for _, name, text, _ in BLOCK.findall(before) if text != render(name)]
-    if not args.check:
-        PAGE.write_text(filled(before), encoding="utf-8")
-    elif stale:
-        print(f"{PAGE.name}: {', '.join(stale)} not as measured; run python benchmarks/table.py", file=sys.stderr)
-        return 1
-    return 0
+    found = 0
+    for page in PAGES:
+        before = page.read_text(encoding="utf-8")
+        stale = [name for _, name, text, _ in BLOCK.findall(before) if text != render(name)]
+        if not args.check:
+            page.write_text(filled(before), encoding="utf-8")
+        elif stale:
+            print(f"{page.name}: {', '.join(stale)} not as measured; run python benchmarks/table.py", file=sys.stderr)
+            found = 1
+    return found
 
 
 if __name__ == "__main__":

@@ -25,9 +25,10 @@ UNITS, BATCH = [256, 256], 256
 ROWS, EPISODE = 100_000, 1000
 DISCOUNT, TAU, RATE, COPY_EVERY = 0.99, 0.005, 3e-4, 1000
 NOISE, CLIP, DELAY = 0.2, 0.5, 2
-DISCRETE = ("dqn", "qr_dqn")
+OFFLINE = ("bc", "td3_bc", "bcq", "cql", "iql", "crr", "discrete_bcq", "discrete_cql", "discrete_crr")
+DISCRETE = ("dqn", "qr_dqn", "discrete_bcq", "discrete_cql", "discrete_crr")
 TASKS = ("td3", "sac", "ddpg", "dqn", "qr_dqn", "loop")
-"""What is measured: updates of five algorithms, and TD3's whole loop on HalfCheetah-v5."""
+"""What is measured: updates of five algorithms, and TD3's whole loop on HalfCheetah-v5; and of those of `OFFLINE`."""
 
 START, WARM_UP = 1000, 200
 """Steps of random actions at first, and steps that learn before the time of steps counts."""
@@ -135,7 +136,7 @@ def main(build: Callable[[str, str], Update], loop: Loop | None = None, packages
     ``build(task, variant)`` makes a learner with a filled replay.
     """
     parser = argparse.ArgumentParser()
-    parser.add_argument("task", choices=TASKS)
+    parser.add_argument("task", choices=(*TASKS, *OFFLINE))
     parser.add_argument("--variant", default="")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--seconds", type=float, default=3.0, help="of updates")

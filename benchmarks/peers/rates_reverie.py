@@ -44,7 +44,8 @@ def config(task: str) -> AlgorithmConfig:
     """The defaults with the sizes that everybody has."""
     made = algorithm_config(task)()
     assert isinstance(made, AlgorithmConfig)
-    return made.merge({"batch_size": BATCH, "networks.units": tuple(UNITS)})
+    widths = {f"{name}.units": tuple(UNITS) for name in ("networks", "vae") if hasattr(made, name)}
+    return made.merge({"batch_size": BATCH, **widths})
 
 
 def rows_of(rows: Experience) -> dict[str, np.ndarray]:

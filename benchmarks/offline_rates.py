@@ -1,0 +1,48 @@
+#!/usr/bin/env python3
+"""How many updates agents make in a second that learn from recorded data, in other libraries and in ours.
+
+    python benchmarks/offline_rates.py [--tasks bc td3_bc cql ...] [--systems tianshou ...] [--where FOLDER]
+
+The work, the rounds and the environments are those of `model_free_peers.py`: 17 observations, 6 actions (discrete: 4 to
+choose from), two layers of 256 for every network, BCQ's model of actions as well, batches of 256, Adam, float32, the
+CPU. CQL samples 10 actions of each kind, BCQ 10 for each next state; discrete CQL has 200 quantiles.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from model_free_peers import OURS, System, compare
+from model_free_peers import SYSTEMS as LIVED
+
+TASKS = ("bc", "td3_bc", "bcq", "cql", "iql", "crr", "discrete_bcq", "discrete_cql", "discrete_crr")
+
+
+def offline(name: str, *tasks: str, note: str = "") -> System:
+    """The same library, by the script for recorded data."""
+    lived = LIVED[name]
+    return System(lived.title, tasks, lived.environment, lived.packages, f"offline_{lived.script}", note=note)
+
+
+SYSTEMS = {
+    OURS: System("reverie", TASKS, script="reverie", note="observations are normalised in each update, its default"),
+    "tianshou": offline(
+        "tianshou", "bc", "td3_bc", "bcq", "cql", "discrete_bcq", "discrete_cql", "discrete_crr",
+        note="CQL with a multiplier that is learned and calibrated, discrete CRR with the term of CQL, its defaults",
+    ),
+    "torchrl": offline("torchrl", "bc", "td3_bc", "cql", "iql"),
+    "d3rlpy": offline(
+        "d3rlpy", "bc", "td3_bc", "bcq", "cql", "iql", "crr", "discrete_bcq", "discrete_cql",
+        note="CQL with a multiplier that is learned, its default",
+    ),
+}  # fmt: skip
+
+
+def main() -> int:
+    """Install, measure, write and show."""
+    return compare(__doc__, TASKS, SYSTEMS, Path(__file__).with_suffix(".json"))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,86 @@
+"""The tables of docs/offline.md: scores on recorded data, ours alone and beside those of other libraries."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from words import grid
+
+Row = Mapping[str, Any]
+Datasets = Mapping[str, Mapping[str, Row]]
+"""``offline_datasets.json``: what each dataset of an environment holds, by level."""
+
+TITLES = {"reverie": "reverie", "tianshou": "Tianshou 2.0.1", "d3rlpy": "d3rlpy 2.8.1"}
+"""What systems are called."""
+
+
+def offline_table(rows: Sequence[Row], datasets: Datasets) -> list[str]:
+    """A table for each environment: one row an algorithm, one column a dataset, the best of each in bold."""
+    lines: list[str] = []
+    for env in dict.fromkeys(row["env"] for row in rows):
+        found = [row for row in rows if row["env"] == env]
+        present = {row["level"] for row in found}
+        levels = [level for level in datasets.get(env, {}) if level in present]
+        levels += sorted(present - set(levels))
+        cells: dict[str, list[str]] = {}
+        for level in levels:
+            scores = {name: [r["score"] for r in found if (r["algorithm"], r["level"]) == (name, level)]
+                      for name in dict.fromkeys(row["algorithm"] for row in found)}  # fmt: skip
+            for name, cell in marked({name: normalised(s, env, datasets) for name, s in scores.items()}).items():
+                cells.setdefault(name, []).append(cell)
+        data = [one(normalised([datasets[env][level]["return"]], env, datasets)) for level in levels if env in datasets]
+        body = [["the data", *data]] if data else []
+        body += [[f"`{name}`", *cells[name]] for name in cells]
+        lines += ["", said(env, found, datasets), "", *grid(["", *levels], body)]
+    return lines[1:]
+
+
+def offline_peers_table(rows: Sequence[Row], ours: Sequence[Row], datasets: Datasets) -> list[str]:
+    """One row an algorithm on a dataset, one column a system, the best of them in bold; all of as many updates."""
+    keys = dict.fromkeys((row["env"], row["level"], row["algorithm"], row["updates"]) for row in rows)
+    systems = ["reverie", *dict.fromkeys(row["system"] for row in rows)]
+    every = [*rows, *({**row, "system": "reverie"} for row in ours)]
+    body = []
+    for env, level, algorithm, updates in keys:
+        there = [r for r in every if (r["env"], r["level"], r["algorithm"], r["updates"])
+                 == (env, level, algorithm, updates)]  # fmt: skip
+        scores = {system: [r["score"] for r in there if r["system"] == system] for system in systems}
+        cells = marked({system: normalised(found, env, datasets) for system, found in scores.items()})
+        body.append([env, level, f"`{algorithm}`", *(cells[system] for system in systems)])
+    return grid(["environment", "data", "algorithm", *(TITLES.get(s, s) for s in systems)], body)
+
+
+def normalised(scores: Iterable[float], env: str, datasets: Datasets) -> list[float]:
+    """0 of random actions, 100 of the expert's mean return; as they are where these are not known."""
+    known = datasets.get(env, {})
+    if not {"random", "expert"} <= known.keys():
+        return list(scores)
+    random, expert = (known[level]["return"] for level in ("random", "expert"))
+    return [100 * (score - random) / (expert - random) for score in scores]
+
+
+def one(scores: Sequence[float]) -> str:
+    """Their mean, and their standard deviation if there are several; a dash of none."""
+    if not scores:
+        return "-"
+    spread = f" ± {statistics.stdev(scores):.1f}" if len(scores) > 1 else ""
+    return f"{statistics.mean(scores):.1f}{spread}"
+
+
+def marked(scores: Mapping[str, Sequence[float]]) -> dict[str, str]:
+    """Each as a cell, the one with the highest mean in bold."""
+    means = {name: statistics.mean(found) for name, found in scores.items() if found}
+    best = max(means.values(), default=None)
+    return {name: f"**{one(found)}**" if means.get(name, best is None) == best else one(found)
+            for name, found in scores.items()}  # fmt: skip
+
+
+def said(env: str, rows: Sequence[Row], datasets: Datasets) -> str:
+    """What the table below is of."""
+    seeds = len({row["seed"] for row in rows})
+    words = [f"**{env}**", f"{max(row['updates'] for row in rows):,} updates", f"{seeds} seed{'s' * (seeds > 1)}"]
+    known = datasets.get(env, {})
+    words += [f"{level} {known[level]['return']:,.1f}" for level in ("random", "expert") if level in known]
+    return ", ".join(words)
