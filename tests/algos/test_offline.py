@@ -188,7 +188,8 @@ def test_stats_of_another_learner_are_refused():
 def test_every_parameter_gets_a_gradient_or_is_a_target(name, spec):
     agent = build(name, spec, normalise=None)
     before = copy.deepcopy(learned(agent))
-    for i in range(2):
+    torch.manual_seed(0)  # by chance a filter leaves nothing to imitate
+    for i in range(4):
         agent.update(batch(agent, spec, i))
     same = {k for k, v in learned(agent).items() if torch.equal(v, before[k])}
     still = {"model/objective.log_temperature"} if name == "cql_floor" else set()

@@ -20,7 +20,8 @@ from reverie.core.types import Batch, Step
 
 PREPARED = {"normalise": "running", "frames": 3, "frame_keys": ".*", "reward_scale": "return_std"}
 
-every = pytest.mark.parametrize("name", CONFIGS)
+SCALED = [name for name in CONFIGS if not name.startswith("gail")]  # it knows no rewards, so that it scales none
+every = pytest.mark.parametrize("name", SCALED)
 any_spec = pytest.mark.parametrize("spec", SPECS)
 
 
