@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reverie.objectives.transforms import symexp, symexp_bins, symlog, symmetric_mean, two_hot
+from reverie.objectives.transforms import exp, symexp, symexp_bins, symlog, symmetric_mean, two_hot
 
 
 def dense(target, bins):
@@ -97,3 +97,13 @@ def test_symmetric_mean_is_the_mean():
     probs = torch.softmax(torch.randn(5, 41, dtype=torch.float64), -1)
     bins = symexp_bins(41).double()
     torch.testing.assert_close(symmetric_mean(probs, bins), (probs * bins).sum(-1))
+
+
+def test_exp_is_the_exponential():
+    x = torch.linspace(-20, 20, 10_001, dtype=torch.float64, requires_grad=True)
+    y = exp(x)
+    torch.testing.assert_close(y, x.exp(), rtol=1e-14, atol=0)
+    torch.testing.assert_close(torch.autograd.grad(y.sum(), x)[0], x.exp(), rtol=1e-14, atol=0)
+    torch.testing.assert_close(exp(x.detach().float()).double(), x.exp(), rtol=3e-6, atol=0)
+    assert exp(torch.tensor([-torch.inf, torch.inf])).tolist() == [0.0, torch.inf]
+    assert exp(torch.tensor(torch.nan)).isnan()

@@ -28,6 +28,7 @@ from reverie.nn.target import Target
 from reverie.objectives.estimators import TD0, ValueEstimator, check_estimator
 from reverie.objectives.returns import followed
 from reverie.objectives.td import Losses, after, before, bootstrapped, check_td, mean_over, squared_error
+from reverie.objectives.transforms import exp
 
 LATENT = 0.5
 """Within which latents are kept where actions are drawn: appendix D.1."""
@@ -211,7 +212,7 @@ class BCQObjective(nn.Module):
 
 def divergence_from_standard(mean: Tensor, log_std: Tensor) -> Tensor:
     """KL(N(mean, std^2) || N(0, 1)) ``[...]``: Kingma and Welling 2014, appendix B."""
-    return 0.5 * (mean.square() + (2 * log_std).exp() - 1) - log_std
+    return 0.5 * (mean.square() + exp(2 * log_std) - 1) - log_std
 
 
 class BCQ(ModelFree):

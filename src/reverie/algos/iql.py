@@ -28,6 +28,7 @@ from reverie.nn.target import Target
 from reverie.objectives.estimators import TD0, ValueEstimator, check_estimator
 from reverie.objectives.returns import followed
 from reverie.objectives.td import Losses, before, bootstrapped, check_td, mean_over, squared_error
+from reverie.objectives.transforms import exp
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -165,7 +166,7 @@ class IQLObjective(nn.Module):
         """L_pi = E[-exp(beta (min_i Q'_i(s, a) - V(s))) ln pi(a | s)]: equation 7, with ``state_values``."""
         mask = followed(batch.is_last)
         advantage = taken - values[:, :-1]  # [B, T-1]
-        weight = (self.beta * advantage).exp().clamp(max=self.max_weight)
+        weight = exp(self.beta * advantage).clamp(max=self.max_weight)
         log_pi = self.actor(before(batch.obs)).log_prob(batch.action[:, :-1])  # [B, T-1]
         loss = -mean_over(weight * log_pi, mask)
         metrics = {

@@ -11,6 +11,7 @@ from reverie.core.specs import ObsSpec
 from reverie.core.types import Obs
 from reverie.nn.mlp import Inputs, NetworkConfig
 from reverie.nn.perceptron import Perceptron
+from reverie.objectives.transforms import exp
 
 LOG_STD = (-5.0, 2.0)
 """Within which ln sigma is kept: the code of the authors of IQL."""
@@ -26,12 +27,12 @@ class DiagonalNormal:
     def sample(self) -> tuple[Tensor, Tensor]:
         """An action ``[..., A]``, cut to [-1, 1], and the log-density ``[...]`` before that; with gradient."""
         noise = torch.randn_like(self.mean)
-        action = self.mean + self.log_std.exp() * noise
+        action = self.mean + exp(self.log_std) * noise
         return action.clamp(-1, 1), self._log_density(noise)
 
     def log_prob(self, action: Tensor) -> Tensor:
         """Log-density ``[...]`` of actions ``[..., A]``."""
-        return self._log_density((action - self.mean) / self.log_std.exp())
+        return self._log_density((action - self.mean) / exp(self.log_std))
 
     def mode(self) -> Tensor:
         """The mean, ``[..., A]``."""

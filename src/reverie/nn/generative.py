@@ -12,6 +12,7 @@ from reverie.core.types import Obs
 from reverie.nn.mlp import Inputs, NetworkConfig
 from reverie.nn.perceptron import Perceptron
 from reverie.nn.several import beside
+from reverie.objectives.transforms import exp
 
 LOG_STD = (-4.0, 15.0)
 """Within which ln sigma of the latent is kept: the code of the authors of BCQ, for numerical stability."""
@@ -44,7 +45,7 @@ class ActionVAE(nn.Module):
         code: Tensor = self.encoder(features, action.to(features.dtype))
         mean, raw = code.float().chunk(2, -1)  # [..., L]
         log_std = raw.clamp(*LOG_STD)
-        latent = mean + log_std.exp() * torch.randn_like(mean)
+        latent = mean + exp(log_std) * torch.randn_like(mean)
         return Coded(self._decoded(features, latent), mean, log_std)
 
     def decode(self, obs: Obs, latent: Tensor) -> Tensor:

@@ -15,6 +15,7 @@ from reverie.core.specs import ObsSpec
 from reverie.core.types import Obs
 from reverie.nn.mlp import Inputs, NetworkConfig
 from reverie.nn.perceptron import Perceptron
+from reverie.objectives.transforms import exp
 
 LOG_STD = (-20.0, 2.0)
 """Within which ln sigma is kept: the code of the authors of SAC."""
@@ -43,14 +44,14 @@ class SquashedNormal:
         if compiled(self.mean, self.raw) and noise.numel():
             action, density = call(_Sample, self.mean, self.raw, noise)
             return action, density
-        u = self.mean + self.log_std.exp() * noise  # [..., A]
+        u = self.mean + exp(self.log_std) * noise  # [..., A]
         return u.tanh(), self._log_density(noise, u)
 
     def log_prob(self, action: Tensor) -> Tensor:
         """Log-density ``[...]`` of actions ``[..., A]``; on the border, that of the nearest number inside."""
         inside = 1 - torch.finfo(action.dtype).eps
         u = action.clamp(-inside, inside).atanh()  # [..., A]
-        return self._log_density((u - self.mean) / self.log_std.exp(), u)
+        return self._log_density((u - self.mean) / exp(self.log_std), u)
 
     def mode(self) -> Tensor:
         """tanh(mean), ``[..., A]``."""

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from reverie.core.config import Choice
 from reverie.core.errors import ConfigError
+from reverie.objectives.transforms import exp
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,7 @@ class Exp(Filter):
 
     def __call__(self, advantage: Tensor) -> Tensor:
         """``[...]``."""
-        return (advantage / self.beta).exp().clamp(max=self.clip)
+        return exp(advantage / self.beta).clamp(max=self.clip)
 
 
 @dataclass(frozen=True)
