@@ -18,6 +18,7 @@ from reverie.core.errors import ConfigError
 from reverie.core.protocols import Policy, Watcher
 from reverie.core.specs import ActionSpec, ExtraPart, ObsSpec
 from reverie.core.types import Batch, State, Update, Window
+from reverie.nn.adam import Adam
 from reverie.nn.normalise import Normalise
 from reverie.nn.preprocess import Preprocessor
 from reverie.nn.rewards import RewardScale
@@ -231,7 +232,8 @@ class ModelFree(Algorithm):
     """A learner whose networks see rows after a :class:`~reverie.nn.preprocess.Preprocessor`.
 
     A subclass builds its networks for ``self.preprocess.spec``, hands its policy to ``self.preprocess.policy`` and
-    begins its ``train_step`` with ``batch = self.preprocess(batch)``.
+    begins its ``train_step`` with ``batch = self.preprocess(batch)``. Checkpoints hold ``self.optims``; one with other
+    state says so in :meth:`extra_state`.
     """
 
     def __init__(self, obs_spec: ObsSpec, cfg: ModelFreeConfig, device: torch.device) -> None:
@@ -240,8 +242,18 @@ class ModelFree(Algorithm):
         self.preprocess = cfg.preprocessor(obs_spec)
         self.window = self.preprocess.window(cfg.batch_size, cfg.batch_length)
         self.extra_spec = {}
+        self.optims: dict[str, Adam] = {}
 
     @property
     def watcher(self) -> Watcher | None:
         """The preprocessor, if it has statistics of rows."""
         return self.preprocess.watcher
+
+    def extra_state(self) -> dict[str, Any]:
+        """The moments of the optimisers."""
+        return {f"{name}_optim": optim.state_dict() for name, optim in self.optims.items()}
+
+    def load_extra_state(self, state: State) -> None:
+        """Take the moments back."""
+        for name, optim in self.optims.items():
+            optim.load_state_dict(state[f"{name}_optim"])

@@ -17,7 +17,7 @@ from reverie.core.errors import ConfigError
 from reverie.core.protocols import Policy
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.stats import Stats
-from reverie.core.types import Batch, Obs, State, Update
+from reverie.core.types import Batch, Obs, Update
 from reverie.nn.adam import Adam
 from reverie.nn.frozen import frozen
 from reverie.nn.generative import ActionVAE, Perturbation
@@ -261,12 +261,3 @@ class BCQ(ModelFree):
             losses = losses.joined(found)
         self.objective.update_targets()
         return Update(metrics=losses.metrics, priority=losses.priority)
-
-    def extra_state(self) -> dict[str, Any]:
-        """The moments of the optimisers."""
-        return {f"{name}_optim": optim.state_dict() for name, optim in self.optims.items()}
-
-    def load_extra_state(self, state: State) -> None:
-        """Take the moments back."""
-        for name, optim in self.optims.items():
-            optim.load_state_dict(state[f"{name}_optim"])

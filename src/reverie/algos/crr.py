@@ -17,7 +17,7 @@ from reverie.core.errors import ConfigError
 from reverie.core.protocols import Policy
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.stats import Stats
-from reverie.core.types import Batch, Obs, State, Update
+from reverie.core.types import Batch, Obs, Update
 from reverie.nn.adam import Adam
 from reverie.nn.exploration import SampledPolicy
 from reverie.nn.gaussian import NormalActor
@@ -254,12 +254,3 @@ class CRR(ModelFree):
         self.optims["actor"].step(actor.terms["actor"])
         self.objective.update_targets()
         return Update(metrics={**critic.metrics, **actor.metrics}, priority=critic.priority)
-
-    def extra_state(self) -> dict[str, Any]:
-        """The moments of the optimisers."""
-        return {f"{name}_optim": optim.state_dict() for name, optim in self.optims.items()}
-
-    def load_extra_state(self, state: State) -> None:
-        """Take the moments back."""
-        for name, optim in self.optims.items():
-            optim.load_state_dict(state[f"{name}_optim"])
