@@ -406,3 +406,20 @@ def test_a_warm_start_does_not_count_the_one_that_compiled(scripts: Any, monkeyp
     caches.clear()
     assert start.measure("start_cpu", "cold", 3)["update"] == 2.0
     assert len(set(caches)) == 3
+
+
+def test_the_page_says_how_fast_data_were_read() -> None:
+    root = Path(__file__).parents[1]
+    rows = json.loads((root / "benchmarks" / "readers.json").read_text(encoding="utf-8"))["rows"]
+    page = (root / "docs" / "datasets.md").read_text(encoding="utf-8").partition("## Speed")[2].partition("## ")[0]
+    text = " ".join(page.split())
+    took = {(row["file"], row["reader"]): row for row in rows}
+    s = {key: f"{row['load_s']:.2f}" for key, row in took.items() if "load_s" in row}
+    d4rl, hdf5, arrow = "d4rl", "minari hdf5", "minari arrow"
+    assert f"a D4RL file in {s[d4rl, 'reverie']} s ({s[d4rl, 'h5py']} s of it h5py's)" in text
+    assert f"HDF5 in {s[hdf5, 'reverie']} s where its own library takes {s[hdf5, 'minari']} s" in text
+    assert f"Arrow files in {s[arrow, 'reverie']} s and {s[arrow, 'minari']} s" in text
+    minutes = [f"{took[f'shard, {order}', 'reverie']['shard_s'] / 60:.1f}" for order in ("ordered", "shuffled")]
+    assert f"takes {minutes[0]} minutes if its steps are in order, and {minutes[1]} if they are shuffled" in text
+    peaks = sorted(f"{row['peak']:.1f}" for row in rows if row["reader"] == "reverie" and "peak" in row)
+    assert f"{peaks[0]} to {peaks[-1]} times the rows" in text
