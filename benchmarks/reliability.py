@@ -8,7 +8,8 @@ nobody disturbed, by a SHA-256 over the weights, the optimiser, the latents and 
 
 kills   SIGKILL at random moments; each is resumed once and must end as the undisturbed run, bit for bit.
 calls   SIGKILL at each system call with which a checkpoint or a chunk or the manifest of the store is written (every
-        `--stride`-th of them), half-way through it if it is a write (`faults/faults.c`); resumed as above.
+        `--stride`-th of them), half-way through it if it is a write (`faults/faults.c`); resumed as above. These are
+        so many that runs are forks of a process that has imported everything (`faults/again.py`).
 files   a bit flipped in, half cut off from, or the whole of each file of a finished run's newest checkpoint and of its
         store; the run is resumed for more steps. It must say which file, and go on.
 full    the disk is full for some seconds in the middle of the run, and while it saves.
@@ -20,6 +21,7 @@ import argparse
 import hashlib
 import json
 import os
+import queue
 import random
 import shutil
 import signal
@@ -41,12 +43,13 @@ FAULTS = Path(__file__).parent / "faults" / "faults.c"
 SAVE_EVERY = 50
 SETTINGS = [
     *("--env", "CartPole-v1", "--size", "nano", "--threads", "1", "--envs", "2", "--seed", "3"),
-    *("--learning-starts", "64", "--replay-ratio", "0.2", "--algo.batch-size", "4", "--algo.batch-length", "16"),
+    *("--learning-starts", "64", "--replay-ratio", "0.1", "--algo.batch-size", "4", "--algo.batch-length", "16"),
     *("--schedule.save-every", str(SAVE_EVERY), "--schedule.eval-every", "150", "--schedule.report-every", "0"),
     *("--schedule.log-every", "25", "--eval-episodes", "1", "--no-console", "--no-tensorboard"),
 ]
 STEPS = 400
 Outcome = dict[str, Any]
+Train = Callable[[Path], subprocess.CompletedProcess[str]]
 
 
 def command(run: Path, steps: int = STEPS) -> list[str]:
@@ -57,6 +60,34 @@ def command(run: Path, steps: int = STEPS) -> list[str]:
 def train(run: Path, steps: int = STEPS, **environment: str) -> subprocess.CompletedProcess[str]:
     """Run to the end."""
     return subprocess.run(command(run, steps), capture_output=True, text=True, env={**os.environ, **environment})
+
+
+class Server:
+    """A process that runs the command line in forks of itself (``faults/again.py``), for one thread at a time."""
+
+    def __init__(self, library: Path) -> None:
+        script, environment = FAULTS.with_name("again.py"), {**os.environ, "LD_PRELOAD": str(library)}
+        self.process = subprocess.Popen(
+            [sys.executable, str(script)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+        )
+
+    def train(self, run: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+        """As :func:`train`."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        out, arguments = run.with_suffix(".txt"), command(run)[3:]
+        asked = {"arguments": arguments, "environment": environment, "out": str(out)}
+        self.process.stdin.write(json.dumps(asked) + "\n")
+        self.process.stdin.flush()
+        code, said = int(self.process.stdout.readline()), out.read_text()
+        out.unlink()
+        return subprocess.CompletedProcess(arguments, code, stdout=said, stderr="")
+
+    def close(self) -> None:
+        """No more runs."""
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        self.process.wait()
 
 
 def fingerprint(run: Path) -> str:
@@ -106,19 +137,29 @@ def kill_at_calls(folder: Path, stride: int, jobs: int, expected: str) -> Outcom
     whole = folder / "counted"
     train(whole, LD_PRELOAD=str(library), FAULT_BELOW=str(whole), FAULT_COUNT=str(counted))
     total = int(counted.read_text().split()[0])
+    free: queue.Queue[Server] = queue.Queue()
+    servers = [Server(library) for _ in range(jobs)]
+    for server in servers:
+        free.put(server)
 
     def one(number: int) -> Outcome:
-        run = folder / f"call-{number}"
-        fault = {"LD_PRELOAD": str(library), "FAULT_BELOW": str(run), "FAULT_AT": str(number), "FAULT_HALF": "1"}
-        killed = train(run, **fault).returncode == -signal.SIGKILL
-        return ended(run, expected, {"call": number, "killed": killed})
+        run, server = folder / f"call-{number}", free.get()
+        try:
+            fault = {"FAULT_BELOW": str(run), "FAULT_AT": str(number), "FAULT_HALF": "1"}
+            killed = server.train(run, **fault).returncode == -signal.SIGKILL
+            return ended(run, expected, {"call": number, "killed": killed}, server.train)
+        finally:
+            free.put(server)
 
-    return {"of": total, **summary(each(one, range(1, total + 1, stride), jobs))}
+    result = summary(each(one, range(1, total + 1, stride), jobs))
+    for server in servers:
+        server.close()
+    return {"of": total, **result}
 
 
-def ended(run: Path, expected: str, facts: Outcome) -> Outcome:
+def ended(run: Path, expected: str, facts: Outcome, resume: Train | None = None) -> Outcome:
     """Resume, and compare with the undisturbed run."""
-    resumed = train(run)
+    resumed = (resume or train)(run)
     facts["same"] = resumed.returncode == 0 and fingerprint(run) == expected
     if not facts["same"]:
         facts["said"] = (resumed.stdout + resumed.stderr)[-2000:]

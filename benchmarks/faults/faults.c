@@ -33,7 +33,9 @@ static atomic_long calls, refused;
     static __typeof__(&name) real; \
     if (!real) real = (__typeof__(&name))dlsym(RTLD_NEXT, #name)
 
-__attribute__((constructor)) static void begin(void) {
+/* Read the settings; called again by a process that was forked and has others. */
+__attribute__((constructor)) void faults_begin(void) {
+    calls = 0;
     below = getenv("FAULT_BELOW");
     full = getenv("FAULT_FULL");
     if (getenv("FAULT_AT")) at = atol(getenv("FAULT_AT"));
