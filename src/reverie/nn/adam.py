@@ -82,13 +82,11 @@ class Adam:
         )
 
     def _apply_compiled(self, grads: list[Tensor]) -> None:
-        """The same by ``perceptron.c``, which wakes no second thread for what is soon done."""
-        t, (beta1, beta2) = float(self.updates), self.betas
-        settings = (ctypes.c_double * 6)(self.lr, 1 - beta1**t, 1 - beta2**t, beta1, beta2, self.eps)
-        for p, grad, mean, square in zip(self.params, grads, self.mean, self.square, strict=True):
-            library().adam(
-                p.data_ptr(), grad.data_ptr(), mean.data_ptr(), square.data_ptr(), p.numel(), settings, threads(p)
-            )
+        """The same by ``adam.c``, which wakes no second thread for what is soon done."""
+        settings, count = (ctypes.c_double * 4)(self.lr, *self.betas, self.eps), self.updates.data_ptr()
+        for p, *others in zip(self.params, grads, self.mean, self.square, strict=True):
+            pointers = [x.data_ptr() for x in (p, *others)]
+            library().adam(*pointers, p.numel(), settings, count, threads(p))
         torch.autograd.graph.increment_version(self.params)  # written behind autograd's back
 
     def state_dict(self) -> State:

@@ -36,20 +36,22 @@ class Target(nn.Module):
         slow, fast = tuple(self.model.parameters()), tuple(source.parameters())
         for mine, its in zip(self.model.buffers(), source.buffers(), strict=True):
             mine.copy_(its)
+        if self.every > 1:
+            self.count += 1
+        if compiled(*slow, *fast) and all(x.is_contiguous() for x in (*slow, *fast)):
+            return self._lerp_compiled(slow, fast)
         if self.every == 1:
-            return self._lerp(slow, fast)
-        self.count += 1
-        if compiled(*slow, *fast):  # PyTorch would wake all threads every time, to move nothing
-            return self._lerp(slow, fast) if int(self.count) % self.every == 0 else None
+            return torch._foreach_lerp_(slow, fast, self.rate)
         rate = self.rate * (self.count % self.every == 0)  # 0 in between: no decision that a graph could not hold
         for mine, its in zip(slow, fast, strict=True):
             mine.lerp_(its, rate.to(mine.dtype))
 
-    def _lerp(self, slow: tuple[Tensor, ...], fast: tuple[Tensor, ...]) -> None:
-        if not (compiled(*slow, *fast) and all(x.is_contiguous() for x in (*slow, *fast))):
-            return torch._foreach_lerp_(slow, fast, self.rate)
+    def _lerp_compiled(self, slow: tuple[Tensor, ...], fast: tuple[Tensor, ...]) -> None:
+        """By ``adam.c``, which reads the count itself, and wakes no second thread for what is soon done."""
+        calls = self.count.data_ptr() if self.every > 1 else 0
         for mine, its in zip(slow, fast, strict=True):
-            library().polyak(mine.data_ptr(), its.data_ptr(), mine.numel(), self.rate, threads(mine))
+            numbers = mine.numel(), self.rate, calls, self.every
+            library().polyak(mine.data_ptr(), its.data_ptr(), *numbers, threads(mine))
         torch.autograd.graph.increment_version(slow)  # written behind autograd's back
 
     @torch.no_grad()
