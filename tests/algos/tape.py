@@ -1,4 +1,4 @@
-"""CUDA graphs without a GPU: what an update must not do to be captured, and a stand-in that captures on the CPU."""
+"""Captures without a GPU: what an update must not do to be captured, and tapes that note what is done with them."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from reverie.algos import capture
 from reverie.core.types import Update
 
 aten = torch.ops.aten
@@ -77,58 +78,24 @@ def device_only() -> Iterator[None]:
         yield
 
 
-class Tape(TorchDispatchMode):
-    """Captures on the CPU: notes every operation with its tensors, and does it again on these same tensors.
+class Tapes(capture.Tapes):
+    """Tapes that note what is done with them, and see ``obstacle`` in every call."""
 
-    As in a CUDA graph, numbers of Python are what they were, inputs are read where they lay and outputs written where
-    they were; random numbers come from the default generator. Unlike a CUDA graph, it computes while it captures.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.operations: list[tuple[Any, Any, Any, Any]] = []
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        out = func(*args, **(kwargs or {}))
-        self.operations.append((func, args, kwargs or {}, out))
-        return out
-
-    @torch.no_grad()
-    def replay(self) -> None:
-        """Compute everything again."""
-        for func, args, kwargs, out in self.operations:
-            views = any(r.alias_info is not None for r in func._schema.returns)
-            if views and not func._schema.is_mutable:
-                continue
-            again = func(*args, **kwargs)
-            if not func._schema.is_mutable:
-                for old, new in zip(tree_leaves(out), tree_leaves(again), strict=True):
-                    if isinstance(old, Tensor):
-                        old.copy_(new)
-
-
-class Tapes:
-    """A recorder for :class:`reverie.algos.capture.Captured`; ``state`` is put back after a capture has computed."""
-
-    def __init__(self, state: list[Tensor], obstacle: str = "") -> None:
-        self.state, self.obstacle = state, obstacle
+    def __init__(self, obstacle: str = "") -> None:
+        self.obstacle = obstacle
         self.calls: list[str] = []
 
     def warm_up(self, call: Callable[[], Update]) -> tuple[Update, str]:
         self.calls.append("warm up")
-        return call(), self.obstacle
+        update, found = super().warm_up(call)
+        return update, self.obstacle or found
 
-    def capture(self, call: Callable[[], Update]) -> tuple[Update, Callable[[], None]]:
+    def capture(self, call: Callable[[], Update]) -> tuple[Update, Callable[[], object]]:
         self.calls.append("capture")
-        before, generator = [x.detach().clone() for x in self.state], torch.get_rng_state()
-        with Tape() as tape:
-            outputs = call()
-        with torch.no_grad():
-            torch._foreach_copy_(self.state, before)
-        torch.set_rng_state(generator)
+        outputs, again = super().capture(call)
 
-        def replay() -> None:
+        def replay() -> object:
             self.calls.append("replay")
-            tape.replay()
+            return again()
 
         return outputs, replay

@@ -38,7 +38,7 @@ CASES = [
 
 @pytest.fixture(autouse=True)
 def _plain_pytorch(monkeypatch):
-    """The compiled kernels for CPUs write where no tape looks; a GPU has none of them."""
+    """As on a GPU, which has none of the compiled functions."""
     monkeypatch.setattr("reverie.core.compiled.kernels", lambda: None)
 
 
@@ -76,7 +76,7 @@ def learned(agent: DreamerV3) -> dict[str, torch.Tensor]:
 
 def captured(agent: DreamerV3) -> Captured:
     """Its updates, captured on the CPU."""
-    tapes = Tapes(list(learned(agent).values()))
+    tapes = Tapes()
     return Captured(agent.train_step, torch.device("cpu"), tapes, list(agent.parameters()))
 
 
@@ -136,7 +136,7 @@ def test_replays_learn_what_updates_learn(name, precision, context):
     for agent, call in ((eager, eager.update), (replayed, update)):
         torch.manual_seed(5)
         seen.append([call(batch(agent, seed)) for seed in range(WARM_UPS + 4)])
-    assert update.recorder.calls == ["warm up"] * WARM_UPS + ["capture"] + ["replay"] * 4
+    assert update.recorder.calls == ["warm up"] * WARM_UPS + ["capture"] + ["replay"] * 3
     for expected, got in zip(*seen, strict=True):
         torch.testing.assert_close(got.metrics, expected.metrics, rtol=0, atol=0)
         torch.testing.assert_close(got.extras, expected.extras, rtol=0, atol=0)

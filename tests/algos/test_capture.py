@@ -37,7 +37,7 @@ def test_numbers_of_python_would_not_go_unnoticed(draw):
     for capturing in (False, True):
         random.seed(0)
         agent = Counting(draw)
-        tapes = Tapes([agent.total])
+        tapes = Tapes()
         call = Captured(agent.train_step, agent.device, tapes) if capturing else agent.update
         results.append([float(call(rows(3)).metrics["total"]) for _ in range(WARM_UPS + 3)])
     assert results[0][: WARM_UPS + 1] == results[1][: WARM_UPS + 1]
@@ -75,7 +75,7 @@ def rows(length, value=1.0, **obs):
 
 def mean(obstacle=""):
     agent = Mean()
-    tapes = Tapes([agent.seen], obstacle)
+    tapes = Tapes(obstacle)
     return agent, tapes, Captured(agent.train_step, agent.device, tapes, [agent.seen])
 
 
@@ -102,7 +102,7 @@ def test_every_kind_of_batch_is_captured_once():
 def test_the_order_of_keys_is_no_other_kind():
     _, tapes, update = mean()
     x, y = torch.full((2, 4), 7.0), torch.zeros(2, 4)
-    for _ in range(WARM_UPS + 1):
+    for _ in range(WARM_UPS + 2):
         update(rows(4, y=y))
     flipped = rows(4)
     flipped = Batch(**{**{f: getattr(flipped, f) for f in Batch.__slots__}, "obs": {"y": y, "x": x}})
@@ -121,7 +121,7 @@ def test_too_many_kinds_are_learned_from_without_a_graph_which_is_said_once():
 
 def test_what_cannot_be_captured_is_not_and_that_is_said_once():
     agent, tapes, update = mean(obstacle="it waits for the device at x.py:3")
-    with pytest.warns(UserWarning, match=r"without a CUDA graph.*x\.py:3") as said:
+    with pytest.warns(UserWarning, match=r"without a tape.*x\.py:3") as said:
         [update(rows(4)) for _ in range(WARM_UPS + 3)]
     assert len(said) == 1
     assert tapes.calls == ["warm up"] * WARM_UPS
@@ -154,10 +154,13 @@ class FakeCuda(SimpleNamespace):
         super().__init__(
             Stream=lambda device: stream, graph_pool_handle=lambda: "pool", current_stream=lambda device: self,
             device=lambda device: contextlib.nullcontext(), set_stream=self.log.append, graph=self.capturing(fails),
-            CUDAGraph=lambda: SimpleNamespace(replay="replay"), stream=lambda s: contextlib.nullcontext(),
+            CUDAGraph=lambda: SimpleNamespace(replay=self.replay), stream=lambda s: contextlib.nullcontext(),
             wait_stream=lambda other: self.log.append(("main waits for", other)), get_sync_debug_mode=lambda: 0,
             set_sync_debug_mode=lambda mode: None,
         )  # fmt: skip
+
+    def replay(self):
+        self.log.append("replay")
 
     def capturing(self, fails):
         @contextlib.contextmanager
@@ -175,8 +178,8 @@ def test_a_capture_on_cuda(monkeypatch):
     graphs = capture.CudaGraphs(torch.device("cuda"))
     assert graphs.warm_up(lambda: "updated") == ("updated", "")
     assert fake.log == [("side waits for", fake), ("main waits for", graphs.stream)]
-    assert graphs.capture(lambda: "outputs") == ("outputs", "replay")
-    assert fake.log[2:] == [(("pool", graphs.stream), {"capture_error_mode": "thread_local"})]
+    assert graphs.capture(lambda: "outputs") == ("outputs", fake.replay)
+    assert fake.log[2:] == [(("pool", graphs.stream), {"capture_error_mode": "thread_local"}), "replay"]
 
 
 def test_a_capture_that_cuda_refuses_says_what_to_do(monkeypatch):
@@ -198,7 +201,7 @@ def test_a_replay_marks_what_it_has_written_to(monkeypatch):
 
 
 def test_only_a_cuda_device_captures_and_only_if_wanted(monkeypatch):
-    monkeypatch.setattr(base, "CudaGraphs", lambda device: Tapes([]))
+    monkeypatch.setattr(base, "CudaGraphs", lambda device: Tapes())
     monkeypatch.setattr(base, "Captured", lambda *given: lambda batch: ("captured", given[1]))
     agent = Mean()
     assert isinstance(agent.update(rows(4)), Update)
@@ -209,7 +212,7 @@ def test_only_a_cuda_device_captures_and_only_if_wanted(monkeypatch):
 
 
 def test_each_kind_of_step_is_captured_for_itself_and_once(monkeypatch):
-    monkeypatch.setattr(base, "CudaGraphs", lambda device: Tapes([]))
+    monkeypatch.setattr(base, "CudaGraphs", lambda device: Tapes())
     made = []
     monkeypatch.setattr(base, "Captured", lambda step, *given: made.append(step.__name__) or step)
     agent = Mean()

@@ -6,13 +6,13 @@ import re
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 import torch
 from torch import nn
 
-from reverie.algos.capture import Captured, CudaGraphs, TrainStep
+from reverie.algos.capture import Captured, CudaGraphs, Tapes, TrainStep
 from reverie.core.config import Config
 from reverie.core.errors import ConfigError
 from reverie.core.protocols import Policy, Watcher
@@ -38,7 +38,8 @@ class AlgorithmConfig(Config):
     precision: Literal["float32", "bfloat16"] = "float32"
     """What networks compute in. Parameters, losses and optimisers stay float32."""
     graph: bool = True
-    """On CUDA devices, run updates as a CUDA graph. What is computed does not change."""
+    """Capture updates and replay them: on CUDA devices as CUDA graphs, on CPUs as tapes if the algorithm is
+    model-free. What is computed does not change."""
 
     def __post_init__(self) -> None:
         if self.batch_size < 1 or self.batch_length < 2:
@@ -159,9 +160,11 @@ class Algorithm(nn.Module):
     window: Window
     extra_spec: Mapping[str, ExtraPart]
     device: torch.device
+    tapes: ClassVar[bool] = False
+    """Whether updates are captured on CPUs too: where Python takes as long as the numbers."""
 
     def __init__(self, graph: bool = True) -> None:
-        """``graph``: whether updates on a CUDA device are captured."""
+        """``graph``: whether updates are captured."""
         super().__init__()
         self.graph = graph
         self._captured: dict[str, Captured | None] = {}
@@ -183,14 +186,15 @@ class Algorithm(nn.Module):
     def run_step(self, step: TrainStep, batch: Batch) -> Update:
         """``step``, a method of this learner such as ``train_step``, on a batch from anywhere.
 
-        On a CUDA device, each such method is a graph of its own for batches of one shape (``algos/capture.py``).
+        Each such method is captured on its own for batches of one shape (``algos/capture.py``).
         """
-        if not self.graph or self.device.type != "cuda":
+        on_gpu = self.device.type == "cuda"
+        if not self.graph or not (on_gpu or (self.tapes and self.device.type == "cpu")):
             return step(batch.to(self.device))
         captured = self._captured.get(step.__name__)
         if captured is None:  # also in a copied learner
             state = [*self.parameters(), *self.buffers()]
-            captured = Captured(step, self.device, CudaGraphs(self.device), state)
+            captured = Captured(step, self.device, CudaGraphs(self.device) if on_gpu else Tapes(), state)
             self._captured[step.__name__] = captured
         return captured(batch)
 
@@ -235,6 +239,8 @@ class ModelFree(Algorithm):
     begins its ``train_step`` with ``batch = self.preprocess(batch)``. Checkpoints hold ``self.optims``; one with other
     state says so in :meth:`extra_state`.
     """
+
+    tapes = True
 
     def __init__(self, obs_spec: ObsSpec, cfg: ModelFreeConfig, device: torch.device) -> None:
         super().__init__(cfg.graph)

@@ -1,13 +1,14 @@
-"""Updates as CUDA graphs: the thousands of kernels of one update are launched by a single call.
+"""Updates that are captured once and then replayed: on GPUs as CUDA graphs, on CPUs as tapes.
 
-What is captured must be the same work each time: no operation that waits for the device, no copy from the host, no
-decision of Python's that depends on a number. ``tests/algos/test_capturable.py`` holds every learner here to that.
+The thousands of kernels of one update are launched by a single call. What is captured must be the same work each time:
+no operation that waits for the device, no copy from the host, no decision of Python's that depends on a number.
+``tests/algos/test_capturable.py`` holds every learner here to that.
 """
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from typing import Protocol
 
@@ -15,35 +16,43 @@ import torch
 from torch import Tensor
 
 from reverie.core.errors import RunError
+from reverie.core.tape import Tape
 from reverie.core.types import Batch, Update
 
 TrainStep = Callable[[Batch], Update]
 """One gradient step on a batch that lies on the learner's device."""
 
-Kind = tuple[tuple[str, torch.Size, torch.dtype], ...]
-"""What two batches must share to be fed to one graph: names, shapes and types of their tensors."""
+Kind = tuple[int | tuple[str, torch.Size, torch.dtype], ...]
+"""What two batches must share to be fed to one graph: threads; names, shapes and types of their tensors."""
 
 WARM_UPS = 3
 """Updates of each kind that are run as they are: kernels are chosen and workspaces made before anything is captured."""
 
 MAX_KINDS = 4
-"""Kinds of batches that get a graph; each has memory of its own for inputs and outputs."""
+"""Kinds of batches that are captured; each has memory of its own for inputs and outputs."""
 
 
 class Recorder(Protocol):
     """What can run, capture and replay a call."""
+
+    @property
+    def title(self) -> str:
+        """What a captured call is."""
+        ...
 
     def warm_up(self, call: Callable[[], Update]) -> tuple[Update, str]:
         """Run ``call``; its result, and what forbids to capture it, or an empty string."""
         ...
 
     def capture(self, call: Callable[[], Update]) -> tuple[Update, Callable[[], object]]:
-        """The tensors that ``call`` will write to, and what makes it write. Nothing is computed yet."""
+        """Run ``call``; the tensors that it wrote to, and what makes it write to them again."""
         ...
 
 
 class CudaGraphs:
     """Captures on a stream of its own. All graphs share one pool of memory: they are never replayed at once."""
+
+    title = "a CUDA graph"
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
@@ -60,7 +69,7 @@ class CudaGraphs:
         return result
 
     def capture(self, call: Callable[[], Update]) -> tuple[Update, Callable[[], object]]:
-        """Capture ``call``. Random numbers come from the device's generator, which every replay moves on.
+        """Capture ``call``, and replay it. Random numbers come from the device's generator, which every replay moves on.
 
         Raises:
             RunError: CUDA refused.
@@ -70,11 +79,31 @@ class CudaGraphs:
         capturing = torch.cuda.graph(graph, self.pool, self.stream, capture_error_mode="thread_local")
         try:
             with torch.cuda.device(self.device), capturing:
-                return call(), graph.replay
+                outputs = call()
         except RuntimeError as error:
             torch.cuda.set_stream(current)  # a capture that fails at its end leaves its own
             hint = "Say graph=False (--algo.no-graph) to run updates without one."
             raise RunError(f"the update cannot be captured in a CUDA graph: {error}. {hint}") from error
+        graph.replay()
+        return outputs, graph.replay
+
+
+class Tapes:
+    """Records on the CPU (``core/tape.py``)."""
+
+    title = "a tape"
+
+    def warm_up(self, call: Callable[[], Update]) -> tuple[Update, str]:
+        """Run ``call``, and look for what cannot be recorded."""
+        with Tape() as tape:
+            update = call()
+        return update, tape.obstacle
+
+    def capture(self, call: Callable[[], Update]) -> tuple[Update, Callable[[], object]]:
+        """Run ``call`` and record it. Random numbers come from the default generator."""
+        with Tape() as tape:
+            outputs = call()
+        return outputs, tape.replay
 
 
 def _listen(call: Callable[[], Update]) -> tuple[Update, str]:
@@ -97,15 +126,17 @@ class Replayed:
     def __init__(self, train_step: TrainStep, batch: Batch, device: torch.device, recorder: Recorder) -> None:
         self.train_step = train_step
         self.recorder = recorder
-        self.batch = batch.map(lambda x: torch.empty_like(x, device=device))  # where every batch is copied to
+        self.batch = batch.map(lambda x: torch.empty_like(x, device=device))
+        self.buffers = tensors(self.batch)  # where every batch is copied to
         self.runs = 0
         self.obstacle = ""
         self.replay: Callable[[], object] | None = None
         self.outputs = Update(metrics={})
 
-    def __call__(self, batch: Batch) -> Update:
-        """One update; its tensors are the caller's."""
-        self._take_in(batch)
+    def __call__(self, given: Mapping[str, Tensor]) -> Update:
+        """One update on the tensors of a batch; what it returns is the caller's."""
+        for name, buffer in self.buffers.items():
+            buffer.copy_(given[name], non_blocking=True)
         self.runs += 1
         if self.obstacle:
             return self._step()
@@ -113,13 +144,9 @@ class Replayed:
             return self._warm_up()
         if self.replay is None:
             self.outputs, self.replay = self.recorder.capture(self._step)
-        self.replay()
+        else:
+            self.replay()
         return copied(self.outputs)
-
-    def _take_in(self, batch: Batch) -> None:
-        given = tensors(batch)
-        for name, buffer in tensors(self.batch).items():
-            buffer.copy_(given[name], non_blocking=True)
 
     def _step(self) -> Update:
         return self.train_step(self.batch)
@@ -128,15 +155,15 @@ class Replayed:
         update, obstacle = self.recorder.warm_up(self._step)
         if obstacle and self.runs == WARM_UPS:  # earlier ones may wait, to make something that is kept
             self.obstacle = obstacle
-            warnings.warn(f"updates run without a CUDA graph, so slower: {obstacle}.", stacklevel=5)
+            warnings.warn(f"updates run without {self.recorder.title}, so slower: {obstacle}.", stacklevel=5)
         return update
 
 
 class Captured:
-    """A learner's ``train_step``, with a graph for each kind of batch.
+    """A learner's ``train_step``, captured for each kind of batch.
 
     Calling it gives the numbers of calling ``train_step``: warm-ups are updates too, and a capture is replayed at once.
-    A kind is captured at most once, and beyond ``MAX_KINDS`` kinds updates run without a graph.
+    A kind is captured at most once, and beyond ``MAX_KINDS`` kinds updates run as they are.
     """
 
     def __init__(
@@ -152,12 +179,13 @@ class Captured:
 
     def __call__(self, batch: Batch) -> Update:
         """One update. What it returns is not written to by later ones."""
-        kind = tuple((name, x.shape, x.dtype) for name, x in tensors(batch).items())
+        given = tensors(batch)
+        kind = (torch.get_num_threads(), *((name, x.shape, x.dtype) for name, x in given.items()))
         if kind not in self.kinds and len(self.kinds) == MAX_KINDS:
             return self._uncaptured(batch)
         if kind not in self.kinds:
             self.kinds[kind] = Replayed(self.train_step, batch, self.device, self.recorder)
-        update = self.kinds[kind](batch)
+        update = self.kinds[kind](given)
         torch.autograd.graph.increment_version(self.state)  # a replay writes behind autograd's back
         return update
 
@@ -165,8 +193,8 @@ class Captured:
         if not self.told:
             self.told = True
             warnings.warn(
-                f"batches came in more than {MAX_KINDS} shapes: those of further shapes are learned from without a "
-                "CUDA graph, so slower. Give all batches one shape.",
+                f"batches came in more than {MAX_KINDS} shapes: those of further shapes are learned from without "
+                f"{self.recorder.title}, so slower. Give all batches one shape.",
                 stacklevel=3,
             )
         return self.train_step(batch.to(self.device))

@@ -326,7 +326,7 @@ class DreamerV3(Algorithm):
             return Context(blank, batch.action[:, k - 1]), batch.rows(k)
         stoch = batch.extras["stoch"][:, k - 1]
         if not stoch.is_floating_point():
-            stoch = torch.nn.functional.one_hot(stoch.long(), self.cfg.rssm.classes)
+            stoch = stoch.long().unsqueeze(-1) == torch.arange(self.cfg.rssm.classes, device=stoch.device)
         latent = Latent(batch.extras["deter"][:, k - 1].to(dtype), stoch.to(dtype))
         return Context(latent, batch.action[:, k - 1]), batch.rows(k)
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from reverie.core.compiler import kernels
+from reverie.core.tape import current
 
 PARALLEL = 2**15
 """Numbers from which on a second thread is worth waking."""
@@ -21,8 +22,9 @@ def compiled(*tensors: Tensor) -> bool:
 
 
 def library() -> ctypes.CDLL:
-    """The compiled functions; only where :func:`compiled` says that they are there."""
-    return cast(ctypes.CDLL, kernels())
+    """The compiled functions; only where :func:`compiled` says that they are there. A tape listens, if one records."""
+    functions, tape = cast(ctypes.CDLL, kernels()), current()
+    return functions if tape is None else cast(ctypes.CDLL, tape.listening_to(functions))
 
 
 def threads(x: Tensor) -> int:

@@ -69,6 +69,7 @@ _SIGNATURES = {
     "choice_loss": [_POINTER] * 6 + [_COUNT] * 3 + [_POINTER, _COUNT, _REAL],
     "likely_worth": [_POINTER] * 4 + [_COUNT] * 2 + [_REAL],
     "expected_least": [_POINTER] * 6 + [_COUNT] * 3,
+    "draw_integers": [_POINTER] * 2 + [ctypes.c_uint32, _COUNT, _POINTER],
     "put_rows": [_POINTER] * 2 + [_COUNT],
     "gather_rows": [_POINTER] * 2 + [_COUNT] * 2 + [_POINTER, _INT],
     "tree_set": [_POINTER, _COUNT] + [_POINTER] * 2 + [_COUNT],

@@ -56,6 +56,14 @@ class Dealer:
         self.sampler = self._sequence(seed) if config.sequence else self._mixture(config, seed)
         online = config.online and not config.sequence
         self.online = OnlineQueue(self.starts, rows, window.rows, window.free) if online else None
+        self.in_sequence = config.sequence
+        """Whether windows start from what was learned of those before."""
+        self.priorities = self.sampler.priority if isinstance(self.sampler, Mixture) else None
+        """Where priorities go, if any windows are drawn by them."""
+        self.samplers: dict[str, Sampler] = {"sequence" if config.sequence else "mixture": self.sampler}
+        """All of them by the name under which they are saved."""
+        if self.online is not None:
+            self.samplers["online"] = self.online
 
     def _sequence(self, seed: int) -> Sequence:
         return Sequence(self.starts, np.random.default_rng(seed), self.rows, self.beginnings, self.window)
@@ -73,22 +81,6 @@ class Dealer:
         parts = {name: (share, makers[name](generators[name])) for name, share in shares.items()}
         return Mixture(parts, np.random.default_rng(seed))
 
-    @property
-    def samplers(self) -> dict[str, Sampler]:
-        """All of them by the name under which they are saved."""
-        main: dict[str, Sampler] = {"sequence" if self.in_sequence else "mixture": self.sampler}
-        return main if self.online is None else main | {"online": self.online}
-
-    @property
-    def in_sequence(self) -> bool:
-        """Whether windows start from what was learned of those before."""
-        return isinstance(self.sampler, Sequence)
-
-    @property
-    def priorities(self) -> Prioritised | None:
-        """Where priorities go, if any windows are drawn by them."""
-        return self.sampler.priority if isinstance(self.sampler, Mixture) else None
-
     def add(self, is_first: np.ndarray, lived: bool) -> None:
         """Take note of ``n`` more rows of each stream, ``[N, n]``, already stored. See ``Sampler.add``."""
         self.beginnings.add(is_first)
@@ -102,17 +94,21 @@ class Dealer:
         for sampler in self.samplers.values():
             sampler.clear()
 
-    def draw(self) -> tuple[np.ndarray, np.ndarray]:
-        """Handles ``[B]`` and importance weights ``[B]`` float32; those of new windows, which come once, are 1."""
+    def draw(self) -> tuple[np.ndarray, np.ndarray | None]:
+        """Handles ``[B]`` and importance weights ``[B]`` float32, None if all are 1.
+
+        Those of new windows, which come once, are 1.
+        """
         batch = self.window.batch
-        if isinstance(self.sampler, Sequence):
-            return self.sampler.draw(batch), np.ones(batch, np.float32)
-        fresh = np.empty(0, np.int64) if self.online is None else self.online.draw(batch)
-        drawn = self.sampler.draw(batch - len(fresh))
+        fresh = self.online.draw(batch) if self.online is not None and self.online.queue else None
+        new = 0 if fresh is None else len(fresh)
+        drawn = self.sampler.draw(batch - new)
+        handles = drawn if fresh is None else np.concatenate([fresh, drawn])
+        if not isinstance(self.sampler, Mixture) or self.priorities is None:
+            return handles, None
         weights = np.ones(batch, np.float32)
-        if self.priorities is not None:
-            weights[len(fresh) :] = self.sampler.weights(drawn)
-        return np.concatenate([fresh, drawn]) if len(fresh) else drawn, weights
+        weights[new:] = self.sampler.weights(drawn)
+        return handles, weights
 
     def state_dict(self) -> State:
         """Of all samplers, and what their handles mean."""

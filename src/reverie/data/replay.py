@@ -228,8 +228,9 @@ class Replay:
             raise self._too_few()
         if self.dealer.in_sequence:
             self.flush()  # the next windows start from what was learned of the last
-        handles, weight = self.dealer.draw()
+        handles, weights = self.dealer.draw()
         rows = self.storage.gather(handles, self.window.rows)
+        device = rows["reward"].device
         return Batch(
             obs={key: rows[name] for name, key in self.obs_names.items()},
             action=rows["action"],
@@ -237,7 +238,7 @@ class Replay:
             is_first=rows["is_first"],
             is_last=rows["is_last"],
             is_terminal=rows["is_terminal"],
-            weight=torch.from_numpy(weight).to(rows["reward"].device),
+            weight=torch.ones(len(handles), device=device) if weights is None else torch.from_numpy(weights).to(device),
             index=torch.from_numpy(handles),
             extras={key: rows[name] for name, key in self.extra_names.items()},
         )
@@ -254,11 +255,10 @@ class Replay:
         there the next batch starts from these latents.
         """
         self.flush()
-        extras = {key: value.detach() for key, value in update.extras.items()}
-        wanted = update.priority is not None and self.dealer.priorities is not None
-        priority = update.priority.detach() if wanted and update.priority is not None else None
-        if not extras and priority is None:
+        priority = None if self.dealer.priorities is None or update.priority is None else update.priority.detach()
+        if not update.extras and priority is None:
             return
+        extras = {key: value.detach() for key, value in update.extras.items()}
         feedback = Feedback(as_numpy(index), extras, priority)
         if isinstance(self.storage, HostStorage) and feedback.on_gpu:
             self.pending.append(feedback.sent())

@@ -5,7 +5,6 @@ Without a compiler NumPy copies column by column. The bytes are the same.
 
 from __future__ import annotations
 
-import functools
 import struct
 from collections.abc import Mapping
 
@@ -42,7 +41,9 @@ class Rings:
         self._table = np.array(self._layout(), np.int64)
         self._address = self._table.ctypes.data
         self._pack = struct.Struct(f"{len(columns)}P").pack
-        self._blanks: list[Tensor] = []
+        self._row_bytes = sum(self._bytes)
+        self._blanks: dict[str, Tensor] = {}
+        self._blanks_of = (0, 0)  # windows and rows of each
 
     def _layout(self) -> list[int]:
         """The table of ``rows.c``."""
@@ -94,19 +95,20 @@ class Rings:
         if self._library is None:
             self._take(handles, length, rows)
             return rows
-        handles = np.ascontiguousarray(handles, np.int64)
+        begin = torch.from_numpy(np.ascontiguousarray(handles, np.int64))  # NumPy takes longer to tell an address
         found = self._pack(*[column.data_ptr() for column in rows.values()])
-        size = len(handles) * length * sum(self._bytes)
-        threads = torch.get_num_threads() if size >= PARALLEL else 1
-        self._library.gather_rows(self._address, handles.ctypes.data, len(handles), length, found, threads)
+        threads = torch.get_num_threads() if len(handles) * length * self._row_bytes >= PARALLEL else 1
+        self._library.gather_rows(self._address, begin.data_ptr(), len(handles), length, found, threads)
         return rows
 
     def _empty(self, batch: int, length: int, pin: bool) -> dict[str, Tensor]:
         """Memory for windows; what they are like is remembered, without any memory of its own."""
-        if not self._blanks or self._blanks[0].shape[:2] != (batch, length):
-            self._blanks = [torch.empty((), dtype=d).expand(batch, length, *s[1:]) for _, s, d in self._expected]
-        make = functools.partial(torch.empty_like, pin_memory=True) if pin else torch.empty_like
-        return {name: make(blank) for name, blank in zip(self.columns, self._blanks, strict=True)}
+        if self._blanks_of != (batch, length):
+            self._blanks_of = (batch, length)
+            self._blanks = {n: torch.empty((), dtype=d).expand(batch, length, *s[1:]) for n, s, d in self._expected}
+        if pin:
+            return {name: torch.empty_like(blank, pin_memory=True) for name, blank in self._blanks.items()}
+        return {name: torch.empty_like(blank) for name, blank in self._blanks.items()}
 
     def _take(self, handles: np.ndarray, length: int, rows: Mapping[str, Tensor]) -> None:
         slots = slots_of(handles, np.arange(length), self.streams, self.slots)

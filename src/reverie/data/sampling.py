@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from reverie.core.types import State
+from reverie.data.chance import Integers
 from reverie.data.starts import Beginnings, HandleQueue, Starts
 from reverie.data.storage import Storage
 
@@ -57,6 +58,7 @@ class Drawing:
 
     def __init__(self, starts: Starts, rng: np.random.Generator) -> None:
         self.starts, self.rng = starts, rng
+        self.integers = Integers(rng)
 
     def add(self, fresh: np.ndarray, lived: bool = True) -> None:
         """Nothing to note: ``starts`` knows."""
@@ -78,7 +80,7 @@ class Uniform(Drawing):
 
     def draw(self, count: int) -> np.ndarray:
         """``count`` handles."""
-        return self.starts.at(self.rng.integers(len(self.starts), size=count))
+        return self.starts.at(self.integers(len(self.starts), count))
 
     def probability(self, handles: np.ndarray) -> np.ndarray:
         """``1 / M`` of M windows."""
@@ -165,7 +167,7 @@ class Ends(Drawing):
     def draw(self, count: int) -> np.ndarray:
         """``count`` handles."""
         windows, ends = len(self.starts), self.ends.held
-        drawn = self.rng.integers(windows + len(ends) * self.length, size=count)
+        drawn = self.integers(windows + len(ends) * self.length, count)
         last = drawn >= windows
         handles = self.starts.at(np.where(last, 0, drawn))
         handles[last] = ends[(drawn[last] - windows) // self.length]

@@ -42,7 +42,7 @@ def loss_and_gradient(
     sizes = (ctypes.c_int64 * len(classes))(*classes)
     library().choice_loss(
         logits.data_ptr(), action.data_ptr(), last.data_ptr(), 0 if weight is None else weight.data_ptr(),
-        gradient.data_ptr(), out.data_ptr(), *logits.shape, ctypes.addressof(sizes), len(classes), square,
+        gradient.data_ptr(), out.data_ptr(), *logits.shape, sizes, len(classes), square,
     )  # fmt: skip
     return out, gradient
 

@@ -1,0 +1,188 @@
+"""Calls on CPUs, recorded once and made again: what a CUDA graph is on a GPU.
+
+Of an update of small networks, PyTorch's and Python's ways between the numbers take as long as the numbers. A tape holds
+the operations of PyTorch, those of the backward pass too, and the calls of compiled functions, with the very tensors
+that they read and wrote. To replay it is to make these calls, one after the other, on the same memory.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map_only
+
+ALIGNED = 64
+"""Bytes at whose multiples memory begins."""
+
+_current = threading.local()
+
+
+def current() -> Tape | None:
+    """The tape that records in this thread."""
+    return getattr(_current, "tape", None)
+
+
+class Tape(TorchDispatchMode):
+    """Records what is done under it; ``replay()`` does it again.
+
+    Numbers of Python are what they were, inputs are read where they lay and outputs are written where they were. Random
+    numbers come from the default generator, as many as when it was recorded. ``obstacle`` says what cannot be repeated,
+    if there was such a thing; such a tape must not be replayed.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[tuple[Callable[..., object], tuple[Any, ...]]] = []
+        self.obstacle = ""
+        self._rooms = _Rooms()
+        self._constants: list[Any] = []
+
+    def __enter__(self) -> Any:
+        _current.tape = self
+        return super().__enter__()
+
+    def __exit__(self, *error: Any) -> None:
+        _current.tape = None
+        super().__exit__(*error)
+
+    @torch.no_grad()
+    def replay(self) -> None:
+        """Do it again."""
+        for function, inputs in self.calls:
+            function(*inputs)
+
+    def listening_to(self, functions: ctypes.CDLL) -> Any:
+        """Compiled functions whose calls are recorded."""
+        return _Recorded(functions, self)
+
+    def note(self, function: Callable[..., object], *inputs: Any) -> None:
+        """A call that was just made."""
+        self.calls.append((function, inputs))
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        out = func(*args, **kwargs)
+        if not self.obstacle:
+            self.obstacle = _obstacle(func, args, out)
+        if func._schema.is_mutable:
+            self._note(func, args, kwargs)
+            return out
+        if _shares(out, (args, kwargs)):
+            self._constants.append(out)  # a constant's memory, if it is nobody else's
+            return out
+        rooms = tree_map_only(Tensor, self._rooms.like, out)
+        if not func.__name__.startswith(("empty", "new_empty")):
+            _copy_all(rooms, out)
+            self._note_into(func, args, kwargs, rooms)
+        return rooms
+
+    def _note(self, func: Any, args: Any, kwargs: Any) -> None:
+        args, kwargs = tree_map_only(Tensor, Tensor.detach, (args, kwargs))
+        call = func._op
+        self.note((lambda *given: call(*given, **kwargs)) if kwargs else call, *args)
+
+    def _note_into(self, func: Any, args: Any, kwargs: Any, rooms: Any) -> None:
+        made = (rooms,) if len(func._schema.returns) == 1 else rooms
+        into = _writing(func) if all(isinstance(x, Tensor) for x in tree_leaves(made)) else None
+        if into is not None:
+            names = [a.name for a in into._schema.arguments if a.is_out]
+            return self._note(into, args, {**kwargs, **dict(zip(names, made, strict=True))})
+        args, kwargs = tree_map_only(Tensor, Tensor.detach, (args, kwargs))
+        self.note(lambda: _copy_all(rooms, func(*args, **kwargs)))
+
+
+class _Recorded:
+    """Stands in the place of a library while a tape records."""
+
+    def __init__(self, functions: ctypes.CDLL, tape: Tape) -> None:
+        self._functions, self._tape = functions, tape
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        function = getattr(self._functions, name)
+
+        def call(*inputs: Any) -> Any:
+            self._tape.note(function, *inputs)
+            return function(*inputs)
+
+        return call
+
+
+class _Rooms:
+    """Memory for what is computed on a tape: kept as long as the tape, and used again as soon as nobody looks at it.
+
+    That is when the tensor that lay there, all its views and all that autograd saved are gone: then nothing that comes
+    later on the tape reads it.
+    """
+
+    def __init__(self) -> None:
+        self._made: dict[int, list[Any]] = {}
+
+    def like(self, x: Tensor) -> Tensor:
+        """A tensor of the same type, shape and strides."""
+        size = -(-max(1, x.untyped_storage().nbytes()) // ALIGNED) * ALIGNED
+        flat = torch.frombuffer(self._room(size), dtype=x.dtype)
+        return flat.as_strided(x.shape, x.stride(), x.storage_offset())
+
+    def _room(self, size: int) -> Any:
+        for room in self._made.setdefault(size, []):
+            if sys.getrefcount(room) == _UNUSED:
+                return room
+        memory = bytearray(size + ALIGNED)
+        start = -ctypes.addressof(ctypes.c_char.from_buffer(memory)) % ALIGNED
+        room = (ctypes.c_char * size).from_buffer(memory, start)
+        self._made[size].append(room)
+        return room
+
+
+_UNUSED = 3
+"""References to a room that nobody uses: the list's, the loop's and that of the question."""
+
+
+def _writing(func: Any) -> Any:
+    """The form of an operation that writes to given tensors; None if it has none."""
+    mine = [(a.name, str(a.type)) for a in func._schema.arguments]
+    for name in func.overloadpacket.overloads():
+        other = getattr(func.overloadpacket, name)
+        given = [(a.name, str(a.type)) for a in other._schema.arguments if not a.is_out]
+        if given == mine and len(other._schema.arguments) - len(mine) == len(func._schema.returns):
+            return other
+    return None
+
+
+def _shares(out: Any, given: Any) -> bool:
+    """Whether a result lies where something given lies: a view, or a constant of Python's."""
+    places = {x.untyped_storage().data_ptr() for x in tree_leaves(given) if isinstance(x, Tensor)} - {0}
+    return any(x.untyped_storage().data_ptr() in places for x in tree_leaves(out) if isinstance(x, Tensor))
+
+
+def _obstacle(func: Any, args: Any, out: Any) -> str:
+    """Why this operation would not be the same again."""
+    if any(isinstance(x, bool | int | float) for x in tree_leaves(out)):
+        return f"{func} reads a number{_where()}"
+    if torch.Tag.dynamic_output_shape in func.tags:
+        masks = func is not torch.ops.aten.index.Tensor or any(x is not None and x.dtype == torch.bool for x in args[1])
+        return f"the shape of what {func} makes depends on numbers{_where()}" if masks else ""
+    return ""
+
+
+def _where() -> str:
+    """The line of the caller's that called PyTorch."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and (
+        frame.f_code.co_filename == __file__ or f"{torch.__name__}/" in frame.f_code.co_filename
+    ):
+        frame = frame.f_back
+    return f" at {frame.f_code.co_filename}:{frame.f_lineno}"
+
+
+def _copy_all(rooms: Any, out: Any) -> None:
+    for room, x in zip(tree_leaves(rooms), tree_leaves(out), strict=True):
+        if isinstance(x, Tensor):
+            room.copy_(x)
