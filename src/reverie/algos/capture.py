@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from reverie.core.errors import RunError
+from reverie.core.plain import move
 from reverie.core.tape import Tape
 from reverie.core.types import Batch, Update
 
@@ -69,7 +70,7 @@ class CudaGraphs:
         return result
 
     def capture(self, call: Callable[[], Update]) -> tuple[Update, Callable[[], object]]:
-        """Capture ``call``, and replay it. Random numbers come from the device's generator, which every replay moves on.
+        """Capture ``call``, and replay it. Random numbers come from the device's generator, which replays move on.
 
         Raises:
             RunError: CUDA refused.
@@ -135,8 +136,7 @@ class Replayed:
 
     def __call__(self, given: Mapping[str, Tensor]) -> Update:
         """One update on the tensors of a batch; what it returns is the caller's."""
-        for name, buffer in self.buffers.items():
-            buffer.copy_(given[name], non_blocking=True)
+        move(list(self.buffers.values()), [given[name] for name in self.buffers])
         self.runs += 1
         if self.obstacle:
             return self._step()
@@ -180,7 +180,7 @@ class Captured:
     def __call__(self, batch: Batch) -> Update:
         """One update. What it returns is not written to by later ones."""
         given = tensors(batch)
-        kind = (torch.get_num_threads(), *((name, x.shape, x.dtype) for name, x in given.items()))
+        kind: Kind = (torch.get_num_threads(), *((name, x.shape, x.dtype) for name, x in given.items()))
         if kind not in self.kinds and len(self.kinds) == MAX_KINDS:
             return self._uncaptured(batch)
         if kind not in self.kinds:
@@ -217,11 +217,18 @@ def tensors(batch: Batch) -> dict[str, Tensor]:
 
 
 def copied(update: Update) -> Update:
-    """An update with tensors of its own. All metrics are copied by one kernel."""
+    """An update with tensors of its own. All metrics are copied at once."""
     scalars = [value.reshape(()) for value in update.metrics.values()]
-    values = torch.stack(scalars).unbind() if scalars else ()
+    others = [*update.extras.values(), *([] if update.priority is None else [update.priority])]
+    own = [torch.empty_like(x) for x in others]
+    if scalars and scalars[0].device.type == "cpu":
+        values = scalars[0].new_empty(len(scalars)).unbind()
+        move([*values, *own], [*scalars, *others])
+    else:
+        values = torch.stack(scalars).unbind() if scalars else ()
+        move(own, others)
     return Update(
         metrics=dict(zip(update.metrics, values, strict=True)),
-        priority=None if update.priority is None else update.priority.clone(),
-        extras={k: v.clone() for k, v in update.extras.items()},
+        priority=None if update.priority is None else own[-1],
+        extras=dict(zip(update.extras, own, strict=False)),
     )

@@ -28,6 +28,9 @@ SWITCH = "REVERIE_KERNELS"
 
 _POINTER, _COUNT, _REAL, _INT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_float, ctypes.c_int
 _SIGNATURES = {
+    "replay_calls": [_POINTER, _COUNT],
+    "move": [_POINTER] * 3 + [_COUNT],
+    "plain": [_COUNT] + [_POINTER] * 4 + [_REAL] * 2,
     "norm_silu": [_POINTER] * 3 + [_COUNT] * 4 + [_REAL, _INT],
     "norm_silu_backward": [_POINTER] * 6 + [_COUNT] * 4 + [_REAL, _INT],
     "gru": [_POINTER] * 3 + [_COUNT] * 3 + [_INT],
@@ -69,7 +72,7 @@ _SIGNATURES = {
     "choice_loss": [_POINTER] * 6 + [_COUNT] * 3 + [_POINTER, _COUNT, _REAL],
     "likely_worth": [_POINTER] * 4 + [_COUNT] * 2 + [_REAL],
     "expected_least": [_POINTER] * 6 + [_COUNT] * 3,
-    "draw_integers": [_POINTER] * 2 + [ctypes.c_uint32, _COUNT, _POINTER],
+    "draw_integers": [_POINTER] * 2 + [ctypes.c_uint32, _COUNT] + [_POINTER] * 2,
     "put_rows": [_POINTER] * 2 + [_COUNT],
     "gather_rows": [_POINTER] * 2 + [_COUNT] * 2 + [_POINTER, _INT],
     "tree_set": [_POINTER, _COUNT] + [_POINTER] * 2 + [_COUNT],

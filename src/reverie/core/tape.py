@@ -1,25 +1,34 @@
 """Calls on CPUs, recorded once and made again: what a CUDA graph is on a GPU.
 
-Of an update of small networks, PyTorch's and Python's ways between the numbers take as long as the numbers. A tape holds
-the operations of PyTorch, those of the backward pass too, and the calls of compiled functions, with the very tensors
-that they read and wrote. To replay it is to make these calls, one after the other, on the same memory.
+Of an update of small networks, PyTorch's and Python's ways between the numbers take as long as the numbers. A tape
+holds the operations of PyTorch, those of the backward pass too, and the calls of compiled functions, with the very
+tensors that they read and wrote. To replay it is to make these calls, one after the other, on the same memory.
 """
 
 from __future__ import annotations
 
 import ctypes
+import functools
+import itertools
+import struct
 import sys
 import threading
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
+from reverie.core.compiler import kernels
+from reverie.core.plain import plain
+
 ALIGNED = 64
 """Bytes at whose multiples memory begins."""
+
+WHOLE, REAL = 16, 8
+"""As in ``replay.c``: inputs that it hands over, whole numbers and floats."""
 
 _current = threading.local()
 
@@ -29,7 +38,23 @@ def current() -> Tape | None:
     return getattr(_current, "tape", None)
 
 
-class Tape(TorchDispatchMode):
+class Call(NamedTuple):
+    """Something to do again."""
+
+    function: Callable[..., object]
+    inputs: tuple[Any, ...]
+
+
+class Compiled(NamedTuple):
+    """A call of a compiled function, or of several one after the other."""
+
+    function: Any
+    inputs: tuple[Any, ...]
+    kept: Sequence[Any] = ()
+    """What must go on lying where the inputs point."""
+
+
+class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves it untyped
     """Records what is done under it; ``replay()`` does it again.
 
     Numbers of Python are what they were, inputs are read where they lay and outputs are written where they were. Random
@@ -38,33 +63,30 @@ class Tape(TorchDispatchMode):
     """
 
     def __init__(self) -> None:
-        super().__init__()
-        self.calls: list[tuple[Callable[..., object], tuple[Any, ...]]] = []
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.calls: list[Call | Compiled] = []
         self.obstacle = ""
         self._rooms = _Rooms()
         self._constants: list[Any] = []
 
     def __enter__(self) -> Any:
         _current.tape = self
-        return super().__enter__()
+        return super().__enter__()  # type: ignore[no-untyped-call]
 
     def __exit__(self, *error: Any) -> None:
         _current.tape = None
-        super().__exit__(*error)
+        super().__exit__(*error)  # type: ignore[no-untyped-call]
+        self.calls = list(_joined(self.calls))
 
     @torch.no_grad()
     def replay(self) -> None:
         """Do it again."""
-        for function, inputs in self.calls:
-            function(*inputs)
+        for call in self.calls:
+            call.function(*call.inputs)
 
     def listening_to(self, functions: ctypes.CDLL) -> Any:
         """Compiled functions whose calls are recorded."""
-        return _Recorded(functions, self)
-
-    def note(self, function: Callable[..., object], *inputs: Any) -> None:
-        """A call that was just made."""
-        self.calls.append((function, inputs))
+        return _Listening(functions, self)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -72,21 +94,28 @@ class Tape(TorchDispatchMode):
         if not self.obstacle:
             self.obstacle = _obstacle(func, args, out)
         if func._schema.is_mutable:
-            self._note(func, args, kwargs)
+            if not self._note_plain(func, args, kwargs, out):
+                self._note(func, args, kwargs)
             return out
         if _shares(out, (args, kwargs)):
-            self._constants.append(out)  # a constant's memory, if it is nobody else's
+            self._constants += [x for x in tree_leaves(out) if not self._rooms.holds(x)]  # constants of Python's
             return out
         rooms = tree_map_only(Tensor, self._rooms.like, out)
         if not func.__name__.startswith(("empty", "new_empty")):
             _copy_all(rooms, out)
-            self._note_into(func, args, kwargs, rooms)
+            if not self._note_plain(func, args, kwargs, rooms):
+                self._note_into(func, args, kwargs, rooms)
         return rooms
 
+    def _note_plain(self, func: Any, args: Any, kwargs: Any, out: Any) -> bool:
+        calls = plain(func, args, kwargs, out) if kernels() is not None else None
+        for inputs, tensors in calls or ():
+            self.calls.append(Compiled(_library().plain, inputs, [self._rooms.uncounted(x) for x in tensors]))
+        return calls is not None
+
     def _note(self, func: Any, args: Any, kwargs: Any) -> None:
-        args, kwargs = tree_map_only(Tensor, Tensor.detach, (args, kwargs))
-        call = func._op
-        self.note((lambda *given: call(*given, **kwargs)) if kwargs else call, *args)
+        args, kwargs = tree_map_only(Tensor, self._rooms.uncounted, (args, kwargs))
+        self.calls.append(Call(functools.partial(func._op, **kwargs) if kwargs else func._op, tuple(args)))
 
     def _note_into(self, func: Any, args: Any, kwargs: Any, rooms: Any) -> None:
         made = (rooms,) if len(func._schema.returns) == 1 else rooms
@@ -94,11 +123,11 @@ class Tape(TorchDispatchMode):
         if into is not None:
             names = [a.name for a in into._schema.arguments if a.is_out]
             return self._note(into, args, {**kwargs, **dict(zip(names, made, strict=True))})
-        args, kwargs = tree_map_only(Tensor, Tensor.detach, (args, kwargs))
-        self.note(lambda: _copy_all(rooms, func(*args, **kwargs)))
+        args, kwargs, to = tree_map_only(Tensor, self._rooms.uncounted, (args, kwargs, rooms))
+        self.calls.append(Call(lambda: _copy_all(to, func(*args, **kwargs)), ()))
 
 
-class _Recorded:
+class _Listening:
     """Stands in the place of a library while a tape records."""
 
     def __init__(self, functions: ctypes.CDLL, tape: Tape) -> None:
@@ -108,26 +137,84 @@ class _Recorded:
         function = getattr(self._functions, name)
 
         def call(*inputs: Any) -> Any:
-            self._tape.note(function, *inputs)
+            self._tape.calls.append(Compiled(function, inputs))
             return function(*inputs)
 
         return call
+
+
+class _Call(ctypes.Structure):
+    """A call of a compiled function: ``Recorded`` in ``replay.c``."""
+
+    _fields_ = (("function", ctypes.c_void_p), ("whole", ctypes.c_int64 * WHOLE), ("real", ctypes.c_double * REAL))
+
+
+def _joined(calls: Sequence[Call | Compiled]) -> Iterator[Call | Compiled]:
+    """The same calls, with those of compiled functions that follow each other as one."""
+    for packed, run in itertools.groupby(calls, _fits):
+        several = list(run)
+        if packed:
+            made = (_Call * len(several))(*[_packed(call) for call in several])
+            yield Compiled(_library().replay_calls, (made, len(several)), several)
+        else:
+            yield from several
+
+
+def _library() -> ctypes.CDLL:
+    functions = kernels()
+    assert functions is not None
+    return functions
+
+
+def _fits(call: Call | Compiled) -> bool:
+    """Whether it is of a compiled function, with no more inputs than ``replay.c`` can hand over on this system."""
+    if not isinstance(call, Compiled) or not _library().replay_known():
+        return False
+    real = (call.function.argtypes or ()).count(ctypes.c_float)
+    return bool(real <= REAL and len(call.inputs) - real <= WHOLE)
+
+
+def _packed(call: Call | Compiled) -> _Call:
+    """A call as ``replay.c`` reads it."""
+    whole, real = [], []
+    function: Any = call.function
+    for kind, x in zip(function.argtypes or (), call.inputs, strict=True):
+        if kind is ctypes.c_float:
+            real.append(struct.unpack("<d", struct.pack("<fxxxx", x))[0])
+        elif isinstance(x, int):
+            whole.append(x)
+        else:
+            whole.append(ctypes.addressof(getattr(x, "_obj", x)))  # what byref() was given, or an array
+    address = ctypes.cast(function, ctypes.c_void_p).value
+    return _Call(address, tuple(whole), tuple(real))
 
 
 class _Rooms:
     """Memory for what is computed on a tape: kept as long as the tape, and used again as soon as nobody looks at it.
 
     That is when the tensor that lay there, all its views and all that autograd saved are gone: then nothing that comes
-    later on the tape reads it.
+    later on the tape reads it. The tape itself looks at it too, but past those who are counted.
     """
 
     def __init__(self) -> None:
         self._made: dict[int, list[Any]] = {}
+        self._memory: dict[int, tuple[bytearray, int]] = {}
 
     def like(self, x: Tensor) -> Tensor:
         """A tensor of the same type, shape and strides."""
         size = -(-max(1, x.untyped_storage().nbytes()) // ALIGNED) * ALIGNED
-        flat = torch.frombuffer(self._room(size), dtype=x.dtype)
+        return torch.frombuffer(self._room(size), dtype=x.dtype).as_strided(x.shape, x.stride(), x.storage_offset())
+
+    def holds(self, x: Tensor) -> bool:
+        """Whether it lies in one of these rooms."""
+        return x.untyped_storage().data_ptr() in self._memory
+
+    def uncounted(self, x: Tensor) -> Tensor:
+        """The same tensor, without gradient and without keeping its room from others."""
+        memory, start = self._memory.get(x.untyped_storage().data_ptr(), (None, 0))
+        if memory is None:
+            return x.detach()
+        flat = torch.frombuffer(memory, dtype=x.dtype, offset=start, count=(len(memory) - start) // x.element_size())
         return flat.as_strided(x.shape, x.stride(), x.storage_offset())
 
     def _room(self, size: int) -> Any:
@@ -138,6 +225,7 @@ class _Rooms:
         start = -ctypes.addressof(ctypes.c_char.from_buffer(memory)) % ALIGNED
         room = (ctypes.c_char * size).from_buffer(memory, start)
         self._made[size].append(room)
+        self._memory[ctypes.addressof(room)] = memory, start
         return room
 
 

@@ -26,16 +26,17 @@ class Noise(Choice):
 
     def __call__(self, state: NoiseState, step: Step) -> tuple[Tensor, NoiseState]:
         """Noise for the next actions, ``[N, A]``, drawn from the CPU's default generator."""
-        before = state.process.masked_fill(step.is_first[:, None], 0.0)  # [N, A]
+        begun = any_of(step.is_first)
+        before = state.process.masked_fill(step.is_first[:, None], 0.0) if begun else state.process  # [N, A]
         process = self.advance(before)  # [N, A]
-        return self.scale(state.steps.sum()) * process, NoiseState(process, state.steps + ~step.is_last)
+        return self.scale(state.steps) * process, NoiseState(process, counted(state.steps, step))
 
     def advance(self, process: Tensor) -> Tensor:
         """The next x, ``[N, A]``."""
         raise NotImplementedError
 
-    def scale(self, steps: Tensor) -> Tensor:
-        """Sigma after ``steps`` env steps ``[...]``."""
+    def scale(self, steps: Tensor) -> Tensor | float:
+        """Sigma after ``steps`` env steps, ``[N]`` of N environments, whose sum counts."""
         raise NotImplementedError
 
 
@@ -57,8 +58,8 @@ class Gaussian(Noise):
         """``[N, A]``, whatever was before."""
         return torch.randn_like(process)
 
-    def scale(self, steps: Tensor) -> Tensor:
-        """``[...]``."""
+    def scale(self, steps: Tensor) -> Tensor | float:
+        """See ``Noise``."""
         return _annealed(self.sigma, self.final_sigma, self.anneal_steps, steps)
 
 
@@ -91,8 +92,8 @@ class OrnsteinUhlenbeck(Noise):
         root = math.sqrt(self.dt)
         return (1 - self.theta * self.dt) * process + root * torch.randn_like(process)
 
-    def scale(self, steps: Tensor) -> Tensor:
-        """``[...]``."""
+    def scale(self, steps: Tensor) -> Tensor | float:
+        """See ``Noise``."""
         return _annealed(self.sigma, self.final_sigma, self.anneal_steps, steps)
 
 
@@ -110,10 +111,20 @@ def _check_steps(name: str, final: float | None, anneal_steps: int) -> None:
         )
 
 
-def _annealed(first: float, final: float | None, anneal_steps: int, steps: Tensor) -> Tensor:
+def _annealed(first: float, final: float | None, anneal_steps: int, steps: Tensor) -> Tensor | float:
     if final is None:
-        return torch.full(steps.shape, first)
-    return first + (steps / anneal_steps).clamp(max=1) * (final - first)
+        return first
+    return first + (steps.sum() / anneal_steps).clamp(max=1) * (final - first)
+
+
+def any_of(flags: Tensor) -> bool:
+    """Whether any of ``[N]`` is set, those of N environments: few, and on the CPU."""
+    return True in flags.tolist()
+
+
+def counted(steps: Tensor, step: Step) -> Tensor:
+    """Actions taken ``[N]`` after one more where no episode is over; a call less where none is, as nearly always."""
+    return steps + ~step.is_last if any_of(step.is_last) else steps + 1
 
 
 class NoiseState(NamedTuple):
@@ -179,8 +190,8 @@ class SampledPolicy:
 class Randomness(Choice):
     """How often an action is drawn uniformly from all classes instead of chosen."""
 
-    def chance(self, steps: Tensor) -> Tensor:
-        """The probability of that after ``steps`` env steps ``[...]``."""
+    def chance(self, steps: Tensor) -> Tensor | float:
+        """The probability of that after ``steps`` env steps, ``[N]`` of N environments, whose sum counts."""
         raise NotImplementedError
 
 
@@ -202,8 +213,8 @@ class EpsilonGreedy(Randomness):
                 raise ConfigError(f"{name} = {value}: expected a probability, 0 to 1.")
         _check_steps("final_epsilon", self.final_epsilon, self.anneal_steps)
 
-    def chance(self, steps: Tensor) -> Tensor:
-        """``[...]``."""
+    def chance(self, steps: Tensor) -> Tensor | float:
+        """See ``Randomness``."""
         return _annealed(self.epsilon, self.final_epsilon, self.anneal_steps, steps)
 
 
@@ -235,8 +246,8 @@ class GreedyPolicy:
         best = self.values({k: v.to(self.device) for k, v in step.obs.items()}).argmax(-1).cpu()  # [N]
         if mode == "explore":
             drawn, other = torch.rand(len(best)), torch.randint(self.classes, (len(best),))  # [N]
-            best = torch.where(drawn < self.randomness.chance(state.steps.sum()), other, best)
-            state = GreedyState(state.steps + ~step.is_last)
+            best = torch.where(drawn < self.randomness.chance(state.steps), other, best)
+            state = GreedyState(counted(state.steps, step))
         return F.one_hot(best, self.classes).float(), state
 
     def override(self, state: GreedyState, action: Tensor) -> GreedyState:

@@ -68,7 +68,8 @@ static void forward_layer(const float *x, int64_t inputs, const float *weights, 
                           Then then, float *scratch) {
     const float *bias = weights + inputs * outputs;
     if (outputs <= NARROW) {
-        forward_narrow(x, inputs, weights, y, outputs, rows, then, scratch);
+        columns_of(weights, inputs, outputs, 0, inputs, scratch);
+        forward_narrow(x, inputs, scratch, bias, y, outputs, rows, then);
         return;
     }
     for (int64_t j = 0; j < outputs; j += PANEL) {
@@ -79,28 +80,40 @@ static void forward_layer(const float *x, int64_t inputs, const float *weights, 
     }
 }
 
+typedef struct {
+    const Network *n;
+    const float *x;
+    float *hidden, *y, *scratch;
+    int64_t rows, widest, taken;
+} Forth;
+
+static void forth(void *given, Worker worker) {
+    Forth *c = given;
+    const Network *n = c->n;
+    int64_t strips = (c->rows + STRIP - 1) / STRIP, items = strips * n->copies;
+    for (int64_t item = next_piece(&c->taken); item < items; item = next_piece(&c->taken)) {
+        int64_t copy = item / strips, first = item % strips * STRIP, count = least(STRIP, c->rows - first);
+        const float *in = c->x + first * n->widths[0], *weights = n->parameters + copy * n->stride;
+        float *place = c->hidden;
+        for (int64_t l = 0; l < n->layers; l++) {
+            int64_t inputs = n->widths[l], outputs = n->widths[l + 1], last = l + 1 == n->layers;
+            float *out = (last ? c->y : place) + (copy * c->rows + first) * outputs;
+            forward_layer(in, inputs, weights, out, outputs, count, last ? PLAIN : RELU,
+                          c->scratch + worker.number * c->widest * PANEL);
+            if (last && n->squash)
+                for (int64_t i = 0; i < count * outputs; i++) out[i] = fast_tanh(out[i]);
+            in = out, weights += (inputs + 1) * outputs, place += n->copies * c->rows * outputs;
+        }
+    }
+}
+
 /* x [rows, inputs], which all copies see, to y [copies, rows, outputs]. What the hidden layers say is left in `hidden`,
  * [copies, rows, width] of one after the other. `scratch` is [threads, widest, PANEL]. */
 void perceptron(const Network *n, const float *x, float *hidden, float *y, int64_t rows, float *scratch,
                 int64_t threads) {
-    int64_t strips = (rows + STRIP - 1) / STRIP, items = strips * n->copies, taken = 0, widest = 0;
-    for (int64_t l = 0; l <= n->layers; l++) widest = n->widths[l] > widest ? n->widths[l] : widest;
-#pragma omp parallel for num_threads((int)threads) if (threads > 1)
-    for (int64_t t = 0; t < threads; t++)
-        for (int64_t item = next_of(&taken); item < items; item = next_of(&taken)) {
-            int64_t copy = item / strips, first = item % strips * STRIP, count = least(STRIP, rows - first);
-            const float *in = x + first * n->widths[0], *weights = n->parameters + copy * n->stride;
-            float *place = hidden;
-            for (int64_t l = 0; l < n->layers; l++) {
-                int64_t inputs = n->widths[l], outputs = n->widths[l + 1], last = l + 1 == n->layers;
-                float *out = (last ? y : place) + (copy * rows + first) * outputs;
-                forward_layer(in, inputs, weights, out, outputs, count, last ? PLAIN : RELU,
-                              scratch + t * widest * PANEL);
-                if (last && n->squash)
-                    for (int64_t i = 0; i < count * outputs; i++) out[i] = fast_tanh(out[i]);
-                in = out, weights += (inputs + 1) * outputs, place += n->copies * rows * outputs;
-            }
-        }
+    Forth c = {.n = n, .x = x, .hidden = hidden, .y = y, .scratch = scratch, .rows = rows};
+    for (int64_t l = 0; l <= n->layers; l++) c.widest = n->widths[l] > c.widest ? n->widths[l] : c.widest;
+    together(forth, &c, threads);
 }
 
 /* ---------------------------------------------------------------------- backwards */
@@ -145,62 +158,79 @@ static void gradient_panel(const float *x, int64_t inputs, const float *dy, int6
     memcpy(dbias, sum, columns * sizeof(float));
 }
 
+typedef struct {
+    const Network *n;
+    const float *x, *hidden, *dy;
+    float *dhidden, *dx, *dparameters, *transposed, *scratch;
+    int64_t rows, from, in_panels, out_panels; /* from: the first layer whose inputs need a gradient */
+    const int64_t *weights_at, *hidden_at, *transposed_at; /* of each layer; hidden_at[l]: of what goes into layer l */
+    int64_t packed, passed, taken;
+} Back;
+
+static void transpose_weights(const Back *c, int64_t item) {
+    int64_t copy = item / c->in_panels, panel = item % c->in_panels, L = c->n->layers;
+    int64_t l = c->from + find_panel(c->n->widths + c->from, &panel), outputs = c->n->widths[l + 1];
+    transpose_panel(c->n->parameters + copy * c->n->stride + c->weights_at[l], c->n->widths[l], outputs, panel * PANEL,
+                    c->transposed + copy * c->transposed_at[L] + c->transposed_at[l] + panel * PANEL * outputs);
+}
+
+/* A strip of rows of copies [copy, end). */
+static void strip_back(const Back *c, int64_t strip, int64_t copy, int64_t end) {
+    int64_t first = strip * STRIP, count = least(STRIP, c->rows - first), L = c->n->layers;
+    for (; copy < end; copy++)
+        for (int64_t l = L - 1; l >= c->from; l--) {
+            int64_t inputs = c->n->widths[l], outputs = c->n->widths[l + 1], at = copy * c->rows + first;
+            const float *g = (l + 1 == L ? c->dy : c->dhidden + c->hidden_at[l + 1]) + at * outputs;
+            const float *w = c->transposed + copy * c->transposed_at[L] + c->transposed_at[l];
+            float *to = l ? c->dhidden + c->hidden_at[l] + at * inputs : c->dx + first * inputs;
+            const float *mask = l ? c->hidden + c->hidden_at[l] + at * inputs : 0;
+            backward_layer(g, outputs, w, to, inputs, count, mask, l ? MASK : copy ? ADD : PLAIN);
+        }
+}
+
+static void weights_back(const Back *c, int64_t item, float *scratch) {
+    int64_t copy = item / c->out_panels, panel = item % c->out_panels;
+    int64_t l = find_panel(c->n->widths + 1, &panel), inputs = c->n->widths[l], outputs = c->n->widths[l + 1];
+    const float *in = l ? c->hidden + c->hidden_at[l] + copy * c->rows * inputs : c->x;
+    const float *g = (l + 1 == c->n->layers ? c->dy : c->dhidden + c->hidden_at[l + 1]) + copy * c->rows * outputs;
+    gradient_panel(in, inputs, g, outputs, panel * PANEL, c->dparameters + copy * c->n->stride + c->weights_at[l],
+                   c->rows, scratch);
+}
+
+static void back(void *given, Worker worker) {
+    Back *c = given;
+    int64_t K = c->n->copies, strips = (c->rows + STRIP - 1) / STRIP;
+    int64_t alone = c->dx ? K : 1, item; /* copies that one thread takes: dx is their sum */
+    while ((item = next_piece(&c->packed)) < c->in_panels * K) transpose_weights(c, item);
+    meet(worker);
+    while ((item = next_piece(&c->passed)) < strips * K / alone)
+        strip_back(c, item % strips, item / strips, item / strips + alone);
+    if (!c->dparameters) return;
+    meet(worker);
+    while ((item = next_piece(&c->taken)) < c->out_panels * K)
+        weights_back(c, item, c->scratch + worker.number * c->rows * PANEL);
+}
+
 /* The way back from dy [copies, rows, outputs]. `dhidden` lies like `hidden`; dx [rows, inputs] is the sum over the copies.
  * Where dx or dparameters are absent they are not computed. `transposed` is [copies, all inputs in panels, outputs] and
  * `scratch` [threads, rows, PANEL]. */
 void perceptron_backward(const Network *n, const float *x, const float *hidden, const float *dy, float *dhidden,
                          float *dx, float *dparameters, int64_t rows, float *transposed, float *scratch,
                          int64_t threads) {
-    int64_t K = n->copies, L = n->layers, from = dx ? 0 : 1; /* layers whose inputs need a gradient */
-    int64_t weights_at[L + 1], hidden_at[L + 1], transposed_at[L + 1], in_panels = 0, out_panels = 0;
-    weights_at[0] = hidden_at[0] = transposed_at[0] = 0; /* hidden_at[l]: of what goes into layer l */
+    int64_t K = n->copies, L = n->layers, weights_at[L + 1], hidden_at[L + 1], transposed_at[L + 1];
+    Back c = {.n = n, .x = x, .hidden = hidden, .dy = dy, .dhidden = dhidden, .dx = dx, .dparameters = dparameters,
+              .transposed = transposed, .scratch = scratch, .rows = rows, .from = dx ? 0 : 1,
+              .weights_at = weights_at, .hidden_at = hidden_at, .transposed_at = transposed_at};
+    weights_at[0] = hidden_at[0] = transposed_at[0] = 0;
     for (int64_t l = 0; l < L; l++) {
         int64_t inputs = n->widths[l], outputs = n->widths[l + 1];
         weights_at[l + 1] = weights_at[l] + (inputs + 1) * outputs;
         hidden_at[l + 1] = l ? hidden_at[l] + K * rows * inputs : 0;
         transposed_at[l + 1] = transposed_at[l] + panels_of(inputs) * PANEL * outputs;
-        in_panels += l >= from ? panels_of(inputs) : 0;
-        out_panels += panels_of(outputs);
+        c.in_panels += l >= c.from ? panels_of(inputs) : 0;
+        c.out_panels += panels_of(outputs);
     }
-    int64_t strips = (rows + STRIP - 1) / STRIP, alone = dx ? K : 1; /* copies that one thread takes: dx is their sum */
-    int64_t packed = 0, passed = 0, taken = 0;
-#pragma omp parallel num_threads((int)threads) if (threads > 1)
-    {
-#pragma omp for
-        for (int64_t t = 0; t < threads; t++)
-            for (int64_t item = next_of(&packed); item < in_panels * K; item = next_of(&packed)) {
-                int64_t copy = item / in_panels, panel = item % in_panels;
-                int64_t l = from + find_panel(n->widths + from, &panel), outputs = n->widths[l + 1];
-                transpose_panel(n->parameters + copy * n->stride + weights_at[l], n->widths[l], outputs, panel * PANEL,
-                                transposed + copy * transposed_at[L] + transposed_at[l] + panel * PANEL * outputs);
-            }
-#pragma omp for
-        for (int64_t t = 0; t < threads; t++)
-            for (int64_t item = next_of(&passed); item < strips * K / alone; item = next_of(&passed)) {
-                int64_t first = item % strips * STRIP, count = least(STRIP, rows - first);
-                for (int64_t copy = item / strips; copy < item / strips + alone; copy++)
-                    for (int64_t l = L - 1; l >= from; l--) {
-                        int64_t inputs = n->widths[l], outputs = n->widths[l + 1], at = copy * rows + first;
-                        const float *g = l + 1 == L ? dy + at * outputs : dhidden + hidden_at[l + 1] + at * outputs;
-                        const float *w = transposed + copy * transposed_at[L] + transposed_at[l];
-                        float *to = l ? dhidden + hidden_at[l] + at * inputs : dx + first * inputs;
-                        const float *mask = l ? hidden + hidden_at[l] + at * inputs : 0;
-                        backward_layer(g, outputs, w, to, inputs, count, mask, l ? MASK : copy ? ADD : PLAIN);
-                    }
-            }
-        if (dparameters) {
-#pragma omp for
-            for (int64_t t = 0; t < threads; t++)
-                for (int64_t item = next_of(&taken); item < out_panels * K; item = next_of(&taken)) {
-                    int64_t copy = item / out_panels, panel = item % out_panels;
-                    int64_t l = find_panel(n->widths + 1, &panel), inputs = n->widths[l], outputs = n->widths[l + 1];
-                    const float *in = l ? hidden + hidden_at[l] + copy * rows * inputs : x;
-                    const float *g = (l + 1 == L ? dy : dhidden + hidden_at[l + 1]) + copy * rows * outputs;
-                    gradient_panel(in, inputs, g, outputs, panel * PANEL,
-                                   dparameters + copy * n->stride + weights_at[l], rows, scratch + t * rows * PANEL);
-                }
-        }
-    }
+    together(back, &c, threads);
     if (dparameters)
         for (int64_t copy = 0; copy < K; copy++)
             memset(dparameters + copy * n->stride + weights_at[L], 0, (n->stride - weights_at[L]) * sizeof(float));

@@ -3,6 +3,10 @@
 #ifndef REVERIE_PERCEPTRON_H
 #define REVERIE_PERCEPTRON_H
 
+#ifdef __AVX512F__
+#include <immintrin.h>
+#endif
+
 #include "kernels.h"
 
 #define PANEL 32
@@ -51,46 +55,78 @@ static inline void finish(const float *out, float *c, int64_t ldc, int64_t rows,
 
 /* ---------------------------------------------------------------------- a few outputs, such as a value */
 
+#ifdef __AVX512F__
+static inline float sum_of(Vector x) { return _mm512_reduce_add_ps((__m512)x); }
+#else
 static inline float sum_of(Vector x) {
     float sum = 0;
     for (int i = 0; i < LANES; i++) sum += x[i];
     return sum;
 }
+#endif
 
-/* y [rows, outputs] of at most NARROW outputs: dots of rows of x with columns, of which `scratch` holds one. */
-static inline void forward_narrow(const float *x, int64_t inputs, const float *weights, float *y, int64_t outputs, int64_t rows,
-                           Then then, float *scratch) {
-    const float *bias = weights + inputs * outputs;
-    int64_t whole = inputs / (2 * LANES) * (2 * LANES);
-    for (int64_t j = 0; j < outputs; j++) {
-        for (int64_t k = 0; k < inputs; k++) scratch[k] = weights[k * outputs + j];
-        for (int64_t r = 0; r < rows; r++) {
-            const float *row = x + r * inputs;
-            Vector even = {0}, odd = {0}; /* two, as an addition waits for the last one */
-            for (int64_t k = 0; k < whole; k += 2 * LANES) {
-                even += *(const Vector *)(row + k) * *(const Vector *)(scratch + k);
-                odd += *(const Vector *)(row + k + LANES) * *(const Vector *)(scratch + k + LANES);
-            }
-            float sum = sum_of(even + odd);
-            for (int64_t k = whole; k < inputs; k++) sum += row[k] * scratch[k];
-            sum += bias[j];
-            y[r * outputs + j] = then == RELU && sum < 0.0f ? 0.0f : sum;
+/* Weights [inputs, outputs] of at most NARROW outputs as `columns` [outputs, inputs], from input `first` to `end`. */
+static inline void columns_of(const float *weights, int64_t inputs, int64_t outputs, int64_t first, int64_t end,
+                              float *columns) {
+    for (int64_t k = first; k < end; k++)
+        for (int64_t j = 0; j < outputs; j++) columns[j * inputs + k] = weights[k * outputs + j];
+}
+
+/* Two rows, or one twice; `outputs` is a constant in each case, so that the sums are registers. */
+static inline __attribute__((always_inline)) void narrow_rows(const float *x, const float *other, int64_t inputs,
+                                                              const float *columns, const float *bias, float *y, float *below,
+                                                              const int64_t outputs, Then then) {
+    int64_t whole = inputs / LANES * LANES;
+    Vector sum[2][NARROW] = {{{0}}};
+    for (int64_t k = 0; k < whole; k += LANES)
+        for (int64_t j = 0; j < outputs; j++) {
+            Vector column = *(const Vector *)(columns + j * inputs + k);
+            sum[0][j] += *(const Vector *)(x + k) * column;
+            sum[1][j] += *(const Vector *)(other + k) * column;
         }
+    for (int64_t j = 0; j < outputs; j++) {
+        float a = sum_of(sum[0][j]), b = sum_of(sum[1][j]);
+        for (int64_t k = whole; k < inputs; k++) a += x[k] * columns[j * inputs + k], b += other[k] * columns[j * inputs + k];
+        a += bias[j], b += bias[j];
+        y[j] = then == RELU && a < 0.0f ? 0.0f : a;
+        below[j] = then == RELU && b < 0.0f ? 0.0f : b;
     }
+}
+
+/* y [rows, outputs] of at most NARROW outputs: dots of rows of x with columns. */
+static inline void forward_narrow(const float *x, int64_t inputs, const float *columns, const float *bias, float *y,
+                                  int64_t outputs, int64_t rows, Then then) {
+    for (int64_t r = 0; r < rows; r += 2) {
+        int64_t next = r + 1 < rows;
+        const float *a = x + r * inputs, *b = a + next * inputs;
+        float *to = y + r * outputs, *below = to + next * outputs;
+#define CASE(n) case n: narrow_rows(a, b, inputs, columns, bias, to, below, n, then); break
+        switch (outputs) { CASE(1); CASE(2); CASE(3); CASE(4); CASE(5); CASE(6); CASE(7); CASE(8); }
+#undef CASE
+    }
+}
+
+/* LANES rows of x^T dy, at `x` and `dweights`; `outputs` is a constant in each case, so that the sums are registers. */
+static inline __attribute__((always_inline)) void gradient_rows(const float *x, int64_t inputs, const float *dy,
+                                                                const int64_t outputs, float *dweights, int64_t rows) {
+    Vector sum[NARROW] = {{0}};
+    for (int64_t r = 0; r < rows; r++, x += inputs, dy += outputs) {
+        Vector in = *(const Vector *)x;
+        for (int64_t j = 0; j < outputs; j++) sum[j] += in * dy[j];
+    }
+    for (int64_t j = 0; j < outputs; j++)
+        for (int64_t k = 0; k < LANES; k++) dweights[k * outputs + j] = sum[j][k];
 }
 
 /* x^T dy of at most NARROW outputs, and the sums of dy. */
 static inline void gradient_narrow(const float *x, int64_t inputs, const float *dy, int64_t outputs, float *dweights,
-                            int64_t rows) {
+                                   int64_t rows) {
     int64_t whole = inputs / LANES * LANES;
     for (int64_t i = 0; i < whole; i += LANES) {
-        Vector sum[NARROW] = {{0}};
-        for (int64_t r = 0; r < rows; r++) {
-            Vector in = *(const Vector *)(x + r * inputs + i);
-            for (int64_t j = 0; j < outputs; j++) sum[j] += in * dy[r * outputs + j];
-        }
-        for (int64_t j = 0; j < outputs; j++)
-            for (int64_t k = 0; k < LANES; k++) dweights[(i + k) * outputs + j] = sum[j][k];
+        float *to = dweights + i * outputs;
+#define CASE(n) case n: gradient_rows(x + i, inputs, dy, n, to, rows); break
+        switch (outputs) { CASE(1); CASE(2); CASE(3); CASE(4); CASE(5); CASE(6); CASE(7); CASE(8); }
+#undef CASE
     }
     for (int64_t j = 0; j < outputs; j++) {
         for (int64_t i = whole; i < inputs; i++) {

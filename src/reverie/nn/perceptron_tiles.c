@@ -46,7 +46,7 @@ static Plan plan_of(const Network *n, int64_t rows, int64_t threads, int back) {
     at += back ? 2 * panels_of(n->stride) * PANEL : 0;
     p.own = at;
     p.strip = room_of(widest, PANEL);
-    p.each = p.strip + 2 * NARROW * (panels_of(widest) + 1) * PANEL; /* a strip as tiles, and the weights of a few outputs */
+    p.each = 2 * p.strip + 2 * NARROW * (panels_of(widest) + 1) * PANEL; /* strips as tiles; weights of a few outputs */
     p.total = p.own + threads * p.each;
     return p;
 }
@@ -178,14 +178,6 @@ static void run(const Call *c, const Phase *phases, int count, int64_t threads, 
 
 /* ---------------------------------------------------------------------- pieces */
 
-/* PANEL rows as tiles along `columns`. */
-static void rows_tiles(const float *x, int64_t ld, int64_t rows, int64_t columns, Half *tiles) {
-    int64_t depth = panels_of(columns);
-    for (int64_t half = 0; half < 2; half++)
-        for (int64_t k = 0; k < depth; k++, tiles += UNIT)
-            rows_tile(x + 16 * half * ld + k * DEPTH, ld, rows - 16 * half, columns - k * DEPTH, tiles);
-}
-
 /* A panel of a layer's weights as tiles, `back` transposed. */
 static void pack_panel(const float *w, int64_t in, int64_t out, int64_t panel, int back, Half *weights) {
     int64_t depth = panels_of(back ? out : in);
@@ -202,84 +194,104 @@ static void pack_panel(const float *w, int64_t in, int64_t out, int64_t panel, i
         }
 }
 
-/* y = x W + b of up to PANEL rows, then ReLU unless it is the last. */
-static void tiled_layer(const float *x, int64_t inputs, const Half *weights, const float *bias, float *y,
-                        int64_t outputs, int64_t rows, const float *mask, Then then, Half *own) {
-    int64_t depth = panels_of(inputs);
+/* PANEL rows as tiles along `columns`. */
+static void rows_tiles(const float *x, int64_t ld, int64_t rows, int64_t columns, Half *tiles) {
+    int64_t depth = panels_of(columns);
+    for (int64_t half = 0; half < 2; half++)
+        for (int64_t k = 0; k < depth; k++, tiles += UNIT)
+            rows_tile(x + 16 * half * ld + k * DEPTH, ld, rows - 16 * half, columns - k * DEPTH, tiles);
+}
+
+/* A strip of up to PANEL rows times a layer's weights, both as tiles; `whole` says what becomes of that. */
+static void strip_product(const Half *x, const Half *weights, int64_t depth, Block whole) {
+    float out[2][PANEL * PANEL] __attribute__((aligned(64)));
+    Block before;
+    whole.ld_from = PANEL;
+    for (int64_t j = 0; j < panels_of(whole.columns); j++, weights += 2 * depth * UNIT) {
+        product_32(x, depth * UNIT, weights, depth * UNIT, depth, out[j % 2], j ? &before : 0);
+        before = block_at(&whole, j, out[j % 2]);
+    }
+    finish_block(&before);
+}
+
+/* The same of dy W^T of a few outputs; `columns` as of columns_of(). */
+static void narrow_back(const float *dy, int64_t outputs, const float *columns, Block whole) {
     float out[PANEL * PANEL] __attribute__((aligned(64)));
-    rows_tiles(x, inputs, rows, inputs, own);
-    for (int64_t j = 0; j < outputs; j += PANEL, weights += 2 * depth * UNIT) {
-        product_32(own, weights, depth * UNIT, depth, out);
-        finish(out, y + j, outputs, rows, least(PANEL, outputs - j), bias ? bias + j : 0, mask ? mask + j : 0, then);
-    }
-}
-
-/* dx = dy W^T of a few outputs. */
-static void narrow_back(const float *dy, int64_t outputs, const float *weights, float *restrict dx, int64_t inputs,
-                        int64_t rows, const float *mask, Then then, float *restrict scratch) {
-    for (int64_t j = 0; j < outputs; j++)
-        for (int64_t i = 0; i < inputs; i++) scratch[j * inputs + i] = weights[i * outputs + j];
-    for (int64_t r = 0; r < rows; r++, dx += inputs, dy += outputs) {
-        if (then != ADD) memset(dx, 0, inputs * sizeof(float));
-        for (int64_t j = 0; j < outputs; j++) {
-            float g = dy[j];
-            for (int64_t i = 0; i < inputs; i++) dx[i] += g * scratch[j * inputs + i];
+    int64_t inputs = whole.columns;
+    whole.ld_from = PANEL;
+    for (int64_t i = 0; i < panels_of(inputs); i++) {
+        Block b = block_at(&whole, i, out);
+        __mmask16 low = first_of(b.columns), high = first_of(b.columns - 16);
+        for (int64_t r = 0; r < b.rows; r++) {
+            __m512 even = _mm512_setzero_ps(), odd = _mm512_setzero_ps();
+            for (int64_t j = 0; j < outputs; j++) {
+                const float *column = columns + j * inputs + i * PANEL;
+                __m512 g = _mm512_set1_ps(dy[r * outputs + j]);
+                even = _mm512_fmadd_ps(g, some(column, low), even);
+                odd = _mm512_fmadd_ps(g, some(column + 16, high), odd);
+            }
+            _mm512_store_ps(out + r * PANEL, even);
+            _mm512_store_ps(out + r * PANEL + 16, odd);
         }
-        if (then == MASK)
-            for (int64_t i = 0; i < inputs; i++) dx[i] = mask[r * inputs + i] != 0.0f ? dx[i] : 0.0f;
+        finish_block(&b);
     }
 }
 
-/* A strip of rows as a column of tiles of the transposed inputs, and as a row of tiles of the gradients; `sums` of those. */
-static void keep_strip(const float *x, int64_t inputs, const float *dy, int64_t outputs, int64_t strip, int64_t strips,
-                       int64_t count, Half *kept_x, Half *kept_dy, float *restrict sums) {
-    for (int64_t i = 0; i < 2 * panels_of(inputs); i++) {
-        Half *tile = kept_x + (i * strips + strip) * UNIT;
-        pairs_tile(x + 16 * i, inputs, count, inputs - 16 * i, tile);
-        transpose_tile(tile);
-    }
-    for (int64_t j = 0; j < 2 * panels_of(outputs); j++)
-        pairs_tile(dy + 16 * j, outputs, count, outputs - 16 * j, kept_dy + (j * strips + strip) * UNIT);
-    memcpy(sums, dy, outputs * sizeof(float));
-    for (int64_t r = 1; r < count; r++)
-        for (int64_t j = 0; j < outputs; j++) sums[j] += dy[r * outputs + j];
-}
-
-/* Columns 32 * panel ... of what some strips add to the gradient of a layer's weights and bias. */
+/* Columns 32 * panel ... of what some strips say about the gradient of a layer's weights and bias. Those of each half are
+ * summed by themselves. */
 static void tiled_gradient(const Half *kept_x, int64_t inputs, const Half *kept_dy, const float *sums, int64_t outputs,
-                           int64_t panel, int64_t strips, int64_t count, int64_t add, float *dweights) {
-    int64_t first = panel * PANEL, columns = least(PANEL, outputs - first);
-    float out[PANEL * PANEL] __attribute__((aligned(64))), *dbias = dweights + inputs * outputs + first, sum[PANEL] = {0};
-    kept_dy += 2 * panel * strips * UNIT;
-    for (int64_t i = 0; i < inputs; i += PANEL, kept_x += 2 * strips * UNIT) {
-        product_32(kept_x, kept_dy, strips * UNIT, count, out);
-        finish(out, dweights + i * outputs + first, outputs, least(PANEL, inputs - i), columns, 0, 0, add ? ADD : PLAIN);
+                           int64_t panel, int64_t strips, int64_t first, int64_t end, float *dweights) {
+    int64_t at = panel * PANEL, columns = least(PANEL, outputs - at), next = strips * UNIT, half = (strips + 1) / 2;
+    int64_t middle = first < half && half < end ? half : end;
+    float out[4][PANEL * PANEL] __attribute__((aligned(64))), *dbias = dweights + inputs * outputs + at;
+    Block before;
+    kept_dy += 2 * panel * next;
+    for (int64_t i = 0; i < panels_of(inputs); i++, kept_x += 2 * next) {
+        float *one = out[i % 2 * 2], *two = middle < end ? out[i % 2 * 2 + 1] : 0;
+        product_32(kept_x + first * UNIT, next, kept_dy + first * UNIT, next, middle - first, one, i ? &before : 0);
+        if (two) product_32(kept_x + middle * UNIT, next, kept_dy + middle * UNIT, next, end - middle, two, 0);
+        before = (Block){.second = two, .ld_from = PANEL, .to = dweights + i * PANEL * outputs + at, .ld = outputs,
+                         .rows = least(PANEL, inputs - i * PANEL), .columns = columns};
+        before = block_at(&before, 0, one);
     }
-    for (int64_t i = 0; i < count; i++)
-        for (int64_t j = 0; j < columns; j++) sum[j] += sums[i * outputs + first + j];
-    for (int64_t j = 0; j < columns; j++) dbias[j] = add ? dbias[j] + sum[j] : sum[j];
+    finish_block(&before);
+    for (int64_t from = first, to = middle; from < end; from = to, to = end) {
+        float sum[PANEL] = {0};
+        for (int64_t i = from; i < to; i++)
+            for (int64_t j = 0; j < columns; j++) sum[j] += sums[i * outputs + at + j];
+        for (int64_t j = 0; j < columns; j++) dbias[j] = from > first ? dbias[j] + sum[j] : sum[j];
+    }
 }
 
 /* ---------------------------------------------------------------------- forwards */
 
 static void pack_forward(const Call *c, int64_t copy, int64_t item, Place at) {
     int64_t panel = item, l = find_panel(c->n->widths + 1, &panel), inputs = c->n->widths[l], outputs = c->n->widths[l + 1];
-    if (tiled(outputs)) pack_panel(weights_of(c, copy, l), inputs, outputs, panel, 0, at.room + c->plan.weights[l]);
+    Half *to = at.room + c->plan.weights[l];
+    if (tiled(outputs)) pack_panel(weights_of(c, copy, l), inputs, outputs, panel, 0, to);
+    else columns_of(weights_of(c, copy, l), inputs, outputs, 0, inputs, (float *)to);
 }
+
+/* Strips as tiles, of which one becomes the other: layer l takes its own from here. */
+static inline Half *tiles_of(const Call *c, int64_t l, Place at) { return at.own + l % 2 * c->plan.strip; }
 
 static void strip_forward(const Call *c, int64_t copy, int64_t strip, Place at) {
     int64_t first = strip * PANEL, count = least(PANEL, c->rows - first), L = c->n->layers;
     const float *in = c->x + first * c->n->widths[0];
-    float *scratch = (float *)(at.own + c->plan.strip);
     for (int64_t l = 0; l < L; l++) {
         int64_t inputs = c->n->widths[l], outputs = c->n->widths[l + 1], last = l + 1 == L;
-        const float *weights = weights_of(c, copy, l);
+        const float *bias = weights_of(c, copy, l) + inputs * outputs;
+        const Half *weights = at.room + c->plan.weights[l];
         float *out = (last ? c->y : c->to_hidden + c->hidden_at[l + 1]) + (copy * c->rows + first) * outputs;
-        if (tiled(outputs))
-            tiled_layer(in, inputs, at.room + c->plan.weights[l], weights + inputs * outputs, out, outputs, count, 0,
-                        last ? PLAIN : RELU, at.own);
-        else
-            forward_narrow(in, inputs, weights, out, outputs, count, last ? PLAIN : RELU, scratch);
+        if (tiled(outputs)) {
+            Block to = {.bias = bias, .relu = !last, .to = out, .ld = outputs, .rows = count, .columns = outputs,
+                        .tiles = last || !tiled(c->n->widths[l + 2]) ? 0 : tiles_of(c, l + 1, at),
+                        .next = panels_of(outputs) * UNIT};
+            if (!l || !tiled(inputs)) rows_tiles(in, inputs, count, inputs, tiles_of(c, l, at));
+            strip_product(tiles_of(c, l, at), weights, panels_of(inputs), to);
+        } else {
+            forward_narrow(in, inputs, (const float *)weights, bias, out, outputs, count, last ? PLAIN : RELU);
+        }
         if (last && c->n->squash)
             for (int64_t i = 0; i < count * outputs; i++) out[i] = fast_tanh(out[i]);
         in = out;
@@ -301,9 +313,11 @@ void perceptron_tiles(const Network *n, const float *x, float *hidden, float *y,
 static inline int64_t from_layer(const Call *c) { return c->dx ? 0 : 1; } /* the first whose inputs need a gradient */
 
 static void pack_backward(const Call *c, int64_t copy, int64_t item, Place at) {
-    int64_t panel = item, from = from_layer(c), l = from + find_panel(c->n->widths + from, &panel);
+    int64_t panel = item, from = from_layer(c), l = from + find_panel(c->n->widths + from, &panel), first = panel * PANEL;
     int64_t inputs = c->n->widths[l], outputs = c->n->widths[l + 1];
-    if (tiled(outputs)) pack_panel(weights_of(c, copy, l), inputs, outputs, panel, 1, at.room + c->plan.weights[l]);
+    Half *to = at.room + c->plan.weights[l];
+    if (tiled(outputs)) pack_panel(weights_of(c, copy, l), inputs, outputs, panel, 1, to);
+    else columns_of(weights_of(c, copy, l), inputs, outputs, first, least(first + PANEL, inputs), (float *)to);
 }
 
 /* What goes into layer l, and the gradient of what comes out, both of one copy. */
@@ -322,42 +336,60 @@ static inline const float *gradient_of(const Call *c, int64_t copy, int64_t l, H
 static inline float *sums_of(const Call *c, int64_t l, Half *room) { return (float *)(room + c->plan.sums[l]); }
 
 static void strip_backward(const Call *c, int64_t copy, int64_t strip, Place at) {
-    int64_t first = strip * PANEL, count = least(PANEL, c->rows - first);
-    float *scratch = (float *)(at.own + c->plan.strip);
-    for (int64_t l = c->n->layers - 1; l >= 0; l--) {
-        int64_t inputs = c->n->widths[l], outputs = c->n->widths[l + 1];
+    int64_t first = strip * PANEL, count = least(PANEL, c->rows - first), L = c->n->layers, next = c->strips * UNIT;
+    for (int64_t l = L - 1; l >= 0; l--) {
+        int64_t inputs = c->n->widths[l], outputs = c->n->widths[l + 1], goes = l >= from_layer(c), kept = 0 != c->dparameters;
         const float *g = gradient_of(c, copy, l, at.room) + first * outputs, *in = input_of(c, copy, l) + first * inputs;
-        if (c->dparameters && tiled(outputs))
-            keep_strip(in, inputs, g, outputs, strip, c->strips, count, at.room + c->plan.inputs[l],
-                       at.room + c->plan.gradients[l], sums_of(c, l, at.room) + strip * outputs);
-        if (l < from_layer(c)) continue;
-        float *to = (l ? dhidden_of(c, l, at.room) : c->dx) + first * inputs;
-        const float *mask = l ? in : 0;
-        Then then = l ? MASK : copy ? ADD : PLAIN; /* dx is the sum over the copies */
-        if (tiled(outputs))
-            tiled_layer(g, outputs, at.room + c->plan.weights[l], 0, to, inputs, count, mask, then, at.own);
-        else
-            narrow_back(g, outputs, weights_of(c, copy, l), to, inputs, count, mask, then, scratch);
+        if (tiled(outputs) && l + 1 == L) {
+            Block whole = {.ld_from = outputs, .rows = count, .columns = outputs, .next = panels_of(outputs) * UNIT,
+                           .next_pairs = next, .tiles = goes ? tiles_of(c, l, at) : 0};
+            if (kept) whole.pairs = at.room + c->plan.gradients[l] + strip * UNIT;
+            if (kept) whole.sums = sums_of(c, l, at.room) + strip * outputs;
+            for (int64_t j = 0; j < panels_of(outputs); j++) {
+                Block b = block_at(&whole, j, g + j * PANEL);
+                finish_block(&b);
+            }
+        }
+        Half *kept_x = kept && tiled(outputs) ? at.room + c->plan.inputs[l] + strip * UNIT : 0;
+        for (int64_t i = 0; kept_x && !(goes && l) && i < 2 * panels_of(inputs); i++) {
+            pairs_tile(in + 16 * i, inputs, count, inputs - 16 * i, kept_x + i * next);
+            transpose_tile(kept_x + i * next);
+        }
+        if (!goes) continue;
+        Block to = {.ld = inputs, .rows = count, .columns = inputs, .next = panels_of(inputs) * UNIT, .next_pairs = next};
+        if (l == 0) {
+            to.to = c->dx + first * inputs;
+            to.old = copy ? to.to : 0; /* dx is the sum over the copies */
+        } else {
+            to.mask = in, to.kept = kept_x;
+            if (!tiled(inputs)) to.to = dhidden_of(c, l, at.room) + first * inputs;
+            else if (l > from_layer(c)) to.tiles = tiles_of(c, l - 1, at);
+            if (tiled(inputs) && kept) {
+                to.pairs = at.room + c->plan.gradients[l - 1] + strip * UNIT;
+                to.sums = sums_of(c, l - 1, at.room) + strip * inputs;
+            }
+        }
+        const Half *weights = at.room + c->plan.weights[l];
+        if (tiled(outputs)) strip_product(tiles_of(c, l, at), weights, panels_of(outputs), to);
+        else narrow_back(g, outputs, (const float *)weights, to);
     }
 }
 
 static void panel_backward(const Call *c, int64_t copy, int64_t item, Place at) {
     int64_t panel = item, l = find_panel(c->n->widths + 1, &panel), inputs = c->n->widths[l], outputs = c->n->widths[l + 1];
     const float *in = input_of(c, copy, l), *g = gradient_of(c, copy, l, at.room);
-    float *to = at.gradient + copy * c->n->stride + c->weights_at[l], *scratch = (float *)(at.own + c->plan.strip);
+    float *to = at.gradient + copy * c->n->stride + c->weights_at[l], *scratch = (float *)(at.own + 2 * c->plan.strip);
+    if (tiled(outputs)) {
+        tiled_gradient(at.room + c->plan.inputs[l], inputs, at.room + c->plan.gradients[l], sums_of(c, l, at.room), outputs,
+                       panel, c->strips, at.first, at.end, to);
+        return;
+    }
     int64_t half = (c->strips + 1) / 2;
     for (int64_t first = at.first; first < at.end; first = half) {
         int64_t end = first < half ? least(half, at.end) : at.end, row = first * PANEL, add = first > at.first;
-        int64_t rows = least(c->rows, end * PANEL) - row;
-        if (tiled(outputs)) {
-            tiled_gradient(at.room + c->plan.inputs[l] + first * UNIT, inputs, at.room + c->plan.gradients[l] + first * UNIT,
-                           sums_of(c, l, at.room) + first * outputs, outputs, panel, c->strips, end - first, add, to);
-        } else if (!add) {
-            gradient_narrow(in + row * inputs, inputs, g + row * outputs, outputs, to, rows);
-        } else {
-            gradient_narrow(in + row * inputs, inputs, g + row * outputs, outputs, scratch, rows);
-            for (int64_t i = 0; i < (inputs + 1) * outputs; i++) to[i] += scratch[i];
-        }
+        gradient_narrow(in + row * inputs, inputs, g + row * outputs, outputs, add ? scratch : to,
+                        least(c->rows, end * PANEL) - row);
+        for (int64_t i = 0; add && i < (inputs + 1) * outputs; i++) to[i] += scratch[i];
         if (end == at.end) break;
     }
 }

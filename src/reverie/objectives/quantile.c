@@ -10,6 +10,8 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "../core/crew.h"
+
 enum { LANES = 16 }; /* predictions at once: their sums stay in registers */
 
 /* NaN stays NaN. */
@@ -61,12 +63,25 @@ static float distribution(const float *theta, const float *y, float *grad, int64
     return total / (float)m;
 }
 
+typedef struct {
+    const float *prediction, *target;
+    float *loss, *grad, kappa;
+    int64_t rows, n, m, taken;
+} Pairs;
+
+static void some_rows(void *given, Worker worker) {
+    Pairs *c = given;
+    int64_t n = c->n, m = c->m;
+    (void)worker;
+    for (int64_t r = next_piece(&c->taken); r < c->rows; r = next_piece(&c->taken))
+        c->loss[r] = distribution(c->prediction + r * n, c->target + r * m, c->grad + r * n, n, m, c->kappa, 1.0f);
+}
+
 /* prediction [rows, n], target [rows, m] to loss [rows] and its gradient [rows, n]. */
 void quantile_huber(const float *prediction, const float *target, float *loss, float *grad, int64_t rows, int64_t n,
                     int64_t m, float kappa, int threads) {
-#pragma omp parallel for num_threads(threads) if (threads > 1)
-    for (int64_t r = 0; r < rows; r++)
-        loss[r] = distribution(prediction + r * n, target + r * m, grad + r * n, n, m, kappa, 1.0f);
+    Pairs c = {prediction, target, loss, grad, kappa, rows, n, m, 0};
+    together(some_rows, &c, threads);
 }
 
 static float mean_of(const float *x, int64_t n) {
@@ -119,6 +134,39 @@ static int64_t chosen(const float *action, int64_t classes) {
     return best;
 }
 
+typedef struct {
+    const float *prediction, *action, *y, *weight;
+    const uint8_t *last;
+    float *gradient, *priority, *sums, kappa, each; /* each: what one row of the batch is in the mean */
+    int64_t windows, steps, classes, n, taken;
+} Errors;
+
+static void window_error(const Errors *c, int64_t w) {
+    int64_t held = 0, steps = c->steps, classes = c->classes, n = c->n;
+    float loss = 0, predicted = 0, expected = 0;
+    memset(c->gradient + w * steps * classes * n, 0, (size_t)(steps * classes * n) * sizeof(float));
+    for (int64_t t = 0; t < steps; t++) {
+        if (c->last[w * (steps + 1) + t]) continue;
+        int64_t at = w * steps + t, class = chosen(c->action + (w * (steps + 1) + t) * classes, classes);
+        const float *theta = c->prediction + (at * classes + class) * n;
+        float *grad = c->gradient + (at * classes + class) * n;
+        held++;
+        loss += distribution(theta, c->y + at * n, grad, n, n, c->kappa, c->weight[w] * c->each);
+        predicted += mean_of(theta, n);
+        expected += mean_of(c->y + at * n, n);
+    }
+    c->priority[w] = loss / (float)((held > 1 ? held : 1) * n);
+    c->sums[w] = c->weight[w] * loss;
+    c->sums[c->windows + w] = predicted;
+    c->sums[2 * c->windows + w] = expected;
+}
+
+static void some_windows(void *given, Worker worker) {
+    Errors *c = given;
+    (void)worker;
+    for (int64_t w = next_piece(&c->taken); w < c->windows; w = next_piece(&c->taken)) window_error(c, w);
+}
+
 /* The error of QR-DQN and what there is to know of it. prediction [windows, steps, classes, n], action [windows, steps +
  * 1, classes], y [windows, steps, n], last [windows, steps + 1], weight [windows]; to the gradient of the loss, the
  * priority of each window, and in `out` the loss, the mean prediction and the mean target. `sums` is [3, windows]. */
@@ -129,26 +177,8 @@ void quantile_error(const float *prediction, const float *action, const float *y
     for (int64_t w = 0; w < windows; w++)
         for (int64_t t = 0; t < steps; t++) all += !last[w * (steps + 1) + t];
     float each = 1.0f / (float)(all > 1 ? all : 1);
-#pragma omp parallel for num_threads(threads) if (threads > 1)
-    for (int64_t w = 0; w < windows; w++) {
-        float loss = 0, predicted = 0, expected = 0;
-        int64_t held = 0;
-        memset(gradient + w * steps * classes * n, 0, (size_t)(steps * classes * n) * sizeof(float));
-        for (int64_t t = 0; t < steps; t++) {
-            if (last[w * (steps + 1) + t]) continue;
-            int64_t at = w * steps + t, class = chosen(action + (w * (steps + 1) + t) * classes, classes);
-            const float *theta = prediction + (at * classes + class) * n;
-            float *grad = gradient + (at * classes + class) * n;
-            held++;
-            loss += distribution(theta, y + at * n, grad, n, n, kappa, weight[w] * each);
-            predicted += mean_of(theta, n);
-            expected += mean_of(y + at * n, n);
-        }
-        priority[w] = loss / (float)((held > 1 ? held : 1) * n);
-        sums[w] = weight[w] * loss;
-        sums[windows + w] = predicted;
-        sums[2 * windows + w] = expected;
-    }
+    Errors c = {prediction, action, y, weight, last, gradient, priority, sums, kappa, each, windows, steps, classes, n, 0};
+    together(some_windows, &c, threads);
     for (int k = 0; k < 3; k++) { /* in one order, whatever the threads */
         double sum = 0;
         for (int64_t w = 0; w < windows; w++) sum += (double)sums[k * windows + w];

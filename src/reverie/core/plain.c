@@ -1,0 +1,73 @@
+/* Operations of PyTorch that are a few numbers each and nothing but loading and storing: on a tape (core/tape.py) they take
+ * less time than PyTorch takes to find them. Every number comes out as PyTorch's. core/plain.py calls it.
+ */
+
+#include <stdint.h>
+#include <string.h>
+
+enum { DIMS = 4 };
+
+/* Sizes, and how far apart the numbers of the result and of both inputs lie, in numbers; the last dimension is the innermost. */
+typedef struct {
+    int64_t sizes[DIMS], to[DIMS], a[DIMS], b[DIMS];
+} Layout;
+
+/* In the order of plain.py's names. */
+typedef enum { COPY_1, COPY_4, COPY_8, WIDEN, NOT, FILL, NEG, ABS, SQUARE, CLAMP, ADD, LESS, ADD_TIMES, ADD_8, FROM, MUL, DIV, MIN, MAX, EQ, GE, TANH_BACK } Kind;
+
+/* Along the innermost dimension; where everything lies side by side, or the second input is one number, by vectors. */
+#define ROW(OUT, IN, EXPRESSION) { \
+    OUT *row_to = (OUT *)to + at_to; \
+    const IN *row_a = (const IN *)a + at_a, *row_b = (const IN *)b + at_b; \
+    if (dt == 1 && da == 1 && db == 1) { \
+        for (int64_t i = 0; i < n; i++) { IN p = row_a[i], q = row_b[i]; (void)p, (void)q; row_to[i] = (EXPRESSION); } \
+    } else if (dt == 1 && da == 1 && db == 0) { \
+        IN q = *row_b; \
+        for (int64_t i = 0; i < n; i++) { IN p = row_a[i]; (void)p, (void)q; row_to[i] = (EXPRESSION); } \
+    } else { \
+        for (int64_t i = 0; i < n; i++) { \
+            IN p = row_a[i * da], q = row_b[i * db]; (void)p, (void)q; row_to[i * dt] = (EXPRESSION); \
+        } \
+    } \
+}
+
+/* `x`, `y`: numbers of Python's. Where there is no second input `b` may be anything of the same type that can be read. */
+void plain(int64_t kind, void *to, const void *a, const void *b, const Layout *l, float x, float y) {
+    int64_t n = l->sizes[3], dt = l->to[3], da = l->a[3], db = l->b[3];
+    for (int64_t i = 0; i < l->sizes[0]; i++)
+        for (int64_t j = 0; j < l->sizes[1]; j++)
+            for (int64_t k = 0; k < l->sizes[2]; k++) {
+                int64_t at_to = i * l->to[0] + j * l->to[1] + k * l->to[2];
+                int64_t at_a = i * l->a[0] + j * l->a[1] + k * l->a[2];
+                int64_t at_b = i * l->b[0] + j * l->b[1] + k * l->b[2];
+                switch ((Kind)kind) {
+                    case COPY_1: ROW(uint8_t, uint8_t, p) break;
+                    case COPY_4: ROW(uint32_t, uint32_t, p) break;
+                    case COPY_8: ROW(uint64_t, uint64_t, p) break;
+                    case WIDEN: ROW(float, uint8_t, p) break;
+                    case NOT: ROW(uint8_t, uint8_t, !p) break;
+                    case FILL: ROW(float, float, x) break;
+                    case NEG: ROW(float, float, -p) break;
+                    case ABS: ROW(float, float, __builtin_fabsf(p)) break;
+                    case SQUARE: ROW(float, float, p * p) break;
+                    case CLAMP: ROW(float, float, p < x ? x : p > y ? y : p) break; /* NaN stays NaN */
+                    case ADD: ROW(float, float, p + q) break;
+                    case LESS: ROW(float, float, p - q) break;
+                    case ADD_TIMES: ROW(float, float, __builtin_fmaf(q, x, p)) break; /* rounded once */
+                    case ADD_8: ROW(int64_t, int64_t, p + q) break;
+                    case FROM: ROW(float, float, x - p) break;
+                    case MUL: ROW(float, float, p * q) break;
+                    case DIV: ROW(float, float, p / q) break;
+                    case MIN: ROW(float, float, p != p ? p : q != q ? q : p < q ? p : q) break;
+                    case MAX: ROW(float, float, p != p ? p : q != q ? q : p > q ? p : q) break;
+                    case EQ: ROW(uint8_t, float, p == q) break;
+                    case GE: ROW(uint8_t, float, p >= q) break;
+                    case TANH_BACK: ROW(float, float, p * (1.0f - q * q)) break;
+                }
+            }
+}
+
+/* Several arrays to other places. */
+void move(void *const *to, const void *const *from, const int64_t *bytes, int64_t count) {
+    for (int64_t i = 0; i < count; i++) memcpy(to[i], from[i], (size_t)bytes[i]);
+}

@@ -1,0 +1,256 @@
+"""Small operations of PyTorch as calls of a compiled function (``plain.c``), for tapes.
+
+Between products of matrices that fill the caches, PyTorch takes up to 100 microseconds to find its way to the addition
+of two numbers. Whatever is only loading, a rounding or a comparison, and storing comes out the same to the last bit.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from reverie.core.compiler import kernels
+
+DIMS = 4
+"""As in ``plain.c``."""
+
+SMALL = 2**15
+"""Numbers from which on PyTorch takes several threads."""
+
+KINDS = (
+    "copy_1", "copy_4", "copy_8", "widen", "not", "fill", "neg", "abs", "square", "clamp", "add", "less",
+    "add_times", "add_8", "from", "mul", "div", "min", "max", "eq", "ge", "tanh_back",
+)  # fmt: skip
+"""In the order of ``plain.c``."""
+
+
+class _Layout(ctypes.Structure):
+    """``Layout`` in ``plain.c``."""
+
+    _fields_ = tuple((name, ctypes.c_int64 * DIMS) for name in ("sizes", "to", "a", "b"))
+
+
+def move(to: Sequence[Tensor], tensors: Sequence[Tensor]) -> None:
+    """Copy tensors into others of the same shapes and types; in one call if they are side by side on the CPU."""
+    library, both = kernels(), list(zip(to, tensors, strict=True))
+    if library is None or not all(_side_by_side(x) and _side_by_side(y) and x.dtype is y.dtype for x, y in both):
+        for x, y in both:
+            x.copy_(y, non_blocking=True)
+        return
+    places = [(ctypes.c_void_p * len(both))(*(pair[i].data_ptr() for pair in both)) for i in (0, 1)]
+    library.move(*places, (ctypes.c_int64 * len(both))(*(x.nbytes for x in to)), len(both))
+
+
+def _side_by_side(x: Tensor) -> bool:
+    return x.is_contiguous() and x.device.type == "cpu"
+
+
+class Plain(NamedTuple):
+    """A call of ``plain`` in the library."""
+
+    inputs: tuple[Any, ...]
+    tensors: tuple[Tensor, ...]
+    """What lies where the inputs point."""
+
+
+class _Done(NamedTuple):
+    """An operation: what it was given and what it made."""
+
+    out: Tensor
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+    def get(self, place: int, name: str, default: Any) -> Any:
+        """An argument that may have been left out."""
+        return self.args[place] if len(self.args) > place else self.kwargs.get(name, default)
+
+
+Calls = list[Plain] | None
+"""What computes the same; None if nothing does."""
+
+
+def plain(func: Any, args: Sequence[Any], kwargs: dict[str, Any], out: Any) -> Calls:
+    """Calls that compute ``out`` as ``func(*args, **kwargs)`` did; None if that is no operation known here."""
+    func, written = _IN_PLACE.get(func, (func, False))
+    out = args[0] if written else out
+    known = _KNOWN.get(func)
+    if known is None or not isinstance(out, Tensor) or out.numel() > SMALL or out.device.type != "cpu":
+        return None
+    return known(_Done(out, tuple(args), kwargs))
+
+
+def _call(kind: str, out: Tensor, a: Tensor, b: Tensor | None = None, x: float = 0.0, y: float = 0.0) -> Plain | None:
+    """One call; None if there are too many dimensions. Inputs are broadcast to ``out``."""
+    tensors = (out, a.expand(out.shape), (a if b is None else b).expand(out.shape))
+    layout = _layout(out.shape, [t.stride() for t in tensors])
+    if layout is None:
+        return None
+    return Plain((KINDS.index(kind), *(t.data_ptr() for t in tensors), ctypes.byref(layout), x, y), tensors)
+
+
+def _layout(shape: Sequence[int], strides: list[Sequence[int]]) -> _Layout | None:
+    """With dimensions joined wherever they lie one within the other for all."""
+    sizes: list[int] = []
+    gaps: list[tuple[int, ...]] = []
+    for size, *steps in zip(shape, *strides, strict=True):
+        if size == 1:
+            continue
+        if sizes and all(before == size * step for before, step in zip(gaps[-1], steps, strict=True)):
+            sizes[-1], gaps[-1] = sizes[-1] * size, tuple(steps)
+        else:
+            sizes.append(size)
+            gaps.append(tuple(steps))
+    missing = DIMS - len(sizes)
+    if missing < 0:
+        return None
+    sizes, gaps = [1] * missing + sizes, [(0, 0, 0)] * missing + gaps
+    return _Layout(tuple(sizes), *(tuple(g[i] for g in gaps) for i in range(3)))
+
+
+def _all(*calls: Plain | None) -> Calls:
+    """The calls, if all of them can be."""
+    found = [call for call in calls if call is not None]
+    return found if len(found) == len(calls) else None
+
+
+def _floats(*tensors: Any) -> bool:
+    return all(isinstance(t, Tensor) and t.dtype is torch.float32 and t.device.type == "cpu" for t in tensors)
+
+
+def _copied(to: Tensor, x: Tensor) -> Plain | None:
+    """``to`` becomes ``x``, of the same type or bool to float32."""
+    if to.dtype is x.dtype and to.element_size() in (1, 4, 8):
+        return _call(f"copy_{to.element_size()}", to, x)
+    if to.dtype is torch.float32 and x.dtype is torch.bool:
+        return _call("widen", to, x)
+    return None
+
+
+def _copy(s: _Done) -> Calls:
+    return _all(_copied(s.out, s.args[0]))
+
+
+def _copy_to(s: _Done) -> Calls:
+    return _all(_copied(s.out, s.args[1].expand(s.out.shape)))
+
+
+def _cat(s: _Done) -> Calls:
+    tensors, dim = [t for t in s.args[0] if t.numel()], s.get(1, "dim", 0)
+    places = torch.split(s.out, [t.shape[dim] for t in tensors], dim)
+    return _all(*(_copied(place, t) for place, t in zip(places, tensors, strict=True)))
+
+
+def _stack(s: _Done) -> Calls:
+    return _all(*(_copied(place, t) for place, t in zip(s.out.unbind(s.get(1, "dim", 0)), s.args[0], strict=True)))
+
+
+def _pad(s: _Done) -> Calls:
+    (x, pads), value = s.args[:2], s.get(2, "value", 0.0)
+    if not _floats(s.out, x) or min(pads) < 0:
+        return None
+    inside = s.out
+    for i in range(len(pads) // 2):
+        dim = s.out.ndim - 1 - i
+        inside = inside.narrow(dim, pads[2 * i], x.shape[dim])
+    return _all(_call("fill", s.out, s.out, x=float(value)), _copied(inside, x))
+
+
+def _one(kind: str) -> Callable[[_Done], Calls]:
+    """An operation of one tensor of floats."""
+
+    def calls(s: _Done) -> Calls:
+        return _all(_call(kind, s.out, s.args[0])) if _floats(s.out, s.args[0]) else None
+
+    return calls
+
+
+def _not(s: _Done) -> Calls:
+    return _all(_call("not", s.out, s.args[0])) if s.args[0].dtype is torch.bool else None
+
+
+def _power(s: _Done) -> Calls:
+    return _one("square")(s) if s.args[1] == 2 else None
+
+
+def _clamp(s: _Done) -> Calls:
+    x, low, high = s.args[0], s.get(1, "min", None), s.get(2, "max", None)
+    if not _floats(s.out, x):
+        return None
+    limits = -torch.inf if low is None else float(low), torch.inf if high is None else float(high)
+    return _all(_call("clamp", s.out, x, x=limits[0], y=limits[1]))
+
+
+def _two(kind: str) -> Callable[[_Done], Calls]:
+    """An operation of two tensors of floats, or of one and a number."""
+
+    def calls(s: _Done) -> Calls:
+        a, b = s.args[:2]
+        truth = kind in ("eq", "ge")
+        if isinstance(b, int | float):
+            b = torch.tensor(float(b))
+        if not _floats(a, b) or (s.out.dtype is not torch.bool if truth else not _floats(s.out)):
+            return None
+        return _all(_call(kind, s.out, a, b))
+
+    return calls
+
+
+def _sum_of_two(sign: float) -> Callable[[_Done], Calls]:
+    """The sum a + alpha b, or a - alpha b."""
+
+    def calls(s: _Done) -> Calls:
+        (a, b), by = s.args[:2], sign * s.get(2, "alpha", 1)
+        if s.out.dtype is a.dtype is torch.int64 and isinstance(b, int):
+            return _all(_call("add_8", s.out, a, torch.tensor(int(by * b))))
+        if isinstance(b, int | float):
+            b = torch.tensor(float(b))
+        if not _floats(s.out, a, b):
+            return None
+        return _all(_call({1: "add", -1: "less"}.get(by, "add_times"), s.out, a, b, x=by))
+
+    return calls
+
+
+def _from_number(s: _Done) -> Calls:
+    """What is left of a number: x - a."""
+    a, x = s.args[:2]
+    fits = isinstance(x, int | float) and s.get(2, "alpha", 1) == 1 and _floats(s.out, a)
+    return _all(_call("from", s.out, a, x=float(x))) if fits else None
+
+
+def _along(kind: str, most: int) -> Callable[[_Done], Calls]:
+    """The least, the greatest or the sum along one short dimension."""
+
+    def calls(s: _Done) -> Calls:
+        x, dims = s.args[0], s.get(1, "dim", None) or []
+        if len(dims) != 1 or not _floats(s.out, x) or not 1 <= x.shape[dims[0]] <= most:
+            return None
+        first, *others = x.unbind(dims[0])
+        to = s.out.view(first.shape)
+        return _all(_copied(to, first), *(_call(kind, to, to, other) for other in others))
+
+    return calls
+
+
+_aten = torch.ops.aten
+_KNOWN: dict[Any, Callable[[_Done], Calls]] = {
+    _aten.clone.default: _copy, _aten.copy.default: _copy_to, _aten._to_copy.default: _copy, _aten.cat.default: _cat,
+    _aten.stack.default: _stack, _aten.constant_pad_nd.default: _pad, _aten.neg.default: _one("neg"),
+    _aten.abs.default: _one("abs"), _aten.bitwise_not.default: _not, _aten.logical_not.default: _not,
+    _aten.pow.Tensor_Scalar: _power, _aten.clamp.default: _clamp, _aten.add.Tensor: _sum_of_two(1.0),
+    _aten.sub.Tensor: _sum_of_two(-1.0), _aten.rsub.Scalar: _from_number, _aten.mul.Tensor: _two("mul"),
+    _aten.div.Tensor: _two("div"), _aten.minimum.default: _two("min"), _aten.maximum.default: _two("max"),
+    _aten.eq.Tensor: _two("eq"), _aten.ge.Tensor: _two("ge"), _aten.ge.Scalar: _two("ge"),
+    _aten.amin.default: _along("min", 32), _aten.amax.default: _along("max", 32),
+    _aten.sum.dim_IntList: _along("add", 4), _aten.tanh_backward.default: _two("tanh_back"),
+}  # fmt: skip
+_IN_PLACE = {
+    getattr(_aten, f"{name}_").__getattr__(kind): (getattr(getattr(_aten, name), kind), True)
+    for name, kind in [("add", "Tensor"), ("sub", "Tensor"), ("mul", "Tensor"), ("div", "Tensor"), ("clamp", "default"),
+                       ("neg", "default")]
+} | {_aten.copy_.default: (_aten.copy.default, True)}  # fmt: skip
+"""Those that change their first input, and what they do."""

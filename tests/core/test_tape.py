@@ -1,0 +1,132 @@
+"""What is on a tape, what is not, and where it keeps its numbers."""
+
+import contextlib
+import gc
+
+import pytest
+import torch
+
+from reverie.core.tape import Tape, current
+
+
+def test_a_replay_computes_from_what_lies_there_now():
+    x, y = torch.tensor(2.0), torch.zeros(3)
+    with Tape() as tape:
+        z = (x * 3).exp()
+        y += x
+    assert y.tolist() == [2, 2, 2]
+    x.fill_(1.0)
+    tape.replay()
+    assert z.item() == pytest.approx(torch.tensor(3.0).exp().item(), rel=0)
+    assert y.tolist() == [3, 3, 3]
+
+
+def test_gradients_are_computed_again():
+    w, x = torch.nn.Parameter(torch.tensor([1.0, 2.0])), torch.tensor([3.0, 4.0])
+    with Tape() as tape:
+        (grad,) = torch.autograd.grad((w * x).sin().sum(), w)
+    x.copy_(torch.tensor([0.5, 0.25]))
+    tape.replay()
+    torch.testing.assert_close(grad, x * (w * x).cos().detach(), rtol=1e-6, atol=0)
+    assert not grad.requires_grad
+    assert w._version == 0
+
+
+def test_random_numbers_go_on_as_without_a_tape():
+    drawn = []
+    for taped in (True, False):
+        torch.manual_seed(3)
+        with Tape() as tape:
+            x = torch.randn(7)
+        seen = [x.clone()]
+        for _ in range(3):
+            if taped:
+                tape.replay()
+                seen.append(x.clone())
+            else:
+                seen.append(torch.randn(7))
+        drawn.append(seen)
+    torch.testing.assert_close(*drawn, rtol=0, atol=0)
+
+
+def test_operations_of_several_results_and_of_lists():
+    x = torch.randn(4, 5)
+    with Tape() as tape:
+        best, where = x.max(-1)
+        norms = torch._foreach_norm([x, x[:2]])
+        mean = torch.nn.functional.conv1d(x[None], torch.ones(1, 4, 2))
+    x.copy_(torch.randn(4, 5))
+    tape.replay()
+    torch.testing.assert_close((best, where), tuple(x.max(-1)), rtol=0, atol=0)
+    torch.testing.assert_close(list(norms), list(torch._foreach_norm([x, x[:2]])), rtol=0, atol=0)
+    torch.testing.assert_close(mean, torch.nn.functional.conv1d(x[None], torch.ones(1, 4, 2)))
+
+
+def test_memory_is_used_again_but_never_while_somebody_may_look_at_it():
+    x = torch.randn(1000)
+    with Tape() as tape:
+        y = x.exp()
+        for _ in range(20):
+            y = (y * 2).view(10, 100).sin().flatten()  # what came before is gone
+        first = y.tanh()
+        kept = [(first + i).cos() for i in range(5)]
+    rooms = sum(len(rooms) for rooms in tape._rooms._made.values())
+    assert len(kept) < rooms < 12
+    x.copy_(torch.randn(1000))
+    tape.replay()
+    expected = x.exp()
+    for _ in range(20):
+        expected = (expected * 2).sin()
+    torch.testing.assert_close(kept, [(expected.tanh() + i).cos() for i in range(5)], rtol=0, atol=0)
+
+
+def test_what_autograd_keeps_is_not_written_over():
+    w, x = torch.nn.Parameter(torch.randn(50)), torch.randn(50)
+
+    def loss():
+        y = w * x
+        for _ in range(6):
+            y = y.sin() * w  # each of these is read on the way back
+        return y.sum()
+
+    with Tape() as tape:
+        (grad,) = torch.autograd.grad(loss(), w)
+    x.copy_(torch.randn(50))
+    tape.replay()
+    torch.testing.assert_close(grad, torch.autograd.grad(loss(), w)[0], rtol=0, atol=0)
+
+
+def test_constants_outlive_their_makers():
+    x = torch.randn(3)
+    with Tape() as tape:
+        y = x * torch.tensor([1.0, 2.0, 3.0]) + torch.arange(3) + torch.full((3,), 7.0)
+    gc.collect()
+    [torch.full((3,), float(i)) for i in range(1000)]  # whoever takes the memory
+    x.copy_(torch.randn(3))
+    tape.replay()
+    torch.testing.assert_close(y, x * torch.tensor([1.0, 2.0, 3.0]) + torch.arange(3) + 7.0, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        lambda x: x.sum().item(), lambda x: bool((x > 0).any()), lambda x: x.nonzero(), lambda x: x[x > 0],
+        lambda x: torch.equal(x, x), lambda x: x.unique(), lambda x: x.masked_select(x > 0),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_repeated_is_found(fault):
+    x = torch.randn(5)
+    with Tape() as tape:
+        fault(x)
+    assert __file__ in tape.obstacle
+    with Tape() as tape:
+        x[torch.tensor([0, 1])] * x.view(5, 1)
+    assert tape.obstacle == ""
+
+
+def test_only_one_thread_is_listened_to_and_only_while_it_records():
+    assert current() is None
+    with contextlib.suppress(ZeroDivisionError), Tape() as tape:
+        assert current() is tape
+        raise ZeroDivisionError
+    assert current() is None
