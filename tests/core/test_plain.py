@@ -24,6 +24,7 @@ def numbers(*shape: int) -> Tensor:
 
 TWO = {
     "add": lambda a, b: a + b, "sub": lambda a, b: a - b, "mul": lambda a, b: a * b, "div": lambda a, b: a / b,
+    "le": torch.le, "lt": torch.lt, "where": lambda a, b: torch.where(a <= b, a, b),
     "minimum": torch.minimum, "maximum": torch.maximum, "eq": torch.eq, "ge": torch.ge,
     "add times": lambda a, b: torch.add(a, b, alpha=0.3), "sub times": lambda a, b: torch.sub(a, b, alpha=0.7),
     "add in place": lambda a, b: a.add_(b, alpha=0.3), "sub in place": lambda a, b: a.sub_(b),
@@ -38,7 +39,8 @@ ONE = {
     "at most": lambda a: a.clamp(max=0.1), "clone": torch.clone, "ge": lambda a: a >= 0.1,
     "mul in place": lambda a: a.mul_(0.3), "clamp in place": lambda a: a.clamp_(-1, 1),
     "neg in place": lambda a: a.neg_(), "to float": lambda a: (a > 0).float(),
-    "add times": lambda a: torch.add(a, 2, alpha=0.3),
+    "power of one": lambda a: a**1, "le": lambda a: a <= 0.1,
+    "lt": lambda a: a < 0.1,
 }  # fmt: skip
 SHAPES = [(), (5,), (33,), (257, 1, 6), (2, 37, 1), (3, 1, 2, 5, 2)]
 
@@ -79,7 +81,10 @@ GAPS = {
     "one for all": lambda a: a / a[3, 1, 2], "beside": lambda a: torch.cat([a[:, 0], a[:, 1, :3]], -1),
     "part of it": lambda a: a[:, 0].mul_(a[:, 1]),
     "least": lambda a: a.amin(1), "greatest": lambda a: a.amax(-1, keepdim=True), "sum": lambda a: a.sum(1),
-    "sum of four": lambda a: a[..., :4].sum(-1), "numbers": lambda a: a[..., 0].clone().fill_(2.0).add_(a[..., 1]),
+    **{f"sum of {k}": lambda a, k=k: a[..., :k].sum(-1) for k in range(1, 8)},
+    "sum across": lambda a: a.transpose(0, 2).contiguous().sum(0), "mean": lambda a: a.mean(-1),
+    "mean of two": lambda a: a.mean(1, keepdim=True),
+    "numbers": lambda a: a[..., 0].clone().fill_(2.0).add_(a[..., 1]),
 }  # fmt: skip
 
 
@@ -92,6 +97,7 @@ def test_flags():
     flags = torch.rand(64, 3) < 0.5
     check(lambda m: ~m[:, :2], flags)
     check(lambda m: m.float(), flags)
+    check(lambda m: m.logical_and_(~m[0]) & m[1], flags)
     check(lambda m: torch.cat([m, ~m], 1).logical_not(), flags)
 
 
@@ -108,7 +114,8 @@ def test_counts():
     "function",
     [
         lambda a: a.exp(), lambda a: a.sum(), lambda a: a.double() * 2, lambda a: a.int() + 1, lambda a: a**3,
-        lambda a: torch.add(a, a.double()), lambda a: a.repeat(SMALL // 8) + 1, lambda a: a.sum(0),
+        lambda a: torch.add(a, a.double()), lambda a: torch.add(a.view(4, 8), a[:4, None], alpha=0.3),
+        lambda a: a.expand(SMALL // 8, 32) + 1, lambda a: a.sum(0),
         lambda a: a.view(1, 1, 1, 2, 2, 2, 2, 2).permute(7, 3, 5, 4, 6, 0, 1, 2).clone(),
     ],
 )  # fmt: skip

@@ -13,7 +13,7 @@ typedef struct {
 } Layout;
 
 /* In the order of plain.py's names. */
-typedef enum { COPY_1, COPY_4, COPY_8, WIDEN, NOT, FILL, NEG, ABS, SQUARE, CLAMP, ADD, LESS, ADD_TIMES, ADD_8, FROM, MUL, DIV, MIN, MAX, EQ, GE, TANH_BACK } Kind;
+typedef enum { COPY_1, COPY_4, COPY_8, WIDEN, NOT, FILL, NEG, ABS, SQUARE, CLAMP, ADD, LESS, ADD_TIMES, ADD_8, FROM, MUL, DIV, MIN, MAX, EQ, GE, LE, LT, AND, PUT, TANH_BACK } Kind;
 
 /* Along the innermost dimension; where everything lies side by side, or the second input is one number, by vectors. */
 #define ROW(OUT, IN, EXPRESSION) { \
@@ -62,6 +62,13 @@ void plain(int64_t kind, void *to, const void *a, const void *b, const Layout *l
                     case MAX: ROW(float, float, p != p ? p : q != q ? q : p > q ? p : q) break;
                     case EQ: ROW(uint8_t, float, p == q) break;
                     case GE: ROW(uint8_t, float, p >= q) break;
+                    case LE: ROW(uint8_t, float, p <= q) break;
+                    case LT: ROW(uint8_t, float, p < q) break;
+                    case AND: ROW(uint8_t, uint8_t, p && q) break;
+                    case PUT: /* where the second input, of bytes, is true */
+                        for (int64_t m = 0; m < n; m++)
+                            if (((const uint8_t *)b)[at_b + m * db]) ((float *)to)[at_to + m * dt] = ((const float *)a)[at_a + m * da];
+                        break;
                     case TANH_BACK: ROW(float, float, p * (1.0f - q * q)) break;
                 }
             }

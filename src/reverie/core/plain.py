@@ -7,6 +7,7 @@ of two numbers. Whatever is only loading, a rounding or a comparison, and storin
 from __future__ import annotations
 
 import ctypes
+import platform
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -18,12 +19,15 @@ from reverie.core.compiler import kernels
 DIMS = 4
 """As in ``plain.c``."""
 
-SMALL = 2**15
-"""Numbers from which on PyTorch takes several threads."""
+SMALL = 2**18
+"""Numbers up to which one thread is done before PyTorch's others are awake."""
+
+SEQUENTIAL = 7 if platform.machine() in ("x86_64", "AMD64") else 3
+"""Numbers that PyTorch adds up one by one; more of them fill a vector."""
 
 KINDS = (
     "copy_1", "copy_4", "copy_8", "widen", "not", "fill", "neg", "abs", "square", "clamp", "add", "less",
-    "add_times", "add_8", "from", "mul", "div", "min", "max", "eq", "ge", "tanh_back",
+    "add_times", "add_8", "from", "mul", "div", "min", "max", "eq", "ge", "le", "lt", "and", "put", "tanh_back",
 )  # fmt: skip
 """In the order of ``plain.c``."""
 
@@ -173,6 +177,8 @@ def _not(s: _Done) -> Calls:
 
 
 def _power(s: _Done) -> Calls:
+    if s.args[1] == 1 and _floats(s.out, s.args[0]):
+        return _copy(s)
     return _one("square")(s) if s.args[1] == 2 else None
 
 
@@ -189,7 +195,7 @@ def _two(kind: str) -> Callable[[_Done], Calls]:
 
     def calls(s: _Done) -> Calls:
         a, b = s.args[:2]
-        truth = kind in ("eq", "ge")
+        truth = kind in ("eq", "ge", "le", "lt")
         if isinstance(b, int | float):
             b = torch.tensor(float(b))
         if not _floats(a, b) or (s.out.dtype is not torch.bool if truth else not _floats(s.out)):
@@ -208,7 +214,8 @@ def _sum_of_two(sign: float) -> Callable[[_Done], Calls]:
             return _all(_call("add_8", s.out, a, torch.tensor(int(by * b))))
         if isinstance(b, int | float):
             b = torch.tensor(float(b))
-        if not _floats(s.out, a, b):
+        alike = abs(by) == 1 or (a.is_contiguous() and b.is_contiguous() and a.shape == b.shape)
+        if not _floats(s.out, a, b) or not alike:  # PyTorch rounds once or twice, as its loops go
             return None
         return _all(_call({1: "add", -1: "less"}.get(by, "add_times"), s.out, a, b, x=by))
 
@@ -222,6 +229,23 @@ def _from_number(s: _Done) -> Calls:
     return _all(_call("from", s.out, a, x=float(x))) if fits else None
 
 
+def _and(s: _Done) -> Calls:
+    flags = all(isinstance(x, Tensor) and x.dtype is torch.bool for x in s.args)
+    return _all(_call("and", s.out, *s.args)) if flags else None
+
+
+def _where(s: _Done) -> Calls:
+    mask, a, b = s.args
+    fits = mask.dtype is torch.bool and _floats(s.out, a, b)
+    return _all(_copied(s.out, b.expand(s.out.shape)), _call("put", s.out, a, mask)) if fits else None
+
+
+def _mean(s: _Done) -> Calls:
+    dims = s.get(1, "dim", None) or []
+    sums = _along("add", SEQUENTIAL)(s) if len(dims) == 1 else None
+    return sums and _all(*sums, _call("div", s.out, s.out, torch.tensor(float(s.args[0].shape[dims[0]]))))
+
+
 def _along(kind: str, most: int) -> Callable[[_Done], Calls]:
     """The least, the greatest or the sum along one short dimension."""
 
@@ -230,6 +254,8 @@ def _along(kind: str, most: int) -> Callable[[_Done], Calls]:
         if len(dims) != 1 or not _floats(s.out, x) or not 1 <= x.shape[dims[0]] <= most:
             return None
         first, *others = x.unbind(dims[0])
+        if x.stride(dims[0]) == 1 and kind == "add":
+            others = others[3:] + others[:3]  # in the order in which PyTorch adds up numbers side by side
         to = s.out.view(first.shape)
         return _all(_copied(to, first), *(_call(kind, to, to, other) for other in others))
 
@@ -246,11 +272,15 @@ _KNOWN: dict[Any, Callable[[_Done], Calls]] = {
     _aten.div.Tensor: _two("div"), _aten.minimum.default: _two("min"), _aten.maximum.default: _two("max"),
     _aten.eq.Tensor: _two("eq"), _aten.ge.Tensor: _two("ge"), _aten.ge.Scalar: _two("ge"),
     _aten.amin.default: _along("min", 32), _aten.amax.default: _along("max", 32),
-    _aten.sum.dim_IntList: _along("add", 4), _aten.tanh_backward.default: _two("tanh_back"),
+    _aten.sum.dim_IntList: _along("add", SEQUENTIAL), _aten.tanh_backward.default: _two("tanh_back"),
+    _aten.mul.Scalar: _two("mul"), _aten.div.Scalar: _two("div"), _aten.le.Scalar: _two("le"),
+    _aten.le.Tensor: _two("le"), _aten.lt.Scalar: _two("lt"), _aten.lt.Tensor: _two("lt"),
+    _aten.logical_and.default: _and, _aten.bitwise_and.Tensor: _and,
+    _aten.where.self: _where, _aten.mean.dim: _mean,
 }  # fmt: skip
 _IN_PLACE = {
     getattr(_aten, f"{name}_").__getattr__(kind): (getattr(getattr(_aten, name), kind), True)
     for name, kind in [("add", "Tensor"), ("sub", "Tensor"), ("mul", "Tensor"), ("div", "Tensor"), ("clamp", "default"),
-                       ("neg", "default")]
+                       ("neg", "default"), ("logical_and", "default")]
 } | {_aten.copy_.default: (_aten.copy.default, True)}  # fmt: skip
 """Those that change their first input, and what they do."""
