@@ -43,8 +43,9 @@ SPECIAL = {
     "bcq": {"algo.vae.units": "2x"},
     "qr_dqn": {"algo.quantiles": "64"},
     "discrete_cql": {"algo.quantiles": "64"},
+    "discrete_crr": {"algo.min-q-weight": "10"},
 }
-"""What only one of them has; `2x`: layers twice as wide."""
+"""What only one of them has; `2x`: layers twice as wide. Values are pressed down as much as in Tianshou."""
 
 
 def algorithms(env: str) -> tuple[str, ...]:

@@ -198,7 +198,7 @@ class Estimator:
 
     def _worth(self, rows: np.ndarray, chosen: np.ndarray) -> np.ndarray:
         """What first states are worth, ``[E]``. Rows before them are of no account, so they stand for those."""
-        found = self.dataset.storage.gather(rows, 1)
+        found = self.dataset.storage.gather(torch.from_numpy(rows), 1)
         times = self.fqe.window.context + 1
         column = {name: x.expand(-1, times, *x.shape[2:]) for name, x in found.items()}
         batch = Batch(

@@ -72,7 +72,7 @@ def test_compiled_and_eager_hold_and_deal_out_the_same_bytes(make: Make, streams
         starts = np.arange(oldest * streams, (t - length + 2) * streams)
         if len(starts):
             handles = rng.choice(starts, 9)
-            mine, other, third = (storage.gather(handles, length) for storage in (*both, device))
+            mine, other, third = (storage.gather(torch.from_numpy(handles), length) for storage in (*both, device))
             for name in COLUMNS:
                 assert mine[name].dtype is getattr(torch, COLUMNS[name].dtype)
                 assert mine[name].shape == (9, length, *COLUMNS[name].shape)
@@ -89,7 +89,7 @@ def test_a_seam_is_the_end_of_an_episode_in_the_batch_and_not_in_memory(make: Ma
         for first in (1, 0, 0, 1, 0, 1):
             rows = drawn(np.random.default_rng(0), 1)
             storage.add(rows | {"is_first": torch.tensor([bool(first)]), "is_last": torch.tensor([False])})
-        batch = storage.gather(np.array([0, 2]), 4)
+        batch = storage.gather(torch.tensor([0, 2]), 4)
         assert batch["is_last"].int().tolist() == [[0, 0, 1, 0], [1, 0, 1, 0]]
         assert not storage.read(0, 6, ["is_last"])["is_last"].any()
 
@@ -154,7 +154,7 @@ def test_batches_are_copied_by_several_threads(monkeypatch: pytest.MonkeyPatch) 
         for storage in both:
             storage.add(rows)
     handles = rng.integers(90, size=40)
-    mine, other = (storage.gather(handles, 5) for storage in both)
+    mine, other = (storage.gather(torch.from_numpy(handles), 5) for storage in both)
     assert all(torch.equal(mine[name], other[name]) for name in COLUMNS)
 
 

@@ -112,3 +112,19 @@ def test_the_remedy_for_unbounded_actions_works(unbounded_env):
 def unbounded_env():
     box = spaces.Box(-np.inf, np.inf, (2,))
     return env_zoo.Scripted(spaces.Discrete(2), [0], action_space=box)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("shape", [(6,), (2, 3), (17,), (40,)])
+def test_few_numbers_and_many_are_scaled_alike(shape, dtype):
+    rng = np.random.default_rng(0)
+    low = (-10 * rng.random(shape)).astype(dtype)
+    space = spaces.Box(low, (low + 1e-3 + 20 * rng.random(shape)).astype(dtype), shape, dtype)
+    half, middle = ((space.high.astype(float) / 2 + sign * space.low.astype(float) / 2) for sign in (-1, 1))
+    codec = ActionCodec(space)
+    for _ in range(50):
+        flat = (2 * rng.normal(size=low.size)).astype(np.float32)
+        expected = (np.clip(flat.astype(float), -1, 1).reshape(shape) * half + middle).astype(dtype)
+        got = codec(flat)
+        assert got.dtype == dtype
+        assert np.array_equal(got, np.clip(expected, space.low, space.high))

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from reverie.core.errors import DataError, EnvError
 from reverie.core.specs import ObsPart
+from reverie.envs.leaves import surely_finite
 from reverie.envs.spaces import ObsCodec, flatten_obs, obs_spec
 
 
@@ -213,3 +214,23 @@ def test_nothing_left_and_equal_keys():
     twice = spaces.Dict({"a/b": spaces.Discrete(2), "a": spaces.Dict({"b": spaces.Discrete(2)})})
     with pytest.raises(EnvError, match="two observations are both called 'a/b'"):
         obs_spec(twice)
+
+
+@pytest.mark.parametrize("size", [1, 64, 65, 1024, 1025])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_numbers_are_surely_finite_only_if_float32_holds_them(size, dtype):
+    array = np.full(size, -3.5, dtype)
+    assert surely_finite(array) == (size <= 1024)
+    array[-1] = 0
+    for bad in (np.nan, np.inf, -np.inf):
+        array[0] = bad
+        assert not surely_finite(array)
+    if dtype == "float64" and size > 1:
+        array[:2] = 1e39, -1e39  # their sum is 0
+        assert not surely_finite(array)
+    assert not surely_finite(np.ones(size, np.int64))
+
+
+def test_of_many_and_of_few_dimensions_numbers_are_looked_at_alike():
+    assert surely_finite(np.ones((2, 3), np.float32))
+    assert surely_finite(np.float64(2).reshape(()))

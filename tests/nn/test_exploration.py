@@ -91,7 +91,7 @@ def test_schedules_count_the_actions_of_all_environments():
     noise = Gaussian(1.0, final_sigma=0.2, anneal_steps=10)
     state, seen = noise.initial(2, 1), []
     for last in ((False, False), (False, True), (False, False), *[(False, False)] * 4):
-        seen.append(float(noise.scale(state.steps.sum())))
+        seen.append(float(noise.scale(state.steps)))
         _, state = noise(state, step((False, False), last))
     assert seen == pytest.approx([1.0, 0.84, 0.76, 0.6, 0.44, 0.28, 0.2])  # an is_last row takes no action
     assert float(noise.scale(torch.tensor(1000))) == pytest.approx(0.2)
@@ -151,7 +151,7 @@ def test_epsilon_moves_linearly_over_the_steps_of_all_environments():
     policy = greedy(EpsilonGreedy(1.0, 0.2, 10))
     state, seen = policy.initial(2), []
     for last in ((False, False), (False, True), (False, False), *[(False, False)] * 4):
-        seen.append(float(policy.randomness.chance(state.steps.sum())))
+        seen.append(float(policy.randomness.chance(state.steps)))
         _, state = policy.act(step((False, False), last), state, "explore")
     assert seen == pytest.approx([1.0, 0.84, 0.76, 0.6, 0.44, 0.28, 0.2])  # an is_last row takes no action
     assert float(policy.randomness.chance(torch.tensor(1000))) == pytest.approx(0.2)

@@ -18,6 +18,7 @@ from reverie.core.protocols import Policy
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.stats import Stats
 from reverie.core.types import Batch, Obs, State, Update
+from reverie.nn.acting import Taped
 from reverie.nn.adam import Adam
 from reverie.nn.exploration import EpsilonGreedy, GreedyPolicy, Randomness
 from reverie.nn.mlp import NetworkConfig, single_choice
@@ -179,7 +180,8 @@ class DQN(ModelFree):
         self.to(device)
         self.optim = Adam(self.objective.network.parameters(), cfg.lr, eps=cfg.adam_eps)
         self._step = self.build_step()
-        greedy = GreedyPolicy(self.objective.values, cfg.exploration, action_spec.width, device)
+        values = Taped(self.objective.values, self.objective.network)
+        greedy = GreedyPolicy(values, cfg.exploration, action_spec.width, device)
         self._policy = self.preprocess.policy(greedy, device)
 
     def build_objective(self, obs_spec: ObsSpec, action_spec: ActionSpec) -> DQNObjective:

@@ -6,8 +6,10 @@ import ctypes
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from reverie.core.compiler import kernels
+from reverie.data.handles import HandleQueue
 
 
 class Integers:
@@ -23,11 +25,12 @@ class Integers:
         source = rng.bit_generator.ctypes
         self._source = (source.state_address, ctypes.cast(source.next_uint32, ctypes.c_void_p).value)
 
-    def __call__(self, bound: int, count: int) -> np.ndarray:
-        """``count`` numbers of 0 to ``bound - 1``, int64."""
+    def __call__(self, bound: int, count: int, among: HandleQueue | None = None) -> Tensor:
+        """``count`` numbers of 0 to ``bound - 1``, int64, or what stands there ``among`` as many handles."""
         if self._library is None or not 1 < bound < 2**32:  # where NumPy draws nothing, or 64 bits at a time
-            return self.rng.integers(bound, size=count)
-        numbers = torch.empty(count, dtype=torch.int64)  # NumPy takes longer to tell an address
-        self._library.draw_integers(*self._source, bound, count, numbers.data_ptr())
-        found: np.ndarray = numbers.numpy()
-        return found
+            positions = self.rng.integers(bound, size=count)
+            return torch.from_numpy(positions if among is None else among.held[positions])
+        numbers = torch.empty(count, dtype=torch.int64)
+        where = 0 if among is None else among.address
+        self._library.draw_integers(*self._source, bound, count, where, numbers.data_ptr())
+        return numbers

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from reverie.core.config import Config
 from reverie.core.errors import ConfigError
@@ -88,13 +90,22 @@ class Dealer:
         for sampler in self.samplers.values():
             sampler.add(fresh, lived)
 
+    def add_one(self, is_first: list[bool]) -> None:
+        """``add`` of one row of each of N streams, just lived, as happens all the time."""
+        fresh = self.starts.add_one(is_first)
+        if self.online is not None:
+            self.online.add_one(fresh)
+        if self.sampler.listens:
+            self.beginnings.add_one(is_first)
+            self.sampler.add(np.array(fresh, np.int64), True)
+
     def clear(self) -> None:
         """The storage holds nothing any more."""
         self.starts.clear()
         for sampler in self.samplers.values():
             sampler.clear()
 
-    def draw(self) -> tuple[np.ndarray, np.ndarray | None]:
+    def draw(self) -> tuple[Tensor, Tensor | None]:
         """Handles ``[B]`` and importance weights ``[B]`` float32, None if all are 1.
 
         Those of new windows, which come once, are 1.
@@ -103,12 +114,12 @@ class Dealer:
         fresh = self.online.draw(batch) if self.online is not None and self.online.queue else None
         new = 0 if fresh is None else len(fresh)
         drawn = self.sampler.draw(batch - new)
-        handles = drawn if fresh is None else np.concatenate([fresh, drawn])
+        handles = drawn if fresh is None else torch.cat([fresh, drawn])
         if not isinstance(self.sampler, Mixture) or self.priorities is None:
             return handles, None
         weights = np.ones(batch, np.float32)
-        weights[new:] = self.sampler.weights(drawn)
-        return handles, weights
+        weights[new:] = self.sampler.weights(drawn.numpy())
+        return handles, torch.from_numpy(weights)
 
     def state_dict(self) -> State:
         """Of all samplers, and what their handles mean."""

@@ -77,9 +77,9 @@ class DeviceStorage(Storage):
     def _fetch(self, name: str, streams: slice, slots: slice) -> np.ndarray:
         return as_numpy(self.columns[name][streams, slots])
 
-    def gather(self, handles: np.ndarray, length: int) -> dict[str, Tensor]:
+    def gather(self, handles: Tensor, length: int) -> dict[str, Tensor]:
         """See ``Storage``."""
-        slots = self.slots(handles, np.arange(length))
+        slots = self.slots(handles.numpy(), np.arange(length))
         where = self._index(slots.ravel())
         rows = {
             name: column.index_select(0, where).view(*slots.shape, *column.shape[1:])

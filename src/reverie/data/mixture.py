@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from reverie.core.config import Config
 from reverie.core.errors import ConfigError
@@ -53,8 +55,10 @@ class Mixture:
     def __init__(self, parts: Mapping[str, tuple[float, Component]], rng: np.random.Generator) -> None:
         """``parts``: a share and a sampler by name; the shares sum to 1."""
         self.samplers = {name: sampler for name, (_, sampler) in parts.items()}
+        self.alone = next(iter(self.samplers.values())) if len(self.samplers) == 1 else None
         self.shares = np.array([share for share, _ in parts.values()])
         self.rng = rng
+        self.listens = any(sampler.listens for sampler in self.samplers.values())
         priority = self.samplers.get("priority")
         self.priority = priority if isinstance(priority, Prioritised) else None
 
@@ -68,14 +72,17 @@ class Mixture:
         for sampler in self.samplers.values():
             sampler.clear()
 
-    def draw(self, count: int) -> np.ndarray:
+    def draw(self, count: int) -> Tensor:
         """``count`` handles, those of one sampler side by side."""
-        counts = [count] if len(self.samplers) == 1 else self.rng.multinomial(count, self.shares)
-        drawn = [sampler.draw(int(n)) for sampler, n in zip(self.samplers.values(), counts, strict=True)]
-        return np.concatenate(drawn) if len(drawn) > 1 else drawn[0]
+        if self.alone is not None:
+            return self.alone.draw(count)
+        counts = self.rng.multinomial(count, self.shares).tolist()
+        return torch.cat([sampler.draw(n) for sampler, n in zip(self.samplers.values(), counts, strict=True)])
 
     def probability(self, handles: np.ndarray) -> np.ndarray:
         """The probability ``[B]`` of each of ``handles`` in one draw."""
+        if self.alone is not None:
+            return self.alone.probability(handles)
         each = [sampler.probability(handles) for sampler in self.samplers.values()]
         probability: np.ndarray = self.shares @ np.stack(each)
         return probability

@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from reverie.core.compiler import kernels
 from reverie.core.config import Config
@@ -53,6 +55,8 @@ class Prioritised:
     soon.
     """
 
+    listens = True
+
     def __init__(self, starts: Starts, rng: np.random.Generator, rows: Storage, config: PriorityConfig) -> None:
         """Draws from ``starts``, windows of ``rows``."""
         self.starts, self.rng, self.rows, self.config = starts, rng, rows, config
@@ -71,14 +75,15 @@ class Prioritised:
         oldest = self.starts.oldest
         evicted = np.arange(self.oldest, min(oldest, self.oldest + len(self.priority)))
         self.oldest = oldest
-        self._set(np.concatenate([evicted, fresh]), np.repeat([0.0, self.highest], [len(evicted), len(fresh)]))
+        slots = np.concatenate([evicted, fresh]) % len(self.priority)
+        self._set(slots, np.repeat([0.0, self.highest], [len(evicted), len(fresh)]))
 
-    def draw(self, count: int) -> np.ndarray:
+    def draw(self, count: int) -> Tensor:
         """``count`` handles."""
         slots = self.tree.draw(self.rng.random(count))
         oldest, size = self.starts.oldest, len(self.priority)
         handles: np.ndarray = oldest + (slots - oldest) % size
-        return handles
+        return torch.from_numpy(handles)
 
     def probability(self, handles: np.ndarray) -> np.ndarray:
         """Equation 1."""
@@ -106,12 +111,12 @@ class Prioritised:
         if known.any():
             raised = priority[known] + self.config.epsilon
             self.highest = max(self.highest, float(raised.max()))
-            self._set(handles[known], raised)
+            self._set(slots[known], raised)
 
-    def _set(self, handles: np.ndarray, priority: np.ndarray) -> None:
-        slots = handles % len(self.priority)
-        self.priority[slots] = priority
-        self.tree.set(slots, self._leaf(self.priority[slots]))
+    def _set(self, slots: np.ndarray, priority: np.ndarray) -> None:
+        kept = priority.astype(np.float32)
+        self.priority[slots] = kept
+        self.tree.set(slots, self._leaf(kept))
 
     def _leaf(self, priority: np.ndarray) -> np.ndarray:
         return np.where(priority > 0, priority.astype(np.float64) ** self.config.alpha, 0.0)

@@ -166,7 +166,7 @@ class Replay:
         rows["action"], rows["reward"] = action, step.reward
         rows["is_first"], rows["is_last"], rows["is_terminal"] = step.is_first, step.is_last, step.is_terminal
         self.storage.add(rows | {f"{EXTRAS}{key}": value for key, value in extras.items()} if extras else rows)
-        self.dealer.add(as_numpy(step.is_first)[:, None], lived=True)
+        self.dealer.add_one(step.is_first.tolist())
         if self.store is not None:
             self.store.add(rows)
 
@@ -238,8 +238,8 @@ class Replay:
             is_first=rows["is_first"],
             is_last=rows["is_last"],
             is_terminal=rows["is_terminal"],
-            weight=torch.ones(len(handles), device=device) if weights is None else torch.from_numpy(weights).to(device),
-            index=torch.from_numpy(handles),
+            weight=torch.ones(len(handles), device=device) if weights is None else weights.to(device),
+            index=handles,
             extras={key: rows[name] for name, key in self.extra_names.items()},
         )
 

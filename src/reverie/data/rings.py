@@ -83,22 +83,22 @@ class Rings:
 
     # ------------------------------------------------------------------ out
 
-    def windows(self, handles: np.ndarray, length: int, pin: bool = False) -> dict[str, Tensor]:
-        """The windows of ``length`` rows that begin at ``handles`` ``[B]``: ``[B, length, ...]`` of every column.
+    def windows(self, handles: Tensor, length: int, pin: bool = False) -> dict[str, Tensor]:
+        """The windows of ``length`` rows that begin at ``handles`` ``[B]`` int64: ``[B, length, ...]`` of every column.
 
         Row r of stream i has the handle ``r N + i`` and lies in slot ``r % slots``; in place of rows before the first
         of all is that one. ``is_last`` is set as well where the next row of a window ``is_first``: a stream may have
         been cut without a last row, and nothing must be bootstrapped over that seam. With ``pin`` windows lie where a
         GPU can fetch them by itself.
         """
+        handles = handles.contiguous()
         rows = self._empty(len(handles), length, pin)
         if self._library is None:
-            self._take(handles, length, rows)
+            self._take(handles.numpy(), length, rows)
             return rows
-        begin = torch.from_numpy(np.ascontiguousarray(handles, np.int64))  # NumPy takes longer to tell an address
         found = self._pack(*[column.data_ptr() for column in rows.values()])
         threads = torch.get_num_threads() if len(handles) * length * self._row_bytes >= PARALLEL else 1
-        self._library.gather_rows(self._address, begin.data_ptr(), len(handles), length, found, threads)
+        self._library.gather_rows(self._address, handles.data_ptr(), len(handles), length, found, threads)
         return rows
 
     def _empty(self, batch: int, length: int, pin: bool) -> dict[str, Tensor]:

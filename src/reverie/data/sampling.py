@@ -11,15 +11,21 @@ from collections import deque
 from typing import Any, Protocol
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from reverie.core.types import State
 from reverie.data.chance import Integers
-from reverie.data.starts import Beginnings, HandleQueue, Starts
+from reverie.data.handles import HandleQueue
+from reverie.data.starts import Beginnings, Starts
 from reverie.data.storage import Storage
 
 
 class Sampler(Protocol):
     """Draws windows."""
+
+    listens: bool
+    """Whether ``add`` does anything."""
 
     def add(self, fresh: np.ndarray, lived: bool = True) -> None:
         """Take note of the windows that the newest rows end. Rows may be evicted now, ``Storage.oldest`` says which.
@@ -32,8 +38,8 @@ class Sampler(Protocol):
         """The storage holds nothing any more. Generators stay where they are."""
         ...
 
-    def draw(self, count: int) -> np.ndarray:
-        """Up to ``count`` handles."""
+    def draw(self, count: int) -> Tensor:
+        """Up to ``count`` handles, int64."""
         ...
 
     def state_dict(self) -> State:
@@ -55,6 +61,8 @@ class Component(Sampler, Protocol):
 
 class Drawing:
     """What samplers have in common that draw with a generator and follow from the rows otherwise."""
+
+    listens = False
 
     def __init__(self, starts: Starts, rng: np.random.Generator) -> None:
         self.starts, self.rng = starts, rng
@@ -78,9 +86,9 @@ class Drawing:
 class Uniform(Drawing):
     """Every window with the same probability, with replacement."""
 
-    def draw(self, count: int) -> np.ndarray:
+    def draw(self, count: int) -> Tensor:
         """``count`` handles."""
-        return self.starts.at(self.integers(len(self.starts), count))
+        return self.starts.draw(self.integers, count)
 
     def probability(self, handles: np.ndarray) -> np.ndarray:
         """``1 / M`` of M windows."""
@@ -117,11 +125,11 @@ class Recency(Drawing):
         x: np.ndarray = np.expm1(g) if power == 0 else np.expm1(np.log1p(power * g) / power)
         return x
 
-    def draw(self, count: int) -> np.ndarray:
+    def draw(self, count: int) -> Tensor:
         """``count`` handles."""
         windows = len(self.starts)
         ages = self.inverse(self.rng.random(count) * self.mass(windows))
-        return self.starts.at(windows - 1 - np.minimum(ages, windows - 1).astype(np.int64))
+        return torch.from_numpy(self.starts.at(windows - 1 - np.minimum(ages, windows - 1).astype(np.int64)))
 
     def probability(self, handles: np.ndarray) -> np.ndarray:
         """The law above."""
@@ -141,6 +149,8 @@ class Ends(Drawing):
     draws the start of a window from 0..L and lets the T + 1 largest values mean the last window of L rows. Its episodes
     are complete; here an episode has an end once the first row of the next has come.
     """
+
+    listens = True
 
     def __init__(
         self, starts: Starts, rng: np.random.Generator, rows: Storage, beginnings: Beginnings, length: int, free: int
@@ -164,14 +174,14 @@ class Ends(Drawing):
         self.ends.add(windows[self.beginnings.at(after[:known])])
         self.ends.drop(self.starts.oldest)
 
-    def draw(self, count: int) -> np.ndarray:
+    def draw(self, count: int) -> Tensor:
         """``count`` handles."""
         windows, ends = len(self.starts), self.ends.held
-        drawn = self.integers(windows + len(ends) * self.length, count)
+        drawn = self.integers(windows + len(ends) * self.length, count).numpy()
         last = drawn >= windows
         handles = self.starts.at(np.where(last, 0, drawn))
         handles[last] = ends[(drawn[last] - windows) // self.length]
-        return handles
+        return torch.from_numpy(handles)
 
     def probability(self, handles: np.ndarray) -> np.ndarray:
         """The law above."""
@@ -189,6 +199,8 @@ class OnlineQueue:
     queued. Windows evicted before their turn are dropped, which also bounds the queue.
     """
 
+    listens = True
+
     def __init__(self, starts: Starts, rows: Storage, length: int, free: int) -> None:
         """Windows of ``length`` of ``rows``, of which the first ``free`` may be those of another window."""
         self.starts, self.rows, self.length, self.free = starts, rows, length - free, free
@@ -202,11 +214,15 @@ class OnlineQueue:
 
     def add(self, fresh: np.ndarray, lived: bool = True) -> None:
         """See ``Sampler``. Only rows that were just ``lived``, one of each stream, are queued."""
-        streams = self.rows.streams
         if not lived:
             self.clear()
-        elif len(fresh) and (row := int(fresh[0]) // streams) >= self.soonest:
-            for handle in fresh.tolist():  # streams are few
+        self.add_one(fresh.tolist() if lived else [])
+
+    def add_one(self, fresh: list[int]) -> None:
+        """``add`` of the windows that one row of each stream, just lived, ends."""
+        streams = self.rows.streams
+        if fresh and (row := fresh[0] // streams) >= self.soonest:
+            for handle in fresh:
                 if self.due[handle % streams] <= row:
                     self.queue.append(handle)
                     self.due[handle % streams] = row + self.length
@@ -215,9 +231,9 @@ class OnlineQueue:
         while self.queue and self.queue[0] < oldest:
             self.queue.popleft()
 
-    def draw(self, count: int) -> np.ndarray:
+    def draw(self, count: int) -> Tensor:
         """The oldest handles of the queue, fewer than ``count`` if it runs empty."""
-        return np.array([self.queue.popleft() for _ in range(min(count, len(self.queue)))], np.int64)
+        return torch.tensor([self.queue.popleft() for _ in range(min(count, len(self.queue)))], dtype=torch.int64)
 
     def state_dict(self) -> State:
         """What waits, and from where on windows are due."""

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from reverie.core.types import State, Window
-from reverie.data.starts import Beginnings, HandleQueue, Starts
+from reverie.data.handles import HandleQueue
+from reverie.data.starts import Beginnings, Starts
 from reverie.data.storage import Storage
 
 
@@ -28,6 +31,8 @@ class Sequence:
     completes the last window of one from the next.
     """
 
+    listens = True
+
     def __init__(
         self, starts: Starts, rng: np.random.Generator, rows: Storage, beginnings: Beginnings, window: Window
     ) -> None:
@@ -46,14 +51,14 @@ class Sequence:
         self.episodes.add(fresh[self.beginnings.at(fresh)])
         self.episodes.drop(self.rows.oldest * self.rows.streams)
 
-    def draw(self, count: int) -> np.ndarray:
+    def draw(self, count: int) -> Tensor:
         """The next window of each of ``count`` cursors."""
         if len(self.cursors) != count:
             self.cursors = self.starts.at(self.rng.integers(len(self.starts), size=count)).tolist()
         else:
             following = map(self.after, self.cursors)
             self.cursors = [self.anew() if handle is None else handle for handle in following]
-        return np.array(self.cursors, np.int64)
+        return torch.tensor(self.cursors, dtype=torch.int64)
 
     def after(self, handle: int) -> int | None:
         """The window after ``handle``, or None if its episode is over or evicted."""

@@ -8,7 +8,10 @@ from __future__ import annotations
 from typing import Protocol
 
 import numpy as np
+from torch import Tensor
 
+from reverie.data.chance import Integers
+from reverie.data.handles import HandleQueue
 from reverie.data.storage import Storage
 
 
@@ -27,6 +30,10 @@ class Starts(Protocol):
         """
         ...
 
+    def add_one(self, is_first: list[bool]) -> list[int]:
+        """``add`` of one row in each of N streams, which happens all the time: lists are faster for a few."""
+        ...
+
     def clear(self) -> None:
         """The storage holds nothing any more."""
         ...
@@ -37,6 +44,10 @@ class Starts(Protocol):
 
     def at(self, positions: np.ndarray) -> np.ndarray:
         """The handles at ``positions`` ``[B]`` in ``0..len - 1``."""
+        ...
+
+    def draw(self, integers: Integers, count: int) -> Tensor:
+        """``count`` handles ``[B]``, each with the same probability, with replacement."""
         ...
 
     def positions(self, handles: np.ndarray) -> np.ndarray:
@@ -65,6 +76,11 @@ class AllStarts:
         start = max(stop - is_first.shape[1], self.rows.oldest)
         return np.arange(start * self.rows.streams, stop * self.rows.streams)
 
+    def add_one(self, is_first: list[bool]) -> list[int]:
+        """See ``Starts``."""
+        begin, streams = self.rows.count - self.length, self.rows.streams
+        return list(range(begin * streams, (begin + 1) * streams)) if begin >= self.rows.oldest else []
+
     def clear(self) -> None:
         """See ``Starts``."""
 
@@ -74,6 +90,10 @@ class AllStarts:
     def at(self, positions: np.ndarray) -> np.ndarray:
         """See ``Starts``."""
         return positions + self.oldest
+
+    def draw(self, integers: Integers, count: int) -> Tensor:
+        """See ``Starts``."""
+        return integers(len(self), count).add_(self.oldest)
 
     def positions(self, handles: np.ndarray) -> np.ndarray:
         """See ``Starts``."""
@@ -106,8 +126,6 @@ class EpisodeStarts:
     def add(self, is_first: np.ndarray) -> np.ndarray:
         """See ``Starts``."""
         streams, more = is_first.shape
-        if more == 1:  # what happens all the time
-            return self._add_one(is_first[:, 0])
         time = np.arange(more)
         newest = np.maximum.accumulate(np.where(is_first, time, -np.array(self.run)[:, None]), axis=1)
         run = time - newest + 1  # [N, n]
@@ -120,12 +138,11 @@ class EpisodeStarts:
         self.queue.add(fresh)
         return fresh
 
-    def _add_one(self, is_first: np.ndarray) -> np.ndarray:
-        """``add`` of one row in each stream, whose windows all begin with the same row. Lists are faster for a few."""
-        self.run = [1 if first else run + 1 for first, run in zip(is_first.tolist(), self.run, strict=True)]
+    def add_one(self, is_first: list[bool]) -> list[int]:
+        """See ``Starts``. All windows that one row in each stream ends begin with the same row."""
+        self.run = [1 if first else run + 1 for first, run in zip(is_first, self.run, strict=True)]
         begin, oldest, needed = (self.rows.count - self.length) * len(self.run), self.oldest, self.length - self.free
-        ready = [begin + stream for stream, run in enumerate(self.run) if run >= needed] if begin >= oldest else []
-        fresh = np.array(ready, np.int64)
+        fresh = [begin + stream for stream, run in enumerate(self.run) if run >= needed] if begin >= oldest else []
         self.queue.drop(oldest)
         self.queue.add(fresh)
         return fresh
@@ -136,62 +153,21 @@ class EpisodeStarts:
         self.queue.clear()
 
     def __len__(self) -> int:
-        return len(self.queue.held)
+        return len(self.queue)
 
     def at(self, positions: np.ndarray) -> np.ndarray:
         """See ``Starts``."""
         handles: np.ndarray = self.queue.held[positions]
         return handles
 
+    def draw(self, integers: Integers, count: int) -> Tensor:
+        """See ``Starts``."""
+        return integers(len(self.queue), count, self.queue)
+
     def positions(self, handles: np.ndarray) -> np.ndarray:
         """See ``Starts``."""
         positions: np.ndarray = np.searchsorted(self.queue.held, handles)
         return positions
-
-
-class HandleQueue:
-    """Ascending handles, one after the other in memory: new ones come at the end, evicted ones leave in front."""
-
-    def __init__(self) -> None:
-        self.clear()
-
-    def clear(self) -> None:
-        """Hold none."""
-        self.buffer = np.empty(64, np.int64)
-        self.head = self.tail = 0
-
-    @property
-    def held(self) -> np.ndarray:
-        """All of them; not a copy."""
-        return self.buffer[self.head : self.tail]
-
-    def reserve(self, count: int) -> None:
-        """Make room for ``count`` handles in all, which is then not taken twice while they come."""
-        if count > len(self.buffer):
-            held = self.held.copy()
-            self.buffer = np.empty(count, np.int64)
-            self.buffer[: len(held)] = held
-            self.head, self.tail = 0, len(held)
-
-    def add(self, fresh: np.ndarray) -> None:
-        """Put ``fresh`` at the end."""
-        if self.tail + len(fresh) > len(self.buffer):
-            self._make_room(len(fresh))
-        self.buffer[self.tail : self.tail + len(fresh)] = fresh
-        self.tail += len(fresh)
-
-    def drop(self, below: int) -> None:
-        """Let go of the handles below ``below``."""
-        if self.head < self.tail and self.buffer[self.head] < below:
-            self.head += int(self.held.searchsorted(below))
-
-    def _make_room(self, more: int) -> None:
-        """Move to the front of a buffer of twice what is needed: each handle moves about once while it is held."""
-        held = self.held.copy()
-        needed = 2 * (len(held) + more)
-        self.buffer = self.buffer if len(self.buffer) >= needed else np.empty(needed, np.int64)
-        self.buffer[: len(held)] = held
-        self.head, self.tail = 0, len(held)
 
 
 class Beginnings:
@@ -204,11 +180,11 @@ class Beginnings:
 
     def add(self, is_first: np.ndarray) -> None:
         """Take note of ``n`` more rows in each stream, ``[N, n]``, already stored; not more than fit."""
-        more = is_first.shape[1]
-        if more == 1:  # what happens all the time need not build lists of one
-            self.ring[(self.rows.count - 1) % self.rows.capacity] = is_first[:, 0]
-        else:
-            self.ring[np.arange(self.rows.count - more, self.rows.count) % self.rows.capacity] = is_first.T
+        self.ring[np.arange(self.rows.count - is_first.shape[1], self.rows.count) % self.rows.capacity] = is_first.T
+
+    def add_one(self, is_first: list[bool]) -> None:
+        """``add`` of one row in each of N streams, which happens all the time."""
+        self.ring[(self.rows.count - 1) % self.rows.capacity] = is_first
 
     def at(self, handles: np.ndarray) -> np.ndarray:
         """Whether the rows ``handles``, all of them held, begin an episode."""

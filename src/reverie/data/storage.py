@@ -181,7 +181,7 @@ class Storage(ABC):
         """What lies in ``slots`` of ``streams``, perhaps the memory itself."""
 
     @abstractmethod
-    def gather(self, handles: np.ndarray, length: int) -> dict[str, Tensor]:
+    def gather(self, handles: Tensor, length: int) -> dict[str, Tensor]:
         """The windows of ``length`` rows that begin at ``handles`` ``[B]``: ``[B, length, ...]`` of every column.
 
         ``is_last`` is set as well where the next row of a window ``is_first`` (``data/rings.py``).
@@ -258,7 +258,7 @@ class HostStorage(Storage):
     def _fetch(self, name: str, streams: slice, slots: slice) -> np.ndarray:
         return self.columns[name][streams, slots]
 
-    def gather(self, handles: np.ndarray, length: int) -> dict[str, Tensor]:
+    def gather(self, handles: Tensor, length: int) -> dict[str, Tensor]:
         """See ``Storage``."""
         return self.rings.windows(handles, length, self.pin)
 

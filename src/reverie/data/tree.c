@@ -6,7 +6,7 @@
 
 #include <stdint.h>
 
-enum { FAN = 32 };
+enum { FAN = 32, LANES = 8 };
 
 /* numpy.sum of 32 numbers: eight sums of every eighth, then in pairs. */
 static inline double sum_of(const double *x) {
@@ -32,25 +32,34 @@ void tree_set(double *const *levels, int64_t depth, const int64_t *slots, const 
     }
 }
 
-/* The leaves at which the running sum of all weights passes the targets. */
+/* The leaves at which the running sum of all weights passes the targets.
+ *
+ * Several targets go down side by side: each of their sums waits for the one before, and the processor does the others
+ * meanwhile. */
 void tree_draw(double *const *levels, int64_t depth, const double *targets, int64_t count, int64_t *slots) {
-    for (int64_t k = 0; k < count; k++) {
-        double target = targets[k];
-        int64_t node = 0;
+    for (int64_t k = 0; k < count; k += LANES) {
+        double target[LANES];
+        int64_t node[LANES] = {0}, lanes = count - k < LANES ? count - k : LANES;
+        for (int l = 0; l < LANES; l++) target[l] = targets[l < lanes ? k + l : k];
         for (int64_t d = depth - 1; d >= 0; d--) {
-            const double *children = levels[d] + node * FAN;
-            double sums[FAN];
-            sums[0] = children[0];
-            for (int j = 1; j < FAN; j++) sums[j] = sums[j - 1] + children[j];
-            union { double value; int64_t bits; } below = {sums[FAN - 1]};
-            below.bits -= below.value > 0; /* the next number towards 0: the target must lie below the sum */
-            target = target < below.value ? target : below.value;
-            int child = 0;
-            for (int j = 0; j < FAN; j++) child += sums[j] <= target;
-            child = child < FAN ? child : FAN - 1; /* as could only be if all were 0 */
-            target -= child > 0 ? sums[child - 1] : 0;
-            node = node * FAN + child;
+            double sums[FAN][LANES];
+            for (int l = 0; l < LANES; l++) sums[0][l] = levels[d][node[l] * FAN];
+            for (int j = 1; j < FAN; j++)
+                for (int l = 0; l < LANES; l++) sums[j][l] = sums[j - 1][l] + levels[d][node[l] * FAN + j];
+            int64_t child[LANES] = {0};
+            for (int l = 0; l < LANES; l++) {
+                union { double value; int64_t bits; } below = {sums[FAN - 1][l]};
+                below.bits -= below.value > 0; /* the next number towards 0: the target must lie below the sum */
+                target[l] = target[l] < below.value ? target[l] : below.value;
+            }
+            for (int j = 0; j < FAN; j++)
+                for (int l = 0; l < LANES; l++) child[l] += sums[j][l] <= target[l];
+            for (int l = 0; l < LANES; l++) {
+                child[l] = child[l] < FAN ? child[l] : FAN - 1; /* as could only be if all were 0 */
+                target[l] -= child[l] > 0 ? sums[child[l] - 1][l] : 0;
+                node[l] = node[l] * FAN + child[l];
+            }
         }
-        slots[k] = node;
+        for (int l = 0; l < lanes; l++) slots[k + l] = node[l];
     }
 }

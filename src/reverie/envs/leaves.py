@@ -21,8 +21,9 @@ Convert = Callable[[Any], np.ndarray]
 INTEGERS = "biu"
 NUMBERS = "biuf"
 
-FEW, SMALL = 1024, 1e38
-"""For ``surely_finite``: more numbers would wake the threads of a BLAS; a sum below this is one of float32 numbers."""
+HANDFUL, FEW, SMALL = 64, 1024, 1e38
+"""For ``surely_finite``: so many numbers Python adds up sooner than NumPy, which after an update is in no cache; more
+than ``FEW`` would wake the threads of a BLAS; a sum below ``SMALL`` is one of float32 numbers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +90,12 @@ def finite(shape: tuple[int, ...], dtype: Any = np.float32) -> Convert:
 
 
 def surely_finite(array: np.ndarray) -> bool:
-    """Whether few numbers are finite and small beyond doubt: their squares have a sum. A third of the time to look."""
-    return array.dtype.kind == "f" and array.size <= FEW and bool(np.vdot(array, array) < SMALL)
+    """Whether few numbers are finite and small beyond doubt: they or their squares have a sum. Sooner than to look."""
+    if array.dtype.kind != "f" or array.size > FEW:
+        return False
+    if array.size <= HANDFUL:
+        return bool(sum(map(abs, array.ravel().tolist())) < SMALL)
+    return bool(np.vdot(array, array) < SMALL)
 
 
 def _vector(space: spaces.Box) -> Leaf:

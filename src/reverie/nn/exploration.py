@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from torch import Tensor, nn
 from reverie.core.config import Choice
 from reverie.core.errors import ConfigError
 from reverie.core.types import Mode, Obs, Step
+from reverie.nn.acting import Taped
 
 
 @dataclass(frozen=True)
@@ -138,7 +140,7 @@ class NoisyPolicy:
     """A deterministic actor, and noise on its actions where it explores."""
 
     def __init__(self, actor: nn.Module, noise: Noise, width: int, device: torch.device) -> None:
-        self.actor, self.noise, self.width, self.device = actor, noise, width, device
+        self.actor, self.noise, self.width, self.device = Taped(actor, actor), noise, width, device
 
     def initial(self, num_envs: int) -> NoiseState:
         """No noise yet."""
@@ -166,7 +168,9 @@ class SampledPolicy:
     """Draws actions from a distribution where it explores, and takes its mode where it is evaluated."""
 
     def __init__(self, actor: nn.Module, device: torch.device) -> None:
-        self.actor, self.device = actor, device
+        self.drawn = Taped(functools.partial(sampled, actor), actor)
+        self.best = Taped(functools.partial(likeliest, actor), actor)
+        self.device = device
 
     def initial(self, num_envs: int) -> None:
         """Nothing is carried."""
@@ -174,9 +178,8 @@ class SampledPolicy:
     @torch.no_grad()
     def act(self, step: Step, state: None, mode: Mode) -> tuple[Tensor, None]:
         """``(action [N, A] on the CPU, None)``."""
-        policy = self.actor({k: v.to(self.device) for k, v in step.obs.items()})
-        action: Tensor = policy.mode() if mode == "eval" else policy.sample()[0]
-        return action.cpu(), None
+        chosen = self.best if mode == "eval" else self.drawn
+        return chosen({k: v.to(self.device) for k, v in step.obs.items()}).cpu(), None
 
     def override(self, state: None, action: Tensor) -> None:
         """Nothing is carried."""
@@ -184,6 +187,18 @@ class SampledPolicy:
     def extras(self, state: None) -> dict[str, Tensor]:
         """Nothing is stored."""
         return {}
+
+
+def sampled(actor: nn.Module, obs: Obs) -> Tensor:
+    """Actions ``[N, A]`` drawn from the distributions that ``actor`` says."""
+    action: Tensor = actor(obs).sample()[0]
+    return action
+
+
+def likeliest(actor: nn.Module, obs: Obs) -> Tensor:
+    """Their modes."""
+    action: Tensor = actor(obs).mode()
+    return action
 
 
 @dataclass(frozen=True)

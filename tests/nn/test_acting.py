@@ -1,0 +1,197 @@
+"""Acting by a recording: the same to the last bit as asking the network, whatever has happened to it meanwhile."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from reverie.core.specs import ObsPart
+from reverie.core.types import Step
+from reverie.nn import acting
+from reverie.nn.acting import MAX_KINDS, Taped
+from reverie.nn.exploration import EpsilonGreedy, Gaussian, GreedyPolicy, NoisyPolicy, SampledPolicy
+from reverie.nn.gaussian import NormalActor, SteadyNormalActor
+from reverie.nn.mlp import DeterministicActor, NetworkConfig
+from reverie.nn.squashed import GaussianActor
+from reverie.nn.values import ActionValues
+
+SPEC = {
+    "vector": ObsPart(kind="vector", shape=(5,), dtype="float32"),
+    "choice": ObsPart(kind="categorical", shape=(), dtype="int64", classes=(4,)),
+    "table": ObsPart(kind="vector", shape=(2, 3), dtype="float32"),
+}
+SMALL = NetworkConfig(units=(20, 7))
+CPU = torch.device("cpu")
+
+
+def seen(rows: int) -> dict[str, Tensor]:
+    return {
+        "vector": torch.randn(rows, 5),
+        "choice": torch.randint(-1, 4, (rows,)),
+        "table": torch.randn(rows, 2, 3),
+    }
+
+
+def actor(seed: int = 0) -> DeterministicActor:
+    torch.manual_seed(seed)
+    return DeterministicActor(SPEC, 3, SMALL)
+
+
+@torch.no_grad()
+def agree(taped: Taped, network: nn.Module, rows: int = 1, times: int = 4) -> bool:
+    """Whether the same is said several times, the first time and from a recording."""
+    given = [seen(rows) for _ in range(times)]
+    return all(torch.equal(taped(obs), network(obs)) for obs in given)
+
+
+def test_a_recording_answers_as_the_network_does() -> None:
+    network = actor()
+    taped = Taped(network, network)
+    for rows in (1, 3, 1, 70):
+        assert agree(taped, network, rows)
+    assert len(taped.recordings) == 3
+    assert all(taped.recordings.values())
+
+
+def test_it_follows_parameters_that_change_and_that_move() -> None:
+    network = actor()
+    taped = Taped(network, network)
+    assert agree(taped, network)
+    with torch.no_grad():
+        network.body.theta.add_(0.1)
+    assert agree(taped, network)
+    assert len(taped.recordings) == 1
+    network.load_state_dict(actor(1).state_dict())
+    assert agree(taped, network)
+    assert len(taped.recordings) == 1
+    network.body.theta.data = network.body.theta.data.clone() * 2
+    assert agree(taped, network)
+    assert len(taped.recordings) == 2
+
+
+@torch.no_grad()
+def test_answers_are_the_callers() -> None:
+    network = actor()
+    taped = Taped(network, network)
+    given = [seen(2) for _ in range(4)]
+    answers = [taped(obs) for obs in given]
+    for obs, answer in zip(given, answers, strict=True):
+        assert torch.equal(answer, network(obs))
+        answer.zero_()
+    assert torch.equal(taped(given[0]), network(given[0]))
+
+
+def test_with_a_gradient_nothing_is_recorded() -> None:
+    network = actor()
+    taped = Taped(network, network)
+    for _ in range(3):
+        taped(seen(2)).sum().backward()
+    assert not taped.recordings
+    assert network.body.theta.grad is not None
+
+
+def test_of_many_shapes_only_some_are_recorded() -> None:
+    network = actor()
+    taped = Taped(network, network)
+    assert all(agree(taped, network, rows, times=2) for rows in range(1, MAX_KINDS + 4))
+    assert len(taped.recordings) == MAX_KINDS
+
+
+class Other(nn.Module):
+    """Has a count of its own, which a recording would not go on with."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.asked = actor(), 0
+        self.scale = nn.Parameter(torch.ones(()))
+
+    def forward(self, obs: dict[str, Tensor]) -> Tensor:
+        self.asked += 1
+        return self.scale * self.inner(obs) * self.asked
+
+
+@torch.no_grad()
+def test_other_networks_and_those_without_a_compiler_are_called(monkeypatch: pytest.MonkeyPatch) -> None:
+    other, obs = Other(), seen(1)
+    taped = Taped(other, other)
+    assert torch.equal(taped(obs) * 3, taped(obs) * 1.5)
+    assert other.asked == 2
+    assert not taped.recordings
+    monkeypatch.setattr(acting, "kernels", lambda: None)
+    network = actor()
+    taped = Taped(network, network)
+    assert agree(taped, network)
+    assert not taped.recordings
+
+
+@torch.no_grad()
+def test_what_cannot_be_repeated_is_called() -> None:
+    network = actor()
+    taped = Taped(lambda obs: network(obs) * float(obs["vector"][0, 0]), network)
+    for _ in range(3):
+        obs = seen(1)
+        assert torch.equal(taped(obs), network(obs) * float(obs["vector"][0, 0]))
+    assert list(taped.recordings.values()) == [None]
+
+
+def test_a_copy_has_networks_and_recordings_of_its_own() -> None:
+    network = actor()
+    taped = Taped(network, network)
+    assert agree(taped, network)
+    other = copy.deepcopy(taped)
+    assert not other.recordings
+    with torch.no_grad():
+        network.body.theta.zero_()
+    assert agree(other, other.answer)
+    with torch.no_grad():
+        assert not torch.equal(other(obs := seen(2)), taped(obs))
+
+
+# ---------------------------------------------------------------- policies
+
+
+def policies() -> dict[str, Callable[[], object]]:
+    """Each makes the same policy again."""
+
+    def made(make: Callable[[], object]) -> Callable[[], object]:
+        def again() -> object:
+            torch.manual_seed(4)
+            return make()
+
+        return again
+
+    def greedy(dueling: bool) -> GreedyPolicy:
+        values = ActionValues(SPEC, 4, SMALL, dueling=dueling)
+        return GreedyPolicy(Taped(values, values), EpsilonGreedy(0.5), 4, CPU)
+
+    return {
+        "noisy": made(lambda: NoisyPolicy(actor(), Gaussian(0.3), 3, CPU)),
+        "squashed": made(lambda: SampledPolicy(GaussianActor(SPEC, 3, SMALL, torch.float32), CPU)),
+        "normal": made(lambda: SampledPolicy(NormalActor(SPEC, 3, SMALL), CPU)),
+        "steady": made(lambda: SampledPolicy(SteadyNormalActor(SPEC, 3, SMALL), CPU)),
+        "greedy": made(lambda: greedy(False)),
+        "dueling": made(lambda: greedy(True)),
+    }
+
+
+@pytest.mark.parametrize("mode", ["explore", "eval"])
+@pytest.mark.parametrize("name", policies())
+def test_policies_act_as_without_recordings(name: str, mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def actions() -> list[Tensor]:
+        policy = policies()[name]()
+        state, taken = policy.initial(2), []
+        torch.manual_seed(5)
+        for t in range(6):
+            flags = {"is_first": torch.tensor([t == 0, t % 3 == 0]), "is_last": torch.tensor([False, t == 2])}
+            step = Step(obs=seen(2), reward=torch.zeros(2), is_terminal=torch.zeros(2, dtype=torch.bool), **flags)
+            action, state = policy.act(step, state, mode)
+            taken.append(action)
+        return taken
+
+    mine = actions()
+    monkeypatch.setattr(Taped, "__call__", lambda self, obs: self.answer(obs))
+    assert all(torch.equal(a, b) for a, b in zip(mine, actions(), strict=True))
