@@ -32,19 +32,28 @@ def test_gradients_are_computed_again():
     assert w._version == 0
 
 
-def test_random_numbers_go_on_as_without_a_tape():
-    drawn = []
+DRAWS = {
+    "randn": lambda: torch.randn(37), "few": lambda: torch.randn(3, 2), "rand": lambda: torch.rand(4, 5),
+    "like": lambda: torch.randn_like(torch.zeros(5, 6).T), "rand like": lambda: torch.rand_like(torch.zeros(300)),
+    "double": lambda: torch.randn(9, dtype=torch.float64), "whole": lambda: torch.randint(7, (5,)),
+    "bernoulli": lambda: torch.bernoulli(torch.full((50,), 0.5)), "normal": lambda: torch.normal(1.0, 2.0, (20,)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", DRAWS)
+def test_random_numbers_go_on_as_without_a_tape(name):
+    draw, drawn = DRAWS[name], []
     for taped in (True, False):
         torch.manual_seed(3)
         with Tape() as tape:
-            x = torch.randn(7)
+            x = draw()
         seen = [x.clone()]
         for _ in range(3):
             if taped:
                 tape.replay()
-                seen.append(x.clone())
             else:
-                seen.append(torch.randn(7))
+                x = draw()
+            seen.append(x.clone())
         drawn.append(seen)
     torch.testing.assert_close(*drawn, rtol=0, atol=0)
 

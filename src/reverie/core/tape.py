@@ -118,6 +118,8 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves 
         self.calls.append(Call(functools.partial(func._op, **kwargs) if kwargs else func._op, tuple(args)))
 
     def _note_into(self, func: Any, args: Any, kwargs: Any, rooms: Any) -> None:
+        if func.overloadpacket in _DRAWN:
+            return self.calls.append(Call(getattr(self._rooms.uncounted(rooms), _DRAWN[func.overloadpacket]), ()))
         made = (rooms,) if len(func._schema.returns) == 1 else rooms
         into = _writing(func) if all(isinstance(x, Tensor) for x in tree_leaves(made)) else None
         if into is not None:
@@ -233,6 +235,11 @@ _UNUSED = 3
 """References to a room that nobody uses: the list's, the loop's and that of the question."""
 
 
+_aten = torch.ops.aten
+_DRAWN = {_aten.randn: "normal_", _aten.randn_like: "normal_", _aten.rand: "uniform_", _aten.rand_like: "uniform_"}
+"""What fills memory with the same numbers."""
+
+
 def _writing(func: Any) -> Any:
     """The form of an operation that writes to given tensors; None if it has none."""
     mine = [(a.name, str(a.type)) for a in func._schema.arguments]
@@ -255,7 +262,7 @@ def _obstacle(func: Any, args: Any, out: Any) -> str:
     if any(isinstance(x, bool | int | float) for x in tree_leaves(out)):
         return f"{func} reads a number{_where()}"
     if torch.Tag.dynamic_output_shape in func.tags:
-        masks = func is not torch.ops.aten.index.Tensor or any(x is not None and x.dtype == torch.bool for x in args[1])
+        masks = func is not _aten.index.Tensor or any(x is not None and x.dtype == torch.bool for x in args[1])
         return f"the shape of what {func} makes depends on numbers{_where()}" if masks else ""
     return ""
 
