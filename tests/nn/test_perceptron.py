@@ -2,6 +2,7 @@
 
 import copy
 import os
+import signal
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -21,6 +22,8 @@ SHAPES = [
     (33, (31, 40, 65), 9, 2, 65),
     (5, (8,), 70, None, 64),
     (64, (32,), 8, 2, 127),
+    (32, (64, 96, 32), 64, 2, 96),
+    (20, (40, 6, 50), 3, 2, 77),
 ]
 
 needs_compiler = pytest.mark.skipif(kernels() is None, reason="nothing is compiled")
@@ -55,6 +58,9 @@ def test_results_and_gradients_are_those_of_the_definition(inputs, units, output
     for found, right in zip((y, dx, dtheta), expected, strict=True):
         scale = right.abs().max().item()
         torch.testing.assert_close(found.double().view_as(right), right, rtol=1e-4, atol=1e-5 * max(scale, 1))
+    net.requires_grad_(False)
+    torch.testing.assert_close(torch.autograd.grad(net(x), [x], grad)[0], dx, rtol=1e-6, atol=1e-6)
+    assert torch.equal(net(x.detach()), y)  # without a way back
 
 
 def test_it_is_a_perceptron_of_pytorch(path):
@@ -118,8 +124,10 @@ def test_what_needs_no_gradient_gets_none(path):
     torch.testing.assert_close(net(x), y)
 
 
+@pytest.mark.parametrize("tiled", [64, 10**9])
 @pytest.mark.parametrize("copies", [1, 2, 3])
-def test_numbers_do_not_depend_on_threads_or_on_the_rest_of_the_batch(copies):
+def test_numbers_do_not_depend_on_threads_or_on_the_rest_of_the_batch(copies, tiled, monkeypatch):
+    monkeypatch.setattr(perceptron, "TILED", tiled)
     torch.manual_seed(0)
     net, x, before = Perceptron(17, (256, 256), 9, copies), torch.randn(300, 17), torch.get_num_threads()
     x.requires_grad_()
@@ -139,6 +147,22 @@ def test_numbers_do_not_depend_on_threads_or_on_the_rest_of_the_batch(copies):
     torch.testing.assert_close(few, net(x)[:, 40:60], rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("tiled", [64, 10**9])
+def test_threads_wait_for_what_others_prepare(tiled, monkeypatch):
+    """With many threads, and parameters that are not those before: what an earlier call has left would be right."""
+    monkeypatch.setattr(perceptron, "TILED", tiled)
+    x, before = torch.randn(300, 17, requires_grad=True), torch.get_num_threads()
+    try:
+        for _ in range(10):
+            net, found = Perceptron(17, (256, 256), 9, 2), []
+            for threads in (8, 1):
+                torch.set_num_threads(threads)
+                found.append(torch.autograd.grad(net(x).square().sum(), [net.theta, x]))
+            assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
+    finally:
+        torch.set_num_threads(before)
+
+
 @pytest.mark.skipif(kernels() is None or not perceptron.tiles_granted(), reason="there are no matrix units")
 @pytest.mark.parametrize("copies", [None, 2])
 def test_matrix_units_are_as_exact_as_vector_units(copies, monkeypatch):
@@ -153,6 +177,17 @@ def test_matrix_units_are_as_exact_as_vector_units(copies, monkeypatch):
         wrong[tiled] = [(a.double().view_as(b) - b).norm() for a, b in zip(found, expected, strict=True)]
     assert all(a < 1.5 * b for a, b in zip(*wrong.values(), strict=True))
     assert all(a < 1e-6 * b.norm() for a, b in zip(wrong[64], expected, strict=True))
+
+
+def test_single_products_are_exact_to_the_last_bits(path):
+    """Of sums alone it would not be seen that a part of a number is missing."""
+    torch.manual_seed(0)
+    net, x = Perceptron(1, (), 400), torch.randn(300, 1)
+    with torch.no_grad():
+        ((weight, bias),) = net.layers()
+        bias.zero_()
+        exact = x.double() @ weight[0].double()
+        assert ((net(x) - exact) / exact).abs().max() < 4 * 2**-24
 
 
 @needs_compiler
@@ -179,6 +214,24 @@ def test_threads_wait_for_each_other_in_other_processes_too():
             with torch.no_grad():
                 os._exit(0 if all(torch.equal(net(x), y) for _ in range(20)) else 1)
         assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    finally:
+        torch.set_num_threads(before)
+
+
+@needs_compiler
+def test_threads_that_a_child_hires_do_not_begin_with_the_last_task_of_its_parent():
+    """The first of many are there while the others are still being made."""
+    net, x, before = Perceptron(17, (256, 256), 6), torch.randn(300, 17), torch.get_num_threads()
+    torch.set_num_threads(8)
+    try:
+        with torch.no_grad():
+            y = net(x)
+            for _ in range(5):
+                pid = os.fork()
+                if pid == 0:
+                    signal.alarm(20)  # ends a child whose threads wait for each other forever
+                    os._exit(0 if all(torch.equal(net(x), y) for _ in range(5)) else 1)
+                assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
     finally:
         torch.set_num_threads(before)
 

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from reverie.core.errors import ConfigError
 from reverie.core.types import Batch
+from reverie.objectives import compiled_quantile
 from reverie.objectives.estimators import TD0, TD1, NStep, OneRow
 from reverie.objectives.quantile import (
     best_quantiles,
@@ -251,6 +252,21 @@ def test_errors_of_a_batch_are_those_of_its_rows(either, kappa, seed):
     torch.testing.assert_close(
         losses.metrics["train/target"], torch.stack([target[b, t].mean() for b, t in moves]).mean()
     )
+
+
+def test_threads_change_no_error(monkeypatch):
+    monkeypatch.setattr(compiled_quantile, "PAIRS", 0)
+    data, before, results = rows(), torch.get_num_threads(), []
+    prediction, target = torch.randn(B, T - 1, A, N, requires_grad=True), torch.randn(B, T - 1, N)
+    try:
+        for threads in (1, 2, 3):
+            torch.set_num_threads(threads)
+            losses = quantile_error(prediction, target, data, 1.0)
+            loss = losses.terms["critic"]
+            results.append((loss, *torch.autograd.grad(loss, prediction), losses.priority))
+    finally:
+        torch.set_num_threads(before)
+    assert all(torch.equal(a, b) for others in results[1:] for a, b in zip(results[0], others, strict=True))
 
 
 def test_a_batch_without_a_move_is_worth_nothing(either):

@@ -97,14 +97,17 @@ class Pass(NamedTuple):
     y: Tensor  # [K, M, outputs]
 
 
-def forth(theta: Tensor, layout: Layout, *parts: Tensor) -> Pass:
-    """Of parameters ``[K, P]`` and inputs ``[M, I]`` in one or more parts that belong side by side; no gradient."""
+def forth(theta: Tensor, layout: Layout, *parts: Tensor, keep: bool = True) -> Pass:
+    """Of parameters ``[K, P]`` and inputs ``[M, I]`` in one or more parts that belong side by side; no gradient.
+
+    Without ``keep`` there is no way back.
+    """
     x = parts[0].contiguous() if len(parts) == 1 else torch.cat(parts, 1)  # [M, inputs]
-    rows, threads = x.shape[0], layout.threads(x.shape[0])
-    hidden = x.new_empty(rows * layout.hidden)
+    rows, threads, tiled = x.shape[0], layout.threads(x.shape[0]), layout.tiled(x.shape[0])
+    hidden = x.new_empty(rows * layout.hidden if keep or not tiled else 0)
     y = x.new_empty(layout.copies, rows, layout.widths[-1])
-    found = layout.network(theta), x.data_ptr(), hidden.data_ptr(), y.data_ptr(), rows
-    if layout.tiled(rows):
+    found = layout.network(theta), x.data_ptr(), hidden.data_ptr() if len(hidden) else 0, y.data_ptr(), rows
+    if tiled:
         library().perceptron_tiles(*found, threads)
     else:
         scratch = x.new_empty(threads * layout.widest * PANEL)
@@ -140,7 +143,7 @@ class _Perceptron(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, theta: Tensor, layout: Layout, *parts: Tensor) -> Tensor:
-        passed = forth(theta, layout, *parts)
+        passed = forth(theta, layout, *parts, keep=ctx is not None)
         if ctx is not None:
             ctx.save_for_backward(theta, *passed)
             ctx.layout, ctx.sizes = layout, [part.shape[1] for part in parts]

@@ -6,8 +6,8 @@
 #include <stdlib.h>
 
 #include "../core/crew.h"
+#include "blocks.h"
 #include "perceptron.h"
-#include "tiles.h"
 
 #ifdef HAVE_TILES
 
@@ -20,9 +20,9 @@ static inline int64_t room_of(int64_t depth, int64_t across) { return 2 * panels
 
 /* Where things lie in the room that a copy needs, in bfloat16: the weights of its layers as tiles; for the way back also
  * their inputs and gradients, sums of those over strips, and what goes into hidden layers; a gradient of half of the
- * rows; then what each thread needs for itself. */
+ * rows; what the copy alone says of dx; then what each thread needs for itself. */
 typedef struct {
-    int64_t weights[LAYERS], inputs[LAYERS], gradients[LAYERS], sums[LAYERS], dhidden, partial, own, strip, each, total;
+    int64_t weights[LAYERS], inputs[LAYERS], gradients[LAYERS], sums[LAYERS], dhidden, partial, dx, own, strip, each, total;
 } Plan;
 
 static Plan plan_of(const Network *n, int64_t rows, int64_t threads, int back) {
@@ -44,9 +44,12 @@ static Plan plan_of(const Network *n, int64_t rows, int64_t threads, int back) {
     for (int64_t l = 1; back && l < n->layers; l++) at += 2 * panels_of(rows * n->widths[l]) * PANEL;
     p.partial = at;
     at += back ? 2 * panels_of(n->stride) * PANEL : 0;
+    p.dx = at;
+    at += back ? 2 * panels_of(rows * n->widths[0]) * PANEL : 0;
     p.own = at;
     p.strip = room_of(widest, PANEL);
-    p.each = 2 * p.strip + 2 * NARROW * (panels_of(widest) + 1) * PANEL; /* strips as tiles; weights of a few outputs */
+    p.each = 2 * p.strip; /* two strips as tiles; then two as they are, or weights of a few outputs */
+    p.each += 2 * (back ? NARROW : 2 * PANEL) * (panels_of(widest) + 1) * PANEL;
     p.total = p.own + threads * p.each;
     return p;
 }
@@ -77,11 +80,11 @@ static inline const float *weights_of(const Call *c, int64_t copy, int64_t l) {
 /* ---------------------------------------------------------------------- threads */
 
 /* Where a thread works: the room of its copy, its own part of that, the strips [first, end) that are in it, and where the
- * gradient goes. */
+ * gradients go. */
 typedef struct {
     Half *room, *own;
     int64_t first, end;
-    float *gradient;
+    float *gradient, *dx;
 } Place;
 
 /* Work on a copy in so many items, in any order. */
@@ -149,15 +152,38 @@ static void half_of_rows(const Task *task, Worker worker, Place at) {
     for (int64_t i = worker.number * count / 2; i < (worker.number + 1) * count / 2; i++) c->dparameters[i] += other[i];
 }
 
+static Mode mode_of(const Call *c, int64_t threads) {
+    int64_t K = c->n->copies;
+    if (K == 1 && threads == 2 && c->strips > 1) return ROWS;
+    return threads > 1 && (c->dx ? K == threads : K % threads == 0) ? COPIES : SHARED;
+}
+
+/* The gradient of x is the sum of what all copies say, of which each thread has one. */
+static void copy_of_own(const Task *task, Worker worker, Place at) {
+    const Call *c = task->call;
+    int64_t count = c->rows * c->n->widths[0];
+    if (worker.number) at.dx = (float *)(at.room + c->plan.dx);
+    phase_after_phase(task, worker.number, (Worker){0, 1}, at);
+    meet(worker);
+    for (int64_t copy = 1; copy < worker.threads; copy++) {
+        const float *other = (const float *)(task->start + copy * c->plan.total + c->plan.dx);
+        for (int64_t i = worker.number * count / worker.threads; i < (worker.number + 1) * count / worker.threads; i++)
+            c->dx[i] += other[i];
+    }
+}
+
 static void work_on(void *given, Worker worker) {
     const Task *task = given;
     const Call *c = task->call;
-    int64_t K = c->n->copies, alone = worker.threads == 1, parted = task->mode != SHARED && !alone;
-    Half *room = task->start + (parted ? worker.number * c->plan.total : 0);
-    Place at = {room, room + c->plan.own + (parted ? 0 : worker.number * c->plan.each), 0, c->strips, c->dparameters};
+    int64_t K = c->n->copies;
+    Mode mode = mode_of(c, worker.threads) == task->mode ? task->mode : SHARED; /* there may be fewer than were asked for */
+    Half *room = task->start + (mode == SHARED ? 0 : worker.number * c->plan.total);
+    Place at = {.room = room, .own = room + c->plan.own + (mode == SHARED ? worker.number * c->plan.each : 0),
+                .end = c->strips, .gradient = c->dparameters, .dx = c->dx};
     tiles_begin();
-    if (task->mode == ROWS && !alone) half_of_rows(task, worker, at);
-    else if (task->mode == COPIES && !alone)
+    if (mode == ROWS) half_of_rows(task, worker, at);
+    else if (mode == COPIES && c->dx) copy_of_own(task, worker, at);
+    else if (mode == COPIES)
         for (int64_t copy = worker.number; copy < K; copy += worker.threads)
             phase_after_phase(task, copy, (Worker){0, 1}, at);
     else
@@ -166,10 +192,10 @@ static void work_on(void *given, Worker worker) {
 }
 
 /* All phases one after the other. What a thread has written another one gets slowly, so there is a room for each where that
- * can be. `apart`: copies have nothing in common. */
-static void run(const Call *c, const Phase *phases, int count, int64_t threads, int apart) {
+ * can be. */
+static void run(const Call *c, const Phase *phases, int count, int64_t threads) {
     int64_t K = c->n->copies, taken[K * count];
-    Mode mode = K == 1 && threads == 2 && c->strips > 1 ? ROWS : threads > 1 && apart && K % threads == 0 ? COPIES : SHARED;
+    Mode mode = mode_of(c, threads);
     memset(taken, 0, sizeof taken);
     Half *start = room_for(2 * c->plan.total * (mode == SHARED ? 1 : threads));
     Task task = {c, phases, count, taken, mode, start};
@@ -203,26 +229,21 @@ static void rows_tiles(const float *x, int64_t ld, int64_t rows, int64_t columns
 }
 
 /* A strip of up to PANEL rows times a layer's weights, both as tiles; `whole` says what becomes of that. */
-static void strip_product(const Half *x, const Half *weights, int64_t depth, Block whole) {
-    float out[2][PANEL * PANEL] __attribute__((aligned(64)));
-    Block before;
-    whole.ld_from = PANEL;
-    for (int64_t j = 0; j < panels_of(whole.columns); j++, weights += 2 * depth * UNIT) {
-        product_32(x, depth * UNIT, weights, depth * UNIT, depth, out[j % 2], j ? &before : 0);
-        before = block_at(&whole, j, out[j % 2]);
-    }
-    finish_block(&before);
+static void strip_product(const Half *x, const Half *weights, int64_t depth, const Block *whole) {
+    float out[2][SQUARE] __attribute__((aligned(64)));
+    int64_t panels = panels_of(whole->columns);
+    for (int64_t j = 0; j < panels; j++, weights += 2 * depth * UNIT)
+        product_32(x, depth * UNIT, weights, depth * UNIT, depth, out[j % 2], whole, j - 1, out[(j + 1) % 2]);
+    finish_block(whole, panels - 1, out[(panels - 1) % 2]);
 }
 
 /* The same of dy W^T of a few outputs; `columns` as of columns_of(). */
-static void narrow_back(const float *dy, int64_t outputs, const float *columns, Block whole) {
-    float out[PANEL * PANEL] __attribute__((aligned(64)));
-    int64_t inputs = whole.columns;
-    whole.ld_from = PANEL;
+static void narrow_back(const float *dy, int64_t outputs, const float *columns, const Block *whole) {
+    float out[SQUARE] __attribute__((aligned(64)));
+    int64_t inputs = whole->columns;
     for (int64_t i = 0; i < panels_of(inputs); i++) {
-        Block b = block_at(&whole, i, out);
-        __mmask16 low = first_of(b.columns), high = first_of(b.columns - 16);
-        for (int64_t r = 0; r < b.rows; r++) {
+        __mmask16 low = first_of(inputs - i * PANEL), high = first_of(inputs - i * PANEL - 16);
+        for (int64_t r = 0; r < whole->rows; r++) {
             __m512 even = _mm512_setzero_ps(), odd = _mm512_setzero_ps();
             for (int64_t j = 0; j < outputs; j++) {
                 const float *column = columns + j * inputs + i * PANEL;
@@ -233,7 +254,7 @@ static void narrow_back(const float *dy, int64_t outputs, const float *columns, 
             _mm512_store_ps(out + r * PANEL, even);
             _mm512_store_ps(out + r * PANEL + 16, odd);
         }
-        finish_block(&b);
+        finish_block(whole, i, out);
     }
 }
 
@@ -242,19 +263,22 @@ static void narrow_back(const float *dy, int64_t outputs, const float *columns, 
 static void tiled_gradient(const Half *kept_x, int64_t inputs, const Half *kept_dy, const float *sums, int64_t outputs,
                            int64_t panel, int64_t strips, int64_t first, int64_t end, float *dweights) {
     int64_t at = panel * PANEL, columns = least(PANEL, outputs - at), next = strips * UNIT, half = (strips + 1) / 2;
-    int64_t middle = first < half && half < end ? half : end;
-    float out[4][PANEL * PANEL] __attribute__((aligned(64))), *dbias = dweights + inputs * outputs + at;
-    Block before;
+    int64_t middle = first < half && half < end ? half : end, panels = panels_of(inputs);
+    float out[2][2 * SQUARE] __attribute__((aligned(64))), *dbias = dweights + inputs * outputs + at;
+    Block whole = {.to = dweights + at, .ld = outputs, .ld_from = PANEL, .rows = inputs, .columns = columns};
+    const Block upper = described(whole, DOWN | (middle < end ? TWO | UPPER : 0));
+    const Block lower = described(whole, DOWN | TWO | LOWER);
     kept_dy += 2 * panel * next;
-    for (int64_t i = 0; i < panels_of(inputs); i++, kept_x += 2 * next) {
-        float *one = out[i % 2 * 2], *two = middle < end ? out[i % 2 * 2 + 1] : 0;
-        product_32(kept_x + first * UNIT, next, kept_dy + first * UNIT, next, middle - first, one, i ? &before : 0);
-        if (two) product_32(kept_x + middle * UNIT, next, kept_dy + middle * UNIT, next, end - middle, two, 0);
-        before = (Block){.second = two, .ld_from = PANEL, .to = dweights + i * PANEL * outputs + at, .ld = outputs,
-                         .rows = least(PANEL, inputs - i * PANEL), .columns = columns};
-        before = block_at(&before, 0, one);
+    for (int64_t i = 0; i < panels; i++, kept_x += 2 * next) {
+        const float *before = out[(i + 1) % 2];
+        float *now = out[i % 2];
+        product_32(kept_x + first * UNIT, next, kept_dy + first * UNIT, next, middle - first, now, &upper, i - 1, before);
+        if (middle < end)
+            product_32(kept_x + middle * UNIT, next, kept_dy + middle * UNIT, next, end - middle, now + SQUARE, &lower, i - 1,
+                       before);
     }
-    finish_block(&before);
+    finish_block(&upper, panels - 1, out[(panels - 1) % 2]);
+    if (middle < end) finish_block(&lower, panels - 1, out[(panels - 1) % 2]);
     for (int64_t from = first, to = middle; from < end; from = to, to = end) {
         float sum[PANEL] = {0};
         for (int64_t i = from; i < to; i++)
@@ -278,17 +302,20 @@ static inline Half *tiles_of(const Call *c, int64_t l, Place at) { return at.own
 static void strip_forward(const Call *c, int64_t copy, int64_t strip, Place at) {
     int64_t first = strip * PANEL, count = least(PANEL, c->rows - first), L = c->n->layers;
     const float *in = c->x + first * c->n->widths[0];
+    float *strips = (float *)(at.own + 2 * c->plan.strip); /* where hidden layers are not kept */
     for (int64_t l = 0; l < L; l++) {
-        int64_t inputs = c->n->widths[l], outputs = c->n->widths[l + 1], last = l + 1 == L;
+        int64_t inputs = c->n->widths[l], outputs = c->n->widths[l + 1], last = l + 1 == L, row = copy * c->rows + first;
+        int64_t tiles = !last && tiled(outputs) && tiled(c->n->widths[l + 2]); /* is what the next layer wants */
         const float *bias = weights_of(c, copy, l) + inputs * outputs;
         const Half *weights = at.room + c->plan.weights[l];
-        float *out = (last ? c->y : c->to_hidden + c->hidden_at[l + 1]) + (copy * c->rows + first) * outputs;
+        float *out = last ? c->y + row * outputs : c->to_hidden ? c->to_hidden + c->hidden_at[l + 1] + row * outputs
+                                                                : strips + l % 2 * (c->plan.each - 2 * c->plan.strip) / 4;
         if (tiled(outputs)) {
-            Block to = {.bias = bias, .relu = !last, .to = out, .ld = outputs, .rows = count, .columns = outputs,
-                        .tiles = last || !tiled(c->n->widths[l + 2]) ? 0 : tiles_of(c, l + 1, at),
-                        .next = panels_of(outputs) * UNIT};
+            Block to = {.bias = bias, .to = tiles && !c->to_hidden ? 0 : out, .ld = outputs, .ld_from = PANEL, .rows = count,
+                        .columns = outputs, .tiles = tiles ? tiles_of(c, l + 1, at) : 0, .next = panels_of(outputs) * UNIT};
+            to = described(to, last ? 0 : RELUS);
             if (!l || !tiled(inputs)) rows_tiles(in, inputs, count, inputs, tiles_of(c, l, at));
-            strip_product(tiles_of(c, l, at), weights, panels_of(inputs), to);
+            strip_product(tiles_of(c, l, at), weights, panels_of(inputs), &to);
         } else {
             forward_narrow(in, inputs, (const float *)weights, bias, out, outputs, count, last ? PLAIN : RELU);
         }
@@ -298,14 +325,14 @@ static void strip_forward(const Call *c, int64_t copy, int64_t strip, Place at) 
     }
 }
 
-/* As `perceptron`. */
+/* As `perceptron`. Where `hidden` is absent hidden layers are not kept. */
 void perceptron_tiles(const Network *n, const float *x, float *hidden, float *y, int64_t rows, int64_t threads) {
     Call c = {.n = n, .x = x, .to_hidden = hidden, .y = y, .rows = rows, .plan = plan_of(n, rows, threads, 0)};
     int64_t panels = 0;
     begin(&c);
     for (int64_t l = 0; l < n->layers; l++) panels += panels_of(n->widths[l + 1]);
     const Phase phases[] = {{panels, pack_forward}, {c.strips, strip_forward}};
-    run(&c, phases, 2, threads, 1);
+    run(&c, phases, 2, threads);
 }
 
 /* ---------------------------------------------------------------------- backwards */
@@ -338,17 +365,15 @@ static inline float *sums_of(const Call *c, int64_t l, Half *room) { return (flo
 static void strip_backward(const Call *c, int64_t copy, int64_t strip, Place at) {
     int64_t first = strip * PANEL, count = least(PANEL, c->rows - first), L = c->n->layers, next = c->strips * UNIT;
     for (int64_t l = L - 1; l >= 0; l--) {
-        int64_t inputs = c->n->widths[l], outputs = c->n->widths[l + 1], goes = l >= from_layer(c), kept = 0 != c->dparameters;
+        int64_t inputs = c->n->widths[l], outputs = c->n->widths[l + 1], goes = l >= from_layer(c), kept = !!c->dparameters;
         const float *g = gradient_of(c, copy, l, at.room) + first * outputs, *in = input_of(c, copy, l) + first * inputs;
         if (tiled(outputs) && l + 1 == L) {
             Block whole = {.ld_from = outputs, .rows = count, .columns = outputs, .next = panels_of(outputs) * UNIT,
                            .next_pairs = next, .tiles = goes ? tiles_of(c, l, at) : 0};
             if (kept) whole.pairs = at.room + c->plan.gradients[l] + strip * UNIT;
             if (kept) whole.sums = sums_of(c, l, at.room) + strip * outputs;
-            for (int64_t j = 0; j < panels_of(outputs); j++) {
-                Block b = block_at(&whole, j, g + j * PANEL);
-                finish_block(&b);
-            }
+            whole = described(whole, 0);
+            for (int64_t j = 0; j < panels_of(outputs); j++) finish_block(&whole, j, g + j * PANEL);
         }
         Half *kept_x = kept && tiled(outputs) ? at.room + c->plan.inputs[l] + strip * UNIT : 0;
         for (int64_t i = 0; kept_x && !(goes && l) && i < 2 * panels_of(inputs); i++) {
@@ -356,10 +381,11 @@ static void strip_backward(const Call *c, int64_t copy, int64_t strip, Place at)
             transpose_tile(kept_x + i * next);
         }
         if (!goes) continue;
-        Block to = {.ld = inputs, .rows = count, .columns = inputs, .next = panels_of(inputs) * UNIT, .next_pairs = next};
+        Block to = {.ld = inputs, .ld_from = PANEL, .rows = count, .columns = inputs, .next = panels_of(inputs) * UNIT,
+                    .next_pairs = next};
         if (l == 0) {
-            to.to = c->dx + first * inputs;
-            to.old = copy ? to.to : 0; /* dx is the sum over the copies */
+            to.to = at.dx + first * inputs;
+            to.old = copy && at.dx == c->dx ? to.to : 0; /* dx is the sum over the copies */
         } else {
             to.mask = in, to.kept = kept_x;
             if (!tiled(inputs)) to.to = dhidden_of(c, l, at.room) + first * inputs;
@@ -369,9 +395,10 @@ static void strip_backward(const Call *c, int64_t copy, int64_t strip, Place at)
                 to.sums = sums_of(c, l - 1, at.room) + strip * inputs;
             }
         }
+        to = described(to, 0);
         const Half *weights = at.room + c->plan.weights[l];
-        if (tiled(outputs)) strip_product(tiles_of(c, l, at), weights, panels_of(outputs), to);
-        else narrow_back(g, outputs, (const float *)weights, to);
+        if (tiled(outputs)) strip_product(tiles_of(c, l, at), weights, panels_of(outputs), &to);
+        else narrow_back(g, outputs, (const float *)weights, &to);
     }
 }
 
@@ -406,7 +433,7 @@ void perceptron_tiles_backward(const Network *n, const float *x, const float *hi
         out_panels += panels_of(n->widths[l + 1]);
     }
     const Phase phases[] = {{in_panels, pack_backward}, {c.strips, strip_backward}, {out_panels, panel_backward}};
-    run(&c, phases, dparameters ? PANELS + 1 : PANELS, threads, !dx);
+    run(&c, phases, dparameters ? PANELS + 1 : PANELS, threads);
     int64_t used = c.weights_at[n->layers];
     for (int64_t copy = 0; dparameters && copy < n->copies; copy++)
         memset(dparameters + copy * n->stride + used, 0, (n->stride - used) * sizeof(float));
