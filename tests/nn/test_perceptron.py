@@ -13,7 +13,7 @@ from reverie.core.compiler import kernels
 from reverie.nn import perceptron
 from reverie.nn.perceptron import Perceptron, defined
 
-# Widths on both sides of what the C file works in: LANES, NARROW, TILE, PANEL; rows around STRIP.
+# Widths on both sides of what the C file works in: LANES, NARROW, TILE, PANEL; rows around STRIP, and beyond MOST_ROWS.
 SHAPES = [
     (4, (7, 5), 2, None, 3),
     (17, (256, 256), 6, None, 256),
@@ -24,6 +24,8 @@ SHAPES = [
     (64, (32,), 8, 2, 127),
     (32, (64, 96, 32), 64, 2, 96),
     (20, (40, 6, 50), 3, 2, 77),
+    (20, (40, 33), 3, 2, 2100),
+    (7, (48,), 40, None, 1024 + 1),
 ]
 
 needs_compiler = pytest.mark.skipif(kernels() is None, reason="nothing is compiled")

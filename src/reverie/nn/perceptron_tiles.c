@@ -12,6 +12,7 @@
 #ifdef HAVE_TILES
 
 #define LAYERS 32 /* at most */
+#define MOST_ROWS 1024 /* backwards at a time */
 
 static inline int64_t tiled(int64_t outputs) { return outputs > NARROW; }
 
@@ -54,12 +55,13 @@ static Plan plan_of(const Network *n, int64_t rows, int64_t threads, int back) {
     return p;
 }
 
-/* What is known of a call. */
+/* What is known of a call: it is about `rows` rows, from `skip` on, of `all` that lie there. */
 typedef struct {
     const Network *n;
     const float *x, *hidden, *dy;
     float *to_hidden, *y, *dx, *dparameters;
-    int64_t rows, strips, weights_at[LAYERS + 1], hidden_at[LAYERS + 1]; /* hidden_at[l]: of what goes into layer l */
+    int64_t all, skip, rows, strips;
+    int64_t weights_at[LAYERS + 1], hidden_at[LAYERS + 1]; /* hidden_at[l]: of what goes into layer l */
     Plan plan;
 } Call;
 
@@ -69,7 +71,7 @@ static void begin(Call *c) {
     for (int64_t l = 0; l < c->n->layers; l++) {
         int64_t inputs = c->n->widths[l];
         c->weights_at[l + 1] = c->weights_at[l] + (inputs + 1) * c->n->widths[l + 1];
-        c->hidden_at[l + 1] = l ? c->hidden_at[l] + c->n->copies * c->rows * inputs : 0;
+        c->hidden_at[l + 1] = l ? c->hidden_at[l] + c->n->copies * c->all * inputs : 0;
     }
 }
 
@@ -327,7 +329,8 @@ static void strip_forward(const Call *c, int64_t copy, int64_t strip, Place at) 
 
 /* As `perceptron`. Where `hidden` is absent hidden layers are not kept. */
 void perceptron_tiles(const Network *n, const float *x, float *hidden, float *y, int64_t rows, int64_t threads) {
-    Call c = {.n = n, .x = x, .to_hidden = hidden, .y = y, .rows = rows, .plan = plan_of(n, rows, threads, 0)};
+    Call c = {.n = n, .x = x, .to_hidden = hidden, .y = y, .all = rows, .rows = rows,
+              .plan = plan_of(n, rows, threads, 0)};
     int64_t panels = 0;
     begin(&c);
     for (int64_t l = 0; l < n->layers; l++) panels += panels_of(n->widths[l + 1]);
@@ -349,15 +352,16 @@ static void pack_backward(const Call *c, int64_t copy, int64_t item, Place at) {
 
 /* What goes into layer l, and the gradient of what comes out, both of one copy. */
 static inline const float *input_of(const Call *c, int64_t copy, int64_t l) {
-    return l ? c->hidden + c->hidden_at[l] + copy * c->rows * c->n->widths[l] : c->x;
+    int64_t width = c->n->widths[l];
+    return l ? c->hidden + c->hidden_at[l] + (copy * c->all + c->skip) * width : c->x + c->skip * width;
 }
 
 static inline float *dhidden_of(const Call *c, int64_t l, Half *room) { /* of one copy at a time */
-    return (float *)(room + c->plan.dhidden) + c->hidden_at[l] / c->n->copies;
+    return (float *)(room + c->plan.dhidden) + c->hidden_at[l] / (c->n->copies * c->all) * c->rows;
 }
 
 static inline const float *gradient_of(const Call *c, int64_t copy, int64_t l, Half *room) {
-    return l + 1 == c->n->layers ? c->dy + copy * c->rows * c->n->widths[l + 1] : dhidden_of(c, l + 1, room);
+    return l + 1 == c->n->layers ? c->dy + (copy * c->all + c->skip) * c->n->widths[l + 1] : dhidden_of(c, l + 1, room);
 }
 
 static inline float *sums_of(const Call *c, int64_t l, Half *room) { return (float *)(room + c->plan.sums[l]); }
@@ -421,22 +425,35 @@ static void panel_backward(const Call *c, int64_t copy, int64_t item, Place at) 
     }
 }
 
-/* As `perceptron_backward`. */
-void perceptron_tiles_backward(const Network *n, const float *x, const float *hidden, const float *dy, float *dx,
-                               float *dparameters, int64_t rows, int64_t threads) {
-    Call c = {.n = n, .x = x, .hidden = hidden, .dy = dy, .dx = dx, .dparameters = dparameters, .rows = rows,
-              .plan = plan_of(n, rows, threads, 1)};
+/* Of `rows` rows, from `skip` on. */
+static void some_back(Call c, int64_t skip, int64_t rows, float *dparameters, int64_t threads) {
     int64_t in_panels = 0, out_panels = 0;
+    c.skip = skip, c.rows = rows, c.dparameters = dparameters, c.plan = plan_of(c.n, rows, threads, 1);
+    if (c.dx) c.dx += skip * c.n->widths[0];
     begin(&c);
-    for (int64_t l = 0; l < n->layers; l++) {
-        in_panels += l >= from_layer(&c) ? panels_of(n->widths[l]) : 0;
-        out_panels += panels_of(n->widths[l + 1]);
+    for (int64_t l = 0; l < c.n->layers; l++) {
+        in_panels += l >= from_layer(&c) ? panels_of(c.n->widths[l]) : 0;
+        out_panels += panels_of(c.n->widths[l + 1]);
     }
     const Phase phases[] = {{in_panels, pack_backward}, {c.strips, strip_backward}, {out_panels, panel_backward}};
     run(&c, phases, dparameters ? PANELS + 1 : PANELS, threads);
-    int64_t used = c.weights_at[n->layers];
-    for (int64_t copy = 0; dparameters && copy < n->copies; copy++)
-        memset(dparameters + copy * n->stride + used, 0, (n->stride - used) * sizeof(float));
+    int64_t used = c.weights_at[c.n->layers];
+    for (int64_t copy = 0; dparameters && copy < c.n->copies; copy++)
+        memset(dparameters + copy * c.n->stride + used, 0, (c.n->stride - used) * sizeof(float));
+}
+
+/* As `perceptron_backward`. Of many rows some at a time: what is kept of them for the gradient stays in the cache. */
+void perceptron_tiles_backward(const Network *n, const float *x, const float *hidden, const float *dy, float *dx,
+                               float *dparameters, int64_t rows, int64_t threads) {
+    Call c = {.n = n, .x = x, .hidden = hidden, .dy = dy, .dx = dx, .all = rows};
+    int64_t count = n->copies * n->stride, most = rows;
+    float *more = dparameters && rows > MOST_ROWS ? malloc((size_t)count * sizeof(float)) : 0;
+    if (more || !dparameters) most = MOST_ROWS;
+    for (int64_t first = 0; first < rows; first += most) {
+        some_back(c, first, least(most, rows - first), first ? more : dparameters, threads);
+        for (int64_t i = 0; first && more && i < count; i++) dparameters[i] += more[i];
+    }
+    free(more);
 }
 
 #else
