@@ -99,6 +99,19 @@ def test_every_kind_of_batch_is_captured_once():
     assert tapes.calls.count("warm up") == 3 * WARM_UPS
 
 
+def test_another_number_of_threads_is_another_kind():
+    _, tapes, update = mean()
+    before = torch.get_num_threads()
+    try:
+        for threads in (1, 2):
+            torch.set_num_threads(threads)
+            for _ in range(WARM_UPS + 1):
+                update(rows(4))
+    finally:
+        torch.set_num_threads(before)
+    assert tapes.calls.count("capture") == 2
+
+
 def test_the_order_of_keys_is_no_other_kind():
     _, tapes, update = mean()
     x, y = torch.full((2, 4), 7.0), torch.zeros(2, 4)

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from reverie.core.compiler import kernels
-from reverie.core.plain import SMALL
+from reverie.core.plain import SMALL, move
 from reverie.core.tape import Compiled, Tape
 
 pytestmark = pytest.mark.skipif(kernels() is None, reason="there are no compiled functions here")
@@ -42,7 +42,7 @@ ONE = {
     "power of one": lambda a: a**1, "le": lambda a: a <= 0.1,
     "lt": lambda a: a < 0.1,
 }  # fmt: skip
-SHAPES = [(), (5,), (33,), (257, 1, 6), (2, 37, 1), (3, 1, 2, 5, 2)]
+SHAPES = [(), (5,), (33,), (257, 1, 6), (2, 37, 1), (3, 2, 2, 5, 2)]
 
 
 def check(function, *given: Tensor, plain: bool = True) -> None:
@@ -121,3 +121,13 @@ def test_counts():
 )  # fmt: skip
 def test_what_is_left_to_pytorch(function):
     check(function, torch.rand(32), plain=False)
+
+
+@pytest.mark.parametrize(
+    "other", [lambda x: x, lambda x: x.double(), lambda x: x.expand(3, 8).T[:, 0], lambda x: x.flip(0)]
+)
+def test_several_are_moved_whatever_they_are(other):
+    x, count = torch.randn(8), torch.tensor(7)
+    to = [torch.zeros(8), torch.zeros((), dtype=torch.int64)]
+    move(to, [other(x), count])
+    torch.testing.assert_close(to, [other(x).float(), count])

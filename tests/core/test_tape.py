@@ -1,11 +1,14 @@
 """What is on a tape, what is not, and where it keeps its numbers."""
 
 import contextlib
+import ctypes
 import gc
 
 import pytest
 import torch
 
+from reverie.core.compiled import library
+from reverie.core.compiler import kernels
 from reverie.core.tape import Tape, current
 
 
@@ -114,6 +117,24 @@ def test_constants_outlive_their_makers():
     x.copy_(torch.randn(3))
     tape.replay()
     torch.testing.assert_close(y, x * torch.tensor([1.0, 2.0, 3.0]) + torch.arange(3) + 7.0, rtol=0, atol=0)
+
+
+@pytest.mark.skipif(kernels() is None, reason="there are no compiled functions here")
+def test_constants_that_only_compiled_functions_read_are_kept_as_well():
+    to = torch.zeros(3)
+
+    def put() -> None:
+        x = torch.tensor([1.0, 2.0, 3.0])
+        places = [(ctypes.c_void_p * 1)(y.data_ptr()) for y in (to, x)]
+        library().move(*places, (ctypes.c_int64 * 1)(12), 1)
+
+    with Tape() as tape:
+        put()
+    to.zero_()
+    gc.collect()
+    [torch.full((3,), float(i)) for i in range(1000)]
+    tape.replay()
+    assert to.tolist() == [1, 2, 3]
 
 
 @pytest.mark.parametrize(

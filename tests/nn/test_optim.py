@@ -131,3 +131,19 @@ def test_target_moves_by_its_rate():
     torch.testing.assert_close(target.model.weight, before + 0.25)
     assert not target.model.weight.requires_grad
     assert set(target.state_dict()) == {"model.weight", "model.bias"}
+
+
+@pytest.mark.parametrize("functions", ["compiled", "plain"])
+@pytest.mark.parametrize(("rate", "every"), [(1.0, 3), (0.5, 2), (0.25, 1)])
+def test_target_moves_at_every_nth_call_and_stands_still_between(rate, every, functions, monkeypatch):
+    if functions == "plain":
+        monkeypatch.setattr("reverie.core.compiled.kernels", lambda: None)
+    source = torch.nn.Linear(2, 3)
+    target = Target(source, rate, every)
+    for call in range(1, 3 * every + 1):
+        before = target.model.weight.detach().clone()
+        with torch.no_grad():
+            source.weight.add_(1.0)
+        target.update()
+        moved = before + rate * (source.weight.detach() - before) if call % every == 0 else before
+        torch.testing.assert_close(target.model.weight, moved)

@@ -136,7 +136,7 @@ class Replayed:
 
     def __call__(self, given: Mapping[str, Tensor]) -> Update:
         """One update on the tensors of a batch; what it returns is the caller's."""
-        move(list(self.buffers.values()), [given[name] for name in self.buffers])
+        move(list(self.buffers.values()), list(given.values()))
         self.runs += 1
         if self.obstacle:
             return self._step()
