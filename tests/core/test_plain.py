@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from reverie.core.compiler import kernels
-from reverie.core.plain import SMALL, move
+from reverie.core.plain import SMALL
 from reverie.core.tape import Compiled, Tape
 
 pytestmark = pytest.mark.skipif(kernels() is None, reason="there are no compiled functions here")
@@ -121,13 +121,3 @@ def test_counts():
 )  # fmt: skip
 def test_what_is_left_to_pytorch(function):
     check(function, torch.rand(32), plain=False)
-
-
-@pytest.mark.parametrize(
-    "other", [lambda x: x, lambda x: x.double(), lambda x: x.expand(3, 8).T[:, 0], lambda x: x.flip(0)]
-)
-def test_several_are_moved_whatever_they_are(other):
-    x, count = torch.randn(8), torch.tensor(7)
-    to = [torch.zeros(8), torch.zeros((), dtype=torch.int64)]
-    move(to, [other(x), count])
-    torch.testing.assert_close(to, [other(x).float(), count])

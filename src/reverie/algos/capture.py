@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from reverie.core.errors import RunError
-from reverie.core.plain import move
+from reverie.core.moving import Inlet, Outlet
 from reverie.core.tape import Tape
 from reverie.core.types import Batch, Update
 
@@ -128,25 +128,26 @@ class Replayed:
         self.train_step = train_step
         self.recorder = recorder
         self.batch = batch.map(lambda x: torch.empty_like(x, device=device))
-        self.buffers = tensors(self.batch)  # where every batch is copied to
+        self.inlet = Inlet(list(tensors(self.batch).values()))  # where every batch is copied to
         self.runs = 0
         self.obstacle = ""
         self.replay: Callable[[], object] | None = None
-        self.outputs = Update(metrics={})
+        self.hand_out: Callable[[], Update] = lambda: Update(metrics={})
 
     def __call__(self, given: Mapping[str, Tensor]) -> Update:
         """One update on the tensors of a batch; what it returns is the caller's."""
-        move(list(self.buffers.values()), list(given.values()))
+        self.inlet(list(given.values()))
         self.runs += 1
         if self.obstacle:
             return self._step()
         if self.runs <= WARM_UPS:
             return self._warm_up()
         if self.replay is None:
-            self.outputs, self.replay = self.recorder.capture(self._step)
+            outputs, self.replay = self.recorder.capture(self._step)
+            self.hand_out = handing_out(outputs)
         else:
             self.replay()
-        return copied(self.outputs)
+        return self.hand_out()
 
     def _step(self) -> Update:
         return self.train_step(self.batch)
@@ -216,19 +217,27 @@ def tensors(batch: Batch) -> dict[str, Tensor]:
     return found
 
 
-def copied(update: Update) -> Update:
-    """An update with tensors of its own. All metrics are copied at once."""
-    scalars = [value.reshape(()) for value in update.metrics.values()]
-    others = [*update.extras.values(), *([] if update.priority is None else [update.priority])]
-    own = [torch.empty_like(x) for x in others]
-    if scalars and scalars[0].device.type == "cpu":
-        values = scalars[0].new_empty(len(scalars)).unbind()
-        move([*values, *own], [*scalars, *others])
-    else:
-        values = torch.stack(scalars).unbind() if scalars else ()
-        move(own, others)
-    return Update(
-        metrics=dict(zip(update.metrics, values, strict=True)),
-        priority=None if update.priority is None else own[-1],
-        extras=dict(zip(update.extras, own, strict=False)),
-    )
+def handing_out(outputs: Update) -> Callable[[], Update]:
+    """What copies an update, with all that it holds."""
+    metrics = [value.reshape(()) for value in outputs.metrics.values()]
+    others = [*outputs.extras.values(), *([] if outputs.priority is None else [outputs.priority])]
+
+    def update(values: Sequence[Tensor], own: Sequence[Tensor]) -> Update:
+        return Update(
+            metrics=dict(zip(outputs.metrics, values, strict=True)),
+            priority=None if outputs.priority is None else own[-1],
+            extras=dict(zip(outputs.extras, own, strict=False)),
+        )
+
+    def by_one_kernel() -> Update:
+        return update(torch.stack(metrics).unbind() if metrics else (), [x.clone() for x in others])
+
+    if not all(x.is_cpu for x in (*metrics, *others)):
+        return by_one_kernel
+    outlet, count = Outlet([*metrics, *others]), len(metrics)
+
+    def by_one_call() -> Update:
+        own = outlet()
+        return update(own[:count], own[count:])
+
+    return by_one_call

@@ -14,8 +14,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from reverie.core.compiler import kernels
-
 DIMS = 4
 """As in ``plain.c``."""
 
@@ -36,21 +34,6 @@ class _Layout(ctypes.Structure):
     """``Layout`` in ``plain.c``."""
 
     _fields_ = tuple((name, ctypes.c_int64 * DIMS) for name in ("sizes", "to", "a", "b"))
-
-
-def move(to: Sequence[Tensor], tensors: Sequence[Tensor]) -> None:
-    """Copy tensors into others of the same shapes and types; in one call if they are side by side on the CPU."""
-    library, both = kernels(), list(zip(to, tensors, strict=True))
-    if library is None or not all(_side_by_side(x) and _side_by_side(y) and x.dtype is y.dtype for x, y in both):
-        for x, y in both:
-            x.copy_(y, non_blocking=True)
-        return
-    places = [(ctypes.c_void_p * len(both))(*(pair[i].data_ptr() for pair in both)) for i in (0, 1)]
-    library.move(*places, (ctypes.c_int64 * len(both))(*(x.nbytes for x in to)), len(both))
-
-
-def _side_by_side(x: Tensor) -> bool:
-    return x.is_contiguous() and x.device.type == "cpu"
 
 
 class Plain(NamedTuple):
