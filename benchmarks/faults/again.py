@@ -19,8 +19,8 @@ import matplotlib.pyplot  # noqa: F401
 import torch  # noqa: F401
 import zarr  # noqa: F401
 
-import reverie.algos.dreamer_v3  # noqa: F401
-import reverie.cli_train  # noqa: F401
+import reverie.algos.dreamer_v3
+import reverie.cli_train
 import reverie.experiment  # noqa: F401
 from reverie.cli import main
 
