@@ -90,7 +90,7 @@ GAPS = {
 
 @pytest.mark.parametrize("name", GAPS)
 def test_with_gaps(name):
-    check(GAPS[name], numbers(64, 2, 7), plain=name != "numbers")
+    check(GAPS[name], numbers(64, 2, 7), plain=name not in ("numbers", "sum across"))
 
 
 def test_flags():
@@ -121,3 +121,12 @@ def test_counts():
 )  # fmt: skip
 def test_what_is_left_to_pytorch(function):
     check(function, torch.rand(32), plain=False)
+
+
+@pytest.mark.parametrize("width", [1, 5, 8, 16, 33, 257])
+@pytest.mark.parametrize("count", [1, 2, 3, 4, 6, 7])
+def test_sums_add_up_in_the_order_of_pytorch(count, width):
+    for x in (torch.randn(count, width), torch.randn(2, count, width)):
+        check(lambda a: a.sum(-2, keepdim=True), x, plain=count <= 3 or width == 1)
+        check(lambda a: a.mean(-2), x, plain=count <= 3 or width == 1)
+        check(lambda a: a.sum(-1), x.transpose(-1, -2).contiguous())

@@ -7,9 +7,10 @@ import gc
 import pytest
 import torch
 
+from reverie.core import plain
 from reverie.core.compiled import library
 from reverie.core.compiler import kernels
-from reverie.core.tape import Tape, current
+from reverie.core.tape import Compiled, Tape, current
 
 
 def test_a_replay_computes_from_what_lies_there_now():
@@ -117,6 +118,20 @@ def test_constants_outlive_their_makers():
     x.copy_(torch.randn(3))
     tape.replay()
     torch.testing.assert_close(y, x * torch.tensor([1.0, 2.0, 3.0]) + torch.arange(3) + 7.0, rtol=0, atol=0)
+
+
+@pytest.mark.skipif(kernels() is None, reason="there are no compiled functions here")
+def test_what_compiled_functions_would_round_otherwise_is_left_to_pytorch(monkeypatch):
+    x, y = torch.randn(9), torch.randn(9)
+    for kind, left in (("add", False), ("mul", True)):  # as if a + b were known under another name
+        monkeypatch.setitem(plain._KNOWN, torch.ops.aten.add.Tensor, plain._two(kind))
+        with Tape() as tape:
+            z = x + y
+        assert torch.equal(z, x + y)
+        assert any(isinstance(call, Compiled) for call in tape.calls) != left
+        x.copy_(torch.randn(9))
+        tape.replay()
+        assert torch.equal(z, x + y)
 
 
 @pytest.mark.skipif(kernels() is None, reason="there are no compiled functions here")

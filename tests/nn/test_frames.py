@@ -112,7 +112,7 @@ def test_learning_sees_what_the_environment_would_show(count, length, envs, seed
     for handle in rows.dealer.starts.at(np.arange(len(rows))):
         t, i = divmod(int(handle), envs)
         t += count - 1
-        found = rows.storage.gather(np.array([handle]), window.rows)
+        found = rows.storage.gather(torch.tensor([handle]), window.rows)
         seen = frames({key: found[f"obs/{key}"] for key in SPEC}, found["is_first"])
         for key in SPEC:
             expected = np.stack([life.seen[t + j][i][key] for j in range(length)])

@@ -22,7 +22,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from reverie.core.compiler import kernels
-from reverie.core.plain import plain
+from reverie.core.plain import Plain, plain
 
 ALIGNED = 64
 """Bytes at whose multiples memory begins."""
@@ -94,7 +94,7 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves 
         if not self.obstacle:
             self.obstacle = _obstacle(func, args, out)
         if func._schema.is_mutable:
-            if not self._note_plain(func, args, kwargs, out):
+            if not self._note_plain(plain(func, args, kwargs, out)):
                 self._note(func, args, kwargs)
             return out
         if _shares(out, (args, kwargs)):
@@ -103,15 +103,16 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves 
         rooms = tree_map_only(Tensor, self._rooms.like, out)
         if not func.__name__.startswith(("empty", "new_empty")):
             _copy_all(rooms, out)
-            if not self._note_plain(func, args, kwargs, rooms):
+            calls = plain(func, args, kwargs, rooms)
+            if not _agree(calls, out, rooms) or not self._note_plain(calls):
                 self._note_into(func, args, kwargs, rooms)
         return rooms
 
-    def _note_plain(self, func: Any, args: Any, kwargs: Any, out: Any) -> bool:
-        calls = plain(func, args, kwargs, out) if kernels() is not None else None
-        for inputs, tensors in calls or ():
+    def _note_plain(self, calls: Sequence[Plain] | None) -> bool:
+        """Note them; whether there are any, and functions that make them."""
+        for inputs, tensors in calls or () if kernels() is not None else ():
             self.calls.append(Compiled(_library().plain, inputs, [self._rooms.uncounted(x) for x in tensors]))
-        return calls is not None
+        return calls is not None and kernels() is not None
 
     def _note(self, func: Any, args: Any, kwargs: Any) -> None:
         args, kwargs = tree_map_only(Tensor, self._rooms.uncounted, (args, kwargs))
@@ -233,6 +234,18 @@ class _Rooms:
 
 _UNUSED = 3
 """References to a room that nobody uses: the list's, the loop's and that of the question."""
+
+
+def _agree(calls: Sequence[Plain] | None, out: Any, rooms: Any) -> bool:
+    """Whether compiled functions make of this what PyTorch made, to the last bit: its ways differ with processors."""
+    if calls is None or kernels() is None:
+        return False
+    for inputs, _ in calls:
+        _library().plain(*inputs)
+    made = rooms.clone()
+    rooms.copy_(out)
+    same = torch.allclose(made, out, rtol=0, atol=0, equal_nan=True) if made.is_floating_point() else made.equal(out)
+    return bool(same)
 
 
 _aten = torch.ops.aten

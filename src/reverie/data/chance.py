@@ -21,16 +21,16 @@ class Integers:
     def __init__(self, rng: np.random.Generator) -> None:
         """Of ``rng``, which others may draw from as well."""
         self.rng = rng
-        self._library = kernels()
         source = rng.bit_generator.ctypes
         self._source = (source.state_address, ctypes.cast(source.next_uint32, ctypes.c_void_p).value)
 
     def __call__(self, bound: int, count: int, among: HandleQueue | None = None) -> Tensor:
         """``count`` numbers of 0 to ``bound - 1``, int64, or what stands there ``among`` as many handles."""
-        if self._library is None or not 1 < bound < 2**32:  # where NumPy draws nothing, or 64 bits at a time
+        library = kernels()
+        if library is None or not 1 < bound < 2**32:  # where NumPy draws nothing, or 64 bits at a time
             positions = self.rng.integers(bound, size=count)
             return torch.from_numpy(positions if among is None else among.held[positions])
         numbers = torch.empty(count, dtype=torch.int64)
         where = 0 if among is None else among.address
-        self._library.draw_integers(*self._source, bound, count, where, numbers.data_ptr())
+        library.draw_integers(*self._source, bound, count, where, numbers.data_ptr())
         return numbers
