@@ -141,6 +141,20 @@ def test_what_cannot_be_captured_is_not_and_that_is_said_once():
     assert agent.seen.item() == 8 * (WARM_UPS + 3)
 
 
+def test_an_obstacle_that_no_warm_up_has_met_is_not_recorded():
+    runs = []
+
+    def sometimes():
+        runs.append(None)
+        x = torch.ones(3)
+        return Update(metrics={"x": x.sum() * (x.sum().item() if len(runs) > WARM_UPS else 1.0)})
+
+    tapes = capture.Tapes()
+    assert [tapes.warm_up(sometimes)[1] for _ in range(WARM_UPS)] == [""] * WARM_UPS
+    with pytest.raises(RunError, match=r"cannot be recorded.*reads a number.*test_capture\.py.*--algo\.no-graph"):
+        tapes.capture(sometimes)
+
+
 def test_waiting_is_heard_and_the_debug_mode_put_back(monkeypatch):
     modes = []
     monkeypatch.setattr(torch.cuda, "get_sync_debug_mode", lambda: 0)

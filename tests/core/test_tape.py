@@ -169,6 +169,13 @@ def test_what_cannot_be_repeated_is_found(fault):
     assert tape.obstacle == ""
 
 
+def test_a_tape_inside_of_another_gives_back_the_floor():
+    with Tape() as outer:
+        with Tape() as inner:
+            assert current() is inner
+        assert current() is outer
+
+
 def test_only_one_thread_is_listened_to_and_only_while_it_records():
     assert current() is None
     with contextlib.suppress(ZeroDivisionError), Tape() as tape:

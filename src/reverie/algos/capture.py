@@ -32,6 +32,8 @@ WARM_UPS = 3
 MAX_KINDS = 4
 """Kinds of batches that are captured; each has memory of its own for inputs and outputs."""
 
+WITHOUT = "Say graph=False (--algo.no-graph) to run updates without one."
+
 
 class Recorder(Protocol):
     """What can run, capture and replay a call."""
@@ -83,8 +85,7 @@ class CudaGraphs:
                 outputs = call()
         except RuntimeError as error:
             torch.cuda.set_stream(current)  # a capture that fails at its end leaves its own
-            hint = "Say graph=False (--algo.no-graph) to run updates without one."
-            raise RunError(f"the update cannot be captured in a CUDA graph: {error}. {hint}") from error
+            raise RunError(f"the update cannot be captured in a CUDA graph: {error}. {WITHOUT}") from error
         graph.replay()
         return outputs, graph.replay
 
@@ -101,9 +102,15 @@ class Tapes:
         return update, tape.obstacle
 
     def capture(self, call: Callable[[], Update]) -> tuple[Update, Callable[[], object]]:
-        """Run ``call`` and record it. Random numbers come from the default generator."""
+        """Run ``call`` and record it. Random numbers come from the default generator.
+
+        Raises:
+            RunError: it did what no warm-up had done, and what cannot be repeated.
+        """
         with Tape() as tape:
             outputs = call()
+        if tape.obstacle:
+            raise RunError(f"the update cannot be recorded on a tape: {tape.obstacle}. {WITHOUT}")
         return outputs, tape.replay
 
 

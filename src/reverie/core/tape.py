@@ -68,13 +68,14 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves 
         self.obstacle = ""
         self._rooms = _Rooms()
         self._constants: list[Any] = []
+        self._outer: Tape | None = None
 
     def __enter__(self) -> Any:
-        _current.tape = self
+        self._outer, _current.tape = current(), self
         return super().__enter__()  # type: ignore[no-untyped-call]
 
     def __exit__(self, *error: Any) -> None:
-        _current.tape = None
+        _current.tape = self._outer
         super().__exit__(*error)  # type: ignore[no-untyped-call]
         self.calls = list(_joined(self.calls))
 
@@ -221,9 +222,10 @@ class _Rooms:
         return flat.as_strided(x.shape, x.stride(), x.storage_offset())
 
     def _room(self, size: int) -> Any:
-        for room in self._made.setdefault(size, []):
-            if sys.getrefcount(room) == _UNUSED:
-                return room
+        made = self._made.setdefault(size, [])
+        for i in range(len(made)):
+            if _references(made, i) == _UNUSED:
+                return made[i]
         memory = bytearray(size + ALIGNED)
         start = -ctypes.addressof(ctypes.c_char.from_buffer(memory)) % ALIGNED
         room = (ctypes.c_char * size).from_buffer(memory, start)
@@ -232,8 +234,13 @@ class _Rooms:
         return room
 
 
-_UNUSED = 3
-"""References to a room that nobody uses: the list's, the loop's and that of the question."""
+def _references(rooms: list[Any], i: int) -> int:
+    """References to one of them, in the list and elsewhere; and those of the question, which depend on the Python."""
+    return sys.getrefcount(rooms[i])
+
+
+_UNUSED = _references([object()], 0)
+"""References to a room that nobody uses."""
 
 
 def _agree(calls: Sequence[Plain] | None, out: Any, rooms: Any) -> bool:
