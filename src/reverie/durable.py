@@ -159,10 +159,8 @@ class DurableReplay:
         newest = stored + length_of(tail)
         oldest = max(segment.first, int(state["oldest"]), newest - self.replay.storage.capacity)
         self.replay.begin_at(oldest)
-        for chunk in source.read(segment, oldest, stored):
-            if chunk.damaged:
-                return False
-            self.replay.extend(chunk.rows)
+        if not self.replay.refill(source.read(segment, oldest, stored, room=self.replay.room)):
+            return False
         if length_of(tail):
             self.replay.extend(tail)
         self._go_on(source, segment, stored, tail)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,8 @@ from reverie.data.device import DeviceStorage
 from reverie.data.feedback import Feedback
 from reverie.data.replay import Replay, ReplayConfig
 from reverie.data.storage import HostStorage, columns_of
+from reverie.data.store_manifest import Damage
+from reverie.data.store_read import Chunk
 from reverie.run.encode import decode, encode
 
 CONFIGS = [
@@ -51,15 +54,37 @@ def copy_of(life: Lived, folder: Path, capacity: int | None = None) -> Replay:
     new = Replay(storage, life.window, seed=12345, config=life.config)
     new.begin_at(old.oldest)
     rows = {name: column for name, column in old.read(old.oldest, old.count).items() if not name.startswith("extras/")}
-    middle = old.oldest + (old.count - old.oldest) // 2
-    new.extend({name: column[:, : middle - old.oldest] for name, column in rows.items()})
-    new.extend({name: column[:, middle - old.oldest :] for name, column in rows.items()})
+    assert new.refill(chunks_of(rows, old.oldest, new))
     old.save_extras(folder)
     new.load_extras(folder)
     tensors: dict[str, torch.Tensor] = {}
     encoded = encode(old.state_dict(), "replay", tensors)
     new.load_state_dict(decode(encoded, lambda name: tensors[name].clone()))
     return new
+
+
+def chunks_of(rows: dict[str, np.ndarray], start: int, replay: Replay, size: int = 5) -> Iterator[Chunk]:
+    """As a store would read them for ``replay``: into their places where that can be."""
+    streams, total = rows["is_first"].shape
+    for low in range(0, total, size):
+        piece = {name: column[:, low : low + size] for name, column in rows.items()}
+        n = piece["is_first"].shape[1]
+        room = replay.room(n)
+        if room is not None:
+            for name, column in piece.items():
+                room[name][...] = column
+        placed = piece if room is None else dict(room)
+        yield Chunk(start + low, start + low + n, tuple(range(streams)), placed, [], placed=room is not None)
+
+
+def test_a_damaged_chunk_is_not_taken() -> None:
+    life = Lived(2, 20, Window(batch=1, length=2), 0)
+    damage = Damage("0/reward/c.0.0", 0, 3, 5, "is missing")
+    rows = {name: np.zeros((2, 5, *spec.shape), spec.dtype) for name, spec in columns_of(OBS, ACTION, {}).items()}
+    good, bad = Chunk(0, 5, (0, 1), rows, []), Chunk(5, 10, (0, 1), rows, [damage])
+    assert life.replay.refill([good])
+    assert not life.replay.refill([bad, good])
+    assert life.replay.count == 5
 
 
 def live(life: Lived, others: list[Replay], rng: np.random.Generator, steps: int) -> None:

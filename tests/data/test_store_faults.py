@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from reverie.core.errors import RunError
-from reverie.data import store_objects
+from reverie.data import files
 from reverie.data.store import Store
 from reverie.data.store_patience import Patience
 from store_rows import COLUMNS, STREAMS, assert_rows, contents, row, small_chunks, stacked
@@ -42,10 +42,12 @@ class Deadly:
 
     def __init__(self, monkeypatch, fatal):
         self.calls, self.fatal = 0, fatal
-        shim = SimpleNamespace(**{name: getattr(os, name) for name in ("open", "close", "walk", "O_RDONLY")})
+        names = ("open", "close", "strerror", "fsencode", "O_RDONLY")
+        shim = SimpleNamespace(**{name: getattr(os, name) for name in names})
         shim.replace, shim.fsync = self.guarded(os.replace), self.guarded(lambda descriptor: None)
-        monkeypatch.setattr(store_objects, "os", shim)
-        monkeypatch.setattr(store_objects.LocalObjects, "_open", self.open(store_objects.LocalObjects._open))
+        monkeypatch.setattr(files, "kernels", lambda: None)  # compiled calls are killed in benchmarks/reliability.py
+        monkeypatch.setattr(files, "os", shim)
+        monkeypatch.setattr(files, "opened", self.open(files.opened))
         monkeypatch.setattr(Path, "unlink", self.guarded(Path.unlink))
         monkeypatch.setattr(Path, "mkdir", self.guarded(Path.mkdir))
 
@@ -62,9 +64,9 @@ class Deadly:
         return call
 
     def open(self, function):
-        def call(objects, path):
+        def call(path):
             self.count()
-            file = function(objects, path)
+            file = function(path)
             write = file.write
 
             def half(data):
@@ -250,7 +252,7 @@ def empty(path):
 @pytest.mark.parametrize("harm", [flip, cut, empty, Path.unlink])
 def test_any_one_file_may_be_damaged(filled, tmp_path, harm, monkeypatch):
     """It is named, its rows are left out, all others are read, and the run goes on."""
-    monkeypatch.setattr(store_objects, "sync", lambda path: None)
+    monkeypatch.setattr(files, "sync", lambda path: None)
     names = sorted(path.relative_to(filled).as_posix() for path in filled.rglob("*") if path.is_file())
     folder = tmp_path / "replay"
     shutil.copytree(filled, folder)
@@ -329,14 +331,14 @@ class FullDisk:
 
     def __init__(self, monkeypatch):
         self.full = False
-        opened = store_objects.LocalObjects._open
+        written = files.write
 
-        def write(objects, path):
+        def write(contents):
             if self.full:
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
-            return opened(objects, path)
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(next(iter(contents))))
+            written(contents)
 
-        monkeypatch.setattr(store_objects.LocalObjects, "_open", write)
+        monkeypatch.setattr(files, "write", write)
         monkeypatch.setattr(Patience, "first_delay", 0.01)
         monkeypatch.setattr(Patience, "longest_delay", 0.02)
 
@@ -398,9 +400,10 @@ def test_a_run_that_is_to_stop_does_not_wait(tmp_path, monkeypatch):
 
 
 def test_a_folder_that_cannot_be_written(tmp_path, monkeypatch):
-    def refused(objects, path):
+    def refused(contents):
+        path = next(iter(contents))
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
 
-    monkeypatch.setattr(store_objects.LocalObjects, "_open", refused)
+    monkeypatch.setattr(files, "write", refused)
     with pytest.raises(RunError, match=r"cannot be used: Permission denied \(.*\).*choose a folder"):
         Store(tmp_path, say=quiet).begin(COLUMNS, STREAMS)

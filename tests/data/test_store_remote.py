@@ -56,10 +56,10 @@ def test_a_place_that_fails_and_comes_back(url, monkeypatch):
     said, broken = [], threading.Event()
     stage = store_remote.RemoteObjects.stage
 
-    def failing(objects, name, data):
+    def failing(objects, name, *parts):
         if broken.is_set():
             raise ConnectionResetError("connection reset by peer")
-        stage(objects, name, data)
+        stage(objects, name, *parts)
 
     monkeypatch.setattr(store_remote.RemoteObjects, "stage", failing)
     store = Store(url, say=said.append)
@@ -79,9 +79,9 @@ def test_a_place_that_hangs_is_spoken_of(url, monkeypatch):
     said, going = [], threading.Event()
     stage = store_remote.RemoteObjects.stage
 
-    def hanging(objects, name, data):
+    def hanging(objects, name, *parts):
         going.wait(10)
-        stage(objects, name, data)
+        stage(objects, name, *parts)
 
     monkeypatch.setattr(Patience, "silence", 0.1)
     store = Store(url, say=said.append)

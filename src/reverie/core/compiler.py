@@ -75,6 +75,8 @@ _SIGNATURES = {
     "draw_integers": [_POINTER] * 2 + [ctypes.c_uint32, _COUNT] + [_POINTER] * 2,
     "put_rows": [_POINTER] * 2 + [_COUNT],
     "gather_rows": [_POINTER] * 2 + [_COUNT] * 2 + [_POINTER, _INT],
+    "write_files": [_POINTER] * 4 + [_COUNT, _POINTER],
+    "place_files": [_POINTER] * 2 + [_COUNT, _POINTER, _COUNT, _POINTER],
     "tree_set": [_POINTER, _COUNT] + [_POINTER] * 2 + [_COUNT],
     "tree_draw": [_POINTER, _COUNT, _POINTER, _COUNT, _POINTER],
 }

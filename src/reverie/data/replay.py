@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol
@@ -24,6 +24,7 @@ from reverie.data.mapped import MappedStorage
 from reverie.data.rings import Rows, as_numpy
 from reverie.data.sizes import parse_size
 from reverie.data.storage import EXTRAS, HostStorage, Storage, bytes_of, columns_of
+from reverie.data.store_read import Chunk
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -195,6 +196,29 @@ class Replay:
             rows = {name: values[:, -kept:] for name, values in rows.items()}
         self.storage.extend(rows)
         self.dealer.add(rows["is_first"].astype(bool), lived=False)
+
+    def room(self, rows: int) -> dict[str, np.ndarray] | None:
+        """Where the next ``rows`` rows will lie, without extras: can be filled, then ``refill`` counts them.
+
+        None if they do not lie together, or not in this computer's memory.
+        """
+        room = self.storage.room(rows)
+        return room and {name: column for name, column in room.items() if not name.startswith(EXTRAS)}
+
+    def refill(self, chunks: Iterable[Chunk]) -> bool:
+        """Take rows as a store reads them, some of them put where ``room`` said already; all of them, or until damage.
+
+        Whether none was damaged; else the replay has to ``begin_at`` some row anew.
+        """
+        for chunk in chunks:
+            if chunk.damaged:
+                return False
+            if chunk.placed:
+                self.storage.make_room(chunk.stop - chunk.start)
+                self.dealer.add(chunk.rows["is_first"].astype(bool), lived=False)
+            else:
+                self.extend(chunk.rows)
+        return True
 
     def read(self, start: int, stop: int) -> dict[str, np.ndarray]:
         """Rows ``start`` to ``stop``, ``[N, stop - start, ...]`` of every column, copied.

@@ -136,6 +136,13 @@ class Storage(ABC):
                     self._assign(name, slots, None)
         self.count += rows
 
+    def room(self, rows: int) -> dict[str, np.ndarray] | None:
+        """Where the next ``rows`` rows will lie, ``[N, rows, ...]``: can be filled, then ``make_room`` counts them.
+
+        None if they do not lie together, or not in this computer's memory.
+        """
+        return None
+
     def read(
         self, start: int, stop: int, names: list[str] | None = None, stream: int | None = None
     ) -> dict[str, np.ndarray]:
@@ -247,6 +254,13 @@ class HostStorage(Storage):
     def rings(self) -> Rings:
         """What copies rows into and out of ``columns``."""
         return Rings(self.columns)
+
+    def room(self, rows: int) -> dict[str, np.ndarray] | None:
+        """See ``Storage``."""
+        slot = self.count % self.capacity
+        if slot + rows > self.capacity:
+            return None
+        return {name: ring[:, slot : slot + rows] for name, ring in self.columns.items()}
 
     def _put(self, rows: Mapping[str, Tensor], slot: int) -> None:
         self.rings.put(rows, slot)

@@ -30,7 +30,7 @@ from reverie.data.store_aside import check_place, loaded, mend, set_aside, tidie
 from reverie.data.store_lease import RENEWS, Lease
 from reverie.data.store_manifest import Manifest, Segment, check_same
 from reverie.data.store_objects import open_objects
-from reverie.data.store_read import Chunk, read
+from reverie.data.store_read import Chunk, Room, read
 from reverie.data.store_writer import Writer
 from reverie.data.store_zarr import META, array_meta, chunk_rows, packed
 
@@ -194,10 +194,12 @@ class Store:
         stop: int | None = None,
         streams: Sequence[int] | None = None,
         columns: Sequence[str] | None = None,
+        room: Room | None = None,
     ) -> Iterator[Chunk]:
         """Stored rows from ``start`` to before ``stop``, oldest first, a chunk at a time; all streams and columns.
 
-        Damaged rows are named in ``Chunk.damaged`` and left out by ``Chunk.whole``.
+        ``room`` says where so many rows are to be put, None: in memory of their own. Damaged rows are named in
+        ``Chunk.damaged`` and left out by ``Chunk.whole``.
 
         Raises:
             RunError: there is no such segment.
@@ -205,7 +207,7 @@ class Store:
         found = segment if isinstance(segment, Segment) else self.manifest.segment(segment)
         if found is None:
             raise RunError(f"the store {self.objects.where} has no segment '{segment}'.")
-        return read(self.objects, found, start, stop, streams, columns)
+        return read(self.objects, found, start, stop, streams, columns, room)
 
     def drop(self, before: int) -> None:
         """Files of the current segment that lie wholly before row ``before`` may be deleted; kept with keep = all."""

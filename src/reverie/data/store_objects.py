@@ -8,9 +8,9 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from pathlib import Path
-from typing import BinaryIO
 
 from reverie.core.errors import RunError
+from reverie.data import files
 
 LEASE = "lease.json"
 """Who may write, in places that need it said; see ``store_lease``."""
@@ -19,7 +19,7 @@ LEASE = "lease.json"
 class Objects(ABC):
     """Pieces of bytes by name, such as ``0/reward/c.0.3``. A piece is replaced in one go: readers see old or new.
 
-    Many threads may stage at the same time.
+    Up to ``threads`` threads may stage at the same time.
     """
 
     where: str
@@ -40,8 +40,8 @@ class Objects(ABC):
         """
 
     @abstractmethod
-    def stage(self, name: str, data: bytes) -> None:
-        """Write a piece, which counts once ``publish`` has returned."""
+    def stage(self, name: str, *parts: bytes | memoryview) -> None:
+        """Write a piece, its parts one after the other, which counts once ``publish`` has returned."""
 
     @abstractmethod
     def publish(self) -> None:
@@ -84,43 +84,49 @@ class Objects(ABC):
 
 PART = ".part"
 """End of the name of a file that is being written."""
+AT_ONCE = 32 * 2**20
+"""Bytes that are written in one go."""
 
 
 class LocalObjects(Objects):
-    """Files in a folder. Written beside their place, synchronised, renamed; then the folders are synchronised."""
+    """Files in a folder. Written beside their place, synchronised, renamed; then the folders are synchronised.
+
+    That is put off until there is a good deal of it, and then done in few calls (``files``).
+    """
 
     def __init__(self, folder: Path) -> None:
-        """Nothing is created before something is staged."""
+        """Nothing is created before something is published."""
         self.where, self.threads, self.failures = str(folder), 1, (OSError,)
         self.folder = folder
         self.staged: dict[Path, Path] = {}  # the place, and the file beside it
+        self.unwritten: dict[Path, files.Parts] = {}  # of those beside
+        self.unwritten_bytes = 0
 
     def get(self, name: str) -> bytes:
         """See ``Objects``."""
         return (self.folder / name).read_bytes()
 
-    def stage(self, name: str, data: bytes) -> None:
+    def stage(self, name: str, *parts: bytes | memoryview) -> None:
         """See ``Objects``."""
         path = self.folder / name
         beside = path.with_name(f".{path.name}{PART}")
-        try:
-            with self._open(beside) as file:
-                file.write(data)
-        except OSError:
-            with contextlib.suppress(OSError):  # on a full disk half a file only takes room
-                beside.unlink(missing_ok=True)
-            raise
         self.staged[path] = beside
+        self.unwritten[beside] = parts
+        self.unwritten_bytes += sum(map(len, parts))
+        if self.unwritten_bytes >= AT_ONCE:
+            self._write()
 
     def publish(self) -> None:
-        """See ``Objects``. Files first, all of them, as a file system writes many faster than one by one."""
-        staged, self.staged = self.staged, {}
-        for beside in staged.values():
-            sync(beside)
-        for path, beside in staged.items():
-            os.replace(beside, path)
-        for folder in {path.parent for path in staged}:
-            sync(folder)
+        """See ``Objects``."""
+        try:
+            self._write()
+            files.place(self.staged)
+        finally:
+            self.staged, self.unwritten, self.unwritten_bytes = {}, {}, 0
+
+    def _write(self) -> None:
+        files.write(self.unwritten)
+        self.unwritten, self.unwritten_bytes = {}, 0
 
     def delete(self, names: Iterable[str]) -> None:
         """See ``Objects``."""
@@ -130,8 +136,8 @@ class LocalObjects(Objects):
     def sizes(self, prefix: str = "") -> dict[str, int]:
         """See ``Objects``."""
         found: dict[str, int] = {}
-        for folder, _, files in os.walk(self.folder / prefix):
-            for file in files:
+        for folder, _, names in os.walk(self.folder / prefix):
+            for file in names:
                 path = Path(folder, file)
                 with contextlib.suppress(FileNotFoundError):  # renamed meanwhile
                     found[path.relative_to(self.folder).as_posix()] = path.stat().st_size
@@ -144,22 +150,6 @@ class LocalObjects(Objects):
             f"the store {self.where} cannot be used: {why} ({name}). Free space there, or choose a folder that can "
             "be written."
         )
-
-    def _open(self, path: Path) -> BinaryIO:
-        try:
-            return path.open("wb")
-        except FileNotFoundError:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            return path.open("wb")
-
-
-def sync(path: Path) -> None:
-    """Wait until a file, or the names in a folder, are on the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def open_objects(url: str | Path) -> Objects:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,6 +13,9 @@ from reverie.data.store_manifest import Damage, Segment
 from reverie.data.store_objects import LocalObjects, Objects
 from reverie.data.store_threads import for_each
 from reverie.data.store_zarr import chunk_name, decode
+
+Room = Callable[[int], Mapping[str, np.ndarray] | None]
+"""Where so many rows are to be put."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +29,8 @@ class Chunk:
     rows: dict[str, np.ndarray]
     """Every column ``[S, stop - start, *shape]``; zeros where it is damaged."""
     damaged: list[Damage]
+    placed: bool = False
+    """Whether the rows are where the reader wanted them."""
 
     def whole(self) -> Iterator[tuple[int, dict[str, np.ndarray]]]:
         """What is not damaged: the number of a stream and a run of its rows ``[n, *shape]``, with every column."""
@@ -52,10 +57,12 @@ def read(
     stop: int | None = None,
     streams: Sequence[int] | None = None,
     columns: Sequence[str] | None = None,
+    room: Room | None = None,
 ) -> Iterator[Chunk]:
     """Committed rows from ``start`` to before ``stop``, oldest first, so many at once as a chunk has.
 
-    Damage in columns that are not among ``columns`` goes unnoticed.
+    ``room`` says for each chunk where its rows are to be put, or None: in memory of their own. Damage in columns that
+    are not among ``columns`` goes unnoticed.
 
     Raises:
         OSError: the place cannot be read at all.
@@ -65,19 +72,28 @@ def read(
     start, stop = max(start, segment.first), min(segment.rows if stop is None else stop, segment.rows)
     while start < stop:
         end = min(stop, (start // segment.chunk + 1) * segment.chunk)
-        yield read_chunk(objects, segment, start, end, chosen, names)
+        yield read_chunk(objects, segment, start, end, chosen, names, room and room(end - start))
         start = end
 
 
 def read_chunk(
-    objects: Objects, segment: Segment, start: int, stop: int, streams: tuple[int, ...], columns: Sequence[str]
+    objects: Objects,
+    segment: Segment,
+    start: int,
+    stop: int,
+    streams: tuple[int, ...],
+    columns: Sequence[str],
+    room: Mapping[str, np.ndarray] | None = None,
 ) -> Chunk:
-    """Rows that lie in one chunk of each stream and column."""
+    """Rows that lie in one chunk of each stream and column, put into ``room`` ``[S, stop - start, *shape]``."""
     number, low = divmod(start, segment.chunk)
     high, full = low + stop - start, stop - start == segment.chunk
     shape = (len(streams), stop - start)
     specs = {name: segment.columns[name] for name in columns}
-    rows = {name: np.empty((*shape, *spec.shape), spec.dtype) for name, spec in specs.items()}
+    rows = {
+        name: np.empty((*shape, *spec.shape), spec.dtype) if room is None else room[name]
+        for name, spec in specs.items()
+    }
     known = [d for d in segment.damaged if d.stream in streams and d.start < stop and d.stop > start]
     damaged = [Damage(d.file, d.stream, max(d.start, start), min(d.stop, stop), d.reason) for d in known]
 
@@ -85,10 +101,11 @@ def read_chunk(
         name, index = job
         out = rows[name][index]
         file = chunk_name(segment, name, streams[index], number)
-        whole = out if full else np.empty((segment.chunk, *out.shape[1:]), out.dtype)
+        direct = full and out.flags.c_contiguous
+        whole = out if direct else np.empty((segment.chunk, *out.shape[1:]), out.dtype)
         try:
             decode(objects.get(file), whole)
-            if not full:
+            if not direct:
                 out[...] = whole[low:high]
         except (FileNotFoundError, ValueError) as error:
             why = "is missing" if isinstance(error, FileNotFoundError) else str(error)
@@ -103,4 +120,5 @@ def read_chunk(
 
     jobs = [(name, index) for name in rows for index in range(len(streams))]
     for_each(fetch, jobs, max(objects.threads, min(4, os.cpu_count() or 1)))
-    return Chunk(start, stop, streams, rows, sorted(damaged, key=lambda d: (d.stream, d.start, d.file)))
+    damaged.sort(key=lambda d: (d.stream, d.start, d.file))
+    return Chunk(start, stop, streams, rows, damaged, placed=room is not None)

@@ -52,9 +52,9 @@ class RemoteObjects(Objects):
         data: bytes = self.fs.cat_file(self._path(name))
         return data
 
-    def stage(self, name: str, data: bytes) -> None:
+    def stage(self, name: str, *parts: bytes | memoryview) -> None:
         """See ``Objects``."""
-        self.fs.pipe_file(self._path(name), data)
+        self.fs.pipe_file(self._path(name), parts[0] if len(parts) == 1 else b"".join(parts))
 
     def publish(self) -> None:
         """See ``Objects``: what was sent is there."""

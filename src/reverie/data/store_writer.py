@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import TypeVar
 
 import numpy as np
 
 from reverie.core.errors import DataError, RunError
 from reverie.data.rings import Rings, Rows
 from reverie.data.store_manifest import Segment
-from reverie.data.store_objects import Objects
+from reverie.data.store_objects import AT_ONCE, Objects
 from reverie.data.store_patience import Patience, Stopped
 from reverie.data.store_threads import for_each
-from reverie.data.store_zarr import chunk_name, codec, encode, files_of
+from reverie.data.store_zarr import chunk_name, compressor, encode, files_of
 
+T = TypeVar("T")
 Block = dict[str, np.ndarray]
 """One chunk of every stream and column, ``[streams, R, *shape]``."""
 
@@ -205,7 +207,7 @@ class Writer:
 
     def _run(self) -> None:
         try:
-            codec()  # imported while the run is being set up
+            compressor()  # made while the run is being set up
             while not self.patience.stop.is_set():
                 stop, drop = self._next()
                 self._check_allowed()
@@ -267,14 +269,15 @@ class Writer:
         self.patience.end()
 
     def _write_chunks(self, number: int, block: Block, rows: int) -> None:
-        def write(job: tuple[str, int]) -> None:
-            name, stream = job
-            data = encode(filled(block[name][stream], rows))
-            file = chunk_name(self.segment, name, stream, number)
-            self.patience.insist(lambda: self.objects.stage(file, data))
+        def stage(job: tuple[str, tuple[bytes | memoryview, ...]]) -> None:
+            file, parts = job
+            self.patience.insist(lambda: self.objects.stage(file, *parts))
 
-        jobs = [(name, stream) for name in block for stream in range(self.segment.streams)]
-        for_each(write, jobs, self.objects.threads)
+        pieces = [(name, stream) for name in block for stream in range(self.segment.streams)]
+        for some in groups(pieces, [block[name][0].nbytes for name, _ in pieces]):
+            encoded = encode([filled(block[name][stream], rows) for name, stream in some])
+            names = [chunk_name(self.segment, name, stream, number) for name, stream in some]
+            for_each(stage, zip(names, encoded, strict=True), self.objects.threads)
         self.objects.publish()
 
     def _drop(self, first: int) -> None:
@@ -294,3 +297,16 @@ def filled(rows: np.ndarray, count: int) -> np.ndarray:
     out = np.zeros_like(rows)
     out[:count] = rows[:count]
     return out
+
+
+def groups(items: Sequence[T], sizes: Sequence[int]) -> Iterator[list[T]]:
+    """``items`` in order, so many together as have ``AT_ONCE`` bytes, one at least."""
+    some: list[T] = []
+    held = 0
+    for item, size in zip(items, sizes, strict=True):
+        if some and held + size > AT_ONCE:
+            yield some
+            some, held = [], 0
+        some.append(item)
+        held += size
+    yield some

@@ -10,10 +10,11 @@ from __future__ import annotations
 import functools
 import json
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
+import zstandard
 
 from reverie.data.storage import Column
 from reverie.data.store_manifest import Manifest, Segment, seal
@@ -41,18 +42,25 @@ def chunk_name(segment: Segment, column: str, stream: int, number: int) -> str:
 
 @functools.cache
 def codec() -> Any:
-    """Zstandard as Zarr uses it."""
+    """Zstandard as Zarr uses it, for reading."""
     from numcodecs.zstd import Zstd  # type: ignore[import-untyped]
 
-    return Zstd(level=LEVEL)
+    return Zstd()
 
 
-def encode(rows: np.ndarray) -> bytes:
-    """A chunk: its contiguous ``rows`` ``[R, *shape]`` compressed, and a CRC32C of that."""
+@functools.cache
+def compressor() -> zstandard.ZstdCompressor:
+    """Zstandard for writing: many pieces in one call, all without the interpreter's lock."""
+    return zstandard.ZstdCompressor(level=LEVEL)
+
+
+def encode(chunks: Sequence[np.ndarray]) -> list[tuple[memoryview, bytes]]:
+    """Chunks: the contiguous rows ``[R, *shape]`` of each compressed, and a CRC32C of that."""
     import google_crc32c
 
-    data: bytes = codec().encode(rows.reshape(-1).view(np.uint8))
-    return data + struct.pack("<I", google_crc32c.value(data))
+    contents: list[Any] = [rows.reshape(-1).view(np.uint8) for rows in chunks]
+    pieces: Any = compressor().multi_compress_to_buffer(contents)
+    return [(memoryview(piece), struct.pack("<I", google_crc32c.value(piece))) for piece in pieces]
 
 
 def decode(data: bytes, out: np.ndarray) -> None:

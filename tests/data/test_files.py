@@ -1,0 +1,92 @@
+"""Files written and put in their places in few calls: the same with and without a compiler."""
+
+import errno
+import resource
+
+import pytest
+
+from reverie.core.compiler import kernels
+from reverie.data import files
+
+
+@pytest.fixture(params=["compiled", "python"], autouse=True)
+def way(request, monkeypatch):
+    if request.param == "python":
+        monkeypatch.setattr(files, "kernels", lambda: None)
+    elif kernels() is None:
+        pytest.skip("there is no compiler")
+
+
+CONTENTS = {
+    "a": [b"one part"],
+    "b/c/d": [b"several ", memoryview(b"parts"), b"", memoryview(bytes(range(256)))],
+    "empty": [],
+    "b/nothing": [b""],
+    "ünï": [memoryview(b"x" * 3_000_000)],
+}
+
+
+def test_files_hold_their_parts(tmp_path):
+    paths = {name: tmp_path / name for name in CONTENTS}
+    files.write({paths[name]: parts for name, parts in CONTENTS.items()})
+    for name, parts in CONTENTS.items():
+        assert paths[name].read_bytes() == b"".join(parts)
+    files.write({paths["a"]: [b"new"]})
+    assert paths["a"].read_bytes() == b"new"
+    places = {tmp_path / "b" / f"{i}": path for i, path in enumerate(paths.values())}
+    (tmp_path / "b" / "0").write_bytes(b"replaced")
+    files.place(places)
+    assert not any(path.exists() for path in paths.values())
+    expected = [b"new", *(b"".join(parts) for parts in list(CONTENTS.values())[1:])]
+    assert [path.read_bytes() for path in places] == expected
+
+
+def test_nothing_at_all():
+    files.write({})
+    files.place({})
+
+
+def test_a_file_that_cannot_be_written(tmp_path):
+    (tmp_path / "folder").mkdir()
+    before, wrong, after = tmp_path / "before", tmp_path / "folder", tmp_path / "after"
+    with pytest.raises(IsADirectoryError) as raised:
+        files.write({before: [b"1"], wrong: [b"2"], after: [b"3"]})
+    assert raised.value.filename == str(wrong)
+    assert before.read_bytes() == b"1"
+    assert not after.exists()
+
+
+def test_a_part_that_does_not_fit_leaves_no_half_file(tmp_path):
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))  # Python ignores the signal
+    try:
+        with pytest.raises(OSError, match="File too large") as raised:
+            files.write({tmp_path / "a": [b"1"], tmp_path / "b": [b"2" * 600, b"3" * 600], tmp_path / "c": [b"4"]})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert raised.value.errno == errno.EFBIG
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]
+
+
+def test_a_parent_that_is_a_file(tmp_path):
+    (tmp_path / "a").write_bytes(b"")
+    with pytest.raises((NotADirectoryError, FileExistsError)):
+        files.write({tmp_path / "a" / "b": [b"1"]})
+
+
+@pytest.mark.parametrize("missing", [0, 1])
+def test_what_is_not_there_is_not_placed(tmp_path, missing):
+    staged = {tmp_path / "to" / "0": tmp_path / "0", tmp_path / "to" / "1": tmp_path / "1"}
+    (tmp_path / "to").mkdir()
+    (tmp_path / str(1 - missing)).write_bytes(b"here")
+    with pytest.raises(FileNotFoundError):
+        files.place(staged)
+    assert not list((tmp_path / "to").iterdir())
+
+
+def test_a_place_that_is_a_folder(tmp_path):
+    (tmp_path / "beside").write_bytes(b"1")
+    (tmp_path / "place" / "in").mkdir(parents=True)
+    with pytest.raises(IsADirectoryError):
+        files.place({tmp_path / "place": tmp_path / "beside"})
+    assert (tmp_path / "beside").read_bytes() == b"1"
