@@ -419,3 +419,37 @@ def test_floors_pass_through_a_replay():
     """The column is there to be filled, beside what is seen and done."""
     assert build("cql_floor").extra_spec[RETURN].shape == ()
     assert not build("cql").extra_spec
+
+
+# ---------------------------------------------------------------------- bounds
+
+
+@pytest.mark.parametrize("graph", [False, True], ids=["eager", "tape"])
+@pytest.mark.parametrize("name", ["crr", "discrete_bcq", "discrete_crr"])
+def test_targets_stay_within_what_rewards_add_up_to(name, graph):
+    """Of values that have exploded as well; without bounds they do not."""
+    agents = [build(name, graph=graph, discount=0.5, bound_values=bound) for bound in (True, False)]
+    found = []
+    for agent in agents:
+        data = batch(agent)
+        agent.preprocess.fit(data)
+        with torch.no_grad():
+            for parameter in agent.objective.parameters():
+                parameter.mul_(30)
+        found.append([float(agent.update(data).metrics["train/target"]) for _ in range(WARM_UPS + 3)])
+    inside, outside = found
+    earned = data.reward[~data.is_first]
+    least, most = min(float(earned.min()), 0), max(float(earned.max()), 0)
+    assert all(least + 0.5 * 2 * least <= y <= most + 0.5 * 2 * most for y in inside)
+    assert max(map(abs, outside)) > 10 * max(abs(least), most)
+
+
+@pytest.mark.parametrize("name", ["crr", "discrete_bcq", "discrete_crr"])
+def test_bounds_follow_how_rewards_are_scaled(name):
+    agent = build(name, reward_scale="factor(0.1)", discount=0.5)
+    data = batch(agent)
+    agent.preprocess.fit(data)
+    most = float(data.reward[~data.is_first].max()) * 0.1 * 2
+    assert float(agent.preprocess.range(torch.tensor(1e9))) == pytest.approx(most, rel=1e-5)
+    assert build(name, reward_scale="return_std").preprocess.range is None
+    assert agent.watcher is agent.preprocess

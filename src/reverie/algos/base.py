@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from reverie.algos.capture import Captured, CudaGraphs, Tapes, TrainStep
 from reverie.core.config import Config
@@ -147,6 +147,7 @@ class ValueConfig(ModelFreeConfig):
             frame_keys=self.frame_keys,
             reward_scale=self.reward_scale,
             discount=self.discount,
+            bound_values=getattr(self, "bound_values", False),
         )
 
 
@@ -249,6 +250,11 @@ class ModelFree(Algorithm):
         self.window = self.preprocess.window(cfg.batch_size, cfg.batch_length)
         self.extra_spec = {}
         self.optims: dict[str, Adam] = {}
+
+    @property
+    def within_range(self) -> Callable[[Tensor], Tensor] | None:
+        """What brings values into the range that rewards allow, if the settings want that."""
+        return None if self.preprocess.range is None else self.preprocess.range.forward
 
     @property
     def watcher(self) -> Watcher | None:

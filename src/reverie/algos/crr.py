@@ -5,6 +5,7 @@ The policy imitates the actions of the dataset, filtered by what a critic says t
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -88,6 +89,9 @@ class CRRConfig(ValueConfig):
     """How far targets move towards their networks when they do; 1 copies them."""
     target_every: int = 100
     """Targets move at every n-th update."""
+    bound_values: bool = True
+    """Targets bootstrap from values within what the data's rewards can add up to. Others may explode: those of actions
+    that the data do not have are never put right. The paper has no bounds. Not with reward_scale = return_std."""
     networks: NetworkConfig = field(default_factory=NetworkConfig)
     """Actor and critic: Acme. The paper has residual networks."""
     normalise: Normalise | None = field(default_factory=Running)
@@ -146,15 +150,19 @@ class CRRObjective(nn.Module):
         value_estimator: ValueEstimator | None = None,
         tau: float = 1.0,
         target_every: int = 100,
+        within: Callable[[Tensor], Tensor] | None = None,
     ) -> None:
-        """``filter``: exp unless given; ``baseline``: mean; ``value_estimator``: TD(0); ``samples``: m."""
+        """``filter``: exp unless given; ``baseline``: mean; ``value_estimator``: TD(0); ``samples``: m.
+
+        ``within`` brings values that targets bootstrap from into a range.
+        """
         super().__init__()
         check_td(discount, tau, target_every)
         self.actor, self.critic = actor, critic
         self.target_actor, self.target_critic = Target(actor, tau, target_every), Target(critic, tau, target_every)
         self.filter, self.baseline, self.samples = filter or Exp(), baseline or Mean(), samples
         self.discount = discount
-        self.value_estimator = value_estimator or TD0()
+        self.value_estimator, self.within = value_estimator or TD0(), within
 
     def forward(self, batch: Batch) -> Losses:
         """The terms ``critic`` and ``actor`` of a batch ``[B, T]``."""
@@ -199,7 +207,8 @@ class CRRObjective(nn.Module):
     @torch.no_grad()
     def targets(self, batch: Batch) -> Tensor:
         """The y ``[B, T - 1]``; of one transition, r + gamma (1 - terminal) Q'(s', a'): Algorithm 1."""
-        return bootstrapped(batch, self.next_value(after(batch.obs)), self.value_estimator, self.discount)
+        value = self.next_value(after(batch.obs))  # [B, T-1]
+        return bootstrapped(batch, value, self.value_estimator, self.discount, within=self.within)
 
     @torch.no_grad()
     def next_value(self, obs: Obs) -> Tensor:
@@ -238,7 +247,8 @@ class CRR(ModelFree):
         actor = NormalActor(obs_spec, width, c.networks, dtype)
         critic = ActionCritic(obs_spec, width, c.networks, copies=c.critics, dtype=dtype)
         names = ("filter", "baseline", "samples", "discount", "value_estimator", "tau", "target_every")
-        return CRRObjective(actor, critic, **{name: getattr(c, name) for name in names})
+        settings = {name: getattr(c, name) for name in names}
+        return CRRObjective(actor, critic, **settings, within=self.within_range)
 
     @property
     def policy(self) -> Policy[Any]:

@@ -6,6 +6,7 @@ Double Q-learning among the actions that a clone of the dataset's policy finds l
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -74,6 +75,9 @@ class DiscreteBCQConfig(ValueConfig):
     """The target moves at every n-th update."""
     exploration: Randomness = field(default_factory=lambda: EpsilonGreedy(0.05))
     """Random actions where rows are lived after all: while recording, or online after offline."""
+    bound_values: bool = True
+    """Targets bootstrap from values within what the data's rewards can add up to. Others may explode: those of actions
+    that the data do not have are never put right. The paper has no bounds. Not with reward_scale = return_std."""
     networks: NetworkConfig = field(default_factory=NetworkConfig)
     """Values and clone: a perceptron each, and one CNN for both."""
     normalise: Normalise | None = field(default_factory=Running)
@@ -124,15 +128,19 @@ class DiscreteBCQObjective(nn.Module):
         kappa: float = 1.0,
         tau: float = 0.005,
         target_every: int = 1,
+        within: Callable[[Tensor], Tensor] | None = None,
     ) -> None:
-        """``value_estimator``: TD(0) unless given; ``tau``, ``target_every``: how the target follows the network."""
+        """``value_estimator``: TD(0) unless given; ``tau``, ``target_every``: how the target follows the network.
+
+        ``within`` brings values that targets bootstrap from into a range.
+        """
         super().__init__()
         check_td(discount, tau, target_every)
         check_settings(threshold, logit_weight, kappa)
         self.network, self.target_network = network, Target(network, tau, target_every)
         self.least = math.log(threshold) if threshold else -math.inf
         self.logit_weight, self.discount, self.kappa = logit_weight, discount, kappa
-        self.value_estimator = value_estimator or TD0()
+        self.value_estimator, self.within = value_estimator or TD0(), within
 
     def forward(self, batch: Batch) -> Losses:
         """The terms ``critic`` and ``imitation`` of a batch ``[B, T]``: Algorithm 1.
@@ -167,7 +175,8 @@ class DiscreteBCQObjective(nn.Module):
     @torch.no_grad()
     def targets(self, batch: Batch) -> Tensor:
         """The y ``[B, T - 1]``; of one transition, r + gamma (1 - terminal) Q'(s', a'): Algorithm 1."""
-        return bootstrapped(batch, self.next_value(after(batch.obs)), self.value_estimator, self.discount)
+        value = self.next_value(after(batch.obs))  # [B, T-1]
+        return bootstrapped(batch, value, self.value_estimator, self.discount, within=self.within)
 
     @torch.no_grad()
     def next_value(self, obs: Obs) -> Tensor:
@@ -203,7 +212,8 @@ class DiscreteBCQ(ModelFree):
         classes, dtype = single_choice("discrete_bcq", action_spec), PRECISIONS[cfg.precision]
         network = ClassValues(self.preprocess.spec, classes, cfg.networks, 2, dtype)
         names = ("threshold", "logit_weight", "discount", "value_estimator", "kappa", "tau", "target_every")
-        self.objective = DiscreteBCQObjective(network, **{name: getattr(cfg, name) for name in names})
+        settings = {name: getattr(cfg, name) for name in names}
+        self.objective = DiscreteBCQObjective(network, **settings, within=self.within_range)
         self.to(device)
         self.optim = Adam(network.parameters(), cfg.lr, eps=cfg.adam_eps)
         known = DiscreteBCQObjective.loss, DiscreteBCQObjective.forward

@@ -19,7 +19,7 @@ from reverie.core.errors import ConfigError
 from reverie.core.protocols import Policy
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.stats import Stats
-from reverie.core.types import Batch, Obs, State, Update
+from reverie.core.types import Batch, Obs, Update
 from reverie.nn.adam import Adam
 from reverie.nn.choice_steps import ClassCriticsStep, FilteredLikelihoodStep
 from reverie.nn.choices import Choices, ChoicesActor
@@ -62,6 +62,9 @@ class DiscreteCRRConfig(ValueConfig):
     """How far targets move towards their networks when they do; 1 copies them."""
     target_every: int = 100
     """Targets move at every n-th update."""
+    bound_values: bool = True
+    """Targets bootstrap from values within what the data's rewards can add up to. Others may explode: those of actions
+    that the data do not have are never put right. The paper has no bounds. Not with reward_scale = return_std."""
     networks: NetworkConfig = field(default_factory=NetworkConfig)
     """Actor and critic: Acme. The paper has residual networks."""
     normalise: Normalise | None = field(default_factory=Running)
@@ -162,7 +165,8 @@ class DiscreteCRR(ModelFree):
         actor = ChoicesActor(seen, (classes,), cfg.networks, dtype)
         critic = ClassValues(seen, classes, cfg.networks, cfg.critics, dtype)
         names = ("filter", "min_q_weight", "discount", "value_estimator", "tau", "target_every")
-        self.objective = DiscreteCRRObjective(actor, critic, **{name: getattr(cfg, name) for name in names})
+        settings = {name: getattr(cfg, name) for name in names}
+        self.objective = DiscreteCRRObjective(actor, critic, **settings, within=self.within_range)
         self.to(device)
         self.optims = {
             "actor": Adam(actor.parameters(), cfg.actor_lr),
@@ -186,12 +190,3 @@ class DiscreteCRR(ModelFree):
         critic, actor = self._critic(batch), self._actor(batch)
         self.objective.update_targets()
         return Update(metrics={**critic.metrics, **actor.metrics}, priority=critic.priority)
-
-    def extra_state(self) -> dict[str, Any]:
-        """The moments of the optimisers."""
-        return {f"{name}_optim": optim.state_dict() for name, optim in self.optims.items()}
-
-    def load_extra_state(self, state: State) -> None:
-        """Take the moments back."""
-        for name, optim in self.optims.items():
-            optim.load_state_dict(state[f"{name}_optim"])

@@ -18,7 +18,7 @@ from reverie.core.specs import ObsSpec
 from reverie.core.types import Batch, Mode, Obs, Step, Window
 from reverie.nn.frames import Frames
 from reverie.nn.normalise import Normalise, Normaliser
-from reverie.nn.rewards import ConstantFactor, Factor, ReturnScaler, ReturnStd, RewardScale
+from reverie.nn.rewards import ConstantFactor, Factor, ReturnRange, ReturnScaler, ReturnStd, RewardScale
 
 
 class Preprocessor(nn.Module):
@@ -33,8 +33,11 @@ class Preprocessor(nn.Module):
         frame_keys: str = "",
         reward_scale: RewardScale | None = None,
         discount: float = 1.0,
+        bound_values: bool = False,
     ) -> None:
         """``spec`` is of the rows; ``self.spec`` of what comes out. ``discount`` is that of the learner's returns.
+
+        ``bound_values``: ``self.range`` is what values can be, unless rewards are scaled by what changes.
 
         Raises:
             ConfigError: there is nothing to normalise or to stack.
@@ -47,6 +50,8 @@ class Preprocessor(nn.Module):
             self.rewards = ConstantFactor(reward_scale.factor)
         elif isinstance(reward_scale, ReturnStd):
             self.rewards = ReturnScaler(discount, reward_scale.clip)
+        bounded = bound_values and not isinstance(self.rewards, ReturnScaler)
+        self.range = ReturnRange(discount) if bounded else None
         self.spec: ObsSpec = self.frames.spec if self.frames is not None else spec
 
     def window(self, batch: int, length: int) -> Window:
@@ -75,8 +80,8 @@ class Preprocessor(nn.Module):
     @property
     def watcher(self) -> Watcher | None:
         """This, if it wants to be told of the rows that are lived."""
-        watches = self.normaliser is not None or isinstance(self.rewards, ReturnScaler)
-        return self if watches else None
+        watches = self.normaliser, self.range, self.rewards if isinstance(self.rewards, ReturnScaler) else None
+        return self if any(part is not None for part in watches) else None
 
     def watch(self, step: Step) -> None:
         """Take in rows that have just been lived."""
@@ -84,6 +89,8 @@ class Preprocessor(nn.Module):
             self.normaliser.add(step.obs)
         if isinstance(self.rewards, ReturnScaler):
             self.rewards.add(step.reward, step.is_first)
+        if self.range is not None:
+            self.range.add(self._scaled(step.reward), step.is_first)
 
     def fit(self, rows: Batch) -> None:
         """Forget all rows, and take in these: N streams of n rows each."""
@@ -91,6 +98,11 @@ class Preprocessor(nn.Module):
             self.normaliser.fit({key: rows.obs[key].transpose(0, 1).flatten(0, 1) for key in self.normaliser.keys})
         if isinstance(self.rewards, ReturnScaler):
             self.rewards.fit(rows.reward, rows.is_first)
+        if self.range is not None:
+            self.range.fit(self._scaled(rows.reward), rows.is_first)
+
+    def _scaled(self, reward: Tensor) -> Tensor:
+        return reward if self.rewards is None else self.rewards(reward)
 
     # ---------------------------------------------------------------- acting
 

@@ -47,6 +47,44 @@ class ReturnStd(RewardScale):
         check_clip(self.clip)
 
 
+class ReturnRange(nn.Module):
+    """What returns can be, by the smallest and largest reward of all rows so far. Values outside are mistaken.
+
+    A sum of rewards r, discounted by gamma, that may end at any row is at most r / (1 - gamma) of the largest where
+    that is above 0, and the largest itself where not; and the other way round at least.
+    """
+
+    rewards: Tensor
+    bounds: Tensor
+
+    def __init__(self, discount: float) -> None:
+        super().__init__()
+        self.horizon = 1 / (1 - discount) if discount < 1 else math.inf
+        self.register_buffer("rewards", torch.tensor([math.inf, -math.inf]))
+        self.register_buffer("bounds", torch.tensor([-math.inf, math.inf]))
+
+    def forward(self, value: Tensor) -> Tensor:
+        """``value`` ``[...]`` within the bounds; as it is before any reward was seen."""
+        return value.clamp(self.bounds[0], self.bounds[1])
+
+    def add(self, reward: Tensor, is_first: Tensor) -> None:
+        """Take in rows ``[...]``; those that begin an episode have no reward."""
+        earned = reward[~is_first]
+        if not len(earned):
+            return
+        least, most = min(float(earned.min()), float(self.rewards[0])), max(float(earned.max()), float(self.rewards[1]))
+        self.rewards.copy_(torch.tensor([least, most]))
+        low = least * self.horizon if least < 0 else least
+        high = most * self.horizon if most > 0 else most
+        self.bounds.copy_(torch.tensor([low, high]))
+
+    def fit(self, reward: Tensor, is_first: Tensor) -> None:
+        """Forget all rows, and take in these."""
+        self.rewards.copy_(torch.tensor([math.inf, -math.inf]))
+        self.bounds.copy_(torch.tensor([-math.inf, math.inf]))
+        self.add(reward, is_first)
+
+
 class ConstantFactor(nn.Module):
     """Rewards times a number."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -53,18 +54,25 @@ def mean_over(x: Tensor, mask: Tensor) -> Tensor:
 
 
 def bootstrapped(
-    batch: Batch, value: Tensor, estimator: ValueEstimator, discount: float, reward: Tensor | None = None
+    batch: Batch,
+    value: Tensor,
+    estimator: ValueEstimator,
+    discount: float,
+    reward: Tensor | None = None,
+    within: Callable[[Tensor], Tensor] | None = None,
 ) -> Tensor:
     """The targets y of rows 0 ... T-2, ``[B, T - 1]``, from the ``value`` of rows 1 ... T-1, ``[B, T - 1]``.
 
     No target depends on the value of row 0: there the action that was taken counts, not those that the policy prefers.
-    ``reward`` ``[B, T]`` stands in the place of the batch's own.
+    ``reward`` ``[B, T]`` stands in the place of the batch's own. ``within`` brings values into a range first.
 
     Raises:
         ValueError: the values have other shapes, as those of a critic that keeps a last axis of one.
     """
     if value.shape != batch.reward[:, 1:].shape:
         raise ValueError(f"values {tuple(value.shape)}: expected [B, T - 1] = {tuple(batch.reward[:, 1:].shape)}.")
+    if within is not None:
+        value = within(value)
     return estimator.targets(
         reward=batch.reward if reward is None else reward,
         terminal=batch.is_terminal,

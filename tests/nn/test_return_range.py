@@ -1,0 +1,76 @@
+"""Values are brought into what rewards can add up to, and nothing within is touched."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from reverie.nn.rewards import ReturnRange
+
+NONE = torch.zeros(1, dtype=torch.bool)
+
+
+def fitted(rewards: list[float], discount: float) -> ReturnRange:
+    bounds = ReturnRange(discount)
+    rows = torch.tensor([[0.0, *rewards]])
+    first = torch.zeros_like(rows, dtype=torch.bool)
+    first[0, 0] = True  # a row without a reward
+    bounds.fit(rows, first)
+    return bounds
+
+
+@pytest.mark.parametrize(
+    ("rewards", "least", "most"),
+    [
+        ([1.0], 1.0, 100.0),  # CartPole: at least the reward at hand, at most 1 for ever
+        ([-16.0, -0.5], -1600.0, -0.5),  # Pendulum: never above its best reward
+        ([-1.0, 2.0, 0.0], -100.0, 200.0),
+        ([0.0], 0.0, 0.0),
+    ],
+)
+def test_by_hand(rewards, least, most):
+    value = torch.tensor([-1e9, 1e9])
+    assert fitted(rewards, 0.99)(value).tolist() == pytest.approx([least, most], rel=1e-5)
+
+
+def test_before_any_reward_nothing_is_bounded():
+    value = torch.tensor([-1e30, 1e30])
+    bounds = ReturnRange(0.9)
+    assert bounds(value).tolist() == value.tolist()
+    bounds.add(torch.tensor([5.0]), ~NONE)  # the first row of an episode has no reward
+    assert bounds(value).tolist() == value.tolist()
+
+
+def test_rewards_that_never_end_bound_nothing_on_their_side():
+    value = torch.tensor([-1e30, 1e30])
+    assert fitted([1.0], 1.0)(value).tolist() == [1.0, value[1].item()]
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.floats(-10, 10, width=32), min_size=1, max_size=30),
+    st.floats(0.0, 0.999),
+    st.integers(1, 200),
+    st.integers(0, 2**31),
+)
+def test_no_return_is_outside(rewards, discount, length, seed):
+    """Of any episode made of these rewards, however long."""
+    earned = np.random.default_rng(seed).choice(np.array(rewards), length)
+    total = float((earned * discount ** np.arange(length)).sum())
+    found = float(fitted(rewards, discount)(torch.tensor([total], dtype=torch.float64)))
+    assert math.isclose(found, total, rel_tol=1e-5, abs_tol=1e-5)
+
+
+def test_rows_that_are_lived_widen_it():
+    bounds = fitted([1.0], 0.5)
+    bounds.add(torch.tensor([3.0, -9.0]), torch.tensor([False, True]))
+    assert bounds.bounds.tolist() == [1.0, 6.0]
+    bounds.add(torch.tensor([-2.0]), NONE)
+    assert bounds.bounds.tolist() == [-4.0, 6.0]
+    bounds.fit(torch.tensor([[1.0]]), torch.tensor([[False]]))
+    assert bounds.bounds.tolist() == [1.0, 2.0]
