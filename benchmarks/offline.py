@@ -4,8 +4,9 @@
     python benchmarks/offline.py [--env Pendulum-v1] [--levels mixed expert] [cql iql ...] [--seeds 3] [--jobs 2]
 
 The same work for all (`offline_work.py`): so many gradient updates on data alone, then a policy is judged by its return
-in the environment. Each run is a process of its own on one core. Rows are written as they come, and replace those of
-the same algorithm, environment, level and seed; with `--missing` only those are made that are not there yet.
+in the environment (`offline_judge.py`). Each run is a process of its own on one core. Rows are written as they come,
+and replace those of the same algorithm, environment, level and seed; with `--missing` only those are made that are not
+there yet.
 """
 
 from __future__ import annotations
@@ -25,7 +26,21 @@ from machine import machine
 from offline_datasets import FOLDER, dataset_path, levels
 from offline_work import EPISODES, UPDATES, WORK, algorithms, flags
 
+HERE = Path(__file__).parent
 KEY = ("env", "level", "algorithm", "seed")
+
+
+def said(*words: object) -> str:
+    """What a Python process prints.
+
+    Raises:
+        RuntimeError: it failed; with what it said.
+    """
+    command = [sys.executable, *map(str, words)]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(command[1:])} ended with {done.returncode}: {done.stderr[-2000:]}")
+    return done.stdout
 
 
 def run_seed(env: str, level: str, algorithm: str, seed: int, folder: Path, updates: int) -> dict[str, Any]:
@@ -36,16 +51,13 @@ def run_seed(env: str, level: str, algorithm: str, seed: int, folder: Path, upda
     """
     with tempfile.TemporaryDirectory() as scratch:
         run = Path(scratch) / "run"
-        data = ("--data", dataset_path(folder, env, level), "--eval-env", env, "--eval-episodes", EPISODES)
+        data = ("--data", dataset_path(folder, env, level), "--eval-env", env, "--eval-episodes", 1)
         words = (algorithm, *data, "--updates", updates, "--seed", seed, "--run", run, "--threads", 1)
         quiet = ("--no-console", "--no-tensorboard", "--schedule.eval-every", 0)
-        command = [sys.executable, "-m", "reverie", "train", *map(str, (*words, *quiet)), *flags(algorithm, env)]
         started = time.monotonic()
-        done = subprocess.run(command, check=False, capture_output=True, text=True)
+        said("-m", "reverie", "train", *words, *quiet, *flags(algorithm, env))
         seconds = time.monotonic() - started
-        if done.returncode:
-            raise RuntimeError(f"{' '.join(command[2:])} ended with {done.returncode}: {done.stderr[-2000:]}")
-        score = json.loads((run / "eval.json").read_text())["score"]["mean"]
+        score = float(said(HERE / "offline_judge.py", run, "--episodes", EPISODES))
     return {"env": env, "level": level, "algorithm": algorithm, "seed": seed, "updates": updates,
             "score": round(score, 2), "seconds": round(seconds, 1)}  # fmt: skip
 

@@ -31,7 +31,7 @@ from installed import WHERE, installed
 from machine import machine
 from model_free_peers import SYSTEMS
 from offline_datasets import FOLDER, dataset_path, levels
-from offline_work import EPISODES, UPDATES, WORK
+from offline_work import EPISODES, FIRST_SEED, UPDATES, WORK
 
 HERE = Path(__file__).parent
 sys.path.append(str(HERE / "peers"))
@@ -44,8 +44,6 @@ ALGORITHMS = {
 """What each has of ours."""
 VECTORS = tuple(env for env, work in WORK.items() if not work.image)
 KEY = ("env", "level", "algorithm", "system", "seed")
-FIRST_SEED = 10_000
-"""Of the episodes."""
 
 Run = tuple[str, str, str, str, int]
 """Environment, level, algorithm, system, seed."""

@@ -19,8 +19,9 @@ class Work(NamedTuple):
     discount: float = 0.99
 
 
-UPDATES, EPISODES = 20_000, 20
-"""Gradient updates, and episodes of the evaluation after them, with the policy's most likely actions."""
+UPDATES, EPISODES, FIRST_SEED = 20_000, 100, 10_000
+"""Gradient updates; episodes of the evaluation after them, with the policy's most likely actions; the seed with which
+the first of them is reset, the others with the next ones."""
 
 WORK = {
     "Pendulum-v1": Work((64, 64), 1e-3, 256, discrete=False),
