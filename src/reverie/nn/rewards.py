@@ -84,6 +84,12 @@ class ReturnRange(nn.Module):
         self.bounds.copy_(torch.tensor([-math.inf, math.inf]))
         self.add(reward, is_first)
 
+    def _load_from_state_dict(self, state: dict[str, Any], prefix: str, *rest: Any) -> None:
+        """Checkpoints from before there were bounds go on without: nothing is bounded before rewards are seen."""
+        for name, now in self.named_buffers():
+            state.setdefault(prefix + name, now)
+        super()._load_from_state_dict(state, prefix, *rest)
+
 
 class ConstantFactor(nn.Module):
     """Rewards times a number."""
