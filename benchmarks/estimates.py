@@ -67,7 +67,7 @@ def compared(env: str, level: str, algorithm: str, args: argparse.Namespace) -> 
         found = json.loads((run / "estimate.json").read_text())
         returns = played(run, env, WORK[env].discount)
     error = statistics.stdev(returns) / len(returns) ** 0.5
-    return {"env": env, "level": level, "algorithm": algorithm, "estimate": found, "played": statistics.mean(returns),
+    return {"env": env, "level": level, "algorithm": algorithm, "estimate": found["return"], "played": statistics.mean(returns),
             "standard_error": error}  # fmt: skip
 
 
