@@ -77,6 +77,7 @@ _SIGNATURES = {
     "gather_rows": [_POINTER] * 2 + [_COUNT] * 2 + [_POINTER, _INT],
     "write_files": [_POINTER] * 4 + [_COUNT, _POINTER],
     "place_files": [_POINTER] * 2 + [_COUNT, _POINTER, _COUNT, _POINTER],
+    "checksums": [_POINTER] * 3 + [_COUNT],
     "tree_set": [_POINTER, _COUNT] + [_POINTER] * 2 + [_COUNT],
     "tree_draw": [_POINTER, _COUNT, _POINTER, _COUNT, _POINTER],
 }

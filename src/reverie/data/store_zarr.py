@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import zstandard
 
+from reverie.core.compiler import kernels
 from reverie.data.storage import Column
 from reverie.data.store_manifest import Manifest, Segment, seal
 
@@ -56,11 +57,26 @@ def compressor() -> zstandard.ZstdCompressor:
 
 def encode(chunks: Sequence[np.ndarray]) -> list[tuple[memoryview, bytes]]:
     """Chunks: the contiguous rows ``[R, *shape]`` of each compressed, and a CRC32C of that."""
-    import google_crc32c
-
     contents: list[Any] = [rows.reshape(-1).view(np.uint8) for rows in chunks]
     pieces: Any = compressor().multi_compress_to_buffer(contents)
-    return [(memoryview(piece), struct.pack("<I", google_crc32c.value(piece))) for piece in pieces]
+    compressed = [memoryview(piece) for piece in pieces]
+    return [(piece, struct.pack("<I", crc)) for piece, crc in zip(compressed, checksums(compressed), strict=True)]
+
+
+def checksums(pieces: Sequence[memoryview]) -> list[int]:
+    """The CRC32C of each; without the interpreter's lock if there are compiled functions."""
+    library = kernels()
+    if library is None:
+        import google_crc32c
+
+        return [google_crc32c.value(bytes(piece)) for piece in pieces]
+    buffers = [np.frombuffer(piece, np.uint8) for piece in pieces]
+    places = np.array([buffer.ctypes.data for buffer in buffers], np.uintp)
+    sizes = np.array([len(buffer) for buffer in buffers], np.int64)
+    found = np.empty(len(buffers), np.uint32)
+    library.checksums(places.ctypes.data, sizes.ctypes.data, found.ctypes.data, len(buffers))
+    out: list[int] = found.tolist()
+    return out
 
 
 def decode(data: bytes, out: np.ndarray) -> None:
