@@ -192,7 +192,7 @@ def test_every_parameter_gets_a_gradient_or_is_a_target(name, spec):
     torch.manual_seed(0)  # by chance a filter leaves nothing to imitate
     for i in range(4):
         agent.update(batch(agent, spec, i))
-    same = {k for k, v in learned(agent).items() if torch.equal(v, before[k])}
+    same = {k for k, v in learned(agent).items() if torch.equal(v, before[k]) and "preprocess.range" not in k}
     still = {"model/objective.log_temperature"} if name == "cql_floor" else set()
     lazy = name == "crr_binary"  # targets follow at the hundredth update
     assert {k for k in same if "norms" not in k and not (lazy and ".target_" in k)} == still
