@@ -169,7 +169,7 @@ def test_a_worker_says_one_line_whatever_is_printed(workers: Any, tmp_path: Path
     assert set(line) == {"first_s", "per_s", "others_cores", "peak_gb", "versions"}
     assert set(line["versions"]) == {"torch", "numpy", "gymnasium"}
     assert line["per_s"] > 0
-    assert 0 <= line["others_cores"] <= (os.cpu_count() or 1)
+    assert line["others_cores"] >= 0  # of a hundredth of a second, in whole ticks
 
 
 def test_steps_are_counted_after_the_warm_up(workers: Any) -> None:
