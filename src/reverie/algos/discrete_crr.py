@@ -145,8 +145,8 @@ class DiscreteCRRObjective(CRRObjective):
         """sum_a pi'(a | s) min_i Q'_i(s, a), ``[...]``."""
         policy: Choices = self.target_actor(obs)
         values: Tensor = self.target_critic(obs)  # [K, ..., A]
-        if compiled_choices.fits(policy.log_probs, values):
-            return compiled_choices.expected_least(policy.log_probs, values)[0]
+        if compiled_choices.fits(policy.logits, values):
+            return compiled_choices.expected_least(policy.logits, values)[0]
         return policy.mean(values.amin(0))
 
 

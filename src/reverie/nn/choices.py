@@ -17,8 +17,12 @@ class Choices:
 
     def __init__(self, logits: Tensor, classes: tuple[int, ...]) -> None:
         """``logits`` ``[..., A]``, where A is the sum of all ``classes``."""
-        self.classes = classes
-        self.log_probs = torch.cat([part.log_softmax(-1) for part in self._each(logits)], -1)  # [..., A]
+        self.classes, self.logits = classes, logits
+
+    @property
+    def log_probs(self) -> Tensor:
+        """ln pi of every class, ``[..., A]``. Not kept: who asks without gradients may not be the last."""
+        return torch.cat([part.log_softmax(-1) for part in self._each(self.logits)], -1)
 
     def sample(self) -> tuple[Tensor, Tensor]:
         """One-hot ``[..., A]`` and its log-probability ``[...]``."""
