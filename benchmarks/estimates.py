@@ -67,8 +67,8 @@ def compared(env: str, level: str, algorithm: str, args: argparse.Namespace) -> 
         found = json.loads((run / "estimate.json").read_text())
         returns = played(run, env, WORK[env].discount)
     error = statistics.stdev(returns) / len(returns) ** 0.5
-    return {"env": env, "level": level, "algorithm": algorithm, "estimate": found["return"], "played": statistics.mean(returns),
-            "standard_error": error}  # fmt: skip
+    row = {"env": env, "level": level, "algorithm": algorithm, "estimate": found["return"]}
+    return row | {"played": statistics.mean(returns), "standard_error": error}
 
 
 def main() -> int:

@@ -52,6 +52,16 @@ def offline_peers_table(rows: Sequence[Row], ours: Sequence[Row], datasets: Data
     return grid(["environment", "data", "algorithm", *(TITLES.get(s, s) for s in systems)], body)
 
 
+def estimates_table(rows: Sequence[Row]) -> list[str]:
+    """One row a policy: its discounted return as estimated from data, and as played."""
+    body = [
+        [row["env"], row["level"], f"`{row['algorithm']}`",
+         f"{row['estimate']['value']:,.1f} ({row['estimate']['low']:,.1f} to {row['estimate']['high']:,.1f})",
+         f"{row['played']:,.1f} ± {row['standard_error']:,.1f}"] for row in rows
+    ]  # fmt: skip
+    return grid(["environment", "data", "algorithm", "estimated", "played"], body)
+
+
 def normalised(scores: Iterable[float], env: str, datasets: Datasets) -> list[float]:
     """0 of random actions, 100 of the expert's mean return; as they are where these are not known."""
     known = datasets.get(env, {})

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from offline_table import offline_peers_table, offline_table
+from offline_table import estimates_table, offline_peers_table, offline_table
 from words import digits, grid, time
 
 HERE = Path(__file__).parent
@@ -218,6 +218,7 @@ TABLES: dict[str, Callable[[Result], list[str]]] = {
         result["rows"], beside("offline").get("rows", []), beside("offline_datasets")
     ),
     "offline_rates": model_free_peers_table,
+    "estimates": lambda result: estimates_table(result["rows"]),
 }
 """Each table by its name, which is that of its result file."""
 

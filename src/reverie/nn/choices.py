@@ -21,7 +21,7 @@ class Choices:
 
     @property
     def log_probs(self) -> Tensor:
-        """ln pi of every class, ``[..., A]``. Not kept: who asks without gradients may not be the last."""
+        """The ln pi of every class, ``[..., A]``. Not kept: who asks without gradients may not be the last."""
         return torch.cat([part.log_softmax(-1) for part in self._each(self.logits)], -1)
 
     def sample(self) -> tuple[Tensor, Tensor]:
