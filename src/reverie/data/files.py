@@ -43,7 +43,7 @@ def write(files: Mapping[Path, Parts]) -> None:
 
 
 def place(staged: Mapping[Path, Path]) -> None:
-    """Give written files, the values, the names that are the keys. They have them, whatever happens, on return.
+    """Give written files, the values, the names that are the keys: once this has returned, for good.
 
     Files are synchronised first, all of them, as a file system writes many faster than one by one.
 
