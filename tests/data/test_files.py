@@ -1,7 +1,12 @@
 """Files written and put in their places in few calls: the same with and without a compiler."""
 
 import errno
+import os
 import resource
+import shutil
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -15,6 +20,7 @@ def way(request, monkeypatch):
         monkeypatch.setattr(files, "kernels", lambda: None)
     elif kernels() is None:
         pytest.skip("there is no compiler")
+    return request.param
 
 
 CONTENTS = {
@@ -90,3 +96,44 @@ def test_a_place_that_is_a_folder(tmp_path):
     with pytest.raises(IsADirectoryError):
         files.place({tmp_path / "place": tmp_path / "beside"})
     assert (tmp_path / "beside").read_bytes() == b"1"
+
+
+# ---------------------------------------------------------------- what is done, and in which order
+
+FAULTS = Path(__file__).parents[2] / "benchmarks" / "faults" / "faults.c"
+WORKER = """
+import ctypes, os, sys
+from pathlib import Path
+from reverie.data import files
+folder, counted = Path(os.environ["FAULT_BELOW"]), int(sys.argv[1])
+assert (files.kernels() is None) == (sys.argv[2] == "python")
+for at in range(1, counted + 2):
+    here = folder / str(at)
+    here.mkdir()
+    child = os.fork()
+    if not child:
+        os.environ["FAULT_AT"] = str(at)
+        ctypes.CDLL(None).faults_begin()
+        files.write({here / f"part{i}": [b"content"] for i in range(3)})
+        files.place({here / str(i): here / f"part{i}" for i in range(3)})
+        os._exit(0)
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    print(code, sum((here / str(i)).exists() for i in range(3)), flush=True)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux" or shutil.which("cc") is None, reason="needs Linux and a C compiler")
+def test_everything_is_synchronised_before_anything_is_renamed(tmp_path, way):
+    """Killed before each of its calls: 3 files opened, written; 3 synchronised; 3 renamed; their folder synchronised."""
+    library, folder = tmp_path / "faults.so", tmp_path / "files"
+    folder.mkdir()
+    subprocess.run(["cc", "-shared", "-fPIC", "-O1", str(FAULTS), "-o", str(library), "-ldl"], check=True)
+    script = tmp_path / "worker.py"
+    script.write_text(WORKER)
+    setting = {"LD_PRELOAD": str(library), "FAULT_BELOW": str(folder)}
+    setting |= {"REVERIE_KERNELS": "off"} if way == "python" else {}
+    done = subprocess.run([sys.executable, str(script), "13", way], env={**os.environ, **setting},
+                          capture_output=True, text=True, check=True)  # fmt: skip
+    found = [tuple(map(int, line.split())) for line in done.stdout.splitlines()]
+    placed = [0] * 10 + [1, 2, 3]  # when the k-th call does not come: opened, written, synchronised; then one by one
+    assert found == [*((-9, n) for n in placed), (0, 3)]

@@ -15,6 +15,7 @@ static int whole(int file, const char *bytes, int64_t size) {
         ssize_t done = write(file, bytes, (size_t)(size < 1 << 30 ? size : 1 << 30));
         if (done < 0 && errno == EINTR) continue;
         if (done < 0) return errno;
+        if (done == 0) return EIO; /* else this would go on for ever */
         bytes += done;
         size -= done;
     }
