@@ -423,3 +423,20 @@ def test_the_page_says_how_fast_data_were_read() -> None:
     assert f"takes {minutes[0]} minutes if its steps are in order, and {minutes[1]} if they are shuffled" in text
     peaks = sorted(f"{row['peak']:.1f}" for row in rows if row["reader"] == "reverie" and "peak" in row)
     assert f"{peaks[0]} to {peaks[-1]} times the rows" in text
+
+
+def test_the_page_says_what_the_store_costs() -> None:
+    """Of game and noise, as store.json has it."""
+    root = FOLDER.parent
+    rows = json.loads((root / "benchmarks" / "store.json").read_text(encoding="utf-8"))["rows"]
+    page = (root / "docs" / "replay_store.md").read_text(encoding="utf-8").partition("## What it costs")[2]
+    found = {row["part"]: [r for r in rows if r["part"] == row["part"]] for row in rows}
+    assert [row["rows"] for row in found["collect"]] == ["game", "noise"]
+    cells = [
+        [f"{(row['ratio'] - 1) * 100:.1f} %" for row in found["collect"]],
+        [f"{row['mb_per_s']:.0f} MB" for row in found["write"]],
+        [f"{row['ratio']:.2f} times" for row in found["resume"]],
+    ]
+    for game, noise in cells:
+        line = next((line for line in page.splitlines() if f"| {game}" in line), "")
+        assert noise in line.partition(game)[2], (game, noise)

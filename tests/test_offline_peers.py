@@ -234,3 +234,31 @@ def test_peers_stand_beside_ours_of_as_many_updates(scripts: Any) -> None:
         "| A | mixed | `bc` | 75.0 | 50.0 | **95.0** |",
         "| A | mixed | `iql` | - | **50.0** | - |",
     ]
+
+
+def test_ours_are_judged_by_the_same_episodes(scripts: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whole ones, from the states of the seeds that others begin with, each with a fresh state of the policy."""
+    judge, peers, seeds, begun = scripts("offline_judge"), scripts("offline_peers"), [], []
+
+    class Leaning:
+        def make_env(self) -> Any:
+            env = gymnasium.make("CartPole-v1")
+            reset = env.reset
+            env.reset = lambda *, seed: seeds.append(seed) or reset(seed=seed)  # type: ignore[method-assign,func-returns-value]
+            return env
+
+        def act(self, obs: np.ndarray, state: Any) -> tuple[int, str]:
+            begun.extend([1] if state is None else [])
+            return int(obs[2] > 0), "going on"
+
+    monkeypatch.setattr(judge.reverie, "load", lambda run, device: Leaning())
+    found = judge.judged(Path("run"), 3)
+    assert seeds == [peers.FIRST_SEED, peers.FIRST_SEED + 1, peers.FIRST_SEED + 2]
+    assert len(begun) == 3
+    env, total = gymnasium.make("CartPole-v1"), 0.0
+    for seed in seeds:
+        obs, over = env.reset(seed=seed)[0], False
+        while not over:
+            obs, reward, terminated, truncated, _ = env.step(int(obs[2] > 0))
+            total, over = total + float(reward), terminated or truncated
+    assert found == total / 3

@@ -124,7 +124,7 @@ for at in range(1, counted + 2):
 
 @pytest.mark.skipif(sys.platform != "linux" or shutil.which("cc") is None, reason="needs Linux and a C compiler")
 def test_everything_is_synchronised_before_anything_is_renamed(tmp_path, way):
-    """Killed before each of its calls: 3 files opened, written; 3 synchronised; 3 renamed; their folder synchronised."""
+    """Killed before each call: 3 files opened and written, 3 synchronised, 3 renamed, their folder synchronised."""
     library, folder = tmp_path / "faults.so", tmp_path / "files"
     folder.mkdir()
     subprocess.run(["cc", "-shared", "-fPIC", "-O1", str(FAULTS), "-o", str(library), "-ldl"], check=True)
