@@ -39,18 +39,18 @@ def worth(made, obs, noise):
 
 
 def slow_critic(made, data, estimator, uniform, here, there, after):
-    """Equation 4, with each draw's noise: ``[B, T-1, N, A]`` of the first, ``[N, B, T-1, A]`` of the others."""
+    """Equation 4, with each draw's noise: ``[B, T-1, n, A]``."""
     size, length = data.shape
     value, bonus = ([[0.0] * length for _ in range(size)] for _ in range(2))
     for b in range(size):
         for t in range(1, length):
-            q, bonus[b][t] = worth(made, row(data, b, t), after[:, b, t - 1])
+            q, bonus[b][t] = worth(made, row(data, b, t), after[b, t - 1])
             value[b][t] = q + bonus[b][t]
     td, gaps = 0.0, 0.0
     for b, t in moves(data):
         obs, nxt = row(data, b, t), row(data, b, t + 1)
-        drawn = [squashed_draw(made.actor(obs), x) for x in here[:, b, t]]
-        drawn += [squashed_draw(made.actor(nxt), x) for x in there[:, b, t]]
+        drawn = [squashed_draw(made.actor(obs), x) for x in here[b, t]]
+        drawn += [squashed_draw(made.actor(nxt), x) for x in there[b, t]]
         y = slow_target(estimator, data, value, b, t, GAMMA, bonus)
         for c in made.critic.critics:
             taken = c(obs, data.action[b, t])
@@ -70,7 +70,7 @@ def slow_critic(made, data, estimator, uniform, here, there, after):
 def drawn(draws=1):
     torch.manual_seed(7)
     uniform = torch.empty(8, 4, N, ACTS, dtype=torch.float64).uniform_(-1, 1)
-    return uniform, *(torch.randn(n, 8, 4, ACTS, dtype=torch.float64) for n in (N, N, draws))
+    return uniform, *(torch.randn(8, 4, n, ACTS, dtype=torch.float64) for n in (N, N, draws))
 
 
 def with_returns(data, seed=0):

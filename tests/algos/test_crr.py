@@ -51,7 +51,7 @@ def slow_losses(made, data, estimator, after, drawn):
             sums["critic"] += data.weight[b] * (c(obs, action) - y) ** 2
         policy = made.actor(obs)
         own = []
-        for noise in drawn[:, b, t]:
+        for noise in drawn[b, t]:
             tried = cut(policy.mean + policy.log_std.exp() * noise)
             own.append(min(c(obs, tried).item() for c in made.critic.critics))
         baseline = max(own) if isinstance(made.baseline, Max) else sum(own) / len(own)
@@ -69,8 +69,8 @@ def test_losses_and_gradients_against_the_definition(kind, baseline, estimator):
     torch.manual_seed(7)
     losses = made(data)
     torch.manual_seed(7)
-    noise = torch.randn(1 + SAMPLES, 8, 4, ACTS, dtype=torch.float64)
-    slow, weights = slow_losses(made, data, estimator, noise[0], noise[1:])
+    after, drawn = (torch.randn(8, 4, *n, ACTS, dtype=torch.float64) for n in ((), (SAMPLES,)))
+    slow, weights = slow_losses(made, data, estimator, after, drawn)
     assert len(set(weights)) == {Exp: len(weights), Binary: 2, All: 1}[type(kind)] or (max(weights) == 1.2)
     close(losses, slow, {"critic": made.critic.parameters(), "actor": made.actor.parameters()})
 

@@ -40,7 +40,11 @@ ONE = {
     "mul in place": lambda a: a.mul_(0.3), "clamp in place": lambda a: a.clamp_(-1, 1),
     "neg in place": lambda a: a.neg_(), "to float": lambda a: (a > 0).float(),
     "power of one": lambda a: a**1, "le": lambda a: a <= 0.1,
-    "lt": lambda a: a < 0.1,
+    "lt": lambda a: a < 0.1, "inverse": torch.reciprocal,
+    "ones": torch.ones_like, "zeros": torch.zeros_like, "alike": lambda a: torch.full_like(a, 0.1),
+    "of one number": lambda a: torch.full(a.shape, -0.0) * a,
+    "counts": lambda a: torch.ones_like(a, dtype=torch.int64) + 1,
+    "flags": lambda a: ~torch.zeros_like(a, dtype=torch.bool),
 }  # fmt: skip
 SHAPES = [(), (5,), (33,), (257, 1, 6), (2, 37, 1), (3, 2, 2, 5, 2)]
 
@@ -84,6 +88,9 @@ GAPS = {
     **{f"sum of {k}": lambda a, k=k: a[..., :k].sum(-1) for k in range(1, 8)},
     "sum across": lambda a: a.transpose(0, 2).contiguous().sum(0), "mean": lambda a: a.mean(-1),
     "mean of two": lambda a: a.mean(1, keepdim=True),
+    "of a slice": lambda a: torch.ops.aten.slice_backward(a, [64, 2, 9], 2, 1, 8, 1),
+    "of every third": lambda a: torch.ops.aten.slice_backward(a, [190, 2, 7], 0, 0, 2**63 - 1, 3),
+    "of one of them": lambda a: torch.ops.aten.select_backward(a, [64, 3, 2, 7], 1, -1),
     "numbers": lambda a: a[..., 0].clone().fill_(2.0).add_(a[..., 1]),
 }  # fmt: skip
 

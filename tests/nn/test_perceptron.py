@@ -26,6 +26,10 @@ SHAPES = [
     (20, (40, 6, 50), 3, 2, 77),
     (20, (40, 33), 3, 2, 2100),
     (7, (48,), 40, None, 1024 + 1),
+    (9, (40, 70), 1, None, 256 + 20),  # of one output, whose gradient is an outer product behind gates
+    (20, (5, 33), 1, 3, 600),
+    (20, (40, 6), 1, 2, 70),
+    (3, (33, 12, 40, 64), 1, 2, 300),
 ]
 
 needs_compiler = pytest.mark.skipif(kernels() is None, reason="nothing is compiled")
@@ -128,10 +132,12 @@ def test_what_needs_no_gradient_gets_none(path):
 
 @pytest.mark.parametrize("tiled", [64, 10**9])
 @pytest.mark.parametrize("copies", [1, 2, 3])
-def test_numbers_do_not_depend_on_threads_or_on_the_rest_of_the_batch(copies, tiled, monkeypatch):
+@pytest.mark.parametrize("outputs", [1, 9])
+@pytest.mark.parametrize("rows", [276, 300])
+def test_numbers_do_not_depend_on_threads_or_on_the_rest_of_the_batch(rows, outputs, copies, tiled, monkeypatch):
     monkeypatch.setattr(perceptron, "TILED", tiled)
     torch.manual_seed(0)
-    net, x, before = Perceptron(17, (256, 256), 9, copies), torch.randn(300, 17), torch.get_num_threads()
+    net, x, before = Perceptron(17, (256, 256), outputs, copies), torch.randn(rows, 17), torch.get_num_threads()
     x.requires_grad_()
     found = []
     try:

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from reverie.nn import squashed
+from reverie.nn.several import draws
 from reverie.nn.squashed import LOG_STD, SquashedNormal
 
 
@@ -24,10 +25,10 @@ def drawn(y: torch.Tensor, weight: torch.Tensor, seed: int = 0):
     return action.detach(), density.detach(), grad
 
 
-@pytest.mark.parametrize("scale", [0.1, 1.0, 4.0])
-def test_draws_are_those_of_the_definition(scale, monkeypatch):
+@pytest.mark.parametrize(("scale", "width"), [(0.1, 6), (1.0, 1), (1.0, 6), (4.0, 17), (1.0, 300)])
+def test_draws_are_those_of_the_definition(scale, width, monkeypatch):
     torch.manual_seed(1)
-    y, weight = (scale * torch.randn(5, 7, 12)).requires_grad_(), torch.randn(5, 7, 6)
+    y, weight = (scale * torch.randn(5, 17, 2 * width)).requires_grad_(), torch.randn(5, 17, width)
     fast = drawn(y, weight)
     monkeypatch.setattr(squashed, "compiled", lambda *x: False)
     for found, right in zip(fast, drawn(y, weight), strict=True):
@@ -39,6 +40,15 @@ def test_density_of_a_draw_is_that_of_its_action(path):
     policy = SquashedNormal(torch.randn(100, 3).double(), torch.randn(100, 3).double())
     action, density = policy.sample()
     torch.testing.assert_close(policy.log_prob(action), density, rtol=1e-6, atol=1e-6)
+
+
+def test_several_draws_are_of_the_same_distribution(path):
+    policy = SquashedNormal(torch.tensor([[0.3, -1.0], [2.0, 0.0]]), torch.tensor([[-1.0, 0.5], [0.0, -2.0]]))
+    action, density = draws(policy, 20_000)
+    assert action.shape == (2, 20_000, 2)
+    torch.testing.assert_close(action.atanh().mean(1), policy.mean, atol=0.05, rtol=0)
+    torch.testing.assert_close(action.double().atanh().std(1).float(), policy.raw.exp(), atol=0.05, rtol=0)
+    torch.testing.assert_close(policy.repeated(20_000).log_prob(action), density, rtol=1e-2, atol=1e-2)
 
 
 def test_density_by_hand(path):

@@ -21,6 +21,7 @@ from reverie.core.specs import ActionSpec, ExtraPart, ObsSpec
 from reverie.core.stats import Stats
 from reverie.core.types import Batch, Obs, Update
 from reverie.nn.adam import Adam
+from reverie.nn.fused import log_sum_exp
 from reverie.nn.mlp import NetworkConfig, continuous_width
 from reverie.nn.normalise import Normalise, Running
 from reverie.nn.returned import RETURN, Unreturned
@@ -212,10 +213,11 @@ class CQLObjective(SACObjective):
         action, log_density = self.sampled(batch)
         every = torch.cat([batch.action[:, :-1].unsqueeze(-2), action], -2)  # [B, T-1, 1 + M, A]
         values = several(self.critic, before(batch.obs), every)  # [2, B, T-1, 1 + M]
-        taken, others = values[..., 0], values[..., 1:]
+        taken, others = torch.split(values, [1, action.shape[-2]], -1)
+        taken = taken.squeeze(-1)  # [2, B, T-1]
         losses = squared_error(taken, self.targets(batch), batch)
         others, floored = self.raised(others, batch)
-        soft = self.softness * torch.logsumexp((others - log_density) / self.softness, -1)  # [2, B, T-1]
+        soft = self.softness * log_sum_exp((others - log_density) / self.softness)  # [2, B, T-1]
         gap = mean_over((soft - taken).mean(0), followed(batch.is_last))
         return self.pressed(losses, gap, critics=len(values), metrics=floored)
 

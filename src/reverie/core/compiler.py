@@ -40,6 +40,7 @@ _SIGNATURES = {
     "draw": [_POINTER] * 3 + [_COUNT] * 2 + [_INT],
     "one_hot": [_POINTER] * 2 + [_COUNT] * 2 + [_INT],
     "log_sum_exp": [_POINTER] * 2 + [_COUNT] * 2 + [_INT],
+    "log_sum_exp_backward": [_POINTER] * 4 + [_COUNT] * 2 + [_INT],
     "cross_entropy_backward": [_POINTER] * 6 + [_COUNT] * 3 + [_INT],
     "softmax_mean": [_POINTER] * 3 + [_COUNT] * 2 + [_POINTER, _INT],
     "observe": [_POINTER] * 8 + [_COUNT] * 2,

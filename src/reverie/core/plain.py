@@ -146,6 +146,34 @@ def _pad(s: _Done) -> Calls:
     return _all(_call("fill", s.out, s.out, x=float(value)), _copied(inside, x))
 
 
+def _constant(s: _Done) -> Calls:
+    """All numbers alike."""
+    if not s.out.numel() or s.out.element_size() not in (1, 4, 8):
+        return None
+    return _all(_copied(s.out, s.out.flatten()[0].clone()))
+
+
+def _part(find: Callable[[_Done], Tensor]) -> Callable[[_Done], Calls]:
+    """The gradient of a part: 0 but there."""
+
+    def calls(s: _Done) -> Calls:
+        grad = s.args[0]
+        return _all(_call("fill", s.out, s.out, x=0.0), _copied(find(s), grad)) if _floats(s.out, grad) else None
+
+    return calls
+
+
+def _sliced(s: _Done) -> Tensor:
+    _, _, dim, start, end, step = s.args
+    part: Tensor = torch.ops.aten.slice(s.out, dim, start, end, step)
+    return part
+
+
+def _inverse(s: _Done) -> Calls:
+    one = torch.ones(())
+    return _all(_call("div", s.out, one, s.args[0])) if _floats(s.out, s.args[0]) else None
+
+
 def _one(kind: str) -> Callable[[_Done], Calls]:
     """An operation of one tensor of floats."""
 
@@ -261,7 +289,13 @@ _KNOWN: dict[Any, Callable[[_Done], Calls]] = {
     _aten.mul.Scalar: _two("mul"), _aten.div.Scalar: _two("div"), _aten.le.Scalar: _two("le"),
     _aten.le.Tensor: _two("le"), _aten.lt.Scalar: _two("lt"), _aten.lt.Tensor: _two("lt"),
     _aten.logical_and.default: _and, _aten.bitwise_and.Tensor: _and,
-    _aten.where.self: _where, _aten.mean.dim: _mean,
+    _aten.where.self: _where, _aten.mean.dim: _mean, _aten.reciprocal.default: _inverse,
+    _aten.slice_backward.default: _part(_sliced),
+    _aten.select_backward.default: _part(lambda s: s.out.select(s.args[2], s.args[3])),
+} | {
+    getattr(_aten, name).default: _constant
+    for name in ("ones_like", "zeros_like", "full_like", "ones", "zeros", "full", "scalar_tensor", "new_zeros",
+                 "new_ones", "new_full")
 }  # fmt: skip
 _IN_PLACE = {
     getattr(_aten, f"{name}_").__getattr__(kind): (getattr(getattr(_aten, name), kind), True)

@@ -18,6 +18,7 @@ enum { SIDE = 32, SQUARE = SIDE * SIDE }; /* of a block, the unit of work */
 /* Numbers [rows, columns] that were computed, and all that becomes of them: each of these may be absent. */
 typedef struct {
     const float *from;              /* the numbers, as rows `ld_from` apart */
+    const float *scale, *times;     /* rows are multiplied by `scale` [rows], the mask's too; columns by `times` [columns] */
     const float *bias, *mask, *old; /* bias [columns] is added; where mask is 0 they become 0; `old` is added */
     float *to, *sums;               /* as they are, mask, old and to being rows `ld` apart; [columns] of all rows */
     Half *tiles, *pairs, *kept;     /* as rows of tiles; as pairs; the mask's numbers as rows of the transposed matrix */
@@ -27,14 +28,15 @@ typedef struct {
 } Block;
 
 enum { NOTHING = 0, TWO = 1, BIASED = 2, RELUS = 4, MASKED = 8, ADDED = 16, STORED = 32, SUMMED = 64, TILED_ROWS = 128,
-       PAIRED = 256, KEPT = 512, DOWN = 1024, PART = 2048, UPPER = 4096, LOWER = 8192 }; /* TWO: the numbers are the sum of
-       two blocks that follow each other; DOWN: blocks follow each other along the rows; PART: this one is smaller than 32 x
-       32; UPPER, LOWER: only that half of the rows is finished now */
+       PAIRED = 256, KEPT = 512, DOWN = 1024, PART = 2048, UPPER = 4096, LOWER = 8192, SCALED = 16384, TIMES = 32768 };
+       /* TWO: the numbers are the sum of two blocks that follow each other; DOWN: blocks follow each other along the rows;
+       PART: this one is smaller than 32 x 32; UPPER, LOWER: only that half of the rows is finished now */
 
 /* What those blocks have that are not at the edge. `others` are those flags that do not follow from what is there. */
 static inline Block described(Block b, int others) {
     b.is = others | (b.bias ? BIASED : 0) | (b.mask ? MASKED : 0) | (b.old ? ADDED : 0) | (b.to ? STORED : 0) |
-           (b.sums ? SUMMED : 0) | (b.tiles ? TILED_ROWS : 0) | (b.pairs ? PAIRED : 0) | (b.kept ? KEPT : 0);
+           (b.sums ? SUMMED : 0) | (b.tiles ? TILED_ROWS : 0) | (b.pairs ? PAIRED : 0) | (b.kept ? KEPT : 0) |
+           (b.scale ? SCALED : 0) | (b.times ? TIMES : 0);
     return b;
 }
 
@@ -67,6 +69,21 @@ static inline __attribute__((always_inline)) __m512 some(const float *x, __mmask
     return _mm512_maskz_loadu_ps(mask, x);
 }
 
+static inline __attribute__((always_inline)) __mmask16 not_zero(__m512 x) {
+    return _mm512_cmp_ps_mask(x, _mm512_setzero_ps(), _CMP_NEQ_UQ);
+}
+
+static inline __attribute__((always_inline)) __m512 row_scale(const Block *b, int64_t r, const int is) {
+    return is & PART && r >= b->rows ? _mm512_setzero_ps() : _mm512_set1_ps(b->scale[r]);
+}
+
+/* A product, rounded: compilers may otherwise make one operation of it and the sum that it goes into, or may not. */
+static inline __attribute__((always_inline)) __m512 times(__m512 a, __m512 b) {
+    a = _mm512_mul_ps(a, b);
+    __asm__("" : "+v"(a));
+    return a;
+}
+
 /* Two rows of a block that has what `is` says: a constant where it matters. NaN stays NaN. */
 static inline __attribute__((always_inline)) void finish_pair(const Block *b, int64_t pair, const int is) {
     __mmask16 all[2] = {0xffff, 0xffff};
@@ -76,13 +93,20 @@ static inline __attribute__((always_inline)) void finish_pair(const Block *b, in
             int64_t r = 2 * pair + o, at = r * b->ld_from + 16 * h, to = r * b->ld + 16 * h;
             if (is & PART) all[h] = r < b->rows ? first_of(b->columns - 16 * h) : 0;
             x[o][h] = some(b->from + at, all[h]);
-            if (is & TWO) x[o][h] = _mm512_add_ps(x[o][h], some(b->from + SQUARE + at, all[h]));
+            __m512 other = is & TWO ? some(b->from + SQUARE + at, all[h]) : _mm512_setzero_ps();
+            if (is & TIMES) {
+                __m512 factor = some(b->times + 16 * h, all[h]);
+                x[o][h] = times(x[o][h], factor);
+                if (is & TWO) other = times(other, factor);
+            }
+            if (is & TWO) x[o][h] = _mm512_add_ps(x[o][h], other);
+            if (is & SCALED) x[o][h] = times(x[o][h], row_scale(b, r, is));
             if (is & BIASED) x[o][h] = _mm512_add_ps(x[o][h], some(b->bias + 16 * h, all[h]));
             if (is & RELUS) x[o][h] = _mm512_max_ps(_mm512_setzero_ps(), x[o][h]);
             if (is & MASKED) {
                 let[o][h] = some(b->mask + to, all[h]);
-                __mmask16 through = _mm512_cmp_ps_mask(let[o][h], _mm512_setzero_ps(), _CMP_NEQ_UQ);
-                x[o][h] = _mm512_maskz_mov_ps(through, x[o][h]);
+                x[o][h] = _mm512_maskz_mov_ps(not_zero(let[o][h]), x[o][h]);
+                if (is & SCALED) let[o][h] = times(let[o][h], row_scale(b, r, is));
             }
             if (is & ADDED) x[o][h] = _mm512_add_ps(some(b->old + to, all[h]), x[o][h]);
             if (is & STORED) _mm512_mask_storeu_ps(b->to + to, all[h], x[o][h]);
@@ -107,12 +131,12 @@ static inline __attribute__((always_inline)) void finish_pair(const Block *b, in
 static inline __attribute__((always_inline)) int64_t first_step(const int is) { return is & LOWER ? 8 : 0; }
 
 static inline __attribute__((always_inline)) int64_t end_step(const int is) {
-    return is == NOTHING ? 0 : is & UPPER ? 8 : is & KEPT ? 16 + 6 : 16;
+    return is == NOTHING ? 0 : is & UPPER ? 8 : is & KEPT ? 16 + 2 * PLANES : 16;
 }
 
 static inline __attribute__((always_inline)) void finish_step(const Block *b, int64_t step, const int is) {
     if (step < 16) finish_pair(b, step, is);
-    else transpose_plane(b->kept + (step - 16) / 3 * b->next_pairs + (step - 16) % 3 * PLANE);
+    else transpose_plane(b->kept + (step - 16) / PLANES * b->next_pairs + (step - 16) % PLANES * PLANE);
 }
 
 /* What blocks usually have. */
@@ -121,6 +145,14 @@ static inline __attribute__((always_inline)) void finish_step(const Block *b, in
     CASE(BIASED | STORED); CASE(MASKED | PAIRED | KEPT | SUMMED); CASE(MASKED | PAIRED | KEPT | SUMMED | TILED_ROWS); \
     CASE(MASKED | PAIRED | SUMMED | TILED_ROWS); CASE(MASKED | TILED_ROWS); CASE(STORED); CASE(STORED | DOWN); \
     CASE(STORED | DOWN | TWO | UPPER); CASE(STORED | DOWN | TWO | LOWER)
+
+/* And where gates are one of the factors. */
+#define USUAL_OF_GATED_ROWS(CASE) \
+    CASE(MASKED | PAIRED | KEPT | SUMMED | SCALED); CASE(MASKED | PAIRED | KEPT | SUMMED | TILED_ROWS | SCALED); \
+    CASE(MASKED | TILED_ROWS | SCALED)
+
+#define USUAL_OF_GATED_PAIRS(CASE) \
+    CASE(STORED | DOWN | TIMES); CASE(STORED | DOWN | TWO | UPPER | TIMES); CASE(STORED | DOWN | TWO | LOWER | TIMES)
 
 static inline __attribute__((always_inline)) void finish_and(const Block *whole, int64_t j, const float *from, const int is) {
     const Block b = block_at(whole, j, from, is);
@@ -132,6 +164,8 @@ static void finish_block(const Block *whole, int64_t j, const float *from) {
     int is = is_block(whole, j);
     switch (is) {
         USUAL(CASE);
+        USUAL_OF_GATED_ROWS(CASE);
+        USUAL_OF_GATED_PAIRS(CASE);
     default: finish_and(whole, j, from, is);
     }
 #undef CASE
@@ -143,29 +177,51 @@ static void finish_block(const Block *whole, int64_t j, const float *from) {
 #define PRODUCT(sum, a, b) _tile_dpbf16ps(sum, a, b)
 #define MEMORY __asm__ volatile("" ::: "memory") /* compilers do not know what tiles are loaded from and stored to */
 
+/* Which of two factors are gates: 0 or 1, so that one plane is all there is of them. */
+typedef enum { NONE, ROWS_ARE, PAIRS_ARE } Gates;
+
+enum { GATE = 0x3f80 }; /* 1 in bfloat16 */
+
 static inline __attribute__((always_inline)) void product_and(const Half *a, int64_t next_a, const Half *b, int64_t next_b,
                                                               int64_t depth, float *out, const Block *whole, int64_t j,
-                                                              const float *from, const int is) {
+                                                              const float *from, const int is, const Gates gates) {
     const Block before = is ? block_at(whole, j, from, is) : (Block){0};
     const Half *c = a + next_a, *d = b + next_b;
+    const int64_t unit_a = gates == ROWS_ARE ? PLANE : UNIT, unit_b = gates == PAIRS_ARE ? PLANE : UNIT;
     int64_t step = first_step(is), each = (end_step(is) - step + 3 * depth - 1) / (3 * depth);
 #define STEPS \
     for (int64_t end = least_of(step + each, end_step(is)); step < end; step++) finish_step(&before, step, is); \
     MEMORY
     MEMORY;
     _tile_zero(0); _tile_zero(1); _tile_zero(2); _tile_zero(3);
-    for (int64_t k = 0; k < depth; k++, a += UNIT, b += UNIT, c += UNIT, d += UNIT) {
-        LOAD(4, a); LOAD(6, b + 2 * PLANE); PRODUCT(0, 4, 6); LOAD(7, d + 2 * PLANE); PRODUCT(1, 4, 7);
-        LOAD(5, c); PRODUCT(2, 5, 6); LOAD(6, b + PLANE); PRODUCT(3, 5, 7); LOAD(7, d + PLANE);
-        PRODUCT(0, 4, 6); PRODUCT(1, 4, 7); LOAD(4, a + PLANE); PRODUCT(2, 5, 6); PRODUCT(3, 5, 7); LOAD(5, c + PLANE);
-        STEPS;
-        PRODUCT(0, 4, 6); PRODUCT(2, 5, 6); LOAD(6, b); PRODUCT(1, 4, 7); PRODUCT(3, 5, 7); LOAD(7, d);
-        PRODUCT(0, 4, 6); PRODUCT(1, 4, 7); LOAD(4, a); PRODUCT(2, 5, 6); PRODUCT(3, 5, 7); LOAD(5, c);
-        STEPS;
-        PRODUCT(0, 4, 6); PRODUCT(1, 4, 7); LOAD(4, a + 2 * PLANE); PRODUCT(2, 5, 6); PRODUCT(3, 5, 7);
-        LOAD(5, c + 2 * PLANE);
-        PRODUCT(0, 4, 6); PRODUCT(2, 5, 6); PRODUCT(1, 4, 7); PRODUCT(3, 5, 7);
-        STEPS;
+    for (int64_t k = 0; k < depth; k++, a += unit_a, b += unit_b, c += unit_a, d += unit_b) {
+        if (gates == ROWS_ARE) {
+            LOAD(4, a); LOAD(5, c);
+            for (int p = PLANES - 1; p >= 0; p--) {
+                LOAD(6, b + p * PLANE); LOAD(7, d + p * PLANE);
+                PRODUCT(0, 4, 6); PRODUCT(2, 5, 6); PRODUCT(1, 4, 7); PRODUCT(3, 5, 7);
+                STEPS;
+            }
+        } else if (gates == PAIRS_ARE) {
+            LOAD(6, b); LOAD(7, d);
+            for (int p = PLANES - 1; p >= 0; p--) {
+                LOAD(4, a + p * PLANE); LOAD(5, c + p * PLANE);
+                PRODUCT(0, 4, 6); PRODUCT(1, 4, 7); PRODUCT(2, 5, 6); PRODUCT(3, 5, 7);
+                STEPS;
+            }
+        } else {
+            LOAD(4, a); LOAD(6, b + 2 * PLANE); PRODUCT(0, 4, 6); LOAD(7, d + 2 * PLANE); PRODUCT(1, 4, 7);
+            LOAD(5, c); PRODUCT(2, 5, 6); LOAD(6, b + PLANE); PRODUCT(3, 5, 7); LOAD(7, d + PLANE);
+            PRODUCT(0, 4, 6); PRODUCT(1, 4, 7); LOAD(4, a + PLANE); PRODUCT(2, 5, 6); PRODUCT(3, 5, 7); LOAD(5, c + PLANE);
+            STEPS;
+            PRODUCT(0, 4, 6); PRODUCT(2, 5, 6); LOAD(6, b); PRODUCT(1, 4, 7); PRODUCT(3, 5, 7); LOAD(7, d);
+            PRODUCT(0, 4, 6); PRODUCT(1, 4, 7); LOAD(4, a); PRODUCT(2, 5, 6); PRODUCT(3, 5, 7); LOAD(5, c);
+            STEPS;
+            PRODUCT(0, 4, 6); PRODUCT(1, 4, 7); LOAD(4, a + 2 * PLANE); PRODUCT(2, 5, 6); PRODUCT(3, 5, 7);
+            LOAD(5, c + 2 * PLANE);
+            PRODUCT(0, 4, 6); PRODUCT(2, 5, 6); PRODUCT(1, 4, 7); PRODUCT(3, 5, 7);
+            STEPS;
+        }
         if (is == NOTHING && k % 4 == 1) _tile_stored(7, out, 64); /* without any store meanwhile the last ones take longer */
     }
     _tile_stored(0, out, 128); _tile_stored(1, out + 16, 128);
@@ -177,16 +233,32 @@ static inline __attribute__((always_inline)) void product_and(const Half *a, int
  * lie `next_a` and `next_b` further. The vector units, which would be idle, finish block j of `whole` meanwhile, unless j is
  * negative. */
 static void product_32(const Half *a, int64_t next_a, const Half *b, int64_t next_b, int64_t depth, float *out,
-                       const Block *whole, int64_t j, const float *from) {
-#define CASE(is) case is: product_and(a, next_a, b, next_b, depth, out, whole, j, from, is); break
-    switch (j < 0 ? NOTHING : is_block(whole, j)) {
-        CASE(NOTHING);
-        USUAL(CASE);
-    default:
-        product_and(a, next_a, b, next_b, depth, out, 0, 0, 0, NOTHING);
-        finish_block(whole, j, from);
-    }
+                       const Block *whole, int64_t j, const float *from, Gates gates) {
+    const int is = j < 0 ? NOTHING : is_block(whole, j);
+#define ONE(is, gates) product_and(a, next_a, b, next_b, depth, out, whole, j, from, is, gates)
+#define CASE(is) case is: ONE(is, NONE); return
+#define ROWS_CASE(is) case is: ONE(is, ROWS_ARE); return
+#define PAIRS_CASE(is) case is: ONE(is, PAIRS_ARE); return
+    if (gates == ROWS_ARE)
+        switch (is) {
+            USUAL_OF_GATED_ROWS(ROWS_CASE);
+        default: ONE(NOTHING, ROWS_ARE);
+        }
+    else if (gates == PAIRS_ARE)
+        switch (is) {
+            USUAL_OF_GATED_PAIRS(PAIRS_CASE);
+        default: ONE(NOTHING, PAIRS_ARE);
+        }
+    else
+        switch (is) {
+            USUAL(CASE);
+        default: ONE(NOTHING, NONE);
+        }
+    if (j >= 0) finish_block(whole, j, from);
+#undef ONE
 #undef CASE
+#undef ROWS_CASE
+#undef PAIRS_CASE
 }
 
 #endif

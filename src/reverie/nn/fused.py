@@ -173,12 +173,44 @@ def one_hot(index: Tensor, probs: Tensor) -> Tensor:
 # ---------------------------------------------------------------------- numbers as classes
 
 
+def _log_sum_exp(x: Tensor) -> Tensor:
+    lse = torch.empty(x.shape[:-1])
+    library().log_sum_exp(x.data_ptr(), lse.data_ptr(), lse.numel(), x.shape[-1], threads(x))
+    return lse
+
+
+class _LogSumExp(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        x = x.contiguous()
+        lse = _log_sum_exp(x)
+        if ctx is not None:
+            ctx.save_for_backward(x, lse)
+        return lse
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        (x, lse), grad = ctx.saved_tensors, grad.contiguous()
+        out = torch.empty_like(x)
+        library().log_sum_exp_backward(
+            x.data_ptr(), lse.data_ptr(), grad.data_ptr(), out.data_ptr(), lse.numel(), x.shape[-1], threads(x)
+        )
+        return out
+
+
+def log_sum_exp(x: Tensor) -> Tensor:
+    """Ln sum_j exp(x_j), ``[..., C]`` to ``[...]``; compiled, NaN also where the greatest is infinite."""
+    if compiled(x) and x.numel():
+        return cast(Tensor, call(_LogSumExp, x))
+    return x.logsumexp(-1)
+
+
 class _CrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, logits: Tensor, index: Tensor, weight: Tensor) -> Tensor:
-        logits, width = logits.contiguous(), logits.shape[-1]
-        lse = torch.empty(logits.shape[:-1])
-        library().log_sum_exp(logits.data_ptr(), lse.data_ptr(), lse.numel(), width, threads(logits))
+        logits = logits.contiguous()
+        lse = _log_sum_exp(logits)
         if ctx is not None:
             ctx.save_for_backward(logits, lse, index, weight)
         return (weight * (lse.unsqueeze(-1) - logits.gather(-1, index))).sum(-1)

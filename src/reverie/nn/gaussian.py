@@ -11,6 +11,7 @@ from reverie.core.specs import ObsSpec
 from reverie.core.types import Obs
 from reverie.nn.mlp import Inputs, NetworkConfig
 from reverie.nn.perceptron import Perceptron
+from reverie.nn.several import times
 from reverie.objectives.transforms import exp
 
 LOG_STD = (-5.0, 2.0)
@@ -23,6 +24,10 @@ class DiagonalNormal:
     def __init__(self, mean: Tensor, log_std: Tensor) -> None:
         """``mean`` ``[..., A]``; ``log_std`` ``[..., A]`` or ``[A]``, within its limits."""
         self.mean, self.log_std = mean, log_std
+
+    def repeated(self, n: int) -> DiagonalNormal:
+        """The same n times, over ``[..., n, A]``."""
+        return DiagonalNormal(times(self.mean, n), times(self.log_std.expand_as(self.mean), n))
 
     def sample(self) -> tuple[Tensor, Tensor]:
         """An action ``[..., A]``, cut to [-1, 1], and the log-density ``[...]`` before that; with gradient."""

@@ -99,19 +99,27 @@ void log_sum_exp(const float *x, float *out, int64_t rows, int64_t width, int th
     }
 }
 
+/* Its gradient, times dy: dy softmax(x). */
+static inline void softmax_times(const float *x, float lse, float dy, float *dx, int64_t width) {
+#pragma omp simd
+    for (int64_t j = 0; j < width; j++) dx[j] = dy * fast_exp(x[j] - lse);
+}
+
+void log_sum_exp_backward(const float *x, const float *lse, const float *dy, float *dx, int64_t rows, int64_t width,
+                          int threads) {
+#pragma omp parallel for num_threads(threads) if (threads > 1)
+    for (int64_t i = 0; i < rows; i++) softmax_times(x + i * width, lse[i], dy[i], dx + i * width, width);
+}
+
 /* The gradient of sum_k weight_k (lse - x[index_k]) with respect to x, times dy: dy (sum_k weight_k softmax - weights). */
 void cross_entropy_backward(const float *x, const float *lse, const int64_t *index, const float *weight,
                             const float *dy, float *dx, int64_t rows, int64_t width, int64_t picks, int threads) {
 #pragma omp parallel for num_threads(threads) if (threads > 1)
     for (int64_t i = 0; i < rows; i++) {
-        const float *in = x + i * width, *w = weight + i * picks;
-        float *out = dx + i * width;
-        float total = 0;
+        const float *w = weight + i * picks;
+        float *out = dx + i * width, total = 0;
         for (int64_t k = 0; k < picks; k++) total += w[k];
-        total *= dy[i];
-        float shift = lse[i];
-#pragma omp simd
-        for (int64_t j = 0; j < width; j++) out[j] = total * fast_exp(in[j] - shift);
+        softmax_times(x + i * width, lse[i], total * dy[i], out, width);
         for (int64_t k = 0; k < picks; k++) out[index[i * picks + k]] -= dy[i] * w[k];
     }
 }

@@ -1,6 +1,10 @@
 /* What perceptron.c computes, by matrix units (tiles.h), where there are some. nn/perceptron.py calls it for batches.
  *
  * Every number is summed in an order that depends on neither the threads nor the other rows of the batch.
+ *
+ * Of one output, such as a value, the gradient of the hidden layer below is dy[r] w[j] where that layer is not 0: an outer
+ * product behind gates. The products that it goes into take the gates alone, which are bfloat16 as they are, so that a third
+ * of its planes is enough; what lies on the other side of the product takes dy[r], and columns are multiplied by w[j].
  */
 
 #include <stdlib.h>
@@ -12,18 +16,24 @@
 #ifdef HAVE_TILES
 
 #define LAYERS 32 /* at most */
-#define MOST_ROWS 1024 /* backwards at a time */
+#define MOST_ROWS 256 /* backwards at a time */
 
 static inline int64_t tiled(int64_t outputs) { return outputs > NARROW; }
+
+/* Whether what comes out of layer l has such a gradient. */
+static inline int gated(const Network *n, int64_t l) {
+    return l > 0 && l == n->layers - 2 && n->widths[l + 2] == 1 && tiled(n->widths[l + 1]);
+}
 
 /* Room for a matrix of so many numbers along the depth of a product and across it: pairs of tiles, in bfloat16. */
 static inline int64_t room_of(int64_t depth, int64_t across) { return 2 * panels_of(across) * panels_of(depth) * UNIT; }
 
 /* Where things lie in the room that a copy needs, in bfloat16: the weights of its layers as tiles; for the way back also
  * their inputs and gradients, sums of those over strips, and what goes into hidden layers; a gradient of half of the
- * rows; what the copy alone says of dx; then what each thread needs for itself. */
+ * rows, and one of a part of all rows; what the copy alone says of dx; then what each thread needs for itself. */
 typedef struct {
-    int64_t weights[LAYERS], inputs[LAYERS], gradients[LAYERS], sums[LAYERS], dhidden, partial, dx, own, strip, each, total;
+    int64_t weights[LAYERS], inputs[LAYERS], gradients[LAYERS], sums[LAYERS], dhidden, partial, part, dx, own, strip, each,
+        total;
 } Plan;
 
 static Plan plan_of(const Network *n, int64_t rows, int64_t threads, int back) {
@@ -45,6 +55,8 @@ static Plan plan_of(const Network *n, int64_t rows, int64_t threads, int back) {
     for (int64_t l = 1; back && l < n->layers; l++) at += 2 * panels_of(rows * n->widths[l]) * PANEL;
     p.partial = at;
     at += back ? 2 * panels_of(n->stride) * PANEL : 0;
+    p.part = at;
+    at += back ? 2 * panels_of(n->stride) * PANEL : 0;
     p.dx = at;
     at += back ? 2 * panels_of(rows * n->widths[0]) * PANEL : 0;
     p.own = at;
@@ -55,7 +67,7 @@ static Plan plan_of(const Network *n, int64_t rows, int64_t threads, int back) {
     return p;
 }
 
-/* What is known of a call: it is about `rows` rows, from `skip` on, of `all` that lie there. */
+/* What is known of a call: of `all` rows it goes through some at a time, `rows` of them from `skip` on. */
 typedef struct {
     const Network *n;
     const float *x, *hidden, *dy;
@@ -64,6 +76,14 @@ typedef struct {
     int64_t weights_at[LAYERS + 1], hidden_at[LAYERS + 1]; /* hidden_at[l]: of what goes into layer l */
     Plan plan;
 } Call;
+
+/* The same call, about the rows from `skip` on, at most so many as before. */
+static Call part_of(const Call *whole, int64_t skip) {
+    Call c = *whole;
+    c.skip = skip, c.rows = least(c.rows, c.all - skip), c.strips = panels_of(c.rows);
+    if (c.dx) c.dx += skip * c.n->widths[0];
+    return c;
+}
 
 static void begin(Call *c) {
     c->strips = panels_of(c->rows);
@@ -82,7 +102,7 @@ static inline const float *weights_of(const Call *c, int64_t copy, int64_t l) {
 /* ---------------------------------------------------------------------- threads */
 
 /* Where a thread works: the room of its copy, its own part of that, the strips [first, end) that are in it, and where the
- * gradients go. */
+ * gradients of the copy go. */
 typedef struct {
     Half *room, *own;
     int64_t first, end;
@@ -91,9 +111,12 @@ typedef struct {
 
 /* Work on a copy in so many items, in any order. */
 typedef struct {
-    int64_t items;
+    int64_t (*items)(const Call *c);
     void (*item)(const Call *c, int64_t copy, int64_t item, Place at);
 } Phase;
+
+/* How often there are some rows. */
+static inline int64_t parts_of(const Call *c) { return (c->all + c->rows - 1) / c->rows; }
 
 enum { PACK, STRIPS, PANELS }; /* the phases */
 
@@ -129,29 +152,39 @@ typedef struct {
     Half *start;
 } Task;
 
-static void phase_after_phase(const Task *task, int64_t copy, Worker worker, Place at) {
-    for (int64_t p = 0; p < task->count; p++) {
-        int64_t *taken = task->taken + copy * task->count + p;
-        for (int64_t i = next_piece(taken); i < task->phases[p].items; i = next_piece(taken))
-            task->phases[p].item(task->call, copy, i, at);
+/* Of some rows. Weights are tiles as soon as the first of them were. */
+static void phase_after_phase(const Task *task, const Call *c, int64_t copy, Worker worker, Place at) {
+    int64_t number = c->skip / task->call->rows, parts = parts_of(task->call), count = c->n->stride;
+    float *whole = c->dparameters + copy * count, *part = (float *)(at.room + c->plan.part);
+    at.end = c->strips, at.gradient = number ? part : whole;
+    for (int64_t p = number ? STRIPS : PACK; p < task->count; p++) {
+        int64_t *taken = task->taken + (copy * parts + number) * task->count + p;
+        for (int64_t i = next_piece(taken); i < task->phases[p].items(c); i = next_piece(taken))
+            task->phases[p].item(c, copy, i, at);
         meet(worker);
     }
+    if (!number || task->count <= PANELS) return;
+    for (int64_t i = worker.number * count / worker.threads; i < (worker.number + 1) * count / worker.threads; i++)
+        whole[i] += part[i];
 }
 
 /* The gradient of the parameters is the sum of what both halves of the rows say. */
-static void half_of_rows(const Task *task, Worker worker, Place at) {
-    const Call *c = task->call;
-    int64_t half = (c->strips + 1) / 2, count = c->n->stride;
-    float *other = (float *)(task->start + c->plan.total + c->plan.partial);
+static void half_of_rows(const Task *task, const Call *c, Worker worker, Place at) {
+    int64_t half = (c->strips + 1) / 2, count = c->n->stride; /* which is even */
+    const float *other = (const float *)(task->start + c->plan.total + c->plan.partial);
+    float *part = (float *)(task->start + c->plan.part), *sum = c->skip ? part : c->dparameters;
     at.first = worker.number ? half : 0, at.end = worker.number ? c->strips : half;
-    at.gradient = worker.number ? other : c->dparameters;
-    for (int64_t p = 0; p < task->count; p++) {
-        int64_t first = p == STRIPS ? at.first : 0, end = p == STRIPS ? at.end : task->phases[p].items;
-        for (int64_t i = first; i < end; i++) task->phases[p].item(c, 0, i, at);
-    }
+    at.gradient = worker.number ? (float *)(at.room + c->plan.partial) : sum;
+    for (int64_t p = c->skip ? STRIPS : PACK; p < task->count && (at.first < at.end || p == PACK); p++)
+        for (int64_t i = p == STRIPS ? at.first : 0; i < (p == STRIPS ? at.end : task->phases[p].items(c)); i++)
+            task->phases[p].item(c, 0, i, at);
     if (task->count <= PANELS) return;
     meet(worker);
-    for (int64_t i = worker.number * count / 2; i < (worker.number + 1) * count / 2; i++) c->dparameters[i] += other[i];
+    for (int64_t i = worker.number * count / 2; i < (worker.number + 1) * count / 2; i++) {
+        if (half < c->strips) sum[i] += other[i];
+        if (c->skip) c->dparameters[i] += part[i];
+    }
+    meet(worker);
 }
 
 static Mode mode_of(const Call *c, int64_t threads) {
@@ -161,64 +194,69 @@ static Mode mode_of(const Call *c, int64_t threads) {
 }
 
 /* The gradient of x is the sum of what all copies say, of which each thread has one. */
-static void copy_of_own(const Task *task, Worker worker, Place at) {
-    const Call *c = task->call;
-    int64_t count = c->rows * c->n->widths[0];
-    if (worker.number) at.dx = (float *)(at.room + c->plan.dx);
-    phase_after_phase(task, worker.number, (Worker){0, 1}, at);
+static void copy_of_own(const Task *task, const Call *c, Worker worker, Place at) {
+    int64_t count = c->rows * c->n->widths[0], T = worker.threads;
+    at.dx = worker.number ? (float *)(at.room + c->plan.dx) : c->dx;
+    phase_after_phase(task, c, worker.number, (Worker){0, 1}, at);
     meet(worker);
-    for (int64_t copy = 1; copy < worker.threads; copy++) {
+    for (int64_t copy = 1; copy < T; copy++) {
         const float *other = (const float *)(task->start + copy * c->plan.total + c->plan.dx);
-        for (int64_t i = worker.number * count / worker.threads; i < (worker.number + 1) * count / worker.threads; i++)
-            c->dx[i] += other[i];
+        for (int64_t i = worker.number * count / T; i < (worker.number + 1) * count / T; i++) c->dx[i] += other[i];
     }
+    meet(worker);
 }
 
 static void work_on(void *given, Worker worker) {
     const Task *task = given;
-    const Call *c = task->call;
-    int64_t K = c->n->copies;
-    Mode mode = mode_of(c, worker.threads) == task->mode ? task->mode : SHARED; /* there may be fewer than were asked for */
-    Half *room = task->start + (mode == SHARED ? 0 : worker.number * c->plan.total);
-    Place at = {.room = room, .own = room + c->plan.own + (mode == SHARED ? worker.number * c->plan.each : 0),
-                .end = c->strips, .gradient = c->dparameters, .dx = c->dx};
+    const Call *whole = task->call;
+    int64_t K = whole->n->copies, T = worker.threads;
+    Mode mode = mode_of(whole, T) == task->mode ? task->mode : SHARED; /* there may be fewer than were asked for */
+    int64_t first = mode == COPIES ? worker.number : 0, step = mode == COPIES ? T : 1;
+    Half *room = task->start + (mode == SHARED ? 0 : worker.number * whole->plan.total);
+    Place at = {.room = room, .own = room + whole->plan.own + (mode == SHARED ? worker.number * whole->plan.each : 0)};
     tiles_begin();
-    if (mode == ROWS) half_of_rows(task, worker, at);
-    else if (mode == COPIES && c->dx) copy_of_own(task, worker, at);
-    else if (mode == COPIES)
-        for (int64_t copy = worker.number; copy < K; copy += worker.threads)
-            phase_after_phase(task, copy, (Worker){0, 1}, at);
-    else
-        for (int64_t copy = 0; copy < K; copy++) phase_after_phase(task, copy, worker, at);
+    for (int64_t copy = first; copy < K; copy += step)
+        for (int64_t skip = 0; skip < whole->all; skip += whole->rows) {
+            Call c = part_of(whole, skip);
+            at.dx = c.dx;
+            if (mode == ROWS) half_of_rows(task, &c, worker, at);
+            else if (mode == COPIES && c.dx) copy_of_own(task, &c, worker, at);
+            else phase_after_phase(task, &c, copy, mode == COPIES ? (Worker){0, 1} : worker, at);
+        }
     tiles_end();
 }
 
 /* All phases one after the other. What a thread has written another one gets slowly, so there is a room for each where that
  * can be. */
 static void run(const Call *c, const Phase *phases, int count, int64_t threads) {
-    int64_t K = c->n->copies, taken[K * count];
+    int64_t items = c->n->copies * parts_of(c) * count, none[64] = {0};
+    int64_t *taken = items <= 64 ? none : calloc((size_t)items, sizeof *taken);
     Mode mode = mode_of(c, threads);
-    memset(taken, 0, sizeof taken);
     Half *start = room_for(2 * c->plan.total * (mode == SHARED ? 1 : threads));
     Task task = {c, phases, count, taken, mode, start};
     together(work_on, &task, threads);
+    if (taken != none) free(taken);
 }
 
 /* ---------------------------------------------------------------------- pieces */
 
-/* A panel of a layer's weights as tiles, `back` transposed. */
-static void pack_panel(const float *w, int64_t in, int64_t out, int64_t panel, int back, Half *weights) {
-    int64_t depth = panels_of(back ? out : in);
+/* A panel of a layer's weights as tiles. */
+static void pack_panel(const float *w, int64_t in, int64_t out, int64_t panel, Half *weights) {
+    int64_t depth = panels_of(in);
     Half *tile = weights + 2 * panel * depth * UNIT;
     for (int64_t half = 0; half < 2; half++)
         for (int64_t k = 0; k < depth; k++, tile += UNIT) {
             int64_t across = panel * PANEL + 16 * half, along = k * DEPTH;
-            if (back) {
-                rows_tile(w + across * out + along, out, in - across, out - along, tile);
-                transpose_tile(tile);
-            } else {
-                pairs_tile(w + along * out + across, out, in - along, out - across, tile);
-            }
+            pairs_tile(w + along * out + across, out, in - along, out - across, tile);
+        }
+}
+
+/* Up to PANEL `rows` of a layer's weights as tiles of the transposed weights. */
+static void pack_transposed(const float *w, int64_t rows, int64_t out, Half *tile) {
+    for (int64_t across = 0; across < PANEL; across += 16)
+        for (int64_t along = 0; along < out; along += DEPTH, tile += UNIT) {
+            rows_tile(w + across * out + along, out, rows - across, out - along, tile);
+            transpose_tile(tile);
         }
 }
 
@@ -231,12 +269,47 @@ static void rows_tiles(const float *x, int64_t ld, int64_t rows, int64_t columns
 }
 
 /* A strip of up to PANEL rows times a layer's weights, both as tiles; `whole` says what becomes of that. */
-static void strip_product(const Half *x, const Half *weights, int64_t depth, const Block *whole) {
+static void strip_product(const Half *x, const Half *weights, int64_t depth, const Block *whole, Gates gates) {
     float out[2][SQUARE] __attribute__((aligned(64)));
-    int64_t panels = panels_of(whole->columns);
+    int64_t panels = panels_of(whole->columns), next = depth * (gates == ROWS_ARE ? PLANE : UNIT);
     for (int64_t j = 0; j < panels; j++, weights += 2 * depth * UNIT)
-        product_32(x, depth * UNIT, weights, depth * UNIT, depth, out[j % 2], whole, j - 1, out[(j + 1) % 2]);
+        product_32(x, next, weights, depth * UNIT, depth, out[j % 2], whole, j - 1, out[(j + 1) % 2], gates);
     finish_block(whole, panels - 1, out[(panels - 1) % 2]);
+}
+
+/* The gates of up to PANEL rows of a hidden layer, and the sums over rows of its gradient dy[r] w[j], if wanted. They are
+ * tiles of `whole`, and pairs, of one plane each. */
+static void gates_of(const float *hidden, const float *dy, const float *w, const Block *whole) {
+    int64_t columns = whole->columns;
+    for (int64_t i = 0; i < panels_of(columns); i++) {
+        __mmask16 all[2] = {first_of(columns - i * PANEL), first_of(columns - i * PANEL - 16)};
+        __m512 sum[2] = {_mm512_setzero_ps(), _mm512_setzero_ps()};
+        for (int64_t pair = 0; pair < 16; pair++) {
+            __mmask16 open[2][2] = {{0}};
+            for (int64_t o = 0; o < 2 && 2 * pair + o < whole->rows; o++) {
+                const float *row = hidden + (2 * pair + o) * columns + i * PANEL;
+                __m512 g = _mm512_set1_ps(dy[2 * pair + o]);
+                for (int h = 0; h < 2; h++) {
+                    open[o][h] = not_zero(some(row + 16 * h, all[h]));
+                    sum[h] = _mm512_mask_add_ps(sum[h], open[o][h], sum[h], g);
+                }
+            }
+            for (int o = 0; whole->tiles && o < 2; o++) {
+                __mmask32 both = (__mmask32)open[o][1] << 16 | open[o][0];
+                Half *row = whole->tiles + i * PLANE + pair / 8 * whole->next + (pair % 8 * 2 + o) * DEPTH;
+                _mm512_store_si512(row, _mm512_maskz_set1_epi16(both, GATE));
+            }
+            for (int h = 0; whole->pairs && h < 2; h++) {
+                __m512i low = _mm512_maskz_set1_epi32(open[0][h], GATE), high = _mm512_maskz_set1_epi32(open[1][h], GATE << 16);
+                Half *row = whole->pairs + (2 * i + h) * whole->next_pairs + pair * DEPTH;
+                _mm512_store_si512(row, _mm512_or_si512(low, high));
+            }
+        }
+        for (int h = 0; whole->sums && h < 2; h++) {
+            const float *times_w = w + i * PANEL + 16 * h;
+            _mm512_mask_storeu_ps(whole->sums + i * PANEL + 16 * h, all[h], _mm512_mul_ps(sum[h], some(times_w, all[h])));
+        }
+    }
 }
 
 /* The same of dy W^T of a few outputs; `columns` as of columns_of(). */
@@ -261,23 +334,26 @@ static void narrow_back(const float *dy, int64_t outputs, const float *columns, 
 }
 
 /* Columns 32 * panel ... of what some strips say about the gradient of a layer's weights and bias. Those of each half are
- * summed by themselves. */
+ * summed by themselves. With `times` it is of gates, and columns are multiplied by that. */
 static void tiled_gradient(const Half *kept_x, int64_t inputs, const Half *kept_dy, const float *sums, int64_t outputs,
-                           int64_t panel, int64_t strips, int64_t first, int64_t end, float *dweights) {
+                           int64_t panel, int64_t strips, int64_t first, int64_t end, float *dweights, const float *times) {
     int64_t at = panel * PANEL, columns = least(PANEL, outputs - at), next = strips * UNIT, half = (strips + 1) / 2;
-    int64_t middle = first < half && half < end ? half : end, panels = panels_of(inputs);
+    int64_t middle = first < half && half < end ? half : end, panels = panels_of(inputs), unit = times ? PLANE : UNIT;
     float out[2][2 * SQUARE] __attribute__((aligned(64))), *dbias = dweights + inputs * outputs + at;
-    Block whole = {.to = dweights + at, .ld = outputs, .ld_from = PANEL, .rows = inputs, .columns = columns};
+    Block whole = {.to = dweights + at, .ld = outputs, .ld_from = PANEL, .rows = inputs, .columns = columns,
+                   .times = times ? times + at : 0};
+    Gates gates = times ? PAIRS_ARE : NONE;
     const Block upper = described(whole, DOWN | (middle < end ? TWO | UPPER : 0));
     const Block lower = described(whole, DOWN | TWO | LOWER);
-    kept_dy += 2 * panel * next;
+    kept_dy += 2 * panel * strips * unit;
     for (int64_t i = 0; i < panels; i++, kept_x += 2 * next) {
         const float *before = out[(i + 1) % 2];
         float *now = out[i % 2];
-        product_32(kept_x + first * UNIT, next, kept_dy + first * UNIT, next, middle - first, now, &upper, i - 1, before);
+        product_32(kept_x + first * UNIT, next, kept_dy + first * unit, strips * unit, middle - first, now, &upper, i - 1,
+                   before, gates);
         if (middle < end)
-            product_32(kept_x + middle * UNIT, next, kept_dy + middle * UNIT, next, end - middle, now + SQUARE, &lower, i - 1,
-                       before);
+            product_32(kept_x + middle * UNIT, next, kept_dy + middle * unit, strips * unit, end - middle, now + SQUARE,
+                       &lower, i - 1, before, gates);
     }
     finish_block(&upper, panels - 1, out[(panels - 1) % 2]);
     if (middle < end) finish_block(&lower, panels - 1, out[(panels - 1) % 2]);
@@ -294,7 +370,7 @@ static void tiled_gradient(const Half *kept_x, int64_t inputs, const Half *kept_
 static void pack_forward(const Call *c, int64_t copy, int64_t item, Place at) {
     int64_t panel = item, l = find_panel(c->n->widths + 1, &panel), inputs = c->n->widths[l], outputs = c->n->widths[l + 1];
     Half *to = at.room + c->plan.weights[l];
-    if (tiled(outputs)) pack_panel(weights_of(c, copy, l), inputs, outputs, panel, 0, to);
+    if (tiled(outputs)) pack_panel(weights_of(c, copy, l), inputs, outputs, panel, to);
     else columns_of(weights_of(c, copy, l), inputs, outputs, 0, inputs, (float *)to);
 }
 
@@ -317,7 +393,7 @@ static void strip_forward(const Call *c, int64_t copy, int64_t strip, Place at) 
                         .columns = outputs, .tiles = tiles ? tiles_of(c, l + 1, at) : 0, .next = panels_of(outputs) * UNIT};
             to = described(to, last ? 0 : RELUS);
             if (!l || !tiled(inputs)) rows_tiles(in, inputs, count, inputs, tiles_of(c, l, at));
-            strip_product(tiles_of(c, l, at), weights, panels_of(inputs), &to);
+            strip_product(tiles_of(c, l, at), weights, panels_of(inputs), &to, NONE);
         } else {
             forward_narrow(in, inputs, (const float *)weights, bias, out, outputs, count, last ? PLAIN : RELU);
         }
@@ -327,14 +403,20 @@ static void strip_forward(const Call *c, int64_t copy, int64_t strip, Place at) 
     }
 }
 
+static int64_t strips_in(const Call *c) { return c->strips; }
+
+static int64_t panels_out(const Call *c) {
+    int64_t panels = 0;
+    for (int64_t l = 0; l < c->n->layers; l++) panels += panels_of(c->n->widths[l + 1]);
+    return panels;
+}
+
 /* As `perceptron`. Where `hidden` is absent hidden layers are not kept. */
 void perceptron_tiles(const Network *n, const float *x, float *hidden, float *y, int64_t rows, int64_t threads) {
     Call c = {.n = n, .x = x, .to_hidden = hidden, .y = y, .all = rows, .rows = rows,
               .plan = plan_of(n, rows, threads, 0)};
-    int64_t panels = 0;
+    const Phase phases[] = {{panels_out, pack_forward}, {strips_in, strip_forward}};
     begin(&c);
-    for (int64_t l = 0; l < n->layers; l++) panels += panels_of(n->widths[l + 1]);
-    const Phase phases[] = {{panels, pack_forward}, {c.strips, strip_forward}};
     run(&c, phases, 2, threads);
 }
 
@@ -344,10 +426,22 @@ static inline int64_t from_layer(const Call *c) { return c->dx ? 0 : 1; } /* the
 
 static void pack_backward(const Call *c, int64_t copy, int64_t item, Place at) {
     int64_t panel = item, from = from_layer(c), l = from + find_panel(c->n->widths + from, &panel), first = panel * PANEL;
-    int64_t inputs = c->n->widths[l], outputs = c->n->widths[l + 1];
+    int64_t inputs = c->n->widths[l], outputs = c->n->widths[l + 1], rows = least(PANEL, inputs - first);
+    const float *w = weights_of(c, copy, l);
     Half *to = at.room + c->plan.weights[l];
-    if (tiled(outputs)) pack_panel(weights_of(c, copy, l), inputs, outputs, panel, 1, to);
-    else columns_of(weights_of(c, copy, l), inputs, outputs, first, least(first + PANEL, inputs), (float *)to);
+    if (!tiled(outputs)) {
+        columns_of(w, inputs, outputs, first, first + rows, (float *)to);
+        return;
+    }
+    w += first * outputs;
+    if (gated(c->n, l)) {
+        const float *above = weights_of(c, copy, l + 1);
+        float *scaled = (float *)at.own; /* strips will lie there */
+        for (int64_t i = 0; i < rows; i++)
+            for (int64_t j = 0; j < outputs; j++) scaled[i * outputs + j] = w[i * outputs + j] * above[j];
+        w = scaled;
+    }
+    pack_transposed(w, rows, outputs, to + 2 * panel * panels_of(outputs) * UNIT);
 }
 
 /* What goes into layer l, and the gradient of what comes out, both of one copy. */
@@ -370,6 +464,7 @@ static void strip_backward(const Call *c, int64_t copy, int64_t strip, Place at)
     int64_t first = strip * PANEL, count = least(PANEL, c->rows - first), L = c->n->layers, next = c->strips * UNIT;
     for (int64_t l = L - 1; l >= 0; l--) {
         int64_t inputs = c->n->widths[l], outputs = c->n->widths[l + 1], goes = l >= from_layer(c), kept = !!c->dparameters;
+        int64_t below = l && gated(c->n, l - 1); /* this layer is on top of gates */
         const float *g = gradient_of(c, copy, l, at.room) + first * outputs, *in = input_of(c, copy, l) + first * inputs;
         if (tiled(outputs) && l + 1 == L) {
             Block whole = {.ld_from = outputs, .rows = count, .columns = outputs, .next = panels_of(outputs) * UNIT,
@@ -386,7 +481,14 @@ static void strip_backward(const Call *c, int64_t copy, int64_t strip, Place at)
         }
         if (!goes) continue;
         Block to = {.ld = inputs, .ld_from = PANEL, .rows = count, .columns = inputs, .next = panels_of(inputs) * UNIT,
-                    .next_pairs = next};
+                    .next_pairs = next, .scale = gated(c->n, l) ? c->dy + copy * c->all + c->skip + first : 0};
+        if (below) {
+            to.next = panels_of(inputs) * PLANE, to.next_pairs = c->strips * PLANE, to.tiles = tiles_of(c, l - 1, at);
+            if (kept) to.pairs = at.room + c->plan.gradients[l - 1] + strip * PLANE;
+            if (kept) to.sums = sums_of(c, l - 1, at.room) + strip * inputs;
+            gates_of(in, g, weights_of(c, copy, l), &to);
+            continue;
+        }
         if (l == 0) {
             to.to = at.dx + first * inputs;
             to.old = copy && at.dx == c->dx ? to.to : 0; /* dx is the sum over the copies */
@@ -401,7 +503,8 @@ static void strip_backward(const Call *c, int64_t copy, int64_t strip, Place at)
         }
         to = described(to, 0);
         const Half *weights = at.room + c->plan.weights[l];
-        if (tiled(outputs)) strip_product(tiles_of(c, l, at), weights, panels_of(outputs), &to);
+        Gates gates = gated(c->n, l) ? ROWS_ARE : NONE;
+        if (tiled(outputs)) strip_product(tiles_of(c, l, at), weights, panels_of(outputs), &to, gates);
         else narrow_back(g, outputs, (const float *)weights, &to);
     }
 }
@@ -409,10 +512,10 @@ static void strip_backward(const Call *c, int64_t copy, int64_t strip, Place at)
 static void panel_backward(const Call *c, int64_t copy, int64_t item, Place at) {
     int64_t panel = item, l = find_panel(c->n->widths + 1, &panel), inputs = c->n->widths[l], outputs = c->n->widths[l + 1];
     const float *in = input_of(c, copy, l), *g = gradient_of(c, copy, l, at.room);
-    float *to = at.gradient + copy * c->n->stride + c->weights_at[l], *scratch = (float *)(at.own + 2 * c->plan.strip);
+    float *to = at.gradient + c->weights_at[l], *scratch = (float *)(at.own + 2 * c->plan.strip);
     if (tiled(outputs)) {
         tiled_gradient(at.room + c->plan.inputs[l], inputs, at.room + c->plan.gradients[l], sums_of(c, l, at.room), outputs,
-                       panel, c->strips, at.first, at.end, to);
+                       panel, c->strips, at.first, at.end, to, gated(c->n, l) ? weights_of(c, copy, l + 1) : 0);
         return;
     }
     int64_t half = (c->strips + 1) / 2;
@@ -425,35 +528,24 @@ static void panel_backward(const Call *c, int64_t copy, int64_t item, Place at) 
     }
 }
 
-/* Of `rows` rows, from `skip` on. */
-static void some_back(Call c, int64_t skip, int64_t rows, float *dparameters, int64_t threads) {
-    int64_t in_panels = 0, out_panels = 0;
-    c.skip = skip, c.rows = rows, c.dparameters = dparameters, c.plan = plan_of(c.n, rows, threads, 1);
-    if (c.dx) c.dx += skip * c.n->widths[0];
-    begin(&c);
-    for (int64_t l = 0; l < c.n->layers; l++) {
-        in_panels += l >= from_layer(&c) ? panels_of(c.n->widths[l]) : 0;
-        out_panels += panels_of(c.n->widths[l + 1]);
-    }
-    const Phase phases[] = {{in_panels, pack_backward}, {c.strips, strip_backward}, {out_panels, panel_backward}};
-    run(&c, phases, dparameters ? PANELS + 1 : PANELS, threads);
-    int64_t used = c.weights_at[c.n->layers];
-    for (int64_t copy = 0; dparameters && copy < c.n->copies; copy++)
-        memset(dparameters + copy * c.n->stride + used, 0, (c.n->stride - used) * sizeof(float));
+static int64_t panels_back(const Call *c) {
+    int64_t panels = 0;
+    for (int64_t l = from_layer(c); l < c->n->layers; l++) panels += panels_of(c->n->widths[l]);
+    return panels;
 }
 
 /* As `perceptron_backward`. Of many rows some at a time: what is kept of them for the gradient stays in the cache. */
 void perceptron_tiles_backward(const Network *n, const float *x, const float *hidden, const float *dy, float *dx,
                                float *dparameters, int64_t rows, int64_t threads) {
-    Call c = {.n = n, .x = x, .hidden = hidden, .dy = dy, .dx = dx, .all = rows};
-    int64_t count = n->copies * n->stride, most = rows;
-    float *more = dparameters && rows > MOST_ROWS ? malloc((size_t)count * sizeof(float)) : 0;
-    if (more || !dparameters) most = MOST_ROWS;
-    for (int64_t first = 0; first < rows; first += most) {
-        some_back(c, first, least(most, rows - first), first ? more : dparameters, threads);
-        for (int64_t i = 0; first && more && i < count; i++) dparameters[i] += more[i];
-    }
-    free(more);
+    int64_t some = least(rows, MOST_ROWS);
+    Call c = {.n = n, .x = x, .hidden = hidden, .dy = dy, .dx = dx, .dparameters = dparameters, .all = rows, .rows = some,
+              .plan = plan_of(n, some, threads, 1)};
+    const Phase phases[] = {{panels_back, pack_backward}, {strips_in, strip_backward}, {panels_out, panel_backward}};
+    begin(&c);
+    run(&c, phases, dparameters ? PANELS + 1 : PANELS, threads);
+    int64_t used = c.weights_at[n->layers];
+    for (int64_t copy = 0; dparameters && copy < n->copies; copy++)
+        memset(dparameters + copy * n->stride + used, 0, (size_t)(n->stride - used) * sizeof(float));
 }
 
 #else

@@ -31,6 +31,11 @@ def repeated(obs: Obs, x: Tensor) -> Obs:
     return {k: v.unsqueeze(axis).expand(*v.shape[:axis], n, *v.shape[axis:]) for k, v in obs.items()}
 
 
+def times(x: Tensor, n: int) -> Tensor:
+    """``[..., X]`` as ``[..., n, X]``: a view."""
+    return x.unsqueeze(-2).expand(*x.shape[:-1], n, x.shape[-1])
+
+
 def beside(features: Tensor, x: Tensor) -> Tensor:
     """Features ``[..., F]`` as ``[..., n, F]``, for n ``x`` ``[..., n, X]``: a view."""
     return features.unsqueeze(-2).expand(*x.shape[:-1], features.shape[-1])
@@ -38,8 +43,8 @@ def beside(features: Tensor, x: Tensor) -> Tensor:
 
 def draws(policy: Any, n: int) -> tuple[Tensor, Tensor]:
     """Actions ``[..., n, A]``, n of them, of a distribution and their log-densities ``[..., n]``."""
-    drawn = [policy.sample() for _ in range(n)]
-    return torch.stack([action for action, _ in drawn], -2), torch.stack([density for _, density in drawn], -1)
+    action, density = policy.repeated(n).sample()
+    return action, density
 
 
 class Decided(NamedTuple):

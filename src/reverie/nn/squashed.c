@@ -18,22 +18,38 @@ static inline float log1p_small(float z) {
 
 static inline float clipped(float x, float low, float high) { return x < low ? low : x > high ? high : x; }
 
+enum { AT_ONCE = 256 }; /* numbers; rows are too short for vectors */
+
+/* Of `count` rows side by side: mean becomes a, and raw what each number adds to the density. */
+static void sample_numbers(float *mean, float *raw, const float *noise, int64_t count, float low, float high) {
+    const float half_log_two_pi = 0.918938533f, log_two = 0.693147181f;
+#pragma omp simd
+    for (int64_t i = 0; i < count; i++) {
+        float n = noise[i], log_std = clipped(raw[i], low, high);
+        float u = fmaf(fast_exp(log_std), n, mean[i]), size = u < 0.0f ? -u : u;
+        mean[i] = fast_tanh(u);
+        /* ln(1 - tanh(u)^2) is even: 2 (ln 2 - |u| - ln(1 + exp(-2 |u|))) */
+        float squashing = 2.0f * (log_two - size - log1p_small(fast_exp(-2.0f * size)));
+        raw[i] = -0.5f * n * n - log_std - half_log_two_pi - squashing;
+    }
+}
+
 /* a = tanh(mean + sigma noise), and ln pi(a) of each row. */
 void squashed_sample(const float *mean, const float *raw, int64_t ld, const float *noise, float *action, float *density,
                      int64_t rows, int64_t width, float low, float high) {
-    const float half_log_two_pi = 0.918938533f, log_two = 0.693147181f;
-    for (int64_t r = 0; r < rows; r++) {
-        float sum = 0;
-#pragma omp simd reduction(+ : sum)
-        for (int64_t j = 0; j < width; j++) {
-            float n = noise[r * width + j], log_std = clipped(raw[r * ld + j], low, high);
-            float u = fmaf(fast_exp(log_std), n, mean[r * ld + j]), size = u < 0.0f ? -u : u;
-            action[r * width + j] = fast_tanh(u);
-            /* ln(1 - tanh(u)^2) is even: 2 (ln 2 - |u| - ln(1 + exp(-2 |u|))) */
-            float squashing = 2.0f * (log_two - size - log1p_small(fast_exp(-2.0f * size)));
-            sum += -0.5f * n * n - log_std - half_log_two_pi - squashing;
+    float a[AT_ONCE], b[AT_ONCE];
+    for (int64_t r = 0; r < rows; r++) density[r] = 0.0f;
+    for (int64_t first = 0, count; first < rows * width; first += count) {
+        count = rows * width - first < AT_ONCE ? rows * width - first : AT_ONCE;
+        for (int64_t i = 0, r = first / width, j = first % width; i < count; i++) {
+            a[i] = mean[r * ld + j], b[i] = raw[r * ld + j];
+            if (++j == width) j = 0, r++;
         }
-        density[r] = sum;
+        sample_numbers(a, b, noise + first, count, low, high);
+        for (int64_t i = 0, r = first / width, j = first % width; i < count; i++) {
+            action[first + i] = a[i], density[r] += b[i];
+            if (++j == width) j = 0, r++;
+        }
     }
 }
 

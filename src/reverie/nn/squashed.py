@@ -15,6 +15,7 @@ from reverie.core.specs import ObsSpec
 from reverie.core.types import Obs
 from reverie.nn.mlp import Inputs, NetworkConfig
 from reverie.nn.perceptron import Perceptron
+from reverie.nn.several import times
 from reverie.objectives.transforms import exp
 
 LOG_STD = (-20.0, 2.0)
@@ -37,6 +38,10 @@ class SquashedNormal:
     def log_std(self) -> Tensor:
         """Ln sigma within its limits, ``[..., A]``."""
         return self.raw.clamp(*LOG_STD)
+
+    def repeated(self, n: int) -> SquashedNormal:
+        """The same n times, over ``[..., n, A]``."""
+        return SquashedNormal(times(self.mean, n), times(self.raw, n))
 
     def sample(self) -> tuple[Tensor, Tensor]:
         """An action ``[..., A]`` and its log-density ``[...]``, both with gradient."""

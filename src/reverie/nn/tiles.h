@@ -20,7 +20,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-enum { DEPTH = 32, PLANE = 16 * DEPTH, UNIT = 3 * PLANE }; /* of a tile, in bfloat16 */
+enum { DEPTH = 32, PLANE = 16 * DEPTH, PLANES = 3, UNIT = PLANES * PLANE }; /* of a tile, in bfloat16 */
 
 typedef uint16_t Half;
 
@@ -46,7 +46,7 @@ static inline __attribute__((always_inline)) __m512 rounded(__m512 x) {
 }
 
 /* Numbers as three planes of bfloat16, still in float32: each what the ones before leave, rounded. */
-static inline __attribute__((always_inline)) void split(__m512 x, __m512 planes[3]) {
+static inline __attribute__((always_inline)) void split(__m512 x, __m512 planes[PLANES]) {
     planes[0] = rounded(x);
     x = _mm512_sub_ps(x, planes[0]);
     planes[1] = rounded(x);
@@ -61,16 +61,16 @@ static inline __mmask16 first_of(int64_t count) {
 
 /* A row of a tile, of 32 numbers. */
 static inline __attribute__((always_inline)) void store_row(__m512 low, __m512 high, Half *row) {
-    __m512 a[3], b[3];
+    __m512 a[PLANES], b[PLANES];
     split(low, a), split(high, b);
-    for (int p = 0; p < 3; p++) _mm512_store_si512(row + p * PLANE, (__m512i)_mm512_cvtne2ps_pbh(b[p], a[p]));
+    for (int p = 0; p < PLANES; p++) _mm512_store_si512(row + p * PLANE, (__m512i)_mm512_cvtne2ps_pbh(b[p], a[p]));
 }
 
 /* A row of pairs, of 16 numbers and the 16 below them. */
 static inline __attribute__((always_inline)) void store_pairs(__m512 even, __m512 odd, Half *row) {
-    __m512 a[3], b[3];
+    __m512 a[PLANES], b[PLANES];
     split(even, a), split(odd, b);
-    for (int p = 0; p < 3; p++) {
+    for (int p = 0; p < PLANES; p++) {
         __m512i low = _mm512_srli_epi32(_mm512_castps_si512(a[p]), 16);
         _mm512_store_si512(row + p * PLANE, _mm512_mask_blend_epi16(0xaaaaaaaa, low, _mm512_castps_si512(b[p])));
     }
@@ -121,7 +121,7 @@ static inline void transpose_plane(Half *plane) {
 }
 
 static inline void transpose_tile(Half *tile) {
-    for (int p = 0; p < 3; p++) transpose_plane(tile + p * PLANE);
+    for (int p = 0; p < PLANES; p++) transpose_plane(tile + p * PLANE);
 }
 
 #endif
