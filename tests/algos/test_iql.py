@@ -64,19 +64,33 @@ def test_an_expectile_is_what_minimises_its_loss():
     assert found[2] > 4.98
 
 
-def test_the_value_comes_first_and_the_critics_learn_from_the_new_one():
-    """The order of the authors' code."""
+def agent(**settings):
     vector = ObsPart(kind="vector", shape=(3,), dtype="float32")
     spec = ActionSpec(parts={"move": ActionPart(kind="continuous", size=2)})
-    agent = (
-        IQLConfig(batch_size=4, value_lr=0.5, normalise=None)
-        .merge({"networks.units": (8,)})
-        .build({"state": vector}, spec)
-    )
+    config = IQLConfig(batch_size=4, normalise=None, **settings).merge({"networks.units": (8,)})
+    return config.build({"state": vector}, spec)
+
+
+def test_the_actors_learning_rate_may_fall_to_nothing():
+    made, seen = agent(actor_cosine=2), []
+    data = batch(4, 2, dtype=torch.float32)
+    for _ in range(4):
+        made.update(data)
+        seen.append([torch.cat([p.detach().flatten() for p in x.parameters()])
+                     for x in (made.objective.actor, made.objective.critic)])  # fmt: skip
+    (first, _), (second, critic), _, (last, later) = seen
+    assert not torch.equal(first, second)
+    assert torch.equal(second, last)
+    assert not torch.equal(critic, later)
+
+
+def test_the_value_comes_first_and_the_critics_learn_from_the_new_one():
+    """The order of the authors' code."""
+    made = agent(value_lr=0.5)
     data = batch(4, 2, crossing=False, dtype=torch.float32)
-    before = agent.objective.state_values(data)
-    update = agent.update(data)
-    after = agent.objective.state_values(data)
+    before = made.objective.state_values(data)
+    update = made.update(data)
+    after = made.objective.state_values(data)
     assert not torch.allclose(before, after)
     live = ~data.is_terminal[:, 1]
     expected = (data.reward[:, 1] + 0.99 * live * after[:, 1]).mean()
@@ -89,6 +103,7 @@ def test_the_value_comes_first_and_the_critics_learn_from_the_new_one():
         ({"expectile": 1.0}, "expectile = 1.0"),
         ({"beta": -1.0}, "beta = -1.0"),
         ({"max_weight": 0.0}, "max_weight = 0.0"),
+        ({"actor_cosine": -1}, "actor_cosine = -1: expected a number of updates"),
     ],
 )
 def test_settings_that_cannot_be(settings, said):

@@ -1,5 +1,6 @@
 """Perceptrons, actors and critics against layers of PyTorch; slow copies; Adam."""
 
+import contextlib
 import copy
 
 import pytest
@@ -8,6 +9,8 @@ from torch import nn
 
 from reverie.core.errors import ConfigError, RunError
 from reverie.core.specs import ObsPart
+from reverie.core.tape import Tape
+from reverie.nn import adam
 from reverie.nn.adam import Adam
 from reverie.nn.frozen import frozen
 from reverie.nn.mlp import ActionCritic, DeterministicActor, Inputs, NetworkConfig, Stacked
@@ -85,7 +88,7 @@ def test_adam_is_that_of_pytorch_and_goes_on_from_what_was_saved():
     torch.manual_seed(0)
     mine, theirs = (nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1)) for _ in range(2))
     theirs.load_state_dict(mine.state_dict())
-    ours, adam = Adam(mine.parameters(), 0.01), torch.optim.Adam(theirs.parameters(), 0.01)
+    ours, others = Adam(mine.parameters(), 0.01), torch.optim.Adam(theirs.parameters(), 0.01)
     for i in range(6):
         if i == 3:
             saved = copy.deepcopy(ours.state_dict())
@@ -93,11 +96,37 @@ def test_adam_is_that_of_pytorch_and_goes_on_from_what_was_saved():
             ours.load_state_dict(saved)
         x = torch.randn(8, 3)
         ours.step(mine(x).square().mean())
-        adam.zero_grad()
+        others.zero_grad()
         theirs(x).square().mean().backward()
-        adam.step()
+        others.step()
     torch.testing.assert_close(list(mine.parameters()), list(theirs.parameters()), rtol=1e-5, atol=1e-6)
     assert int(ours.updates) == 6
+
+
+@pytest.mark.parametrize("path", ["compiled", "defined", "tape"])
+def test_the_learning_rate_falls_along_a_cosine(path, monkeypatch):
+    """As PyTorch's schedule; then it is 0, and what was learned stays."""
+    if path == "defined":
+        monkeypatch.setattr(adam, "compiled", lambda *x: False)
+    mine, theirs = (nn.Parameter(torch.linspace(-1, 1, 5)) for _ in range(2))
+    ours, others = Adam([mine], 0.1, cosine=4), torch.optim.Adam([theirs], 0.1)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(others, T_max=4)
+    seen = []
+    with contextlib.ExitStack() as stack:
+        tape = stack.enter_context(Tape()) if path == "tape" else None
+        ours.step((mine + 0.3).square().sum())
+    for i in range(6):
+        if i:
+            ours.step((mine + 0.3).square().sum()) if tape is None else tape.replay()
+        if i < 4:
+            others.zero_grad()
+            (theirs + 0.3).square().sum().backward()
+            others.step()
+            schedule.step()
+        torch.testing.assert_close(mine, theirs, rtol=1e-5, atol=1e-6)
+        seen.append(mine.detach().clone())
+    assert torch.equal(seen[3], seen[5])
+    assert not torch.equal(seen[2], seen[3])
 
 
 def test_adam_refuses_what_does_not_fit():
@@ -110,3 +139,5 @@ def test_adam_refuses_what_does_not_fit():
         Adam([a], 0.1).load_state_dict(Adam([a, b], 0.1).state_dict())
     with pytest.raises(ConfigError, match="lr = 0"):
         Adam([a], 0.0)
+    with pytest.raises(ConfigError, match="cosine = -1: expected a number of updates"):
+        Adam([a], 0.1, cosine=-1)

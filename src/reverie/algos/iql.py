@@ -49,7 +49,9 @@ class IQLConfig(ValueConfig):
     max_weight: float = 100.0
     """The most that an action counts: the authors' code."""
     actor_lr: float = 3e-4
-    """Learning rate of the actor. The authors let it fall to 0 along a cosine over 1e6 updates; here it stays."""
+    """Learning rate of the actor."""
+    actor_cosine: int = 0
+    """Updates over which that falls to 0 along half a cosine; 0: it stays. The authors' 1000000 are a whole run."""
     critic_lr: float = 3e-4
     """Learning rate of the critics."""
     value_lr: float = 3e-4
@@ -66,6 +68,8 @@ class IQLConfig(ValueConfig):
         check_td(self.discount, self.tau)
         check_estimator(self.value_estimator, algorithm="iql", rows=self.batch_length)
         check_regression(self.expectile, self.beta, self.max_weight)
+        if self.actor_cosine < 0:
+            raise ConfigError(f"actor_cosine = {self.actor_cosine}: expected a number of updates, or 0.")
 
     def build(self, obs_spec: ObsSpec, action_spec: ActionSpec, device: str = "cpu", seed: int = 0) -> IQL:
         """A learner for these observations and continuous actions, its weights drawn from ``seed``."""
@@ -232,7 +236,7 @@ class IQL(ModelFree):
         self.to(device)
         self.optims = {
             "value": Adam(value.parameters(), cfg.value_lr),
-            "actor": Adam(actor.parameters(), cfg.actor_lr),
+            "actor": Adam(actor.parameters(), cfg.actor_lr, cosine=cfg.actor_cosine),
             "critic": Adam(critic.parameters(), cfg.critic_lr),
         }
         self._policy = self.preprocess.policy(SampledPolicy(actor, device), device)

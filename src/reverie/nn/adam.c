@@ -34,12 +34,14 @@ static void adam_chunks(void *given, Worker worker) {
     }
 }
 
-/* Adam, Kingma and Ba 2015, Algorithm 1; `settings`: rate, both betas, epsilon. `updates` counts this one already. */
+/* Adam, Kingma and Ba 2015, Algorithm 1; `settings`: rate, both betas, epsilon, and over how many updates the rate falls to 0
+ * along half a cosine, if that is not 0. `updates` counts this one already. */
 void adam(float *parameters, const float *gradient, float *mean, float *square, int64_t count, const double *settings,
           const float *updates, int64_t threads) {
-    double beta1 = settings[1], beta2 = settings[2], t = *updates;
+    double rate = settings[0], beta1 = settings[1], beta2 = settings[2], cosine = settings[4], t = *updates;
+    if (cosine > 0) rate *= 0.5 + 0.5 * cos(3.14159265358979323846 * fmin(t - 1.0, cosine) / cosine);
     Moments m = {parameters, mean, square, gradient, count, 0,
-                 (float)(settings[0] / (1.0 - pow(beta1, t))), (float)(1.0 / sqrt(1.0 - pow(beta2, t))),
+                 (float)(rate / (1.0 - pow(beta1, t))), (float)(1.0 / sqrt(1.0 - pow(beta2, t))),
                  (float)beta1, (float)beta2, (float)settings[3], (float)(1.0 - beta1), (float)(1.0 - beta2)};
     together(adam_chunks, &m, threads);
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 from collections.abc import Iterable, Sequence
 
 import torch
@@ -26,11 +27,26 @@ class Adam:
         lr: float,
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
+        cosine: int = 0,
     ) -> None:
-        """``lr``: the learning rate; ``betas``: decays of both moments; ``eps``: added to the root of the second."""
+        """A new one, whose moments are 0.
+
+        Args:
+            parameters: what is learned.
+            lr: the learning rate.
+            betas: decays of both moments.
+            eps: added to the root of the second.
+            cosine: updates over which the learning rate falls to 0 along half a cosine (Loshchilov and Hutter 2017,
+                equation 5), where it then stays; 0: it does not fall.
+
+        Raises:
+            ConfigError: the learning rate or the number of updates cannot be.
+        """
         if not lr > 0:
             raise ConfigError(f"lr = {lr}: expected a positive learning rate.")
-        self.lr, self.betas, self.eps = lr, betas, eps
+        if cosine < 0:
+            raise ConfigError(f"cosine = {cosine}: expected a number of updates, or 0.")
+        self.lr, self.betas, self.eps, self.cosine = lr, betas, eps, cosine
         self.params: list[Tensor] = [p for p in parameters if p.requires_grad]
         self.mean = [torch.zeros_like(p, requires_grad=False) for p in self.params]
         self.square = [torch.zeros_like(p, requires_grad=False) for p in self.params]
@@ -72,7 +88,7 @@ class Adam:
             self.square,
             [],
             [self.updates] * len(grads),  # the step, for each parameter
-            lr=self.lr,
+            lr=self.lr if not self.cosine else self.lr * self._share_left(),
             beta1=self.betas[0],
             beta2=self.betas[1],
             weight_decay=0.0,
@@ -81,9 +97,13 @@ class Adam:
             maximize=False,
         )
 
+    def _share_left(self) -> Tensor:
+        """Of the learning rate, ``[]``; 1 in the first update."""
+        return 0.5 + 0.5 * ((self.updates - 1).clamp(max=self.cosine) * (math.pi / self.cosine)).cos()
+
     def _apply_compiled(self, grads: list[Tensor]) -> None:
         """The same by ``adam.c``, which wakes no second thread for what is soon done."""
-        settings, count = (ctypes.c_double * 4)(self.lr, *self.betas, self.eps), self.updates.data_ptr()
+        settings, count = (ctypes.c_double * 5)(self.lr, *self.betas, self.eps, self.cosine), self.updates.data_ptr()
         for p, *others in zip(self.params, grads, self.mean, self.square, strict=True):
             pointers = [x.data_ptr() for x in (p, *others)]
             library().adam(*pointers, p.numel(), settings, count, threads(p))
