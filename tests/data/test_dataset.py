@@ -1,5 +1,6 @@
 """Recorded rows as a source of batches."""
 
+import google_crc32c
 import numpy as np
 import pytest
 import torch
@@ -102,6 +103,12 @@ def test_other_rows_have_another_fingerprint():
     changed = Given()
     changed.columns["reward"][5] += 1e-3
     assert len(prints | {build(changed).fingerprint}) == 4
+
+
+def test_a_fingerprint_is_the_same_without_the_quick_checksums(monkeypatch):
+    quick = build().fingerprint
+    monkeypatch.setattr(google_crc32c, "implementation", "python")
+    assert build().fingerprint == quick
 
 
 def test_latents_and_priorities_are_kept_beside_the_rows():

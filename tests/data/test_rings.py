@@ -84,6 +84,29 @@ def test_compiled_and_eager_hold_and_deal_out_the_same_bytes(make: Make, streams
         np.testing.assert_array_equal(mine[name], other[name])
 
 
+@pytest.mark.parametrize("streams", [1, 3])
+def test_many_rows_at_once_are_those_that_came_one_by_one(make: Make, streams: int) -> None:
+    """Around the end of the rings, of other types and spacings, without extras; compiled and not."""
+    rng = np.random.default_rng(1)
+    one, many, plain = make(streams, 700), make(streams, 700), eager(make(streams, 700))
+    for count in (3, 690, 1, 0, 600):
+        rows = [drawn(rng, streams) for _ in range(count)]
+        for row in rows:
+            one.add({n: torch.zeros_like(x) if n.startswith("extras/") else x for n, x in row.items()})
+        block = {
+            n: np.stack([row[n].numpy() for row in rows], 1) if rows else np.empty((streams, 0, *c.shape), c.dtype)
+            for n, c in COLUMNS.items()
+            if not n.startswith("extras/")
+        }
+        block["action"] = np.asfortranarray(block["action"].astype(np.float64))
+        for storage in (many, plain):
+            storage.extend(block)
+    for storage in (many, plain):
+        assert storage.count == one.count
+        for name, ring in one.columns.items():
+            np.testing.assert_array_equal(storage.columns[name], ring)
+
+
 def test_a_seam_is_the_end_of_an_episode_in_the_batch_and_not_in_memory(make: Make) -> None:
     for storage in (make(1, 8), eager(make(1, 8))):
         for first in (1, 0, 0, 1, 0, 1):

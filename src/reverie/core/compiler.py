@@ -75,6 +75,7 @@ _SIGNATURES = {
     "expected_least": [_POINTER] * 6 + [_COUNT] * 3,
     "draw_integers": [_POINTER] * 2 + [ctypes.c_uint32, _COUNT] + [_POINTER] * 2,
     "put_rows": [_POINTER] * 2 + [_COUNT],
+    "extend_rows": [_POINTER] * 2 + [_COUNT] * 4,
     "gather_rows": [_POINTER] * 2 + [_COUNT] * 2 + [_POINTER, _INT],
     "write_files": [_POINTER] * 4 + [_COUNT, _POINTER],
     "place_files": [_POINTER] * 2 + [_COUNT, _POINTER, _COUNT, _POINTER],

@@ -223,7 +223,8 @@ def moments_of(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 def crc32c(values: np.ndarray, before: int) -> int:
     """The checksum of what ``before`` is the checksum of, followed by ``values``."""
-    from google_crc32c import extend
+    import google_crc32c
 
-    found: int = extend(before, values.tobytes())
+    quick = google_crc32c.implementation == "c"  # the other one goes through bytes, and takes numbers for those
+    found: int = google_crc32c.extend(before, np.ascontiguousarray(values) if quick else values.tobytes())
     return found

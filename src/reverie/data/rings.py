@@ -81,6 +81,22 @@ class Rings:
             found.append(row.data_ptr())
         self._library.put_rows(self._address, self._pack(*found), slot)
 
+    def extend(self, rows: Mapping[str, np.ndarray], part: slice, slot: int) -> None:
+        """Copy rows ``part`` of ``[N, n, ...]`` by column into the slots from ``slot`` on, of another dtype as well.
+
+        They fit before the last slot. Columns that are not among them become 0 there.
+        """
+        count = part.stop - part.start
+        if self._library is None:
+            for name, ring in self.columns.items():
+                ring[:, slot : slot + count] = rows[name][:, part] if name in rows else 0
+            return
+        kept = [np.ascontiguousarray(rows[name], ring.dtype) if name in rows else None
+                for name, ring in self.columns.items()]  # fmt: skip
+        found = self._pack(*[0 if array is None else array.ctypes.data for array in kept])
+        total = next(array.shape[1] for array in kept if array is not None)
+        self._library.extend_rows(self._address, found, total, part.start, count, slot)
+
     # ------------------------------------------------------------------ out
 
     def windows(self, handles: Tensor, length: int, pin: bool = False) -> dict[str, Tensor]:

@@ -25,15 +25,20 @@ static inline Rings rings_of(const int64_t *table) {
     return rings;
 }
 
-/* memcpy, of which most calls here are for a number or two. */
+/* memcpy, of which most calls here are for a few numbers. */
 static inline void copy(char *restrict to, const char *restrict from, int64_t bytes) {
     switch (bytes) {
     case 1: *to = *from; return;
     case 2: memcpy(to, from, 2); return;
     case 4: memcpy(to, from, 4); return;
     case 8: memcpy(to, from, 8); return;
-    default: memcpy(to, from, (size_t)bytes);
     }
+    if (bytes < 16 || bytes > 256) {
+        memcpy(to, from, (size_t)bytes);
+        return;
+    }
+    for (int64_t i = 0; i + 16 < bytes; i += 16) memcpy(to + i, from + i, 16);
+    memcpy(to + bytes - 16, from + bytes - 16, 16);
 }
 
 /* Large rows go past the caches where that can be had: nobody reads them soon, and memory that is overwritten as a
@@ -60,6 +65,26 @@ void put_rows(const int64_t *table, const char *const *sources, int64_t slot) {
 #ifdef __SSE2__
     _mm_sfence(); /* what went past the caches is there before other threads are told of it */
 #endif
+}
+
+/* `count` rows of each stream into the slots from `slot` on, not beyond the last one: rows `first` ... of sources
+ * [streams, rows, bytes] by column; zeros for a column without one. */
+void extend_rows(const int64_t *table, const char *const *sources, int64_t rows, int64_t first, int64_t count, int64_t slot) {
+    enum { AT_ONCE = 256 }; /* rows whose place stays in the cache until all columns are there */
+    Rings r = rings_of(table);
+    for (int64_t i = 0; i < r.streams; i++)
+        for (int64_t t = 0; t < count; t += AT_ONCE)
+            for (int64_t c = 0, n = count - t < AT_ONCE ? count - t : AT_ONCE; c < r.columns; c++) {
+                int64_t bytes = r.bytes[c], stride = r.stride[c];
+                char *to = (char *)(intptr_t)r.ring[c] + (i * r.slots + slot + t) * stride;
+                const char *from = sources[c] ? sources[c] + (i * rows + first + t) * bytes : 0;
+                if (!from)
+                    for (int64_t k = 0; k < n; k++) memset(to + k * stride, 0, (size_t)bytes);
+                else if (stride == bytes)
+                    memcpy(to, from, (size_t)(n * bytes));
+                else
+                    for (int64_t k = 0; k < n; k++) copy(to + k * stride, from + k * bytes, bytes);
+            }
 }
 
 /* a / b of whole numbers. Processors take several times as long for 64 bits, even where 32 would do. */

@@ -121,8 +121,7 @@ class Storage(ABC):
         shapes = {name: (self.streams, more, *self.specs[name].shape) for name in absent}
         self._check(shapes | {name: values.shape for name, values in rows.items()}, (self.streams, more))
         for slots, part in self._runs(self.count, self.count + more):
-            for name in self.specs:
-                self._assign(name, slots, None if name in absent else rows[name][:, part])
+            self._assign_all(rows, part, slots)
         self.count += more
 
     def make_room(self, rows: int) -> None:
@@ -165,6 +164,11 @@ class Storage(ABC):
         """Overwrite one column of rows from ``start`` on, which are held, with ``values`` ``[n, ...]``."""
         for slots, part in self._runs(start, start + len(values)):
             self._assign(name, slots, values[None, part], stream)
+
+    def _assign_all(self, rows: Mapping[str, np.ndarray], part: slice, slots: slice) -> None:
+        """Rows ``part`` of ``[N, n, ...]`` into ``slots``, all columns; those that are absent become 0."""
+        for name in self.specs:
+            self._assign(name, slots, rows[name][:, part] if name in rows else None)
 
     def _runs(self, start: int, stop: int) -> Iterator[tuple[slice, slice]]:
         """Where rows ``start`` to ``stop`` lie, at most as many as fit: ``(slots, which of the rows)``, unbroken."""
@@ -264,6 +268,9 @@ class HostStorage(Storage):
 
     def _put(self, rows: Mapping[str, Tensor], slot: int) -> None:
         self.rings.put(rows, slot)
+
+    def _assign_all(self, rows: Mapping[str, np.ndarray], part: slice, slots: slice) -> None:
+        self.rings.extend(rows, part, slots.start)
 
     def _assign(self, name: str, slots: slice, values: np.ndarray | None, stream: int | None = None) -> None:
         streams = slice(None) if stream is None else slice(stream, stream + 1)
