@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch.distributions import Categorical, Normal
 
+from reverie.nn import fused
 from reverie.nn.distributions import (
     Bernoulli,
     BoundedNormal,
@@ -121,6 +122,20 @@ def test_two_hot_loss_is_the_cross_entropy_with_all_bins():
     ours = TwoHot(logits, bins).loss(value)
     torch.testing.assert_close(ours, slow)
     torch.testing.assert_close(*[torch.autograd.grad(x.sum(), logits)[0] for x in (ours, slow)])
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+def test_two_targets_at_once_are_the_sum_of_both_losses(compiled, monkeypatch):
+    if not compiled:
+        monkeypatch.setattr(fused, "compiled", lambda *x: False)
+    bins, value, other = symexp_bins(41), 30 * torch.randn(5, 7), 30 * torch.randn(5, 7)
+    logits = torch.randn(5, 7, 41, requires_grad=True)
+    both = TwoHot(logits, bins).loss(value, other, 0.3)
+    apart = TwoHot(logits, bins).loss(value) + 0.3 * TwoHot(logits, bins).loss(other)
+    torch.testing.assert_close(both, apart)
+    weight = torch.rand(5, 7)
+    found, expected = (torch.autograd.grad((weight * x).sum(), logits)[0] for x in (both, apart))
+    torch.testing.assert_close(found, expected)
 
 
 def test_bernoulli_takes_probabilities_as_targets():

@@ -448,7 +448,7 @@ class DreamerV3(Algorithm):
 
     def value_loss(self, value: TwoHot, returns: Tensor, slow: Tensor) -> Tensor:
         """-ln p(R) - c ln p(v_slow), ``[...]``: equation 5 with the slow critic as regulariser."""
-        return value.loss(returns) + self.cfg.slow_regulariser * value.loss(slow)
+        return value.loss(returns, slow, self.cfg.slow_regulariser)
 
     def replay_critic_loss(self, rows: Batch, feature: Tensor, bootstrap: Tensor) -> Tensor:
         """The critic on replayed rows: real rewards, bootstrapped at every row with its imagined return.

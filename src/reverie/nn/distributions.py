@@ -183,12 +183,16 @@ class TwoHot:
         """``[...]``."""
         return softmax_mean(self.logits, self.bins)
 
-    def loss(self, value: Tensor) -> Tensor:
+    def loss(self, value: Tensor, other: Tensor | None = None, counts: float = 1.0) -> Tensor:
         """Cross-entropy - sum_i w_i ln p_i with the two-hot weights w of ``value`` ``[...]``: ``[...]``.
 
-        Only two of the w_i are not 0, so only two of the ln p_i are looked at.
+        Only two of the w_i are not 0, so only two of the ln p_i are looked at. That with ``other`` is added ``counts``
+        times: the logits are gone through, and have a gradient, once for both.
         """
         index, weight = two_hot(value.float(), self.bins)  # [..., 2]
+        if other is not None:
+            index_of, weight_of = two_hot(other.float(), self.bins)
+            index, weight = torch.cat([index, index_of], -1), torch.cat([weight, counts * weight_of], -1)  # [..., 4]
         return cross_entropy(self.logits, index, weight)
 
 
