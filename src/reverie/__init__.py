@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import importlib
+import sys
 from typing import TYPE_CHECKING, Any
 
 from reverie.core.discover import version
+from reverie.core.waiting import spin_briefly
 
 if TYPE_CHECKING:
     from reverie.agent import Agent, load
@@ -17,6 +19,9 @@ if TYPE_CHECKING:
     from reverie.experiment import ExperimentConfig
     from reverie.seeds import SeedsResult
     from reverie.training import Result
+
+if "torch" not in sys.modules:
+    spin_briefly()  # afterwards it is too late
 
 _HOMES = {
     "Agent": "reverie.agent",

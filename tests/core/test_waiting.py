@@ -24,14 +24,17 @@ def test_what_the_user_said_stays(said: dict[str, str]) -> None:
     assert environment == said
 
 
-def test_the_command_line_settles_it_before_torch_is_loaded() -> None:
-    program = (
-        "import sys, os, reverie.cli as cli\n"
-        "assert 'torch' not in sys.modules\n"
-        "cli.main(['--version'])\n"
-        f"print(os.environ.get('{SPIN}'), 'torch' in sys.modules)"
-    )
+@pytest.mark.parametrize(
+    ("first", "expected"),
+    [
+        ("import reverie.cli as cli; assert 'torch' not in sys.modules; cli.main(['--version'])", f"{TURNS} False"),
+        ("import reverie", f"{TURNS} False"),
+        ("import torch, reverie", "None True"),  # too late: nothing is said to processes that come after this one
+    ],
+)
+def test_it_is_settled_before_torch_is_loaded(first: str, expected: str) -> None:
+    program = f"import sys, os\n{first}\nprint(os.environ.get('{SPIN}'), 'torch' in sys.modules)"
     environment = {key: value for key, value in os.environ.items() if key not in (SPIN, POLICY)}
     command = [sys.executable, "-c", program]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines()[-1] == f"{TURNS} False"
+    assert done.stdout.splitlines()[-1] == expected
