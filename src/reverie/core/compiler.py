@@ -17,6 +17,7 @@ import shutil
 import subprocess
 import tempfile
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import torch
@@ -85,7 +86,7 @@ _SIGNATURES = {
 }
 
 # Never -ffast-math: a NaN must stay one, it is how a run notices that it has diverged.
-_PORTABLE = ["-O3", "-fno-math-errno", "-fno-trapping-math", "-shared", "-fPIC"]
+_PORTABLE = ["-O3", "-fno-math-errno", "-fno-trapping-math", "-fPIC"]
 _FLAGS = [
     [*_PORTABLE, "-march=native", "-mprefer-vector-width=512", "-fopenmp"],
     [*_PORTABLE, "-march=native", "-fopenmp"],
@@ -214,17 +215,32 @@ def _writable(folder: Path) -> Path:
 
 
 def _compile(folder: Path, key: str) -> Path:
-    """Compile into ``folder``, the whole library or none: several processes may do so at once, or be killed."""
+    """Compile into ``folder``, the whole library or none: several processes may do so at once, or be killed.
+
+    Each file by a process of its own, as many at a time as there are cores: somebody is waiting.
+    """
     compiler, said = _compiler(), ""
-    with tempfile.TemporaryDirectory(dir=folder) as inside:
+    with tempfile.TemporaryDirectory(dir=folder) as inside, ThreadPoolExecutor(os.cpu_count()) as pool:
         out = Path(inside) / "kernels.so"
-        for flags in _FLAGS:
-            command = [*compiler, *flags, *map(str, SOURCES), "-o", str(out), "-lm"]
-            done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_PATIENCE)
-            if done.returncode == 0 and out.is_file():
+        longest_first = sorted(SOURCES, key=lambda source: -source.stat().st_size)
+        for number, flags in enumerate(_FLAGS):
+            objects = [f"{inside}/{number}-{i}.o" for i in range(len(SOURCES))]
+            pairs = zip(longest_first, objects, strict=True)
+            commands = [[*compiler, *flags, "-c", str(source), "-o", made] for source, made in pairs]
+            said = next(filter(None, pool.map(_trouble_of, commands)), "")  # the first one ends it
+            said = said or _trouble_of([*compiler, *flags, "-shared", *objects, "-o", str(out), "-lm"])
+            if not said:
                 return out.replace(folder / f"kernels-{key}-{_digest(out.read_bytes())}.so")
-            said = done.stderr.strip() or f"it ended with {done.returncode}"
     raise RuntimeError(f"the C compiler {shlex.join(compiler)} failed, saying: {said[-300:]}")
+
+
+def _trouble_of(command: list[str]) -> str:
+    """What a compiler says that fails, or why it has failed; else nothing."""
+    made = Path(command[command.index("-o") + 1])
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_PATIENCE)
+    if done.returncode == 0 and made.is_file():
+        return ""
+    return done.stderr.strip() or f"it ended with {done.returncode}"
 
 
 def _compiler() -> list[str]:
