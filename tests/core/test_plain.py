@@ -46,7 +46,7 @@ ONE = {
     "counts": lambda a: torch.ones_like(a, dtype=torch.int64) + 1,
     "flags": lambda a: ~torch.zeros_like(a, dtype=torch.bool),
 }  # fmt: skip
-SHAPES = [(), (5,), (33,), (257, 1, 6), (2, 37, 1), (3, 2, 2, 5, 2)]
+SHAPES = [(), (5,), (33,), (257, 1, 6), (2, 37, 1), (3, 2, 2, 5, 2), (5, 0, 8)]
 
 
 def check(function, *given: Tensor, plain: bool = True) -> None:

@@ -1,7 +1,7 @@
 """Compiles the C files of all floors for the machine it runs on, once, and loads them.
 
-That takes a second with any C compiler; the result is kept in the user's cache folder. Without a compiler everything
-runs in PyTorch, which is said once.
+That takes some seconds with any C compiler; the result is kept in the user's cache folder. Without a compiler
+everything runs in PyTorch, which is said once.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ _SIGNATURES = {
     "expected_least": [_POINTER] * 6 + [_COUNT] * 3,
     "draw_integers": [_POINTER] * 2 + [ctypes.c_uint32, _COUNT] + [_POINTER] * 2,
     "put_rows": [_POINTER] * 2 + [_COUNT],
-    "extend_rows": [_POINTER] * 2 + [_COUNT] * 4,
+    "extend_rows": [_POINTER] * 2 + [_COUNT] * 2,
     "gather_rows": [_POINTER] * 2 + [_COUNT] * 2 + [_POINTER, _INT],
     "write_files": [_POINTER] * 4 + [_COUNT, _POINTER],
     "place_files": [_POINTER] * 2 + [_COUNT, _POINTER, _COUNT, _POINTER],

@@ -91,11 +91,10 @@ class Rings:
             for name, ring in self.columns.items():
                 ring[:, slot : slot + count] = rows[name][:, part] if name in rows else 0
             return
-        kept = [np.ascontiguousarray(rows[name], ring.dtype) if name in rows else None
+        kept = [np.ascontiguousarray(rows[name][:, part], ring.dtype) if name in rows else None
                 for name, ring in self.columns.items()]  # fmt: skip
         found = self._pack(*[0 if array is None else array.ctypes.data for array in kept])
-        total = next(array.shape[1] for array in kept if array is not None)
-        self._library.extend_rows(self._address, found, total, part.start, count, slot)
+        self._library.extend_rows(self._address, found, count, slot)
 
     # ------------------------------------------------------------------ out
 

@@ -67,9 +67,9 @@ void put_rows(const int64_t *table, const char *const *sources, int64_t slot) {
 #endif
 }
 
-/* `count` rows of each stream into the slots from `slot` on, not beyond the last one: rows `first` ... of sources
- * [streams, rows, bytes] by column; zeros for a column without one. */
-void extend_rows(const int64_t *table, const char *const *sources, int64_t rows, int64_t first, int64_t count, int64_t slot) {
+/* Rows of each stream into the slots from `slot` on, not beyond the last one: sources [streams, count, bytes] by column;
+ * zeros for a column without one. */
+void extend_rows(const int64_t *table, const char *const *sources, int64_t count, int64_t slot) {
     enum { AT_ONCE = 256 }; /* rows whose place stays in the cache until all columns are there */
     Rings r = rings_of(table);
     for (int64_t i = 0; i < r.streams; i++)
@@ -77,7 +77,7 @@ void extend_rows(const int64_t *table, const char *const *sources, int64_t rows,
             for (int64_t c = 0, n = count - t < AT_ONCE ? count - t : AT_ONCE; c < r.columns; c++) {
                 int64_t bytes = r.bytes[c], stride = r.stride[c];
                 char *to = (char *)(intptr_t)r.ring[c] + (i * r.slots + slot + t) * stride;
-                const char *from = sources[c] ? sources[c] + (i * rows + first + t) * bytes : 0;
+                const char *from = sources[c] ? sources[c] + (i * count + t) * bytes : 0;
                 if (!from)
                     for (int64_t k = 0; k < n; k++) memset(to + k * stride, 0, (size_t)bytes);
                 else if (stride == bytes)
