@@ -152,6 +152,12 @@ typedef struct {
     Half *start;
 } Task;
 
+/* A worker's share of to += from. */
+static void add_share(float *to, const float *from, int64_t count, Worker worker) {
+    int64_t end = (worker.number + 1) * count / worker.threads;
+    for (int64_t i = worker.number * count / worker.threads; i < end; i++) to[i] += from[i];
+}
+
 /* Of some rows. Weights are tiles as soon as the first of them were. */
 static void phase_after_phase(const Task *task, const Call *c, int64_t copy, Worker worker, Place at) {
     int64_t number = c->skip / task->call->rows, parts = parts_of(task->call), count = c->n->stride;
@@ -163,14 +169,12 @@ static void phase_after_phase(const Task *task, const Call *c, int64_t copy, Wor
             task->phases[p].item(c, copy, i, at);
         meet(worker);
     }
-    if (!number || task->count <= PANELS) return;
-    for (int64_t i = worker.number * count / worker.threads; i < (worker.number + 1) * count / worker.threads; i++)
-        whole[i] += part[i];
+    if (number && task->count > PANELS) add_share(whole, part, count, worker);
 }
 
 /* The gradient of the parameters is the sum of what both halves of the rows say. */
 static void half_of_rows(const Task *task, const Call *c, Worker worker, Place at) {
-    int64_t half = (c->strips + 1) / 2, count = c->n->stride; /* which is even */
+    int64_t half = (c->strips + 1) / 2, count = c->n->stride;
     const float *other = (const float *)(task->start + c->plan.total + c->plan.partial);
     float *part = (float *)(task->start + c->plan.part), *sum = c->skip ? part : c->dparameters;
     at.first = worker.number ? half : 0, at.end = worker.number ? c->strips : half;
@@ -180,10 +184,8 @@ static void half_of_rows(const Task *task, const Call *c, Worker worker, Place a
             task->phases[p].item(c, 0, i, at);
     if (task->count <= PANELS) return;
     meet(worker);
-    for (int64_t i = worker.number * count / 2; i < (worker.number + 1) * count / 2; i++) {
-        if (half < c->strips) sum[i] += other[i];
-        if (c->skip) c->dparameters[i] += part[i];
-    }
+    if (half < c->strips) add_share(sum, other, count, worker);
+    if (c->skip) add_share(c->dparameters, part, count, worker);
     meet(worker);
 }
 
@@ -195,13 +197,12 @@ static Mode mode_of(const Call *c, int64_t threads) {
 
 /* The gradient of x is the sum of what all copies say, of which each thread has one. */
 static void copy_of_own(const Task *task, const Call *c, Worker worker, Place at) {
-    int64_t count = c->rows * c->n->widths[0], T = worker.threads;
     at.dx = worker.number ? (float *)(at.room + c->plan.dx) : c->dx;
     phase_after_phase(task, c, worker.number, (Worker){0, 1}, at);
     meet(worker);
-    for (int64_t copy = 1; copy < T; copy++) {
+    for (int64_t copy = 1; copy < worker.threads; copy++) {
         const float *other = (const float *)(task->start + copy * c->plan.total + c->plan.dx);
-        for (int64_t i = worker.number * count / T; i < (worker.number + 1) * count / T; i++) c->dx[i] += other[i];
+        add_share(c->dx, other, c->rows * c->n->widths[0], worker);
     }
     meet(worker);
 }
@@ -229,13 +230,13 @@ static void work_on(void *given, Worker worker) {
 /* All phases one after the other. What a thread has written another one gets slowly, so there is a room for each where that
  * can be. */
 static void run(const Call *c, const Phase *phases, int count, int64_t threads) {
-    int64_t items = c->n->copies * parts_of(c) * count, none[64] = {0};
-    int64_t *taken = items <= 64 ? none : calloc((size_t)items, sizeof *taken);
+    int64_t items = c->n->copies * parts_of(c) * count, few[64] = {0};
+    int64_t *taken = items <= 64 ? few : calloc((size_t)items, sizeof *taken);
     Mode mode = mode_of(c, threads);
     Half *start = room_for(2 * c->plan.total * (mode == SHARED ? 1 : threads));
     Task task = {c, phases, count, taken, mode, start};
     together(work_on, &task, threads);
-    if (taken != none) free(taken);
+    if (taken != few) free(taken);
 }
 
 /* ---------------------------------------------------------------------- pieces */
