@@ -154,6 +154,15 @@ def test_several_may_compile_at_once(use: MakeCompiler, cache: Path, library: Pa
     assert compiler._kept(cache, compiler._key()) in paths
 
 
+def test_files_are_compiled_at_the_same_time(use: MakeCompiler, library: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a compiler that waits for another one to begin."""
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    monkeypatch.setattr(compiler, "_PATIENCE", 20)
+    begun = 'touch "$0.$$"; while [ "$(ls "$0".* | wc -l)" -lt 2 ]; do sleep 0.01; done\n'
+    use(f'{begun}{WHERE_TO}cp "{library}" "$out"\n')
+    assert loads()
+
+
 @pytest.mark.parametrize("home", ["a file", "not absolute", "read-only"])
 def test_without_a_cache_they_last_as_long_as_the_process(
     copying: Path, cache: Path, home: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
