@@ -19,7 +19,7 @@ from reverie.algos.base import Algorithm, AlgorithmConfig
 from reverie.algos.dreamer_v3 import DreamerV3, DreamerV3Config, sized
 from reverie.bench import Forecast, Report, Speed, count_flops, env_rate, forecast, median
 from reverie.cli import main
-from reverie.cli_bench import BenchCommand, hours, numbers, settings, shapes
+from reverie.commands.bench import BenchCommand, hours, numbers, settings, shapes
 from reverie.core import hardware
 from reverie.core.errors import ConfigError
 from reverie.core.hardware import describe, matrix_rates, peak_memory

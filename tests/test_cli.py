@@ -18,8 +18,8 @@ import yaml
 from reverie import bench
 from reverie.algos.dreamer_v3 import SIZES
 from reverie.cli import COMMANDS, main
-from reverie.cli_args import by_flags, print_files
-from reverie.cli_train import contradiction, flag_value, peek
+from reverie.commands.args import by_flags, print_files
+from reverie.commands.train import contradiction, flag_value, peek
 from reverie.core import compiler, hardware
 from tiny import SETTINGS
 

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import yaml
 
-from reverie.cli_data import data_command
+from reverie.commands.data import data_command
 from reverie.core.errors import ConfigError, RunError
 from reverie.data.store import Store
 from store_rows import COLUMNS, row, small_chunks, stacked

@@ -12,11 +12,11 @@ import pytest
 from gymnasium import spaces
 
 import reverie
+from reverie.agent.recording import RecordConfig, noisy, record
 from reverie.core.errors import ConfigError, DataError, RunError
 from reverie.data.readers.detect import open_reader
 from reverie.datasets import Share, good, part, validate, write
 from reverie.recorded import Recorded
-from reverie.recording import RecordConfig, noisy, record
 
 sys.path.insert(0, str(Path(__file__).parent / "data"))
 

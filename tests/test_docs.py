@@ -128,14 +128,16 @@ def commands(*starts: str) -> list[tuple[str, str]]:
 
 
 def test_commands_are_understood(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    from reverie import agent, bench, cli, cli_train, estimation
+    from reverie import bench, cli
+    from reverie.agent import agent, estimation
+    from reverie.commands import train
 
     def stop(*args: Any, **kwargs: Any) -> None:
         raise Understood
 
-    monkeypatch.setattr(cli_train, "train", stop)
-    monkeypatch.setattr(cli_train, "train_seeds", stop)
-    monkeypatch.setattr(cli_train, "resumed", lambda said, named: said)  # there is no such run
+    monkeypatch.setattr(train, "train", stop)
+    monkeypatch.setattr(train, "train_seeds", stop)
+    monkeypatch.setattr(train, "resumed", lambda said, named: said)  # there is no such run
     monkeypatch.setattr(bench, "measure", stop)
     monkeypatch.setattr(agent, "load", stop)
     monkeypatch.setattr(estimation, "estimate", stop)

@@ -16,19 +16,19 @@ import yaml
 
 import reverie
 from reverie import experiment as experiments
-from reverie.agent import load
+from reverie.agent.agent import load
+from reverie.agent.dreaming import dream, measure, one_hot
+from reverie.agent.evaluation import evaluate_run
 from reverie.algos.dreamer_v3 import SIZES, DreamerV3Config
 from reverie.core.errors import ConfigError, DataError, EnvError, RunError
 from reverie.core.machine import available_memory, choose_device
 from reverie.core.randomness import Randomness, derived_seeds, reproducible
 from reverie.core.specs import ObsPart
 from reverie.core.types import Window
-from reverie.dreaming import dream, measure, one_hot
-from reverie.evaluation import evaluate_run
 from reverie.experiment import ExperimentConfig, build
 from reverie.log.sinks import read_metrics
 from reverie.nn.encoder import EncoderConfig
-from reverie.training import say_nothing, train
+from reverie.training.run import say_nothing, train
 from tiny import NETWORKS, SETTINGS
 
 CONFIG = ExperimentConfig().merge(SETTINGS)

@@ -17,11 +17,11 @@ from reverie.core.errors import ConfigError, EnvError
 from reverie.data.store import Store
 from reverie.experiment import ExperimentConfig, build
 from reverie.folder import RunFolder
-from reverie.keeping import Keeper
 from reverie.presets import base
 from reverie.run.checkpoint import Checkpoints, read
 from reverie.run.collect import executed
-from reverie.training import say_nothing, train
+from reverie.training.keeping import Keeper
+from reverie.training.run import say_nothing, train
 
 SMALL = {
     "steps": 120, "replay_ratio": 0.5, "learning_starts": 20, "random_steps": 30, "env.num": 2, "env.vector": "serial",

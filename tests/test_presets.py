@@ -10,14 +10,15 @@ import h5py
 import pytest
 import yaml
 
-from reverie import api, cli_train
+from reverie import api
 from reverie.algos.dreamer_v3 import SIZES, DreamerV3Config, sized
 from reverie.cli import main
+from reverie.commands import train as commands
 from reverie.core.errors import ConfigError
 from reverie.envs.dummy import Count
 from reverie.experiment import ExperimentConfig
 from reverie.presets import PRESETS, SUITES, base, layered, overlay, preset_name, resized
-from reverie.training import say_nothing, train
+from reverie.training.run import say_nothing, train
 from tiny import SETTINGS
 
 NUMBERS = {"type": "Box", "dtype": "float32", "shape": [1], "low": [-1.0], "high": [1.0]}
@@ -188,7 +189,7 @@ def test_flags_and_python_say_the_same_of_data(
         asked.append(config)
         raise Stop
 
-    monkeypatch.setattr(cli_train, "train", stop)
+    monkeypatch.setattr(commands, "train", stop)
     for words in (["--data", one], ["--data.path", one], [f"--data={one}", "--data-fraction", "1"]):
         with pytest.raises(Stop):
             main(["train", "td3_bc", *words])

@@ -276,7 +276,7 @@ def test_rows_of_a_run_are_data_with_its_environment(tmp_path: Path) -> None:
 
 
 def test_the_environment_that_data_name(tmp_path: Path) -> None:
-    from reverie.recording import RecordConfig, record
+    from reverie.agent.recording import RecordConfig, record
 
     settings = {**SMALL, "learning_starts": 10, "random_steps": 10, "eval_episodes": 0, "steps": 30}
     reverie.train("td3", "Pendulum-v1", run=tmp_path / "lived", say=quiet, env_options={"time_limit": 12}, **settings)
@@ -342,7 +342,7 @@ def test_flags(pendulum: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str
 
 
 def test_flags_of_data_and_an_environment(pendulum: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from reverie import cli_train
+    from reverie.commands import train as command
 
     seen: list[Any] = []
 
@@ -353,7 +353,7 @@ def test_flags_of_data_and_an_environment(pendulum: Path, tmp_path: Path, monkey
         seen.append(config)
         raise Stop
 
-    monkeypatch.setattr(cli_train, "train", stop)
+    monkeypatch.setattr(command, "train", stop)
     data = ["--data", str(pendulum)]
     for args, fraction, eval_env in (
         (data, 1.0, "auto"),

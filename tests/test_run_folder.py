@@ -12,16 +12,17 @@ import numpy as np
 import pytest
 import yaml
 
-from reverie import evaluation, training
-from reverie.agent import load
+from reverie.agent import evaluation
+from reverie.agent.agent import load
+from reverie.agent.dreaming import dream
+from reverie.agent.evaluation import evaluate_run
 from reverie.core.errors import DataError, RunError
-from reverie.dreaming import dream
-from reverie.evaluation import evaluate_run
 from reverie.experiment import ExperimentConfig
 from reverie.folder import RunFolder, check_writable, settings_changes, write_atomic
 from reverie.run.checkpoint import Checkpoints
 from reverie.run.lock import RunLock
-from reverie.training import say_nothing, train
+from reverie.training import run as training
+from reverie.training.run import say_nothing, train
 from tiny import SETTINGS
 
 CONFIG = ExperimentConfig().merge(SETTINGS).merge({"steps": 60, "learning_starts": 5, "env.id": "Steps"})

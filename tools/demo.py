@@ -15,9 +15,9 @@ import time
 from pathlib import Path
 
 import reverie
+from reverie.agent.dreaming import dream
+from reverie.agent.evaluation import evaluate_run
 from reverie.core.errors import ReverieError
-from reverie.dreaming import dream
-from reverie.evaluation import evaluate_run
 
 SOLVED = 475.0
 """CartPole-v1's own threshold: the mean return over whole episodes, of at most 500."""

@@ -20,7 +20,7 @@ import torch  # noqa: F401
 import zarr  # noqa: F401
 
 import reverie.algos.dreamer_v3
-import reverie.cli_train
+import reverie.commands.train
 import reverie.experiment  # noqa: F401
 from reverie.cli import main
 

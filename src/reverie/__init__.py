@@ -10,30 +10,30 @@ from reverie.core.discover import version
 from reverie.core.waiting import spin_briefly
 
 if TYPE_CHECKING:
-    from reverie.agent import Agent, load
+    from reverie.agent.agent import Agent, load
+    from reverie.agent.dreaming import dream
+    from reverie.agent.estimation import estimate
     from reverie.algos.dreamer_v3 import DreamerV3Config
     from reverie.api import train, train_seeds
-    from reverie.dreaming import dream
     from reverie.envs.base import EnvConfig
-    from reverie.estimation import estimate
     from reverie.experiment import ExperimentConfig
-    from reverie.seeds import SeedsResult
-    from reverie.training import Result
+    from reverie.training.run import Result
+    from reverie.training.seeds import SeedsResult
 
 if "torch" not in sys.modules:
     spin_briefly()  # afterwards it is too late
 
 _HOMES = {
-    "Agent": "reverie.agent",
-    "load": "reverie.agent",
+    "Agent": "reverie.agent.agent",
+    "load": "reverie.agent.agent",
     "DreamerV3Config": "reverie.algos.dreamer_v3",
     "train": "reverie.api",
-    "dream": "reverie.dreaming",
-    "estimate": "reverie.estimation",
+    "dream": "reverie.agent.dreaming",
+    "estimate": "reverie.agent.estimation",
     "EnvConfig": "reverie.envs.base",
     "ExperimentConfig": "reverie.experiment",
-    "Result": "reverie.training",
-    "SeedsResult": "reverie.seeds",
+    "Result": "reverie.training.run",
+    "SeedsResult": "reverie.training.seeds",
     "train_seeds": "reverie.api",
 }
 """Where each public name lives. They are fetched on first use, so that ``import reverie`` is quick."""

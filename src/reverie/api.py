@@ -16,10 +16,10 @@ from reverie.core.errors import ConfigError, did_you_mean
 from reverie.experiment import EnvLike, ExperimentConfig, env_name
 from reverie.offline import HALF
 from reverie.presets import layered, overlay, resized
-from reverie.seeds import SeedsResult
-from reverie.seeds import train_seeds as run_seeds
-from reverie.training import Result, Say
-from reverie.training import train as run_training
+from reverie.training.run import Result, Say
+from reverie.training.run import train as run_training
+from reverie.training.seeds import SeedsResult
+from reverie.training.seeds import train_seeds as run_seeds
 
 
 def train(

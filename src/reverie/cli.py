@@ -11,10 +11,10 @@ from typing import Annotated, Any, Literal
 
 from tyro.conf import Positional, arg
 
-from reverie.cli_args import fail, parse, print_files, print_trouble, score_line
-from reverie.cli_bench import bench_command
-from reverie.cli_data import data_command
-from reverie.cli_estimate import estimate_command
+from reverie.commands.args import fail, parse, print_files, print_trouble, score_line
+from reverie.commands.bench import bench_command
+from reverie.commands.data import data_command
+from reverie.commands.estimate import estimate_command
 from reverie.core.discover import algorithms, outline, version
 from reverie.core.errors import ReverieError, did_you_mean
 from reverie.core.waiting import spin_briefly
@@ -135,7 +135,7 @@ def overview() -> str:
 
 def train_command(args: list[str]) -> int:
     """``reverie train``."""
-    from reverie.cli_train import train_command as command  # torch comes with it
+    from reverie.commands.train import train_command as command  # torch comes with it
 
     return command(args)
 
@@ -143,8 +143,8 @@ def train_command(args: list[str]) -> int:
 def eval_command(args: list[str]) -> int:
     """``reverie eval``."""
     said = parse(EvalCommand, args, "eval")
-    from reverie.agent import load
-    from reverie.evaluation import evaluate_run
+    from reverie.agent.agent import load
+    from reverie.agent.evaluation import evaluate_run
 
     agent = load(said.run, checkpoint=said.checkpoint, device=said.device)
     print_trouble(agent.algo.device.type)
@@ -160,8 +160,8 @@ def eval_command(args: list[str]) -> int:
 def dream_command(args: list[str]) -> int:
     """``reverie dream``."""
     said = parse(DreamCommand, args, "dream")
-    from reverie.agent import load
-    from reverie.dreaming import dream
+    from reverie.agent.agent import load
+    from reverie.agent.dreaming import dream
 
     agent = load(said.run, checkpoint=said.checkpoint, device=said.device)
     print_trouble(agent.algo.device.type)
@@ -196,7 +196,7 @@ def list_command(args: list[str]) -> int:
         if read and "SIZES" in read.tables:
             print(f"  {'':<14}sizes: {', '.join(read.tables['SIZES'])}")
     print("\npresets (--preset NAME; the environment's id chooses one by itself)")
-    for module in ("presets_dreamer", "presets_model_free", "presets_offline"):
+    for module in ("published.dreamer", "published.model_free", "published.offline"):
         read = outline(module)
         for name in read.tables["PRESETS"]:
             starts = [start for start, preset in read.tables["SUITES"].items() if preset == name]
@@ -247,7 +247,7 @@ def compare_command(args: list[str]) -> int:
     said = parse(CompareCommand, args, "compare")
     if not said.runs:
         return fail("compare what? Give the folders that reverie train --seeds has made.", 2)
-    from reverie.compare import comparison, read_contender  # numpy comes with it
+    from reverie.training.compare import comparison, read_contender  # numpy comes with it
 
     print(comparison([read_contender(path) for path in said.runs]))
     return 0

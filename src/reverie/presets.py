@@ -1,6 +1,6 @@
-"""Published settings by name: functions that return an ``ExperimentConfig``, and the layers of settings above them.
+"""Published settings by name, and the layers of settings above them.
 
-The functions stand in ``presets_dreamer.py``, ``presets_model_free.py`` and ``presets_offline.py``.
+The settings themselves, functions that return an ``ExperimentConfig``, are in ``published/``.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from reverie import presets_dreamer, presets_model_free, presets_offline
 from reverie.algos.base import AlgorithmConfig
 from reverie.core.discover import algorithm_config, algorithm_name
 from reverie.core.errors import ConfigError, did_you_mean
@@ -18,13 +17,12 @@ from reverie.envs.base import EnvConfig
 from reverie.experiment import ExperimentConfig
 from reverie.folder import SCHEMA, read_yaml
 from reverie.offline import env_id_of
+from reverie.published import dreamer, model_free, offline
 
-PRESETS: dict[str, Callable[[], ExperimentConfig]] = (
-    presets_dreamer.PRESETS | presets_model_free.PRESETS | presets_offline.PRESETS
-)
+PRESETS: dict[str, Callable[[], ExperimentConfig]] = dreamer.PRESETS | model_free.PRESETS | offline.PRESETS
 """Every preset by its name."""
 
-SUITES: dict[str, str] = presets_dreamer.SUITES | presets_model_free.SUITES | presets_offline.SUITES
+SUITES: dict[str, str] = dreamer.SUITES | model_free.SUITES | offline.SUITES
 """Which preset an environment gets by the beginning of its id, unless another one is asked for; ``algorithm: `` before
 it is for that algorithm alone."""
 

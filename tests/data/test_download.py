@@ -16,7 +16,7 @@ from recordings import LIVED, check, expected
 from test_readers_minari import buffer, write
 from test_readers_rl_unplugged import check_shard, shard, transitions
 
-from reverie.cli_data import data_command
+from reverie.commands.data import data_command
 from reverie.core.errors import ConfigError, RunError
 from reverie.data import download
 from reverie.data.download import GAMES, Remote, download_minari, download_shards, fetch

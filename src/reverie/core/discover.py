@@ -75,7 +75,7 @@ class Outline(NamedTuple):
 
 
 def outline(module: str) -> Outline:
-    """The outline of ``reverie``'s own ``module``, such as ``presets`` or ``algos.dreamer_v3``."""
+    """The outline of ``reverie``'s own ``module``, such as ``published.dreamer`` or ``algos.dreamer_v3``."""
     tree = ast.parse((ROOT / f"{module.replace('.', '/')}.py").read_text(encoding="utf-8"))
     functions = [n for n in tree.body if isinstance(n, ast.FunctionDef) and not n.name.startswith("_")]
     tables: dict[str, dict[str, Any]] = {}

@@ -26,7 +26,7 @@ class Evaluation:
     def iqm(self) -> Estimate:
         """Interquartile mean of the scores and its 95 % interval: how sure these episodes make of this policy.
 
-        How sure several seeds make of an algorithm is another question: :mod:`reverie.aggregate`.
+        How sure several seeds make of an algorithm is another question: :mod:`reverie.training.aggregate`.
         """
         return estimate(iqm, self.scores)
 

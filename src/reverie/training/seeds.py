@@ -12,8 +12,6 @@ from pathlib import Path
 
 import torch
 
-from reverie.aggregate import Aggregate, aggregate, unit_of, write_aggregate
-from reverie.children import Child, Signals, verdict
 from reverie.core.discover import algorithm_name
 from reverie.core.errors import RunError
 from reverie.core.machine import choose_device
@@ -23,7 +21,10 @@ from reverie.log.board import Board, Lane, NoBoard, State, board_of
 from reverie.offline import resolved, subject
 from reverie.run.interrupt import SIGNALS
 from reverie.run.lock import RunLock
-from reverie.seeds_folder import (
+from reverie.training.aggregate import Aggregate, aggregate, unit_of, write_aggregate
+from reverie.training.children import Child, Signals, verdict
+from reverie.training.run import Say, at_the_end
+from reverie.training.seeds_folder import (
     SeedsFolder,
     check_folder,
     check_seeds,
@@ -33,7 +34,6 @@ from reverie.seeds_folder import (
     sweep,
     write_settings,
 )
-from reverie.training import Say, at_the_end
 
 POLL = 0.2
 """Seconds between two looks at the processes."""
@@ -88,7 +88,7 @@ def train_seeds(
         jobs: how many at a time; 0 for as many as there are cores for their threads, and one on a GPU.
         run: the folder of all of them; seeds found there are gone on with. None: the one under ``runs/`` that has the
             same settings, or else a new one.
-        keep_newer: as in :func:`reverie.training.train`.
+        keep_newer: as in :func:`reverie.training.run.train`.
         say: gets a sentence about what is happening now and then.
 
     Raises:

@@ -8,15 +8,15 @@ from typing import Annotated, Any
 
 from tyro.conf import Positional, arg
 
-from reverie.aggregate import table
-from reverie.cli_args import fail, parse, print_files, score_line
+from reverie.commands.args import fail, parse, print_files, score_line
 from reverie.core.errors import RunError
 from reverie.experiment import ExperimentConfig
 from reverie.folder import RunFolder, read_saved
 from reverie.offline import HALF
 from reverie.presets import layered
-from reverie.seeds import train_seeds
-from reverie.training import train
+from reverie.training.aggregate import table
+from reverie.training.run import train
+from reverie.training.seeds import train_seeds
 
 DEFAULT_ALGORITHM = "dreamer_v3"
 

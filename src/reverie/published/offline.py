@@ -20,7 +20,7 @@ from reverie.algos.iql import IQLConfig
 from reverie.algos.td3_bc import TD3BCConfig
 from reverie.experiment import ExperimentConfig
 from reverie.objectives.estimators import NStep
-from reverie.presets_model_free import MODEL_FREE, PENDULUM
+from reverie.published.model_free import MODEL_FREE, PENDULUM
 
 DATA: dict[str, Any] = {
     "updates": 1_000_000,

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 import gymnasium
 
+from reverie.agent.evaluation import write_evaluation
 from reverie.core.compiler import trouble
 from reverie.core.config import Choice, Config
 from reverie.core.discover import algorithm_name, version
@@ -18,7 +19,6 @@ from reverie.core.errors import RunError
 from reverie.core.machine import available_memory
 from reverie.core.protocols import Sink
 from reverie.estimating import PolicyEstimate, write_estimate
-from reverie.evaluation import write_evaluation
 from reverie.experiment import EnvLike, Experiment, ExperimentConfig, env_name, replay_bytes
 from reverie.folder import (
     RunFolder,
@@ -31,7 +31,6 @@ from reverie.folder import (
     write_spec,
     writing,
 )
-from reverie.keeping import Keeper
 from reverie.log.console import console_sink
 from reverie.log.meter import Meter
 from reverie.log.sinks import JsonlSink, TensorBoardSink, VideoSink
@@ -42,6 +41,7 @@ from reverie.run.evaluate import Evaluation
 from reverie.run.lock import RunLock
 from reverie.run.schedule import position
 from reverie.run.verify import step_of
+from reverie.training.keeping import Keeper
 
 ROOT = Path("runs")
 

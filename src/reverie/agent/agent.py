@@ -13,6 +13,7 @@ import torch
 from gymnasium import spaces
 from gymnasium.vector.utils import concatenate, create_empty_array
 
+from reverie.agent.observer import Observer
 from reverie.algos.base import Algorithm, AlgorithmConfig
 from reverie.core.discover import algorithm_config
 from reverie.core.errors import DataError, RunError
@@ -26,7 +27,6 @@ from reverie.envs.images import FlatObs, FrameStack
 from reverie.envs.spaces import ActionCodec
 from reverie.experiment import EnvLike, ExperimentConfig, MakeEnv, env_factory, make_eval_env
 from reverie.folder import RunFolder, Saved, check_spec, read_saved
-from reverie.observer import Observer
 from reverie.offline import NO_ENV
 from reverie.run.checkpoint import Checkpoints, warn
 from reverie.run.evaluate import Evaluation, evaluate

@@ -9,6 +9,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
+from test_resume import Walk, assert_same
 
 from reverie.algos.ddpg import DDPGConfig
 from reverie.algos.dqn import DQNConfig
@@ -16,8 +17,7 @@ from reverie.algos.qr_dqn import QRDQNConfig
 from reverie.algos.sac import SACConfig
 from reverie.algos.td3 import TD3Config
 from reverie.experiment import ExperimentConfig
-from reverie.training import say_nothing, train
-from test_resume import Walk, assert_same
+from reverie.training.run import say_nothing, train
 from tiny import SETTINGS
 
 COMMON = {k: v for k, v in SETTINGS.items() if k != "algo"} | {

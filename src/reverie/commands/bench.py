@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from tyro.conf import Positional, arg
 
-from reverie.cli_args import parse, print_trouble
+from reverie.commands.args import parse, print_trouble
 from reverie.core.discover import version
 from reverie.core.errors import ConfigError
 

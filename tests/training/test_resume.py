@@ -17,12 +17,12 @@ import zarr
 
 from reverie.core.errors import RunError
 from reverie.data.store import Store
-from reverie.durable import DurableReplay
 from reverie.experiment import ExperimentConfig, build
 from reverie.log.sinks import read_metrics
 from reverie.run.checkpoint import Checkpoints, read
 from reverie.run.lock import RunLock
-from reverie.training import Result, say_nothing, train
+from reverie.training.durable import DurableReplay
+from reverie.training.run import Result, say_nothing, train
 from tiny import SETTINGS
 
 CONFIG = ExperimentConfig().merge(SETTINGS).merge(

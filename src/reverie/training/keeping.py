@@ -17,13 +17,13 @@ from reverie.core.types import Batch, State
 from reverie.data.replay import Replay, ReplayConfig
 from reverie.data.sizes import parse_size
 from reverie.data.store import Store
-from reverie.durable import PATIENCE, DurableCollector, DurableReplay, Say
 from reverie.experiment import Experiment
 from reverie.folder import RunFolder, writing
 from reverie.offline import DurableDataset
 from reverie.run.checkpoint import Checkpoints
 from reverie.run.lock import RunLock
 from reverie.run.schedule import position
+from reverie.training.durable import PATIENCE, DurableCollector, DurableReplay, Say
 
 LEARNER = ("algo", "clock", "best")
 """What is loaded to see whether there is anything to go on with."""

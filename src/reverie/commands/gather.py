@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from tyro.conf import Positional, arg
 
-from reverie.cli_args import parse
-from reverie.cli_datasets import Format, Source, tell
+from reverie.commands.args import parse
+from reverie.commands.datasets import Format, Source, tell
 from reverie.core.errors import ConfigError
 
 if TYPE_CHECKING:  # torch comes with these, and the help does without
@@ -128,9 +128,9 @@ def subsample_command(args: list[str]) -> int:
 def record_command(args: list[str]) -> int:
     """Play with a trained agent and record it."""
     said = parse(RecordCommand, args, "data record")
-    from reverie.agent import load
+    from reverie.agent.agent import load
+    from reverie.agent.recording import RecordConfig, record
     from reverie.data.export import fresh_enough
-    from reverie.recording import RecordConfig, record
 
     config = RecordConfig(episodes=said.episodes, steps=said.steps, epsilon=said.epsilon, noise=said.noise,
                           actions=said.mode, seed=said.seed)  # fmt: skip

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from reverie.agent import MODES, Actions, Agent
+from reverie.agent.agent import MODES, Actions, Agent
 from reverie.core.errors import ConfigError, RunError
 from reverie.core.protocols import Env
 from reverie.core.randomness import derived_seeds, reproducible

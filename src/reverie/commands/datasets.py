@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from tyro.conf import Positional, arg
 
-from reverie.cli_args import fail
+from reverie.commands.args import fail
 
 if TYPE_CHECKING:  # torch comes with these, and the help does without
     from reverie.data.export import Exported

@@ -11,7 +11,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from reverie.agent import Actions, Agent
+from reverie.agent.agent import Actions, Agent
 from reverie.core.errors import ConfigError
 from reverie.core.randomness import derived_seeds, reproducible
 from reverie.data.export import Exported, write_minari

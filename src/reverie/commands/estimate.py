@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from tyro.conf import Positional, arg
 
-from reverie.cli_args import parse, print_files, print_trouble
+from reverie.commands.args import parse, print_files, print_trouble
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,9 +45,9 @@ class EstimateCommand:
 def estimate_command(args: list[str]) -> int:
     """``reverie estimate``."""
     said = parse(EstimateCommand, args, "estimate")
+    from reverie.agent.estimation import estimate
     from reverie.core.machine import choose_device  # torch comes with it
     from reverie.data.dataset import DatasetConfig
-    from reverie.estimation import estimate
 
     reading = {"columns": said.columns, "time_limit": said.time_limit, "partial": said.partial}
     print_trouble(choose_device(said.device).partition(":")[0])

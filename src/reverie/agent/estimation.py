@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from reverie.agent import MODES, Actions, saved_config
+from reverie.agent.agent import MODES, Actions, saved_config
 from reverie.algos.base import AlgorithmConfig
 from reverie.core.errors import DataError, EnvError, RunError
 from reverie.core.machine import choose_device

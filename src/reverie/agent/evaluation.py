@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from reverie.agent import Actions, Agent
+from reverie.agent.agent import Actions, Agent
 from reverie.core.errors import RunError
 from reverie.folder import RunFolder, write_json, writing
 from reverie.log.video import write_video

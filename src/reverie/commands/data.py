@@ -1,4 +1,4 @@
-"""``reverie data``: its commands, and what they do with replay stores. See ``cli_datasets.py`` as well."""
+"""``reverie data``: its commands, and what they do with replay stores. See ``commands/datasets.py`` as well."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import yaml
 from tyro.conf import Positional, arg
 
-from reverie.cli_args import fail, parse
-from reverie.cli_datasets import InfoCommand, ValidateCommand, dataset_info, dataset_validate
-from reverie.cli_gather import convert_command, download_command, record_command, subsample_command
+from reverie.commands.args import fail, parse
+from reverie.commands.datasets import InfoCommand, ValidateCommand, dataset_info, dataset_validate
+from reverie.commands.gather import convert_command, download_command, record_command, subsample_command
 from reverie.core.errors import RunError, did_you_mean
 
 if TYPE_CHECKING:  # torch comes with these, and the help does without

@@ -13,24 +13,24 @@ from typing import Any
 
 import pytest
 import yaml
+from test_resume import assert_same
 
 import reverie
-from reverie import seeds as module
 from reverie.algos.td3 import TD3Config
 from reverie.child import main
-from reverie.children import Child, Signals, own_paths, verdict
 from reverie.cli import main as cli
-from reverie.cli_train import lone_flags, read_seeds
+from reverie.commands.train import lone_flags, read_seeds
 from reverie.core.clock import Clock
 from reverie.core.errors import ConfigError, RunError
 from reverie.experiment import ExperimentConfig
 from reverie.log.sinks import JsonlSink
 from reverie.run.interrupt import Interrupt
 from reverie.run.lock import RunLock
-from reverie.seeds import default_jobs, train_seeds
-from reverie.seeds_folder import SeedsFolder
-from reverie.training import say_nothing, train
-from test_resume import assert_same
+from reverie.training import seeds as module
+from reverie.training.children import Child, Signals, own_paths, verdict
+from reverie.training.run import say_nothing, train
+from reverie.training.seeds import default_jobs, train_seeds
+from reverie.training.seeds_folder import SeedsFolder
 from tiny import SETTINGS
 
 CONFIG = ExperimentConfig().merge(SETTINGS).merge({"threads": 1, "schedule.eval_every": 40})

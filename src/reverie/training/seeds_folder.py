@@ -15,7 +15,7 @@ from reverie.core.discover import algorithm_name, algorithms, version
 from reverie.core.errors import ConfigError, RunError
 from reverie.experiment import ExperimentConfig
 from reverie.folder import SCHEMA, RunFolder, is_leftover, new_path, read_yaml, write_atomic
-from reverie.training import ROOT, Say, custom_objects
+from reverie.training.run import ROOT, Say, custom_objects
 
 
 @dataclass(frozen=True)

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from reverie.aggregate import MOST_POINTS, Aggregate, aggregate, common_steps, table, write_aggregate
 from reverie.core.statistics import iqm
 from reverie.experiment import ExperimentConfig
 from reverie.folder import RunFolder
 from reverie.log.sinks import JsonlSink
+from reverie.training.aggregate import MOST_POINTS, Aggregate, aggregate, common_steps, table, write_aggregate
 
 EVERY_100 = ExperimentConfig().merge({"schedule.eval_every": 100})
 
