@@ -27,7 +27,7 @@ from machine import child, machine, write
 from reverie.core.hardware import wait_for
 from reverie.core.types import Batch
 from reverie.data.storage import EXTRAS
-from reverie.data.store import Store
+from reverie.data.store.store import Store
 from reverie.experiment import Experiment, ExperimentConfig, build
 from reverie.folder import RunFolder
 from reverie.log.meter import Meter

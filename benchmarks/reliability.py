@@ -36,7 +36,7 @@ from typing import Any
 
 from machine import machine, write
 
-from reverie.data.store import Store
+from reverie.data.store.store import Store
 from reverie.run.checkpoint import Checkpoints, read
 
 FAULTS = Path(__file__).parent / "faults" / "faults.c"

@@ -4,8 +4,8 @@ import functools
 
 import numpy as np
 
-from reverie.data import store_zarr
 from reverie.data.storage import Column
+from reverie.data.store import zarr
 
 COLUMNS = {
     "obs/image": Column((4, 4, 3), "uint8"),
@@ -46,7 +46,7 @@ def stacked(numbers, streams=STREAMS, life=0):
 
 def small_chunks(monkeypatch, rows=8):
     """Chunks of so many rows."""
-    monkeypatch.setattr(store_zarr, "CHUNK_BYTES", rows * 48)
+    monkeypatch.setattr(zarr, "CHUNK_BYTES", rows * 48)
 
 
 def contents(store, segment, start=0, stop=None):

@@ -7,7 +7,7 @@ import yaml
 
 from reverie.commands.data import data_command
 from reverie.core.errors import ConfigError, RunError
-from reverie.data.store import Store
+from reverie.data.store.store import Store
 from store_rows import COLUMNS, row, small_chunks, stacked
 
 

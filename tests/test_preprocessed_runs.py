@@ -14,7 +14,7 @@ import torch
 
 import reverie
 from reverie.core.errors import ConfigError, EnvError
-from reverie.data.store import Store
+from reverie.data.store.store import Store
 from reverie.experiment import ExperimentConfig, build
 from reverie.folder import RunFolder
 from reverie.presets import base

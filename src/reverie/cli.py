@@ -266,7 +266,7 @@ def checkpoint_line(folder: Path) -> str:
 
 def replay_line(folder: Path) -> str:
     """How many rows are stored in ``folder``."""
-    from reverie.data.store import Store
+    from reverie.data.store.store import Store
 
     if not folder.is_dir():
         return "not in this folder"

@@ -21,8 +21,8 @@ from reverie.data.export import Exported, staged_at, to_pydreamer, write_minari
 from reverie.data.readers.base import About, Reader, Rows, Space
 from reverie.data.readers.minari import MinariReader
 from reverie.data.storage import columns_of
-from reverie.data.store import Store
-from reverie.data.store_episodes import Episode
+from reverie.data.store.episodes import Episode
+from reverie.data.store.store import Store
 from reverie.data.validation import DataReport, Validator
 from reverie.envs.base import make_gym
 from reverie.folder import write_json, writing

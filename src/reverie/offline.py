@@ -24,7 +24,7 @@ from reverie.data.mix import Mix, shares
 from reverie.data.prefetch import ahead
 from reverie.data.readers.detect import open_reader
 from reverie.data.storage import EXTRAS
-from reverie.data.store_episodes import Rows
+from reverie.data.store.episodes import Rows
 from reverie.envs.base import make_gym
 from reverie.estimating import Estimator
 from reverie.experiment import EnvLike, Experiment, ExperimentConfig, MakeEnv, env_factory, make_eval_env

@@ -8,12 +8,12 @@ import yaml
 from recordings import LIVED, Lived, check, expected
 
 from reverie.core.errors import DataError
-from reverie.data import store_zarr
 from reverie.data.readers import store as reader_file
 from reverie.data.readers.detect import open_reader
 from reverie.data.readers.store import StoreReader
 from reverie.data.storage import Column
-from reverie.data.store import Store
+from reverie.data.store import zarr
+from reverie.data.store.store import Store
 
 COLUMNS = {
     "obs/vec": Column((2,), "float32"),
@@ -45,7 +45,7 @@ def stored(folder, streams, say=lambda text: None, begin=True, store=None):
 
 @pytest.fixture(autouse=True)
 def _small(monkeypatch):
-    monkeypatch.setattr(store_zarr, "CHUNK_BYTES", 64)  # eight rows of what is seen
+    monkeypatch.setattr(zarr, "CHUNK_BYTES", 64)  # eight rows of what is seen
     monkeypatch.setattr(reader_file, "PART_BYTES", 150)
 
 

@@ -19,8 +19,8 @@ from reverie.data.device import DeviceStorage
 from reverie.data.feedback import Feedback
 from reverie.data.replay import Replay, ReplayConfig
 from reverie.data.storage import HostStorage, columns_of
-from reverie.data.store_manifest import Damage
-from reverie.data.store_read import Chunk
+from reverie.data.store.manifest import Damage
+from reverie.data.store.read import Chunk
 from reverie.run.encode import decode, encode
 
 CONFIGS = [

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from reverie.core.errors import ConfigError, DataError, RunError
 from reverie.data.storage import Column
-from reverie.data.store import Store
-from reverie.data.store_zarr import chunk_rows
+from reverie.data.store.store import Store
+from reverie.data.store.zarr import chunk_rows
 from store_rows import COLUMNS, STREAMS, assert_rows, contents, row, small_chunks, stacked
 
 
@@ -238,7 +238,7 @@ def test_chunks_are_a_few_megabytes(monkeypatch):
 
 
 def test_a_newer_format_is_refused(store, tmp_path, said, monkeypatch):
-    monkeypatch.setattr("reverie.data.store_manifest.FORMAT", 99)
+    monkeypatch.setattr("reverie.data.store.manifest.FORMAT", 99)
     store.begin(COLUMNS, STREAMS)
     store.close(5)
     monkeypatch.undo()

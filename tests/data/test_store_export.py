@@ -5,9 +5,9 @@ import pytest
 
 from reverie.core.errors import RunError
 from reverie.data.export import to_minari, to_pydreamer
-from reverie.data.store import Store
-from reverie.data.store_check import validate
-from reverie.data.store_episodes import episodes
+from reverie.data.store.check import validate
+from reverie.data.store.episodes import episodes
+from reverie.data.store.store import Store
 from store_rows import COLUMNS, small_chunks
 
 minari = pytest.importorskip("minari")

@@ -16,8 +16,8 @@ import pytest
 
 from reverie.core.errors import RunError
 from reverie.data import files
-from reverie.data.store import Store
-from reverie.data.store_patience import Patience
+from reverie.data.store.patience import Patience
+from reverie.data.store.store import Store
 from store_rows import COLUMNS, STREAMS, assert_rows, contents, row, small_chunks, stacked
 
 
@@ -179,9 +179,9 @@ SCRIPT = """
 import sys
 sys.path[:0] = [{tests!r}]
 from store_rows import COLUMNS, STREAMS, row
-from reverie.data import store_zarr
-from reverie.data.store import Store
-store_zarr.CHUNK_BYTES = 8 * 48
+from reverie.data.store import zarr
+from reverie.data.store.store import Store
+zarr.CHUNK_BYTES = 8 * 48
 store = Store(sys.argv[1], say=print)
 start = store.resume("0", store.segments[0].rows, COLUMNS, STREAMS) if store.segments else 0
 if not store.segments:

@@ -10,10 +10,11 @@ import uuid
 import pytest
 
 from reverie.core.errors import RunError
-from reverie.data import store_lease
-from reverie.data.store import Store
-from reverie.data.store_lease import EXPIRES, RENEWS, Owner
-from reverie.data.store_objects import LEASE, LocalObjects, open_objects
+from reverie.data.store import lease
+from reverie.data.store.lease import EXPIRES, RENEWS, Owner
+from reverie.data.store.objects import LEASE, LocalObjects
+from reverie.data.store.places import open_objects
+from reverie.data.store.store import Store
 from store_rows import COLUMNS, STREAMS, assert_rows, contents, small_chunks, stacked
 
 
@@ -187,7 +188,7 @@ def test_a_run_that_is_resumed_takes_its_own(url, clock, said):
 def test_a_process_that_is_gone(url, clock, said):
     gone = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, check=True)
     first = opened(url, clock, said, "/runs/one", pid=int(gone.stdout))
-    first.lease.me = store_lease.replace(first.lease.me, machine=store_lease.machine())
+    first.lease.me = lease.replace(first.lease.me, machine=lease.machine())
     first.claim()
     second = Store(url, say=said.append, run="/runs/two")
     second.lease.clock = clock
@@ -272,7 +273,7 @@ def test_closing_leaves_the_lease_of_another(url, clock, said):
 
 
 def test_it_is_renewed_while_nothing_is_written(clock, said, monkeypatch):
-    monkeypatch.setattr("reverie.data.store.RENEWS", 0.01)
+    monkeypatch.setattr("reverie.data.store.store.RENEWS", 0.01)
     renewed = threading.Event()
     url = f"memory://{uuid.uuid4().hex}/replay"
     store = opened(url, clock, said, "/runs/one")

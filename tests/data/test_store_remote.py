@@ -12,9 +12,9 @@ import uuid
 import pytest
 
 from reverie.core.errors import ConfigError, RunError
-from reverie.data import store_remote
-from reverie.data.store import Store
-from reverie.data.store_patience import Patience
+from reverie.data.store import remote
+from reverie.data.store.patience import Patience
+from reverie.data.store.store import Store
 from store_rows import COLUMNS, STREAMS, assert_rows, contents, row, small_chunks, stacked
 
 
@@ -54,14 +54,14 @@ def test_a_store_in_memory(url):
 def test_a_place_that_fails_and_comes_back(url, monkeypatch):
     """Rows wait in memory; what happens is said once when it begins and once when it is over."""
     said, broken = [], threading.Event()
-    stage = store_remote.RemoteObjects.stage
+    stage = remote.RemoteObjects.stage
 
     def failing(objects, name, *parts):
         if broken.is_set():
             raise ConnectionResetError("connection reset by peer")
         stage(objects, name, *parts)
 
-    monkeypatch.setattr(store_remote.RemoteObjects, "stage", failing)
+    monkeypatch.setattr(remote.RemoteObjects, "stage", failing)
     store = Store(url, say=said.append)
     store.begin(COLUMNS, STREAMS)
     broken.set()
@@ -77,7 +77,7 @@ def test_a_place_that_fails_and_comes_back(url, monkeypatch):
 
 def test_a_place_that_hangs_is_spoken_of(url, monkeypatch):
     said, going = [], threading.Event()
-    stage = store_remote.RemoteObjects.stage
+    stage = remote.RemoteObjects.stage
 
     def hanging(objects, name, *parts):
         going.wait(10)
@@ -86,7 +86,7 @@ def test_a_place_that_hangs_is_spoken_of(url, monkeypatch):
     monkeypatch.setattr(Patience, "silence", 0.1)
     store = Store(url, say=said.append)
     store.begin(COLUMNS, STREAMS)
-    monkeypatch.setattr(store_remote.RemoteObjects, "stage", hanging)
+    monkeypatch.setattr(remote.RemoteObjects, "stage", hanging)
     store.extend(stacked(range(8)))
     assert not store.flush(0.4)
     assert "no answer for 0 s" in said[0]
@@ -178,7 +178,7 @@ def proxy(server, monkeypatch):
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setitem(
-        store_remote.OPTIONS,
+        remote.OPTIONS,
         "s3",
         {"config_kwargs": {"connect_timeout": 1, "read_timeout": 1, "retries": {"max_attempts": 1}}},
     )

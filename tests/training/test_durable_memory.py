@@ -11,10 +11,10 @@ import pytest
 import reverie.training.durable
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.core.types import Window
-from reverie.data import store_zarr
 from reverie.data.replay import Replay, ReplayConfig
 from reverie.data.storage import columns_of
-from reverie.data.store import Store
+from reverie.data.store import zarr
+from reverie.data.store.store import Store
 from reverie.training.durable import DurableReplay
 
 OBS = {"image": ObsPart(kind="image", shape=(24, 24, 3), dtype="uint8")}
@@ -50,7 +50,7 @@ def lived() -> dict[str, np.ndarray]:
 def test_another_number_of_streams(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damaged: bool, stored: bool
 ) -> None:
-    monkeypatch.setattr(store_zarr, "CHUNK_BYTES", LOST * 24 * 24 * 3)
+    monkeypatch.setattr(zarr, "CHUNK_BYTES", LOST * 24 * 24 * 3)
     monkeypatch.setattr(reverie.training.durable, "BLOCK_BYTES", 300_000)
 
     def opened() -> Store:

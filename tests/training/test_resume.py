@@ -16,7 +16,7 @@ import torch
 import zarr
 
 from reverie.core.errors import RunError
-from reverie.data.store import Store
+from reverie.data.store.store import Store
 from reverie.experiment import ExperimentConfig, build
 from reverie.log.sinks import read_metrics
 from reverie.run.checkpoint import Checkpoints, read

@@ -18,8 +18,8 @@ from reverie.commands.gather import convert_command, download_command, record_co
 from reverie.core.errors import RunError, did_you_mean
 
 if TYPE_CHECKING:  # torch comes with these, and the help does without
-    from reverie.data.store import Store
-    from reverie.data.store_manifest import Segment
+    from reverie.data.store.manifest import Segment
+    from reverie.data.store.store import Store
 
 Place = Annotated[Positional[str], arg(metavar="PATH")]
 
@@ -88,7 +88,7 @@ def open_store(path: str, say: Callable[[str], None] = warn) -> Store:
     Raises:
         RunError: there is none; says where one may be.
     """
-    from reverie.data.store import Store
+    from reverie.data.store.store import Store
 
     store = Store(store_of(path), say=say)
     if not store.segments and not store.aside:
@@ -189,7 +189,7 @@ def episode_lines(store: Store) -> tuple[list[tuple[str, str]], list[tuple[str, 
     """How many episodes, how long and how good; and what is damaged of the few columns that this takes."""
     import numpy as np
 
-    from reverie.data.store_episodes import episodes
+    from reverie.data.store.episodes import episodes
 
     scores, lengths, parts = [], [], 0
     damage: list[tuple[str, str]] = []
@@ -212,7 +212,7 @@ def episode_lines(store: Store) -> tuple[list[tuple[str, str]], list[tuple[str, 
 
 def validate_command(args: list[str]) -> int:
     """Name what is damaged."""
-    from reverie.data.store_check import validate
+    from reverie.data.store.check import validate
 
     said = parse(ValidateCommand, args, "data validate")
     if not is_of_a_store(said.path) or said.quarantine is not None:
@@ -236,7 +236,7 @@ def validate_command(args: list[str]) -> int:
 def export_command(args: list[str]) -> int:
     """Write the episodes in another format."""
     from reverie.data.export import one_layout, to_minari, to_pydreamer
-    from reverie.data.store_episodes import episodes
+    from reverie.data.store.episodes import episodes
     from reverie.folder import writing
 
     said = parse(ExportCommand, args, "data export")

@@ -1,5 +1,5 @@
 /* CRC32C (Castagnoli; RFC 3720, appendix B.4) of many pieces in one call, without the interpreter's lock.
- * data/store_zarr.py calls it; what it is compared with is google-crc32c. */
+ * data/store/zarr.py calls it; what it is compared with is google-crc32c. */
 
 #include <stdint.h>
 #include <string.h>

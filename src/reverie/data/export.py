@@ -14,8 +14,8 @@ import numpy as np
 
 from reverie.core.errors import ConfigError, RunError
 from reverie.data.readers.minari import minari_root
-from reverie.data.store_episodes import Episode
-from reverie.data.store_manifest import Segment
+from reverie.data.store.episodes import Episode
+from reverie.data.store.manifest import Segment
 
 Signature = Mapping[str, Mapping[str, Mapping[str, Any]]]
 """What spec.json says: ``{"observation": {key: part}, "action": {key: part}}``."""

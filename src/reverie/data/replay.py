@@ -24,7 +24,7 @@ from reverie.data.mapped import MappedStorage
 from reverie.data.rings import Rows, as_numpy
 from reverie.data.sizes import parse_size
 from reverie.data.storage import EXTRAS, HostStorage, Storage, bytes_of, columns_of
-from reverie.data.store_read import Chunk
+from reverie.data.store.read import Chunk
 
 
 @dataclass(frozen=True, kw_only=True)

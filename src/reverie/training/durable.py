@@ -1,8 +1,8 @@
 """What a checkpoint holds besides the learner, so that a run goes on as if it had never stopped.
 
-Rows are appended to a store as they are lived (``data/store.py``). A checkpoint holds where in the store the run was,
-the few rows that the store had not confirmed by then, the latents, which every update changes, and the environments in
-the middle of their episodes.
+Rows are appended to a store as they are lived (``data/store/store.py``). A checkpoint holds where in the store the run
+was, the few rows that the store had not confirmed by then, the latents, which every update changes, and the
+environments in the middle of their episodes.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from reverie.core.types import State
 from reverie.data.layout import Piece, Source, lay_out
 from reverie.data.replay import Replay
 from reverie.data.storage import EXTRAS
-from reverie.data.store import Store
-from reverie.data.store_manifest import Segment
+from reverie.data.store.manifest import Segment
+from reverie.data.store.store import Store
 from reverie.run.collect import Collector
 
 PATIENCE = 10.0

@@ -16,7 +16,7 @@ from reverie.core.specs import ObsSpec
 from reverie.core.types import Batch, State
 from reverie.data.replay import Replay, ReplayConfig
 from reverie.data.sizes import parse_size
-from reverie.data.store import Store
+from reverie.data.store.store import Store
 from reverie.experiment import Experiment
 from reverie.folder import RunFolder, writing
 from reverie.offline import DurableDataset

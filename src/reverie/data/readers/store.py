@@ -15,9 +15,9 @@ from reverie.core.errors import DataError
 from reverie.core.specs import ActionPart, ActionSpec, ObsKind, ObsPart, ObsSpec
 from reverie.data.export import action_space, decoded_actions, observation_space
 from reverie.data.readers.base import PART_BYTES, About, Reader, ReadOptions, Rows
-from reverie.data.store import Store
-from reverie.data.store_episodes import Episode, episodes
-from reverie.data.store_manifest import MANIFEST, Damage
+from reverie.data.store.episodes import Episode, episodes
+from reverie.data.store.manifest import MANIFEST, Damage
+from reverie.data.store.store import Store
 
 LOST = "an episode whose beginning is not stored is left out"
 OPEN = "an episode was still going on, or its environment failed: it is taken as cut off by time"

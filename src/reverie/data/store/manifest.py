@@ -10,7 +10,7 @@ from typing import Any
 
 from reverie.core.errors import ConfigError, RunError
 from reverie.data.storage import Column
-from reverie.data.store_objects import Objects
+from reverie.data.store.objects import Objects
 
 FORMAT = 1
 MANIFEST, BACKUP = "manifest.json", "manifest-backup.json"

@@ -19,11 +19,11 @@ from dataclasses import replace
 import numpy as np
 
 from reverie.core.errors import RunError
-from reverie.data.store_manifest import MANIFEST, Damage, Manifest, Segment
-from reverie.data.store_objects import LEASE, PART, Objects
-from reverie.data.store_read import read_chunk
-from reverie.data.store_threads import for_each
-from reverie.data.store_zarr import META, chunk_name, is_sealed, store_meta
+from reverie.data.store.manifest import MANIFEST, Damage, Manifest, Segment
+from reverie.data.store.objects import LEASE, PART, Objects
+from reverie.data.store.read import read_chunk
+from reverie.data.store.threads import for_each
+from reverie.data.store.zarr import META, chunk_name, is_sealed, store_meta
 
 DAMAGED = "damaged/"
 

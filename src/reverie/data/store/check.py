@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from reverie.data.store import Store
-from reverie.data.store_aside import wrong_meta
-from reverie.data.store_manifest import Segment
-from reverie.data.store_read import Chunk
+from reverie.data.store.aside import wrong_meta
+from reverie.data.store.manifest import Segment
+from reverie.data.store.read import Chunk
+from reverie.data.store.store import Store
 
 
 @dataclass

@@ -24,7 +24,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from reverie.core.errors import RunError
-from reverie.data.store_objects import LEASE, Objects
+from reverie.data.store.objects import LEASE, Objects
 
 EXPIRES = 120.0
 """Seconds without renewal after which anybody may take a lease."""

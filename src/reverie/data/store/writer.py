@@ -12,11 +12,11 @@ import numpy as np
 
 from reverie.core.errors import DataError, RunError
 from reverie.data.rings import Rings, Rows
-from reverie.data.store_manifest import Segment
-from reverie.data.store_objects import AT_ONCE, Objects
-from reverie.data.store_patience import Patience, Stopped
-from reverie.data.store_threads import for_each
-from reverie.data.store_zarr import chunk_name, compressor, encode, files_of
+from reverie.data.store.manifest import Segment
+from reverie.data.store.objects import AT_ONCE, Objects
+from reverie.data.store.patience import Patience, Stopped
+from reverie.data.store.threads import for_each
+from reverie.data.store.zarr import chunk_name, compressor, encode, files_of
 
 T = TypeVar("T")
 Block = dict[str, np.ndarray]

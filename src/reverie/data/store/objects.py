@@ -1,4 +1,4 @@
-"""Where a store lies: named pieces of bytes, in a local folder (here) or behind a URL (``store_remote``)."""
+"""Where a store lies: named pieces of bytes, in a local folder (here) or behind a URL (``remote.py``)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from reverie.core.errors import RunError
 from reverie.data import files
 
 LEASE = "lease.json"
-"""Who may write, in places that need it said; see ``store_lease``."""
+"""Who may write, in places that need it said; see ``lease.py``."""
 
 
 class Objects(ABC):
@@ -150,19 +150,3 @@ class LocalObjects(Objects):
             f"the store {self.where} cannot be used: {why} ({name}). Free space there, or choose a folder that can "
             "be written."
         )
-
-
-def open_objects(url: str | Path) -> Objects:
-    """The place that ``url`` means: a folder, or anything that fsspec knows.
-
-    Raises:
-        ConfigError: an unknown kind of URL, or a package is missing.
-    """
-    text = str(url)
-    if "://" not in text:
-        return LocalObjects(Path(text))
-    if text.startswith("file://"):
-        return LocalObjects(Path(text.removeprefix("file://")))
-    from reverie.data.store_remote import RemoteObjects
-
-    return RemoteObjects(text)

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from reverie.core.errors import RunError
-from reverie.data.store_manifest import Damage, Segment
-from reverie.data.store_objects import LocalObjects, Objects
-from reverie.data.store_threads import for_each
-from reverie.data.store_zarr import chunk_name, decode
+from reverie.data.store.manifest import Damage, Segment
+from reverie.data.store.objects import LocalObjects, Objects
+from reverie.data.store.threads import for_each
+from reverie.data.store.zarr import chunk_name, decode
 
 Room = Callable[[int], Mapping[str, np.ndarray] | None]
 """Where so many rows are to be put."""

@@ -3,7 +3,7 @@
 ::
 
     manifest.json, manifest-backup.json      what counts as stored; replaced in one go, sealed
-    lease.json                               who writes, behind a URL (store_lease.py)
+    lease.json                               who writes, behind a URL (lease.py)
     zarr.json                                so that zarr.open(folder) shows everything
     0/  1/  ...                              segments: fixed columns, a fixed number of streams
         obs/image/zarr.json  c.0.0.0.0.0     one array a column [streams, rows, *shape]; a file is one stream's chunk
@@ -23,16 +23,16 @@ from typing import Literal, TypeVar
 import numpy as np
 
 from reverie.core.errors import ReverieError, RunError
-from reverie.data import store_manifest as manifests
 from reverie.data.rings import Rows
 from reverie.data.storage import Column
-from reverie.data.store_aside import check_place, loaded, mend, set_aside, tidied
-from reverie.data.store_lease import RENEWS, Lease
-from reverie.data.store_manifest import Manifest, Segment, check_same
-from reverie.data.store_objects import open_objects
-from reverie.data.store_read import Chunk, Room, read
-from reverie.data.store_writer import Writer
-from reverie.data.store_zarr import META, array_meta, chunk_rows, packed
+from reverie.data.store import manifest as manifests
+from reverie.data.store.aside import check_place, loaded, mend, set_aside, tidied
+from reverie.data.store.lease import RENEWS, Lease
+from reverie.data.store.manifest import Manifest, Segment, check_same
+from reverie.data.store.places import open_objects
+from reverie.data.store.read import Chunk, Room, read
+from reverie.data.store.writer import Writer
+from reverie.data.store.zarr import META, array_meta, chunk_rows, packed
 
 T = TypeVar("T")
 

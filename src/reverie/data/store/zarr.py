@@ -18,7 +18,7 @@ import zstandard
 
 from reverie.core.compiler import kernels
 from reverie.data.storage import Column
-from reverie.data.store_manifest import Manifest, Segment, seal
+from reverie.data.store.manifest import Manifest, Segment, seal
 
 LEVEL = 1
 """Zstandard's level: the fastest of the usual ones."""

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from reverie.data.store import Store
-from reverie.data.store_manifest import Damage, Segment
+from reverie.data.store.manifest import Damage, Segment
+from reverie.data.store.store import Store
 
 Rows = dict[str, np.ndarray]
 

@@ -8,9 +8,9 @@ from collections.abc import Iterable
 from typing import Any
 
 from reverie.core.errors import ConfigError, RunError, did_you_mean
-from reverie.data.store_objects import Objects
-from reverie.data.store_patience import reason
-from reverie.data.store_threads import for_each
+from reverie.data.store.objects import Objects
+from reverie.data.store.patience import reason
+from reverie.data.store.threads import for_each
 
 EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs", "az": "azure", "abfs": "azure", "abfss": "azure"}
 """Names of the extras of this package that bring what a kind of URL needs."""
