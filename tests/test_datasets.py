@@ -52,9 +52,7 @@ def test_convert_and_back(d4rl, tmp_path, to):
     same_rows(d4rl, tmp_path / "out")
     write(open_reader(str(tmp_path / "out")), str(tmp_path / "back"))
     same_rows(d4rl, tmp_path / "back")
-    check(open_reader(str(tmp_path / "back")), expected(LIVED)
-          if to == "minari" else {("obs/vecobs" if n == "obs" and to == "pydreamer" else n): v
-                                  for n, v in expected(LIVED).items()})  # fmt: skip
+    check(open_reader(str(tmp_path / "back")), expected(LIVED))
 
 
 def test_discrete_actions_through_every_format(tmp_path):

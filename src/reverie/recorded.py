@@ -102,7 +102,8 @@ class Recorded:
             return own
         if given is not None and type(given) is type(own) and given.shape == own.shape:
             return given
-        self.reader.note(MEASURED)
+        if own != spaces.Box(-1.0, 1.0, own.shape or (), np.float32):
+            self.reader.note(MEASURED)
         return own
 
     @property

@@ -186,7 +186,7 @@ def test_a_part_of_each_batch_is_recorded():
     mix = mixed()
     assert len(mix) == 0  # nothing has been lived yet
     fill(mix.lived)
-    assert len(mix) == len(mix.recorded) + len(mix.lived)
+    assert len(mix) == len(mix.lived) > 0  # what was recorded does not make learning begin sooner
     for _ in range(5):
         batch = mix.sample()
         assert batch.shape == (8, 3)

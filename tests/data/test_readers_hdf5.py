@@ -64,7 +64,7 @@ def test_d4rl(tmp_path, how):
     about = reader.about()
     assert about.observation == spaces.Box(-np.inf, np.inf, (2,), np.float32)
     assert about.action == spaces.Box(-1.0, 1.0, (1,), np.float32)
-    assert not about.measured
+    assert about.measured  # nothing is declared: an environment knows better
 
 
 @pytest.mark.usefixtures("small_parts")
@@ -136,10 +136,72 @@ def test_transitions_in_parts_of_any_size(lived, block, seen):
             end=values["timeouts"],
             terminal=values["terminals"],
             note=lambda what, times=1: None,
+            where="here",
         )
         rows = expected(episodes, last_seen=seen)
         assert_same(joined(found.parts()), rows)
         assert found.rows == len(rows["reward"])
+
+
+def steps_of(rows):
+    """Each transition of rows: what was seen, done, won, whether it ended terminally, what was seen after it."""
+    here = np.flatnonzero(~rows["is_last"])
+    after = here + 1
+    columns = (rows["obs"][here], rows["action"][here], rows["reward"][after], rows["is_terminal"][after])
+    return sorted(
+        (*map(float, seen), float(done[0]), float(won), bool(end), *map(float, then))
+        for seen, done, won, end, then in zip(*columns, rows["obs"][after], strict=True)
+    )
+
+
+@settings(max_examples=25, deadline=None)
+@given(data=st.data(), times=st.booleans())
+def test_transitions_in_any_order_keep_what_they_led_to(tmp_path_factory, data, times):
+    """Shuffled, or some left out: an episode is cut where the next transition is not what came of the one before."""
+    whole = columns([Lived(1, 6), Lived(2, 4, "truncated"), Lived(3, 5)])
+    chosen = data.draw(st.lists(st.integers(0, 14), min_size=1, max_size=15, unique=True))
+    values = {name: column[chosen] for name, column in whole.items() if times or name != "timeouts"}
+    with open_reader(str(write(tmp_path_factory.mktemp("d") / "a.hdf5", values))) as reader:
+        rows = joined(reader.parts())
+        assert reader.rows() == len(rows["reward"])
+        told = values.get("timeouts", np.zeros(len(chosen), bool)) | values["terminals"]
+        torn = [i for i in range(len(chosen) - 1) if chosen[i + 1] != chosen[i] + 1 and not told[i]]
+        assert [line.partition(" (")[0] for line in reader.remarks() if "cut there" in line] == (
+            [transitions.TORN] if times and torn else []
+        )
+        assert len(reader.disordered()) == (len(torn) if times else 0)
+    assert steps_of(rows) == sorted(
+        (*map(float, o), float(a[0]), float(r), bool(e), *map(float, n))
+        for o, a, r, e, n in zip(
+            values["observations"], values["actions"], values["rewards"], values["terminals"],
+            values["next_observations"], strict=True,
+        )
+    )  # fmt: skip
+
+
+def test_what_is_no_number_cuts_nothing(tmp_path):
+    values = columns([Lived(1, 5)])
+    values["observations"][3, 0] = np.nan
+    with open_reader(str(write(tmp_path / "a.hdf5", values))) as reader:
+        assert reader.rows() == 6
+        assert not reader.remarks()
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda v: v.update(rewards=np.zeros((14, 2), np.float32)), r"its rewards are \[14, 2\]: expected one of each"),
+        (
+            lambda v: v.update(next_observations=np.zeros((14, 3), np.float32)),
+            r"is \[3\].*before it is \[2\]: expected",
+        ),
+    ],
+)
+def test_columns_that_cannot_be_what_they_are_called(tmp_path, change, said):
+    values = columns()
+    change(values)
+    with pytest.raises(DataError, match=rf"a\.hdf5.*{said}"):
+        open_reader(str(write(tmp_path / "a.hdf5", values))).rows()
 
 
 @given(terminal=st.lists(st.booleans(), min_size=1, max_size=30), limit=st.integers(1, 6))

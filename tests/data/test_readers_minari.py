@@ -6,7 +6,7 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
-from recordings import LIVED, Lived, check, expected, joined
+from recordings import LIVED, Lived, assert_same, check, expected, joined
 
 from reverie.core.errors import DataError
 from reverie.data.readers import minari as readers
@@ -245,13 +245,22 @@ def test_metadata_that_cannot_be(tmp_path):
     file = path / "data/metadata.json"
     said = json.loads(file.read_text())
     for change, words in {
-        "total_episodes": (9, "episode_5/observations is missing"),
+        "total_episodes": (9, r"total_episodes = 9, and main_data\.hdf5 holds 5.*different states"),
+        "total_steps": (11, r"total_steps = 11, and the episodes have more"),
         "data_format": ("pickle", "data_format is 'pickle'"),
         "observation_space": ('{"type": "Graph"}', "a space cannot be read"),
     }.items():
         file.write_text(json.dumps(said | {change: words[0]}))
         with pytest.raises(DataError, match=words[1]):
             list(open_reader(str(path)).parts())
+    for count in ("many", None, -1, 1.5, True):
+        file.write_text(json.dumps(said | {"total_steps": count}))
+        with pytest.raises(DataError, match=r"metadata\.json (says|does not say).* total_steps: expected how many"):
+            open_reader(str(path))
+    file.write_text(json.dumps(said | {"total_steps": 20}))  # as after an episode was taken out by hand
+    with open_reader(str(path)) as reader:
+        assert_same(joined(reader.parts()), expected(LIVED))
+        assert reader.remarks() == ["metadata.json says 20 steps, the episodes have 14"]
     file.write_text("{")
     with pytest.raises(DataError, match="is damaged"):
         open_reader(str(path))

@@ -36,13 +36,9 @@ def save(folder, name, values):
     return folder
 
 
-def named(rows):
-    return rows | {"obs/vecobs": rows["obs"]} if "obs" in rows else rows
-
-
-def truth(lived, **how):
+def truth(lived, seen="obs", **how):
     rows = expected(lived, **how)
-    return {("obs/vecobs" if name == "obs" else name): values for name, values in rows.items()}
+    return {(seen if name == "obs" else name): values for name, values in rows.items()}
 
 
 @pytest.mark.parametrize("discrete", [False, True])
@@ -53,7 +49,7 @@ def test_one_episode_a_file(tmp_path, discrete):
     assert isinstance(reader, PyDreamerReader)
     check(reader, truth(LIVED, discrete=discrete))
     assert reader.about().action == (spaces.Discrete(5) if discrete else spaces.Box(-1.0, 1.0, (1,), np.float32))
-    assert set(reader.about().observation.spaces) == {"vecobs"}
+    assert reader.about().observation == spaces.Box(-np.inf, np.inf, (2,), np.float32)  # alone, it needs no name
     assert not reader.remarks()
     check(open_reader(str(tmp_path / "npz/*.npz")), truth(LIVED, discrete=discrete))
 
@@ -76,6 +72,16 @@ def test_an_episode_in_pieces(tmp_path, cut):
     assert not reader.remarks()
 
 
+def test_the_tenth_piece_comes_after_the_ninth(tmp_path):
+    whole = arrays([Lived(1, 11)])
+    for piece in range(12):
+        save(tmp_path / "npz", f"ep000000_000000-{piece}-r1-0012", {k: v[piece : piece + 1] for k, v in whole.items()})
+    for path in (tmp_path / "npz", tmp_path / "npz/*.npz"):
+        reader = open_reader(str(path))
+        check(reader, truth([Lived(1, 11)]))
+        assert not reader.remarks()
+
+
 def test_a_piece_whose_beginning_is_lost(tmp_path):
     """It begins where the file does, and no reward has come yet, as PyDreamer has it."""
     whole = arrays([Lived(1, 6)])
@@ -86,6 +92,15 @@ def test_a_piece_whose_beginning_is_lost(tmp_path):
     kept["is_first"], kept["reward"] = [True, *kept["is_first"][1:]], [0.0, *kept["reward"][1:]]
     check(reader, kept)
     assert reader.remarks() == [pydreamer.LOST]
+    list(reader.parts())
+    assert reader.remarks() == [pydreamer.LOST]  # once, however often it is read
+
+
+def test_a_file_of_something_else_among_them(tmp_path):
+    save(tmp_path / "npz", "ep000000_000004-r1-0014", arrays(LIVED))
+    save(tmp_path / "npz", "aside", {"weights": np.zeros(3)})
+    with pytest.raises(DataError, match=r"aside\.npz has no action, reset, reward, terminal.*Move it elsewhere"):
+        everything(tmp_path / "npz")
 
 
 def test_pictures_have_their_time_behind(tmp_path):
@@ -93,7 +108,7 @@ def test_pictures_have_their_time_behind(tmp_path):
     pictures = np.random.default_rng(0).integers(0, 256, (len(values["reset"]), 4, 5, 3), dtype=np.uint8)
     values["image_t"] = pictures.transpose(1, 2, 3, 0)
     reader = open_reader(str(save(tmp_path / "npz", "ep000000_000004-r1-0014", values)))
-    check(reader, truth(LIVED) | {"obs/image": pictures})
+    check(reader, truth(LIVED, "obs/vecobs") | {"obs/image": pictures})
     assert reader.about().observation["image"] == spaces.Box(0, 255, (4, 5, 3), np.uint8)
 
 

@@ -73,6 +73,8 @@ def test_a_row_is_a_transition(tmp_path, kind, pieces):
     check(reader, expected(LIVED))
     assert reader.about().action == spaces.Box(-1.0, 1.0, (1,), np.float32)
     assert not reader.remarks()
+    files = path / ("*.parquet" if kind == "parquet" else "*.arrow")  # an episode may go on in the next one
+    check(open_reader(str(files), ReadOptions(columns=mapping)), expected(LIVED))
 
 
 def test_ends_as_flags(tmp_path):

@@ -122,7 +122,7 @@ def dataset_sections(reader: Reader, about: About, summary: Summary) -> dict[str
     if about.env:
         found["dataset"].append(("environment", about.env))
     if about.measured:
-        found["spaces"].append(("", "not declared: measured from the recorded actions"))
+        found["spaces"].append(("", "not declared: what holds the recorded actions"))
     if episodes:
         scores, lengths = np.asarray(summary.scores), np.asarray(summary.lengths)
         ends = f"{summary.terminal:,} terminal, {episodes - summary.terminal:,} cut off by time or otherwise"

@@ -143,7 +143,7 @@ class Dataset(Replay):
         for part in parts:
             if self.count + len(part["is_first"]) > self.storage.capacity:
                 most = self.storage.capacity
-                raise DataError(f"there are more than the {most} rows that the dataset announces: it is damaged.")
+                raise DataError(f"there are more than the {most:,} rows that the dataset announces: it is damaged.")
             self.extend({name: values[None] for name, values in part.items()})
             for name, values in part.items():
                 sums[name] = crc32c(values, sums.get(name, 0))

@@ -24,8 +24,8 @@ class Mix:
         self._split = 0
 
     def __len__(self) -> int:
-        """Windows of both; 0 until something was lived."""
-        return len(self.recorded) + len(self.lived) if len(self.lived) else 0
+        """Windows that were lived: learning begins when there are enough of these."""
+        return len(self.lived)
 
     def sample(self) -> Batch:
         """The windows of both, those of the recorded rows first."""

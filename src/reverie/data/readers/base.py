@@ -62,7 +62,7 @@ class About:
     rewards: tuple[float, float] | None = None
     """The range of rewards that is declared."""
     measured: bool = False
-    """Whether bounds of continuous actions are those of the recorded ones, because none were declared."""
+    """Whether bounds of continuous actions follow from the recorded ones, because none were declared."""
     specs: tuple[ObsSpec, ActionSpec] | None = None
     """Rows of our own: they are as learners see them already, and these are their parts."""
     text: dict[str, str] = field(default_factory=dict)
@@ -83,7 +83,9 @@ class Reader(ABC):
     def __init__(self, path: Path, options: ReadOptions) -> None:
         self.path, self.options = path, options
         self.notes: Counter[str] = Counter()
-        """What was left out or had to be assumed while reading, and how often."""
+        """What is known of the whole that had to be assumed, and how often."""
+        self.met: Counter[str] = Counter()
+        """What was left out or assumed while rows were read the last time, and how often."""
 
     @abstractmethod
     def about(self) -> About:
@@ -127,9 +129,18 @@ class Reader(ABC):
         if times:
             self.notes[what] += times
 
+    def meet(self, what: str, times: int = 1) -> None:
+        """The same of something that is met in the rows, each time that they are read."""
+        if times:
+            self.met[what] += times
+
     def remarks(self) -> list[str]:
         """The notes as sentences."""
-        return [f"{what} ({times:,} times)" if times > 1 else what for what, times in self.notes.items()]
+        return [f"{what} ({times:,} times)" if times > 1 else what for what, times in self.noted().items()]
+
+    def noted(self) -> Counter[str]:
+        """All notes."""
+        return self.notes + self.met
 
 
 def needs(package: str, extra: str, error: ImportError) -> ConfigError:
@@ -153,25 +164,33 @@ def observed_space(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Space:
     return spaces.Box(-np.inf, np.inf, shape, np.float32)
 
 
-def action_space(blocks: Callable[[], Iterable[np.ndarray]]) -> tuple[Space, bool]:
+def action_space(
+    blocks: Callable[[], Iterable[np.ndarray]], where: Path | str, *, scaled: bool = False
+) -> tuple[Space, bool]:
     """The space that recorded actions ``[n, ...]`` are from, and whether its bounds had to be measured.
 
-    Whole numbers are classes. Of others [-1, 1] is taken for granted where it holds all.
+    Whole numbers are classes. Of others [-1, 1] is taken where it holds all.
+
+    Args:
+        blocks: the actions, some at a time.
+        where: the file, for sentences.
+        scaled: such files hold what policies say, in [-1, 1], and not what environments take: where that holds all it
+            was not measured.
 
     Raises:
         DataError: there are no actions, or none that are finite.
     """
     seen = [(block.min(), block.max(), block.dtype.kind in "iub") for block in blocks() if block.size]
     if not seen:
-        raise DataError("there are no actions in it: nothing can be learned about what to do.")
+        raise DataError(f"{where}: there are no actions in it: nothing can be learned about what to do.")
     low, high, whole = min(s[0] for s in seen), max(s[1] for s in seen), all(s[2] for s in seen)
     if whole and low < 0:
-        raise DataError(f"there are whole-number actions down to {low}: expected class numbers from 0 on.")
+        raise DataError(f"{where}: there are whole-number actions down to {low}: expected class numbers from 0 on.")
     shape = next(block.shape[1:] for block in blocks() if block.size)
     if not np.isfinite([float(s[i]) for s in seen for i in (0, 1)]).all():  # whoever learns from them is told where
-        return action_space(lambda: map(_finite_rows, blocks()))
+        return action_space(lambda: map(_finite_rows, blocks()), where, scaled=scaled)
     if not whole and low >= -1.0 - 1e-5 and high <= 1.0 + 1e-5:
-        return spaces.Box(-1.0, 1.0, shape, np.float32), False
+        return spaces.Box(-1.0, 1.0, shape, np.float32), not scaled
     each = [(block.min(axis=0), block.max(axis=0)) for block in blocks() if block.size]
     lows, highs = np.min([e[0] for e in each], axis=0), np.max([e[1] for e in each], axis=0)
     if not whole:

@@ -16,10 +16,9 @@ import numpy as np
 from reverie.core.errors import DataError
 from reverie.data.readers.base import About, Reader, ReadOptions, Rows, Space, action_space, observed_space
 from reverie.data.readers.hdf5 import Hdf5Column, open_hdf5
-from reverie.data.readers.transitions import Transitions, jumps
+from reverie.data.readers.transitions import BLOCK, Transitions
 
 NEEDED = ("observations", "actions", "rewards", "terminals")
-BLOCK = 1 << 16
 
 UNSEEN = (
     "neither timeouts nor next_observations are there: an end by time cannot be told from the next step. Give "
@@ -67,7 +66,7 @@ class D4RLReader(Reader):
     @cached_property
     def _actions(self) -> tuple[Space, bool]:
         column = self.columns["actions"]
-        return action_space(lambda: (column.read(i, i + BLOCK) for i in range(0, column.shape[0], BLOCK)))
+        return action_space(lambda: (column.read(i, i + BLOCK) for i in range(0, column.shape[0], BLOCK)), self.path)
 
     def disordered(self) -> np.ndarray:
         """See ``Reader``."""
@@ -97,6 +96,8 @@ class D4RLReader(Reader):
             end=terminal | self._timeouts(len(terminal)),
             terminal=terminal,
             note=self.note,
+            where=str(self.path),
+            ends_told="timeouts" in columns or self.options.time_limit is not None,
         )
 
     def _flag(self, name: str) -> np.ndarray:
@@ -109,9 +110,8 @@ class D4RLReader(Reader):
         out = np.zeros(total, bool)
         if self.options.time_limit is not None:
             return limited(self._flag("terminals"), self.options.time_limit)
-        if "next_observations" in self.columns:
-            return jumps(self.columns["observations"], self.columns["next_observations"], BLOCK)
-        self.note(UNSEEN)
+        if "next_observations" not in self.columns:
+            self.note(UNSEEN)
         return out
 
 

@@ -18,6 +18,7 @@ from reverie.data.readers.pydreamer import PyDreamerReader
 from reverie.data.readers.rl_unplugged import RLUnpluggedReader, shards_in
 from reverie.data.readers.several import SeveralReader, by_number
 from reverie.data.readers.store import StoreReader, is_store
+from reverie.data.readers.table import SUFFIXES as OF_TABLES
 from reverie.data.readers.table import TableReader, tables_in
 from reverie.data.readers.tfrecord import looks_like_records
 from reverie.data.readers.tianshou import TianshouReader
@@ -107,6 +108,11 @@ def is_table_folder(path: Path) -> bool:
 def _several(path: Path, found: list[Path], options: ReadOptions) -> Reader:
     if len(found) == 1:
         return _folder(found[0], options) if found[0].is_dir() else _file(found[0], options)
+    suffixes = {p.suffix for p in found if p.is_file()} if all(p.is_file() for p in found) else set()
+    if suffixes == {".npz"}:  # an episode may go on in the next file
+        return PyDreamerReader(path, options, found)
+    if suffixes and suffixes <= set(OF_TABLES):
+        return TableReader(path, options, found)
     return SeveralReader(path, [_folder(p, options) if p.is_dir() else _file(p, options) for p in found], options)
 
 

@@ -99,12 +99,23 @@ class MinariReader(Reader):
         if found is None:
             raise DataError(f"{path} is no Minari dataset: there is no data/{METADATA} in it.")
         self.folder, self.metadata = found
+        self.count, self.steps = self._number("total_episodes"), self._number("total_steps")
         self.observation, self.action = self._space("observation_space"), self._space("action_space")
         self.leaves = [
             *(Leaf(name, ("observations", *way), space) for name, way, space in leaves_of(self.observation, "obs")),
             *(Leaf(name, ("actions", *way), space) for name, way, space in leaves_of(self.action, "action")),
         ]
         self.jpeg = bool(self.metadata.get("jpeg_encoding", True))
+
+    def _number(self, name: str) -> int:
+        value = self.metadata.get(name)
+        if isinstance(value, bool) or not isinstance(value, int | float) or value < 0 or value != int(value):
+            said = "does not say" if value is None else f"says {value!r} for"
+            raise DataError(
+                f"{self.folder / METADATA} {said} {name}: expected how many there are. Write the dataset again with "
+                "Minari, or mend this number."
+            )
+        return int(value)
 
     @property
     def env_spec(self) -> dict[str, Any]:
@@ -144,31 +155,41 @@ class MinariReader(Reader):
             env=self.env_id(),
             env_kwargs=dict(spec.get("kwargs", {})),
             time_limit=spec.get("max_episode_steps"),
-            episodes=int(self.metadata.get("total_episodes", 0)),
+            episodes=self.count,
             text=text,
         )
 
     def seeds(self) -> list[int | None]:
         """What each episode's environment was seeded with, where that is kept."""
-        return [None] * int(self.metadata.get("total_episodes", 0))
+        return [None] * self.count
 
     def rows(self) -> int:
         """As the metadata say: a row more than steps in each episode."""
-        return int(self.metadata["total_steps"]) + int(self.metadata["total_episodes"])
+        return self.steps + self.count
 
     def parts(self) -> Iterator[Rows]:
         """Whole episodes, several of them together if they are small."""
+        self.met.clear()
         kept: list[Rows] = []
-        size = 0
-        for index in range(int(self.metadata["total_episodes"])):
+        size = found = 0
+        for index in range(self.count):
             episode = self._rows(index)
             if episode is None:
                 continue
+            found += len(episode["reward"]) - 1
+            if found > self.steps:
+                break
             kept.append(episode)
             size += sum(values.nbytes for values in episode.values())
             if size >= PART_BYTES:
                 yield joined(kept)
                 kept, size = [], 0
+        if found > self.steps:
+            raise DataError(
+                f"{self.folder / METADATA} says total_steps = {self.steps:,}, and the episodes have more: the two are "
+                "of different states of the dataset. Get it again, or mend this number."
+            )
+        self.meet(f"{METADATA} says {self.steps:,} steps, the episodes have {found:,}", int(found < self.steps))
         if kept:
             yield joined(kept)
 
@@ -189,16 +210,16 @@ class MinariReader(Reader):
                 )
             rows[leaf.column] = padded(values[leaf.column]) if leaf.is_action else values[leaf.column]
         if not steps:
-            self.note("an episode without a step is left out")
+            self.meet("an episode without a step is left out")
             return None
         reward = np.zeros(steps + 1, np.float32)
         reward[1:] = rewards
         first, last, terminal = (np.zeros(steps + 1, bool) for _ in range(3))
         first[0] = last[-1] = True
         terminal[-1] = terminations[-1]
-        self.note(OPEN, int(not (terminations[-1] or truncations[-1])))
+        self.meet(OPEN, int(not (terminations[-1] or truncations[-1])))
         if steps > 1:
-            self.note(EARLY, int(np.count_nonzero(terminations[:-1]) + np.count_nonzero(truncations[:-1])))
+            self.meet(EARLY, int(np.count_nonzero(terminations[:-1]) + np.count_nonzero(truncations[:-1])))
         return rows | {"reward": reward, "is_first": first, "is_last": last, "is_terminal": terminal}
 
 

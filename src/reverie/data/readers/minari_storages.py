@@ -31,6 +31,12 @@ class MinariHdf5Reader(MinariReader):
         self.empty = self.main.stat().st_size == 0
         self.file = None if self.empty else open_hdf5(self.main)
         self.kinds: dict[str, np.dtype[Any]] = {}
+        held = 0 if self.file is None else sum(name.startswith("episode_") for name in self.file)
+        if self.file is not None and held != self.count:
+            raise DataError(
+                f"{self.folder / METADATA} says total_episodes = {self.count:,}, and {self.main.name} holds {held:,}: "
+                "the two are of different states of the dataset. Get it again, or mend this number."
+            )
 
     def close(self) -> None:
         """See ``Reader``."""
@@ -43,8 +49,9 @@ class MinariHdf5Reader(MinariReader):
 
     def seeds(self) -> list[int | None]:
         """See ``MinariReader``."""
-        assert self.file is not None
-        found = (self.file[f"episode_{i}"].attrs.get("seed") for i in range(int(self.metadata["total_episodes"])))
+        if self.file is None:
+            return super().seeds()
+        found = (self.file[f"episode_{i}"].attrs.get("seed") for i in range(self.count) if f"episode_{i}" in self.file)
         return [None if seed is None else int(seed) for seed in found]
 
     def episode(self, index: int) -> tuple[dict[str, Any], np.ndarray, np.ndarray, np.ndarray]:
@@ -117,13 +124,13 @@ class MinariArrowReader(MinariReader):
         """The metadata and the tables."""
         return [
             self.folder / METADATA,
-            *(file for i in range(int(self.metadata["total_episodes"])) for file in self._tables(i)),
+            *(file for i in range(self.count) for file in self._tables(i)),
         ]
 
     def seeds(self) -> list[int | None]:
         """See ``MinariReader``."""
         found = []
-        for index in range(int(self.metadata["total_episodes"])):
+        for index in range(self.count):
             file = self.folder / str(index) / METADATA
             found.append(json.loads(file.read_text(encoding="utf-8")).get("seed") if file.is_file() else None)
         return found

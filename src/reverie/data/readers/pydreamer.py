@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import zipfile
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from gymnasium import spaces
 
 from reverie.core.errors import DataError
 from reverie.data.readers.base import About, Reader, ReadOptions, Rows, Space, action_space, observed_space
+from reverie.data.readers.several import by_number
 
 OF_ROWS = {"action", "reward", "terminal", "reset"}
 OF_GENERATOR = {"action_next", "policy_value", "policy_entropy", "action_prob"}
@@ -28,23 +29,26 @@ LOST = "a file begins in the middle of an episode whose beginning is not there: 
 
 
 class PyDreamerReader(Reader):
-    """One file, or all of a folder."""
+    """One file, or some, or all of a folder. Their numbers say in which order they were lived."""
 
     format = "PyDreamer npz"
 
-    def __init__(self, path: Path, options: ReadOptions) -> None:
+    def __init__(self, path: Path, options: ReadOptions, paths: Sequence[Path] = ()) -> None:
         super().__init__(path, options)
-        self.paths = sorted(path.glob("*.npz")) if path.is_dir() else [path]
+        found = paths or (path.glob("*.npz") if path.is_dir() else [path])
+        self.paths = sorted(found, key=by_number)
         if not self.paths:
             raise DataError(f"{path} holds no npz files.")
 
     def files(self) -> Sequence[Path]:
-        """The npz files by name, which is the order of the episodes."""
+        """The npz files in the order of the episodes."""
         return self.paths
 
     @cached_property
     def _first(self) -> dict[str, np.ndarray]:
-        return load(self.paths[0])
+        values = load(self.paths[0])
+        check_names(values, self.paths[0])
+        return values
 
     @cached_property
     def _one_hot(self) -> bool:
@@ -53,7 +57,7 @@ class PyDreamerReader(Reader):
     def about(self) -> About:
         """Nothing is declared: spaces are those of the first files."""
         found: dict[str, Space] = {
-            key: observed_space(values.shape[1:], values.dtype) for key, values in self._obs(self._first).items()
+            name: observed_space(values.shape[1:], values.dtype) for name, values in self._obs(self._first).items()
         }
         if not found:
             raise DataError(f"{self.paths[0]} holds no observations, only {', '.join(self._first)}.")
@@ -61,9 +65,13 @@ class PyDreamerReader(Reader):
         if self._one_hot:
             action, measured = spaces.Discrete(self._first["action"].shape[1]), False
         else:
-            action, measured = action_space(lambda: (member(path, "action") for path in self.paths))
+            action, measured = action_space(
+                lambda: (member(path, "action") for path in self.paths), self.path, scaled=True
+            )
         return About(
-            observation=spaces.Dict({name.removeprefix("obs/"): space for name, space in found.items()}),
+            observation=found["obs"]
+            if "obs" in found
+            else spaces.Dict({name.removeprefix("obs/"): space for name, space in found.items()}),
             action=action,
             measured=measured,
             text={"files": f"{len(self.paths):,}", "actions": "one-hot" if self._one_hot else "continuous"},
@@ -75,6 +83,7 @@ class PyDreamerReader(Reader):
 
     def parts(self) -> Iterator[Rows]:
         """One file at a time. The last row of each waits for the next one, which may go on with its episode."""
+        self.met.clear()
         held: Rows | None = None
         before: Path | None = None
         for path in self.paths:
@@ -87,7 +96,7 @@ class PyDreamerReader(Reader):
             yield self._ended(held, None)
 
     def _obs(self, values: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """What was seen, as columns; ``image_t`` has its time behind."""
+        """What was seen, as columns; ``image_t`` has its time behind, and ``vecobs`` alone needs no name."""
         total = len(values["reset"])
         found = {}
         for key, value in values.items():
@@ -96,21 +105,19 @@ class PyDreamerReader(Reader):
             value = np.moveaxis(value, -1, 0) if key.endswith("_t") and value.ndim == 4 else value
             if value.shape[:1] == (total,):
                 found["obs/" + (key.removesuffix("_t") if value.ndim == 4 else key)] = value
-        return found
+        return {"obs": found["obs/vecobs"]} if list(found) == ["obs/vecobs"] else found
 
     def _rows(self, values: dict[str, np.ndarray], path: Path, goes_on: bool) -> Rows:
         """The rows of a file, as if it were the last: nothing is known of what comes after it.
 
         ``led`` is the action that led to the first row, which belongs to the row before.
         """
-        missing = sorted(OF_ROWS - values.keys())
-        if missing:
-            raise DataError(f"{path} has no {', '.join(missing)}: PyDreamer's files have {', '.join(sorted(OF_ROWS))}.")
+        check_names(values, path)
         first = values["reset"].astype(bool).reshape(-1)
         if not len(first):
             raise DataError(f"{path} holds no rows.")
         if not first[0] and not goes_on:
-            self.note(LOST)
+            self.meet(LOST)
             first = first.copy()
             first[0] = True
         action = values["action"]
@@ -140,6 +147,19 @@ class PyDreamerReader(Reader):
             rows["action"] = rows["action"].argmax(axis=1)
         rows["action"][last] = 0
         return rows
+
+
+def check_names(values: Mapping[str, np.ndarray], path: Path) -> None:
+    """The arrays that every file of PyDreamer's has are there.
+
+    Raises:
+        DataError: some are not.
+    """
+    if missing := sorted(OF_ROWS - values.keys()):
+        raise DataError(
+            f"{path} has no {', '.join(missing)}: PyDreamer's files have {', '.join(sorted(OF_ROWS))}. Move it "
+            "elsewhere if it does not belong to the data."
+        )
 
 
 def follows(before: Path | None, path: Path) -> bool:

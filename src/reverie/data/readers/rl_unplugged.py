@@ -144,7 +144,7 @@ class RLUnpluggedReader(Reader):
                         f"{said}; those after them are lost. Get the shard again (`reverie data download`), or use "
                         "what there is with --data.partial."
                     ) from None
-                self.notes[f"{said}; those after them are lost"] = 1
+                self.notes[f"{said}; those after them are lost"] = 1  # once, however often they are read
 
     def _linked(self) -> Iterator[tuple[Record, bool]]:
         """Every record, and whether its episode ends with it."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -21,12 +22,11 @@ class SeveralReader(Reader):
     def __init__(self, path: Path, readers: Sequence[Reader], options: ReadOptions) -> None:
         super().__init__(path, options)
         self.readers = readers
-        kinds = {reader.format for reader in readers}
+        kinds = {reader.format: reader for reader in reversed(readers)}
         if len(kinds) > 1:
-            each = "; ".join(f"{r.path.name} is {r.format}" for r in readers[:6])
-            raise DataError(
-                f"{path} holds several formats: {each}. Give those of one format by a glob such as '*.hdf5'."
-            )
+            count = Counter(reader.format for reader in readers)
+            each = "; ".join(f"{count[kind]} of {kind}, such as {r.path.name}" for kind, r in kinds.items())
+            raise DataError(f"{path} holds several formats: {each}. Give a path or a glob of those of one format.")
         self.format = f"{len(readers)} x {readers[0].format}"  # type: ignore[misc]  # this one's own
 
     def files(self) -> Sequence[Path]:
@@ -63,10 +63,11 @@ class SeveralReader(Reader):
         return self._all(lambda reader: reader.as_recorded())
 
     def _all(self, rows: Callable[[Reader], Iterator[Rows]]) -> Iterator[Rows]:
+        self.met.clear()
         for reader in self.readers:
             yield from rows(reader)
-            for what, times in reader.notes.items():
-                self.note(f"{reader.path.name}: {what}", times)
+            for what, times in reader.noted().items():
+                self.meet(f"{reader.path.name}: {what}", times)
 
     @cached_property
     def _each(self) -> list[About]:

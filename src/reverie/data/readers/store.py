@@ -82,11 +82,12 @@ class StoreReader(Reader):
 
     def parts(self) -> Iterator[Rows]:
         """Whole episodes, several of them together if they are small."""
+        self.met.clear()
         kept: list[Rows] = []
         size = 0
         for episode in episodes(self.store, on_damage=self._damaged):
             if not usable(episode):
-                self.note(LOST)
+                self.meet(LOST)
                 continue
             kept.append(self._closed(episode))
             size += sum(values.nbytes for values in kept[-1].values())
@@ -106,12 +107,12 @@ class StoreReader(Reader):
             yield rows | flat_columns(decoded_actions(part["action"], spec), "action")
 
     def _damaged(self, damage: Damage) -> None:
-        self.note(f"damaged and left out: {damage}")
+        self.meet(f"damaged and left out: {damage}")
 
     def _closed(self, episode: Episode) -> Rows:
         rows = dict(episode.rows)
         if not episode.ended:
-            self.note(OPEN)
+            self.meet(OPEN)
             rows["is_last"], rows["action"] = rows["is_last"].copy(), rows["action"].copy()
             rows["is_last"][-1] = True
             rows["action"][-1] = 0

@@ -17,6 +17,7 @@ from gymnasium import spaces
 from reverie.core.errors import ConfigError, DataError, did_you_mean
 from reverie.data.readers.arrow_columns import Piece, TableColumn
 from reverie.data.readers.base import About, Reader, ReadOptions, Rows, Space, action_space, needs, observed_space
+from reverie.data.readers.several import by_number
 from reverie.data.readers.tianshou import nested
 from reverie.data.readers.transitions import ArrayColumn, Column, Transitions
 
@@ -41,9 +42,9 @@ class TableReader(Reader):
 
     format = "table (Arrow or Parquet)"
 
-    def __init__(self, path: Path, options: ReadOptions) -> None:
+    def __init__(self, path: Path, options: ReadOptions, paths: Sequence[Path] = ()) -> None:
         super().__init__(path, options)
-        self.paths = tables_in(path) if path.is_dir() else [path]
+        self.paths = list(paths) or (tables_in(path) if path.is_dir() else [path])
         if not self.paths:
             raise DataError(f"{path} holds no tables ({', '.join(SUFFIXES)}).")
         try:
@@ -59,7 +60,7 @@ class TableReader(Reader):
         self.roles = self._roles()
 
     def files(self) -> Sequence[Path]:
-        """The tables by name."""
+        """The tables in their order."""
         return self.paths
 
     # ------------------------------------------------------------------ files
@@ -143,6 +144,7 @@ class TableReader(Reader):
             end=end,
             terminal=terminal,
             note=self.note,
+            where=str(self.path),
         )
 
     def _ends(self) -> tuple[np.ndarray, np.ndarray]:
@@ -196,7 +198,8 @@ class TableReader(Reader):
             reward=ArrayColumn(values["reward"]),
             end=end,
             terminal=terminal,
-            note=self.note,
+            note=self.meet,
+            where=f"{self.path}, row {row}",
         )
 
     def rows(self) -> int:
@@ -207,19 +210,20 @@ class TableReader(Reader):
         """A few megabytes at a time, or an episode."""
         if not self.whole:
             return self._transitions.parts()
-        self.notes.clear()
+        self.met.clear()
         return (part for episode in self.episodes() for part in episode.parts())
 
     def about(self) -> About:
         """Spaces are those of the arrays; of a table of episodes, those of its first ones."""
         first = next(self.episodes()) if self.whole else self._transitions
-        self.notes.clear() if self.whole else None
+        self.met.clear()
 
         def actions(name: str) -> tuple[Space, bool]:
             if self.whole:
-                return action_space(lambda: (e.action[name].read(0, len(e.end)) for e in self.episodes()))
+                return action_space(lambda: (e.action[name].read(0, len(e.end)) for e in self.episodes()), self.path)
             column = first.action[name]
-            return action_space(lambda: (column.read(i, min(i + 4096, self.total)) for i in range(0, self.total, 4096)))
+            starts = range(0, self.total, 4096)
+            return action_space(lambda: (column.read(i, min(i + 4096, self.total)) for i in starts), self.path)
 
         seen = {name: observed_space(c.shape[1:], c.dtype) for name, c in first.obs.items()}
         done = {name: actions(name) for name in first.action}
@@ -239,8 +243,9 @@ def arrays(values: dict[str, np.ndarray]) -> dict[str, Column]:
 
 
 def tables_in(path: Path) -> list[Path]:
-    """The tables in a folder and below it, by name; those that the library keeps for itself are left out."""
-    found = sorted(p for p in path.rglob("*") if p.suffix in SUFFIXES and not p.name.startswith(("cache-", ".", "_")))
+    """The tables in a folder and below it, by number; those that the library keeps for itself are left out."""
+    tables = (p for p in path.rglob("*") if p.suffix in SUFFIXES and not p.name.startswith(("cache-", ".", "_")))
+    found = sorted(tables, key=by_number)
     splits = {p.relative_to(path).parts[0] for p in found if len(p.relative_to(path).parts) > 1}
     if {"train"} < splits and splits <= {"train", "test", "validation"}:
         raise ConfigError(

@@ -52,7 +52,10 @@ class TianshouReader(Reader):
             return found[root] if root in found else nested(found, root, spaces.Dict)
 
         t = self._transitions
-        found = {name: action_space(lambda c=column: [c.read(0, c.shape[0])]) for name, column in t.action.items()}  # type: ignore[misc]  # bound now
+        found = {
+            name: action_space(lambda c=column: [c.read(0, c.shape[0])], self.path, scaled=True)  # type: ignore[misc]  # bound now
+            for name, column in t.action.items()
+        }
         action = found["action"][0] if "action" in found else nested(
             {name: one for name, (one, _) in found.items()}, "action", spaces.Dict
         )  # fmt: skip
@@ -178,6 +181,7 @@ class TianshouReader(Reader):
             end=end,
             terminal=terminal,
             note=self.note,
+            where=str(self.path),
         )
 
     def _flags(self, name: str) -> np.ndarray | None:

@@ -10,21 +10,31 @@ the last one shows what the last action led to::
 Where ``o3`` was not recorded there are two cases. After a terminal end nothing is ever asked of it, since the future is
 worth nothing: ``o2`` is shown once more. After an end by time its value is needed and cannot be made up: the last
 transition is left out, and ``o2`` becomes the last row.
+
+Where ``o2`` is recorded as what ``a1`` led to, it must be what the next transition begins with. Where it is not (a file
+whose transitions were shuffled, or of which some were left out) the episode is cut, as by time, and ``o2`` shown.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
 
+from reverie.core.errors import DataError
 from reverie.data.readers.base import PART_BYTES, Rows
 
 REPEATED = "the observation after a terminal end was not recorded: the one before is shown again"
 DROPPED = "the observation after the end of an episode was not recorded: its last step is left out"
 OPEN = "an episode has no end: it is taken as cut off by time"
+TORN = "a step does not begin with what the one before led to: the episode is cut there, as by time"
+BLOCK = 1 << 16
+"""Transitions that are looked at together."""
+COMPARED = 1 << 10
+"""Those whose observations are held against each other together: they stay in a processor's cache."""
 
 
 class Column(Protocol):
@@ -87,19 +97,52 @@ class Transitions:
     end: np.ndarray  # [n] bool, an episode ends with this transition, for whatever cause
     terminal: np.ndarray  # [n] bool, and the future is worth nothing
     note: Callable[[str, int], None]
+    where: str
+    """The file, for sentences."""
+    ends_told: bool = True
+    """Whether ``end`` has ends by time. If not, they show where ``next_obs`` is not what follows."""
 
     def __post_init__(self) -> None:
+        self._check()
         if len(self.end):
             self.note(OPEN, int(not self.end[-1]))
+        if self.ends_told:
+            self.note(TORN, int(np.count_nonzero(self.cuts)))
         lost = np.count_nonzero(self.ends & ~self.terminal), np.count_nonzero(self.terminal)
         if not self.next_obs:
             self.note(DROPPED, int(lost[0]))
             self.note(REPEATED, int(lost[1]))
 
-    @property
+    def _check(self) -> None:
+        """The columns can be what they are said to be.
+
+        Raises:
+            DataError: they cannot; names them.
+        """
+        if int(np.prod(self.reward.shape[1:], dtype=np.int64)) != 1:
+            raise DataError(f"{self.where}: its rewards are {list(self.reward.shape)}: expected one of each step.")
+        for name, column in self.next_obs.items():
+            if name not in self.obs or column.shape[1:] != self.obs[name].shape[1:]:
+                before = list(self.obs[name].shape[1:]) if name in self.obs else "nothing"
+                raise DataError(
+                    f"{self.where}: what was seen after an action is {list(column.shape[1:])} in {name}, and what was "
+                    f"seen before it is {before}: expected the same."
+                )
+
+    @cached_property
+    def cuts(self) -> np.ndarray:
+        """``[n]`` bool: no end is said, but the next transition does not begin with what this one led to."""
+        known = self.end | self.terminal
+        known[-1:] = True
+        out = np.zeros(len(known), bool)
+        for name, column in self.next_obs.items():
+            out |= jumps(self.obs[name], column, known)
+        return out
+
+    @cached_property
     def ends(self) -> np.ndarray:
-        """``end``, and the last transition of all."""
-        ends: np.ndarray = self.end | self.terminal
+        """``end``, what it does not say, and the last transition of all."""
+        ends: np.ndarray = self.end | self.terminal | self.cuts
         ends[-1:] = True
         return ends
 
@@ -109,13 +152,10 @@ class Transitions:
         return len(self.end) + int(np.count_nonzero(self.ends if self.next_obs else self.terminal))
 
     def disordered(self) -> np.ndarray:
-        """Numbers of episodes in which a transition does not begin with what the one before led to."""
-        wrong = np.zeros(len(self.end), bool)
-        for name, column in self.next_obs.items():
-            wrong |= jumps(self.obs[name], column, 1 << 16)
+        """Numbers of episodes that had to be cut, since what follows is not what they led to."""
         ends = self.ends
         episode = np.cumsum(ends) - ends
-        found: np.ndarray = np.unique(episode[wrong & ~ends])
+        found: np.ndarray = episode[self.cuts] if self.ends_told else np.empty(0, np.int64)
         return found
 
     def parts(self) -> Iterator[Rows]:
@@ -208,12 +248,22 @@ def block_of(size: int) -> int:
     return max(256, PART_BYTES // max(1, size))
 
 
-def jumps(obs: Column, next_obs: Column, block: int) -> np.ndarray:
-    """``[n]`` bool: after which transitions the next one does not begin with what this one led to."""
+def jumps(obs: Column, next_obs: Column, known: np.ndarray) -> np.ndarray:
+    """``[n]`` bool: after which transitions the next one does not begin with what this one led to.
+
+    Those that end an episode, ``known`` ``[n]``, need not be looked at.
+    """
     total = obs.shape[0]
     out = np.zeros(total, bool)
-    for start in range(0, total - 1, block):
-        stop = min(start + block, total - 1)
-        here, there = next_obs.read(start, stop), obs.read(start + 1, stop + 1)
-        out[start:stop] = (here != there).reshape(stop - start, -1).any(axis=1)
+    for begin in range(0, total - 1, BLOCK):
+        end = min(begin + BLOCK, total - 1)
+        led_to, follows = next_obs.read(begin, end), obs.read(begin + 1, end + 1)
+        for start in range(begin, end, COMPARED):
+            stop = min(start + COMPARED, end)
+            one, two = led_to[start - begin : stop - begin], follows[start - begin : stop - begin]
+            differs = one != two
+            differs[known[start:stop]] = False
+            if differs.any():
+                differs &= (one == one) & (two == two)  # what is no number is a matter of its own
+                out[start:stop] = differs.reshape(stop - start, -1).any(axis=1)
     return out
