@@ -160,7 +160,7 @@ def test_a_run_on_data_alone(pendulum: Path, tmp_path: Path, algorithm: str) -> 
         "step-000000010",
         "step-000000020",
     ]
-    assert json.loads((tmp_path / "run/eval.json").read_text())["env_steps"] == 20
+    assert json.loads((tmp_path / "run/eval.json").read_text())["updates"] == 20
     agent = reverie.load(tmp_path / "run")
     assert agent.evaluate(1).lengths == [200]
 

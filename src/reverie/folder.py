@@ -134,6 +134,8 @@ def writing(path: Path) -> Iterator[None]:
     """
     try:
         yield
+    except BrokenPipeError:  # that is no disk: whoever read what we say has gone
+        raise
     except OSError as error:
         raise RunError(
             f"cannot write {error.filename or path}: {error.strerror or error}. "

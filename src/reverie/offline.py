@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -51,8 +51,16 @@ class TellsApart(Protocol):
         ...
 
 
-def resolved(config: ExperimentConfig, env: EnvLike | None, say: Say) -> ExperimentConfig:
+def resolved(
+    config: ExperimentConfig, env: EnvLike | None, say: Say, before: Mapping[str, Any] | None = None
+) -> ExperimentConfig:
     """``config`` with the environment that it comes to: of a run that learns from data alone the one to evaluate in.
+
+    Args:
+        config: the settings.
+        env: an environment that was handed over.
+        say: is told why nothing is evaluated.
+        before: settings of the environment of the run that goes on; where none is named now, it stays the same.
 
     Raises:
         ReverieError: the data cannot be read, or an environment that was asked for cannot be made.
@@ -68,6 +76,9 @@ def resolved(config: ExperimentConfig, env: EnvLike | None, say: Say) -> Experim
         return without_env(config)
     if wanted != "auto":
         return config.merge({"env.id": wanted})
+    if before is not None:
+        kept = config.merge({"env": dict(before)})
+        return without_env(kept) if kept.env.id == NO_ENV else kept
     with contextlib.closing(open_recorded(config.data, config.env)) as recorded:
         about = recorded.about
     if not about.env:

@@ -168,8 +168,8 @@ def load(
         config = config.merge({"env.id": env})
     elif config.env.id == NO_ENV and factory is None:
         raise RunError(
-            f"{folder.path} was trained on {config.data.path} alone, without an environment: give one to act in, "
-            "reverie.load(run, env=...)."
+            f"{folder.path} was trained on {config.data.path} alone, without an environment: give one to act in, --env "
+            "ID, or reverie.load(run, env=...)."
         )
     flat = make_flat(config.env, factory, 0, False)
     check_spec(folder, flat.obs_spec, flat.action_spec)

@@ -9,6 +9,7 @@ from typing import Any
 
 from reverie.agent.agent import Actions, Agent
 from reverie.core.errors import RunError
+from reverie.experiment import ExperimentConfig
 from reverie.folder import RunFolder, write_json, writing
 from reverie.log.video import write_video
 from reverie.run.checkpoint import warn
@@ -52,7 +53,7 @@ def evaluate_run(
     unwritten = ""
     try:
         with writing(folder.path):
-            write_evaluation(folder, evaluation, step, checkpoint=agent.checkpoint.name)
+            write_evaluation(folder, evaluation, agent.config, step, checkpoint=agent.checkpoint.name)
             files["evaluation"] = folder.evaluation
             if evaluation.frames is not None:
                 path = folder.videos / f"eval-{step:012d}.mp4"
@@ -63,10 +64,12 @@ def evaluate_run(
     return EvaluationReport(evaluation=evaluation, files=files, unwritten=unwritten)
 
 
-def write_evaluation(folder: RunFolder, evaluation: Evaluation, env_steps: int, **more: Any) -> None:
-    """Write eval.json."""
-    mode = "mode" if evaluation.mode == "eval" else "sample"
-    head = {"env_steps": env_steps, "episodes": len(evaluation.scores), "actions": mode, "score": summary(evaluation)}
+def write_evaluation(
+    folder: RunFolder, evaluation: Evaluation, config: ExperimentConfig, step: int, **more: Any
+) -> None:
+    """Write eval.json. ``step`` counts updates in runs that learn from recorded data alone."""
+    mode, unit = "mode" if evaluation.mode == "eval" else "sample", "updates" if config.data.alone else "env_steps"
+    head = {unit: step, "episodes": len(evaluation.scores), "actions": mode, "score": summary(evaluation)}
     write_json(folder.evaluation, {**head, **more, "scores": evaluation.scores, "lengths": evaluation.lengths})
 
 

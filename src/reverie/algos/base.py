@@ -31,6 +31,9 @@ PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 class AlgorithmConfig(Config):
     """Settings that every algorithm has."""
 
+    needs_data: ClassVar[bool] = False
+    """Whether it was made for recorded data. It may live all the same, and learn from what it lived itself."""
+
     batch_size: int = 16
     """B, windows in a batch."""
     batch_length: int = 64

@@ -82,6 +82,8 @@ class Categorical(Clone):
 class BCConfig(ModelFreeConfig):
     """Settings of behaviour cloning; the paper's are of another time, these are those of TD3+BC's actor."""
 
+    needs_data: ClassVar[bool] = True
+
     batch_size: int = 256
     """B, windows in a batch."""
     batch_length: int = 2
@@ -95,6 +97,14 @@ class BCConfig(ModelFreeConfig):
     """The actor."""
     normalise: Normalise | None = field(default_factory=Running)
     """Vectors less their mean, over their standard deviation, of all rows of the dataset. None: as they are."""
+
+    def check_data(self, *, recorded: bool, lived: bool) -> None:
+        """See :class:`~reverie.algos.base.AlgorithmConfig`: there must be somebody to imitate."""
+        if not recorded:
+            raise ConfigError(
+                "bc imitates what was recorded, and no data are given: --data PATH. `reverie data record` makes some "
+                "with a trained agent."
+            )
 
     def build(self, obs_spec: ObsSpec, action_spec: ActionSpec, device: str = "cpu", seed: int = 0) -> BC:
         """A learner for these observations and actions of one kind, its weights drawn from ``seed``."""

@@ -7,7 +7,7 @@ few is taken: both to act and to say what states are worth.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -37,6 +37,8 @@ LATENT = 0.5
 @dataclass(frozen=True, kw_only=True)
 class BCQConfig(ValueConfig):
     """Settings of BCQ: those of the paper's appendix D and of its authors' code (github.com/sfujim/BCQ)."""
+
+    needs_data: ClassVar[bool] = True
 
     batch_size: int = 100
     """B, windows in a batch."""

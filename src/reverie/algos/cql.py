@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -106,6 +106,8 @@ class MonteCarlo(Floor):
 @dataclass(frozen=True, kw_only=True)
 class CQLConfig(SACConfig):
     """Settings of CQL: those of its authors' code for MuJoCo (github.com/aviralkumar2907/CQL) and of appendix F."""
+
+    needs_data: ClassVar[bool] = True
 
     conservatism: Conservatism = field(default_factory=Fixed)
     """How much pressing values down counts: fixed(5), or lagrange(10), which finds out."""

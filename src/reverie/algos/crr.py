@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -66,6 +66,8 @@ class CRRConfig(ValueConfig):
     The paper's critic predicts a distribution and its policy is a mixture; here, as in Acme and d3rlpy, the critic
     predicts a number and the policy is one normal distribution.
     """
+
+    needs_data: ClassVar[bool] = True
 
     batch_size: int = 256
     """B, windows in a batch."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -52,6 +52,8 @@ class DiscreteBCQConfig(ValueConfig):
 
     For Atari that has batches of 32, a learning rate of 0.0000625, adam_eps = 0.00015, tau = 1 and target_every = 8000.
     """
+
+    needs_data: ClassVar[bool] = True
 
     batch_size: int = 256
     """B, windows in a batch. The authors' code has 64."""

@@ -7,7 +7,7 @@ arXiv:2006.04779, as in its section 6 and appendix F for Atari.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -42,6 +42,8 @@ def check_settings(value_estimator: ValueEstimator, kappa: float, rows: int) -> 
 @dataclass(frozen=True, kw_only=True)
 class DiscreteCQLConfig(QRDQNConfig):
     """Settings of discrete CQL: those of QR-DQN, and for recorded rows those of Tianshou and of the authors' code."""
+
+    needs_data: ClassVar[bool] = True
 
     batch_size: int = 256
     """B, windows in a batch. The authors' code has 32."""

@@ -8,7 +8,7 @@ on Atari.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -41,6 +41,8 @@ class DiscreteCRRConfig(ValueConfig):
     For Atari, Tianshou has batches of 32, a learning rate of 0.0001, targets that are copied at every 500th update, and
     min_q_weight = 10.
     """
+
+    needs_data: ClassVar[bool] = True
 
     batch_size: int = 256
     """B, windows in a batch."""

@@ -7,7 +7,7 @@ that the dataset does not hold. The policy imitates, the better actions the more
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -34,6 +34,8 @@ from reverie.objectives.transforms import exp
 @dataclass(frozen=True, kw_only=True)
 class IQLConfig(ValueConfig):
     """Settings of IQL: those of the paper for MuJoCo (section 5.1, appendix B) and of its authors' code."""
+
+    needs_data: ClassVar[bool] = True
 
     batch_size: int = 256
     """B, windows in a batch."""

@@ -7,7 +7,7 @@ normalised (equation 4).
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -27,6 +27,8 @@ from reverie.objectives.td import Losses, before, mean_over
 @dataclass(frozen=True, kw_only=True)
 class TD3BCConfig(TD3Config):
     """Settings of TD3+BC: the paper's table 3 (appendix C), which for TD3 are those of its authors' code."""
+
+    needs_data: ClassVar[bool] = True
 
     alpha: float = 2.5
     """How much the values of actions count beside imitating those of the dataset: equation 5."""

@@ -51,7 +51,14 @@ def data_command(args: list[str]) -> int:
     if args[0] not in commands:
         known = f"There are: {', '.join(commands)}."
         return fail(f"unknown command 'data {args[0]}'.{did_you_mean(args[0], commands)} {known}", 2)
-    return commands[args[0]](args[1:])
+    return commands[args[0]]([as_here(word) for word in args[1:]])
+
+
+def as_here(word: str) -> str:
+    """Options of reading by the names that training has for them, as remarks and errors do: ``--data.time-limit``."""
+    names = ("columns", "time-limit", "time_limit", "partial", "no-partial")
+    flag = word.partition("=")[0]
+    return word.replace("--data.", "--", 1) if flag in {f"--data.{name}" for name in names} else word
 
 
 OVERVIEW = """usage: reverie data {info,validate,convert,subsample,record,download,export} ...

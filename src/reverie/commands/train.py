@@ -84,8 +84,8 @@ def train_command(args: list[str]) -> int:
     if parsed.common.algorithm != said.algorithm:
         return fail(f"'{parsed.common.algorithm}' comes late: name the algorithm first, reverie train ALGORITHM ...", 2)
     config = shortly_said(parsed.experiment, parsed.common, shown)
-    if not config.data.path and (lone := [f for f in ("eval-env", "data-fraction") if flag_value(args, f)]):
-        return fail(f"--{lone[0]} has no effect without --data.", 2)
+    if (idle := without_effect(args, config)) is not None:
+        return fail(idle, 2)
     if config.data.alone and said.env and said.resume is None:
         config = config.merge(in_an_environment(args, said.env))
     if parsed.common.seeds is not None:
@@ -115,6 +115,19 @@ def shortly_said(config: ExperimentConfig, said: Common, shown: Common) -> Exper
     """``config`` with what was said by short flags."""
     changed = {path: getattr(said, name) for name, path in SHORT.items() if getattr(said, name) != getattr(shown, name)}
     return config.merge(changed)
+
+
+def without_effect(args: list[str], config: ExperimentConfig) -> str | None:
+    """What is wrong with ``args`` if they say something that ``config`` has no use for."""
+    lone = [flag for flag in ("eval-env", "data-fraction") if flag_value(args, flag)]
+    if lone and not config.data.path:
+        return f"--{lone[0]} has no effect without --data."
+    if config.data.alone and flag_value(args, "data-fraction") and flag_value(args, "steps"):
+        return (
+            "--steps has no effect where all is recorded: such a run counts in --updates. A --data-fraction below 1 "
+            "lets it live as well."
+        )
+    return None
 
 
 def in_an_environment(args: list[str], env: str) -> dict[str, Any]:

@@ -99,6 +99,11 @@ class Clock:
         return self.env_steps * self.action_repeat
 
     @property
+    def place(self) -> str:
+        """How far the run is, in words: in updates where there are no env steps to count."""
+        return f"env step {self.env_steps}" if self.total_updates is None else f"update {self.updates}"
+
+    @property
     def seconds(self) -> float:
         """Wall-clock seconds this run has been at it, earlier sittings included."""
         return self.seconds_before + time.monotonic() - self.started

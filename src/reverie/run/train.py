@@ -107,7 +107,7 @@ def ended(interrupt: Interrupt, clock: Clock, path: Path | None) -> Ending:
     """How it ended, and a sentence if that was by a signal."""
     if interrupt.received is None:
         return Ending(reason="finished", checkpoint=path)
-    interrupt.say(f"stopped at env step {clock.env_steps}; " + (f"saved {path}" if path else "nothing was saved"))
+    interrupt.say(f"stopped at {clock.place}; " + (f"saved {path}" if path else "nothing was saved"))
     return Ending(reason="interrupted", checkpoint=path, signal=interrupt.received.value)
 
 
@@ -147,11 +147,11 @@ def saved_on_error(journal: Journal, guard: LossGuard, checkpoint: Save | None) 
         with contextlib.suppress(Exception):  # the first error is the one to tell
             journal.log()
         try:
-            note = f"The run was stopped at env step {clock.env_steps}; its checkpoint is {save(guard, checkpoint)}"
+            note = f"The run was stopped at {clock.place}; its checkpoint is {save(guard, checkpoint)}"
         except Exception as another:
             if str(another) == str(error):  # it was the checkpoint that could not be written
                 raise error from error.__cause__
-            note = f"The run was stopped at env step {clock.env_steps}. It could not be saved: {another}"
+            note = f"The run was stopped at {clock.place}. It could not be saved: {another}"
         add_to(error, note)
         raise
 

@@ -104,7 +104,7 @@ def final_score(folder: RunFolder, rows: Sequence[Mapping[str, Any]]) -> tuple[i
     try:
         own = json.loads(folder.evaluation.read_text(encoding="utf-8"))
         if "checkpoint" not in own:
-            return max(steps, int(own["env_steps"])), float(own["score"]["mean"])
+            return max(steps, int(own["updates" if "updates" in own else "env_steps"])), float(own["score"]["mean"])
     except (OSError, ValueError, KeyError, TypeError):
         pass
     scores = series_of(rows, "eval/score")[1]

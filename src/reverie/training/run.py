@@ -27,6 +27,7 @@ from reverie.folder import (
     check_usable,
     check_writable,
     new_path,
+    read_saved,
     update_saved,
     write_spec,
     writing,
@@ -102,7 +103,7 @@ def train(
     if isinstance(env, gymnasium.Env) and config.evaluates_on_the_way:
         say("no evaluations during training: the environment is one instance, which cannot be made a second time")
         config = config.merge({"schedule.eval_every": 0})
-    config = resolved(config, env, say)
+    config = resolved(config, env, say, None if run is None else env_before(RunFolder(Path(run))))
     folder = RunFolder(Path(run) if run is not None else new_path(ROOT, subject(config), name))
     checkpoints = Checkpoints(folder.checkpoints, config.keep_checkpoints, say)
     with contextlib.ExitStack() as stack:
@@ -137,6 +138,12 @@ def train(
         elif keeper.replay.laid_out:
             keeper.save()  # or each attempt that is killed would lay out the rows again
         return _run(experiment, folder, keeper, f"{name} on {subject(config)}", say)
+
+
+def env_before(folder: RunFolder) -> dict[str, Any] | None:
+    """Settings of the environment of the run in ``folder``, if there is one."""
+    found: dict[str, Any] | None = read_saved(folder.path).experiment.get("env") if folder.config.is_file() else None
+    return found
 
 
 def newest_of(checkpoints: Checkpoints) -> Path | None:
@@ -223,7 +230,7 @@ def why_idle(experiment: Experiment) -> str:
 def final_evaluation(experiment: Experiment, folder: RunFolder, say: Say) -> Evaluation:
     """Judge what came out of the run."""
     evaluation = experiment.evaluate(experiment.config.eval_episodes, final=True)
-    at_the_end(say, write_evaluation, folder, evaluation, position(experiment.clock))
+    at_the_end(say, write_evaluation, folder, evaluation, experiment.config, position(experiment.clock))
     return evaluation
 
 
@@ -320,15 +327,7 @@ def describe(experiment: Experiment, say: Say) -> None:
         say(trouble())
     if experiment.algo.device.type == "cpu" and count > 5e6:
         say(f"{count / 1e6:.0f}M parameters are slow on a CPU: --preset cpu or --size nano is the small model")
-    for remark in experiment.remarks:
-        say(f"{config.data.path}: {remark}")
-    if experiment.dataset is not None:
-        say(described(experiment))
-    if experiment.estimator is not None:
-        say(
-            f"what the policy would earn will be estimated from the data by FQE ({config.data.estimate_updates:,} "
-            "updates at a time); data.estimate_updates = 0 leaves that away"
-        )
+    describe_data(experiment, say)
     if config.data.alone:
         say(
             f"{algorithm_name(type(config.algo))} from recorded data alone: {count / 1e6:.2f}M parameters on "
@@ -342,6 +341,25 @@ def describe(experiment: Experiment, say: Say) -> None:
         f"{experiment.algo.device}, {config.env.num} envs, {ratio:g} updates per env step "
         f"(train ratio {ratio * window.batch * window.length:g}), replay up to {needed / 1e9:.2f} GB{room}"
     )
+
+
+def describe_data(experiment: Experiment, say: Say) -> None:
+    """Say what is recorded of what is learned from, and what had to be assumed of it."""
+    config = experiment.config
+    for remark in experiment.remarks:
+        say(f"{config.data.path}: {remark}")
+    if experiment.dataset is not None:
+        say(described(experiment))
+    elif config.algo.needs_data:
+        say(
+            f"{algorithm_name(type(config.algo))} was made for recorded data, and none are given: it learns from what "
+            "it lives itself. --data PATH gives it some"
+        )
+    if experiment.estimator is not None:
+        say(
+            f"what the policy would earn will be estimated from the data by FQE ({config.data.estimate_updates:,} "
+            "updates at a time); data.estimate_updates = 0 leaves that away"
+        )
 
 
 def custom_objects(config: ExperimentConfig, env: EnvLike | None) -> dict[str, str]:

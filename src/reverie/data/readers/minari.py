@@ -12,6 +12,7 @@ import os
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -99,13 +100,22 @@ class MinariReader(Reader):
         if found is None:
             raise DataError(f"{path} is no Minari dataset: there is no data/{METADATA} in it.")
         self.folder, self.metadata = found
-        self.count, self.steps = self._number("total_episodes"), self._number("total_steps")
         self.observation, self.action = self._space("observation_space"), self._space("action_space")
         self.leaves = [
             *(Leaf(name, ("observations", *way), space) for name, way, space in leaves_of(self.observation, "obs")),
             *(Leaf(name, ("actions", *way), space) for name, way, space in leaves_of(self.action, "action")),
         ]
         self.jpeg = bool(self.metadata.get("jpeg_encoding", True))
+
+    @cached_property
+    def count(self) -> int:
+        """How many episodes there are, as the metadata say."""
+        return self._number("total_episodes")
+
+    @cached_property
+    def steps(self) -> int:
+        """How many steps there are, as the metadata say."""
+        return self._number("total_steps")
 
     def _number(self, name: str) -> int:
         value = self.metadata.get(name)

@@ -12,7 +12,7 @@ import numpy as np
 from gymnasium import spaces
 
 from reverie.core.errors import DataError
-from reverie.data.readers.base import ReadOptions, needs
+from reverie.data.readers.base import About, ReadOptions, needs
 from reverie.data.readers.hdf5 import open_hdf5
 from reverie.data.readers.minari import METADATA, Leaf, MinariReader, decoded, metadata_of
 from reverie.data.readers.spaces import is_picture
@@ -31,12 +31,6 @@ class MinariHdf5Reader(MinariReader):
         self.empty = self.main.stat().st_size == 0
         self.file = None if self.empty else open_hdf5(self.main)
         self.kinds: dict[str, np.dtype[Any]] = {}
-        held = 0 if self.file is None else sum(name.startswith("episode_") for name in self.file)
-        if self.file is not None and held != self.count:
-            raise DataError(
-                f"{self.folder / METADATA} says total_episodes = {self.count:,}, and {self.main.name} holds {held:,}: "
-                "the two are of different states of the dataset. Get it again, or mend this number."
-            )
 
     def close(self) -> None:
         """See ``Reader``."""
@@ -46,6 +40,16 @@ class MinariHdf5Reader(MinariReader):
     def files(self) -> Sequence[Path]:
         """The metadata and the one file."""
         return [self.folder / METADATA, self.main]
+
+    def about(self) -> About:
+        """See ``Reader``; what is said of the number of episodes must be so."""
+        held = 0 if self.file is None else sum(name.startswith("episode_") for name in self.file)
+        if self.file is not None and held != self.count:
+            raise DataError(
+                f"{self.folder / METADATA} says total_episodes = {self.count:,}, and {self.main.name} holds {held:,}: "
+                "the two are of different states of the dataset. Get it again, or mend this number."
+            )
+        return super().about()
 
     def seeds(self) -> list[int | None]:
         """See ``MinariReader``."""
