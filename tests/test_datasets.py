@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import gymnasium
@@ -45,7 +46,10 @@ def same_rows(one, two):
 # ---------------------------------------------------------------- convert
 
 
-@pytest.mark.parametrize("to", ["minari", "pydreamer", "store"])
+FORMATS = ["minari", "d4rl", "parquet", "pydreamer", "store"]
+
+
+@pytest.mark.parametrize("to", FORMATS)
 def test_convert_and_back(d4rl, tmp_path, to):
     done = write(open_reader(str(d4rl)), str(tmp_path / "out"), to)
     assert (done.episodes, done.steps) == (5, 14)
@@ -58,7 +62,7 @@ def test_convert_and_back(d4rl, tmp_path, to):
 def test_discrete_actions_through_every_format(tmp_path):
     path = write_hdf5(tmp_path / "a.hdf5", columns() | {"actions": np.concatenate([e.choices for e in LIVED])})
     before = path
-    for i, to in enumerate(["pydreamer", "store", "minari", "store", "pydreamer", "minari"]):
+    for i, to in enumerate(["pydreamer", "parquet", "store", "d4rl", "minari", "store", "d4rl", "pydreamer", "minari"]):
         write(open_reader(str(before)), str(tmp_path / f"{i}"), to)
         before = tmp_path / f"{i}"
     same_rows(path, before)
@@ -92,11 +96,69 @@ def test_the_environment_goes_along(tmp_path):
                           env.observation_space, env.action_space, env_spec=env.spec)  # fmt: skip
     write(open_reader(str(source)), str(tmp_path / "out"))
     assert minari.MinariDataset(tmp_path / "out/data").recover_environment().spec.id == "CartPole-v1"
+    for to in ("store", "d4rl"):
+        write(open_reader(str(source)), str(tmp_path / to), to)
+        with open_reader(str(tmp_path / to)) as reader:
+            assert reader.env_id() == reader.about().env == "CartPole-v1"
+            assert reader.about().action == spaces.Discrete(2)
+
+
+def test_bounds_and_units_of_actions_go_along(tmp_path):
+    """As recorded where a format holds that: not measured, and not scaled to [-1, 1]."""
+    source = write_minari(tmp_path / "d", [buffer(e) for e in LIVED], action=spaces.Box(-2, 4, (1,), np.float32))
+    write(open_reader(str(source)), str(tmp_path / "a.hdf5"), "d4rl")
+    with open_reader(str(tmp_path / "a.hdf5")) as reader:
+        assert reader.about().action == spaces.Box(-2, 4, (1,), np.float32)
+        assert not reader.about().measured
+        assert not reader.remarks()
+    with h5py.File(tmp_path / "a.hdf5") as file:
+        np.testing.assert_array_equal(file["actions"], np.concatenate([e.actions for e in LIVED]))
+        np.testing.assert_array_equal(file["timeouts"], np.concatenate([e.timeouts for e in LIVED]))
+        np.testing.assert_array_equal(file["next_observations"], columns()["next_observations"])
+
+
+def test_several_observations_and_pictures_as_columns(tmp_path):
+    rng = np.random.default_rng(0)
+    both = {"arm": {"at": rng.normal(size=(4, 2)).astype("f4"), "on": rng.normal(size=4).astype("f4")}}
+    space = spaces.Dict({"arm": spaces.Dict({
+        "at": spaces.Box(-9, 9, (2,), np.float32), "on": spaces.Box(-9, 9, (), np.float32)})})  # fmt: skip
+    source = write_minari(tmp_path / "d", [buffer(LIVED[0], both)], space)
+    write(open_reader(str(source)), str(tmp_path / "p"), "parquet")
+    same_rows(source, tmp_path / "p")  # the tables say which column is what
+    with pytest.raises(
+        ConfigError, match=r"one array of observations.*there are obs/arm/at, obs/arm/on: .*--to minari"
+    ):
+        write(open_reader(str(source)), str(tmp_path / "a.hdf5"), "d4rl")
+    pictures = rng.integers(0, 256, (4, 8, 9, 3), dtype=np.uint8)
+    source = write_minari(tmp_path / "i", [buffer(LIVED[0], pictures)], spaces.Box(0, 255, (8, 9, 3), np.uint8))
+    write(open_reader(str(source)), str(tmp_path / "b.hdf5"), "d4rl")
+    same_rows(source, tmp_path / "b.hdf5")
+    with pytest.raises(ConfigError, match="numbers and vectors, and there is obs"):
+        write(open_reader(str(source)), str(tmp_path / "q"), "parquet")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["b.hdf5", "d", "i", "p"]
+
+
+def test_seeds_go_along(tmp_path):
+    """Of whole episodes, and of pieces that begin where their episode does."""
+    source = write_minari(tmp_path / "d", [replace(buffer(e), seed=70 + e.number) for e in LIVED])
+    write(open_reader(str(source)), str(tmp_path / "all"))
+    assert open_reader(str(tmp_path / "all")).seeds() == [71, 72, 73, 74, 75]
+    with open_reader(str(source)) as reader:
+        write(
+            reader, str(tmp_path / "some"), choose=lambda episodes: (e for i, e in enumerate(episodes) if i in (1, 4))
+        )
+        assert open_reader(str(tmp_path / "some")).seeds() == [72, 75]
+        steps = part(reader, Share(steps=9, by="step", seed=1))
+        write(reader, str(tmp_path / "steps"), choose=steps)
+    with open_reader(str(tmp_path / "steps")) as reader:
+        rows = joined(reader.parts())
+    begins = rows["obs"][rows["is_first"]]
+    assert open_reader(str(tmp_path / "steps")).seeds() == [70 + int(n) if t == 0 else None for n, t in begins]
 
 
 def test_what_exists_stays_and_what_fails_leaves_nothing(d4rl, tmp_path):
     (tmp_path / "out").mkdir()
-    for to in ("minari", "pydreamer", "store"):
+    for to in FORMATS:
         with pytest.raises(RunError, match="out exists: choose another name"):
             write(open_reader(str(d4rl)), str(tmp_path / "out"), to)
     values = columns()
@@ -105,8 +167,9 @@ def test_what_exists_stays_and_what_fails_leaves_nothing(d4rl, tmp_path):
     for to in ("pydreamer", "store"):  # those of learners; Minari takes what was recorded
         with pytest.raises(DataError, match="row 12"):
             write(open_reader(str(broken)), str(tmp_path / to), to)
-    with pytest.raises(RunError, match="no episode"):
-        write(open_reader(str(d4rl)), str(tmp_path / "none"), "minari", lambda episodes: iter(()))
+    for to in ("minari", "d4rl", "parquet", "store"):
+        with pytest.raises(RunError, match="no episode"):
+            write(open_reader(str(d4rl)), str(tmp_path / "none"), to, lambda episodes: iter(()))
     with pytest.raises(ConfigError, match="give a folder for store"):
         write(open_reader(str(d4rl)), "minari:a/b-v0", "store")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.hdf5", "b.hdf5", "out"]

@@ -16,10 +16,12 @@ import numpy as np
 from gymnasium import spaces
 
 from reverie.core.errors import ConfigError, EnvError, RunError
+from reverie.data.columnar import write_d4rl, write_parquet
 from reverie.data.episodes import chosen, drawn, episodes_of, pieces_of
 from reverie.data.export import Exported, staged_at, to_pydreamer, write_minari
 from reverie.data.readers.base import About, Reader, Rows, Space
 from reverie.data.readers.minari import MinariReader
+from reverie.data.readers.store import ABOUT
 from reverie.data.storage import columns_of
 from reverie.data.store.episodes import Episode
 from reverie.data.store.store import Store
@@ -29,7 +31,9 @@ from reverie.folder import write_json, writing
 from reverie.recorded import Recorded, env_of, shown
 from reverie.run.signature import signature
 
-Format = Literal["minari", "pydreamer", "store"]
+Format = Literal["minari", "d4rl", "parquet", "pydreamer", "store"]
+SEED = "seed"
+"""The column that ``seeded`` adds."""
 Episodes = Callable[[Iterator[Rows]], Iterator[Rows]]
 """Takes episodes, gives those of them, or pieces of them, that are to be written."""
 
@@ -45,8 +49,8 @@ def everything(episodes: Iterator[Rows]) -> Iterator[Rows]:
 def write(reader: Reader, target: str, to: Format = "minari", choose: Episodes = everything) -> Exported:
     """Write the episodes of ``reader`` that ``choose`` leaves to ``target``.
 
-    Minari gets values as they were recorded, with their spaces and the environment's; PyDreamer's files and our own
-    stores hold rows as learners see them.
+    Minari gets values as they were recorded, with their spaces and the environment's; D4RL's files and tables get them
+    as well, of such spaces as they can hold. PyDreamer's files and our own stores hold rows as learners see them.
 
     Raises:
         ReverieError: the data cannot be read, ``target`` exists, or a package is missing. Nothing is left then.
@@ -56,6 +60,8 @@ def write(reader: Reader, target: str, to: Format = "minari", choose: Episodes =
     with writing(Path(target.removeprefix("minari:"))):
         if to == "minari":
             return _to_minari(reader, target, choose)
+        if to in ("d4rl", "parquet"):
+            return _to_columns(reader, Path(target).expanduser(), to, choose)
         recorded = Recorded(reader)
         with shown(f"writing {Path(target).name}", reader.rows()) as counted:
             found = choose(episodes_of(counted(recorded.parts())))
@@ -73,16 +79,39 @@ def _to_minari(reader: Reader, target: str, choose: Episodes) -> Exported:
         said["env_spec"] = gymnasium.spec(about.env).to_json()
     both = about.observation, about.action
     with shown(f"writing {Path(target).name}", reader.rows()) as counted:
-        found = choose(episodes_of(counted(reader.as_recorded())))
+        found = choose(seeded(episodes_of(counted(reader.as_recorded())), reader))
         return write_minari(
             (minari_fields(rows, about) for rows in found if len(rows["reward"]) > 1), target, both, said
         )
 
 
+def _to_columns(reader: Reader, target: Path, to: Format, choose: Episodes) -> Exported:
+    about = reader.about()
+    with shown(f"writing {target.name}", reader.rows()) as counted:
+        found = choose(episodes_of(counted(reader.as_recorded())))
+        return write_d4rl(found, target, about) if to == "d4rl" else write_parquet(found, target)
+
+
+def seeded(episodes: Iterable[Rows], reader: Reader) -> Iterator[Rows]:
+    """Episodes with a column that has in their first row what they were seeded with, and -1 in all others.
+
+    What is cut off the beginning of an episode takes the seed along.
+    """
+    seeds = reader.seeds() if isinstance(reader, MinariReader) else []
+    known = any(seed is not None for seed in seeds)
+    for number, rows in enumerate(episodes):
+        if known:
+            rows = {**rows, SEED: np.full(len(rows["reward"]), -1, np.int64)}
+            rows[SEED][0] = -1 if number >= len(seeds) or seeds[number] is None else seeds[number]
+        yield rows
+
+
 def minari_fields(rows: Rows, about: About) -> dict[str, Any]:
     """The fields of Minari's ``EpisodeBuffer`` for an episode of n steps: n + 1 observations, n of everything else."""
     terminal = rows["is_terminal"][1:]
+    seed = int(rows[SEED][0]) if SEED in rows else -1
     return {
+        **({"seed": seed} if seed >= 0 else {}),
         "observations": nested(about.observation, rows, "obs"),
         "actions": nested(about.action, {name: values[:-1] for name, values in rows.items()}, "action"),
         "rewards": rows["reward"][1:],
@@ -120,6 +149,11 @@ def to_store(episodes: Iterable[Rows], folder: Path, recorded: Recorded) -> Expo
         if not done.episodes:
             raise RunError("there is no episode to be written.")
         write_json(staged / "spec.json", signature(recorded.obs_spec, recorded.action_spec))
+        about = recorded.about
+        if about.env:
+            named = env_of(about)
+            found = {"id": named.id, "kwargs": dict(named.kwargs), "time_limit": about.time_limit}
+            write_json(staged / ABOUT, {"env": found})
     return done
 
 

@@ -65,7 +65,7 @@ OVERVIEW = """usage: reverie data {info,validate,convert,subsample,record,downlo
 
   info       say what a dataset, a run or a replay store holds
   validate   name what is damaged or cannot be right; keep the good episodes
-  convert    write a dataset as Minari's, PyDreamer's or a store of ours
+  convert    write a dataset as Minari's, D4RL's, Parquet, PyDreamer's, a store
   subsample  write a part of it, by episode or by step
   record     play with a trained agent and write what happens
   download   get a dataset of Minari's, or shards of RL Unplugged

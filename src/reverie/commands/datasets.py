@@ -16,7 +16,7 @@ if TYPE_CHECKING:  # torch comes with these, and the help does without
     from reverie.data.summary import Summary
 
 Place = Annotated[Positional[str], arg(metavar="PATH")]
-Format = Literal["minari", "pydreamer", "store"]
+Format = Literal["minari", "d4rl", "parquet", "pydreamer", "store"]
 
 SHOWN = 20
 """Lines of a report before it says how many more there are."""

@@ -25,7 +25,7 @@ class ConvertCommand(Source):
     """Write a dataset in another format."""
 
     target: Target
-    """A folder that does not exist yet, or minari:NAME."""
+    """A folder that does not exist yet (a file for d4rl), or minari:NAME."""
     to: Format = "minari"
     """Which format."""
 

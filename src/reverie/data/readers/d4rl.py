@@ -1,5 +1,7 @@
 """HDF5 files as D4RL has them: one dataset for each thing of a transition, all episodes one after the other.
 
+Those that ``data/columnar.py`` has written say in their attributes what D4RL does not.
+
 ``timeouts`` say where time ran out. Without them an end by time shows only where ``next_observations`` is not what the
 next transition begins with, or is known beforehand (``time_limit``). The same layout without ``timeouts`` is what
 Tianshou's ``load_buffer`` reads.
@@ -12,6 +14,7 @@ from functools import cached_property
 from pathlib import Path
 
 import numpy as np
+from gymnasium import spaces
 
 from reverie.core.errors import DataError
 from reverie.data.readers.base import About, Reader, ReadOptions, Rows, Space, action_space, observed_space
@@ -59,13 +62,22 @@ class D4RLReader(Reader):
         return About(
             observation=observed_space(obs.shape[1:], obs.dtype),
             action=action,
+            env=self.env_id(),
             measured=measured,
             text={"columns": ", ".join(self.columns)},
         )
 
+    def env_id(self) -> str:
+        """See ``Reader``; files that were converted here say it."""
+        return str(self.file.attrs.get("env_id", ""))
+
     @cached_property
     def _actions(self) -> tuple[Space, bool]:
-        column = self.columns["actions"]
+        column, said = self.columns["actions"], self.file.attrs
+        if "action_classes" in said:
+            return spaces.Discrete(int(said["action_classes"])), False
+        if "action_low" in said and "action_high" in said:
+            return spaces.Box(said["action_low"], said["action_high"], column.shape[1:], np.float32), False
         return action_space(lambda: (column.read(i, i + BLOCK) for i in range(0, column.shape[0], BLOCK)), self.path)
 
     def disordered(self) -> np.ndarray:

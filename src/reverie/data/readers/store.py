@@ -19,6 +19,8 @@ from reverie.data.store.episodes import Episode, episodes
 from reverie.data.store.manifest import MANIFEST, Damage
 from reverie.data.store.store import Store
 
+ABOUT = "about.json"
+"""Beside a store that was made of other data: what they said of their environment."""
 LOST = "an episode whose beginning is not stored is left out"
 OPEN = "an episode was still going on, or its environment failed: it is taken as cut off by time"
 
@@ -50,6 +52,8 @@ class StoreReader(Reader):
         for folder in (self.folder.absolute(), self.folder.absolute().parent, self.path):
             if (folder / "spec.json").is_file():
                 found["spec"] = json.loads((folder / "spec.json").read_text(encoding="utf-8"))
+            if (folder / ABOUT).is_file():
+                found["said"] = json.loads((folder / ABOUT).read_text(encoding="utf-8")).get("env", {})
             if (folder / "config.yaml").is_file():
                 content = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8")) or {}
                 found["env"] = content.get("experiment", {}).get("env", {})
@@ -58,11 +62,11 @@ class StoreReader(Reader):
 
     def env_id(self) -> str:
         """See ``Reader``."""
-        return str(self._settings.get("env", {}).get("id", ""))
+        return str((self._settings.get("env") or self._settings.get("said", {})).get("id", ""))
 
     def about(self) -> About:
         """The parts are those of spec.json; where it is not there, what the columns look like."""
-        spec, env = self._settings.get("spec"), self._settings.get("env", {})
+        spec, env, said = self._settings.get("spec"), self._settings.get("env", {}), self._settings.get("said", {})
         specs = (obs_of(self.columns, spec), action_of(self.columns, spec))
         text = {"algorithm": self._settings["algorithm"]} if self._settings.get("algorithm") else {}
         segment = next(s for s in self.store.segments if s.rows > s.first)
@@ -71,6 +75,8 @@ class StoreReader(Reader):
             action=action_space(segment, spec),
             env=self.env_id(),
             env_settings=dict(env),
+            env_kwargs=dict(said.get("kwargs", {})),
+            time_limit=said.get("time_limit"),
             specs=specs,
             text=text,
         )

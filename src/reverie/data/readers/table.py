@@ -6,6 +6,7 @@ next.done, episode: episode_index}``. A table row is a transition, or a whole ep
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -34,6 +35,8 @@ USUAL = {
     "episode": ("episode_index", "episode_id", "episode", "traj_id"),
 }
 """What such columns are often called: a proposal for whoever has to say it."""
+COLUMNS_OF_OURS = b"reverie.columns"
+"""Where the schema of a table that was written here says which column is what."""
 NO_ENDS = "no column says where episodes end terminally: all of them are taken as cut off by time"
 
 
@@ -92,7 +95,7 @@ class TableReader(Reader):
         return [str(name) for name in schema.names]
 
     def _roles(self) -> dict[str, str]:
-        said = self.options.columns
+        said = self.options.columns or self._own()
         given = {role: column for role, column in said.items() if column}
         for role, column in given.items():
             if role.partition(".")[0] not in ROLES or (
@@ -112,6 +115,13 @@ class TableReader(Reader):
                 f"{' and the '.join(missing)} must be said, such as --data.columns '{{{shown}}}'."
             )
         return given
+
+    def _own(self) -> dict[str, str]:
+        """What a table of ours says of its columns."""
+        found = self.pieces[0].found
+        schema = found[0].schema_arrow if isinstance(found, tuple) else found.schema
+        own: dict[str, str] = json.loads((schema.metadata or {}).get(COLUMNS_OF_OURS, b"{}"))
+        return own
 
     def column(self, role: str) -> TableColumn:
         """The column that has this role."""

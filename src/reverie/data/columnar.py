@@ -1,0 +1,208 @@
+"""Recorded episodes as columns of transitions: D4RL's HDF5 file, or Parquet tables."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from reverie.core.errors import ConfigError, RunError
+from reverie.data.export import Exported, staged_at
+from reverie.data.readers.base import About, Rows, needs
+from reverie.data.readers.table import COLUMNS_OF_OURS
+
+BUFFERED = 1 << 20
+"""Bytes of transitions that are written together."""
+TABLE_STEPS = 1 << 20
+"""Transitions in a table."""
+
+
+def transitions_of(rows: Rows) -> Rows:
+    """An episode of n + 1 rows as n transitions, ``[n, ...]`` by column; ``next_obs`` is what each action led to."""
+    terminal = rows["is_terminal"][1:]
+    out: Rows = {name: values[:-1] for name, values in rows.items() if name.partition("/")[0] in ("obs", "action")}
+    for name, values in rows.items():
+        if name.partition("/")[0] == "obs":
+            out[f"next_{name}"] = values[1:]
+    return out | {"reward": rows["reward"][1:], "terminal": terminal, "truncated": rows["is_last"][1:] & ~terminal}
+
+
+def blocks_of(episodes: Iterable[Rows], done: Exported) -> Iterator[Rows]:
+    """Their transitions, many at a time, numbered by episode, and counted in ``done``."""
+    held: list[Rows] = []
+    size = 0
+    for rows in episodes:
+        steps = len(rows["reward"]) - 1
+        if steps < 1:
+            continue
+        held.append(transitions_of(rows) | {"episode": np.full(steps, done.episodes, np.int64)})
+        size += sum(values.nbytes for values in held[-1].values())
+        done.episodes, done.steps = done.episodes + 1, done.steps + steps
+        if size >= BUFFERED:
+            yield {name: np.concatenate([each[name] for each in held]) for name in held[0]}
+            held, size = [], 0
+    if held:
+        yield {name: np.concatenate([each[name] for each in held]) for name in held[0]}
+    if not done.episodes:
+        raise RunError("there is no episode to be written.")
+
+
+# ---------------------------------------------------------------- D4RL
+
+OF_D4RL = {
+    "obs": "observations",
+    "action": "actions",
+    "reward": "rewards",
+    "terminal": "terminals",
+    "truncated": "timeouts",
+    "next_obs": "next_observations",
+}
+
+
+def write_d4rl(episodes: Iterable[Rows], target: Path, about: About) -> Exported:
+    """One HDF5 file as D4RL has them, with ``timeouts`` and ``next_observations``.
+
+    Attributes that other readers leave alone say what such files do not: the environment's id and the action space.
+
+    Args:
+        episodes: with values as they were recorded, of one array of observations and one of actions.
+        target: the file; it takes its place once it is whole.
+        about: of the data.
+
+    Raises:
+        ConfigError: there are several observations or actions, or text; h5py is missing.
+        RunError: ``target`` exists, or there is no episode.
+    """
+    try:
+        import h5py
+    except ImportError as error:
+        raise needs("h5py", "hdf5", error) from None
+    done = Exported(target)
+    with staged_file(target) as staged, h5py.File(staged, "w") as file:
+        for block in blocks_of(episodes, done):
+            check_plain(block, "D4RL's files", "one array of observations and one of actions", several=False)
+            for name, called in OF_D4RL.items():
+                append(file, called, block[name])
+        file.attrs.update(declared(about))
+    return done
+
+
+def append(file: Any, name: str, values: np.ndarray) -> None:
+    """``values`` ``[n, ...]`` behind those that are there."""
+    if name not in file:
+        rows = max(1, BUFFERED // max(1, values[:1].nbytes))
+        file.create_dataset(name, data=values, maxshape=(None, *values.shape[1:]), chunks=(rows, *values.shape[1:]))
+        return
+    data = file[name]
+    before = data.shape[0]
+    data.resize(before + len(values), axis=0)
+    data[before:] = values
+
+
+def declared(about: About) -> dict[str, Any]:
+    """What is known of environment and actions."""
+    from gymnasium import spaces
+
+    out: dict[str, Any] = {"env_id": about.env} if about.env else {}
+    if isinstance(about.action, spaces.Discrete) and about.action.start == 0:
+        out["action_classes"] = int(about.action.n)
+    elif isinstance(about.action, spaces.Box) and not about.measured:
+        out |= {"action_low": about.action.low, "action_high": about.action.high}
+    return out
+
+
+# ---------------------------------------------------------------- Parquet
+
+
+def write_parquet(episodes: Iterable[Rows], target: Path) -> Exported:
+    """A folder of Parquet tables, a row for each transition, as Hugging Face and others have them.
+
+    Observations are ``observation`` or ``observation.camera.depth``; which column is what stands in the schema as well.
+
+    Raises:
+        ConfigError: there are pictures or text; pyarrow is missing.
+        RunError: ``target`` exists, or there is no episode.
+    """
+    try:
+        import pyarrow as arrow
+        import pyarrow.parquet
+    except ImportError as error:
+        raise needs("pyarrow", "arrow", error) from None
+    done = Exported(target)
+    with staged_at(target) as staged, contextlib.ExitStack() as stack:
+        writer, written = None, 0
+        for block in blocks_of(episodes, done):
+            check_plain(block, "tables", "numbers and vectors", several=True)
+            roles = {role_of(name): column_of(name) for name in block}
+            table = arrow.table({column_of(name): arrow_of(arrow, values) for name, values in block.items()})
+            table = table.replace_schema_metadata({COLUMNS_OF_OURS: json.dumps(roles).encode()})
+            if writer is None or written >= TABLE_STEPS:
+                stack.close()
+                path = staged / f"data-{len(list(staged.iterdir())):05d}.parquet"
+                writer, written = stack.enter_context(pyarrow.parquet.ParquetWriter(path, table.schema)), 0
+            writer.write_table(table)
+            written += table.num_rows
+    return done
+
+
+def role_of(name: str) -> str:
+    """``obs/camera/depth`` as what ``columns`` calls it."""
+    return name.replace("/", ".", 1)
+
+
+def column_of(name: str) -> str:
+    """``obs/camera/depth`` as what a table calls it."""
+    root, *below = name.split("/")
+    usual = {"obs": "observation", "next_obs": "next_observation", "episode": "episode_index"}
+    return ".".join([usual.get(root, root), *below])
+
+
+def arrow_of(arrow: Any, values: np.ndarray) -> Any:
+    """A column of Arrow's: numbers, or lists of one length."""
+    if values.ndim == 1:
+        return arrow.array(values)
+    return arrow.FixedSizeListArray.from_arrays(arrow.array(values.reshape(-1)), values.shape[1])
+
+
+# ---------------------------------------------------------------- both
+
+
+def check_plain(block: Mapping[str, np.ndarray], what: str, expected: str, *, several: bool) -> None:
+    """Columns fit into such files.
+
+    Raises:
+        ConfigError: some do not.
+    """
+    parts = [name for name in block if name.partition("/")[0] in ("obs", "action")]
+    nested = [name for name in parts if "/" in name]
+    odd = [n for n in parts if block[n].dtype == object or (several and block[n].ndim > 2)]
+    wrong = odd if several else odd or nested
+    if wrong:
+        raise ConfigError(
+            f"{what} hold {expected}, and there {'is' if len(wrong) == 1 else 'are'} {', '.join(wrong)}: write it to "
+            "Minari's format (--to minari), which holds everything."
+        )
+
+
+@contextlib.contextmanager
+def staged_file(path: Path) -> Iterator[Path]:
+    """A file beside ``path`` to write to; it takes its place at the end, and is gone after an error.
+
+    Raises:
+        RunError: ``path`` exists.
+    """
+    if path.exists():
+        raise RunError(f"{path} exists: choose another name, or delete it first.")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    staged = path.with_name(f".{path.name}.part")
+    try:
+        yield staged
+        os.rename(staged, path)
+    except BaseException:
+        staged.unlink(missing_ok=True)
+        raise
