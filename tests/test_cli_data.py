@@ -144,7 +144,7 @@ def test_info_of_a_dataset(dataset, tmp_path, capsys):
         "format D4RL HDF5",
         "observation Box(-inf, inf, (3,), float32)",
         "action Box(-1.0, 1.0, (2,), float32)",
-        "complete 10 with 200 steps",
+        "number 10 with 200 steps",
         "ends 5 terminal, 5 cut off",
         "steps mean 20.0, 20 to 20",
         "50% of the range used",
@@ -213,7 +213,7 @@ def test_options_of_readers(dataset, tmp_path, capsys):
     with h5py.File(dataset, "a") as file:
         del file["timeouts"], file["next_observations"]
     assert data_command(["info", str(dataset), "--time-limit", "20"]) == 0
-    assert "complete 10" in " ".join(capsys.readouterr().out.split())
+    assert "number 10" in " ".join(capsys.readouterr().out.split())
 
 
 def test_recording_needs_a_run(tmp_path):

@@ -35,6 +35,7 @@ class Server(http.server.ThreadingHTTPServer):
         self.links: dict[str, str] = {}
         self.break_after: list[int] = []
         self.ranges = True
+        self.silent_at_the_end = False
         self.fail: list[int] = []
         self.asked: list[tuple[str, str]] = []
 
@@ -60,7 +61,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
         if start >= len(data) > 0:
             self.send_response(416)
             self.send_header("Content-Range", f"bytes */{len(data)}")
-            self._hash()
+            if not server.silent_at_the_end:
+                self._hash()
             self.end_headers()
             return
         self.send_response(206 if start else 200)
@@ -135,6 +137,21 @@ def test_all_came_but_nobody_looked_at_it(server, tmp_path):
     server.hashes["/a"] = google(CONTENT)
     (tmp_path / ".a.part").write_bytes(CONTENT)
     assert fetch(Remote(url=f"{server.url}/a"), tmp_path / "a").read_bytes() == CONTENT
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+def test_all_came_and_the_server_says_nothing_more_of_it(server, tmp_path, damaged):
+    """Its checksums come with any byte that it is asked for."""
+    server.files["/a"], server.hashes["/a"], server.silent_at_the_end = CONTENT, google(CONTENT), True
+    came = bytearray(CONTENT)
+    came[7] ^= damaged
+    (tmp_path / ".a.part").write_bytes(came)
+    if not damaged:
+        assert fetch(Remote(url=f"{server.url}/a"), tmp_path / "a").read_bytes() == CONTENT
+        return
+    with pytest.raises(RunError, match=r"did not come whole: its crc32c is .* was said.*deleted"):
+        fetch(Remote(url=f"{server.url}/a"), tmp_path / "a")
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_server_without_ranges_begins_anew(server, tmp_path):
@@ -262,7 +279,7 @@ def test_datasets_that_there_are_not(server, tmp_path, monkeypatch):
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "root"))
     with pytest.raises(RunError, match=r"no Minari dataset 'D4RL/door/humn-v2' .*404"):
         download_minari("D4RL/door/humn-v2", server.url)
-    with pytest.raises(ConfigError, match="expected a name such as"):
+    with pytest.raises(ConfigError, match="expected a name with a version, such as"):
         download_minari("door", server.url)
     with pytest.raises(ConfigError, match="expected minari:NAME"):
         data_command(["download", "door-v0"])

@@ -117,7 +117,7 @@ def dataset_sections(reader: Reader, about: About, summary: Summary) -> dict[str
     found: dict[str, list[tuple[str, str]]] = {
         "dataset": [("place", str(reader.path)), ("format", reader.format), *about.text.items()],
         "spaces": [("observation", short(about.observation)), ("action", short(about.action))],
-        "episodes": [("complete", f"{episodes:,} with {steps:,} steps")],
+        "episodes": [("number", f"{episodes:,} with {steps:,} steps")],
     }
     if about.env:
         found["dataset"].append(("environment", about.env))

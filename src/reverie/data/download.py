@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from reverie.core.errors import ConfigError, RunError, did_you_mean
-from reverie.data.readers.minari import METADATA, minari_root
+from reverie.data.readers.minari import METADATA, check_name, minari_root
 
 HUGGING_FACE = "https://huggingface.co"
 MINARI_OWNER = "farama-minari"
@@ -141,7 +141,8 @@ def _append(remote: Remote, staged: Path, name: str, progress: Progress) -> dict
     except urllib.error.HTTPError as error:
         if error.code == 416 and have:  # nothing is left to be sent
             whole = (error.headers.get("Content-Range") or "").rpartition("/")[2]
-            return {key.lower(): value for key, value in error.headers.items()} | {"whole": whole}
+            said = {key.lower(): value for key, value in error.headers.items()}
+            return (said if _sums(said) or remote.sha256 else said | _headers(remote, have - 1)) | {"whole": whole}
         raise
     with answer:
         headers = {key.lower(): value for key, value in answer.headers.items()}
@@ -157,6 +158,16 @@ def _append(remote: Remote, staged: Path, name: str, progress: Progress) -> dict
         if total and have < total:
             raise ConnectionError(f"{have:,} of {total:,} bytes came")
     return headers | {"whole": str(total or have)}
+
+
+def _headers(remote: Remote, last: int) -> dict[str, str]:
+    """What the server says with the byte at ``last``: with a file that is all here already, its checksums."""
+    request = urllib.request.Request(remote.url, headers={"Range": f"bytes={last}-"})
+    try:
+        with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
+            return {key.lower(): value for key, value in answer.headers.items()}
+    except urllib.error.HTTPError:  # its file is smaller than ours: that is found by the size
+        return {}
 
 
 def _check(remote: Remote, staged: Path, said: dict[str, str]) -> None:
@@ -216,9 +227,7 @@ def download_minari(name: str, server: str = "", progress: Progress = silent) ->
         ConfigError: that is no name of a dataset.
         RunError: the server has none of that name, or it did not come whole.
     """
-    match = re.fullmatch(r"(?:([\w/-]+)/)?([\w-]+)-v(\d+)", name)
-    if not match:
-        raise ConfigError(f"minari:{name}: expected a name such as D4RL/door/human-v2.")
+    check_name(name)
     place = minari_root() / name
     if (place / "data" / METADATA).is_file():
         return place

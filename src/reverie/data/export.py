@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from reverie.core.errors import ConfigError, RunError
-from reverie.data.readers.minari import minari_root
+from reverie.data.readers.minari import check_name, minari_root
 from reverie.data.store.episodes import Episode
 from reverie.data.store.manifest import Segment
 
@@ -66,6 +66,8 @@ def fresh_enough(target: str) -> None:
         RunError: something is.
     """
     name = target.removeprefix("minari:")
+    if name != target:
+        check_name(name)
     path = Path(target).expanduser() if name == target else minari_root() / name
     if path.exists():
         raise RunError(f"{path} exists: choose another name, or delete it first.")
@@ -172,6 +174,8 @@ def write_minari(
     except ImportError as error:
         raise ConfigError(f"minari is needed ({error}): pip install 'reverie-rl[minari]'.") from None
     name = target.removeprefix("minari:")
+    if name != target:
+        check_name(name)
     path = (minari_root() / name if name != target else Path(target).expanduser()).absolute()  # Minari needs it
     done = Exported(path)
 

@@ -151,7 +151,7 @@ def summarise(parts: Iterable[Rows], action: Space) -> Summary:
     return summary
 
 
-def histogram(values: list[float], bins: int = 8, width: int = 30) -> list[str]:
+def histogram(values: list[float], bins: int = 8, width: int = 24) -> list[str]:
     """Bars of text, one line for each of ``bins`` ranges."""
     found: Any = np.asarray(values, np.float64)
     found = found[np.isfinite(found)]
@@ -160,6 +160,6 @@ def histogram(values: list[float], bins: int = 8, width: int = 30) -> list[str]:
     counts, edges = np.histogram(found, bins if found.max() > found.min() else 1)
     most = counts.max()
     return [
-        f"{low:>12.5g} to {high:>10.5g}  {'#' * round(width * count / most):<{width}} {count:,}"
+        f"{low:>10.5g} to {high:>10.5g} {'#' * round(width * count / most):<{width}} {count:,}"
         for low, high, count in zip(edges[:-1], edges[1:], counts, strict=True)
     ]

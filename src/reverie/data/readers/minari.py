@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from reverie.core.errors import DataError, did_you_mean
+from reverie.core.errors import ConfigError, DataError, did_you_mean
 from reverie.data.readers.base import PART_BYTES, About, Reader, ReadOptions, Rows, Space
 from reverie.data.readers.spaces import leaves_of, space_of
 from reverie.data.readers.transitions import OPEN
@@ -30,6 +31,16 @@ EARLY = "an end is marked in the middle of an episode that goes on: it is not ta
 def minari_root() -> Path:
     """Where Minari keeps its datasets."""
     return Path(os.environ.get("MINARI_DATASETS_PATH") or Path.home() / ".minari" / "datasets")
+
+
+def check_name(name: str) -> None:
+    """``name`` is one that Minari takes.
+
+    Raises:
+        ConfigError: it is not.
+    """
+    if not re.fullmatch(r"([\w/-]+/)?[\w-]+-v\d+", name):
+        raise ConfigError(f"minari:{name}: expected a name with a version, such as D4RL/door/human-v2.")
 
 
 def local_names(root: Path | None = None) -> list[str]:
