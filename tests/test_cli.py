@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import functools
 import json
+import os
+import pty
 import re
+import select
 import shutil
 import subprocess
 import sys
+import time
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -306,7 +310,7 @@ def odd(elsewhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("odd")
-@pytest.mark.parametrize(("name", "code"), [("SIGINT", 130), ("SIGTERM", 143), ("SIGUSR1", 138)])
+@pytest.mark.parametrize(("name", "code"), [("SIGINT", 130), ("SIGTERM", 143), ("SIGUSR1", 138), ("SIGHUP", 129)])
 def test_an_interrupted_run_is_saved_and_goes_on(
     name: str, code: int, elsewhere: Path, tiny: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -320,6 +324,39 @@ def test_an_interrupted_run_is_saved_and_goes_on(
     assert not (elsewhere / "x" / "eval.json").exists()
     assert main(args) == 0
     assert "continuing x from env step 30" in capfd.readouterr().out
+
+
+@pytest.mark.usefixtures("odd")
+def test_a_closed_terminal_ends_a_run_kindly(elsewhere: Path, tiny: Path) -> None:
+    """The system tells the process, and all that it writes from then on fails: it saves all the same."""
+    args = ["train", "dreamer_v3", "--env", "odd_env_module:Odd-v0", "--config", str(tiny), "--run", "x"]
+    command = [sys.executable, "-m", "reverie", *args, "--steps", "100000000", "--schedule.save-every", "1h"]
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.environ["PYTHONPATH"] = os.pathsep.join([str(elsewhere), *sys.path])
+        os.execv(command[0], command)
+    said, end = b"", time.monotonic() + 60
+    while b"eval" not in said and time.monotonic() < end:  # the panel is there: it trains
+        if select.select([terminal], [], [], 1)[0]:
+            said += os.read(terminal, 1 << 16)
+    time.sleep(0.5)
+    os.close(terminal)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 129, said.decode(errors="replace")[-2000:]
+    assert list((elsewhere / "x" / "checkpoints").iterdir())
+
+
+@pytest.mark.usefixtures("odd")
+def test_nobody_reads_what_a_run_says(elsewhere: Path, tiny: Path) -> None:
+    """``reverie train ... | head -1`` trains to the end."""
+    args = ["train", "dreamer_v3", "--env", "odd_env_module:Odd-v0", "--config", str(tiny), "--run", "x"]
+    command = [sys.executable, "-m", "reverie", *args, "--envs", "1"]
+    paths = {"PYTHONPATH": os.pathsep.join([str(elsewhere), *sys.path])}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=os.environ | paths) as run:
+        assert run.stdout is not None
+        run.stdout.readline()
+        run.stdout.close()
+        assert run.wait() == 0, run.stderr.read() if run.stderr is not None else ""
+    assert (elsewhere / "x" / "eval.json").exists()
 
 
 @pytest.mark.usefixtures("odd")

@@ -14,6 +14,7 @@ from reverie.algos.base import AlgorithmConfig
 from reverie.core.discover import algorithm_name
 from reverie.core.errors import ConfigError, did_you_mean
 from reverie.experiment import EnvLike, ExperimentConfig, env_name
+from reverie.log.console import tell
 from reverie.offline import HALF
 from reverie.presets import layered, overlay, resized
 from reverie.training.run import Result, Say
@@ -31,7 +32,7 @@ def train(
     config: Sequence[Path | str] = (),
     run: Path | str | None = None,
     keep_newer: bool = False,
-    say: Say = print,
+    say: Say = tell,
     **overrides: Any,
 ) -> Result:
     """Train an agent.
@@ -69,7 +70,7 @@ def train_seeds(
     config: Sequence[Path | str] = (),
     run: Path | str | None = None,
     keep_newer: bool = False,
-    say: Say = print,
+    say: Say = tell,
     **overrides: Any,
 ) -> SeedsResult:
     """Train an agent several times, each time from another seed, and say what they come to.

@@ -24,7 +24,7 @@ from reverie.core.clock import Clock
 from reverie.core.errors import ConfigError, RunError
 from reverie.experiment import ExperimentConfig
 from reverie.log.sinks import JsonlSink
-from reverie.run.interrupt import Interrupt
+from reverie.run.interrupt import Interrupt, heeded
 from reverie.run.lock import RunLock
 from reverie.training import seeds as module
 from reverie.training.children import Child, Signals, own_paths, verdict
@@ -507,6 +507,23 @@ def test_signals_that_come_together_are_one_for_a_child(monkeypatch: pytest.Monk
         monkeypatch.setattr(Interrupt, "together", 0.0)
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGTERM)
+
+
+@pytest.mark.parametrize("ignored", [False, True])
+def test_a_hangup_counts_once_and_not_where_it_is_to_be_ignored(ignored: bool) -> None:
+    """The system and the shell both tell the end of a terminal; nohup wants to hear nothing of it."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN if ignored else signal.SIG_DFL)
+    try:
+        with Interrupt(Clock(total_steps=10)) as interrupt:
+            os.kill(os.getpid(), signal.SIGHUP)
+            os.kill(os.getpid(), signal.SIGHUP)
+            assert interrupt.received == (None if ignored else signal.SIGHUP)
+        with Signals(heeded()) as signals:
+            os.kill(os.getpid(), signal.SIGHUP)
+            os.kill(os.getpid(), signal.SIGHUP)
+            assert signals.got == ([] if ignored else [signal.SIGHUP])
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 def test_signals_are_only_written_down() -> None:

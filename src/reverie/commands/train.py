@@ -12,6 +12,7 @@ from reverie.commands.args import fail, parse, print_files, score_line
 from reverie.core.errors import RunError
 from reverie.experiment import ExperimentConfig
 from reverie.folder import RunFolder, read_saved
+from reverie.log.console import tell
 from reverie.offline import HALF
 from reverie.presets import layered
 from reverie.training.aggregate import table
@@ -92,7 +93,7 @@ def train_command(args: list[str]) -> int:
         return seeds_command(config, parsed.common)
     result = train(config, run=parsed.common.resume or parsed.common.run, keep_newer=parsed.common.keep_newer)
     place = "" if config.data.alone else f"at env step {result.env_steps:,} "
-    print(f"\n{result.reason} {place}after {result.updates:,} updates")
+    tell(f"\n{result.reason} {place}after {result.updates:,} updates")
     if result.evaluation is not None:
         print(score_line(result.evaluation))
     if result.estimate is not None:
@@ -144,7 +145,7 @@ def seeds_command(config: ExperimentConfig, said: Common) -> int:
         return fail(f"--seeds {said.seeds}: expected how many, such as 5, or which, such as 1,5,7.", 2)
     result = train_seeds(config, seeds, jobs=said.jobs, run=said.run, keep_newer=said.keep_newer)
     unfinished = [seed for seed in result.seeds if seed.state != "finished"]
-    print(f"\n{len(seeds) - len(unfinished)} of {len(seeds)} seeds have finished")
+    tell(f"\n{len(seeds) - len(unfinished)} of {len(seeds)} seeds have finished")
     if result.aggregate is not None:
         print(f"\n{table(result.aggregate)}\n")
     for seed in unfinished:

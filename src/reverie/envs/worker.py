@@ -274,12 +274,12 @@ def _failure(number: int, error: Exception) -> tuple[bool, tuple[ReverieError, s
 
 
 def _leave_signals_to_the_parent() -> None:
-    """Ctrl-C, and what schedulers send to all processes of a job: the parent decides what becomes of its workers.
+    """Ctrl-C, what schedulers send to all processes of a job, the end of a terminal: the parent decides about workers.
 
     Not ignored, except for Ctrl-C: a program that an environment starts would inherit that, and could not be ended.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     nothing: Callable[..., None] = lambda *_: None  # noqa: E731
-    for name in ("SIGTERM", "SIGUSR1"):
-        if hasattr(signal, name):
+    for name in ("SIGTERM", "SIGUSR1", "SIGHUP"):
+        if hasattr(signal, name) and signal.getsignal(getattr(signal, name)) is not signal.SIG_IGN:
             signal.signal(getattr(signal, name), nothing)

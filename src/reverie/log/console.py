@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import math
+import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Protocol, TextIO
 
 from rich.columns import Columns
@@ -18,12 +21,34 @@ from rich.text import Text
 
 from reverie.log.sinks import Values, scalars
 
+GONE = (errno.EPIPE, errno.EIO)
+"""What writing says when nobody reads any more: a pipe is closed, a terminal has gone."""
 HEADER_EVERY = 25
 INTERVAL = {"iqm": "eval/score_iqm", "low95": "eval/score_iqm_low", "high95": "eval/score_iqm_high"}
 """Columns for the interquartile mean of evaluations and the ends of its 95 % interval."""
 
 ESTIMATE = {"estimated by FQE": "estimate/return"}
 """The column of estimates from recorded data, called so that nobody takes one for an evaluation."""
+
+
+def tell(text: str, stream: TextIO | None = None) -> None:
+    """Print a line. Where nobody reads any more it goes nowhere, with all that follows: a run goes on without."""
+    stream = sys.stdout if stream is None else stream
+    with outlived(stream):
+        print(text, file=stream, flush=True)
+
+
+@contextlib.contextmanager
+def outlived(stream: TextIO) -> Iterator[None]:
+    """What is written to ``stream`` in here goes nowhere from the moment on when nobody reads it."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in GONE:
+            raise
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, stream.fileno())
+        os.close(nowhere)
 
 
 class Progress(Protocol):
@@ -81,7 +106,7 @@ class PlainSink:
         self._columns: list[str] = []
         self._lines = 0
         self._latest: dict[str, float] = {}
-        print(title, file=stream, flush=True)
+        tell(title, stream)
 
     def write(self, values: Values, step: int) -> None:
         """Print the newest of what matters."""
@@ -97,8 +122,8 @@ class PlainSink:
         row |= {name: short(value) for name, value in losses(self._latest)}
         if list(row) != self._columns or self._lines % HEADER_EVERY == 0:
             self._columns = list(row)
-            print(self._line(row, row), file=self._stream)
-        print(self._line(row.values(), row), file=self._stream, flush=True)
+            tell(self._line(row, row), self._stream)
+        tell(self._line(row.values(), row), self._stream)
         self._lines += 1
 
     @staticmethod
@@ -114,7 +139,7 @@ class LiveSink:
     """A panel that is redrawn four times a second: progress, rate, time left, scores and losses."""
 
     def __init__(self, clock: Progress, total_steps: int, title: str, stream: TextIO) -> None:
-        self._clock, self._total, self._title = clock, total_steps, title
+        self._clock, self._total, self._title, self._stream = clock, total_steps, title, stream
         self._pace = Pace(clock, total_steps)
         self._latest: dict[str, float] = {}
         self._closed = False
@@ -128,7 +153,8 @@ class LiveSink:
     def close(self) -> None:
         """Draw a last time, without a guess at the time left, and give the terminal back."""
         self._closed = True
-        self._live.stop()
+        with outlived(self._stream):
+            self._live.stop()
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Rich asks for this at each refresh."""

@@ -12,12 +12,22 @@ from typing import Any, ClassVar
 
 from reverie.core.clock import Clock
 
-SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGUSR1") if hasattr(signal, name))
-"""Ctrl-C, what a scheduler sends at the end, and what Slurm sends before it when asked to (``--signal=B:USR1@60``)."""
+SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGUSR1", "SIGHUP") if hasattr(signal, name))
+"""Ctrl-C; what a scheduler sends at the end, and what Slurm sends before it when asked to (``--signal=B:USR1@60``); and
+what comes when a terminal is closed or its connection breaks."""
+HANGUP = getattr(signal, "SIGHUP", None)
+
+
+def heeded() -> list[signal.Signals]:
+    """``SIGNALS``, without a hangup that is to be ignored."""
+    return [number for number in SIGNALS if number != HANGUP or signal.getsignal(number) is not signal.SIG_IGN]
 
 
 class Interrupt:
-    """While entered, SIGINT, SIGTERM and SIGUSR1 set ``clock.stop``. A second signal raises KeyboardInterrupt.
+    """While entered, ``SIGNALS`` set ``clock.stop``. A second signal raises KeyboardInterrupt.
+
+    The end of a terminal is told by the system and by the shell: it counts once. Where it was to be ignored, as
+    ``nohup`` wants, it is.
 
     Only the main thread can listen for signals; in any other this does nothing.
     """
@@ -34,7 +44,7 @@ class Interrupt:
 
     def __enter__(self) -> Interrupt:
         if threading.current_thread() is threading.main_thread():
-            self.previous = {number: signal.signal(number, self.handle) for number in SIGNALS}
+            self.previous = {number: signal.signal(number, self.handle) for number in heeded()}
         return self
 
     def __exit__(
@@ -45,7 +55,7 @@ class Interrupt:
 
     def handle(self, number: int, frame: FrameType | None) -> None:
         """Ask the loop to end, or end at once if it was asked before."""
-        if self.received is not None and time.monotonic() - self.since < self.together:
+        if self.received is not None and (number == HANGUP or time.monotonic() - self.since < self.together):
             return
         if self.received is not None:
             raise KeyboardInterrupt

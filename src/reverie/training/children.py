@@ -13,7 +13,7 @@ from types import FrameType, TracebackType
 from typing import Any
 
 from reverie.log.board import State
-from reverie.run.interrupt import SIGNALS
+from reverie.run.interrupt import HANGUP, SIGNALS
 
 PROGRAM = "reverie.child"
 """The module that runs a command and ends with us."""
@@ -81,8 +81,9 @@ class Signals:
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
     def handle(self, number: int, frame: FrameType | None) -> None:
-        """Write it down."""
-        self.got.append(number)
+        """Write it down; the end of a terminal, which may be told twice, once."""
+        if number != HANGUP or number not in self.got:
+            self.got.append(number)
 
 
 def verdict(code: int, words: str) -> tuple[State, str]:

@@ -32,7 +32,7 @@ from reverie.folder import (
     write_spec,
     writing,
 )
-from reverie.log.console import console_sink
+from reverie.log.console import console_sink, tell
 from reverie.log.meter import Meter
 from reverie.log.sinks import JsonlSink, TensorBoardSink, VideoSink
 from reverie.offline import Updates, build, described, resolved, subject
@@ -79,7 +79,7 @@ def train(
     config: ExperimentConfig,
     env: EnvLike | None = None,
     run: Path | str | None = None,
-    say: Say = print,
+    say: Say = tell,
     *,
     keep_newer: bool = False,
 ) -> Result:

@@ -18,8 +18,9 @@ from reverie.core.machine import choose_device
 from reverie.experiment import ExperimentConfig
 from reverie.folder import SCHEMA, check_writable, settings_changes, writing
 from reverie.log.board import Board, Lane, NoBoard, State, board_of
+from reverie.log.console import tell
 from reverie.offline import resolved, subject
-from reverie.run.interrupt import SIGNALS
+from reverie.run.interrupt import heeded
 from reverie.run.lock import RunLock
 from reverie.training.aggregate import Aggregate, aggregate, unit_of, write_aggregate
 from reverie.training.children import Child, Signals, verdict
@@ -78,7 +79,7 @@ def train_seeds(
     jobs: int = 0,
     run: Path | str | None = None,
     keep_newer: bool = False,
-    say: Say = print,
+    say: Say = tell,
 ) -> SeedsResult:
     """Train each of ``seeds`` as ``reverie train --seed`` would, several at a time, or go on with those that are there.
 
@@ -164,7 +165,7 @@ class Crew:
         """
         left = sum(lane.state == "waiting" for lane in self.lanes.values())
         title = f"{self.name} on {subject(self.config)}"
-        with Signals(SIGNALS) as signals, contextlib.ExitStack() as stack:
+        with Signals(heeded()) as signals, contextlib.ExitStack() as stack:
             if left:
                 together = f"{min(self.jobs, left)} at a time" if min(self.jobs, left) > 1 else "one at a time"
                 self.say(f"{title}: {left} seeds, {together}, in {self.folder.path}; what each says is in seed-*.log")
