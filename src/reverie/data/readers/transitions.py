@@ -107,7 +107,7 @@ class Transitions:
         if len(self.end):
             self.note(OPEN, int(not self.end[-1]))
         if self.ends_told:
-            self.note(TORN, int(np.count_nonzero(self.cuts)))
+            self.note(TORN, int(np.count_nonzero(self.ends) - np.count_nonzero(self._told())))
         lost = np.count_nonzero(self.ends & ~self.terminal), np.count_nonzero(self.terminal)
         if not self.next_obs:
             self.note(DROPPED, int(lost[0]))
@@ -129,22 +129,19 @@ class Transitions:
                     f"seen before it is {before}: expected the same."
                 )
 
-    @cached_property
-    def cuts(self) -> np.ndarray:
-        """``[n]`` bool: no end is said, but the next transition does not begin with what this one led to."""
-        known = self.end | self.terminal
-        known[-1:] = True
-        out = np.zeros(len(known), bool)
-        for name, column in self.next_obs.items():
-            out |= jumps(self.obs[name], column, known)
+    def _told(self) -> np.ndarray:
+        """``[n]`` bool: an end is said, or there is no next transition."""
+        out: np.ndarray = self.end | self.terminal
+        out[-1:] = True
         return out
 
     @cached_property
     def ends(self) -> np.ndarray:
-        """``end``, what it does not say, and the last transition of all."""
-        ends: np.ndarray = self.end | self.terminal | self.cuts
-        ends[-1:] = True
-        return ends
+        """``[n]`` bool: an end is said, or the next transition does not begin with what this one led to."""
+        out = self._told()
+        for name, column in self.next_obs.items():
+            mark_jumps(self.obs[name], column, out)
+        return out
 
     @property
     def rows(self) -> int:
@@ -155,7 +152,7 @@ class Transitions:
         """Numbers of episodes that had to be cut, since what follows is not what they led to."""
         ends = self.ends
         episode = np.cumsum(ends) - ends
-        found: np.ndarray = episode[self.cuts] if self.ends_told else np.empty(0, np.int64)
+        found: np.ndarray = episode[ends & ~self._told()] if self.ends_told else np.empty(0, np.int64)
         return found
 
     def parts(self) -> Iterator[Rows]:
@@ -248,13 +245,9 @@ def block_of(size: int) -> int:
     return max(256, PART_BYTES // max(1, size))
 
 
-def jumps(obs: Column, next_obs: Column, known: np.ndarray) -> np.ndarray:
-    """``[n]`` bool: after which transitions the next one does not begin with what this one led to.
-
-    Those that end an episode, ``known`` ``[n]``, need not be looked at.
-    """
+def mark_jumps(obs: Column, next_obs: Column, ends: np.ndarray) -> None:
+    """Mark in ``ends`` ``[n]`` after which transitions the next one does not begin with what this one led to."""
     total = obs.shape[0]
-    out = np.zeros(total, bool)
     for begin in range(0, total - 1, BLOCK):
         end = min(begin + BLOCK, total - 1)
         led_to, follows = next_obs.read(begin, end), obs.read(begin + 1, end + 1)
@@ -262,8 +255,7 @@ def jumps(obs: Column, next_obs: Column, known: np.ndarray) -> np.ndarray:
             stop = min(start + COMPARED, end)
             one, two = led_to[start - begin : stop - begin], follows[start - begin : stop - begin]
             differs = one != two
-            differs[known[start:stop]] = False
+            differs[ends[start:stop]] = False
             if differs.any():
                 differs &= (one == one) & (two == two)  # what is no number is a matter of its own
-                out[start:stop] = differs.reshape(stop - start, -1).any(axis=1)
-    return out
+                ends[start:stop] |= differs.reshape(stop - start, -1).any(axis=1)
