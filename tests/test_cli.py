@@ -372,6 +372,20 @@ def test_a_broken_environment_is_named(tiny: Path, capsys: Captured) -> None:
 # ---------------------------------------------------------------- looking
 
 
+def test_a_preset_says_nothing_to_a_run_that_has_its_settings(trained: Path, capsys: Captured) -> None:
+    assert main(["train", "--resume", str(trained), "--preset", "dqn"]) == 2
+    assert "--preset has no effect with --resume" in capsys.readouterr().err
+
+
+def test_info_shows_the_newest_evaluation(trained: Path, tmp_path: Path, capsys: Captured) -> None:
+    shutil.copytree(trained, tmp_path / "run")
+    main(["eval", str(tmp_path / "run"), "--episodes", "2"])
+    own = json.loads((tmp_path / "run" / "eval.json").read_text())
+    capsys.readouterr()
+    assert main(["info", str(tmp_path / "run")]) == 0
+    assert f"{own['score']['mean']:.2f} over 2 episodes (newest, {own['checkpoint']})" in capsys.readouterr().out
+
+
 def test_eval(trained: Path, tmp_path: Path, capsys: Captured) -> None:
     shutil.copytree(trained, tmp_path / "run")
     assert main(["eval", "run", "--episodes", "3", "--mode", "sample", "--video"]) == 0

@@ -318,6 +318,46 @@ def test_an_instance_is_trained_on_and_evaluated_at_the_end(tmp_path: Path) -> N
     assert result.evaluation.scores == [9.0, 9.0]
 
 
+class Paid(gymnasium.Env[Any, Any]):
+    """Each step earns 5; an episode has four of them."""
+
+    observation_space = gymnasium.spaces.Box(-1, 1, (2,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+    closed = False
+
+    def reset(self, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
+        self.t = 0
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action: int) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.t += 1
+        return np.zeros(2, np.float32), 5.0, self.t == 4, False, {}
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def test_an_instance_has_its_true_rewards_and_stays_open(tmp_path: Path) -> None:
+    env = Paid()
+    clipped = settings(steps=20, env__num=1, env__clip_reward="sign", eval_episodes=2)
+    result = train(clipped, env=env, run=tmp_path / "run", say=say_nothing)
+    assert result.evaluation is not None
+    assert result.evaluation.scores == [20.0, 20.0]  # never clipped where agents are judged
+    agent = reverie.load(tmp_path / "run", env=env)
+    assert agent.evaluate(3).scores == [20.0] * 3
+    assert not env.closed
+    with pytest.raises(ConfigError, match=r"actions = 'modes'.*mode, sample.*Did you mean 'mode'"):
+        agent.evaluate(1, actions="modes")  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="actions = 3"):
+        agent.act(np.zeros(2, np.float32), actions=3)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("env", [3, gymnasium.make_vec("CartPole-v1", num_envs=2)])
+def test_what_is_no_environment_is_refused(env: Any) -> None:
+    with pytest.raises(ConfigError, match=r"env = .*expected an id, a function that makes an environment, or one"):
+        build(settings(), env)
+
+
 def test_an_instance_cannot_be_two() -> None:
     with pytest.raises(ConfigError, match=r"env\.num = 2.*Give a function"):
         build(ExperimentConfig().merge(SMALL), env=Corridor())
@@ -408,6 +448,18 @@ def test_a_state_of_another_batch_is_refused(trained: Path) -> None:
     _, state = agent.act(np.zeros((2, 4), np.float32))
     with pytest.raises(DataError, match="3 observations, a state of 2"):
         agent.act(np.zeros((3, 4), np.float32), state)
+
+
+def test_a_state_may_be_gone_back_to(tmp_path: Path) -> None:
+    """What an agent has seen belongs to the state: two ways on from the same one do not know of each other."""
+    config = ExperimentConfig().merge(SMALL).merge({"env": {"id": "CartPole-v1", "frame_stack": 3}, "eval_episodes": 0})
+    train(config, run=tmp_path / "run", say=say_nothing)
+    agent = load(tmp_path / "run")
+    _, state = agent.act(np.zeros(4, np.float32))
+    before = {key: past.copy() for key, past in state.stacks[0].past.items()}  # type: ignore[union-attr]
+    agent.act(np.ones(4, np.float32), state)
+    for key, past in before.items():
+        np.testing.assert_array_equal(state.stacks[0].past[key], past)  # type: ignore[union-attr]
 
 
 def test_options_of_training_apply_to_raw_observations(tmp_path: Path) -> None:

@@ -158,6 +158,12 @@ def test_the_environment_of_the_data_chooses(tmp_path: Path) -> None:
     assert layered("dreamer_v3", data=data) == PRESETS["dreamer_v3"]()
 
 
+@pytest.mark.parametrize(("algorithm", "preset"), [("dqn", "qr_dqn"), ("td3", "td3_bc"), ("sac", "cql")])
+def test_a_preset_of_a_subclass_is_another_algorithms(algorithm: str, preset: str) -> None:
+    with pytest.raises(ConfigError, match=f"preset '{preset}' is for {preset}, not for {algorithm}"):
+        layered(algorithm, preset=preset)
+
+
 def test_where_it_is_evaluated_comes_before_what_the_data_say(tmp_path: Path) -> None:
     path = recorded(tmp_path / "cheetah", "HalfCheetah-v5")
     data = {"data.path": str(path), "data.eval_env": "Pendulum-v1"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -222,11 +223,11 @@ def info_command(args: list[str]) -> int:
         "run": str(folder.path),
         "algorithm": saved.algorithm,
         "environment": f"{settings['env']['id']} x {settings['env']['num']}",
-        "progress": f"{newest.get('step', 0):,} of {settings['steps']:,} env steps",
+        "progress": progress_line(settings, newest.get("step", 0)),
         "updates": f"{int(newest.get('counters/updates', 0)):,}",
         "episodes": f"{int(newest.get('counters/episodes', 0)):,}",
         "return": f"{newest['episode/score']:.2f} (newest)" if "episode/score" in newest else "-",
-        "evaluation": f"{newest['eval/score']:.2f} (newest)" if "eval/score" in newest else "-",
+        "evaluation": evaluation_line(folder.evaluation, newest.get("eval/score")),
         **({"estimate": f"{newest[ESTIMATE]:.2f} discounted, by FQE (newest)"} if ESTIMATE in newest else {}),
         "checkpoints": checkpoint_line(folder.checkpoints),
         "replay": replay_line(folder.replay),
@@ -251,6 +252,24 @@ def compare_command(args: list[str]) -> int:
 
     print(comparison([read_contender(path) for path in said.runs]))
     return 0
+
+
+def progress_line(settings: dict[str, Any], step: int) -> str:
+    """How far a run is, in what it counts in."""
+    data = settings.get("data", {})
+    alone = bool(data.get("path")) and data.get("fraction", 1.0) == 1.0
+    unit, name = ("updates", "updates") if alone else ("steps", "env steps")
+    return f"{step:,} of {settings[unit]:,} {name}"
+
+
+def evaluation_line(file: Path, logged: float | None) -> str:
+    """What the newest evaluation came to: that of ``eval.json``, or else the one that training has logged last."""
+    try:
+        own = json.loads(file.read_text(encoding="utf-8"))
+        where = f", {own['checkpoint']}" if "checkpoint" in own else ""
+        return f"{own['score']['mean']:.2f} over {own['episodes']} episodes (newest{where})"
+    except (OSError, ValueError, KeyError, TypeError):
+        return f"{logged:.2f} (newest)" if logged is not None else "-"
 
 
 def checkpoint_line(folder: Path) -> str:

@@ -143,6 +143,8 @@ class Experiment:
     """What whoever uses the recorded data should know."""
     estimator: Estimator | None = None
     """Stands in where there is no environment to evaluate in."""
+    again: Callable[[], Env] | None = None
+    """Takes the one instance that was given, whose training is over, with its true rewards."""
 
     def evaluate(self, episodes: int, mode: Mode = "eval", record: bool = False, final: bool = False) -> Evaluation:
         """Play whole episodes, leaving every generator of training as it was.
@@ -152,7 +154,7 @@ class Experiment:
         those before it.
         """
         seed = derived_seeds(self.config.seed)["test" if final else "evaluation"]
-        env = self.eval_env or self.env
+        env = self.eval_env or (self.again() if self.again is not None else self.env)
         if env is None:
             raise ConfigError("there is no environment to evaluate in: give one with data.eval_env.")
         with reproducible(seed):
@@ -243,6 +245,7 @@ def build(
         collector=collector,
         clock=clock,
         eval_env=eval_env,
+        again=None if not isinstance(factory, Single) else lambda: make_eval_env(config, factory),
     )
 
 
@@ -254,15 +257,37 @@ def env_factory(config: ExperimentConfig, env: EnvLike | None) -> MakeEnv | None
     """
     if env is None or isinstance(env, str):
         return None
+    if isinstance(env, gymnasium.vector.VectorEnv) or not (isinstance(env, gymnasium.Env) or callable(env)):
+        raise ConfigError(
+            f"env = {env!r}: expected an id, a function that makes an environment, or one environment of Gymnasium. "
+            "Many at once are env.num copies of one."
+        )
     if not isinstance(env, gymnasium.Env):
         return env
-    instance = env
     if config.env.num != 1 or config.env.vector != "serial":
         raise ConfigError(
             f"env.num = {config.env.num}, env.vector = '{config.env.vector}' with an environment instance: an instance "
             "is one environment in this process. Give a function that makes environments instead."
         )
-    return lambda: instance
+    return Single(env)
+
+
+class Single:
+    """Makes the one instance that was handed over, which is not ours to close."""
+
+    def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
+        self.env = Open(env)
+
+    def __call__(self) -> gymnasium.Env[Any, Any]:
+        """The same one each time."""
+        return self.env
+
+
+class Open(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Stays open: whoever has made it goes on with it."""
+
+    def close(self) -> None:
+        """Nothing."""
 
 
 def env_name(env: EnvLike) -> str:
@@ -292,7 +317,7 @@ def wants_eval_env(config: ExperimentConfig, env: EnvLike | None) -> bool:
 
 def make_eval_env(config: ExperimentConfig, factory: MakeEnv | None = None, render: bool = False) -> Env:
     """Environments as trained on, but with their true rewards."""
-    num = max(1, min(config.eval_envs, config.eval_episodes))
+    num = 1 if isinstance(factory, Single) else max(1, min(config.eval_envs, config.eval_episodes))
     values = config.env.merge({"num": num, "vector": "serial", "clip_reward": "none"})
     seed = derived_seeds(config.seed)["evaluation"]
     return make_env(values, seed=seed, factory=factory, render=render)

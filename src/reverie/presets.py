@@ -58,7 +58,7 @@ def base(algorithm: str, env: str | None = None, preset: str | None = None) -> E
     if name not in PRESETS:
         raise ConfigError(f"unknown preset '{preset}'.{did_you_mean(name, PRESETS)} There are: {', '.join(PRESETS)}.")
     config = PRESETS[name]()
-    if not isinstance(config.algo, config_class):
+    if type(config.algo) is not config_class:  # a subclass is another algorithm
         raise ConfigError(f"preset '{name}' is for {algorithm_name(type(config.algo))}, not for {algorithm}.")
     return config
 

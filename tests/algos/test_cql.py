@@ -8,7 +8,7 @@ import torch
 from recorded import TinySquashed, close, lag, reaches, squashed_draw
 from windows import ACTS, ESTIMATORS, TinyCritic, batch, moves, row, slow_target
 
-from reverie.algos.cql import Best, CQLConfig, CQLObjective, Expected, Fixed, Lagrange, MonteCarlo, Soft
+from reverie.algos.cql import Best, CQLConfig, CQLObjective, Expected, Fixed, Lagrange, Mode, MonteCarlo, Soft
 from reverie.algos.sac import SACObjective
 from reverie.core.errors import ConfigError, DataError
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
@@ -260,6 +260,14 @@ def test_the_best_of_each_critic_is_taken_before_the_lesser_of_both():
     made.target_critic.model = Opposed()
     value, entropy = made.next_value({"state": torch.randn(6, 3, dtype=torch.float64)})
     assert (value > 0).all()
+    assert not entropy.any()
+
+
+def test_the_mode_is_worth_what_both_critics_say_of_the_mean():
+    made, obs = objective(backup=Mode()), {"state": torch.randn(6, 3, dtype=torch.float64)}
+    value, entropy = made.next_value(obs)
+    assert torch.equal(value, made.target_critic(obs, made.actor(obs).mean.tanh()).amin(0))
+    assert torch.equal(value, made.next_value(obs)[0])  # nothing is drawn
     assert not entropy.any()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -18,9 +19,12 @@ import zarr
 from reverie.core.errors import RunError
 from reverie.data.store.store import Store
 from reverie.experiment import ExperimentConfig, build
+from reverie.folder import RunFolder, read_saved
 from reverie.log.sinks import read_metrics
 from reverie.run.checkpoint import Checkpoints, read
+from reverie.run.interrupt import Stopped, stopping
 from reverie.run.lock import RunLock
+from reverie.training import run as training
 from reverie.training.durable import DurableReplay
 from reverie.training.run import Result, say_nothing, train
 from tiny import SETTINGS
@@ -130,7 +134,7 @@ def test_a_run_that_was_stopped_ends_as_one_that_was_not(
         before = stop
     said: list[str] = []
     assert train(CONFIG, env=Walk, run=tmp_path / "run", say=said.append).reason == "finished"
-    assert not any("episode" in line for line in said)
+    assert not any("episode" in line for line in said if "evaluating" not in line)
     assert_same(tmp_path / "run", whole)
 
 
@@ -206,7 +210,7 @@ def test_a_store_elsewhere_and_back(whole: Path, tmp_path: Path) -> None:
     elsewhere = {"steps": 130, "replay.store": str(tmp_path / "elsewhere")}
     said: list[str] = []
     train(CONFIG.merge(elsewhere), env=Walk, run=run, say=said.append)
-    assert not any("episode" in line or "empty" in line for line in said)
+    assert not any("episode" in line or "empty" in line for line in said if "evaluating" not in line)
     there = Store(tmp_path / "elsewhere", say=say_nothing).segments[-1]
     assert there.rows > Store(run / "replay", say=say_nothing).segments[-1].rows
     train(CONFIG.merge({"steps": 150}), env=Walk, run=run, say=said.append)
@@ -366,6 +370,46 @@ def test_a_run_that_was_good_enough_stays_ended(tmp_path: Path) -> None:
     again = train(config, env=Walk, run=tmp_path / "run", say=said.append)
     assert again.evaluation is not None
     assert (tmp_path / "run" / "eval.json").exists()
+
+
+def stopped(*args: Any) -> Any:
+    raise Stopped(signal.SIGTERM)
+
+
+def test_a_score_is_of_the_end_that_a_run_has_now(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that goes on and is stopped in its final evaluation has no score from before: the same command makes it."""
+    run, longer = tmp_path / "run", CONFIG.merge({"steps": 130})
+    train(CONFIG, env=Walk, run=run, say=say_nothing)
+    said: list[str] = []
+    with monkeypatch.context() as patch:
+        patch.setattr(training, "final_evaluation", stopped)
+        result = train(longer, env=Walk, run=run, say=said.append)
+    assert (result.reason, result.signal, result.evaluation) == ("interrupted", signal.SIGTERM, None)
+    assert "SIGTERM: the run is saved, its final evaluation is left out" in said[-1]
+    assert RunFolder(run).checkpoints in Path(result.files["checkpoint"]).parents
+    late = train(longer.merge({"eval_episodes": 2}), env=Walk, run=run, say=say_nothing)
+    assert late.evaluation is not None
+    assert len(late.evaluation.scores) == 2
+    end = late.env_steps
+    assert json.loads((run / "eval.json").read_text())["env_steps"] == end > 100
+    assert read_saved(run).experiment["eval_episodes"] == 2
+    assert [row["step"] for row in read_metrics(run / "metrics.jsonl") if "eval/score" in row] == [100, end]
+    assert train(longer, env=Walk, run=run, say=say_nothing).evaluation is None  # it has one now
+
+
+def test_signals_end_a_judgement_at_once() -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(Stopped, match="SIGTERM"), stopping():
+        os.kill(os.getpid(), signal.SIGTERM)
+    assert signal.getsignal(signal.SIGTERM) == before
+
+
+def test_what_was_logged_where_a_run_goes_on_stays(tmp_path: Path) -> None:
+    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    run, config = tmp_path / "run", CONFIG.merge({"tensorboard": True})
+    ends = [train(config.merge({"steps": n}), env=Walk, run=run, say=say_nothing).env_steps for n in (100, 130)]
+    events = accumulator.EventAccumulator(str(run / "tensorboard")).Reload()
+    assert [event.step for event in events.Scalars("eval/score")] == ends
 
 
 def test_a_smaller_replay_keeps_its_latents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +17,7 @@ from gymnasium.vector.utils import concatenate, create_empty_array
 from reverie.agent.observer import Observer
 from reverie.algos.base import Algorithm, AlgorithmConfig
 from reverie.core.discover import algorithm_config
-from reverie.core.errors import DataError, RunError
+from reverie.core.errors import ConfigError, DataError, RunError, did_you_mean
 from reverie.core.machine import choose_device
 from reverie.core.randomness import derived_seeds, reproducible
 from reverie.core.specs import ActionSpec, ObsSpec
@@ -103,10 +104,11 @@ class Agent:
                 f"{len(rows)} observations, a state of {len(state.stacks)} and is_first of {len(first)}: expected the "
                 "same number of each. Begin with state=None when the number of environments changes."
             )
-        flat = [self.observer(row, *more) for row, *more in zip(rows, state.stacks, first, strict=True)]
-        chosen, policy = self.algo.policy.act(_step(flat, first), state.policy, MODES[actions])
+        stacks = tuple(copy.deepcopy(stack) for stack in state.stacks)  # whoever kept the state may go back to it
+        flat = [self.observer(row, *more) for row, *more in zip(rows, stacks, first, strict=True)]
+        chosen, policy = self.algo.policy.act(_step(flat, first), state.policy, mode_of(actions))
         decoded = [self._decode(action) for action in chosen.cpu().numpy()]
-        after = AgentState(policy, state.stacks)
+        after = AgentState(policy, stacks)
         if single:
             return decoded[0], after
         room: Any = create_empty_array(self.action_space, len(rows))
@@ -129,9 +131,22 @@ class Agent:
         env = make_eval_env(config, self.factory, render=record)
         try:
             with reproducible(seed):
-                return evaluate(env, self.algo.policy, episodes, MODES[actions], record, seed=seed)
+                return evaluate(env, self.algo.policy, episodes, mode_of(actions), record, seed=seed)
         finally:
             env.close()
+
+
+def mode_of(actions: str) -> Mode:
+    """How a policy is asked for actions that are called so.
+
+    Raises:
+        ConfigError: there is no such way.
+    """
+    if actions not in MODES:
+        raise ConfigError(
+            f"actions = {actions!r}: expected one of {', '.join(MODES)}.{did_you_mean(str(actions), MODES)}"
+        )
+    return MODES[actions]
 
 
 def load(

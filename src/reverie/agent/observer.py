@@ -99,14 +99,26 @@ def _own_wrappers(env: gymnasium.Env[Any, Any]) -> tuple[list[Any], spaces.Space
     return wrappers, space
 
 
+def _is_plain(space: spaces.Space[Any]) -> bool:
+    """Whether its values show by their shape how many there are: those of a graph or a sequence do not."""
+    if isinstance(space, spaces.Dict | spaces.Tuple):
+        parts = space.values() if isinstance(space, spaces.Dict) else space
+        return any(_is_plain(part) for part in parts)
+    return not isinstance(space, spaces.Sequence | spaces.Graph | spaces.OneOf)
+
+
 def _count(space: spaces.Space[Any], obs: Any) -> int | None:
     """How many observations of ``space`` a batch holds; None for a single one."""
     if isinstance(space, spaces.Dict):
         if not isinstance(obs, Mapping):
             return None
-        return next((_count(part, obs[key]) for key, part in space.items() if key in obs), None)
+        found = [(part, obs[key]) for key, part in space.items() if key in obs and _is_plain(part)]
+        return _count(*found[0]) if found else None
     if isinstance(space, spaces.Tuple):
-        return _count(space[0], obs[0]) if isinstance(obs, tuple | list) and len(obs) else None
+        if not isinstance(obs, tuple | list):
+            return None
+        found = [(part, inner) for part, inner in zip(space, obs, strict=False) if _is_plain(part)]
+        return _count(*found[0]) if found else None
     if isinstance(space, spaces.Text):
         return None if isinstance(obs, str) else len(obs)
     array = np.asarray(obs)

@@ -82,6 +82,15 @@ class Soft(Backup):
 
 
 @dataclass(frozen=True)
+class Mode(Backup):
+    """min_i Q'_i(s', a) of the policy's likeliest action: d3rlpy.
+
+    Values are pressed down around the policy's actions, where it draws its noise, and up at those of the dataset. Those
+    of drawn actions are the lower for it, and targets as well: with the mode they are not.
+    """
+
+
+@dataclass(frozen=True)
 class Best(Backup):
     """min_i max_a Q'_i(s', a) of n actions of the policy: the paper for AntMaze (appendix F)."""
 
@@ -116,7 +125,7 @@ class CQLConfig(SACConfig):
     softness: float = 1.0
     """The temperature of the soft maximum of their values; towards 0 it is the maximum."""
     backup: Backup = field(default_factory=Expected)
-    """What next states are worth: expected, soft, or best(10)."""
+    """What next states are worth: expected, mode, soft, or best(10)."""
     floor: Floor | None = None
     """What values of the policy's actions are not pressed below: monte_carlo is Cal-QL; None: any value is."""
     actor_lr: float = 1e-4
@@ -277,6 +286,9 @@ class CQLObjective(SACObjective):
             action, density = draws(self.actor(obs), self.backup.n)  # [..., n, A]
             values = several(self.target_critic.model, obs, action)  # [2, ..., n]
             return values.amax(-1).amin(0), torch.zeros_like(density[..., 0])
+        if isinstance(self.backup, Mode):
+            value = self.target_critic(obs, self.actor(obs).mode()).amin(0)  # [...]
+            return value, torch.zeros_like(value)
         value, entropy = super().next_value(obs)
         return value, entropy if isinstance(self.backup, Soft) else torch.zeros_like(entropy)
 

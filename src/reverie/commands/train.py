@@ -212,6 +212,8 @@ def contradiction(args: list[str]) -> str | None:
             return f"{both} contradict each other: they are two ways to say the same thing; give one of them."
     if flag_value(args, "run") and flag_value(args, "resume"):
         return "--run and --resume: both name the folder of the run; --resume also takes over its settings. Give one."
+    if flag_value(args, "resume") and flag_value(args, "preset"):
+        return "--preset has no effect with --resume: a run keeps its settings. Say by their flags which are to change."
     return lone_flags(args)
 
 

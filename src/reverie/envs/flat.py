@@ -116,7 +116,7 @@ class FlatEnv(gymnasium.Wrapper[Any, np.ndarray, Any, Any]):
         self._step += 1
         try:
             obs, reward, terminated, truncated, _ = self.env.step(self._action(action))
-            reward = float(reward)
+            reward = number(reward)
             if not -LARGEST <= reward <= LARGEST:
                 raise DataError(f"the reward is {reward}; expected a finite float32")
             if self._clip:
@@ -202,3 +202,17 @@ def _rgb(frame: Any) -> np.ndarray | None:
 
 def _said(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"
+
+
+def number(reward: Any) -> float:
+    """``reward``, as environments may give it.
+
+    Raises:
+        DataError: it is not one number.
+    """
+    if isinstance(reward, float | int):
+        return float(reward)
+    found = np.asarray(reward)
+    if found.size != 1 or found.dtype.kind not in "biuf":
+        raise DataError(f"the reward is {reward!r}; expected a number")
+    return float(found.reshape(()))

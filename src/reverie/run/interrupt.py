@@ -7,6 +7,7 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Iterator
 from types import FrameType, TracebackType
 from typing import Any, ClassVar
 
@@ -21,6 +22,34 @@ HANGUP = getattr(signal, "SIGHUP", None)
 def heeded() -> list[signal.Signals]:
     """``SIGNALS``, without a hangup that is to be ignored."""
     return [number for number in SIGNALS if number != HANGUP or signal.getsignal(number) is not signal.SIG_IGN]
+
+
+class Stopped(BaseException):
+    """A signal ended what was going on; what is worth keeping has been saved before."""
+
+    def __init__(self, number: signal.Signals) -> None:
+        super().__init__(number.name)
+        self.number = number
+
+
+@contextlib.contextmanager
+def stopping() -> Iterator[None]:
+    """While entered, ``SIGNALS`` end what goes on at once.
+
+    Raises:
+        Stopped: one came.
+    """
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        raise Stopped(signal.Signals(number))
+
+    main = threading.current_thread() is threading.main_thread()
+    before = {number: signal.signal(number, stop) for number in heeded()} if main else {}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
 
 class Interrupt:

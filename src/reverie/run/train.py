@@ -159,7 +159,8 @@ def saved_on_error(journal: Journal, guard: LossGuard, checkpoint: Save | None) 
 def add_to(error: Exception, note: str) -> None:
     """Let ``error`` end with ``note``: in its message if it is ours, below the traceback otherwise."""
     if isinstance(error, ReverieError):
-        error.args = (f"{error} {note}",)
+        said = str(error)
+        error.args = (f"{said}{'' if said.endswith(('.', '!', '?')) else '.'} {note}",)
     else:
         error.add_note(note)
 

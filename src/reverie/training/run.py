@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -39,6 +40,7 @@ from reverie.offline import Updates, build, described, resolved, subject
 from reverie.run import train as loop
 from reverie.run.checkpoint import Checkpoints
 from reverie.run.evaluate import Evaluation
+from reverie.run.interrupt import Stopped, stopping
 from reverie.run.lock import RunLock
 from reverie.run.schedule import position
 from reverie.run.verify import step_of
@@ -122,9 +124,7 @@ def train(
             keeper.load_learner(newest)
             if done := keeper.why_done():
                 say(f"{folder.path} has {done} let it go on")
-                late = late_evaluation(experiment, folder, say)
-                estimate = None if folder.estimate.exists() else final_estimate(experiment, folder, say)
-                return replace(result_of(experiment, folder, newest, late), estimate=estimate)
+                return _judged_late(experiment, folder, newest, f"{name} on {subject(config)}", say)
             stack.push(keeper.close)
             keeper.load(newest)
         describe(experiment, say)
@@ -181,37 +181,83 @@ def write_settings(folder: RunFolder, saved: Saved, experiment: Experiment, say:
 
 
 def _run(experiment: Experiment, folder: RunFolder, keeper: Keeper, title: str, say: Say) -> Result:
-    config, clock = experiment.config, experiment.clock
-    evaluation: Evaluation | None = None
-    estimate: PolicyEstimate | None = None
+    with sinks_of(experiment, folder, title, say) as sinks:
+        ending = loop.train(
+            experiment.algo,
+            experiment.source,
+            experiment.clock,
+            Meter(),
+            sinks=sinks,
+            collector=experiment.collector,
+            evaluator=evaluator_of(experiment, keeper),
+            checkpoint=keeper.save,
+            schedule=experiment.config.schedule,
+        )
+        result = result_of(experiment, folder, ending.checkpoint)
+        if ending.reason == "interrupted":
+            return replace(result, reason=ending.reason, signal=ending.signal)
+        if why := why_idle(experiment):
+            say(why)
+        result = judged(result, experiment, folder, sinks, say)
+    return replace(result, files=result.files | folder.files())
+
+
+def _judged_late(experiment: Experiment, folder: RunFolder, newest: Path, title: str, say: Say) -> Result:
+    """What is known of a run that had all its steps; its final evaluation, if it was stopped in the middle of that."""
+    result, config = result_of(experiment, folder, newest), experiment.config
+    lacks_score = config.eval_episodes > 0 and not is_of(folder.evaluation, position(experiment.clock))
+    lacks_estimate = experiment.estimator is not None and not is_of(folder.estimate, position(experiment.clock))
+    if not lacks_score and not lacks_estimate:
+        return result
+    saved = Saved(algorithm=algorithm_name(type(config.algo)), experiment=config.to_dict(),
+                  custom=read_saved(folder.path).custom)  # fmt: skip
+    write_settings(folder, saved, experiment, say, anew=False)
+    with sinks_of(experiment, folder, title, say) as sinks:
+        result = judged(result, experiment, folder, sinks, say)
+    return replace(result, files=result.files | folder.files())
+
+
+@contextlib.contextmanager
+def sinks_of(experiment: Experiment, folder: RunFolder, title: str, say: Say) -> Iterator[list[Sink]]:
+    """Everywhere that measurements go. At the end all are closed, and the curve is drawn."""
     with contextlib.ExitStack() as stack:
         stack.callback(at_the_end, say, learning_curve, folder.metrics, folder.curve, title)
         with writing(folder.path):
             sinks = open_sinks(experiment, folder, title)
         for sink in sinks:
             stack.callback(at_the_end, say, sink.close)
-        ending = loop.train(
-            experiment.algo,
-            experiment.source,
-            clock,
-            Meter(),
-            sinks=sinks,
-            collector=experiment.collector,
-            evaluator=evaluator_of(experiment, keeper),
-            checkpoint=keeper.save,
-            schedule=config.schedule,
-        )
-        if ending.reason == "finished" and (why := why_idle(experiment)):
-            say(why)
-        if ending.reason == "finished" and config.eval_episodes:
-            evaluation = final_evaluation(experiment, folder, say)
-            for sink in sinks:
-                at_the_end(say, sink.write, evaluation.metrics(), position(clock))
-        if ending.reason == "finished" and (estimate := final_estimate(experiment, folder, say)) is not None:
-            for sink in sinks:
-                at_the_end(say, sink.write, estimate.metrics(), position(clock))
-    result = result_of(experiment, folder, ending.checkpoint, evaluation)
-    return replace(result, reason=ending.reason, signal=ending.signal, estimate=estimate)
+        yield sinks
+
+
+def judged(result: Result, experiment: Experiment, folder: RunFolder, sinks: Sequence[Sink], say: Say) -> Result:
+    """``result`` with what came out of a run that is saved: its evaluation, or an estimate where there can be none.
+
+    A signal ends it at once: the run is whole without, and the same command makes up for it.
+    """
+    evaluation: Evaluation | None = None
+    estimate: PolicyEstimate | None = None
+    try:
+        with stopping():
+            if experiment.config.eval_episodes:
+                evaluation = final_evaluation(experiment, folder, say)
+            estimate = final_estimate(experiment, folder, say)
+    except Stopped as stopped:
+        say(f"{stopped}: the run is saved, its final evaluation is left out. The same command makes it")
+        return replace(result, reason="interrupted", signal=stopped.number.value)
+    for metrics in [found.metrics() for found in (evaluation, estimate) if found is not None]:
+        for sink in sinks:
+            at_the_end(say, sink.write, metrics, position(experiment.clock))
+    return replace(result, evaluation=evaluation, estimate=estimate)
+
+
+def is_of(file: Path, step: int) -> bool:
+    """Whether what a run came to is in ``file``, and was written at its end: not before it went on to this ``step``."""
+    try:
+        own = json.loads(file.read_text(encoding="utf-8"))
+        found = next((own[name] for name in ("updates", "env_steps", "step") if name in own), None)
+        return "checkpoint" not in own and found == step
+    except (OSError, ValueError, TypeError, AttributeError):
+        return False
 
 
 def why_idle(experiment: Experiment) -> str:
@@ -229,6 +275,7 @@ def why_idle(experiment: Experiment) -> str:
 
 def final_evaluation(experiment: Experiment, folder: RunFolder, say: Say) -> Evaluation:
     """Judge what came out of the run."""
+    say(f"evaluating: {experiment.config.eval_episodes} episodes")
     evaluation = experiment.evaluate(experiment.config.eval_episodes, final=True)
     at_the_end(say, write_evaluation, folder, evaluation, experiment.config, position(experiment.clock))
     return evaluation
@@ -241,12 +288,6 @@ def final_estimate(experiment: Experiment, folder: RunFolder, say: Say) -> Polic
     found = experiment.estimate()
     at_the_end(say, write_estimate, folder, found, position(experiment.clock))
     return found
-
-
-def late_evaluation(experiment: Experiment, folder: RunFolder, say: Say) -> Evaluation | None:
-    """The final evaluation of a run that was stopped in the middle of it; none if it has had one."""
-    wanted = experiment.config.eval_episodes and not folder.evaluation.exists()
-    return final_evaluation(experiment, folder, say) if wanted else None
 
 
 def learning_curve(metrics: Path, png: Path, title: str) -> Path | None:
@@ -304,7 +345,7 @@ def open_sinks(experiment: Experiment, folder: RunFolder, title: str) -> list[Si
     config, clock = experiment.config, experiment.clock
     sinks: list[Sink] = [JsonlSink(folder.metrics), VideoSink(folder.videos)]
     if config.tensorboard:
-        sinks.append(TensorBoardSink(folder.tensorboard, purge_step=position(clock) or None))
+        sinks.append(TensorBoardSink(folder.tensorboard, purge_step=position(clock) + 1 if position(clock) else None))
     if config.console:
         alone = config.data.alone
         shown, total = (Updates(clock), config.updates) if alone else (clock, config.steps)

@@ -1,0 +1,35 @@
+"""Rewards as environments may give them."""
+
+from __future__ import annotations
+
+import env_zoo
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+
+from reverie.core.errors import DataError
+from reverie.envs.base import EnvConfig
+from reverie.envs.flat import make_flat, number
+
+
+@pytest.mark.parametrize(
+    "reward", [2, 2.0, True + 1, np.float32(2), np.int64(2), np.array(2.0), np.array([2.0]), torch.tensor(2.0)]
+)
+def test_one_number_of_any_type(reward):
+    assert number(reward) == 2.0
+    assert type(number(reward)) is float
+
+
+@pytest.mark.parametrize("reward", ["1.5", None, [1.0, 2.0], np.zeros((0,)), {"r": 1.0}, 1j])
+def test_anything_else_is_no_reward(reward):
+    with pytest.raises(DataError, match=r"the reward is .*; expected a number"):
+        number(reward)
+
+
+def test_the_error_says_which_environment():
+    env = env_zoo.Scripted(spaces.Discrete(2), [0, 1], rewards=[0.0, None])
+    flat = make_flat(EnvConfig(id="Odd-v0"), lambda: env, 0, False)
+    flat.reset()
+    with pytest.raises(DataError, match=r"environment 0.*step 1.*the reward is None; expected a number"):
+        flat.step(np.zeros(flat.action_spec.width, np.float32))
