@@ -358,6 +358,11 @@ def test_what_is_no_environment_is_refused(env: Any) -> None:
         build(settings(), env)
 
 
+@pytest.mark.parametrize(("every", "wanted"), [(0, False), ("0", False), ("0.0", False), ("0s", False), ("5m", True)])
+def test_never_is_never_in_any_unit(every: int | str, wanted: bool) -> None:
+    assert settings(schedule__eval_every=every, eval_episodes=1).evaluates_on_the_way == wanted
+
+
 def test_an_instance_cannot_be_two() -> None:
     with pytest.raises(ConfigError, match=r"env\.num = 2.*Give a function"):
         build(ExperimentConfig().merge(SMALL), env=Corridor())

@@ -32,7 +32,7 @@ from reverie.envs.vector import make_env
 from reverie.estimating import Estimator, PolicyEstimate
 from reverie.run.collect import Collector
 from reverie.run.evaluate import Evaluation, evaluate
-from reverie.run.schedule import Schedule
+from reverie.run.schedule import Schedule, parse_period
 
 DEFAULT_REPLAY_RATIO = 0.5
 
@@ -106,12 +106,12 @@ class ExperimentConfig(Config):
     @property
     def evaluates_on_the_way(self) -> bool:
         """Whether there are evaluations during training."""
-        return self.schedule.eval_every not in (0, "0") and self.eval_episodes > 0
+        return parse_period(self.schedule.eval_every)[0] > 0 and self.eval_episodes > 0
 
     @property
     def estimates_on_the_way(self) -> bool:
         """Whether there are estimates during training, if any are made."""
-        return self.schedule.eval_every not in (0, "0") and self.data.estimate_updates > 0
+        return parse_period(self.schedule.eval_every)[0] > 0 and self.data.estimate_updates > 0
 
     def ratio(self, window: Window) -> float:
         """Updates per env step, however it was said."""
