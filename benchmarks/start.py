@@ -67,9 +67,9 @@ def child(case: str) -> None:
     """Run the command until its first update is over; print the parts and end the process."""
     marks = Marks()
     import reverie.commands.train as command  # with torch and all that a run needs
-    from reverie import training
     from reverie.algos.base import Algorithm
     from reverie.core import compiler
+    from reverie.training import run as training
 
     compile_first(command, marks, compiler.kernels)
     marks.around(training, "build", "compile", "build")
