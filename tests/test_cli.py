@@ -9,6 +9,7 @@ import pty
 import re
 import select
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -309,7 +310,15 @@ def odd(elsewhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(elsewhere))
 
 
-@pytest.mark.usefixtures("odd")
+@pytest.fixture
+def heard() -> Iterator[None]:
+    """Hangups are told, also where these tests run under ``nohup``."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.usefixtures("odd", "heard")
 @pytest.mark.parametrize(("name", "code"), [("SIGINT", 130), ("SIGTERM", 143), ("SIGUSR1", 138), ("SIGHUP", 129)])
 def test_an_interrupted_run_is_saved_and_goes_on(
     name: str, code: int, elsewhere: Path, tiny: Path, capfd: pytest.CaptureFixture[str]
@@ -326,7 +335,7 @@ def test_an_interrupted_run_is_saved_and_goes_on(
     assert "continuing x from env step 30" in capfd.readouterr().out
 
 
-@pytest.mark.usefixtures("odd")
+@pytest.mark.usefixtures("odd", "heard")
 def test_a_closed_terminal_ends_a_run_kindly(elsewhere: Path, tiny: Path) -> None:
     """The system tells the process, and all that it writes from then on fails: it saves all the same."""
     args = ["train", "dreamer_v3", "--env", "odd_env_module:Odd-v0", "--config", str(tiny), "--run", "x"]
