@@ -329,6 +329,7 @@ def test_an_interrupted_run_is_saved_and_goes_on(
     assert main([*args, "--env.kwargs", f"{{kill_at: 30, with_signal: {name}}}"]) == code
     captured = capfd.readouterr()
     assert "interrupted at env step 30" in captured.out
+    assert "curve.png" in captured.out
     assert "saved" in captured.err
     assert [path.name for path in (elsewhere / "x" / "checkpoints").iterdir()] == ["step-000000030"]
     assert not (elsewhere / "x" / "eval.json").exists()

@@ -387,6 +387,7 @@ def test_a_score_is_of_the_end_that_a_run_has_now(tmp_path: Path, monkeypatch: p
     assert (result.reason, result.signal, result.evaluation) == ("interrupted", signal.SIGTERM, None)
     assert "SIGTERM: the run is saved, its final evaluation is left out" in said[-1]
     assert RunFolder(run).checkpoints in Path(result.files["checkpoint"]).parents
+    assert result.files["curve"].exists()
     late = train(longer.merge({"eval_episodes": 2}), env=Walk, run=run, say=say_nothing)
     assert late.evaluation is not None
     assert len(late.evaluation.scores) == 2

@@ -195,11 +195,12 @@ def _run(experiment: Experiment, folder: RunFolder, keeper: Keeper, title: str, 
         )
         result = result_of(experiment, folder, ending.checkpoint)
         if ending.reason == "interrupted":
-            return replace(result, reason=ending.reason, signal=ending.signal)
-        if why := why_idle(experiment):
-            say(why)
-        result = judged(result, experiment, folder, sinks, say)
-    return replace(result, files=result.files | folder.files())
+            result = replace(result, reason=ending.reason, signal=ending.signal)
+        else:
+            if why := why_idle(experiment):
+                say(why)
+            result = judged(result, experiment, folder, sinks, say)
+    return replace(result, files=folder.files() | result.files)  # the curve is there now
 
 
 def _judged_late(experiment: Experiment, folder: RunFolder, newest: Path, title: str, say: Say) -> Result:
@@ -214,7 +215,7 @@ def _judged_late(experiment: Experiment, folder: RunFolder, newest: Path, title:
     write_settings(folder, saved, experiment, say, anew=False)
     with sinks_of(experiment, folder, title, say) as sinks:
         result = judged(result, experiment, folder, sinks, say)
-    return replace(result, files=result.files | folder.files())
+    return replace(result, files=folder.files() | result.files)
 
 
 @contextlib.contextmanager
