@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import yaml
 
-from reverie.commands.data import data_command
+from reverie.commands.data import as_here, data_command
 from reverie.core.errors import ConfigError, RunError
 from reverie.data.store.store import Store
 from store_rows import COLUMNS, row, small_chunks, stacked
@@ -221,3 +221,17 @@ def test_recording_needs_a_run(tmp_path):
         data_command(["record", str(tmp_path), str(tmp_path / "out"), "--episodes", "1"])
     with pytest.raises(ConfigError, match="give one of them"):
         data_command(["record", str(tmp_path), str(tmp_path / "out")])
+
+
+@pytest.mark.parametrize(
+    ("word", "here"),
+    [
+        ("--data.time-limit", "--time-limit"),
+        ("--data.columns={obs: o}", "--columns={obs: o}"),
+        ("--data.no-partial", "--no-partial"),
+        ("--data.fraction", "--data.fraction"),
+        ("data.time-limit", "data.time-limit"),
+    ],
+)
+def test_options_of_reading_have_the_names_of_training_as_well(word: str, here: str) -> None:
+    assert as_here(word) == here

@@ -249,6 +249,16 @@ def test_bounds_of_actions_come_from_the_environment_where_data_do_not_say_their
     assert not known.remarks()
 
 
+def test_actions_that_happen_to_be_small_are_still_in_units_of_the_environment(tmp_path):
+    """All lie within [-1, 1], which says nothing: an environment that takes -2 to 2 got them as they are."""
+    values = columns()
+    config = DatasetConfig(path=str(write(tmp_path / "a.hdf5", values)))
+    assert np.abs(values["actions"]).max() <= 1
+    for space, scale in ((None, 1.0), (spaces.Box(-2, 2, (1,), np.float32), 0.5)):
+        parts = [part["action"][~part["is_last"]] for part in open_recorded(config, action_space=space).parts()]
+        np.testing.assert_allclose(np.concatenate(parts), values["actions"] * scale, rtol=1e-6)
+
+
 def test_what_an_environment_leaves_out_or_clips_is_left_out_and_clipped(tmp_path):
     config = DatasetConfig(path=str(write(tmp_path / "a.hdf5", columns())))
     env = EnvConfig(clip_reward="sign")
