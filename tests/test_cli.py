@@ -392,6 +392,12 @@ def test_a_preset_says_nothing_to_a_run_that_has_its_settings(trained: Path, cap
     assert "--preset has no effect with --resume" in capsys.readouterr().err
 
 
+def test_steps_where_nothing_is_lived_are_refused(tmp_path: Path, capsys: Captured) -> None:
+    data = ["--data", str(tmp_path / "nowhere.hdf5"), "--data-fraction", "1.0", "--eval-env", "CartPole-v1"]
+    assert main(["train", "dqn", *data, "--steps", "600"]) == 2
+    assert "--steps has no effect where all is recorded" in capsys.readouterr().err
+
+
 def test_info_shows_the_newest_evaluation(trained: Path, tmp_path: Path, capsys: Captured) -> None:
     shutil.copytree(trained, tmp_path / "run")
     main(["eval", str(tmp_path / "run"), "--episodes", "2"])
