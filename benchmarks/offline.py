@@ -24,7 +24,7 @@ from typing import Any
 
 from machine import machine
 from offline_datasets import FOLDER, dataset_path, levels
-from offline_work import EPISODES, UPDATES, WORK, algorithms, flags
+from offline_work import EPISODES, UPDATES, VARIANTS, WORK, algorithms, flags
 
 HERE = Path(__file__).parent
 KEY = ("env", "level", "algorithm", "seed")
@@ -52,10 +52,10 @@ def run_seed(env: str, level: str, algorithm: str, seed: int, folder: Path, upda
     with tempfile.TemporaryDirectory() as scratch:
         run = Path(scratch) / "run"
         data = ("--data", dataset_path(folder, env, level), "--eval-env", env, "--eval-episodes", 1)
-        words = (algorithm, *data, "--updates", updates, "--seed", seed, "--run", run, "--threads", 1)
+        words = (*data, "--updates", updates, "--seed", seed, "--run", run, "--threads", 1, *flags(algorithm, env))
         quiet = ("--no-console", "--no-tensorboard", "--schedule.eval-every", 0)
         started = time.monotonic()
-        said("-m", "reverie", "train", *words, *quiet, *flags(algorithm, env))
+        said("-m", "reverie", "train", VARIANTS.get(algorithm, algorithm), *words, *quiet)
         seconds = time.monotonic() - started
         score = float(said(HERE / "offline_judge.py", run, "--episodes", EPISODES))
     return {"env": env, "level": level, "algorithm": algorithm, "seed": seed, "updates": updates,
@@ -68,10 +68,9 @@ def wanted(args: argparse.Namespace, rows: list[dict[str, Any]]) -> Iterator[tup
     for seed in range(args.first, args.first + args.seeds):
         for env in args.env:
             for level in levels(env):
-                for algorithm in algorithms(env):
-                    fits = (not args.names or algorithm in args.names) and (not args.levels or level in args.levels)
+                for algorithm in algorithms(env, args.names):
                     key = (env, level, algorithm, seed)
-                    if fits and not (args.missing and key in there):
+                    if (not args.levels or level in args.levels) and not (args.missing and key in there):
                         yield key
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 
@@ -33,6 +34,9 @@ CONTINUOUS = ("bc", "td3", "td3_bc", "bcq", "cql", "iql", "crr")
 DISCRETE = ("bc", "qr_dqn", "discrete_bcq", "discrete_cql", "discrete_crr")
 """TD3 and QR-DQN were made for what is lived: here they show what it takes to learn from what is recorded."""
 
+VARIANTS = {"cql_expected": "cql"}
+"""Only made when named: an algorithm with other settings than its own (`SPECIAL`). CQL as its paper has it."""
+
 RATES = {
     "bc": ("lr",), "td3": ("actor_lr", "critic_lr"), "td3_bc": ("actor_lr", "critic_lr"), "bcq": ("lr",),
     "cql": ("actor_lr", "critic_lr"), "iql": ("actor_lr", "critic_lr", "value_lr"), "crr": ("actor_lr", "critic_lr"),
@@ -43,15 +47,17 @@ RATES = {
 SPECIAL = {
     "bcq": {"algo.vae.units": "2x"},
     "qr_dqn": {"algo.quantiles": "64"},
+    "cql_expected": {"algo.backup": "expected"},
     "discrete_cql": {"algo.quantiles": "64"},
     "discrete_crr": {"algo.min-q-weight": "10"},
 }
 """What only one of them has; `2x`: layers twice as wide. Values are pressed down as much as in Tianshou."""
 
 
-def algorithms(env: str) -> tuple[str, ...]:
-    """Those that fit."""
-    return DISCRETE if WORK[env].discrete else CONTINUOUS
+def algorithms(env: str, names: Sequence[str] = ()) -> list[str]:
+    """Those that fit, or those of ``names`` that do."""
+    every = DISCRETE if WORK[env].discrete else CONTINUOUS
+    return [name for name in names or every if VARIANTS.get(name, name) in every]
 
 
 def flags(algorithm: str, env: str) -> list[str]:
@@ -59,7 +65,7 @@ def flags(algorithm: str, env: str) -> list[str]:
     work = WORK[env]
     units = [str(u) for u in work.units]
     words = ["--algo.networks.units", *units, "--algo.batch-size", str(work.batch)]
-    for name in RATES[algorithm]:
+    for name in RATES[VARIANTS.get(algorithm, algorithm)]:
         words += [f"--algo.{name.replace('_', '-')}", str(work.lr)]
     for key, value in SPECIAL.get(algorithm, {}).items():
         words += [f"--{key}", *([str(2 * u) for u in work.units] if value == "2x" else [value])]

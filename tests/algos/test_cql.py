@@ -30,11 +30,12 @@ def objective(kind=CQLObjective, **settings):
 def worth(made, obs, noise):
     """What a next state is worth, and what its entropy counts; ``noise`` ``[n, A]``."""
     critics, policy = made.target_critic.model.critics, made.actor(obs)
+    noise = torch.zeros_like(noise) if isinstance(made.backup, Mode) else noise
     drawn = [squashed_draw(policy, x) for x in noise]
     if isinstance(made.backup, Best):
         return min(max(c(obs, action).item() for action, _ in drawn) for c in critics), 0.0
     (action, density), *_ = drawn
-    entropy = -math.exp(float(made.log_temperature)) * density.item() if isinstance(made.backup, Soft) else 0.0
+    entropy = -math.exp(made.log_temperature.item()) * density.detach().item() if isinstance(made.backup, Soft) else 0.0
     return min(c(obs, action).item() for c in critics), entropy
 
 
@@ -81,7 +82,7 @@ def with_returns(data, seed=0):
 
 
 @pytest.mark.parametrize("estimator", ESTIMATORS[:3], ids=str)
-@pytest.mark.parametrize("backup", [Expected(), Soft(), Best(2)], ids=str)
+@pytest.mark.parametrize("backup", [Mode(), Expected(), Soft(), Best(2)], ids=str)
 @pytest.mark.parametrize("more", [{}, {"softness": 0.3}, {"floor": MonteCarlo()}], ids=["", "soft", "floor"])
 def test_critics_against_the_definition(estimator, backup, more):
     made = objective(value_estimator=estimator, backup=backup, conservatism=Fixed(2.0), **more)
@@ -288,6 +289,7 @@ def test_settings_that_cannot_be(settings, said):
 def test_kinds_are_named():
     config = CQLConfig().merge({"conservatism": "lagrange(5.0)", "backup": "best(4)", "floor": "monte_carlo"})
     assert (config.conservatism, config.backup, config.floor) == (Lagrange(5.0), Best(4), MonteCarlo())
+    assert CQLConfig().backup == objective().backup == Mode()
     assert CQLConfig.from_dict(config.to_dict()) == config
     for bad in (lambda: Fixed(-1.0), lambda: Lagrange(lr=0.0), lambda: Best(0)):
         with pytest.raises(ConfigError):
