@@ -35,7 +35,7 @@ from reverie.presets import layered
 from reverie.run import train as loop
 from reverie.run.guard import LossGuard
 from reverie.run.journal import Journal
-from reverie.training.run import open_sinks
+from reverie.training.sinks import open_sinks
 
 WARM_UP = 4
 """Updates before counting begins."""

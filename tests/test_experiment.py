@@ -28,7 +28,8 @@ from reverie.core.types import Window
 from reverie.experiment import ExperimentConfig, build
 from reverie.log.sinks import read_metrics
 from reverie.nn.encoder import EncoderConfig
-from reverie.training.run import say_nothing, train
+from reverie.training.run import train
+from reverie.training.telling import say_nothing
 from tiny import NETWORKS, SETTINGS
 
 CONFIG = ExperimentConfig().merge(SETTINGS)

@@ -21,7 +21,8 @@ from reverie.presets import base
 from reverie.run.checkpoint import Checkpoints, read
 from reverie.run.collect import executed
 from reverie.training.keeping import Keeper
-from reverie.training.run import say_nothing, train
+from reverie.training.run import train
+from reverie.training.telling import say_nothing
 
 SMALL = {
     "steps": 120, "replay_ratio": 0.5, "learning_starts": 20, "random_steps": 30, "env.num": 2, "env.vector": "serial",

@@ -17,6 +17,7 @@ from safetensors.torch import load_file
 import reverie
 from reverie.cli import main
 from reverie.core.errors import ConfigError, DataError, RunError
+from reverie.folder import read_saved
 from reverie.offline import resolved, with_returns
 from reverie.run.checkpoint import Checkpoints
 
@@ -163,6 +164,28 @@ def test_a_run_on_data_alone(pendulum: Path, tmp_path: Path, algorithm: str) -> 
     assert json.loads((tmp_path / "run/eval.json").read_text())["updates"] == 20
     agent = reverie.load(tmp_path / "run")
     assert agent.evaluate(1).lengths == [200]
+
+
+def test_a_run_that_goes_on_keeps_the_environment_it_was_evaluated_in(pendulum: Path, tmp_path: Path) -> None:
+    """The data name none: what the first command said is not lost."""
+    train(pendulum, tmp_path / "run", updates=2, **{"data.eval_env": "Pendulum-v1"})
+    result = train(pendulum, tmp_path / "run", updates=4)
+    assert result.evaluation is not None
+    assert result.evaluation.lengths == [200]
+    assert read_saved(tmp_path / "run").experiment["env"]["id"] == "Pendulum-v1"
+
+
+def test_a_look_at_the_agent_leaves_the_final_evaluation_done(pendulum: Path, tmp_path: Path) -> None:
+    """Also at an earlier checkpoint: the same command has nothing left to do."""
+    run, more = tmp_path / "run", {"data.eval_env": "Pendulum-v1", "schedule.save_every": 2}
+    train(pendulum, run, updates=4, **more)
+    own = json.loads((run / "eval.json").read_text())
+    assert main(["eval", str(run), "--episodes", "2", "--checkpoint", "step-000000002"]) == 0
+    later = json.loads((run / "eval.json").read_text())
+    assert (later["updates"], later["episodes"]) == (2, 2)
+    assert later["final"] == {name: value for name, value in own.items() if name not in ("scores", "lengths")}
+    assert train(pendulum, run, updates=4, **more).evaluation is None
+    assert json.loads((run / "eval.json").read_text()) == later
 
 
 def test_bounds_of_actions_are_those_of_the_environment(pendulum: Path, tmp_path: Path) -> None:

@@ -22,7 +22,9 @@ from reverie.folder import RunFolder, check_writable, settings_changes, write_at
 from reverie.run.checkpoint import Checkpoints
 from reverie.run.lock import RunLock
 from reverie.training import run as training
-from reverie.training.run import say_nothing, train
+from reverie.training import sinks
+from reverie.training.run import train
+from reverie.training.telling import say_nothing
 from tiny import SETTINGS
 
 CONFIG = ExperimentConfig().merge(SETTINGS).merge({"steps": 60, "learning_starts": 5, "env.id": "Steps"})
@@ -245,7 +247,7 @@ def refuse(*args: Any, **options: Any) -> None:
 def test_scores_are_not_lost_in_a_read_only_folder(
     run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(evaluation, "write_json", refuse)
+    monkeypatch.setattr(evaluation, "write_found", refuse)
     report = evaluate_run(load(run, env=Steps), 2)
     assert report.evaluation.scores == [9.0, 9.0]
     assert report.files == {}
@@ -270,8 +272,8 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
 
 
 def test_a_disk_that_is_full_at_the_end_takes_no_score_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(evaluation, "write_json", refuse)
-    monkeypatch.setattr(training, "learning_curve", refuse)
+    monkeypatch.setattr(evaluation, "write_found", refuse)
+    monkeypatch.setattr(sinks, "learning_curve", refuse)
     said: list[str] = []
     result = train(CONFIG, env=Steps, run=tmp_path / "run", say=said.append)
     assert result.evaluation is not None

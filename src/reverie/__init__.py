@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from reverie.api import train, train_seeds
     from reverie.envs.base import EnvConfig
     from reverie.experiment import ExperimentConfig
-    from reverie.training.run import Result
+    from reverie.training.judging import Result
     from reverie.training.seeds import SeedsResult
 
 if "torch" not in sys.modules:
@@ -32,7 +32,7 @@ _HOMES = {
     "estimate": "reverie.agent.estimation",
     "EnvConfig": "reverie.envs.base",
     "ExperimentConfig": "reverie.experiment",
-    "Result": "reverie.training.run",
+    "Result": "reverie.training.judging",
     "SeedsResult": "reverie.training.seeds",
     "train_seeds": "reverie.api",
 }

@@ -17,10 +17,11 @@ from reverie.experiment import EnvLike, ExperimentConfig, env_name
 from reverie.log.console import tell
 from reverie.offline import HALF
 from reverie.presets import layered, overlay, resized
-from reverie.training.run import Result, Say
+from reverie.training.judging import Result
 from reverie.training.run import train as run_training
 from reverie.training.seeds import SeedsResult
 from reverie.training.seeds import train_seeds as run_seeds
+from reverie.training.telling import Say
 
 
 def train(

@@ -26,7 +26,7 @@ from reverie.data.dataset import Dataset
 from reverie.data.dealer import DealerConfig
 from reverie.data.replay import Replay
 from reverie.data.storage import EXTRAS
-from reverie.folder import RunFolder, write_json
+from reverie.folder import RunFolder, write_found
 from reverie.run.recall import actions_of
 
 BLOCK = 1024
@@ -223,7 +223,7 @@ class Estimator:
 
 def write_estimate(folder: RunFolder, found: PolicyEstimate, step: int, **more: Any) -> None:
     """Write estimate.json; ``step`` is the update that the policy had come to."""
-    write_json(folder.estimate, {"step": step, **found.to_dict(), **more})
+    write_found(folder.estimate, {"step": step, **found.to_dict(), **more})
 
 
 def config_for(algo: Algorithm) -> FQEConfig:

@@ -125,6 +125,26 @@ def write_json(path: Path, values: Mapping[str, Any]) -> None:
     write_atomic(path, json.dumps(values, indent=2, allow_nan=False) + "\n")
 
 
+def write_found(path: Path, values: Mapping[str, Any]) -> None:
+    """Write eval.json or estimate.json. One of a ``checkpoint`` keeps what is there of the end of training: ``final``.
+
+    Without the returns of every episode, which are many.
+    """
+    final = found_at_end(path) if "checkpoint" in values else None
+    kept = {name: value for name, value in (final or {}).items() if not isinstance(value, list)}
+    write_json(path, {**values, "final": kept} if kept else values)
+
+
+def found_at_end(path: Path) -> dict[str, Any] | None:
+    """What the eval.json or estimate.json at ``path`` says of the end of training, if it does."""
+    try:
+        own = json.loads(path.read_text(encoding="utf-8"))
+        found: dict[str, Any] | None = own.get("final") if "checkpoint" in own else own
+    except (OSError, ValueError, AttributeError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
 @contextlib.contextmanager
 def writing(path: Path) -> Iterator[None]:
     """Errors of the disk in here become ours.

@@ -11,7 +11,7 @@ import pytest
 
 from reverie.core.statistics import iqm
 from reverie.experiment import ExperimentConfig
-from reverie.folder import RunFolder
+from reverie.folder import RunFolder, write_found
 from reverie.log.sinks import JsonlSink
 from reverie.training.aggregate import MOST_POINTS, Aggregate, aggregate, common_steps, table, write_aggregate
 
@@ -59,6 +59,11 @@ def test_a_later_look_at_the_agent_is_not_its_score(tmp_path: Path) -> None:
     rows = evaluations((100, 1.0), (200, 2.0), (200, 3.0))
     runs = {0: run_of(tmp_path / "0", rows, final=99.0, checkpoint="step-000000100")}
     assert aggregate(runs, EVERY_100).scores == [3.0]
+    write_found(runs[0].evaluation, {"env_steps": 200, "score": {"mean": 4.0}, "scores": [4.0]})
+    for _ in range(2):
+        write_found(runs[0].evaluation, {"env_steps": 100, "score": {"mean": 99.0}, "checkpoint": "step-000000100"})
+    assert json.loads(runs[0].evaluation.read_text())["final"] == {"env_steps": 200, "score": {"mean": 4.0}}
+    assert aggregate(runs, EVERY_100).scores == [4.0]
 
 
 @pytest.mark.parametrize("damage", ["", "{", "[]", '{"score": 3}', '{"env_steps": 1, "score": {"mean": null}}'])

@@ -24,9 +24,11 @@ from reverie.log.sinks import read_metrics
 from reverie.run.checkpoint import Checkpoints, read
 from reverie.run.interrupt import Stopped, stopping
 from reverie.run.lock import RunLock
-from reverie.training import run as training
+from reverie.training import judging
 from reverie.training.durable import DurableReplay
-from reverie.training.run import Result, say_nothing, train
+from reverie.training.judging import Result
+from reverie.training.run import train
+from reverie.training.telling import say_nothing
 from tiny import SETTINGS
 
 CONFIG = ExperimentConfig().merge(SETTINGS).merge(
@@ -382,7 +384,7 @@ def test_a_score_is_of_the_end_that_a_run_has_now(tmp_path: Path, monkeypatch: p
     train(CONFIG, env=Walk, run=run, say=say_nothing)
     said: list[str] = []
     with monkeypatch.context() as patch:
-        patch.setattr(training, "final_evaluation", stopped)
+        patch.setattr(judging, "final_evaluation", stopped)
         result = train(longer, env=Walk, run=run, say=said.append)
     assert (result.reason, result.signal, result.evaluation) == ("interrupted", signal.SIGTERM, None)
     assert "SIGTERM: the run is saved, its final evaluation is left out" in said[-1]

@@ -17,7 +17,8 @@ from reverie.algos.qr_dqn import QRDQNConfig
 from reverie.algos.sac import SACConfig
 from reverie.algos.td3 import TD3Config
 from reverie.experiment import ExperimentConfig
-from reverie.training.run import say_nothing, train
+from reverie.training.run import train
+from reverie.training.telling import say_nothing
 from tiny import SETTINGS
 
 COMMON = {k: v for k, v in SETTINGS.items() if k != "algo"} | {

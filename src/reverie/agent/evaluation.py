@@ -10,7 +10,7 @@ from typing import Any
 from reverie.agent.agent import Actions, Agent
 from reverie.core.errors import RunError
 from reverie.experiment import ExperimentConfig
-from reverie.folder import RunFolder, write_json, writing
+from reverie.folder import RunFolder, write_found, writing
 from reverie.log.video import write_video
 from reverie.run.checkpoint import warn
 from reverie.run.evaluate import Evaluation
@@ -70,7 +70,7 @@ def write_evaluation(
     """Write eval.json. ``step`` counts updates in runs that learn from recorded data alone."""
     mode, unit = "mode" if evaluation.mode == "eval" else "sample", "updates" if config.data.alone else "env_steps"
     head = {unit: step, "episodes": len(evaluation.scores), "actions": mode, "score": summary(evaluation)}
-    write_json(folder.evaluation, {**head, **more, "scores": evaluation.scores, "lengths": evaluation.lengths})
+    write_found(folder.evaluation, {**head, **more, "scores": evaluation.scores, "lengths": evaluation.lengths})
 
 
 def summary(evaluation: Evaluation) -> dict[str, float]:

@@ -7,9 +7,9 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
-from types import FrameType, TracebackType
-from typing import Any, ClassVar
+from collections.abc import Callable, Iterable, Iterator
+from types import FrameType
+from typing import ClassVar, Self
 
 from reverie.core.clock import Clock
 
@@ -22,6 +22,24 @@ HANGUP = getattr(signal, "SIGHUP", None)
 def heeded() -> list[signal.Signals]:
     """``SIGNALS``, without a hangup that is to be ignored."""
     return [number for number in SIGNALS if number != HANGUP or signal.getsignal(number) is not signal.SIG_IGN]
+
+
+@contextlib.contextmanager
+def listening(
+    handle: Callable[[int, FrameType | None], object], numbers: Iterable[int] | None = None
+) -> Iterator[None]:
+    """While entered, ``handle`` gets signals: ``numbers``, or else those that are :func:`heeded`.
+
+    Only the main thread can listen for signals; in any other this does nothing.
+    """
+    main = threading.current_thread() is threading.main_thread()
+    wanted = (heeded() if numbers is None else numbers) if main else ()
+    before = {number: signal.signal(number, handle) for number in wanted}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
 
 class Stopped(BaseException):
@@ -43,22 +61,15 @@ def stopping() -> Iterator[None]:
     def stop(number: int, frame: FrameType | None) -> None:
         raise Stopped(signal.Signals(number))
 
-    main = threading.current_thread() is threading.main_thread()
-    before = {number: signal.signal(number, stop) for number in heeded()} if main else {}
-    try:
+    with listening(stop):
         yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
 
-class Interrupt:
+class Interrupt(contextlib.ExitStack):
     """While entered, ``SIGNALS`` set ``clock.stop``. A second signal raises KeyboardInterrupt.
 
     The end of a terminal is told by the system and by the shell: it counts once. Where it was to be ignored, as
     ``nohup`` wants, it is.
-
-    Only the main thread can listen for signals; in any other this does nothing.
     """
 
     together: ClassVar[float] = 0.0
@@ -66,21 +77,14 @@ class Interrupt:
     and a parent that passes on what it got both tell."""
 
     def __init__(self, clock: Clock) -> None:
+        super().__init__()
         self.clock = clock
         self.received: signal.Signals | None = None
         self.since = 0.0
-        self.previous: dict[signal.Signals, Any] = {}
 
-    def __enter__(self) -> Interrupt:
-        if threading.current_thread() is threading.main_thread():
-            self.previous = {number: signal.signal(number, self.handle) for number in heeded()}
+    def __enter__(self) -> Self:
+        self.enter_context(listening(self.handle))
         return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        for number, handler in self.previous.items():
-            signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
     def handle(self, number: int, frame: FrameType | None) -> None:
         """Ask the loop to end, or end at once if it was asked before."""

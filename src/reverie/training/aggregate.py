@@ -6,7 +6,7 @@ curve is what evaluations during training said or, if there were none, the runni
 
 from __future__ import annotations
 
-import json
+import contextlib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ import numpy as np
 
 from reverie.core.statistics import CONFIDENCE, Estimate, Measure, estimate, iqm, mean, median, running_mean
 from reverie.experiment import ExperimentConfig
-from reverie.folder import RunFolder, write_json
+from reverie.folder import RunFolder, found_at_end, write_json
 from reverie.log.sinks import read_metrics
 from reverie.run.schedule import parse_period
 
@@ -98,15 +98,15 @@ def unit_of(config: ExperimentConfig) -> str:
 def final_score(folder: RunFolder, rows: Sequence[Mapping[str, Any]]) -> tuple[int, float | None]:
     """How many steps a run took, and the mean return of the evaluation at its end.
 
-    eval.json says so, unless a later ``reverie eval`` has written it, which names the checkpoint that it looked at.
+    eval.json says so, also if a later ``reverie eval`` of some checkpoint has written it.
     """
     steps = int(rows[-1]["step"]) if rows else 0
-    try:
-        own = json.loads(folder.evaluation.read_text(encoding="utf-8"))
-        if "checkpoint" not in own:
-            return max(steps, int(own["updates" if "updates" in own else "env_steps"])), float(own["score"]["mean"])
-    except (OSError, ValueError, KeyError, TypeError):
-        pass
+    own, score = found_at_end(folder.evaluation) or {}, None
+    with contextlib.suppress(ValueError, KeyError, TypeError):
+        score = float(own["score"]["mean"])
+        steps = max(steps, int(own["updates" if "updates" in own else "env_steps"]))
+    if score is not None:
+        return steps, score
     scores = series_of(rows, "eval/score")[1]
     return steps, float(scores[-1]) if len(scores) else None
 

@@ -9,11 +9,11 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from types import FrameType, TracebackType
-from typing import Any
+from types import FrameType
+from typing import Self
 
 from reverie.log.board import State
-from reverie.run.interrupt import HANGUP, SIGNALS
+from reverie.run.interrupt import HANGUP, SIGNALS, listening
 
 PROGRAM = "reverie.child"
 """The module that runs a command and ends with us."""
@@ -57,28 +57,17 @@ class Child:
         return next((line.strip() for line in reversed(lines) if line.strip()), "")
 
 
-class Signals:
-    """While entered, signals are written down in ``got``, for children to be told.
-
-    Only the main thread can listen for signals; in any other this does nothing.
-    """
+class Signals(contextlib.ExitStack):
+    """While entered, signals are written down in ``got``, for children to be told."""
 
     def __init__(self, numbers: Sequence[int]) -> None:
+        super().__init__()
         self.numbers = numbers
         self.got: list[int] = []
-        self.previous: dict[int, Any] = {}
 
-    def __enter__(self) -> Signals:
-        with contextlib.suppress(ValueError):  # not the main thread
-            for number in self.numbers:
-                self.previous[number] = signal.signal(number, self.handle)
+    def __enter__(self) -> Self:
+        self.enter_context(listening(self.handle, self.numbers))
         return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        for number, handler in self.previous.items():
-            signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
     def handle(self, number: int, frame: FrameType | None) -> None:
         """Write it down; the end of a terminal, which may be told twice, once."""

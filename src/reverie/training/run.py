@@ -1,26 +1,19 @@
-"""A run from beginning to end: check everything, open its folder, train, evaluate, leave the files."""
+"""A run from beginning to end: check everything, open its folder, train, have it judged, leave the files."""
 
 from __future__ import annotations
 
 import contextlib
-import json
-import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import gymnasium
 
-from reverie.agent.evaluation import write_evaluation
-from reverie.core.compiler import trouble
 from reverie.core.config import Choice, Config
 from reverie.core.discover import algorithm_name, version
 from reverie.core.errors import RunError
-from reverie.core.machine import available_memory
-from reverie.core.protocols import Sink
-from reverie.estimating import PolicyEstimate, write_estimate
-from reverie.experiment import EnvLike, Experiment, ExperimentConfig, env_name, replay_bytes
+from reverie.experiment import EnvLike, Experiment, ExperimentConfig, env_name
 from reverie.folder import (
     RunFolder,
     Saved,
@@ -33,48 +26,20 @@ from reverie.folder import (
     write_spec,
     writing,
 )
-from reverie.log.console import console_sink, tell
+from reverie.log.console import tell
 from reverie.log.meter import Meter
-from reverie.log.sinks import JsonlSink, TensorBoardSink, VideoSink
-from reverie.offline import Updates, build, described, resolved, subject
+from reverie.offline import build, resolved, subject
 from reverie.run import train as loop
 from reverie.run.checkpoint import Checkpoints
-from reverie.run.evaluate import Evaluation
-from reverie.run.interrupt import Stopped, stopping
 from reverie.run.lock import RunLock
 from reverie.run.schedule import position
 from reverie.run.verify import step_of
+from reverie.training.judging import Result, evaluator_of, is_of, judged, result_of
 from reverie.training.keeping import Keeper
+from reverie.training.sinks import sinks_of
+from reverie.training.telling import Say, describe, why_idle
 
 ROOT = Path("runs")
-
-Say = Callable[[str], None]
-
-
-def say_nothing(text: str) -> None:
-    """For callers who want no sentences."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Result:
-    """How a run ended and what it left."""
-
-    run: Path
-    """Its folder."""
-    reason: Literal["finished", "interrupted"]
-    """Whether it had all its steps."""
-    signal: int | None = None
-    """The number of the signal that interrupted it."""
-    env_steps: int
-    """How far it came."""
-    updates: int
-    """Gradient updates it made."""
-    evaluation: Evaluation | None
-    """The evaluation at the end, unless there was none."""
-    estimate: PolicyEstimate | None = None
-    """What stands in for it in a run on recorded data alone that has no environment to evaluate in."""
-    files: dict[str, Path] = field(default_factory=dict)
-    """What it left, by what it is."""
 
 
 def train(
@@ -216,192 +181,6 @@ def _judged_late(experiment: Experiment, folder: RunFolder, newest: Path, title:
     with sinks_of(experiment, folder, title, say) as sinks:
         result = judged(result, experiment, folder, sinks, say)
     return replace(result, files=folder.files() | result.files)
-
-
-@contextlib.contextmanager
-def sinks_of(experiment: Experiment, folder: RunFolder, title: str, say: Say) -> Iterator[list[Sink]]:
-    """Everywhere that measurements go. At the end all are closed, and the curve is drawn."""
-    with contextlib.ExitStack() as stack:
-        stack.callback(at_the_end, say, learning_curve, folder.metrics, folder.curve, title)
-        with writing(folder.path):
-            sinks = open_sinks(experiment, folder, title)
-        for sink in sinks:
-            stack.callback(at_the_end, say, sink.close)
-        yield sinks
-
-
-def judged(result: Result, experiment: Experiment, folder: RunFolder, sinks: Sequence[Sink], say: Say) -> Result:
-    """``result`` with what came out of a run that is saved: its evaluation, or an estimate where there can be none.
-
-    A signal ends it at once: the run is whole without, and the same command makes up for it.
-    """
-    evaluation: Evaluation | None = None
-    estimate: PolicyEstimate | None = None
-    try:
-        with stopping():
-            if experiment.config.eval_episodes:
-                evaluation = final_evaluation(experiment, folder, say)
-            estimate = final_estimate(experiment, folder, say)
-    except Stopped as stopped:
-        say(f"{stopped}: the run is saved, its final evaluation is left out. The same command makes it")
-        return replace(result, reason="interrupted", signal=stopped.number.value)
-    for metrics in [found.metrics() for found in (evaluation, estimate) if found is not None]:
-        for sink in sinks:
-            at_the_end(say, sink.write, metrics, position(experiment.clock))
-    return replace(result, evaluation=evaluation, estimate=estimate)
-
-
-def is_of(file: Path, step: int) -> bool:
-    """Whether what a run came to is in ``file``, and was written at its end: not before it went on to this ``step``."""
-    try:
-        own = json.loads(file.read_text(encoding="utf-8"))
-        found = next((own[name] for name in ("updates", "env_steps", "step") if name in own), None)
-        return "checkpoint" not in own and found == step
-    except (OSError, ValueError, TypeError, AttributeError):
-        return False
-
-
-def why_idle(experiment: Experiment) -> str:
-    """Why a run that is over has learned nothing, if that was not to be expected from its settings."""
-    config, window, offered = experiment.config, experiment.algo.window, len(experiment.replay)
-    expected = config.data.alone or config.ratio(window) == 0 or config.steps < config.learning_starts
-    if experiment.clock.updates or expected or offered >= config.learning_starts:
-        return ""
-    within = "" if window.crosses_episodes else f", of {window.rows - window.free} rows of one episode each"
-    return (
-        f"no updates were made: learning waits for {config.learning_starts} windows{within}, and there are {offered}. "
-        "Lower learning_starts, or take shorter windows (algo.batch_length)"
-    )
-
-
-def final_evaluation(experiment: Experiment, folder: RunFolder, say: Say) -> Evaluation:
-    """Judge what came out of the run."""
-    say(f"evaluating: {experiment.config.eval_episodes} episodes")
-    evaluation = experiment.evaluate(experiment.config.eval_episodes, final=True)
-    at_the_end(say, write_evaluation, folder, evaluation, experiment.config, position(experiment.clock))
-    return evaluation
-
-
-def final_estimate(experiment: Experiment, folder: RunFolder, say: Say) -> PolicyEstimate | None:
-    """What would be earned by what came out of a run that cannot be evaluated; None for any other."""
-    if experiment.estimator is None:
-        return None
-    found = experiment.estimate()
-    at_the_end(say, write_estimate, folder, found, position(experiment.clock))
-    return found
-
-
-def learning_curve(metrics: Path, png: Path, title: str) -> Path | None:
-    """Draw what :func:`reverie.log.plot.learning_curve` does."""
-    from reverie.log.plot import learning_curve as draw  # a fifth of all imports, which training can start without
-
-    return draw(metrics, png, title)
-
-
-def at_the_end(say: Say, write: Callable[..., Any], *args: Any) -> None:
-    """Call ``write``; a disk that fails now is told of, but takes nothing away from what was reached."""
-    try:
-        write(*args)
-    except OSError as error:
-        say(f"not written: {error}")
-
-
-def result_of(
-    experiment: Experiment,
-    folder: RunFolder,
-    checkpoint: Path | None,
-    evaluation: Evaluation | None = None,
-) -> Result:
-    """How a run that had all its steps stands, and what lies in its folder."""
-    return Result(
-        run=folder.path,
-        reason="finished",
-        env_steps=experiment.clock.env_steps,
-        updates=experiment.clock.updates,
-        evaluation=evaluation,
-        files=folder.files() | ({"checkpoint": checkpoint} if checkpoint else {}),
-    )
-
-
-def evaluator_of(experiment: Experiment, keeper: Keeper) -> loop.Evaluator | None:
-    """What is asked now and then how the policy does: environments, or recorded data in their place."""
-    if experiment.estimator is not None:
-        return (lambda: experiment.estimate().metrics()) if experiment.config.estimates_on_the_way else None
-    wanted = experiment.config.evaluates_on_the_way
-    return (lambda: evaluate_on_the_way(experiment, keeper)) if wanted else None
-
-
-def evaluate_on_the_way(experiment: Experiment, keeper: Keeper) -> dict[str, float]:
-    """Evaluate during training, keep the best, and end training if that was good enough."""
-    config = experiment.config
-    metrics = experiment.evaluate(config.eval_episodes).metrics()
-    keeper.scored(metrics["eval/score"])
-    if config.stop_score is not None and metrics["eval/score"] >= config.stop_score:
-        experiment.clock.stop = True
-    return metrics
-
-
-def open_sinks(experiment: Experiment, folder: RunFolder, title: str) -> list[Sink]:
-    """Everywhere that measurements go."""
-    config, clock = experiment.config, experiment.clock
-    sinks: list[Sink] = [JsonlSink(folder.metrics), VideoSink(folder.videos)]
-    if config.tensorboard:
-        sinks.append(TensorBoardSink(folder.tensorboard, purge_step=position(clock) + 1 if position(clock) else None))
-    if config.console:
-        alone = config.data.alone
-        shown, total = (Updates(clock), config.updates) if alone else (clock, config.steps)
-        sinks.append(console_sink(shown, total, title, sys.stdout))
-    return sinks
-
-
-def describe(experiment: Experiment, say: Say) -> None:
-    """Say what is about to be trained, and what it takes."""
-    config, window = experiment.config, experiment.algo.window
-    count = sum(p.numel() for p in experiment.algo.parameters() if p.requires_grad)
-    needed, free = replay_bytes(config, experiment.replay), available_memory()
-    room = "" if free is None else f" of {free / 1e9:.1f} GB available"
-    if config.replay.device != "cpu" or config.replay.storage != "ram":
-        room = f" on {config.replay.device}" if config.replay.device != "cpu" else " in mapped files"
-    ratio = config.ratio(window)
-    if config.stop_score is not None and not config.evaluates_on_the_way:
-        say(f"stop_score = {config.stop_score:g} has no effect without evaluations during training")
-    if experiment.algo.device.type == "cpu" and trouble():
-        say(trouble())
-    if experiment.algo.device.type == "cpu" and count > 5e6:
-        say(f"{count / 1e6:.0f}M parameters are slow on a CPU: --preset cpu or --size nano is the small model")
-    describe_data(experiment, say)
-    if config.data.alone:
-        say(
-            f"{algorithm_name(type(config.algo))} from recorded data alone: {count / 1e6:.2f}M parameters on "
-            f"{experiment.algo.device}, {config.updates:,} updates, {needed / 1e9:.2f} GB of rows"
-        )
-        return
-    if config.steps < config.learning_starts:
-        say(f"no updates will be made: learning starts after {config.learning_starts} windows of {config.steps} steps")
-    say(
-        f"{algorithm_name(type(config.algo))} on {config.env.id}: {count / 1e6:.2f}M parameters on "
-        f"{experiment.algo.device}, {config.env.num} envs, {ratio:g} updates per env step "
-        f"(train ratio {ratio * window.batch * window.length:g}), replay up to {needed / 1e9:.2f} GB{room}"
-    )
-
-
-def describe_data(experiment: Experiment, say: Say) -> None:
-    """Say what is recorded of what is learned from, and what had to be assumed of it."""
-    config = experiment.config
-    for remark in experiment.remarks:
-        say(f"{config.data.path}: {remark}")
-    if experiment.dataset is not None:
-        say(described(experiment))
-    elif config.algo.needs_data:
-        say(
-            f"{algorithm_name(type(config.algo))} was made for recorded data, and none are given: it learns from what "
-            "it lives itself. --data PATH gives it some"
-        )
-    if experiment.estimator is not None:
-        say(
-            f"what the policy would earn will be estimated from the data by FQE ({config.data.estimate_updates:,} "
-            "updates at a time); data.estimate_updates = 0 leaves that away"
-        )
 
 
 def custom_objects(config: ExperimentConfig, env: EnvLike | None) -> dict[str, str]:

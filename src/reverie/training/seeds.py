@@ -24,7 +24,6 @@ from reverie.run.interrupt import heeded
 from reverie.run.lock import RunLock
 from reverie.training.aggregate import Aggregate, aggregate, unit_of, write_aggregate
 from reverie.training.children import Child, Signals, verdict
-from reverie.training.run import Say, at_the_end
 from reverie.training.seeds_folder import (
     SeedsFolder,
     check_folder,
@@ -35,6 +34,8 @@ from reverie.training.seeds_folder import (
     sweep,
     write_settings,
 )
+from reverie.training.sinks import at_the_end
+from reverie.training.telling import Say
 
 POLL = 0.2
 """Seconds between two looks at the processes."""

@@ -15,7 +15,8 @@ from reverie.core.discover import algorithm_name, algorithms, version
 from reverie.core.errors import ConfigError, RunError
 from reverie.experiment import ExperimentConfig
 from reverie.folder import SCHEMA, RunFolder, is_leftover, new_path, read_yaml, write_atomic
-from reverie.training.run import ROOT, Say, custom_objects
+from reverie.training.run import ROOT, custom_objects
+from reverie.training.telling import Say
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,80 @@
+"""What a run says of itself in sentences: before it begins, and where it came to nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from reverie.core.compiler import trouble
+from reverie.core.discover import algorithm_name
+from reverie.core.machine import available_memory
+from reverie.experiment import Experiment, replay_bytes
+from reverie.offline import described
+
+Say = Callable[[str], None]
+
+
+def say_nothing(text: str) -> None:
+    """For callers who want no sentences."""
+
+
+def describe(experiment: Experiment, say: Say) -> None:
+    """Say what is about to be trained, and what it takes."""
+    config, window = experiment.config, experiment.algo.window
+    count = sum(p.numel() for p in experiment.algo.parameters() if p.requires_grad)
+    needed, free = replay_bytes(config, experiment.replay), available_memory()
+    room = "" if free is None else f" of {free / 1e9:.1f} GB available"
+    if config.replay.device != "cpu" or config.replay.storage != "ram":
+        room = f" on {config.replay.device}" if config.replay.device != "cpu" else " in mapped files"
+    ratio = config.ratio(window)
+    if config.stop_score is not None and not config.evaluates_on_the_way:
+        say(f"stop_score = {config.stop_score:g} has no effect without evaluations during training")
+    if experiment.algo.device.type == "cpu" and trouble():
+        say(trouble())
+    if experiment.algo.device.type == "cpu" and count > 5e6:
+        say(f"{count / 1e6:.0f}M parameters are slow on a CPU: --preset cpu or --size nano is the small model")
+    describe_data(experiment, say)
+    if config.data.alone:
+        say(
+            f"{algorithm_name(type(config.algo))} from recorded data alone: {count / 1e6:.2f}M parameters on "
+            f"{experiment.algo.device}, {config.updates:,} updates, {needed / 1e9:.2f} GB of rows"
+        )
+        return
+    if config.steps < config.learning_starts:
+        say(f"no updates will be made: learning starts after {config.learning_starts} windows of {config.steps} steps")
+    say(
+        f"{algorithm_name(type(config.algo))} on {config.env.id}: {count / 1e6:.2f}M parameters on "
+        f"{experiment.algo.device}, {config.env.num} envs, {ratio:g} updates per env step "
+        f"(train ratio {ratio * window.batch * window.length:g}), replay up to {needed / 1e9:.2f} GB{room}"
+    )
+
+
+def describe_data(experiment: Experiment, say: Say) -> None:
+    """Say what is recorded of what is learned from, and what had to be assumed of it."""
+    config = experiment.config
+    for remark in experiment.remarks:
+        say(f"{config.data.path}: {remark}")
+    if experiment.dataset is not None:
+        say(described(experiment))
+    elif config.algo.needs_data:
+        say(
+            f"{algorithm_name(type(config.algo))} was made for recorded data, and none are given: it learns from what "
+            "it lives itself. --data PATH gives it some"
+        )
+    if experiment.estimator is not None:
+        say(
+            f"what the policy would earn will be estimated from the data by FQE ({config.data.estimate_updates:,} "
+            "updates at a time); data.estimate_updates = 0 leaves that away"
+        )
+
+
+def why_idle(experiment: Experiment) -> str:
+    """Why a run that is over has learned nothing, if that was not to be expected from its settings."""
+    config, window, offered = experiment.config, experiment.algo.window, len(experiment.replay)
+    expected = config.data.alone or config.ratio(window) == 0 or config.steps < config.learning_starts
+    if experiment.clock.updates or expected or offered >= config.learning_starts:
+        return ""
+    within = "" if window.crosses_episodes else f", of {window.rows - window.free} rows of one episode each"
+    return (
+        f"no updates were made: learning waits for {config.learning_starts} windows{within}, and there are {offered}. "
+        "Lower learning_starts, or take shorter windows (algo.batch_length)"
+    )
