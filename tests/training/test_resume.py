@@ -374,6 +374,18 @@ def test_a_run_that_was_good_enough_stays_ended(tmp_path: Path) -> None:
     assert (tmp_path / "run" / "eval.json").exists()
 
 
+def test_a_run_without_checkpoints_says_that_it_begins_anew(tmp_path: Path) -> None:
+    """Nothing that is there is lost."""
+    run = tmp_path / "run"
+    train(CONFIG, env=Walk, run=run, say=say_nothing)
+    before = sum(segment.rows for segment in Store(run / "replay", say=say_nothing).segments)
+    shutil.rmtree(run / "checkpoints")
+    said: list[str] = []
+    train(CONFIG, env=Walk, run=run, say=said.append)
+    assert any("has no checkpoint: it begins anew" in line for line in said)
+    assert sum(segment.rows for segment in Store(run / "replay", say=say_nothing).segments) == 2 * before
+
+
 def stopped(*args: Any) -> Any:
     raise Stopped(signal.SIGTERM)
 

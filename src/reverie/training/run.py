@@ -80,6 +80,8 @@ def train(
         if continues:
             stack.enter_context(RunLock(folder.path))
             newest = newest_of(checkpoints)
+            if newest is None:
+                say(f"{folder.path} has no checkpoint: it begins anew, beside what is stored and logged there")
         experiment = build(config, env, start=step_of(newest) if newest else 0, scratch=folder.path)
         stack.callback(experiment.close)
         if newest is not None:
