@@ -147,6 +147,7 @@ class Dataset(Replay):
             self.extend({name: values[None] for name, values in part.items()})
             for name, values in part.items():
                 sums[name] = crc32c(values, sums.get(name, 0))
+            del part, values  # or the next one is made beside it
         self.fingerprint = "-".join([str(self.count), *(f"{name}:{sums[name]:08x}" for name in sorted(sums))])
         if not self.count:
             raise DataError("the dataset holds no rows.")

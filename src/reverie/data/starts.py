@@ -126,12 +126,14 @@ class EpisodeStarts:
     def add(self, is_first: np.ndarray) -> np.ndarray:
         """See ``Starts``."""
         streams, more = is_first.shape
-        time = np.arange(more)
-        newest = np.maximum.accumulate(np.where(is_first, time, -np.array(self.run)[:, None]), axis=1)
-        run = time - newest + 1  # [N, n]
-        self.run = run[:, -1].tolist() if more else self.run
-        step, stream = np.nonzero((run >= self.length - self.free).T)
-        fresh: np.ndarray = (self.rows.count - more + step - self.length + 1) * streams + stream
+        needed = self.length - self.free - 1  # so many rows before the last one go on with its episode
+        broken = spread(is_first, needed)
+        for stream, run in enumerate(self.run):
+            broken[stream, : max(0, needed - run)] = True
+        fresh: np.ndarray = np.flatnonzero(~broken.T)  # a row's number among the new ones, times N, plus the stream
+        fresh += (self.rows.count - more - self.length + 1) * streams
+        since = np.where(is_first.any(1), is_first[:, ::-1].argmax(1) + 1, np.add(self.run, more)) if more else self.run
+        self.run = list(map(int, since))
         oldest = self.oldest
         fresh = fresh[np.searchsorted(fresh, oldest) :]
         self.queue.drop(oldest)
@@ -170,6 +172,16 @@ class EpisodeStarts:
         return positions
 
 
+def spread(flags: np.ndarray, width: int) -> np.ndarray:
+    """Whether any of the newest ``width`` of ``flags`` ``[N, n]`` up to each place is set; a copy."""
+    found, seen = flags.copy() if width > 0 else np.zeros_like(flags), 1
+    while seen < width:  # each turn sees twice as far
+        step = min(seen, width - seen)
+        found[:, step:] |= found[:, :-step].copy()
+        seen += step
+    return found
+
+
 class Beginnings:
     """Which of the rows held are ``is_first``, here where it can be looked up at once wherever the rows are."""
 
@@ -180,7 +192,11 @@ class Beginnings:
 
     def add(self, is_first: np.ndarray) -> None:
         """Take note of ``n`` more rows in each stream, ``[N, n]``, already stored; not more than fit."""
-        self.ring[np.arange(self.rows.count - is_first.shape[1], self.rows.count) % self.rows.capacity] = is_first.T
+        more = is_first.shape[1]
+        begin = (self.rows.count - more) % self.rows.capacity
+        until_end = self.rows.capacity - begin
+        self.ring[begin : begin + more] = is_first.T[:until_end]
+        self.ring[: max(0, more - until_end)] = is_first.T[until_end:]
 
     def add_one(self, is_first: list[bool]) -> None:
         """``add`` of one row in each of N streams, which happens all the time."""

@@ -100,7 +100,7 @@ class D4RLReader(Reader):
     def _transitions(self) -> Transitions:
         columns = self.columns
         terminal = self._flag("terminals")
-        return Transitions(
+        made = Transitions(
             obs={"obs": columns["observations"]},
             next_obs={"obs": columns["next_observations"]} if "next_observations" in columns else {},
             action={"action": columns["actions"]},
@@ -111,6 +111,10 @@ class D4RLReader(Reader):
             where=str(self.path),
             ends_told="timeouts" in columns or self.options.time_limit is not None,
         )
+        assert made.rows  # which looks at all of the file
+        for column in columns.values():
+            column.leave()
+        return made
 
     def _flag(self, name: str) -> np.ndarray:
         return self.columns[name].read(0, self.columns[name].shape[0]).reshape(-1).astype(bool)

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
 CACHE_BYTES = 1 << 20
+LEFT_BYTES = 1 << 20
+"""So much of a mapped column is let go at a time."""
 KEPT_BYTES = 64_000_000
 """A column in compressed pieces that takes no more than this is read in one go."""
 
@@ -93,6 +95,8 @@ class Hdf5Column:
         self.path, self.dataset = path, dataset
         self.shape: tuple[int, ...] = tuple(dataset.shape)
         self.dtype: np.dtype[Any] = dataset.dtype
+        self._row_bytes = int(dataset.nbytes) // max(1, self.shape[0])  # h5py takes long to say
+        self._left = 0
 
     @cached_property
     def mapped(self) -> np.ndarray | None:
@@ -107,14 +111,21 @@ class Hdf5Column:
         self._begin = offset
         return np.frombuffer(self._map, self.dtype, count, offset).reshape(self.shape)
 
+    def leave(self) -> None:
+        """What has been read stays no longer in memory."""
+        if self.mapped is not None:
+            self._let_go(self.shape[0])
+
     def _let_go(self, stop: int) -> None:
         """Rows before ``stop`` need no memory of this process any more; the system keeps the file as it likes.
 
         Pages that are needed after all are there again at once, so it does not matter who shares those at the edges.
         """
-        row = self.dataset.nbytes // max(1, self.shape[0])
+        if 0 <= (stop - self._left) * self._row_bytes < LEFT_BYTES and stop < self.shape[0]:
+            return
+        self._left = stop
         low = self._begin // mmap.PAGESIZE * mmap.PAGESIZE
-        high = min(-(-(self._begin + stop * row) // mmap.PAGESIZE) * mmap.PAGESIZE, len(self._map))
+        high = min(-(-(self._begin + stop * self._row_bytes) // mmap.PAGESIZE) * mmap.PAGESIZE, len(self._map))
         if high > low and hasattr(self._map, "madvise"):
             self._map.madvise(mmap.MADV_DONTNEED, low, high - low)
 

@@ -202,9 +202,9 @@ class MinariReader(Reader):
                 break
             kept.append(episode)
             size += sum(values.nbytes for values in episode.values())
-            if size >= PART_BYTES:
-                yield joined(kept)
-                kept, size = [], 0
+            if size >= PART_BYTES // 2:  # which are there twice for a moment
+                yield taken(kept)
+                size = 0
         if found > self.steps:
             raise DataError(
                 f"{self.folder / METADATA} says total_steps = {self.steps:,}, and the episodes have more: the two are "
@@ -212,7 +212,7 @@ class MinariReader(Reader):
             )
         self.meet(f"{METADATA} says {self.steps:,} steps, the episodes have {found:,}", int(found < self.steps))
         if kept:
-            yield joined(kept)
+            yield taken(kept)
 
     @abstractmethod
     def episode(self, index: int) -> tuple[dict[str, Any], np.ndarray, np.ndarray, np.ndarray]:
@@ -251,9 +251,11 @@ def padded(actions: np.ndarray) -> np.ndarray:
     return out
 
 
-def joined(episodes: list[Rows]) -> Rows:
-    """One after the other."""
-    return {name: np.concatenate([rows[name] for rows in episodes]) for name in episodes[0]}
+def taken(episodes: list[Rows]) -> Rows:
+    """One after the other; ``episodes`` is empty then, so that nobody holds both."""
+    joined = {name: np.concatenate([rows[name] for rows in episodes]) for name in episodes[0]}
+    episodes.clear()
+    return joined
 
 
 def decoded(pictures: Sequence[bytes], leaf: Leaf) -> np.ndarray:

@@ -31,7 +31,7 @@ REPEATED = "the observation after a terminal end was not recorded: the one befor
 DROPPED = "the observation after the end of an episode was not recorded: its last step is left out"
 OPEN = "an episode has no end: it is taken as cut off by time"
 TORN = "a step does not begin with what the one before led to: the episode is cut there, as by time"
-BLOCK = 1 << 16
+BLOCK = 1 << 14
 """Transitions that are looked at together."""
 COMPARED = 1 << 10
 """Those whose observations are held against each other together: they stay in a processor's cache."""
