@@ -34,8 +34,8 @@ CONTINUOUS = ("bc", "td3", "td3_bc", "bcq", "cql", "iql", "crr")
 DISCRETE = ("bc", "qr_dqn", "discrete_bcq", "discrete_cql", "discrete_crr")
 """TD3 and QR-DQN were made for what is lived: here they show what it takes to learn from what is recorded."""
 
-VARIANTS = {"cql_expected": "cql"}
-"""Only made when named: an algorithm with other settings than its own (`SPECIAL`). CQL as its paper has it."""
+VARIANTS = {"cql_mode": "cql"}
+"""Only made when named: an algorithm with other settings than its own (`SPECIAL`)."""
 
 RATES = {
     "bc": ("lr",), "td3": ("actor_lr", "critic_lr"), "td3_bc": ("actor_lr", "critic_lr"), "bcq": ("lr",),
@@ -47,7 +47,7 @@ RATES = {
 SPECIAL = {
     "bcq": {"algo.vae.units": "2x"},
     "qr_dqn": {"algo.quantiles": "64"},
-    "cql_expected": {"algo.backup": "expected"},
+    "cql_mode": {"algo.backup": "mode"},
     "discrete_cql": {"algo.quantiles": "64"},
     "discrete_crr": {"algo.min-q-weight": "10"},
 }

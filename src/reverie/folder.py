@@ -126,13 +126,9 @@ def write_json(path: Path, values: Mapping[str, Any]) -> None:
 
 
 def write_found(path: Path, values: Mapping[str, Any]) -> None:
-    """Write eval.json or estimate.json. One of a ``checkpoint`` keeps what is there of the end of training: ``final``.
-
-    Without the returns of every episode, which are many.
-    """
+    """Write eval.json or estimate.json. One of a ``checkpoint`` keeps what is there of training's end: ``final``."""
     final = found_at_end(path) if "checkpoint" in values else None
-    kept = {name: value for name, value in (final or {}).items() if not isinstance(value, list)}
-    write_json(path, {**values, "final": kept} if kept else values)
+    write_json(path, {**values, "final": final} if final else values)
 
 
 def found_at_end(path: Path) -> dict[str, Any] | None:

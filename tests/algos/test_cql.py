@@ -289,7 +289,7 @@ def test_settings_that_cannot_be(settings, said):
 def test_kinds_are_named():
     config = CQLConfig().merge({"conservatism": "lagrange(5.0)", "backup": "best(4)", "floor": "monte_carlo"})
     assert (config.conservatism, config.backup, config.floor) == (Lagrange(5.0), Best(4), MonteCarlo())
-    assert CQLConfig().backup == objective().backup == Mode()
+    assert CQLConfig().backup == objective().backup == Expected()
     assert CQLConfig.from_dict(config.to_dict()) == config
     for bad in (lambda: Fixed(-1.0), lambda: Lagrange(lr=0.0), lambda: Best(0)):
         with pytest.raises(ConfigError):

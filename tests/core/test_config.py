@@ -133,7 +133,7 @@ class Plain(Colour):
 
 
 @dataclass(frozen=True)
-class Mixed(Colour):
+class Mixed(Colour, base=True):
     """A base of kinds, and none itself."""
 
     share: float = 0.5
@@ -146,6 +146,11 @@ class RGBMix(Mixed):
     depth: int = 8
 
 
+@dataclass(frozen=True)
+class Pastel(RGBMix):
+    """A kind that is derived from another one, which stays a kind."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Wall(Config):
     """Has one."""
@@ -154,7 +159,9 @@ class Wall(Config):
 
 
 def test_kinds_are_named_in_small_letters():
-    assert Colour.kinds() == {"plain": Plain, "rgb_mix": RGBMix}
+    assert Colour.kinds() == {"plain": Plain, "rgb_mix": RGBMix, "pastel": Pastel}
+    assert type(Colour.parse("rgb_mix")) is RGBMix
+    assert type(Colour.parse("pastel")) is Pastel
 
 
 @pytest.mark.parametrize("colour", [Plain(), RGBMix(), RGBMix(0.25, 4), RGBMix(-1.5)])

@@ -71,6 +71,21 @@ def test_rows_lived_twice_count_once(tmp_path: Path) -> None:
     assert read == [(10, 1.0), (20, 2.0), (20, 2.5), (25, 9.0), (30, 9.5)]
 
 
+def test_what_is_lived_otherwise_is_set_aside(tmp_path: Path) -> None:
+    """Killed at step 30 and resumed at 20 with other settings: no row of the first life stands among the second's."""
+    path, aside = tmp_path / "m.jsonl", tmp_path / "m-aside.jsonl"
+    for since, rows in [
+        (0, [(10, 1.0), (20, 2.0), (30, 3.0)]), (20, [(30, 9.0), (40, 9.5)]), (20, [(25, 5.0)]), (25, []),
+    ]:  # fmt: skip
+        sink = JsonlSink(path, since=since)
+        for step, value in rows:
+            sink.write({"a": value}, step)
+        sink.close()
+    assert [(row["step"], row["a"]) for row in read_metrics(path)] == [(10, 1.0), (20, 2.0), (25, 5.0)]
+    assert [(row["step"], row["a"]) for row in read_metrics(aside)] == [(30, 3.0), (30, 9.0), (40, 9.5)]
+    assert path.read_text().count("\n") == 3
+
+
 def test_missing_file_has_no_rows(tmp_path: Path) -> None:
     assert read_metrics(tmp_path / "none.jsonl") == []
 

@@ -62,7 +62,9 @@ def test_a_later_look_at_the_agent_is_not_its_score(tmp_path: Path) -> None:
     write_found(runs[0].evaluation, {"env_steps": 200, "score": {"mean": 4.0}, "scores": [4.0]})
     for _ in range(2):
         write_found(runs[0].evaluation, {"env_steps": 100, "score": {"mean": 99.0}, "checkpoint": "step-000000100"})
-    assert json.loads(runs[0].evaluation.read_text())["final"] == {"env_steps": 200, "score": {"mean": 4.0}}
+    assert json.loads(runs[0].evaluation.read_text())["final"] == {
+        "env_steps": 200, "score": {"mean": 4.0}, "scores": [4.0],
+    }  # fmt: skip
     assert aggregate(runs, EVERY_100).scores == [4.0]
 
 

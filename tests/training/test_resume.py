@@ -409,7 +409,9 @@ def test_a_score_is_of_the_end_that_a_run_has_now(tmp_path: Path, monkeypatch: p
     assert json.loads((run / "eval.json").read_text())["env_steps"] == end > 100
     assert read_saved(run).experiment["eval_episodes"] == 2
     assert [row["step"] for row in read_metrics(run / "metrics.jsonl") if "eval/score" in row] == [100, end]
-    assert train(longer, env=Walk, run=run, say=say_nothing).evaluation is None  # it has one now
+    again = train(longer, env=Walk, run=run, say=say_nothing)  # it has one now, which is found again
+    assert again.evaluation == late.evaluation
+    assert len([row for row in read_metrics(run / "metrics.jsonl") if "eval/score" in row]) == 2
 
 
 def test_signals_end_a_judgement_at_once() -> None:

@@ -9,8 +9,9 @@ from typing import Any
 
 from reverie.agent.agent import Actions, Agent
 from reverie.core.errors import RunError
+from reverie.core.types import Mode
 from reverie.experiment import ExperimentConfig
-from reverie.folder import RunFolder, write_found, writing
+from reverie.folder import RunFolder, found_at_end, write_found, writing
 from reverie.log.video import write_video
 from reverie.run.checkpoint import warn
 from reverie.run.evaluate import Evaluation
@@ -71,6 +72,16 @@ def write_evaluation(
     mode, unit = "mode" if evaluation.mode == "eval" else "sample", "updates" if config.data.alone else "env_steps"
     head = {unit: step, "episodes": len(evaluation.scores), "actions": mode, "score": summary(evaluation)}
     write_found(folder.evaluation, {**head, **more, "scores": evaluation.scores, "lengths": evaluation.lengths})
+
+
+def final_evaluation_in(folder: RunFolder) -> Evaluation | None:
+    """The one at the end of training, as eval.json has it; None if it does not."""
+    own = found_at_end(folder.evaluation) or {}
+    try:
+        mode: Mode = "eval" if own["actions"] == "mode" else "explore"
+        return Evaluation(scores=[float(x) for x in own["scores"]], lengths=[int(x) for x in own["lengths"]], mode=mode)
+    except (KeyError, TypeError, ValueError):
+        return None
 
 
 def summary(evaluation: Evaluation) -> dict[str, float]:

@@ -86,8 +86,8 @@ class Mode(Backup):
     """min_i Q'_i(s', a) of the policy's likeliest action: d3rlpy.
 
     Values are pressed down around the policy's actions, where it draws its noise, and up at those of the dataset. Those
-    of drawn actions are the lower for it, and targets as well: with the mode they are not. Where the data come from
-    several policies it learns much more (docs/offline.md).
+    of drawn actions are the lower for it, and targets as well: with the mode they are not. What that is worth is within
+    the noise of seeds, and now and then one learns nothing (docs/offline.md).
     """
 
 
@@ -115,10 +115,7 @@ class MonteCarlo(Floor):
 
 @dataclass(frozen=True, kw_only=True)
 class CQLConfig(SACConfig):
-    """Settings of CQL: those of its authors' code for MuJoCo (github.com/aviralkumar2907/CQL) and of appendix F.
-
-    But for the backup, and for observations, which are normalised.
-    """
+    """Settings of CQL: those of its authors' code for MuJoCo (github.com/aviralkumar2907/CQL) and of appendix F."""
 
     needs_data: ClassVar[bool] = True
 
@@ -128,8 +125,8 @@ class CQLConfig(SACConfig):
     """N, actions that are drawn of each kind: uniformly, from pi(s) and from pi(s')."""
     softness: float = 1.0
     """The temperature of the soft maximum of their values; towards 0 it is the maximum."""
-    backup: Backup = field(default_factory=Mode)
-    """What next states are worth: mode, as d3rlpy, or the paper's expected, soft or best(10)."""
+    backup: Backup = field(default_factory=Expected)
+    """What next states are worth: expected, mode, soft, or best(10)."""
     floor: Floor | None = None
     """What values of the policy's actions are not pressed below: monte_carlo is Cal-QL; None: any value is."""
     actor_lr: float = 1e-4
@@ -211,9 +208,9 @@ class CQLObjective(SACObjective):
         floor: Floor | None = None,
         **settings: Any,
     ) -> None:
-        """``conservatism``: fixed(5) unless given; ``backup``: mode; the rest as in SAC."""
+        """``conservatism``: fixed(5) unless given; ``backup``: expected; the rest as in SAC."""
         super().__init__(actor, critic, **settings)
-        self.conservatism, self.backup, self.floor = conservatism or Fixed(), backup or Mode(), floor
+        self.conservatism, self.backup, self.floor = conservatism or Fixed(), backup or Expected(), floor
         self.samples, self.softness = samples, softness
         learned = isinstance(self.conservatism, Lagrange)
         self.log_multiplier = nn.Parameter(torch.zeros(())) if learned else None

@@ -9,7 +9,7 @@ import types
 import typing
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, Self, Union
+from typing import Any, ClassVar, Literal, Self, Union
 
 from reverie.core.errors import ConfigError, did_you_mean
 
@@ -66,15 +66,25 @@ class Choice(Config):
     """One of several kinds, and the kind is part of what it says: as text ``td_lambda(lam=0.9)`` or ``td_lambda(0.9)``.
 
     Derive a base from this, and a class for each kind from the base; its name in small letters is that of the kind.
-    Fields may be given by position, as papers do, in Python and in text.
+    Fields may be given by position, as papers do, in Python and in text. A class between the base and its kinds says
+    ``class Between(Base, base=True)``; whatever else is derived from a kind is one more.
     """
+
+    _is_base: ClassVar[bool] = True
+
+    def __init_subclass__(cls, *, base: bool = False, **more: Any) -> None:
+        """``base``: only others that are derived from it are kinds."""
+        super().__init_subclass__(**more)
+        cls._is_base = base or Choice in cls.__bases__
 
     @classmethod
     def kinds(cls) -> dict[str, type[Self]]:
-        """The kinds that there are, by name; classes that others are derived from are none."""
+        """The kinds that there are, by name; of two of one name, the one that was there first."""
         found: dict[str, type[Self]] = {}
         for kind in cls.__subclasses__():
-            found |= kind.kinds() or {_snake(kind.__name__): kind}
+            own = {} if kind._is_base else {_snake(kind.__name__): kind}
+            for name, one in (*own.items(), *kind.kinds().items()):
+                found.setdefault(name, one)
         return found
 
     @classmethod

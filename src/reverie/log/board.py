@@ -32,7 +32,10 @@ class Tail:
 
     def read(self) -> list[dict[str, Any]]:
         """The whole lines that are new; those that are damaged are passed over."""
-        if not self.path.exists() or self.path.stat().st_size <= self.offset:
+        size = self.path.stat().st_size if self.path.exists() else 0
+        if size < self.offset:  # a run that went on has set some of it aside
+            self.offset = 0
+        if size == self.offset:
             return []
         with self.path.open("rb") as file:
             file.seek(self.offset)

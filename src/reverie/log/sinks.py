@@ -36,9 +36,12 @@ class JsonlSink:
     could not finish is cut off before the first new one is written.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, since: int | None = None) -> None:
+        """``since``: where the run goes on; what an earlier process wrote of later steps is put into a file beside."""
         path.parent.mkdir(parents=True, exist_ok=True)
         _cut_unfinished_line(path)
+        if since is not None:
+            set_aside(path, since)
         self._file = path.open("a", encoding="utf-8")
 
     def write(self, values: Values, step: int) -> None:
@@ -56,8 +59,7 @@ class JsonlSink:
 def read_metrics(path: Path) -> list[dict[str, Any]]:
     """The rows a ``JsonlSink`` wrote, in the order of their steps; ``null`` is read as NaN.
 
-    A truncated last line is left out. Where a run was resumed from an older checkpoint, the rows that it lived
-    a second time replace the first.
+    A truncated last line is left out. Where a file has rows that a run lived a second time, these replace the first.
     """
     rows: list[dict[str, Any]] = []
     if not path.exists():
@@ -73,6 +75,36 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
             rows.pop()
         rows.append({name: math.nan if value is None else value for name, value in row.items()})
     return rows
+
+
+def set_aside(path: Path, since: int) -> None:
+    """Move the lines of steps beyond ``since`` to the end of a file beside it: ``metrics-aside.jsonl``.
+
+    A run that goes on from a checkpoint lives those steps again, and perhaps otherwise. A crash may leave lines in both
+    files, never in none.
+    """
+    if not path.exists():
+        return
+    kept: list[str] = []
+    moved: list[str] = []
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True):
+        try:
+            beyond = json.loads(line)["step"] > since
+        except (ValueError, KeyError, TypeError):
+            beyond = False
+        (moved if beyond else kept).append(line)
+    if not moved:
+        return
+    with path.with_name(f"{path.stem}-aside{path.suffix}").open("a", encoding="utf-8") as file:
+        file.writelines(moved)
+        file.flush()
+        os.fsync(file.fileno())
+    staged = path.with_name(f".{path.name}.{os.getpid()}.part")
+    with staged.open("w", encoding="utf-8") as file:
+        file.writelines(kept)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(staged, path)
 
 
 def _cut_unfinished_line(path: Path) -> None:

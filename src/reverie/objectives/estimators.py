@@ -84,7 +84,7 @@ class ValueEstimator(Choice):
 
 
 @dataclass(frozen=True)
-class OneRow(ValueEstimator):
+class OneRow(ValueEstimator, base=True):
     """Those that bootstrap from a single row, and so serve learners for whom a row is worth more than a number."""
 
     def bootstrap(self, *, reward: Tensor, terminal: Tensor, last: Tensor, discount: float) -> Bootstrap:

@@ -10,6 +10,7 @@ from typing import Any
 
 import gymnasium
 
+from reverie.agent.evaluation import final_evaluation_in
 from reverie.core.config import Choice, Config
 from reverie.core.discover import algorithm_name, version
 from reverie.core.errors import RunError
@@ -176,7 +177,7 @@ def _judged_late(experiment: Experiment, folder: RunFolder, newest: Path, title:
     lacks_score = config.eval_episodes > 0 and not is_of(folder.evaluation, position(experiment.clock))
     lacks_estimate = experiment.estimator is not None and not is_of(folder.estimate, position(experiment.clock))
     if not lacks_score and not lacks_estimate:
-        return result
+        return replace(result, evaluation=final_evaluation_in(folder) if config.eval_episodes else None)
     saved = Saved(algorithm=algorithm_name(type(config.algo)), experiment=config.to_dict(),
                   custom=read_saved(folder.path).custom)  # fmt: skip
     write_settings(folder, saved, experiment, say, anew=False)

@@ -33,7 +33,7 @@ def sinks_of(experiment: Experiment, folder: RunFolder, title: str, say: Say) ->
 def open_sinks(experiment: Experiment, folder: RunFolder, title: str) -> list[Sink]:
     """Everywhere that measurements go."""
     config, clock = experiment.config, experiment.clock
-    sinks: list[Sink] = [JsonlSink(folder.metrics), VideoSink(folder.videos)]
+    sinks: list[Sink] = [JsonlSink(folder.metrics, since=position(clock)), VideoSink(folder.videos)]
     if config.tensorboard:
         sinks.append(TensorBoardSink(folder.tensorboard, purge_step=position(clock) + 1 if position(clock) else None))
     if config.console:
