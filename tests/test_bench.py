@@ -16,8 +16,9 @@ import torch
 
 from reverie import bench
 from reverie.algos.base import Algorithm, AlgorithmConfig
+from reverie.algos.dqn import DQNConfig
 from reverie.algos.dreamer_v3 import DreamerV3, DreamerV3Config, sized
-from reverie.bench import Forecast, Report, Speed, count_flops, env_rate, forecast, median
+from reverie.bench import Forecast, Report, Speed, Turns, count_flops, env_rate, forecast, median, turns_of
 from reverie.cli import main
 from reverie.commands.bench import BenchCommand, hours, numbers, settings, shapes
 from reverie.core import hardware
@@ -155,6 +156,34 @@ def test_forecast_adds_what_a_run_consists_of() -> None:
     assert (run.updates, run.updates_h, run.acting_h, run.envs_h) == (18_000, 10.0, 0.25, 0.1)
     assert run.hours == pytest.approx(10.35)
     assert forecast(config, 0.5, speed, None).hours == pytest.approx(10.25)
+
+
+def test_a_forecast_is_of_turns_where_there_are_environments() -> None:
+    config, turns = ExperimentConfig(steps=36_000, env=EnvConfig(num=4)), Turns(env_step_s=0.05, update_s=3.0)
+    run = forecast(config, 0.5, some_speed(act_ms={4: 100.0}), 100.0, turns)
+    assert (run.updates_h, run.envs_h, run.hours) == (15.0, 0.1, 15.5)
+    assert run.acting_h == pytest.approx(0.4)
+
+
+def test_turns_are_lived_and_learned_from(monkeypatch: pytest.MonkeyPatch) -> None:
+    env = make_env(EnvConfig(num=3), seed=0, factory=functools.partial(Count, truncate_at=9))
+    learner = TINY.build(env.obs_spec, env.action_spec)
+    config = ExperimentConfig(algo=TINY, device="cpu", env=EnvConfig(num=3), train_ratio=32)
+    seen, update = [], learner.update
+    monkeypatch.setattr(learner, "update", lambda batch: (seen.append(len(batch.index)), update(batch))[1])
+    turns = turns_of(config, learner, env, seconds=0.0)
+    assert turns is not None
+    assert seen == [TINY.batch_size] * 4
+    assert 0 < turns.env_step_s < turns.update_s
+    assert turns_of(config.merge({"train_ratio": 0}), learner, env, seconds=0.0) is None
+    env.close()
+
+
+def test_where_no_window_comes_together_there_are_no_turns() -> None:
+    env = make_env(EnvConfig(), seed=0, factory=functools.partial(Count, truncate_at=2))
+    learner = DQNConfig().merge({"batch_length": 6}).build(env.obs_spec, env.action_spec)
+    assert turns_of(ExperimentConfig(algo=DQNConfig()), learner, env, seconds=0.0) is None
+    env.close()
 
 
 def some_speed(**changes: Any) -> Speed:

@@ -20,10 +20,15 @@ from reverie.core.machine import choose_device, keep_freed_memory
 from reverie.core.protocols import Env
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Mode, Step
+from reverie.data.prefetch import ahead
 from reverie.experiment import ExperimentConfig
 from reverie.noise import noise_batch, noise_step
-from reverie.run.collect import random_action
+from reverie.run.collect import Collector, random_action
 
+PATIENCE = 2_000
+"""Turns in which there should be something to learn from."""
+WARM, LEAST = 1, 4
+"""Updates of :func:`turns_of` that are not timed, and how many there are at least."""
 WARM_UP = {"cpu": 1, "cuda": 10}
 """Updates after the first one that are not timed: caches fill, graphs are captured."""
 
@@ -51,8 +56,22 @@ class Speed:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Turns:
+    """What things take when they are done by turns, as in a run: each finds the caches full of the others' work."""
+
+    env_step_s: float
+    """Seconds of an env step: the environment's, a decision, and keeping the row."""
+    update_s: float
+    """Seconds of an update, with the sampling of its batch."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Forecast:
-    """Hours that a run will take, one thing after the other; evaluations and checkpoints are not in it."""
+    """Hours that a run will take, one thing after the other; evaluations and checkpoints are not in it.
+
+    They are those of :class:`Turns` where there is an environment to live in. Otherwise they are those of each thing
+    alone, which is too little for small networks: they wait for much that large ones do not notice.
+    """
 
     env_steps: int
     """Decisions of the policy."""
@@ -63,7 +82,7 @@ class Forecast:
     updates_h: float
     """Of updates."""
     acting_h: float
-    """Of the policy's decisions."""
+    """Of the policy's decisions, and of keeping the rows."""
     envs_h: float | None
     """Of the environments' steps; None if they are not known."""
 
@@ -110,9 +129,10 @@ def measure(
         keep_freed_memory()
     speed, learner = speed_of(config.algo, obs_spec, action_spec, device, seconds, {1, 8, config.env.num})
     rate = None if env is None else env_rate(env, seconds / 10)
+    turns = None if env is None else turns_of(config, learner, env, seconds / 3)
     return Report(
         speed=speed,
-        forecast=forecast(config, config.ratio(learner.window), speed, rate),
+        forecast=forecast(config, config.ratio(learner.window), speed, rate, turns),
         precision=config.algo.precision,
         matrix_gflops={name: rate / 1e9 for name, rate in matrix_rates(device).items()},
         machine=describe(device) | {"kernels": state() if device.type == "cpu" else None},
@@ -134,7 +154,7 @@ def speed_of(
     learner.update(batch)
     wait_for(device)
     first = time.perf_counter() - started
-    update = median(lambda: learner.update(batch), device, warm_up=WARM_UP[device.type], seconds=seconds, most=30)
+    update = median(lambda: learner.update(batch), device, warm_up=WARM_UP[device.type], seconds=seconds / 2, most=1000)
     acts = {n: 1e3 * act_seconds(learner, noise_step(obs_spec, n), seconds=seconds / 15) for n in sorted(envs)}
     speed = Speed(
         parameters=sum(p.numel() for p in learner.parameters() if p.requires_grad),
@@ -183,16 +203,69 @@ def env_rate(env: Env, seconds: float = 2.0) -> float:
     return taken / spent
 
 
-def forecast(config: ExperimentConfig, ratio: float, speed: Speed, env_steps_per_s: float | None) -> Forecast:
+def turns_of(config: ExperimentConfig, learner: Algorithm, env: Env, seconds: float) -> Turns | None:
+    """Live in ``env`` and learn from it for about ``seconds``, with as many updates for each step as a run has.
+
+    None where no window comes together within :data:`PATIENCE` turns, or nothing is learned.
+    """
+    window, ratio, now = learner.window, config.ratio(learner.window), time.perf_counter
+    replay = config.replay.merge({"storage": "ram"}).build(
+        obs_spec=env.obs_spec,
+        action_spec=env.action_spec,
+        extra_spec=learner.extra_spec,
+        num_envs=env.num_envs,
+        window=window,
+        seed=0,
+        most=(PATIENCE + window.rows) * env.num_envs,
+    )
+    collector, source = (
+        Collector(env, learner.policy, replay, seed=0, watcher=learner.watcher),
+        ahead(replay, learner.device),
+    )
+    for _ in range(PATIENCE):
+        if len(source):
+            break
+        collector.collect()
+    if not len(source) or ratio == 0:
+        return None
+    steps = updates = 0
+    living = learning = 0.0
+    owed, begin = 1.0 + WARM, now()
+    while updates < LEAST or now() < begin + seconds:
+        started = now()
+        taken = collector.collect()
+        living, steps, owed = living + now() - started, steps + taken, owed + taken * ratio
+        while owed >= 1 and (updates < LEAST or now() < begin + seconds):
+            started = now()
+            batch = source.sample()
+            update = learner.update(batch)
+            source.feedback(batch.index, update)
+            wait_for(learner.device)
+            learning, updates, owed = learning + now() - started, updates + 1, owed - 1
+            if updates == WARM:
+                learning = 0.0
+    collector.drain()
+    return Turns(env_step_s=living / max(1, steps), update_s=learning / (updates - WARM))
+
+
+def forecast(
+    config: ExperimentConfig, ratio: float, speed: Speed, env_steps_per_s: float | None, turns: Turns | None = None
+) -> Forecast:
     """What a run of ``config.steps`` env steps with ``ratio`` updates each will take."""
     steps, num = config.steps, config.env.num
+    envs_h = None if env_steps_per_s is None else steps / env_steps_per_s / 3600
+    if turns is None:
+        updates_h, acting_h = steps * ratio * speed.update_s / 3600, steps / num * speed.act_ms[num] / 3.6e6
+    else:
+        updates_h = steps * ratio * turns.update_s / 3600
+        acting_h = max(0.0, steps * turns.env_step_s / 3600 - (envs_h or 0.0))
     return Forecast(
         env_steps=steps,
         updates=int(steps * ratio),
         env_steps_per_s=env_steps_per_s,
-        updates_h=steps * ratio * speed.update_s / 3600,
-        acting_h=steps / num * speed.act_ms[num] / 3.6e6,
-        envs_h=None if env_steps_per_s is None else steps / env_steps_per_s / 3600,
+        updates_h=updates_h,
+        acting_h=acting_h,
+        envs_h=envs_h,
     )
 
 
