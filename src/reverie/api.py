@@ -11,6 +11,7 @@ from typing import Any
 import gymnasium
 
 from reverie.algos.base import AlgorithmConfig
+from reverie.core.config import Config
 from reverie.core.discover import algorithm_name
 from reverie.core.errors import ConfigError, did_you_mean
 from reverie.experiment import EnvLike, ExperimentConfig, env_name
@@ -123,6 +124,11 @@ def settings_of(
     if isinstance(overrides.get("data"), str | Path):
         overrides["data.path"] = str(overrides.pop("data"))
     name = None if env is None else env_name(env)
+    given: object = algorithm
+    if not isinstance(given, str | Config):
+        shown = given.__name__ if isinstance(given, type) else repr(given)
+        hint = f" {shown}() is one." if isinstance(given, type) else ""
+        raise ConfigError(f"algorithm = {shown}: expected a name such as 'dqn', or a configuration.{hint}")
     if isinstance(algorithm, ExperimentConfig):
         settings = algorithm if name is None else algorithm.merge({"env.id": name})
     else:

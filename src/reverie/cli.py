@@ -190,10 +190,10 @@ def list_command(args: list[str]) -> int:
     """``reverie list``: read from the sources, so that nothing heavy is imported."""
     parse(ListCommand, args, "list")
     print("algorithms")
-    for name, home in algorithms().items():
+    for name, home in sorted(algorithms().items()):
         own = home.startswith("reverie.algos.")
         read = outline(home.removeprefix("reverie.")) if own else None
-        print(f"  {name:<14}{read.summary if read else home}")
+        print(f"  {name:<14}{read.summary if read else f'of a package: {home}'}")
         if read and "SIZES" in read.tables:
             print(f"  {'':<14}sizes: {', '.join(read.tables['SIZES'])}")
     print("\npresets (--preset NAME; the environment's id chooses one by itself)")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import os
 import re
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal
@@ -15,6 +14,7 @@ from gymnasium.error import DependencyNotInstalled
 from gymnasium.error import Error as GymError
 
 from reverie.core.config import Config
+from reverie.core.discover import importable
 from reverie.core.errors import ConfigError, EnvError, ReverieError
 from reverie.envs import dmc
 from reverie.envs.suites import load_suite, not_registered, unknown
@@ -198,9 +198,7 @@ def _make(name: str, given: dict[str, Any], drawing: bool, required: bool) -> En
 
 def _import(module: str, env_id: str) -> frozenset[str]:
     """Import ``module``; the ids that it registered, now or when it was imported before."""
-    # A console script does not look into the folder it is called from, where people keep their own module.
-    if os.getcwd() not in sys.path:
-        sys.path.append(os.getcwd())
+    importable()
     before = set(gymnasium.registry)
     try:
         importlib.import_module(module)

@@ -54,6 +54,11 @@ class Inputs(nn.Module):
         self.dtype = dtype
         self.width = sum(part.width for part in self.vectors.values())
         self.encoder = cfg.encoder.build(images) if images else None
+        if self.encoder is not None and not isinstance(getattr(self.encoder, "width", None), int):
+            raise ConfigError(
+                f"the encoder {type(self.encoder).__name__} has no width: expected the number of values that it makes "
+                "of an observation, as an attribute."
+            )
         self.width += self.encoder.width if self.encoder is not None else 0
 
     def forward(self, obs: Obs) -> Tensor:

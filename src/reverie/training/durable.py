@@ -151,6 +151,13 @@ class DurableReplay:
     def _read_back(self, source: Store, segment: Segment, state: State) -> bool:
         """Fill the replay with the rows of ``segment`` as they were, if they can be had in these streams."""
         stored, tail = int(state["stored"]), dict(state["tail"])
+        if self.keep_newer:
+            newer = max(0, segment.rows - stored - length_of(tail))
+            self.say(
+                f"the store has {newer * segment.streams:,} rows that are newer than the checkpoint: they are kept"
+                if newer
+                else "the store has no rows that are newer than the checkpoint: only whole files survive a kill"
+            )
         if self.keep_newer and segment.rows > stored:  # of which the first may be those of the tail
             tail = {name: column[:, segment.rows - stored :] for name, column in tail.items()}
             stored = segment.rows
@@ -233,7 +240,9 @@ class DurableCollector:
         num, lost = self.collector.env.num_envs, self.collector.env.num_envs
         if self.replay.exact and (folder / ENVIRONMENTS).exists():
             lost = self.collector.resume(self.saved, read_snapshots(folder / ENVIRONMENTS))
-        if lost:
+        if lost and not self.replay.exact:
+            self.say("the rows are not those of the checkpoint any more: environments begin new episodes")
+        elif lost:
             self.say(f"{lost} of {num} environments cannot go on in the middle of an episode: new ones begin")
 
 
