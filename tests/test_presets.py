@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from reverie import api
+from reverie.algos.dqn import DQNConfig
 from reverie.algos.dreamer_v3 import SIZES, DreamerV3Config, sized
 from reverie.cli import main
 from reverie.commands import train as commands
@@ -280,6 +281,10 @@ def test_an_empty_file_says_nothing(tmp_path: Path) -> None:
 
 def test_names_that_are_unknown_get_the_nearest(tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text("seed: 1\n")
+    with pytest.raises(ConfigError, match=r"algorithm = DQNConfig: expected a name .*DQNConfig\(\) is one"):
+        api.train(DQNConfig)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="algorithm = 3: expected a name"):
+        api.train(3)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match=r"unknown algorithm 'dreamerv3'\. Did you mean 'dreamer_v3'"):
         layered("dreamerv3")
     with pytest.raises(ConfigError, match=r"unknown preset 'atary'\. Did you mean 'atari'"):

@@ -56,7 +56,23 @@ def test_third_parties_are_found() -> None:
 
 
 def test_a_class_nobody_offers_is_named_by_where_it_is() -> None:
-    assert discover.algorithm_name(OutsideConfig) == f"{__name__}:OutsideConfig"
+    name = discover.algorithm_name(OutsideConfig)
+    assert name == f"{__name__}:OutsideConfig"
+    assert discover.algorithm_config(name) is OutsideConfig
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("nowhere:Config", r"module 'nowhere' cannot be imported \(No module named 'nowhere'\).*on PYTHONPATH"),
+        ("pathlib:Path", "'pathlib' has no AlgorithmConfig of that name"),
+        ("pathlib:Nothing", "'pathlib' has no AlgorithmConfig of that name"),
+        ("__main__:Mine", "It was defined in a script: put it into a module"),
+    ],
+)
+def test_a_class_that_is_not_there(name: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        discover.algorithm_config(name)
 
 
 def test_an_entry_point_that_is_no_config_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

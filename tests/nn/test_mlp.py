@@ -38,6 +38,16 @@ def test_images_pass_through_a_cnn():
     assert inputs.width == 9 + inputs.encoder.width
 
 
+def test_an_encoder_of_ones_own_says_its_width():
+    class Eye:
+        def build(self, spec):
+            return nn.Flatten()
+
+    spec = {"eye": ObsPart(kind="image", shape=(8, 8, 1), dtype="uint8")}
+    with pytest.raises(ConfigError, match="the encoder Flatten has no width: expected the number of values"):
+        Inputs(spec, NetworkConfig(encoder=Eye()), torch.float32)
+
+
 def test_actor_and_critics_keep_leading_axes():
     obs = {"a": torch.zeros(3, 4, 2, dtype=torch.int64), "b": torch.randn(3, 4, 2, 2)}
     action = DeterministicActor(SPEC, 2, SMALL)(obs)
