@@ -226,7 +226,10 @@ def test_a_run_that_had_all_its_steps_says_so(trained: Path, tmp_path: Path) -> 
     ("more", "message"),
     [
         ({"env__id": "Acrobot-v1"}, r"holds a run of environment 'CartPole-v1', not 'Acrobot-v1'"),
-        ({"algo__rssm__deter": 64}, r"does not fit these settings: .*size mismatch"),
+        (
+            {"algo__rssm__deter": 64},
+            r"does not fit these settings: .*size mismatch.* What has changed: algo\.rssm\.deter: \d+ -> 64\.",
+        ),
     ],
 )
 def test_another_runs_folder_is_left_alone(trained: Path, tmp_path: Path, more: dict[str, Any], message: str) -> None:

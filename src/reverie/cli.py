@@ -223,7 +223,7 @@ def info_command(args: list[str]) -> int:
         "run": str(folder.path),
         "algorithm": saved.algorithm,
         "environment": f"{settings['env']['id']} x {settings['env']['num']}",
-        "progress": progress_line(settings, newest.get("step", 0)),
+        "progress": progress_line(settings, max([newest.get("step", 0), *saved_steps(folder.checkpoints)])),
         "updates": f"{int(newest.get('counters/updates', 0)):,}",
         "episodes": f"{int(newest.get('counters/episodes', 0)):,}",
         "return": f"{newest['episode/score']:.2f} (newest)" if "episode/score" in newest else "-",
@@ -270,6 +270,14 @@ def evaluation_line(file: Path, logged: float | None) -> str:
         return f"{own['score']['mean']:.2f} over {own['episodes']} episodes (newest{where})"
     except (OSError, ValueError, KeyError, TypeError):
         return f"{logged:.2f} (newest)" if logged is not None else "-"
+
+
+def saved_steps(folder: Path) -> list[int]:
+    """Of the checkpoints in ``folder``: the newest may be younger than the last log entry."""
+    from reverie.run.checkpoint import Checkpoints
+    from reverie.run.verify import step_of
+
+    return [step_of(path) for path in Checkpoints(folder).all()]
 
 
 def checkpoint_line(folder: Path) -> str:

@@ -138,7 +138,7 @@ class BCQObjective(nn.Module):
     ) -> None:
         """``samples``: n; ``lesser``: lambda of equation 13; ``value_estimator``: TD(0) unless given."""
         super().__init__()
-        check_td(discount, tau)
+        check_td(discount, tau, value_estimator=value_estimator)
         check_choice(samples, 0.0, lesser)
         self.vae, self.perturb, self.critic = vae, perturb, critic
         self.target_perturb, self.target_critic = Target(perturb, tau), Target(critic, tau)

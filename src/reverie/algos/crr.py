@@ -159,7 +159,7 @@ class CRRObjective(nn.Module):
         ``within`` brings values that targets bootstrap from into a range.
         """
         super().__init__()
-        check_td(discount, tau, target_every)
+        check_td(discount, tau, target_every, value_estimator)
         self.actor, self.critic = actor, critic
         self.target_actor, self.target_critic = Target(actor, tau, target_every), Target(critic, tau, target_every)
         self.filter, self.baseline, self.samples = filter or Exp(), baseline or Mean(), samples

@@ -96,7 +96,7 @@ class DDPGObjective(nn.Module):
     ) -> None:
         """``value_estimator``: TD(0) unless given; ``tau``, ``target_every``: how targets follow their networks."""
         super().__init__()
-        check_td(discount, tau, target_every)
+        check_td(discount, tau, target_every, value_estimator)
         self.actor, self.critic = actor, critic
         self.target_actor = Target(actor, tau, target_every)
         self.target_critic = Target(critic, tau, target_every)

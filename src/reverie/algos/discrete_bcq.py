@@ -137,7 +137,7 @@ class DiscreteBCQObjective(nn.Module):
         ``within`` brings values that targets bootstrap from into a range.
         """
         super().__init__()
-        check_td(discount, tau, target_every)
+        check_td(discount, tau, target_every, value_estimator)
         check_settings(threshold, logit_weight, kappa)
         self.network, self.target_network = network, Target(network, tau, target_every)
         self.least = math.log(threshold) if threshold else -math.inf

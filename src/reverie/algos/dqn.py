@@ -126,7 +126,7 @@ class DQNObjective(nn.Module):
     ) -> None:
         """``value_estimator``: TD(0) unless given; ``tau``, ``target_every``: how the target follows the network."""
         super().__init__()
-        check_td(discount, tau, target_every)
+        check_td(discount, tau, target_every, value_estimator)
         self.network, self.target_network = network, Target(network, tau, target_every)
         self.discount, self.doubly, self.kappa = discount, double, kappa
         self.value_estimator = value_estimator or TD0()

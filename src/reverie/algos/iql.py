@@ -133,7 +133,7 @@ class IQLObjective(nn.Module):
     ) -> None:
         """``value_estimator``: TD(0) unless given; ``beta``, ``max_weight``: of the policy's weights."""
         super().__init__()
-        check_td(discount, tau)
+        check_td(discount, tau, value_estimator=value_estimator)
         check_regression(expectile, beta, max_weight)
         self.actor, self.critic, self.value = actor, critic, value
         self.target_critic = Target(critic, tau)

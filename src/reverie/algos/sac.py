@@ -121,7 +121,7 @@ class SACObjective(nn.Module):
     ) -> None:
         """``target_entropy``: -A in the paper; ``value_estimator``: TD(0) unless given."""
         super().__init__()
-        check_td(discount, tau, target_every)
+        check_td(discount, tau, target_every, value_estimator)
         self.actor, self.critic = actor, critic
         self.target_critic = Target(critic, tau, target_every)
         self.log_temperature = nn.Parameter(torch.tensor(math.log(temperature)))

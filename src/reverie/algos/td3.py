@@ -114,7 +114,7 @@ class TD3Objective(nn.Module):
     ) -> None:
         """``value_estimator``: TD(0) unless given; ``target_noise``, ``noise_clip``: of the actions of targets."""
         super().__init__()
-        check_td(discount, tau)
+        check_td(discount, tau, value_estimator=value_estimator)
         self.actor, self.critic = actor, critic
         self.target_actor, self.target_critic = Target(actor, tau), Target(critic, tau)
         self.discount = discount

@@ -7,7 +7,7 @@ import dataclasses
 import re
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Self, Union
 
@@ -54,7 +54,10 @@ class Config:
                 changes[key] = value if is_builder(value) else old
             else:
                 changes[key] = coerce(value, hints[key], where)
-        return dataclasses.replace(self, **changes)
+        try:
+            return dataclasses.replace(self, **changes)
+        except ConfigError as error:
+            raise ConfigError(_located(str(error), path, names)) from None
 
     def replace(self, path: str, value: Any) -> Self:
         """A copy with the one value at a dotted ``path`` changed."""
@@ -120,6 +123,14 @@ class Choice(Config):
         """What ``parse`` reads."""
         fields = ", ".join(f"{f.name}={getattr(self, f.name)!r}" for f in dataclasses.fields(self))
         return _snake(type(self).__name__) + (f"({fields})" if fields else "")
+
+
+def _located(text: str, path: str, names: Collection[str]) -> str:
+    """An error of a configuration at ``path`` that begins ``name = value, name = value: ...``, by whole names."""
+    head, colon, rest = text.partition(": ")
+    if path:
+        head = re.sub(r"(^|, )(\w+)(?= = )", lambda m: f"{m[1]}{path}.{m[2]}" if m[2] in names else m[0], head)
+    return head + colon + rest
 
 
 def _snake(name: str) -> str:

@@ -24,9 +24,10 @@ class NoopReset(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     def __init__(self, env: Env, most: int) -> None:
         super().__init__(env)
-        meanings = getattr(env.unwrapped, "get_action_meanings", lambda: [None])()
-        if not isinstance(env.action_space, spaces.Discrete) or meanings[0] != "NOOP":
-            raise EnvError(f"noop_max needs an environment whose action 0 is NOOP, as in Atari; this has {meanings}.")
+        meanings: list[str] = getattr(env.unwrapped, "get_action_meanings", lambda: [])()
+        if not isinstance(env.action_space, spaces.Discrete) or meanings[:1] != ["NOOP"]:
+            has = f"has {meanings}" if meanings else "does not say what its actions mean"
+            raise EnvError(f"noop_max needs an environment whose action 0 is NOOP, as in Atari; this one {has}.")
         self._most = most
         self._random = np.random.default_rng()
 

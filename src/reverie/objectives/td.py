@@ -159,7 +159,7 @@ def critic_losses(
     return Losses({"critic": total}, metrics, priority)
 
 
-def check_td(discount: float, tau: float, target_every: int = 1) -> None:
+def check_td(discount: float, tau: float, target_every: int = 1, value_estimator: ValueEstimator | None = None) -> None:
     """Refuse what no learner with targets can have.
 
     Raises:
@@ -169,5 +169,7 @@ def check_td(discount: float, tau: float, target_every: int = 1) -> None:
         raise ConfigError(f"discount = {discount}: expected a number in [0, 1].")
     if not 0 < tau <= 1:
         raise ConfigError(f"tau = {tau}: expected a number in (0, 1].")
+    if value_estimator is not None and not isinstance(value_estimator, ValueEstimator):
+        raise ConfigError(f"value_estimator = {value_estimator!r}: expected an estimator such as TD0() or NStep(3).")
     if target_every < 1:
         raise ConfigError(f"target_every = {target_every}: expected every n-th update, n at least 1.")

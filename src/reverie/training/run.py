@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +24,7 @@ from reverie.folder import (
     check_writable,
     new_path,
     read_saved,
+    settings_changes,
     update_saved,
     write_spec,
     writing,
@@ -89,7 +91,7 @@ def train(
             check_spec(folder, experiment.obs_spec, experiment.action_spec)
         keeper = Keeper(experiment, folder, checkpoints, say, anew=newest is None, keep_newer=keep_newer)
         if newest is not None:
-            keeper.load_learner(newest)
+            load_learner(keeper, newest)
             if done := keeper.why_done():
                 say(f"{folder.path} has {done} let it go on")
                 return _judged_late(experiment, folder, newest, f"{name} on {subject(config)}", say)
@@ -123,6 +125,20 @@ def newest_of(checkpoints: Checkpoints) -> Path | None:
     with writing(checkpoints.folder):
         checkpoints.recover()
     return checkpoints.latest()
+
+
+def load_learner(keeper: Keeper, path: Path) -> None:
+    """Take the weights and counters of the checkpoint at ``path``.
+
+    Raises:
+        RunError: they do not fit; names the settings of the algorithm that are not those of the run.
+    """
+    try:
+        keeper.load_learner(path)
+    except RunError as error:
+        now = json.loads(json.dumps(keeper.experiment.config.algo.to_dict()))
+        lines = settings_changes(read_saved(keeper.folder.path).experiment.get("algo", {}), now, "algo.")
+        raise RunError(f"{error} What has changed: {'; '.join(lines)}." if lines else str(error)) from error
 
 
 def begin(folder: RunFolder, stack: contextlib.ExitStack) -> None:
