@@ -437,10 +437,13 @@ def test_info_lists_what_was_left_and_what_is_damaged(trained: Path, tmp_path: P
         (run / name).parent.mkdir(exist_ok=True)
         (run / name).write_bytes(b"")
     newest = max((run / "checkpoints").glob("step-*"))
-    (newest / "state.json").write_text("{}")
+    (newest / "manifest.json").write_text("{")
+    log = (run / "metrics.jsonl").read_text().splitlines(keepends=True)
+    (run / "metrics.jsonl").write_text("".join(line for line in log if json.loads(line)["step"] < 100))
     assert main(["info", str(run)]) == 0
     text = capsys.readouterr().out
     assert f"{newest.name} (damaged" in text
+    assert f"{int(newest.name.removeprefix('step-')):,} of 120 env steps" in text  # the log is older
     for name in ("videos/eval-1.mp4", "dream/traces.png", "dream/dream.json"):
         assert str(run / name) in text.split()
 

@@ -274,10 +274,9 @@ def evaluation_line(file: Path, logged: float | None) -> str:
 
 def saved_steps(folder: Path) -> list[int]:
     """Of the checkpoints in ``folder``: the newest may be younger than the last log entry."""
-    from reverie.run.checkpoint import Checkpoints
-    from reverie.run.verify import step_of
+    from reverie.run.checkpoint import Checkpoints, number_of
 
-    return [step_of(path) for path in Checkpoints(folder).all()]
+    return [number_of(path) for path in Checkpoints(folder).all()]
 
 
 def checkpoint_line(folder: Path) -> str:
