@@ -30,7 +30,7 @@ class NetworkConfig(Config):
     units: tuple[int, ...] = (256, 256)
     """Widths of the hidden layers."""
     encoder: ImageEncoder = field(default_factory=Dreamer)
-    """The CNN for images; actor and critic have one each."""
+    """The CNN for images, if there are any; each network has its own."""
 
     def __post_init__(self) -> None:
         if not self.units or min(self.units) < 1:
