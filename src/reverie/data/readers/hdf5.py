@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
 CACHE_BYTES = 1 << 20
-LEFT_BYTES = 1 << 20
+LEFT_BYTES = 1 << 18
 """So much of a mapped column is let go at a time."""
 KEPT_BYTES = 64_000_000
 """A column in compressed pieces that takes no more than this is read in one go."""
