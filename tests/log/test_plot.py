@@ -18,6 +18,11 @@ def colours(png: Path) -> set[tuple[int, ...]]:
     return {tuple(int(v) for v in row) for row in np.unique(pixels, axis=0)}
 
 
+def pixels(png: Path, colour: tuple[int, ...]) -> int:
+    """How many have exactly this colour."""
+    return int((np.asarray(Image.open(png).convert("RGB")) == colour).all(-1).sum())
+
+
 BLUE, ORANGE = (59, 111, 182), (217, 119, 43)
 
 
@@ -32,12 +37,14 @@ def test_curve_shows_training_and_evaluation(tmp_path: Path) -> None:
     assert sorted(p.name for p in tmp_path.iterdir()) == ["curve.png", "m.jsonl"]
 
 
-@pytest.mark.parametrize("name", ["episode/score", "eval/score"])
-def test_curve_of_a_single_point(tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize(("name", "colour"), [("episode/score", BLUE), ("eval/score", ORANGE)])
+def test_curve_of_a_single_point(tmp_path: Path, name: str, colour: tuple[int, ...]) -> None:
     sink = JsonlSink(tmp_path / "m.jsonl")
     sink.write({name: 1.0}, 5)
     sink.close()
-    assert learning_curve(tmp_path / "m.jsonl", tmp_path / "curve.png") is not None
+    png = learning_curve(tmp_path / "m.jsonl", tmp_path / "curve.png")
+    assert png is not None
+    assert pixels(png, colour) > 100  # the line in the legend has 76
 
 
 def test_no_scores_no_curve(tmp_path: Path) -> None:
@@ -144,6 +151,14 @@ def test_curves_of_seeds_with_their_interval(tmp_path: Path) -> None:
     few = seeds_curve(tmp_path / "c.png", SEEDS[:2], unsure, NOTHING)
     assert few is not None
     assert not shaded(few)
+
+
+def test_seeds_of_a_single_point_are_points(tmp_path: Path) -> None:
+    point = [(np.array([100.0]), np.array([score])) for score in (3.0, 5.0, 9.0)]
+    middle = tuple(np.array([x]) for x in (100.0, 5.0, np.nan, np.nan))
+    png = seeds_curve(tmp_path / "a.png", point, middle, NOTHING, what="training")  # type: ignore[arg-type]
+    assert png is not None
+    assert pixels(png, BLUE) > 100
 
 
 def test_scores_of_the_end_alone_are_drawn(tmp_path: Path) -> None:

@@ -41,7 +41,8 @@ def learning_curve(metrics: Path, png: Path, title: str = "") -> Path | None:
     axes = _axes(figure.subplots(), "env steps", "return of an episode")
     if len(train[0]):
         axes.plot(*train, color=BLUE, alpha=0.3, linewidth=1)
-        axes.plot(train[0], running_mean(train[1]), color=BLUE, linewidth=2, label="training episodes, running mean")
+        smooth = running_mean(train[1])
+        axes.plot(train[0], smooth, alone(train), color=BLUE, linewidth=2, label="training episodes, running mean")
     if len(evaluation[0]):
         measure = "interquartile mean" if any("eval/score_iqm" in row for row in rows) else "mean"
         axes.plot(*evaluation[:2], "o-", color=ORANGE, linewidth=1.5, markersize=5, label=f"evaluation, {measure}")
@@ -80,10 +81,10 @@ def seeds_curve(
     axes = _axes(figure.subplots(), unit, RETURNS[what])
     colour = ORANGE if what == "evaluation" else BLUE
     for number, series in enumerate(seeds):
-        label = f"each of {len(seeds)} seeds" if not number else None
-        axes.plot(*series, color=GREY, alpha=0.55, linewidth=0.9, label=label if len(series[0]) > 1 else None)
+        label = f"each of {len(seeds)} seeds" if not number and len(series[0]) else None
+        axes.plot(*series, alone(series), color=GREY, alpha=0.55, linewidth=0.9, label=label)
     if len(middle[0]):
-        axes.plot(*middle[:2], color=colour, linewidth=2.2, label="interquartile mean of the seeds")
+        axes.plot(*middle[:2], alone(middle), color=colour, linewidth=2.2, label="interquartile mean of the seeds")
         _band(axes, *middle, label="its 95 % interval", color=colour)
     if len(final[0]):
         ends = np.nan_to_num(np.abs(np.array(final[2:]) - final[1]))
@@ -93,6 +94,11 @@ def seeds_curve(
         )  # fmt: skip
     _finish(axes, title)
     return _save(figure, png)
+
+
+def alone(series: Sequence[np.ndarray]) -> str:
+    """How to draw what may be a single point, which no line shows."""
+    return "o" if len(series[0]) == 1 else "-"
 
 
 def dream_traces(
