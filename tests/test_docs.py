@@ -127,7 +127,9 @@ def commands(*starts: str) -> list[tuple[str, str]]:
     return [(page, line) for page, line in lines if line.startswith(starts)]
 
 
-def test_commands_are_understood(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_commands_are_understood(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     from reverie import bench, cli
     from reverie.agent import agent, estimation
     from reverie.commands import train
@@ -141,6 +143,11 @@ def test_commands_are_understood(monkeypatch: pytest.MonkeyPatch, capsys: pytest
     monkeypatch.setattr(bench, "measure", stop)
     monkeypatch.setattr(agent, "load", stop)
     monkeypatch.setattr(estimation, "estimate", stop)
+    monkeypatch.chdir(tmp_path)  # where the pages' own modules are
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for comment, code in [block for text in PAGES.values() for block in blocks(text, "python")]:
+        if re.fullmatch(r"test: \w+\.py", comment):
+            Path(comment.removeprefix("test: ")).write_text(code, encoding="utf-8")
     found = commands("reverie ")
     assert len(found) >= 10
     for page, line in found:
