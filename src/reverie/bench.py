@@ -218,10 +218,8 @@ def turns_of(config: ExperimentConfig, learner: Algorithm, env: Env, seconds: fl
         seed=0,
         most=(PATIENCE + window.rows) * env.num_envs,
     )
-    collector, source = (
-        Collector(env, learner.policy, replay, seed=0, watcher=learner.watcher),
-        ahead(replay, learner.device),
-    )
+    collector = Collector(env, learner.policy, replay, seed=0, watcher=learner.watcher)
+    source = ahead(replay, learner.device)
     for _ in range(PATIENCE):
         if len(source):
             break

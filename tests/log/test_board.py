@@ -46,6 +46,17 @@ def test_a_tail_reads_each_line_once_and_only_when_it_is_whole(tmp_path: Path) -
     assert [row["a"] for row in tail.read()] == [2.0, 3.0]
 
 
+def test_a_tail_begins_anew_where_lines_were_set_aside(tmp_path: Path) -> None:
+    path = tmp_path / "m.jsonl"
+    path.write_text('{"step": 10}\n{"step": 20}\n{"step": 30}\n')
+    tail = Tail(path)
+    assert len(tail.read()) == 3
+    path.write_text('{"step": 10}\n')
+    assert [row["step"] for row in tail.read()] == [10]
+    path.write_text('{"step": 10}\n{"step": 15}\n')
+    assert [row["step"] for row in tail.read()] == [15]
+
+
 def test_a_lane_knows_how_far_its_run_is(tmp_path: Path) -> None:
     entry(tmp_path / "m.jsonl", 200, episode__score=-5.0, counters__updates=90.0)
     lane = Lane("seed 3", tmp_path / "m.jsonl", 1000)

@@ -24,6 +24,7 @@ from reverie.log.sinks import read_metrics
 from reverie.run.checkpoint import Checkpoints, read
 from reverie.run.interrupt import Stopped, stopping
 from reverie.run.lock import RunLock
+from reverie.run.verify import step_of
 from reverie.training import judging
 from reverie.training.durable import DurableReplay
 from reverie.training.judging import Result
@@ -148,6 +149,11 @@ def test_what_came_after_the_checkpoint_is_set_aside_and_lived_again(whole: Path
     train(CONFIG, env=Walk, run=run, say=said.append)
     assert any("set aside" in line for line in said)
     assert_same(run, whole)
+    forgotten = [row["step"] for row in read_metrics(run / "metrics-aside.jsonl")]
+    assert forgotten
+    assert min(forgotten) > max(step_of(path) for path in Checkpoints(run / "checkpoints").all()[:-1])
+    lines = [json.loads(line)["step"] for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert lines == sorted(lines)  # one life
     assert zarr.open(run / "replay", mode="r")["aside/0/reward"].shape[1] > 0
 
 
