@@ -13,7 +13,7 @@ from reverie.core.compiler import kernels
 from reverie.nn import perceptron
 from reverie.nn.perceptron import Perceptron, defined
 
-# Widths on both sides of what the C file works in: LANES, NARROW, TILE, PANEL; rows around STRIP, and beyond MOST_ROWS.
+# Widths on both sides of what the C file works in: LANES, NARROW, TILE, PANEL; rows around STRIP, and beyond MOST_ROWS and TOGETHER.
 SHAPES = [
     (4, (7, 5), 2, None, 3),
     (17, (256, 256), 6, None, 256),
@@ -133,7 +133,7 @@ def test_what_needs_no_gradient_gets_none(path):
 @pytest.mark.parametrize("tiled", [64, 10**9])
 @pytest.mark.parametrize("copies", [1, 2, 3])
 @pytest.mark.parametrize("outputs", [1, 9])
-@pytest.mark.parametrize("rows", [276, 300])
+@pytest.mark.parametrize("rows", [276, 300, 1300])
 def test_numbers_do_not_depend_on_threads_or_on_the_rest_of_the_batch(rows, outputs, copies, tiled, monkeypatch):
     monkeypatch.setattr(perceptron, "TILED", tiled)
     torch.manual_seed(0)

@@ -140,31 +140,33 @@ static void backward_layer(const float *dy, int64_t outputs, const float *transp
                       mask ? mask + i : 0, then);
 }
 
-/* Columns j ... of the gradient of one layer's weights, x^T dy, and of its bias. */
+/* Columns j ... of the gradient of one layer's weights, x^T dy, and of its bias; `add` them to what is there. */
 static void gradient_panel(const float *x, int64_t inputs, const float *dy, int64_t outputs, int64_t j, float *dweights,
-                           int64_t rows, float *scratch) {
+                           int64_t rows, int add, float *scratch) {
     if (outputs <= NARROW) {
-        gradient_narrow(x, inputs, dy, outputs, dweights, rows);
+        int64_t numbers = (inputs + 1) * outputs;
+        gradient_narrow(x, inputs, dy, outputs, add ? scratch : dweights, rows);
+        for (int64_t i = 0; add && i < numbers; i++) dweights[i] += scratch[i];
         return;
     }
     int64_t columns = least(PANEL, outputs - j), ld = outputs;
     const float *panel = dy + j;
     float *dbias = dweights + inputs * outputs + j;
     if (columns < PANEL) pad_columns(panel, ld, scratch, rows, columns), panel = scratch, ld = PANEL;
-    panel_product(x, 1, inputs, panel, ld, dweights + j, outputs, inputs, rows, columns, 0, 0, PLAIN);
+    panel_product(x, 1, inputs, panel, ld, dweights + j, outputs, inputs, rows, columns, 0, 0, add ? ADD : PLAIN);
     float sum[PANEL] = {0};
     for (int64_t r = 0; r < rows; r++)
         for (int64_t c = 0; c < PANEL; c++) sum[c] += panel[r * ld + c];
-    memcpy(dbias, sum, columns * sizeof(float));
+    for (int64_t c = 0; c < columns; c++) dbias[c] = add ? dbias[c] + sum[c] : sum[c];
 }
 
 typedef struct {
     const Network *n;
     const float *x, *hidden, *dy;
     float *dhidden, *dx, *dparameters, *transposed, *scratch;
-    int64_t rows, from, in_panels, out_panels; /* from: the first layer whose inputs need a gradient */
+    int64_t rows, some, from, in_panels, out_panels; /* some: rows at a time; from: the first layer whose inputs need a gradient */
     const int64_t *weights_at, *hidden_at, *transposed_at; /* of each layer; hidden_at[l]: of what goes into layer l */
-    int64_t packed, passed, taken;
+    int64_t packed, passed, taken, scratch_each;
 } Back;
 
 static void transpose_weights(const Back *c, int64_t item) {
@@ -174,58 +176,75 @@ static void transpose_weights(const Back *c, int64_t item) {
                     c->transposed + copy * c->transposed_at[L] + c->transposed_at[l] + panel * PANEL * outputs);
 }
 
-/* A strip of rows of copies [copy, end). */
-static void strip_back(const Back *c, int64_t strip, int64_t copy, int64_t end) {
-    int64_t first = strip * STRIP, count = least(STRIP, c->rows - first), L = c->n->layers;
+/* What goes into layer l, and the gradient of what comes out, both from row `first` of a copy on. */
+static inline const float *input_of(const Back *c, int64_t copy, int64_t l, int64_t first) {
+    int64_t width = c->n->widths[l];
+    return l ? c->hidden + c->hidden_at[l] * c->rows + (copy * c->rows + first) * width : c->x + first * width;
+}
+
+static inline float *dhidden_of(const Back *c, int64_t copy, int64_t l, int64_t first) { /* of `some` rows */
+    return c->dhidden + c->hidden_at[l] * c->some + (copy * c->some + first % c->some) * c->n->widths[l];
+}
+
+static inline const float *gradient_of(const Back *c, int64_t copy, int64_t l, int64_t first) {
+    return l + 1 == c->n->layers ? c->dy + (copy * c->rows + first) * c->n->widths[l + 1] : dhidden_of(c, copy, l + 1, first);
+}
+
+/* A strip of `count` rows of copies [copy, end). */
+static void strip_back(const Back *c, int64_t first, int64_t count, int64_t copy, int64_t end) {
     for (; copy < end; copy++)
-        for (int64_t l = L - 1; l >= c->from; l--) {
-            int64_t inputs = c->n->widths[l], outputs = c->n->widths[l + 1], at = copy * c->rows + first;
-            const float *g = (l + 1 == L ? c->dy : c->dhidden + c->hidden_at[l + 1]) + at * outputs;
-            const float *w = c->transposed + copy * c->transposed_at[L] + c->transposed_at[l];
-            float *to = l ? c->dhidden + c->hidden_at[l] + at * inputs : c->dx + first * inputs;
-            const float *mask = l ? c->hidden + c->hidden_at[l] + at * inputs : 0;
-            backward_layer(g, outputs, w, to, inputs, count, mask, l ? MASK : copy ? ADD : PLAIN);
+        for (int64_t l = c->n->layers - 1; l >= c->from; l--) {
+            int64_t inputs = c->n->widths[l], outputs = c->n->widths[l + 1];
+            const float *w = c->transposed + copy * c->transposed_at[c->n->layers] + c->transposed_at[l];
+            float *to = l ? dhidden_of(c, copy, l, first) : c->dx + first * inputs;
+            backward_layer(gradient_of(c, copy, l, first), outputs, w, to, inputs, count, l ? input_of(c, copy, l, first) : 0,
+                           l ? MASK : copy ? ADD : PLAIN);
         }
 }
 
-static void weights_back(const Back *c, int64_t item, float *scratch) {
-    int64_t copy = item / c->out_panels, panel = item % c->out_panels;
-    int64_t l = find_panel(c->n->widths + 1, &panel), inputs = c->n->widths[l], outputs = c->n->widths[l + 1];
-    const float *in = l ? c->hidden + c->hidden_at[l] + copy * c->rows * inputs : c->x;
-    const float *g = (l + 1 == c->n->layers ? c->dy : c->dhidden + c->hidden_at[l + 1]) + copy * c->rows * outputs;
-    gradient_panel(in, inputs, g, outputs, panel * PANEL, c->dparameters + copy * c->n->stride + c->weights_at[l],
-                   c->rows, scratch);
+static void weights_back(const Back *c, int64_t item, int64_t first, int64_t count, float *scratch) {
+    int64_t copy = item / c->out_panels, panel = item % c->out_panels, l = find_panel(c->n->widths + 1, &panel);
+    gradient_panel(input_of(c, copy, l, first), c->n->widths[l], gradient_of(c, copy, l, first), c->n->widths[l + 1],
+                   panel * PANEL, c->dparameters + copy * c->n->stride + c->weights_at[l], count, first > 0, scratch);
 }
 
 static void back(void *given, Worker worker) {
     Back *c = given;
-    int64_t K = c->n->copies, strips = (c->rows + STRIP - 1) / STRIP;
-    int64_t alone = c->dx ? K : 1, item; /* copies that one thread takes: dx is their sum */
+    int64_t K = c->n->copies, alone = c->dx ? K : 1, item; /* copies that one thread takes: dx is their sum */
+    float *scratch = c->scratch + worker.number * c->scratch_each;
     while ((item = next_piece(&c->packed)) < c->in_panels * K) transpose_weights(c, item);
-    meet(worker);
-    while ((item = next_piece(&c->passed)) < strips * K / alone)
-        strip_back(c, item % strips, item / strips, item / strips + alone);
-    if (!c->dparameters) return;
-    meet(worker);
-    while ((item = next_piece(&c->taken)) < c->out_panels * K)
-        weights_back(c, item, c->scratch + worker.number * c->rows * PANEL);
+    for (int64_t first = 0; first < c->rows; first += c->some) {
+        int64_t count = least(c->some, c->rows - first), strips = (count + STRIP - 1) / STRIP;
+        meet(worker); /* nobody is at the last rows' gradients any more */
+        if (!worker.number) c->taken = 0;
+        while ((item = next_piece(&c->passed)) < strips * K / alone) {
+            int64_t at = item % strips * STRIP, copy = item / strips;
+            strip_back(c, first + at, least(STRIP, count - at), copy, copy + alone);
+        }
+        meet(worker);
+        if (!worker.number) c->passed = 0;
+        if (!c->dparameters) continue;
+        while ((item = next_piece(&c->taken)) < c->out_panels * K) weights_back(c, item, first, count, scratch);
+    }
 }
 
-/* The way back from dy [copies, rows, outputs]. `dhidden` lies like `hidden`; dx [rows, inputs] is the sum over the copies.
- * Where dx or dparameters are absent they are not computed. `transposed` is [copies, all inputs in panels, outputs] and
- * `scratch` [threads, rows, PANEL]. */
+/* The way back from dy [copies, rows, outputs], `some` rows at a time: what is kept of them for the gradient of the weights
+ * stays in the cache. `dhidden` lies like `hidden` of so many rows; dx [rows, inputs] is the sum over the copies. Where dx or
+ * dparameters are absent they are not computed. `transposed` is [copies, all inputs in panels, outputs] and `scratch`
+ * [threads, scratch_each], each enough for [some, PANEL] and for the weights and biases of NARROW outputs. */
 void perceptron_backward(const Network *n, const float *x, const float *hidden, const float *dy, float *dhidden,
-                         float *dx, float *dparameters, int64_t rows, float *transposed, float *scratch,
-                         int64_t threads) {
+                         float *dx, float *dparameters, int64_t rows, int64_t some, float *transposed, float *scratch,
+                         int64_t scratch_each, int64_t threads) {
     int64_t K = n->copies, L = n->layers, weights_at[L + 1], hidden_at[L + 1], transposed_at[L + 1];
     Back c = {.n = n, .x = x, .hidden = hidden, .dy = dy, .dhidden = dhidden, .dx = dx, .dparameters = dparameters,
-              .transposed = transposed, .scratch = scratch, .rows = rows, .from = dx ? 0 : 1,
-              .weights_at = weights_at, .hidden_at = hidden_at, .transposed_at = transposed_at};
+              .transposed = transposed, .scratch = scratch, .rows = rows, .some = some, .from = dx ? 0 : 1,
+              .weights_at = weights_at, .hidden_at = hidden_at, .transposed_at = transposed_at,
+              .scratch_each = scratch_each};
     weights_at[0] = hidden_at[0] = transposed_at[0] = 0;
     for (int64_t l = 0; l < L; l++) {
         int64_t inputs = n->widths[l], outputs = n->widths[l + 1];
         weights_at[l + 1] = weights_at[l] + (inputs + 1) * outputs;
-        hidden_at[l + 1] = l ? hidden_at[l] + K * rows * inputs : 0;
+        hidden_at[l + 1] = l ? hidden_at[l] + K * inputs : 0;
         transposed_at[l + 1] = transposed_at[l] + panels_of(inputs) * PANEL * outputs;
         c.in_panels += l >= c.from ? panels_of(inputs) : 0;
         c.out_panels += panels_of(outputs);

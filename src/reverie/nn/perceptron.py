@@ -18,8 +18,11 @@ from torch.autograd.function import once_differentiable
 
 from reverie.core.compiled import call, compiled, library
 
-PANEL, ALIGNED = 32, 16
-"""As in ``perceptron.c``: outputs of which a thread has sums at once; numbers in a cache line."""
+PANEL, NARROW, ALIGNED = 32, 8, 16
+"""As in ``perceptron.h``: outputs of which a thread has sums at once; those too few for that; numbers in a cache line."""
+
+TOGETHER = 512
+"""Rows that go back together, where there are no matrix units: many strips of ``perceptron.h``."""
 
 TILED = 64
 """Rows from which on matrix units, where there are some, are worth writing weights as tiles."""
@@ -129,11 +132,13 @@ def back(
     if layout.tiled(rows):
         library().perceptron_tiles_backward(*found, *to, rows, threads)
         return dx, dtheta
-    room = x.new_empty(len(hidden) + layout.transposed + threads * rows * PANEL)
+    some = min(rows, TOGETHER)
+    gradients, scratch = layout.hidden * some, max(PANEL * some, NARROW * (layout.widest + 1))
+    room = x.new_empty(gradients + layout.transposed + threads * scratch)
     dhidden = room.data_ptr()
-    transposed = dhidden + 4 * len(hidden)
+    transposed = dhidden + 4 * gradients
     library().perceptron_backward(
-        *found, dhidden, *to, rows, transposed, transposed + 4 * layout.transposed, threads
+        *found, dhidden, *to, rows, some, transposed, transposed + 4 * layout.transposed, scratch, threads
     )  # fmt: skip
     return dx, dtheta
 
