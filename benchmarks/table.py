@@ -180,6 +180,16 @@ PARTS = {
 """What parts of an update are called on the page."""
 
 
+def precision_table(result: Mapping[str, Any]) -> list[str]:
+    """One row a task: the mean score of all evaluations on the way, and by how much bfloat16's lies above it."""
+    rows = []
+    for task, found in result["tasks"].items():
+        low, high = found["difference_95"]
+        seeds = str(len(found["curves"]["float32"]))
+        rows.append([task, seeds, *(digits(found[p]) for p in ("float32", "bfloat16")), f"{low:.3g} to {high:.3g}"])
+    return grid(["task", "seeds", "float32", "bfloat16", "difference, 95 %"], rows)
+
+
 def threads_table(result: Result) -> list[str]:
     """One row a setting and way of waiting, one column a neighbour; in brackets, against the fastest without one."""
     neighbours = list(dict.fromkeys(r["neighbour"] for r in result["rows"]))
@@ -213,6 +223,7 @@ TABLES: dict[str, Callable[[Result], list[str]]] = {
     "model_free_peers": model_free_peers_table,
     "parts": parts_table,
     "threads": threads_table,
+    "precision": precision_table,
     "offline": lambda result: offline_table(result["rows"], beside("offline_datasets")),
     "offline_peers": lambda result: offline_peers_table(
         result["rows"], beside("offline").get("rows", []), beside("offline_datasets")

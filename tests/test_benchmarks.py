@@ -158,6 +158,22 @@ def test_parts_stand_with_their_floors(scripts: Any) -> None:
     assert lines[3] == "| V | optimiser | 2.00 ms | - | - | - | - |"
 
 
+def test_precisions_are_compared_by_task(scripts: Any) -> None:
+    curves = {p: {"1": [[400, 20.0]], "2": [[400, 30.0]]} for p in ("float32", "bfloat16")}
+    found = {"float32": 25.0, "bfloat16": 24.5, "difference_95": [-3.25, 2.0], "apart": False, "curves": curves}
+    line = scripts("table").precision_table({"tasks": {"CartPole-v1": found}})[2]
+    assert [cell.strip() for cell in line.split("|")[1:-1]] == ["CartPole-v1", "2", "25.0", "24.5", "-3.25 to 2"]
+
+
+def test_bootstrap_tells_precisions_apart_only_where_they_are(scripts: Any) -> None:
+    judged = scripts("precision").judged
+    near = {p: {str(k): [[1, k + 0.1 * (p == "bfloat16")]] for k in range(5)} for p in ("float32", "bfloat16")}
+    far = {p: {str(k): [[1, k + 100.0 * (p == "bfloat16")]] for k in range(5)} for p in ("float32", "bfloat16")}
+    assert not judged(near)["apart"]
+    assert judged(far)["apart"]
+    assert judged(far)["bfloat16"] == 102.0
+
+
 def test_neighbours_are_compared_with_the_fastest_of_a_setting(scripts: Any) -> None:
     times = {(1, "default"): (0.2, 0.22), (2, "default"): (0.1, 5.0), (2, "1000"): (0.11, 0.3)}
     rows = [

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium
+import imageio_ffmpeg
 import numpy as np
 import pytest
 import torch
@@ -17,14 +18,14 @@ import yaml
 import reverie
 from reverie import experiment as experiments
 from reverie.agent.agent import load
-from reverie.agent.dreaming import dream, measure, one_hot
+from reverie.agent.dreaming import dream, measure, one_hot, painted
 from reverie.agent.evaluation import evaluate_run
 from reverie.algos.dreamer_v3 import SIZES, DreamerV3Config
 from reverie.core.errors import ConfigError, DataError, EnvError, RunError
 from reverie.core.machine import available_memory, choose_device
 from reverie.core.randomness import Randomness, derived_seeds, reproducible
 from reverie.core.specs import ObsPart
-from reverie.core.types import Window
+from reverie.core.types import Batch, Window
 from reverie.experiment import ExperimentConfig, build
 from reverie.log.sinks import read_metrics
 from reverie.nn.encoder import EncoderConfig
@@ -543,6 +544,29 @@ def test_dream_of_everything(corridor: Path, tmp_path: Path) -> None:
     assert numbers["context"] == 3
     assert {"video of eye", "traces", "errors", "numbers"} == set(report.files)
     assert all(path.stat().st_size > 500 for path in report.files.values())
+
+
+def test_dreams_of_vectors_are_drawn_by_those_who_know_how(trained: Path, corridor: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(trained, run)
+    agent = load(run)
+    report = dream(agent, context=3, horizon=4, sequences=2)
+    frames = imageio_ffmpeg.read_frames(str(report.files["video"]))
+    width, height = next(frames)["size"]
+    shown = [np.frombuffer(frame, np.uint8).reshape(height, width, 3) for frame in frames]
+    assert len(shown) == 7
+    assert np.abs(shown[0].astype(int) - shown[6]).max() > 100
+    batch = Batch(
+        obs={"observation": torch.tensor([[[0.0, 0, 0, 0], [1, 0, 0, 0]]] * 5)}, action=torch.zeros(5, 2, 2),
+        reward=torch.zeros(5, 2), is_first=torch.zeros(5, 2), is_last=torch.zeros(5, 2),
+        is_terminal=torch.zeros(5, 2), weight=torch.ones(5), index=torch.arange(5),
+    )  # fmt: skip
+    real, imagined = painted(agent, batch, {"observation": batch.obs["observation"].numpy()[:, ::-1]})
+    assert real.shape == imagined.shape == (3, 2, 171, 256, 3)
+    assert (real[:, ::-1] == imagined).all()
+    assert (real[0, 0] != real[0, 1]).any()
+    assert painted(agent, batch, {}) is None
+    assert painted(load(corridor, env=Corridor), batch, {"observation": real}) is None
 
 
 def test_dream_needs_something_to_imagine(corridor: Path) -> None:

@@ -16,6 +16,7 @@ from reverie.log.video import (
     dream_video,
     pad_even,
     palette,
+    shrink,
     tile,
     to_rgb,
     upscale,
@@ -91,6 +92,15 @@ def test_upscale_is_by_a_whole_factor() -> None:
     assert upscale(np.zeros((1, 300, 20, 3), np.uint8)).shape == (1, 300, 20, 3)
 
 
+@pytest.mark.parametrize(
+    ("size", "side", "expected"), [((400, 600), 256, (171, 256)), ((600, 3), 6, (6, 1)), ((9, 8), 9, (9, 8))]
+)
+def test_shrink_keeps_the_shape(size: tuple[int, int], side: int, expected: tuple[int, int]) -> None:
+    small = shrink(np.full((*size, 3), 77, np.uint8), side)
+    assert small.shape == (*expected, 3)
+    assert (small == 77).all()
+
+
 def test_pad_even_border_and_tile() -> None:
     frames = np.full((2, 3, 5, 3), 9, np.uint8)
     assert pad_even(frames).shape == (2, 4, 6, 3)
@@ -101,6 +111,12 @@ def test_pad_even_border_and_tile() -> None:
     assert (framed[:, 2:-2, 2:-2] == 9).all()
     assert tile(np.stack([frames, frames, frames]), gap=4).shape == (2, 3, 3 * 5 + 2 * 4, 3)
     assert caption("truth", 50).shape == (22, 50, 3)
+
+
+def test_dream_video_without_errors_has_two_rows() -> None:
+    truth = np.zeros((1, 2, 96, 96, 3), np.uint8)
+    with_error, without = (dream_video(truth, truth, 1, error=error) for error in (True, False))
+    assert without.shape[1] == with_error.shape[1] - 288 - 8 - 22  # a picture, its frame and what stands above it
 
 
 def test_dream_video_marks_what_was_imagined_and_what_is_wrong() -> None:

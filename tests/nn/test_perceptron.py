@@ -13,7 +13,8 @@ from reverie.core.compiler import kernels
 from reverie.nn import perceptron
 from reverie.nn.perceptron import Perceptron, defined
 
-# Widths on both sides of what the C file works in: LANES, NARROW, TILE, PANEL; rows around STRIP, and beyond MOST_ROWS and TOGETHER.
+# Widths on both sides of what the C files work in: LANES, NARROW, TILE, PANEL; rows around STRIP, and beyond MOST_ROWS
+# and TOGETHER.
 SHAPES = [
     (4, (7, 5), 2, None, 3),
     (17, (256, 256), 6, None, 256),

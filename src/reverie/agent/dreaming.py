@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import numpy as np
 import torch
 from torch import Tensor
@@ -18,15 +19,19 @@ from reverie.core.protocols import Env
 from reverie.core.randomness import derived_seeds, reproducible
 from reverie.core.specs import ObsPart, ObsSpec
 from reverie.core.types import Batch, Step
+from reverie.envs.flat import make_flat
+from reverie.envs.painting import Paint, painter
 from reverie.experiment import make_eval_env
 from reverie.folder import RunFolder, check_writable, write_json, writing
 from reverie.log.plot import dream_errors, dream_traces
-from reverie.log.video import dream_video, write_video
+from reverie.log.video import dream_video, shrink, write_video
 from reverie.run.collect import executed
 from reverie.run.verify import step_of
 
 FPS = 8
 MAX_EPISODES = 50
+PAINTED, SIDE = 3, 256
+"""Of episodes that are drawn: how many, and the longer side of their pictures."""
 
 Arrays = dict[str, np.ndarray]
 
@@ -60,7 +65,8 @@ def dream(
 ) -> DreamReport:
     """Play episodes, let the model see ``context`` rows of each and imagine up to ``horizon`` more, and draw the two.
 
-    Videos for images, traces for vectors, and the error per step of horizon as numbers go to ``<run>/dream/``.
+    Videos for images, traces for vectors, and the error per step of horizon as numbers go to ``<run>/dream/``. Where
+    vectors tell how to draw the environment (:mod:`reverie.envs.painting`), there is a video of that as well.
 
     Raises:
         ConfigError: a number is out of range, or the algorithm has no world model.
@@ -213,10 +219,12 @@ def _unit(key: str, part: ObsPart | None) -> str:
 def draw(
     agent: Agent, batch: Batch, predicted: Arrays, context: int, errors: Arrays, repeated: Arrays
 ) -> dict[str, Path]:
-    """A video of each image, traces of all that is a number, and the errors."""
+    """A video of each image, or of what vectors tell of, traces of all that is a number, and the errors."""
     folder = RunFolder(agent.run).dream
     title = f"dream on {agent.config.env.id}"
     files: dict[str, Path] = {}
+    if pictures := painted(agent, batch, predicted):
+        files["video"] = write_video(folder / "dream.mp4", dream_video(*pictures, context, error=False), FPS)
     names: list[str] = []
     columns: list[tuple[np.ndarray, np.ndarray]] = []
     for key, part in agent.obs_spec.items():
@@ -241,3 +249,32 @@ def draw(
     title = f"error of the {title}"
     files["errors"] = dream_errors(folder / "errors.png", errors, repeated, title, units, trained)
     return files
+
+
+def painted(agent: Agent, batch: Batch, predicted: Arrays) -> tuple[np.ndarray, np.ndarray] | None:
+    """Pictures ``[B, T, H, W, 3]`` of what the vectors tell of, true and predicted, of the first episodes.
+
+    None where observations are images already, or where nobody knows how to draw them.
+    """
+    spec = agent.obs_spec
+    told = all(part.kind == "vector" and key in predicted for key, part in spec.items())
+    if not told or isinstance(agent.factory, gymnasium.Env):  # which may go on with what it is at
+        return None
+    env = make_flat(agent.config.env, agent.factory, 0, True)
+    try:
+        paint = painter(env.env, spec)
+        if paint is None:
+            return None
+        real = {key: batch.obs[key].numpy() for key in spec}
+        return _pictures(paint, real), _pictures(paint, {key: predicted[key] for key in spec})
+    finally:
+        env.close()
+
+
+def _pictures(paint: Paint, obs: Arrays) -> np.ndarray:
+    episodes, steps = next(iter(obs.values())).shape[:2]
+    rows = [
+        [shrink(paint({key: x[b, t] for key, x in obs.items()}), SIDE) for t in range(steps)]
+        for b in range(min(PAINTED, episodes))
+    ]
+    return np.stack([np.stack(row) for row in rows])

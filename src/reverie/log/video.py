@@ -75,6 +75,16 @@ def upscale(frames: np.ndarray, side: int = 256) -> np.ndarray:
     return frames.repeat(factor, axis=-3).repeat(factor, axis=-2) if factor > 1 else frames
 
 
+def shrink(frame: np.ndarray, side: int) -> np.ndarray:
+    """``[H, W, 3]`` uint8 with a longer side of at most ``side``, its shape kept."""
+    height, width = frame.shape[:2]
+    scale = side / max(height, width)
+    if scale >= 1:
+        return frame
+    size = max(1, round(width * scale)), max(1, round(height * scale))
+    return np.asarray(Image.fromarray(frame).resize(size, Image.Resampling.BOX))
+
+
 def pad_even(frames: np.ndarray) -> np.ndarray:
     """``[T, H, W, C]`` with the last row and column doubled where their number is odd."""
     height, width = frames.shape[1:3]
@@ -105,24 +115,28 @@ def caption(text: str, width: int, height: int = 22, size: int = 14) -> np.ndarr
     return np.asarray(picture)
 
 
-def dream_video(truth: np.ndarray, prediction: np.ndarray, context: int) -> np.ndarray:
-    """Truth, prediction and error of B sequences above one another, ``[T, H', W', 3]`` uint8.
+def dream_video(truth: np.ndarray, prediction: np.ndarray, context: int, *, error: bool = True) -> np.ndarray:
+    """Truth, prediction and, if wanted, error of B sequences above one another, ``[T, H', W', 3]`` uint8.
 
     Args:
         truth: uint8 ``[B, T, H, W, C]``, what the environment showed.
         prediction: the same shape in the same units, uint8 or float.
         context: how many rows the model was shown. They have a green frame; what it imagined alone has a red one.
+        error: whether the error is shown as well.
     """
     peak = int(truth.max(initial=0))
     side = max(96, min(256, 768 // truth.shape[0]))
     real, dreamt = (upscale(to_rgb(x, peak), side) for x in (truth, prediction))
-    error = ((dreamt.astype(np.int16) - real.astype(np.int16)) // 2 + 128).astype(np.uint8)
+    shown = {"truth": real, "prediction": dreamt}
+    if error:
+        off = (dreamt.astype(np.int16) - real.astype(np.int16)) // 2 + 128
+        shown["error (grey is none)"] = off.astype(np.uint8)
     steps = truth.shape[1]
     colours = [OBSERVED if t < context else IMAGINED for t in range(steps)]
-    rows = [tile(np.stack([border(one, colours) for one in video])) for video in (real, dreamt, error)]
-    width = rows[0].shape[2]
+    rows = {title: tile(np.stack([border(one, colours) for one in video])) for title, video in shown.items()}
+    width = rows["truth"].shape[2]
     parts: list[np.ndarray] = []
-    for title, row in zip(("truth", "prediction", "error (grey is none)"), rows, strict=True):
+    for title, row in rows.items():
         strip = caption(title, width)
         parts += [np.broadcast_to(strip, (steps, *strip.shape)), row]
     words = [f"{t + 1} observed" if t < context else f"{t + 1 - context} imagined" for t in range(steps)]

@@ -19,7 +19,7 @@ from torch.autograd.function import once_differentiable
 from reverie.core.compiled import call, compiled, library
 
 PANEL, NARROW, ALIGNED = 32, 8, 16
-"""As in ``perceptron.h``: outputs of which a thread has sums at once; those too few for that; numbers in a cache line."""
+"""As in ``perceptron.h``: outputs of which a thread has sums at once; too few for that; numbers in a cache line."""
 
 TOGETHER = 512
 """Rows that go back together, where there are no matrix units: many strips of ``perceptron.h``."""

@@ -1,0 +1,106 @@
+"""Pictures of vectors: what an environment looks like in the state that an observation tells of.
+
+Nothing of the environments is imported here: what one is, the name of its class says.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+from reverie.core.errors import EnvError
+from reverie.core.specs import ObsSpec
+
+Paint = Callable[[Mapping[str, np.ndarray]], np.ndarray]
+"""Observations by name, ``[*shape]`` each, to a picture ``[H, W, 3]`` uint8."""
+
+Put = Callable[[Any, np.ndarray], None]
+"""Bring an environment into the state that an observation tells of."""
+
+OWN = "render_observation"
+"""A method of environments that draws an observation, ``[H, W, 3]`` uint8: the array, or a dictionary of several."""
+
+
+def painter(env: gymnasium.Env[Any, Any], spec: ObsSpec) -> Paint | None:
+    """How to draw what observations of ``spec`` tell of; None if nobody knows, or ``env`` cannot be drawn.
+
+    ``env`` is used for nothing else afterwards: its state is that of what was drawn last.
+    """
+    inner, own = env.unwrapped, getattr(env.unwrapped, OWN, None)
+    if callable(own):
+        return lambda obs: _picture(inner, own, obs)
+    put = STATES.get((type(inner).__module__.rpartition(".")[0], type(inner).__name__))
+    shapes = [part.shape for part in spec.values() if part.kind == "vector"]
+    if env.render_mode is None or put is None or len(spec) != 1 or shapes != [inner.observation_space.shape]:
+        return None
+
+    def paint(obs: Mapping[str, np.ndarray]) -> np.ndarray:
+        (vector,) = obs.values()
+        put(inner, within(inner.observation_space, vector))
+        return np.asarray(env.render())
+
+    with contextlib.suppress(Exception):  # whatever keeps it from being drawn here, such as a missing driver
+        env.reset(seed=0)
+        frame = paint({key: np.zeros(part.shape, np.float32) for key, part in spec.items()})
+        return paint if _is_picture(frame) else None
+    return None
+
+
+def within(space: Any, vector: np.ndarray) -> np.ndarray:
+    """``vector`` as near as it can be within the bounds of ``space``: models imagine what there cannot be, too."""
+    return np.clip(np.nan_to_num(vector.astype(np.float64)), space.low, space.high)
+
+
+def _picture(env: Any, own: Callable[[Any], Any], obs: Mapping[str, np.ndarray]) -> np.ndarray:
+    try:
+        frame = np.asarray(own(dict(obs) if len(obs) > 1 else next(iter(obs.values()))))
+    except Exception as error:
+        raise EnvError(f"{type(env).__name__}.{OWN} failed: {type(error).__name__}: {error}") from error
+    if not _is_picture(frame):
+        raise EnvError(
+            f"{type(env).__name__}.{OWN} returned {frame.dtype} {frame.shape}: expected a picture, uint8 [H, W, 3]."
+        )
+    return frame
+
+
+def _is_picture(frame: np.ndarray) -> bool:
+    return frame.dtype == np.uint8 and frame.ndim == 3 and frame.shape[-1] == 3
+
+
+def _state(env: Any, obs: np.ndarray) -> None:
+    env.state = obs
+
+
+def _pendulum(env: Any, obs: np.ndarray) -> None:
+    env.state, env.last_u = np.array([np.arctan2(obs[1], obs[0]), obs[2]]), None
+
+
+def _acrobot(env: Any, obs: np.ndarray) -> None:
+    env.state = np.array([np.arctan2(obs[1], obs[0]), np.arctan2(obs[3], obs[2]), obs[4], obs[5]])
+
+
+def _mujoco(env: Any, obs: np.ndarray) -> None:
+    """Positions, of which the first ones may be left out (how far it has come), and velocities."""
+    positions, velocities = env.model.nq, env.model.nv
+    whole = np.concatenate([np.zeros(positions + velocities - len(obs)), obs])
+    env.set_state(whole[:positions], whole[positions:])
+
+
+_CLASSIC, _MUJOCO = "gymnasium.envs.classic_control", "gymnasium.envs.mujoco"
+STATES: Mapping[tuple[str, str], Put] = {
+    (_CLASSIC, "CartPoleEnv"): _state,
+    (_CLASSIC, "MountainCarEnv"): _state,
+    (_CLASSIC, "Continuous_MountainCarEnv"): _state,
+    (_CLASSIC, "PendulumEnv"): _pendulum,
+    (_CLASSIC, "AcrobotEnv"): _acrobot,
+    (_MUJOCO, "InvertedPendulumEnv"): _mujoco,
+    (_MUJOCO, "HalfCheetahEnv"): _mujoco,
+    (_MUJOCO, "HopperEnv"): _mujoco,
+    (_MUJOCO, "Walker2dEnv"): _mujoco,
+    (_MUJOCO, "SwimmerEnv"): _mujoco,
+}
+"""Environments of Gymnasium whose observations tell all of their state."""

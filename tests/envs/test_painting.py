@@ -1,0 +1,118 @@
+"""Pictures of what vectors tell of."""
+
+from __future__ import annotations
+
+import gymnasium
+import numpy as np
+import pytest
+
+from reverie.core.errors import EnvError
+from reverie.core.specs import ObsPart
+from reverie.envs.base import EnvConfig
+from reverie.envs.flat import make_flat
+from reverie.envs.painting import painter
+
+CLASSIC = ["CartPole-v1", "MountainCar-v0", "MountainCarContinuous-v0", "Pendulum-v1", "Acrobot-v1"]
+MUJOCO = ["InvertedPendulum-v5", "HalfCheetah-v5", "Hopper-v5", "Walker2d-v5", "Swimmer-v5"]
+
+
+def drawn(name: str):
+    pytest.importorskip("pygame")
+    return make_flat(EnvConfig(id=name), None, 0, True)
+
+
+@pytest.mark.parametrize("name", CLASSIC)
+def test_the_picture_of_an_observation_is_that_of_the_environment(name):
+    env, other = drawn(name), drawn(name)
+    paint = painter(other.env, other.obs_spec)
+    assert paint is not None
+    obs, _ = env.reset(seed=3)
+    env.env.action_space.seed(0)
+    for action in [env.env.action_space.sample() for _ in range(9)]:
+        env.unwrapped.last_u = None  # the arrow that Pendulum draws is the last action's, not the state's
+        real, found = env.env.render().astype(int), paint(obs).astype(int)
+        assert found.shape == real.shape
+        assert np.abs(found - real).mean() < 0.05  # float32 moves an edge now and then
+        raw, *_ = env.env.step(action)
+        obs = dict.fromkeys(obs, raw)
+    assert np.abs(paint({key: -3 * x for key, x in obs.items()}).astype(int) - real).max() > 50
+    env.close()
+    other.close()
+
+
+@pytest.mark.parametrize("name", MUJOCO)
+def test_a_simulator_is_brought_where_the_observation_says(name, monkeypatch):
+    pytest.importorskip("mujoco")
+    env = make_flat(EnvConfig(id=name), None, 0, False)
+    monkeypatch.setattr(type(env.unwrapped), "render", lambda self: np.zeros((2, 2, 3), np.uint8))  # no driver needed
+    env.unwrapped.render_mode = "rgb_array"
+    paint = painter(env.env, env.obs_spec)
+    assert paint is not None
+    other = gymnasium.make(name)
+    obs, _ = other.reset(seed=1)
+    for _ in range(5):
+        obs, *_ = other.step(np.full(other.action_space.shape, 0.3))
+    paint({"observation": obs.astype(np.float32)})
+    np.testing.assert_allclose(env.unwrapped._get_obs(), obs, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 1e30])
+def test_what_cannot_be_is_drawn_as_near_as_it_can(value):
+    env = drawn("CartPole-v1")
+    paint = painter(env.env, env.obs_spec)
+    picture = paint({"observation": np.full(4, value, np.float32)})
+    assert picture.dtype == np.uint8
+    assert picture.shape == (400, 600, 3)
+
+
+def test_nobody_knows_how_to_draw_other_environments(monkeypatch):
+    spec = {"observation": ObsPart(kind="vector", shape=(4,), dtype="float32")}
+    plain = make_flat(EnvConfig(id="CartPole-v1"), None, 0, False)
+    assert painter(plain.env, plain.obs_spec) is None  # it has no render mode
+    env = drawn("CartPole-v1")
+    assert painter(env.env, spec | {"other": spec["observation"]}) is None
+    assert painter(env.env, {"observation": ObsPart(kind="vector", shape=(8,), dtype="float32")}) is None  # stacked
+    assert painter(drawn("FrozenLake-v1").env, spec) is None
+
+    def broken(self):
+        raise OSError("no display")
+
+    monkeypatch.setattr(type(env.unwrapped), "render", broken)
+    assert painter(env.env, env.obs_spec) is None
+
+
+class Own(gymnasium.Env):
+    """Knows how to draw what it shows."""
+
+    observation_space = gymnasium.spaces.Box(-1, 1, (2,))
+    action_space = gymnasium.spaces.Discrete(2)
+    says = staticmethod(lambda obs: np.full((4, 4, 3), int(100 * obs[0]), np.uint8))
+
+    def render_observation(self, obs):
+        return self.says(obs)
+
+
+def test_an_environment_may_draw_its_observations_itself():
+    spec = {"observation": ObsPart(kind="vector", shape=(2,), dtype="float32")}
+    paint = painter(Own(), spec)
+    assert paint({"observation": np.array([0.5, 0])})[0, 0, 0] == 50
+    both = painter(Own(), spec | {"other": spec["observation"]})
+    env = Own()
+    env.says = lambda obs: np.full((1, 1, 3), int(obs["other"][1]), np.uint8)
+    both = painter(env, spec | {"other": spec["observation"]})
+    assert both({"observation": np.zeros(2), "other": np.array([0.0, 7.0])})[0, 0, 0] == 7
+
+
+@pytest.mark.parametrize(
+    ("says", "words"),
+    [
+        (lambda obs: obs["nothing"], "Own.render_observation failed"),
+        (lambda obs: np.zeros((4, 4)), r"returned float64 \(4, 4\): expected a picture, uint8 \[H, W, 3\]"),
+    ],
+)
+def test_one_that_draws_them_wrongly_is_named(says, words):
+    env = Own()
+    env.says = says
+    paint = painter(env, {"observation": ObsPart(kind="vector", shape=(2,), dtype="float32")})
+    with pytest.raises(EnvError, match=words):
+        paint({"observation": np.zeros(2)})
