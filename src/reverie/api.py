@@ -14,6 +14,7 @@ from reverie.algos.base import AlgorithmConfig
 from reverie.core.config import Config
 from reverie.core.discover import algorithm_name
 from reverie.core.errors import ConfigError, did_you_mean
+from reverie.core.protocols import Sink
 from reverie.experiment import EnvLike, ExperimentConfig, env_name
 from reverie.log.console import tell
 from reverie.offline import HALF
@@ -35,6 +36,7 @@ def train(
     run: Path | str | None = None,
     keep_newer: bool = False,
     say: Say = tell,
+    sinks: Sequence[Sink] = (),
     **overrides: Any,
 ) -> Result:
     """Train an agent.
@@ -48,6 +50,7 @@ def train(
         run: the run folder, a new one under ``runs/`` unless given; a run found there is continued.
         keep_newer: on continuing, learn also from rows that came after the checkpoint; they are set aside otherwise.
         say: gets a sentence about what is happening now and then.
+        sinks: places of yours where measurements go as well, with ``write(values, step)`` and ``close()``.
         **overrides: any field of :class:`ExperimentConfig`, nested as a dictionary (``env_options`` for those of the
             environment) or by dotted path: ``**{"algo.horizon": 20}``. ``envs=8`` is short for ``env.num``, which
             is 1 if ``env`` is an instance; ``data=path`` for ``data.path``, to learn from recorded data: from them
@@ -58,7 +61,7 @@ def train(
     """
     given = None if env is None or isinstance(env, str) else env
     settings = settings_of(algorithm, env, size, preset, config, overrides)
-    return run_training(settings, env=given, run=run, say=say, keep_newer=keep_newer)
+    return run_training(settings, env=given, run=run, say=say, keep_newer=keep_newer, sinks=sinks)
 
 
 def train_seeds(

@@ -75,6 +75,10 @@ class ExperimentConfig(Config):
     """Show progress."""
     tensorboard: bool = True
     """Write TensorBoard event files beside metrics.jsonl."""
+    wandb: bool = False
+    """Log to Weights & Biases as well; its environment variables, such as WANDB_PROJECT and WANDB_MODE, are heeded."""
+    mlflow: bool = False
+    """Log to MLflow as well, where MLFLOW_TRACKING_URI says; MLFLOW_EXPERIMENT_NAME is heeded."""
     schedule: Schedule = field(default_factory=Schedule)
     """How often to log, evaluate, save and report."""
     env: EnvConfig = field(default_factory=EnvConfig)

@@ -50,6 +50,11 @@ class RunFolder:
         return self.path / "tensorboard"
 
     @property
+    def tracked(self) -> Path:
+        """What other people's trackers call the run."""
+        return self.path / "tracked.json"
+
+    @property
     def checkpoints(self) -> Path:
         """One folder a checkpoint."""
         return self.path / "checkpoints"

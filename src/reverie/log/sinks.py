@@ -161,6 +161,12 @@ class TensorBoardSink:
         self._writer.close()
 
 
+def video_path(folder: Path, name: str, step: int) -> Path:
+    """Where the video ``name`` of a step is written."""
+    stem = re.sub(r"[^\w.-]+", "_", name)
+    return folder / f"{stem}-{step:012d}.mp4"
+
+
 class VideoSink:
     """Every video becomes ``<folder>/<name>-<step>.mp4``; everything else is left to other sinks."""
 
@@ -171,8 +177,8 @@ class VideoSink:
         """Write the videos among ``values`` and drop the oldest of each name."""
         for name, value in values.items():
             if isinstance(value, np.ndarray) and is_video(value):
-                stem = re.sub(r"[^\w.-]+", "_", name)
-                write_video(self._folder / f"{stem}-{step:012d}.mp4", value, self._fps)
+                path = write_video(video_path(self._folder, name, step), value, self._fps)
+                stem = path.stem.rpartition("-")[0]
                 for old in sorted(self._folder.glob(f"{stem}-{'[0-9]' * 12}.mp4"))[: -self._keep]:
                     old.unlink()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from reverie.agent.evaluation import final_evaluation_in
 from reverie.core.config import Choice, Config
 from reverie.core.discover import algorithm_name, version
 from reverie.core.errors import RunError
+from reverie.core.protocols import Sink
 from reverie.experiment import EnvLike, Experiment, ExperimentConfig, env_name
 from reverie.folder import (
     RunFolder,
@@ -31,6 +32,7 @@ from reverie.folder import (
 )
 from reverie.log.console import tell
 from reverie.log.meter import Meter
+from reverie.log.trackers import check_installed
 from reverie.offline import build, resolved, subject
 from reverie.run import train as loop
 from reverie.run.checkpoint import Checkpoints
@@ -39,7 +41,7 @@ from reverie.run.schedule import position
 from reverie.run.verify import step_of
 from reverie.training.judging import Result, evaluator_of, is_of, judged, result_of
 from reverie.training.keeping import Keeper
-from reverie.training.sinks import sinks_of
+from reverie.training.sinks import TRACKERS, check_sinks, sinks_of
 from reverie.training.telling import Say, describe, why_idle
 
 ROOT = Path("runs")
@@ -52,6 +54,7 @@ def train(
     say: Say = tell,
     *,
     keep_newer: bool = False,
+    sinks: Sequence[Sink] = (),
 ) -> Result:
     """Train as ``config`` says, in a new run folder or going on in an existing one.
 
@@ -64,12 +67,15 @@ def train(
             is continued from its newest checkpoint.
         say: gets a sentence about what is happening now and then.
         keep_newer: on continuing, learn also from rows that came after the checkpoint; they are set aside otherwise.
+        sinks: places of yours where measurements go as well; they are closed at the end.
 
     Raises:
         ReverieError: settings do not fit together, the folder is another run's or being written, all of its
             checkpoints are damaged, or a loss was not finite.
     """
     name = algorithm_name(type(config.algo))
+    check_installed({name: getattr(config, name) for name in TRACKERS})
+    check_sinks(sinks)
     if isinstance(env, gymnasium.Env) and config.evaluates_on_the_way:
         say("no evaluations during training: the environment is one instance, which cannot be made a second time")
         config = config.merge({"schedule.eval_every": 0})
@@ -94,7 +100,7 @@ def train(
             load_learner(keeper, newest)
             if done := keeper.why_done():
                 say(f"{folder.path} has {done} let it go on")
-                return _judged_late(experiment, folder, newest, f"{name} on {subject(config)}", say)
+                return _judged_late(experiment, folder, newest, f"{name} on {subject(config)}", say, sinks)
             stack.push(keeper.close)
             keeper.load(newest)
         describe(experiment, say)
@@ -107,7 +113,7 @@ def train(
             keeper.begin()
         elif keeper.replay.laid_out:
             keeper.save()  # or each attempt that is killed would lay out the rows again
-        return _run(experiment, folder, keeper, f"{name} on {subject(config)}", say)
+        return _run(experiment, folder, keeper, f"{name} on {subject(config)}", say, sinks)
 
 
 def env_before(folder: RunFolder) -> dict[str, Any] | None:
@@ -164,8 +170,10 @@ def write_settings(folder: RunFolder, saved: Saved, experiment: Experiment, say:
             say(line)
 
 
-def _run(experiment: Experiment, folder: RunFolder, keeper: Keeper, title: str, say: Say) -> Result:
-    with sinks_of(experiment, folder, title, say) as sinks:
+def _run(
+    experiment: Experiment, folder: RunFolder, keeper: Keeper, title: str, say: Say, own: Sequence[Sink]
+) -> Result:
+    with sinks_of(experiment, folder, title, say, own) as sinks:
         ending = loop.train(
             experiment.algo,
             experiment.source,
@@ -187,7 +195,9 @@ def _run(experiment: Experiment, folder: RunFolder, keeper: Keeper, title: str, 
     return replace(result, files=folder.files() | result.files)  # the curve is there now
 
 
-def _judged_late(experiment: Experiment, folder: RunFolder, newest: Path, title: str, say: Say) -> Result:
+def _judged_late(
+    experiment: Experiment, folder: RunFolder, newest: Path, title: str, say: Say, own: Sequence[Sink]
+) -> Result:
     """What is known of a run that had all its steps; its final evaluation, if it was stopped in the middle of that."""
     result, config = result_of(experiment, folder, newest), experiment.config
     lacks_score = config.eval_episodes > 0 and not is_of(folder.evaluation, position(experiment.clock))
@@ -197,7 +207,7 @@ def _judged_late(experiment: Experiment, folder: RunFolder, newest: Path, title:
     saved = Saved(algorithm=algorithm_name(type(config.algo)), experiment=config.to_dict(),
                   custom=read_saved(folder.path).custom)  # fmt: skip
     write_settings(folder, saved, experiment, say, anew=False)
-    with sinks_of(experiment, folder, title, say) as sinks:
+    with sinks_of(experiment, folder, title, say, own) as sinks:
         result = judged(result, experiment, folder, sinks, say)
     return replace(result, files=folder.files() | result.files)
 

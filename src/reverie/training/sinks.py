@@ -3,44 +3,84 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from reverie.core.errors import ConfigError
 from reverie.core.protocols import Sink
-from reverie.experiment import Experiment
-from reverie.folder import RunFolder, writing
+from reverie.experiment import Experiment, ExperimentConfig
+from reverie.folder import RunFolder, write_json, writing
 from reverie.log.console import console_sink
 from reverie.log.sinks import JsonlSink, TensorBoardSink, VideoSink
+from reverie.log.trackers import MlflowSink, Tracked, WandbSink
 from reverie.offline import Updates
 from reverie.run.schedule import position
 from reverie.training.telling import Say
 
 
 @contextlib.contextmanager
-def sinks_of(experiment: Experiment, folder: RunFolder, title: str, say: Say) -> Iterator[list[Sink]]:
-    """Everywhere that measurements go. At the end all are closed, and the curve is drawn."""
+def sinks_of(
+    experiment: Experiment, folder: RunFolder, title: str, say: Say, own: Sequence[Sink] = ()
+) -> Iterator[list[Sink]]:
+    """Everywhere that measurements go, to ``own`` sinks last. At the end all are closed, and the curve is drawn."""
     with contextlib.ExitStack() as stack:
         stack.callback(at_the_end, say, learning_curve, folder.metrics, folder.curve, title)
-        with writing(folder.path):
-            sinks = open_sinks(experiment, folder, title)
-        for sink in sinks:
+        for sink in own:
             stack.callback(at_the_end, say, sink.close)
-        yield sinks
+        sinks: list[Sink] = []
+        for opened in open_sinks(experiment, folder, title, say):
+            stack.callback(at_the_end, say, opened.close)
+            sinks.append(opened)
+        yield [*sinks, *own]
 
 
-def open_sinks(experiment: Experiment, folder: RunFolder, title: str) -> list[Sink]:
-    """Everywhere that measurements go."""
+def check_sinks(sinks: Sequence[Sink]) -> None:
+    """Whether all of them can be written to.
+
+    Raises:
+        ConfigError: one cannot.
+    """
+    for sink in sinks:
+        if lacks := [name for name in ("write", "close") if not callable(getattr(sink, name, None))]:
+            raise ConfigError(
+                f"sinks: {type(sink).__name__} has no method {' and no '.join(lacks)}: expected "
+                "write(values, step) and close(), as reverie.core.protocols.Sink."
+            )
+
+
+def open_sinks(experiment: Experiment, folder: RunFolder, title: str, say: Say) -> Iterator[Sink]:
+    """One after the other of ours: files first, which trackers may hand on."""
     config, clock = experiment.config, experiment.clock
-    sinks: list[Sink] = [JsonlSink(folder.metrics, since=position(clock)), VideoSink(folder.videos)]
-    if config.tensorboard:
-        sinks.append(TensorBoardSink(folder.tensorboard, purge_step=position(clock) + 1 if position(clock) else None))
+    with writing(folder.path):
+        yield JsonlSink(folder.metrics, since=position(clock))
+        yield VideoSink(folder.videos)
+        if config.tensorboard:
+            yield TensorBoardSink(folder.tensorboard, purge_step=position(clock) + 1 if position(clock) else None)
+        yield from open_trackers(config, folder, title, say)
     if config.console:
         alone = config.data.alone
         shown, total = (Updates(clock), config.updates) if alone else (clock, config.steps)
-        sinks.append(console_sink(shown, total, title, sys.stdout))
-    return sinks
+        yield console_sink(shown, total, title, sys.stdout)
+
+
+def open_trackers(config: ExperimentConfig, folder: RunFolder, title: str, say: Say) -> Iterator[Sink]:
+    """Those of others that are wanted. What they call the run is kept, so that it goes on there as well."""
+    known = json.loads(folder.tracked.read_text(encoding="utf-8")) if folder.tracked.exists() else {}
+    run = Tracked(folder.path, folder.videos, title, json.loads(json.dumps(config.to_dict())))
+    for name in (name for name in TRACKERS if getattr(config, name)):
+        sink = WandbSink(run, known.get(name)) if name == "wandb" else MlflowSink(run, known.get(name), say)
+        if known.get(name) != sink.ident:
+            known[name] = sink.ident
+            write_json(folder.tracked, known)
+        say(f"{TRACKERS[name]}: {sink.where}")
+        yield sink
+
+
+TRACKERS = {"wandb": "Weights & Biases", "mlflow": "MLflow"}
+"""Settings, and what they switch on."""
 
 
 def learning_curve(metrics: Path, png: Path, title: str) -> Path | None:

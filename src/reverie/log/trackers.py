@@ -1,0 +1,182 @@
+"""Experiment trackers of others: Weights & Biases and MLflow. Neither is imported before it is asked for."""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+import os
+import secrets
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from reverie.core.errors import ConfigError, RunError
+from reverie.log.sinks import Values, is_video, scalars, video_path
+
+PROJECT = "reverie"
+"""Where runs are put, unless WANDB_PROJECT or MLFLOW_EXPERIMENT_NAME says otherwise."""
+
+
+class Tracked(NamedTuple):
+    """What a tracker is told of a run."""
+
+    path: Path
+    """The run folder."""
+    videos: Path
+    """Where ``VideoSink`` has put videos by the time that a tracker is told of them."""
+    title: str
+    """What is trained on what: the same for all seeds."""
+    settings: Mapping[str, Any]
+
+
+def check_installed(names: Mapping[str, bool]) -> None:
+    """Whether the packages of those that are wanted are there.
+
+    Raises:
+        ConfigError: one is not.
+    """
+    for name, wanted in names.items():
+        if wanted and importlib.util.find_spec(name) is None:
+            raise ConfigError(f"{name} = True: the package {name} is not installed. pip install 'reverie-rl[{name}]'.")
+
+
+class WandbSink:
+    """A run of Weights & Biases: scalars under their names over ``env_step``, and videos.
+
+    Its own process sends them, now or later (WANDB_MODE=offline), so that nothing here waits for a network.
+
+    Raises:
+        RunError: it cannot be begun, such as for want of a login.
+    """
+
+    def __init__(self, run: Tracked, ident: str | None) -> None:
+        """``ident``: of the run to go on with; None begins one."""
+        import wandb  # optional
+
+        self.ident, self._videos, self._wandb = ident or secrets.token_hex(4), run.videos, wandb
+        try:
+            self._run: Any = wandb.init(
+                id=self.ident,
+                resume="allow",
+                project=os.environ.get("WANDB_PROJECT", PROJECT),
+                name=str(run.path),
+                group=os.environ.get("WANDB_RUN_GROUP", run.title),
+                config=dict(run.settings),
+                dir=str(run.path),
+                settings=wandb.Settings(silent=True, console="off"),
+            )
+        except Exception as error:  # of many kinds, some of which are nobody's but theirs
+            raise RunError(
+                f"Weights & Biases: {error} Log in with 'wandb login', or set WANDB_MODE=offline to send it later."
+            ) from error
+        self._run.define_metric("env_step")
+        self._run.define_metric("*", step_metric="env_step")
+
+    @property
+    def where(self) -> str:
+        """Where it is to be seen."""
+        return f"wandb sync {Path(self._run.dir).parent} sends it later" if self._run.offline else str(self._run.url)
+
+    def write(self, values: Values, step: int) -> None:
+        """Hand over scalars that are finite, and videos."""
+        row: dict[str, Any] = {name: x for name, x in scalars(values).items() if math.isfinite(x)}
+        for name, path in _videos(self._videos, values, step):
+            row[name] = self._wandb.Video(str(path), format="mp4")
+        if row:
+            self._run.log({"env_step": step, **row})
+
+    def close(self) -> None:
+        """Finish the run; what was not sent yet is sent or stays on disk."""
+        self._run.finish()
+
+
+class MlflowSink:
+    """A run of MLflow, on the server or in the database that MLFLOW_TRACKING_URI names.
+
+    A thread sends what is handed over, so that nothing waits for the server. What could not be sent is sent with the
+    next entry; training goes on without it.
+
+    Raises:
+        RunError: there is no such place.
+    """
+
+    BATCH = 1000
+    """Metrics in a request, at most: MLflow's own limit."""
+
+    def __init__(self, run: Tracked, ident: str | None, say: Callable[[str], None]) -> None:
+        """``ident``: of the run to go on with; None begins one."""
+        import mlflow  # optional
+
+        self._videos, self._say, self._mlflow = run.videos, say, mlflow
+        self._pending: list[Any] = []
+        try:
+            self._client: Any = mlflow.MlflowClient()
+            if ident is None:
+                name = os.environ.get("MLFLOW_EXPERIMENT_NAME", PROJECT)
+                found = self._client.get_experiment_by_name(name)
+                experiment = found.experiment_id if found else self._client.create_experiment(name)
+                tags = {"mlflow.note.content": run.title}
+                self.ident: str = self._client.create_run(experiment, run_name=str(run.path), tags=tags).info.run_id
+                params = [mlflow.entities.Param(key, value[:500]) for key, value in _flat(run.settings)]
+                for at in range(0, len(params), 100):  # MLflow's own limit of a request
+                    self._client.log_batch(self.ident, params=params[at : at + 100])
+            else:
+                self.ident = ident
+                self._client.update_run(ident, status="RUNNING")
+        except Exception as error:  # of many kinds: its own, those of its store and of the network
+            raise RunError(f"MLflow at {mlflow.get_tracking_uri()}: {error}") from error
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="mlflow")
+
+    @property
+    def where(self) -> str:
+        """Where it is to be seen."""
+        return f"{self._mlflow.get_tracking_uri()}, run {self.ident}"
+
+    def write(self, values: Values, step: int) -> None:
+        """Hand over scalars that are finite, and videos."""
+        now = int(time.time() * 1000)
+        found = [(k, x) for k, x in scalars(values).items() if math.isfinite(x)]
+        row = [self._mlflow.entities.Metric(name, x, now, step) for name, x in found]
+        self._thread.submit(self._send, row, [path for _, path in _videos(self._videos, values, step)])
+
+    def _send(self, row: list[Any], videos: list[Path]) -> None:
+        self._pending += row
+        try:
+            while self._pending:
+                self._client.log_batch(self.ident, metrics=self._pending[: self.BATCH])
+                del self._pending[: self.BATCH]
+            for path in videos:
+                self._client.log_artifact(self.ident, str(path), "videos")
+        except Exception as error:  # a server that is down takes nothing from the run
+            self._last = error
+
+    def close(self) -> None:
+        """Send what is left and end the run."""
+        self._thread.submit(self._send, [], [])
+        self._thread.shutdown()
+        if self._pending:
+            self._say(f"MLflow: {len(self._pending)} values were not sent ({self._last}); metrics.jsonl has them")
+            return
+        try:
+            self._client.set_terminated(self.ident)
+        except Exception as error:
+            self._say(f"MLflow: {error}")
+
+
+def _videos(folder: Path, values: Values, step: int) -> Iterator[tuple[str, Path]]:
+    for name, value in values.items():
+        path = video_path(folder, name, step)
+        if isinstance(value, np.ndarray) and is_video(value) and path.exists():
+            yield name, path
+
+
+def _flat(settings: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, str]]:
+    for key, value in settings.items():
+        if isinstance(value, Mapping) and value:
+            yield from _flat(value, f"{above}{key}.")
+        else:
+            yield f"{above}{key}", str(value)

@@ -1,0 +1,200 @@
+"""Weights & Biases and MLflow get what every other log gets, and take nothing from a run."""
+
+from __future__ import annotations
+
+import json
+import sys
+import types
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import reverie
+from reverie.core.errors import ConfigError, RunError
+from reverie.log.sinks import VideoSink
+from reverie.log.trackers import MlflowSink, Tracked, WandbSink, check_installed
+from reverie.training.telling import say_nothing
+
+VALUES = {"loss/critic": np.float32(0.5), "nothing": float("nan"), "film": np.zeros((2, 8, 8, 3), np.uint8)}
+SETTINGS = {
+    "steps": 60, "learning_starts": 20, "eval_episodes": 1, "console": False, "tensorboard": False, "threads": 1,
+    "algo.networks.units": (4,), "algo.batch_size": 4, "schedule.log_every": 20,
+}  # fmt: skip
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Tracked:
+    return Tracked(tmp_path, tmp_path / "videos", "dqn on CartPole-v1", {"steps": 3, "algo": {"lr": 0.1, "none": {}}})
+
+
+@pytest.fixture
+def mlflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    module = pytest.importorskip("mlflow")
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"file://{tmp_path}/mlruns")
+    return module
+
+
+class FakeRun:
+    offline, url, dir = False, "https://example.org/run", "x/files"
+
+    def __init__(self) -> None:
+        self.rows, self.axes, self.finished = [], [], 0
+
+    def define_metric(self, name, step_metric=None):
+        self.axes.append((name, step_metric))
+
+    def log(self, row):
+        self.rows.append(row)
+
+    def finish(self):
+        self.finished += 1
+
+
+@pytest.fixture
+def wandb(monkeypatch: pytest.MonkeyPatch):
+    """What is said to the module, without it."""
+    fake = types.SimpleNamespace(
+        begun=[], run=FakeRun(), Settings=lambda **x: x, Video=lambda path, format: (path, format)
+    )
+    fake.init = lambda **x: fake.begun.append(x) or fake.run
+    monkeypatch.setitem(sys.modules, "wandb", fake)
+    return fake
+
+
+def test_weights_and_biases_gets_numbers_and_videos(run, wandb, monkeypatch):
+    VideoSink(run.videos).write(VALUES, 40)
+    sink = WandbSink(run, None)
+    sink.write(VALUES, 40)
+    sink.write({"nothing": float("inf")}, 50)
+    sink.close()
+    (begun,), (row,) = wandb.begun, wandb.run.rows
+    film = run.videos / "film-000000000040.mp4"
+    assert row == {"env_step": 40, "loss/critic": 0.5, "film": (str(film), "mp4")}
+    assert wandb.run.axes == [("env_step", None), ("*", "env_step")]
+    assert (begun["project"], begun["group"], begun["resume"]) == ("reverie", "dqn on CartPole-v1", "allow")
+    assert begun["config"] == run.settings
+    assert begun["id"] == sink.ident
+    assert wandb.run.finished == 1
+    assert sink.where == "https://example.org/run"
+    monkeypatch.setenv("WANDB_PROJECT", "mine")
+    monkeypatch.setenv("WANDB_RUN_GROUP", "ours")
+    again = WandbSink(run, "abc")
+    assert again.ident == wandb.begun[1]["id"] == "abc"
+    assert (wandb.begun[1]["project"], wandb.begun[1]["group"]) == ("mine", "ours")
+
+
+def test_without_a_login_it_says_what_to_do(run, wandb):
+    def refuse(**settings):
+        raise ValueError("api_key not configured.")
+
+    wandb.init = refuse
+    with pytest.raises(
+        RunError, match=r"api_key not configured\. Log in with 'wandb login', or set WANDB_MODE=offline"
+    ):
+        WandbSink(run, None)
+
+
+def test_the_real_one_keeps_a_run_on_the_disk(tmp_path, monkeypatch):
+    pytest.importorskip("wandb")
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    said: list[str] = []
+    for steps in (60, 80):
+        settings = {**SETTINGS, "steps": steps, "wandb": True}
+        reverie.train("dqn", env="CartPole-v1", run=tmp_path / "run", say=said.append, **settings)
+    ident = json.loads((tmp_path / "run" / "tracked.json").read_text())["wandb"]
+    assert len(list((tmp_path / "run" / "wandb").glob(f"offline-run-*-{ident}/run-{ident}.wandb"))) == 2
+    assert sum("Weights & Biases: wandb sync" in line for line in said) == 2
+
+
+def test_mlflow_gets_numbers_settings_and_videos(run, mlflow):
+    VideoSink(run.videos).write(VALUES, 40)
+    sink = MlflowSink(run, None, say_nothing)
+    sink.write(VALUES, 40)
+    sink.write({f"x{i}": float(i) for i in range(2500)}, 50)
+    sink.close()
+    client = mlflow.MlflowClient()
+    found = client.get_run(sink.ident)
+    assert found.info.status == "FINISHED"
+    assert found.data.params == {"steps": "3", "algo.lr": "0.1", "algo.none": "{}"}
+    assert found.data.metrics == {"loss/critic": 0.5} | {f"x{i}": float(i) for i in range(2500)}
+    assert client.get_metric_history(sink.ident, "loss/critic")[0].step == 40
+    assert [file.path for file in client.list_artifacts(sink.ident, "videos")] == ["videos/film-000000000040.mp4"]
+
+
+def test_a_run_goes_on_in_mlflow_as_well(tmp_path, mlflow):
+    for steps in (60, 80):
+        settings = {**SETTINGS, "steps": steps, "mlflow": True}
+        reverie.train("dqn", env="CartPole-v1", run=tmp_path / "run", say=say_nothing, **settings)
+    client = mlflow.MlflowClient()
+    (found,) = client.search_runs([client.get_experiment_by_name("reverie").experiment_id])
+    assert [m.step for m in client.get_metric_history(found.info.run_id, "counters/updates")] == [20, 40, 60, 80]
+    assert [m.step for m in client.get_metric_history(found.info.run_id, "eval/score")] == [60, 80]
+
+
+def test_a_server_that_is_down_for_a_while_gets_everything_later(run, mlflow):
+    sink = MlflowSink(run, None, say_nothing)
+    client, calls = sink._client, []
+
+    class Down:
+        def __getattr__(self, name):
+            calls.append(name)
+            if len(calls) < 3:
+                raise ConnectionError("down")
+            return getattr(client, name)
+
+    sink._client = Down()
+    for step in range(4):
+        sink.write({"x": float(step)}, step)
+    sink.close()
+    assert [m.value for m in client.get_metric_history(sink.ident, "x")] == [0, 1, 2, 3]
+
+
+def test_a_server_that_stays_away_is_told_of(run, mlflow):
+    said: list[str] = []
+    sink = MlflowSink(run, None, said.append)
+    sink._client = None
+    sink.write({"x": 1.0, "y": 2.0}, 1)
+    sink.close()
+    assert len(said) == 1
+    assert said[0].startswith("MLflow: 2 values were not sent (")
+    assert "metrics.jsonl has them" in said[0]
+
+
+def test_no_such_place_is_said_before_training(run, mlflow, monkeypatch):
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "nowhere://x")
+    with pytest.raises(RunError, match="MLflow at nowhere://x: "):
+        MlflowSink(run, None, say_nothing)
+
+
+def test_a_package_that_is_not_there_is_named_before_anything_is_made(tmp_path, monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    check_installed({"wandb": False})
+    with pytest.raises(ConfigError, match=r"wandb = True: the package wandb is not installed.*reverie-rl\[wandb\]"):
+        reverie.train("dqn", env="CartPole-v1", run=tmp_path / "run", wandb=True, say=say_nothing, **SETTINGS)
+    assert not (tmp_path / "run").exists()
+
+
+class Mine:
+    def __init__(self) -> None:
+        self.steps, self.closed = [], 0
+
+    def write(self, values, step):
+        self.steps.append((step, "eval/score" in values))
+
+    def close(self):
+        self.closed += 1
+
+
+def test_a_sink_of_ones_own(tmp_path):
+    mine = Mine()
+    reverie.train("dqn", env="CartPole-v1", run=tmp_path / "run", sinks=[mine], say=say_nothing, **SETTINGS)
+    assert mine.steps == [(20, False), (40, False), (60, False), (60, True)]
+    assert mine.closed == 1
+
+
+def test_what_is_no_sink_is_refused_before_anything_is_made(tmp_path):
+    with pytest.raises(ConfigError, match=r"sinks: int has no method write and no close: expected write"):
+        reverie.train("dqn", env="CartPole-v1", run=tmp_path / "run", sinks=[3], say=say_nothing, **SETTINGS)
+    assert not (tmp_path / "run").exists()
