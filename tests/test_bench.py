@@ -161,8 +161,11 @@ def test_forecast_adds_what_a_run_consists_of() -> None:
 def test_a_forecast_is_of_turns_where_there_are_environments() -> None:
     config, turns = ExperimentConfig(steps=36_000, env=EnvConfig(num=4)), Turns(env_step_s=0.05, update_s=3.0)
     run = forecast(config, 0.5, some_speed(act_ms={4: 100.0}), 100.0, turns)
-    assert (run.updates_h, run.envs_h, run.hours) == (15.0, 0.1, 15.5)
+    assert (run.updates_h, run.envs_h, run.hours) == pytest.approx((15.0, 0.1, 15.5))
     assert run.acting_h == pytest.approx(0.4)
+    slower_alone = forecast(config, 0.5, some_speed(act_ms={4: 100.0}), 10.0, turns)
+    assert slower_alone.acting_h == pytest.approx(0.25)  # never less than by themselves
+    assert slower_alone.envs_h == pytest.approx(0.25)
 
 
 def test_turns_are_lived_and_learned_from(monkeypatch: pytest.MonkeyPatch) -> None:

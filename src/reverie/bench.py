@@ -252,11 +252,12 @@ def forecast(
     """What a run of ``config.steps`` env steps with ``ratio`` updates each will take."""
     steps, num = config.steps, config.env.num
     envs_h = None if env_steps_per_s is None else steps / env_steps_per_s / 3600
-    if turns is None:
-        updates_h, acting_h = steps * ratio * speed.update_s / 3600, steps / num * speed.act_ms[num] / 3.6e6
-    else:
-        updates_h = steps * ratio * turns.update_s / 3600
-        acting_h = max(0.0, steps * turns.env_step_s / 3600 - (envs_h or 0.0))
+    updates_h, acting_h = steps * ratio * speed.update_s / 3600, steps / num * speed.act_ms[num] / 3.6e6
+    if turns is not None:
+        updates_h, living_h = steps * ratio * turns.update_s / 3600, steps * turns.env_step_s / 3600
+        # Environments alone take now more, now less than among the rest: decisions are never less than by themselves.
+        acting_h = min(living_h, max(acting_h, living_h - (envs_h or 0.0)))
+        envs_h = None if envs_h is None else living_h - acting_h
     return Forecast(
         env_steps=steps,
         updates=int(steps * ratio),

@@ -174,7 +174,9 @@ def dream_command(args: list[str]) -> int:
         actions=said.mode,
         seed=said.seed,
     )
-    print(f"{agent.config.env.id}, {agent.checkpoint.name}: {report.sequences} dreams after {report.context} rows seen")
+    fewer = f" of {said.sequences} (the other episodes ended sooner)" if report.sequences < said.sequences else ""
+    dreams = f"{report.sequences} dream{'s' * (report.sequences > 1)}{fewer}"
+    print(f"{agent.config.env.id}, {agent.checkpoint.name}: {dreams} after {report.context} rows seen")
     print("error per step imagined, and in brackets what repeating the last row would give")
     trained = getattr(agent.config.algo, "horizon", None)
     print("" if trained is None else f"(in training the model only ever imagines {trained} steps ahead)\n")

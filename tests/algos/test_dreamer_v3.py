@@ -2,6 +2,7 @@
 
 import copy
 import inspect
+import math
 import re
 
 import pytest
@@ -340,6 +341,11 @@ def test_dream_shows_what_was_seen_and_imagines_the_rest():
     assert out["state"].shape == data.obs["state"].shape
     assert out["token"].shape == (3, 7, 2, 3)
     assert out["reward"].shape == out["cont"].shape == (3, 7)
+    with torch.no_grad():
+        for parameter in agent.world.cont.logit.parameters():
+            parameter.fill_(0)
+        agent.world.cont.logit.bias.fill_(math.log(agent.cfg.discount / (1 - agent.cfg.discount)))
+    torch.testing.assert_close(agent.dream(data, context=3)["cont"], torch.ones(3, 7))  # as it learns where all goes on
     with pytest.raises(ConfigError, match="context = 7"):
         agent.dream(data, context=7)
 
@@ -368,6 +374,19 @@ def test_learning_lowers_the_loss_on_one_batch():
         ({"horizon": 0}, "horizon = 0"), ({"lam": 1.5}, "lam = 1.5"), ({"batch_size": 0}, "batch_size = 0"),
         ({"discount_horizon": 1.0}, "discount_horizon = 1.0"), ({"replay_context": -1}, "replay_context = -1"),
         ({"imagine_last": 65}, "imagine_last = 65"), ({"precision": "float8"}, "precision = 'float8'"),
+        ({"imagine_last": 1}, "imagine_last = 1: expected 0, or 2 to batch_length = 64"),
+        ({"slow_rate": 0.0}, "slow_rate = 0.0"), ({"slow_rate": 1.5}, "slow_rate = 1.5"),
+        ({"return_rate": -1.0}, "return_rate = -1.0"), ({"return_limit": 0.0}, "return_limit = 0.0"),
+        ({"entropy": float("nan")}, "entropy = nan: expected a finite number, 0 or more"),
+        ({"free_nats": -1.0}, "free_nats = -1.0"), ({"slow_regulariser": -1.0}, "slow_regulariser = -1.0"),
+        ({"scales.reward": -1.0}, "scales.reward = -1.0: expected a finite"),
+        ({"scales.cont": math.nan}, "scales.cont = nan"), ({"optim.eps": -1.0}, "optim.eps = -1.0"),
+        ({"optim.lr": math.inf}, "optim.lr = inf"),
+        ({"encoder.keys": "("}, r"encoder.keys = '\(': expected a regular expression, but missing \)"),
+        ({"decoder.keys": "["}, "decoder.keys = '\\['"), ({"encoder.kernel": 2}, "encoder.kernel = 2: expected an odd"),
+        ({"decoder.kernel": 0}, "decoder.kernel = 0"), ({"actor.units": 0}, "actor.units = 0: expected at least 1"),
+        ({"critic.scale": math.nan}, "critic.scale = nan"),
+        ({"rssm.posterior_layers": -1}, "rssm.posterior_layers = -1"),
         ({"horizn": 3}, r"unknown option 'horizn'\. Did you mean 'horizon'"),
         ({"rssm.deterr": 3}, r"unknown option 'rssm\.deterr'\. Did you mean 'rssm\.deter'"),
     ],

@@ -6,8 +6,9 @@ followed; three deliberate corrections are listed in ``docs/dreamer_v3.md``.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
@@ -17,7 +18,7 @@ from torch import Tensor
 from reverie.algos.base import PRECISIONS, Algorithm, AlgorithmConfig
 from reverie.algos.imagination import Dream, Picker, imagine, open_loop, sample_action, stacked_video
 from reverie.algos.world_model import Context, LatentPolicy, Posterior, WorldModel
-from reverie.core.config import Config
+from reverie.core.config import Config, at_least
 from reverie.core.errors import ConfigError, did_you_mean
 from reverie.core.specs import ActionSpec, ExtraPart, ObsSpec
 from reverie.core.stats import Stats
@@ -63,6 +64,9 @@ class LossScales(Config):
     """Value on imagined trajectories."""
     replay_critic: float = 0.3
     """Value on replayed trajectories."""
+
+    def __post_init__(self) -> None:
+        at_least(self, **{f.name: 0 for f in fields(self)})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,16 +116,20 @@ class DreamerV3Config(AlgorithmConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.horizon < 1:
-            raise ConfigError(f"horizon = {self.horizon}: expected at least 1 imagined step.")
+        at_least(self, horizon=1, replay_context=0, entropy=0, free_nats=0, slow_regulariser=0)
         if not self.discount_horizon > 1:
             raise ConfigError(f"discount_horizon = {self.discount_horizon}: expected more than 1 step.")
         if not 0 <= self.lam <= 1:
             raise ConfigError(f"lam = {self.lam}: expected a number in [0, 1].")
-        if self.replay_context < 0:
-            raise ConfigError(f"replay_context = {self.replay_context}: expected 0 or more rows.")
-        if not 0 <= self.imagine_last <= self.batch_length:
-            raise ConfigError(f"imagine_last = {self.imagine_last}: expected 0 to batch_length = {self.batch_length}.")
+        for name in ("slow_rate", "return_rate"):
+            if not 0 < getattr(self, name) <= 1:
+                raise ConfigError(f"{name} = {getattr(self, name)}: expected a number above 0, up to 1.")
+        if not 0 < self.return_limit < math.inf:
+            raise ConfigError(f"return_limit = {self.return_limit}: expected a finite number above 0.")
+        if self.imagine_last and not 2 <= self.imagine_last <= self.batch_length:  # one row has no return to replay
+            raise ConfigError(
+                f"imagine_last = {self.imagine_last}: expected 0, or 2 to batch_length = {self.batch_length}."
+            )
 
     @property
     def discount(self) -> float:
@@ -486,7 +494,7 @@ class DreamerV3(Algorithm):
 
         Returns:
             Predictions ``[B, T, ...]`` in the units of the observations (class probabilities if categorical), and of
-            ``reward`` and ``cont``. Nothing is learned and no latent is stored.
+            ``reward`` and ``cont``, the probability to go on. Nothing is learned and no latent is stored.
         """
         if not 0 < context < batch.shape[1]:
             raise ConfigError(f"context = {context}: expected 1 to {batch.shape[1] - 1}, fewer than the rows given.")
@@ -498,7 +506,8 @@ class DreamerV3(Algorithm):
         unseen = open_loop(self.world.rssm, seen.map(lambda x: x[:, -1]), actions)
         latent = Latent(*(torch.cat(pair, 1) for pair in zip(seen, unseen, strict=True)))  # [B, T, ...]
         decoded, reward, cont = self.world.predict(latent)
-        return {k: v.value() for k, v in decoded.items()} | {"reward": reward.mean(), "cont": cont.prob()}
+        going_on = (cont.prob() / self.cfg.discount).clamp(max=1)  # the head learns it times the discount
+        return {k: v.value() for k, v in decoded.items()} | {"reward": reward.mean(), "cont": going_on}
 
     def report(self, batch: Batch, sequences: int = 6) -> dict[str, np.ndarray]:
         """Videos of an open-loop dream of a few windows: the first half of each is seen, the second imagined."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import math
 import re
 import types
 import typing
@@ -62,6 +63,32 @@ class Config:
     def replace(self, path: str, value: Any) -> Self:
         """A copy with the one value at a dotted ``path`` changed."""
         return self.merge({path: value})
+
+
+def at_least(config: Config, **bounds: float) -> None:
+    """Whether numbers of ``config`` are finite, and as large as their bounds.
+
+    Raises:
+        ConfigError: one is not.
+    """
+    for name, bound in bounds.items():
+        value = getattr(config, name)
+        if not (math.isfinite(value) and value >= bound):
+            expected = f"at least {bound:g}" if isinstance(value, int) else f"a finite number, {bound:g} or more"
+            raise ConfigError(f"{name} = {value}: expected {expected}.")
+
+
+def check_pattern(config: Config, name: str) -> None:
+    """Whether a text of ``config`` is a regular expression.
+
+    Raises:
+        ConfigError: it is not.
+    """
+    text = getattr(config, name)
+    try:
+        re.compile(text)
+    except re.error as error:
+        raise ConfigError(f"{name} = {text!r}: expected a regular expression, but {error}.") from None
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import Protocol, cast, runtime_checkable
 import torch
 from torch import Tensor, nn
 
-from reverie.core.config import Config
+from reverie.core.config import Config, check_pattern
 from reverie.core.errors import ConfigError
 from reverie.core.specs import ObsPart, ObsSpec
 from reverie.nn.distributions import Categoricals
@@ -65,7 +65,8 @@ class DecoderConfig(Config):
     """Regular expression that whole keys must match to be reconstructed."""
 
     def __post_init__(self) -> None:
-        check_sizes(self.depth, self.mults, self.units, self.layers)
+        check_sizes(self.depth, self.mults, self.units, self.layers, self.kernel)
+        check_pattern(self, "keys")
         if self.blocks < 1:
             raise ConfigError(f"blocks = {self.blocks}: expected at least 1.")
 

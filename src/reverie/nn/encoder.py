@@ -11,7 +11,7 @@ from typing import Protocol, cast, runtime_checkable
 import torch
 from torch import Tensor, nn
 
-from reverie.core.config import Config
+from reverie.core.config import Config, check_pattern
 from reverie.core.errors import ConfigError
 from reverie.core.specs import ObsPart, ObsSpec
 from reverie.core.types import Obs
@@ -57,22 +57,25 @@ class EncoderConfig(Config):
     """Regular expression that whole keys must match to be seen."""
 
     def __post_init__(self) -> None:
-        check_sizes(self.depth, self.mults, self.units, self.layers)
+        check_sizes(self.depth, self.mults, self.units, self.layers, self.kernel)
+        check_pattern(self, "keys")
 
     def build(self, spec: ObsSpec) -> Encoder:
         """An encoder of the matching keys of ``spec``."""
         return Encoder(select(spec, self.keys), self)
 
 
-def check_sizes(depth: int, mults: tuple[int, ...], units: int, layers: int) -> None:
+def check_sizes(depth: int, mults: tuple[int, ...], units: int, layers: int, kernel: int) -> None:
     """Refuse sizes no network can have.
 
     Raises:
-        ConfigError: one of them is below 1, or there is no stage.
+        ConfigError: one of them is below 1, there is no stage, or the kernel is even.
     """
     if min(depth, units, layers, *mults, len(mults)) < 1:
         given = f"depth = {depth}, mults = {mults}, units = {units}, layers = {layers}"
         raise ConfigError(f"{given}: expected sizes of 1 or more and at least one stage.")
+    if kernel < 1 or kernel % 2 == 0:
+        raise ConfigError(f"kernel = {kernel}: expected an odd number, which keeps height and width.")
 
 
 def select(spec: ObsSpec, pattern: str) -> dict[str, ObsPart]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from reverie.core.config import Config
+from reverie.core.config import Config, at_least
 from reverie.core.errors import ConfigError
 from reverie.core.specs import ActionPart, ActionSpec
 from reverie.nn.distributions import Bernoulli, BoundedNormal, Categoricals, Distribution, TwoHot
@@ -27,8 +27,7 @@ class HeadConfig(Config):
     """Multiplies the initial weights of the last layer."""
 
     def __post_init__(self) -> None:
-        if self.layers < 0 or self.units < 1:
-            raise ConfigError(f"layers = {self.layers}, units = {self.units}: expected at least 0 and 1.")
+        at_least(self, layers=0, units=1, scale=0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,6 +93,7 @@ class ActorConfig(Config):
     """Continuous actions: greatest standard deviation."""
 
     def __post_init__(self) -> None:
+        at_least(self, layers=0, units=1, scale=0)
         if not 0 <= self.unimix < 1:
             raise ConfigError(f"unimix = {self.unimix}: expected a share in [0, 1).")
         if not 0 < self.min_std <= self.max_std:

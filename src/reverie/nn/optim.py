@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
-from reverie.core.config import Config
+from reverie.core.config import Config, at_least
 from reverie.core.errors import ConfigError, RunError
 from reverie.core.types import Metrics, State
 
@@ -31,13 +32,12 @@ class OptimConfig(Config):
     """Updates over which the learning rate rises from 0."""
 
     def __post_init__(self) -> None:
-        if not self.lr > 0:
+        if not 0 < self.lr < math.inf:
             raise ConfigError(f"lr = {self.lr}: expected a positive learning rate.")
         for name in ("beta1", "beta2"):
             if not 0 <= getattr(self, name) < 1:
                 raise ConfigError(f"{name} = {getattr(self, name)}: expected a decay in [0, 1).")
-        if self.agc < 0 or self.warmup < 0:
-            raise ConfigError(f"agc = {self.agc}, warmup = {self.warmup}: expected 0 or more.")
+        at_least(self, agc=0, warmup=0, eps=0)
 
     def build(self, parameters: Iterable[nn.Parameter]) -> Optim:
         """An optimiser of these parameters."""

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from reverie.core.config import Config
+from reverie.core.config import Config, at_least
 from reverie.core.errors import ConfigError
 from reverie.nn.compiled_rssm import CompiledRSSM
 from reverie.nn.distributions import straight_through
@@ -54,13 +54,12 @@ class RSSMConfig(Config):
     """Hidden layers before the gates."""
 
     def __post_init__(self) -> None:
+        at_least(self, deter=1, hidden=1, stoch=1, classes=1, blocks=1)
+        at_least(self, posterior_layers=0, prior_layers=0, recurrent_layers=0)
         if self.deter % self.blocks:
             raise ConfigError(f"deter = {self.deter} is not a multiple of blocks = {self.blocks}: choose one that is.")
         if not 0 <= self.unimix < 1:
             raise ConfigError(f"unimix = {self.unimix}: expected a share in [0, 1).")
-        for name in ("hidden", "stoch", "classes", "blocks"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} = {getattr(self, name)}: expected at least 1.")
 
     def build(self, embed: int, action: int) -> RSSM:
         """For observations of ``embed`` features and flat actions of ``action`` numbers."""
