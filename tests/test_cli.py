@@ -394,8 +394,15 @@ def test_a_preset_says_nothing_to_a_run_that_has_its_settings(trained: Path, cap
 
 def test_steps_where_nothing_is_lived_are_refused(tmp_path: Path, capsys: Captured) -> None:
     data = ["--data", str(tmp_path / "nowhere.hdf5"), "--data-fraction", "1.0", "--eval-env", "CartPole-v1"]
-    assert main(["train", "dqn", *data, "--steps", "600"]) == 2
-    assert "--steps has no effect where all is recorded" in capsys.readouterr().err
+    for flag in ("steps", "learning_starts", "env.num", "replay.capacity"):
+        assert main(["train", "dqn", *data, f"--{flag}", "600"]) == 2
+        assert f"--{flag.replace('_', '-')} has no effect where all is recorded" in capsys.readouterr().err
+
+
+def test_updates_where_something_is_lived_are_refused(tmp_path: Path, capsys: Captured) -> None:
+    for args in ([], ["--data", str(tmp_path / "nowhere.hdf5")]):
+        assert main(["train", "dqn", "--env", "CartPole-v1", *args, "--updates", "600"]) == 2
+        assert "--updates has no effect where something is lived" in capsys.readouterr().err
 
 
 def test_info_shows_the_newest_evaluation(trained: Path, tmp_path: Path, capsys: Captured) -> None:

@@ -85,10 +85,10 @@ def train_command(args: list[str]) -> int:
     if parsed.common.algorithm != said.algorithm:
         return fail(f"'{parsed.common.algorithm}' comes late: name the algorithm first, reverie train ALGORITHM ...", 2)
     config = shortly_said(parsed.experiment, parsed.common, shown)
-    if (idle := without_effect(args, config)) is not None:
-        return fail(idle, 2)
     if config.data.alone and said.env and said.resume is None:
         config = config.merge(in_an_environment(args, said.env))
+    if (idle := without_effect(args, config)) is not None:
+        return fail(idle, 2)
     if parsed.common.seeds is not None:
         return seeds_command(config, parsed.common)
     result = train(config, run=parsed.common.resume or parsed.common.run, keep_newer=parsed.common.keep_newer)
@@ -123,12 +123,21 @@ def without_effect(args: list[str], config: ExperimentConfig) -> str | None:
     lone = [flag for flag in ("eval-env", "data-fraction") if flag_value(args, flag)]
     if lone and not config.data.path:
         return f"--{lone[0]} has no effect without --data."
-    if config.data.alone and flag_value(args, "data-fraction") and flag_value(args, "steps"):
+    if config.data.alone and (idle := next((flag for flag in OF_THE_LIVED if flag_value(args, flag)), None)):
         return (
-            "--steps has no effect where all is recorded: such a run counts in --updates. A --data-fraction below 1 "
-            "lets it live as well."
+            f"--{idle} has no effect where all is recorded: such a run counts in --updates. With --env ID, and a "
+            "--data-fraction below 1, it lives as well."
         )
+    if not config.data.alone and flag_value(args, "updates"):
+        return "--updates has no effect where something is lived: such a run counts in env steps, --steps."
     return None
+
+
+OF_THE_LIVED = (
+    "steps", "replay-ratio", "train-ratio", "learning-starts", "random-steps", "envs", "env.num", "replay.capacity",
+    "replay.init",
+)  # fmt: skip
+"""Flags that say how there is to be lived, or what is kept of it."""
 
 
 def in_an_environment(args: list[str], env: str) -> dict[str, Any]:
