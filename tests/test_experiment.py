@@ -21,7 +21,7 @@ from reverie.agent.agent import load
 from reverie.agent.dreaming import dream, measure, one_hot, painted
 from reverie.agent.evaluation import evaluate_run
 from reverie.algos.dreamer_v3 import SIZES, DreamerV3Config
-from reverie.core.errors import ConfigError, DataError, EnvError, RunError
+from reverie.core.errors import ConfigError, DataError, EnvError, ReverieError, RunError
 from reverie.core.machine import available_memory, choose_device
 from reverie.core.randomness import Randomness, derived_seeds, reproducible
 from reverie.core.specs import ObsPart
@@ -231,13 +231,17 @@ def test_a_run_that_had_all_its_steps_says_so(trained: Path, tmp_path: Path) -> 
             {"algo__rssm__deter": 64},
             r"does not fit these settings: .*size mismatch.* What has changed: algo\.rssm\.deter: \d+ -> 64\.",
         ),
+        (
+            {"algo__precision": "bfloat16", "steps": 500},
+            r"expected float16 .* What has changed: algo\.precision: float32 -> bfloat16\.",
+        ),
     ],
 )
 def test_another_runs_folder_is_left_alone(trained: Path, tmp_path: Path, more: dict[str, Any], message: str) -> None:
     run = tmp_path / "run"
     shutil.copytree(trained, run)
     before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
-    with pytest.raises(RunError, match=message):
+    with pytest.raises(ReverieError, match=message):
         train(settings(**more), run=run, say=say_nothing)
     assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
 
@@ -524,6 +528,9 @@ def test_load_without_a_run_or_a_checkpoint(trained: Path, tmp_path: Path) -> No
     shutil.copytree(trained, run)
     shutil.rmtree(run / "checkpoints")
     with pytest.raises(RunError, match="has no checkpoint yet"):
+        load(run)
+    (run / "checkpoints" / "diverged-000000012").mkdir(parents=True)
+    with pytest.raises(RunError, match="diverged before its first checkpoint: there is only diverged-000000012"):
         load(run)
 
 

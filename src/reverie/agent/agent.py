@@ -175,9 +175,7 @@ def load(
     folder = RunFolder(Path(run))
     config = saved_config(folder.path, env, algo)
     checkpoints = Checkpoints(folder.checkpoints, say=say)
-    path = checkpoints.find(checkpoint) if checkpoint is not None else checkpoints.latest()
-    if path is None:
-        raise RunError(f"{folder.path} has no checkpoint yet: let it train until its first one.")
+    path = checkpoints.chosen(checkpoint)
     factory = env_factory(config.merge({"env.num": 1, "env.vector": "serial"}), env)
     if config.env.id == NO_ENV and isinstance(env, str):
         config = config.merge({"env.id": env})

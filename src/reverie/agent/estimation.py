@@ -76,9 +76,7 @@ def estimate(
     folder, config = RunFolder(Path(run)), saved_config(Path(run), NO_ENV, algo)
     config = with_data(config, data, folder.path)
     checkpoints = Checkpoints(folder.checkpoints, say=say)
-    path = checkpoints.find(checkpoint) if checkpoint is not None else checkpoints.latest()
-    if path is None:
-        raise RunError(f"{folder.path} has no checkpoint yet: let it train until its first one.")
+    path = checkpoints.chosen(checkpoint)
     seed = derived_seeds(config.seed)["test"] if seed is None else seed
     with contextlib.closing(opened(config)) as recorded:
         check_fit(recorded, folder)

@@ -147,6 +147,23 @@ class Checkpoints:
             "a backup, move them away to begin anew, or choose another run folder."
         )
 
+    def chosen(self, name: Path | str | None) -> Path:
+        """The one that ``name`` says; the newest that is whole unless given.
+
+        Raises:
+            RunError: there is none.
+        """
+        path = self.find(name) if name is not None else self.latest()
+        if path is not None:
+            return path
+        diverged = sorted(self.folder.glob("diverged-*"))
+        if diverged:
+            raise RunError(
+                f"{self.folder.parent} diverged before its first checkpoint: there is only {diverged[-1].name}, whose "
+                "losses are not finite. Train anew with a lower learning rate or float32."
+            )
+        raise RunError(f"{self.folder.parent} has no checkpoint yet: let it train until its first one.")
+
     def find(self, name: Path | str) -> Path:
         """The checkpoint called ``name`` in this folder, or at that path; ``best`` is the one marked so.
 

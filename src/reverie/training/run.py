@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ import gymnasium
 from reverie.agent.evaluation import final_evaluation_in
 from reverie.core.config import Choice, Config
 from reverie.core.discover import algorithm_name, version
-from reverie.core.errors import RunError
+from reverie.core.errors import ReverieError, RunError
 from reverie.core.protocols import Sink
 from reverie.experiment import EnvLike, Experiment, ExperimentConfig, env_name
 from reverie.folder import (
@@ -97,12 +97,14 @@ def train(
             check_spec(folder, experiment.obs_spec, experiment.action_spec)
         keeper = Keeper(experiment, folder, checkpoints, say, anew=newest is None, keep_newer=keep_newer)
         if newest is not None:
-            load_learner(keeper, newest)
+            with naming_changes(keeper):
+                keeper.load_learner(newest)
             if done := keeper.why_done():
                 say(f"{folder.path} has {done} let it go on")
                 return _judged_late(experiment, folder, newest, f"{name} on {subject(config)}", say, sinks)
             stack.push(keeper.close)
-            keeper.load(newest)
+            with naming_changes(keeper):
+                keeper.load(newest)
         describe(experiment, say)
         if not continues:
             begin(folder, stack)
@@ -133,18 +135,17 @@ def newest_of(checkpoints: Checkpoints) -> Path | None:
     return checkpoints.latest()
 
 
-def load_learner(keeper: Keeper, path: Path) -> None:
-    """Take the weights and counters of the checkpoint at ``path``.
-
-    Raises:
-        RunError: they do not fit; names the settings of the algorithm that are not those of the run.
-    """
+@contextlib.contextmanager
+def naming_changes(keeper: Keeper) -> Iterator[None]:
+    """Errors about what does not fit end with the settings of the algorithm that are not those of the run."""
     try:
-        keeper.load_learner(path)
-    except RunError as error:
+        yield
+    except ReverieError as error:
         now = json.loads(json.dumps(keeper.experiment.config.algo.to_dict()))
         lines = settings_changes(read_saved(keeper.folder.path).experiment.get("algo", {}), now, "algo.")
-        raise RunError(f"{error} What has changed: {'; '.join(lines)}." if lines else str(error)) from error
+        if lines:
+            error.args = (f"{error} What has changed: {'; '.join(lines)}.",)
+        raise
 
 
 def begin(folder: RunFolder, stack: contextlib.ExitStack) -> None:
