@@ -17,6 +17,7 @@ import yaml
 
 import reverie
 from reverie import experiment as experiments
+from reverie.agent import dreaming
 from reverie.agent.agent import load
 from reverie.agent.dreaming import dream, measure, one_hot, painted
 from reverie.agent.evaluation import evaluate_run
@@ -576,8 +577,27 @@ def test_dreams_of_vectors_are_drawn_by_those_who_know_how(trained: Path, corrid
     assert painted(load(corridor, env=Corridor), batch, {"observation": real}) is None
 
 
+def test_dreams_are_of_the_rewards_that_were_learned(
+    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(trained, tmp_path / "run")
+    agent, seen = load(tmp_path / "run"), []
+    agent.config = agent.config.merge({"env.clip_reward": "tanh"})
+    see = dreaming.imagined
+    monkeypatch.setattr(
+        dreaming, "imagined", lambda agent, batch, context: (seen.append(batch), see(agent, batch, 3))[1]
+    )
+    dream(agent, context=3, horizon=4)
+    assert seen[0].reward[:, 1:].unique().tolist() == pytest.approx([np.tanh(1.0)])
+    assert agent.evaluate(1).scores[0] >= 8  # true ones
+
+
 def test_dream_needs_something_to_imagine(corridor: Path) -> None:
     agent = load(corridor, env=Corridor)
+    with pytest.raises(ConfigError, match=r"actions = 'best': expected one of"):
+        dream(agent, actions="best")
+    with pytest.raises(ConfigError, match="episodes = 0: expected at least 1"):
+        agent.evaluate(0)
     with pytest.raises(RunError, match="more than the 10 rows of context"):
         dream(agent, context=10)
     with pytest.raises(ConfigError, match="horizon = 0: expected at least 1"):

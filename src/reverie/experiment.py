@@ -319,10 +319,12 @@ def wants_eval_env(config: ExperimentConfig, env: EnvLike | None) -> bool:
     return False
 
 
-def make_eval_env(config: ExperimentConfig, factory: MakeEnv | None = None, render: bool = False) -> Env:
-    """Environments as trained on, but with their true rewards."""
+def make_eval_env(
+    config: ExperimentConfig, factory: MakeEnv | None = None, render: bool = False, *, true_rewards: bool = True
+) -> Env:
+    """Environments as trained on, but with their true rewards unless those that were learned are wanted."""
     num = 1 if isinstance(factory, Single) else max(1, min(config.eval_envs, config.eval_episodes))
-    values = config.env.merge({"num": num, "vector": "serial", "clip_reward": "none"})
+    values = config.env.merge({"num": num, "vector": "serial", **({"clip_reward": "none"} if true_rewards else {})})
     seed = derived_seeds(config.seed)["evaluation"]
     return make_env(values, seed=seed, factory=factory, render=render)
 

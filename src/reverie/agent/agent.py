@@ -124,8 +124,11 @@ class Agent:
         """Play whole episodes and count their true rewards; ``record`` keeps the frames of the first.
 
         Raises:
+            ConfigError: ``episodes`` or ``actions`` is nothing that can be done.
             EnvError: the environment cannot be made.
         """
+        if episodes < 1:
+            raise ConfigError(f"episodes = {episodes}: expected at least 1.")
         seed = derived_seeds(self.config.seed)["test"] if seed is None else seed
         config = self.config.merge({"eval_episodes": episodes})
         env = make_eval_env(config, self.factory, render=record)

@@ -13,12 +13,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from reverie.agent.agent import MODES, Actions, Agent
+from reverie.agent.agent import Actions, Agent, mode_of
 from reverie.core.errors import ConfigError, RunError
 from reverie.core.protocols import Env
 from reverie.core.randomness import derived_seeds, reproducible
 from reverie.core.specs import ObsPart, ObsSpec
-from reverie.core.types import Batch, Step
+from reverie.core.types import Batch, Mode, Step
 from reverie.envs.flat import make_flat
 from reverie.envs.painting import Paint, painter
 from reverie.experiment import make_eval_env
@@ -78,10 +78,12 @@ def dream(
     folder = RunFolder(agent.run).dream
     check_writable(folder)
     seed = derived_seeds(agent.config.seed)["evaluation"] if seed is None else seed
-    env = make_eval_env(agent.config.merge({"eval_envs": 1, "eval_episodes": 1}), agent.factory)
+    mode = mode_of(actions)
+    config = agent.config.merge({"eval_envs": 1, "eval_episodes": 1})
+    env = make_eval_env(config, agent.factory, true_rewards=False)
     try:
         with reproducible(seed):
-            batch = gather(env, agent, context, horizon, sequences, actions, seed)
+            batch = gather(env, agent, context, horizon, sequences, mode, seed)
             predicted = imagined(agent, batch, context)
     finally:
         env.close()
@@ -104,14 +106,14 @@ def dream(
     )
 
 
-def gather(env: Env, agent: Agent, context: int, horizon: int, sequences: int, actions: Actions, seed: int) -> Batch:
+def gather(env: Env, agent: Agent, context: int, horizon: int, sequences: int, mode: Mode, seed: int) -> Batch:
     """Beginnings of ``sequences`` episodes, ``[B, T]``, all cut to one length T of at most ``context + horizon``.
 
     Raises:
         RunError: no episode has more rows than ``context``.
     """
     episodes: list[list[tuple[Step, Tensor]]] = []
-    for rows in _episodes(env, agent, context + horizon, actions, seed):
+    for rows in _episodes(env, agent, context + horizon, mode, seed):
         if len(rows) > context:
             episodes.append(rows)
         if len(episodes) == sequences:
@@ -143,14 +145,14 @@ def gather(env: Env, agent: Agent, context: int, horizon: int, sequences: int, a
     )
 
 
-def _episodes(env: Env, agent: Agent, longest: int, actions: Actions, seed: int) -> Iterator[list[tuple[Step, Tensor]]]:
+def _episodes(env: Env, agent: Agent, longest: int, mode: Mode, seed: int) -> Iterator[list[tuple[Step, Tensor]]]:
     """Rows of one episode after the other, each broken off after ``longest`` rows."""
     policy = agent.algo.policy
     for number in range(MAX_EPISODES):
         step, state = env.reset(seed if number == 0 else None), policy.initial(1)
         rows: list[tuple[Step, Tensor]] = []
         while True:
-            action, state = policy.act(step, state, MODES[actions])
+            action, state = policy.act(step, state, mode)
             action = executed(action, step)
             rows.append((step, action))
             if len(rows) == longest or bool(step.is_last[0]):
