@@ -24,7 +24,7 @@ from typing import Any
 
 from machine import machine
 from offline_datasets import FOLDER, dataset_path, levels
-from offline_work import EPISODES, UPDATES, VARIANTS, WORK, algorithms, flags
+from offline_work import EPISODES, FIRST, UPDATES, VARIANTS, WORK, algorithms, flags, key_of, merged, recording
 
 HERE = Path(__file__).parent
 KEY = ("env", "level", "algorithm", "seed")
@@ -64,7 +64,7 @@ def run_seed(env: str, level: str, algorithm: str, seed: int, folder: Path, upda
 
 def wanted(args: argparse.Namespace, rows: list[dict[str, Any]]) -> Iterator[tuple[str, str, str, int]]:
     """All runs that are asked for, those of one seed after those of another."""
-    there = {tuple(row[name] for name in KEY) for row in rows if row["updates"] == args.updates}
+    there = {key_of(row, KEY)[:-1] for row in rows if (row["updates"], recording(row)) == (args.updates, args.recording)}
     for seed in range(args.first, args.first + args.seeds):
         for env in args.env:
             for level in levels(env):
@@ -72,14 +72,6 @@ def wanted(args: argparse.Namespace, rows: list[dict[str, Any]]) -> Iterator[tup
                     key = (env, level, algorithm, seed)
                     if (not args.levels or level in args.levels) and not (args.missing and key in there):
                         yield key
-
-
-def merged(rows: list[dict[str, Any]], row: dict[str, Any]) -> list[dict[str, Any]]:
-    """`rows` with `row` in the place of the one that it repeats."""
-    key = [row[name] for name in KEY]
-    return sorted(
-        [r for r in rows if [r[name] for name in KEY] != key] + [row], key=lambda r: [r[name] for name in KEY]
-    )
 
 
 def main() -> int:
@@ -94,6 +86,7 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=2, help="runs at a time")
     parser.add_argument("--missing", action="store_true", help="only what is not in the table yet")
     parser.add_argument("--folder", type=Path, default=FOLDER, help="where the datasets are")
+    parser.add_argument("--recording", type=int, default=FIRST, help="which recording of them those are")
     parser.add_argument("--out", type=Path, default=Path(__file__).with_suffix(".json"))
     args = parser.parse_args()
 
@@ -105,13 +98,13 @@ def main() -> int:
         jobs = [pool.submit(run_seed, *key, args.folder, args.updates) for key in wanted(args, read())]
         for done in as_completed(jobs):
             try:
-                row = done.result()
+                row = {**done.result(), **({"recording": args.recording} if args.recording != FIRST else {})}
             except RuntimeError as error:
                 failed += 1
                 print(error, flush=True)
                 continue
             print(json.dumps(row), flush=True)
-            table = {"machine": machine(), "rows": merged(read(), row)}  # others may write as well
+            table = {"machine": machine(), "rows": merged(read(), row, KEY)}  # others may write as well
             args.out.write_text(json.dumps(table, indent=1) + "\n")
     return 1 if failed else 0
 

@@ -31,7 +31,7 @@ from installed import WHERE, installed
 from machine import machine
 from model_free_peers import SYSTEMS
 from offline_datasets import FOLDER, dataset_path, levels
-from offline_work import EPISODES, FIRST_SEED, UPDATES, WORK
+from offline_work import EPISODES, FIRST, FIRST_SEED, UPDATES, WORK, key_of, merged, recording
 
 HERE = Path(__file__).parent
 sys.path.append(str(HERE / "peers"))
@@ -111,7 +111,7 @@ def judged(worker: subprocess.Popen[bytes], env: str, episodes: int) -> float | 
 
 def wanted(args: argparse.Namespace, rows: list[dict[str, Any]]) -> Iterator[Run]:
     """All runs that are asked for, those of one seed after those of another."""
-    there = {tuple(row[name] for name in KEY) for row in rows if row["updates"] == args.updates}
+    there = {key_of(row, KEY)[:-1] for row in rows if (row["updates"], recording(row)) == (args.updates, args.recording)}
     for seed in range(args.first, args.first + args.seeds):
         for env in args.env:
             for level in args.levels or levels(env):
@@ -121,12 +121,6 @@ def wanted(args: argparse.Namespace, rows: list[dict[str, Any]]) -> Iterator[Run
                         asked = fits(algorithm, env) and (not args.names or algorithm in args.names)
                         if asked and level in levels(env) and not (args.missing and run in there):
                             yield run
-
-
-def merged(rows: list[dict[str, Any]], row: dict[str, Any]) -> list[dict[str, Any]]:
-    """`rows` with `row` in the place of the one that it repeats."""
-    key = [row[name] for name in KEY]
-    return sorted([r for r in rows if [r[n] for n in KEY] != key] + [row], key=lambda r: [r[n] for n in KEY])
 
 
 def options() -> argparse.Namespace:
@@ -143,6 +137,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--jobs", type=int, default=2, help="runs at a time")
     parser.add_argument("--missing", action="store_true", help="only what is not in the table yet")
     parser.add_argument("--folder", type=Path, default=FOLDER, help="where the datasets are")
+    parser.add_argument("--recording", type=int, default=FIRST, help="which recording of them those are")
     parser.add_argument("--where", type=Path, default=WHERE, help="folder of the virtual environments")
     parser.add_argument("--out", type=Path, default=Path(__file__).with_suffix(".json"))
     return parser.parse_args()
@@ -165,13 +160,13 @@ def main() -> int:
         ]
         for done in as_completed(jobs):
             try:
-                row = done.result()
+                row = {**done.result(), **({"recording": args.recording} if args.recording != FIRST else {})}
             except RuntimeError as error:
                 failed += 1
                 print(error, flush=True)
                 continue
             print(json.dumps(row), flush=True)
-            table = {"machine": here, "rows": merged(read(), row)}  # others may write as well
+            table = {"machine": here, "rows": merged(read(), row, KEY)}  # others may write as well
             args.out.write_text(json.dumps(table, indent=1) + "\n")
     return 1 if failed else 0
 

@@ -6,6 +6,7 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from offline_work import FIRST, recording
 from words import grid
 
 Row = Mapping[str, Any]
@@ -26,10 +27,11 @@ def offline_table(rows: Sequence[Row], datasets: Datasets) -> list[str]:
         levels += sorted(present - set(levels))
         cells: dict[str, list[str]] = {}
         for level in levels:
-            scores = {name: [r["score"] for r in found if (r["algorithm"], r["level"]) == (name, level)]
-                      for name in dict.fromkeys(row["algorithm"] for row in found)}  # fmt: skip
-            for name, cell in marked({name: normalised(s, env, datasets) for name, s in scores.items()}).items():
-                cells.setdefault(name, []).append(cell)
+            there = {name: alike([r for r in found if (r["algorithm"], r["level"]) == (name, level)])
+                     for name in dict.fromkeys(row["algorithm"] for row in found)}  # fmt: skip
+            scores = {name: normalised([r["score"] for r in rows], env, datasets) for name, rows in there.items()}
+            for name, cell in marked(scores).items():
+                cells.setdefault(name, []).append(cell + again(there[name]))
         data = [one(normalised([datasets[env][level]["return"]], env, datasets)) for level in levels if env in datasets]
         body = [["the data", *data]] if data else []
         body += [[f"`{name}`", *cells[name]] for name in cells]
@@ -44,12 +46,28 @@ def offline_peers_table(rows: Sequence[Row], ours: Sequence[Row], datasets: Data
     every = [*rows, *({**row, "system": "reverie"} for row in ours)]
     body = []
     for env, level, algorithm, updates in keys:
-        there = [r for r in every if (r["env"], r["level"], r["algorithm"], r["updates"])
-                 == (env, level, algorithm, updates)]  # fmt: skip
+        there = alike([r for r in every if (r["env"], r["level"], r["algorithm"], r["updates"])
+                       == (env, level, algorithm, updates)])  # fmt: skip
         scores = {system: [r["score"] for r in there if r["system"] == system] for system in systems}
         cells = marked({system: normalised(found, env, datasets) for system, found in scores.items()})
-        body.append([env, level, f"`{algorithm}`", *(cells[system] for system in systems)])
+        body.append([env, level, f"`{algorithm}`{again(there)}", *(cells[system] for system in systems)])
     return grid(["environment", "data", "algorithm", *(TITLES.get(s, s) for s in systems)], body)
+
+
+def alike(rows: Sequence[Row]) -> list[Row]:
+    """Those of one recording of the datasets: of the one that has the most systems, and then the most rows."""
+
+    def worth(number: int) -> tuple[int, int, int]:
+        found = [row for row in rows if recording(row) == number]
+        return len({row.get("system") for row in found}), len(found), -number
+
+    best = max({recording(row) for row in rows}, key=worth, default=FIRST)
+    return [row for row in rows if recording(row) == best]
+
+
+def again(rows: Sequence[Row]) -> str:
+    """The mark of what was learned from another recording than the first."""
+    return " \\*" if any(recording(row) != FIRST for row in rows) else ""
 
 
 def estimates_table(rows: Sequence[Row]) -> list[str]:

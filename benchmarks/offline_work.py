@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 
 class Work(NamedTuple):
@@ -52,6 +52,27 @@ SPECIAL = {
     "discrete_crr": {"algo.min-q-weight": "10"},
 }
 """What only one of them has; `2x`: layers twice as wide. Values are pressed down as much as in Tianshou."""
+
+
+FIRST = 1
+"""Datasets are the same for the same seed and machine. Another machine's are another recording: policies that learned
+otherwise, in other episodes. Rows without a number are of the first."""
+
+
+def recording(row: Mapping[str, Any]) -> int:
+    """Which recording of the datasets a row is of."""
+    return int(row.get("recording", FIRST))
+
+
+def key_of(row: Mapping[str, Any], names: Sequence[str]) -> tuple[Any, ...]:
+    """What tells rows from each other."""
+    return (*(row[name] for name in names), recording(row))
+
+
+def merged(rows: list[dict[str, Any]], row: dict[str, Any], names: Sequence[str]) -> list[dict[str, Any]]:
+    """`rows` with `row` in the place of the one that it repeats."""
+    others = [each for each in rows if key_of(each, names) != key_of(row, names)]
+    return sorted([*others, row], key=lambda each: key_of(each, names))
 
 
 def algorithms(env: str, names: Sequence[str] = ()) -> list[str]:

@@ -236,6 +236,33 @@ def test_peers_stand_beside_ours_of_as_many_updates(scripts: Any) -> None:
     ]
 
 
+def test_what_was_learned_from_another_recording_is_marked_and_never_mixed(scripts: Any) -> None:
+    table = scripts("offline_table")
+    ours = [
+        score("bc", "mixed", 5.0),
+        score("bc", "mixed", 1.0, recording=2),
+        score("bc", "mixed", 3.0, 2, recording=2),
+    ]
+    lines = table.offline_table([*ours, score("iql", "mixed", 0.0)], DATASETS)
+    assert lines[-2:] == ["| `bc` | **60.0 ± 7.1** \\* |", "| `iql` | 50.0 |"]  # more seeds
+    both = [score("bc", "mixed", 0.0, system="d3rlpy"), score("bc", "mixed", 8.0, system="tianshou")]
+    assert table.offline_peers_table(both, ours, DATASETS)[-1] == "| A | mixed | `bc` | 75.0 | 50.0 | **90.0** |"
+    both[1]["recording"] = 2
+    assert table.offline_peers_table(both, ours, DATASETS)[-1] == (
+        "| A | mixed | `bc` \\* | 60.0 ± 7.1 | - | **90.0** |"
+    )
+
+
+def test_rows_of_recordings_stand_beside_each_other(scripts: Any) -> None:
+    for module, more in (("offline", {}), ("offline_peers", {"system": "d3rlpy"})):
+        old, new = score("bc", "mixed", 1.0, **more), score("bc", "mixed", 2.0, recording=2, **more)
+        merged, names = scripts("offline_work").merged, scripts(module).KEY
+        rows = merged([old], new, names)
+        assert [row["score"] for row in rows] == [1.0, 2.0]
+        rows = merged(rows, {**new, "score": 3.0}, names)
+        assert [row["score"] for row in rows] == [1.0, 3.0]
+
+
 def test_ours_are_judged_by_the_same_episodes(scripts: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whole ones, from the states of the seeds that others begin with, each with a fresh state of the policy."""
     judge, peers, seeds, begun = scripts("offline_judge"), scripts("offline_peers"), [], []
