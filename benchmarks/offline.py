@@ -64,7 +64,8 @@ def run_seed(env: str, level: str, algorithm: str, seed: int, folder: Path, upda
 
 def wanted(args: argparse.Namespace, rows: list[dict[str, Any]]) -> Iterator[tuple[str, str, str, int]]:
     """All runs that are asked for, those of one seed after those of another."""
-    there = {key_of(row, KEY)[:-1] for row in rows if (row["updates"], recording(row)) == (args.updates, args.recording)}
+    asked = args.updates, args.recording
+    there = {key_of(row, KEY)[:-1] for row in rows if (row["updates"], recording(row)) == asked}
     for seed in range(args.first, args.first + args.seeds):
         for env in args.env:
             for level in levels(env):

@@ -111,15 +111,16 @@ def judged(worker: subprocess.Popen[bytes], env: str, episodes: int) -> float | 
 
 def wanted(args: argparse.Namespace, rows: list[dict[str, Any]]) -> Iterator[Run]:
     """All runs that are asked for, those of one seed after those of another."""
-    there = {key_of(row, KEY)[:-1] for row in rows if (row["updates"], recording(row)) == (args.updates, args.recording)}
+    asked = args.updates, args.recording
+    there = {key_of(row, KEY)[:-1] for row in rows if (row["updates"], recording(row)) == asked}
     for seed in range(args.first, args.first + args.seeds):
         for env in args.env:
             for level in args.levels or levels(env):
                 for system in args.systems:
                     for algorithm in ALGORITHMS[system]:
                         run = (env, level, algorithm, system, seed)
-                        asked = fits(algorithm, env) and (not args.names or algorithm in args.names)
-                        if asked and level in levels(env) and not (args.missing and run in there):
+                        fitting = fits(algorithm, env) and (not args.names or algorithm in args.names)
+                        if fitting and level in levels(env) and not (args.missing and run in there):
                             yield run
 
 
