@@ -394,6 +394,20 @@ def test_flags_of_data_and_an_environment(pendulum: Path, tmp_path: Path, monkey
         assert (found.path, found.fraction, found.eval_env) == (str(pendulum), fraction, eval_env)
 
 
+def test_an_agent_without_an_environment_is_given_one(pendulum: Path, tmp_path: Path, capsys: Any) -> None:
+    run, lived = tmp_path / "run", tmp_path / "lived"
+    train(pendulum, run, updates=3, **{"data.eval_env": "none"})
+    assert main(["eval", str(run), "--episodes", "1"]) == 1
+    assert "without an environment: give one to act in, --env ID" in capsys.readouterr().err
+    assert main(["eval", str(run), "--episodes", "1", "--env", "Pendulum-v1"]) == 0
+    assert "Pendulum-v1" in capsys.readouterr().out
+    assert main(["info", str(run)]) == 0
+    assert "environment   none\n" in capsys.readouterr().out  # not of so many copies
+    reverie.train("td3", env="Pendulum-v1", run=lived, steps=20, say=quiet, **SMALL)
+    assert main(["eval", str(lived), "--episodes", "1", "--env", "CartPole-v1"]) == 1
+    assert "was trained in Pendulum-v1, and acts there: env = 'CartPole-v1'" in capsys.readouterr().err
+
+
 def test_flags_that_mean_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", "td3", "--eval-env", "none"]) == 2
     assert "--eval-env has no effect without --data" in capsys.readouterr().err

@@ -42,6 +42,8 @@ class EvalCommand:
     """cpu, cuda, cuda:1, or auto for a GPU if there is one."""
     seed: int | None = None
     """Seed of environments and actions. None: follows from that of the run."""
+    env: str | None = None
+    """Where to act with an agent that learned from recorded data alone."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,6 +66,8 @@ class DreamCommand:
     """cpu, cuda, cuda:1, or auto for a GPU if there is one."""
     seed: int | None = None
     """Seed of environments and dreams. None: follows from that of the run."""
+    env: str | None = None
+    """Where to act with an agent that learned from recorded data alone."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,7 +151,7 @@ def eval_command(args: list[str]) -> int:
     from reverie.agent.agent import load
     from reverie.agent.evaluation import evaluate_run
 
-    agent = load(said.run, checkpoint=said.checkpoint, device=said.device)
+    agent = load(said.run, env=said.env, checkpoint=said.checkpoint, device=said.device)
     print_trouble(agent.algo.device.type)
     report = evaluate_run(agent, said.episodes, actions=said.mode, video=said.video, seed=said.seed)
     print(f"{agent.config.env.id}, {agent.checkpoint.name}, actions: {said.mode}")
@@ -164,7 +168,7 @@ def dream_command(args: list[str]) -> int:
     from reverie.agent.agent import load
     from reverie.agent.dreaming import dream
 
-    agent = load(said.run, checkpoint=said.checkpoint, device=said.device)
+    agent = load(said.run, env=said.env, checkpoint=said.checkpoint, device=said.device)
     print_trouble(agent.algo.device.type)
     report = dream(
         agent,
@@ -224,7 +228,7 @@ def info_command(args: list[str]) -> int:
     facts = {
         "run": str(folder.path),
         "algorithm": saved.algorithm,
-        "environment": f"{settings['env']['id']} x {settings['env']['num']}",
+        "environment": settings["env"]["id"] + ("" if alone(settings) else f" x {settings['env']['num']}"),
         "progress": progress_line(settings, max([newest.get("step", 0), *saved_steps(folder.checkpoints)])),
         "updates": f"{int(newest.get('counters/updates', 0)):,}",
         "episodes": f"{int(newest.get('counters/episodes', 0)):,}",
@@ -256,11 +260,15 @@ def compare_command(args: list[str]) -> int:
     return 0
 
 
+def alone(settings: dict[str, Any]) -> bool:
+    """Whether a run learns from recorded data alone."""
+    data = settings.get("data", {})
+    return bool(data.get("path")) and data.get("fraction", 1.0) == 1.0
+
+
 def progress_line(settings: dict[str, Any], step: int) -> str:
     """How far a run is, in what it counts in."""
-    data = settings.get("data", {})
-    alone = bool(data.get("path")) and data.get("fraction", 1.0) == 1.0
-    unit, name = ("updates", "updates") if alone else ("steps", "env steps")
+    unit, name = ("updates", "updates") if alone(settings) else ("steps", "env steps")
     return f"{step:,} of {settings[unit]:,} {name}"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -100,6 +101,8 @@ class ExperimentConfig(Config):
                             "eval_episodes": 0, "eval_envs": 1, "keep_checkpoints": 1}.items():  # fmt: skip
             if getattr(self, name) < least:
                 raise ConfigError(f"{name} = {getattr(self, name)}: expected at least {least}.")
+        if self.stop_score is not None and math.isnan(self.stop_score):
+            raise ConfigError(f"stop_score = {self.stop_score}: expected a number, or none.")
         for name in ("replay_ratio", "train_ratio"):
             value = getattr(self, name)
             if value is not None and not (np.isfinite(value) and value >= 0):

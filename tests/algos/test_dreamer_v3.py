@@ -354,7 +354,8 @@ def test_report_shows_dreams_and_disturbs_nothing():
     agent = build()
     before, state = copy.deepcopy(agent.state_dict()["model"]), torch.get_rng_state()
     videos = agent.report(batch(agent))
-    assert {k: v.shape for k, v in videos.items()} == {"report/image": (7, 3 * 8, 3 * 8, 3)}
+    assert {k: v.shape for k, v in videos.items()} == {"report/image": (7, 1 + 3 * 8, 3 * 8, 3)}
+    assert [sorted(set(frame.ravel().tolist())) for frame in videos["report/image"][:, 0]] == [[0]] * 3 + [[255]] * 4
     assert torch.equal(torch.get_rng_state(), state)
     assert all(torch.equal(v, before[k]) for k, v in agent.state_dict()["model"].items())
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 import torch
@@ -96,6 +98,20 @@ def test_random_steps_are_executed_stored_and_told_to_the_policy(fakes):
                 assert torch.equal(told, torch.where(cut[:, None], 0.0, action))
         steps += int(alive.sum())
     assert steps == collector.env_steps > 14
+
+
+def test_episodes_that_no_log_has_yet_are_in_the_checkpoint(fakes):
+    def collector():
+        return Collector(fakes.Env([[2], [3]]), fakes.Policy(), fakes.Rows())
+
+    one, two = collector(), collector()
+    one.unlogged += [EpisodeStats(3.0, 2), EpisodeStats(-1.5, 7)]
+    kept, state = two.unlogged, json.loads(json.dumps({"unlogged": one.state_dict()["unlogged"]}))
+    two.load_state_dict({**one.state_dict(), **state})
+    assert kept is two.unlogged  # a journal has it as well
+    assert kept == [EpisodeStats(3.0, 2), EpisodeStats(-1.5, 7)]
+    two.load_state_dict({k: v for k, v in one.state_dict().items() if k != "unlogged"})  # of an older version
+    assert kept == []
 
 
 def test_random_actions_are_uniform_and_seeded(fakes):

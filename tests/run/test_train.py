@@ -13,7 +13,7 @@ import torch
 
 from reverie.core.clock import Clock
 from reverie.core.errors import ConfigError, DataError, RunError
-from reverie.run.collect import Collector
+from reverie.run.collect import Collector, EpisodeStats
 from reverie.run.guard import LossGuard
 from reverie.run.interrupt import Interrupt
 from reverie.run.schedule import Due, Schedule, parse_period
@@ -85,6 +85,15 @@ def test_periods_in_env_steps(fakes):
     assert [step for step, values in run.sink.entries if "report/video" in values] == [20, 40]
     assert run.saves == [(12, False), (24, False), (36, False), (40, False)]
     assert run.source.sampled == run.clock.updates  # reports look at a batch that was trained on
+
+
+def test_episodes_that_ended_before_a_kill_are_logged_afterwards(fakes):
+    run = setting(fakes, lengths=[[100]])
+    run.collector.unlogged += [EpisodeStats(5.0, 3), EpisodeStats(7.0, 5)]  # from the checkpoint
+    run.go(schedule=Schedule(log_every=8))
+    scores = [(step, values["episode/score"]) for step, values in run.sink.entries if "episode/score" in values]
+    assert scores == [(8, 6.0)]
+    assert run.collector.unlogged == []
 
 
 def test_recorded_experience_counts_in_updates(fakes):

@@ -182,6 +182,11 @@ def load(
     factory = env_factory(config.merge({"env.num": 1, "env.vector": "serial"}), env)
     if config.env.id == NO_ENV and isinstance(env, str):
         config = config.merge({"env.id": env})
+    elif isinstance(env, str) and env != config.env.id:
+        raise RunError(
+            f"{folder.path} was trained in {config.env.id}, and acts there: env = {env!r} is for a run that learned "
+            "from recorded data alone. In Python, give a function that makes the environment."
+        )
     elif config.env.id == NO_ENV and factory is None:
         raise RunError(
             f"{folder.path} was trained on {config.data.path} alone, without an environment: give one to act in, --env "

@@ -234,6 +234,8 @@ def draw(
             continue
         real, guess = batch.obs[key].numpy(), predicted[key]
         if part.kind == "image":
+            newest = -part.shape[-1] // agent.config.env.frame_stack  # channels of those that are stacked
+            real, guess = real[..., newest:], guess[..., newest:]
             pair = [(x - part.low) / (part.high - part.low) * 255.0 for x in (real.astype(np.float32), guess)]
             video = dream_video(np.rint(pair[0]).clip(0, 255).astype(np.uint8), pair[1], context)
             files[f"video of {key}"] = write_video(folder / f"{key.replace('/', '_')}.mp4", video, FPS)

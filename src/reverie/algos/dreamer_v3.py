@@ -514,11 +514,11 @@ class DreamerV3(Algorithm):
         images = {k: part for k, part in self.obs_spec.items() if part.kind == "image"}
         if not images:
             return {}
-        rows = batch.map(lambda x: x[:sequences])
+        rows, seen = batch.map(lambda x: x[:sequences]), batch.shape[1] // 2
         with torch.random.fork_rng():  # looking must not change what is learned next
-            predicted = self.dream(rows, rows.shape[1] // 2)
+            predicted = self.dream(rows, seen)
         return {
-            f"report/{k}": stacked_video(rows.obs[k], predicted[k], part.low, part.high)
+            f"report/{k}": stacked_video(rows.obs[k], predicted[k], part.low, part.high, seen)
             for k, part in images.items()
             if k in predicted
         }

@@ -67,19 +67,24 @@ def open_loop(rssm: RSSM, start: Latent, actions: Tensor, choose: Chooser = draw
     return Latent(torch.stack([x.deter for x in out], 1), torch.stack([x.stoch for x in out], 1))
 
 
-def stacked_video(truth: Tensor, prediction: Tensor, low: float, high: float) -> np.ndarray:
+def stacked_video(truth: Tensor, prediction: Tensor, low: float, high: float, seen: int) -> np.ndarray:
     """Truth above prediction above error (grey is none), the sequences side by side.
+
+    A line at the top, ``max(1, H // 16)`` high, is dark while rows are seen and bright while they are imagined.
 
     Args:
         truth: ``[B, T, H, W, C]`` pixels in ``low..high``.
         prediction: the same, float.
         low: the value of black.
         high: the value of white.
+        seen: rows that the model was shown.
 
     Returns:
-        ``[T, 3 * H, B * W, C]`` uint8.
+        ``[T, L + 3 * H, B * W, C]`` uint8, with L the line's height.
     """
     real, guess = ((x.float().cpu() - low) / (high - low) for x in (truth, prediction))  # [B, T, H, W, C]
-    rows = torch.cat([real, guess, (guess - real + 1) / 2], 2)  # [B, T, 3 * H, W, C]
+    imagined = (torch.arange(real.shape[1]) >= seen).float()  # [T]
+    line = imagined[:, None, None, None].expand_as(real[:, :, : max(1, real.shape[2] // 16)])  # [B, T, L, W, C]
+    rows = torch.cat([line, real, guess, (guess - real + 1) / 2], 2)  # [B, T, L + 3 * H, W, C]
     pixels = (rows.clamp(0, 1) * 255).to(torch.uint8)
     return pixels.permute(1, 2, 0, 3, 4).flatten(2, 3).numpy()

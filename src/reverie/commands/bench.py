@@ -206,7 +206,7 @@ def learner_lines(report: Report) -> list[Line]:
     lines = [
         ("parameters", f"{speed.parameters / 1e6:.2f}M", ""),
         ("first update", seconds(speed.first_update_s), "once"),
-        ("an update", seconds(speed.update_s), f"{speed.rows_per_s:,.0f} rows a second"),
+        ("an update", seconds(speed.update_s), f"{speed.rows_per_s:,.{int(speed.rows_per_s < 10)}f} rows a second"),
         *(("a decision", seconds(ms / 1e3), f"for {n} env{'s' * (n > 1)}") for n, ms in speed.act_ms.items()),
         ("memory", f"{speed.peak_gb:.2f} GB", "at most, without a replay"),
     ]

@@ -92,6 +92,8 @@ class Collector:
         self.state = policy.initial(env.num_envs)
         self.counter = EpisodeCounter(env.num_envs)
         self.finished: list[EpisodeStats] = []
+        self.unlogged: list[EpisodeStats] = []
+        """Of those that ended, what no log has yet: whoever logs them empties it. Checkpoints hold it."""
 
     @property
     def step(self) -> Step:
@@ -140,7 +142,11 @@ class Collector:
 
         If environments have failed for good there are no current rows.
         """
-        state = {"env_steps": self.env_steps, "rng": self.rng.bit_generator.state}
+        state = {
+            "env_steps": self.env_steps,
+            "rng": self.rng.bit_generator.state,
+            "unlogged": [list(episode) for episode in self.unlogged],
+        }
         if not self._answers():
             return state
         counted = {"score": np.array(self.counter.score), "length": np.array(self.counter.length)}
@@ -164,6 +170,7 @@ class Collector:
         """
         self.env_steps = int(state["env_steps"])
         self.rng.bit_generator.state = dict(state["rng"])
+        self.unlogged[:] = [EpisodeStats(*episode) for episode in state.get("unlogged", [])]
         carried = state.get("state", [])
         if [tensor.shape for tensor in carried] == [leaf.shape for leaf in leaves(self.state)]:
             self.state = filled(self.state, carried)

@@ -31,9 +31,13 @@ class Meter(Protocol):
 class Journal:
     """Gathers what happened since the last entry and writes it to every sink."""
 
-    def __init__(self, clock: Clock, meter: Meter, source: Source, sinks: Sequence[Sink]) -> None:
+    def __init__(
+        self, clock: Clock, meter: Meter, source: Source, sinks: Sequence[Sink],
+        finished: list[EpisodeStats] | None = None,
+    ) -> None:  # fmt: skip
+        """``finished``: where episodes are kept until they are logged, if somebody else looks after them as well."""
         self.clock, self.meter, self.source, self.sinks = clock, meter, source, sinks
-        self.finished: list[EpisodeStats] = []
+        self.finished: list[EpisodeStats] = [] if finished is None else finished
         self.restarts = 0
         self.last = (clock.seconds, clock.env_steps, clock.updates)
 

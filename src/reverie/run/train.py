@@ -70,7 +70,7 @@ def train(
     periods = schedule or Schedule()
     log_due, eval_due = Due(periods.log_every, clock, "log"), Due(periods.eval_every, clock, "eval")
     save_due, report_due = Due(periods.save_every, clock, "save"), Due(periods.report_every, clock, "report")
-    journal = Journal(clock, meter, source, sinks)
+    journal = Journal(clock, meter, source, sinks, finished=None if collector is None else collector.unlogged)
     guard = LossGuard()
     batch: Batch | None = None
     with Interrupt(clock) as interrupt, saved_on_error(journal, guard, checkpoint):

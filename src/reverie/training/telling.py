@@ -40,7 +40,8 @@ def describe(experiment: Experiment, say: Say) -> None:
         )
         return
     if config.steps < config.learning_starts:
-        say(f"no updates will be made: learning starts after {config.learning_starts} windows of {config.steps} steps")
+        starts = f"learning starts after {config.learning_starts} windows"
+        say(f"no updates will be made: {starts}, and there are {config.steps} env steps")
     say(
         f"{algorithm_name(type(config.algo))} on {config.env.id}: {count / 1e6:.2f}M parameters on "
         f"{experiment.algo.device}, {config.env.num} envs, {ratio:g} updates per env step "
