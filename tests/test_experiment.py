@@ -522,6 +522,12 @@ def test_evaluation_writes_scores_and_video(trained: Path, tmp_path: Path) -> No
     assert evaluate_run(agent, 3, actions="sample").evaluation.scores == report.evaluation.scores
 
 
+def test_what_is_no_state_is_refused(trained: Path) -> None:
+    agent = load(trained)
+    with pytest.raises(DataError, match=r"state = 'sample': expected what the last call of act returned.*by name"):
+        agent.act(np.zeros(4, np.float32), "sample")
+
+
 def test_load_without_a_run_or_a_checkpoint(trained: Path, tmp_path: Path) -> None:
     with pytest.raises(RunError, match=r"there is no such folder\. Did you mean 'cartpole'"):
         load(trained.parent / "cartpol")

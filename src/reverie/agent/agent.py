@@ -92,8 +92,13 @@ class Agent:
             ``(action, state)``, the action ready for ``env.step``; for a batch ready for a vector environment's.
 
         Raises:
-            DataError: ``obs`` does not fit the space the agent was trained on.
+            DataError: ``obs`` does not fit the space the agent was trained on, or ``state`` is no state.
         """
+        if state is not None and not isinstance(state, AgentState):
+            raise DataError(
+                f"state = {state!r}: expected what the last call of act returned, or None where an episode begins. How "
+                "to act is said by name: actions='sample'."
+            )
         single, rows = self.observer.split(obs)
         first = np.full(len(rows), state is None) if is_first is None else np.asarray(is_first, bool).reshape(-1)
         if state is None:
