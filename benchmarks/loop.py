@@ -136,7 +136,7 @@ def measure(case: str) -> dict[str, Any]:
     config: ExperimentConfig = layered(**{"algorithm": "dreamer_v3", **layers}).merge({**changes, **QUIET})
     experiment, meter, watch = build(config), Meter(), Stopwatch()
     with tempfile.TemporaryDirectory() as folder:
-        sinks = open_sinks(experiment, RunFolder(Path(folder)), case)
+        sinks = list(open_sinks(experiment, RunFolder(Path(folder)), case, print))
         store = Store(Path(folder) / "replay", say=print)
         kept = {k: column for k, column in experiment.replay.storage.specs.items() if not k.startswith(EXTRAS)}
         store.begin(kept, config.env.num)
