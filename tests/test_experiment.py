@@ -122,7 +122,7 @@ def test_seeds_differ_and_only_some_move_with_the_start() -> None:
     first, again, later, other = derived_seeds(1), derived_seeds(1), derived_seeds(1, 500), derived_seeds(2)
     assert first == again
     assert len(set(first.values())) == len(first)
-    assert all(first[name] == later[name] for name in ("algo", "evaluation"))
+    assert all(first[name] == later[name] for name in ("algo", "evaluation", "test", "confirmation"))
     assert all(first[name] != later[name] for name in ("env", "replay", "collector", "global"))
     assert all(first[name] != other[name] for name in first)
 

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import gymnasium
 import numpy as np
@@ -67,7 +67,8 @@ class ExperimentConfig(Config):
     eval_episodes: int = 10
     """Episodes of each evaluation, during training and at its end; 0 for none."""
     stop_score: float | None = None
-    """End the run as soon as an evaluation during training has this mean score. None: only its steps end it."""
+    """End the run as soon as an evaluation during training has this mean score, and still has it together with as many
+    other episodes, which are played then. None: only its steps end it."""
     eval_envs: int = 4
     """Environments that evaluations run side by side."""
     keep_checkpoints: int = 3
@@ -153,14 +154,20 @@ class Experiment:
     again: Callable[[], Env] | None = None
     """Takes the one instance that was given, whose training is over, with its true rewards."""
 
-    def evaluate(self, episodes: int, mode: Mode = "eval", record: bool = False, final: bool = False) -> Evaluation:
+    def evaluate(
+        self,
+        episodes: int,
+        mode: Mode = "eval",
+        record: bool = False,
+        which: Literal["evaluation", "confirmation", "test"] = "evaluation",
+    ) -> Evaluation:
         """Play whole episodes, leaving every generator of training as it was.
 
         They are played in environments of their own; in that of training where only one instance was given, which
-        is for the end of training, as its running episode is lost. The ``final`` evaluation plays other episodes than
-        those before it.
+        is for the end of training, as its running episode is lost. ``which`` of the episodes: those of ``test``, for
+        the end, are others than those before it.
         """
-        seed = derived_seeds(self.config.seed)["test" if final else "evaluation"]
+        seed = derived_seeds(self.config.seed)[which]
         env = self.eval_env or (self.again() if self.again is not None else self.env)
         if env is None:
             raise ConfigError("there is no environment to evaluate in: give one with data.eval_env.")

@@ -18,10 +18,11 @@ import zarr
 
 from reverie.core.errors import RunError
 from reverie.data.store.store import Store
-from reverie.experiment import ExperimentConfig, build
+from reverie.experiment import Experiment, ExperimentConfig, build
 from reverie.folder import RunFolder, read_saved
 from reverie.log.sinks import read_metrics
 from reverie.run.checkpoint import Checkpoints, read
+from reverie.run.evaluate import Evaluation
 from reverie.run.interrupt import Stopped, stopping
 from reverie.run.lock import RunLock
 from reverie.run.verify import step_of
@@ -379,6 +380,26 @@ def test_a_run_that_was_good_enough_stays_ended(tmp_path: Path) -> None:
     again = train(config, env=Walk, run=tmp_path / "run", say=said.append)
     assert again.evaluation is not None
     assert (tmp_path / "run" / "eval.json").exists()
+
+
+def test_a_score_that_was_luck_ends_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that reaches the goal is played again in other episodes, and counts with these."""
+    asked: list[str] = []
+    scores = {"evaluation": iter([1.0, 5.0, 5.0, 5.0]), "confirmation": iter([2.0, 4.5]), "test": iter([3.0])}
+
+    def played(self: Any, episodes: int, mode: str = "eval", record: bool = False, which: str = "evaluation") -> Any:
+        asked.append(which)
+        return Evaluation(scores=[next(scores[which])] * episodes, lengths=[7] * episodes, mode="eval")
+
+    monkeypatch.setattr(Experiment, "evaluate", played)
+    config = CONFIG.merge({"schedule.eval_every": 20, "eval_episodes": 2, "stop_score": 4.7, "steps": 200})
+    result = train(config, env=Walk, run=tmp_path / "run", say=say_nothing)
+    assert asked == ["evaluation", "evaluation", "confirmation", "evaluation", "confirmation", "test"]
+    assert [score for _, score in evaluations(tmp_path / "run")] == [1.0, 3.5, 4.75, 3.0]
+    assert result.env_steps < 80
+    rows = read_metrics(tmp_path / "run" / "metrics.jsonl")
+    assert [row["eval/episodes"] for row in rows if "eval/score" in row] == [2, 4, 4, 2]
+    assert (tmp_path / "run" / "checkpoints" / "best").exists()
 
 
 def test_a_run_without_checkpoints_says_that_it_begins_anew(tmp_path: Path) -> None:

@@ -14,14 +14,14 @@ from reverie.core.types import State
 
 
 def derived_seeds(seed: int, start: int = 0) -> dict[str, int]:
-    """A seed for each thing that is random. ``algo``, ``evaluation`` and ``test`` do not depend on ``start``.
+    """A seed for each thing that is random. The first four do not depend on ``start``.
 
-    Evaluations during training have the seed ``evaluation``: they may decide when a run ends. Those that judge what
-    came out of it have ``test``, whose episodes decided nothing.
+    Evaluations during training have the seed ``evaluation``: they may decide when a run ends, if other episodes,
+    ``confirmation``, agree. Those that judge what came out of it have ``test``, whose episodes decided nothing.
     """
-    fixed = np.random.SeedSequence(seed, spawn_key=(0,)).generate_state(3)
+    fixed = np.random.SeedSequence(seed, spawn_key=(0,)).generate_state(4)
     moving = np.random.SeedSequence(seed, spawn_key=(1, start)).generate_state(4)
-    names = ("algo", "evaluation", "test", "global", "env", "replay", "collector")
+    names = ("algo", "evaluation", "test", "confirmation", "global", "env", "replay", "collector")
     return {name: int(value) // 2 for name, value in zip(names, [*fixed, *moving], strict=True)}
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,15 @@ class Evaluation:
     mode: Mode
     frames: np.ndarray | None = field(default=None, repr=False)  # uint8 [T, H, W, 3]
 
+    @property
+    def score(self) -> float:
+        """The mean return."""
+        return float(np.mean(self.scores))
+
+    def and_also(self, more: Evaluation) -> Evaluation:
+        """With the episodes of ``more`` behind these."""
+        return replace(self, scores=[*self.scores, *more.scores], lengths=[*self.lengths, *more.lengths])
+
     def iqm(self) -> Estimate:
         """Interquartile mean of the scores and its 95 % interval: how sure these episodes make of this policy.
 
@@ -35,7 +44,7 @@ class Evaluation:
         middle = self.iqm()
         ends = {"eval/score_iqm_low": middle.low, "eval/score_iqm_high": middle.high} if middle.sure else {}
         return {
-            "eval/score": float(np.mean(self.scores)),
+            "eval/score": self.score,
             "eval/score_std": float(np.std(self.scores)),
             "eval/score_median": float(np.median(self.scores)),
             "eval/score_iqm": middle.value,

@@ -90,7 +90,7 @@ def is_of(file: Path, step: int) -> bool:
 def final_evaluation(experiment: Experiment, folder: RunFolder, say: Say) -> Evaluation:
     """Judge what came out of the run."""
     say(f"evaluating: {experiment.config.eval_episodes} episodes")
-    evaluation = experiment.evaluate(experiment.config.eval_episodes, final=True)
+    evaluation = experiment.evaluate(experiment.config.eval_episodes, which="test")
     at_the_end(say, write_evaluation, folder, evaluation, experiment.config, position(experiment.clock))
     return evaluation
 
@@ -115,8 +115,10 @@ def evaluator_of(experiment: Experiment, keeper: Keeper) -> loop.Evaluator | Non
 def evaluate_on_the_way(experiment: Experiment, keeper: Keeper) -> dict[str, float]:
     """Evaluate during training, keep the best, and end training if that was good enough."""
     config = experiment.config
-    metrics = experiment.evaluate(config.eval_episodes).metrics()
-    keeper.scored(metrics["eval/score"])
-    if config.stop_score is not None and metrics["eval/score"] >= config.stop_score:
-        experiment.clock.stop = True
-    return metrics
+    found = experiment.evaluate(config.eval_episodes)
+    if config.stop_score is not None and found.score >= config.stop_score:
+        found = found.and_also(experiment.evaluate(config.eval_episodes, which="confirmation"))  # it may have been luck
+        if found.score >= config.stop_score:
+            experiment.clock.stop = True
+    keeper.scored(found.score)
+    return found.metrics()
