@@ -14,6 +14,7 @@ import reverie
 from reverie.core.errors import ConfigError, RunError
 from reverie.log.sinks import VideoSink
 from reverie.log.trackers import MlflowSink, Tracked, WandbSink, check_installed
+from reverie.training import sinks
 from reverie.training.telling import say_nothing
 
 VALUES = {"loss/critic": np.float32(0.5), "nothing": float("nan"), "film": np.zeros((2, 8, 8, 3), np.uint8)}
@@ -174,6 +175,15 @@ def test_a_package_that_is_not_there_is_named_before_anything_is_made(tmp_path, 
     with pytest.raises(ConfigError, match=r"wandb = True: the package wandb is not installed.*reverie-rl\[wandb\]"):
         reverie.train("dqn", env="CartPole-v1", run=tmp_path / "run", wandb=True, say=say_nothing, **SETTINGS)
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(("clip", "title"), [("none", ""), ("sign", "; training returns are of clipped rewards")])
+def test_the_curve_says_of_what_rewards_it_is(tmp_path, monkeypatch, clip, title):
+    drawn: list[str] = []
+    monkeypatch.setattr(sinks, "learning_curve", lambda metrics, png, title: drawn.append(title))
+    settings = {**SETTINGS, "env.clip_reward": clip}
+    reverie.train("dqn", env="CartPole-v1", run=tmp_path / "run", say=say_nothing, **settings)
+    assert drawn == [f"dqn on CartPole-v1{title}"]
 
 
 class Mine:

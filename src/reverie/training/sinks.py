@@ -26,8 +26,10 @@ def sinks_of(
     experiment: Experiment, folder: RunFolder, title: str, say: Say, own: Sequence[Sink] = ()
 ) -> Iterator[list[Sink]]:
     """Everywhere that measurements go, to ``own`` sinks last. At the end all are closed, and the curve is drawn."""
+    clipped = experiment.config.env.clip_reward != "none" and experiment.env is not None
     with contextlib.ExitStack() as stack:
-        stack.callback(at_the_end, say, learning_curve, folder.metrics, folder.curve, title)
+        curve = f"{title}; training returns are of clipped rewards" if clipped else title
+        stack.callback(at_the_end, say, learning_curve, folder.metrics, folder.curve, curve)
         for sink in own:
             stack.callback(at_the_end, say, sink.close)
         sinks: list[Sink] = []
