@@ -31,6 +31,7 @@ def run(tmp_path: Path) -> Tracked:
 
 @pytest.fixture
 def mlflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("MLFLOW_DISABLE_TELEMETRY", "true")
     module = pytest.importorskip("mlflow")
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"file://{tmp_path}/mlruns")
@@ -100,6 +101,7 @@ def test_without_a_login_it_says_what_to_do(run, wandb):
 def test_the_real_one_keeps_a_run_on_the_disk(tmp_path, monkeypatch):
     pytest.importorskip("wandb")
     monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("WANDB_ERROR_REPORTING", "false")
     said: list[str] = []
     for steps in (60, 80):
         settings = {**SETTINGS, "steps": steps, "wandb": True}
