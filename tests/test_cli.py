@@ -132,6 +132,7 @@ def test_list_names_algorithms_sizes_and_presets(capsys: Captured) -> None:
         (["train", "dreamer_v3", "--algo.optim.lr", "-1"], 2, "reverie: --algo.optim.lr = -1.0: expected a positive"),
         (["train", "dreamer_v3", "--env.num", "0"], 2, "reverie: --env.num = 0: expected at least 1"),
         (["train", "dreamer_v3", "--eval-envs", "0"], 2, "reverie: --eval-envs = 0: expected at least 1"),
+        (["train", "dreamer_v3", "--stop-score", "nan"], 2, "stop-score = nan: expected a number"),
         (["train", "dreamer_v3", "--device", "gpu"], 2, "reverie: --device = 'gpu'"),
         (["train", "dreamer_v3", "--env", "A", "--env.id", "B"], 2, "--env A and --env.id B contradict each other"),
         (["train", "dreamer_v3", "--env.num=3", "--envs", "2"], 2, "--envs 2 and --env.num 3 contradict each other"),

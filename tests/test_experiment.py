@@ -583,6 +583,12 @@ def test_dreams_of_vectors_are_drawn_by_those_who_know_how(trained: Path, corrid
     assert painted(load(corridor, env=Corridor), batch, {"observation": real}) is None
 
 
+def test_of_stacked_pictures_the_newest_is_shown() -> None:
+    frames = np.arange(2 * 8).reshape(2, 8)
+    assert dreaming.newest(frames, 4).tolist() == [[6, 7], [14, 15]]
+    assert dreaming.newest(frames, 1).tolist() == frames.tolist()
+
+
 def test_dreams_are_of_the_rewards_that_were_learned(
     trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

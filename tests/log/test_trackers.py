@@ -148,9 +148,12 @@ def test_a_server_that_is_down_for_a_while_gets_everything_later(run, mlflow):
             return getattr(client, name)
 
     sink._client = Down()
-    for step in range(4):
+    VideoSink(run.videos).write(VALUES, 0)
+    sink.write({"film": VALUES["film"], "x": 0.0}, 0)
+    for step in range(1, 4):
         sink.write({"x": float(step)}, step)
     sink.close()
+    assert [file.path for file in client.list_artifacts(sink.ident, "videos")] == ["videos/film-000000000000.mp4"]
     assert [m.value for m in client.get_metric_history(sink.ident, "x")] == [0, 1, 2, 3]
 
 
@@ -161,8 +164,8 @@ def test_a_server_that_stays_away_is_told_of(run, mlflow):
     sink.write({"x": 1.0, "y": 2.0}, 1)
     sink.close()
     assert len(said) == 1
-    assert said[0].startswith("MLflow: 2 values were not sent (")
-    assert "metrics.jsonl has them" in said[0]
+    assert said[0].startswith("MLflow: 2 values and 0 videos were not sent (")
+    assert "metrics.jsonl and videos/ have them" in said[0]
 
 
 def test_no_such_place_is_said_before_training(run, mlflow, monkeypatch):

@@ -234,8 +234,7 @@ def draw(
             continue
         real, guess = batch.obs[key].numpy(), predicted[key]
         if part.kind == "image":
-            newest = -part.shape[-1] // agent.config.env.frame_stack  # channels of those that are stacked
-            real, guess = real[..., newest:], guess[..., newest:]
+            real, guess = (newest(x, agent.config.env.frame_stack) for x in (real, guess))
             pair = [(x - part.low) / (part.high - part.low) * 255.0 for x in (real.astype(np.float32), guess)]
             video = dream_video(np.rint(pair[0]).clip(0, 255).astype(np.uint8), pair[1], context)
             files[f"video of {key}"] = write_video(folder / f"{key.replace('/', '_')}.mp4", video, FPS)
@@ -253,6 +252,11 @@ def draw(
     title = f"error of the {title}"
     files["errors"] = dream_errors(folder / "errors.png", errors, repeated, title, units, trained)
     return files
+
+
+def newest(frames: np.ndarray, stacked: int) -> np.ndarray:
+    """Of pictures ``[..., stacked * C]`` that lie behind each other the newest, ``[..., C]``, which is the last."""
+    return frames[..., -(frames.shape[-1] // stacked) :]
 
 
 def painted(agent: Agent, batch: Batch, predicted: Arrays) -> tuple[np.ndarray, np.ndarray] | None:

@@ -113,6 +113,7 @@ class MlflowSink:
 
         self._videos, self._say, self._mlflow = run.videos, say, mlflow
         self._pending: list[Any] = []
+        self._films: list[Path] = []
         try:
             self._client: Any = mlflow.MlflowClient()
             if ident is None:
@@ -145,12 +146,15 @@ class MlflowSink:
 
     def _send(self, row: list[Any], videos: list[Path]) -> None:
         self._pending += row
+        self._films += videos
         try:
             while self._pending:
                 self._client.log_batch(self.ident, metrics=self._pending[: self.BATCH])
                 del self._pending[: self.BATCH]
-            for path in videos:
-                self._client.log_artifact(self.ident, str(path), "videos")
+            while self._films:
+                if self._films[0].exists():  # only the newest are kept
+                    self._client.log_artifact(self.ident, str(self._films[0]), "videos")
+                del self._films[0]
         except Exception as error:  # a server that is down takes nothing from the run
             self._last = error
 
@@ -158,8 +162,9 @@ class MlflowSink:
         """Send what is left and end the run."""
         self._thread.submit(self._send, [], [])
         self._thread.shutdown()
-        if self._pending:
-            self._say(f"MLflow: {len(self._pending)} values were not sent ({self._last}); metrics.jsonl has them")
+        if self._pending or self._films:
+            left = f"{len(self._pending)} values and {len(self._films)} videos"
+            self._say(f"MLflow: {left} were not sent ({self._last}); metrics.jsonl and videos/ have them")
             return
         try:
             self._client.set_terminated(self.ident)
