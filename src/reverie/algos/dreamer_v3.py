@@ -401,11 +401,13 @@ class DreamerV3(Algorithm):
 
     def dream_losses(self, dream: Dream) -> tuple[dict[str, Tensor], Tensor, Metrics]:
         """Actor and critic losses ``[H, M]`` (equations 6 and 5) and the imagined returns ``[H, M]``."""
-        value = self.critic(dream.feature)  # [H+1, M]
+        value = self.critic(dream.feature[:-1])  # [H, M]
         with torch.no_grad():
+            last = self.critic(dream.feature[-1:])  # [1, M]: nothing is learned there
             reward = self.world.reward(dream.feature).mean()  # [H+1, M]
             cont = self.world.cont(dream.feature).prob()  # [H+1, M]
-            baseline, slow = value.mean(), self.slow(dream.feature).mean()  # [H+1, M]
+            baseline = torch.cat([value.mean(), last.mean()])  # [H+1, M]
+            slow = self.slow(dream.feature).mean()  # [H+1, M]
             weight = cont.cumprod(0)[:-1]  # [H, M]
             returns = lambda_return(
                 reward=reward.T,
@@ -418,7 +420,7 @@ class DreamerV3(Algorithm):
             self.return_scale.update(returns)
             offset, scale = self.return_scale()
             advantage = (returns - baseline[:-1]) / scale  # [H, M]
-        policy = self.actor.heads(dream.hidden[:-1])
+        policy = self.actor.heads(dream.hidden)
         actor = reinforce(
             log_prob=policy.log_prob(dream.action[:-1]),
             advantage=advantage,
@@ -426,8 +428,7 @@ class DreamerV3(Algorithm):
             weight=weight,
             entropy_scale=self.cfg.entropy,
         )  # [H, M]
-        head = TwoHot(value.logits[:-1], value.bins)
-        critic = weight * self.value_loss(head, returns, slow[:-1])  # [H, M]
+        critic = weight * self.value_loss(value, returns, slow[:-1])  # [H, M]
         scaled = (returns - offset) / scale  # [M, H]
         metrics = {
             "train/advantage": advantage.mean(),
@@ -483,8 +484,7 @@ class DreamerV3(Algorithm):
                 discount=self.cfg.discount,
                 lam=self.cfg.lam,
             )  # [B, T-1]
-        head = TwoHot(value.logits[:, :-1], value.bins)
-        return (~rows.is_last).float()[:, :-1] * self.value_loss(head, returns, slow)
+        return (~rows.is_last).float()[:, :-1] * self.value_loss(value[:, :-1], returns, slow)
 
     # ------------------------------------------------------------------ looking inside
 

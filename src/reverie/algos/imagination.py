@@ -21,7 +21,7 @@ class Dream(NamedTuple):
     """Imagined trajectories, the first state of each being real. Time comes first, so that a step lies in one piece."""
 
     feature: Tensor  # [H+1, M, F]
-    hidden: Tensor  # [H+1, M, units], what the actor made of each feature before its last layer; with gradient
+    hidden: Tensor  # [H, M, units], what the actor made of all but the last one before its last layer; with gradient
     action: Tensor  # [H+1, M, A]
 
 
@@ -54,7 +54,7 @@ def imagine(
         if step < horizon:
             rssm.dream_step(now, actions[-1], features[step + 1], cell, choose)
     with torch.enable_grad():
-        return Dream(features, torch.stack(hidden), torch.stack(actions))
+        return Dream(features, torch.stack(hidden[:-1]), torch.stack(actions))
 
 
 @torch.no_grad()

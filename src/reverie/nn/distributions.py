@@ -6,7 +6,7 @@ All of them compute in float32. ``log_prob`` and ``entropy`` sum over the event,
 from __future__ import annotations
 
 import math
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -176,8 +176,13 @@ class TwoHot:
 
     def __init__(self, logits: Tensor, bins: Tensor) -> None:
         """``logits`` ``[..., K]`` and ``bins`` ``[K]``."""
-        self.logits = logits.float()
+        self._logits = logits.float()
         self.bins = bins
+
+    @property
+    def logits(self) -> Tensor:
+        """``[..., K]``."""
+        return self._logits
 
     def mean(self) -> Tensor:
         """``[...]``."""
@@ -193,7 +198,15 @@ class TwoHot:
         if other is not None:
             index_of, weight_of = two_hot(other.float(), self.bins)
             index, weight = torch.cat([index, index_of], -1), torch.cat([weight, counts * weight_of], -1)  # [..., 4]
+        return self._cross_entropy(index, weight)
+
+    def _cross_entropy(self, index: Tensor, weight: Tensor) -> Tensor:
+        """-sum_k weight_k ln p(index_k), both ``[..., k]``: ``[...]``."""
         return cross_entropy(self.logits, index, weight)
+
+    def __getitem__(self, rows: Any) -> TwoHot:
+        """The same of some rows."""
+        return TwoHot(self.logits[rows], self.bins)
 
 
 class Bernoulli:

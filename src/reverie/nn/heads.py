@@ -12,6 +12,7 @@ from reverie.core.errors import ConfigError
 from reverie.core.specs import ActionPart, ActionSpec
 from reverie.nn.distributions import Bernoulli, BoundedNormal, Categoricals, Distribution, TwoHot
 from reverie.nn.layers import MLP, Linear
+from reverie.nn.number_head import LayerTwoHot
 from reverie.objectives.transforms import symexp_bins
 
 
@@ -58,7 +59,9 @@ class TwoHotHead(nn.Module):
 
     def forward(self, feature: Tensor) -> TwoHot:
         """``[..., F]`` to a distribution ``[...]``."""
-        return TwoHot(self.logits(self.mlp(feature)), self.bins)
+        hidden = self.mlp(feature)
+        layer = hidden, self.logits.weight, self.logits.bias, self.bins
+        return LayerTwoHot(*layer) if LayerTwoHot.fits(*layer) else TwoHot(self.logits(hidden), self.bins)
 
 
 class BernoulliHead(nn.Module):

@@ -88,21 +88,7 @@ void one_hot(const int64_t *index, float *out, int64_t rows, int64_t width, int 
 /* ln sum_j exp(x_j) of each row. */
 void log_sum_exp(const float *x, float *out, int64_t rows, int64_t width, int threads) {
 #pragma omp parallel for num_threads(threads) if (threads > 1)
-    for (int64_t i = 0; i < rows; i++) {
-        const float *in = x + i * width;
-        float m = in[0], sum = 0;
-#pragma omp simd reduction(max : m)
-        for (int64_t j = 0; j < width; j++) m = in[j] > m ? in[j] : m;
-#pragma omp simd reduction(+ : sum)
-        for (int64_t j = 0; j < width; j++) sum += fast_exp(in[j] - m);
-        out[i] = m + logf(sum);
-    }
-}
-
-/* Its gradient, times dy: dy softmax(x). */
-static inline void softmax_times(const float *x, float lse, float dy, float *dx, int64_t width) {
-#pragma omp simd
-    for (int64_t j = 0; j < width; j++) dx[j] = dy * fast_exp(x[j] - lse);
+    for (int64_t i = 0; i < rows; i++) out[i] = log_sum_exp_row(x + i * width, width);
 }
 
 void log_sum_exp_backward(const float *x, const float *lse, const float *dy, float *dx, int64_t rows, int64_t width,
@@ -111,35 +97,19 @@ void log_sum_exp_backward(const float *x, const float *lse, const float *dy, flo
     for (int64_t i = 0; i < rows; i++) softmax_times(x + i * width, lse[i], dy[i], dx + i * width, width);
 }
 
-/* The gradient of sum_k weight_k (lse - x[index_k]) with respect to x, times dy: dy (sum_k weight_k softmax - weights). */
 void cross_entropy_backward(const float *x, const float *lse, const int64_t *index, const float *weight,
                             const float *dy, float *dx, int64_t rows, int64_t width, int64_t picks, int threads) {
 #pragma omp parallel for num_threads(threads) if (threads > 1)
-    for (int64_t i = 0; i < rows; i++) {
-        const float *w = weight + i * picks;
-        float *out = dx + i * width, total = 0;
-        for (int64_t k = 0; k < picks; k++) total += w[k];
-        softmax_times(x + i * width, lse[i], total * dy[i], out, width);
-        for (int64_t k = 0; k < picks; k++) out[index[i * picks + k]] -= dy[i] * w[k];
-    }
+    for (int64_t i = 0; i < rows; i++)
+        cross_entropy_row_backward(x + i * width, lse[i], index + i * picks, weight + i * picks, dy[i], dx + i * width, width,
+                                   picks);
 }
 
-/* sum_j softmax(x)_j bins_j for bins that are symmetric about 0, opposite bins being subtracted first. */
+/* sum_j softmax(x)_j bins_j of each row; `scratch` is [threads, width]. */
 void softmax_mean(const float *x, const float *bins, float *out, int64_t rows, int64_t width, float *scratch,
                   int threads) {
 #pragma omp parallel for num_threads(threads) if (threads > 1)
-    for (int64_t k = 0; k < threads; k++) {
-        float *e = scratch + k * width;
-        for (int64_t i = rows * k / threads; i < rows * (k + 1) / threads; i++) {
-            const float *in = x + i * width;
-            float m = in[0], sum = 0, mean = 0;
-#pragma omp simd reduction(max : m)
-            for (int64_t j = 0; j < width; j++) m = in[j] > m ? in[j] : m;
-#pragma omp simd reduction(+ : sum)
-            for (int64_t j = 0; j < width; j++) sum += e[j] = fast_exp(in[j] - m);
-#pragma omp simd reduction(+ : mean)
-            for (int64_t j = 0; j < width / 2; j++) mean += (e[width - 1 - j] - e[j]) * bins[width - 1 - j];
-            out[i] = mean / sum;
-        }
-    }
+    for (int64_t k = 0; k < threads; k++)
+        for (int64_t i = rows * k / threads; i < rows * (k + 1) / threads; i++)
+            out[i] = softmax_mean_row(x + i * width, bins, scratch + k * width, width, 0);
 }

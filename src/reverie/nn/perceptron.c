@@ -8,59 +8,6 @@
 #include "../core/crew.h"
 #include "perceptron.h"
 
-/* ---------------------------------------------------------------------- products */
-
-/* sum_k a[r, k] b[k, :] of `rows` rows and PANEL columns; a[r, k] lies at r * ar + k * ak. */
-static inline __attribute__((always_inline)) void tile(const float *a, int64_t ar, int64_t ak, const float *b,
-                                                       int64_t ldb, float *out, int64_t depth, const int64_t rows) {
-    Vector sum[TILE][VECTORS];
-    for (int64_t r = 0; r < rows; r++)
-        for (int v = 0; v < VECTORS; v++) sum[r][v] = (Vector){0};
-    for (int64_t k = 0; k < depth; k++) {
-        const Vector *row = (const Vector *)(b + k * ldb);
-        for (int64_t r = 0; r < rows; r++)
-            for (int v = 0; v < VECTORS; v++) sum[r][v] += a[r * ar + k * ak] * row[v];
-    }
-    memcpy(out, sum, rows * PANEL * sizeof(float));
-}
-
-/* `rows` is a constant in each case, so that the sums are registers. */
-static inline void any_tile(const float *a, int64_t ar, int64_t ak, const float *b, int64_t ldb, float *out,
-                            int64_t depth, int64_t rows) {
-    switch (rows) {
-    case 1: tile(a, ar, ak, b, ldb, out, depth, 1); break;
-    case 2: tile(a, ar, ak, b, ldb, out, depth, 2); break;
-#if TILE > 3
-    case 3: tile(a, ar, ak, b, ldb, out, depth, 3); break;
-    case 4: tile(a, ar, ak, b, ldb, out, depth, 4); break;
-    case 5: tile(a, ar, ak, b, ldb, out, depth, 5); break;
-    case 6: tile(a, ar, ak, b, ldb, out, depth, 6); break;
-    case 7: tile(a, ar, ak, b, ldb, out, depth, 7); break;
-#endif
-    default: tile(a, ar, ak, b, ldb, out, depth, TILE);
-    }
-}
-
-/* Up to PANEL columns of b [depth, ldb], padded with zeros. */
-static void pad_columns(const float *b, int64_t ldb, float *panel, int64_t depth, int64_t columns) {
-    for (int64_t k = 0; k < depth; k++) {
-        memcpy(panel + k * PANEL, b + k * ldb, columns * sizeof(float));
-        memset(panel + k * PANEL + columns, 0, (PANEL - columns) * sizeof(float));
-    }
-}
-
-/* The columns [first, first + columns) of c = a b, with `panel` holding those of b. */
-static inline void panel_product(const float *a, int64_t ar, int64_t ak, const float *panel, int64_t ldpanel, float *c,
-                                 int64_t ldc, int64_t rows, int64_t depth, int64_t columns, const float *bias,
-                                 const float *mask, Then then) {
-    float out[TILE * PANEL] __attribute__((aligned(64)));
-    for (int64_t i = 0; i < rows; i += TILE) {
-        int64_t count = least(TILE, rows - i);
-        any_tile(a + i * ar, ar, ak, panel, ldpanel, out, depth, count);
-        finish(out, c + i * ldc, ldc, count, columns, bias, mask ? mask + i * ldc : 0, then);
-    }
-}
-
 /* ---------------------------------------------------------------------- forwards */
 
 /* One layer of some rows; `scratch` is [inputs, PANEL]. */
@@ -117,20 +64,6 @@ void perceptron(const Network *n, const float *x, float *hidden, float *y, int64
 }
 
 /* ---------------------------------------------------------------------- backwards */
-
-/* PANEL rows of weights [inputs, outputs], from row i on, as columns: [outputs, PANEL]. */
-static void transpose_panel(const float *weights, int64_t inputs, int64_t outputs, int64_t i, float *panel) {
-    int64_t columns = least(PANEL, inputs - i);
-    const float *from = weights + i * outputs;
-    for (int64_t k = 0; k < outputs; k += LANES) { /* a block of LANES at once stays in the cache */
-        int64_t depth = least(LANES, outputs - k);
-        for (int64_t q = 0; q < depth; q++) {
-            float *to = panel + (k + q) * PANEL;
-            for (int64_t j = 0; j < columns; j++) to[j] = from[j * outputs + k + q];
-            for (int64_t j = columns; j < PANEL; j++) to[j] = 0.0f;
-        }
-    }
-}
 
 /* One layer of some rows backwards: dx = dy W^T, of the rows that `mask` lets through. */
 static void backward_layer(const float *dy, int64_t outputs, const float *transposed, float *dx, int64_t inputs,

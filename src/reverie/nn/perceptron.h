@@ -3,55 +3,15 @@
 #ifndef REVERIE_PERCEPTRON_H
 #define REVERIE_PERCEPTRON_H
 
-#ifdef __AVX512F__
-#include <immintrin.h>
-#endif
+#include "panels.h"
 
-#include "kernels.h"
-
-#define PANEL 32
-#ifdef __AVX512F__
-#define LANES 16
-#define TILE 8 /* rows at once: TILE * PANEL / LANES accumulators stay in registers */
-#else
-#define LANES 8
-#define TILE 3
-#endif
-#define VECTORS (PANEL / LANES)
 #define NARROW 8 /* outputs that are fewer are not worth a panel */
-#define STRIP 64 /* rows of a batch that a thread takes at once */
-
-typedef float Vector __attribute__((vector_size(LANES * 4), aligned(4)));
 
 typedef struct {
     int64_t copies, layers, stride, squash; /* squash: tanh on top */
     const int64_t *widths; /* [layers + 1] */
     const float *parameters;
 } Network;
-
-static inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
-
-/* What becomes of a finished tile: [rows, columns] of c, whose rows lie ldc apart. */
-typedef enum { PLAIN, RELU, MASK, ADD } Then;
-
-/* `bias` is [columns]; with MASK, `mask` lies like c and numbers become 0 where it is 0. */
-static inline void finish(const float *out, float *c, int64_t ldc, int64_t rows, int64_t columns, const float *bias,
-                          const float *mask, Then then) {
-    for (int64_t r = 0; r < rows; r++, out += PANEL, c += ldc) {
-        if (then == ADD) {
-            for (int64_t j = 0; j < columns; j++) c[j] += out[j];
-        } else if (then == MASK) {
-            for (int64_t j = 0; j < columns; j++) c[j] = mask[r * ldc + j] != 0.0f ? out[j] : 0.0f;
-        } else if (then == RELU) {
-            for (int64_t j = 0; j < columns; j++) {
-                float y = out[j] + bias[j];
-                c[j] = y < 0.0f ? 0.0f : y; /* NaN stays NaN */
-            }
-        } else {
-            for (int64_t j = 0; j < columns; j++) c[j] = bias ? out[j] + bias[j] : out[j];
-        }
-    }
-}
 
 /* ---------------------------------------------------------------------- a few outputs, such as a value */
 
@@ -139,9 +99,6 @@ static inline void gradient_narrow(const float *x, int64_t inputs, const float *
         dweights[inputs * outputs + j] = sum;
     }
 }
-
-/* A layer has so many panels of columns. */
-static inline int64_t panels_of(int64_t width) { return (width + PANEL - 1) / PANEL; }
 
 /* Which layer and panel number `item` is, counting the panels of all layers; their widths begin at `widths`. */
 static inline int64_t find_panel(const int64_t *widths, int64_t *item) {

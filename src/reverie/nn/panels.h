@@ -1,0 +1,121 @@
+/* Products of float32 matrices by the vector units: PANEL columns of one factor at a time, so that the sums of some rows
+ * stay in registers. perceptron.c and number_head.c are made of them.
+ */
+
+#ifndef REVERIE_PANELS_H
+#define REVERIE_PANELS_H
+
+#ifdef __AVX512F__
+#include <immintrin.h>
+#endif
+
+#include "kernels.h"
+
+#define PANEL 32
+#ifdef __AVX512F__
+#define LANES 16
+#define TILE 8 /* rows at once: TILE * PANEL / LANES accumulators stay in registers */
+#else
+#define LANES 8
+#define TILE 3
+#endif
+#define VECTORS (PANEL / LANES)
+#define STRIP 64 /* rows of a batch that a thread takes at once */
+
+typedef float Vector __attribute__((vector_size(LANES * 4), aligned(4)));
+
+static inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+
+/* What becomes of a finished tile: [rows, columns] of c, whose rows lie ldc apart. */
+typedef enum { PLAIN, RELU, MASK, ADD } Then;
+
+/* `bias` is [columns]; with MASK, `mask` lies like c and numbers become 0 where it is 0. */
+static inline void finish(const float *out, float *c, int64_t ldc, int64_t rows, int64_t columns, const float *bias,
+                          const float *mask, Then then) {
+    for (int64_t r = 0; r < rows; r++, out += PANEL, c += ldc) {
+        if (then == ADD) {
+            for (int64_t j = 0; j < columns; j++) c[j] += out[j];
+        } else if (then == MASK) {
+            for (int64_t j = 0; j < columns; j++) c[j] = mask[r * ldc + j] != 0.0f ? out[j] : 0.0f;
+        } else if (then == RELU) {
+            for (int64_t j = 0; j < columns; j++) {
+                float y = out[j] + bias[j];
+                c[j] = y < 0.0f ? 0.0f : y; /* NaN stays NaN */
+            }
+        } else {
+            for (int64_t j = 0; j < columns; j++) c[j] = bias ? out[j] + bias[j] : out[j];
+        }
+    }
+}
+
+/* A layer has so many panels of columns. */
+static inline int64_t panels_of(int64_t width) { return (width + PANEL - 1) / PANEL; }
+
+/* ---------------------------------------------------------------------- products */
+
+/* sum_k a[r, k] b[k, :] of `rows` rows and PANEL columns; a[r, k] lies at r * ar + k * ak. */
+static inline __attribute__((always_inline)) void tile(const float *a, int64_t ar, int64_t ak, const float *b,
+                                                       int64_t ldb, float *out, int64_t depth, const int64_t rows) {
+    Vector sum[TILE][VECTORS];
+    for (int64_t r = 0; r < rows; r++)
+        for (int v = 0; v < VECTORS; v++) sum[r][v] = (Vector){0};
+    for (int64_t k = 0; k < depth; k++) {
+        const Vector *row = (const Vector *)(b + k * ldb);
+        for (int64_t r = 0; r < rows; r++)
+            for (int v = 0; v < VECTORS; v++) sum[r][v] += a[r * ar + k * ak] * row[v];
+    }
+    memcpy(out, sum, rows * PANEL * sizeof(float));
+}
+
+/* `rows` is a constant in each case, so that the sums are registers. */
+static inline void any_tile(const float *a, int64_t ar, int64_t ak, const float *b, int64_t ldb, float *out,
+                            int64_t depth, int64_t rows) {
+    switch (rows) {
+    case 1: tile(a, ar, ak, b, ldb, out, depth, 1); break;
+    case 2: tile(a, ar, ak, b, ldb, out, depth, 2); break;
+#if TILE > 3
+    case 3: tile(a, ar, ak, b, ldb, out, depth, 3); break;
+    case 4: tile(a, ar, ak, b, ldb, out, depth, 4); break;
+    case 5: tile(a, ar, ak, b, ldb, out, depth, 5); break;
+    case 6: tile(a, ar, ak, b, ldb, out, depth, 6); break;
+    case 7: tile(a, ar, ak, b, ldb, out, depth, 7); break;
+#endif
+    default: tile(a, ar, ak, b, ldb, out, depth, TILE);
+    }
+}
+
+/* Up to PANEL columns of b [depth, ldb], padded with zeros. */
+static inline void pad_columns(const float *b, int64_t ldb, float *panel, int64_t depth, int64_t columns) {
+    for (int64_t k = 0; k < depth; k++) {
+        memcpy(panel + k * PANEL, b + k * ldb, columns * sizeof(float));
+        memset(panel + k * PANEL + columns, 0, (PANEL - columns) * sizeof(float));
+    }
+}
+
+/* The columns [first, first + columns) of c = a b, with `panel` holding those of b. */
+static inline void panel_product(const float *a, int64_t ar, int64_t ak, const float *panel, int64_t ldpanel, float *c,
+                                 int64_t ldc, int64_t rows, int64_t depth, int64_t columns, const float *bias,
+                                 const float *mask, Then then) {
+    float out[TILE * PANEL] __attribute__((aligned(64)));
+    for (int64_t i = 0; i < rows; i += TILE) {
+        int64_t count = least(TILE, rows - i);
+        any_tile(a + i * ar, ar, ak, panel, ldpanel, out, depth, count);
+        finish(out, c + i * ldc, ldc, count, columns, bias, mask ? mask + i * ldc : 0, then);
+    }
+}
+
+/* PANEL rows of weights [inputs, outputs], from row i on, as columns: [outputs, PANEL]. */
+static inline void transpose_panel(const float *weights, int64_t inputs, int64_t outputs, int64_t i, float *panel) {
+    int64_t columns = least(PANEL, inputs - i);
+    const float *from = weights + i * outputs;
+    for (int64_t k = 0; k < outputs; k += LANES) { /* a block of LANES at once stays in the cache */
+        int64_t depth = least(LANES, outputs - k);
+        for (int64_t q = 0; q < depth; q++) {
+            float *to = panel + (k + q) * PANEL;
+            for (int64_t j = 0; j < columns; j++) to[j] = from[j * outputs + k + q];
+            for (int64_t j = columns; j < PANEL; j++) to[j] = 0.0f;
+        }
+    }
+}
+
+#endif
