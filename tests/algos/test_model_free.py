@@ -3,6 +3,7 @@
 import copy
 import inspect
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import pytest
 import torch
@@ -21,7 +22,8 @@ from reverie.core.errors import ConfigError, RunError
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.core.stats import Stats
 from reverie.core.types import Batch, Step
-from reverie.objectives.estimators import NStep, TDLambda
+from reverie.objectives.estimators import NStep, TDLambda, ValueEstimator
+from reverie.objectives.returns import td0, td_lambda
 
 CONFIGS = {
     "ddpg": DDPGConfig, "td3": TD3Config, "sac": SACConfig, "sac_discrete": SACDiscreteConfig, "dqn": DQNConfig,
@@ -295,3 +297,27 @@ def test_the_setting_changes_nothing_that_is_learned(name, device):
     for a, b in zip(seen[True], seen[False], strict=True):
         assert a.metrics.keys() == b.metrics.keys()
         torch.testing.assert_close(a.metrics["loss/critic"], b.metrics["loss/critic"], rtol=1e-2, atol=1e-2)
+
+
+@dataclass(frozen=True)
+class Hopeful(ValueEstimator):
+    """One of a user's own: the better of two."""
+
+    def look_ahead(self, **rows):
+        return torch.maximum(td0(**rows), td_lambda(**rows, lam=0.5))
+
+
+@pytest.mark.parametrize("name", ["ddpg", "td3", "sac", "dqn"])
+@pytest.mark.parametrize("functions", ["compiled", "plain"])
+def test_an_estimator_of_ones_own_is_recorded_and_replayed_as_well(name, functions):
+    changes, seen = {"value_estimator": Hopeful(), "batch_length": 4}, {}
+    for graph in (True, False):
+        agent = build(name, graph=graph, **changes)
+        torch.manual_seed(2)
+        seen[graph] = [agent.update(batch(agent, seed=seed)).metrics for seed in range(2 * WARM_UPS + 4)]
+    for a, b in zip(seen[True], seen[False], strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=0)
+    other = build(name, batch_length=4)
+    torch.manual_seed(2)
+    metrics = [other.update(batch(other, seed=seed)).metrics for seed in range(2)]
+    assert float(metrics[0]["train/target"]) < float(seen[True][0]["train/target"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -169,6 +170,86 @@ def test_a_kind_survives_a_file(colour):
     wall = Wall(colour=colour)
     assert Wall.from_dict(yaml.safe_load(yaml.safe_dump(wall.to_dict()))) == wall
     assert Wall().merge({"colour": colour}) == wall
+
+
+@dataclass(frozen=True)
+class Shade(Choice):
+    """Kinds of which a user has more."""
+
+
+@dataclass(frozen=True)
+class Dark(Shade):
+    """One."""
+
+
+@dataclass(frozen=True)
+class Half(Shade, base=True):
+    """None."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class House(Config):
+    """Has one."""
+
+    shade: Shade = Dark()
+
+
+OWN = """
+from dataclasses import dataclass
+from {base} import {name}
+
+@dataclass(frozen=True)
+class Own({name}):
+    level: int = 1
+
+class Another:
+    pass
+"""
+
+
+@pytest.fixture
+def own_module(tmp_path, monkeypatch):
+    """A module that a user has in the folder from which the library is used, with a kind of the user's own."""
+    (tmp_path / "own_colours.py").write_text(OWN.format(base=Shade.__module__, name=Shade.__name__))
+    (tmp_path / "broken_colours.py").write_text("1 / 0")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    yield
+    sys.modules.pop("own_colours", None)
+
+
+@pytest.mark.usefixtures("own_module")
+def test_a_kind_of_the_users_own_says_where_it_is():
+    house = House().merge({"shade": "own_colours:Own(level=3)"})
+    assert house.to_dict() == {"shade": "own_colours:Own(level=3)"}
+    assert House.from_dict(house.to_dict()) == house
+    assert House().merge({"shade": " own_colours:Own "}).shade.level == 1
+    assert House(shade=Dark()).to_dict() == {"shade": f"{__name__}:Dark"}
+
+
+def test_a_kind_that_is_there_need_not_be_imported(monkeypatch):
+    monkeypatch.setattr(Pastel, "__module__", "__main__")  # as in a script
+    assert type(Colour.parse("__main__:Pastel(0.1, depth=2)")) is Pastel
+    assert Pastel(0.1, 2).text() == "__main__:Pastel(share=0.1, depth=2)"
+
+
+@pytest.mark.usefixtures("own_module")
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("own_colours:Owner", r"shade = 'own_colours:Owner': 'own_colours' has no Shade of that name\.$"),
+        ("own_colours:Another()", r"has no Shade of that name"),
+        ("no_colours:Own(1)", r"module 'no_colours' cannot be imported .* run from the folder of module.py"),
+        ("broken_colours:Own", r"importing module 'broken_colours' failed: ZeroDivisionError: division by zero"),
+        ("own_colours:Own(lvel=3)", r"unknown option 'lvel'\. Did you mean 'level'"),
+        ("own_colours:", r"expected a name, or one with its settings"),
+        ("__main__:Own", r"It was defined in a script: put it into a module"),
+        (f"{__name__}:Half", r"Half is a base of kinds, and none itself"),
+    ],
+)
+def test_what_is_no_kind_of_the_users_own_is_told(text, message):
+    with pytest.raises(ConfigError, match=message):
+        House().merge({"shade": text})
 
 
 @pytest.mark.parametrize("text", ["rgb_mix(0.25, 4)", "rgb_mix(depth=4, share=0.25)", " rgb_mix( 0.25, depth=4.0 )"])

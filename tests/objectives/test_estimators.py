@@ -1,6 +1,7 @@
 """Estimators as settings: each computes the function it names, and errors say what would do instead."""
 
 import math
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -11,12 +12,12 @@ from reverie.core.errors import ConfigError
 from reverie.objectives import returns
 from reverie.objectives.estimators import (
     ESTIMATORS,
-    FROM_ONE_ROW,
     FROM_ROWS,
     GAE,
     TD0,
     TD1,
     NStep,
+    OneRow,
     TDLambda,
     ValueEstimator,
     VTrace,
@@ -147,14 +148,49 @@ def test_an_algorithm_says_which_estimators_fit():
     with pytest.raises(ConfigError, match=r"VTrace\(.*\): ddpg expects one of TD0, .* log-probabilities"):
         check_estimator(VTrace(), algorithm="ddpg", rows=4)
     with pytest.raises(
-        ConfigError, match=r"TDLambda\(lam=0.9\): qr_dqn expects one of TD0, TD1, NStep\. .* single row"
+        ConfigError, match=r"TDLambda\(lam=0.9\): qr_dqn expects one of TD0, TD1, NStep, or .* OneRow\. .* single row"
     ):
-        check_estimator(TDLambda(0.9), algorithm="qr_dqn", rows=4, fits=FROM_ONE_ROW)
-    with pytest.raises(ConfigError, match=r"'td0': ddpg expects one of .*GAE\.$"):
+        check_estimator(TDLambda(0.9), algorithm="qr_dqn", rows=4, fits=OneRow)
+    with pytest.raises(ConfigError, match=r"'td0': ddpg expects one of .*GAE, or your own .* from ValueEstimator\.$"):
         check_estimator("td0", algorithm="ddpg", rows=4)
     with pytest.raises(ConfigError, match=r"NStep\(n=4\) in windows of 4 rows: expected at least 5"):
         check_estimator(NStep(4), algorithm="ddpg", rows=4)
-    check_estimator(VTrace(), algorithm="impala", rows=4, fits=(VTrace,))
+    check_estimator(VTrace(), algorithm="impala", rows=4, fits=VTrace)
+
+
+@dataclass(frozen=True)
+class Sooner(OneRow):
+    """One that is not the library's: the value of the row after two steps, or one."""
+
+    several: bool = True
+
+    def steps(self, rows: int) -> int:
+        return 2 if self.several else 1
+
+
+@dataclass(frozen=True)
+class Hopeful(ValueEstimator):
+    """The better of two estimates."""
+
+    lam: float = 0.5
+
+    def look_ahead(self, **rows):
+        return torch.maximum(returns.td0(**rows), returns.td_lambda(**rows, lam=self.lam))
+
+
+def test_others_derive_from_the_same_classes(rows):
+    assert torch.equal(Sooner().targets(**rows), returns.n_step(**rows, n=2))
+    assert torch.equal(Sooner(False).targets(**rows), returns.td0(**rows))
+    view = Sooner().bootstrap(**{k: v for k, v in rows.items() if k != "value"})
+    got = view.reward + view.discount * rows["value"].gather(1, view.row)
+    torch.testing.assert_close(got, Sooner().targets(**rows))
+    hopeful = Hopeful(0.9).targets(**rows)
+    assert (hopeful >= returns.td0(**rows)).all()
+    assert (hopeful > returns.td0(**rows)).any()
+    check_estimator(Hopeful(), algorithm="ddpg", rows=4)
+    check_estimator(Sooner(), algorithm="qr_dqn", rows=4, fits=OneRow)
+    with pytest.raises(ConfigError, match="qr_dqn expects one of TD0, TD1, NStep, or your own"):
+        check_estimator(Hopeful(), algorithm="qr_dqn", rows=4, fits=OneRow)
 
 
 def test_they_are_settings():

@@ -24,7 +24,7 @@ from reverie.nn.normalise import Normalise, Running
 from reverie.nn.steps import Step
 from reverie.nn.values import ActionValues
 from reverie.objectives.conservative import check_min_q_weight, choice_gap, pressed
-from reverie.objectives.estimators import FROM_ONE_ROW, ValueEstimator, check_estimator
+from reverie.objectives.estimators import OneRow, ValueEstimator, check_estimator
 from reverie.objectives.quantile import check_kappa, quantile_error
 from reverie.objectives.td import Losses, before
 
@@ -35,7 +35,7 @@ def check_settings(value_estimator: ValueEstimator, kappa: float, rows: int) -> 
     Raises:
         ConfigError: one of them does not fit.
     """
-    check_estimator(value_estimator, algorithm="discrete_cql", rows=rows, fits=FROM_ONE_ROW)
+    check_estimator(value_estimator, algorithm="discrete_cql", rows=rows, fits=OneRow)
     check_kappa(kappa)
 
 

@@ -19,7 +19,7 @@ from reverie.core.types import Batch, Obs
 from reverie.nn.mlp import single_choice
 from reverie.nn.steps import QuantilesStep, Step
 from reverie.nn.values import ActionValues
-from reverie.objectives.estimators import FROM_ONE_ROW, OneRow, ValueEstimator, check_estimator
+from reverie.objectives.estimators import OneRow, ValueEstimator, check_estimator
 from reverie.objectives.quantile import best_quantiles, check_kappa, quantile_error, quantile_targets
 from reverie.objectives.td import Losses, after, before
 
@@ -30,7 +30,7 @@ def check_settings(value_estimator: ValueEstimator, kappa: float, rows: int) -> 
     Raises:
         ConfigError: one of them does not fit.
     """
-    check_estimator(value_estimator, algorithm="qr_dqn", rows=rows, fits=FROM_ONE_ROW)
+    check_estimator(value_estimator, algorithm="qr_dqn", rows=rows, fits=OneRow)
     check_kappa(kappa)
 
 

@@ -8,11 +8,14 @@ import math
 import re
 import types
 import typing
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Self, Union
 
 from reverie.core.errors import ConfigError, did_you_mean
+from reverie.core.importing import imported
+
+_MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,6 +98,8 @@ def check_pattern(config: Config, name: str) -> None:
 class Choice(Config):
     """One of several kinds, and the kind is part of what it says: as text ``td_lambda(lam=0.9)`` or ``td_lambda(0.9)``.
 
+    One that is not of this library says where it is: ``mine:Retrace(lam=0.9)``, class ``Retrace`` of module ``mine``.
+
     Derive a base from this, and a class for each kind from the base; its name in small letters is that of the kind.
     Fields may be given by position, as papers do, in Python and in text. A class between the base and its kinds says
     ``class Between(Base, base=True)``; whatever else is derived from a kind is one more.
@@ -125,8 +130,10 @@ class Choice(Config):
             ConfigError: there is no such kind, or it has other fields.
         """
         kinds, where = cls.kinds(), where or _snake(cls.__name__)
+        module, colon, rest = text.strip().partition(":")
+        own = bool(colon and _MODULE.fullmatch(module))
         try:
-            call = ast.parse(text.strip(), mode="eval").body
+            call = ast.parse(rest if own else text.strip(), mode="eval").body
             name = call.func if isinstance(call, ast.Call) else call
             assert isinstance(name, ast.Name)
             given = [ast.literal_eval(value) for value in (call.args if isinstance(call, ast.Call) else [])]
@@ -134,10 +141,13 @@ class Choice(Config):
             named = {str(word.arg): ast.literal_eval(word.value) for word in words}
         except (SyntaxError, ValueError, AssertionError):
             raise ConfigError(f"{where} = {text!r}: expected a name, or one with its settings: name(...).") from None
-        if name.id not in kinds:
-            known = f" There are: {', '.join(kinds)}."
+        if own:
+            kind = cls._imported(f"{module}:{name.id}", f"{where} = {text!r}")
+        elif name.id in kinds:
+            kind = kinds[name.id]
+        else:
+            known = f" There are: {', '.join(kinds)}; your own is 'module:Class'."
             raise ConfigError(f"{where} = {text!r}: there is no '{name.id}'.{did_you_mean(name.id, kinds)}{known}")
-        kind = kinds[name.id]
         fields = [f.name for f in dataclasses.fields(kind)]
         if len(given) > len(fields):
             raise ConfigError(f"{where} = {text!r}: expected at most {len(fields)} settings: {', '.join(fields)}.")
@@ -146,10 +156,32 @@ class Choice(Config):
         except ConfigError as error:
             raise ConfigError(f"{where} = {text!r}: {error}") from None
 
+    @classmethod
+    def _imported(cls, name: str, what: str) -> type[Self]:
+        """The kind ``module:Class``, if it is there already or can be imported."""
+        there = {f"{kind.__module__}:{kind.__name__}": kind for kind in cls._descendants()}
+        kind: type[Self] = there.get(name) or imported(name, what=what, base=cls)
+        if kind._is_base:
+            raise ConfigError(f"{what}: {kind.__name__} is a base of kinds, and none itself.")
+        return kind
+
+    @classmethod
+    def _descendants(cls) -> Iterator[type[Self]]:
+        for kind in cls.__subclasses__():
+            yield from (kind, *kind._descendants())
+
+    def can_be_found(self) -> bool:
+        """Whether another process that can import its module can read it: not if a script or a function defined it."""
+        kind = type(self)
+        return kind.__module__ != "__main__" and kind.__qualname__ == kind.__name__
+
     def text(self) -> str:
         """What ``parse`` reads."""
         fields = ", ".join(f"{f.name}={getattr(self, f.name)!r}" for f in dataclasses.fields(self))
-        return _snake(type(self).__name__) + (f"({fields})" if fields else "")
+        kind = type(self)
+        ours = kind.__module__.partition(".")[0] == __name__.partition(".")[0]
+        name = _snake(kind.__name__) if ours else f"{kind.__module__}:{kind.__name__}"
+        return name + (f"({fields})" if fields else "")
 
 
 def _located(text: str, path: str, names: Collection[str]) -> str:

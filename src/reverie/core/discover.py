@@ -10,14 +10,13 @@ from __future__ import annotations
 import ast
 import importlib
 import inspect
-import os
-import sys
 from importlib.metadata import EntryPoint, PackageNotFoundError, distribution, entry_points
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from reverie.core.config import Config
 from reverie.core.errors import ConfigError, did_you_mean
+from reverie.core.importing import imported
 
 GROUP = "reverie.algos"
 SHARED = frozenset({"__init__", "base", "capture", "world_model", "imagination", "fqe"})
@@ -40,7 +39,8 @@ def algorithm_config(name: str) -> type[Config]:
         ConfigError: there is no such algorithm, or its file does not define exactly one.
     """
     if ":" in name:
-        return _imported(name)
+        config: type[Config] = imported(name, what=f"algorithm '{name}'", base=_base_class())
+        return config
     wanted = name.replace("-", "_")
     known = algorithms()
     if wanted not in known:
@@ -59,39 +59,6 @@ def algorithm_config(name: str) -> type[Config]:
         names = ", ".join(c.__name__ for c in configs) or "none"
         raise ConfigError(f"{known[wanted]} defines {names}: expected exactly one subclass of {base.__name__}.")
     return configs[0]
-
-
-def _imported(name: str) -> type[Config]:
-    """The class that ``name``, ``module:Class``, says.
-
-    Raises:
-        ConfigError: the module cannot be imported, or has no such configuration.
-    """
-    module, _, path = name.partition(":")
-    base = _base_class()
-    found: Any = None
-    importable()
-    try:
-        found = importlib.import_module(module)
-        for part in path.split("."):
-            found = getattr(found, part)
-    except ImportError as error:
-        raise ConfigError(
-            f"algorithm '{name}': module '{module}' cannot be imported ({error}). Expected 'module:Class', run from "
-            "the folder of module.py or with it on PYTHONPATH."
-        ) from None
-    except AttributeError:
-        found = None
-    if not (isinstance(found, type) and issubclass(found, base)):
-        script = " It was defined in a script: put it into a module." if module == "__main__" else ""
-        raise ConfigError(f"algorithm '{name}': '{module}' has no {base.__name__} of that name.{script}")
-    return found
-
-
-def importable() -> None:
-    """Let modules in this folder be found, where people keep their own: a console script does not look there."""
-    if os.getcwd() not in sys.path:
-        sys.path.append(os.getcwd())
 
 
 def algorithm_name(config: type[Config]) -> str:

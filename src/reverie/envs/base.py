@@ -14,8 +14,8 @@ from gymnasium.error import DependencyNotInstalled
 from gymnasium.error import Error as GymError
 
 from reverie.core.config import Config
-from reverie.core.discover import importable
 from reverie.core.errors import ConfigError, EnvError, ReverieError
+from reverie.core.importing import importable
 from reverie.envs import dmc
 from reverie.envs.suites import load_suite, not_registered, unknown
 from reverie.envs.wrappers import ActionRepeat, NoopReset

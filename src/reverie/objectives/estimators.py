@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypedDict, Unpack
+from typing import ClassVar, TypedDict, Unpack
 
 from torch import Tensor
 
@@ -30,7 +30,13 @@ class Rows(TypedDict):
 
 @dataclass(frozen=True)
 class ValueEstimator(Choice):
-    """How the value of a row is estimated from what followed it. Fields may be given by position, as papers do."""
+    """How the value of a row is estimated from what followed it. Fields may be given by position, as papers do.
+
+    One of your own is a frozen dataclass that is derived from this and has :meth:`look_ahead`.
+    """
+
+    needs_behaviour: ClassVar[bool] = False
+    """Whether it must know how likely each action was, and so cannot do with rows alone."""
 
     @property
     def rows(self) -> int:
@@ -47,7 +53,7 @@ class ValueEstimator(Choice):
             ConfigError: the window is too short, or the estimator needs more than rows.
         """
         self.check_window(reward.shape[1])
-        return self._targets(reward=reward, terminal=terminal, last=last, value=value, discount=discount)
+        return self.look_ahead(reward=reward, terminal=terminal, last=last, value=value, discount=discount)
 
     def estimate(self, *, log_pi: Tensor | None = None, log_mu: Tensor | None = None, **rows: Unpack[Rows]) -> Estimate:
         """Advantage and target ``[B, T - 1]``; the advantage is target - value unless the estimator has its own.
@@ -75,7 +81,8 @@ class ValueEstimator(Choice):
                 f"Give longer windows{self._shorter(rows)}."
             )
 
-    def _targets(self, **rows: Unpack[Rows]) -> Tensor:
+    def look_ahead(self, **rows: Unpack[Rows]) -> Tensor:
+        """What a kind computes: the targets ``[B, T - 1]`` of a window that is long enough."""
         raise NotImplementedError
 
     def _shorter(self, rows: int) -> str:
@@ -102,6 +109,10 @@ class OneRow(ValueEstimator, base=True):
         """How many rewards are summed at most in a window of so many rows."""
         raise NotImplementedError
 
+    def look_ahead(self, **rows: Unpack[Rows]) -> Tensor:
+        """So many rewards and the value of the row reached."""
+        return n_step(**rows, n=self.steps(rows["reward"].shape[1]))
+
 
 @dataclass(frozen=True)
 class TD0(OneRow):
@@ -111,7 +122,8 @@ class TD0(OneRow):
         """One."""
         return 1
 
-    def _targets(self, **rows: Unpack[Rows]) -> Tensor:
+    def look_ahead(self, **rows: Unpack[Rows]) -> Tensor:
+        """The next reward and the value of the next row."""
         return td0(**rows)
 
 
@@ -123,7 +135,8 @@ class TD1(OneRow):
         """All."""
         return rows - 1
 
-    def _targets(self, **rows: Unpack[Rows]) -> Tensor:
+    def look_ahead(self, **rows: Unpack[Rows]) -> Tensor:
+        """All rewards and the value of the last row."""
         return td1(**rows)
 
 
@@ -147,9 +160,6 @@ class NStep(OneRow):
         """As many as asked for."""
         return self.n
 
-    def _targets(self, **rows: Unpack[Rows]) -> Tensor:
-        return n_step(**rows, n=self.n)
-
     def _shorter(self, rows: int) -> str:
         return f", or n = {rows - 1} or less" if rows > 1 else ""
 
@@ -164,7 +174,8 @@ class TDLambda(ValueEstimator):
     def __post_init__(self) -> None:
         _check_lam(self, self.lam)
 
-    def _targets(self, **rows: Unpack[Rows]) -> Tensor:
+    def look_ahead(self, **rows: Unpack[Rows]) -> Tensor:
+        """The lambda-returns."""
         return td_lambda(**rows, lam=self.lam)
 
 
@@ -183,7 +194,8 @@ class GAE(ValueEstimator):
         self.check_window(rows["reward"].shape[1])
         return gae(**rows, lam=self.lam)
 
-    def _targets(self, **rows: Unpack[Rows]) -> Tensor:
+    def look_ahead(self, **rows: Unpack[Rows]) -> Tensor:
+        """The lambda-returns."""
         return gae(**rows, lam=self.lam).target
 
 
@@ -191,6 +203,7 @@ class GAE(ValueEstimator):
 class VTrace(ValueEstimator):
     """The value under the policy that learns of what another policy did. It needs the probabilities of both."""
 
+    needs_behaviour: ClassVar[bool] = True
     lam: float = 1.0
     """Lambda, from 0 (one step) to 1."""
     rho_max: float = 1.0
@@ -220,7 +233,8 @@ class VTrace(ValueEstimator):
             raise ConfigError(f"value_estimator = {self} without {missing}: {_NEEDS_BEHAVIOUR}")
         return vtrace(**rows, log_pi=log_pi, log_mu=log_mu, lam=self.lam, rho_max=self.rho_max, c_max=self.c_max)
 
-    def _targets(self, **rows: Unpack[Rows]) -> Tensor:
+    def look_ahead(self, **rows: Unpack[Rows]) -> Tensor:
+        """Nothing, from rows alone."""
         raise ConfigError(f"value_estimator = {self} without log_pi and log_mu: {_NEEDS_BEHAVIOUR}")
 
 
@@ -235,7 +249,7 @@ FROM_ONE_ROW: tuple[type[OneRow], ...] = (TD0, TD1, NStep)
 
 
 def check_estimator(
-    estimator: ValueEstimator, *, algorithm: str, rows: int, fits: Sequence[type[ValueEstimator]] = FROM_ROWS
+    estimator: ValueEstimator, *, algorithm: str, rows: int, fits: type[ValueEstimator] = ValueEstimator
 ) -> None:
     """Check a setting ``value_estimator`` before anything is built with it.
 
@@ -243,26 +257,30 @@ def check_estimator(
         estimator: the setting.
         algorithm: who is to use it, for the error.
         rows: T, the rows of the algorithm's windows.
-        fits: the estimators for which its estimate makes sense.
+        fits: what it must be, for its estimate to make sense: any that needs rows alone, a :class:`OneRow`, a kind.
 
     Raises:
         ConfigError: the estimator does not fit, or needs longer windows.
     """
-    if not isinstance(estimator, tuple(fits)):
-        why = _reason(estimator, fits)
-        raise ConfigError(f"value_estimator = {estimator!r}: {algorithm} expects one of {_names(fits)}.{why}")
+    if not isinstance(estimator, fits) or estimator.needs_behaviour > fits.needs_behaviour:
+        known = _names(FROM_ONE_ROW if fits is OneRow else FROM_ROWS)
+        why = _reason(estimator)
+        raise ConfigError(
+            f"value_estimator = {estimator!r}: {algorithm} expects one of {known}, or your own that is derived from "
+            f"{fits.__name__}.{why}"
+        )
     try:
         estimator.check_window(rows)
     except ConfigError as error:
         raise ConfigError(f"{error} Their length is batch_length.") from None
 
 
-def _reason(estimator: object, fits: Sequence[type[ValueEstimator]]) -> str:
-    if isinstance(estimator, VTrace):
-        return " V-trace needs the log-probabilities of the policy that acted, which it does not have."
-    if isinstance(estimator, ESTIMATORS) and set(fits) <= set(FROM_ONE_ROW):
-        return " It needs the estimate to rest on the value of a single row."
-    return ""
+def _reason(estimator: object) -> str:
+    if not isinstance(estimator, ValueEstimator):
+        return ""
+    if estimator.needs_behaviour:
+        return " It needs the log-probabilities of the policy that acted, which this learner does not have."
+    return " The estimate must rest on the value of a single row."
 
 
 def _names(estimators: Sequence[type[ValueEstimator]]) -> str:

@@ -221,8 +221,8 @@ def custom_objects(config: ExperimentConfig, env: EnvLike | None) -> dict[str, s
 
 def _foreign(value: Any, default: Any, where: str) -> Mapping[str, str]:
     """Places where ``value`` holds an object of another class than the default configuration."""
-    if value is None or (isinstance(value, Choice) and type(value).__module__.startswith("reverie.")):
-        return {}  # a file says which of our kinds it is
+    if value is None or (isinstance(value, Choice) and value.can_be_found()):
+        return {}  # a file says of which kind it is
     if type(value) is not type(default) and (isinstance(default, Config) or isinstance(value, Config)):
         return {where: f"{type(value).__module__}:{type(value).__qualname__}"}
     if not isinstance(value, Config):
