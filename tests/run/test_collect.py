@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -112,6 +113,48 @@ def test_episodes_that_no_log_has_yet_are_in_the_checkpoint(fakes):
     assert kept == [EpisodeStats(3.0, 2), EpisodeStats(-1.5, 7)]
     two.load_state_dict({k: v for k, v in one.state_dict().items() if k != "unlogged"})  # of an older version
     assert kept == []
+
+
+def test_episodes_that_end_with_the_current_row_are_counted_once(fakes):
+    def collector():
+        return Collector(fakes.Env([[2], [3]]), fakes.Policy(), fakes.Rows())
+
+    one = collector()
+    assert one.collect() == one.collect() == 2
+    one.count()
+    one.count()
+    assert one.drain() == [EpisodeStats(3.0, 2)]
+    assert one.collect() == 1  # the first row of the first environment's next episode comes of it
+    assert one.drain() == []
+    one.collect()
+    assert one.drain() == [EpisodeStats(6.0, 3)]
+    assert one.counter.length == [0, 3]
+
+
+def test_a_run_that_goes_on_counts_no_episode_twice(fakes):
+    class Restorable(fakes.Env):
+        """Its first environment goes on; the second cannot."""
+
+        def snapshot(self):
+            return [b"here", None]
+
+        def restore(self, snapshots, step):
+            return replace(step, is_last=step.is_last | torch.tensor([False, True]))
+
+        restarts = 0
+
+    one = Collector(Restorable([[2], [5]]), fakes.Policy(), fakes.Rows())
+    one.collect()
+    one.collect()
+    one.count()
+    assert one.drain() == [EpisodeStats(3.0, 2)]
+    other = Collector(Restorable([[2], [5]]), fakes.Policy(), fakes.Rows())
+    state = one.state_dict()
+    other.load_state_dict(state)
+    assert other.resume(state, one.snapshots()) == 1
+    assert other.drain() == [EpisodeStats(3.0, 2)]  # that of the second, which is over now: 1 + 2
+    other.collect()
+    assert other.drain() == []
 
 
 def test_random_actions_are_uniform_and_seeded(fakes):

@@ -96,6 +96,17 @@ def test_episodes_that_ended_before_a_kill_are_logged_afterwards(fakes):
     assert run.collector.unlogged == []
 
 
+@pytest.mark.parametrize("log_every", [0, 1, 40])
+def test_an_episode_that_ends_with_the_run_is_counted_and_logged(fakes, log_every):
+    run = setting(fakes, lengths=[[20]])
+    run.go(schedule=Schedule(log_every=log_every))
+    assert run.clock.env_steps == 40
+    assert run.clock.episodes == 2
+    assert run.sink.entries[-1][1]["counters/episodes"] == 2
+    assert run.sink.entries[-1][1]["episode/length"] == 20
+    assert run.collector.unlogged == []
+
+
 def test_recorded_experience_counts_in_updates(fakes):
     run = setting(fakes, total_steps=0, total_updates=30)
     run.source.rows = [None] * 5

@@ -94,6 +94,7 @@ class Collector:
         self.finished: list[EpisodeStats] = []
         self.unlogged: list[EpisodeStats] = []
         """Of those that ended, what no log has yet: whoever logs them empties it. Checkpoints hold it."""
+        self._counted = False  # whether the current rows are
 
     @property
     def step(self) -> Step:
@@ -119,21 +120,29 @@ class Collector:
             self.state = self.policy.override(self.state, action)
         action = executed(action, step)
         self.sink.add(step, action, self.policy.extras(self.state))
-        finished = self.counter.add(step)
-        self.finished.extend(stats for _, stats in finished)
-        taken = len(step) - len(finished)
+        self.count()
+        self._counted = False
+        taken = step.is_last.tolist().count(False)
         self.async_env.send(action)
         self._step = None
         self.env_steps += taken
         return taken
+
+    def count(self) -> None:
+        """Count in the current rows, unless they are; waits for them."""
+        if not self._counted and self._answers():
+            self.finished.extend(stats for _, stats in self.counter.add(self.step))
+            self._counted = True
 
     @property
     def restarts(self) -> int:
         """Environments that were started again since the run was, because they had failed."""
         return 0 if self.restorable is None else self.restorable.restarts
 
-    def drain(self) -> list[EpisodeStats]:
-        """The episodes that have ended since this was last called."""
+    def drain(self, *, at_the_end: bool = False) -> list[EpisodeStats]:
+        """The episodes that have ended since this was last called; what ends with the current rows if no turn comes."""
+        if at_the_end:
+            self.count()
         finished, self.finished = self.finished, []
         return finished
 
@@ -150,7 +159,8 @@ class Collector:
         if not self._answers():
             return state
         counted = {"score": np.array(self.counter.score), "length": np.array(self.counter.length)}
-        return {**state, "step": leaves(self.step), "state": leaves(self.state), "episodes": counted}
+        rows = {"step": leaves(self.step), "counted": self._counted, "episodes": counted}
+        return {**state, **rows, "state": leaves(self.state)}
 
     def snapshots(self) -> list[bytes | None]:
         """What each environment needs to go on from its current row; none if they have failed for good."""
@@ -187,7 +197,12 @@ class Collector:
         counted = state["episodes"]
         self.counter.score, self.counter.length = counted["score"].tolist(), counted["length"].tolist()
         self._step = env.restore(snapshots, step)
-        return int((self._step.is_last & ~step.is_last).sum())
+        over = self._step.is_last & ~step.is_last
+        self._counted = bool(state.get("counted", False))
+        if self._counted:
+            ended = zip(self.counter.score, self.counter.length, over.tolist(), strict=True)
+            self.finished.extend(EpisodeStats(score, length) for score, length, is_over in ended if is_over)
+        return int(over.sum())
 
 
 def executed(action: Tensor, step: Step) -> Tensor:

@@ -79,7 +79,7 @@ def train(
         while not clock.done:
             if collector is not None:  # recorded experience: there is none
                 clock.env_steps += collector.collect()
-                journal.episodes(collector.drain(), collector.restarts)
+                journal.episodes(collector.drain(at_the_end=clock.done), collector.restarts)
             for _ in range(clock.updates_due(len(source))):
                 batch = source.sample()
                 update = algo.update(batch)
