@@ -99,6 +99,8 @@ static inline void panel_product(const float *a, int64_t ar, int64_t ak, const f
     float out[TILE * PANEL] __attribute__((aligned(64)));
     for (int64_t i = 0; i < rows; i += TILE) {
         int64_t count = least(TILE, rows - i);
+        for (int64_t r = 0; mask && r < count; r++) /* from beyond the caches, while this tile is computed */
+            for (int64_t j = 0; j < columns; j += 16) __builtin_prefetch(mask + (i + r) * ldc + j);
         any_tile(a + i * ar, ar, ak, panel, ldpanel, out, depth, count);
         finish(out, c + i * ldc, ldc, count, columns, bias, mask ? mask + i * ldc : 0, then);
     }
