@@ -15,7 +15,8 @@ from reverie.core.config import Config
 from reverie.core.discover import algorithm_name
 from reverie.core.errors import ConfigError, did_you_mean
 from reverie.core.protocols import Sink
-from reverie.experiment import EnvLike, ExperimentConfig, env_name
+from reverie.envs.handed import EnvLike, env_name
+from reverie.experiment import ExperimentConfig
 from reverie.log.console import tell
 from reverie.offline import HALF
 from reverie.presets import layered, overlay, resized

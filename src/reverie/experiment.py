@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import gymnasium
 import numpy as np
@@ -29,6 +29,7 @@ from reverie.data.mix import shares
 from reverie.data.prefetch import ahead
 from reverie.data.replay import Replay, ReplayConfig
 from reverie.envs.base import EnvConfig
+from reverie.envs.handed import EnvLike, MakeEnv, Single, env_factory
 from reverie.envs.vector import make_env
 from reverie.estimating import Estimator, PolicyEstimate
 from reverie.run.collect import Collector
@@ -36,10 +37,6 @@ from reverie.run.evaluate import Evaluation, evaluate
 from reverie.run.schedule import Schedule, parse_period
 
 DEFAULT_REPLAY_RATIO = 0.5
-
-MakeEnv = Callable[[], gymnasium.Env[Any, Any]]
-EnvLike = str | MakeEnv | gymnasium.Env[Any, Any]
-"""An id of Gymnasium's registry, a function that makes an environment, or one that exists."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -206,7 +203,7 @@ def build(
         ReverieError: settings do not fit together, or there is not the memory or the device for them.
     """
     check_start(config)
-    factory = env_factory(config, env)
+    factory = env_factory(config.env, env)
     device = choose_device(config.device)
     if config.threads:
         torch.set_num_threads(config.threads)
@@ -261,56 +258,6 @@ def build(
         eval_env=eval_env,
         again=None if not isinstance(factory, Single) else lambda: make_eval_env(config, factory),
     )
-
-
-def env_factory(config: ExperimentConfig, env: EnvLike | None) -> MakeEnv | None:
-    """How to make the environment; None to make ``config.env.id``.
-
-    Raises:
-        ConfigError: one instance cannot be many environments.
-    """
-    if env is None or isinstance(env, str):
-        return None
-    if isinstance(env, gymnasium.vector.VectorEnv) or not (isinstance(env, gymnasium.Env) or callable(env)):
-        raise ConfigError(
-            f"env = {env!r}: expected an id, a function that makes an environment, or one environment of Gymnasium. "
-            "Many at once are env.num copies of one."
-        )
-    if not isinstance(env, gymnasium.Env):
-        return env
-    if config.env.num != 1 or config.env.vector != "serial":
-        raise ConfigError(
-            f"env.num = {config.env.num}, env.vector = '{config.env.vector}' with an environment instance: an instance "
-            "is one environment in this process. Give a function that makes environments instead."
-        )
-    return Single(env)
-
-
-class Single:
-    """Makes the one instance that was handed over, which is not ours to close."""
-
-    def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
-        self.env = Open(env)
-
-    def __call__(self) -> gymnasium.Env[Any, Any]:
-        """The same one each time."""
-        return self.env
-
-
-class Open(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Stays open: whoever has made it goes on with it."""
-
-    def close(self) -> None:
-        """Nothing."""
-
-
-def env_name(env: EnvLike) -> str:
-    """What a run is said to be on: the id, or where the function or instance comes from."""
-    if isinstance(env, str):
-        return env
-    if isinstance(env, gymnasium.Env):
-        return env.spec.id if env.spec is not None else type(env.unwrapped).__name__
-    return str(getattr(env, "__qualname__", type(env).__qualname__))
 
 
 def wants_eval_env(config: ExperimentConfig, env: EnvLike | None) -> bool:

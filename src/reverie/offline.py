@@ -26,8 +26,9 @@ from reverie.data.readers.detect import open_reader
 from reverie.data.storage import EXTRAS
 from reverie.data.store.episodes import Rows
 from reverie.envs.base import make_gym
+from reverie.envs.handed import EnvLike, MakeEnv, env_factory
 from reverie.estimating import Estimator
-from reverie.experiment import EnvLike, Experiment, ExperimentConfig, MakeEnv, env_factory, make_eval_env
+from reverie.experiment import Experiment, ExperimentConfig, make_eval_env
 from reverie.experiment import build as build_lived
 from reverie.nn.returned import RETURN, returns_to_go
 from reverie.recorded import Recorded, env_of, open_recorded, shown
@@ -145,7 +146,7 @@ def check_data(config: ExperimentConfig) -> None:
 
 def build_alone(config: ExperimentConfig, env: EnvLike | None, *, start: int, scratch: Path | None) -> Experiment:
     """A run that collects nothing. Its environments are for evaluations, if there are any."""
-    factory, device = env_factory(config, env), choose_device(config.device)
+    factory, device = env_factory(config.env, env), choose_device(config.device)
     if config.threads:
         torch.set_num_threads(config.threads)
     seeds = derived_seeds(config.seed, start)
@@ -198,7 +199,7 @@ def build_mixed(config: ExperimentConfig, env: EnvLike | None, *, start: int, sc
     experiment = build_lived(config, env, start=start, scratch=scratch)
     with contextlib.ExitStack() as undo:
         undo.callback(experiment.close)
-        recorded = open_recorded(config.data, config.env, action_space_of(config, env_factory(config, env)))
+        recorded = open_recorded(config.data, config.env, action_space_of(config, env_factory(config.env, env)))
         undo.callback(recorded.close)
         check_fit(recorded, experiment.obs_spec, experiment.action_spec, config.env.id)
         window, _ = shares(experiment.algo.window, config.data.fraction)

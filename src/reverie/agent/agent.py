@@ -24,9 +24,10 @@ from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Mode, Step
 from reverie.envs.base import make_gym
 from reverie.envs.flat import FlatEnv, make_flat
+from reverie.envs.handed import EnvLike, MakeEnv, env_factory
 from reverie.envs.images import FlatObs, FrameStack
 from reverie.envs.spaces import ActionCodec
-from reverie.experiment import EnvLike, ExperimentConfig, MakeEnv, env_factory, make_eval_env
+from reverie.experiment import ExperimentConfig, make_eval_env
 from reverie.folder import RunFolder, Saved, check_spec, read_saved
 from reverie.offline import NO_ENV
 from reverie.run.checkpoint import Checkpoints, warn
@@ -184,7 +185,7 @@ def load(
     config = saved_config(folder.path, env, algo)
     checkpoints = Checkpoints(folder.checkpoints, say=say)
     path = checkpoints.chosen(checkpoint)
-    factory = env_factory(config.merge({"env.num": 1, "env.vector": "serial"}), env)
+    factory = env_factory(config.env.merge({"num": 1, "vector": "serial"}), env)
     if config.env.id == NO_ENV and isinstance(env, str):
         config = config.merge({"env.id": env})
     elif isinstance(env, str) and env != config.env.id:

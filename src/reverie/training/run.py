@@ -16,7 +16,8 @@ from reverie.core.config import Choice, Config
 from reverie.core.discover import algorithm_name, version
 from reverie.core.errors import ReverieError, RunError
 from reverie.core.protocols import Sink
-from reverie.experiment import EnvLike, Experiment, ExperimentConfig, env_name
+from reverie.envs.handed import EnvLike, env_name
+from reverie.experiment import Experiment, ExperimentConfig
 from reverie.folder import (
     RunFolder,
     Saved,
