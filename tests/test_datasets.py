@@ -117,6 +117,35 @@ def test_bounds_and_units_of_actions_go_along(tmp_path):
         np.testing.assert_array_equal(file["next_observations"], columns()["next_observations"])
 
 
+@pytest.mark.parametrize(
+    ("actions", "space"),
+    [(lambda e: 10 * e.actions, spaces.Box(-2, 6, (1,), np.float32)), (lambda e: e.choices, spaces.Discrete(9))],
+    ids=["continuous", "discrete"],
+)
+def test_what_is_not_declared_stays_not_declared(tmp_path, actions, space):
+    """Whoever learns from a copy takes the environment's space, as from the original."""
+    source = write_hdf5(tmp_path / "a.hdf5", columns() | {"actions": np.concatenate([actions(e) for e in LIVED])})
+
+    def learned(path):
+        reader = open_reader(str(path))
+        assert reader.about().measured
+        return joined(Recorded(reader, action_space=space).parts())["action"]
+
+    before, wanted = source, learned(source)
+    for i, to in enumerate(["minari", "store", "minari", "d4rl", "store", "store", "parquet", "minari"]):
+        with open_reader(str(before)) as reader:
+            write(reader, str(tmp_path / f"{i}"), to)
+            assert (to == "minari") == any("is not declared" in remark for remark in reader.remarks())
+        before = tmp_path / f"{i}"
+        np.testing.assert_allclose(learned(before), wanted, atol=1e-6, err_msg=f"{i} {to}")
+    assert validate(open_reader(str(before))).sound
+    if isinstance(space, spaces.Box):  # honest to others as well
+        assert minari.MinariDataset(before / "data").action_space == spaces.Box(-np.inf, np.inf, (1,), np.float32)
+    with open_reader(str(before)) as reader:
+        write(reader, str(tmp_path / "npz"), "pydreamer")
+        assert any("do not say so" in remark for remark in reader.remarks())
+
+
 def test_several_observations_and_pictures_as_columns(tmp_path):
     rng = np.random.default_rng(0)
     both = {"arm": {"at": rng.normal(size=(4, 2)).astype("f4"), "on": rng.normal(size=4).astype("f4")}}

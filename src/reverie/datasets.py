@@ -20,7 +20,8 @@ from reverie.data.columnar import write_d4rl, write_parquet
 from reverie.data.episodes import chosen, drawn, episodes_of, pieces_of
 from reverie.data.export import Exported, staged_at, to_pydreamer, write_minari
 from reverie.data.readers.base import About, Reader, Rows, Space
-from reverie.data.readers.minari import MinariReader
+from reverie.data.readers.minari import MEASURED, MinariReader
+from reverie.data.readers.spaces import opened, text_of
 from reverie.data.readers.store import ABOUT
 from reverie.data.storage import columns_of
 from reverie.data.store.episodes import Episode
@@ -34,6 +35,11 @@ from reverie.run.signature import signature
 Format = Literal["minari", "d4rl", "parquet", "pydreamer", "store"]
 SEED = "seed"
 """The column that ``seeded`` adds."""
+UNBOUNDED = "the space of its actions is not declared: in the copy, continuous ones have no bounds"
+SCALED = (
+    "the space of its actions is not declared: PyDreamer's files hold them in [-1, 1] or one-hot, by what was "
+    "recorded, and do not say so. Other formats keep them as they are"
+)
 Episodes = Callable[[Iterator[Rows]], Iterator[Rows]]
 """Takes episodes, gives those of them, or pieces of them, that are to be written."""
 
@@ -63,6 +69,8 @@ def write(reader: Reader, target: str, to: Format = "minari", choose: Episodes =
         if to in ("d4rl", "parquet"):
             return _to_columns(reader, Path(target).expanduser(), to, choose)
         recorded = Recorded(reader)
+        if recorded.about.measured and to == "pydreamer":
+            reader.note(SCALED)
         with shown(f"writing {Path(target).name}", reader.rows()) as counted:
             found = choose(episodes_of(counted(recorded.parts())))
             if to == "pydreamer":
@@ -78,10 +86,13 @@ def _to_minari(reader: Reader, target: str, choose: Episodes) -> Exported:
     elif about.env in gymnasium.registry:
         said["env_spec"] = gymnasium.spec(about.env).to_json()
     both = about.observation, about.action
+    if about.measured:
+        both, said[MEASURED] = (about.observation, opened(about.action)), True
+        reader.note(UNBOUNDED)
     with shown(f"writing {Path(target).name}", reader.rows()) as counted:
         found = choose(seeded(episodes_of(counted(reader.as_recorded())), reader))
         return write_minari(
-            (minari_fields(rows, about) for rows in found if len(rows["reward"]) > 1), target, both, said
+            (minari_fields(rows, both) for rows in found if len(rows["reward"]) > 1), target, both, said
         )
 
 
@@ -106,14 +117,17 @@ def seeded(episodes: Iterable[Rows], reader: Reader) -> Iterator[Rows]:
         yield rows
 
 
-def minari_fields(rows: Rows, about: About) -> dict[str, Any]:
-    """The fields of Minari's ``EpisodeBuffer`` for an episode of n steps: n + 1 observations, n of everything else."""
+def minari_fields(rows: Rows, both: tuple[Space, Space]) -> dict[str, Any]:
+    """The fields of Minari's ``EpisodeBuffer`` for an episode of n steps: n + 1 observations, n of everything else.
+
+    ``both``: the spaces of observations and of actions.
+    """
     terminal = rows["is_terminal"][1:]
     seed = int(rows[SEED][0]) if SEED in rows else -1
     return {
         **({"seed": seed} if seed >= 0 else {}),
-        "observations": nested(about.observation, rows, "obs"),
-        "actions": nested(about.action, {name: values[:-1] for name, values in rows.items()}, "action"),
+        "observations": nested(both[0], rows, "obs"),
+        "actions": nested(both[1], {name: values[:-1] for name, values in rows.items()}, "action"),
         "rewards": rows["reward"][1:],
         "terminations": terminal,
         "truncations": rows["is_last"][1:] & ~terminal,
@@ -149,12 +163,19 @@ def to_store(episodes: Iterable[Rows], folder: Path, recorded: Recorded) -> Expo
         if not done.episodes:
             raise RunError("there is no episode to be written.")
         write_json(staged / "spec.json", signature(recorded.obs_spec, recorded.action_spec))
-        about = recorded.about
-        if about.env:
-            named = env_of(about)
-            found = {"id": named.id, "kwargs": dict(named.kwargs), "time_limit": about.time_limit}
-            write_json(staged / ABOUT, {"env": found})
+        write_json(staged / ABOUT, said_of(recorded))
     return done
+
+
+def said_of(recorded: Recorded) -> dict[str, Any]:
+    """What data say of their environment and their actions, for ``ABOUT``."""
+    about, out = recorded.about, dict[str, Any]()
+    if about.env:
+        named = env_of(about)
+        out["env"] = {"id": named.id, "kwargs": dict(named.kwargs), "time_limit": about.time_limit}
+    if recorded.actions is not None:
+        out |= {"action_space": text_of(about.action), "measured": about.measured}
+    return out
 
 
 # ---------------------------------------------------------------- a part of it

@@ -63,6 +63,17 @@ def test_rows(tmp_path, storage):
     assert all(file.is_file() for file in reader.files())
 
 
+@pytest.mark.parametrize("storage", STORAGES)
+def test_bounds_that_are_missing_are_not_declared(tmp_path, storage):
+    """Those of what was recorded are taken then, as of other formats; what has bounds keeps them."""
+    space = spaces.Dict({"move": spaces.Box(-np.inf, np.inf, (1,), np.float32), "turn": ACTION})
+    buffers = [buffer(e, actions={"move": 10 * e.actions, "turn": e.actions}) for e in LIVED]
+    about = open_reader(str(write(tmp_path / "d", buffers, action=space, storage=storage))).about()
+    every = 10 * np.concatenate([e.actions for e in LIVED])
+    assert about.measured
+    assert about.action == spaces.Dict({"move": spaces.Box(every.min(), every.max(), (1,), np.float32), "turn": ACTION})
+
+
 def test_joining_observations_to_actions_is_caught(tmp_path):
     """What d3rlpy does: T + 1 observations of all episodes beside T actions of all. ``check`` must not let it pass."""
     path = write(tmp_path / "d", [buffer(e) for e in LIVED])

@@ -167,7 +167,10 @@ def dataset_validate(said: ValidateCommand) -> int:
             return 0 if report.sound else 1
         if len(report.bad) == report.episodes:
             return fail("no episode is good: nothing was written.", 1)
-        tell(write(reader, said.quarantine, said.to, good(report)))
+        done = write(reader, said.quarantine, said.to, good(report))
+        for remark in sorted(set(reader.remarks()) - set(report.remarks)):
+            print(f"remark   {remark}")
+        tell(done)
     return 0 if report.sound else 1
 
 

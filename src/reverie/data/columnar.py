@@ -109,9 +109,11 @@ def declared(about: About) -> dict[str, Any]:
     from gymnasium import spaces
 
     out: dict[str, Any] = {"env_id": about.env} if about.env else {}
+    if about.measured:
+        return out
     if isinstance(about.action, spaces.Discrete) and about.action.start == 0:
         out["action_classes"] = int(about.action.n)
-    elif isinstance(about.action, spaces.Box) and not about.measured:
+    elif isinstance(about.action, spaces.Box):
         out |= {"action_low": about.action.low, "action_high": about.action.high}
     return out
 

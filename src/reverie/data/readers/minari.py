@@ -20,11 +20,13 @@ from typing import Any
 import numpy as np
 
 from reverie.core.errors import ConfigError, DataError, did_you_mean
-from reverie.data.readers.base import PART_BYTES, About, Reader, ReadOptions, Rows, Space
-from reverie.data.readers.spaces import leaves_of, space_of
+from reverie.data.readers.base import PART_BYTES, About, Reader, ReadOptions, Rows, Space, action_space
+from reverie.data.readers.spaces import is_open, leaves_of, space_of, with_leaves
 from reverie.data.readers.transitions import OPEN
 
 METADATA = "metadata.json"
+MEASURED = "reverie_action_space_measured"
+"""In the metadata of copies that were made here: the original did not declare the space of its actions."""
 EARLY = "an end is marked in the middle of an episode that goes on: it is not taken for one"
 
 
@@ -166,19 +168,33 @@ class MinariReader(Reader):
         return str(self.env_spec.get("id", ""))
 
     def about(self) -> About:
-        """What the metadata say."""
+        """What the metadata say. Actions without bounds have those of the recorded ones, as undeclared ones."""
         spec = self.env_spec
         known = ("dataset_id", "algorithm_name", "author", "minari_version", "code_permalink", "description")
         text = {name: str(self.metadata[name]) for name in known if self.metadata.get(name)}
         return About(
             observation=self.observation,
-            action=self.action,
+            action=self._bounded,
             env=self.env_id(),
             env_kwargs=dict(spec.get("kwargs", {})),
             time_limit=spec.get("max_episode_steps"),
             episodes=self.count,
+            measured=bool(self.metadata.get(MEASURED))
+            or any(leaf.is_action and is_open(leaf.space) for leaf in self.leaves),
             text=text,
         )
+
+    @cached_property
+    def _bounded(self) -> Space:
+        """The space of actions with bounds, which are looked for in all episodes where they are not declared."""
+        leaves = {leaf.column: leaf for leaf in self.leaves}
+
+        def bounded(column: str, space: Space) -> Space:
+            if not is_open(space):
+                return space
+            return action_space(lambda: (self.values(i, leaves[column]) for i in range(self.count)), self.path)[0]
+
+        return with_leaves(self.action, "action", bounded)
 
     def seeds(self) -> list[int | None]:
         """What each episode's environment was seeded with, where that is kept."""
@@ -213,6 +229,10 @@ class MinariReader(Reader):
         self.meet(f"{METADATA} says {self.steps:,} steps, the episodes have {found:,}", int(found < self.steps))
         if kept:
             yield taken(kept)
+
+    @abstractmethod
+    def values(self, index: int, leaf: Leaf) -> np.ndarray:
+        """One array of an episode."""
 
     @abstractmethod
     def episode(self, index: int) -> tuple[dict[str, Any], np.ndarray, np.ndarray, np.ndarray]:

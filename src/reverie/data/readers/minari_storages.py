@@ -60,13 +60,14 @@ class MinariHdf5Reader(MinariReader):
 
     def episode(self, index: int) -> tuple[dict[str, Any], np.ndarray, np.ndarray, np.ndarray]:
         """See ``MinariReader``."""
-        values = {leaf.column: self._leaf(index, leaf) for leaf in self.leaves}
+        values = {leaf.column: self.values(index, leaf) for leaf in self.leaves}
         rewards, terminations, truncations = (
             self._numbers(index, (name,)) for name in ("rewards", "terminations", "truncations")
         )
         return values, rewards, terminations, truncations
 
-    def _leaf(self, index: int, leaf: Leaf) -> np.ndarray:
+    def values(self, index: int, leaf: Leaf) -> np.ndarray:
+        """See ``MinariReader``."""
         if isinstance(leaf.space, spaces.Text):
             found = self._dataset(index, leaf.path)[()]
             return np.array([text.decode() if isinstance(text, bytes) else str(text) for text in found], object)
@@ -161,16 +162,21 @@ class MinariArrowReader(MinariReader):
     def episode(self, index: int) -> tuple[dict[str, Any], np.ndarray, np.ndarray, np.ndarray]:
         """See ``MinariReader``."""
         table = self._table(index)
-        values = {}
-        for leaf in self.leaves:
-            found = self._leaf(table, leaf, index)
-            values[leaf.column] = found[:-1] if leaf.is_action else found
+        values = {leaf.column: self._leaf(table, leaf, index) for leaf in self.leaves}
         rewards, terminations, truncations = (
             table.column(name).to_numpy()[:-1] for name in ("rewards", "terminations", "truncations")
         )
         return values, rewards, terminations, truncations
 
+    def values(self, index: int, leaf: Leaf) -> np.ndarray:
+        """See ``MinariReader``."""
+        return self._leaf(self._table(index), leaf, index)
+
     def _leaf(self, table: Any, leaf: Leaf, index: int) -> np.ndarray:
+        found = self._column(table, leaf, index)
+        return found[:-1] if leaf.is_action else found
+
+    def _column(self, table: Any, leaf: Leaf, index: int) -> np.ndarray:
         try:
             array = table.column(leaf.path[0]).combine_chunks()
             for name in leaf.path[1:]:

@@ -51,6 +51,65 @@ KINDS: dict[str, Callable[[Mapping[str, Any], str], Space]] = {
 }
 
 
+def text_of(space: Space) -> str:
+    """``space`` as text that ``space_of`` reads, and Minari's library as well."""
+    return json.dumps(_described(space))
+
+
+def _described(space: Space) -> dict[str, Any]:
+    found: dict[str, Any] = {"type": type(space).__name__}
+    if isinstance(space, spaces.Dict):
+        return found | {"subspaces": {key: _described(inner) for key, inner in space.spaces.items()}}
+    if isinstance(space, spaces.Tuple):
+        return found | {"subspaces": [_described(inner) for inner in space.spaces]}
+    found |= {"dtype": str(space.dtype), "shape": list(space.shape or ())}
+    if isinstance(space, spaces.Box):
+        return found | {"low": space.low.tolist(), "high": space.high.tolist()}
+    names = {spaces.Discrete: ("n", "start"), spaces.MultiDiscrete: ("nvec", "start"), spaces.MultiBinary: ("n",)}
+    return found | {name: np.asarray(getattr(space, name)).tolist() for name in names[type(space)]}
+
+
+def with_leaves(space: Space, column: str, made: Callable[[str, Space], Space]) -> Space:
+    """``space`` with ``made(column, leaf)`` in place of each of its leaves; ``column`` is that of all of it."""
+    if isinstance(space, spaces.Dict):
+        return spaces.Dict({key: with_leaves(s, f"{column}/{key}", made) for key, s in space.spaces.items()})
+    if isinstance(space, spaces.Tuple):
+        return spaces.Tuple(tuple(with_leaves(s, f"{column}/{i}", made) for i, s in enumerate(space.spaces)))
+    return made(column, space)
+
+
+def is_open(space: Space) -> bool:
+    """Whether it is a Box without bounds, or with some that are missing."""
+    return isinstance(space, spaces.Box) and not bool(np.isfinite(space.low).all() and np.isfinite(space.high).all())
+
+
+def opened(space: Space) -> Space:
+    """``space`` without bounds of continuous values."""
+
+    def without(_: str, leaf: Space) -> Space:
+        is_continuous = isinstance(leaf, spaces.Box) and leaf.dtype.kind == "f"
+        return spaces.Box(-np.inf, np.inf, leaf.shape, leaf.dtype.type) if is_continuous else leaf
+
+    return with_leaves(space, "", without)
+
+
+def in_units(actions: Mapping[str, np.ndarray], space: Space, last: np.ndarray) -> dict[str, np.ndarray]:
+    """Actions in [-1, 1] and class numbers from 0 on as those of ``space``, by column; zeros where ``last``."""
+    out = {}
+    for column, _, leaf in leaves_of(space, "action"):
+        values = actions[column if column in actions else "action"]  # what is alone has no name in a store
+        flat = values.reshape(len(values), -1)
+        if isinstance(leaf, spaces.Box):
+            low, high = (bound.reshape(-1).astype(np.float64) / 2.0 for bound in (leaf.low, leaf.high))
+            flat = flat.clip(-1.0, 1.0) * (high - low) + (high + low)  # halved: large bounds would overflow
+            flat = flat if leaf.dtype.kind == "f" else np.rint(flat)
+        else:
+            flat = flat + np.asarray(getattr(leaf, "start", 0)).reshape(-1)
+        flat[last] = 0
+        out[column] = flat.astype(leaf.dtype).reshape(len(values), *(leaf.shape or ()))
+    return out
+
+
 def leaves_of(space: Space, column: str, way: tuple[str, ...] = ()) -> Iterator[tuple[str, tuple[str, ...], Space]]:
     """Every leaf: the column that it is, the way to it in Minari's files, and its space."""
     if isinstance(space, spaces.Dict):

@@ -14,13 +14,14 @@ import yaml
 from reverie.core.errors import DataError
 from reverie.core.specs import ActionPart, ActionSpec, ObsKind, ObsPart, ObsSpec
 from reverie.data.export import action_space, decoded_actions, observation_space
-from reverie.data.readers.base import PART_BYTES, About, Reader, ReadOptions, Rows
+from reverie.data.readers.base import PART_BYTES, About, Reader, ReadOptions, Rows, Space
+from reverie.data.readers.spaces import in_units, space_of
 from reverie.data.store.episodes import Episode, episodes
 from reverie.data.store.manifest import MANIFEST, Damage
 from reverie.data.store.store import Store
 
 ABOUT = "about.json"
-"""Beside a store that was made of other data: what they said of their environment."""
+"""Beside a store that was made of other data: what they said of their environment and their actions."""
 LOST = "an episode whose beginning is not stored is left out"
 OPEN = "an episode was still going on, or its environment failed: it is taken as cut off by time"
 
@@ -40,6 +41,9 @@ class StoreReader(Reader):
         if any(layout != layouts[0] for layout in layouts):
             raise DataError(f"the segments of the store in {path} have different columns: they are no single dataset.")
         self.columns = layouts[0]
+        said, self.measured = self._settings.get("actions"), bool(self._settings.get("measured"))
+        self.units: Space | None = space_of(said, str(path)) if said else None
+        """What the stored actions, in [-1, 1] and one-hot, are actions of; None where that is not known."""
 
     def files(self) -> Sequence[Path]:
         """The manifest: it says of each file how many rows count, and is sealed."""
@@ -53,7 +57,9 @@ class StoreReader(Reader):
             if (folder / "spec.json").is_file():
                 found["spec"] = json.loads((folder / "spec.json").read_text(encoding="utf-8"))
             if (folder / ABOUT).is_file():
-                found["said"] = json.loads((folder / ABOUT).read_text(encoding="utf-8")).get("env", {})
+                about = json.loads((folder / ABOUT).read_text(encoding="utf-8"))
+                found |= {"said": about.get("env", {}), "actions": about.get("action_space")}
+                found["measured"] = about.get("measured", False)
             if (folder / "config.yaml").is_file():
                 content = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8")) or {}
                 found["env"] = content.get("experiment", {}).get("env", {})
@@ -72,12 +78,13 @@ class StoreReader(Reader):
         segment = next(s for s in self.store.segments if s.rows > s.first)
         return About(
             observation=observation_space(segment, spec),
-            action=action_space(segment, spec),
+            action=action_space(segment, spec) if self.units is None else self.units,
             env=self.env_id(),
             env_settings=dict(env),
             env_kwargs=dict(said.get("kwargs", {})),
             time_limit=said.get("time_limit"),
-            specs=specs,
+            measured=self.measured,
+            specs=None if self.measured else specs,
             text=text,
         )
 
@@ -87,6 +94,10 @@ class StoreReader(Reader):
         return sum(len(episode) for episode in flags if usable(episode))
 
     def parts(self) -> Iterator[Rows]:
+        """As stored; as recorded where bounds of actions were only measured, since whoever reads may know better."""
+        return self.as_recorded() if self.measured else self._stored()
+
+    def _stored(self) -> Iterator[Rows]:
         """Whole episodes, several of them together if they are small."""
         self.met.clear()
         kept: list[Rows] = []
@@ -104,13 +115,14 @@ class StoreReader(Reader):
             yield {name: np.concatenate([rows[name] for rows in kept]) for name in kept[0]}
 
     def as_recorded(self) -> Iterator[Rows]:
-        """Class numbers in place of one-hot vectors."""
+        """Class numbers in place of one-hot vectors, and actions in their own units where these are known."""
         spec, seen = self._settings.get("spec"), [name for name in self.columns if name.startswith("obs/")]
-        for part in self.parts():
+        for part in self._stored():
             rows = {name: values for name, values in part.items() if name != "action"}
             if len(seen) == 1 and seen[0].count("/") == 1:  # what is alone has no name in a space
                 rows["obs"] = rows.pop(seen[0])
-            yield rows | flat_columns(decoded_actions(part["action"], spec), "action")
+            actions = flat_columns(decoded_actions(part["action"], spec), "action")
+            yield rows | (actions if self.units is None else in_units(actions, self.units, part["is_last"]))
 
     def _damaged(self, damage: Damage) -> None:
         self.meet(f"damaged and left out: {damage}")
