@@ -24,6 +24,10 @@ MAPPING = {
 }  # fmt: skip
 
 
+PERMUTED = [0, 4, 1, 5, 2, 6, 3, 7, 8, 9, 10, 11, 12, 13]
+"""Rows of which those of the first and the third episode take turns."""
+
+
 def columns(lived=LIVED):
     def each(make):
         return [make(e, t) for e in lived for t in range(e.steps)]
@@ -168,3 +172,32 @@ def test_the_parts_of_a_dataset_are_named(tmp_path):
     with pytest.raises(ConfigError, match=r"has the parts test, train: name the one to read"):
         open_reader(str(tmp_path / "d"), ReadOptions(columns=MAPPING))
     open_reader(str(tmp_path / "d/train"), ReadOptions(columns=MAPPING))
+
+
+@pytest.mark.parametrize("kind", ["stream", "parquet"])
+@pytest.mark.parametrize("pieces", [1, 2])
+def test_episodes_that_take_turns_are_refused(tmp_path, kind, pieces):
+    """Each of their steps would become an episode otherwise."""
+    values = {name: [column[i] for i in PERMUTED] for name, column in columns().items()}
+    path = save(tmp_path / "t", values, kind=kind, pieces=pieces)
+    with pytest.raises(
+        DataError, match=r"'episode_index' is 1 in row 2 again.*without an end after row 0.*Sort the ta"
+    ):
+        open_reader(str(path), ReadOptions(columns=MAPPING)).about()
+
+
+def test_an_episode_that_goes_on_in_another_file_than_the_next(tmp_path):
+    values = columns([Lived(1, 4), Lived(2, 2, "truncated"), Lived(1, 2)])
+    values["next.done"][3] = False
+    path = save(tmp_path / "t", values, pieces=2)
+    with pytest.raises(
+        DataError, match=r"is 1 in row 6 again.*after row 3.*in data-00001-of-00002.arrow and data-00000"
+    ):
+        open_reader(str(path), ReadOptions(columns=MAPPING)).about()
+
+
+def test_numbers_that_begin_anew_after_an_end_are_other_episodes(tmp_path):
+    """As in folders whose files count for themselves, or of several collectors."""
+    lived = [Lived(1, 3), Lived(2, 2), Lived(1, 4), Lived(2, 1)]
+    path = save(tmp_path / "t", columns(lived), pieces=2)
+    check(open_reader(str(path), ReadOptions(columns=MAPPING | {"next_obs": "after"})), expected(lived))

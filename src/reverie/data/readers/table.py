@@ -170,8 +170,41 @@ class TableReader(Reader):
         end = terminal | flag("truncated") | flag("end")
         if "episode" in self.roles:
             number = self.column("episode").read(0, self.total)
-            end[:-1] |= number[1:] != number[:-1]
+            cut = number[1:] != number[:-1]
+            self._check_order(number, np.flatnonzero(cut & ~end[:-1]), np.concatenate([[0], np.flatnonzero(cut) + 1]))
+            end[:-1] |= cut
         return end, terminal
+
+    def _check_order(self, number: np.ndarray, left: np.ndarray, starts: np.ndarray) -> None:
+        """An episode that is left before its end does not come again: its steps would be torn apart.
+
+        Args:
+            number: ``[n]``, the episode of each row.
+            left: rows without an end behind which another episode goes on.
+            starts: rows with which another episode begins than before.
+
+        Raises:
+            DataError: one does; says which and where.
+        """
+        episodes, at = np.unique(number[left], return_index=True)
+        first = dict(zip(episodes.tolist(), left[at].tolist(), strict=True))
+        for row in starts.tolist():
+            episode = number[row].item()
+            if row > first.get(episode, self.total):
+                raise DataError(
+                    f"{self.path}: '{self.roles['episode']}' is {episode} in row {row:,} again, and that episode was "
+                    f"left without an end after row {first[episode]:,}{self._files_of(first[episode], row)}: expected "
+                    "all steps of an episode one after the other. Sort the table by this column (stably, so that steps "
+                    "stay in their order), or give episodes of different files different numbers."
+                )
+
+    def _files_of(self, *rows: int) -> str:
+        """Which of several files some rows lie in, for sentences."""
+        if len(self.paths) == 1:
+            return ""
+        ends = np.cumsum([sum(piece.rows for piece in self._pieces(file)) for file in self.paths])
+        names = [self.paths[int(np.searchsorted(ends, row, "right"))].name for row in rows]
+        return f" (counted through all tables; they are in {' and '.join(dict.fromkeys(names[::-1]))})"
 
     def episodes(self) -> Iterator[Transitions]:
         """Where a row of the table is an episode: each of them."""
