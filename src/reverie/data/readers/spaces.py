@@ -87,8 +87,9 @@ def opened(space: Space) -> Space:
     """``space`` without bounds of continuous values."""
 
     def without(_: str, leaf: Space) -> Space:
-        is_continuous = isinstance(leaf, spaces.Box) and leaf.dtype.kind == "f"
-        return spaces.Box(-np.inf, np.inf, leaf.shape, leaf.dtype.type) if is_continuous else leaf
+        if not isinstance(leaf, spaces.Box) or leaf.dtype.kind != "f":
+            return leaf
+        return spaces.Box(-np.inf, np.inf, leaf.shape, leaf.dtype.type)
 
     return with_leaves(space, "", without)
 
