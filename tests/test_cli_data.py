@@ -216,6 +216,15 @@ def test_options_of_readers(dataset, tmp_path, capsys):
     assert "number 10" in " ".join(capsys.readouterr().out.split())
 
 
+@pytest.mark.parametrize("limit", ["0", "-3"])
+@pytest.mark.parametrize("command", ["info", "validate", "convert", "subsample"])
+def test_time_limits_that_cannot_be(dataset, tmp_path, command, limit):
+    more = {"convert": [str(tmp_path / "out")], "subsample": [str(tmp_path / "out"), "--steps", "5"]}.get(command, [])
+    with pytest.raises(ConfigError, match=f"data.time_limit = {limit}: expected at least 1"):
+        data_command([command, str(dataset), *more, "--time-limit", limit])
+    assert not (tmp_path / "out").exists()
+
+
 def test_recording_needs_a_run(tmp_path):
     with pytest.raises(RunError, match="no run in"):
         data_command(["record", str(tmp_path), str(tmp_path / "out"), "--episodes", "1"])

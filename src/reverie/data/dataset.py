@@ -49,8 +49,7 @@ class DatasetConfig(Config):
     def __post_init__(self) -> None:
         if not 0.0 < self.fraction <= 1.0:
             raise ConfigError(f"data.fraction = {self.fraction}: expected a part above 0 and up to 1.")
-        if self.time_limit is not None and self.time_limit < 1:
-            raise ConfigError(f"data.time_limit = {self.time_limit}: expected at least 1.")
+        _ = self.reading  # which looks at its own
         if self.estimate_updates < 0:
             raise ConfigError(f"data.estimate_updates = {self.estimate_updates}: expected 0 or more.")
 

@@ -42,6 +42,10 @@ class ReadOptions:
     partial: bool = False
     """Use what can be read of files that were cut off in the middle."""
 
+    def __post_init__(self) -> None:
+        if self.time_limit is not None and self.time_limit < 1:
+            raise ConfigError(f"data.time_limit = {self.time_limit}: expected at least 1.")
+
 
 @dataclass(frozen=True, kw_only=True)
 class About:
