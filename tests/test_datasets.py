@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -15,9 +17,14 @@ from gymnasium import spaces
 import reverie
 from reverie.agent.recording import RecordConfig, noisy, record
 from reverie.core.errors import ConfigError, DataError, RunError
+from reverie.data.export import decoded_actions
 from reverie.data.readers.detect import open_reader
+from reverie.data.readers.spaces import in_units
+from reverie.data.readers.store import flat_columns
 from reverie.datasets import Share, good, part, validate, write
+from reverie.envs.spaces import ActionCodec
 from reverie.recorded import Recorded
+from reverie.run.signature import signature
 
 sys.path.insert(0, str(Path(__file__).parent / "data"))
 
@@ -144,6 +151,83 @@ def test_what_is_not_declared_stays_not_declared(tmp_path, actions, space):
     with open_reader(str(before)) as reader:
         write(reader, str(tmp_path / "npz"), "pydreamer")
         assert any("do not say so" in remark for remark in reader.remarks())
+
+
+def a_run(d4rl, folder, env):
+    """A run's own rows: actions in [-1, 1], and settings that name the environment."""
+    write(open_reader(str(d4rl)), str(folder), "store")
+    (folder / "about.json").unlink()
+    (folder / "config.yaml").write_text(json.dumps({"algorithm": "sac", "experiment": {"env": env}}))
+    return folder
+
+
+@pytest.mark.parametrize("to", ["minari", "d4rl"])
+def test_actions_of_a_run_are_those_of_the_environment_that_is_named(d4rl, tmp_path, to):
+    run = a_run(d4rl, tmp_path / "run", {"id": "Pendulum-v1", "kwargs": {"g": 9.0}, "time_limit": 50})
+    with open_reader(str(run)) as reader:
+        write(reader, str(tmp_path / "copy"), to)
+        assert not reader.remarks()
+    with open_reader(str(tmp_path / "copy")) as reader:
+        about, rows = reader.about(), joined(reader.parts())
+    assert (about.env, about.action) == ("Pendulum-v1", spaces.Box(-2, 2, (1,), np.float32))
+    whole = joined(open_reader(str(d4rl)).parts())
+    np.testing.assert_array_equal(rows["action"], 2 * whole["action"])
+    same_rows(run, tmp_path / "copy")  # to learn from
+    if to == "minari":
+        env = minari.MinariDataset(tmp_path / "copy/data").recover_environment()
+        assert (env.unwrapped.g, env.spec.max_episode_steps) == (9.0, 50)
+
+
+@pytest.mark.parametrize(
+    ("env", "why"),
+    [("Nowhere-v0", "Nowhere"), ("CartPole-v1", r"takes Discrete\(2\)"), ("Ant:gone", "gone|Ant")],
+)
+@pytest.mark.parametrize("to", ["minari", "d4rl"])
+def test_an_environment_that_does_not_answer_is_not_named(d4rl, tmp_path, to, env, why):
+    run = a_run(d4rl, tmp_path / "run", {"id": env})
+    with open_reader(str(run)) as reader:
+        write(reader, str(tmp_path / "copy"), to)
+        assert re.search(f"not named in the copy .*({why})", str(reader.remarks()))
+    assert open_reader(str(tmp_path / "copy")).about().env == ""
+    same_rows(run, tmp_path / "copy")
+
+
+def test_several_runs_are_asked_one_by_one(d4rl, tmp_path):
+    for name in ("a", "b"):
+        a_run(d4rl, tmp_path / "runs" / name, {"id": "Pendulum-v1"})
+    reader = open_reader(str(tmp_path / "runs"))
+    assert validate(reader).episodes == 10
+    write(reader, str(tmp_path / "copy"))
+    assert open_reader(str(tmp_path / "copy")).about().action == spaces.Box(-2, 2, (1,), np.float32)
+
+
+def test_a_store_keeps_what_its_actions_stand_for(tmp_path):
+    """Also where the environment cannot be asked, and through other stores."""
+    space = spaces.Box(-2, 4, (1,), np.float32)
+    source = write_minari(tmp_path / "d", [buffer(e) for e in LIVED], action=space)
+    before = source
+    for i, to in enumerate(["store", "store", "minari"]):
+        write(open_reader(str(before)), str(tmp_path / f"{i}"), to)
+        before = tmp_path / f"{i}"
+        assert open_reader(str(before)).about().action == space
+    one, two = (joined(open_reader(str(path)).parts())["action"] for path in (source, before))
+    np.testing.assert_allclose(one, two, atol=1e-6)
+
+
+def test_stored_actions_in_units_are_what_environments_get():
+    space = spaces.Dict({
+        "whole": spaces.Box(0, 10, (2,), np.int64), "wide": spaces.Box(-2, 6, (2, 2), np.float32),
+        "sign": spaces.Discrete(3, start=-1), "two": spaces.MultiDiscrete([3, 4], start=[1, -2]),
+        "one": spaces.MultiDiscrete([3]), "bits": spaces.MultiBinary(3)})  # fmt: skip
+    codec = ActionCodec(space)
+    flat = np.random.default_rng(0).uniform(-1.2, 1.2, (20, codec.spec.width)).astype("f4")
+    stored = flat_columns(decoded_actions(flat, signature({}, codec.spec)), "action")
+    found = in_units(stored, space, np.arange(20) == 19)
+    for row, action in enumerate(map(codec, flat[:19])):
+        for name, value in action.items():
+            np.testing.assert_allclose(found[f"action/{name}"][row], value, atol=1e-6, err_msg=name)
+            assert found[f"action/{name}"].dtype == space[name].dtype
+    assert not any(values[19].any() for values in found.values())
 
 
 def test_several_observations_and_pictures_as_columns(tmp_path):

@@ -5,15 +5,16 @@ Nothing is changed in its place. What is written takes its place once it is whol
 
 from __future__ import annotations
 
+import copy
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import gymnasium
 import numpy as np
-from gymnasium import spaces
+from gymnasium.envs.registration import EnvSpec
 
 from reverie.core.errors import ConfigError, EnvError, RunError
 from reverie.data.columnar import write_d4rl, write_parquet
@@ -21,13 +22,14 @@ from reverie.data.episodes import chosen, drawn, episodes_of, pieces_of
 from reverie.data.export import Exported, staged_at, to_pydreamer, write_minari
 from reverie.data.readers.base import About, Reader, Rows, Space
 from reverie.data.readers.minari import MEASURED, MinariReader
-from reverie.data.readers.spaces import opened, text_of
-from reverie.data.readers.store import ABOUT
+from reverie.data.readers.spaces import nested, opened, text_of
+from reverie.data.readers.store import ABOUT, StoreReader
 from reverie.data.storage import columns_of
 from reverie.data.store.episodes import Episode
 from reverie.data.store.store import Store
-from reverie.data.validation import DataReport, Validator
+from reverie.data.validation import DataReport, Validator, replay
 from reverie.envs.base import make_gym
+from reverie.envs.spaces import ActionCodec
 from reverie.folder import write_json, writing
 from reverie.recorded import Recorded, env_of, shown
 from reverie.run.signature import signature
@@ -56,7 +58,8 @@ def write(reader: Reader, target: str, to: Format = "minari", choose: Episodes =
     """Write the episodes of ``reader`` that ``choose`` leaves to ``target``.
 
     Minari gets values as they were recorded, with their spaces and the environment's; D4RL's files and tables get them
-    as well, of such spaces as they can hold. PyDreamer's files and our own stores hold rows as learners see them.
+    as well, of such spaces as they can hold; actions of our own rows become those that the environment took, or it is
+    not named. PyDreamer's files and our own stores hold rows as learners see them.
 
     Raises:
         ReverieError: the data cannot be read, ``target`` exists, or a package is missing. Nothing is left then.
@@ -64,6 +67,8 @@ def write(reader: Reader, target: str, to: Format = "minari", choose: Episodes =
     if target.startswith("minari:") and to != "minari":
         raise ConfigError(f"{target} is the name of a Minari dataset: give a folder for {to}.")
     with writing(Path(target.removeprefix("minari:"))):
+        if to in ("minari", "d4rl", "parquet"):
+            reader.ask(actions_of)
         if to == "minari":
             return _to_minari(reader, target, choose)
         if to in ("d4rl", "parquet"):
@@ -84,7 +89,7 @@ def _to_minari(reader: Reader, target: str, choose: Episodes) -> Exported:
     if isinstance(reader, MinariReader) and reader.env_spec:
         said["env_spec"] = json.dumps(reader.env_spec)
     elif about.env in gymnasium.registry:
-        said["env_spec"] = gymnasium.spec(about.env).to_json()
+        said["env_spec"] = spec_of(about).to_json()
     both = about.observation, about.action
     if about.measured:
         both, said[MEASURED] = (about.observation, opened(about.action)), True
@@ -101,6 +106,14 @@ def _to_columns(reader: Reader, target: Path, to: Format, choose: Episodes) -> E
     with shown(f"writing {target.name}", reader.rows()) as counted:
         found = choose(episodes_of(counted(reader.as_recorded())))
         return write_d4rl(found, target, about) if to == "d4rl" else write_parquet(found, target)
+
+
+def spec_of(about: About) -> EnvSpec:
+    """Gymnasium's description of the environment that ``about`` names, as it was made."""
+    spec, named = copy.deepcopy(gymnasium.spec(about.env)), env_of(about)
+    spec.kwargs |= named.kwargs
+    spec.max_episode_steps = named.time_limit or spec.max_episode_steps
+    return spec
 
 
 def seeded(episodes: Iterable[Rows], reader: Reader) -> Iterator[Rows]:
@@ -134,18 +147,6 @@ def minari_fields(rows: Rows, both: tuple[Space, Space]) -> dict[str, Any]:
     }
 
 
-def nested(space: Space, columns: Mapping[str, np.ndarray], root: str) -> Any:
-    """Columns as values of a space, many at once."""
-    if isinstance(space, spaces.Dict):
-        return {key: nested(inner, columns, f"{root}/{key}") for key, inner in space.spaces.items()}
-    if isinstance(space, spaces.Tuple):
-        return tuple(nested(inner, columns, f"{root}/{index}") for index, inner in enumerate(space.spaces))
-    values = columns[root]
-    if isinstance(space, spaces.Text):
-        return [str(text) for text in values]
-    return values.astype(space.dtype, copy=False)
-
-
 def to_store(episodes: Iterable[Rows], folder: Path, recorded: Recorded) -> Exported:
     """A replay store of one stream, with a spec.json that says what its columns are.
 
@@ -173,7 +174,8 @@ def said_of(recorded: Recorded) -> dict[str, Any]:
     if about.env:
         named = env_of(about)
         out["env"] = {"id": named.id, "kwargs": dict(named.kwargs), "time_limit": about.time_limit}
-    if recorded.actions is not None:
+    is_known = isinstance(recorded.reader, StoreReader) and recorded.reader.units is not None
+    if recorded.actions is not None or is_known:
         out |= {"action_space": text_of(about.action), "measured": about.measured}
     return out
 
@@ -285,48 +287,18 @@ def environment_of(about: About) -> tuple[gymnasium.Env[Any, Any] | None, str]:
         return None, str(error)
 
 
-def replay(env: gymnasium.Env[Any, Any], rows: Rows, about: About, seed: int) -> np.ndarray:
-    """Play an episode again; ``[n]`` bool, the rows that come out otherwise."""
-    wrong = np.zeros(len(rows["reward"]), bool)
-    seen, _ = env.reset(seed=seed)
-    wrong[0] = not alike(seen, rows, about, 0)
-    for t in range(len(wrong) - 1):
-        here = {name: values[t : t + 1] for name, values in rows.items()}
-        action = first_of(nested(about.action, here, "action"))
-        seen, reward, terminated, truncated, _ = env.step(action)
-        same = alike(seen, rows, about, t + 1) and bool(
-            np.isclose(float(reward), rows["reward"][t + 1], rtol=1e-3, atol=1e-4)
-        )
-        wrong[t + 1] = not same or terminated != rows["is_terminal"][t + 1]
-        if wrong[t + 1] or terminated or truncated:
-            break  # all that follows follows from it
-    return wrong
-
-
-def alike(seen: Any, rows: Rows, about: About, row: int) -> bool:
-    """Whether ``seen`` is what the row shows, but for rounding."""
-    there = first_of(nested(about.observation, {name: values[row : row + 1] for name, values in rows.items()}, "obs"))
-    return same(seen, there)
-
-
-def same(one: Any, two: Any) -> bool:
-    """Whether two values of a space are equal but for rounding."""
-    if isinstance(one, Mapping):
-        return all(same(one[key], two[key]) for key in one)
-    if isinstance(one, tuple):
-        return all(same(a, b) for a, b in zip(one, two, strict=True))
-    if isinstance(one, str):
-        return bool(one == two)
-    return bool(np.allclose(np.asarray(one, np.float64), np.asarray(two, np.float64), rtol=1e-3, atol=1e-4))
-
-
-def first_of(values: Any) -> Any:
-    """The first of many values of a space."""
-    if isinstance(values, dict):
-        return {key: first_of(inner) for key, inner in values.items()}
-    if isinstance(values, tuple):
-        return tuple(first_of(inner) for inner in values)
-    return values[0]
+def actions_of(about: About) -> tuple[Space | None, str]:
+    """The action space of the environment that rows of our own were lived in, or why it cannot be known."""
+    env, why = environment_of(about)
+    if env is None:
+        return None, why
+    space: Space = env.action_space
+    env.close()
+    try:
+        fits = about.specs is None or ActionCodec(space).spec == about.specs[1]
+    except EnvError as error:
+        return None, str(error)
+    return (space, "") if fits else (None, f"{about.env} takes {space}, and the stored actions are others")
 
 
 def good(report: DataReport) -> Episodes:

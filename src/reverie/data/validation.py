@@ -7,14 +7,16 @@ beside them. An episode that breaks a rule is bad, and can be left out (``--quar
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
+import gymnasium
 import numpy as np
 from gymnasium import spaces
 
 from reverie.data.readers.base import FLAGS, About, Rows
-from reverie.data.readers.spaces import leaves_of
+from reverie.data.readers.spaces import first_of, leaves_of, nested
 
 BLANK = 10
 """So many rows of nothing but zeros, one behind the other, were never written."""
@@ -207,3 +209,41 @@ def blank(rows: Rows) -> np.ndarray:
     for start, stop in edges.tolist():
         out[start:stop] = stop - start >= BLANK
     return out
+
+
+# ---------------------------------------------------------------- played again
+
+
+def replay(env: gymnasium.Env[Any, Any], rows: Rows, about: About, seed: int) -> np.ndarray:
+    """Play an episode again; ``[n]`` bool, the rows that come out otherwise."""
+    wrong = np.zeros(len(rows["reward"]), bool)
+    seen, _ = env.reset(seed=seed)
+    wrong[0] = not alike(seen, rows, about, 0)
+    for t in range(len(wrong) - 1):
+        here = {name: values[t : t + 1] for name, values in rows.items()}
+        action = first_of(nested(about.action, here, "action"))
+        seen, reward, terminated, truncated, _ = env.step(action)
+        same = alike(seen, rows, about, t + 1) and bool(
+            np.isclose(float(reward), rows["reward"][t + 1], rtol=1e-3, atol=1e-4)
+        )
+        wrong[t + 1] = not same or terminated != rows["is_terminal"][t + 1]
+        if wrong[t + 1] or terminated or truncated:
+            break  # all that follows follows from it
+    return wrong
+
+
+def alike(seen: Any, rows: Rows, about: About, row: int) -> bool:
+    """Whether ``seen`` is what the row shows, but for rounding."""
+    there = first_of(nested(about.observation, {name: values[row : row + 1] for name, values in rows.items()}, "obs"))
+    return same(seen, there)
+
+
+def same(one: Any, two: Any) -> bool:
+    """Whether two values of a space are equal but for rounding."""
+    if isinstance(one, Mapping):
+        return all(same(one[key], two[key]) for key in one)
+    if isinstance(one, tuple):
+        return all(same(a, b) for a, b in zip(one, two, strict=True))
+    if isinstance(one, str):
+        return bool(one == two)
+    return bool(np.allclose(np.asarray(one, np.float64), np.asarray(two, np.float64), rtol=1e-3, atol=1e-4))

@@ -111,6 +111,13 @@ class Reader(ABC):
         """All rows with values of the spaces that ``about`` says. ``parts`` are so, but for those of our own stores."""
         return self.parts()
 
+    def ask(self, answer: Callable[[About], tuple[Space | None, str]]) -> None:  # noqa: B027 - most need not ask
+        """Before ``about`` and ``as_recorded``: rows of our own are to have actions as their environment takes them.
+
+        Args:
+            answer: the space of the environment's actions, or why there is none.
+        """
+
     def files(self) -> Sequence[Path]:
         """The files that the rows are read from, in order."""
         return [self.path]

@@ -45,6 +45,12 @@ class SeveralReader(Reader):
             before += sum(int(part["is_first"].sum()) for part in reader.parts())
         return np.concatenate(found)
 
+    def ask(self, answer: Callable[[About], tuple[Space | None, str]]) -> None:
+        """See ``Reader``; each of them asks, and what it said before may be different now."""
+        for reader in self.readers:
+            reader.ask(answer)
+        self.__dict__.pop("_each", None)
+
     def close(self) -> None:
         """See ``Reader``."""
         for reader in self.readers:

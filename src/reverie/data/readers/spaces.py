@@ -123,6 +123,27 @@ def leaves_of(space: Space, column: str, way: tuple[str, ...] = ()) -> Iterator[
         yield column, way, space
 
 
+def nested(space: Space, columns: Mapping[str, np.ndarray], root: str) -> Any:
+    """Columns as values of a space, many at once."""
+    if isinstance(space, spaces.Dict):
+        return {key: nested(inner, columns, f"{root}/{key}") for key, inner in space.spaces.items()}
+    if isinstance(space, spaces.Tuple):
+        return tuple(nested(inner, columns, f"{root}/{index}") for index, inner in enumerate(space.spaces))
+    values = columns[root]
+    if isinstance(space, spaces.Text):
+        return [str(text) for text in values]
+    return values.astype(space.dtype, copy=False)
+
+
+def first_of(values: Any) -> Any:
+    """The first of many values of a space."""
+    if isinstance(values, dict):
+        return {key: first_of(inner) for key, inner in values.items()}
+    if isinstance(values, tuple):
+        return tuple(first_of(inner) for inner in values)
+    return values[0]
+
+
 def is_picture(space: Space) -> bool:
     """Whether Minari compresses values of this space, where it does so at all: whole bytes, 32 x 32 or larger."""
     if not isinstance(space, spaces.Box) or space.dtype != np.uint8 or len(space.shape) not in (2, 3):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from reverie.data.store.store import Store
 
 ABOUT = "about.json"
 """Beside a store that was made of other data: what they said of their environment and their actions."""
+NAMELESS = "what its actions of -1 to 1 and its class numbers stand for is not known: its environment is not named"
 LOST = "an episode whose beginning is not stored is left out"
 OPEN = "an episode was still going on, or its environment failed: it is taken as cut off by time"
 
@@ -44,6 +45,16 @@ class StoreReader(Reader):
         said, self.measured = self._settings.get("actions"), bool(self._settings.get("measured"))
         self.units: Space | None = space_of(said, str(path)) if said else None
         """What the stored actions, in [-1, 1] and one-hot, are actions of; None where that is not known."""
+        self.nameless = False
+
+    def ask(self, answer: Callable[[About], tuple[Space | None, str]]) -> None:
+        """See ``Reader``. An environment that does not answer is not named any more: it takes other actions."""
+        if self.units is not None or not self.env_id():
+            return
+        self.units, why = answer(self.about())
+        if self.units is None:
+            self.nameless = True
+            self.note(f"{NAMELESS} in the copy ({why.rstrip('.')})")
 
     def files(self) -> Sequence[Path]:
         """The manifest: it says of each file how many rows count, and is sealed."""
@@ -79,7 +90,7 @@ class StoreReader(Reader):
         return About(
             observation=observation_space(segment, spec),
             action=action_space(segment, spec) if self.units is None else self.units,
-            env=self.env_id(),
+            env="" if self.nameless else self.env_id(),
             env_settings=dict(env),
             env_kwargs=dict(said.get("kwargs", {})),
             time_limit=said.get("time_limit"),
