@@ -15,7 +15,7 @@ import pytest
 from gymnasium import spaces
 
 import reverie
-from reverie.agent.recording import RecordConfig, noisy, record
+from reverie.agent.recording import RecordConfig, noisy, record, stacked
 from reverie.core.errors import ConfigError, DataError, RunError
 from reverie.data.export import decoded_actions
 from reverie.data.readers.detect import open_reader
@@ -151,6 +151,32 @@ def test_what_is_not_declared_stays_not_declared(tmp_path, actions, space):
     with open_reader(str(before)) as reader:
         write(reader, str(tmp_path / "npz"), "pydreamer")
         assert any("do not say so" in remark for remark in reader.remarks())
+
+
+@pytest.mark.parametrize(
+    ("space", "formats"),
+    [
+        (spaces.Discrete(3, start=-1), ["d4rl", "parquet"]),
+        (spaces.Discrete(3, start=1), ["d4rl", "parquet"]),
+        (spaces.Box(0, 10, (2,), np.int64), ["d4rl", "parquet"]),
+        (spaces.Box(np.float32([-2, 0]), np.float32([2, 4])), ["d4rl", "parquet"]),
+        (spaces.MultiDiscrete([3, 4], start=[1, -2]), ["d4rl", "parquet"]),
+        (spaces.MultiBinary(3), ["d4rl", "parquet"]),
+        (spaces.Dict({"a": spaces.Discrete(9, start=2), "b": spaces.Tuple((spaces.MultiBinary(2),))}), ["parquet"]),
+    ],
+    ids=str,
+)
+def test_declared_actions_are_declared_by_every_format(tmp_path, space, formats):
+    space.seed(0)
+    buffers = [buffer(e, actions=stacked(space, [space.sample() for _ in range(e.steps)])) for e in LIVED]
+    source = write_minari(tmp_path / "d", buffers, action=space)
+    for to in [*formats, "store"]:
+        write(open_reader(str(source)), str(tmp_path / to), to)
+        write(open_reader(str(tmp_path / to)), str(tmp_path / f"{to}-back"))
+        for path in (tmp_path / to, tmp_path / f"{to}-back"):
+            about = open_reader(str(path)).about()
+            assert (about.action, about.measured) == (space, False)
+            same_rows(source, path)
 
 
 def a_run(d4rl, folder, env):

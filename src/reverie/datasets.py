@@ -105,7 +105,7 @@ def _to_columns(reader: Reader, target: Path, to: Format, choose: Episodes) -> E
     about = reader.about()
     with shown(f"writing {target.name}", reader.rows()) as counted:
         found = choose(episodes_of(counted(reader.as_recorded())))
-        return write_d4rl(found, target, about) if to == "d4rl" else write_parquet(found, target)
+        return (write_d4rl if to == "d4rl" else write_parquet)(found, target, about)
 
 
 def spec_of(about: About) -> EnvSpec:

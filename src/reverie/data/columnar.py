@@ -14,7 +14,8 @@ import numpy as np
 from reverie.core.errors import ConfigError, RunError
 from reverie.data.export import Exported, staged_at
 from reverie.data.readers.base import About, Rows, needs
-from reverie.data.readers.table import COLUMNS_OF_OURS
+from reverie.data.readers.spaces import text_of
+from reverie.data.readers.table import ACTIONS_OF_OURS, COLUMNS_OF_OURS
 
 BUFFERED = 1 << 20
 """Bytes of transitions that are written together."""
@@ -109,22 +110,21 @@ def declared(about: About) -> dict[str, Any]:
     from gymnasium import spaces
 
     out: dict[str, Any] = {"env_id": about.env} if about.env else {}
-    if about.measured:
-        return out
-    if isinstance(about.action, spaces.Discrete) and about.action.start == 0:
-        out["action_classes"] = int(about.action.n)
-    elif isinstance(about.action, spaces.Box):
-        out |= {"action_low": about.action.low, "action_high": about.action.high}
+    if not about.measured:
+        out["action_space"] = text_of(about.action)
+        if isinstance(about.action, spaces.Box):  # for people and programs that know arrays alone
+            out |= {"action_low": about.action.low, "action_high": about.action.high}
     return out
 
 
 # ---------------------------------------------------------------- Parquet
 
 
-def write_parquet(episodes: Iterable[Rows], target: Path) -> Exported:
+def write_parquet(episodes: Iterable[Rows], target: Path, about: About) -> Exported:
     """A folder of Parquet tables, a row for each transition, as Hugging Face and others have them.
 
-    Observations are ``observation`` or ``observation.camera.depth``; which column is what stands in the schema as well.
+    Observations are ``observation`` or ``observation.camera.depth``; the schema says which column is what, and what
+    space actions are from if ``about`` declares one.
 
     Raises:
         ConfigError: there are pictures or text; pyarrow is missing.
@@ -142,7 +142,10 @@ def write_parquet(episodes: Iterable[Rows], target: Path) -> Exported:
             check_plain(block, "tables", "numbers and vectors", several=True)
             roles = {role_of(name): column_of(name) for name in block}
             table = arrow.table({column_of(name): arrow_of(arrow, values) for name, values in block.items()})
-            table = table.replace_schema_metadata({COLUMNS_OF_OURS: json.dumps(roles).encode()})
+            said = {COLUMNS_OF_OURS: json.dumps(roles).encode()}
+            if not about.measured:
+                said[ACTIONS_OF_OURS] = text_of(about.action).encode()
+            table = table.replace_schema_metadata(said)
             if writer is None or written >= TABLE_STEPS:
                 stack.close()
                 path = staged / f"data-{len(list(staged.iterdir())):05d}.parquet"

@@ -19,6 +19,7 @@ from gymnasium import spaces
 from reverie.core.errors import DataError
 from reverie.data.readers.base import About, Reader, ReadOptions, Rows, Space, action_space, observed_space
 from reverie.data.readers.hdf5 import Hdf5Column, open_hdf5
+from reverie.data.readers.spaces import space_of
 from reverie.data.readers.transitions import BLOCK, Transitions
 
 NEEDED = ("observations", "actions", "rewards", "terminals")
@@ -74,6 +75,8 @@ class D4RLReader(Reader):
     @cached_property
     def _actions(self) -> tuple[Space, bool]:
         column, said = self.columns["actions"], self.file.attrs
+        if "action_space" in said:
+            return space_of(str(said["action_space"]), str(self.path)), False
         if "action_classes" in said:
             return spaces.Discrete(int(said["action_classes"])), False
         if "action_low" in said and "action_high" in said:

@@ -19,8 +19,9 @@ from reverie.core.errors import ConfigError, DataError, did_you_mean
 from reverie.data.readers.arrow_columns import Piece, TableColumn
 from reverie.data.readers.base import About, Reader, ReadOptions, Rows, Space, action_space, needs, observed_space
 from reverie.data.readers.several import by_number
+from reverie.data.readers.spaces import space_of
 from reverie.data.readers.tianshou import nested
-from reverie.data.readers.transitions import ArrayColumn, Column, Transitions
+from reverie.data.readers.transitions import ArrayColumn, Column, Transitions, torn
 
 SUFFIXES = (".arrow", ".parquet")
 ROLES = ("obs", "next_obs", "action", "reward", "terminal", "truncated", "end", "episode")
@@ -37,6 +38,8 @@ USUAL = {
 """What such columns are often called: a proposal for whoever has to say it."""
 COLUMNS_OF_OURS = b"reverie.columns"
 """Where the schema of a table that was written here says which column is what."""
+ACTIONS_OF_OURS = b"reverie.action_space"
+"""And what space its actions are from, if that was declared."""
 NO_ENDS = "no column says where episodes end terminally: all of them are taken as cut off by time"
 
 
@@ -116,12 +119,11 @@ class TableReader(Reader):
             )
         return given
 
-    def _own(self) -> dict[str, str]:
-        """What a table of ours says of its columns."""
+    def _own(self, key: bytes = COLUMNS_OF_OURS) -> Any:
+        """What a table of ours says of its columns, or of something else."""
         found = self.pieces[0].found
         schema = found[0].schema_arrow if isinstance(found, tuple) else found.schema
-        own: dict[str, str] = json.loads((schema.metadata or {}).get(COLUMNS_OF_OURS, b"{}"))
-        return own
+        return json.loads((schema.metadata or {}).get(key, b"{}"))
 
     def column(self, role: str) -> TableColumn:
         """The column that has this role."""
@@ -170,33 +172,25 @@ class TableReader(Reader):
         end = terminal | flag("truncated") | flag("end")
         if "episode" in self.roles:
             number = self.column("episode").read(0, self.total)
-            cut = number[1:] != number[:-1]
-            self._check_order(number, np.flatnonzero(cut & ~end[:-1]), np.concatenate([[0], np.flatnonzero(cut) + 1]))
-            end[:-1] |= cut
+            self._check_order(number, end)
+            end[:-1] |= number[1:] != number[:-1]
         return end, terminal
 
-    def _check_order(self, number: np.ndarray, left: np.ndarray, starts: np.ndarray) -> None:
-        """An episode that is left before its end does not come again: its steps would be torn apart.
-
-        Args:
-            number: ``[n]``, the episode of each row.
-            left: rows without an end behind which another episode goes on.
-            starts: rows with which another episode begins than before.
+    def _check_order(self, number: np.ndarray, end: np.ndarray) -> None:
+        """Episodes ``[n]`` do not take turns.
 
         Raises:
-            DataError: one does; says which and where.
+            DataError: they do; says which and where.
         """
-        episodes, at = np.unique(number[left], return_index=True)
-        first = dict(zip(episodes.tolist(), left[at].tolist(), strict=True))
-        for row in starts.tolist():
-            episode = number[row].item()
-            if row > first.get(episode, self.total):
-                raise DataError(
-                    f"{self.path}: '{self.roles['episode']}' is {episode} in row {row:,} again, and that episode was "
-                    f"left without an end after row {first[episode]:,}{self._files_of(first[episode], row)}: expected "
-                    "all steps of an episode one after the other. Sort the table by this column (stably, so that steps "
-                    "stay in their order), or give episodes of different files different numbers."
-                )
+        left, again = torn(number, end)
+        if again < 0:
+            return
+        raise DataError(
+            f"{self.path}: '{self.roles['episode']}' is {number[again]} in row {again:,} again, and that episode was "
+            f"left without an end after row {left:,}{self._files_of(left, again)}: expected all steps of an "
+            "episode one after the other. Sort the table by this column (stably, so that steps stay in their order), "
+            "or give episodes of different files different numbers."
+        )
 
     def _files_of(self, *rows: int) -> str:
         """Which of several files some rows lie in, for sentences."""
@@ -269,10 +263,11 @@ class TableReader(Reader):
             return action_space(lambda: (column.read(i, min(i + 4096, self.total)) for i in starts), self.path)
 
         seen = {name: observed_space(c.shape[1:], c.dtype) for name, c in first.obs.items()}
-        done = {name: actions(name) for name in first.action}
+        own = {} if self.options.columns else self._own(ACTIONS_OF_OURS)  # of the columns that it names itself
+        done = {} if own else {name: actions(name) for name in first.action}
         return About(
             observation=seen["obs"] if "obs" in seen else nested(seen, "obs", spaces.Dict),
-            action=done["action"][0] if "action" in done else nested(
+            action=space_of(own, str(self.path)) if own else done["action"][0] if "action" in done else nested(
                 {name: space for name, (space, _) in done.items()}, "action", spaces.Dict
             ),
             measured=any(measured for _, measured in done.values()),

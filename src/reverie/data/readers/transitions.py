@@ -259,3 +259,19 @@ def mark_jumps(obs: Column, next_obs: Column, ends: np.ndarray) -> None:
             if differs.any():
                 differs &= (one == one) & (two == two)  # what is no number is a matter of its own
                 ends[start:stop] |= differs.reshape(stop - start, -1).any(axis=1)
+
+
+def torn(episode: np.ndarray, end: np.ndarray) -> tuple[int, int]:
+    """The first episode ``[n]`` that comes again though it was left before an ``end`` ``[n]`` of its own.
+
+    The transitions behind which it was left and with which it comes again; -1 and -1 if there is none.
+    """
+    cut = episode[1:] != episode[:-1]
+    left = np.flatnonzero(cut & ~end[:-1])
+    numbers, first = np.unique(episode[left], return_index=True)
+    after = dict(zip(numbers.tolist(), left[first].tolist(), strict=True))
+    for again in (np.flatnonzero(cut) + 1).tolist():
+        found = after.get(episode[again].item(), len(episode))
+        if found < again:
+            return found, again
+    return -1, -1
