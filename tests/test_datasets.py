@@ -295,6 +295,22 @@ def test_seeds_go_along(tmp_path):
     assert open_reader(str(tmp_path / "steps")).seeds() == [70 + int(n) if t == 0 else None for n, t in begins]
 
 
+@pytest.mark.parametrize("storage", ["hdf5", "arrow"])
+def test_ends_that_are_both_go_along(tmp_path, storage):
+    """Terminal as time ran out: to learners it is terminal."""
+    ended = [e.terminals | (np.arange(e.steps) == e.steps - 1) for e in LIVED]
+    buffers = [replace(buffer(e), truncations=end.tolist()) for e, end in zip(LIVED, ended, strict=True)]
+    source = write_minari(tmp_path / "d", buffers, storage=storage)
+    with open_reader(str(source)) as reader:
+        write(reader, str(tmp_path / "all"))
+        write(reader, str(tmp_path / "steps"), choose=part(reader, Share(fraction=1.0, by="step")))
+    for name in ("all", "steps"):
+        copy = list(minari.MinariDataset(tmp_path / name / "data"))
+        for one, lived, end in zip(copy, LIVED, ended, strict=True):
+            assert (one.terminations.tolist(), one.truncations.tolist()) == (lived.terminals.tolist(), end.tolist())
+    check(open_reader(str(tmp_path / "all")), expected(LIVED))
+
+
 def test_what_exists_stays_and_what_fails_leaves_nothing(d4rl, tmp_path):
     (tmp_path / "out").mkdir()
     for to in FORMATS:

@@ -21,7 +21,7 @@ from reverie.data.columnar import write_d4rl, write_parquet
 from reverie.data.episodes import chosen, drawn, episodes_of, pieces_of
 from reverie.data.export import Exported, staged_at, to_pydreamer, write_minari
 from reverie.data.readers.base import About, Reader, Rows, Space
-from reverie.data.readers.minari import MEASURED, MinariReader
+from reverie.data.readers.minari import BOTH, MEASURED, MinariReader
 from reverie.data.readers.spaces import nested, opened, text_of
 from reverie.data.readers.store import ABOUT, StoreReader
 from reverie.data.storage import columns_of
@@ -143,7 +143,7 @@ def minari_fields(rows: Rows, both: tuple[Space, Space]) -> dict[str, Any]:
         "actions": nested(both[1], {name: values[:-1] for name, values in rows.items()}, "action"),
         "rewards": rows["reward"][1:],
         "terminations": terminal,
-        "truncations": rows["is_last"][1:] & ~terminal,
+        "truncations": (rows["is_last"] & ~rows["is_terminal"] | rows.get(BOTH, False))[1:],
     }
 
 

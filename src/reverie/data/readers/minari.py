@@ -6,12 +6,11 @@ on, since there is one more observation in each. Here every episode is laid out 
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import re
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -27,6 +26,8 @@ from reverie.data.readers.transitions import OPEN
 METADATA = "metadata.json"
 MEASURED = "reverie_action_space_measured"
 """In the metadata of copies that were made here: the original did not declare the space of its actions."""
+BOTH = "truncated"
+"""The column that ``as_recorded`` adds: where an episode ends terminally while time runs out."""
 EARLY = "an end is marked in the middle of an episode that goes on: it is not taken for one"
 
 
@@ -205,6 +206,10 @@ class MinariReader(Reader):
         return self.steps + self.count
 
     def parts(self) -> Iterator[Rows]:
+        """See ``as_recorded``; terminal ends are no others."""
+        return ({name: values for name, values in part.items() if name != BOTH} for part in self.as_recorded())
+
+    def as_recorded(self) -> Iterator[Rows]:
         """Whole episodes, several of them together if they are small."""
         self.met.clear()
         kept: list[Rows] = []
@@ -258,10 +263,11 @@ class MinariReader(Reader):
         first, last, terminal = (np.zeros(steps + 1, bool) for _ in range(3))
         first[0] = last[-1] = True
         terminal[-1] = terminations[-1]
+        both = last & np.bool_(terminations[-1] and truncations[-1])
         self.meet(OPEN, int(not (terminations[-1] or truncations[-1])))
         if steps > 1:
             self.meet(EARLY, int(np.count_nonzero(terminations[:-1]) + np.count_nonzero(truncations[:-1])))
-        return rows | {"reward": reward, "is_first": first, "is_last": last, "is_terminal": terminal}
+        return rows | {"reward": reward, "is_first": first, "is_last": last, "is_terminal": terminal, BOTH: both}
 
 
 def padded(actions: np.ndarray) -> np.ndarray:
@@ -276,20 +282,3 @@ def taken(episodes: list[Rows]) -> Rows:
     joined = {name: np.concatenate([rows[name] for rows in episodes]) for name in episodes[0]}
     episodes.clear()
     return joined
-
-
-def decoded(pictures: Sequence[bytes], leaf: Leaf) -> np.ndarray:
-    """Compressed pictures ``[n]`` as ``[n, *shape]``.
-
-    Raises:
-        DataError: one of them is no picture.
-    """
-    from PIL import Image
-
-    out = np.empty((len(pictures), *leaf.space.shape), np.uint8)  # type: ignore[misc]  # boxes have a shape
-    for i, picture in enumerate(pictures):
-        try:
-            out[i] = np.asarray(Image.open(io.BytesIO(picture)), np.uint8)
-        except (OSError, ValueError) as error:
-            raise DataError(f"{'/'.join(leaf.path)}: picture {i} cannot be read: {error}.") from None
-    return out

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Sequence
 from functools import cached_property
@@ -14,7 +15,7 @@ from gymnasium import spaces
 from reverie.core.errors import DataError
 from reverie.data.readers.base import About, ReadOptions, needs
 from reverie.data.readers.hdf5 import open_hdf5
-from reverie.data.readers.minari import METADATA, Leaf, MinariReader, decoded, metadata_of
+from reverie.data.readers.minari import METADATA, Leaf, MinariReader, metadata_of
 from reverie.data.readers.spaces import is_picture
 
 
@@ -191,6 +192,23 @@ class MinariArrowReader(MinariReader):
             return np.asarray(array.to_numpy(zero_copy_only=False))
         flat: np.ndarray = array.flatten().to_numpy(zero_copy_only=False)
         return flat.reshape(len(array), *leaf.space.shape)  # type: ignore[misc]  # all others have a shape
+
+
+def decoded(pictures: Sequence[bytes], leaf: Leaf) -> np.ndarray:
+    """Compressed pictures ``[n]`` as ``[n, *shape]``.
+
+    Raises:
+        DataError: one of them is no picture.
+    """
+    from PIL import Image
+
+    out = np.empty((len(pictures), *leaf.space.shape), np.uint8)  # type: ignore[misc]  # boxes have a shape
+    for i, picture in enumerate(pictures):
+        try:
+            out[i] = np.asarray(Image.open(io.BytesIO(picture)), np.uint8)
+        except (OSError, ValueError) as error:
+            raise DataError(f"{'/'.join(leaf.path)}: picture {i} cannot be read: {error}.") from None
+    return out
 
 
 def minari_reader(path: Path, options: ReadOptions) -> MinariReader:
