@@ -204,6 +204,14 @@ def test_actions_of_a_run_are_those_of_the_environment_that_is_named(d4rl, tmp_p
         assert (env.unwrapped.g, env.spec.max_episode_steps) == (9.0, 50)
 
 
+def test_settings_that_a_name_does_not_say_are_said(d4rl, tmp_path):
+    run = a_run(d4rl, tmp_path / "run", {"id": "Pendulum-v1", "num": 4, "action_repeat": 2, "time_limit": 50})
+    with open_reader(str(run)) as reader:
+        write(reader, str(tmp_path / "copy"))
+        said = "the copy names Pendulum-v1 without env.action_repeat = 2, with which it was lived"
+        assert reader.remarks() == [said]
+
+
 @pytest.mark.parametrize(
     ("env", "why"),
     [("Nowhere-v0", "Nowhere"), ("CartPole-v1", r"takes Discrete\(2\)"), ("Ant:gone", "gone|Ant")],

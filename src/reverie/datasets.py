@@ -31,7 +31,7 @@ from reverie.data.validation import DataReport, Validator, replay
 from reverie.envs.base import make_gym
 from reverie.envs.spaces import ActionCodec
 from reverie.folder import write_json, writing
-from reverie.recorded import Recorded, env_of, shown
+from reverie.recorded import Recorded, env_of, made_with, shown
 from reverie.run.signature import signature
 
 Format = Literal["minari", "d4rl", "parquet", "pydreamer", "store"]
@@ -69,6 +69,9 @@ def write(reader: Reader, target: str, to: Format = "minari", choose: Episodes =
     with writing(Path(target.removeprefix("minari:"))):
         if to in ("minari", "d4rl", "parquet"):
             reader.ask(actions_of)
+            about = reader.about()
+            if about.env and (settings := made_with(about)):
+                reader.note(f"the copy names {about.env} without {', '.join(settings)}, with which it was lived")
         if to == "minari":
             return _to_minari(reader, target, choose)
         if to in ("d4rl", "parquet"):

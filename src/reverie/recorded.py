@@ -209,6 +209,14 @@ def to_apply(about: About, env: EnvConfig) -> EnvConfig:
     return usual.merge(todo)
 
 
+def made_with(about: About) -> list[str]:
+    """Settings of rows of our own that the name of their environment does not say: ``env.resize = (64, 64)``."""
+    usual = EnvConfig()
+    was = usual.merge(dict(about.env_settings))
+    names = (name for name in (*LATE, *CANNOT) if getattr(was, name) != getattr(usual, name))
+    return [f"env.{name} = {getattr(was, name)}" for name in names]
+
+
 def check_shown(seen: ObsSpec, env: EnvConfig) -> None:
     """Rows of which nothing more is known can be what an environment with the settings ``env`` would have shown.
 
