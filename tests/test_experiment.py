@@ -405,6 +405,18 @@ def test_an_own_encoder_must_be_given_again(tmp_path: Path) -> None:
     assert agent.config.algo == algo
 
 
+def test_a_finished_run_says_what_it_has_not_learned_with(tmp_path: Path) -> None:
+    said: list[str] = []
+    train(settings(steps=60, eval_episodes=0), run=tmp_path / "run", say=say_nothing)
+    train(settings(steps=60, eval_episodes=0, console=False), run=tmp_path / "run", say=said.append)
+    assert not [line for line in said if "learned" in line]
+    other = settings(steps=60, eval_episodes=0, algo__horizon=7, replay_ratio=0.75)
+    train(other, run=tmp_path / "run", say=said.append)
+    assert any(
+        "it has not learned with what is said now: replay_ratio: " in line and "algo.horizon" in line for line in said
+    )
+
+
 OWN_ESTIMATOR = """
 from dataclasses import dataclass
 from reverie.objectives.estimators import OneRow

@@ -215,6 +215,17 @@ def settings_changes(before: Mapping[str, Any], after: Mapping[str, Any], where:
     return lines
 
 
+LEARNED_WITH = ("replay_ratio", "train_ratio", "learning_starts", "random_steps", "env.", "algo.", "replay.", "data.")
+NOT_LEARNED_WITH = ("data.path", "data.eval_env", "data.estimate", "replay.store")
+"""Settings, by how their names begin, on which it depends what a run learns; and those of them on which it does not."""
+
+
+def learned_otherwise(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
+    """What differs between two settings of that which a run learns with, as :func:`settings_changes` says it."""
+    lines = settings_changes(before, after)
+    return [line for line in lines if line.startswith(LEARNED_WITH) and not line.startswith(NOT_LEARNED_WITH)]
+
+
 def update_saved(folder: RunFolder, saved: Saved, version: str, env_steps: int) -> list[str]:
     """Write config.yaml if it says something else, keep the former as ``config-<env steps>.yaml``; what has changed.
 

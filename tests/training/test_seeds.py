@@ -172,6 +172,24 @@ def test_with_other_settings_each_of_them_looks_again(stage: type[Actor]) -> Non
     assert yaml.safe_load(Path("all/settings.yaml").read_text())["experiment"]["steps"] == 200
 
 
+def test_finished_seeds_are_not_said_to_have_learned_otherwise(stage: type[Actor]) -> None:
+    train_seeds(CONFIG, range(2), run="all", say=say_nothing)
+    began(stage)
+    settings = Path("all/settings.yaml").read_text()
+    other = CONFIG.merge({"replay_ratio": 1.5, "algo.horizon": 4})
+    with pytest.raises(
+        RunError, match=r"seeds 0, 1 finished with other settings \(replay_ratio: .* -> 1.5; algo.horizon"
+    ):
+        train_seeds(other, range(3), run="all", say=say_nothing)
+    assert Path("all/settings.yaml").read_text() == settings
+    assert not began(stage)
+    train_seeds(other, [2], run="all", say=say_nothing)  # none that has finished is asked for
+    train_seeds(other.merge({"steps": 200}), range(3), run="all", say=say_nothing)  # they go on, with other settings
+    assert began(stage) == [2, 0, 1, 2]
+    train_seeds(other.merge({"steps": 200, "eval_episodes": 3}), range(3), run="all", say=say_nothing)
+    assert began(stage) == [0, 1, 2]  # their evaluation is made again
+
+
 def test_without_a_folder_the_same_settings_are_gone_on_with(stage: type[Actor]) -> None:
     first = train_seeds(CONFIG, range(2), say=say_nothing).run
     said: list[str] = []

@@ -205,7 +205,9 @@ def table(found: Aggregate) -> str:
     for seed, score, steps in zip(found.seeds, found.scores, found.steps, strict=True):
         lines.append(f"{seed:>6}{'-' if score is None else f'{score:.2f}':>12}{steps:>14,}")
     if not found.score:
-        return "\n".join([*lines, "", "no scores: there was no evaluation at the end (--eval-episodes 0)"])
+        return "\n".join(
+            [*lines, "", "no scores: there was no evaluation at their ends (--eval-episodes 0, or --eval-env none)"]
+        )
     lines += ["", f"{'':>6}{'score':>12}   95 % interval over {sum(s is not None for s in found.scores)} seeds"]
     for name, value in found.score.items():
         ends = f"{value.low:.2f} to {value.high:.2f}" if value.sure else "too few for one"

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium
+import yaml
 
 from reverie.agent.evaluation import final_evaluation_in
 from reverie.core.config import Choice, Config
@@ -24,6 +25,7 @@ from reverie.folder import (
     check_spec,
     check_usable,
     check_writable,
+    learned_otherwise,
     new_path,
     read_saved,
     settings_changes,
@@ -202,6 +204,9 @@ def _judged_late(
 ) -> Result:
     """What is known of a run that had all its steps; its final evaluation, if it was stopped in the middle of that."""
     result, config = result_of(experiment, folder, newest), experiment.config
+    now = yaml.safe_load(yaml.safe_dump(config.to_dict()))
+    if lines := learned_otherwise(read_saved(folder.path).experiment, now):
+        say(f"it has not learned with what is said now: {'; '.join(lines)}")
     lacks_score = config.eval_episodes > 0 and not is_of(folder.evaluation, position(experiment.clock))
     lacks_estimate = experiment.estimator is not None and not is_of(folder.estimate, position(experiment.clock))
     if not lacks_score and not lacks_estimate:

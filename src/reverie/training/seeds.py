@@ -26,6 +26,7 @@ from reverie.training.aggregate import Aggregate, aggregate, unit_of, write_aggr
 from reverie.training.children import Child, Signals, verdict
 from reverie.training.seeds_folder import (
     SeedsFolder,
+    check_finished,
     check_folder,
     check_seeds,
     choose_folder,
@@ -103,6 +104,8 @@ def train_seeds(
     folder = SeedsFolder(Path(run) if run is not None else choose_folder(subject(config), name, plain, say))
     check_writable(folder.path)
     before = check_folder(folder, name, config.env.id)
+    if before is not None:
+        check_finished(folder, seeds, before, plain, "updates" if config.data.alone else "steps")
     crew = Crew(config, folder, seeds, jobs or default_jobs(config), ["--keep-newer"] if keep_newer else [], say)
     with writing(folder.path):
         made = make_folder(folder.path)

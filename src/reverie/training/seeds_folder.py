@@ -14,7 +14,15 @@ import yaml
 from reverie.core.discover import algorithm_name, algorithms, version
 from reverie.core.errors import ConfigError, RunError
 from reverie.experiment import ExperimentConfig
-from reverie.folder import SCHEMA, RunFolder, is_leftover, new_path, read_yaml, write_atomic
+from reverie.folder import (
+    SCHEMA,
+    RunFolder,
+    is_leftover,
+    learned_otherwise,
+    new_path,
+    read_yaml,
+    write_atomic,
+)
 from reverie.training.run import ROOT, custom_objects
 from reverie.training.telling import Say
 
@@ -136,6 +144,24 @@ def check_folder(folder: SeedsFolder, algorithm: str, env: str) -> dict[str, Any
                 "settings of those seeds to go on with them."
             )
     return dict(settings)
+
+
+def check_finished(
+    folder: SeedsFolder, seeds: Sequence[int], before: dict[str, Any], now: dict[str, Any], total: str
+) -> None:
+    """Seeds that are done would keep the results of other settings; ``total`` names the setting that lets them go on.
+
+    Raises:
+        RunError: there are some, and they learned otherwise.
+    """
+    lines, states = learned_otherwise(before, now), folder.states()
+    done = [seed for seed in seeds if states.get(seed) == "finished" and folder.run(seed).config.is_file()]
+    if lines and done and now[total] <= before.get(total, 0):
+        raise RunError(
+            f"{folder.path}: {'seed' if len(done) == 1 else 'seeds'} {', '.join(map(str, done))} finished with other "
+            f"settings ({'; '.join(lines)}), which their results would stay those of. Choose another --run, or give "
+            f"more --{total} to let them go on otherwise."
+        )
 
 
 def make_folder(path: Path) -> list[Path]:
