@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import shutil
 import subprocess
 import sys
@@ -417,6 +418,55 @@ def test_a_finished_run_says_what_it_has_not_learned_with(tmp_path: Path) -> Non
     )
 
 
+class Drawing:
+    """A sink that uses the generators that belong to nobody."""
+
+    def write(self, values: Any, step: int) -> None:
+        torch.rand(3), np.random.rand(3), random.random()  # noqa: B018, NPY002
+
+    def close(self) -> None:
+        torch.manual_seed(0)
+
+
+def test_a_training_leaves_the_generators_of_others_alone_and_the_other_way_round(tmp_path: Path) -> None:
+    def weights(name: str, **more: Any) -> dict[str, torch.Tensor]:
+        reverie.train(settings(steps=60, eval_episodes=0), run=tmp_path / name, say=say_nothing, **more)
+        return load(tmp_path / name).algo.state_dict()
+
+    torch.manual_seed(3)
+    np.random.seed(3)  # noqa: NPY002
+    random.seed(3)
+    expected = [float(torch.rand(1)), float(np.random.rand()), random.random()]  # noqa: NPY002
+    torch.manual_seed(3)
+    np.random.seed(3)  # noqa: NPY002
+    random.seed(3)
+    alone = weights("alone")
+    assert [float(torch.rand(1)), float(np.random.rand()), random.random()] == expected  # noqa: NPY002
+    beside = weights("beside", sinks=[Drawing()])
+    torch.testing.assert_close(beside, alone, rtol=0, atol=0)
+
+
+def test_two_trainings_at_once_are_refused(tmp_path: Path) -> None:
+    class Nested(Drawing):
+        def write(self, values: Any, step: int) -> None:
+            reverie.train(settings(steps=60), run=tmp_path / "inner", say=say_nothing)
+
+    with pytest.raises(RunError, match="another training runs in this process"):
+        reverie.train(settings(steps=60), run=tmp_path / "outer", say=say_nothing, sinks=[Nested()])
+    reverie.train(settings(steps=60, eval_episodes=0), run=tmp_path / "next", say=say_nothing)  # once it is over
+
+
+def test_a_single_file_of_settings_and_numbers_of_numpy(tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text("replay_ratio: 0.125")
+    made = reverie.api.settings_of(CONFIG, None, None, None, str(tmp_path / "mine.yaml"), {"seed": np.int64(4)})
+    assert made.seed == 4
+    assert type(made.seed) is int
+    made = reverie.api.settings_of(
+        "dqn", "CartPole-v1", None, None, str(tmp_path / "mine.yaml"), {"steps": np.int64(4)}
+    )
+    assert (made.replay_ratio, made.steps) == (0.125, 4)
+
+
 OWN_ESTIMATOR = """
 from dataclasses import dataclass
 from reverie.objectives.estimators import OneRow
@@ -465,6 +515,16 @@ def test_act_on_one_observation(trained: Path) -> None:
         obs, _, terminated, truncated, _ = env.step(action)
         done = terminated or truncated
     assert len(actions) >= 8
+
+
+def test_what_cannot_be_acted_on_or_seeded_with(trained: Path) -> None:
+    agent = load(trained)
+    with pytest.raises(DataError, match="a batch of no observations"):
+        agent.act(np.zeros((0, 4), np.float32))
+    for seed in ("a", -1, 1.5):
+        with pytest.raises(ConfigError, match=f"seed = {seed!r}: expected a whole number, 0 or more"):
+            agent.evaluate(2, seed=seed)  # type: ignore[arg-type]
+    assert agent.evaluate(1, seed=np.int64(3)).scores == agent.evaluate(1, seed=3).scores  # type: ignore[arg-type]
 
 
 def test_act_on_a_batch_as_on_each_alone(corridor: Path) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import inspect
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +15,9 @@ import gymnasium
 from reverie.algos.base import AlgorithmConfig
 from reverie.core.config import Config
 from reverie.core.discover import algorithm_name
-from reverie.core.errors import ConfigError, did_you_mean
+from reverie.core.errors import ConfigError, RunError, did_you_mean
 from reverie.core.protocols import Sink
+from reverie.core.randomness import left_as_found
 from reverie.envs.handed import EnvLike, env_name
 from reverie.experiment import ExperimentConfig
 from reverie.log.console import tell
@@ -26,6 +29,8 @@ from reverie.training.seeds import SeedsResult
 from reverie.training.seeds import train_seeds as run_seeds
 from reverie.training.telling import Say
 
+_TRAINING = threading.Lock()
+
 
 def train(
     algorithm: str | AlgorithmConfig | ExperimentConfig = "dreamer_v3",
@@ -33,7 +38,7 @@ def train(
     *,
     size: str | None = None,
     preset: str | None = None,
-    config: Sequence[Path | str] = (),
+    config: Path | str | Sequence[Path | str] = (),
     run: Path | str | None = None,
     keep_newer: bool = False,
     say: Say = tell,
@@ -47,7 +52,7 @@ def train(
         env: an id of Gymnasium's registry, a function that makes an environment, or an instance.
         size: a named size of the algorithm, such as ``"12m"``.
         preset: published settings to start from; the environment's id chooses them otherwise.
-        config: YAML files with settings, the later ones win.
+        config: a YAML file with settings, or several, of which the later ones win.
         run: the run folder, a new one under ``runs/`` unless given; a run found there is continued.
         keep_newer: on continuing, learn also from rows that came after the checkpoint; they are set aside otherwise.
         say: gets a sentence about what is happening now and then.
@@ -58,11 +63,33 @@ def train(
             alone, or with an ``env`` from what is lived there as well.
 
     Raises:
-        ReverieError: settings do not fit together, or the run could not go on.
+        ReverieError: settings do not fit together, the run could not go on, or another thread trains.
+
+    All that is random follows from ``seed``. PyTorch's, NumPy's and Python's own generators are seeded meanwhile, and
+    are as they were afterwards: another thread that draws from them would disturb the run.
     """
     given = None if env is None or isinstance(env, str) else env
     settings = settings_of(algorithm, env, size, preset, config, overrides)
-    return run_training(settings, env=given, run=run, say=say, keep_newer=keep_newer, sinks=sinks)
+    with alone(), left_as_found():
+        return run_training(settings, env=given, run=run, say=say, keep_newer=keep_newer, sinks=sinks)
+
+
+@contextlib.contextmanager
+def alone() -> Iterator[None]:
+    """The only training of this process: two would draw from the same generators, and none would follow from its seed.
+
+    Raises:
+        RunError: there is another one.
+    """
+    if not _TRAINING.acquire(blocking=False):
+        raise RunError(
+            "another training runs in this process, and both would draw from the same random numbers. Train one after "
+            "the other, or in processes of their own: reverie.train_seeds, or the command line."
+        )
+    try:
+        yield
+    finally:
+        _TRAINING.release()
 
 
 def train_seeds(
@@ -73,7 +100,7 @@ def train_seeds(
     jobs: int = 0,
     size: str | None = None,
     preset: str | None = None,
-    config: Sequence[Path | str] = (),
+    config: Path | str | Sequence[Path | str] = (),
     run: Path | str | None = None,
     keep_newer: bool = False,
     say: Say = tell,
@@ -116,7 +143,7 @@ def settings_of(
     env: EnvLike | None,
     size: str | None,
     preset: str | None,
-    config: Sequence[Path | str],
+    config: Path | str | Sequence[Path | str],
     overrides: dict[str, Any],
 ) -> ExperimentConfig:
     """The layers of settings as one, as :func:`train` describes them.
@@ -125,6 +152,7 @@ def settings_of(
         ConfigError: they do not fit together.
     """
     check_names(overrides)
+    files = [config] if isinstance(config, str | Path) else config
     if isinstance(overrides.get("data"), str | Path):
         overrides["data.path"] = str(overrides.pop("data"))
     name = None if env is None else env_name(env)
@@ -138,7 +166,7 @@ def settings_of(
     else:
         word = algorithm if isinstance(algorithm, str) else algorithm_name(type(algorithm))
         data = {key: value for key, value in overrides.items() if key.partition(".")[0] == "data"}
-        settings = layered(word, env=name, preset=preset, size=size, files=config, data=data)
+        settings = layered(word, env=name, preset=preset, size=size, files=files, data=data)
         if isinstance(algorithm, AlgorithmConfig):
             settings = settings.merge({"algo": algorithm})
             settings = resized(settings, size) if size is not None else settings

@@ -311,7 +311,7 @@ def replay_line(folder: Path) -> str:
         store = Store(folder, say=said.append)
     except ReverieError as error:
         return str(error)
-    rows, aside = (sum((s.rows - s.first) * s.streams for s in part) for part in (store.segments, store.aside))
+    rows, aside = (sum(s.own_rows for s in part) for part in (store.segments, store.aside))
     return "; ".join([f"{rows:,} rows" + (f", {aside:,} set aside" if aside else ""), *said])
 
 

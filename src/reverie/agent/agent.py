@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from dataclasses import dataclass
+from numbers import Integral
 from pathlib import Path
 from typing import Any, Literal
 
@@ -86,7 +87,8 @@ class Agent:
         Args:
             obs: an observation as the Gymnasium environment returns it, or a batch of N as a vector environment does.
             state: what the last call returned; None where an episode begins.
-            actions: take the most likely action, or draw one.
+            actions: take the most likely action, or draw one. The latents of a world model are drawn in either case,
+                from PyTorch's generator: after ``torch.manual_seed`` the same episode comes out again.
             is_first: for batches, ``[N]`` bool: which environments have begun a new episode since the last call.
 
         Returns:
@@ -101,6 +103,8 @@ class Agent:
                 "to act is said by name: actions='sample'."
             )
         single, rows = self.observer.split(obs)
+        if not rows:
+            raise DataError("obs is a batch of no observations: expected one or more.")
         first = np.full(len(rows), state is None) if is_first is None else np.asarray(is_first, bool).reshape(-1)
         if state is None:
             state = AgentState(self.algo.policy.initial(len(rows)), self.observer.stacks(len(rows)))
@@ -135,7 +139,10 @@ class Agent:
         """
         if episodes < 1:
             raise ConfigError(f"episodes = {episodes}: expected at least 1.")
-        seed = derived_seeds(self.config.seed)["test"] if seed is None else seed
+        given: Any = seed
+        if not (given is None or (isinstance(given, Integral) and int(given) >= 0)):
+            raise ConfigError(f"seed = {seed!r}: expected a whole number, 0 or more.")
+        seed = derived_seeds(self.config.seed)["test"] if seed is None else int(seed)
         config = self.config.merge({"eval_episodes": episodes})
         env = make_eval_env(config, self.factory, render=record)
         try:

@@ -167,12 +167,11 @@ def sections(store: Store) -> dict[str, list[tuple[str, str]]]:
 
 def size_lines(store: Store) -> list[tuple[str, str]]:
     """Where it is and what it takes."""
-    own = [(s.rows - s.first - max(0, s.start + s.imported - s.first)) * s.streams for s in store.segments]
     bytes_ = sum((s.rows - s.first) * s.streams * s.nbytes_of_row for s in (*store.segments, *store.aside))
     stored = sum(store.objects.sizes().values())
     return [
         ("place", store.objects.where),
-        ("rows", f"{sum(own):,}"),
+        ("rows", f"{sum(s.own_rows for s in store.segments):,}"),
         ("size", f"{stored / 1e6:,.1f} MB stored, {bytes_ / 1e6:,.1f} MB in memory"),
     ]
 

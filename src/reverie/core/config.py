@@ -12,6 +12,8 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Self, Union
 
+import numpy as np
+
 from reverie.core.errors import ConfigError, did_you_mean
 from reverie.core.importing import imported
 
@@ -253,7 +255,9 @@ def _as_choice(value: Any, hint: Any, where: str) -> Choice | None:
 
 
 def _as_number(value: Any, hint: Any) -> int | float | None:
-    """YAML reads ``1e5`` as text and people write ``1e5`` for whole numbers: take both."""
+    """YAML reads ``1e5`` as text and people write ``1e5`` for whole numbers: take both, and numbers of NumPy's."""
+    if isinstance(value, np.generic):
+        value = value.item()
     if hint not in (int, float) or isinstance(value, bool) or not isinstance(value, int | float | str):
         return None
     if hint is int and isinstance(value, int):

@@ -40,6 +40,17 @@ def reproducible(seed: int) -> Iterator[None]:
         yield
 
 
+@contextlib.contextmanager
+def left_as_found() -> Iterator[None]:
+    """Afterwards the generators that belong to nobody go on as if nothing had been drawn or seeded within."""
+    generators = Randomness()
+    found = generators.state_dict()
+    try:
+        yield
+    finally:
+        generators.load_state_dict(found)
+
+
 class Randomness:
     """The generators that belong to nobody, Python's, NumPy's and PyTorch's, as a part of a checkpoint."""
 

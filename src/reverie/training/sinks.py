@@ -5,12 +5,15 @@ from __future__ import annotations
 import contextlib
 import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from reverie.core.errors import ConfigError
 from reverie.core.protocols import Sink
+from reverie.core.randomness import left_as_found
 from reverie.experiment import Experiment, ExperimentConfig
 from reverie.folder import RunFolder, write_json, writing
 from reverie.log.console import console_sink
@@ -30,6 +33,7 @@ def sinks_of(
     with contextlib.ExitStack() as stack:
         curve = f"{title}; training returns are of clipped rewards" if clipped else title
         stack.callback(at_the_end, say, learning_curve, folder.metrics, folder.curve, curve)
+        own = [Apart(sink) for sink in own]
         for sink in own:
             stack.callback(at_the_end, say, sink.close)
         sinks: list[Sink] = []
@@ -37,6 +41,23 @@ def sinks_of(
             stack.callback(at_the_end, say, opened.close)
             sinks.append(opened)
         yield [*sinks, *own]
+
+
+class Apart:
+    """A sink of the user's: what it draws at random is none of the run's numbers."""
+
+    def __init__(self, sink: Sink) -> None:
+        self.sink = sink
+
+    def write(self, values: Mapping[str, float | np.ndarray], step: int) -> None:
+        """Hand them on."""
+        with left_as_found():
+            self.sink.write(values, step)
+
+    def close(self) -> None:
+        """Close it."""
+        with left_as_found():
+            self.sink.close()
 
 
 def check_sinks(sinks: Sequence[Sink]) -> None:

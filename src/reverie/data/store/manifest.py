@@ -61,6 +61,11 @@ class Segment:
     """Rows set aside: the number that this group's row 0 had there."""
 
     @property
+    def own_rows(self) -> int:
+        """Rows of all streams that are still there and no copies of this store's older ones."""
+        return (self.rows - max(self.first, self.start + self.imported)) * self.streams
+
+    @property
     def nbytes_of_row(self) -> int:
         """Bytes of one row of one stream, not compressed."""
         return sum(column.nbytes for column in self.columns.values())
