@@ -422,7 +422,7 @@ class Drawing:
     """A sink that uses the generators that belong to nobody."""
 
     def write(self, values: Any, step: int) -> None:
-        torch.rand(3), np.random.rand(3), random.random()  # noqa: B018, NPY002
+        torch.rand(3), np.random.rand(3), random.random()  # noqa: NPY002
 
     def close(self) -> None:
         torch.manual_seed(0)

@@ -57,6 +57,8 @@ class ExperimentConfig(Config):
     """Env steps of uniformly random actions at the beginning."""
     seed: int = 0
     """Everything random follows from it."""
+    init: str | None = None
+    """A run, or a checkpoint of one, with whose agent a new run begins: its weights, optimisers and normalisation."""
     device: str = "auto"
     """Where networks live: cpu, cuda, cuda:1, or auto for a GPU if there is one."""
     threads: int = 0

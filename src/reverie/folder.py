@@ -215,7 +215,17 @@ def settings_changes(before: Mapping[str, Any], after: Mapping[str, Any], where:
     return lines
 
 
-LEARNED_WITH = ("replay_ratio", "train_ratio", "learning_starts", "random_steps", "env.", "algo.", "replay.", "data.")
+LEARNED_WITH = (
+    "init",
+    "replay_ratio",
+    "train_ratio",
+    "learning_starts",
+    "random_steps",
+    "env.",
+    "algo.",
+    "replay.",
+    "data.",
+)
 NOT_LEARNED_WITH = ("data.path", "data.eval_env", "data.estimate", "replay.store")
 """Settings, by how their names begin, on which it depends what a run learns; and those of them on which it does not."""
 

@@ -293,3 +293,19 @@ def test_bfloat16_and_float64_are_computed_as_they_are():
 
 def test_no_rows_are_no_rows(path):
     assert Perceptron(5, (40,), 3, copies=2)(torch.zeros(0, 4, 5)).shape == (2, 0, 4, 3)
+
+
+def test_layers_of_other_widths_do_not_fit_although_they_are_as_many_numbers():
+    one, other = Perceptron(3, (8,), 1), Perceptron(3, (9,), 1)
+    assert one.theta.shape == other.theta.shape
+    with pytest.raises(RuntimeError, match=r"widths are \(3, 8, 1\) there and \(3, 9, 1\) here"):
+        other.load_state_dict(one.state_dict())
+    with pytest.raises(RuntimeError, match=r"body.widths are"):
+        torch.nn.ModuleDict({"body": other}).load_state_dict(torch.nn.ModuleDict({"body": one}).state_dict())
+    again = Perceptron(3, (8,), 1)
+    again.load_state_dict({"theta": one.theta})  # as it was saved before
+    assert torch.equal(again.theta, one.theta)
+    with pytest.raises(RuntimeError, match="Missing key"):
+        again.load_state_dict({})
+    with pytest.raises(RuntimeError, match="Unexpected key"):
+        again.load_state_dict({**one.state_dict(), "more": one.theta})

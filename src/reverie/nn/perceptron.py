@@ -185,6 +185,21 @@ class Perceptron(nn.Module):
                 weight.uniform_(-bound, bound)
                 bias.uniform_(-bound, bound)
 
+    def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        destination[f"{prefix}widths"] = torch.tensor(self.layout.widths)
+
+    def _load_from_state_dict(
+        self, state_dict: dict[str, Any], prefix: str, local_metadata: Any, strict: bool, missing: list[str],
+        unexpected: list[str], errors: list[str],
+    ) -> None:  # fmt: skip
+        """Layers of other widths may come to as many numbers, so these are compared; older states do not have them."""
+        state = dict(state_dict)
+        widths = state.pop(f"{prefix}widths", None)
+        super()._load_from_state_dict(state, prefix, local_metadata, strict, missing, unexpected, errors)
+        if widths is not None and tuple(widths.tolist()) != self.layout.widths:
+            errors.append(f"{prefix}widths are {tuple(widths.tolist())} there and {self.layout.widths} here.")
+
     def layers(self) -> list[tuple[Tensor, Tensor]]:
         """Weights ``[K, inputs, outputs]`` and biases ``[K, 1, outputs]`` of all layers, views of the parameters."""
         return self.layout.layers(self.theta)

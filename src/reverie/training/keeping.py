@@ -114,7 +114,7 @@ class Keeper:
             self.say(f"the replay starts with {replay.count * self.replay.streams:,} rows of {', '.join(self.sources)}")
             given = given or replay
         watcher = self.experiment.algo.watcher
-        if given is not None and watcher is not None:
+        if given is not None and watcher is not None and self.experiment.config.init is None:  # that agent has them
             watcher.fit(held(given, self.experiment.obs_spec))
 
     def load_learner(self, path: Path) -> None:

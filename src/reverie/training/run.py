@@ -42,6 +42,7 @@ from reverie.run.checkpoint import Checkpoints
 from reverie.run.lock import RunLock
 from reverie.run.schedule import position
 from reverie.run.verify import step_of
+from reverie.training.initial import begin_with, check_same_kind
 from reverie.training.judging import Result, evaluator_of, is_of, judged, result_of
 from reverie.training.keeping import Keeper
 from reverie.training.sinks import TRACKERS, check_sinks, sinks_of
@@ -98,6 +99,7 @@ def train(
         stack.callback(experiment.close)
         if newest is not None:
             check_spec(folder, experiment.obs_spec, experiment.action_spec)
+            check_same_kind(folder, config.data)
         keeper = Keeper(experiment, folder, checkpoints, say, anew=newest is None, keep_newer=keep_newer)
         if newest is not None:
             with naming_changes(keeper):
@@ -108,6 +110,8 @@ def train(
             stack.push(keeper.close)
             with naming_changes(keeper):
                 keeper.load(newest)
+        else:
+            begin_with(experiment, say)
         describe(experiment, say)
         if not continues:
             begin(folder, stack)

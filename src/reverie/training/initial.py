@@ -1,0 +1,56 @@
+"""The agent that a new run begins with, if that is another run's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from reverie.core.discover import algorithm_name
+from reverie.core.errors import RunError
+from reverie.data.dataset import DatasetConfig
+from reverie.experiment import Experiment
+from reverie.folder import RunFolder, check_spec, read_saved, settings_changes
+from reverie.run.checkpoint import Checkpoints
+from reverie.training.telling import Say
+
+
+def begin_with(experiment: Experiment, say: Say) -> None:
+    """Take the agent of the run or checkpoint ``init``: weights, optimisers, statistics of a normalisation.
+
+    Nothing else of that run is taken: steps and updates count from 0, and its rows are its own.
+
+    Raises:
+        RunError: there is no such run or checkpoint, or it is of another algorithm, other sizes or other spaces.
+    """
+    if experiment.config.init is None:
+        return
+    given = Path(experiment.config.init)
+    inside = given.parent.name == "checkpoints"
+    folder = RunFolder(given.parents[1] if inside else given)
+    if not folder.config.is_file():
+        raise RunError(f"init = '{given}': expected a run folder, or a checkpoint in one.")
+    saved, name = read_saved(folder.path), algorithm_name(type(experiment.config.algo))
+    if saved.algorithm != name:
+        raise RunError(f"init = '{given}' is a run of {saved.algorithm}, and this is to be one of {name}.")
+    check_spec(folder, experiment.obs_spec, experiment.action_spec)
+    path = Checkpoints(folder.checkpoints, say=say).chosen(given.name if inside else None)
+    try:
+        Checkpoints(folder.checkpoints, say=say).load(path, {"algo": experiment.algo})
+    except RunError as error:
+        lines = settings_changes(saved.experiment.get("algo", {}), experiment.config.algo.to_dict(), "algo.")
+        raise RunError(f"{error} What differs: {'; '.join(lines) or 'nothing that is known'}.") from error
+    say(f"beginning with the agent of {path}")
+
+
+def check_same_kind(folder: RunFolder, data: DatasetConfig) -> None:
+    """What a run learns from stays what it was: checkpoints hold the place in a replay, in recorded data, or in both.
+
+    Raises:
+        RunError: something else is asked for.
+    """
+    before = DatasetConfig.from_dict(read_saved(folder.path).experiment.get("data", {}))
+    if before.alone != data.alone or (data.path and not before.path):
+        were = "what it lived" if not before.path else "recorded data alone" if before.alone else "both, data and life"
+        raise RunError(
+            f"{folder.path} learned from {were}, and cannot go on otherwise. Begin a new run with its agent: --init "
+            f"{folder.path}, in Python init='{folder.path}'."
+        )

@@ -1,0 +1,118 @@
+"""Runs that begin with the agent of another one."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+import torch
+
+import reverie
+from reverie.agent.agent import load
+from reverie.core.errors import RunError
+
+SMALL: dict[str, Any] = {
+    "threads": 1, "eval_episodes": 0, "tensorboard": False, "console": False, "algo.batch_size": 8,
+    "algo.networks.units": (8,), "data.estimate_updates": 0,
+}  # fmt: skip
+LIVED = {"env": "Pendulum-v1", "learning_starts": 30, "random_steps": 0}
+
+
+def train(run: Path, algorithm: str = "td3_bc", **more: Any) -> list[str]:
+    """What it said."""
+    said: list[str] = []
+    reverie.train(algorithm, run=run, say=said.append, **SMALL | more)
+    return said
+
+
+def learner(run: Path) -> dict[str, Any]:
+    """Networks and optimisers; statistics go on with what is lived."""
+    state = dict(load(run, env="Pendulum-v1").algo.state_dict())
+    return state | {"model": {k: v for k, v in state["model"].items() if not k.startswith("preprocess.")}}
+
+
+def seen(run: Path) -> torch.Tensor:
+    """What observations are multiplied by."""
+    return load(run, env="Pendulum-v1").algo.state_dict()["model"]["preprocess.normaliser.parts.0.factor"]
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Noise in the shape of Pendulum, whose observations are far from 0."""
+    rng, path = np.random.default_rng(0), tmp_path_factory.mktemp("data") / "noise.hdf5"
+    with h5py.File(path, "w") as file:
+        file["observations"] = rng.normal(5, 3, (200, 3)).astype(np.float32)
+        file["actions"] = rng.uniform(-2, 2, (200, 1)).astype(np.float32)
+        file["rewards"] = rng.normal(size=200).astype(np.float32)
+        file["terminals"] = np.zeros(200, bool)
+        file["timeouts"] = np.arange(200) % 40 == 39
+    return path
+
+
+@pytest.fixture(scope="module")
+def offline(tmp_path_factory: pytest.TempPathFactory, data: Path) -> Path:
+    run = tmp_path_factory.mktemp("runs") / "offline"
+    train(run, data=data, updates=30, **{"data.eval_env": "none"})
+    return run
+
+
+@pytest.mark.parametrize("beside", [False, True])
+def test_a_run_that_lives_begins_with_the_agent_of_one_that_did_not(offline, data, beside, tmp_path):
+    more = {"data": data, "data.fraction": 0.5} if beside else {}
+    said = train(tmp_path / "run", init=str(offline), steps=20, **LIVED, **more)  # learning never starts
+    assert any(line.startswith(f"beginning with the agent of {offline}/checkpoints/step-") for line in said)
+    torch.testing.assert_close(learner(tmp_path / "run"), learner(offline), rtol=0, atol=0)
+    torch.testing.assert_close(seen(tmp_path / "run"), seen(offline), rtol=0.2, atol=0)  # of the data, 20 rows aside
+
+
+def test_it_learns_on_and_goes_on_although_that_run_is_gone(offline, tmp_path):
+    moved = tmp_path / "moved"
+    shutil.copytree(offline, moved)
+    train(tmp_path / "once", init=str(moved), steps=60, **LIVED)
+    train(tmp_path / "twice", init=str(moved), steps=45, **LIVED)
+    shutil.rmtree(moved)
+    said = train(tmp_path / "twice", init=str(moved), steps=60, **LIVED)
+    assert not [line for line in said if "beginning with" in line]
+    torch.testing.assert_close(learner(tmp_path / "twice"), learner(tmp_path / "once"), rtol=0, atol=0)
+    with pytest.raises(AssertionError):
+        torch.testing.assert_close(learner(tmp_path / "once"), learner(offline), rtol=0, atol=0)
+
+
+def test_a_checkpoint_may_be_named(offline, tmp_path):
+    (checkpoint,) = (offline / "checkpoints").glob("step-*")
+    train(tmp_path / "run", init=str(checkpoint), steps=20, **LIVED)
+    torch.testing.assert_close(learner(tmp_path / "run"), learner(offline), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ({"init": "nothing"}, r"init = 'nothing': expected a run folder, or a checkpoint in one"),
+        ({"algorithm": "td3"}, r"is a run of td3_bc, and this is to be one of td3"),
+        ({"env": "MountainCarContinuous-v0"}, r"the environment is not the one that .*offline was trained on"),
+        ({"algo.networks.units": (9,)}, r"What differs: .*algo.networks.units: \[8\] -> \[9\]"),
+    ],
+)
+def test_what_cannot_be_begun_with_leaves_nothing(offline, more, message, tmp_path):
+    options = {"algorithm": "td3_bc", "init": str(offline), "steps": 20, **LIVED, **more}
+    with pytest.raises(RunError, match=message):
+        train(tmp_path / "run", **options)
+    assert not (tmp_path / "run").exists()
+
+
+def test_what_a_run_learns_from_stays_what_it_was(data, tmp_path):
+    alone = tmp_path / "alone"
+    train(alone, data=data, updates=10, env="Pendulum-v1", **{"data.fraction": 1.0})
+    with pytest.raises(RunError, match=r"learned from recorded data alone, .* --init .*alone"):
+        train(alone, steps=20, data=data, **LIVED, **{"data.fraction": 0.5})
+    lived = tmp_path / "lived"
+    train(lived, steps=20, **LIVED)
+    with pytest.raises(RunError, match=r"learned from what it lived, and cannot go on otherwise"):
+        train(lived, steps=30, data=data, **LIVED, **{"data.fraction": 0.5})
+    both = tmp_path / "both"
+    train(both, steps=20, data=data, **LIVED, **{"data.fraction": 0.5})
+    train(both, steps=30, data=data, **LIVED, **{"data.fraction": 0.25})  # how much of each may change
