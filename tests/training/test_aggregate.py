@@ -99,11 +99,19 @@ def test_the_end_between_two_evaluations_is_no_point_of_the_curve(tmp_path: Path
 def test_a_seed_that_was_good_enough_keeps_its_score(tmp_path: Path) -> None:
     quick = evaluations((100, 400.0), (200, 500.0), (200, 490.0))
     slow = evaluations((100, 10.0), (200, 20.0), (300, 300.0), (400, 500.0), (400, 480.0))
-    found = aggregate(folders(tmp_path, quick, slow), EVERY_100)
+    found = aggregate(folders(tmp_path, quick, slow), EVERY_100.merge({"stop_score": 480.0}))
     assert found.curve.steps.tolist() == [100, 200, 300, 400]
     assert found.curve.scores.tolist() == [[400, 500, 500, 500], [10, 20, 300, 500]]
     assert found.curve.measured[0][0].tolist() == [100, 200]  # and is drawn no further
     assert found.final()[0].tolist() == [400]
+
+
+def test_a_seed_that_went_further_is_looked_at_where_the_others_are(tmp_path: Path) -> None:
+    short, long = evaluations((100, 1.0), (200, 2.0)), evaluations((100, 3.0), (200, 4.0), (300, 5.0))
+    found = aggregate(folders(tmp_path, short, long), EVERY_100)
+    assert found.curve.steps.tolist() == [100, 200]
+    assert found.curve.scores.tolist() == [[1, 2], [3, 4]]
+    assert found.curve.measured[1][0].tolist() == [100, 200, 300]  # it is drawn further
 
 
 def test_a_missed_evaluation_is_not_made_up(tmp_path: Path) -> None:
@@ -150,7 +158,7 @@ def test_seeds_without_scores_have_none(tmp_path: Path) -> None:
     assert (found.scores, found.score, len(found.curve.steps)) == ([None, None], {}, 0)
     assert [len(part) for part in found.final()] == [0, 0, 0, 0]
     assert "no scores" in table(found)
-    assert common_steps([(np.zeros(0), np.zeros(0))], same=True).tolist() == []
+    assert common_steps([(np.zeros(0), np.zeros(0))], same=True, held=True).tolist() == []
 
 
 def written(found: Aggregate | None, path: Path) -> dict[str, Any]:

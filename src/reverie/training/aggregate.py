@@ -119,7 +119,9 @@ def curve_of(metrics: Sequence[Sequence[Mapping[str, Any]]], config: ExperimentC
         measured = [training_scores(rows) for rows in metrics]
     else:
         measured = [evaluation_scores(rows, None if is_seconds else period) for rows in metrics]
-    steps = common_steps(measured, same=what == "evaluation" and not is_seconds)
+    same = what == "evaluation" and not is_seconds
+    # A seed that a score has ended keeps it. Without steps of evaluations, the last entries of a log are not far apart.
+    steps = common_steps(measured, same=same, held=config.stop_score is not None or not same)
     scores = np.stack([np.interp(steps, *series) if len(steps) else steps for series in measured])
     measures = {
         name: [estimate(measure, scores[:, k]) for k in range(len(steps))] for name, measure in MEASURES.items()
@@ -157,18 +159,19 @@ def series_of(rows: Sequence[Mapping[str, Any]], name: str) -> Series:
     return steps, values
 
 
-def common_steps(measured: Sequence[Series], *, same: bool) -> np.ndarray:
+def common_steps(measured: Sequence[Series], *, same: bool, held: bool) -> np.ndarray:
     """Steps ``[K]`` at which all seeds can be looked at; none if one of them has no score.
 
     ``same``: they were measured at the same steps, as far as each of them came. Otherwise steps are laid out evenly, to
-    be interpolated at.
+    be interpolated at. ``held``: they are looked at beyond their last score as well, which stays what it is.
     """
     if not all(len(steps) for steps, _ in measured):
         return np.zeros(0)
+    furthest = (max if held else min)(steps[-1] for steps, _ in measured)
     if same:
-        union = sorted({step for steps, _ in measured for step in steps})
+        union = sorted({step for steps, _ in measured for step in steps if step <= furthest})
         return np.array([x for x in union if all(x in steps or x > steps[-1] for steps, _ in measured)], float)
-    first, last = max(steps[0] for steps, _ in measured), max(steps[-1] for steps, _ in measured)
+    first, last = max(steps[0] for steps, _ in measured), furthest
     return np.unique(np.round(np.linspace(first, last, min(MOST_POINTS, max(len(steps) for steps, _ in measured)))))
 
 
