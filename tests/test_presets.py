@@ -334,3 +334,9 @@ def test_names_that_train_does_not_know(asked: list[ExperimentConfig]) -> None:
         api.train("dreamer_v3", **{"algo.horizn": 1})
     api.train("dreamer_v3", envs=3, env_options={"time_limit": 9}, **{"env.noop_max": 2, "algo.horizon": 4})
     assert (asked[0].env.num, asked[0].env.time_limit, asked[0].env.noop_max, asked[0].algo.horizon) == (3, 9, 2, 4)
+
+
+def test_an_id_without_a_version_gets_the_preset_of_those_with_one() -> None:
+    assert preset_name("dqn", "CartPole") == preset_name("dqn", "CartPole-v1") == "dqn_cartpole"
+    assert preset_name("dreamer_v3", "CartPole") == "cartpole"
+    assert preset_name("dqn", "Cart") == preset_name("dqn", "Something-v0")

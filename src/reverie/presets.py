@@ -31,7 +31,8 @@ def preset_name(algorithm: str, env: str) -> str | None:
     """The preset for an algorithm on an environment; None if the algorithm has none of its own."""
     bare = env.rpartition(":")[2]
     wanted = (f"{algorithm}: {bare}", bare)  # what is for this algorithm alone comes before what is for all
-    name = next((name for x in wanted for start, name in SUITES.items() if x.startswith(start)), algorithm)
+    # An id without a version, as Gymnasium takes it too, is one of "CartPole-" as well.
+    name = next((name for x in wanted for start, name in SUITES.items() if f"{x}-".startswith(start)), algorithm)
     for candidate in (name, algorithm):
         if candidate in PRESETS and algorithm_name(type(PRESETS[candidate]().algo)) == algorithm:
             return candidate
