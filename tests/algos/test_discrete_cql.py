@@ -128,7 +128,7 @@ def test_settings():
         ({"min_q_weight": -1.0}, r"min_q_weight = -1\.0"), ({"min_q_weight": float("inf")}, "min_q_weight = inf"),
         ({"quantiles": 0}, "quantiles = 0"), ({"kappa": float("inf")}, "kappa = inf"), ({"tau": 0.0}, "tau = 0.0"),
         ({"value_estimator": TDLambda(0.9), "batch_length": 4}, "discrete_cql expects one of TD0, TD1, NStep.*single"),
-        ({"value_estimator": VTrace()}, "discrete_cql expects one of TD0, TD1, NStep.*V-trace"),
+        ({"value_estimator": VTrace()}, "discrete_cql expects one of TD0, TD1, NStep, .*log-probabilities"),
         ({"value_estimator": NStep(3)}, "windows of 2 rows: expected at least 4"),
     ],
 )  # fmt: skip

@@ -122,11 +122,11 @@ def shown(spec="vector", envs=2, seed=0) -> Step:
 
 
 def learned(agent) -> dict[str, torch.Tensor]:
-    """Every tensor of a learner by name."""
+    """Every tensor of a learner by name, but for those that say how large the others are."""
     out: dict[str, torch.Tensor] = {}
     for name, part in agent.state_dict().items():
         if isinstance(part, Mapping):
-            out |= {f"{name}/{k}": v for k, v in part.items()}
+            out |= {f"{name}/{k}": v for k, v in part.items() if not k.endswith(".widths")}
     return out
 
 
