@@ -200,7 +200,7 @@ def test_defaults_are_those_of_the_paper():
         ({"kappa": float("inf")}, "kappa = inf"),
         ({"value_estimator": TDLambda(0.9), "batch_length": 4}, "qr_dqn expects one of TD0, TD1, NStep.*single row"),
         ({"value_estimator": GAE(0.9)}, "qr_dqn expects one of TD0, TD1, NStep"),
-        ({"value_estimator": VTrace()}, "qr_dqn expects one of TD0, TD1, NStep.*V-trace"),
+        ({"value_estimator": VTrace()}, "qr_dqn expects one of TD0, TD1, NStep, .*log-probabilities"),
         ({"value_estimator": NStep(3)}, "windows of 2 rows: expected at least 4"),
     ],
 )  # fmt: skip
