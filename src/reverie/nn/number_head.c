@@ -7,7 +7,7 @@
 
 #include "panels.h"
 
-enum { PIECES = 16 }; /* of the rows, with sums of their own */
+enum { STRIP = 64, PIECES = 16 }; /* rows at once; parts of all rows, with sums of their own */
 
 typedef struct {
     const float *x, *weights, *bias;

@@ -1,5 +1,5 @@
 /* Products of float32 matrices by the vector units: PANEL columns of one factor at a time, so that the sums of some rows
- * stay in registers. perceptron.c and number_head.c are made of them.
+ * stay in registers. perceptron.c, number_head.c and recurrence.c are made of them.
  */
 
 #ifndef REVERIE_PANELS_H
@@ -20,7 +20,6 @@
 #define TILE 3
 #endif
 #define VECTORS (PANEL / LANES)
-#define STRIP 64 /* rows of a batch that a thread takes at once */
 
 typedef float Vector __attribute__((vector_size(LANES * 4), aligned(4)));
 

@@ -5,6 +5,7 @@
 
 #include "panels.h"
 
+#define STRIP 64 /* rows of a batch that a thread takes at once */
 #define NARROW 8 /* outputs that are fewer are not worth a panel */
 
 typedef struct {

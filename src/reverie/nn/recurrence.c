@@ -5,19 +5,7 @@
  * [outputs / PANEL, inputs, PANEL], padded with zeros.
  */
 
-#include "kernels.h"
-
-#define PANEL 32
-#ifdef __AVX512F__
-#define LANES 16
-#define TILE 8 /* rows at once: TILE * PANEL / LANES accumulators stay in registers */
-#else
-#define LANES 8
-#define TILE 3
-#endif
-#define VECTORS (PANEL / LANES)
-
-typedef float Vector __attribute__((vector_size(LANES * 4), aligned(4)));
+#include "panels.h"
 
 /* Sizes and weights; fields in the order of recurrence.Model. */
 typedef struct {
@@ -32,20 +20,7 @@ typedef struct {
     const float *logits, *logits_bias;
 } Model;
 
-static inline __attribute__((always_inline)) void tile_product(const float *x, int64_t ldx, const float *w, float *out,
-                                                               int64_t inputs, const int64_t rows) {
-    Vector sum[TILE][VECTORS];
-    for (int64_t r = 0; r < rows; r++)
-        for (int v = 0; v < VECTORS; v++) sum[r][v] = (Vector){0};
-    for (int64_t i = 0; i < inputs; i++) {
-        const Vector *row = (const Vector *)(w + i * PANEL);
-        for (int64_t r = 0; r < rows; r++)
-            for (int v = 0; v < VECTORS; v++) sum[r][v] += x[r * ldx + i] * row[v];
-    }
-    memcpy(out, sum, rows * PANEL * sizeof(float));
-}
-
-/* The same for a single row, which has few accumulators: four at a time, so that no addition waits for the last one. */
+/* A tile of a single row, which has few accumulators: four at a time, so that no addition waits for the last one. */
 static inline void row_product(const float *x, const float *w, float *out, int64_t inputs) {
     Vector sum[4][VECTORS];
     for (int k = 0; k < 4; k++)
@@ -70,7 +45,7 @@ static void multiply(const float *x, int64_t ldx, const float *w, const float *b
             int64_t count = rows - i < TILE ? rows - i : TILE;
             const float *in = x + i * ldx;
             if (count == TILE)
-                tile_product(in, ldx, w, out, inputs, TILE);
+                tile(in, ldx, 1, w, PANEL, out, inputs, TILE);
             else
                 for (int64_t r = 0; r < count; r++) row_product(in + r * ldx, w, out + r * PANEL, inputs);
             for (int64_t r = 0; r < count; r++) {
