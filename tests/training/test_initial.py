@@ -43,9 +43,13 @@ def seen(run: Path) -> torch.Tensor:
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Noise in the shape of Pendulum, whose observations are far from 0."""
-    rng, path = np.random.default_rng(0), tmp_path_factory.mktemp("data") / "noise.hdf5"
+    return noise(tmp_path_factory.mktemp("data") / "noise.hdf5", spread=3)
+
+
+def noise(path: Path, spread: float) -> Path:
+    rng = np.random.default_rng(0)
     with h5py.File(path, "w") as file:
-        file["observations"] = rng.normal(5, 3, (200, 3)).astype(np.float32)
+        file["observations"] = rng.normal(5, spread, (200, 3)).astype(np.float32)
         file["actions"] = rng.uniform(-2, 2, (200, 1)).astype(np.float32)
         file["rewards"] = rng.normal(size=200).astype(np.float32)
         file["terminals"] = np.zeros(200, bool)
@@ -61,8 +65,9 @@ def offline(tmp_path_factory: pytest.TempPathFactory, data: Path) -> Path:
 
 
 @pytest.mark.parametrize("beside", [False, True])
-def test_a_run_that_lives_begins_with_the_agent_of_one_that_did_not(offline, data, beside, tmp_path):
-    more = {"data": data, "data.fraction": 0.5} if beside else {}
+def test_a_run_that_lives_begins_with_the_agent_of_one_that_did_not(offline, beside, tmp_path):
+    other = noise(tmp_path / "other.hdf5", spread=300)  # with which that agent has nothing to do
+    more = {"data": other, "data.fraction": 0.5} if beside else {}
     said = train(tmp_path / "run", init=str(offline), steps=20, **LIVED, **more)  # learning never starts
     assert any(line.startswith(f"beginning with the agent of {offline}/checkpoints/step-") for line in said)
     torch.testing.assert_close(learner(tmp_path / "run"), learner(offline), rtol=0, atol=0)
