@@ -34,7 +34,7 @@ CONTINUOUS = ("bc", "td3", "td3_bc", "bcq", "cql", "iql", "crr")
 DISCRETE = ("bc", "qr_dqn", "discrete_bcq", "discrete_cql", "discrete_crr")
 """TD3 and QR-DQN were made for what is lived: here they show what it takes to learn from what is recorded."""
 
-VARIANTS = {"cql_mode": "cql"}
+VARIANTS = {"cql_mode": "cql", "cql_learned": "cql"}
 """Only made when named: an algorithm with other settings than its own (`SPECIAL`)."""
 
 RATES = {
@@ -48,10 +48,12 @@ SPECIAL = {
     "bcq": {"algo.vae.units": "2x"},
     "qr_dqn": {"algo.quantiles": "64"},
     "cql_mode": {"algo.backup": "mode"},
+    "cql_learned": {"algo.backup": "mode", "algo.conservatism": "lagrange(10, 0.0001, 5)"},
     "discrete_cql": {"algo.quantiles": "64"},
     "discrete_crr": {"algo.min-q-weight": "10"},
 }
-"""What only one of them has; `2x`: layers twice as wide. Values are pressed down as much as in Tianshou."""
+"""What only one of them has; `2x`: layers twice as wide. Values are pressed down as much as in Tianshou;
+`cql_learned` is CQL with all defaults of d3rlpy's."""
 
 
 FIRST = 1

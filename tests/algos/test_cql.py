@@ -109,6 +109,17 @@ def test_a_multiplier_against_the_definition():
     close(losses, slow, {"critic": made.critic.parameters(), "multiplier": [made.log_multiplier]})
 
 
+def test_a_weight_beside_the_multiplier_is_where_it_begins():
+    """d3rlpy: alpha w (gap - tau), alpha from 1 on, is the same critic's loss and the same way for ln alpha to go."""
+    made, data = objective(conservatism=Lagrange(threshold=1.25, initial=5.0)), batch(size=8)
+    torch.manual_seed(7)
+    losses = made.critic_loss(data)
+    td, gaps = slow_critic(made, data, made.value_estimator, *drawn())
+    torch.testing.assert_close(losses.terms["critic"], td + 1.0 * 5.0 * (gaps - 2 * 1.25))
+    assert losses.metrics["train/multiplier"] == pytest.approx(5.0)
+    assert (losses.terms["multiplier"] > 0) == (gaps / 2 < 1.25)  # which it takes down
+
+
 def test_the_actor_and_the_temperature_are_those_of_sac():
     data, terms = batch(size=8), []
     for kind in (CQLObjective, SACObjective):
@@ -159,7 +170,7 @@ def test_the_multiplier_rises_while_the_gap_is_too_wide(threshold, rises):
     learner = agent(conservatism=Lagrange(threshold))
     for i in range(3):
         learner.update(batch(4, 2, seed=i, crossing=False, dtype=torch.float32))
-    assert (float(learner.objective.log_multiplier) > 0) == rises
+    assert (learner.objective.log_multiplier.item() > 0) == rises
 
 
 def test_a_multiplier_has_an_end():
@@ -291,6 +302,6 @@ def test_kinds_are_named():
     assert (config.conservatism, config.backup, config.floor) == (Lagrange(5.0), Best(4), MonteCarlo())
     assert CQLConfig().backup == objective().backup == Expected()
     assert CQLConfig.from_dict(config.to_dict()) == config
-    for bad in (lambda: Fixed(-1.0), lambda: Lagrange(lr=0.0), lambda: Best(0)):
+    for bad in (lambda: Fixed(-1.0), lambda: Lagrange(lr=0.0), lambda: Lagrange(initial=0.0), lambda: Best(0)):
         with pytest.raises(ConfigError):
             bad()

@@ -60,10 +60,15 @@ class Lagrange(Conservatism):
     code and paper for MuJoCo. Smaller is more conservative."""
     lr: float = 3e-4
     """Learning rate of the multiplier: the authors' code."""
+    initial: float = 1.0
+    """The multiplier at the beginning. Where a weight w stands beside it, it is w: in the authors' code, multiplier
+    (w gap - tau), which is lagrange(tau / w, lr, w), and in d3rlpy, multiplier w (gap - tau)."""
 
     def __post_init__(self) -> None:
         if not self.lr > 0:
             raise ConfigError(f"lr = {self.lr}: expected a positive learning rate.")
+        if not 0 < self.initial <= MOST:
+            raise ConfigError(f"initial = {self.initial}: expected a positive number, at most {MOST:g}.")
 
 
 @dataclass(frozen=True)
@@ -212,8 +217,9 @@ class CQLObjective(SACObjective):
         super().__init__(actor, critic, **settings)
         self.conservatism, self.backup, self.floor = conservatism or Fixed(), backup or Expected(), floor
         self.samples, self.softness = samples, softness
-        learned = isinstance(self.conservatism, Lagrange)
-        self.log_multiplier = nn.Parameter(torch.zeros(())) if learned else None
+        self.log_multiplier = None
+        if isinstance(self.conservatism, Lagrange):
+            self.log_multiplier = nn.Parameter(torch.tensor(math.log(self.conservatism.initial)))
 
     def critic_loss(self, batch: Batch) -> Losses:
         """sum_i E[(Q_i(s, a) - y)^2] + alpha E[T ln sum_a' exp(Q_i(s, a') / T) - Q_i(s, a)]: equation 4.
