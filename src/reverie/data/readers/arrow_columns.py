@@ -36,13 +36,16 @@ class TableColumn:
 
     def _array(self, piece: int) -> Any:
         if self.held[0] != piece:
-            found = self.pieces[piece].found
-            if isinstance(found, tuple):
-                array = found[0].read_row_group(found[1], columns=[self.name]).column(0).combine_chunks()
-            else:
-                array = found.column(found.schema.get_field_index(self.name))
-            self.held = piece, array
+            self.held = piece, self._read(self.pieces[piece].found)
         return self.held[1]
+
+    def _read(self, found: Any) -> Any:
+        if not isinstance(found, tuple):
+            return found.column(found.schema.get_field_index(self.name))
+        try:
+            return found[0].read_row_group(found[1], columns=[self.name]).column(0).combine_chunks()
+        except (self.arrow.ArrowException, OSError) as error:
+            raise DataError(f"{self.where} is damaged: {error}. Get the table again.") from None
 
     def read(self, start: int, stop: int) -> np.ndarray:
         """See ``Column``."""

@@ -18,7 +18,7 @@ from gymnasium import spaces
 
 from reverie.core.errors import DataError
 from reverie.data.readers.base import About, Reader, ReadOptions, Rows, Space, action_space, observed_space
-from reverie.data.readers.hdf5 import Hdf5Column, open_hdf5
+from reverie.data.readers.hdf5 import Hdf5Column, damage, open_hdf5
 from reverie.data.readers.spaces import space_of
 from reverie.data.readers.transitions import BLOCK, Transitions
 
@@ -49,12 +49,13 @@ class D4RLReader(Reader):
             raise DataError(f"{path} holds no transitions.")
 
     def _column(self, name: str) -> Hdf5Column:
-        item = self.file[name]
-        if not hasattr(item, "dtype"):
-            raise DataError(
-                f"{self.path}: '{name}' is a group. Dictionaries of observations are read from Minari's format."
-            )
-        return Hdf5Column(self.path, item)
+        with damage(f"{self.path}: '{name}'"):
+            item = self.file[name]
+            if not hasattr(item, "dtype"):
+                raise DataError(
+                    f"{self.path}: '{name}' is a group. Dictionaries of observations are read from Minari's format."
+                )
+            return Hdf5Column(self.path, item)
 
     def about(self) -> About:
         """Nothing is declared: spaces are those of the arrays."""

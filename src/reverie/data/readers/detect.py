@@ -11,7 +11,7 @@ from reverie.core.errors import DataError, did_you_mean
 from reverie.data.readers.base import Reader, ReadOptions
 from reverie.data.readers.d4rl import NEEDED as OF_D4RL
 from reverie.data.readers.d4rl import D4RLReader
-from reverie.data.readers.hdf5 import is_hdf5, open_hdf5
+from reverie.data.readers.hdf5 import damage, is_hdf5, open_hdf5
 from reverie.data.readers.minari import METADATA, local_names, metadata_of, minari_path
 from reverie.data.readers.minari_storages import minari_reader
 from reverie.data.readers.pydreamer import PyDreamerReader
@@ -156,7 +156,7 @@ def content(path: Path) -> str:
 
 
 def _hdf5(path: Path, options: ReadOptions) -> Reader:
-    with open_hdf5(path) as file:
+    with open_hdf5(path) as file, damage(path):
         names = list(file)
     if "_meta" in names:
         return TianshouReader(path, options)

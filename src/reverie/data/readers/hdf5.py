@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import mmap
 from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from reverie.core.errors import DataError
+from reverie.core.errors import DataError, ReverieError
 from reverie.data.readers.base import needs
 
 if TYPE_CHECKING:
@@ -56,6 +57,21 @@ def open_hdf5(path: Path) -> h5py.File:
                 "An HDF5 file cannot be read in part: get it again."
             ) from None
         raise DataError(f"{path} cannot be read as HDF5: {said}.") from None
+
+
+@contextmanager
+def damage(what: Path | str) -> Iterator[None]:
+    """Where something of a file is looked up or read: what the library fails with there says that it is damaged.
+
+    Raises:
+        DataError: it is.
+    """
+    try:
+        yield
+    except ReverieError:
+        raise
+    except (OSError, KeyError, RuntimeError) as error:
+        raise DataError(f"{what} is damaged: {error.args[0] if error.args else error}. Get it again.") from None
 
 
 def bounded(file: h5py.File) -> h5py.File:
@@ -132,7 +148,7 @@ class Hdf5Column:
     @cached_property
     def kept(self) -> np.ndarray | None:
         """The whole of it in memory, if that is little: pieces that are compressed are so opened once only."""
-        return self.dataset[()] if self.mapped is None and self.dataset.nbytes <= KEPT_BYTES else None
+        return self._guarded(()) if self.mapped is None and self.dataset.nbytes <= KEPT_BYTES else None
 
     def read(self, start: int, stop: int) -> np.ndarray:
         """See ``transitions.Column``."""
@@ -156,10 +172,8 @@ class Hdf5Column:
         return rows
 
     def _guarded(self, where: Any) -> Any:
-        try:
+        with damage(f"{self.path}: '{self.dataset.name.strip('/')}'"):
             return self.dataset[where]
-        except OSError as error:
-            raise DataError(f"{self.path}: '{self.dataset.name.strip('/')}' cannot be read: {error}.") from None
 
 
 def kind_of(dataset: h5py.Dataset) -> str:

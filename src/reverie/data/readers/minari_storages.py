@@ -14,7 +14,7 @@ from gymnasium import spaces
 
 from reverie.core.errors import DataError
 from reverie.data.readers.base import About, ReadOptions, needs
-from reverie.data.readers.hdf5 import open_hdf5
+from reverie.data.readers.hdf5 import damage, open_hdf5
 from reverie.data.readers.minari import METADATA, Leaf, MinariReader, metadata_of
 from reverie.data.readers.spaces import is_picture
 
@@ -44,7 +44,8 @@ class MinariHdf5Reader(MinariReader):
 
     def about(self) -> About:
         """See ``Reader``; what is said of the number of episodes must be so."""
-        held = 0 if self.file is None else sum(name.startswith("episode_") for name in self.file)
+        with damage(self.main):
+            held = 0 if self.file is None else sum(name.startswith("episode_") for name in self.file)
         if self.file is not None and held != self.count:
             raise DataError(
                 f"{self.folder / METADATA} says total_episodes = {self.count:,}, and {self.main.name} holds {held:,}: "
@@ -56,7 +57,9 @@ class MinariHdf5Reader(MinariReader):
         """See ``MinariReader``."""
         if self.file is None:
             return super().seeds()
-        found = (self.file[f"episode_{i}"].attrs.get("seed") for i in range(self.count) if f"episode_{i}" in self.file)
+        with damage(self.main):
+            there = (self.file[f"episode_{i}"] for i in range(self.count) if f"episode_{i}" in self.file)
+            found = [episode.attrs.get("seed") for episode in there]
         return [None if seed is None else int(seed) for seed in found]
 
     def episode(self, index: int) -> tuple[dict[str, Any], np.ndarray, np.ndarray, np.ndarray]:
@@ -70,10 +73,10 @@ class MinariHdf5Reader(MinariReader):
     def values(self, index: int, leaf: Leaf) -> np.ndarray:
         """See ``MinariReader``."""
         if isinstance(leaf.space, spaces.Text):
-            found = self._dataset(index, leaf.path)[()]
+            found = self._all(index, leaf.path)
             return np.array([text.decode() if isinstance(text, bytes) else str(text) for text in found], object)
         if self.jpeg and is_picture(leaf.space):
-            return decoded([bytes(picture) for picture in self._dataset(index, leaf.path)[()]], leaf)
+            return decoded([bytes(picture) for picture in self._all(index, leaf.path)], leaf)
         return self._numbers(index, leaf.path)
 
     def _numbers(self, index: int, path: tuple[str, ...]) -> np.ndarray:
@@ -90,7 +93,7 @@ class MinariHdf5Reader(MinariReader):
             found.read(h5s.ALL, h5s.ALL, out)
         except (KeyError, AssertionError):
             raise DataError(f"{self.main}: episode_{index}/{name} is missing.") from None
-        except OSError as error:
+        except (OSError, RuntimeError) as error:
             raise DataError(f"{self.main}: episode_{index}/{name} cannot be read: {error}.") from None
         return out
 
@@ -99,12 +102,12 @@ class MinariHdf5Reader(MinariReader):
             raise DataError(f"{self.main}: episode_{index}/{name} holds {dtype}: expected numbers.")
         return dtype
 
-    def _dataset(self, index: int, path: tuple[str, ...]) -> Any:
-        try:
-            assert self.file is not None
-            return self.file[f"episode_{index}/{'/'.join(path)}"]
-        except (KeyError, AssertionError):
-            raise DataError(f"{self.main}: episode_{index}/{'/'.join(path)} is missing.") from None
+    def _all(self, index: int, path: tuple[str, ...]) -> Any:
+        name = f"episode_{index}/{'/'.join(path)}"
+        if self.file is None or name not in self.file:
+            raise DataError(f"{self.main}: {name} is missing.")
+        with damage(f"{self.main}: {name}"):
+            return self.file[name][()]
 
 
 class MinariArrowReader(MinariReader):

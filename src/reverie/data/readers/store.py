@@ -66,13 +66,13 @@ class StoreReader(Reader):
         found: dict[str, Any] = {}
         for folder in (self.folder.absolute(), self.folder.absolute().parent, self.path):
             if (folder / "spec.json").is_file():
-                found["spec"] = json.loads((folder / "spec.json").read_text(encoding="utf-8"))
+                found["spec"] = said_in(folder / "spec.json")
             if (folder / ABOUT).is_file():
-                about = json.loads((folder / ABOUT).read_text(encoding="utf-8"))
+                about = said_in(folder / ABOUT)
                 found |= {"said": about.get("env", {}), "actions": about.get("action_space")}
                 found["measured"] = about.get("measured", False)
             if (folder / "config.yaml").is_file():
-                content = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8")) or {}
+                content = said_in(folder / "config.yaml")
                 found["env"] = content.get("experiment", {}).get("env", {})
                 found["algorithm"] = content.get("algorithm", "")
         return found
@@ -146,6 +146,22 @@ class StoreReader(Reader):
             rows["is_last"][-1] = True
             rows["action"][-1] = 0
         return rows
+
+
+def said_in(file: Path) -> dict[str, Any]:
+    """What a file beside a store says, in JSON or YAML.
+
+    Raises:
+        DataError: it is damaged.
+    """
+    try:
+        text = file.read_text(encoding="utf-8")
+        found = yaml.safe_load(text) if file.suffix == ".yaml" else json.loads(text)
+    except (ValueError, yaml.YAMLError) as error:
+        raise DataError(f"{file} is damaged: {error}. Its rows are not: put the file of a copy in its place.") from None
+    if not isinstance(found, dict):
+        raise DataError(f"{file} is damaged: it holds {str(found)[:80]!r}, where names and values are expected.")
+    return found
 
 
 def flat_columns(values: Any, root: str) -> Rows:

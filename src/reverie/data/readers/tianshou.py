@@ -18,7 +18,7 @@ import numpy as np
 
 from reverie.core.errors import DataError
 from reverie.data.readers.base import About, Reader, ReadOptions, Rows, action_space, observed_space
-from reverie.data.readers.hdf5 import Hdf5Column, open_hdf5, walk
+from reverie.data.readers.hdf5 import Hdf5Column, damage, open_hdf5, walk
 from reverie.data.readers.stacked import StackedColumn
 from reverie.data.readers.transitions import Column, Transitions
 
@@ -37,7 +37,8 @@ class TianshouReader(Reader):
         self.file = open_hdf5(path)
         if "_meta" not in self.file:
             raise DataError(f"{path} has no group '_meta': it is no buffer that Tianshou has saved.")
-        self.meta = self.file["_meta"]
+        with damage(path):
+            self.meta = self.file["_meta"]
         if missing := [name for name in ("obs", "act", "rew", "done") if name not in self.meta]:
             raise DataError(
                 f"{path} has no {', '.join(missing)}: the buffer was saved before anything was added to it."
@@ -92,10 +93,11 @@ class TianshouReader(Reader):
     def _array(self, name: str) -> np.ndarray | None:
         if name not in self.file:
             return None
-        item = self.file[name]
-        if str(item.attrs.get(MARK, "ndarray")).startswith(("ndarray", "Tensor")):
-            return np.atleast_1d(np.asarray(item[()]))
-        return None
+        with damage(f"{self.path}: '{name}'"):
+            item = self.file[name]
+            if str(item.attrs.get(MARK, "ndarray")).startswith(("ndarray", "Tensor")):
+                return np.atleast_1d(np.asarray(item[()]))
+            return None
 
     @cached_property
     def _rings(self) -> list[tuple[int, int, int, int]]:
@@ -104,7 +106,8 @@ class TianshouReader(Reader):
         Raises:
             DataError: that cannot be told from what is not pickled.
         """
-        room = int(self.file.attrs.get("maxsize", self.meta["rew"].shape[0]))
+        with damage(self.path):
+            room = int(self.file.attrs.get("maxsize", self.meta["rew"].shape[0]))
         newest = self._array("last_index")
         lengths, edges = self._array("_lengths"), self._array("_extend_offset")
         if lengths is None:
@@ -133,8 +136,9 @@ class TianshouReader(Reader):
     # ------------------------------------------------------------------ what they are
 
     def _columns(self, group: str, root: str) -> dict[str, Column]:
-        item = self.meta[group]
-        found = dict(walk(item)) if not hasattr(item, "dtype") else {"": item}
+        with damage(f"{self.path}: '_meta/{group}'"):
+            item = self.meta[group]
+            found = dict(walk(item)) if not hasattr(item, "dtype") else {"": item}
         out: dict[str, Column] = {}
         for way, dataset in found.items():
             kind = str(dataset.attrs.get(MARK, "ndarray"))
@@ -187,7 +191,9 @@ class TianshouReader(Reader):
     def _flags(self, name: str) -> np.ndarray | None:
         if name not in self.meta:
             return None
-        found: np.ndarray = self.meta[name][()].reshape(-1).astype(bool)[self._order]
+        with damage(f"{self.path}: '_meta/{name}'"):
+            flags = self.meta[name][()]
+        found: np.ndarray = flags.reshape(-1).astype(bool)[self._order]
         return found
 
 

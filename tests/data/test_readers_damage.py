@@ -1,0 +1,109 @@
+"""Files of every format with bytes turned, missing or too many: read, or refused as the user's to mend."""
+
+import contextlib
+import json
+import random
+import shutil
+
+import pytest
+from recordings import LIVED
+from test_readers_hdf5 import columns, tianshou, transitions_of
+from test_readers_hdf5 import write as write_d4rl
+from test_readers_rl_unplugged import shard, transitions
+
+from reverie.core.errors import DataError, ReverieError
+from reverie.data.readers.base import ReadOptions
+from reverie.data.readers.detect import open_reader
+from reverie.datasets import write
+from reverie.recorded import Recorded
+
+FORMATS = ("d4rl", "pieces", "tianshou", "rl_unplugged", "minari", "parquet", "pydreamer", "store")
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """The same episodes in each format."""
+    folder = tmp_path_factory.mktemp("whole")
+    made = {
+        "d4rl": write_d4rl(folder / "d4rl.hdf5", columns()),
+        "pieces": write_d4rl(folder / "pieces.hdf5", columns(), compression="gzip"),
+        "tianshou": tianshou(folder / "tianshou.hdf5", [(14, transitions_of(LIVED), 13, 14)]),
+        "rl_unplugged": shard(folder / "run_1-00000-of-00100", transitions(LIVED)),
+    }
+    for name in ("minari", "parquet", "pydreamer", "store"):
+        made[name] = folder / name
+        write(open_reader(str(made["d4rl"])), str(made[name]), name)  # type: ignore[arg-type]  # a format
+    return made
+
+
+def read(path, partial=False):
+    """All that training reads."""
+    recorded = Recorded(open_reader(str(path), ReadOptions(partial=partial)))
+    try:
+        return sum(len(part["reward"]) for part in recorded.parts())
+    finally:
+        recorded.close()
+
+
+def damaged(path, draw):
+    """Damage one file of a dataset; what was done."""
+    file = draw.choice([path] if path.is_file() else sorted(p for p in path.rglob("*") if p.is_file()))
+    content = bytearray(file.read_bytes())
+    place, how = draw.randrange(min(len(content), 4096)), draw.choice(["turned", "noise", "cut", "zeros", "more"])
+    if how == "turned":
+        content[place] ^= 1 << draw.randrange(8)
+    elif how == "noise":
+        for _ in range(10):
+            content[draw.randrange(len(content))] = draw.randrange(256)
+    elif how == "cut":
+        del content[place:]
+    elif how == "zeros":
+        content[place : place + 100] = bytes(len(content[place : place + 100]))
+    else:
+        content[place:place] = draw.randbytes(5)
+    file.write_bytes(content)
+    return f"{how} at {place} of {file.name}"
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_damage_is_read_over_or_refused(whole, tmp_path, name):
+    assert read(whole[name]) >= 14  # transitions; in most formats each episode has a row more
+    for number in range(40):
+        draw, path = random.Random(f"{name} {number}"), tmp_path / str(number) / whole[name].name
+        (shutil.copytree if whole[name].is_dir() else shutil.copy)(whole[name], made_parent(path))
+        what = damaged(path, draw)
+        for partial in (False, True):
+            try:
+                with contextlib.suppress(ReverieError):
+                    read(path, partial)
+            except Exception as error:
+                pytest.fail(f"{number}: {what}: {error!r}")
+
+
+def made_parent(path):
+    path.parent.mkdir()
+    return path
+
+
+@pytest.mark.parametrize("content", ["", "[1, 2]", '{"observation": ', "\0\xff"])
+def test_what_stands_beside_a_store_is_damaged(whole, tmp_path, content):
+    path = shutil.copytree(whole["store"], tmp_path / "store")
+    assert json.loads((path / "spec.json").read_text())
+    (path / "spec.json").write_text(content, encoding="latin-1")
+    with pytest.raises(DataError, match=r"spec\.json is damaged: .*"):
+        read(path)
+
+
+def test_a_column_in_damaged_pieces(whole, tmp_path):
+    """Compressed pieces do not open any more; the column says so, not the library."""
+    path = shutil.copy(whole["pieces"], tmp_path / "a.hdf5")
+    content = bytearray(path.read_bytes())
+    for piece in _places(content, b"\x78"):  # where zlib's streams begin
+        content[piece + 2 : piece + 8] = bytes(6)
+    path.write_bytes(content)
+    with pytest.raises(DataError, match=r"a\.hdf5: '\w+' is damaged: .*Get it again"):
+        read(path)
+
+
+def _places(content, mark):
+    return [i for i in range(len(content) - 1) if content[i : i + 1] == mark and content[i + 1] in (0x01, 0x5E, 0x9C)]
