@@ -145,8 +145,11 @@ class MinariReader(Reader):
     def env_spec(self) -> dict[str, Any]:
         """What it says of its environment, as Gymnasium writes it."""
         said = self.metadata.get("env_spec")
-        found: dict[str, Any] = json.loads(said) if isinstance(said, str) else {}
-        return found
+        try:
+            found = json.loads(said) if isinstance(said, str) else {}
+        except ValueError as error:
+            raise DataError(f"{self.folder / METADATA} is damaged: its env_spec cannot be read ({error}).") from None
+        return found if isinstance(found, dict) else {}
 
     def _space(self, name: str) -> Space:
         if name in self.metadata:

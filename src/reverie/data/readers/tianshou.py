@@ -39,7 +39,8 @@ class TianshouReader(Reader):
             raise DataError(f"{path} has no group '_meta': it is no buffer that Tianshou has saved.")
         with damage(path):
             self.meta = self.file["_meta"]
-        if missing := [name for name in ("obs", "act", "rew", "done") if name not in self.meta]:
+            self.names = set(self.meta)
+        if missing := [name for name in ("obs", "act", "rew", "done") if name not in self.names]:
             raise DataError(
                 f"{path} has no {', '.join(missing)}: the buffer was saved before anything was added to it."
             )
@@ -91,9 +92,9 @@ class TianshouReader(Reader):
     # ------------------------------------------------------------------ where rows lie
 
     def _array(self, name: str) -> np.ndarray | None:
-        if name not in self.file:
-            return None
         with damage(f"{self.path}: '{name}'"):
+            if name not in self.file:
+                return None
             item = self.file[name]
             if str(item.attrs.get(MARK, "ndarray")).startswith(("ndarray", "Tensor")):
                 return np.atleast_1d(np.asarray(item[()]))
@@ -172,7 +173,7 @@ class TianshouReader(Reader):
         full = [held >= room for _, room, held, _ in self._rings]
         self.note(CUT, sum(full))
         obs = self._columns("obs", "obs")
-        next_obs = self._columns("obs_next", "obs") if "obs_next" in self.meta else {}
+        next_obs = self._columns("obs_next", "obs") if "obs_next" in self.names else {}
         if self._stack > 1:
             obs = {name: StackedColumn(column, end, self._stack) for name, column in obs.items()}
             next_obs = {}  # made of single frames, whose past would have to be guessed
@@ -189,7 +190,7 @@ class TianshouReader(Reader):
         )
 
     def _flags(self, name: str) -> np.ndarray | None:
-        if name not in self.meta:
+        if name not in self.names:
             return None
         with damage(f"{self.path}: '_meta/{name}'"):
             flags = self.meta[name][()]
