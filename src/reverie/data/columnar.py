@@ -96,7 +96,7 @@ def write_d4rl(episodes: Iterable[Rows], target: Path, about: About) -> Exported
 def append(file: Any, name: str, values: np.ndarray) -> None:
     """``values`` ``[n, ...]`` behind those that are there."""
     if name not in file:
-        rows = max(1, BUFFERED // max(1, values[:1].nbytes))
+        rows = min(len(values), max(1, BUFFERED // max(1, values[:1].nbytes)))  # a piece takes its room when begun
         file.create_dataset(name, data=values, maxshape=(None, *values.shape[1:]), chunks=(rows, *values.shape[1:]))
         return
     data = file[name]
