@@ -6,6 +6,7 @@ import copy
 import io
 import json
 import shutil
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 import torch
 
 import reverie
+from reverie.agent.estimation import everything
 from reverie.algos.fqe import FQEConfig
 from reverie.cli import main
 from reverie.core.errors import ConfigError, DataError
@@ -21,6 +23,7 @@ from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.core.types import Step, Window
 from reverie.data.dataset import DatasetConfig
 from reverie.estimating import Estimator, config_for
+from reverie.experiment import ExperimentConfig
 from reverie.log.console import LiveSink
 from tiny import NETWORKS
 
@@ -178,6 +181,22 @@ def test_stacks_of_frames():
     state = seen[0].obs["state"]  # [E, 1, 3, S]
     assert state.shape == (40, 1, 3, STATES)
     assert (state == state[:, :, :1]).all()
+
+
+def test_stacks_of_frames_cost_no_windows():
+    rows: Any = Recorded(recorded(5))
+    rows.reader = SimpleNamespace(path=Path("memory"))
+    config = ExperimentConfig(data=DatasetConfig(path="memory"))
+    frames = [{}, {"frames": 3, "frame_keys": "state"}]
+    offered = [
+        len(
+            Estimator(
+                learner(Table([0.0] * 4)), everything(config, rows, settings.frames, 0), OBS, ACTION, settings
+            ).rows
+        )
+        for settings in map(FAST.merge, frames)
+    ]
+    assert offered[0] == offered[1] > 0
 
 
 def test_estimates_go_on_and_disturb_nothing():

@@ -71,6 +71,22 @@ def test_windows_are_rows_that_follow_each_other_in_one_episode(tmp_path, storag
         assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("storage", ["ram", "mmap"])
+@pytest.mark.parametrize("announced", [None, 100])
+def test_the_windows_are_those_that_there_would_be_without_frames(tmp_path, storage, announced):
+    config, given = DatasetConfig(path="x", storage=storage), Given(announced=announced)
+    plain, stacked = (
+        build(given, window, config=config, scratch=tmp_path)
+        for window in (Window(batch=8, length=2), Window(batch=8, length=2, context=3, context_crosses=True))
+    )
+    handles = [one.dealer.starts.at(np.arange(len(one))) for one in (plain, stacked)]
+    assert np.array_equal(handles[0], handles[1] + 3)
+    for one, other in [(plain.sample(), stacked.sample()) for _ in range(20)]:
+        assert torch.equal(one.obs["vec"], other.rows(3).obs["vec"])
+    with pytest.raises(DataError, match="more than the 17 rows"):  # what only frames need is no room for more
+        build(Given(announced=17), Window(batch=8, length=2, context=3, context_crosses=True))
+
+
 @settings(max_examples=30, deadline=None)
 @given(
     lived=st.lists(st.integers(1, 6), min_size=1, max_size=8),

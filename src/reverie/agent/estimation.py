@@ -83,10 +83,10 @@ def estimate(
         specs = recorded.obs_spec, recorded.action_spec
         learner = config.algo.build(*specs, choose_device(device), config.seed)
         checkpoints.load(path, {"algo": learner})
-        dataset = everything(config, recorded, seed)
+        settings = config_for(learner).merge({} if discount is None else {"discount": discount})
+        dataset = everything(config, recorded, settings.frames, seed)
         for remark in recorded.remarks():
             say(f"{config.data.path}: {remark}")
-    settings = config_for(learner).merge({} if discount is None else {"discount": discount})
     mode = MODES[actions]
     estimator = Estimator(learner, dataset, *specs, settings, seed=seed)
     found = estimator.estimate(updates, mode=mode, draws=1 if mode == "eval" else draws)
@@ -150,8 +150,8 @@ def check_fit(recorded: Recorded, folder: RunFolder) -> None:
         )
 
 
-def everything(config: ExperimentConfig, recorded: Recorded, seed: int) -> Dataset:
-    """All rows, with a progress bar where there is somebody to see it."""
-    window = Window(batch=1, length=2)
+def everything(config: ExperimentConfig, recorded: Recorded, frames: int, seed: int) -> Dataset:
+    """All rows, to be seen in stacks of ``frames``, with a progress bar where there is somebody to see it."""
+    window = Window(batch=1, length=2, context=frames - 1, context_crosses=frames > 1)
     with shown(f"reading {recorded.reader.path.name}", recorded.rows()) as counted:
         return config.data.build(recorded, window=window, seed=seed, parts=counted(recorded.parts()))

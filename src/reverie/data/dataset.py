@@ -93,15 +93,16 @@ class DatasetConfig(Config):
         total = rows.rows()
         if total < 1:
             raise DataError("the dataset holds no rows.")
+        capacity = total + window.free  # or the windows of the first rows would count as evicted (data/starts.py)
         storage: Storage
         if self.storage == "mmap":
-            storage = MappedStorage(columns, 1, total, scratch or Path(tempfile.gettempdir()))
+            storage = MappedStorage(columns, 1, capacity, scratch or Path(tempfile.gettempdir()))
         else:
-            storage = HostStorage(columns, 1, total)
+            storage = HostStorage(columns, 1, capacity)
         chosen = (dealer or DealerConfig()).merge({"online": False})
         settings = DealerConfig(**{f.name: getattr(chosen, f.name) for f in fields(DealerConfig)})
         dataset = Dataset(storage, window, seed=seed, config=settings)
-        dataset.fill(parts if parts is not None else rows.parts())
+        dataset.fill(parts if parts is not None else rows.parts(), total)
         return dataset
 
 
@@ -130,18 +131,17 @@ class Dataset(Replay):
     fingerprint: str = ""
     """What the rows are: another one for other rows, whatever file they come from."""
 
-    def fill(self, parts: Iterator[Rows]) -> None:
-        """Take in all rows.
+    def fill(self, parts: Iterator[Rows], most: int) -> None:
+        """Take in all rows, of which ``most`` were announced.
 
         Raises:
-            DataError: there are more than there is room for, none, or none that make a window.
+            DataError: there are more than that, none, or none that make a window.
         """
         sums: dict[str, int] = {}
         if isinstance(self.dealer.starts, EpisodeStarts):
-            self.dealer.starts.queue.reserve(self.storage.capacity)
+            self.dealer.starts.queue.reserve(most)
         for part in parts:
-            if self.count + len(part["is_first"]) > self.storage.capacity:
-                most = self.storage.capacity
+            if self.count + len(part["is_first"]) > most:
                 raise DataError(f"there are more than the {most:,} rows that the dataset announces: it is damaged.")
             self.extend({name: values[None] for name, values in part.items()})
             for name, values in part.items():

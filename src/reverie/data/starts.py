@@ -121,7 +121,9 @@ class EpisodeStarts:
     def oldest(self) -> int:
         """See ``Starts``."""
         rows = self.rows
-        return max(rows.first or -self.free, rows.count - rows.capacity) * rows.streams
+        whole = rows.first == 0  # nothing was there before: free rows in front of row 0 are of no episode
+        earliest = -self.free if whole else rows.first  # else they would be rows that nobody holds any more
+        return max(earliest, rows.count - rows.capacity) * rows.streams
 
     def add(self, is_first: np.ndarray) -> np.ndarray:
         """See ``Starts``."""
