@@ -16,7 +16,7 @@ from reverie.algos.dqn import DQNConfig
 from reverie.algos.qr_dqn import QRDQNConfig
 from reverie.algos.sac import SACConfig
 from reverie.algos.td3 import TD3Config
-from reverie.experiment import ExperimentConfig
+from reverie.experiment import ExperimentConfig, build
 from reverie.training.run import train
 from reverie.training.telling import say_nothing
 from tiny import SETTINGS
@@ -75,3 +75,41 @@ def test_a_run_that_was_stopped_ends_as_one_that_was_not(
     monkeypatch.setattr(Walk, "stop_at", 10**9)
     train(config, env=env, run=tmp_path / "run", say=say_nothing)
     assert_same(tmp_path / "run", tmp_path / "whole")
+
+
+ANNEALED = {
+    "epsilon": (DQNConfig(), Walk, {"algo.exploration": "epsilon_greedy(1.0, 0.05, 100)"}),
+    "noise": (DDPGConfig(), Push, {"algo.exploration": "gaussian(1.0, 0.05, 100)"}),
+    "of stacks": (TD3Config(), Push, {"algo.exploration": "ornstein_uhlenbeck(final_sigma=0.01, anneal_steps=100)",
+                                      "algo.frames": 3, "algo.frame_keys": ".*"}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("nums", [(1, 3), (3, 1), (2, 5)], ids=str)
+@pytest.mark.parametrize("name", ANNEALED)
+def test_annealing_goes_on_with_another_number_of_environments(name: str, nums: tuple[int, int]) -> None:
+    algo, env, own = ANNEALED[name]
+    config = ExperimentConfig(algo=algo).merge(COMMON | own | {"eval_episodes": 0})
+    one, other = (build(config.merge({"env.num": num}), env).collector for num in nums)
+    assert one is not None
+    assert other is not None
+    for _ in range(50):
+        one.collect()
+    other.load_state_dict(one.state_dict())
+    before, after = (getattr(c.state, "state", c.state).steps for c in (one, other))
+    assert before.sum() == after.sum() == one.env_steps > 40
+    assert after.shape == (nums[1],)
+    assert after.dtype is before.dtype
+    for _ in range(5):
+        other.collect()
+    assert getattr(other.state, "state", other.state).steps.sum() == other.env_steps > one.env_steps
+
+
+def test_annealing_goes_on_where_environments_have_failed_for_good() -> None:
+    """A checkpoint has no current rows then, and nothing of what the policy carried."""
+    algo, env, own = ANNEALED["epsilon"]
+    config = ExperimentConfig(algo=algo).merge(COMMON | own | {"eval_episodes": 0})
+    collector = build(config, env).collector
+    assert collector is not None
+    collector.load_state_dict({"env_steps": 41, "rng": np.random.default_rng(0).bit_generator.state})
+    assert collector.state.steps.tolist() == [20, 21]

@@ -103,6 +103,15 @@ class Policy(Protocol[S]):
 
 
 @runtime_checkable
+class Annealed(Protocol[S]):
+    """What a ``Policy`` offers besides, if something about it changes with the env steps that it has acted in."""
+
+    def after(self, state: S, env_steps: int) -> S:
+        """``state``, in which nothing was done yet, as if ``env_steps`` had been, of all environments together."""
+        ...
+
+
+@runtime_checkable
 class Watcher(Protocol):
     """Takes statistics of the rows that are lived, such as those that observations are normalised by."""
 

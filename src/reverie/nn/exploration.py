@@ -129,6 +129,11 @@ def counted(steps: Tensor, step: Step) -> Tensor:
     return steps + ~step.is_last if any_of(step.is_last) else steps + 1
 
 
+def dealt(env_steps: int, num_envs: int) -> Tensor:
+    """Actions taken ``[N]`` whose sum is ``env_steps``: to each environment its share."""
+    return (env_steps + torch.arange(num_envs)) // num_envs
+
+
 class NoiseState(NamedTuple):
     """Where the noise of N environments is."""
 
@@ -154,6 +159,10 @@ class NoisyPolicy:
             return action, state
         noise, state = self.noise(state, step)
         return (action + noise).clamp(-1, 1), state
+
+    def after(self, state: NoiseState, env_steps: int) -> NoiseState:
+        """Sigma where it is then; x begins anew."""
+        return state._replace(steps=dealt(env_steps, len(state.steps)))
 
     def override(self, state: NoiseState, action: Tensor) -> NoiseState:
         """Noise goes on whatever was executed."""
@@ -264,6 +273,10 @@ class GreedyPolicy:
             best = torch.where(drawn < self.randomness.chance(state.steps), other, best)
             state = GreedyState(counted(state.steps, step))
         return F.one_hot(best, self.classes).float(), state
+
+    def after(self, state: GreedyState, env_steps: int) -> GreedyState:
+        """Epsilon where it is then."""
+        return state._replace(steps=dealt(env_steps, len(state.steps)))
 
     def override(self, state: GreedyState, action: Tensor) -> GreedyState:
         """Schedules go on whatever was executed."""

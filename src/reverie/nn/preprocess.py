@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from reverie.core.errors import DataError, did_you_mean
-from reverie.core.protocols import Policy, Watcher
+from reverie.core.protocols import Annealed, Policy, Watcher
 from reverie.core.specs import ObsSpec
 from reverie.core.types import Batch, Mode, Obs, Step, Window
 from reverie.nn.frames import Frames
@@ -142,6 +142,11 @@ class PreprocessedPolicy:
             obs = normaliser(obs)
         action, inner = self.inner.act(replace(step, obs=obs), state.state, mode)
         return action, Carried(past, inner)
+
+    def after(self, state: Carried, env_steps: int) -> Carried:
+        """For the policy inside, if anything about it is annealed."""
+        inner = self.inner.after(state.state, env_steps) if isinstance(self.inner, Annealed) else state.state
+        return state._replace(state=inner)
 
     def override(self, state: Carried, action: Tensor) -> Carried:
         """What was seen stays what it is."""

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from reverie.core.protocols import AsyncEnv, Env, Policy, Restorable, RowSink, Watcher
+from reverie.core.protocols import Annealed, AsyncEnv, Env, Policy, Restorable, RowSink, Watcher
 from reverie.core.specs import ActionSpec
 from reverie.core.tree import filled, leaves
 from reverie.core.types import State, Step
@@ -176,7 +176,8 @@ class Collector:
     def load_state_dict(self, state: State) -> None:
         """Go on counting, from the start of new episodes; ``resume`` goes on in the old ones.
 
-        What the policy carries besides, such as how far its noise is annealed, goes on for as many environments.
+        What the policy carries besides goes on for as many environments. For another number of them it begins anew,
+        but what is annealed by env steps is where these are.
         """
         self.env_steps = int(state["env_steps"])
         self.rng.bit_generator.state = dict(state["rng"])
@@ -184,6 +185,8 @@ class Collector:
         carried = state.get("state", [])
         if [tensor.shape for tensor in carried] == [leaf.shape for leaf in leaves(self.state)]:
             self.state = filled(self.state, carried)
+        elif isinstance(self.policy, Annealed):
+            self.state = self.policy.after(self.state, self.env_steps)
 
     def resume(self, state: State, snapshots: Sequence[bytes | None]) -> int:
         """Go on in the middle of the episodes that ``state`` and the ``snapshots`` of N environments speak of.
