@@ -257,6 +257,22 @@ def test_imitation_goes_on_bit_for_bit_and_knows_which_rows_are_the_experts(
     assert set(split) == {round(8 * fraction)}
 
 
+@pytest.mark.parametrize("env", [None, "Pendulum-v1"], ids=["alone", "together"])
+@pytest.mark.parametrize(
+    ("algorithm", "setting", "told"),
+    [("bc", {"replay.fractions.priority": 1.0}, r"replay.fractions.priority = 1.0, but the algorithm never says"),
+     ("bc", {"replay.sequence": True}, r"replay.sequence = True, but .* no context rows"),
+     ("td3", {"replay.sequence": True}, r"replay.sequence = True, but .* no context rows"),
+     ("td3", {"replay.sequence": True, "algo.frames": 3, "algo.frame_keys": ".*"}, "replay.sequence = True, but")],
+)  # fmt: skip
+def test_ways_of_drawing_that_would_mean_nothing_are_refused(
+    pendulum: Path, tmp_path: Path, env: str | None, algorithm: str, setting: dict[str, Any], told: str
+) -> None:
+    with pytest.raises(ConfigError, match=told):
+        train(pendulum, tmp_path / "run", algorithm=algorithm, env=env, updates=1, steps=1, **setting)
+    assert not (tmp_path / "run").exists()
+
+
 def test_imitation_needs_recorded_rows_and_lived_ones(pendulum: Path, tmp_path: Path) -> None:
     said: list[str] = []
     with pytest.raises(ConfigError, match=r"gail .* there is nothing but recorded data\. Give both, --data PATH"):

@@ -5,7 +5,7 @@ Supervised learning of the actions that a dataset holds. It knows no rewards.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import torch
@@ -167,6 +167,7 @@ class BC(ModelFree):
     def __init__(self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: BCConfig, device: torch.device) -> None:
         super().__init__(obs_spec, cfg, device)
         self.cfg = cfg
+        self.window = replace(self.window, gives_priorities=False)
         clone = cfg.fitting(action_spec)
         actor = clone.actor(self.preprocess.spec, action_spec, cfg.networks, PRECISIONS[cfg.precision])
         self.objective = BCObjective(actor)

@@ -199,6 +199,8 @@ class Window:
     context_crosses: bool = False
     """Whether the context alone may do so: what is learned from is of one episode, and has its context wherever it
     lies. The learner heeds the last ``is_first``. Before the first row of all comes that row again."""
+    gives_priorities: bool = True
+    """Whether updates say with which priority their windows are drawn from then on (``Update.priority``)."""
 
     @property
     def rows(self) -> int:

@@ -87,8 +87,10 @@ class DatasetConfig(Config):
 
         Raises:
             DataError: there are no rows, more than were announced, or none make a window.
-            ConfigError: the memory or the disk cannot be had.
+            ConfigError: the memory or the disk cannot be had, or ``dealer`` does not fit the windows.
         """
+        dealer = dealer or DealerConfig()
+        dealer.check(window)
         columns = columns_of(rows.obs_spec, rows.action_spec, extra_spec or {})
         total = rows.rows()
         if total < 1:
@@ -99,7 +101,7 @@ class DatasetConfig(Config):
             storage = MappedStorage(columns, 1, capacity, scratch or Path(tempfile.gettempdir()))
         else:
             storage = HostStorage(columns, 1, capacity)
-        chosen = (dealer or DealerConfig()).merge({"online": False})
+        chosen = dealer.merge({"online": False})
         settings = DealerConfig(**{f.name: getattr(chosen, f.name) for f in fields(DealerConfig)})
         dataset = Dataset(storage, window, seed=seed, config=settings)
         dataset.fill(parts if parts is not None else rows.parts(), total)

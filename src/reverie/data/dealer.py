@@ -45,6 +45,24 @@ class DealerConfig(Config):
                 "leave nothing to be drawn in other ways. Give one of the two."
             )
 
+    def check(self, window: Window) -> None:
+        """These ways must mean something to an algorithm that learns from ``window``.
+
+        Raises:
+            ConfigError: one of them does not.
+        """
+        if self.sequence and window.context == window.free:
+            raise ConfigError(
+                "replay.sequence = True, but the algorithm's windows have no context rows, by which state would be "
+                "carried: expected algo.replay_context of 1 or more, or an algorithm that carries a state."
+            )
+        if self.fractions.priority and not window.gives_priorities:
+            raise ConfigError(
+                f"replay.fractions.priority = {self.fractions.priority}, but the algorithm never says how much is left "
+                "to learn from a window, so all would be drawn alike: expected 0, or an algorithm with a critic or a "
+                "world model."
+            )
+
 
 class Dealer:
     """Keeps track of the windows of ``rows`` and draws B of them at a time."""

@@ -80,10 +80,12 @@ class ReplayConfig(DealerConfig):
         made when the first row comes, or to that of temporary files.
 
         Raises:
-            ConfigError: a stream cannot hold one window, or the memory, the disk or the device cannot be had.
+            ConfigError: a stream cannot hold one window, the settings do not fit the algorithm's windows, or the
+                memory, the disk or the device cannot be had.
         """
         columns = columns_of(obs_spec, action_spec, extra_spec)
         rows = self.rows(bytes_of(columns))
+        self.check(window)
         self._check_window(rows, num_envs, window)
         lived = (rows if most is None else min(rows, most)) // num_envs
         per_stream = max(window.rows, lived + window.free)  # as many windows as without free rows in front
@@ -99,11 +101,6 @@ class ReplayConfig(DealerConfig):
                 f"replay.capacity = {self.capacity}{amount or ' rows'} over {num_envs} envs is {rows // num_envs} rows "
                 f"for each, but a window has {window.rows} ({window.context} context + {window.length}): "
                 f"expected replay.capacity of at least {(window.rows - window.free) * num_envs}."
-            )
-        if self.sequence and window.context == window.free:
-            raise ConfigError(
-                "replay.sequence = True, but the algorithm's windows have no context rows, by which state would be "
-                "carried: expected algo.replay_context of 1 or more, or an algorithm that carries a state."
             )
 
 
