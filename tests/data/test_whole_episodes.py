@@ -25,6 +25,13 @@ def episode_end(life: Lived, stream: int, row: int) -> int:
     return next(later, len(life.rows[stream]))
 
 
+def begins(life: Lived, stream: int, row: int) -> bool:
+    """Whether the window at ``row`` is the first of an episode."""
+    ahead = life.window.context if life.window.crosses_episodes else 0
+    rows = life.rows[stream]
+    return bool(rows[row + ahead]["first"] or (row == 0 and rows[0]["first"]))
+
+
 @settings(max_examples=120, deadline=None)
 @given(
     length=st.integers(1, 4), context=st.integers(1, 2), crosses=st.booleans(), spare=st.integers(0, 25), data=st.data()
@@ -40,12 +47,12 @@ def test_cursors_go_on_where_they_ended(length, context, crosses, spare, data) -
         now = life.check(life.replay.sample())
         oldest, count = life.replay.oldest, life.replay.count
         for (i, t), (j, u) in zip(before, now, strict=False):
-            learned, end = t + window.rows, episode_end(life, i, t)
+            learned, end = t + window.rows, episode_end(life, i, t + (context if crosses else 0))
             goes_on = t >= oldest and (end >= learned + length or (learned < end < count))
             if goes_on:
                 assert (j, u) == (i, min(learned + length, end) - window.rows)
             else:
-                held = [s for s in life.valid() if life.rows[s[0]][s[1]]["first"]]
+                held = [(i, t) for i, t in life.valid() if begins(life, i, t)]
                 assert (j, u) in (held or life.valid())
         before = now
 
@@ -86,10 +93,37 @@ def test_all_rows_of_complete_episodes_are_learned_from_about_equally() -> None:
         for handle in life.replay.sample().index.tolist():
             t, i = divmod(handle, 2)
             learned.update((i, row) for row in range(t + 1, t + 5))
-    complete = [(0, t) for t in range(17 * 8) if t % 17] + [(1, t) for t in range(23 * 6) if t % 23]
+    complete = [(0, t) for t in range(1, 17 * 8)] + [(1, t) for t in range(1, 23 * 6)]
     counts = np.array([learned[row] for row in complete])
     assert counts.min() > 0.5 * np.median(counts)
     assert counts.max() < 3 * np.median(counts)  # the last rows of an episode come twice
+
+
+def test_first_rows_are_context_where_windows_may_not_cross() -> None:
+    """The window before would be of another episode; with no window to come from, nothing is lost by that."""
+    window = Window(batch=8, length=4, context=1)
+    life = Lived(1, 200, window, seed=3, config=SEQUENCE)
+    for t in range(150):
+        life.add([t % 15 == 0])
+    learned = {row % 15 for _ in range(300) for h in life.replay.sample().index.tolist() for row in range(h + 1, h + 5)}
+    assert learned == set(range(1, 15))
+
+
+@pytest.mark.parametrize("count", [60, 150])  # before and after the oldest rows are evicted
+def test_rows_that_were_read_again_are_gone_through_in_the_same_way(count: int) -> None:
+    """As on going on from a checkpoint: what lay before the oldest row held is not there any more."""
+    window = Window(batch=4, length=4, context=1, crosses_episodes=True)
+    for evicted in range(20):
+        lives = [Lived(2, 80, window, seed=3, config=SEQUENCE) for _ in range(2)]
+        for t in range(count + evicted):
+            lives[0].add([t % 17 == 0, t % 23 == 0])
+        one, two = (life.replay for life in lives)
+        one.sample()
+        two.begin_at(one.oldest)
+        two.extend(one.read(one.oldest, one.count))
+        two.load_state_dict(one.state_dict())
+        for _ in range(30):
+            assert torch.equal(one.sample().index, two.sample().index)
 
 
 def test_cursors_do_not_stay_in_step() -> None:
