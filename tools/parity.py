@@ -168,8 +168,15 @@ class Recording:
             is_terminal=data["is_terminal"],
             weight=torch.ones(rows),
             index=torch.arange(rows),
-            extras={k: data[f"dyn/{k}"] for k in ("deter", "stoch") if self.context and f"dyn/{k}" in data},
+            extras=self.latents(data) if self.context and "dyn/deter" in data else {},
         )
+
+    @staticmethod
+    def latents(data: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """The recorded latents as we store them: of z, one-hot, the number of the class, from 1 on."""
+        one_hot = data["dyn/stoch"]
+        classes = (one_hot.argmax(-1) + 1) * one_hot.any(-1)  # 0: none
+        return {"deter": data["dyn/deter"], "classes": classes}
 
     def noise(self, path: str) -> float:
         """The largest gradient of the parameter's network, if its own is but the rounding error of that; else 0.

@@ -59,7 +59,7 @@ def batch(agent: DreamerV3, seed: int = 0) -> Batch:
         obs[key] = obs[key].to(getattr(torch, part.dtype))
     first = torch.rand(b, t, generator=g) < 0.2
     stored = {"deter": torch.rand(b, t, c.deter, generator=g),
-              "stoch": torch.randint(0, c.classes, (b, t, c.stoch), generator=g)}  # fmt: skip
+              "classes": torch.randint(0, c.classes + 1, (b, t, c.stoch), generator=g)}  # fmt: skip
     return Batch(
         obs=obs, action=torch.rand(b, t, agent.policy.width, generator=g), reward=torch.randn(b, t, generator=g),
         is_first=first, is_last=first.roll(-1, 1), is_terminal=first.roll(-1, 1), weight=torch.ones(b),

@@ -4,6 +4,7 @@ import copy
 import inspect
 import math
 import re
+from dataclasses import replace
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from reverie.algos.dreamer_v3 import SIZES, DreamerV3Config, DreamerV3Stats, siz
 from reverie.core.errors import ConfigError
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.core.types import Batch, Step
+from reverie.nn.rssm import Latent
 
 TINY = {
     "rssm.deter": 16, "rssm.hidden": 8, "rssm.stoch": 3, "rssm.classes": 4, "rssm.blocks": 4, "encoder.units": 8,
@@ -50,7 +52,7 @@ def batch(agent, actions="discrete", seed=0):
     if "deter" in agent.extra_spec:
         extras = {
             "deter": torch.rand(b, t, 16, generator=g).to(getattr(torch, agent.extra_spec["deter"].dtype)),
-            "stoch": torch.randint(0, 4, (b, t, 3), generator=g).to(torch.uint8),
+            "classes": torch.randint(1, 5, (b, t, 3), generator=g).to(torch.uint8),
         }
     return Batch(
         obs={
@@ -102,7 +104,7 @@ def test_update_returns_what_it_promises(actions, context):
     world = sum(scales[k.split("/")[0]] * v for k, v in losses.items() if k.split("/")[0] in names)
     assert torch.allclose(update.priority.mean(), world)
     assert {k: tuple(v.shape) for k, v in update.extras.items()} == (
-        {"deter": (3, 6, 16), "stoch": (3, 6, 3)} if context else {}
+        {"deter": (3, 6, 16), "classes": (3, 6, 3)} if context else {}
     )
     assert {k: str(v.dtype).removeprefix("torch.") for k, v in update.extras.items()} == {
         k: v.dtype for k, v in agent.extra_spec.items()
@@ -187,7 +189,7 @@ def test_stored_latents_are_where_the_window_starts():
     data.is_first[:] = False
     context, rows = agent.split_context(data)
     assert torch.equal(context.latent.deter, data.extras["deter"][:, 0])
-    assert torch.equal(context.latent.stoch.argmax(-1), data.extras["stoch"][:, 0].long())
+    assert torch.equal(context.latent.stoch.argmax(-1) + 1, data.extras["classes"][:, 0].long())
     assert torch.equal(context.action, data.action[:, 0])
     assert torch.equal(rows.reward, data.reward[:, 1:])
 
@@ -205,10 +207,34 @@ def test_packed_latents_survive_the_round_trip():
     assert torch.equal(action.sum(-1), torch.ones(3))
     packed = policy.extras(state)
     data = batch(agent)
-    data.extras["deter"][:, 0], data.extras["stoch"][:, 0] = packed["deter"], packed["stoch"]
+    data.extras["deter"][:, 0], data.extras["classes"][:, 0] = packed["deter"], packed["classes"]
     context, _ = agent.split_context(data)
     assert torch.equal(context.latent.deter, state.latent.deter)
     assert torch.equal(context.latent.stoch, state.latent.stoch)
+
+
+def test_columns_of_zeros_are_the_initial_latent():
+    """As rows of others have them, and those of a checkpoint without latents."""
+    agent = build()
+    data = batch(agent)
+    blank = {key: torch.zeros_like(value) for key, value in data.extras.items()}
+    context, _ = agent.split_context(replace(data, extras=blank))
+    without, _ = agent.split_context(replace(data, extras={}))
+    for latent in (context.latent, without.latent):
+        for found, expected in zip(latent, agent.world.rssm.initial(3, torch.float32), strict=True):
+            assert torch.equal(found, expected)
+
+
+@pytest.mark.parametrize(("classes", "dtype"), [(255, "uint8"), (256, "int16"), (300, "int16")])
+def test_every_class_has_a_number(classes, dtype):
+    agent = build(rssm__classes=classes)
+    assert agent.extra_spec["classes"].dtype == dtype
+    index = torch.tensor([[0, classes // 2, classes - 1]]).expand(3, 3)  # [B, S]
+    latent = Latent(torch.zeros(3, 16), torch.nn.functional.one_hot(index, classes).float())
+    data = batch(agent)
+    extras = {key: value[:, None].expand(-1, 7, -1) for key, value in agent.pack(latent).items()}
+    context, _ = agent.split_context(replace(data, extras=extras))
+    assert torch.equal(context.latent.stoch, latent.stoch)
 
 
 def see(agent, mode, seed):

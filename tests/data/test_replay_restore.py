@@ -243,6 +243,27 @@ def test_extras_of_other_rows_or_damaged_files_are_refused(tmp_path: Path) -> No
         life.replay.load_extras(tmp_path)
 
 
+def test_extras_of_another_version_are_left_out_as_a_whole(tmp_path: Path) -> None:
+    """What one column says would mean something else without the others."""
+    window = Window(batch=4, length=3, context=1, crosses_episodes=True)
+    life, new = (Lived(2, 40, window, config=ReplayConfig(online=False)) for _ in range(2))
+    for t in range(25):
+        life.add([t % 6 == 0, t % 4 == 0])
+    new.replay.extend({k: v for k, v in life.replay.read(0, 25).items() if not k.startswith("extras/")})
+    life.replay.save_extras(tmp_path)
+    (tmp_path / "stoch.npy").rename(tmp_path / "class.npy")
+    with pytest.warns(UserWarning, match="written by another version, with class, deter beside the rows in place of"):
+        new.replay.load_extras(tmp_path)
+    rows = new.replay.read(0, 25)
+    assert not rows["extras/deter"].any()
+    assert not rows["extras/stoch"].any()
+    old = {"handles": np.array([0]), "extras": {"class": torch.ones(1, 1)}, "priority": None}
+    known = {"handles": np.array([2]), "extras": {"stoch": torch.full((1, 1), 9)}, "priority": None}
+    new.replay.load_state_dict({**life.replay.state_dict(), "pending": [old, known]})
+    new.replay.flush()
+    assert np.argwhere(new.replay.read(0, 25)["extras/stoch"] == 9).tolist() == [[0, 4]]
+
+
 def test_a_store_gets_every_row_without_extras() -> None:
     class Kept:
         def __init__(self) -> None:

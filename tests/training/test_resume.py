@@ -17,6 +17,7 @@ import torch
 import zarr
 
 from reverie.core.errors import RunError
+from reverie.data import extras
 from reverie.data.store.store import Store
 from reverie.experiment import Experiment, ExperimentConfig, build
 from reverie.folder import RunFolder, read_saved
@@ -471,6 +472,18 @@ def test_a_smaller_replay_keeps_its_latents(tmp_path: Path, monkeypatch: pytest.
     assert np.array_equal(rows["extras/deter"], saved[:, -20:])
     assert saved[:, -20:].any()
     store.close(0)
+
+
+def test_latents_of_another_version_begin_as_zeros(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They said z otherwise, under another name."""
+    run, file_of = tmp_path / "run", extras.file_of
+    with monkeypatch.context() as earlier:
+        earlier.setattr(extras, "file_of", lambda folder, name: file_of(folder, name.replace("classes", "stoch")))
+        run_until(run, 61, monkeypatch)
+    monkeypatch.setattr(Walk, "stop_at", 10**9)
+    with pytest.warns(UserWarning, match="written by another version, with deter, stoch beside the rows in place of"):
+        result = train(CONFIG, env=Walk, run=run, say=say_nothing)
+    assert (result.reason, result.env_steps >= 100) == ("finished", True)
 
 
 class Quitting(Walk):

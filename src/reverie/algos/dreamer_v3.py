@@ -308,20 +308,24 @@ class DreamerV3(Algorithm):
         if not c.replay_context:
             return {}
         real = "float32" if c.precision == "float32" else "float16"  # |h| < 1: float16 keeps more of it than bfloat16
-        index = "uint8" if c.rssm.classes <= 256 else "int16"
+        number = "uint8" if c.rssm.classes <= 255 else "int16"
         return {
             "deter": ExtraPart(shape=(c.rssm.deter,), dtype=real),
-            "stoch": ExtraPart(shape=(c.rssm.stoch,), dtype=index),
+            "classes": ExtraPart(shape=(c.rssm.stoch,), dtype=number),
         }
 
     def pack(self, latent: Latent) -> dict[str, Tensor]:
-        """Latents ``[..., D]``, ``[..., S, C]`` as columns: h itself, z as class indices ``[..., S]``."""
+        """Latents ``[..., D]``, ``[..., S, C]`` as columns: h itself, z as the numbers of its classes ``[..., S]``.
+
+        They count from 1, so that columns of zeros, which rows begin with that nobody has learned from, are the initial
+        latent: its z is of no class.
+        """
         types = {k: getattr(torch, part.dtype) for k, part in self.extra_spec.items()}
         if not types:
             return {}
         return {
             "deter": latent.deter.detach().to(types["deter"]),
-            "stoch": latent.stoch.detach().argmax(-1).to(types["stoch"]),
+            "classes": (latent.stoch.detach().argmax(-1) + 1).to(types["classes"]),
         }
 
     def split_context(self, batch: Batch) -> tuple[Context, Batch]:
@@ -330,11 +334,10 @@ class DreamerV3(Algorithm):
         blank = self.world.rssm.initial(batch.shape[0], dtype)
         if k == 0:
             return Context(blank, torch.zeros_like(batch.action[:, 0])), batch
-        if "deter" not in batch.extras:  # rows that another policy lived have no latents of ours
+        if not self.extra_spec.keys() <= batch.extras.keys():  # rows that another policy lived have no latents of ours
             return Context(blank, batch.action[:, k - 1]), batch.rows(k)
-        stoch = batch.extras["stoch"][:, k - 1]
-        if not stoch.is_floating_point():
-            stoch = stoch.long().unsqueeze(-1) == torch.arange(self.cfg.rssm.classes, device=stoch.device)
+        classes = batch.extras["classes"][:, k - 1].long()  # [B, S]
+        stoch = classes.unsqueeze(-1) == torch.arange(1, self.cfg.rssm.classes + 1, device=classes.device)  # [B, S, C]
         latent = Latent(batch.extras["deter"][:, k - 1].to(dtype), stoch.to(dtype))
         return Context(latent, batch.action[:, k - 1]), batch.rows(k)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from urllib.parse import quote
 
@@ -41,9 +42,20 @@ def save_extras(storage: Storage, folder: Path) -> list[Path]:
 def load_extras(storage: Storage, folder: Path, first: int | None = None) -> None:
     """Take back what ``save_extras`` wrote, of the same rows or, from row ``first`` on, of more.
 
+    If files of other columns are there instead, as an earlier version wrote them, it warns and leaves zeros.
+
     Raises:
         DataError: a file is missing, damaged or of other rows.
     """
+    wanted, found = {file_of(folder, name) for name in extras_of(storage)}, set(folder.glob("*.npy"))
+    if wanted - found and found - wanted:
+        there, expected = (", ".join(sorted(path.stem for path in paths)) for paths in (found, wanted))
+        warnings.warn(
+            f"{folder} was written by another version, with {there} beside the rows in place of {expected}: these "
+            "begin as zeros, and are replaced as rows are learned from.",
+            stacklevel=2,
+        )
+        return
     first = storage.oldest if first is None else first
     arrays = {name: opened(storage, name, file_of(folder, name), first) for name in extras_of(storage)}
     for name, array in arrays.items():

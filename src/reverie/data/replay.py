@@ -232,6 +232,8 @@ class Replay:
     def load_extras(self, folder: Path, first: int | None = None) -> None:
         """Take back what ``save_extras`` wrote, for the same rows or, from row ``first`` on, for more that were held.
 
+        Warns, and leaves zeros, if it was written with other columns.
+
         Raises:
             DataError: a file is missing, damaged or of other rows.
         """
@@ -310,8 +312,9 @@ class Replay:
 
     def load_state_dict(self, state: State) -> None:
         """Go on as the replay whose state it is, if the same rows are here already; else with its generators only."""
-        same = self.dealer.load_state_dict(state)
-        self.pending = [Feedback.from_state(entry) for entry in state["pending"]] if same else []
+        same, known = self.dealer.load_state_dict(state), set(self.extra_names.values())
+        pending = [Feedback.from_state(entry) for entry in state["pending"]] if same else []
+        self.pending = [entry for entry in pending if entry.extras.keys() <= known]  # other versions have others
 
     def _too_few(self) -> RunError:
         rows, needed = self.count - self.oldest, self.window.rows - self.window.free
