@@ -30,6 +30,7 @@ from reverie.core.machine import available_memory, choose_device
 from reverie.core.randomness import Randomness, derived_seeds, reproducible
 from reverie.core.specs import ObsPart
 from reverie.core.types import Batch, Window
+from reverie.data.readers.detect import open_reader
 from reverie.experiment import ExperimentConfig, build
 from reverie.log.sinks import read_metrics
 from reverie.nn.encoder import EncoderConfig
@@ -169,6 +170,41 @@ def test_evaluation_does_not_disturb_training(tmp_path: Path) -> None:
         return next({k: v for k, v in row.items() if k.startswith("loss/")} for row in rows if "loss/reward" in row)
 
     assert losses("never", 0) == losses("often", 30)
+
+
+class Shared(gymnasium.Env[Any, Any]):
+    """Draws from the generators that everybody shares."""
+
+    observation_space = gymnasium.spaces.Box(0, 1, (1,), np.float32)
+    action_space = gymnasium.spaces.Box(-1, 1, (1,), np.float32)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[np.ndarray, dict[str, Any]]:
+        self.left = 7
+        return self.draw(), {}
+
+    def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        self.left -= 1
+        return self.draw(), 0.0, self.left == 0, False, {}
+
+    def draw(self) -> np.ndarray:
+        return np.array([random.random() * np.random.random()], np.float32)  # noqa: NPY002
+
+
+def test_evaluation_does_not_disturb_an_environment_that_draws_from_everybodys_generators(tmp_path: Path) -> None:
+    def rows(name: str, every: int) -> bytes:
+        run = tmp_path / name
+        more: dict[str, Any] = {
+            "console": False,
+            "tensorboard": False,
+            "eval_episodes": 1,
+            "schedule.eval_every": every,
+        }
+        reverie.train(
+            "td3", env=Shared, run=run, steps=60, learning_starts=10**5, random_steps=5, say=say_nothing, **more
+        )
+        return b"".join(part["obs/observation"].tobytes() for part in open_reader(str(run)).parts())
+
+    assert rows("never", 0) == rows("often", 20)
 
 
 # ---------------------------------------------------------------- runs

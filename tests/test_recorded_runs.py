@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import gymnasium
@@ -17,8 +16,14 @@ from safetensors.torch import load_file
 import reverie
 from reverie.cli import main
 from reverie.core.errors import ConfigError, DataError, RunError
+from reverie.core.types import Window
+from reverie.data.dataset import Dataset
+from reverie.data.dealer import DealerConfig
+from reverie.data.readers.detect import open_reader
+from reverie.data.storage import Column, HostStorage
 from reverie.folder import read_saved
-from reverie.offline import resolved, with_returns
+from reverie.offline import note_returns, of_rows, resolved
+from reverie.recorded import Recorded
 from reverie.run.checkpoint import Checkpoints
 
 SMALL: dict[str, Any] = {
@@ -134,18 +139,36 @@ def test_learners_of_classes_go_on_with_what_is_lived(cartpole: Path, tmp_path: 
     assert reverie.load(tmp_path / "run").evaluate(1).scores == result.evaluation.scores
 
 
-def test_returns_come_with_data_for_whom_learns_from_them() -> None:
-    """Of a terminal episode of rewards 1, 2 and one that was cut off."""
-    part = {
+@pytest.mark.parametrize("block", [1, 2, 3, 100])
+@pytest.mark.parametrize("edge", [0, 1, 2, 3, 4])
+def test_returns_are_those_of_whole_episodes_wherever_they_are_cut(block: int, edge: int) -> None:
+    """Of a terminal episode of rewards 1, 2 and one that was cut off, in two parts, whatever is looked at together."""
+    rows = {
+        "obs/state": np.zeros((5, 1), np.float32),
+        "action": np.zeros((5, 1), np.float32),
         "reward": np.array([0, 1, 2, 0, 5], np.float32),
         "is_first": np.array([1, 0, 0, 1, 0], bool),
         "is_last": np.array([0, 0, 1, 0, 1], bool),
         "is_terminal": np.array([0, 0, 1, 0, 0], bool),
     }
-    learner = SimpleNamespace(extra_spec={"return": None}, cfg=SimpleNamespace(discount=0.5))
-    (found,) = with_returns(iter([part]), learner)
-    assert found["extras/return"].tolist() == [1 + 0.5 * 2, 2, 0, -np.inf, -np.inf]
-    assert list(with_returns(iter([part]), SimpleNamespace(extra_spec={}))) == [part]
+    columns = {name: Column(values.shape[1:], str(values.dtype)) for name, values in rows.items()}
+    columns["extras/return"] = Column((), "float32")
+    dataset = Dataset(HostStorage(columns, 1, 5), Window(batch=2, length=2), seed=0, config=DealerConfig())
+    parts = [{name: values[piece] for name, values in rows.items()} for piece in (slice(edge), slice(edge, 5))]
+    dataset.fill(part for part in parts if len(part["reward"]))
+    note_returns(dataset, 0.5, block)
+    assert dataset.column("extras/return").tolist() == [1 + 0.5 * 2, 2, 0, -np.inf, -np.inf]
+    assert "extras" not in dataset.fingerprint
+
+
+def test_cal_ql_goes_on_with_another_discount(pendulum: Path, tmp_path: Path) -> None:
+    """Checkpoints whose fingerprints had the returns in them go on as well."""
+    settings: dict[str, Any] = {"algorithm": "cql", "algo.floor": "monte_carlo", "algo.samples": 2}
+    train(pendulum, tmp_path / "run", updates=2, **settings)
+    assert train(pendulum, tmp_path / "run", updates=3, **settings, **{"algo.discount": 0.9}).updates == 3
+    assert (
+        of_rows("210-action:0badcafe-extras/return:12345678-reward:00000000") == "210-action:0badcafe-reward:00000000"
+    )
 
 
 @pytest.mark.parametrize("algorithm", ["td3", "sac"])
@@ -164,6 +187,21 @@ def test_a_run_on_data_alone(pendulum: Path, tmp_path: Path, algorithm: str) -> 
     assert json.loads((tmp_path / "run/eval.json").read_text())["updates"] == 20
     agent = reverie.load(tmp_path / "run")
     assert agent.evaluate(1).lengths == [200]
+
+
+def test_what_a_policy_drew_beyond_the_bounds_is_read_as_what_was_done(tmp_path: Path) -> None:
+    """DreamerV3 draws from a normal distribution: environments cut its actions, and so do its rows."""
+    run = tmp_path / "lived"
+    small = {"eval_episodes": 0, "tensorboard": False, "console": False, "threads": 1, "env.num": 2}
+    reverie.train("dreamer_v3", env="Pendulum-v1", size="nano", run=run, steps=40, learning_starts=10**5, **small)
+    stored = np.concatenate([part["action"] for part in open_reader(str(run)).parts()])
+    assert 0.05 < (np.abs(stored) == 1).mean() < 0.9
+    assert np.abs(stored).max() == 1
+    reader = open_reader(str(run))
+    found = Recorded(reader)
+    raw = [{**part, "action": part["action"] * 3} for part in reader.parts()]  # as they were stored once
+    reader.parts = lambda: iter(raw)  # type: ignore[method-assign]
+    assert np.abs(np.concatenate([part["action"] for part in found.parts()])).max() == 1
 
 
 def test_a_run_that_goes_on_keeps_the_environment_it_was_evaluated_in(pendulum: Path, tmp_path: Path) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator, Mapping
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -24,13 +25,12 @@ from reverie.data.mix import Mix, shares
 from reverie.data.prefetch import ahead
 from reverie.data.readers.detect import open_reader
 from reverie.data.storage import EXTRAS
-from reverie.data.store.episodes import Rows
 from reverie.envs.base import make_gym
 from reverie.envs.handed import EnvLike, MakeEnv, env_factory
 from reverie.estimating import Estimator
 from reverie.experiment import Experiment, ExperimentConfig, make_eval_env
 from reverie.experiment import build as build_lived
-from reverie.nn.returned import RETURN, returns_to_go
+from reverie.nn.returned import RETURN, Later, returns_to_go
 from reverie.recorded import Recorded, env_of, open_recorded, shown
 from reverie.run.signature import changes, signature
 
@@ -218,25 +218,34 @@ def read(
 ) -> Dataset:
     """All rows, with a progress bar where there is somebody to see it."""
     with shown(f"reading {recorded.reader.path.name}", recorded.rows()) as counted:
-        return config.data.build(
+        dataset = config.data.build(
             recorded,
             window=window,
             seed=seed,
             dealer=config.replay,
             extra_spec=algo.extra_spec,
             scratch=scratch,
-            parts=with_returns(counted(recorded.parts()), algo),
+            parts=counted(recorded.parts()),
         )
+    if RETURN in algo.extra_spec:
+        note_returns(dataset, algo.cfg.discount)
+    return dataset
 
 
-def with_returns(parts: Iterator[Rows], algo: Any) -> Iterator[Rows]:
-    """The parts, with what was earned from each row on where ``algo`` learns from that, as Cal-QL does."""
-    for part in parts:
-        if RETURN not in algo.extra_spec:
-            yield part
-            continue
-        ends = {name: part[f"is_{name}"] for name in ("first", "last", "terminal")}
-        yield {**part, EXTRAS + RETURN: returns_to_go(reward=part["reward"], discount=algo.cfg.discount, **ends)}
+def note_returns(dataset: Dataset, discount: float, block: int = 1 << 16) -> None:
+    """Beside each row what was earned from there on, for whom learns from that, as Cal-QL does.
+
+    From the last row to the first, ``block`` rows at a time.
+    """
+    reward, first = dataset.column("reward"), dataset.column("is_first")
+    last, terminal = dataset.column("is_last"), dataset.column("is_terminal")
+    later = Later()
+    for stop in range(dataset.count, 0, -block):
+        rows = slice(max(0, stop - block), stop)
+        ends = {"first": first[rows], "last": last[rows], "terminal": terminal[rows]}
+        found = returns_to_go(reward=reward[rows], discount=discount, later=later, **ends)
+        dataset.note(EXTRAS + RETURN, rows.start, found)
+        later = Later(bool(first[rows.start]), float(found[0]), float(reward[rows.start]))
 
 
 def action_space_of(config: ExperimentConfig, factory: MakeEnv | None) -> spaces.Space[Any]:
@@ -286,7 +295,7 @@ class DurableDataset:
         Raises:
             RunError: they are others.
         """
-        if state["fingerprint"] != self.dataset.fingerprint:
+        if of_rows(state["fingerprint"]) != self.dataset.fingerprint:
             before, now = (str(s).partition("-")[0] for s in (state["fingerprint"], self.dataset.fingerprint))
             raise RunError(
                 f"data.path = '{self.path}': the data are not those that the run was trained on ({before} rows then, "
@@ -306,6 +315,11 @@ class DurableDataset:
         if any(folder.glob("*")):
             self.dataset.load_extras(folder)
         self.dataset.load_state_dict(self.saved["replay"])
+
+
+def of_rows(fingerprint: str) -> str:
+    """A fingerprint without columns that are made of others: they were a part of it once."""
+    return re.sub(rf"-{EXTRAS}[^:]*:[0-9a-f]{{8}}", "", fingerprint)
 
 
 class Updates:

@@ -228,7 +228,7 @@ def test_values_below_the_floor_are_not_pressed():
 
 
 def test_what_was_earned_counts_in_the_units_that_are_learned_from():
-    for scale in ("factor(0.1)", "return_std"):
+    for scale in ("factor(0.1)", "return_std(None)"):
         learner = CQLConfig(floor=MonteCarlo()).merge({"reward_scale": scale, "networks.units": (8,)}).build(
             {"state": ObsPart(kind="vector", shape=(3,), dtype="float32")},
             ActionSpec(parts={"move": ActionPart(kind="continuous", size=ACTS)}),
@@ -295,6 +295,12 @@ def test_rows_that_are_lived_have_returns_that_nobody_knows():
 def test_settings_that_cannot_be(settings, said):
     with pytest.raises(ConfigError, match=said):
         CQLConfig(**settings)
+
+
+def test_a_floor_needs_rewards_that_are_not_cut():
+    with pytest.raises(ConfigError, match=r"reward_scale = return_std\(clip=10\.0\) with floor = monte_carlo"):
+        CQLConfig(floor=MonteCarlo()).merge({"reward_scale": "return_std"})
+    CQLConfig(floor=MonteCarlo()).merge({"reward_scale": "return_std(None)"})
 
 
 def test_kinds_are_named():

@@ -12,6 +12,7 @@ from reverie.nn.distributions import (
     BoundedNormal,
     Categoricals,
     TwoHot,
+    log_of,
     softmax,
     straight_through,
 )
@@ -52,6 +53,16 @@ def test_straight_through_is_one_hot_forwards_and_identity_backwards():
     assert out.tolist() == [[1, 0]]
     out.backward(torch.tensor([[3.0, 5.0]]))
     assert probs.grad.tolist() == [[3, 5]]
+
+
+def test_what_has_no_probability_left_has_a_logarithm():
+    probs = softmax(torch.tensor([[200.0, 0.0], [0.0, 1.0]])).requires_grad_()
+    assert probs[0, 1] == 0
+    log = log_of(probs)
+    (log * probs.detach()).sum().backward()
+    torch.testing.assert_close(log[1], probs[1].log())
+    assert torch.isfinite(log).all()
+    torch.testing.assert_close(probs.grad, torch.tensor([[1.0, 0.0], [1.0, 1.0]]))
 
 
 def test_unimix_by_hand():

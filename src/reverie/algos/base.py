@@ -264,6 +264,11 @@ class ModelFree(Algorithm):
         """The preprocessor, if it has statistics of rows."""
         return self.preprocess.watcher
 
+    def renew(self) -> None:
+        """Be the learner that another run begins with: learning rates that fall begin to fall again."""
+        for optim in self.optims.values():
+            optim.renew()
+
     def extra_state(self) -> dict[str, Any]:
         """The moments of the optimisers."""
         return {f"{name}_optim": optim.state_dict() for name, optim in self.optims.items()}

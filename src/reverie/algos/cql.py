@@ -25,6 +25,7 @@ from reverie.nn.fused import log_sum_exp
 from reverie.nn.mlp import NetworkConfig, continuous_width
 from reverie.nn.normalise import Normalise, Running
 from reverie.nn.returned import RETURN, Unreturned
+from reverie.nn.rewards import ReturnStd
 from reverie.nn.several import draws, several
 from reverie.objectives.returns import followed
 from reverie.objectives.td import Losses, after, before, mean_over, squared_error
@@ -148,6 +149,11 @@ class CQLConfig(SACConfig):
         if self.samples < 1 or not self.softness > 0:
             given = f"samples = {self.samples}, softness = {self.softness}"
             raise ConfigError(f"{given}: expected 1 or more, and a number above 0.")
+        if self.floor is not None and isinstance(self.reward_scale, ReturnStd) and self.reward_scale.clip is not None:
+            raise ConfigError(
+                f"reward_scale = {self.reward_scale.text()} with floor = {self.floor.text()}: rewards are cut and what "
+                "they add up to is not, so that no value could reach it. Give return_std(None), or factor(...)."
+            )
 
     def common(self) -> dict[str, Any]:
         """What an objective takes over as it is."""

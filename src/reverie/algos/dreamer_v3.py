@@ -24,7 +24,7 @@ from reverie.core.specs import ActionSpec, ExtraPart, ObsSpec
 from reverie.core.stats import Stats
 from reverie.core.types import Batch, Metrics, State, Update, Window
 from reverie.nn.decoder import DecoderConfig
-from reverie.nn.distributions import TwoHot
+from reverie.nn.distributions import TwoHot, log_of
 from reverie.nn.encoder import EncoderConfig, EncoderModule
 from reverie.nn.fused import draw
 from reverie.nn.heads import Actor, ActorConfig, BernoulliHead, HeadConfig, TwoHotConfig, TwoHotHead
@@ -387,7 +387,7 @@ class DreamerV3(Algorithm):
     def world_losses(self, rows: Batch, post: Posterior) -> tuple[dict[str, Tensor], Metrics]:
         """Equation 3: reconstruction, reward, continuation, dynamics and representation, ``[B, T]`` each."""
         prior = self.world.rssm.prior(post.latent.deter)  # [B, T, S, C]
-        log_post, log_prior = post.probs.log(), prior.log()
+        log_post, log_prior = log_of(post.probs), log_of(prior)
         dynamics, representation = dynamics_and_representation(log_post, log_prior, self.cfg.free_nats)
         decoded, reward, cont = self.world.predict(post.latent)
         # The discount is part of the continuation that is learned, so imagination needs no other.
@@ -432,7 +432,7 @@ class DreamerV3(Algorithm):
             entropy_scale=self.cfg.entropy,
         )  # [H, M]
         critic = weight * self.value_loss(value, returns, slow[:-1])  # [H, M]
-        scaled = (returns - offset) / scale  # [M, H]
+        scaled = (returns - offset) / scale  # [H, M]
         metrics = {
             "train/advantage": advantage.mean(),
             "train/advantage_std": advantage.std(correction=0),

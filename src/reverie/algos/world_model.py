@@ -95,12 +95,16 @@ class LatentPolicy:
 
     @torch.no_grad()
     def act(self, step: Step, state: PolicyState, mode: Mode) -> tuple[Tensor, PolicyState]:
-        """``(action [N, A] on the CPU, state)``. The latent is sampled in both modes; the action is not in ``eval``."""
+        """``(action [N, A] on the CPU, state)``. The latent is sampled in both modes; the action is not in ``eval``.
+
+        Samples of a normal distribution are cut to [-1, 1]: environments do it, and so does the world model
+        (``nn/rssm.py``), but whoever reads the stored rows need not know.
+        """
         step = step.to(state.action.device)
         embed = self.world.embed(step.obs)  # [N, E]
         latent = self.world.rssm.observe_step(state.latent, embed, state.action, step.is_first)
         policy = self.actor(latent.feature)
-        action = policy.sample() if mode == "explore" else policy.mode()  # [N, A]
+        action = (policy.sample() if mode == "explore" else policy.mode()).clamp(-1, 1)  # [N, A]
         return action.cpu(), PolicyState(latent, action)
 
     def override(self, state: PolicyState, action: Tensor) -> PolicyState:

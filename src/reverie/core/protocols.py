@@ -123,6 +123,10 @@ class Watcher(Protocol):
         """Rows that are there before any is lived, ``[N, n]``: consecutive ones of N streams, in place of others."""
         ...
 
+    def widen(self, rows: Batch) -> None:
+        """The same rows beside those of another run, whose statistics stay: only what bounds values takes them in."""
+        ...
+
 
 class Algorithm(Protocol):
     """A learner: feeds on batches, owns its networks and optimisers, and offers a policy."""

@@ -34,9 +34,9 @@ def seed_everything(seed: int) -> None:
 
 @contextlib.contextmanager
 def reproducible(seed: int) -> Iterator[None]:
-    """Seed PyTorch within, and afterwards go on as if nothing had been drawn."""
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
+    """Seed the generators that belong to nobody within, and afterwards go on as if nothing had been drawn."""
+    with left_as_found():
+        seed_everything(seed)
         yield
 
 

@@ -170,6 +170,11 @@ class Dataset(Replay):
         view.flags.writeable = False
         return view
 
+    def note(self, name: str, start: int, values: np.ndarray) -> None:
+        """Keep ``values`` ``[n, ...]`` beside the rows from ``start`` on: what was found out about them."""
+        assert isinstance(self.storage, HostStorage)
+        self.storage.columns[name][0, start : start + len(values)] = values
+
     def statistics(self) -> Statistics:
         """What normalisation needs to know."""
         vectors = {

@@ -109,6 +109,13 @@ class Adam:
             library().adam(*pointers, p.numel(), settings, count, threads(p))
         torch.autograd.graph.increment_version(self.params)  # written behind autograd's back
 
+    @torch.no_grad()
+    def renew(self) -> None:
+        """Begin a learning rate that falls again, with moments of 0. One that stays leaves all as it is."""
+        if self.cosine:
+            for tensor in (*self.mean, *self.square, self.updates):
+                tensor.zero_()
+
     def state_dict(self) -> State:
         """Moments in the order of the parameters, and the count of updates."""
         moments = {"mean": self.mean, "square": self.square}

@@ -49,6 +49,11 @@ def softmax(logits: Tensor) -> Tensor:
     return weights / weights.sum(-1, keepdim=True)
 
 
+def log_of(probs: Tensor) -> Tensor:
+    """Ln p ``[...]``, finite where so little is left of a class that p is 0: nothing is mixed in with unimix = 0."""
+    return probs.clamp(min=torch.finfo(probs.dtype).tiny).log()
+
+
 class _StraightThrough(torch.autograd.Function):
     """One-hot forwards, identity to the probabilities backwards."""
 

@@ -101,6 +101,11 @@ class Preprocessor(nn.Module):
         if self.range is not None:
             self.range.fit(self._scaled(rows.reward), rows.is_first)
 
+    def widen(self, rows: Batch) -> None:
+        """Take their rewards into the range of returns; what networks were trained with stays as it is."""
+        if self.range is not None:
+            self.range.add(self._scaled(rows.reward), rows.is_first)
+
     def _scaled(self, reward: Tensor) -> Tensor:
         return reward if self.rewards is None else self.rewards(reward)
 

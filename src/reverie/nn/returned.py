@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -16,8 +16,22 @@ RETURN = "return"
 """The name of the column."""
 
 
+class Later(NamedTuple):
+    """The row behind those that are looked at."""
+
+    first: bool = True
+    worth: float = -math.inf
+    reward: float = 0.0
+
+
 def returns_to_go(
-    *, reward: np.ndarray, first: np.ndarray, last: np.ndarray, terminal: np.ndarray, discount: float
+    *,
+    reward: np.ndarray,
+    first: np.ndarray,
+    last: np.ndarray,
+    terminal: np.ndarray,
+    discount: float,
+    later: Later = Later(),  # noqa: B008 - it cannot be changed
 ) -> np.ndarray:
     """What a stream of rows earned from each on, float32 ``[n]``: G_t = r_{t+1} + gamma G_{t+1}, 0 where terminal.
 
@@ -30,10 +44,11 @@ def returns_to_go(
         last: where an episode ends.
         terminal: ... and the future is worth nothing.
         discount: gamma.
+        later: the row behind the last one; the stream ends unless it is given.
     """
-    ends = last | np.append(first[1:], True)
+    ends = last | np.append(first[1:], later.first)
     rows = zip(reward[::-1].tolist(), ends[::-1].tolist(), terminal[::-1].tolist(), strict=True)
-    found, worth, gained = [], -math.inf, 0.0
+    found, worth, gained = [], later.worth, later.reward
     for earned, end, terminated in rows:
         if end:
             worth = 0.0 if terminated else -math.inf

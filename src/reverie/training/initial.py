@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from reverie.algos.base import ModelFree
 from reverie.core.discover import algorithm_name
 from reverie.core.errors import RunError
 from reverie.data.dataset import DatasetConfig
@@ -16,7 +17,8 @@ from reverie.training.telling import Say
 def begin_with(experiment: Experiment, say: Say) -> None:
     """Take the agent of the run or checkpoint ``init``: weights, optimisers, statistics of a normalisation.
 
-    Nothing else of that run is taken: steps and updates count from 0, and its rows are its own.
+    Nothing else of that run is taken: steps and updates count from 0, learning rates that fall begin to fall again, and
+    its rows are its own.
 
     Raises:
         RunError: there is no such run or checkpoint, or it is of another algorithm, other sizes or other spaces.
@@ -38,6 +40,8 @@ def begin_with(experiment: Experiment, say: Say) -> None:
     except RunError as error:
         lines = settings_changes(saved.experiment.get("algo", {}), experiment.config.algo.to_dict(), "algo.")
         raise RunError(f"{error} What differs: {'; '.join(lines) or 'nothing that is known'}.") from error
+    if isinstance(experiment.algo, ModelFree):
+        experiment.algo.renew()
     say(f"beginning with the agent of {path}")
 
 

@@ -106,16 +106,26 @@ class Keeper:
             RunError: the store cannot be written, or another process writes it.
         """
         self._lock()
-        given: Replay | None = self.experiment.dataset
+        given: list[Replay] = [] if self.experiment.dataset is None else [self.experiment.dataset]
         if self.experiment.collector is not None:
             self.replay.begin(self.sources)
         if self.sources:
             replay = self.experiment.replay
             self.say(f"the replay starts with {replay.count * self.replay.streams:,} rows of {', '.join(self.sources)}")
-            given = given or replay
+            given.append(replay)
+        self._show(given)
+
+    def _show(self, given: list[Replay]) -> None:
+        """Statistics are of the recorded rows, or of those that the replay begins with; or of another run's agent."""
         watcher = self.experiment.algo.watcher
-        if given is not None and watcher is not None and self.experiment.config.init is None:  # that agent has them
-            watcher.fit(held(given, self.experiment.obs_spec))
+        if watcher is None:
+            return
+        for number, replay in enumerate(given):
+            rows = held(replay, self.experiment.obs_spec)
+            if number == 0 and self.experiment.config.init is None:
+                watcher.fit(rows)
+            else:
+                watcher.widen(rows)
 
     def load_learner(self, path: Path) -> None:
         """Take the weights and counters of the checkpoint at ``path``; nothing is written.

@@ -25,6 +25,8 @@ OF_GENERATOR = {"action_next", "policy_value", "policy_entropy", "action_prob"}
 """What PyDreamer stores besides, which is not seen by anybody."""
 LOOKED_AT = 8
 """Files that are looked at to tell one-hot actions from continuous ones."""
+BROKEN = (OSError, ValueError, zipfile.BadZipFile, EOFError, NotImplementedError, RuntimeError)
+"""What reading a damaged npz file fails with; the last two where what it says of itself is nonsense."""
 LOST = "a file begins in the middle of an episode whose beginning is not there: it begins where the file does"
 
 
@@ -186,7 +188,7 @@ def load(path: Path) -> dict[str, np.ndarray]:
     try:
         with np.load(path, allow_pickle=False) as file:
             return {name: file[name] for name in file.files}
-    except (OSError, ValueError, zipfile.BadZipFile, EOFError, zlib.error) as error:
+    except (*BROKEN, zlib.error) as error:
         raise broken(path, error) from None
 
 
@@ -202,7 +204,7 @@ def member(path: Path, name: str) -> np.ndarray:
             return values
     except KeyError:
         raise DataError(f"{path} has no '{name}': it is no episode of PyDreamer's.") from None
-    except (OSError, ValueError, zipfile.BadZipFile, EOFError, zlib.error) as error:
+    except (*BROKEN, zlib.error) as error:
         raise broken(path, error) from None
 
 
@@ -216,7 +218,7 @@ def length_of(path: Path, name: str) -> int:
             return shape[0]
     except KeyError:
         raise DataError(f"{path} has no '{name}': it is no episode of PyDreamer's.") from None
-    except (OSError, ValueError, zipfile.BadZipFile, EOFError, IndexError) as error:
+    except (*BROKEN, IndexError) as error:
         raise broken(path, error) from None
 
 

@@ -66,7 +66,7 @@ class StoreReader(Reader):
         found: dict[str, Any] = {}
         for folder in (self.folder.absolute(), self.folder.absolute().parent, self.path):
             if (folder / "spec.json").is_file():
-                found["spec"] = said_in(folder / "spec.json")
+                found["spec"] = said_in(folder / "spec.json", needed=("observation", "action"))
             if (folder / ABOUT).is_file():
                 about = said_in(folder / ABOUT)
                 found |= {"said": about.get("env", {}), "actions": about.get("action_space")}
@@ -148,8 +148,8 @@ class StoreReader(Reader):
         return rows
 
 
-def said_in(file: Path) -> dict[str, Any]:
-    """What a file beside a store says, in JSON or YAML.
+def said_in(file: Path, needed: Sequence[str] = ()) -> dict[str, Any]:
+    """What a file beside a store says, in JSON or YAML, ``needed`` at least.
 
     Raises:
         DataError: it is damaged.
@@ -159,8 +159,9 @@ def said_in(file: Path) -> dict[str, Any]:
         found = yaml.safe_load(text) if file.suffix == ".yaml" else json.loads(text)
     except (ValueError, yaml.YAMLError) as error:
         raise DataError(f"{file} is damaged: {error}. Its rows are not: put the file of a copy in its place.") from None
-    if not isinstance(found, dict):
-        raise DataError(f"{file} is damaged: it holds {str(found)[:80]!r}, where names and values are expected.")
+    if not isinstance(found, dict) or not all(isinstance(found.get(name), dict) for name in needed):
+        expected = f"{' and '.join(needed) or 'names and values'} are expected"
+        raise DataError(f"{file} is damaged: it holds {str(found)[:80]!r}, where {expected}.")
     return found
 
 
