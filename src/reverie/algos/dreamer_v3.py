@@ -267,6 +267,16 @@ class Losses(NamedTuple):
     dream: Dream
 
 
+def return_metrics(scaled: Tensor) -> Metrics:
+    """Of imagined returns ``[H, M]``, from 0 at the low percentile to 1 at the high one."""
+    return {
+        "train/return": scaled.mean(),
+        "train/return_min": scaled.min(),
+        "train/return_max": scaled.max(),
+        "train/return_rate": (scaled.abs() >= 1).float().mean(),
+    }
+
+
 class DreamerV3(Algorithm):
     """World model, actor and critic, and the one update that trains them together."""
 
@@ -412,14 +422,7 @@ class DreamerV3(Algorithm):
             baseline = torch.cat([value.mean(), last.mean()])  # [H+1, M]
             slow = self.slow(dream.feature).mean()  # [H+1, M]
             weight = cont.cumprod(0)[:-1]  # [H, M]
-            returns = lambda_return(
-                reward=reward.T,
-                terminal=1 - cont.T,
-                last=torch.zeros_like(cont).T,
-                bootstrap=baseline.T,
-                discount=1.0,
-                lam=self.cfg.lam,
-            ).T  # [H, M]
+            returns = self.imagined_returns(reward, cont, baseline)  # [H, M]
             self.return_scale.update(returns)
             offset, scale = self.return_scale()
             advantage = (returns - baseline[:-1]) / scale  # [H, M]
@@ -432,25 +435,23 @@ class DreamerV3(Algorithm):
             entropy_scale=self.cfg.entropy,
         )  # [H, M]
         critic = weight * self.value_loss(value, returns, slow[:-1])  # [H, M]
-        scaled = (returns - offset) / scale  # [H, M]
-        metrics = {
-            "train/advantage": advantage.mean(),
-            "train/advantage_std": advantage.std(correction=0),
-            "train/advantage_magnitude": advantage.abs().mean(),
-            "train/reward": reward.mean(),
-            "train/cont": cont.mean(),
-            "train/return": scaled.mean(),
-            "train/return_min": scaled.min(),
-            "train/return_max": scaled.max(),
-            "train/return_rate": (scaled.abs() >= 1).float().mean(),
-            "train/return_scale": scale,
-            "train/value": baseline.mean(),
-            "train/slow_value": slow.mean(),
-            "train/target": returns.mean(),
-            "train/weight": cont.cumprod(0).mean(),
-            **{f"train/entropy/{k}": v.detach().mean() for k, v in policy.entropies().items()},
-        }
+        means = {"advantage": advantage, "reward": reward, "cont": cont, "value": baseline, "slow_value": slow}
+        means |= {"target": returns, "weight": cont.cumprod(0), "advantage_magnitude": advantage.abs()}
+        means |= {f"entropy/{k}": v.detach() for k, v in policy.entropies().items()}
+        metrics = {f"train/{k}": v.mean() for k, v in means.items()} | return_metrics((returns - offset) / scale)
+        metrics |= {"train/return_scale": scale, "train/advantage_std": advantage.std(correction=0)}
         return {"actor": actor, "critic": critic}, returns, metrics
+
+    def imagined_returns(self, reward: Tensor, cont: Tensor, value: Tensor) -> Tensor:
+        """R^lambda ``[H, M]`` of dreams ``[H + 1, M]``: equation 5. The discount is a part of ``cont``."""
+        return lambda_return(
+            reward=reward.T,
+            terminal=1 - cont.T,
+            last=torch.zeros_like(cont).T,
+            bootstrap=value.T,
+            discount=1.0,
+            lam=self.cfg.lam,
+        ).T
 
     def slow(self, feature: Tensor) -> TwoHot:
         """The slow critic's prediction, without gradient."""
