@@ -140,7 +140,7 @@ class TD3Objective(nn.Module):
 
     @torch.no_grad()
     def targets(self, batch: Batch) -> Tensor:
-        """The y ``[B, T - 1]``; of one transition, r + gamma (1 - terminal) min_i Q'_i(s', a~): equation 14."""
+        """The y ``[B, T - 1]``; of one transition, r + gamma (1 - terminal) min_i Q'_i(s', a~): algorithm 1."""
         return bootstrapped(batch, self.next_value(after(batch.obs)), self.value_estimator, self.discount)
 
     @torch.no_grad()
