@@ -8,7 +8,8 @@ from test_model_free import build
 from torch import nn
 from windows import ESTIMATORS, WIDE, batch, gradients, moves, row, slow_target
 
-from reverie.algos.sac_discrete import Choice, SACDiscreteObjective
+from reverie.algos.sac_discrete import SACDiscreteObjective
+from reverie.nn.choices import Choices
 
 GAMMA, ALPHA, ENTROPY, CLASSES = 0.9, 0.7, 0.9, 2  # as many classes as the batches' actions are wide
 
@@ -19,7 +20,7 @@ class TinyChoice(nn.Module):
         self.layer = nn.Linear(WIDE, CLASSES, dtype=torch.float64)
 
     def forward(self, obs):
-        return Choice(self.layer(obs["state"]))
+        return Choices(self.layer(obs["state"]), (self.layer.out_features,))
 
 
 class TinyCritics(nn.Module):
@@ -93,11 +94,11 @@ def test_each_term_reaches_its_own_parameters_alone():
 def test_draws_have_the_probabilities_of_the_choice():
     torch.manual_seed(0)
     logits = torch.tensor([0.0, 1.0, 2.0]).expand(20_000, 3)
-    action, log_pi = Choice(logits).sample()
+    action, log_pi = Choices(logits, tuple(logits.shape[-1:])).sample()
     assert torch.equal(action.sum(-1), torch.ones(20_000))
     torch.testing.assert_close(action.mean(0), logits[0].softmax(-1), rtol=0, atol=0.02)
     torch.testing.assert_close(log_pi, logits.log_softmax(-1).gather(-1, action.argmax(-1, keepdim=True))[:, 0])
-    assert torch.equal(Choice(logits).mode()[0], torch.tensor([0.0, 0.0, 1.0]))
+    assert torch.equal(Choices(logits, tuple(logits.shape[-1:])).mode()[0], torch.tensor([0.0, 0.0, 1.0]))
 
 
 def test_the_entropy_aimed_at_is_a_share_of_the_greatest():
