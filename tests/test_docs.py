@@ -262,7 +262,7 @@ SHARED = {"batch_length", "discount", "exploration", "frame_keys", "frames", "gr
 """Settings that a page tells of once for all algorithms."""
 
 
-@pytest.mark.parametrize("name", ["bc", "td3_bc", "bcq", "cql", "iql", "crr",
+@pytest.mark.parametrize("name", ["bc", "td3_bc", "bcq", "cql", "iql", "crr", "gail",
                                   "discrete_bcq", "discrete_cql", "discrete_crr"])  # fmt: skip
 def test_the_tables_of_offline_settings(name: str) -> None:
     table = {setting.removeprefix("algo."): default for setting, default, _ in rows("docs/offline.md", f"| {name} | ")}

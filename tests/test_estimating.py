@@ -20,9 +20,10 @@ from reverie.algos.fqe import FQEConfig
 from reverie.cli import main
 from reverie.core.errors import ConfigError, DataError
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
+from reverie.core.statistics import Estimate
 from reverie.core.types import Step, Window
 from reverie.data.dataset import DatasetConfig
-from reverie.estimating import Estimator, config_for
+from reverie.estimating import Estimator, PolicyEstimate, config_for
 from reverie.experiment import ExperimentConfig
 from reverie.log.console import LiveSink
 from tiny import NETWORKS
@@ -333,6 +334,21 @@ def test_any_run_on_any_data(data, tmp_path, capsys):
         assert "estimated by FQE, nothing was played" in said
         assert "estimate.json" in said
         assert json.loads((path / "estimate.json").read_text())["updates"] == 3
+
+
+@pytest.mark.parametrize(("flag", "least"), [("seed", 0), ("draws", 1)])
+def test_numbers_that_cannot_be(data, tmp_path, capsys, flag, least):
+    assert main(["estimate", str(tmp_path), "--data", str(data), f"--{flag}", str(least - 1)]) == 1
+    assert f"{flag} = {least - 1}: expected at least {least}." in capsys.readouterr().err
+
+
+def test_what_an_estimate_cannot_say_stands_beside_it():
+    kept = {"episodes": 3, "updates": 10, "loss": 0.0, "mode": "eval"}
+    known = {"value": Estimate(1.0, 0.5, 1.5), "recorded": Estimate(1.0, 0.5, 1.5), **kept}
+    plain, endless = (PolicyEstimate(**known, cut_off=cut, discount=1.0).words() for cut in (0, 2))
+    assert "how far FQE is wrong is not in them" in plain
+    assert "with discount 1 episodes that were cut off have no end" in endless
+    assert "with discount 1" not in plain
 
 
 def test_data_that_do_not_fit(data, tmp_path, capsys):

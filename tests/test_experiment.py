@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import shutil
 import subprocess
@@ -34,6 +35,7 @@ from reverie.data.readers.detect import open_reader
 from reverie.experiment import ExperimentConfig, build
 from reverie.log.sinks import read_metrics
 from reverie.nn.encoder import EncoderConfig
+from reverie.presets import layered
 from reverie.training.run import train
 from reverie.training.telling import say_nothing
 from tiny import NETWORKS, SETTINGS
@@ -800,6 +802,52 @@ def test_train_by_name_with_overrides(tmp_path: Path) -> None:
     assert saved["env"]["id"] == "Acrobot-v1"
     assert (saved["env"]["num"], saved["env"]["time_limit"]) == (2, 30)
     assert saved["algo"]["rssm"]["deter"] == SIZES["nano"]["deter"]
+
+
+class Paying(Shared):
+    """Pays for each of seven steps, and says in which processes it was."""
+
+    def __init__(self, pay: float = 1.0, told: str = "") -> None:
+        self.pay, self.told = pay, told
+
+    def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        if self.told:
+            (Path(self.told) / f"{os.getpid()}").touch()
+        obs, _, terminated, truncated, info = super().step(action)
+        return obs, self.pay, terminated, truncated, info
+
+
+FEW: dict[str, Any] = {"steps": 10, "learning_starts": 10**5, "random_steps": 5, "eval_episodes": 2, "console": False,
+                       "tensorboard": False, "say": say_nothing}  # fmt: skip
+
+
+def test_arguments_are_handed_to_the_class(tmp_path: Path) -> None:
+    result = reverie.train("td3", env=Paying, run=tmp_path / "a", env_options={"kwargs": {"pay": 3.0}}, **FEW)
+    assert result.evaluation is not None
+    assert result.evaluation.scores == [21.0, 21.0]
+    assert load(tmp_path / "a", env=Paying).evaluate(1).scores == [21.0]
+    with pytest.raises(
+        EnvError, match=r"env\.kwargs: Paying takes no 'pays'\. Did you mean 'pay'\? It takes pay, told"
+    ):
+        reverie.train("td3", env=Paying, run=tmp_path / "b", env_options={"kwargs": {"pays": 3.0}}, **FEW)
+    with pytest.raises(ConfigError, match=r"env\.kwargs = .* with an environment instance, which is made already"):
+        reverie.train("td3", env=Paying(), run=tmp_path / "b", env_options={"kwargs": {"pay": 3.0}}, **FEW)
+    assert not (tmp_path / "b").exists()
+
+
+def test_what_a_preset_hands_to_gymnasium_is_not_for_a_class_of_ones_own() -> None:
+    assert layered("dqn", env="ALE/Pong-v5").env.kwargs
+    assert not layered("dqn", env="Paying", preset="dqn_atari", handed=True).env.kwargs
+
+
+@pytest.mark.parametrize("vector", ["serial", "process"])
+def test_evaluations_while_training_are_where_the_environments_are(tmp_path: Path, vector: str) -> None:
+    told = tmp_path / "told"
+    told.mkdir()
+    options = {"kwargs": {"told": str(told)}, "vector": vector}
+    result = reverie.train("td3", env=Paying, run=tmp_path / "run", env_options=options, **FEW)
+    assert result.evaluation is not None
+    assert (str(os.getpid()) in {path.name for path in told.iterdir()}) == (vector == "serial")
 
 
 def test_train_with_configuration_objects(tmp_path: Path) -> None:

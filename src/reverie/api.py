@@ -166,7 +166,8 @@ def settings_of(
     else:
         word = algorithm if isinstance(algorithm, str) else algorithm_name(type(algorithm))
         data = {key: value for key, value in overrides.items() if key.partition(".")[0] == "data"}
-        settings = layered(word, env=name, preset=preset, size=size, files=files, data=data)
+        handed = env is not None and not isinstance(env, str)
+        settings = layered(word, env=name, preset=preset, size=size, files=files, data=data, handed=handed)
         if isinstance(algorithm, AlgorithmConfig):
             settings = settings.merge({"algo": algorithm})
             settings = resized(settings, size) if size is not None else settings

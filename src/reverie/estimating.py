@@ -34,6 +34,11 @@ BLOCK = 1024
 MOST = 10_000
 """Episodes that means are taken over, evenly spread: an interval of more of them would take longer than the rest."""
 
+ENDLESS = (
+    "with discount 1 episodes that were cut off have no end to their return: the longer FQE is trained, the larger its "
+    "values. Give a discount below 1"
+)
+
 
 @dataclass(frozen=True, kw_only=True)
 class PolicyEstimate:
@@ -75,16 +80,21 @@ class PolicyEstimate:
         parts = {name: {k: v for k, v in x._asdict().items() if np.isfinite(v)}
                  for name, x in {"return": self.value, "recorded_return": self.recorded}.items()}  # fmt: skip
         kept = {name: getattr(self, name) for name in ("discount", "episodes", "cut_off", "updates", "loss")}
-        what = "discounted return, estimated by fitted Q evaluation from recorded data; nothing was played"
+        what = (
+            "discounted return, estimated by fitted Q evaluation from recorded data; nothing was played. low and high "
+            "are of the mean over first states: how far the estimate is wrong is not in them"
+        )
         return {"what": what, "actions": "mode" if self.mode == "eval" else "sample", **parts, **kept}
 
     def words(self) -> str:
-        """Two lines."""
+        """Three lines, or four."""
         cut = f", {self.cut_off:,} of them cut off" if self.cut_off else ""
+        endless = f"\n  {ENDLESS}" if self.discount == 1 and self.cut_off else ""
         return (
             f"estimated by FQE, nothing was played: discounted return {between(self.value)} of the policy\n"
             f"  recorded: {between(self.recorded)} in {self.episodes:,} episodes{cut}; "
-            f"discount {self.discount:g}, {self.updates:,} updates"
+            f"discount {self.discount:g}, {self.updates:,} updates\n"
+            f"  intervals are those of a mean over first states: how far FQE is wrong is not in them{endless}"
         )
 
 

@@ -227,7 +227,7 @@ def build(
         )
         check_memory(config, replay)
         check_capacity(config, replay)
-        eval_env = make_eval_env(config, factory) if wants_eval_env(config, env) else None
+        eval_env = make_eval_env(config, factory, workers=True) if wants_eval_env(config, env) else None
         if eval_env is not None:
             undo.callback(eval_env.close)
         collector = Collector(
@@ -279,11 +279,20 @@ def wants_eval_env(config: ExperimentConfig, env: EnvLike | None) -> bool:
 
 
 def make_eval_env(
-    config: ExperimentConfig, factory: MakeEnv | None = None, render: bool = False, *, true_rewards: bool = True
+    config: ExperimentConfig,
+    factory: MakeEnv | None = None,
+    render: bool = False,
+    *,
+    true_rewards: bool = True,
+    workers: bool = False,
 ) -> Env:
-    """Environments as trained on, but with their true rewards unless those that were learned are wanted."""
+    """Environments as trained on, but with their true rewards unless those that were learned are wanted.
+
+    They are of this process; with ``workers`` where those of training are: what crashes there takes no run with it.
+    """
     num = 1 if isinstance(factory, Single) else max(1, min(config.eval_envs, config.eval_episodes))
-    values = config.env.merge({"num": num, "vector": "serial", **({"clip_reward": "none"} if true_rewards else {})})
+    vector = config.env.vector if workers else "serial"
+    values = config.env.merge({"num": num, "vector": vector, **({"clip_reward": "none"} if true_rewards else {})})
     seed = derived_seeds(config.seed)["evaluation"]
     return make_env(values, seed=seed, factory=factory, render=render)
 

@@ -155,7 +155,7 @@ def build_alone(config: ExperimentConfig, env: EnvLike | None, *, start: int, sc
         eval_env: Env | None = None
         action_space = None
         if config.env.id != NO_ENV and config.eval_episodes:
-            eval_env = make_eval_env(config, factory)
+            eval_env = make_eval_env(config, factory, workers=True)
             undo.callback(eval_env.close)
             action_space = action_space_of(config, factory)
         recorded = undo.enter_context(contextlib.closing(open_recorded(config.data, config.env, action_space)))

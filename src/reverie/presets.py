@@ -72,18 +72,21 @@ def layered(
     size: str | None = None,
     files: Sequence[Path | str] = (),
     data: Mapping[str, Any] | None = None,
+    handed: bool = False,
 ) -> ExperimentConfig:
     """The preset, then the YAML files in their order, then the size and the environment's id.
 
     ``data`` is what will be said of recorded data above all that, as ``{"data.path": ...}``: where nothing else names
-    an environment, theirs chooses the preset.
+    an environment, theirs chooses the preset. ``handed``: the environment is made by a function of the user's, to which
+    a preset's arguments for ``gymnasium.make`` mean nothing.
 
     Raises:
         ConfigError: a name or key is unknown, or a value does not fit.
     """
     settings = [(Path(file), _settings(Path(file), algorithm)) for file in files]
     named = [name for _, values in settings if (name := _env_id(values)) is not None]
-    config = _with(settings, base(algorithm, env or (named[-1] if named else None), preset))
+    chosen = base(algorithm, env or (named[-1] if named else None), preset)
+    config = _with(settings, chosen.merge({"env.kwargs": {}}) if handed else chosen)
     recorded = config.merge(data or {}).data
     if recorded.path and not (env or named or preset):
         config = _with(settings, base(algorithm, env_id_of(recorded)))

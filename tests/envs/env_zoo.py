@@ -55,6 +55,24 @@ class Crashing(Scripted):
         return super().step(action)
 
 
+class OldStep(Scripted):
+    """Answers as Gym did up to 0.25."""
+
+    def __init__(self):
+        super().__init__(spaces.Discrete(3), [0, 1])
+
+    def step(self, action):
+        obs, reward, terminated, truncated, info = super().step(action)
+        return obs, reward, terminated or truncated, info
+
+
+class OldReset(OldStep):
+    """Answers as Gym did up to 0.21."""
+
+    def reset(self, *, seed=None, options=None):
+        return super().reset(seed=seed, options=options)[0]
+
+
 class Dying(Scripted):
     """Takes its process with it at step 2."""
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from reverie.log.console import LiveSink, Pace, PlainSink, console_sink, short, span
+from reverie.log.console import LiveSink, Pace, PlainSink, console_sink, losses, short, span
 
 
 @dataclass
@@ -82,6 +82,11 @@ def test_terminal_gets_a_panel() -> None:
     text = screen.export_text()
     for piece in ("dreamer_v3 on CartPole-v1", "25%", "250 / 1,000", "21.5", "99", "policy", "-0.010", "125", "left"):
         assert piece in text
+
+
+def test_the_loss_of_a_quantity_is_not_taken_for_it() -> None:
+    values = {"loss/temperature": -1.0, "loss/actor": 2.0, "train/temperature": 0.2, "loss/reconstruction/image": 3.0}
+    assert losses(values) == [("actor", 2.0), ("image", 3.0), ("temperature loss", -1.0)]
 
 
 def test_how_sure_an_evaluation_is_stands_on_both() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import threading
 import types
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import pytest
 
 import reverie
 from reverie.core.errors import ConfigError, RunError
+from reverie.log import trackers
 from reverie.log.sinks import VideoSink
 from reverie.log.trackers import MlflowSink, Tracked, WandbSink, check_installed
 from reverie.training import sinks
@@ -67,7 +69,7 @@ def wandb(monkeypatch: pytest.MonkeyPatch):
 
 def test_weights_and_biases_gets_numbers_and_videos(run, wandb, monkeypatch):
     VideoSink(run.videos).write(VALUES, 40)
-    sink = WandbSink(run, None)
+    sink = WandbSink(run, None, say_nothing)
     sink.write(VALUES, 40)
     sink.write({"nothing": float("inf")}, 50)
     sink.close()
@@ -82,9 +84,25 @@ def test_weights_and_biases_gets_numbers_and_videos(run, wandb, monkeypatch):
     assert sink.where == "https://example.org/run"
     monkeypatch.setenv("WANDB_PROJECT", "mine")
     monkeypatch.setenv("WANDB_RUN_GROUP", "ours")
-    again = WandbSink(run, "abc")
+    again = WandbSink(run, "abc", say_nothing)
     assert again.ident == wandb.begun[1]["id"] == "abc"
     assert (wandb.begun[1]["project"], wandb.begun[1]["group"]) == ("mine", "ours")
+
+
+def test_training_goes_on_when_weights_and_biases_has_died(run, wandb):
+    said: list[str] = []
+    sink = WandbSink(run, None, said.append)
+
+    def lost(*row):
+        raise ConnectionError("Connection lost")
+
+    wandb.run.log = wandb.run.finish = lost
+    for step in range(3):
+        sink.write(VALUES, step)
+    sink.close()
+    assert said == [
+        "Weights & Biases: Connection lost. Training goes on without it; metrics.jsonl has every entry",
+    ]
 
 
 def test_without_a_login_it_says_what_to_do(run, wandb):
@@ -95,7 +113,7 @@ def test_without_a_login_it_says_what_to_do(run, wandb):
     with pytest.raises(
         RunError, match=r"api_key not configured\. Log in with 'wandb login', or set WANDB_MODE=offline"
     ):
-        WandbSink(run, None)
+        WandbSink(run, None, say_nothing)
 
 
 def test_the_real_one_keeps_a_run_on_the_disk(tmp_path, monkeypatch):
@@ -166,6 +184,19 @@ def test_a_server_that_stays_away_is_told_of(run, mlflow):
     assert len(said) == 1
     assert said[0].startswith("MLflow: 2 values and 0 videos were not sent (")
     assert "metrics.jsonl and videos/ have them" in said[0]
+
+
+def test_a_server_that_does_not_answer_is_waited_for_no_longer_than_is_said(run, mlflow, monkeypatch):
+    monkeypatch.setattr(trackers, "WORDLESS", 0.05)
+    monkeypatch.setattr(MlflowSink, "PATIENCE", 0.2)
+    said: list[str] = []
+    sink, answer = MlflowSink(run, None, said.append), threading.Event()
+    sink._client = types.SimpleNamespace(log_batch=lambda *_, **__: answer.wait(60))
+    sink.write({"x": 1.0}, 1)
+    sink.close()
+    answer.set()
+    assert said[0] == "MLflow: its server does not answer; waiting for it for 0.2 s"
+    assert said[1].startswith("MLflow: 1 values and 0 videos were not sent (no answer)")
 
 
 def test_no_such_place_is_said_before_training(run, mlflow, monkeypatch):

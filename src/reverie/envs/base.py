@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
@@ -14,14 +15,15 @@ from gymnasium.error import DependencyNotInstalled
 from gymnasium.error import Error as GymError
 
 from reverie.core.config import Config
-from reverie.core.errors import ConfigError, EnvError, ReverieError
+from reverie.core.errors import ConfigError, EnvError, ReverieError, did_you_mean
 from reverie.core.importing import importable
 from reverie.envs import dmc
 from reverie.envs.suites import load_suite, not_registered, unknown
 from reverie.envs.wrappers import ActionRepeat, NoopReset
 
 Env = gymnasium.Env[Any, Any]
-Factory = Callable[[], Env]
+Factory = Callable[..., Env]
+"""Takes ``EnvConfig.kwargs``."""
 
 OF_ALL = {"num", "vector", "start_method", "restarts", "restart_window", "timeout"}
 """Settings that say nothing about a single environment."""
@@ -92,7 +94,8 @@ class EnvConfig(Config):
     """MiniGrid and BabyAI: observe the mission, as text."""
 
     kwargs: dict[str, Any] = field(default_factory=dict)
-    """Handed to gymnasium.make, such as `full_action_space` or `repeat_action_probability` for Atari."""
+    """Handed to gymnasium.make, such as `full_action_space` or `repeat_action_probability` for Atari; or to the class
+    or function that makes the environment."""
 
     def __post_init__(self) -> None:
         for name in ("num", "action_repeat", "pool_frames", "frame_stack"):
@@ -131,7 +134,7 @@ def make_gym(config: EnvConfig, factory: Factory | Env | None, render: bool) -> 
     Raises:
         EnvError: the environment is unknown, or cannot be made or wrapped.
     """
-    env = _from_registry(config, render) if factory is None else _from_factory(factory)
+    env = _from_registry(config, render) if factory is None else _from_factory(factory, config.kwargs)
     if config.noop_max:
         env = NoopReset(env, config.noop_max)
     if config.action_repeat > 1:
@@ -141,8 +144,8 @@ def make_gym(config: EnvConfig, factory: Factory | Env | None, render: bool) -> 
     return env
 
 
-def _from_factory(factory: Factory | Env) -> Env:
-    env: object = factory if isinstance(factory, gymnasium.Env) else factory()
+def _from_factory(factory: Factory | Env, arguments: Mapping[str, Any]) -> Env:
+    env: object = factory if isinstance(factory, gymnasium.Env) else factory(**taken(factory, arguments))
     if isinstance(env, gymnasium.Env):
         return env
     if isinstance(env, gymnasium.vector.VectorEnv):
@@ -151,6 +154,25 @@ def _from_factory(factory: Factory | Env) -> Env:
         f"the environment factory returned a {type(env).__module__}.{type(env).__qualname__}; "
         "expected a gymnasium.Env. One of old Gym's can be wrapped by shimmy.GymV26CompatibilityV0."
     )
+
+
+def taken(factory: Factory, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+    """``arguments``, if ``factory`` takes them.
+
+    Raises:
+        EnvError: it does not; says which it takes.
+    """
+    if not arguments:
+        return arguments
+    parameters = inspect.signature(factory).parameters.values()
+    names = [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+    if not any(p.kind is p.VAR_KEYWORD for p in parameters):
+        for name in arguments.keys() - set(names):
+            raise EnvError(
+                f"env.kwargs: {getattr(factory, '__qualname__', factory)} takes no '{name}'."
+                f"{did_you_mean(name, names)} It takes {', '.join(names) or 'nothing'}."
+            )
+    return arguments
 
 
 def _from_registry(config: EnvConfig, render: bool) -> Env:

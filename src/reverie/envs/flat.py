@@ -21,6 +21,23 @@ from reverie.envs.images import FlatObs, FrameStack, ImageOptions
 from reverie.envs.spaces import ActionCodec, ObsCodec
 
 LARGEST = float(np.finfo(np.float32).max)
+OF_RESET = ("observation", "info")
+OF_STEP = ("observation", "reward", "terminated", "truncated", "info")
+
+
+def answered(method: str, found: Any, names: tuple[str, ...]) -> Any:
+    """``found``, which has as many parts as ``names``.
+
+    Raises:
+        DataError: it has not; old Gym's environments are such.
+    """
+    if isinstance(found, tuple | list) and len(found) == len(names):
+        return found
+    what = f"{len(found)} values" if isinstance(found, tuple | list) else f"a {type(found).__name__}"
+    raise DataError(
+        f"{method}() returned {what}; Gymnasium's returns {len(names)}: {', '.join(names)}. An environment made for "
+        "old Gym can be wrapped by shimmy.GymV26CompatibilityV0 or shimmy.GymV21CompatibilityV0"
+    )
 
 
 def make_flat(
@@ -106,7 +123,7 @@ class FlatEnv(gymnasium.Wrapper[Any, np.ndarray, Any, Any]):
         self._episode += 1
         self._step = 0
         try:
-            obs, _ = self.env.reset(seed=seed, options=options)
+            obs, _ = answered("reset", self.env.reset(seed=seed, options=options), OF_RESET)
             return self._flat(obs, True), {}
         except (Exception, alarm.Overdue) as error:
             raise self._placed(error) from error
@@ -115,7 +132,7 @@ class FlatEnv(gymnasium.Wrapper[Any, np.ndarray, Any, Any]):
         """Take the flat ``action`` ``[A]``."""
         self._step += 1
         try:
-            obs, reward, terminated, truncated, _ = self.env.step(self._action(action))
+            obs, reward, terminated, truncated, _ = answered("step", self.env.step(self._action(action)), OF_STEP)
             reward = number(reward)
             if not -LARGEST <= reward <= LARGEST:
                 raise DataError(f"the reward is {reward}; expected a finite float32")

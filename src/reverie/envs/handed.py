@@ -10,7 +10,7 @@ import gymnasium
 from reverie.core.errors import ConfigError
 from reverie.envs.base import EnvConfig
 
-MakeEnv = Callable[[], gymnasium.Env[Any, Any]]
+MakeEnv = Callable[..., gymnasium.Env[Any, Any]]
 EnvLike = str | MakeEnv | gymnasium.Env[Any, Any]
 """An id of Gymnasium's registry, a function that makes an environment, or one that exists."""
 
@@ -34,6 +34,11 @@ def env_factory(config: EnvConfig, env: EnvLike | None) -> MakeEnv | None:
         raise ConfigError(
             f"env.num = {config.num}, env.vector = '{config.vector}' with an environment instance: an instance "
             "is one environment in this process. Give a function that makes environments instead."
+        )
+    if config.kwargs:
+        raise ConfigError(
+            f"env.kwargs = {config.kwargs} with an environment instance, which is made already. Give its class or a "
+            "function that makes it, or make it so."
         )
     return Single(env)
 

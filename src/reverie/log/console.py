@@ -211,9 +211,14 @@ def between(values: Mapping[str, float]) -> dict[str, str]:
 
 
 def losses(values: dict[str, float]) -> list[tuple[str, float]]:
-    """``loss/<term>`` by the short name of the term, in the order of the names."""
+    """``loss/<term>`` by the short name of the term, in the order of the names.
+
+    What is a quantity as well, such as a temperature, would be taken for that: its loss is called so.
+    """
     terms = sorted(name for name in values if name.startswith("loss/"))
-    return [(name.removeprefix("loss/").removeprefix("reconstruction/"), values[name]) for name in terms]
+    short = [name.removeprefix("loss/").removeprefix("reconstruction/") for name in terms]
+    named = [f"{name} loss" if f"train/{name}" in values else name for name in short]
+    return [(name, values[term]) for name, term in zip(named, terms, strict=True)]
 
 
 def span(seconds: float) -> str:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import math
 import os
 import secrets
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,6 +19,8 @@ import numpy as np
 from reverie.core.errors import ConfigError, RunError
 from reverie.log.sinks import Values, is_video, scalars, video_path
 
+WORDLESS = 2.0
+"""Seconds to wait without a word."""
 PROJECT = "reverie"
 """Where runs are put, unless WANDB_PROJECT or MLFLOW_EXPERIMENT_NAME says otherwise."""
 
@@ -47,17 +51,19 @@ def check_installed(names: Mapping[str, bool]) -> None:
 class WandbSink:
     """A run of Weights & Biases: scalars under their names over ``env_step``, and videos.
 
-    Its own process sends them, now or later (WANDB_MODE=offline), so that nothing here waits for a network.
+    Its own process sends them, now or later (WANDB_MODE=offline), so that nothing here waits for a network. Should that
+    process die, training goes on without it.
 
     Raises:
         RunError: it cannot be begun, such as for want of a login.
     """
 
-    def __init__(self, run: Tracked, ident: str | None) -> None:
+    def __init__(self, run: Tracked, ident: str | None, say: Callable[[str], None]) -> None:
         """``ident``: of the run to go on with; None begins one."""
         import wandb  # optional
 
         self.ident, self._videos, self._wandb = ident or secrets.token_hex(4), run.videos, wandb
+        self._say, self._lost = say, False
         try:
             self._run: Any = wandb.init(
                 id=self.ident,
@@ -84,21 +90,33 @@ class WandbSink:
     def write(self, values: Values, step: int) -> None:
         """Hand over scalars that are finite, and videos."""
         row: dict[str, Any] = {name: x for name, x in scalars(values).items() if math.isfinite(x)}
-        for name, path in _videos(self._videos, values, step):
-            row[name] = self._wandb.Video(str(path), format="mp4")
-        if row:
-            self._run.log({"env_step": step, **row})
+        with self._guarded():
+            for name, path in _videos(self._videos, values, step):
+                row[name] = self._wandb.Video(str(path), format="mp4")
+            if row and not self._lost:
+                self._run.log({"env_step": step, **row})
 
     def close(self) -> None:
         """Finish the run; what was not sent yet is sent or stays on disk."""
-        self._run.finish()
+        with self._guarded():
+            self._run.finish()
+
+    @contextlib.contextmanager
+    def _guarded(self) -> Iterator[None]:
+        """Say once that there is nobody any more to be told of anything."""
+        try:
+            yield
+        except Exception as error:  # of many kinds, and none of them is worth a run
+            if not self._lost:
+                self._say(f"Weights & Biases: {error}. Training goes on without it; metrics.jsonl has every entry")
+            self._lost = True
 
 
 class MlflowSink:
     """A run of MLflow, on the server or in the database that MLFLOW_TRACKING_URI names.
 
     A thread sends what is handed over, so that nothing waits for the server. What could not be sent is sent with the
-    next entry; training goes on without it.
+    next entry; training goes on without it, and its end waits for so long only as ``PATIENCE`` says.
 
     Raises:
         RunError: there is no such place.
@@ -106,6 +124,8 @@ class MlflowSink:
 
     BATCH = 1000
     """Metrics in a request, at most: MLflow's own limit."""
+    PATIENCE = 20.0
+    """Seconds that the end of a run waits for what is still to be sent."""
 
     def __init__(self, run: Tracked, ident: str | None, say: Callable[[str], None]) -> None:
         """``ident``: of the run to go on with; None begins one."""
@@ -114,6 +134,7 @@ class MlflowSink:
         self._videos, self._say, self._mlflow = run.videos, say, mlflow
         self._pending: list[Any] = []
         self._films: list[Path] = []
+        self._last: Exception | None = None
         try:
             self._client: Any = mlflow.MlflowClient()
             if ident is None:
@@ -130,7 +151,9 @@ class MlflowSink:
                 self._client.update_run(ident, status="RUNNING")
         except Exception as error:  # of many kinds: its own, those of its store and of the network
             raise RunError(f"MLflow at {mlflow.get_tracking_uri()}: {error}") from error
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="mlflow")
+        self._handed: SimpleQueue[tuple[list[Any], list[Path]] | None] = SimpleQueue()
+        self._thread = threading.Thread(target=self._send_all, name="mlflow", daemon=True)
+        self._thread.start()
 
     @property
     def where(self) -> str:
@@ -142,7 +165,16 @@ class MlflowSink:
         now = int(time.time() * 1000)
         found = [(k, x) for k, x in scalars(values).items() if math.isfinite(x)]
         row = [self._mlflow.entities.Metric(name, x, now, step) for name, x in found]
-        self._thread.submit(self._send, row, [path for _, path in _videos(self._videos, values, step)])
+        self._handed.put((row, [path for _, path in _videos(self._videos, values, step)]))
+
+    def _send_all(self) -> None:
+        while (entry := self._handed.get()) is not None:
+            self._send(*entry)
+        if not (self._pending or self._films):
+            try:
+                self._client.set_terminated(self.ident)
+            except Exception as error:
+                self._last = error
 
     def _send(self, row: list[Any], videos: list[Path]) -> None:
         self._pending += row
@@ -157,19 +189,23 @@ class MlflowSink:
                 del self._films[0]
         except Exception as error:  # a server that is down takes nothing from the run
             self._last = error
+        else:
+            self._last = None
 
     def close(self) -> None:
-        """Send what is left and end the run."""
-        self._thread.submit(self._send, [], [])
-        self._thread.shutdown()
+        """Send what is left and end the run; its thread goes on trying until this process ends."""
+        self._handed.put(([], []))
+        self._handed.put(None)
+        self._thread.join(min(WORDLESS, self.PATIENCE))
+        if self._thread.is_alive():
+            self._say(f"MLflow: its server does not answer; waiting for it for {self.PATIENCE:g} s")
+            self._thread.join(self.PATIENCE)
+        left = f"{len(self._pending)} values and {len(self._films)} videos"
+        why = self._last or "no answer"
         if self._pending or self._films:
-            left = f"{len(self._pending)} values and {len(self._films)} videos"
-            self._say(f"MLflow: {left} were not sent ({self._last}); metrics.jsonl and videos/ have them")
-            return
-        try:
-            self._client.set_terminated(self.ident)
-        except Exception as error:
-            self._say(f"MLflow: {error}")
+            self._say(f"MLflow: {left} were not sent ({why}); metrics.jsonl and videos/ have them")
+        elif self._thread.is_alive() or self._last:
+            self._say(f"MLflow: the run could not be ended there ({why})")
 
 
 def _videos(folder: Path, values: Values, step: int) -> Iterator[tuple[str, Path]]:

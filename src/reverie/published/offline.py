@@ -124,6 +124,17 @@ def gail_pendulum() -> ExperimentConfig:
     return ExperimentConfig(algo=GAILConfig()).merge(PENDULUM | small | softer)
 
 
+def gail_cartpole() -> ExperimentConfig:
+    """GAIL with data of an expert on CartPole-v1, and that to live in: half a minute on one CPU core; values are ours.
+
+    Episodes end where the agent has failed, so that to go on is what is earned: rewards are above 0.
+    """
+    short = {"steps": 4000, "learning_starts": 500, "random_steps": 500, "replay.capacity": 50_000}
+    small = {"algo.batch_size": 128, "algo.networks.units": (64, 64), "algo.discriminator.units": (64, 64)}
+    softer = {"algo.penalty": 1.0, "algo.temperature": 0.1, "algo.temperature_lr": 0.0, "algo.reward": "positive"}
+    return ExperimentConfig(algo=GAILConfig()).merge(PENDULUM | {"env.id": "CartPole-v1"} | short | small | softer)
+
+
 def bc_pendulum() -> ExperimentConfig:
     """Behaviour cloning of data of Pendulum-v1: half a minute on one CPU core; values are ours."""
     return ExperimentConfig(algo=BCConfig()).merge(PENDULUM_DATA | {"algo.lr": 1e-3})
@@ -234,6 +245,7 @@ PRESETS: dict[str, Callable[[], ExperimentConfig]] = {
     "iql_pendulum": iql_pendulum,
     "crr_pendulum": crr_pendulum,
     "gail_pendulum": gail_pendulum,
+    "gail_cartpole": gail_cartpole,
     "discrete_bcq": discrete_bcq,
     "discrete_cql": discrete_cql,
     "discrete_crr": discrete_crr,
@@ -256,6 +268,7 @@ SUITES: dict[str, str] = {
     "iql: Pendulum-": "iql_pendulum",
     "crr: Pendulum-": "crr_pendulum",
     "gail: Pendulum-": "gail_pendulum",
+    "gail: CartPole-": "gail_cartpole",
     "bc: CartPole-": "bc_cartpole",
     "discrete_bcq: CartPole-": "discrete_bcq_cartpole",
     "discrete_cql: CartPole-": "discrete_cql_cartpole",

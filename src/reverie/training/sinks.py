@@ -94,7 +94,7 @@ def open_trackers(config: ExperimentConfig, folder: RunFolder, title: str, say: 
     known = json.loads(folder.tracked.read_text(encoding="utf-8")) if folder.tracked.exists() else {}
     run = Tracked(folder.path, folder.videos, title, json.loads(json.dumps(config.to_dict())))
     for name in (name for name in TRACKERS if getattr(config, name)):
-        sink = WandbSink(run, known.get(name)) if name == "wandb" else MlflowSink(run, known.get(name), say)
+        sink = WandbSink(run, known.get(name), say) if name == "wandb" else MlflowSink(run, known.get(name), say)
         if known.get(name) != sink.ident:
             known[name] = sink.ident
             write_json(folder.tracked, known)
