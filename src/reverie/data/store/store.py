@@ -228,11 +228,11 @@ class Store:
         writer, self.writer = self.writer, None
         if writer is None:
             return True
-        done = writer.close(timeout)
-        if not done:
-            self.say(f"the store {self.objects.where} was closed before {writer.count - writer.committed} rows of "
-                     "each stream could be written")  # fmt: skip
-        return done
+        writer.close(timeout)
+        left = writer.count - writer.committed  # its thread may have had them written after the time was over
+        if left:
+            self.say(f"the store {self.objects.where} was closed before {left} rows of each stream could be written")
+        return not left
 
     def _writing(self) -> Writer:
         if self.writer is None:
