@@ -155,10 +155,24 @@ def test_returns_are_those_of_whole_episodes_wherever_they_are_cut(block: int, e
     columns["extras/return"] = Column((), "float32")
     dataset = Dataset(HostStorage(columns, 1, 5), Window(batch=2, length=2), seed=0, config=DealerConfig())
     parts = [{name: values[piece] for name, values in rows.items()} for piece in (slice(edge), slice(edge, 5))]
-    dataset.fill(part for part in parts if len(part["reward"]))
+    dataset.fill((part for part in parts if len(part["reward"])), 5)
     note_returns(dataset, 0.5, block)
     assert dataset.column("extras/return").tolist() == [1 + 0.5 * 2, 2, 0, -np.inf, -np.inf]
     assert "extras" not in dataset.fingerprint
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"algo.frames": 2, "env.frame_stack": 2, "data.eval_env": "Pendulum-v1"}, "stacks of stacks"),
+        ({"algo.value_estimator": "gae(0.9)"}, r"algo\.batch_length = 2: .* nothing to look ahead to"),
+    ],
+)
+def test_settings_that_do_not_fit_a_run_do_not_fit_one_on_data_alone(
+    pendulum: Path, tmp_path: Path, settings: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        train(pendulum, tmp_path / "run", updates=1, steps=1, **settings)
 
 
 def test_cal_ql_goes_on_with_another_discount(pendulum: Path, tmp_path: Path) -> None:

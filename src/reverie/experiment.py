@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import sys
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -305,8 +306,8 @@ def check_start(config: ExperimentConfig) -> None:
     """
     given = config.replay.init or config.data.path
     config.algo.check_run(
-        random_steps=config.steps if given else config.random_steps,
-        learning_starts=config.steps if given else config.learning_starts,
+        random_steps=sys.maxsize if given else config.random_steps,
+        learning_starts=sys.maxsize if given else config.learning_starts,
         frame_stack=config.env.frame_stack,
     )
 

@@ -28,7 +28,7 @@ from reverie.data.storage import EXTRAS
 from reverie.envs.base import make_gym
 from reverie.envs.handed import EnvLike, MakeEnv, env_factory
 from reverie.estimating import Estimator
-from reverie.experiment import Experiment, ExperimentConfig, make_eval_env
+from reverie.experiment import Experiment, ExperimentConfig, check_start, make_eval_env
 from reverie.experiment import build as build_lived
 from reverie.nn.returned import RETURN, Later, returns_to_go
 from reverie.recorded import Recorded, env_of, open_recorded, shown
@@ -146,6 +146,7 @@ def check_data(config: ExperimentConfig) -> None:
 
 def build_alone(config: ExperimentConfig, env: EnvLike | None, *, start: int, scratch: Path | None) -> Experiment:
     """A run that collects nothing. Its environments are for evaluations, if there are any."""
+    check_start(config)
     factory, device = env_factory(config.env, env), choose_device(config.device)
     if config.threads:
         torch.set_num_threads(config.threads)
