@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import math
-import sys
 import re
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
