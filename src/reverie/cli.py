@@ -112,8 +112,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # whoever read our output has had enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except KeyboardInterrupt:
-        return fail("interrupted", 130)
+    except KeyboardInterrupt as interrupt:
+        return fail(". ".join(["interrupted", *getattr(interrupt, "__notes__", [])]), 130)
     except SystemExit as stop:  # tyro has said what was wrong, or shown the help
         return int(stop.code or 0)
 

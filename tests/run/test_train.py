@@ -315,6 +315,26 @@ def test_an_error_of_others_carries_a_note(fakes):
     assert caught.value.__notes__ == ["The run was stopped at env step 9; its checkpoint is saved-9"]
 
 
+def test_an_interrupt_that_nobody_sent_saves_and_one_of_the_impatient_does_not(fakes):
+    run = failing(setting(fakes), KeyboardInterrupt())
+    with pytest.raises(KeyboardInterrupt) as caught:
+        run.go()
+    assert caught.value.__notes__ == ["The run was stopped at env step 9; its checkpoint is saved-9"]
+    run = setting(fakes)
+    step = run.env.step
+
+    def twice(action):
+        if run.env.turn == 12:
+            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(signal.SIGINT)
+        return step(action)
+
+    run.env.step = twice
+    with pytest.raises(KeyboardInterrupt):
+        run.go()
+    assert run.saves == []
+
+
 def test_an_error_before_anything_happened_saves_nothing(fakes):
     run = failing(setting(fakes), DataError("at once"), at=0)
     with pytest.raises(DataError, match=r"^at once$"):

@@ -134,15 +134,19 @@ def save(guard: LossGuard, checkpoint: Save | None) -> Path | None:
 
 @contextlib.contextmanager
 def saved_on_error(journal: Journal, guard: LossGuard, checkpoint: Save | None) -> Iterator[None]:
-    """Log and save before an error ends the run, if it has moved at all, and let the error say where."""
+    """Log and save before an error ends the run, if it has moved at all, and let the error say where.
+
+    A KeyboardInterrupt that no signal has announced is an error like others: environments raise what they like.
+    """
     clock = journal.clock
     begun = (clock.env_steps, clock.updates)
     try:
         yield
     except Diverged:
         raise
-    except Exception as error:
-        if checkpoint is None or (clock.env_steps, clock.updates) == begun:
+    except (Exception, KeyboardInterrupt) as error:
+        impatient = isinstance(error, KeyboardInterrupt) and clock.stop
+        if checkpoint is None or impatient or (clock.env_steps, clock.updates) == begun:
             raise
         with contextlib.suppress(Exception):  # the first error is the one to tell
             journal.log()
@@ -156,7 +160,7 @@ def saved_on_error(journal: Journal, guard: LossGuard, checkpoint: Save | None) 
         raise
 
 
-def add_to(error: Exception, note: str) -> None:
+def add_to(error: BaseException, note: str) -> None:
     """Let ``error`` end with ``note``: in its message if it is ours, below the traceback otherwise."""
     if isinstance(error, ReverieError):
         said = str(error)
