@@ -817,6 +817,14 @@ class Paying(Shared):
         return obs, self.pay, terminated, truncated, info
 
 
+class Lucky(Shared):
+    """Pays what it draws."""
+
+    def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        obs, _, terminated, truncated, info = super().step(action)
+        return obs, float(self.draw()[0]), terminated, truncated, info
+
+
 FEW: dict[str, Any] = {"steps": 10, "learning_starts": 10**5, "random_steps": 5, "eval_episodes": 2, "console": False,
                        "tensorboard": False, "say": say_nothing}  # fmt: skip
 
@@ -827,12 +835,33 @@ def test_arguments_are_handed_to_the_class(tmp_path: Path) -> None:
     assert result.evaluation.scores == [21.0, 21.0]
     assert load(tmp_path / "a", env=Paying).evaluate(1).scores == [21.0]
     with pytest.raises(
-        EnvError, match=r"env\.kwargs: Paying takes no 'pays'\. Did you mean 'pay'\? It takes pay, told"
+        EnvError, match=r"env\.kwargs: Paying takes no 'pays'\. Did you mean 'pay'\? By name it takes pay, told"
     ):
         reverie.train("td3", env=Paying, run=tmp_path / "b", env_options={"kwargs": {"pays": 3.0}}, **FEW)
     with pytest.raises(ConfigError, match=r"env\.kwargs = .* with an environment instance, which is made already"):
         reverie.train("td3", env=Paying(), run=tmp_path / "b", env_options={"kwargs": {"pay": 3.0}}, **FEW)
     assert not (tmp_path / "b").exists()
+
+
+def test_a_run_with_arguments_that_nobody_took_is_loaded_all_the_same(tmp_path: Path) -> None:
+    """Earlier versions saved them; and an instance is made already."""
+    run = tmp_path / "run"
+    reverie.train("td3", env=Paying, run=run, env_options={"kwargs": {"pay": 3.0}}, **FEW)
+    text = (run / "config.yaml").read_text()
+    (run / "config.yaml").write_text(text.replace("pay: 3.0", "pay: 3.0\n      full_action_space: false"))
+    assert load(run, env=Paying).evaluate(1).scores == [21.0]
+    assert load(run, env=Paying(2.0)).evaluate(1).scores == [14.0]
+
+
+@pytest.mark.parametrize("vector", ["serial", "process"])
+def test_an_evaluation_of_what_draws_from_everybodys_generators_is_the_same_again(tmp_path: Path, vector: str) -> None:
+    options = {"vector": vector}
+    scores = [
+        reverie.train("td3", env=Lucky, run=tmp_path / name, env_options=options, **FEW).evaluation.scores
+        for name in ("once", "again")
+    ]
+    assert scores[0] == scores[1]
+    assert len(set(scores[0])) == 2
 
 
 def test_what_a_preset_hands_to_gymnasium_is_not_for_a_class_of_ones_own() -> None:

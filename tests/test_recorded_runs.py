@@ -17,7 +17,7 @@ import reverie
 from reverie.cli import main
 from reverie.core.errors import ConfigError, DataError, RunError
 from reverie.core.types import Window
-from reverie.data.dataset import Dataset
+from reverie.data.dataset import Dataset, DatasetConfig, crc32c
 from reverie.data.dealer import DealerConfig
 from reverie.data.readers.detect import open_reader
 from reverie.data.storage import Column, HostStorage
@@ -215,7 +215,10 @@ def test_what_a_policy_drew_beyond_the_bounds_is_read_as_what_was_done(tmp_path:
     found = Recorded(reader)
     raw = [{**part, "action": part["action"] * 3} for part in reader.parts()]  # as they were stored once
     reader.parts = lambda: iter(raw)  # type: ignore[method-assign]
-    assert np.abs(np.concatenate([part["action"] for part in found.parts()])).max() == 1
+    dataset = DatasetConfig(path=str(run)).build(found, window=Window(batch=1, length=2), seed=0)
+    assert np.abs(dataset.column("action")).max() == 1
+    sums = crc32c(np.concatenate([part["action"] for part in raw]), 0)
+    assert f"-action:{sums:08x}" in dataset.fingerprint  # of what is there: runs of before find it again
 
 
 def test_a_run_that_goes_on_keeps_the_environment_it_was_evaluated_in(pendulum: Path, tmp_path: Path) -> None:

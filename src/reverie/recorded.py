@@ -130,7 +130,6 @@ class Recorded:
         if self.obs is None or self.actions is None:
             wanted = {f"obs/{key}" for key in self.obs_spec}
             rows = {name: v for name, v in part.items() if not name.startswith("obs/") or name in wanted}
-            rows["action"] = np.clip(part["action"], -1, 1)  # as environments did: policies stored what they drew once
         else:
             try:
                 rows = {**self.obs(part, first), "action": self.actions(part, first)}

@@ -25,7 +25,7 @@ from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Mode, Step
 from reverie.envs.base import make_gym
 from reverie.envs.flat import FlatEnv, make_flat
-from reverie.envs.handed import EnvLike, MakeEnv, env_factory
+from reverie.envs.handed import EnvLike, MakeEnv, as_handed, env_factory
 from reverie.envs.images import FlatObs, FrameStack
 from reverie.envs.spaces import ActionCodec
 from reverie.experiment import ExperimentConfig, make_eval_env
@@ -190,6 +190,7 @@ def load(
     """
     folder = RunFolder(Path(run))
     config = saved_config(folder.path, env, algo)
+    config = config.merge({"env.kwargs": as_handed(config.env, env).kwargs})
     checkpoints = Checkpoints(folder.checkpoints, say=say)
     path = checkpoints.chosen(checkpoint)
     factory = env_factory(config.env.merge({"num": 1, "vector": "serial"}), env)

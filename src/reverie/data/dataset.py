@@ -145,10 +145,11 @@ class Dataset(Replay):
         for part in parts:
             if self.count + len(part["is_first"]) > most:
                 raise DataError(f"there are more than the {most:,} rows that the dataset announces: it is damaged.")
-            self.extend({name: values[None] for name, values in part.items()})
+            done = np.clip(part["action"], -1, 1)  # as environments did: stores once held what policies had drawn
+            self.extend({name: values[None] for name, values in (part | {"action": done}).items()})
             for name, values in part.items():
                 sums[name] = crc32c(values, sums.get(name, 0))
-            del part, values  # or the next one is made beside it
+            del part, values, done  # or the next one is made beside it
         self.fingerprint = "-".join([str(self.count), *(f"{name}:{sums[name]:08x}" for name in sorted(sums))])
         if not self.count:
             raise DataError("the dataset holds no rows.")

@@ -162,17 +162,28 @@ def taken(factory: Factory, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
     Raises:
         EnvError: it does not; says which it takes.
     """
-    if not arguments:
-        return arguments
-    parameters = inspect.signature(factory).parameters.values()
-    names = [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
-    if not any(p.kind is p.VAR_KEYWORD for p in parameters):
-        for name in arguments.keys() - set(names):
-            raise EnvError(
-                f"env.kwargs: {getattr(factory, '__qualname__', factory)} takes no '{name}'."
-                f"{did_you_mean(name, names)} It takes {', '.join(names) or 'nothing'}."
-            )
+    for name in refused(factory, arguments):
+        names = names_of(factory) or []
+        called = getattr(factory, "__qualname__", type(factory).__qualname__)
+        raise EnvError(
+            f"env.kwargs: {called} takes no '{name}'.{did_you_mean(name, names)} By name it takes "
+            f"{', '.join(names) or 'nothing'}."
+        )
     return arguments
+
+
+def refused(factory: Factory, arguments: Mapping[str, Any]) -> list[str]:
+    """Which of ``arguments`` the function or class does not take."""
+    names = names_of(factory) if arguments else None
+    return [] if names is None else [name for name in arguments if name not in names]
+
+
+def names_of(factory: Factory) -> list[str] | None:
+    """The arguments that it takes by name; None if it takes any."""
+    parameters = inspect.signature(factory).parameters.values()
+    if any(p.kind is p.VAR_KEYWORD for p in parameters):
+        return None
+    return [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
 
 
 def _from_registry(config: EnvConfig, render: bool) -> Env:

@@ -8,7 +8,7 @@ from typing import Any
 import gymnasium
 
 from reverie.core.errors import ConfigError
-from reverie.envs.base import EnvConfig
+from reverie.envs.base import EnvConfig, refused
 
 MakeEnv = Callable[..., gymnasium.Env[Any, Any]]
 EnvLike = str | MakeEnv | gymnasium.Env[Any, Any]
@@ -41,6 +41,17 @@ def env_factory(config: EnvConfig, env: EnvLike | None) -> MakeEnv | None:
             "function that makes it, or make it so."
         )
     return Single(env)
+
+
+def as_handed(config: EnvConfig, env: EnvLike | None) -> EnvConfig:
+    """A saved run's settings for the function or instance that is handed over now, without arguments that it takes not.
+
+    Earlier versions saved such that nobody was given; an instance is made already.
+    """
+    if env is None or isinstance(env, str) or not config.kwargs:
+        return config
+    unwanted = config.kwargs if isinstance(env, gymnasium.Env) else refused(env, config.kwargs)
+    return config.merge({"kwargs": {name: x for name, x in config.kwargs.items() if name not in unwanted}})
 
 
 class Single:

@@ -83,7 +83,10 @@ class Inside:
         return Made(self.env.obs_spec, self.env.action_spec)
 
     def reset(self, seed: int | None) -> tuple[float, bool, bool]:
-        """Start an episode: no reward, no end."""
+        """Start an episode: no reward, no end. In a process of its own a seed is that of the global generators, too."""
+        if self._alone and seed is not None:
+            random.seed(seed)
+            np.random.seed(seed % 2**32)  # noqa: NPY002 - environments of others draw from it
         obs, _ = self.env.reset(seed=seed)
         for key, array in obs.items():
             self._rows[key][...] = array

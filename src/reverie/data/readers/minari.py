@@ -146,7 +146,7 @@ class MinariReader(Reader):
         """What it says of its environment, as Gymnasium writes it."""
         said = self.metadata.get("env_spec")
         try:
-            found = json.loads(said) if isinstance(said, str) else {}
+            found = json.loads(said) if isinstance(said, str) and said.strip() not in ("", "None") else {}
         except ValueError as error:
             raise DataError(f"{self.folder / METADATA} is damaged: its env_spec cannot be read ({error}).") from None
         return found if isinstance(found, dict) else {}
@@ -158,7 +158,7 @@ class MinariReader(Reader):
         try:
             import gymnasium
 
-            made = gymnasium.make(env, **self.env_spec.get("kwargs", {}))
+            made = gymnasium.make(env, **(self.env_spec.get("kwargs") or {}))
         except Exception as error:
             raise DataError(
                 f"{self.path} does not say its {name}, and its environment '{env}' cannot be made: {error}."
@@ -180,7 +180,7 @@ class MinariReader(Reader):
             observation=self.observation,
             action=self._bounded,
             env=self.env_id(),
-            env_kwargs=dict(spec.get("kwargs", {})),
+            env_kwargs=dict(spec.get("kwargs") or {}),
             time_limit=spec.get("max_episode_steps"),
             episodes=self.count,
             measured=bool(self.metadata.get(MEASURED))

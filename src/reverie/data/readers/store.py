@@ -73,7 +73,7 @@ class StoreReader(Reader):
                 found["measured"] = about.get("measured", False)
             if (folder / "config.yaml").is_file():
                 content = said_in(folder / "config.yaml")
-                found["env"] = content.get("experiment", {}).get("env", {})
+                found["env"] = (content.get("experiment") or {}).get("env", {})
                 found["algorithm"] = content.get("algorithm", "")
         return found
 
@@ -156,7 +156,7 @@ def said_in(file: Path, needed: Sequence[str] = ()) -> dict[str, Any]:
     """
     try:
         text = file.read_text(encoding="utf-8")
-        found = yaml.safe_load(text) if file.suffix == ".yaml" else json.loads(text)
+        found = (yaml.safe_load(text) or {}) if file.suffix == ".yaml" else json.loads(text)
     except (ValueError, yaml.YAMLError) as error:
         raise DataError(f"{file} is damaged: {error}. Its rows are not: put the file of a copy in its place.") from None
     if not isinstance(found, dict) or not all(isinstance(found.get(name), dict) for name in needed):
