@@ -872,11 +872,13 @@ def test_what_a_preset_hands_to_gymnasium_is_not_for_a_class_of_ones_own() -> No
 @pytest.mark.parametrize("vector", ["serial", "process"])
 def test_evaluations_while_training_are_where_the_environments_are(tmp_path: Path, vector: str) -> None:
     told = tmp_path / "told"
-    told.mkdir()
     options = {"kwargs": {"told": str(told)}, "vector": vector}
-    result = reverie.train("td3", env=Paying, run=tmp_path / "run", env_options=options, **FEW)
-    assert result.evaluation is not None
-    assert (str(os.getpid()) in {path.name for path in told.iterdir()}) == (vector == "serial")
+    for run, more in (("lived", {}), ("alone", {"data": tmp_path / "lived", "data.fraction": 1.0, "updates": 1})):
+        told.mkdir()
+        result = reverie.train("td3", env=Paying, run=tmp_path / run, env_options=options, **FEW, **more)
+        assert result.evaluation is not None
+        assert (str(os.getpid()) in {path.name for path in told.iterdir()}) == (vector == "serial")
+        shutil.rmtree(told)
 
 
 def test_train_with_configuration_objects(tmp_path: Path) -> None:
