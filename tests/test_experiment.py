@@ -864,6 +864,16 @@ def test_an_evaluation_of_what_draws_from_everybodys_generators_is_the_same_agai
     assert len(set(scores[0])) == 2
 
 
+@pytest.mark.parametrize(("starts", "few"), [(11, "no"), (10, "hardly any"), (9, "")])
+def test_a_run_that_ends_before_it_learns_says_so_before_it_begins(tmp_path: Path, starts: int, few: str) -> None:
+    said: list[str] = []
+    more = FEW | {"learning_starts": starts, "eval_episodes": 0, "say": said.append}
+    reverie.train("td3", env=Paying, run=tmp_path / "run", **more)
+    found = [line for line in said if "updates will be made" in line]
+    expected = f"{few} updates will be made: learning starts after {starts} windows, and there are 10 env steps"
+    assert found == ([expected] if few else [])
+
+
 def test_what_a_preset_hands_to_gymnasium_is_not_for_a_class_of_ones_own() -> None:
     assert layered("dqn", env="ALE/Pong-v5").env.kwargs
     assert not layered("dqn", env="Paying", preset="dqn_atari", handed=True).env.kwargs

@@ -39,9 +39,10 @@ def describe(experiment: Experiment, say: Say) -> None:
             f"{experiment.algo.device}, {config.updates:,} updates, {needed / 1e9:.2f} GB of rows"
         )
         return
-    if config.steps < config.learning_starts:
+    if config.steps <= config.learning_starts:
         starts = f"learning starts after {config.learning_starts} windows"
-        say(f"no updates will be made: {starts}, and there are {config.steps} env steps")
+        few = "no" if config.steps < config.learning_starts else "hardly any"
+        say(f"{few} updates will be made: {starts}, and there are {config.steps} env steps")
     say(
         f"{algorithm_name(type(config.algo))} on {config.env.id}: {count / 1e6:.2f}M parameters on "
         f"{experiment.algo.device}, {config.env.num} envs, {ratio:g} updates per env step "
