@@ -337,6 +337,19 @@ def test_continuation_learns_terminal_and_never_a_time_limit():
     assert not torch.equal(death["cont"], clock["cont"])
 
 
+def test_classes_without_any_probability_left_cost_no_nan():
+    """As softmax leaves them without unimix, where nothing compiled stands in its place."""
+    agent = build(rssm__unimix=0.0)
+    context, rows = agent.split_context(batch(agent, "discrete"))
+    post = agent.world.observe(rows, context)
+    certain = torch.zeros_like(post.probs)
+    certain[..., 0] = 1
+    agent.world.rssm.prior = lambda deter: certain
+    terms, metrics = agent.world_losses(rows, post._replace(probs=certain.flip(-1)))
+    assert all(torch.isfinite(terms[name]).all() for name in ("dynamics", "representation"))
+    assert all(torch.isfinite(value).all() for value in metrics.values())
+
+
 def test_the_replayed_critic_tells_terminal_from_last():
     agent = build(slow_regulariser=0.0)
     data = batch(agent).rows(1)

@@ -474,15 +474,17 @@ def test_a_smaller_replay_keeps_its_latents(tmp_path: Path, monkeypatch: pytest.
     store.close(0)
 
 
-def test_latents_of_another_version_begin_as_zeros(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_latents_of_another_version_begin_as_zeros(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """They said z otherwise, under another name."""
     run, file_of = tmp_path / "run", extras.file_of
     with monkeypatch.context() as earlier:
         earlier.setattr(extras, "file_of", lambda folder, name: file_of(folder, name.replace("classes", "stoch")))
         run_until(run, 61, monkeypatch)
     monkeypatch.setattr(Walk, "stop_at", 10**9)
-    with pytest.warns(UserWarning, match="written by another version, with deter, stoch beside the rows in place of"):
-        result = train(CONFIG, env=Walk, run=run, say=say_nothing)
+    result = train(CONFIG, env=Walk, run=run, say=say_nothing)
+    assert "written by another version, with deter, stoch beside the rows in place of" in capsys.readouterr().err
     assert (result.reason, result.env_steps >= 100) == ("finished", True)
 
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import warnings
 from pathlib import Path
 from urllib.parse import quote
 
 import numpy as np
 
-from reverie.core.errors import DataError
+from reverie.core.errors import DataError, warn
 from reverie.data.storage import EXTRAS, Storage
 
 PIECE = 2**26
@@ -50,10 +49,9 @@ def load_extras(storage: Storage, folder: Path, first: int | None = None) -> Non
     wanted, found = {file_of(folder, name) for name in extras_of(storage)}, set(folder.glob("*.npy"))
     if wanted - found and found - wanted:
         there, expected = (", ".join(sorted(path.stem for path in paths)) for paths in (found, wanted))
-        warnings.warn(
+        warn(
             f"{folder} was written by another version, with {there} beside the rows in place of {expected}: these "
-            "begin as zeros, and are replaced as rows are learned from.",
-            stacklevel=2,
+            "begin as zeros, and are replaced as rows are learned from."
         )
         return
     first = storage.oldest if first is None else first

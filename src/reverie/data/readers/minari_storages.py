@@ -104,9 +104,9 @@ class MinariHdf5Reader(MinariReader):
 
     def _all(self, index: int, path: tuple[str, ...]) -> Any:
         name = f"episode_{index}/{'/'.join(path)}"
-        if self.file is None or name not in self.file:
-            raise DataError(f"{self.main}: {name} is missing.")
         with damage(f"{self.main}: {name}"):
+            if self.file is None or name not in self.file:
+                raise DataError(f"{self.main}: {name} is missing.")
             return self.file[name][()]
 
 
