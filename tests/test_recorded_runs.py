@@ -22,7 +22,7 @@ from reverie.data.dealer import DealerConfig
 from reverie.data.readers.detect import open_reader
 from reverie.data.storage import Column, HostStorage
 from reverie.folder import read_saved
-from reverie.offline import note_returns, of_rows, resolved
+from reverie.offline import of_rows, resolved, write_returns
 from reverie.recorded import Recorded
 from reverie.run.checkpoint import Checkpoints
 
@@ -156,7 +156,7 @@ def test_returns_are_those_of_whole_episodes_wherever_they_are_cut(block: int, e
     dataset = Dataset(HostStorage(columns, 1, 5), Window(batch=2, length=2), seed=0, config=DealerConfig())
     parts = [{name: values[piece] for name, values in rows.items()} for piece in (slice(edge), slice(edge, 5))]
     dataset.fill((part for part in parts if len(part["reward"])), 5)
-    note_returns(dataset, 0.5, block)
+    write_returns(dataset, 0.5, block)
     assert dataset.column("extras/return").tolist() == [1 + 0.5 * 2, 2, 0, -np.inf, -np.inf]
     assert "extras" not in dataset.fingerprint
 

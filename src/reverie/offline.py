@@ -229,11 +229,11 @@ def read(
             parts=counted(recorded.parts()),
         )
     if RETURN in algo.extra_spec:
-        note_returns(dataset, algo.cfg.discount)
+        write_returns(dataset, algo.cfg.discount)
     return dataset
 
 
-def note_returns(dataset: Dataset, discount: float, block: int = 1 << 16) -> None:
+def write_returns(dataset: Dataset, discount: float, block: int = 1 << 16) -> None:
     """Beside each row what was earned from there on, for whom learns from that, as Cal-QL does.
 
     From the last row to the first, ``block`` rows at a time.
@@ -245,7 +245,7 @@ def note_returns(dataset: Dataset, discount: float, block: int = 1 << 16) -> Non
         rows = slice(max(0, stop - block), stop)
         ends = {"first": first[rows], "last": last[rows], "terminal": terminal[rows]}
         found = returns_to_go(reward=reward[rows], discount=discount, later=later, **ends)
-        dataset.note(EXTRAS + RETURN, rows.start, found)
+        dataset.write_column(EXTRAS + RETURN, rows.start, found)
         later = Later(bool(first[rows.start]), float(found[0]), float(reward[rows.start]))
 
 

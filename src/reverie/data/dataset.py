@@ -171,8 +171,8 @@ class Dataset(Replay):
         view.flags.writeable = False
         return view
 
-    def note(self, name: str, start: int, values: np.ndarray) -> None:
-        """Keep ``values`` ``[n, ...]`` beside the rows from ``start`` on: what was found out about them."""
+    def write_column(self, name: str, start: int, values: np.ndarray) -> None:
+        """Write ``values`` ``[n, ...]`` into a column from row ``start`` on: what was found out about the rows."""
         assert isinstance(self.storage, HostStorage)
         self.storage.columns[name][0, start : start + len(values)] = values
 
