@@ -73,6 +73,13 @@ class OldReset(OldStep):
         return super().reset(seed=seed, options=options)[0]
 
 
+class Seedless(OldStep):
+    """Its ``reset`` takes nothing."""
+
+    def reset(self):  # type: ignore[override]
+        return super().reset()
+
+
 class Dying(Scripted):
     """Takes its process with it at step 2."""
 

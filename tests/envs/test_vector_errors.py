@@ -32,6 +32,8 @@ def test_nan_names_env_key_step_and_value(make, vector):
 def test_environments_of_old_gym_are_told_apart(make, vector):
     with pytest.raises(DataError, match=r"reset\(\) returned a int; Gymnasium's returns 2: observation, info"):
         make(env_zoo.OldReset, vector=vector, restarts=0).reset()
+    with pytest.raises(DataError, match=r"argument 'seed'; expected reset\(self, \*, seed=None, options=None\)"):
+        make(env_zoo.Seedless, vector=vector, restarts=0).reset()
     env = make(env_zoo.OldStep, vector=vector, restarts=0)
     env.reset()
     with pytest.raises(DataError, match=r"step\(\) returned 4 values; Gymnasium's returns 5: .*shimmy"):

@@ -25,6 +25,21 @@ OF_RESET = ("observation", "info")
 OF_STEP = ("observation", "reward", "terminated", "truncated", "info")
 
 
+def begun(env: gymnasium.Env[Any, Any], seed: int | None, options: dict[str, Any] | None) -> Any:
+    """What ``env.reset`` answers.
+
+    Raises:
+        DataError: it takes no seed or no options.
+    """
+    try:
+        return env.reset(seed=seed, options=options)
+    except TypeError as error:
+        if "reset() got an unexpected keyword argument" not in str(error):
+            raise
+        expected = "expected reset(self, *, seed=None, options=None), which calls super().reset(seed=seed)"
+        raise DataError(f"{error}; {expected}") from error
+
+
 def answered(method: str, found: Any, names: tuple[str, ...]) -> Any:
     """``found``, which has as many parts as ``names``.
 
@@ -123,7 +138,7 @@ class FlatEnv(gymnasium.Wrapper[Any, np.ndarray, Any, Any]):
         self._episode += 1
         self._step = 0
         try:
-            obs, _ = answered("reset", self.env.reset(seed=seed, options=options), OF_RESET)
+            obs, _ = answered("reset", begun(self.env, seed, options), OF_RESET)
             return self._flat(obs, True), {}
         except (Exception, alarm.Overdue) as error:
             raise self._placed(error) from error
