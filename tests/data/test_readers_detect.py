@@ -59,6 +59,8 @@ def test_what_is_not_there(tmp_path, monkeypatch):
     (tmp_path / "empty").mkdir()
     with pytest.raises(DataError, match="holds no dataset, only nothing"):
         open_reader(str(tmp_path / "empty"))
+    with pytest.raises(DataError, match="the path of the dataset is empty"):
+        open_reader("")
     with pytest.raises(DataError, match="There are none yet"):
         open_reader("minari:door-v0")
 

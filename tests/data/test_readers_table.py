@@ -174,6 +174,14 @@ def test_the_parts_of_a_dataset_are_named(tmp_path):
     open_reader(str(tmp_path / "d/train"), ReadOptions(columns=MAPPING))
 
 
+def test_tables_in_hidden_folders_are_nobodys(tmp_path):
+    save(tmp_path / ".venv/lib/diamonds", columns())
+    with pytest.raises(DataError, match="holds no dataset, only nothing"):
+        open_reader(str(tmp_path))
+    save(tmp_path / "d", columns())
+    assert len(open_reader(str(tmp_path), ReadOptions(columns=MAPPING)).paths) == 1
+
+
 @pytest.mark.parametrize("kind", ["stream", "parquet"])
 @pytest.mark.parametrize("pieces", [1, 2])
 def test_episodes_that_take_turns_are_refused(tmp_path, kind, pieces):

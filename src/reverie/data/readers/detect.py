@@ -44,6 +44,8 @@ def open_reader(path: str, options: ReadOptions | None = None) -> Reader:
         ConfigError: an option does not fit, or a package is missing.
     """
     options = options or ReadOptions()
+    if not path:
+        raise DataError(f"the path of the dataset is empty. Expected {KNOWN}.")
     if path.startswith("minari:"):
         return minari_reader(minari_path(path.removeprefix("minari:")), options)
     place = Path(path).expanduser()
@@ -90,7 +92,7 @@ def _folder(path: Path, options: ReadOptions) -> Reader:
         return _several(path, folders, options)
     if is_table_folder(path):
         return TableReader(path, options)
-    inside = sorted(p.name for p in path.iterdir())
+    inside = sorted(p.name for p in path.iterdir() if not p.name.startswith("."))
     datasets = sorted(p.parents[1].as_posix() for p in path.glob(f"*/**/data/{METADATA}"))
     hint = f" There are datasets in {', '.join(datasets[:6])}." if datasets else ""
     raise DataError(f"{path} holds no dataset, only {', '.join(inside[:10]) or 'nothing'}.{hint} Expected {KNOWN}.")

@@ -281,12 +281,16 @@ def arrays(values: dict[str, np.ndarray]) -> dict[str, Column]:
 
 
 def tables_in(path: Path) -> list[Path]:
-    """The tables in a folder and below it, by number; those that the library keeps for itself are left out."""
-    tables = (p for p in path.rglob("*") if p.suffix in SUFFIXES and not p.name.startswith(("cache-", ".", "_")))
-    found = sorted(tables, key=by_number)
+    """The tables in a folder and below it, by number; hidden ones and those that libraries keep for themselves are not."""
+    tables = (p for p in path.rglob("*") if p.suffix in SUFFIXES)
+    found = sorted((p for p in tables if not any(map(_hidden, p.relative_to(path).parts))), key=by_number)
     splits = {p.relative_to(path).parts[0] for p in found if len(p.relative_to(path).parts) > 1}
     if {"train"} < splits and splits <= {"train", "test", "validation"}:
         raise ConfigError(
             f"{path} has the parts {', '.join(sorted(splits))}: name the one to read, such as {path}/train."
         )
     return found
+
+
+def _hidden(name: str) -> bool:
+    return name.startswith(("cache-", ".", "_"))
