@@ -281,7 +281,7 @@ def arrays(values: dict[str, np.ndarray]) -> dict[str, Column]:
 
 
 def tables_in(path: Path) -> list[Path]:
-    """The tables in a folder and below it, by number; hidden ones and those that libraries keep for themselves are not."""
+    """The tables in a folder and below it, by number; neither hidden ones nor what libraries keep for themselves."""
     tables = (p for p in path.rglob("*") if p.suffix in SUFFIXES)
     found = sorted((p for p in tables if not any(map(_hidden, p.relative_to(path).parts))), key=by_number)
     splits = {p.relative_to(path).parts[0] for p in found if len(p.relative_to(path).parts) > 1}
