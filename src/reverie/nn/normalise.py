@@ -14,6 +14,7 @@ from reverie.core.config import Choice
 from reverie.core.errors import ConfigError, warn
 from reverie.core.specs import ObsSpec
 from reverie.core.types import Obs
+from reverie.nn.host import HostBuffers
 
 NOISE = 1e-6
 """Numbers whose standard deviation is not above this part of their mean differ by no more than rounding."""
@@ -77,13 +78,14 @@ def check_clip(clip: float | None) -> None:
         raise ConfigError(f"clip = {clip}: expected a number above 0.")
 
 
-class Moments(nn.Module):
+class Moments(HostBuffers):
     """Count, mean and standard deviation of rows, exact to rounding in float64 however many there are.
 
     Sets of rows are joined as in Chan, Golub and LeVeque (1979), which is Welford (1962) where they are single rows.
     That is done by NumPy, whose calls take a fifth of PyTorch's time for so few numbers.
     """
 
+    on_host = ("moments",)
     moments: Tensor
 
     def __init__(self, shape: tuple[int, ...]) -> None:
@@ -107,8 +109,7 @@ class Moments(nn.Module):
         if new == 0:
             return
         rows = x.numpy(force=True).reshape(new, -1).astype(np.float64)  # [M, D]
-        moments = self.moments.numpy(force=True)
-        count, mean, spread = moments  # [D], where the buffer itself is, on a CPU
+        count, mean, spread = self.moments.numpy()  # [D], the buffer itself
         fresh = rows.sum(0) / new
         shift, share = fresh - mean, new / (count + new)
         spread += shift * shift * count * share
@@ -116,12 +117,10 @@ class Moments(nn.Module):
             spread += np.square(rows - fresh).sum(0)
         mean += shift * share
         count += new
-        if self.moments.device.type != "cpu":
-            self.moments.copy_(torch.from_numpy(moments))
 
     def mean_and_std(self) -> tuple[np.ndarray, np.ndarray]:
         """``[*shape]`` each; the deviation is that of all rows, not of a sample. 0 before there are any."""
-        count, mean, spread = self.moments.numpy(force=True)
+        count, mean, spread = self.moments.numpy()
         return mean.reshape(self.shape), np.sqrt(spread / np.maximum(count, 1)).reshape(self.shape)
 
 
@@ -140,8 +139,8 @@ class Standard(Moments):
         """Take in rows ``[M, *shape]``. What has not varied is only shifted: nothing can be divided by 0."""
         super().add(x)
         mean, std = self.mean_and_std()
-        self.shift.copy_(torch.as_tensor(mean))
-        self.factor.copy_(torch.as_tensor(1 / np.where(constant(mean, std), 1.0, std)))
+        self.shift.copy_(torch.as_tensor(mean), non_blocking=True)
+        self.factor.copy_(torch.as_tensor(1 / np.where(constant(mean, std), 1.0, std)), non_blocking=True)
 
     def forward(self, x: Tensor) -> Tensor:
         """``[..., *shape]``."""

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from reverie.core.config import Choice
 from reverie.core.errors import ConfigError
+from reverie.nn.host import HostBuffers
 from reverie.nn.normalise import LEAST, Moments, check_clip
 
 
@@ -47,13 +48,14 @@ class ReturnStd(RewardScale):
         check_clip(self.clip)
 
 
-class ReturnRange(nn.Module):
+class ReturnRange(HostBuffers):
     """What returns can be, by the smallest and largest reward of all rows so far. Values outside are mistaken.
 
     A sum of rewards r, discounted by gamma, that may end at any row is at most r / (1 - gamma) of the largest where
     that is above 0, and the largest itself where not; and the other way round at least.
     """
 
+    on_host = ("rewards",)
     rewards: Tensor
     bounds: Tensor
 
@@ -76,7 +78,7 @@ class ReturnRange(nn.Module):
         self.rewards.copy_(torch.tensor([least, most]))
         low = least * self.horizon if least < 0 else least
         high = most * self.horizon if most > 0 else most
-        self.bounds.copy_(torch.tensor([low, high]))
+        self.bounds.copy_(torch.tensor([low, high]), non_blocking=True)
 
     def fit(self, reward: Tensor, is_first: Tensor) -> None:
         """Forget all rows, and take in these."""
@@ -103,12 +105,13 @@ class ConstantFactor(nn.Module):
         return reward * self.factor
 
 
-class ReturnScaler(nn.Module):
+class ReturnScaler(HostBuffers):
     """Rewards over the standard deviation of the returns of all rows so far; before any has varied, as they are.
 
     The mean is left in: to shift rewards would change which policy is best where episodes differ in length.
     """
 
+    on_host = ("returns",)
     factor: Tensor
     returns: Tensor
 
@@ -129,7 +132,7 @@ class ReturnScaler(nn.Module):
         if self.returns.shape != reward.shape:
             self.returns = self.returns.new_zeros(reward.shape)
         earned, first = reward.numpy(force=True), is_first.numpy(force=True)
-        returns = np.where(first, 0.0, self.discount * self.returns.numpy(force=True) + earned)
+        returns = np.where(first, 0.0, self.discount * self.returns.numpy() + earned)
         self.returns.copy_(torch.from_numpy(returns))
         self._count(returns[~first])
 
