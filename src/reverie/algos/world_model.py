@@ -109,7 +109,7 @@ class LatentPolicy:
 
     def override(self, state: PolicyState, action: Tensor) -> PolicyState:
         """The caller executed ``action`` ``[N, A]`` instead."""
-        return state._replace(action=action.to(state.action.device))
+        return state._replace(action=action.to(state.action.device, non_blocking=True))
 
     def extras(self, state: PolicyState) -> dict[str, Tensor]:
         """The latent, as it is stored with the row that led to it."""

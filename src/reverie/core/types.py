@@ -64,8 +64,12 @@ class Step:
         )
 
     def to(self, device: torch.device | str) -> Step:
-        """The same step on another device."""
+        """The same step on another device. Nobody waits for what that is doing."""
         return self.map(lambda x: x.to(device, non_blocking=True))
+
+    def obs_on(self, device: torch.device | str) -> Obs:
+        """Its observations alone, likewise."""
+        return {key: value.to(device, non_blocking=True) for key, value in self.obs.items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -154,7 +154,7 @@ class NoisyPolicy:
     @torch.no_grad()
     def act(self, step: Step, state: NoiseState, mode: Mode) -> tuple[Tensor, NoiseState]:
         """``(action [N, A] on the CPU, state)``: mu(s) + noise within [-1, 1]; ``eval`` is mu(s)."""
-        action: Tensor = self.actor({k: v.to(self.device) for k, v in step.obs.items()}).cpu()  # [N, A]
+        action: Tensor = self.actor(step.obs_on(self.device)).cpu()  # [N, A]
         if mode == "eval":
             return action, state
         noise, state = self.noise(state, step)
@@ -188,7 +188,7 @@ class SampledPolicy:
     def act(self, step: Step, state: None, mode: Mode) -> tuple[Tensor, None]:
         """``(action [N, A] on the CPU, None)``."""
         chosen = self.best if mode == "eval" else self.drawn
-        return chosen({k: v.to(self.device) for k, v in step.obs.items()}).cpu(), None
+        return chosen(step.obs_on(self.device)).cpu(), None
 
     def override(self, state: None, action: Tensor) -> None:
         """Nothing is carried."""
@@ -267,7 +267,7 @@ class GreedyPolicy:
 
         Each environment draws for itself, from the CPU's default generator and as much at every step.
         """
-        best = self.values({k: v.to(self.device) for k, v in step.obs.items()}).argmax(-1).cpu()  # [N]
+        best = self.values(step.obs_on(self.device)).argmax(-1).cpu()  # [N]
         if mode == "explore":
             drawn, other = torch.rand(len(best)), torch.randint(self.classes, (len(best),))  # [N]
             best = torch.where(drawn < self.randomness.chance(state.steps), other, best)

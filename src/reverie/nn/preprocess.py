@@ -140,9 +140,9 @@ class PreprocessedPolicy:
     def act(self, step: Step, state: Carried, mode: Mode) -> tuple[Tensor, Carried]:
         """``(action [N, A] on the CPU, state)``."""
         normaliser, frames, past = self.preprocess.normaliser, self.preprocess.frames, state.past
-        obs = {key: value.to(self.device) for key, value in step.obs.items()}
+        obs = step.obs_on(self.device)
         if frames is not None:
-            obs, past = frames.see(obs, step.is_first.to(self.device), past)
+            obs, past = frames.see(obs, step.is_first.to(self.device, non_blocking=True), past)
         if normaliser is not None:
             obs = normaliser(obs)
         action, inner = self.inner.act(replace(step, obs=obs), state.state, mode)

@@ -78,8 +78,8 @@ class BestOfSeveral:
             generator = torch.Generator().manual_seed(int(state.steps))
             state = Decided(state.steps + 1)
         latent = torch.randn(len(step), self.samples, self.latent, generator=generator).clamp(-self.clip, self.clip)
-        obs = {k: v.to(self.device) for k, v in step.obs.items()}
-        return self.best(obs, latent.to(self.device)).cpu(), state
+        obs = step.obs_on(self.device)
+        return self.best(obs, latent.to(self.device, non_blocking=True)).cpu(), state
 
     def override(self, state: Decided, action: Tensor) -> Decided:
         """What was executed changes nothing."""

@@ -1,0 +1,129 @@
+"""Whole runs on a pretended GPU learn what they learn on the CPU: with captured updates, and rows and batches there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import reverie
+from fake_cuda import FakeCuda, fake_cuda
+from reverie.run.checkpoint import Checkpoints
+from tiny import SETTINGS
+
+LIVED = {k: v for k, v in SETTINGS.items() if k != "algo"} | {
+    "steps": 60, "learning_starts": 20, "random_steps": 10, "replay_ratio": 0.25,
+    "algo.batch_size": 4, "algo.batch_length": 3, "algo.networks.units": (8,),
+}  # fmt: skip
+RECORDED = {
+    "eval_episodes": 1, "tensorboard": False, "console": False, "updates": 6, "data.estimate_updates": 4,
+    "algo.batch_size": 4, "algo.batch_length": 2, "algo.networks.units": (8,),
+}  # fmt: skip
+SCALED = {"algo.normalise": "running", "algo.reward_scale": "return_std", "algo.frames": 2, "algo.frame_keys": ".*"}
+PRIORITIES = {"replay.fractions.uniform": 0.0, "replay.fractions.priority": 1.0}
+PUSHED, CHOSEN = LIVED | {"env": "reverie/Match-v0"}, LIVED | {"env": "reverie/Count-v0"}
+RUNS: dict[str, dict[str, Any]] = {
+    "ddpg": PUSHED,
+    "td3": PUSHED | SCALED,
+    "sac": PUSHED | {"algo.value_estimator": "n_step(2)"},
+    "sac_discrete": CHOSEN | SCALED,
+    "dqn": CHOSEN | PRIORITIES,
+    "qr_dqn": CHOSEN | {"algo.quantiles": 5},
+    "dreamer_v3": {**SETTINGS, "env": "reverie/Count-v0", "replay_ratio": 0.2, "schedule.report_every": 60},
+    **dict.fromkeys(("bc", "td3_bc", "bcq", "cql", "iql", "crr"), RECORDED),
+}
+WAIT = {"nn/exploration.py:act", "nn/several.py:act", "algos/world_model.py:act", "algos/world_model.py:extras"}
+"""What waits for the device whenever environments are stepped: for actions, and for what is stored beside them."""
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeCuda]:
+    """The device; what is compiled for CPUs is left out, so that they do the same there."""
+    monkeypatch.setattr("reverie.core.compiled.kernels", lambda: None)
+    monkeypatch.setattr("reverie.nn.product._product", None)
+    with fake_cuda(monkeypatch) as device:
+        yield device
+
+
+def train(algorithm: str, device: str, run: Path, **more: Any) -> dict[str, torch.Tensor]:
+    """What the last checkpoint of a run holds that was stopped and went on."""
+    given = RUNS[algorithm] | {"threads": 1, "device": device, "run": run, "say": lambda text: None} | more
+    reverie.train(algorithm, **given)
+    longer = "updates" if "updates" in given else "steps"
+    reverie.train(algorithm, **given | {longer: int(1.2 * given[longer])})
+    path = Checkpoints(run / "checkpoints").latest()
+    assert path is not None
+    return {name: x for name, x in load_file(path / "tensors.safetensors").items() if not name.startswith("random/")}
+
+
+@pytest.mark.parametrize("algorithm", RUNS)
+def test_a_run_on_a_gpu_is_the_run_on_the_cpu(algorithm, tmp_path, gpu, pendulum):
+    data = {"data": str(pendulum), "data.eval_env": "none"} if RUNS[algorithm] is RECORDED else {}
+    there = {} if data else {"replay.device": "cuda:0"}
+    one = train(algorithm, "cpu", tmp_path / "cpu", **data)
+    assert not gpu.waits
+    two = train(algorithm, "cuda:0", tmp_path / "gpu", **data, **there)
+    assert gpu.replays > 0
+    assert one.keys() == two.keys()
+    for name, x in one.items():
+        if algorithm == "dreamer_v3":  # some products are written differently there, so they round differently
+            torch.testing.assert_close(x, two[name], rtol=1e-3, atol=1e-5, msg=name)
+        else:
+            assert torch.equal(x, two[name]), name
+
+
+@pytest.mark.parametrize("algorithm", ["td3", "dreamer_v3"])
+def test_nobody_waits_but_for_actions_and_what_is_stored(algorithm, tmp_path, gpu):
+    """Rows lie in this computer's memory: batches come on a stream of their own, and what is fed back arrives late."""
+    more = {"schedule.log_every": 10**6, "eval_episodes": 0}
+    counted = []
+    for steps in (60, 90):
+        gpu.waits.clear()
+        reverie.train(algorithm, **RUNS[algorithm] | more | {
+            "threads": 1, "device": "cuda:0", "run": tmp_path / str(steps), "steps": steps, "say": lambda text: None,
+        })  # fmt: skip
+        counted.append(gpu.waits.copy())
+    assert {place for place in counted[1] if counted[1][place] > counted[0][place]} <= WAIT
+
+
+# ---------------------------------------------------------------- the device itself
+
+
+def test_what_cuda_refuses_is_refused(gpu):
+    x = torch.ones(3, device="cuda:0")
+    with pytest.raises(RuntimeError, match="same device"):
+        x + torch.ones(3)
+    with pytest.raises(TypeError, match="numpy"):
+        x.numpy()
+    with pytest.raises(RuntimeError, match="capturing"), torch.cuda.graph(torch.cuda.CUDAGraph()):
+        x.sum().item()
+    with pytest.raises(RuntimeError, match="capturing"), torch.cuda.graph(torch.cuda.CUDAGraph()):
+        x.copy_(torch.ones(3))
+    assert (x + 1).device.type == "cuda"
+    assert float((x + torch.tensor(2.0)).sum()) == 9
+    assert sum(gpu.waits.values()) == 1
+
+
+def test_what_is_captured_is_done_when_it_is_replayed(gpu):
+    x, graph = torch.ones(3, device="cuda:0"), torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        x.mul_(2)
+        doubled = x + 1
+    assert x.tolist() == [1, 1, 1]
+    for _ in range(2):
+        graph.replay()
+    assert x.tolist() == [4, 4, 4]
+    assert doubled.tolist() == [5, 5, 5]
+
+
+def test_what_travels_to_the_host_is_there_once_somebody_waits(gpu):
+    host, event = torch.zeros(2), torch.cuda.Event()
+    host.copy_(torch.ones(2, device="cuda:0"), non_blocking=True)
+    event.record()
+    assert host.tolist() != [1, 1]
+    event.synchronize()
+    assert host.tolist() == [1, 1]
