@@ -26,6 +26,7 @@ RECORDED = {
 SCALED = {"algo.normalise": "running", "algo.reward_scale": "return_std", "algo.frames": 2, "algo.frame_keys": ".*"}
 PRIORITIES = {"replay.fractions.uniform": 0.0, "replay.fractions.priority": 1.0}
 PUSHED, CHOSEN = LIVED | {"env": "reverie/Match-v0"}, LIVED | {"env": "reverie/Count-v0"}
+PUSHES, CHOOSES = ("bc", "td3_bc", "bcq", "cql", "iql", "crr"), ("discrete_bcq", "discrete_cql", "discrete_crr")
 RUNS: dict[str, dict[str, Any]] = {
     "ddpg": PUSHED,
     "td3": PUSHED | SCALED,
@@ -34,7 +35,8 @@ RUNS: dict[str, dict[str, Any]] = {
     "dqn": CHOSEN | PRIORITIES,
     "qr_dqn": CHOSEN | {"algo.quantiles": 5},
     "dreamer_v3": {**SETTINGS, "env": "reverie/Count-v0", "replay_ratio": 0.2, "schedule.report_every": 60},
-    **dict.fromkeys(("bc", "td3_bc", "bcq", "cql", "iql", "crr"), RECORDED),
+    "gail": CHOSEN,
+    **dict.fromkeys((*PUSHES, *CHOOSES), RECORDED),
 }
 WAIT = {"nn/exploration.py:act", "nn/several.py:act", "algos/world_model.py:act", "algos/world_model.py:extras"}
 """What waits for the device whenever environments are stepped: for actions, and for what is stored beside them."""
@@ -61,8 +63,10 @@ def train(algorithm: str, device: str, run: Path, **more: Any) -> dict[str, torc
 
 
 @pytest.mark.parametrize("algorithm", RUNS)
-def test_a_run_on_a_gpu_is_the_run_on_the_cpu(algorithm, tmp_path, gpu, pendulum):
-    data = {"data": str(pendulum), "data.eval_env": "none"} if RUNS[algorithm] is RECORDED else {}
+def test_a_run_on_a_gpu_is_the_run_on_the_cpu(algorithm, tmp_path, gpu, request):
+    file = "pendulum" if algorithm in PUSHES else "cartpole" if algorithm in (*CHOOSES, "gail") else ""
+    data = {"data": str(request.getfixturevalue(file))} if file else {}
+    data |= {"env": "CartPole-v1"} if algorithm == "gail" else {"data.eval_env": "none"} if data else {}
     there = {} if data else {"replay.device": "cuda:0"}
     one = train(algorithm, "cpu", tmp_path / "cpu", **data)
     assert not gpu.waits
