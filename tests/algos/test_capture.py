@@ -6,6 +6,7 @@ import random
 import warnings
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from tape import Tapes
@@ -14,34 +15,62 @@ from reverie.algos import base, capture
 from reverie.algos.base import Algorithm
 from reverie.algos.capture import MAX_KINDS, WARM_UPS, Captured
 from reverie.core.errors import RunError
+from reverie.core.randomness import seed_everything
 from reverie.core.types import Batch, Update
 
 
-class Counting(Algorithm):
-    """A learner with a fault: what it does depends on a number that Python counts, or draws."""
+class Inner:
+    """Something of a learner's."""
 
-    def __init__(self, draw=None):
+    def __init__(self):
+        self.count, self.own, self.given = 0, random.Random(0), np.random.default_rng(0)
+
+
+class Counting(Algorithm):
+    """A learner with a fault: what it does depends on what Python counts, or draws, or puts in another's place."""
+
+    def __init__(self, fault):
         super().__init__()
-        self.total, self.draw, self.count = torch.zeros(()), draw, 0
-        self.device = torch.device("cpu")
+        self.total, self.mean, self.fault, self.inner = torch.zeros(()), torch.zeros(()), fault, [Inner()]
+        self.device, self.never = torch.device("cpu"), float("nan")
 
     def train_step(self, batch):
-        self.count += 1
-        self.total += self.draw() if self.draw else self.count
+        self.total += FAULTS[self.fault](self, self.inner[0])
         return Update(metrics={"total": self.total.clone()})
 
 
-@pytest.mark.parametrize("draw", [None, random.random])
-def test_numbers_of_python_would_not_go_unnoticed(draw):
+def counted(learner, inner):
+    inner.count += 1
+    return inner.count
+
+
+def averaged(learner, inner):
+    learner.mean = 0.9 * learner.mean + 0.1
+    return learner.mean
+
+
+FAULTS = {
+    "inner.0.count": counted,
+    "mean": averaged,
+    "random": lambda learner, inner: random.random(),
+    "numpy.random": lambda learner, inner: np.random.rand(),  # noqa: NPY002 - it is the fault
+    "inner.0.own": lambda learner, inner: inner.own.random(),
+    "inner.0.given": lambda learner, inner: inner.given.random(),
+    "": lambda learner, inner: torch.rand(()),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_what_python_keeps_is_noticed_and_updates_run_as_they_are(fault):
     results = []
     for capturing in (False, True):
-        random.seed(0)
-        agent = Counting(draw)
-        tapes = Tapes()
-        call = Captured(agent.train_step, agent.device, tapes) if capturing else agent.update
-        results.append([float(call(rows(3)).metrics["total"]) for _ in range(WARM_UPS + 3)])
-    assert results[0][: WARM_UPS + 1] == results[1][: WARM_UPS + 1]
-    assert results[0] != results[1]
+        seed_everything(0)
+        agent = Counting(fault)
+        call = Captured(agent.train_step, agent.device, Tapes()) if capturing else agent.train_step
+        heard = pytest.warns(UserWarning, match=f"slower: it (changes|draws from) {fault}[, ]")
+        with heard if capturing and fault else contextlib.nullcontext():
+            results.append([float(call(rows(3)).metrics["total"]) for _ in range(WARM_UPS + 3)])
+    assert results[0] == results[1]
 
 
 # ---------------------------------------------------------------- when is captured

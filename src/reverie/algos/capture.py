@@ -15,6 +15,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from reverie.algos.habits import Habits
 from reverie.core.errors import RunError
 from reverie.core.moving import Inlet, Outlet
 from reverie.core.tape import Tape
@@ -160,8 +161,12 @@ class Replayed:
         return self.train_step(self.batch)
 
     def _warm_up(self) -> Update:
+        if self.runs < WARM_UPS:  # these may wait, and make something that is kept
+            return self.recorder.warm_up(self._step)[0]
+        learner = getattr(self.train_step, "__self__", None)
+        before = Habits(learner)
         update, obstacle = self.recorder.warm_up(self._step)
-        if obstacle and self.runs == WARM_UPS:  # earlier ones may wait, to make something that is kept
+        if obstacle := obstacle or before.broken_by(Habits(learner)):
             self.obstacle = obstacle
             warnings.warn(f"updates run without {self.recorder.title}, so slower: {obstacle}.", stacklevel=5)
         return update

@@ -261,7 +261,9 @@ class Replay:
             is_first=rows["is_first"],
             is_last=rows["is_last"],
             is_terminal=rows["is_terminal"],
-            weight=torch.ones(len(handles), device=device) if weights is None else weights.to(device, non_blocking=True),
+            weight=torch.ones(len(handles), device=device)
+            if weights is None
+            else weights.to(device, non_blocking=True),
             index=handles,
             extras={key: rows[name] for name, key in self.extra_names.items()},
         )
