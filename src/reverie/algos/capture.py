@@ -15,8 +15,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from reverie.algos.habits import Habits
 from reverie.core.errors import RunError
+from reverie.core.habits import Habits
 from reverie.core.moving import Inlet, Outlet
 from reverie.core.tape import Tape
 from reverie.core.types import Batch, Update
