@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,10 @@ import torch
 from safetensors.torch import load_file
 
 import reverie
+from reverie.algos.cql import CQLObjective
 from reverie.cli import main
 from reverie.core.errors import ConfigError, DataError, RunError
-from reverie.core.types import Window
+from reverie.core.types import Batch, Window
 from reverie.data.dataset import Dataset, DatasetConfig, crc32c
 from reverie.data.dealer import DealerConfig
 from reverie.data.readers.detect import open_reader
@@ -161,6 +163,49 @@ def test_cal_ql_goes_on_with_another_discount(pendulum: Path, tmp_path: Path) ->
     assert (
         of_rows("210-action:0badcafe-extras/return:12345678-reward:00000000") == "210-action:0badcafe-reward:00000000"
     )
+
+
+@pytest.fixture
+def floors(monkeypatch: pytest.MonkeyPatch) -> list[torch.Tensor]:
+    """What updates of Cal-QL take for the returns."""
+    seen: list[torch.Tensor] = []
+    raised = CQLObjective.raised
+
+    def looked_at(self: CQLObjective, values: torch.Tensor, batch: Batch) -> Any:
+        seen.append(batch.extras["return"].clone())
+        return raised(self, values, batch)
+
+    monkeypatch.setattr(CQLObjective, "raised", looked_at)
+    return seen
+
+
+CAL_QL: dict[str, Any] = {"algo.floor": "monte_carlo", "algo.samples": 2, "algo.graph": False}
+
+
+def test_nobody_knows_what_rows_of_another_run_earned(tmp_path: Path, floors: list[torch.Tensor]) -> None:
+    lived = SMALL | CAL_QL | {"env": "Pendulum-v1", "steps": 30, "learning_starts": 10, "say": quiet}
+    lived |= {"env_options": {"time_limit": 8}, "run": tmp_path / "run"}
+    reverie.train("cql", **lived)
+    reverie.train("cql", **lived | {"run": tmp_path / "next", "replay.init": [str(tmp_path / "run")]})
+    reverie.train("cql", **lived | {"steps": 60, "envs": 2})  # laid out anew
+    assert len(floors) > 30
+    assert torch.cat([x.flatten() for x in floors]).isneginf().all()
+
+
+def test_returns_are_those_of_the_discount(pendulum: Path, tmp_path: Path, floors: list[torch.Tensor]) -> None:
+    first, later = {"algorithm": "cql", "updates": 2, **CAL_QL}, {"updates": 4, "algo.discount": 0.5}
+    with h5py.File(shutil.copy(pendulum, tmp_path / "ended.hdf5"), "a") as file:
+        file["terminals"][:], file["timeouts"][:] = file["timeouts"][:], False
+    pendulum = tmp_path / "ended.hdf5"
+    train(pendulum, tmp_path / "run", **first)
+    assert torch.stack(floors).isfinite().all()
+    del floors[:]
+    train(pendulum, tmp_path / "run", **first | later)
+    gone_on = torch.stack(floors)
+    del floors[:]
+    train(pendulum, tmp_path / "fresh", **first | later)
+    assert torch.equal(gone_on, torch.stack(floors[2:]))
+    assert not list((tmp_path / "run").rglob("return.npy"))
 
 
 @pytest.mark.parametrize("algorithm", ["td3", "sac"])

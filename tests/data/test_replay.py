@@ -25,6 +25,24 @@ def make(streams: int, capacity: int, window: Window, seed: int = 0, online: boo
     return config.build(obs_spec=OBS, action_spec=ACTION, extra_spec=EXTRA, num_envs=streams, window=window, seed=seed)
 
 
+@KINDS
+def test_what_nobody_stored_is_blank(kind):
+    extras = {
+        "return": ExtraPart(shape=(), dtype="float32", blank=-np.inf),
+        "latent": ExtraPart(shape=(2,), dtype="float32"),
+    }
+    columns = {name: spec for name, spec in columns_of(OBS, ACTION, extras).items() if name.startswith("extras/")}
+    storage = kind(columns, 2, 5, *([torch.device("cpu")] if kind is DeviceStorage else []))
+    known = {"extras/return": torch.ones(2), "extras/latent": torch.ones(2, 2)}
+    for _ in range(5):
+        storage.add(known)
+    storage.make_room(2)
+    storage.extend({"extras/latent": np.full((2, 2, 2), 3, np.float32)})
+    held = storage.read(storage.oldest, storage.count)
+    assert held["extras/return"].tolist() == [[1] + [-np.inf] * 4] * 2
+    assert held["extras/latent"][0, :, 0].tolist() == [1, 0, 0, 3, 3]
+
+
 @st.composite
 def lived(draw, online: bool = False):
     window = Window(

@@ -318,7 +318,7 @@ class CQL(SAC):
         if isinstance(cfg.conservatism, Lagrange) and self.objective.log_multiplier is not None:
             self.optims["multiplier"] = Adam([self.objective.log_multiplier], cfg.conservatism.lr)
         if cfg.floor is not None:
-            self.extra_spec = {RETURN: ExtraPart(shape=(), dtype="float32")}
+            self.extra_spec = {RETURN: ExtraPart(shape=(), dtype="float32", blank=-math.inf, kept=False)}
             self._policy = self.preprocess.policy(Unreturned(self.objective.actor, device), device)
 
     def train_step(self, batch: Batch) -> Update:

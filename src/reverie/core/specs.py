@@ -86,3 +86,7 @@ class ExtraPart:
 
     shape: tuple[int, ...]
     dtype: str
+    blank: float = 0.0
+    """What stands there where nobody has stored anything."""
+    kept: bool = True
+    """Whether checkpoints hold it. What they do not is blank after one, or made of the rows again."""

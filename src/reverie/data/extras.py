@@ -15,8 +15,8 @@ PIECE = 2**26
 
 
 def extras_of(storage: Storage) -> list[str]:
-    """The names of those columns."""
-    return [name for name in storage.specs if name.startswith(EXTRAS)]
+    """The names of those columns that checkpoints hold."""
+    return [name for name, spec in storage.specs.items() if name.startswith(EXTRAS) and spec.kept]
 
 
 def file_of(folder: Path, name: str) -> Path:

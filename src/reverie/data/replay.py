@@ -178,7 +178,7 @@ class Replay:
         self.dealer.clear()
 
     def extend(self, rows: Mapping[str, np.ndarray]) -> None:
-        """Many rows at once, ``[N, n, ...]`` by column. Extras that are absent are zeros. The store does not get them.
+        """Many rows at once, ``[N, n, ...]`` by column. Extras that are absent are blank. The store does not get them.
 
         They are not dealt out by the online queue. Of more rows than fit the newest are kept, and nothing from before.
 

@@ -29,10 +29,12 @@ SMALL = 1024
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """Shape and dtype of one number of each row."""
+    """Shape and dtype of one number of each row; for the rest see ``ExtraPart``."""
 
     shape: tuple[int, ...]
     dtype: str
+    blank: float = 0.0
+    kept: bool = True
 
     @property
     def nbytes(self) -> int:
@@ -50,7 +52,7 @@ def columns_of(obs: ObsSpec, action: ActionSpec, extras: Mapping[str, ExtraPart]
     columns["action"] = Column((action.width,), "float32")
     columns["reward"] = Column((), "float32")
     columns |= {name: Column((), "bool") for name in ("is_first", "is_last", "is_terminal")}
-    columns |= {f"{EXTRAS}{key}": Column(part.shape, part.dtype) for key, part in extras.items()}
+    columns |= {f"{EXTRAS}{key}": Column(part.shape, part.dtype, part.blank, part.kept) for key, part in extras.items()}
     for name, column in columns.items():
         try:
             np.dtype(column.dtype)
@@ -111,7 +113,7 @@ class Storage(ABC):
         self.count += 1
 
     def extend(self, rows: Mapping[str, np.ndarray]) -> None:
-        """``n`` rows for each stream, ``[N, n, ...]``, not more than fit. Extras that are absent are zeros.
+        """``n`` rows for each stream, ``[N, n, ...]``, not more than fit. Extras that are absent are blank.
 
         Raises:
             DataError: a column is missing, unknown or of another shape.
@@ -120,6 +122,7 @@ class Storage(ABC):
         absent = {name for name in self.specs if name.startswith(EXTRAS) and name not in rows}
         shapes = {name: (self.streams, more, *self.specs[name].shape) for name in absent}
         self._check(shapes | {name: values.shape for name, values in rows.items()}, (self.streams, more))
+        rows = {**rows, **{name: blank for name in absent if (blank := self._blank(name, more)) is not None}}
         for slots, part in self._runs(self.count, self.count + more):
             self._assign_all(rows, part, slots)
         self.count += more
@@ -127,13 +130,18 @@ class Storage(ABC):
     def make_room(self, rows: int) -> None:
         """Hold ``rows`` more rows of each stream, not more than fit: whatever lies there, until it is replaced.
 
-        Extras are zeros.
+        Extras are blank.
         """
-        for slots, _ in self._runs(self.count, self.count + rows):
+        for slots, part in self._runs(self.count, self.count + rows):
             for name in self.specs:
                 if name.startswith(EXTRAS):
-                    self._assign(name, slots, None)
+                    self._assign(name, slots, self._blank(name, part.stop - part.start))
         self.count += rows
+
+    def _blank(self, name: str, rows: int) -> np.ndarray | None:
+        """What stands in so many rows of each stream where nobody has stored anything; None for zeros."""
+        spec = self.specs[name]
+        return np.full((self.streams, rows, *spec.shape), spec.blank, spec.dtype) if spec.blank else None
 
     def room(self, rows: int) -> dict[str, np.ndarray] | None:
         """Where the next ``rows`` rows will lie, ``[N, rows, ...]``: can be filled, then ``make_room`` counts them.
