@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from reverie.log.sinks import JsonlSink, TensorBoardSink, VideoSink, read_metrics
+from reverie.training.sinks import Patient
 
 VIDEO = np.zeros((3, 8, 8, 3), np.uint8)
 
@@ -109,3 +110,33 @@ def test_videos_are_written_by_name_and_step_and_the_oldest_dropped(tmp_path: Pa
     sink.close()
     names = sorted(path.name for path in (tmp_path / "videos").iterdir())
     assert names == ["report_dream-000000000002.mp4", "report_dream-000000000030.mp4"]
+
+
+def test_a_file_that_cannot_be_written_for_a_while_ends_no_run(tmp_path):
+    """As on a disk that is full: what was buffered comes when there is room, and each time is told of once."""
+
+    class Full:
+        def __init__(self, file):
+            self.file, self.left = file, 0
+
+        def write(self, text):
+            return self.file.write(text)
+
+        def flush(self):
+            if self.left:
+                self.left -= 1
+                raise OSError(28, "No space left on device")
+            self.file.flush()
+
+        def close(self):
+            self.file.close()
+
+    said, sink = [], JsonlSink(tmp_path / "m.jsonl")
+    disk = sink._file = Full(sink._file)
+    patient = Patient(sink, "lines wait", said.append)
+    for step in range(8):
+        disk.left = {1: 3, 6: 1}.get(step, disk.left)
+        patient.write({"x": step}, step)
+    patient.close()
+    assert [row["step"] for row in read_metrics(tmp_path / "m.jsonl")] == list(range(8))
+    assert said == ["not written: [Errno 28] No space left on device. The run goes on, and lines wait"] * 2

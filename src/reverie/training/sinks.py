@@ -60,6 +60,29 @@ class Apart:
             self.sink.close()
 
 
+class Patient:
+    """A sink of files: where these cannot be written, the run goes on, and it is tried again with the next ones."""
+
+    def __init__(self, sink: Sink, meanwhile: str, say: Say) -> None:
+        """``meanwhile``: what becomes of the measurements, which is said once for each time that it begins."""
+        self.sink, self.meanwhile, self.say, self.failed = sink, meanwhile, say, False
+
+    def write(self, values: Mapping[str, float | np.ndarray], step: int) -> None:
+        """Hand them on. A file that is buffered keeps what it could not write."""
+        try:
+            self.sink.write(values, step)
+        except OSError as error:
+            if not self.failed:
+                self.say(f"not written: {error}. The run goes on, and {self.meanwhile}")
+            self.failed = True
+        else:
+            self.failed = False
+
+    def close(self) -> None:
+        """Close it."""
+        self.sink.close()
+
+
 def check_sinks(sinks: Sequence[Sink]) -> None:
     """Whether all of them can be written to.
 
@@ -78,10 +101,13 @@ def open_sinks(experiment: Experiment, folder: RunFolder, title: str, say: Say) 
     """One after the other of ours: files first, which trackers may hand on."""
     config, clock = experiment.config, experiment.clock
     with writing(folder.path):
-        yield JsonlSink(folder.metrics, since=position(clock))
-        yield VideoSink(folder.videos)
+        yield Patient(
+            JsonlSink(folder.metrics, since=position(clock)), f"lines of {folder.metrics} wait in memory", say
+        )
+        yield Patient(VideoSink(folder.videos), "it is left out", say)
         if config.tensorboard:
-            yield TensorBoardSink(folder.tensorboard, purge_step=position(clock) + 1 if position(clock) else None)
+            purge = position(clock) + 1 if position(clock) else None
+            yield Patient(TensorBoardSink(folder.tensorboard, purge_step=purge), f"{folder.metrics} has all of it", say)
         yield from open_trackers(config, folder, title, say)
     if config.console:
         alone = config.data.alone
