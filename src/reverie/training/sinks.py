@@ -101,13 +101,12 @@ def open_sinks(experiment: Experiment, folder: RunFolder, title: str, say: Say) 
     """One after the other of ours: files first, which trackers may hand on."""
     config, clock = experiment.config, experiment.clock
     with writing(folder.path):
-        yield Patient(
-            JsonlSink(folder.metrics, since=position(clock)), f"lines of {folder.metrics} wait in memory", say
-        )
+        lines = JsonlSink(folder.metrics, since=position(clock))
+        yield Patient(lines, f"lines of {folder.metrics} wait in memory", say)
         yield Patient(VideoSink(folder.videos), "it is left out", say)
         if config.tensorboard:
-            purge = position(clock) + 1 if position(clock) else None
-            yield Patient(TensorBoardSink(folder.tensorboard, purge_step=purge), f"{folder.metrics} has all of it", say)
+            board = TensorBoardSink(folder.tensorboard, purge_step=position(clock) + 1 if position(clock) else None)
+            yield Patient(board, f"{folder.metrics} has all of it", say)
         yield from open_trackers(config, folder, title, say)
     if config.console:
         alone = config.data.alone
