@@ -509,3 +509,17 @@ def test_flags_that_mean_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     assert "contradict each other" in capsys.readouterr().err
     assert main(["train", "td3", "--data", "a", "--data-fraction", "0"]) == 1
     assert "expected a part above 0" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("form", "looks"), [("minari", 3), ("d4rl", 1)])
+def test_a_disk_that_fills_up(
+    pendulum: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], form: str,
+    looks: int,
+) -> None:  # fmt: skip
+    """HDF5 would end the process: its end is not waited for, and nothing half-written stays."""
+    usage, left = shutil.disk_usage, [10**9] * (looks - 1)
+    filling = lambda path: usage(path)._replace(free=left.pop() if left else 10**4)  # noqa: E731
+    monkeypatch.setattr("reverie.data.export.shutil.disk_usage", filling)
+    assert main(["data", "convert", str(pendulum), str(tmp_path / "copy"), "--to", form]) == 1
+    assert "too little space is left on that disk" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())

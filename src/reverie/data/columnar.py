@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from reverie.core.errors import ConfigError, RunError
-from reverie.data.export import Exported, staged_at
+from reverie.data.export import Exported, check_room, emptied, no_room, size_of, staged_at
 from reverie.data.readers.base import About, Rows, needs
 from reverie.data.readers.spaces import text_of
 from reverie.data.readers.table import ACTIONS_OF_OURS, COLUMNS_OF_OURS
@@ -84,8 +84,9 @@ def write_d4rl(episodes: Iterable[Rows], target: Path, about: About) -> Exported
     except ImportError as error:
         raise needs("h5py", "hdf5", error) from None
     done = Exported(target)
-    with staged_file(target) as staged, h5py.File(staged, "w") as file:
+    with staged_file(target) as staged, h5py.File(staged, "w") as file, emptied(staged):
         for block in blocks_of(episodes, done):
+            check_room(target, 2 * size_of(block) + BUFFERED)
             check_plain(block, "D4RL's files", "one array of observations and one of actions", several=False)
             for name, called in OF_D4RL.items():
                 append(file, called, block[name])
@@ -199,7 +200,7 @@ def staged_file(path: Path) -> Iterator[Path]:
     """A file beside ``path`` to write to; it takes its place at the end, and is gone after an error.
 
     Raises:
-        RunError: ``path`` exists.
+        RunError: ``path`` exists, or the disk is full.
     """
     if path.exists():
         raise RunError(f"{path} exists: choose another name, or delete it first.")
@@ -208,6 +209,6 @@ def staged_file(path: Path) -> Iterator[Path]:
     try:
         yield staged
         os.rename(staged, path)
-    except BaseException:
+    except BaseException as error:
         staged.unlink(missing_ok=True)
-        raise
+        raise no_room(path, error) or error from None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
@@ -19,6 +20,10 @@ from reverie.data.store.manifest import Segment
 
 Signature = Mapping[str, Mapping[str, Mapping[str, Any]]]
 """What spec.json says: ``{"observation": {key: part}, "action": {key: part}}``."""
+
+
+CACHED, ABOUT_EPISODE = 2**25, 2**16
+"""Bytes that HDF5 has not written yet: so many at most, and roughly these about an episode."""
 
 
 @dataclass
@@ -48,15 +53,58 @@ def staged_at(path: Path) -> Iterator[Path]:
     """A folder beside ``path`` to write to; it takes its place at the end, and is gone after an error.
 
     Raises:
-        RunError: ``path`` exists.
+        RunError: ``path`` exists, or the disk is full.
     """
     staged = fresh(path)
     try:
         yield staged
         os.rename(staged, path)
-    except BaseException:
+    except BaseException as error:
+        give_room(staged)
         shutil.rmtree(staged, ignore_errors=True)
+        raise no_room(path, error) or error from None
+
+
+def check_room(path: Path, wanted: int) -> None:
+    """Refuse to go on where HDF5 would meet the end of a disk: it may end the process, which no error does.
+
+    Raises:
+        OSError: fewer bytes are left on the disk of ``path``, whose folder exists.
+    """
+    if shutil.disk_usage(path.parent).free < wanted:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def size_of(values: Any) -> int:
+    """Bytes of arrays in dictionaries in dictionaries."""
+    if isinstance(values, Mapping):
+        return sum(map(size_of, values.values()))
+    return int(np.asarray(values).nbytes)
+
+
+def give_room(staged: Path) -> None:
+    """Empty the files of what was not finished: HDF5 goes on writing what it has of one until it is closed."""
+    for path in [staged, *staged.rglob("*")]:
+        if path.is_file():
+            with contextlib.suppress(OSError):
+                os.truncate(path, 0)
+
+
+@contextlib.contextmanager
+def emptied(staged: Path) -> Iterator[None]:
+    """Within it a file of HDF5's is open, which is closed after an error without anything left to write."""
+    try:
+        yield
+    except BaseException:
+        give_room(staged)
         raise
+
+
+def no_room(path: Path, error: BaseException) -> RunError | None:
+    """An error that says that the disk of ``path`` is full, if that is what ``error`` means."""
+    full = f"errno = {errno.ENOSPC}" in str(error) or getattr(error, "errno", None) == errno.ENOSPC
+    why = f"cannot write {path}: too little space is left on that disk. Free some; what was begun has been removed."
+    return RunError(why) if full else None
 
 
 def fresh_enough(target: str) -> None:
@@ -182,6 +230,7 @@ def write_minari(
     def buffers() -> Iterator[Any]:
         for episode in episodes:
             done.episodes, done.steps = done.episodes + 1, done.steps + len(episode["rewards"])
+            check_room(path, 2 * size_of(episode) + min(CACHED, ABOUT_EPISODE * (done.episodes + 16)))
             yield EpisodeBuffer(**episode)
 
     with staged_at(path) as staged:
