@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,7 @@ from reverie.algos.cql import CQLObjective
 from reverie.cli import main
 from reverie.core.errors import ConfigError, DataError, RunError
 from reverie.core.types import Batch, Window
+from reverie.data import columnar, export
 from reverie.data.dataset import Dataset, DatasetConfig, crc32c
 from reverie.data.dealer import DealerConfig
 from reverie.data.readers.detect import open_reader
@@ -522,4 +525,20 @@ def test_a_disk_that_fills_up(
     monkeypatch.setattr("reverie.data.export.shutil.disk_usage", filling)
     assert main(["data", "convert", str(pendulum), str(tmp_path / "copy"), "--to", form]) == 1
     assert "too little space is left on that disk" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("form", ["minari", "d4rl", "parquet"])
+def test_a_signal_that_a_library_swallows_ends_a_copy_all_the_same(
+    pendulum: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], form: str
+) -> None:
+    def swallowing(*given: Any) -> None:
+        with contextlib.suppress(BaseException):  # as Python does where a callback raises
+            signal.raise_signal(signal.SIGTERM)
+
+    copied = columnar.transitions_of if form != "minari" else export.size_of
+    place = (columnar, "transitions_of") if form != "minari" else (export, "size_of")
+    monkeypatch.setattr(*place, lambda given: (swallowing(), copied(given))[1])
+    assert main(["data", "convert", str(pendulum), str(tmp_path / "copy"), "--to", form]) == 128 + signal.SIGTERM
+    assert "stopped by SIGTERM" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())

@@ -51,7 +51,14 @@ def data_command(args: list[str]) -> int:
     if args[0] not in commands:
         known = f"There are: {', '.join(commands)}."
         return fail(f"unknown command 'data {args[0]}'.{did_you_mean(args[0], commands)} {known}", 2)
-    return commands[args[0]]([as_here(word) for word in args[1:]])
+    from reverie.run.interrupt import Stopped, stopping
+
+    try:
+        with stopping():
+            return commands[args[0]]([as_here(word) for word in args[1:]])
+    except Stopped as stopped:
+        said = ". ".join([f"stopped by {stopped.number.name}", *getattr(stopped, "__notes__", [])])
+        return fail(said, 128 + stopped.number)
 
 
 def as_here(word: str) -> str:

@@ -12,6 +12,7 @@ from types import FrameType
 from typing import ClassVar, Self
 
 from reverie.core.clock import Clock
+from reverie.core.heard import HEARD
 
 SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGUSR1", "SIGHUP") if hasattr(signal, name))
 """Ctrl-C; what a scheduler sends at the end, and what Slurm sends before it when asked to (``--signal=B:USR1@60``); and
@@ -59,10 +60,14 @@ def stopping() -> Iterator[None]:
     """
 
     def stop(number: int, frame: FrameType | None) -> None:
-        raise Stopped(signal.Signals(number))
+        HEARD.append(Stopped(signal.Signals(number)))
+        raise HEARD[-1]
 
-    with listening(stop):
-        yield
+    try:
+        with listening(stop):
+            yield
+    finally:
+        HEARD.clear()
 
 
 class Interrupt(contextlib.ExitStack):

@@ -1,0 +1,16 @@
+"""Signals that were to end what goes on, for where Python swallows what a handler raises: in callbacks of libraries."""
+
+from __future__ import annotations
+
+HEARD: list[BaseException] = []
+"""What was raised, until whoever listens has ended."""
+
+
+def heed() -> None:
+    """End here if that was asked for.
+
+    Raises:
+        BaseException: what the handler raised.
+    """
+    if HEARD:
+        raise HEARD[-1]
