@@ -13,6 +13,9 @@ Row = Mapping[str, Any]
 Datasets = Mapping[str, Mapping[str, Row]]
 """``offline_datasets.json``: what each dataset of an environment holds, by level."""
 
+ALIKE = {"cql": "cql_learned"}
+"""Algorithms, and ours with the settings that others have by default."""
+
 TITLES = {"reverie": "reverie", "tianshou": "Tianshou 2.0.1", "d3rlpy": "d3rlpy 2.8.1"}
 """What systems are called."""
 
@@ -40,7 +43,14 @@ def offline_table(rows: Sequence[Row], datasets: Datasets) -> list[str]:
 
 
 def offline_peers_table(rows: Sequence[Row], ours: Sequence[Row], datasets: Datasets) -> list[str]:
-    """One row an algorithm on a dataset, one column a system, the best of them in bold; all of as many updates."""
+    """One row an algorithm on a dataset, one column a system, the best of them in bold; all of as many updates.
+
+    What others learn by default, and ours learns when told so, has a row of its own beside ours as it is.
+    """
+    told = {(row["env"], row["level"], row["algorithm"], row["updates"]) for row in ours}
+    alikes = ({**row, "algorithm": ALIKE[row["algorithm"]]} for row in rows if row["algorithm"] in ALIKE)
+    added = [row for row in alikes if (row["env"], row["level"], row["algorithm"], row["updates"]) in told]
+    rows = sorted([*rows, *added], key=lambda row: (row["env"], row["level"], row["algorithm"]))
     keys = dict.fromkeys((row["env"], row["level"], row["algorithm"], row["updates"]) for row in rows)
     systems = ["reverie", *dict.fromkeys(row["system"] for row in rows)]
     every = [*rows, *({**row, "system": "reverie"} for row in ours)]
