@@ -35,6 +35,7 @@ from reverie.data.readers.detect import open_reader
 from reverie.experiment import ExperimentConfig, build
 from reverie.log.sinks import read_metrics
 from reverie.nn.encoder import EncoderConfig
+from reverie.nn.rssm import Latent
 from reverie.presets import layered
 from reverie.training.run import train
 from reverie.training.telling import say_nothing
@@ -701,8 +702,21 @@ def test_dream_of_everything(corridor: Path, tmp_path: Path) -> None:
     numbers = json.loads(report.files["numbers"].read_text())
     assert numbers["error_per_step"]["eye"] == pytest.approx(report.errors["eye"].tolist())
     assert numbers["context"] == 3
-    assert {"video of eye", "traces", "errors", "numbers"} == set(report.files)
+    assert {"video of eye", "traces", "errors", "numbers", "arrays"} == set(report.files)
     assert all(path.stat().st_size > 500 for path in report.files.values())
+    arrays = np.load(report.files["arrays"])
+    assert {key.partition("/")[0] for key in arrays} == {"action", "is_first", "is_last", "truth", "dream", "inside"}
+    assert {arrays[key].shape[:2] for key in arrays} == {(2, 10)}
+    far = np.sqrt(np.square(arrays["dream/reward"] - arrays["truth/reward"])[:, 3:].mean(0))
+    assert far == pytest.approx(report.errors["reward"])
+    algo = load(run, env=Corridor).algo
+    latent = Latent(*(torch.from_numpy(arrays[f"inside/{name}"]) for name in ("deter", "stoch")))
+    with torch.no_grad():
+        decoded, reward, _ = algo.world.predict(latent)
+        values = algo.critic(latent.feature).mean()
+        found = {"dream/reward": reward.mean(), "dream/eye": decoded["eye"].value(), "inside/value": values}
+    for name, value in found.items():
+        assert value.numpy() == pytest.approx(arrays[name], abs=1e-3), name
 
 
 def test_dreams_of_vectors_are_drawn_by_those_who_know_how(trained: Path, corridor: Path, tmp_path: Path) -> None:

@@ -108,13 +108,13 @@ class Saved:
     """Objects that were handed over in Python, by their place in the configuration; they cannot be read from a file."""
 
 
-def write_atomic(path: Path, text: str) -> None:
-    """Write ``text`` beside ``path`` and put it in its place once it is on the disk."""
+def write_atomic(path: Path, content: str | bytes) -> None:
+    """Write ``content`` beside ``path`` and put it in its place once it is on the disk."""
     path.parent.mkdir(parents=True, exist_ok=True)
     staged = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        with staged.open("w", encoding="utf-8") as file:
-            file.write(text)
+        with staged.open("wb") as file:
+            file.write(content.encode() if isinstance(content, str) else content)
             file.flush()
             os.fsync(file.fileno())
         os.replace(staged, path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ import torch
 from torch import Tensor
 
 from reverie.agent.agent import Actions, Agent, mode_of
+from reverie.algos.base import INSIDE
 from reverie.core.errors import ConfigError, RunError
 from reverie.core.protocols import Env
 from reverie.core.randomness import derived_seeds, reproducible
@@ -22,7 +24,7 @@ from reverie.core.types import Batch, Mode, Step
 from reverie.envs.flat import make_flat
 from reverie.envs.painting import Paint, painter
 from reverie.experiment import make_eval_env
-from reverie.folder import RunFolder, check_writable, write_json, writing
+from reverie.folder import RunFolder, check_writable, write_atomic, write_json, writing
 from reverie.log.plot import dream_errors, dream_traces
 from reverie.log.video import dream_video, shrink, write_video
 from reverie.run.collect import executed
@@ -65,8 +67,9 @@ def dream(
 ) -> DreamReport:
     """Play episodes, let the model see ``context`` rows of each and imagine up to ``horizon`` more, and draw the two.
 
-    Videos for images, traces for vectors, and the error per step of horizon as numbers go to ``<run>/dream/``. Where
-    vectors tell how to draw the environment (:mod:`reverie.envs.painting`), there is a video of that as well.
+    Videos for images, traces for vectors, and the error per step of horizon as numbers go to ``<run>/dream/``, and all
+    of it as arrays, with latents and values (:func:`packed`). Where vectors tell how to draw the environment
+    (:mod:`reverie.envs.painting`), there is a video of that as well.
 
     Raises:
         ConfigError: a number is out of range, or the algorithm has no world model.
@@ -84,9 +87,10 @@ def dream(
     try:
         with reproducible(seed):
             batch = gather(env, agent, context, horizon, sequences, mode, seed)
-            predicted = imagined(agent, batch, context)
+            dreamt = imagined(agent, batch, context)
     finally:
         env.close()
+    predicted = {key: value for key, value in dreamt.items() if not key.startswith(INSIDE)}
     truth = truths(batch, agent.obs_spec)
     errors, repeated, units = measure(truth, predicted, agent.obs_spec, context)
     numbers = {
@@ -99,8 +103,9 @@ def dream(
     }
     with writing(folder):
         files = draw(agent, batch, predicted, context, errors, repeated)
-        files["numbers"] = folder / "dream.json"
+        files |= {"numbers": folder / "dream.json", "arrays": folder / "dream.npz"}
         write_json(files["numbers"], numbers)
+        write_atomic(files["arrays"], packed(batch, truth, dreamt))
     return DreamReport(
         context=context, sequences=batch.shape[0], errors=errors, repeated=repeated, units=units, files=files
     )
@@ -172,6 +177,21 @@ def imagined(agent: Agent, batch: Batch, context: int) -> Arrays:
     except NotImplementedError as error:
         raise ConfigError(str(error)) from None
     return {key: value.detach().float().cpu().numpy() for key, value in predictions.items()}
+
+
+def packed(batch: Batch, truth: Arrays, dreamt: Arrays) -> bytes:
+    """An ``.npz`` of arrays ``[B, T, ...]``, what happened and what the model made of it, row by row.
+
+    ``truth/KEY`` and ``dream/KEY`` of each observation, of ``reward`` and of ``cont``, 0 where an episode ended by
+    itself; ``action``, taken at each row, ``is_first`` and ``is_last``; ``inside/deter``, ``inside/stoch`` and
+    ``inside/value``. The first rows, ``context`` in dream.json, were seen; all others were imagined.
+    """
+    arrays = {"action": batch.action.numpy(), "is_first": batch.is_first.numpy(), "is_last": batch.is_last.numpy()}
+    arrays |= {f"truth/{key}": value for key, value in truth.items()}
+    arrays |= {key if key.startswith(INSIDE) else f"dream/{key}": value for key, value in dreamt.items()}
+    file = io.BytesIO()
+    np.savez_compressed(file, **arrays)  # type: ignore[arg-type]  # its stubs take names for options
+    return file.getvalue()
 
 
 def truths(batch: Batch, spec: ObsSpec) -> Arrays:

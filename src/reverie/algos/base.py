@@ -154,6 +154,10 @@ class ValueConfig(ModelFreeConfig):
         )
 
 
+INSIDE = "inside/"
+"""How names begin of what a world model holds, beside its predictions."""
+
+
 class Algorithm(nn.Module):
     """A learner as a module: its state is its parameters, its buffers and what :meth:`extra_state` adds.
 
@@ -215,7 +219,10 @@ class Algorithm(nn.Module):
         return {}
 
     def dream(self, batch: Batch, context: int) -> dict[str, torch.Tensor]:
-        """World models: predictions of all rows, the first ``context`` seen and the rest imagined."""
+        """World models: predictions of all rows, the first ``context`` seen and the rest imagined.
+
+        What is not about a column of the rows, such as latents, has a name that begins with ``INSIDE``.
+        """
         raise NotImplementedError(f"{type(self).__name__} has no world model to dream with.")
 
     def extra_state(self) -> dict[str, Any]:

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from reverie.algos.base import PRECISIONS, Algorithm, AlgorithmConfig
+from reverie.algos.base import INSIDE, PRECISIONS, Algorithm, AlgorithmConfig
 from reverie.algos.imagination import Dream, Picker, imagine, open_loop, sample_action, stacked_video
 from reverie.algos.world_model import Context, LatentPolicy, Posterior, WorldModel
 from reverie.core.config import Config, at_least
@@ -417,7 +417,7 @@ class DreamerV3(Algorithm):
         value = self.critic(dream.feature[:-1])  # [H, M]
         with torch.no_grad():
             last = self.critic(dream.feature[-1:])  # [1, M]: nothing is learned there
-            reward = self.world.reward(dream.feature).mean()  # [H+1, M]
+            reward = self.imagined_reward(dream)  # [H+1, M]
             cont = self.world.cont(dream.feature).prob()  # [H+1, M]
             baseline = torch.cat([value.mean(), last.mean()])  # [H+1, M]
             slow = self.slow(dream.feature).mean()  # [H+1, M]
@@ -441,6 +441,11 @@ class DreamerV3(Algorithm):
         metrics = {f"train/{k}": v.mean() for k, v in means.items()} | return_metrics((returns - offset) / scale)
         metrics |= {"train/return_scale": scale, "train/advantage_std": advantage.std(correction=0)}
         return {"actor": actor, "critic": critic}, returns, metrics
+
+    def imagined_reward(self, dream: Dream) -> Tensor:
+        """What came with each row of dreams, ``[H + 1, M]``."""
+        reward: Tensor = self.world.reward(dream.feature).mean()
+        return reward
 
     def imagined_returns(self, reward: Tensor, cont: Tensor, value: Tensor) -> Tensor:
         """R^lambda ``[H, M]`` of dreams ``[H + 1, M]``: equation 5. The discount is a part of ``cont``."""
@@ -498,7 +503,8 @@ class DreamerV3(Algorithm):
 
         Returns:
             Predictions ``[B, T, ...]`` in the units of the observations (class probabilities if categorical), and of
-            ``reward`` and ``cont``, the probability to go on. Nothing is learned and no latent is stored.
+            ``reward`` and ``cont``, the probability to go on; ``inside/deter`` and ``inside/stoch``, the latents that
+            say so, and ``inside/value``, what they are worth to the critic. Nothing is learned, no latent is stored.
         """
         if not 0 < context < batch.shape[1]:
             raise ConfigError(f"context = {context}: expected 1 to {batch.shape[1] - 1}, fewer than the rows given.")
@@ -511,7 +517,12 @@ class DreamerV3(Algorithm):
         latent = Latent(*(torch.cat(pair, 1) for pair in zip(seen, unseen, strict=True)))  # [B, T, ...]
         decoded, reward, cont = self.world.predict(latent)
         going_on = (cont.prob() / self.cfg.discount).clamp(max=1)  # the head learns it times the discount
-        return {k: v.value() for k, v in decoded.items()} | {"reward": reward.mean(), "cont": going_on}
+        inside = {"deter": latent.deter, "stoch": latent.stoch, "value": self.critic(latent.feature).mean()}
+        return (
+            {k: v.value() for k, v in decoded.items()}
+            | {"reward": reward.mean(), "cont": going_on}
+            | {f"{INSIDE}{k}": v for k, v in inside.items()}
+        )
 
     def report(self, batch: Batch, sequences: int = 6) -> dict[str, np.ndarray]:
         """Videos of an open-loop dream of a few windows: the first half of each is seen, the second imagined."""
