@@ -89,6 +89,8 @@ class CompareCommand:
 
     runs: Annotated[Positional[tuple[Path, ...]], arg(metavar="FOLDER ...")]
     """Folders that `reverie train --seeds` has made."""
+    figure: Path | None = None
+    """Draw their learning curves, with intervals, into this PNG."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -254,9 +256,16 @@ def compare_command(args: list[str]) -> int:
     said = parse(CompareCommand, args, "compare")
     if not said.runs:
         return fail("compare what? Give the folders that reverie train --seeds has made.", 2)
-    from reverie.training.compare import comparison, read_contender  # numpy comes with it
+    if said.figure is not None and said.figure.suffix != ".png":
+        return fail(f"--figure {said.figure}: expected a name that ends with .png.", 2)
+    from reverie.training.compare import compared_figure, comparison, read_contender  # numpy comes with it
 
-    print(comparison([read_contender(path) for path in said.runs]))
+    contenders = [read_contender(path) for path in said.runs]
+    print(comparison(contenders))
+    if said.figure is not None:
+        drawn = compared_figure(contenders, said.figure)
+        print_files([("figure", drawn)] if drawn else [])
+        return 0 if drawn else fail("no figure: none of these folders has a learning curve.", 1)
     return 0
 
 

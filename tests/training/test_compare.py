@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from PIL import Image
 
 from reverie.cli import main
 
@@ -44,6 +45,27 @@ def test_what_people_read(capsys: Captured) -> None:
     assert re.fullmatch(r"  0\.96 \(95 % 0\.\d\d to 1\.00\)  td3 over sac-long", pair)  # -160 loses against -158
     assert re.split(r"  +", lines[-1].strip()) == ["ddpg", "2", "3500.00", "3500.00", "3500.00", "too few for one"]
     assert lines[-1].index("too few") == lines[-2].index("95 %")
+
+
+def test_a_figure_of_their_curves(capsys: Captured) -> None:
+    paths = [
+        folder("td3", "Pendulum-v1", -150, -140),
+        folder("sac", "Pendulum-v1", -150),
+        folder("ppo", "Hopper-v5", 1.0),
+    ]
+    assert main(["compare", *paths, "--figure", "no.png"]) == 1
+    assert "none of these folders has a learning curve" in capsys.readouterr().err
+    for place, path in enumerate(paths[1:]):
+        file = Path(path, "aggregate.json")
+        middle = {"value": [-900.0, -150.0 * place], "low": [None, -200.0], "high": [None, -100.0]}
+        content = json.loads(file.read_text()) | {"curve": {"steps": [1000, 2000], "iqm": middle}}
+        file.write_text(json.dumps(content))
+    assert main(["compare", *paths, "--figure", "two/panels.png"]) == 0
+    assert "two/panels.png" in capsys.readouterr().out
+    width, height = Image.open("two/panels.png").size
+    assert height > width  # Pendulum without td3, and Hopper
+    assert main(["compare", *paths, "--figure", "panels.pdf"]) == 2
+    assert "--figure panels.pdf: expected a name that ends with .png" in capsys.readouterr().err
 
 
 def test_nothing_to_compare_is_a_mistake(capsys: Captured) -> None:

@@ -96,6 +96,30 @@ def seeds_curve(
     return _save(figure, png)
 
 
+def compared_curves(png: Path, groups: Mapping[str, Mapping[str, Interval]]) -> Path | None:
+    """Draw the interquartile means of the seeds of several settings, with their intervals, one panel an environment.
+
+    Args:
+        png: the file to write.
+        groups: of each environment, of each setting, ``(steps [K], interquartile mean [K], low [K], high [K])``.
+
+    Returns:
+        ``png``; None if there is nothing to draw.
+    """
+    panels = {env: drawn for env, given in groups.items() if (drawn := {k: v for k, v in given.items() if len(v[0])})}
+    if not panels:
+        return None
+    figure = Figure(figsize=(7.5, 4.5 * len(panels)), layout="constrained")
+    for axes, (env, settings) in zip(figure.subplots(len(panels), squeeze=False)[:, 0], panels.items(), strict=True):
+        _axes(axes, "steps", "return, interquartile mean of the seeds")
+        for number, (name, middle) in enumerate(settings.items()):
+            colour = f"C{number % 10}"
+            axes.plot(*middle[:2], alone(middle), color=colour, linewidth=2, label=name)
+            _band(axes, *middle, label="_", color=colour)
+        _finish(axes, env)
+    return _save(figure, png)
+
+
 def alone(series: Sequence[np.ndarray]) -> str:
     """How to draw what may be a single point, which no line shows."""
     return "o" if len(series[0]) == 1 else "-"

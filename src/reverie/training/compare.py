@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from reverie.core.errors import RunError, did_you_mean
 from reverie.core.statistics import estimate, interval, iqm, mean, median, probability_of_improvement
 
+Interval = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 RESAMPLES = 50_000
 """Bootstrap samples, as for the scores of one setting."""
 
@@ -24,6 +26,8 @@ class Contender:
     path: Path
     env: str
     scores: np.ndarray
+    curve: Interval
+    """Steps ``[K]``, the interquartile mean of the seeds ``[K]``, and the ends of its interval, NaN where unknown."""
 
 
 def read_contender(path: Path) -> Contender:
@@ -36,7 +40,7 @@ def read_contender(path: Path) -> Contender:
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
         scores = [float(run["score"]) for run in content["runs"] if run["score"] is not None]
-        env = str(content["env"])
+        env, curve = str(content["env"]), curve_in(content.get("curve"))
     except FileNotFoundError:
         near = did_you_mean(path.name, [p.parent.name for p in path.absolute().parent.glob("*/aggregate.json")])
         raise RunError(
@@ -46,7 +50,27 @@ def read_contender(path: Path) -> Contender:
         raise RunError(f"{file} is damaged ({error!r}): the command that made it writes it anew.") from error
     if not scores:
         raise RunError(f"{file} holds no scores: no seed has finished, or there was no evaluation at their ends.")
-    return Contender(path, env, np.array(scores))
+    return Contender(path, env, np.array(scores), curve)
+
+
+def curve_in(content: Mapping[str, Any] | None) -> Interval:
+    """The learning curve that ``aggregate.json`` has; without points if there is none."""
+    if content is None:
+        return (np.empty(0),) * 4
+    middle = content["iqm"]
+    columns = (content["steps"], middle["value"], middle["low"], middle["high"])
+    steps, value, low, high = (np.array(column, float) for column in columns)
+    return steps, value, low, high
+
+
+def compared_figure(contenders: Sequence[Contender], png: Path) -> Path | None:
+    """Draw the learning curves of all; None if none of them has any."""
+    from reverie.log.plot import compared_curves  # matplotlib comes with it
+
+    groups: dict[str, dict[str, Interval]] = {}
+    for contender in contenders:
+        groups.setdefault(contender.env, {})[str(contender.path)] = contender.curve
+    return compared_curves(png, groups)
 
 
 def comparison(contenders: Sequence[Contender]) -> str:
