@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,8 @@ import zarr
 
 from reverie.core.errors import RunError
 from reverie.data import extras
+from reverie.data.store import manifest
+from reverie.data.store.manifest import Segment
 from reverie.data.store.store import Store
 from reverie.experiment import Experiment, ExperimentConfig, build
 from reverie.folder import RunFolder, read_saved
@@ -114,7 +117,7 @@ def assert_same(run: Path, other: Path) -> None:
     a, b = everything(run), everything(other)
     assert a.keys() == b.keys()
     for name, value in a.items():
-        if name == "/replay/segment":  # no two are called the same
+        if name == "/replay/segment" or name.startswith("/replay/sittings"):  # no two are called the same
             continue
         expected = b[name]
         same = np.array_equal(value, expected) if isinstance(value, np.ndarray | torch.Tensor) else value == expected
@@ -340,6 +343,105 @@ def test_a_store_has_one_writer(tmp_path: Path) -> None:
     train(config, env=Walk, run=tmp_path / "run", say=say_nothing)
     with RunLock(rows), pytest.raises(RunError, match=r"rows is being written by process \d+"):
         train(config, env=Walk, run=tmp_path / "other", say=say_nothing)
+
+
+def going_on(run: Path, steps: int, **more: Any) -> list[str]:
+    """What is said as the run goes on in a store that it shares."""
+    said: list[str] = []
+    train(CONFIG.merge({"replay.store": str(run.parent / "rows"), "steps": steps, **more}), env=Walk, run=run,
+          say=said.append)  # fmt: skip
+    return said
+
+
+def learned(run: Path) -> dict[str, Any]:
+    newest = Checkpoints(run / "checkpoints").latest()
+    assert newest is not None
+    return {name: value for name, value in leaves(read(newest, ["algo"])) if isinstance(value, torch.Tensor)}
+
+
+def assert_learned_the_same(run: Path, other: Path) -> None:
+    a, b = learned(run), learned(other)
+    assert a.keys() == b.keys()
+    assert all(torch.equal(a[name], b[name]) for name in a)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run in a store of its own, of three sittings."""
+    run = tmp_path_factory.mktemp("undisturbed") / "run"
+    for steps in (60, 100, 160):
+        going_on(run, steps)
+    return run
+
+
+def test_a_copy_of_a_run_takes_nothing_from_it_in_the_store_they_share(undisturbed: Path, tmp_path: Path) -> None:
+    run, copy = tmp_path / "run", tmp_path / "copy"
+    going_on(run, 60)
+    shutil.copytree(run, copy)
+    going_on(run, 100)
+    said = going_on(copy, 130, **{"algo.optim.lr": 0.01})
+    assert any(f"the run {run} has gone on in" in line for line in said)
+    assert not any("set aside" in line for line in said)
+    said = going_on(run, 160)
+    assert not any("set aside" in line or "new ones begin" in line for line in said)
+    assert_learned_the_same(run, undisturbed)
+    store = Store(tmp_path / "rows", say=say_nothing)
+    assert not store.aside
+    assert {segment.run for segment in store.segments} == {str(run), str(copy)}
+    (other,) = [segment for segment in store.segments if segment.run == str(copy)]
+    assert 60 <= other.imported * other.streams < 80  # what both have lived counts once
+
+
+def under_another_name(run: Path, former: Path) -> None:
+    """Rows of ``run`` are set aside by a copy that is where the run was."""
+    going_on(run, 60)
+    shutil.copytree(run, former)
+    going_on(run, 100)
+    run.rename(run.with_name("moved"))
+    former.rename(run)
+    assert any("set aside" in line for line in going_on(run, 130, **{"algo.optim.lr": 0.01}))
+    run.rename(former)
+    run.with_name("moved").rename(run)
+
+
+def test_rows_that_were_replaced_are_taken_from_where_they_were_set_aside(undisturbed: Path, tmp_path: Path) -> None:
+    run, former = tmp_path / "run", tmp_path / "former"
+    under_another_name(run, former)
+    said = going_on(run, 160)
+    assert any("another run, such as a copy of this one, has gone on" in line and "aside/0" in line for line in said)
+    assert_learned_the_same(run, undisturbed)
+    own = Store(tmp_path / "rows", say=say_nothing).segments[-1]
+    assert 60 <= own.imported * own.streams < 80 < own.rows * own.streams  # those set aside are nowhere else
+
+
+def test_rows_that_were_replaced_and_are_gone_are_told(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    under_another_name(run, tmp_path / "former")
+    store = Store(tmp_path / "rows", say=say_nothing)
+    manifest.save(store.objects, replace(store.manifest, aside=()))
+    said = going_on(run, 160)
+    assert any("rows of the checkpoint are not in" in line for line in said)
+    assert any("laid out anew" in line for line in said)
+    assert any("not those of the checkpoint any more" in line for line in said)
+
+
+def test_a_store_of_an_earlier_version_goes_on(
+    undisturbed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = tmp_path / "run"
+    with monkeypatch.context() as earlier:
+        plain, save = Segment.plain, DurableReplay.state_dict
+        earlier.setattr(manifest, "FORMAT", 1)
+        earlier.setattr(Segment, "plain", lambda self: without(plain(self), "run", "sittings"))
+        earlier.setattr(DurableReplay, "state_dict", lambda self: without(save(self), "sittings"))
+        going_on(run, 60)
+    for steps in (100, 160):
+        assert not any("episode" in line for line in going_on(run, steps) if "evaluating" not in line)
+    assert_learned_the_same(run, undisturbed)
+
+
+def without(values: Any, *names: str) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if name not in names}
 
 
 def test_a_store_whose_thread_has_failed_does_not_keep_a_run_from_being_saved(

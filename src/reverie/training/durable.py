@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,9 @@ from reverie.core.types import State
 from reverie.data.layout import Piece, Source, lay_out
 from reverie.data.replay import Replay
 from reverie.data.storage import EXTRAS
+from reverie.data.store import sittings as marks
 from reverie.data.store.manifest import Segment
+from reverie.data.store.sittings import Part, Sittings, begun, held_until, parts_of, same_until, until
 from reverie.data.store.store import Store
 from reverie.run.collect import Collector
 
@@ -34,6 +37,37 @@ ENVIRONMENTS = "environments.zip"
 Say = Callable[[str], None]
 Rows = dict[str, np.ndarray]
 Names = Sequence[str] | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    """Where the rows of a checkpoint are."""
+
+    store: Store
+    like: Segment
+    """Has the streams and columns of all of them."""
+    parts: list[Part]
+    """Those that are stored, in order."""
+    stored: int
+    """Rows before this number should be stored."""
+    tail: Rows
+    """Those that come after them."""
+    sittings: Sittings
+    """Of those that are stored."""
+    home: Segment | None
+    """The segment that has all of them, in which the run can go on."""
+    lost: int = 0
+    """So many of the newest of each stream that should be stored are not there."""
+
+    @property
+    def oldest(self) -> int:
+        """The number of the first row there is."""
+        return self.parts[0].start if self.parts else self.stored
+
+    @property
+    def in_place(self) -> bool:
+        """Whether none of them were set aside."""
+        return all(part.group in self.store.segments for part in self.parts)
 
 
 class DurableReplay:
@@ -96,7 +130,9 @@ class DurableReplay:
             self.say(str(error))
         tail = self.store.pending()
         stored = self.replay.count - length_of(tail)
-        return {**state, "place": self.place, "segment": self._segment_id(), "stored": stored, "tail": tail}
+        known = marks.plain(until(self.store.sittings, stored))
+        place = {"place": self.place, "segment": self._segment_id(), "sittings": known}
+        return {**state, **place, "stored": stored, "tail": tail}
 
     def load_state_dict(self, state: State) -> None:
         """Fill the replay with the rows that it held, and go on storing those that will come.
@@ -107,16 +143,14 @@ class DurableReplay:
         self.saved = state
         if self.store is not None:
             self.store.claim(state.get("segment", ""))
-        source, segment = self._source(state)
-        if source is None or segment is None:
+        found = self._found(state)
+        if found is None:
             self.say("the replay starts empty: its rows were not stored, or are not where they were")
             self._start_with(None)
-        elif not self._read_back(source, segment, state):
+        elif not self._read_back(found, state):
             self.laid_out, say = True, once(self.say)
-            self._start_with(
-                lambda columns: segment_pieces(source, segment, state, self.keep_newer, say, columns),
-                imported=source is self.store,
-            )
+            imported = found.store is self.store and found.in_place
+            self._start_with(lambda columns: found_pieces(found, say, columns), imported)
             self.say(f"its rows were laid out anew: {self.replay.count:,} in each of {self.streams} streams")
 
     def save_files(self, folder: Path) -> None:
@@ -137,54 +171,108 @@ class DurableReplay:
         assert self.store is not None
         return next(segment.id for segment in self.store.segments if segment.name == self.segment)
 
-    def _source(self, state: State) -> tuple[Store | None, Segment | None]:
-        """The store that has the rows of ``state``, whatever it is called now, and the segment that holds them."""
+    def _found(self, state: State) -> Found | None:
+        """The rows of ``state``, in whichever store they are now."""
         stores = [self.store] if self.store is not None else []
         if state.get("place", self.place) != self.place and (former := self.former(state["place"])) is not None:
             stores.append(former)
         for store in stores:
-            for segment in store.segments:
-                if segment.id == state.get("segment"):
-                    return store, segment
-        return None, None
+            groups = [s for s in (*store.segments, *store.aside) if s.id == state.get("segment")]
+            if groups:
+                return self._found_in(store, groups, state)
+        return None
 
-    def _read_back(self, source: Store, segment: Segment, state: State) -> bool:
-        """Fill the replay with the rows of ``segment`` as they were, if they can be had in these streams."""
-        stored, tail = int(state["stored"]), dict(state["tail"])
+    def _found_in(self, store: Store, groups: list[Segment], state: State) -> Found:
+        """The rows of ``state`` among those of one segment, wherever in ``store`` they are."""
+        stored, tail, oldest = int(state["stored"]), dict(state["tail"]), int(state["oldest"])
+        sittings, home = marks.of_plain(state.get("sittings", ())), groups[0]
+        if home not in store.segments or home.rows < stored or same_until(sittings, home.sittings, stored) < stored:
+            parts = parts_of(groups, sittings, oldest, stored)
+            lost = max(0, stored - (parts[-1].stop if parts else oldest))
+            found = Found(store=store, like=home, parts=parts, stored=stored, tail=tail, sittings=sittings, home=None,
+                          lost=lost)  # fmt: skip
+            self._say_moved(found)
+            return found
         if self.keep_newer:
-            newer = max(0, segment.rows - stored - length_of(tail))
+            self._say_newer(home, stored + length_of(tail))
+            tail = {name: column[:, max(0, home.rows - stored) :] for name, column in tail.items()}
+            stored = max(stored, home.rows)  # of those beyond, the first may be those of the tail
+        start = max(oldest, home.first)
+        parts = [Part(home, start, stored)] if start < stored else []
+        sittings = until(home.sittings, stored)
+        return Found(store=store, like=home, parts=parts, stored=stored, tail=tail, sittings=sittings, home=home)
+
+    def _say_newer(self, home: Segment, known: int) -> None:
+        newer = max(0, home.rows - known)
+        self.say(
+            f"the store has {newer * home.streams:,} rows that are newer than the checkpoint: they are kept"
+            if newer
+            else "the store has no rows that are newer than the checkpoint: only whole files survive a kill"
+        )
+
+    def _say_moved(self, found: Found) -> None:
+        """Others have written where the rows were, or they are gone."""
+        where, own = found.store.objects.where, "Give each run a replay.store of its own"
+        aside = [part.group.name for part in found.parts if part.group not in found.store.segments]
+        if found.lost:
             self.say(
-                f"the store has {newer * segment.streams:,} rows that are newer than the checkpoint: they are kept"
-                if newer
-                else "the store has no rows that are newer than the checkpoint: only whole files survive a kill"
+                f"{found.lost * found.like.streams:,} rows of the checkpoint are not in {where} any more: another run, "
+                f"such as a copy of this one, has gone on there in their place, or they were deleted. {own}"
             )
-        if self.keep_newer and segment.rows > stored:  # of which the first may be those of the tail
-            tail = {name: column[:, segment.rows - stored :] for name, column in tail.items()}
-            stored = segment.rows
-        if (segment.streams, dict(segment.columns)) != (self.streams, self.columns) or segment.rows < stored:
+        elif aside:
+            self.say(
+                f"another run, such as a copy of this one, has gone on in {where} and set rows of this one aside: "
+                f"none is lost, they are taken from {' and '.join(aside)}. {own}"
+            )
+
+    def _read_back(self, found: Found, state: State) -> bool:
+        """Fill the replay with the rows of a checkpoint as they were, if they can be had in these streams."""
+        if found.lost or (found.like.streams, dict(found.like.columns)) != (self.streams, self.columns):
             return False
-        newest = stored + length_of(tail)
-        oldest = max(segment.first, int(state["oldest"]), newest - self.replay.storage.capacity)
+        newest = found.stored + length_of(found.tail)
+        oldest = max(found.oldest, newest - self.replay.storage.capacity)
         self.replay.begin_at(oldest)
-        if not self.replay.refill(source.read(segment, oldest, stored, room=self.replay.room)):
-            return False
-        if length_of(tail):
-            self.replay.extend(tail)
-        self._go_on(source, segment, stored, tail)
+        for part in found.parts:
+            start, stop = max(part.start, oldest) - part.group.offset, part.stop - part.group.offset
+            if not self.replay.refill(found.store.read(part.group, start, stop, room=self.replay.room)):
+                return False
+        if length_of(found.tail):
+            self.replay.extend(found.tail)
+        self._go_on(found)
         self.exact = self.replay.count == int(state["count"])
         return True
 
-    def _go_on(self, source: Store, segment: Segment, stored: int, tail: Rows) -> None:
-        """Write after the rows that were just read; into a new segment if the store is another one now."""
-        if self.store is source:
-            self.segment = segment.name
-            self.store.resume(segment.name, stored, self.columns, self.streams, keep_newer=self.keep_newer)
-            if length_of(tail):
-                self.store.extend(tail)
-        elif self.store is not None:
-            self.segment = self.store.begin(self.columns, self.streams, first=self.replay.oldest)
+    def _go_on(self, found: Found) -> None:
+        """Write after the rows that were just read; into a new segment if those are elsewhere or another's."""
+        if self.store is None:
+            pass
+        elif self._can_go_on(found) and found.home is not None:
+            self.segment = found.home.name
+            self.store.resume(self.segment, found.stored, self.columns, self.streams, keep_newer=self.keep_newer)
+            if length_of(found.tail):
+                self.store.extend(found.tail)
+        else:
+            oldest, held = self.replay.oldest, held_until(self.store.segments, found.sittings, found.stored)
+            sittings = begun(found.sittings, found.stored)
+            self.segment = self.store.begin(
+                self.columns, self.streams, first=oldest, imported=max(0, held - oldest), sittings=sittings
+            )
             self._store_all(self.store)
         self.replay.attach(self.store)
+
+    def _can_go_on(self, found: Found) -> bool:
+        """Whether to write after the rows where they are. Nothing that another run has written is set aside."""
+        home, where = found.home, found.store.objects.where
+        if self.store is not found.store and self.store is not None:
+            self.say(f"the replay was in {where}: its rows are copied to {self.store.objects.where} and go on there")
+            return False
+        if home is not None and home.rows > found.stored and not found.store.owns(home):
+            self.say(
+                f"the run {home.run} has gone on in {where} with what came after this checkpoint: its rows stay, and "
+                "this run goes on beside them. Give each run a replay.store of its own"
+            )
+            return False
+        return home is not None
 
     def _start_with(self, source: Source | None, imported: bool = False) -> None:
         """Begin a segment with the rows of ``source``, or an empty one; ``imported``: the store has them already."""
@@ -269,20 +357,18 @@ def once(say: Say) -> Say:
     return say_new
 
 
-def segment_pieces(
-    store: Store, segment: Segment, state: State, keep_newer: bool, say: Say, columns: Names
-) -> Iterator[Piece]:
+def found_pieces(found: Found, say: Say, columns: Names) -> Iterator[Piece]:
     """The rows of a checkpoint, the oldest stream first; with some columns or all of them."""
-    stop = segment.rows if keep_newer else min(int(state["stored"]), segment.rows)
-    tail = {} if stop > int(state["stored"]) else dict(state["tail"])
-    for stream in range(segment.streams):
-        yield from stream_pieces(store, segment, stream, int(state["oldest"]), stop, say, columns)
-        if length_of(tail):
-            yield True, {name: tail[name][stream] for name in columns or tail}
+    for stream in range(found.like.streams):
+        for part in found.parts:
+            start, stop = part.start - part.group.offset, part.stop - part.group.offset
+            yield from stream_pieces(found.store, part.group, stream, start, stop, say, columns)
+        if length_of(found.tail):
+            yield True, {name: found.tail[name][stream] for name in columns or found.tail}
 
 
 def all_pieces(store: Store, say: Say, columns: Names, most: int | None = None) -> Iterator[Piece]:
-    """Every row of a store once, as ``segment_pieces``; of more than ``most`` the newest of each stream.
+    """Every row of a store once, as ``found_pieces``; of more than ``most`` the newest of each stream.
 
     Raises:
         RunError: it has none.

@@ -225,12 +225,17 @@ def place_of(store: str) -> str:
     return store if store in ("auto", "none") or "://" in store else str(Path(store).expanduser().absolute())
 
 
+def name_of(folder: RunFolder) -> str:
+    """What a run is called in a store that others can write to as well."""
+    return str(folder.path.resolve())
+
+
 def open_store(place: str, folder: RunFolder, config: ReplayConfig, say: Say) -> Store | None:
     """The store at ``place``: ``auto`` is in the folder of the run, ``none`` is nowhere."""
     if place == "none":
         return None
     buffer = parse_size(config.buffer, "replay.buffer").amount
-    where, run = folder.replay if place == "auto" else place, str(folder.path.absolute())
+    where, run = (folder.replay, "") if place == "auto" else (place, name_of(folder))
     return Store(where, say=say, buffer_bytes=buffer, keep=config.keep, run=run)
 
 

@@ -22,6 +22,7 @@ from reverie.core.errors import RunError
 from reverie.data.store.manifest import MANIFEST, Damage, Manifest, Segment
 from reverie.data.store.objects import LEASE, PART, Objects
 from reverie.data.store.read import read_chunk
+from reverie.data.store.sittings import until
 from reverie.data.store.threads import for_each
 from reverie.data.store.zarr import META, chunk_name, is_sealed, store_meta
 
@@ -61,7 +62,7 @@ def set_aside(objects: Objects, manifest: Manifest, segment: Segment, rows: int)
                          damaged=tuple(_moved(segment, base)))  # fmt: skip
         copy_chunks(objects, segment, beyond, base // segment.chunk)
         aside = (*aside, beyond)
-        kept = replace(segment, rows=rows, first=min(segment.first, rows),
+        kept = replace(segment, rows=rows, first=min(segment.first, rows), sittings=until(segment.sittings, rows),
                        damaged=tuple(d for d in segment.damaged if d.start < rows))  # fmt: skip
     return Manifest((*manifest.segments[:position], kept), aside)
 

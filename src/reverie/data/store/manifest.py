@@ -10,9 +10,12 @@ from typing import Any
 
 from reverie.core.errors import ConfigError, RunError
 from reverie.data.storage import Column
+from reverie.data.store import sittings as marks
 from reverie.data.store.objects import Objects
+from reverie.data.store.sittings import Sittings
 
-FORMAT = 1
+FORMAT = 2
+"""1 knew neither of whom segments are nor of their sittings."""
 MANIFEST, BACKUP = "manifest.json", "manifest-backup.json"
 
 
@@ -41,6 +44,8 @@ class Segment:
     """The group's folder in the store."""
     id: str = ""
     """What no other segment of any store is called."""
+    run: str = ""
+    """The folder of the run that writes it; "" if that is not known, as in a run's own folder."""
     streams: int
     columns: Mapping[str, Column]
     chunk: int
@@ -59,6 +64,8 @@ class Segment:
     """Rows set aside: the segment that they were part of."""
     offset: int = 0
     """Rows set aside: the number that this group's row 0 had there."""
+    sittings: Sittings = ()
+    """Who wrote which rows; by the numbers that rows set aside had in ``origin``."""
 
     @property
     def own_rows(self) -> int:
@@ -74,14 +81,16 @@ class Segment:
         """Values fit for JSON."""
         columns = {name: {"shape": list(c.shape), "dtype": c.dtype} for name, c in self.columns.items()}
         fields = {name: getattr(self, name) for name in self.__slots__}
-        return {**fields, "columns": columns, "damaged": [asdict(damage) for damage in self.damaged]}
+        damaged = [asdict(damage) for damage in self.damaged]
+        return {**fields, "columns": columns, "damaged": damaged, "sittings": marks.plain(self.sittings)}
 
     @classmethod
     def of(cls, plain: Mapping[str, Any]) -> Segment:
         """The inverse of ``plain``."""
         columns = {name: Column(tuple(c["shape"]), str(c["dtype"])) for name, c in plain["columns"].items()}
         damaged = tuple(Damage(**damage) for damage in plain["damaged"])
-        return cls(**{**plain, "columns": columns, "damaged": damaged})
+        sittings = marks.of_plain(plain.get("sittings", ()))
+        return cls(**{**plain, "columns": columns, "damaged": damaged, "sittings": sittings})
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,6 +31,7 @@ from reverie.data.store.lease import RENEWS, Lease
 from reverie.data.store.manifest import Manifest, Segment, check_same
 from reverie.data.store.places import open_objects
 from reverie.data.store.read import Chunk, Room, read
+from reverie.data.store.sittings import Sittings, begun
 from reverie.data.store.writer import Writer
 from reverie.data.store.zarr import META, array_meta, chunk_rows, packed
 
@@ -57,14 +58,14 @@ class Store:
         """Nothing is written before ``claim``, ``begin`` or ``resume``. ``say`` gets sentences, from any thread.
 
         ``keep``: "all" rows for ever, or what the "replay" holds, that is, what ``drop`` leaves. ``run`` is the folder
-        of the run that writes, as others are told that want to.
+        of the run that writes, as others are told that want to; "" where all segments are of the same run.
 
         Raises:
             ConfigError: the URL cannot be used: an unknown kind, or a package is missing.
             RunError: it cannot be reached, or what is there is of a newer version or damaged beyond use.
         """
         self.objects = open_objects(url)
-        self.say, self.buffer_bytes, self.keep = say, buffer_bytes, keep
+        self.say, self.buffer_bytes, self.keep, self.run = say, buffer_bytes, keep, run
         self.stopping: Callable[[], bool] = lambda: False
         """Asked while ``add`` waits for a full buffer: True lets it go over the bound, as the run is about to end."""
         self.manifest = self._reached(lambda: manifests.load(self.objects, say)) or Manifest()
@@ -91,6 +92,15 @@ class Store:
         """Rows of the current segment below this number are stored."""
         return self._writing().committed
 
+    @property
+    def sittings(self) -> Sittings:
+        """Those of the current segment, this one included."""
+        return self._writing().segment.sittings
+
+    def owns(self, segment: Segment) -> bool:
+        """Whether a segment is of this run, or nobody knows of whom."""
+        return not self.run or segment.run in ("", self.run)
+
     def claim(self, segment: str = "") -> None:
         """Make sure that no other run writes here, and see what is there now. ``begin`` and ``resume`` do it anyway.
 
@@ -106,10 +116,19 @@ class Store:
         self._reached(lambda: lease.take(segment))
         self.manifest = self._reached(lambda: manifests.load(self.objects, self.say)) or Manifest()
 
-    def begin(self, columns: Mapping[str, Column], streams: int, *, imported: int = 0, first: int = 0) -> str:
+    def begin(
+        self,
+        columns: Mapping[str, Column],
+        streams: int,
+        *,
+        imported: int = 0,
+        first: int = 0,
+        sittings: Sittings | None = None,
+    ) -> str:
         """Begin a segment whose next row has the number ``first``, and return its name.
 
         The first ``imported`` rows of each stream that will be added are copies of rows that this store already has.
+        ``sittings``: where the first rows were written before, under the same numbers, with this one at the end.
 
         Raises:
             RunError: the place cannot be written, holds something that is no store, or is written by another run.
@@ -121,6 +140,7 @@ class Store:
         segment = Segment(
             name=name,
             id=uuid.uuid4().hex,
+            run=self.run,
             streams=streams,
             columns=dict(columns),
             chunk=chunk,
@@ -128,6 +148,7 @@ class Store:
             first=first,
             rows=first,
             imported=imported,
+            sittings=begun((), first) if sittings is None else sittings,
         )
         self._mend()
         self._reached(lambda: self._save(replace(self.manifest, segments=(*self.manifest.segments, segment))))
@@ -139,8 +160,8 @@ class Store:
     ) -> int:
         """Go on writing ``segment`` after its row ``rows - 1``; returns the number that the next row gets.
 
-        That is less than ``rows`` if fewer are stored. Stored rows beyond, and segments begun later, are set aside,
-        unless ``keep_newer`` says to go on after them.
+        That is less than ``rows`` if fewer are stored. Stored rows beyond, and segments that this run began later, are
+        set aside, unless ``keep_newer`` says to go on after them.
 
         Raises:
             RunError: there is no such segment, the place cannot be written, or another run writes to it.
@@ -161,7 +182,8 @@ class Store:
         current, block = self._reached(lambda: loaded(self.objects, current, self.say))
         if current != self.manifest.segments[-1]:
             self._reached(lambda: self._save(self.manifest.replaced(current)))
-        self._start(current, block)
+        sittings = begun(current.sittings, current.rows)
+        self._start(replace(current, run=self.run or current.run, sittings=sittings), block)
         return current.rows
 
     def add(self, rows: Rows) -> None:
@@ -267,20 +289,18 @@ class Store:
         """Make ``segment`` the last and end it at ``rows``."""
         position = self.manifest.segments.index(segment)
         later = self.manifest.segments[position + 1 :]
-        if keep_newer:
-            segments = (*self.manifest.segments[:position], *later, segment)
-            if segments != self.manifest.segments:
-                self._save(replace(self.manifest, segments=segments))
-            return
-        beyond = segment.rows - rows
-        if beyond <= 0 and not later:
-            return
-        manifest = set_aside(self.objects, self.manifest, segment, rows)
+        stay = tuple(s for s in later if keep_newer or not self.owns(s))
+        own = tuple(s for s in later if s not in stay)
+        manifest = replace(self.manifest, segments=(*self.manifest.segments[:position], *stay, segment, *own))
+        if own or (segment.rows > rows and not keep_newer):
+            manifest = set_aside(self.objects, manifest, segment, rows)
         fresh = manifest.aside[len(self.manifest.aside) :]
-        self._save(manifest)
-        count = sum((s.rows - s.first) * s.streams for s in fresh)
-        names = " and ".join(s.name for s in fresh)
-        self.say(f"{count} rows stored after this checkpoint were set aside, in {self.objects.where}: {names}")
+        if manifest != self.manifest:
+            self._save(manifest)
+        if fresh:
+            count = sum((s.rows - s.first) * s.streams for s in fresh)
+            names = " and ".join(s.name for s in fresh)
+            self.say(f"{count} rows stored after this checkpoint were set aside, in {self.objects.where}: {names}")
 
     def _mend(self) -> None:
         """Both manifests, and the ``zarr.json`` of what was stored before."""
