@@ -33,6 +33,7 @@ from reverie.run.verify import step_of
 from reverie.training import judging
 from reverie.training.durable import DurableReplay
 from reverie.training.judging import Result
+from reverie.training.keeping import settled_place
 from reverie.training.run import train
 from reverie.training.telling import say_nothing
 from tiny import SETTINGS
@@ -338,11 +339,69 @@ def test_a_store_by_another_name_is_the_same_store(tmp_path: Path, monkeypatch: 
 
 
 def test_a_store_has_one_writer(tmp_path: Path) -> None:
-    rows = tmp_path / "rows"
-    config = CONFIG.merge({"replay.store": str(rows)})
-    train(config, env=Walk, run=tmp_path / "run", say=say_nothing)
-    with RunLock(rows), pytest.raises(RunError, match=r"rows is being written by process \d+"):
-        train(config, env=Walk, run=tmp_path / "other", say=say_nothing)
+    """Who is refused leaves nothing."""
+    rows, other = tmp_path / "rows", tmp_path / "other"
+    rows.mkdir()
+    with RunLock(rows), pytest.raises(RunError, match=r"rows is being written by process .*place with --replay.store"):
+        train(CONFIG.merge({"replay.store": str(rows)}), env=Walk, run=other, say=say_nothing)
+    assert not other.exists()
+
+
+def test_a_new_run_does_not_begin_among_the_rows_of_another(tmp_path: Path) -> None:
+    shared, other = {"replay.store": str(tmp_path / "rows"), "steps": 20}, tmp_path / "other"
+    train(CONFIG.merge(shared), env=Walk, run=tmp_path / "run", say=say_nothing)
+    with pytest.raises(RunError, match=rf"rows of the run {tmp_path / 'run'}: .* --replay.init") as error:
+        train(CONFIG.merge(shared), env=Walk, run=other, say=say_nothing)
+    assert "another with --replay.store" in str(error.value)
+    train(CONFIG.merge({"steps": 20}), env=Walk, run=tmp_path / "run2", say=say_nothing)
+    with pytest.raises(RunError, match="rows of another run"):  # where the segments name nobody
+        train(CONFIG.merge({"replay.store": str(tmp_path / "run2" / "replay")}), env=Walk, run=other, say=say_nothing)
+    assert not other.exists()
+    assert len(Store(tmp_path / "rows", say=say_nothing).segments) == 1
+
+
+def test_a_run_without_checkpoints_begins_anew_in_its_own_store_elsewhere(tmp_path: Path) -> None:
+    run, shared = tmp_path / "run", {"replay.store": str(tmp_path / "rows"), "steps": 20}
+    train(CONFIG.merge(shared), env=Walk, run=run, say=say_nothing)
+    shutil.rmtree(run / "checkpoints")
+    train(CONFIG.merge(shared), env=Walk, run=run, say=say_nothing)
+    assert len(Store(tmp_path / "rows", say=say_nothing).segments) == 2
+
+
+def test_a_run_finds_its_store_from_any_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = tmp_path / "run"
+    (tmp_path / "else").mkdir()
+    monkeypatch.chdir(tmp_path)
+    train(CONFIG.merge({"replay.store": "rows"}), env=Walk, run="run", say=say_nothing)
+    assert read_saved(run).experiment["replay"]["store"] == str(tmp_path / "rows")
+    monkeypatch.chdir(tmp_path / "else")
+    again = ExperimentConfig.from_dict(read_saved(run).experiment).merge({"steps": 120})
+    said: list[str] = []
+    train(again, env=Walk, run="../run", say=said.append)
+    assert "steps: 100 -> 120" in said
+    assert not any("set aside" in line or "replay.store" in line for line in said)
+    assert len(Store(tmp_path / "rows", say=say_nothing).segments) == 1
+    assert not (tmp_path / "else" / "rows").exists()
+
+
+@pytest.mark.parametrize("store", ["auto", "none", "memory://rows", "run/rows"])
+def test_places_that_stay_as_they_are_called(store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert settled_place(store, RunFolder(tmp_path / "run")) == store
+
+
+def test_rows_that_were_copied_there_and_back_count_once(tmp_path: Path) -> None:
+    run, rows = tmp_path / "run", {"replay.capacity": 5000, "replay_ratio": 0.01}
+    for steps, store in ((100, "here"), (120, "there"), (140, "here")):
+        said: list[str] = []
+        train(CONFIG.merge({**rows, "steps": steps, "replay.store": str(tmp_path / store)}), env=Walk, run=run,
+              say=said.append)  # fmt: skip
+    assert any(f"the replay was in {tmp_path / 'there'}: its rows are copied" in line for line in said)
+    first, second = Store(tmp_path / "here", say=say_nothing).segments
+    assert second.imported == first.rows
+    assert first.own_rows + second.own_rows == second.rows * second.streams
+    (elsewhere,) = Store(tmp_path / "there", say=say_nothing).segments
+    assert elsewhere.imported == 0
 
 
 def going_on(run: Path, steps: int, **more: Any) -> list[str]:

@@ -41,8 +41,9 @@ class RunLock:
     The file says who holds it and is gone afterwards. A process that was killed leaves the file but not the lock.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self.folder, self.path = folder, folder / LOCK
+    def __init__(self, folder: Path, instead: str = "another run folder") -> None:
+        """``instead`` is what those may choose who cannot have it."""
+        self.folder, self.path, self.instead = folder, folder / LOCK, instead
         self.descriptor: int | None = None
 
     def __enter__(self) -> RunLock:
@@ -85,7 +86,7 @@ class RunLock:
         except BlockingIOError:
             os.close(descriptor)
             raise RunError(
-                f"{self.folder} is being written by {self._owner()}: wait for its end, or choose another run folder."
+                f"{self.folder} is being written by {self._owner()}: wait for its end, or choose {self.instead}."
             ) from None
         except OSError:  # a file system without locks
             pass

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import os
 from pathlib import Path
 from types import TracebackType
 
@@ -99,13 +100,19 @@ class Keeper:
             parts["data"] = self.data
         return parts | {"random": Randomness()}
 
-    def begin(self) -> None:
-        """Begin to store, in a run that has no checkpoint to go on from.
+    def claim(self) -> None:
+        """Make sure that a run that has no checkpoint to go on from may write to its store.
 
         Raises:
-            RunError: the store cannot be written, or another process writes it.
+            RunError: it cannot be written, another process writes it, or it holds the rows of another run.
         """
         self._lock()
+        if self.replay.store is not None:
+            check_free(self.replay.store, self.folder)
+            self.replay.store.claim()
+
+    def begin(self) -> None:
+        """Begin to store, in a run that has no checkpoint to go on from, once it may write to the store."""
         given: list[Replay] = [] if self.experiment.dataset is None else [self.experiment.dataset]
         if self.experiment.collector is not None:
             self.replay.begin(self.sources)
@@ -192,7 +199,7 @@ class Keeper:
         if self.elsewhere is not None:
             with writing(self.elsewhere):
                 self.elsewhere.mkdir(parents=True, exist_ok=True)
-            self.lock.enter_context(RunLock(self.elsewhere))
+            self.lock.enter_context(RunLock(self.elsewhere, "another place with --replay.store"))
 
     def _drop(self) -> None:
         """Let the store delete rows that no checkpoint needs, if it is not to keep all."""
@@ -222,7 +229,7 @@ def held(replay: Replay, spec: ObsSpec) -> Batch:
 
 def place_of(store: str) -> str:
     """What ``replay.store`` says, whatever folder this process was started in."""
-    return store if store in ("auto", "none") or "://" in store else str(Path(store).expanduser().absolute())
+    return store if store in ("auto", "none") or "://" in store else os.path.abspath(os.path.expanduser(store))
 
 
 def name_of(folder: RunFolder) -> str:
@@ -237,6 +244,33 @@ def open_store(place: str, folder: RunFolder, config: ReplayConfig, say: Say) ->
     buffer = parse_size(config.buffer, "replay.buffer").amount
     where, run = (folder.replay, "") if place == "auto" else (place, name_of(folder))
     return Store(where, say=say, buffer_bytes=buffer, keep=config.keep, run=run)
+
+
+def settled_place(store: str, folder: RunFolder) -> str:
+    """What the settings of a run are to call its store: not by a path from the folder that it was started in.
+
+    A place inside the run's folder stays as it is: both may be moved together.
+    """
+    place = place_of(store)
+    inside = "://" not in place and Path(place).resolve().is_relative_to(folder.path.resolve())
+    return store if inside else place
+
+
+def check_free(store: Store, folder: RunFolder) -> None:
+    """A new run may begin in ``store``: no other has rows there. One without checkpoints may have begun there before.
+
+    Raises:
+        RunError: another has.
+    """
+    others = [segment for segment in store.segments if not store.owns(segment) and segment.own_rows]
+    unknown = [] if folder.config.is_file() else [s for s in store.segments if store.run and not s.run and s.own_rows]
+    if found := (*others, *unknown):
+        whose = f"the run {others[0].run}" if others else "another run"
+        raise RunError(
+            f"the store {store.objects.where} holds {sum(s.own_rows for s in found):,} rows of {whose}: a new run "
+            "needs a place of its own. Choose another with --replay.store; --replay.init with this one begins with its "
+            "rows."
+        )
 
 
 def init_store(path: str, replay: DurableReplay, say: Say) -> Store:

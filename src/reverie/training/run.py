@@ -44,7 +44,7 @@ from reverie.run.schedule import position
 from reverie.run.verify import step_of
 from reverie.training.initial import begin_with, check_same_kind
 from reverie.training.judging import Result, evaluator_of, is_of, judged, result_of
-from reverie.training.keeping import Keeper
+from reverie.training.keeping import Keeper, settled_place
 from reverie.training.sinks import TRACKERS, check_sinks, sinks_of
 from reverie.training.telling import Say, describe, why_idle
 
@@ -85,6 +85,7 @@ def train(
         config = config.merge({"schedule.eval_every": 0})
     config = resolved(config, env, say, None if run is None else env_before(RunFolder(Path(run))))
     folder = RunFolder(Path(run) if run is not None else new_path(ROOT, subject(config), name))
+    config = config.merge({"replay.store": settled_place(config.replay.store, folder)})
     checkpoints = Checkpoints(folder.checkpoints, config.keep_checkpoints, say)
     with contextlib.ExitStack() as stack:
         newest = None
@@ -111,6 +112,8 @@ def train(
             with naming_changes(keeper):
                 keeper.load(newest)
         else:
+            stack.push(keeper.close)
+            keeper.claim()  # refused here, a run leaves nothing behind
             begin_with(experiment, say)
         describe(experiment, say)
         if not continues:
@@ -118,7 +121,6 @@ def train(
         saved = Saved(algorithm=name, experiment=config.to_dict(), custom=custom_objects(config, env))
         write_settings(folder, saved, experiment, say, anew=newest is None)
         if newest is None:
-            stack.push(keeper.close)
             keeper.begin()
         elif keeper.replay.laid_out:
             keeper.save()  # or each attempt that is killed would lay out the rows again
