@@ -1,4 +1,7 @@
+import functools
+import http.server
 import json
+import threading
 
 import h5py
 import numpy as np
@@ -111,6 +114,26 @@ def test_a_store_elsewhere(run, tmp_path, capsys):
     (run / "config.yaml").write_text(yaml.safe_dump({"experiment": {"replay": {"store": "memory://elsewhere/replay"}}}))
     assert data_command(["info", str(run)]) == 0
     assert "memory://elsewhere/replay" in capsys.readouterr().out
+
+
+@pytest.fixture
+def web(tmp_path):
+    """A web server over the folder, by its address."""
+    handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=tmp_path)
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+def test_a_store_on_a_web_server(run, web, tmp_path, capsys):
+    """Whose lists do not tell the sizes of files."""
+    assert data_command(["info", f"{web}/run/replay"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "rows 60" in said
+    assert "size not told by the place, 0.0 MB in memory" in said
+    assert data_command(["validate", f"{web}/run/replay"]) == 0
+    assert data_command(["export", f"{web}/run/replay", "--to", "pydreamer", str(tmp_path / "npz")]) == 0
 
 
 # ---------------------------------------------------------------- datasets of any format

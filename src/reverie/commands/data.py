@@ -175,11 +175,13 @@ def sections(store: Store) -> dict[str, list[tuple[str, str]]]:
 def size_lines(store: Store) -> list[tuple[str, str]]:
     """Where it is and what it takes."""
     bytes_ = sum((s.rows - s.first) * s.streams * s.nbytes_of_row for s in (*store.segments, *store.aside))
-    stored = sum(store.objects.sizes().values())
+    sizes = store.objects.sizes().values()
+    known = [size for size in sizes if size is not None]
+    stored = f"{sum(known) / 1e6:,.1f} MB stored" if len(known) == len(sizes) else "not told by the place"
     return [
         ("place", store.objects.where),
         ("rows", f"{sum(s.own_rows for s in store.segments):,}"),
-        ("size", f"{stored / 1e6:,.1f} MB stored, {bytes_ / 1e6:,.1f} MB in memory"),
+        ("size", f"{stored}, {bytes_ / 1e6:,.1f} MB in memory"),
     ]
 
 

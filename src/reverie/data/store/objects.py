@@ -6,7 +6,7 @@ import contextlib
 import hashlib
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from reverie.core.errors import RunError
@@ -52,8 +52,11 @@ class Objects(ABC):
         """Remove those pieces that are there."""
 
     @abstractmethod
-    def sizes(self, prefix: str = "") -> dict[str, int]:
-        """Bytes of every piece below the folder ``prefix``, by name in alphabetical order."""
+    def sizes(self, prefix: str = "") -> Mapping[str, int | None]:
+        """Bytes of every piece below the folder ``prefix``, by name in alphabetical order.
+
+        None where the place does not say, as lists of web servers.
+        """
 
     @abstractmethod
     def error(self, error: Exception) -> RunError:

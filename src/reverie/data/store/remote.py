@@ -103,11 +103,11 @@ class RemoteObjects(Objects):
 
         for_each(remove, names, self.threads)
 
-    def sizes(self, prefix: str = "") -> dict[str, int]:
+    def sizes(self, prefix: str = "") -> dict[str, int | None]:
         """See ``Objects``."""
         self.fs.invalidate_cache()
         found = self.fs.find(self._path(prefix).rstrip("/"), detail=True)
-        return {path[len(self.root) + 1 :]: int(info["size"]) for path, info in sorted(found.items())}
+        return {path[len(self.root) + 1 :]: info.get("size") for path, info in sorted(found.items())}
 
     def error(self, error: Exception) -> RunError:
         """See ``Objects``."""
