@@ -1,6 +1,8 @@
+import errno
 import functools
 import http.server
 import json
+import os
 import threading
 
 import h5py
@@ -10,6 +12,7 @@ import yaml
 
 from reverie.commands.data import as_here, data_command
 from reverie.core.errors import ConfigError, RunError
+from reverie.data import files
 from reverie.data.store.store import Store
 from store_rows import COLUMNS, row, small_chunks, stacked
 
@@ -219,6 +222,21 @@ def test_convert_a_run(run, tmp_path, capsys, to):
     assert "4 episodes with 56 steps" in said.out
     assert "still going on" in said.err
     assert data_command(["info", str(tmp_path / "out")]) == 0
+
+
+def test_a_full_disk_ends_a_conversion(run, tmp_path, capsys, monkeypatch):
+    def write(contents):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(next(iter(contents))))
+
+    written = files.write
+    monkeypatch.setattr(
+        files, "write", lambda contents: write(contents) if "c." in str(contents) else written(contents)
+    )
+    before = sorted(tmp_path.iterdir())
+    with pytest.raises(RunError, match="No space left on device"):
+        data_command(["convert", str(run), str(tmp_path / "copy"), "--to", "store"])
+    assert "the run goes on" not in capsys.readouterr().out
+    assert sorted(tmp_path.iterdir()) == before
 
 
 def test_subsample(dataset, tmp_path, capsys):

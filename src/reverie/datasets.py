@@ -158,7 +158,7 @@ def to_store(episodes: Iterable[Rows], folder: Path, recorded: Recorded) -> Expo
     """
     done = Exported(folder)
     with staged_at(folder) as staged:
-        store = Store(staged, say=print)
+        store = Store(staged, say=print, waits=False)
         store.begin(columns_of(recorded.obs_spec, recorded.action_spec, {}), 1)
         for rows in episodes:
             store.extend({name: values[None] for name, values in rows.items()})

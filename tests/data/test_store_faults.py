@@ -364,6 +364,17 @@ def test_a_full_disk_is_a_pause(tmp_path, monkeypatch):
     assert "can be written again" in said[1]
 
 
+def test_who_does_not_wait_is_told_at_once(tmp_path, monkeypatch):
+    disk, said = FullDisk(monkeypatch), []
+    store = Store(tmp_path, say=said.append, waits=False)
+    store.begin(COLUMNS, STREAMS)
+    disk.full = True
+    store.extend(stacked(range(10)))
+    with pytest.raises(RunError, match=r"cannot be used: No space left on device .*Free space there"):
+        store.flush()
+    assert not said
+
+
 def test_memory_is_bounded(tmp_path, monkeypatch):
     """``add`` waits once so much is held back, and goes on when the disk does."""
     disk, said = FullDisk(monkeypatch), []

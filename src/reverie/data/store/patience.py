@@ -26,10 +26,15 @@ class Patience:
     """Seconds before trouble is spoken of again, doubled each time."""
 
     def __init__(
-        self, where: str, failures: tuple[type[Exception], ...], say: Callable[[str], None], waiting: Callable[[], str]
+        self,
+        where: str,
+        failures: tuple[type[Exception], ...],
+        say: Callable[[str], None],
+        waiting: Callable[[], str],
+        lasts: bool = True,
     ) -> None:
-        """``waiting`` says how much is held back, such as "12 MB of rows"."""
-        self.where, self.failures, self.say, self.waiting = where, failures, say, waiting
+        """``waiting`` says how much is held back, such as "12 MB of rows"; without ``lasts`` nothing is repeated."""
+        self.where, self.failures, self.say, self.waiting = where, failures if lasts else (), say, waiting
         self.stop = threading.Event()
         self.lock = threading.Lock()
         self.busy: float | None = None  # when the write in progress was last heard of
@@ -42,6 +47,7 @@ class Patience:
 
         Raises:
             Stopped: the store is being closed, and it had not worked until then.
+            Exception: what ``action`` raised, if that is not to be repeated.
         """
         delay, tries = self.first_delay, 0
         while True:

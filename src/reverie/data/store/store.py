@@ -54,11 +54,13 @@ class Store:
         buffer_bytes: int = 10**9,
         keep: Literal["all", "replay"] = "all",
         run: str = "",
+        waits: bool = True,
     ) -> None:
         """Nothing is written before ``claim``, ``begin`` or ``resume``. ``say`` gets sentences, from any thread.
 
         ``keep``: "all" rows for ever, or what the "replay" holds, that is, what ``drop`` leaves. ``run`` is the folder
-        of the run that writes, as others are told that want to; "" where all segments are of the same run.
+        of the run that writes, as others are told that want to; "" where all segments are of the same run. With
+        ``waits`` rows that cannot be written wait until they can; that is an error at once otherwise.
 
         Raises:
             ConfigError: the URL cannot be used: an unknown kind, or a package is missing.
@@ -66,6 +68,7 @@ class Store:
         """
         self.objects = open_objects(url)
         self.say, self.buffer_bytes, self.keep, self.run = say, buffer_bytes, keep, run
+        self.waits = waits
         self.stopping: Callable[[], bool] = lambda: False
         """Asked while ``add`` waits for a full buffer: True lets it go over the bound, as the run is about to end."""
         self.manifest = self._reached(lambda: manifests.load(self.objects, say)) or Manifest()
@@ -268,7 +271,7 @@ class Store:
             self._reached(lambda: lease.hold(segment.id))
             guard = lease.hold
         self.writer = Writer(self.objects, segment, self._commit, say=self.say, buffer_bytes=self.buffer_bytes,
-                             newest=block, guard=guard, every=RENEWS)  # fmt: skip
+                             newest=block, guard=guard, every=RENEWS, waits=self.waits)  # fmt: skip
         self.writer.stopping = lambda: self.stopping()
 
     def _commit(self, segment: Segment) -> None:

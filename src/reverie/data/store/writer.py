@@ -42,15 +42,18 @@ class Writer:
         newest: Block | None = None,
         guard: Callable[[], None] | None = None,
         every: float = 0.0,
+        waits: bool = True,
     ) -> None:
         """``newest`` is the last block, if the segment ends within one; ``commit`` makes the segment's rows count.
+
+        ``waits``: what cannot be written is tried again until it can; ``add`` and ``flush`` raise it otherwise.
 
         ``guard`` raises if nothing may be written any more: it is called before anything is, and whenever nothing was
         for ``every`` seconds.
         """
         self.objects, self.segment, self.commit, self.guard, self.every = objects, segment, commit, guard, every
         self.count = self.committed = segment.rows
-        self.checked = False
+        self.checked, self.waits = False, waits
         self.stopping: Callable[[], bool] = lambda: False
         self.block_bytes = segment.nbytes_of_row * segment.streams * segment.chunk
         self.most_blocks = max(2, buffer_bytes // self.block_bytes)
@@ -63,7 +66,7 @@ class Writer:
         self.oldest_wanted = segment.first
         self.failure: BaseException | None = None
         self.changed = threading.Condition()
-        self.patience = Patience(objects.where, objects.failures, say, self._waiting)
+        self.patience = Patience(objects.where, objects.failures, say, self._waiting, waits)
         self.thread = threading.Thread(target=self._run, name="store", daemon=True)
         self.thread.start()
 
@@ -180,6 +183,8 @@ class Writer:
     def _raise_failure(self) -> None:
         if isinstance(self.failure, RunError):
             raise self.failure
+        if not self.waits and isinstance(self.failure, self.objects.failures):
+            raise self.objects.error(self.failure) from self.failure
         if self.failure is not None:
             raise RunError(f"the store {self.objects.where} has failed: {self.failure!r}.") from self.failure
 
