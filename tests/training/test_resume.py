@@ -599,8 +599,13 @@ def test_a_score_is_of_the_end_that_a_run_has_now(tmp_path: Path, monkeypatch: p
     assert json.loads((run / "eval.json").read_text())["env_steps"] == end > 100
     assert read_saved(run).experiment["eval_episodes"] == 2
     assert [row["step"] for row in read_metrics(run / "metrics.jsonl") if "eval/score" in row] == [100, end]
-    again = train(longer, env=Walk, run=run, say=say_nothing)  # it has one now, which is found again
+    again = train(longer, env=Walk, run=run, say=said.append)  # it has one now, which is found again
     assert again.evaluation == late.evaluation
+    assert "stays" not in said[-1]
+    again = train(longer.merge({"eval_episodes": 3}), env=Walk, run=run, say=said.append)
+    assert again.evaluation == late.evaluation
+    assert "is of 2 episodes and stays; eval_episodes = 3 has no effect on a run that is over" in said[-1]
+    assert f"reverie eval {run} --episodes 3" in said[-1]
     assert len([row for row in read_metrics(run / "metrics.jsonl") if "eval/score" in row]) == 2
 
 

@@ -39,6 +39,7 @@ from reverie.log.trackers import check_installed
 from reverie.offline import build, resolved, subject
 from reverie.run import train as loop
 from reverie.run.checkpoint import Checkpoints
+from reverie.run.evaluate import Evaluation
 from reverie.run.lock import RunLock
 from reverie.run.schedule import position
 from reverie.run.verify import step_of
@@ -216,13 +217,25 @@ def _judged_late(
     lacks_score = config.eval_episodes > 0 and not is_of(folder.evaluation, position(experiment.clock))
     lacks_estimate = experiment.estimator is not None and not is_of(folder.estimate, position(experiment.clock))
     if not lacks_score and not lacks_estimate:
-        return replace(result, evaluation=final_evaluation_in(folder) if config.eval_episodes else None)
+        return replace(result, evaluation=evaluation_before(config, folder, say))
     saved = Saved(algorithm=algorithm_name(type(config.algo)), experiment=config.to_dict(),
                   custom=read_saved(folder.path).custom)  # fmt: skip
     write_settings(folder, saved, experiment, say, anew=False)
     with sinks_of(experiment, folder, title, say, own) as sinks:
         result = judged(result, experiment, folder, sinks, say)
     return replace(result, files=folder.files() | result.files)
+
+
+def evaluation_before(config: ExperimentConfig, folder: RunFolder, say: Say) -> Evaluation | None:
+    """The final evaluation that a run has had, if one is asked for; says where it is not of as many episodes."""
+    found = final_evaluation_in(folder) if config.eval_episodes else None
+    if found is not None and len(found.scores) != config.eval_episodes:
+        say(
+            f"its final evaluation is of {len(found.scores)} episodes and stays; eval_episodes = "
+            f"{config.eval_episodes} has no effect on a run that is over: reverie eval {folder.path} --episodes "
+            f"{config.eval_episodes} plays others"
+        )
+    return found
 
 
 def custom_objects(config: ExperimentConfig, env: EnvLike | None) -> dict[str, str]:
