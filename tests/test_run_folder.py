@@ -231,8 +231,9 @@ def test_runs_of_earlier_versions_do_not_say_their_spaces(run: Path) -> None:
     assert json.loads((run / "spec.json").read_text())["observation"]["vec"]["shape"] == [5]
 
 
-def test_a_damaged_description_of_the_spaces_is_told(run: Path) -> None:
-    (run / "spec.json").write_text("[]")
+@pytest.mark.parametrize("text", ["[]", "{}", '{"observation": {}, "action": {}}', "null"])
+def test_a_damaged_description_of_the_spaces_is_told(text: str, run: Path) -> None:
+    (run / "spec.json").write_text(text)
     with pytest.raises(RunError, match=r"spec\.json is damaged"):
         load(run, env=Steps)
 

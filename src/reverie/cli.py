@@ -301,11 +301,13 @@ def saved_steps(folder: Path) -> list[int]:
 def checkpoint_line(folder: Path) -> str:
     """Names of the checkpoints in ``folder``, with what is wrong with those that cannot be loaded."""
     from reverie.run.checkpoint import Checkpoints
+    from reverie.run.verify import is_newer
 
     checkpoints = Checkpoints(folder)
     wrong = checkpoints.damaged()
     names = [path.name for path in checkpoints.all()]
-    names = [f"{name} (damaged: {wrong[name]})" if name in wrong else name for name in names]
+    words = {name: f" ({why if is_newer(why) else f'damaged: {why}'})" for name, why in wrong.items()}
+    names = [name + words.get(name, "") for name in names]
     return ", ".join([*names, *sorted(path.name for path in folder.glob("diverged-*"))]) or "none yet"
 
 

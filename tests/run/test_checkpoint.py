@@ -236,6 +236,13 @@ def test_a_newer_format_is_refused(tmp_path):
     (path / "manifest.json").write_text(json.dumps({**manifest, "format": 99}))
     with pytest.raises(RunError, match="format 99"):
         store.load(path, {"a": Box()})
+    with pytest.raises(RunError, match=r"can be read by this version: step-000000001 \(has format 99.*upgrade reverie"):
+        store.latest()
+    path.rename(tmp_path / "step-000000002")
+    older, said = store.save(1, {"a": Box({})}), []
+    assert Checkpoints(tmp_path, say=said.append).latest() == older
+    newer = "checkpoint step-000000002 has format 99; this version reads up to 2: upgrade reverie"
+    assert said == [f"{newer}: using step-000000001"]
 
 
 def test_what_is_not_data_is_refused_before_anything_is_written(tmp_path):

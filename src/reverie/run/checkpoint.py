@@ -24,7 +24,7 @@ from torch import Tensor
 from reverie.core.errors import ConfigError, ReverieError, RunError, did_you_mean
 from reverie.core.protocols import Stateful, WithFiles
 from reverie.run.encode import decode, encode
-from reverie.run.verify import FORMAT, MANIFEST, STATE, TENSORS, entry_of, problem_of, sealed
+from reverie.run.verify import FORMAT, MANIFEST, STATE, TENSORS, entry_of, is_newer, problem_of, sealed
 from reverie.run.verify import verify as verify
 
 ASIDE = ".tmp-old-"
@@ -116,15 +116,18 @@ class Checkpoints:
         return sorted((p for p in self.folder.glob("step-*") if re.fullmatch(r"step-\d+", p.name)), key=number_of)
 
     def damaged(self) -> dict[str, str]:
-        """Names of the checkpoints that cannot be used, oldest first, and what is wrong with each. Reads all files."""
+        """Names of the checkpoints that cannot be used, oldest first, and what is wrong with each. Reads all files.
+
+        Those of a newer version are among them.
+        """
         wrong = {path.name: problem_of(path) for path in self.all()}
         return {name: problem for name, problem in wrong.items() if problem}
 
     def latest(self) -> Path | None:
-        """The newest checkpoint that is whole, or None if there is none at all; says which damaged ones it passed.
+        """The newest checkpoint that is whole, or None if there is none at all; says which others it passed, and why.
 
         Raises:
-            RunError: there are some, and all of them are damaged.
+            RunError: there are some, and all of them are damaged or of a newer version.
         """
         while True:
             found = [*self._aside(), *self.all()]
@@ -133,7 +136,8 @@ class Checkpoints:
                 problem = self._state[path.name] = problem_of(path)
                 if not problem:
                     for bad, why in wrong.items():
-                        self.say(f"checkpoint {bad.name} is damaged ({why}): using {path.name}")
+                        what = why if is_newer(why) else f"is damaged ({why})"
+                        self.say(f"checkpoint {bad.name} {what}: using {path.name}")
                     self._found = path
                     return path
                 wrong[path] = problem
@@ -142,6 +146,11 @@ class Checkpoints:
         if not wrong:
             return None
         listed = "; ".join(f"{path.name} ({why})" for path, why in reversed(wrong.items()))
+        if any(map(is_newer, wrong.values())):
+            raise RunError(
+                f"no checkpoint in {self.folder} can be read by this version: {listed}. Nothing was overwritten: "
+                "upgrade reverie, or choose another run folder."
+            )
         raise RunError(
             f"every checkpoint in {self.folder} is damaged: {listed}. Nothing was overwritten: bring them back from "
             "a backup, move them away to begin anew, or choose another run folder."

@@ -31,8 +31,14 @@ def problem_of(path: Path) -> str:
     try:
         verify(path)
     except RunError as error:
-        return str(error).removeprefix("checkpoint ").replace(f"{path}{os.sep}", "").removeprefix("file ").rstrip(".")
+        words = str(error).removeprefix("checkpoint ").replace(f"{path}{os.sep}", "").replace(f"{path} ", "")
+        return words.removeprefix("file ").rstrip(".")
     return ""
+
+
+def is_newer(problem: str) -> bool:
+    """Whether what ``problem_of`` says is that a newer version wrote it: that is no damage."""
+    return problem.startswith("has format")
 
 
 def verify(path: Path) -> dict[str, Any]:
