@@ -146,8 +146,9 @@ class Keeper:
     def why_done(self) -> str:
         """In a few words why the run that was loaded is over; nothing if it is not."""
         config, best = self.experiment.config, self.best.score
-        if config.stop_score is not None and config.evaluates_on_the_way and (best or -math.inf) >= config.stop_score:
-            return f"reached {best:g}, and stop_score = {config.stop_score:g} ends it: a higher one, or none,"
+        wanted = config.stop_score if config.evaluates_on_the_way else None
+        if wanted is not None and best is not None and best >= wanted:
+            return f"reached {best:g}, and stop_score = {wanted:g} ends it: a higher one, or none,"
         if self.experiment.clock.done and config.data.alone:
             return f"had its {config.updates:,} updates already: more updates"
         if self.experiment.clock.done:
