@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from reverie.core.clock import Clock
-from reverie.core.errors import ConfigError, DataError, RunError
+from reverie.core.errors import ActionError, ConfigError, DataError, RunError
 from reverie.run.collect import Collector, EpisodeStats
 from reverie.run.guard import LossGuard
 from reverie.run.interrupt import Interrupt
@@ -226,6 +226,49 @@ def test_a_bad_loss_without_checkpoints_is_still_an_error(fakes):
     run = setting(fakes, algo=fakes.Algo(lambda update: {"loss/a": math.nan}))
     with pytest.raises(RunError, match=r"loss/a became nan at update 1: the run was stopped\. Continue"):
         run.go(checkpoint=None)
+
+
+def broken_at(fakes, number):
+    """A learner whose losses are good, and whose weights are broken by update ``number``."""
+
+    class Weighing(fakes.Algo, torch.nn.Module):
+        def __init__(self):
+            torch.nn.Module.__init__(self)
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.zeros(3))
+
+        def update(self, batch):
+            update = super().update(batch)
+            if self.updates == number:
+                self.weight.data[1] = math.nan
+            return update
+
+    return Weighing()
+
+
+@pytest.mark.parametrize("schedule", [{"save_every": 10}, {"eval_every": 10, "save_every": 0}, {"save_every": 0}])
+def test_bad_weights_are_never_saved_as_good_or_evaluated(fakes, schedule):
+    run = setting(fakes, algo=broken_at(fakes, 3), total_steps=12)
+    with pytest.raises(RunError, match=r"weights in weight are not finite after update \d: .*saved-\d+"):
+        run.go(schedule=Schedule(log_every=1, **schedule), evaluator=lambda: pytest.fail("evaluated"))
+    assert [diverged for _, diverged in run.saves] == [True]
+
+
+def test_an_error_because_of_bad_weights_is_not_saved_as_good(fakes):
+    run = failing(setting(fakes, algo=broken_at(fakes, 3)), DataError("reward is nan."))
+    with pytest.raises(DataError, match=r"could not be saved: weights in weight are not finite .*saved-9"):
+        run.go(schedule=Schedule(log_every=0))
+    assert run.saves == [(9, True)]
+
+
+def test_an_action_that_is_not_finite_is_saved_as_diverged(fakes):
+    run = failing(setting(fakes), ActionError("the action is nan; expected finite numbers."))
+    with pytest.raises(
+        RunError, match=r"^the action is nan; expected finite numbers: the run was .*saved-9\. Continue"
+    ):
+        run.go(schedule=Schedule(log_every=0))
+    assert run.saves == [(9, True)]
+    assert run.sink.entries[-1][0] == 9
 
 
 @pytest.fixture(params=["here", "on a device"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import signal
 from pathlib import Path
 from typing import Any
@@ -11,11 +12,14 @@ import numpy as np
 import pytest
 from test_resume import Walk, assert_same
 
+from reverie.algos.base import Algorithm, TrainStep
 from reverie.algos.ddpg import DDPGConfig
 from reverie.algos.dqn import DQNConfig
 from reverie.algos.qr_dqn import QRDQNConfig
 from reverie.algos.sac import SACConfig
 from reverie.algos.td3 import TD3Config
+from reverie.core.errors import RunError
+from reverie.core.types import Batch, Update
 from reverie.experiment import ExperimentConfig, build
 from reverie.training.run import train
 from reverie.training.telling import say_nothing
@@ -75,6 +79,30 @@ def test_a_run_that_was_stopped_ends_as_one_that_was_not(
     monkeypatch.setattr(Walk, "stop_at", 10**9)
     train(config, env=env, run=tmp_path / "run", say=say_nothing)
     assert_same(tmp_path / "run", tmp_path / "whole")
+
+
+@pytest.mark.parametrize("name", ["ddpg", "td3", "sac"])
+def test_a_run_whose_weights_broke_goes_on_from_before(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The policy acts with them before any loss is made of them."""
+    config, run = ExperimentConfig(algo=ALGORITHMS[name][0]).merge(COMMON | {"eval_episodes": 0}), tmp_path / "run"
+    train(config.merge({"steps": 40}), env=Push, run=run, say=say_nothing)
+
+    good = Algorithm.run_step
+
+    def broken(self: Algorithm, step: TrainStep, batch: Batch) -> Update:
+        update = good(self, step, batch)
+        for parameter in self.parameters():
+            parameter.data.fill_(math.nan)
+        return update
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Algorithm, "run_step", broken)
+        with pytest.raises(RunError, match="are not finite after update"):
+            train(config, env=Push, run=run, say=say_nothing)
+    assert list((run / "checkpoints").glob("diverged-*"))
+    assert train(config, env=Push, run=run, say=say_nothing).env_steps >= 90
 
 
 ANNEALED = {

@@ -23,6 +23,10 @@ class DataError(ReverieError, ValueError):
     """Experience that breaks its promises: NaN, infinite, or outside its declared space or shape."""
 
 
+class ActionError(DataError):
+    """An action that is NaN or infinite: whatever chose it has diverged."""
+
+
 class RunError(ReverieError, RuntimeError):
     """A run that cannot start or go on: a folder of another run, a damaged checkpoint, a diverged loss."""
 

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from reverie.core.errors import DataError, EnvError, ReverieError
+from reverie.core.errors import ActionError, DataError, EnvError, ReverieError
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Step
 from reverie.envs import worker
@@ -167,8 +167,8 @@ class VectorEnv:
         if flat.shape != self._action_shape:
             raise DataError(f"the action has shape {flat.shape}; expected [N, A] = {self._action_shape}.")
         if not surely_finite(flat) and not np.isfinite(flat).all():
-            number = int(np.argwhere(~np.isfinite(flat))[0, 0])
-            raise DataError(f"the action for environment {number} is {flat[number].tolist()}; expected finite numbers.")
+            bad = int(np.argwhere(~np.isfinite(flat))[0, 0])
+            raise ActionError(f"the action for environment {bad} is {flat[bad].tolist()}; expected finite numbers.")
         return flat
 
     def _begin(self, action: np.ndarray | None) -> None:

@@ -169,7 +169,7 @@ class Checkpoints:
         if diverged:
             raise RunError(
                 f"{self.folder.parent} diverged before its first checkpoint: there is only {diverged[-1].name}, whose "
-                "losses are not finite. Train anew with a lower learning rate or float32."
+                "losses, weights or actions are not finite. Train anew with a lower learning rate or float32."
             )
         raise RunError(f"{self.folder.parent} has no checkpoint yet: let it train until its first one.")
 

@@ -1,4 +1,4 @@
-"""Notices the first NaN or infinite loss term without making any update wait for the device."""
+"""Notices the first NaN or infinite loss term without making any update wait for the device, and weights that are."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from reverie.core.types import Metrics
 
@@ -33,7 +33,9 @@ class LossGuard:
     terms: those of TD3's critics come twice as often as its actor's.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, learner: object = None) -> None:
+        """``learner``: whose losses they are, if its parameters are to be looked at as well."""
+        self.learner = learner
         self.read: dict[str, BadLoss] = {}
         self.seen: dict[tuple[str, ...], Seen] = {}
 
@@ -73,3 +75,11 @@ class LossGuard:
             return None
         worst = min(bad, key=lambda entry: entry.update)
         return worst._replace(value=math.nan if math.isnan(worst.value) else worst.value)
+
+    def bad_parameter(self) -> str | None:
+        """The name of a parameter with a NaN or infinite number, or None. Reads them all and waits for the device.
+
+        Losses are of the weights before their update, so they do not tell of one that has just gone wrong.
+        """
+        named = self.learner.named_parameters() if isinstance(self.learner, nn.Module) else ()
+        return next((name for name, values in named if not torch.isfinite(values).all()), None)

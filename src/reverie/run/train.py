@@ -11,7 +11,7 @@ from typing import Literal, Protocol
 import numpy as np
 
 from reverie.core.clock import Clock
-from reverie.core.errors import ReverieError, RunError
+from reverie.core.errors import ActionError, ReverieError, RunError
 from reverie.core.protocols import Algorithm, Sink, Source
 from reverie.core.types import Batch
 from reverie.run.collect import Collector
@@ -33,7 +33,7 @@ class Save(Protocol):
 
 
 class Diverged(RunError):
-    """A loss was NaN or infinite."""
+    """A loss, a weight or an action was NaN or infinite."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,14 +64,15 @@ def train(
     A NaN or infinite loss is noticed at the next log or save, so that no update has to wait for the device.
 
     Raises:
-        RunError: a loss was NaN or infinite; the message names the first such term and its update.
+        RunError: a loss, a weight or an action was NaN or infinite; the message names the first such term and its
+            update, or else the parameter.
         KeyboardInterrupt: a second signal came before the turn that the first one ended was over.
     """
     periods = schedule or Schedule()
     log_due, eval_due = Due(periods.log_every, clock, "log"), Due(periods.eval_every, clock, "eval")
     save_due, report_due = Due(periods.save_every, clock, "save"), Due(periods.report_every, clock, "report")
     journal = Journal(clock, meter, source, sinks, finished=None if collector is None else collector.unlogged)
-    guard = LossGuard()
+    guard = LossGuard(algo)
     batch: Batch | None = None
     with Interrupt(clock) as interrupt, saved_on_error(journal, guard, checkpoint):
         if not clock.done and eval_due():  # a signal came before it
@@ -97,9 +98,9 @@ def train(
             if report_due() and batch is not None:  # on the last batch: nothing is sampled, training is not disturbed
                 journal.write(algo.report(batch))
             if save_due() and checkpoint is not None:
-                save(guard, checkpoint)
+                save(guard, clock, checkpoint)
         journal.log()
-        path = save(guard, checkpoint)
+        path = save(guard, clock, checkpoint)
     return ended(interrupt, clock, path)
 
 
@@ -115,20 +116,20 @@ def evaluate(evaluator: Evaluator | None, journal: Journal, guard: LossGuard, ch
     """Evaluate an agent that is good, as the best one is saved.
 
     Raises:
-        RunError: a loss was NaN or infinite.
+        RunError: a loss or a weight was NaN or infinite.
     """
     if evaluator is not None:
-        stop_if_diverged(guard, checkpoint)
+        stop_if_unfit(guard, journal.clock, checkpoint)
         journal.write(evaluator())
 
 
-def save(guard: LossGuard, checkpoint: Save | None) -> Path | None:
+def save(guard: LossGuard, clock: Clock, checkpoint: Save | None) -> Path | None:
     """Write a checkpoint of a state that is good.
 
     Raises:
         RunError: it is not, or it cannot be written.
     """
-    stop_if_diverged(guard, checkpoint)
+    stop_if_unfit(guard, clock, checkpoint)
     return checkpoint() if checkpoint is not None else None
 
 
@@ -136,7 +137,8 @@ def save(guard: LossGuard, checkpoint: Save | None) -> Path | None:
 def saved_on_error(journal: Journal, guard: LossGuard, checkpoint: Save | None) -> Iterator[None]:
     """Log and save before an error ends the run, if it has moved at all, and let the error say where.
 
-    A KeyboardInterrupt that no signal has announced is an error like others: environments raise what they like.
+    A KeyboardInterrupt that no signal has announced is an error like others: environments raise what they like. What
+    chose an action that is not finite has diverged: saved as good, it would choose the same for ever.
     """
     clock = journal.clock
     begun = (clock.env_steps, clock.updates)
@@ -150,8 +152,11 @@ def saved_on_error(journal: Journal, guard: LossGuard, checkpoint: Save | None) 
             raise
         with contextlib.suppress(Exception):  # the first error is the one to tell
             journal.log()
+        if isinstance(error, ActionError):
+            stop_if_unfit(guard, clock, checkpoint)
+            raise diverged(str(error).rstrip("."), checkpoint) from error
         try:
-            note = f"The run was stopped at {clock.place}; its checkpoint is {save(guard, checkpoint)}"
+            note = f"The run was stopped at {clock.place}; its checkpoint is {save(guard, clock, checkpoint)}"
         except Exception as another:
             if str(another) == str(error):  # it was the checkpoint that could not be written
                 raise error from error.__cause__
@@ -175,11 +180,25 @@ def stop_if_diverged(guard: LossGuard, checkpoint: Save | None) -> None:
     Raises:
         RunError: it has; names the term, the update and the checkpoint.
     """
-    bad = guard.first_bad()
-    if bad is None:
-        return
+    if (bad := guard.first_bad()) is not None:
+        raise diverged(f"{bad.term} became {bad.value} at update {bad.update}", checkpoint)
+
+
+def stop_if_unfit(guard: LossGuard, clock: Clock, checkpoint: Save | None) -> None:
+    """End the run as ``stop_if_diverged`` does, also if a weight is NaN or infinite: every one is looked at.
+
+    Raises:
+        RunError: a loss was, or a weight is; names which, the update and the checkpoint.
+    """
+    stop_if_diverged(guard, checkpoint)
+    if (name := guard.bad_parameter()) is not None:
+        raise diverged(f"weights in {name} are not finite after update {clock.updates}", checkpoint)
+
+
+def diverged(what: str, checkpoint: Save | None) -> Diverged:
+    """The error that ends a run for ``what`` happened, once a checkpoint to look at is written."""
     saved = f" The state is in {checkpoint(diverged=True)}." if checkpoint is not None else ""
-    raise Diverged(
-        f"{bad.term} became {bad.value} at update {bad.update}: the run was stopped.{saved} "
+    return Diverged(
+        f"{what}: the run was stopped.{saved} "
         "Continue from an earlier checkpoint with a lower learning rate or float32, or look for extreme rewards."
     )

@@ -76,7 +76,7 @@ def train(
 
     Raises:
         ReverieError: settings do not fit together, the folder is another run's or being written, all of its
-            checkpoints are damaged, or a loss was not finite.
+            checkpoints are damaged, or a loss, a weight or an action was not finite.
     """
     name = algorithm_name(type(config.algo))
     check_installed({name: getattr(config, name) for name in TRACKERS})
