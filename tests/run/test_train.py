@@ -74,9 +74,9 @@ def test_periods_in_env_steps(fakes):
     run = setting(fakes, lengths=[[100]])
     evaluated = []
 
-    def evaluator():
+    def evaluator(write):
         evaluated.append(run.clock.env_steps)
-        return {"eval/score": 1.0}
+        write({"eval/score": 1.0})
 
     run.go(evaluator=evaluator, schedule=Schedule(log_every=8, eval_every=15, save_every=12, report_every=20))
     assert [step for step, values in run.sink.entries if "counters/env_steps" in values] == [8, 16, 24, 32, 40]
@@ -142,9 +142,8 @@ def test_a_signal_finishes_the_turn_saves_and_says_where(fakes, number, capfd):
 
     run, evaluated = setting(fakes, algo=fakes.Algo(losses), replay_ratio=2.0), []
 
-    def evaluator():
+    def evaluator(write):
         evaluated.append(run.clock.env_steps)
-        return {}
 
     ending = run.go(evaluator=evaluator, schedule=Schedule(eval_every=1))
     assert evaluated == [1, 2, 3]  # nothing long is begun after the signal
@@ -215,10 +214,14 @@ def test_a_bad_loss_is_never_saved_as_good(fakes):
     assert run.saves == [(10, True)]
 
 
+def must_not(write):
+    pytest.fail("evaluated")
+
+
 def test_an_agent_with_a_bad_loss_is_not_evaluated(fakes):
     run = setting(fakes, algo=fakes.Algo(lambda update: {"loss/a": math.nan if update == 3 else 0.0}))
     with pytest.raises(RunError, match="loss/a became nan at update 3"):
-        run.go(schedule=Schedule(log_every=0, save_every=0, eval_every=10), evaluator=lambda: pytest.fail("evaluated"))
+        run.go(schedule=Schedule(log_every=0, save_every=0, eval_every=10), evaluator=must_not)
     assert run.saves == [(10, True)]
 
 
@@ -250,7 +253,7 @@ def broken_at(fakes, number):
 def test_bad_weights_are_never_saved_as_good_or_evaluated(fakes, schedule):
     run = setting(fakes, algo=broken_at(fakes, 3), total_steps=12)
     with pytest.raises(RunError, match=r"weights in weight are not finite after update \d: .*saved-\d+"):
-        run.go(schedule=Schedule(log_every=1, **schedule), evaluator=lambda: pytest.fail("evaluated"))
+        run.go(schedule=Schedule(log_every=1, **schedule), evaluator=must_not)
     assert [diverged for _, diverged in run.saves] == [True]
 
 
@@ -391,6 +394,23 @@ def test_an_error_of_a_run_that_has_diverged_is_not_saved_as_good(fakes):
     with pytest.raises(DataError, match=r"could not be saved: loss/a became nan at update 1: .*saved-9"):
         run.go(schedule=Schedule(log_every=0))
     assert run.saves == [(9, True)]
+
+
+def test_an_evaluation_that_failed_is_due_when_the_run_goes_on(fakes):
+    run, marks, evaluated = setting(fakes), [], []
+
+    def evaluator(write):
+        marks.append(dict(run.clock.marks))  # for what is saved in it
+        raise ValueError("eval")
+
+    with pytest.raises(ValueError, match="eval"):
+        run.go(evaluator=evaluator, schedule=Schedule(eval_every=15))
+    assert (marks[0]["eval"], run.clock.marks["eval"]) == (15, 0)
+    assert run.saves == [(15, False)]
+    again = setting(fakes)
+    again.clock.load_state_dict(run.clock.state_dict())
+    again.go(evaluator=lambda write: evaluated.append(again.clock.env_steps), schedule=Schedule(eval_every=15))
+    assert evaluated == [15, 30]
 
 
 def test_an_error_and_a_full_disk(fakes):

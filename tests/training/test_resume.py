@@ -527,6 +527,37 @@ def test_an_evaluation_that_a_signal_cut_off_is_made_up_for(tmp_path: Path, monk
         assert evaluations(tmp_path / f"run{stop}") == evaluations(tmp_path / "whole")
 
 
+def test_an_evaluation_that_failed_is_made_up_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And ends the run, if that is good enough, where it would have."""
+    config = CONFIG.merge({"schedule.eval_every": 20, "eval_episodes": 1, "stop_score": -1e6})
+    whole = train(config, env=Walk, run=tmp_path / "whole", say=say_nothing)
+    with monkeypatch.context() as patch:
+        patch.setattr(Experiment, "evaluate", failed_evaluation)
+        with pytest.raises(ValueError, match="once"):
+            train(config, env=Walk, run=tmp_path / "run", say=say_nothing)
+    assert train(config, env=Walk, run=tmp_path / "run", say=say_nothing).env_steps == whole.env_steps
+    assert evaluations(tmp_path / "run") == evaluations(tmp_path / "whole")
+    assert_same(tmp_path / "run", tmp_path / "whole")
+
+
+def failed_evaluation(*args: Any, **options: Any) -> Any:
+    raise ValueError("once")
+
+
+def test_an_evaluation_is_written_before_its_best_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that is killed between the two loses neither."""
+    config, run = CONFIG.merge({"schedule.eval_every": 20, "eval_episodes": 1}), tmp_path / "run"
+
+    def killed(self: Checkpoints, path: Path) -> None:
+        shutil.copytree(run, tmp_path / "killed")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Checkpoints, "mark_best", killed)
+    with pytest.raises(KeyboardInterrupt):
+        train(config, env=Walk, run=run, say=say_nothing)
+    assert [step for step, _ in evaluations(tmp_path / "killed")] == [20]
+
+
 def evaluations(run: Path) -> list[tuple[int, float]]:
     rows = read_metrics(run / "metrics.jsonl")
     return [(row["step"], row["eval/score"]) for row in rows if "eval/score" in row]

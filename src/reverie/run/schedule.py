@@ -58,7 +58,7 @@ class Due:
     """True once in every period of a run; never if the period is 0.
 
     Periods in env steps are counted from step 0, also by a run that goes on: it evaluates, and perhaps ends, where it
-    would have without a stop. The clock remembers what was done, by ``name``.
+    would have without a stop. The clock remembers what was done, by ``name``; what failed is taken back.
     """
 
     def __init__(self, period: int | str, clock: Clock, name: str) -> None:
@@ -66,13 +66,23 @@ class Due:
         self.clock, self.name = clock, name
         self.now: Callable[[], float] = (lambda: clock.seconds) if self.is_seconds else (lambda: position(clock))
         self.every = Every(self.amount, start=self.now() if self.is_seconds else self._done())
+        self.before = self.every.last
 
     def __call__(self) -> bool:
         """Whether a period has passed since this was last true."""
+        self.before = self.every.last
         due = self.every(self.now())
+        self._mark()
+        return due
+
+    def take_back(self) -> None:
+        """What was due was not done: it is due again, also to a run that goes on from what is saved now."""
+        self.every.last = self.before
+        self._mark()
+
+    def _mark(self) -> None:
         if not self.is_seconds:
             self.clock.marks[self.name] = self.every.last
-        return due
 
     def _done(self) -> float:
         """The last multiple of the period up to which a run that goes on has done it."""

@@ -20,8 +20,11 @@ from reverie.run.interrupt import Interrupt
 from reverie.run.journal import Journal, Meter
 from reverie.run.schedule import Due, Schedule
 
-Evaluator = Callable[[], Mapping[str, "float | np.ndarray"]]
-"""Evaluates the newest policy and says how it went, e.g. ``{"eval/score": 475.0}``."""
+Write = Callable[[Mapping[str, "float | np.ndarray"]], None]
+"""Takes measured values to where they go."""
+
+Evaluator = Callable[[Write], None]
+"""Evaluates the newest policy and writes how it went, e.g. ``{"eval/score": 475.0}``."""
 
 
 class Save(Protocol):
@@ -75,8 +78,8 @@ def train(
     guard = LossGuard(algo)
     batch: Batch | None = None
     with Interrupt(clock) as interrupt, saved_on_error(journal, guard, checkpoint):
-        if not clock.done and eval_due():  # a signal came before it
-            evaluate(evaluator, journal, guard, checkpoint)
+        if not clock.done and eval_due():  # a signal came before it, or it failed
+            evaluate(evaluator, eval_due, journal, guard, checkpoint)
         while not clock.done:
             if collector is not None:  # recorded experience: there is none
                 clock.env_steps += collector.collect()
@@ -94,7 +97,7 @@ def train(
                 journal.log()
                 stop_if_diverged(guard, checkpoint)
             if eval_due():
-                evaluate(evaluator, journal, guard, checkpoint)
+                evaluate(evaluator, eval_due, journal, guard, checkpoint)
             if report_due() and batch is not None:  # on the last batch: nothing is sampled, training is not disturbed
                 journal.write(algo.report(batch))
             if save_due() and checkpoint is not None:
@@ -112,15 +115,22 @@ def ended(interrupt: Interrupt, clock: Clock, path: Path | None) -> Ending:
     return Ending(reason="interrupted", checkpoint=path, signal=interrupt.received.value)
 
 
-def evaluate(evaluator: Evaluator | None, journal: Journal, guard: LossGuard, checkpoint: Save | None) -> None:
-    """Evaluate an agent that is good, as the best one is saved.
+def evaluate(
+    evaluator: Evaluator | None, due: Due, journal: Journal, guard: LossGuard, checkpoint: Save | None
+) -> None:
+    """Evaluate an agent that is good, as the best one is saved. An evaluation that fails stays ``due``.
 
     Raises:
         RunError: a loss or a weight was NaN or infinite.
     """
-    if evaluator is not None:
-        stop_if_unfit(guard, journal.clock, checkpoint)
-        journal.write(evaluator())
+    if evaluator is None:
+        return
+    stop_if_unfit(guard, journal.clock, checkpoint)
+    try:
+        evaluator(journal.write)
+    except BaseException:
+        due.take_back()
+        raise
 
 
 def save(guard: LossGuard, clock: Clock, checkpoint: Save | None) -> Path | None:

@@ -107,18 +107,22 @@ def final_estimate(experiment: Experiment, folder: RunFolder, say: Say) -> Polic
 def evaluator_of(experiment: Experiment, keeper: Keeper) -> loop.Evaluator | None:
     """What is asked now and then how the policy does: environments, or recorded data in their place."""
     if experiment.estimator is not None:
-        return (lambda: experiment.estimate().metrics()) if experiment.config.estimates_on_the_way else None
+        wanted = experiment.config.estimates_on_the_way
+        return (lambda write: write(experiment.estimate().metrics())) if wanted else None
     wanted = experiment.config.evaluates_on_the_way
-    return (lambda: evaluate_on_the_way(experiment, keeper)) if wanted else None
+    return (lambda write: evaluate_on_the_way(experiment, keeper, write)) if wanted else None
 
 
-def evaluate_on_the_way(experiment: Experiment, keeper: Keeper) -> dict[str, float]:
-    """Evaluate during training, keep the best, and end training if that was good enough."""
-    config = experiment.config
+def evaluate_on_the_way(experiment: Experiment, keeper: Keeper, write: loop.Write) -> None:
+    """Evaluate during training, keep the best, and end training if that was good enough.
+
+    It is written first: a run that is killed before the best is saved goes on from before, and evaluates again.
+    """
+    config, goal = experiment.config, experiment.config.stop_score
     found = experiment.evaluate(config.eval_episodes)
-    if config.stop_score is not None and found.score >= config.stop_score:
+    if goal is not None and found.score >= goal:
         found = found.and_also(experiment.evaluate(config.eval_episodes, which="confirmation"))  # it may have been luck
-        if found.score >= config.stop_score:
-            experiment.clock.stop = True
+    write(found.metrics())
+    if goal is not None and found.score >= goal:
+        experiment.clock.stop = True
     keeper.scored(found.score)
-    return found.metrics()
