@@ -68,7 +68,27 @@ def test_a_resumed_run_that_fills_its_replay_again_owes_nothing_for_it():
         clock.env_steps += 1
         assert clock.updates_due(rows) == 0
     clock.env_steps += 2
+    assert clock.updates_due(100) == 0  # counting starts here
+    clock.env_steps += 2
     assert clock.updates_due(100) == 2
+    assert clock.ratio.credit == 0.5
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    ratio=RATIOS, turns=st.lists(st.tuples(st.integers(0, 9), st.integers(1, 30)), max_size=60), cut=st.integers(0, 60)
+)
+def test_learning_that_has_started_goes_on_with_fewer_windows(ratio, turns, cut):
+    clock, updates = Clock(total_steps=10**9, replay_ratio=float(ratio), learning_starts=20), 0
+    assert clock.updates_due(20) == 0
+    for turn, (taken, windows) in enumerate(turns):
+        if turn == cut:
+            saved = clock.state_dict()
+            clock = Clock(total_steps=10**9, replay_ratio=float(ratio), learning_starts=20)
+            clock.load_state_dict(saved)
+        clock.env_steps += taken
+        updates += clock.updates_due(windows)
+        assert updates == floor(ratio * clock.env_steps)
 
 
 def test_nothing_is_due_while_nothing_can_be_sampled():

@@ -34,10 +34,14 @@ class Ratio:
         self.credit = max(0.0, self.credit - whole)
         return whole
 
-    def skip(self, env_steps: int) -> None:
-        """Leave no debt for the steps up to now, from which nothing could be learned."""
-        if self.seen is not None:
-            self.seen = env_steps
+    @property
+    def counts(self) -> bool:
+        """Whether env steps add to the credit."""
+        return self.seen is not None
+
+    def pause(self) -> None:
+        """Count again from the next call of ``due``; the fraction stays."""
+        self.seen = None
 
     def state_dict(self) -> State:
         """Credit and the counter it was last computed at; not the ratio, which a resumed run may change."""
@@ -118,10 +122,12 @@ class Clock:
     def updates_due(self, windows: int) -> int:
         """Updates to make now, given that ``windows`` windows can be sampled; 0 until learning starts.
 
+        Once it has, it goes on as long as there are any: short episodes make them fewer again as the oldest rows leave.
         A run that counts in updates (recorded experience: no env steps ever come) makes one each turn.
         """
-        if windows < max(1, self.learning_starts):
-            self.ratio.skip(self.env_steps)  # a resumed run may have to fill its replay again
+        if not windows:
+            self.ratio.pause()  # a resumed run may have to fill its replay again: learning starts anew
+        if windows < (1 if self.ratio.counts else max(1, self.learning_starts)):
             return 0
         if self.total_updates is not None:
             return 1
