@@ -2,6 +2,7 @@
 
 import copy
 import inspect
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -18,6 +19,7 @@ from reverie.algos.qr_dqn import QRDQNConfig
 from reverie.algos.sac import SACConfig
 from reverie.algos.sac_discrete import SACDiscreteConfig
 from reverie.algos.td3 import TD3Config
+from reverie.core.discover import algorithm_config
 from reverie.core.errors import ConfigError, RunError
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.core.stats import Stats
@@ -240,6 +242,33 @@ def test_other_actions_name_the_algorithms_that_fit(name, parts, said, fit):
         CONFIGS[name]().build(SPECS["vector"], spec)
     named = str(error.value).partition("Algorithms that fit: ")[2].rstrip(".").partition("; with")[0].split(", ")
     assert named == fit
+
+
+NAN, INF = math.nan, math.inf
+LEARNING_RATES = {
+    "ddpg": "actor_lr", "td3": "critic_lr", "sac": "temperature_lr", "dqn": "lr", "bc": "lr", "iql": "value_lr",
+    "gail": "discriminator_lr", "cql": "actor_lr",
+}  # fmt: skip
+SENSELESS = [
+    *((name, {setting: value}, f"lr = {value}") for name, setting in LEARNING_RATES.items() for value in (NAN, INF)),
+    *((name, {"adam_eps": value}, f"adam_eps = {value}")
+      for name in ("dqn", "qr_dqn", "discrete_bcq", "discrete_cql") for value in (-1.0, 0.0, NAN, INF)),
+    *((name, {setting: NAN}, f"{setting} = nan")
+      for name in ("td3", "td3_bc") for setting in ("target_noise", "noise_clip")),
+    *((name, {"target_entropy": value}, f"target_entropy = {value}")
+      for name in ("sac", "sac_discrete", "cql", "gail") for value in (NAN, INF, -INF)),
+    *((name, {setting: INF}, f"{setting} = inf") for name, setting in (
+        ("sac", "temperature"), ("sac_discrete", "temperature"), ("bcq", "phi"), ("cql", "softness"),
+        ("gail", "penalty"), ("td3_bc", "alpha"))),
+    *(("cql", {"conservatism": f"{kind}(1e999)"}, "= inf") for kind in ("fixed", "lagrange")),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "given", "said"), SENSELESS, ids=str)
+def test_numbers_that_make_no_sense_are_refused_by_name(name, given, said):
+    spec = CHOICE if name in CHOOSING or name.startswith("discrete") else MOVES
+    with pytest.raises(ConfigError, match=said):
+        algorithm_config(name)().merge(given).build(SPECS["vector"], spec)
 
 
 # ---------------------------------------------------------------- CUDA graphs, without a GPU

@@ -6,6 +6,7 @@ few is taken: both to act and to say what states are worth.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -86,8 +87,8 @@ def check_choice(samples: int, phi: float, lesser: float) -> None:
     """Raises ConfigError if one of them is out of range."""
     if samples < 1:
         raise ConfigError(f"samples = {samples}: expected 1 or more.")
-    if not phi >= 0:
-        raise ConfigError(f"phi = {phi}: expected 0, which leaves actions as they are, or more.")
+    if not 0 <= phi < math.inf:
+        raise ConfigError(f"phi = {phi}: expected 0, which leaves actions as they are, or a finite number above it.")
     if not 0 <= lesser <= 1:
         raise ConfigError(f"lesser = {lesser}: expected a part, 0 to 1.")
 

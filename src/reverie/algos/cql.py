@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from reverie.algos.sac import SAC, SACConfig, SACObjective
-from reverie.core.config import Choice
+from reverie.core.config import Choice, above, at_least, finite
 from reverie.core.errors import ConfigError, DataError
 from reverie.core.specs import ActionSpec, ExtraPart, ObsSpec
 from reverie.core.stats import Stats
@@ -48,8 +48,7 @@ class Fixed(Conservatism):
     it."""
 
     def __post_init__(self) -> None:
-        if not self.weight >= 0:
-            raise ConfigError(f"weight = {self.weight}: expected 0, which is SAC, or more.")
+        at_least(self, weight=0)
 
 
 @dataclass(frozen=True)
@@ -66,8 +65,8 @@ class Lagrange(Conservatism):
     (w gap - tau), which is lagrange(tau / w, lr, w), and in d3rlpy, multiplier w (gap - tau)."""
 
     def __post_init__(self) -> None:
-        if not self.lr > 0:
-            raise ConfigError(f"lr = {self.lr}: expected a positive learning rate.")
+        above(self, lr=0)
+        finite(self, "threshold")
         if not 0 < self.initial <= MOST:
             raise ConfigError(f"initial = {self.initial}: expected a positive number, at most {MOST:g}.")
 
@@ -146,9 +145,8 @@ class CQLConfig(SACConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.samples < 1 or not self.softness > 0:
-            given = f"samples = {self.samples}, softness = {self.softness}"
-            raise ConfigError(f"{given}: expected 1 or more, and a number above 0.")
+        at_least(self, samples=1)
+        above(self, softness=0)
         if self.floor is not None and isinstance(self.reward_scale, ReturnStd) and self.reward_scale.clip is not None:
             raise ConfigError(
                 f"reward_scale = {self.reward_scale.text()} with floor = {self.floor.text()}: rewards are cut and what "

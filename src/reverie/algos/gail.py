@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from reverie.algos.base import PRECISIONS
 from reverie.algos.sac import SAC, SACConfig
 from reverie.algos.sac_discrete import SACDiscrete
-from reverie.core.config import Choice
+from reverie.core.config import Choice, above, at_least
 from reverie.core.errors import ConfigError
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.stats import Stats
@@ -88,9 +88,8 @@ class GAILConfig(SACConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not (self.discriminator_lr > 0 and self.penalty >= 0):
-            given = f"discriminator_lr = {self.discriminator_lr}, penalty = {self.penalty}"
-            raise ConfigError(f"{given}: expected a positive learning rate, and 0 or more.")
+        above(self, discriminator_lr=0)
+        at_least(self, penalty=0)
         if self.reward_scale is not None:
             raise ConfigError(
                 f"reward_scale = {self.reward_scale.text()}: the environment's rewards are not learned from, so there "

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from reverie.algos.base import PRECISIONS, ModelFree, ValueConfig
-from reverie.core.errors import ConfigError
+from reverie.core.config import above, at_least, finite
 from reverie.core.protocols import Policy
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.stats import Stats
@@ -62,9 +62,9 @@ class SACConfig(ValueConfig):
         super().__post_init__()
         check_td(self.discount, self.tau, self.target_every)
         check_estimator(self.value_estimator, algorithm="sac", rows=self.batch_length)
-        if not (self.temperature > 0 and self.temperature_lr >= 0):
-            given = f"temperature = {self.temperature}, temperature_lr = {self.temperature_lr}"
-            raise ConfigError(f"{given}: expected a temperature above 0, and 0 or more.")
+        above(self, temperature=0)
+        at_least(self, temperature_lr=0)
+        finite(self, "target_entropy")
 
     def common(self) -> dict[str, Any]:
         """What an objective takes over as it is."""

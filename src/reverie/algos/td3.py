@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from reverie.algos.base import PRECISIONS, ModelFree, ValueConfig
+from reverie.core.config import at_least
 from reverie.core.errors import ConfigError
 from reverie.core.protocols import Policy
 from reverie.core.specs import ActionSpec, ObsSpec
@@ -62,9 +63,9 @@ class TD3Config(ValueConfig):
         check_estimator(self.value_estimator, algorithm="td3", rows=self.batch_length)
         if self.policy_delay < 1:
             raise ConfigError(f"policy_delay = {self.policy_delay}: expected every d-th update, d at least 1.")
-        if self.target_noise < 0 or self.noise_clip < 0:
-            given = f"target_noise = {self.target_noise}, noise_clip = {self.noise_clip}"
-            raise ConfigError(f"{given}: expected 0 or more.")
+        at_least(self, target_noise=0)
+        if not self.noise_clip >= 0:
+            raise ConfigError(f"noise_clip = {self.noise_clip}: expected 0 or more; inf cuts nothing.")
 
     def common(self) -> dict[str, Any]:
         """What an objective takes over as it is."""

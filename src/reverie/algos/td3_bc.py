@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from reverie.algos.td3 import TD3, TD3Config, TD3Objective
-from reverie.core.errors import ConfigError
+from reverie.core.config import at_least
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.stats import Stats
 from reverie.core.types import Batch
@@ -38,8 +38,7 @@ class TD3BCConfig(TD3Config):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not self.alpha >= 0:
-            raise ConfigError(f"alpha = {self.alpha}: expected 0, which only imitates, or more.")
+        at_least(self, alpha=0)
 
     def common(self) -> dict[str, Any]:
         """What an objective takes over as it is."""

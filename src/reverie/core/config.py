@@ -71,16 +71,40 @@ class Config:
 
 
 def at_least(config: Config, **bounds: float) -> None:
-    """Whether numbers of ``config`` are finite, and as large as their bounds.
+    """Whether numbers of ``config`` are finite, and as large as their bounds; whole ones also such as tensors hold.
 
     Raises:
         ConfigError: one is not.
     """
     for name, bound in bounds.items():
         value = getattr(config, name)
-        if not (math.isfinite(value) and value >= bound):
+        if not bound <= value < (2**63 if isinstance(value, int) else math.inf):
             expected = f"at least {bound:g}" if isinstance(value, int) else f"a finite number, {bound:g} or more"
-            raise ConfigError(f"{name} = {value}: expected {expected}.")
+            raise ConfigError(f"{name} = {value}: expected {expected}{', below 2^63' if value >= 2**63 else ''}.")
+
+
+def above(config: Config, **bounds: float) -> None:
+    """Whether numbers of ``config`` are finite, and larger than their bounds.
+
+    Raises:
+        ConfigError: one is not.
+    """
+    for name, bound in bounds.items():
+        value = getattr(config, name)
+        if not bound < value < math.inf:
+            raise ConfigError(f"{name} = {value}: expected a finite number above {bound:g}.")
+
+
+def finite(config: Config, *names: str) -> None:
+    """Whether numbers of ``config`` that are given are finite.
+
+    Raises:
+        ConfigError: one is not.
+    """
+    for name in names:
+        value = getattr(config, name)
+        if value is not None and not math.isfinite(value):
+            raise ConfigError(f"{name} = {value}: expected a finite number.")
 
 
 def check_pattern(config: Config, name: str) -> None:

@@ -40,10 +40,11 @@ class Adam:
                 equation 5), where it then stays; 0: it does not fall.
 
         Raises:
-            ConfigError: the learning rate or the number of updates cannot be.
+            ConfigError: the learning rate, ``eps`` or the number of updates cannot be.
         """
-        if not lr > 0:
-            raise ConfigError(f"lr = {lr}: expected a positive learning rate.")
+        for name, value in {"lr": lr, "adam_eps": eps}.items():
+            if not 0 < value < math.inf:
+                raise ConfigError(f"{name} = {value}: expected a finite number above 0.")
         if cosine < 0:
             raise ConfigError(f"cosine = {cosine}: expected a number of updates, or 0.")
         self.lr, self.betas, self.eps, self.cosine = lr, betas, eps, cosine

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
-from reverie.core.config import Config, at_least
+from reverie.core.config import Config, above, at_least
 from reverie.core.errors import ConfigError, RunError
 from reverie.core.types import Metrics, State
 
@@ -32,12 +31,11 @@ class OptimConfig(Config):
     """Updates over which the learning rate rises from 0."""
 
     def __post_init__(self) -> None:
-        if not 0 < self.lr < math.inf:
-            raise ConfigError(f"lr = {self.lr}: expected a positive learning rate.")
+        above(self, lr=0, eps=0)
         for name in ("beta1", "beta2"):
             if not 0 <= getattr(self, name) < 1:
                 raise ConfigError(f"{name} = {getattr(self, name)}: expected a decay in [0, 1).")
-        at_least(self, agc=0, warmup=0, eps=0)
+        at_least(self, agc=0, warmup=0)
 
     def build(self, parameters: Iterable[nn.Parameter]) -> Optim:
         """An optimiser of these parameters."""
