@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import dataclass
+from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +18,12 @@ from reverie.agent import evaluation
 from reverie.agent.agent import load
 from reverie.agent.dreaming import dream
 from reverie.agent.evaluation import evaluate_run
+from reverie.algos.dreamer_v3 import DreamerV3Config
+from reverie.core import discover
 from reverie.core.errors import DataError, RunError
 from reverie.experiment import ExperimentConfig
-from reverie.folder import RunFolder, check_writable, settings_changes, write_atomic
+from reverie.folder import RunFolder, check_writable, read_saved, settings_changes, write_atomic
+from reverie.presets import layered
 from reverie.run.checkpoint import Checkpoints
 from reverie.run.lock import RunLock
 from reverie.training import run as training
@@ -50,6 +55,11 @@ class Steps(gymnasium.Env[Any, Any]):
         self.taken += 1
         value = np.nan if self.taken == self.breaks_at else self.t / 10
         return {"vec": np.full(self.width, value, np.float32)}, 1.0, self.t == 9, False, {}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Own(DreamerV3Config):
+    """An algorithm of somebody's own."""
 
 
 class Wider(Steps):
@@ -185,6 +195,20 @@ def test_changed_settings_are_told_and_the_former_ones_kept(run: Path) -> None:
     assert sum(" -> " in line for line in said) == 2
     assert (run / f"config-{step:09d}.yaml").read_bytes() == former
     assert yaml.safe_load((run / "config.yaml").read_text())["experiment"]["algo"]["batch_length"] == 4
+
+
+def test_a_short_name_for_the_algorithm_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run of ``module:Class``, whose package has been installed since and gives it a name."""
+    config = CONFIG.merge({"algo": Own().merge(CONFIG.algo.to_dict())})
+    train(config, env=Steps, run=tmp_path / "run", say=say_nothing)
+    monkeypatch.setattr(discover, "entry_points", lambda group: [EntryPoint("own", f"{__name__}:Own", group)])
+    begun = config.merge({"init": str(tmp_path / "run"), "steps": 20})
+    assert train(begun, env=Steps, run=tmp_path / "next", say=say_nothing).env_steps >= 20
+    result = train(config.merge({"steps": 80}), env=Steps, run=tmp_path / "run", say=say_nothing)
+    assert result.env_steps >= 80
+    assert read_saved(tmp_path / "run").algorithm == "own"
+    again = layered("own", files=[tmp_path / "run" / "config-000000060.yaml"])
+    assert (type(again.algo), again.steps) == (Own, 60)
 
 
 def test_a_run_that_is_done_is_not_written(run: Path) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 
 import yaml
 
+from reverie.core.discover import same_algorithm
 from reverie.core.errors import ConfigError, RunError, did_you_mean
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.run.lock import LOCK
@@ -325,7 +326,7 @@ def check_usable(path: Path, algorithm: str, env: str) -> bool:
     saved = read_saved(path)
     found = {"algorithm": saved.algorithm, "environment": saved.experiment.get("env", {}).get("id")}
     for what, wanted in {"algorithm": algorithm, "environment": env}.items():
-        if found[what] != wanted:
+        if found[what] != wanted and not (what == "algorithm" and same_algorithm(saved.algorithm, wanted)):
             raise RunError(
                 f"{path} holds a run of {what} '{found[what]}', not '{wanted}': "
                 "choose another run folder, or repeat the settings of that run to continue it."

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from reverie.algos.base import AlgorithmConfig
-from reverie.core.discover import algorithm_config, algorithm_name
+from reverie.core.discover import algorithm_config, algorithm_name, same_algorithm
 from reverie.core.errors import ConfigError, did_you_mean
 from reverie.envs.base import EnvConfig
 from reverie.experiment import ExperimentConfig
@@ -153,10 +153,9 @@ def _of_a_run(path: Path, values: Mapping[str, Any], algorithm: str) -> dict[str
             f"{path}: expected all options below 'experiment:', as in a run's config.yaml, or none; "
             f"found {', '.join(map(repr, beside)) or repr(inner)}."
         )
-    schema, wanted = values.get("schema", SCHEMA), algorithm.replace("-", "_")
-    if schema > SCHEMA or values.get("algorithm", wanted) != wanted:
-        found = f"{values.get('algorithm', wanted)}, schema {schema}"
-        raise ConfigError(f"{path} is of {found}: expected {algorithm}, at most {SCHEMA}.")
+    schema, own = values.get("schema", SCHEMA), str(values.get("algorithm", algorithm))
+    if schema > SCHEMA or not same_algorithm(own, algorithm):
+        raise ConfigError(f"{path} is of {own}, schema {schema}: expected {algorithm}, at most {SCHEMA}.")
     return dict(inner)
 
 

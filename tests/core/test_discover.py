@@ -61,6 +61,15 @@ def test_a_class_nobody_offers_is_named_by_where_it_is() -> None:
     assert discover.algorithm_config(name) is OutsideConfig
 
 
+@pytest.mark.usefixtures("outside")
+def test_a_short_name_is_of_the_same_class() -> None:
+    assert discover.same_algorithm("outside", f"{__name__}:OutsideConfig")
+    assert discover.same_algorithm("dreamer-v3", "dreamer_v3")
+    assert not discover.same_algorithm("outside", "dreamer_v3")
+    assert not discover.same_algorithm("outside", "gone:Config")
+    assert discover.found_elsewhere(OutsideConfig)
+
+
 @pytest.mark.parametrize(
     ("name", "said"),
     [

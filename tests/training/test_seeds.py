@@ -8,7 +8,10 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import dataclass
+from importlib.metadata import EntryPoint
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -20,6 +23,7 @@ from reverie.algos.td3 import TD3Config
 from reverie.child import main
 from reverie.cli import main as cli
 from reverie.commands.train import lone_flags, read_seeds
+from reverie.core import discover
 from reverie.core.clock import Clock
 from reverie.core.errors import ConfigError, RunError
 from reverie.experiment import ExperimentConfig
@@ -35,6 +39,11 @@ from reverie.training.telling import say_nothing
 from tiny import SETTINGS
 
 CONFIG = ExperimentConfig().merge(SETTINGS).merge({"threads": 1, "schedule.eval_every": 40})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Named(TD3Config):
+    """An algorithm of somebody's own."""
 
 
 @pytest.fixture(autouse=True)
@@ -286,6 +295,59 @@ def test_objects_of_python_cannot_be_told_to_a_process(elsewhere: Path) -> None:
     with pytest.raises(ConfigError, match=r"<lambda>: .*give 'module:Id'"):
         reverie.train_seeds("td3", env=lambda: None, say=say_nothing)  # type: ignore[arg-type]
     assert not list(elsewhere.iterdir())
+
+
+def test_an_algorithm_that_other_processes_do_not_find_is_refused(
+    elsewhere: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Inside(TD3Config):
+        pass
+
+    script = type("Script", (TD3Config,), {"__module__": "__main__"})
+    monkeypatch.setattr(sys.modules["__main__"], "Script", script, raising=False)  # here it is found
+    made = ModuleType("made_here")
+    lost = type("Lost", (TD3Config,), {"__module__": "made_here"})
+    vars(made)["Lost"] = lost
+    monkeypatch.setitem(sys.modules, "made_here", made)
+    for config, name in {Inside: r"test_seeds:.*Inside", script: "__main__:Script", lost: "made_here:Lost"}.items():
+        with pytest.raises(ConfigError, match=rf"algorithm = {name}: seeds run in .* they cannot import this one"):
+            train_seeds(ExperimentConfig(algo=config()), [0, 1], say=say_nothing)
+    assert not list(elsewhere.iterdir())
+
+
+OWN = """
+from dataclasses import dataclass
+from reverie.algos.dqn import DQNConfig
+
+@dataclass(frozen=True, kw_only=True)
+class OwnConfig(DQNConfig):
+    depth: int = 1
+"""
+
+
+def test_an_own_algorithm_is_told_to_processes_by_its_name(
+    elsewhere: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (elsewhere / "own_algorithm_module.py").write_text(OWN)
+    monkeypatch.syspath_prepend(str(elsewhere))
+    name = "own_algorithm_module:OwnConfig"
+    args = ["train", name, "--env", "CartPole-v1", "--steps", "60", "--learning-starts", "40", "--eval-episodes", "1"]
+    assert cli([*args, "--threads", "1", "--no-tensorboard", "--seeds", "2", "--run", "all", "--algo.depth", "3"]) == 0
+    assert "2 of 2 seeds have finished" in capsys.readouterr().out
+    found = yaml.safe_load(Path("all/seed-1/config.yaml").read_text())
+    assert (found["algorithm"], found["experiment"]["algo"]["depth"]) == (name, 3)
+    assert cli(["compare", "all"]) == 0
+    assert "CartPole-v1" in capsys.readouterr().out
+
+
+def test_a_short_name_for_the_same_class_goes_on(stage: type[Actor], monkeypatch: pytest.MonkeyPatch) -> None:
+    config = ExperimentConfig(algo=Named())
+    train_seeds(config, [0], run="all", say=say_nothing)
+    monkeypatch.setattr(discover, "entry_points", lambda group: [EntryPoint("named", f"{__name__}:Named", group)])
+    train_seeds(config, [0, 1], run="all", say=say_nothing)
+    assert began(stage) == [0, 1]
+    with pytest.raises(RunError, match=f"holds seeds of algorithm '{__name__}:Named', not 'td3'"):
+        train_seeds(ExperimentConfig(algo=TD3Config()), [0], run="all", say=say_nothing)
 
 
 def test_folders_of_something_else_are_left_alone(stage: type[Actor], elsewhere: Path) -> None:

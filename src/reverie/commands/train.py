@@ -9,6 +9,7 @@ from typing import Annotated, Any
 from tyro.conf import Positional, arg
 
 from reverie.commands.args import fail, parse, print_files, score_line
+from reverie.core.discover import same_algorithm
 from reverie.core.errors import RunError
 from reverie.experiment import ExperimentConfig
 from reverie.folder import RunFolder, read_saved
@@ -182,7 +183,7 @@ def resumed(said: Common, *, named: bool) -> Common:
     """
     assert said.resume is not None
     saved = read_saved(said.resume)
-    if named and said.algorithm.replace("-", "_") != saved.algorithm:
+    if named and not same_algorithm(said.algorithm, saved.algorithm):
         raise RunError(f"{said.resume} is a run of {saved.algorithm}, not of {said.algorithm}: leave the name away.")
     if saved.custom:
         listed = ", ".join(f"{place} = {what}" for place, what in saved.custom.items())

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from reverie.core.config import Config
 from reverie.core.errors import ConfigError, did_you_mean
-from reverie.core.importing import imported
+from reverie.core.importing import findable, imported
 
 GROUP = "reverie.algos"
 SHARED = frozenset({"__init__", "base", "capture", "world_model", "imagination", "fqe"})
@@ -68,6 +68,27 @@ def algorithm_name(config: type[Config]) -> str:
         return stem
     here = f"{config.__module__}:{config.__qualname__}"
     return next((point.name for point in _points() if point.value == here), here)
+
+
+def same_algorithm(one: str, other: str) -> bool:
+    """Whether two names are of one class: an entry point's short one and ``module:Class`` may be."""
+    if one.replace("-", "_") == other.replace("-", "_"):
+        return True
+    try:
+        return algorithm_config(one) is algorithm_config(other)
+    except (ConfigError, ImportError, AttributeError):  # one of them is not there any more
+        return False
+
+
+def found_elsewhere(config: type[Config]) -> bool:
+    """Whether another process finds ``config`` by its name: not if a script or a function defined it."""
+    name = algorithm_name(config)
+    if ":" in name and not findable(config.__module__):
+        return False
+    try:
+        return algorithm_config(name) is config
+    except ConfigError:
+        return False
 
 
 class Outline(NamedTuple):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 from reverie.core.errors import ConfigError
@@ -14,6 +15,20 @@ def importable() -> None:
     """Let modules in this folder be found, where people keep their own: a console script does not look there."""
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())
+
+
+def findable(module: str) -> bool:
+    """Whether another process that looks where this one does finds ``module``: not a script, nor what was made here.
+
+    That it is imported here says nothing: a notebook's own module is, and one that was read from a file by its path.
+    """
+    importable()
+    place: Sequence[str] | None = None
+    if parent := module.rpartition(".")[0]:
+        if not findable(parent):
+            return False
+        place = getattr(importlib.import_module(parent), "__path__", [])
+    return module != "__main__" and any(finder.find_spec(module, place) is not None for finder in sys.meta_path)
 
 
 def imported(name: str, *, what: str, base: type) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from reverie.algos.base import ModelFree
-from reverie.core.discover import algorithm_name
+from reverie.core.discover import algorithm_name, same_algorithm
 from reverie.core.errors import RunError
 from reverie.data.dataset import DatasetConfig
 from reverie.experiment import Experiment
@@ -31,7 +31,7 @@ def begin_with(experiment: Experiment, say: Say) -> None:
     if not folder.config.is_file():
         raise RunError(f"init = '{given}': expected a run folder, or a checkpoint in one.")
     saved, name = read_saved(folder.path), algorithm_name(type(experiment.config.algo))
-    if saved.algorithm != name:
+    if not same_algorithm(saved.algorithm, name):
         raise RunError(f"init = '{given}' is a run of {saved.algorithm}, and this is to be one of {name}.")
     check_spec(folder, experiment.obs_spec, experiment.action_spec)
     path = Checkpoints(folder.checkpoints, say=say).chosen(given.name if inside else None)

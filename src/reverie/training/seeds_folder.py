@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from reverie.core.discover import algorithm_name, algorithms, version
+from reverie.core.discover import algorithm_name, found_elsewhere, same_algorithm, version
 from reverie.core.errors import ConfigError, RunError
 from reverie.experiment import ExperimentConfig
 from reverie.folder import (
@@ -80,9 +80,14 @@ def check_seeds(config: ExperimentConfig, seeds: Sequence[int], jobs: int) -> No
         raise ConfigError(f"seeds = {list(seeds)}: expected different whole numbers, 0 or more.")
     if jobs < 0:
         raise ConfigError(f"jobs = {jobs}: expected at least 1, or 0 for as many as the cores allow.")
-    custom, name = custom_objects(config, None), algorithm_name(type(config.algo))
-    if custom or name not in algorithms():
-        listed = ", ".join(f"{place} = {what}" for place, what in custom.items()) or f"algorithm = {name}"
+    if not found_elsewhere(type(config.algo)):
+        raise ConfigError(
+            f"algorithm = {algorithm_name(type(config.algo))}: seeds run in processes of their own, which find an "
+            "algorithm by its name, and they cannot import this one. Put the class at the top of a module in this "
+            "folder or on PYTHONPATH, or train seed by seed, reverie.train(..., seed=...)."
+        )
+    if custom := custom_objects(config, None):
+        listed = ", ".join(f"{place} = {what}" for place, what in custom.items())
         raise ConfigError(
             f"{listed}: seeds run in processes of their own, which know settings from a file, but this is an object of "
             "Python. Train seed by seed, reverie.train(..., seed=...)."
@@ -113,7 +118,7 @@ def choose_folder(subject: str, algorithm: str, plain: dict[str, Any], say: Say)
     for path in sorted(ROOT.glob(f"{stem}-*"), reverse=True):
         with contextlib.suppress(ConfigError):
             found = read_yaml(path / SeedsFolder(path).settings.name)
-            if (found.get("algorithm"), found.get("experiment")) == (algorithm, plain):
+            if found.get("experiment") == plain and same_algorithm(str(found.get("algorithm")), algorithm):
                 say(f"going on with {path}, which has these settings; another --run begins anew")
                 return path
     return new
@@ -138,7 +143,7 @@ def check_folder(folder: SeedsFolder, algorithm: str, env: str) -> dict[str, Any
     settings = content.get("experiment", {})
     found = {"algorithm": content.get("algorithm"), "environment": settings.get("env", {}).get("id")}
     for what, wanted in {"algorithm": algorithm, "environment": env}.items():
-        if found[what] != wanted:
+        if found[what] != wanted and not (what == "algorithm" and same_algorithm(str(found[what]), wanted)):
             raise RunError(
                 f"{path} holds seeds of {what} '{found[what]}', not '{wanted}': choose another folder, or repeat the "
                 "settings of those seeds to go on with them."
