@@ -16,13 +16,18 @@ from gymnasium import spaces
 
 import reverie
 from reverie.agent.recording import RecordConfig, noisy, record, stacked
+from reverie.algos.bc import BCConfig
+from reverie.cli import main as cli
 from reverie.core.errors import ConfigError, DataError, RunError
 from reverie.data.export import decoded_actions
 from reverie.data.readers.detect import open_reader
 from reverie.data.readers.spaces import in_units
 from reverie.data.readers.store import flat_columns
 from reverie.datasets import Share, good, part, validate, write
+from reverie.envs.naming import written
 from reverie.envs.spaces import ActionCodec
+from reverie.experiment import ExperimentConfig
+from reverie.offline import resolved
 from reverie.recorded import Recorded
 from reverie.run.signature import signature
 
@@ -586,6 +591,89 @@ def test_noise_is_in_half_of_the_range_and_stays_inside():
     wide = np.array([noisy(space, {"a": np.full(2, 30, np.float32), "b": 1}, 5.0, rng)["a"] for _ in range(50)])
     assert wide.min() >= -10
     assert wide.max() <= 30
+
+
+WALK = """
+import gymnasium, numpy as np
+
+class Walk(gymnasium.Env):
+    action_space = gymnasium.spaces.Discrete(2)
+    observation_space = gymnasium.spaces.Dict({
+        "at": gymnasium.spaces.Box(-3, 3, (1,), np.float32), "last": gymnasium.spaces.Discrete(3, start=-1)})
+
+    def __init__(self, first=0.0):
+        self.first = first
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.x = self.first + self.np_random.uniform(-0.5, 0.5)
+        return {"at": np.full(1, self.x, np.float32), "last": np.int64(-1)}, {}
+
+    def step(self, action):
+        self.x += 2 * action - 1
+        return {"at": np.full(1, self.x, np.float32), "last": np.int64(action)}, 1.0, abs(self.x) >= 3, False, {}
+
+gymnasium.register("Walk-v0", entry_point=Walk, max_episode_steps=7)
+gymnasium.register("Made-v0", entry_point=lambda: Walk(), max_episode_steps=7)
+"""
+
+
+@pytest.fixture
+def walked(tmp_path, monkeypatch):
+    """What trains on an environment of somebody's own, and what forgets its module, as another process has."""
+    (tmp_path / "walk_module.py").write_text(WALK)
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    def forget():
+        sys.modules.pop("walk_module", None)
+        for name in ("Walk-v0", "Made-v0"):
+            gymnasium.registry.pop(name, None)
+
+    def trained(name, **more):
+        settings = {"steps": 40, "learning_starts": 20, "eval_episodes": 0, "tensorboard": False, "console": False}
+        reverie.train("dqn", f"walk_module:{name}", run=tmp_path / "run", say=lambda text: None, **settings | more)
+        return tmp_path / "run"
+
+    yield trained, forget
+    forget()
+
+
+def test_an_environment_of_ones_own_is_found_again(walked, tmp_path, capsys):
+    """Of a class, whose module registers it: recorded, converted, and by who does not know us."""
+    trained, forget = walked
+    run = trained("Walk-v0", env_options={"kwargs": {"first": 1.0}})
+    assert cli(["data", "record", str(run), str(tmp_path / "recorded"), "--episodes", "2"]) == 0
+    assert "remark" not in capsys.readouterr().err
+    for source, name in (("run", "converted"), ("recorded", "again")):
+        forget()
+        with open_reader(str(tmp_path / source)) as reader:
+            write(reader, str(tmp_path / name))
+    for name in ("recorded", "converted", "again"):
+        forget()
+        with open_reader(str(tmp_path / name)) as reader:
+            about = reader.about()
+            assert (reader.env_id(), about.env, about.time_limit) == (*["walk_module:Walk-v0"] * 2, 7)
+            report = validate(reader)
+            assert (report.sound, "against an environment" in str(report.remarks)) == (True, False)
+        found = minari.MinariDataset(tmp_path / name / "data").recover_environment()
+        assert (found.spec.id, found.unwrapped.first) == ("Walk-v0", 1.0)
+    config = ExperimentConfig(algo=BCConfig()).merge({"data.path": str(tmp_path / "recorded")})
+    assert resolved(config, None, str).env.id == "walk_module:Walk-v0"
+
+
+def test_what_makes_an_environment_is_left_out_where_nobody_finds_it(walked, tmp_path, capsys):
+    trained, forget = walked
+    run = trained("Made-v0")
+    assert cli(["data", "record", str(run), str(tmp_path / "recorded"), "--episodes", "2"]) == 0
+    assert "remark   what makes Made-v0 is <function <lambda>" in capsys.readouterr().err
+    forget()
+    with open_reader(str(tmp_path / "recorded")) as reader:
+        assert reader.about().env == "walk_module:Made-v0"
+        assert validate(reader).sound
+    spec = replace(gymnasium.spec("CartPole-v1"), kwargs={"at": np.zeros(2)})
+    text, remark = written(spec)
+    assert text == ""
+    assert "do not name the environment CartPole-v1: what it was made with cannot be written" in remark
 
 
 def test_recordings_that_cannot_be(agent, tmp_path):

@@ -21,7 +21,7 @@ from reverie.data.columnar import write_d4rl, write_parquet
 from reverie.data.episodes import chosen, drawn, episodes_of, pieces_of
 from reverie.data.export import Exported, staged_at, to_pydreamer, write_minari
 from reverie.data.readers.base import About, Reader, Rows, Space
-from reverie.data.readers.minari import BOTH, MEASURED, MinariReader
+from reverie.data.readers.minari import BOTH, ENV_ID, MEASURED, MinariReader
 from reverie.data.readers.spaces import nested, opened, text_of
 from reverie.data.readers.store import ABOUT, StoreReader
 from reverie.data.storage import columns_of
@@ -29,6 +29,7 @@ from reverie.data.store.episodes import Episode
 from reverie.data.store.store import Store
 from reverie.data.validation import DataReport, Validator, replay
 from reverie.envs.base import make_gym
+from reverie.envs.naming import registered, written
 from reverie.envs.spaces import ActionCodec
 from reverie.folder import write_json, writing
 from reverie.recorded import Recorded, env_of, made_with, shown
@@ -89,10 +90,7 @@ def write(reader: Reader, target: str, to: Format = "minari", choose: Episodes =
 def _to_minari(reader: Reader, target: str, choose: Episodes) -> Exported:
     about = reader.about()
     said: dict[str, Any] = {key: about.text[key] for key in ("algorithm_name", "description") if key in about.text}
-    if isinstance(reader, MinariReader) and reader.env_spec:
-        said["env_spec"] = json.dumps(reader.env_spec)
-    elif about.env in gymnasium.registry:
-        said["env_spec"] = spec_of(about).to_json()
+    said |= _named_env(reader, about)
     both = about.observation, about.action
     if about.measured:
         both, said[MEASURED] = (about.observation, opened(about.action)), True
@@ -104,6 +102,17 @@ def _to_minari(reader: Reader, target: str, choose: Episodes) -> Exported:
         )
 
 
+def _named_env(reader: Reader, about: About) -> dict[str, str]:
+    """What Minari's metadata say of the environment; nothing if that is not known."""
+    text = ""
+    if isinstance(reader, MinariReader) and reader.env_spec:
+        text = json.dumps(reader.env_spec)
+    elif about.env and (spec := spec_of(about)) is not None:
+        text, remark = written(spec)
+        reader.note(remark, int(bool(remark)))
+    return ({"env_spec": text} if text else {}) | ({ENV_ID: about.env} if ":" in about.env else {})
+
+
 def _to_columns(reader: Reader, target: Path, to: Format, choose: Episodes) -> Exported:
     about = reader.about()
     with shown(f"writing {target.name}", reader.rows()) as counted:
@@ -111,9 +120,12 @@ def _to_columns(reader: Reader, target: Path, to: Format, choose: Episodes) -> E
         return (write_d4rl if to == "d4rl" else write_parquet)(found, target, about)
 
 
-def spec_of(about: About) -> EnvSpec:
-    """Gymnasium's description of the environment that ``about`` names, as it was made."""
-    spec, named = copy.deepcopy(gymnasium.spec(about.env)), env_of(about)
+def spec_of(about: About) -> EnvSpec | None:
+    """Gymnasium's description of the environment that ``about`` names, as it was made; None if nobody registers it."""
+    found = registered(about.env)
+    if found is None:
+        return None
+    spec, named = copy.deepcopy(found), env_of(about)
     spec.kwargs |= named.kwargs
     spec.max_episode_steps = named.time_limit or spec.max_episode_steps
     return spec

@@ -10,7 +10,6 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import gymnasium
 import numpy as np
 from gymnasium import spaces
 
@@ -20,6 +19,7 @@ from reverie.data.dataset import DatasetConfig
 from reverie.data.readers.base import About, Reader, Rows
 from reverie.data.readers.detect import open_reader
 from reverie.envs.base import EnvConfig
+from reverie.envs.naming import registered
 from reverie.envs.recorded import RecordedActions, RecordedImages, RecordedObs
 
 MEASURED = (
@@ -244,8 +244,8 @@ def env_of(about: About, env: EnvConfig | None = None) -> EnvConfig:
         own = {name for name in LATE if getattr(env, name) != getattr(usual, name)}
         return env.merge({name: v for name, v in about.env_settings.items() if name not in {"num", "vector"} | own})
     found = env.merge({"id": about.env, "kwargs": dict(env.kwargs or about.env_kwargs)})
-    registered = gymnasium.registry.get(about.env)
-    if env.time_limit is None and registered is not None and registered.max_episode_steps != about.time_limit:
+    spec = registered(about.env) if env.time_limit is None and about.time_limit is not None else None
+    if spec is not None and spec.max_episode_steps != about.time_limit:
         return found.merge({"time_limit": about.time_limit})
     return found
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +15,8 @@ from reverie.core.errors import ConfigError
 from reverie.core.randomness import derived_seeds, reproducible
 from reverie.data.export import Exported, write_minari
 from reverie.data.readers.base import Space
+from reverie.data.readers.minari import ENV_ID
+from reverie.envs.naming import written
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,15 +65,25 @@ def record(agent: Agent, target: str, config: RecordConfig) -> Exported:
             f"{agent.checkpoint.name} of {agent.run.name}, actions: {config.actions}, epsilon {config.epsilon:g}, "
             f"noise {config.noise:g}, seed {config.seed}"
         )
-        if env.spec is not None:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # parts of a spec that cannot be written
-                about["env_spec"] = env.spec.to_json()
+        named, remark = named_env(agent, env)
         both = env.observation_space, env.action_space
         with reproducible(config.seed):
-            return write_minari(played(agent, env, config), target, both, about)
+            done = write_minari(played(agent, env, config), target, both, about | named)
+        done.remarks += [remark] if remark else []
+        return done
     finally:
         env.close()
+
+
+def named_env(agent: Agent, env: gymnasium.Env[Any, Any]) -> tuple[dict[str, str], str]:
+    """What the metadata say of the environment, and what they cannot, as a remark; each may be empty."""
+    if env.spec is None:
+        return {}, "the data do not name their environment: it was handed over in Python and has no id"
+    text, remark = written(env.spec)
+    said = {"env_spec": text} if text else {}
+    if text and agent.factory is None and ":" in agent.config.env.id:
+        said[ENV_ID] = f"{agent.config.env.id.rpartition(':')[0]}:{env.spec.id}"
+    return said, remark
 
 
 def played(agent: Agent, env: gymnasium.Env[Any, Any], config: RecordConfig) -> Iterator[dict[str, Any]]:

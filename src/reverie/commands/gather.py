@@ -136,7 +136,10 @@ def record_command(args: list[str]) -> int:
                           actions=said.mode, seed=said.seed)  # fmt: skip
     fresh_enough(said.target)
     agent = load(said.run, env=said.env, checkpoint=said.checkpoint, device=said.device)
-    tell(record(agent, said.target, config))
+    done = record(agent, said.target, config)
+    for remark in done.remarks:
+        print(f"remark   {remark}", file=sys.stderr)
+    tell(done)
     return 0
 
 

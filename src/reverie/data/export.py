@@ -7,7 +7,7 @@ import errno
 import os
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,8 @@ class Exported:
     path: Path
     episodes: int = 0
     steps: int = 0
+    remarks: list[str] = field(default_factory=list)
+    """What could not be written."""
 
 
 def one_layout(segments: Iterable[Segment]) -> None:

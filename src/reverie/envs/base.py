@@ -188,7 +188,7 @@ def names_of(factory: Factory) -> list[str] | None:
 
 def _from_registry(config: EnvConfig, render: bool) -> Env:
     module, _, name = config.id.rpartition(":")
-    registered = _import(module, config.id) if module else frozenset()
+    registered = import_for(module, config.id) if module else frozenset()
     load_suite(name)
     drawing = render or config.pixels != "none"
     if drawing:
@@ -229,8 +229,12 @@ def _make(name: str, given: dict[str, Any], drawing: bool, required: bool) -> En
         return gymnasium.make(name, **given)
 
 
-def _import(module: str, env_id: str) -> frozenset[str]:
-    """Import ``module``; the ids that it registered, now or when it was imported before."""
+def import_for(module: str, env_id: str) -> frozenset[str]:
+    """Import ``module`` of ``env_id``; the ids that it registered, now or when it was imported before.
+
+    Raises:
+        EnvError: it cannot be imported.
+    """
     importable()
     before = set(gymnasium.registry)
     try:

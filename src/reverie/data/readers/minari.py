@@ -26,6 +26,8 @@ from reverie.data.readers.transitions import OPEN
 METADATA = "metadata.json"
 MEASURED = "reverie_action_space_measured"
 """In the metadata of copies that were made here: the original did not declare the space of its actions."""
+ENV_ID = "reverie_env_id"
+"""And there: the id of an environment of somebody's own with the module that registers it, which an env_spec lacks."""
 BOTH = "truncated"
 """The column that ``as_recorded`` adds: where an episode ends terminally while time runs out."""
 EARLY = "an end is marked in the middle of an episode that goes on: it is not taken for one"
@@ -169,7 +171,7 @@ class MinariReader(Reader):
 
     def env_id(self) -> str:
         """See ``Reader``."""
-        return str(self.env_spec.get("id", ""))
+        return str(self.metadata.get(ENV_ID) or self.env_spec.get("id", ""))
 
     def about(self) -> About:
         """What the metadata say. Actions without bounds have those of the recorded ones, as undeclared ones."""
