@@ -599,7 +599,7 @@ import gymnasium, numpy as np
 class Walk(gymnasium.Env):
     action_space = gymnasium.spaces.Discrete(2)
     observation_space = gymnasium.spaces.Dict({
-        "at": gymnasium.spaces.Box(-3, 3, (1,), np.float32), "last": gymnasium.spaces.Discrete(3, start=-1)})
+        "at": gymnasium.spaces.Box(-5, 5, (1,), np.float32), "last": gymnasium.spaces.Discrete(3, start=-1)})
 
     def __init__(self, first=0.0):
         self.first = first
@@ -659,6 +659,34 @@ def test_an_environment_of_ones_own_is_found_again(walked, tmp_path, capsys):
         assert (found.spec.id, found.unwrapped.first) == ("Walk-v0", 1.0)
     config = ExperimentConfig(algo=BCConfig()).merge({"data.path": str(tmp_path / "recorded")})
     assert resolved(config, None, str).env.id == "walk_module:Walk-v0"
+
+
+def test_a_run_gives_back_the_spaces_of_its_environment(walked, tmp_path):
+    trained, forget = walked
+    run, space = trained("Walk-v0"), gymnasium.make("Walk-v0").observation_space
+    forget()
+    with open_reader(str(run)) as reader:
+        write(reader, str(tmp_path / "copy"))
+    forget()
+    with open_reader(str(tmp_path / "copy")) as reader:
+        assert reader.about().observation == space
+        assert set(joined(reader.parts())["obs/last"]) == {-1, 0, 1}
+    same_rows(run, tmp_path / "copy")
+    config = {"updates": 3, "eval_episodes": 1, "tensorboard": False, "console": False}
+    reverie.train("bc", data=str(tmp_path / "copy"), run=tmp_path / "bc", say=lambda text: None, **config)
+
+
+def test_a_run_whose_environment_is_gone_keeps_classes(walked, tmp_path):
+    trained, forget = walked
+    run = trained("Walk-v0")
+    forget()
+    (tmp_path / "walk_module.py").unlink()
+    with open_reader(str(run)) as reader:
+        write(reader, str(tmp_path / "copy"))
+        assert "not named in the copy" in str(reader.remarks())
+    with open_reader(str(tmp_path / "copy")) as reader:
+        assert reader.about().observation["last"] == spaces.Discrete(3)
+    same_rows(run, tmp_path / "copy")
 
 
 def test_what_makes_an_environment_is_left_out_where_nobody_finds_it(walked, tmp_path, capsys):

@@ -29,6 +29,7 @@ from reverie.data.store.episodes import Episode
 from reverie.data.store.store import Store
 from reverie.data.validation import DataReport, Validator, replay
 from reverie.envs.base import make_gym
+from reverie.envs.given_back import GivenBack
 from reverie.envs.naming import registered, written
 from reverie.envs.spaces import ActionCodec
 from reverie.folder import write_json, writing
@@ -91,15 +92,32 @@ def _to_minari(reader: Reader, target: str, choose: Episodes) -> Exported:
     about = reader.about()
     said: dict[str, Any] = {key: about.text[key] for key in ("algorithm_name", "description") if key in about.text}
     said |= _named_env(reader, about)
-    both = about.observation, about.action
+    back = given_back(about)
+    both = about.observation if back is None else back.space, about.action
     if about.measured:
-        both, said[MEASURED] = (about.observation, opened(about.action)), True
+        both, said[MEASURED] = (both[0], opened(about.action)), True
         reader.note(UNBOUNDED)
     with shown(f"writing {Path(target).name}", reader.rows()) as counted:
-        found = choose(seeded(episodes_of(counted(reader.as_recorded())), reader))
+        parts = counted(reader.as_recorded())
+        found = choose(seeded(episodes_of(parts if back is None else map(back, parts)), reader))
         return write_minari(
             (minari_fields(rows, both) for rows in found if len(rows["reward"]) > 1), target, both, said
         )
+
+
+def given_back(about: About) -> GivenBack | None:
+    """What makes of rows of our own what their environment showed; None where it cannot be asked or shows others."""
+    if about.specs is None:
+        return None
+    env, _ = environment_of(about)
+    if env is None:
+        return None
+    try:
+        return GivenBack(env.observation_space, about.specs[0], env_of(about))
+    except (EnvError, ValueError):
+        return None
+    finally:
+        env.close()
 
 
 def _named_env(reader: Reader, about: About) -> dict[str, str]:

@@ -321,15 +321,24 @@ def observation_space(segment: Segment, spec: Signature | None) -> Any:
         if name.startswith("obs/"):
             key, kind = name.removeprefix("obs/"), np.dtype(column.dtype)
             part: Mapping[str, Any] = spec["observation"].get(key, {}) if spec else {}
+            if part.get("kind") == "categorical":
+                found[key] = categorical_space(part["classes"], column.shape)
+                continue
             low: Any = -np.inf if kind.kind == "f" else np.iinfo(kind).min
             high: Any = np.inf if kind.kind == "f" else np.iinfo(kind).max
             if part.get("kind") == "image":
                 low, high = part["low"], part["high"]
-            elif part.get("kind") == "categorical":
-                low, high = -1, np.reshape(part["classes"], column.shape).astype(kind) - 1
             low, high = np.full(column.shape, low, kind), np.broadcast_to(high, column.shape).astype(kind)
             found[key] = spaces.Box(low, high, column.shape, kind.type)
     return spaces_of(found)
+
+
+def categorical_space(classes: Iterable[int], shape: tuple[int, ...]) -> Any:
+    """The space of class numbers ``[*shape]``, of so many ``classes`` each, in flat order."""
+    from gymnasium import spaces
+
+    counts = np.reshape(list(classes), shape)
+    return spaces.MultiDiscrete(counts) if shape else spaces.Discrete(int(counts))
 
 
 def action_space(segment: Segment, spec: Signature | None) -> Any:

@@ -1,0 +1,96 @@
+"""Rows as learners see them back to values of the environment's space: the inverse of ``recorded.py``, for copies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+
+from reverie.core.specs import ObsPart, ObsSpec
+from reverie.envs.base import EnvConfig
+from reverie.envs.spaces import ObsCodec
+
+Space = spaces.Space[Any]
+Columns = dict[str, np.ndarray]
+Convert = Callable[[np.ndarray], np.ndarray]
+
+
+class GivenBack:
+    """Columns of rows that were lived in an environment, as its ``space`` had them.
+
+    Raises:
+        EnvError: observations of the space cannot be learned from.
+        ValueError: rows of ``spec`` are not what it shows: they were resized or stacked, or a part of a tuple is
+            missing.
+    """
+
+    def __init__(self, space: Space, spec: ObsSpec, env: EnvConfig) -> None:
+        codec = ObsCodec(space, env.keeps, env.channels)
+        if codec.spec != dict(spec):
+            raise ValueError("the environment shows something else")
+        kept = {path for _, path, _ in codec.leaves}
+        self.space = _pruned(space, (), kept)
+        self._columns = [
+            (_stored(key, len(spec)), "/".join(("obs", *map(str, path))), _back(_at(space, path), spec[key], env))
+            for key, path, _ in codec.leaves
+        ]
+
+    def __call__(self, rows: Columns) -> Columns:
+        """``rows`` with the columns of ``space`` in place of those that are stored."""
+        out = {name: values for name, values in rows.items() if name.partition("/")[0] != "obs"}
+        return out | {name: convert(rows[stored]) for stored, name, convert in self._columns}
+
+
+def _stored(key: str, parts: int) -> str:
+    """The column of a part among so many; what is alone has no name."""
+    return "obs" if parts == 1 and "/" not in key else f"obs/{key}"
+
+
+def _at(space: Space, path: tuple[Any, ...]) -> Space:
+    for name in path:
+        space = space[name]  # type: ignore[index]  # Dict and Tuple alone have paths
+    return space
+
+
+def _pruned(space: Space, path: tuple[Any, ...], kept: set[tuple[Any, ...]]) -> Space:
+    """``space`` without what was not seen."""
+
+    def seen(name: Any) -> bool:
+        return any(way[: len(path) + 1] == (*path, name) for way in kept)
+
+    if isinstance(space, spaces.Dict):
+        return spaces.Dict({k: _pruned(inner, (*path, k), kept) for k, inner in space.spaces.items() if seen(k)})
+    if isinstance(space, spaces.Tuple):
+        if not all(map(seen, range(len(space.spaces)))):
+            raise ValueError("a part of a tuple was not seen, and what follows it would be called otherwise")
+        return spaces.Tuple(tuple(_pruned(inner, (*path, i), kept) for i, inner in enumerate(space.spaces)))
+    return space
+
+
+def _back(leaf: Space, part: ObsPart, env: EnvConfig) -> Convert:
+    """From the values of a part, many at once, to those of its leaf: what ``leaves.py`` did, undone."""
+    if isinstance(leaf, spaces.Text):
+        characters = np.array(["", *sorted(leaf.character_set)])
+        return lambda values: np.array(["".join(row) for row in characters[values]], object)
+    if part.kind == "image":
+        return lambda values: _pixels(values, leaf, part, env)
+    if part.kind == "categorical":
+        start = np.asarray(getattr(leaf, "start", 0))
+        return lambda values: (values + start).astype(leaf.dtype)
+    assert leaf.dtype is not None
+    whole = leaf.dtype.kind != "f"
+    return lambda values: (np.rint(values) if whole else values).astype(leaf.dtype)
+
+
+def _pixels(values: np.ndarray, leaf: Space, part: ObsPart, env: EnvConfig) -> np.ndarray:
+    """Images ``[n, H, W, C]`` with the axes and the bounds of ``leaf``."""
+    assert leaf.shape is not None
+    if part.dtype == "uint8":
+        low, high = (int(leaf.low.min()), int(leaf.high.max())) if isinstance(leaf, spaces.Box) else (0, 1)
+        if (low, high) != (0, 255):
+            values = np.rint(values * ((high - low) / 255)) + low
+    if len(leaf.shape) == 3 and (env.channels == "first" or part.shape != leaf.shape):
+        values = values.transpose(0, 3, 1, 2)
+    return values.reshape(len(values), *leaf.shape).astype(leaf.dtype)
