@@ -6,14 +6,17 @@ import json
 
 import numpy as np
 import pytest
+import yaml
 from gymnasium import spaces
 from PIL import Image
 from recordings import FIELDS, LIVED, Lived, check, expected, joined
 
 from reverie.core.errors import ConfigError, DataError
+from reverie.data.dataset import DatasetConfig
 from reverie.data.readers import transitions
 from reverie.data.readers.base import ReadOptions
 from reverie.data.readers.detect import open_reader
+from reverie.recorded import Recorded
 
 pa = pytest.importorskip("pyarrow")
 import pyarrow.parquet  # noqa: E402  # the package is optional
@@ -128,6 +131,74 @@ def test_several_observations_and_pictures(tmp_path):
         np.testing.assert_array_equal(found[name], rows[name], err_msg=name)
     assert reader.about().action == spaces.Discrete(5)
     assert reader.about().observation["camera"] == spaces.Box(0, 255, (4, 6, 3), np.uint8)
+
+
+FRAME = {"obs": ["number", "t"], "next_obs": ["number", "after"], "action": ["done"], "reward": "next.reward",
+         "terminal": "next.done", "episode": "episode_index"}  # fmt: skip
+
+
+def frame():
+    """A column for each number, as pandas has them, some of them whole."""
+    steps = [(e, t) for e in LIVED for t in range(e.steps)]
+    return columns() | {
+        "number": [e.number for e, _ in steps],
+        "t": [float(t) for _, t in steps],
+        "after": [float(t + 1) for _, t in steps],
+        "done": [np.float32(e.action(t)) for e, t in steps],
+    }
+
+
+@pytest.mark.parametrize("kind", ["stream", "parquet"])
+def test_columns_of_numbers_are_one_vector(tmp_path, kind):
+    path = str(save(tmp_path / "d", frame(), kind=kind, pieces=3))
+    reader = open_reader(path, ReadOptions(columns=FRAME))
+    check(reader, expected(LIVED))
+    assert reader.about().action == spaces.Box(-1.0, 1.0, (1,), np.float32)
+    config = DatasetConfig().merge({"path": path, "columns": FRAME})
+    again = DatasetConfig.from_dict(yaml.safe_load(yaml.safe_dump(config.to_dict())))
+    assert again == config
+    check(open_reader(path, again.reading), expected(LIVED))
+    both = FRAME | {"action": ["choice", "number"]}
+    assert open_reader(path, ReadOptions(columns=both)).about().action == spaces.MultiDiscrete([5, 6])
+
+
+def test_a_column_of_numbers_has_the_bounds_of_vectors_of_one(tmp_path):
+    reader = open_reader(str(save(tmp_path / "d", frame())), ReadOptions(columns=FRAME | {"action": "done"}))
+    half = joined(Recorded(reader, None, spaces.Box(-2, 2, (1,), np.float32)).parts())["action"]
+    np.testing.assert_allclose(half, joined(Recorded(reader).parts())["action"] / 2)
+
+
+def test_lists_of_numbers_are_one_vector_of_each_step(tmp_path):
+    values = {
+        "x": [[float(e.number)] * (e.steps + 1) for e in LIVED],
+        "t": [list(range(e.steps + 1)) for e in LIVED],
+        "a": [e.actions[:, 0].tolist() for e in LIVED],
+        "r": [e.rewards.tolist() for e in LIVED],
+        "d": [e.terminals.tolist() for e in LIVED],
+    }
+    mapping = {"obs": ["x", "t"], "action": ["a"], "reward": "r", "terminal": "d"}
+    check(open_reader(str(save(tmp_path / "d", values)), ReadOptions(columns=mapping)), expected(LIVED))
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"obs": 3}, r"data\.columns\.obs = 3: expected the name of a column, or a list of names"),
+        ({"obs": ["t", 3]}, r"data\.columns\.obs = \['t', 3\]: expected the name"),
+        ({"obs": []}, r"data\.columns\.obs = \[\]: expected"),
+        ({"obs": {"a": "t"}}, r"data\.columns\.obs = .*Several observations are obs\.state"),
+        ({"obs": ["t", "nmber"]}, r"has no column 'nmber'\. Did you mean 'number'"),
+        ({"reward": ["t", "number"]}, r"data\.columns\.reward = \['t', 'number'\]: expected one column"),
+        (
+            {"obs": ["t", "observation.state"]},
+            r"'observation.state' holds values of shape \[2\], and is one of several",
+        ),
+    ],
+)
+def test_columns_that_are_no_vector(tmp_path, change, said):
+    path = str(save(tmp_path / "d", frame()))
+    with pytest.raises(ConfigError, match=said):
+        list(open_reader(path, ReadOptions(columns={**FRAME, "next_obs": "", **change})).parts())
 
 
 def test_what_must_be_said(tmp_path):

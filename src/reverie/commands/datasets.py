@@ -28,8 +28,9 @@ class Source:
 
     path: Place
     """A file, folder or glob of any format, a run folder, or minari:NAME."""
-    columns: dict[str, str] = field(default_factory=dict)
-    """Tables: which column is what, '{obs: state, action: action, reward: reward, terminal: done}'."""
+    columns: dict[str, str | tuple[str, ...]] = field(default_factory=dict)
+    """Tables: which column is what, '{obs: state, action: action, reward: reward, terminal: done}'; columns of numbers
+    that are one vector are a list, '{obs: [x, y], ...}'."""
     time_limit: int | None = None
     """Steps after which episodes end, for files that do not say where their time ran out."""
     partial: bool = False

@@ -16,7 +16,7 @@ from reverie.core.specs import ActionSpec, ExtraPart, ObsSpec
 from reverie.core.types import Window
 from reverie.data.dealer import DealerConfig
 from reverie.data.mapped import MappedStorage
-from reverie.data.readers.base import ReadOptions, Rows
+from reverie.data.readers.base import Named, ReadOptions, Rows
 from reverie.data.replay import Replay
 from reverie.data.starts import EpisodeStarts
 from reverie.data.storage import EXTRAS, HostStorage, Storage, columns_of
@@ -39,8 +39,9 @@ class DatasetConfig(Config):
     to evaluate in; 0: none is made."""
     storage: Literal["ram", "mmap"] = "ram"
     """Where the rows are kept: in memory, or in files mapped into it, for more rows than there is memory."""
-    columns: dict[str, str] = field(default_factory=dict)
-    """Tables: which column is what, '{obs: state, action: action, reward: reward, terminal: done}'."""
+    columns: dict[str, Named] = field(default_factory=dict)
+    """Tables: which column is what, '{obs: state, action: action, reward: reward, terminal: done}'; columns of numbers
+    that are one vector are a list, '{obs: [x, y], ...}'."""
     time_limit: int | None = None
     """Steps after which episodes end, for files that do not say where their time ran out."""
     partial: bool = False

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from reverie.core.errors import DataError
+from reverie.core.errors import ConfigError, DataError
 
 
 @dataclass(frozen=True)
@@ -72,6 +73,43 @@ class TableColumn:
         piece = int(np.searchsorted(self.edges, row, "right")) - 1
         array = self._array(piece).slice(row - int(self.edges[piece]), 1)
         return numbers(self.arrow, array.flatten(), self.where)
+
+
+class SideBySide:
+    """Columns of numbers as one of vectors ``[n, k]``, in their order. See ``transitions.Column``."""
+
+    is_list = False
+
+    def __init__(self, columns: Sequence[TableColumn]) -> None:
+        self.columns = columns
+        self.shape = (columns[0].shape[0], len(columns))
+        self.dtype = np.result_type(*(column.dtype for column in columns))
+
+    def read(self, start: int, stop: int) -> np.ndarray:
+        """See ``Column``."""
+        return self._joined([column.read(start, stop) for column in self.columns])
+
+    def at(self, index: np.ndarray) -> np.ndarray:
+        """See ``Column``."""
+        return self._joined([column.at(index) for column in self.columns])
+
+    def episode(self, row: int) -> np.ndarray:
+        """See ``TableColumn``."""
+        return self._joined([column.episode(row) for column in self.columns])
+
+    def _joined(self, parts: list[np.ndarray]) -> np.ndarray:
+        for column, part in zip(self.columns, parts, strict=True):
+            if part.ndim > 1:
+                raise ConfigError(
+                    f"{column.where} holds values of shape {list(part.shape[1:])}, and is one of several columns that "
+                    "are to be one vector: expected a number in each step. Name it alone, such as "
+                    f"obs.{column.name}: {column.name}."
+                )
+            if len(part) != len(parts[0]):
+                raise DataError(
+                    f"{column.where} has {len(part)} values where '{self.columns[0].name}' has {len(parts[0])}."
+                )
+        return np.stack(parts, axis=1)
 
 
 def numbers(arrow: Any, array: Any, where: str) -> np.ndarray:

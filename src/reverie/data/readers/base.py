@@ -26,6 +26,9 @@ from reverie.core.specs import ActionSpec, ObsSpec
 Rows = dict[str, np.ndarray]
 Space = spaces.Space[Any]
 
+Named = str | tuple[str, ...]
+"""A column of a table, or several that are one vector."""
+
 FLAGS = ("is_first", "is_last", "is_terminal")
 PART_BYTES = 1_500_000
 """So large are the parts that readers make where they are free to choose: they stay in a processor's cache."""
@@ -35,7 +38,7 @@ PART_BYTES = 1_500_000
 class ReadOptions:
     """What a file cannot say of itself."""
 
-    columns: dict[str, str] = field(default_factory=dict)
+    columns: dict[str, Named] = field(default_factory=dict)
     """Which column is what, of a table whose columns are called as somebody liked."""
     time_limit: int | None = None
     """Episodes end after so many steps, in files that do not say where their time ran out."""
@@ -43,6 +46,13 @@ class ReadOptions:
     """Use what can be read of files that were cut off in the middle."""
 
     def __post_init__(self) -> None:
+        for role, given in self.columns.items():
+            names = list(given) if isinstance(given, list | tuple) else [given]
+            if not names or not all(isinstance(name, str) for name in names):
+                raise ConfigError(
+                    f"data.columns.{role} = {given!r}: expected the name of a column, or a list of names of columns of "
+                    "numbers that are one vector, such as [x, y]. Several observations are obs.state and obs.camera."
+                )
         if self.time_limit is not None and self.time_limit < 1:
             raise ConfigError(f"data.time_limit = {self.time_limit}: expected at least 1.")
 

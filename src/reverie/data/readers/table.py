@@ -1,7 +1,8 @@
 """Tables in Arrow's or Parquet's format whose columns are called as somebody liked, such as a Hugging Face dataset.
 
 ``columns`` says which column is what: ``{obs: observation.state, action: action, reward: next.reward, terminal:
-next.done, episode: episode_index}``. A table row is a transition, or a whole episode where the rewards are lists.
+next.done, episode: episode_index}``; several columns of numbers are one vector, ``obs: [cos, sin]``. A table row is a
+transition, or a whole episode where the rewards are lists.
 """
 
 from __future__ import annotations
@@ -16,8 +17,18 @@ import numpy as np
 from gymnasium import spaces
 
 from reverie.core.errors import ConfigError, DataError, did_you_mean
-from reverie.data.readers.arrow_columns import Piece, TableColumn
-from reverie.data.readers.base import About, Reader, ReadOptions, Rows, Space, action_space, needs, observed_space
+from reverie.data.readers.arrow_columns import Piece, SideBySide, TableColumn
+from reverie.data.readers.base import (
+    About,
+    Named,
+    Reader,
+    ReadOptions,
+    Rows,
+    Space,
+    action_space,
+    needs,
+    observed_space,
+)
 from reverie.data.readers.several import by_number
 from reverie.data.readers.spaces import space_of
 from reverie.data.readers.tianshou import nested
@@ -97,19 +108,25 @@ class TableReader(Reader):
         schema = found[0].schema_arrow if isinstance(found, tuple) else found.schema
         return [str(name) for name in schema.names]
 
-    def _roles(self) -> dict[str, str]:
+    def _roles(self) -> dict[str, Named]:
         said = self.options.columns or self._own()
-        given = {role: column for role, column in said.items() if column}
-        for role, column in given.items():
+        given: dict[str, Named] = {role: found for role, found in said.items() if found}
+        for role, named in given.items():
             if role.partition(".")[0] not in ROLES or (
                 role.partition(".")[2] and role.partition(".")[0] not in ROLES[:3]
             ):
                 raise ConfigError(f"data.columns: there is no '{role}'. There are: {', '.join(ROLES)}, and obs.<key>.")
-            if column not in self.names:
-                hint = did_you_mean(column, self.names)
+            if not isinstance(named, str) and role.partition(".")[0] not in ROLES[:3]:
                 raise ConfigError(
-                    f"data.columns: {self.path} has no column '{column}'.{hint} It has: {', '.join(self.names)}."
+                    f"data.columns.{role} = {list(named)}: expected one column; only observations and actions may be "
+                    "vectors of several."
                 )
+            for column in [named] if isinstance(named, str) else named:
+                if column not in self.names:
+                    hint = did_you_mean(column, self.names)
+                    raise ConfigError(
+                        f"data.columns: {self.path} has no column '{column}'.{hint} It has: {', '.join(self.names)}."
+                    )
         if missing := [n for n in NEEDED if not any(role.partition(".")[0] == n for role in given)]:
             usual = {role: next((n for n in names if n in self.names), None) for role, names in USUAL.items()}
             shown = ", ".join(f"{role}: {name}" for role, name in usual.items() if name) or "obs: ..., action: ..."
@@ -125,9 +142,15 @@ class TableReader(Reader):
         schema = found[0].schema_arrow if isinstance(found, tuple) else found.schema
         return json.loads((schema.metadata or {}).get(key, b"{}"))
 
-    def column(self, role: str) -> TableColumn:
-        """The column that has this role."""
-        return TableColumn(self.arrow, self.pieces, self.roles[role], f"{self.path}: '{self.roles[role]}'")
+    def column(self, role: str) -> TableColumn | SideBySide:
+        """The column that has this role, or those that have it together."""
+        named = self.roles[role]
+        if isinstance(named, str):
+            return self._column(named)
+        return SideBySide([self._column(name) for name in named])
+
+    def _column(self, name: str) -> TableColumn:
+        return TableColumn(self.arrow, self.pieces, name, f"{self.path}: '{name}'")
 
     def group(self, role: str, root: str) -> dict[str, Column]:
         """The columns of a role that may have several: ``obs`` or ``obs.camera`` and so on."""
