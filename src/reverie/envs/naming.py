@@ -54,4 +54,3 @@ def _named(maker: object) -> str | None:
     module, name = str(getattr(maker, "__module__", "")), str(getattr(maker, "__qualname__", ""))
     here = getattr(sys.modules.get(module), name, None) is maker
     return f"{module}:{name}" if here and findable(module) else None
-
