@@ -188,7 +188,7 @@ def check_spec(folder: RunFolder, obs: ObsSpec, action: ActionSpec) -> None:
         return
     try:
         saved = json.loads(folder.spec.read_text(encoding="utf-8"))
-        if not all(isinstance(saved[part], dict) and saved[part] for part in ("observation", "action")):
+        if not all(isinstance(saved.get(part), dict) and saved[part] for part in ("observation", "action")):
             raise ValueError("it names no observations, or no actions")
         found = changes(saved, signature(obs, action))
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:

@@ -439,7 +439,7 @@ def test_a_copy_of_a_run_takes_nothing_from_it_in_the_store_they_share(undisturb
     shutil.copytree(run, copy)
     going_on(run, 100)
     said = going_on(copy, 130, **{"algo.optim.lr": 0.01})
-    assert any(f"the run {run} has gone on in" in line for line in said)
+    assert any(f"newer than the checkpoint are of the run {run}: they stay" in line for line in said)
     assert not any("set aside" in line for line in said)
     said = going_on(run, 160)
     assert not any("set aside" in line or "new ones begin" in line for line in said)
@@ -471,6 +471,11 @@ def test_rows_that_were_replaced_are_taken_from_where_they_were_set_aside(undist
     assert_learned_the_same(run, undisturbed)
     own = Store(tmp_path / "rows", say=say_nothing).segments[-1]
     assert 60 <= own.imported * own.streams < 80 < own.rows * own.streams  # those set aside are nowhere else
+    _, *later = [path for path in Checkpoints(run / "checkpoints").all() if step_of(path) >= 100]
+    for path in later:  # as if it had been killed soon after it had copied them
+        shutil.rmtree(path)
+    assert not any("another run" in line for line in going_on(run, 160))
+    assert_learned_the_same(run, undisturbed)
 
 
 def test_rows_that_were_replaced_and_are_gone_are_told(tmp_path: Path) -> None:
@@ -494,9 +499,14 @@ def test_a_store_of_an_earlier_version_goes_on(
         earlier.setattr(Segment, "plain", lambda self: without(plain(self), "run", "sittings"))
         earlier.setattr(DurableReplay, "state_dict", lambda self: without(save(self), "sittings"))
         going_on(run, 60)
+        shutil.copytree(run, tmp_path / "copy")
     for steps in (100, 160):
         assert not any("episode" in line for line in going_on(run, steps) if "evaluating" not in line)
     assert_learned_the_same(run, undisturbed)
+    going_on(tmp_path / "copy", 100)
+    own, others = Store(tmp_path / "rows", say=say_nothing).segments
+    assert {own.run, others.run} == {str(run), str(tmp_path / "copy")}
+    assert 60 <= 2 * (own.imported + others.imported) < 80  # counted once
 
 
 def without(values: Any, *names: str) -> dict[str, Any]:

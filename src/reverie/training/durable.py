@@ -103,8 +103,8 @@ class DurableReplay:
         self.saved: State = {}
         self.exact = False
         """Whether what was loaded is the replay that was saved, row by row."""
-        self.laid_out = False
-        """Whether its rows were laid out anew, and copied for that in the store."""
+        self.copied = False
+        """Whether the rows that were loaded were copied into a segment of their own."""
 
     def begin(self, sources: Mapping[str, Store]) -> None:
         """Start with nothing, or with the rows of ``sources``, and from now on store every row."""
@@ -148,7 +148,7 @@ class DurableReplay:
             self.say("the replay starts empty: its rows were not stored, or are not where they were")
             self._start_with(None)
         elif not self._read_back(found, state):
-            self.laid_out, say = True, once(self.say)
+            self.copied, say = True, once(self.say)
             imported = found.store is self.store and found.in_place
             self._start_with(lambda columns: found_pieces(found, say, columns), imported)
             self.say(f"its rows were laid out anew: {self.replay.count:,} in each of {self.streams} streams")
@@ -252,8 +252,10 @@ class DurableReplay:
             if length_of(found.tail):
                 self.store.extend(found.tail)
         else:
-            oldest, held = self.replay.oldest, held_until(self.store.segments, found.sittings, found.stored)
-            sittings = begun(found.sittings, found.stored)
+            self.copied = True
+            oldest, sittings = self.replay.oldest, begun(found.sittings, found.stored)
+            here = [part.stop for part in found.parts if part.group in self.store.segments]
+            held = max(held_until(self.store.segments, found.sittings, found.stored), *here, 0)
             self.segment = self.store.begin(
                 self.columns, self.streams, first=oldest, imported=max(0, held - oldest), sittings=sittings
             )
@@ -268,8 +270,8 @@ class DurableReplay:
             return False
         if home is not None and home.rows > found.stored and not found.store.owns(home):
             self.say(
-                f"the run {home.run} has gone on in {where} with what came after this checkpoint: its rows stay, and "
-                "this run goes on beside them. Give each run a replay.store of its own"
+                f"rows in {where} that are newer than the checkpoint are of the run {home.run}: they stay, and this "
+                "one goes on beside them. If that is not this run's former place, give each a replay.store of its own"
             )
             return False
         return home is not None

@@ -123,8 +123,8 @@ def train(
         write_settings(folder, saved, experiment, say, anew=newest is None)
         if newest is None:
             keeper.begin()
-        elif keeper.replay.laid_out:
-            keeper.save()  # or each attempt that is killed would lay out the rows again
+        elif keeper.replay.copied:
+            keeper.save()  # or each attempt that is killed would copy the rows again
         return _run(experiment, folder, keeper, f"{name} on {subject(config)}", say, sinks)
 
 
