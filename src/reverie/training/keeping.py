@@ -24,7 +24,8 @@ from reverie.offline import DurableDataset
 from reverie.run.checkpoint import Checkpoints
 from reverie.run.lock import RunLock
 from reverie.run.schedule import position
-from reverie.training.durable import PATIENCE, DurableCollector, DurableReplay, Say
+from reverie.training.durable import PATIENCE, DurableCollector, DurableReplay
+from reverie.training.pieces import Say
 
 LEARNER = ("algo", "clock", "best")
 """What is loaded to see whether there is anything to go on with."""
