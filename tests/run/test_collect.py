@@ -157,6 +157,28 @@ def test_a_run_that_goes_on_counts_no_episode_twice(fakes):
     assert other.drain() == []
 
 
+def test_restarts_of_earlier_sittings_are_counted(fakes):
+    class Restorable(fakes.Env):
+        restarts = 0
+
+        def snapshot(self):
+            return [None]
+
+        def restore(self, snapshots, step):
+            return step
+
+    one, other, third = (Collector(Restorable([[2]]), fakes.Policy(), fakes.Rows()) for _ in range(3))
+    one.env.restarts = 3
+    other.load_state_dict(one.state_dict())
+    other.env.restarts = 1
+    third.load_state_dict(other.state_dict())
+    assert (one.restarts, other.restarts, third.restarts) == (3, 4, 4)
+    saved_before = one.state_dict()
+    del saved_before["restarts"]
+    third.load_state_dict(saved_before)
+    assert third.restarts == 0
+
+
 def test_random_actions_are_uniform_and_seeded(fakes):
     draw = random_action(fakes.action_spec, 4000, np.random.default_rng(0))
     assert draw.shape == (4000, 7)

@@ -86,6 +86,7 @@ class Collector:
         self.restorable = env if isinstance(env, Restorable) else None  # not asked every turn, which would take long
         self.random_steps = random_steps
         self.env_steps = 0
+        self._restarts_before = 0  # of other environments, those of earlier sittings
         self.rng = np.random.default_rng(seed)
         self._step: Step | None = env.reset(seed)  # None while it is on its way
         self._failure: Exception | None = None  # why it will never come
@@ -136,8 +137,8 @@ class Collector:
 
     @property
     def restarts(self) -> int:
-        """Environments that were started again since the run was, because they had failed."""
-        return 0 if self.restorable is None else self.restorable.restarts
+        """Environments that were started again since the run was, because they had failed; in earlier sittings too."""
+        return self._restarts_before + (0 if self.restorable is None else self.restorable.restarts)
 
     def drain(self, *, at_the_end: bool = False) -> list[EpisodeStats]:
         """The episodes that have ended since this was last called; what ends with the current rows if no turn comes."""
@@ -151,12 +152,14 @@ class Collector:
 
         If environments have failed for good there are no current rows.
         """
+        answers = self._answers()
         state = {
             "env_steps": self.env_steps,
+            "restarts": self.restarts,
             "rng": self.rng.bit_generator.state,
             "unlogged": [list(episode) for episode in self.unlogged],
         }
-        if not self._answers():
+        if not answers:
             return state
         counted = {"score": np.array(self.counter.score), "length": np.array(self.counter.length)}
         rows = {"step": leaves(self.step), "counted": self._counted, "episodes": counted}
@@ -180,6 +183,7 @@ class Collector:
         but what is annealed by env steps is where these are.
         """
         self.env_steps = int(state["env_steps"])
+        self._restarts_before = int(state.get("restarts", 0))  # earlier versions did not save it
         self.rng.bit_generator.state = dict(state["rng"])
         self.unlogged[:] = [EpisodeStats(*episode) for episode in state.get("unlogged", [])]
         carried = state.get("state", [])
