@@ -36,7 +36,7 @@ def test_updates_are_the_floor_of_ratio_times_steps(ratio, envs, turns, start):
 @given(ratio=RATIOS, steps=st.lists(st.integers(0, 9), min_size=1, max_size=60), cut=st.integers(0, 60))
 def test_a_saved_remainder_loses_nothing(ratio, steps, cut):
     def run(resume: bool) -> int:
-        clock, updates = Clock(total_steps=10**9, replay_ratio=float(ratio)), 0
+        clock = Clock(total_steps=10**9, replay_ratio=float(ratio))
         clock.updates_due(windows=1)
         for turn, taken in enumerate(steps):
             if resume and turn == cut:
@@ -44,10 +44,24 @@ def test_a_saved_remainder_loses_nothing(ratio, steps, cut):
                 clock = Clock(total_steps=10**9, replay_ratio=float(ratio))
                 clock.load_state_dict(saved)
             clock.env_steps += taken
-            updates += clock.updates_due(windows=1)
-        return updates
+            clock.updates += clock.updates_due(windows=1)
+        return clock.updates
 
     assert run(resume=True) == run(resume=False)
+
+
+def test_updates_that_were_due_and_not_made_stay_due():
+    clock = Clock(total_steps=100, replay_ratio=2.5)
+    clock.updates_due(windows=1)
+    clock.env_steps += 3
+    assert clock.updates_due(windows=1) == 7
+    clock.updates += 4  # then an error
+    other = Clock(total_steps=100, replay_ratio=2.5)
+    other.load_state_dict(clock.state_dict())
+    other.env_steps += 1
+    assert other.updates_due(windows=1) == 6  # 3 left, 0.5 + 2.5
+    other.updates += 6
+    assert other.state_dict()["ratio"]["credit"] == 0
 
 
 def test_prefill_leaves_no_debt():
@@ -79,7 +93,7 @@ def test_a_resumed_run_that_fills_its_replay_again_owes_nothing_for_it():
     ratio=RATIOS, turns=st.lists(st.tuples(st.integers(0, 9), st.integers(1, 30)), max_size=60), cut=st.integers(0, 60)
 )
 def test_learning_that_has_started_goes_on_with_fewer_windows(ratio, turns, cut):
-    clock, updates = Clock(total_steps=10**9, replay_ratio=float(ratio), learning_starts=20), 0
+    clock = Clock(total_steps=10**9, replay_ratio=float(ratio), learning_starts=20)
     assert clock.updates_due(20) == 0
     for turn, (taken, windows) in enumerate(turns):
         if turn == cut:
@@ -87,8 +101,8 @@ def test_learning_that_has_started_goes_on_with_fewer_windows(ratio, turns, cut)
             clock = Clock(total_steps=10**9, replay_ratio=float(ratio), learning_starts=20)
             clock.load_state_dict(saved)
         clock.env_steps += taken
-        updates += clock.updates_due(windows)
-        assert updates == floor(ratio * clock.env_steps)
+        clock.updates += clock.updates_due(windows)
+        assert clock.updates == floor(ratio * clock.env_steps)
 
 
 def test_nothing_is_due_while_nothing_can_be_sampled():

@@ -381,6 +381,22 @@ def test_an_interrupt_that_nobody_sent_saves_and_one_of_the_impatient_does_not(f
     assert run.saves == []
 
 
+def test_updates_that_an_error_kept_from_being_made_are_made_when_the_run_goes_on(fakes):
+    def losses(update):
+        if update == 23:
+            raise MemoryError
+        return {"loss/a": 1.0}
+
+    run = setting(fakes, algo=fakes.Algo(losses), replay_ratio=3.0)
+    again, whole = (setting(fakes, replay_ratio=3.0) for _ in range(2))
+    with pytest.raises(MemoryError):
+        run.go()
+    again.clock.load_state_dict(run.clock.state_dict())
+    again.go()
+    whole.go()
+    assert again.clock.updates == whole.clock.updates == 3 * (40 - 1)
+
+
 def test_an_error_before_anything_happened_saves_nothing(fakes):
     run = failing(setting(fakes), DataError("at once"), at=0)
     with pytest.raises(DataError, match=r"^at once$"):

@@ -91,6 +91,8 @@ class Clock:
     started: float = field(init=False, default_factory=time.monotonic)
     marks: dict[str, float] = field(default_factory=dict)
     """Up to where things that happen every so often have happened, by what they are."""
+    promised: int = field(init=False, default=0)
+    """What ``updates`` will be when all that were said to be due are made."""
     stop: bool = False
     """Set to end the run after the current turn of the loop."""
 
@@ -131,16 +133,21 @@ class Clock:
             return 0
         if self.total_updates is not None:
             return 1
-        return self.ratio.due(self.env_steps)
+        due = self.ratio.due(self.env_steps)
+        self.promised = self.updates + due
+        return due
 
     def state_dict(self) -> State:
-        """Every counter."""
+        """Every counter. Updates that an error has kept from being made stay due."""
         state: dict[str, Any] = {"env_steps": self.env_steps, "updates": self.updates, "episodes": self.episodes}
-        return {**state, "seconds": self.seconds, "ratio": dict(self.ratio.state_dict()), "marks": dict(self.marks)}
+        ratio = dict(self.ratio.state_dict())
+        ratio["credit"] += max(0, self.promised - self.updates)
+        return {**state, "seconds": self.seconds, "ratio": ratio, "marks": dict(self.marks)}
 
     def load_state_dict(self, state: State) -> None:
         """Continue counting."""
         self.env_steps, self.updates, self.episodes = (int(state[k]) for k in ("env_steps", "updates", "episodes"))
         self.seconds_before = float(state["seconds"])
         self.ratio.load_state_dict(state["ratio"])
+        self.promised = self.updates
         self.marks = dict(state["marks"])
