@@ -105,6 +105,33 @@ def test_a_run_whose_weights_broke_goes_on_from_before(
     assert train(config, env=Push, run=run, say=say_nothing).env_steps >= 90
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "said"),
+    [
+        (
+            {"algo.temperature_lr": 0.0},
+            {},
+            "there is no 'temperature_optim' in it. It was .* other parts .* optimisers",
+        ),
+        ({}, {"algo.target_every": 5}, r"target_critic\.count\"\. It was .* other parts .*algo.target_every: 1 -> 5"),
+    ],
+)
+def test_what_a_learner_of_other_parts_lacks_is_said(
+    before: dict[str, Any], after: dict[str, Any], said: str, tmp_path: Path
+) -> None:
+    config = ExperimentConfig(algo=SACConfig()).merge(COMMON | {"steps": 20, "eval_episodes": 0})
+    train(config.merge(before), env=Push, run=tmp_path / "run", say=say_nothing)
+    with pytest.raises(RunError, match=said):
+        train(config.merge(after | {"steps": 30}), env=Push, run=tmp_path / "run", say=say_nothing)
+
+
+def test_another_precision_goes_on(tmp_path: Path) -> None:
+    config = ExperimentConfig(algo=SACConfig()).merge(COMMON | {"eval_episodes": 0})
+    for steps, precision in ((20, "float32"), (40, "bfloat16"), (60, "float32")):
+        given = config.merge({"steps": steps, "algo.precision": precision})
+        assert train(given, env=Push, run=tmp_path / "run", say=say_nothing).env_steps >= steps
+
+
 ANNEALED = {
     "epsilon": (DQNConfig(), Walk, {"algo.exploration": "epsilon_greedy(1.0, 0.05, 100)"}),
     "noise": (DDPGConfig(), Push, {"algo.exploration": "gaussian(1.0, 0.05, 100)"}),

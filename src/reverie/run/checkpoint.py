@@ -105,10 +105,13 @@ class Checkpoints:
         except ReverieError:
             raise
         except (RuntimeError, LookupError, ValueError, TypeError) as error:
-            reason = " ".join(line.strip() for line in str(error).strip().splitlines()[:3])
+            reason = " ".join(line.strip() for line in str(error).strip().splitlines()[:3]).rstrip(".")
+            if isinstance(error, KeyError):
+                reason = f"there is no {reason} in it"
             raise RunError(
-                f"{path} does not fit these settings: {reason} It was written with other networks or another "
-                "environment: repeat the settings of its run (--config <run>/config.yaml), or choose another run."
+                f"{path} does not fit these settings: {reason}. It was written by a learner of other parts (networks, "
+                "targets, normalisers, optimisers) or in another environment: repeat the settings of its run (--config "
+                "<run>/config.yaml), or choose another run."
             ) from error
 
     def all(self) -> list[Path]:
