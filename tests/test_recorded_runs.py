@@ -17,6 +17,7 @@ import torch
 from safetensors.torch import load_file
 
 import reverie
+from reverie.agent.estimation import with_data
 from reverie.algos.cql import CQLObjective
 from reverie.cli import main
 from reverie.core.errors import ConfigError, DataError, RunError
@@ -26,6 +27,7 @@ from reverie.data.dataset import Dataset, DatasetConfig, crc32c
 from reverie.data.dealer import DealerConfig
 from reverie.data.readers.detect import open_reader
 from reverie.data.storage import Column, HostStorage
+from reverie.experiment import ExperimentConfig
 from reverie.folder import read_saved
 from reverie.offline import of_rows, resolved, write_returns
 from reverie.recorded import Recorded
@@ -41,7 +43,7 @@ def quiet(text: str) -> None:
     pass
 
 
-def train(data: Path | str, run: Path, **more: Any) -> reverie.Result:
+def train(data: Any, run: Path, **more: Any) -> reverie.Result:
     return reverie.train(more.pop("algorithm", "td3"), data=data, run=run, say=more.pop("say", quiet), **SMALL | more)
 
 
@@ -449,6 +451,23 @@ def test_what_does_not_fit(pendulum: Path, tmp_path: Path) -> None:
 
 
 FLAGS = ["--threads", "1", "--eval-episodes", "1", "--algo.networks.units", "8", "--algo.batch-size", "8"]
+
+
+def test_data_in_memory_are_told_to_be_written(pendulum: Path, tmp_path: Path) -> None:
+    episode = {"observations": np.zeros((200, 3)), "actions": np.zeros((200, 1)), "rewards": np.zeros(200)}
+    said = r"^data = .*: expected a path, minari:NAME.* Data in memory are written first: as Parquet.*datasets\.md"
+    for data in ([episode] * 100, episode, np.zeros(500), pendulum.open("rb")):
+        with pytest.raises(ConfigError, match=said) as told:
+            reverie.train("td3", data=data, run=tmp_path / "run", say=quiet)
+        assert len(str(told.value)) < 500
+    with pytest.raises(ConfigError, match=said):
+        with_data(ExperimentConfig(), [episode], tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_data_may_be_settings(pendulum: Path, tmp_path: Path) -> None:
+    for name, data in {"one": {"path": str(pendulum)}, "two": DatasetConfig(path=str(pendulum))}.items():
+        assert train(data, tmp_path / name, updates=3).updates == 3
 
 
 def test_flags(pendulum: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

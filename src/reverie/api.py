@@ -15,9 +15,10 @@ import gymnasium
 from reverie.algos.base import AlgorithmConfig
 from reverie.core.config import Config
 from reverie.core.discover import algorithm_name
-from reverie.core.errors import ConfigError, RunError, did_you_mean
+from reverie.core.errors import ConfigError, RunError, brief, did_you_mean
 from reverie.core.protocols import Sink
 from reverie.core.randomness import left_as_found
+from reverie.data.dataset import DatasetConfig, no_path
 from reverie.envs.handed import EnvLike, env_name
 from reverie.experiment import ExperimentConfig
 from reverie.log.console import tell
@@ -155,10 +156,14 @@ def settings_of(
     files = [config] if isinstance(config, str | Path) else config
     if isinstance(overrides.get("data"), str | Path):
         overrides["data.path"] = str(overrides.pop("data"))
+    check_data(overrides.get("data", {}))
+    if isinstance(data := overrides.get("data"), DatasetConfig):  # others may be said of it by dotted paths
+        usual = DatasetConfig().to_dict()
+        overrides["data"] = {name: value for name, value in data.to_dict().items() if value != usual[name]}
     name = None if env is None else env_name(env)
     given: object = algorithm
     if not isinstance(given, str | Config):
-        shown = given.__name__ if isinstance(given, type) else repr(given)
+        shown = given.__name__ if isinstance(given, type) else brief(given)
         hint = f" {shown}() is one." if isinstance(given, type) else ""
         raise ConfigError(f"algorithm = {shown}: expected a name such as 'dqn', or a configuration.{hint}")
     if isinstance(algorithm, ExperimentConfig):
@@ -188,6 +193,18 @@ def says_fraction(overrides: Mapping[str, Any]) -> bool:
     """Whether they say which part of a batch is recorded."""
     data = overrides.get("data")
     return "data.fraction" in overrides or (isinstance(data, Mapping) and "fraction" in data)
+
+
+def check_data(data: object) -> None:
+    """``data`` is settings of data, and not the data.
+
+    Raises:
+        ConfigError: it is something else.
+    """
+    known = [field.name for field in dataclasses.fields(DatasetConfig)]
+    is_said = isinstance(data, Mapping) and (not data or any(str(key).partition(".")[0] in known for key in data))
+    if not isinstance(data, DatasetConfig) and not is_said:
+        raise no_path(data)
 
 
 def check_names(overrides: Mapping[str, Any]) -> None:

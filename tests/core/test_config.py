@@ -6,13 +6,14 @@ import sys
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+import numpy as np
 import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
 from reverie.core.config import Choice, Config, coerce
-from reverie.core.errors import ConfigError
+from reverie.core.errors import ConfigError, brief
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,6 +95,29 @@ def test_the_original_is_not_touched() -> None:
 def test_what_is_wrong_is_named(values: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         Outer().merge(values)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        [{"obs": np.arange(5000.0).reshape(-1, 5), "name": "x" * 500}] * 100,
+        "x" * 10_000,
+        {str(i): [i] * 50 for i in range(500)},
+        np.zeros((2000, 3)),
+        10**300,
+    ],
+)
+def test_a_large_value_is_told_in_brief(value: Any) -> None:
+    for name, hint in {"steps": int, "kind": Literal["one", "two"], "size": tuple[int, int] | None}.items():
+        with pytest.raises(ConfigError, match=f"^{name} = ") as told:
+            coerce(value if hint is not int else {"a": value}, hint, name)
+        assert len(str(told.value)) < 250
+        assert "\n" not in str(told.value)
+
+
+def test_small_values_are_told_as_python_writes_them() -> None:
+    for value in ("a", [1, 2.5, "b", None], {"b": {"a": (1,)}}, 10**12, -1e-5, {"x": list(range(15))}):
+        assert brief(value) == repr(value)
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from gymnasium.vector.utils import concatenate, create_empty_array
 from reverie.agent.observer import Observer
 from reverie.algos.base import Algorithm, AlgorithmConfig
 from reverie.core.discover import algorithm_config
-from reverie.core.errors import ConfigError, DataError, RunError, did_you_mean
+from reverie.core.errors import ConfigError, DataError, RunError, brief, did_you_mean
 from reverie.core.machine import choose_device
 from reverie.core.randomness import derived_seeds, reproducible
 from reverie.core.specs import ActionSpec, ObsSpec
@@ -99,8 +99,8 @@ class Agent:
         """
         if state is not None and not isinstance(state, AgentState):
             raise DataError(
-                f"state = {state!r}: expected what the last call of act returned, or None where an episode begins. How "
-                "to act is said by name: actions='sample'."
+                f"state = {brief(state)}: expected what the last call of act returned, or None where an episode begins."
+                " How to act is said by name: actions='sample'."
             )
         single, rows = self.observer.split(obs)
         if not rows:
@@ -141,7 +141,7 @@ class Agent:
             raise ConfigError(f"episodes = {episodes}: expected at least 1.")
         given: Any = seed
         if not (given is None or (isinstance(given, Integral) and int(given) >= 0)):
-            raise ConfigError(f"seed = {seed!r}: expected a whole number, 0 or more.")
+            raise ConfigError(f"seed = {brief(seed)}: expected a whole number, 0 or more.")
         seed = derived_seeds(self.config.seed)["test"] if seed is None else int(seed)
         config = self.config.merge({"eval_episodes": episodes})
         env = make_eval_env(config, self.factory, render=record)
@@ -160,7 +160,7 @@ def mode_of(actions: str) -> Mode:
     """
     if actions not in MODES:
         raise ConfigError(
-            f"actions = {actions!r}: expected one of {', '.join(MODES)}.{did_you_mean(str(actions), MODES)}"
+            f"actions = {brief(actions)}: expected one of {', '.join(MODES)}.{did_you_mean(str(actions), MODES)}"
         )
     return MODES[actions]
 
@@ -198,8 +198,8 @@ def load(
         config = config.merge({"env.id": env})
     elif isinstance(env, str) and env != config.env.id:
         raise RunError(
-            f"{folder.path} was trained in {config.env.id}, and acts there: env = {env!r} is for a run that learned "
-            "from recorded data alone. In Python, give a function that makes the environment."
+            f"{folder.path} was trained in {config.env.id}, and acts there: env = {brief(env)} is for a run that "
+            "learned from recorded data alone. In Python, give a function that makes the environment."
         )
     elif config.env.id == NO_ENV and factory is None:
         raise RunError(

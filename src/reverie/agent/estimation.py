@@ -14,7 +14,7 @@ from reverie.core.errors import ConfigError, DataError, EnvError, RunError
 from reverie.core.machine import choose_device
 from reverie.core.randomness import derived_seeds
 from reverie.core.types import Window
-from reverie.data.dataset import Dataset, DatasetConfig
+from reverie.data.dataset import Dataset, DatasetConfig, no_path
 from reverie.estimating import Estimator, PolicyEstimate, config_for, write_estimate
 from reverie.experiment import ExperimentConfig
 from reverie.folder import RunFolder, writing
@@ -127,6 +127,8 @@ def with_data(config: ExperimentConfig, data: DatasetConfig | Path | str | None,
     if isinstance(data, DatasetConfig):
         config = config.merge({"data": data})
     elif data is not None:
+        if not isinstance(data, str | Path):
+            raise no_path(data)
         config = config.merge({"data": DatasetConfig(path=str(data), storage=config.data.storage)})
     if not config.data.path:
         raise RunError(f"{run} was not trained on recorded data: say which to estimate from, --data PATH.")

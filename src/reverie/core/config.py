@@ -8,13 +8,13 @@ import math
 import re
 import types
 import typing
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Hashable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Self, Union
 
 import numpy as np
 
-from reverie.core.errors import ConfigError, did_you_mean
+from reverie.core.errors import ConfigError, brief, did_you_mean
 from reverie.core.importing import imported
 
 _MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
@@ -117,7 +117,7 @@ def check_pattern(config: Config, name: str) -> None:
     try:
         re.compile(text)
     except re.error as error:
-        raise ConfigError(f"{name} = {text!r}: expected a regular expression, but {error}.") from None
+        raise ConfigError(f"{name} = {brief(text)}: expected a regular expression, but {error}.") from None
 
 
 @dataclass(frozen=True)
@@ -166,21 +166,23 @@ class Choice(Config):
             words = call.keywords if isinstance(call, ast.Call) else []
             named = {str(word.arg): ast.literal_eval(word.value) for word in words}
         except (SyntaxError, ValueError, AssertionError):
-            raise ConfigError(f"{where} = {text!r}: expected a name, or one with its settings: name(...).") from None
+            raise ConfigError(
+                f"{where} = {brief(text)}: expected a name, or one with its settings: name(...)."
+            ) from None
         if own:
-            kind = cls._imported(f"{module}:{name.id}", f"{where} = {text!r}")
+            kind = cls._imported(f"{module}:{name.id}", f"{where} = {brief(text)}")
         elif name.id in kinds:
             kind = kinds[name.id]
         else:
             known = f" There are: {', '.join(kinds)}; your own is 'module:Class'."
-            raise ConfigError(f"{where} = {text!r}: there is no '{name.id}'.{did_you_mean(name.id, kinds)}{known}")
+            raise ConfigError(f"{where} = {brief(text)}: there is no '{name.id}'.{did_you_mean(name.id, kinds)}{known}")
         fields = [f.name for f in dataclasses.fields(kind)]
         if len(given) > len(fields):
-            raise ConfigError(f"{where} = {text!r}: expected at most {len(fields)} settings: {', '.join(fields)}.")
+            raise ConfigError(f"{where} = {brief(text)}: expected at most {len(fields)} settings: {', '.join(fields)}.")
         try:
             return kind().merge(dict(zip(fields, given, strict=False)) | named)
         except ConfigError as error:
-            raise ConfigError(f"{where} = {text!r}: {error}") from None
+            raise ConfigError(f"{where} = {brief(text)}: {error}") from None
 
     @classmethod
     def _imported(cls, name: str, what: str) -> type[Self]:
@@ -240,10 +242,10 @@ def coerce(value: Any, hint: Any, where: str) -> Any:
     if origin in (Union, types.UnionType):
         return _coerce_union(value, args, hint, where)
     if origin is Literal:
-        if value in args:
+        if isinstance(value, Hashable) and value in args:  # arrays are not
             return value
         hint_text = did_you_mean(str(value), [str(a) for a in args])
-        raise ConfigError(f"{where} = {value!r}: expected one of {', '.join(map(repr, args))}.{hint_text}")
+        raise ConfigError(f"{where} = {brief(value)}: expected one of {', '.join(map(repr, args))}.{hint_text}")
     if origin is tuple and isinstance(value, list | tuple):
         inner = [args[0]] * len(value) if len(args) == 2 and args[1] is Ellipsis else list(args)
         if len(inner) == len(value):
@@ -256,7 +258,7 @@ def coerce(value: Any, hint: Any, where: str) -> Any:
     if isinstance(hint, type) and isinstance(value, hint) and not (hint is int and isinstance(value, bool)):
         return value
     expected = getattr(hint, "__name__", str(hint)) if origin is None else str(hint)
-    raise ConfigError(f"{where} = {value!r} ({type(value).__name__}): expected {expected}.")
+    raise ConfigError(f"{where} = {brief(value)} ({type(value).__name__}): expected {expected}.")
 
 
 def _coerce_union(value: Any, args: tuple[Any, ...], hint: Any, where: str) -> Any:
@@ -270,7 +272,7 @@ def _coerce_union(value: Any, args: tuple[Any, ...], hint: Any, where: str) -> A
             return coerce(value, option, where)
         except ConfigError:
             continue
-    raise ConfigError(f"{where} = {value!r} ({type(value).__name__}): expected {hint}.")
+    raise ConfigError(f"{where} = {brief(value)} ({type(value).__name__}): expected {hint}.")
 
 
 def _as_choice(value: Any, hint: Any, where: str) -> Choice | None:

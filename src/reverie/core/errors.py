@@ -3,8 +3,16 @@
 from __future__ import annotations
 
 import difflib
+import re
+import reprlib
 import sys
 from collections.abc import Iterable
+
+BRIEF = 100
+"""Characters of a value in a sentence."""
+_REPR = reprlib.Repr()
+_REPR.maxlist = _REPR.maxtuple = _REPR.maxdict = _REPR.maxset = _REPR.maxfrozenset = 20
+_REPR.maxstring = _REPR.maxother = BRIEF
 
 
 class ReverieError(Exception):
@@ -29,6 +37,12 @@ class ActionError(DataError):
 
 class RunError(ReverieError, RuntimeError):
     """A run that cannot start or go on: a folder of another run, a damaged checkpoint, a diverged loss."""
+
+
+def brief(value: object) -> str:
+    """``value`` as Python writes it, on one line and no longer than ``BRIEF``."""
+    text = re.sub(r"\n\s*", " ", _REPR.repr(value))
+    return text if len(text) <= BRIEF else f"{text[: BRIEF - 4]} ..."
 
 
 def warn(text: str) -> None:

@@ -11,7 +11,7 @@ from typing import Literal, Protocol
 import numpy as np
 
 from reverie.core.config import Config
-from reverie.core.errors import ConfigError, DataError
+from reverie.core.errors import ConfigError, DataError, brief
 from reverie.core.specs import ActionSpec, ExtraPart, ObsSpec
 from reverie.core.types import Window
 from reverie.data.dealer import DealerConfig
@@ -22,6 +22,15 @@ from reverie.data.starts import EpisodeStarts
 from reverie.data.storage import EXTRAS, HostStorage, Storage, columns_of
 
 BLOCK = 1 << 16
+
+
+def no_path(data: object) -> ConfigError:
+    """The error for ``data`` that are no path, such as episodes in memory: how to get them onto a disk."""
+    return ConfigError(
+        f"data = {brief(data)} ({type(data).__name__}): expected a path, minari:NAME, or a "
+        "DatasetConfig(path=...). Data in memory are written first: as Parquet, a row for each step (of pandas "
+        "frame.to_parquet('steps.parquet')), as HDF5 or as a Minari dataset; docs/datasets.md has an example."
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,7 +15,7 @@ from gymnasium.error import DependencyNotInstalled
 from gymnasium.error import Error as GymError
 
 from reverie.core.config import Config
-from reverie.core.errors import ConfigError, EnvError, ReverieError, did_you_mean
+from reverie.core.errors import ConfigError, EnvError, ReverieError, brief, did_you_mean
 from reverie.core.importing import importable
 from reverie.envs import dmc
 from reverie.envs.suites import load_suite, not_registered, unknown
@@ -205,7 +205,7 @@ def _from_registry(config: EnvConfig, render: bool) -> Env:
     except Exception as error:
         if isinstance(error, GymError) and name not in gymnasium.registry:
             raise (not_registered(config.id, registered) if module else unknown(config.id)) from error
-        shown = ", ".join(f"{key}={value!r}" for key, value in given.items())
+        shown = ", ".join(f"{key}={brief(value)}" for key, value in given.items())
         raise EnvError(f"environment '{config.id}' cannot be made with ({shown}): {_said(error)}") from error
 
 

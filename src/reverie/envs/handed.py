@@ -7,7 +7,7 @@ from typing import Any
 
 import gymnasium
 
-from reverie.core.errors import ConfigError
+from reverie.core.errors import ConfigError, brief
 from reverie.envs.base import EnvConfig, refused
 
 MakeEnv = Callable[..., gymnasium.Env[Any, Any]]
@@ -25,8 +25,8 @@ def env_factory(config: EnvConfig, env: EnvLike | None) -> MakeEnv | None:
         return None
     if isinstance(env, gymnasium.vector.VectorEnv) or not (isinstance(env, gymnasium.Env) or callable(env)):
         raise ConfigError(
-            f"env = {env!r}: expected an id, a function that makes an environment, or one environment of Gymnasium. "
-            "Many at once are env.num copies of one."
+            f"env = {brief(env)}: expected an id, a function that makes an environment, or one environment of "
+            "Gymnasium. Many at once are env.num copies of one."
         )
     if not isinstance(env, gymnasium.Env):
         return env
@@ -37,8 +37,8 @@ def env_factory(config: EnvConfig, env: EnvLike | None) -> MakeEnv | None:
         )
     if config.kwargs:
         raise ConfigError(
-            f"env.kwargs = {config.kwargs} with an environment instance, which is made already. Give its class or a "
-            "function that makes it, or make it so."
+            f"env.kwargs = {brief(config.kwargs)} with an environment instance, which is made already. Give its class "
+            "or a function that makes it, or make it so."
         )
     return Single(env)
 

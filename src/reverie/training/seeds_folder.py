@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 
 from reverie.core.discover import algorithm_name, found_elsewhere, same_algorithm, version
-from reverie.core.errors import ConfigError, RunError
+from reverie.core.errors import ConfigError, RunError, brief
 from reverie.experiment import ExperimentConfig
 from reverie.folder import (
     SCHEMA,
@@ -77,7 +77,7 @@ def check_seeds(config: ExperimentConfig, seeds: Sequence[int], jobs: int) -> No
         ConfigError: they cannot.
     """
     if not seeds or min(seeds) < 0 or len(set(seeds)) < len(seeds):
-        raise ConfigError(f"seeds = {list(seeds)}: expected different whole numbers, 0 or more.")
+        raise ConfigError(f"seeds = {brief(list(seeds))}: expected different whole numbers, 0 or more.")
     if jobs < 0:
         raise ConfigError(f"jobs = {jobs}: expected at least 1, or 0 for as many as the cores allow.")
     if not found_elsewhere(type(config.algo)):

@@ -20,7 +20,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from gymnasium import spaces
 
-from reverie.core.errors import ConfigError, DataError
+from reverie.core.errors import ConfigError, DataError, brief
 from reverie.core.specs import ActionSpec, ObsSpec
 
 Rows = dict[str, np.ndarray]
@@ -50,8 +50,8 @@ class ReadOptions:
             names = list(given) if isinstance(given, list | tuple) else [given]
             if not names or not all(isinstance(name, str) for name in names):
                 raise ConfigError(
-                    f"data.columns.{role} = {given!r}: expected the name of a column, or a list of names of columns of "
-                    "numbers that are one vector, such as [x, y]. Several observations are obs.state and obs.camera."
+                    f"data.columns.{role} = {brief(given)}: expected the name of a column, or a list of names of "
+                    "columns of numbers that are one vector, such as [x, y]. Several observations are obs.state, obs.camera."
                 )
         if self.time_limit is not None and self.time_limit < 1:
             raise ConfigError(f"data.time_limit = {self.time_limit}: expected at least 1.")
