@@ -1,15 +1,19 @@
-"""Columns of Arrow's tables as arrays of numbers, a piece of a table at a time."""
+"""Tables of Arrow's in a folder, and their columns as arrays of numbers, a piece of a table at a time."""
 
 from __future__ import annotations
 
 import io
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from reverie.core.errors import ConfigError, DataError
+from reverie.data.readers.several import by_number
+
+SUFFIXES = (".arrow", ".parquet")
 
 
 @dataclass(frozen=True)
@@ -149,3 +153,19 @@ def pictures(found: list[bytes], where: str) -> np.ndarray:
         return np.stack([np.asarray(Image.open(io.BytesIO(picture)), np.uint8) for picture in found])
     except (OSError, ValueError, TypeError) as error:
         raise DataError(f"{where}: a picture cannot be read: {error}.") from None
+
+
+def tables_in(path: Path) -> list[Path]:
+    """The tables in a folder and below it, by number; neither hidden ones nor what libraries keep for themselves."""
+    tables = (p for p in path.rglob("*") if p.suffix in SUFFIXES)
+    found = sorted((p for p in tables if not any(map(_hidden, p.relative_to(path).parts))), key=by_number)
+    splits = {p.relative_to(path).parts[0] for p in found if len(p.relative_to(path).parts) > 1}
+    if {"train"} < splits and splits <= {"train", "test", "validation"}:
+        raise ConfigError(
+            f"{path} has the parts {', '.join(sorted(splits))}: name the one to read, such as {path}/train."
+        )
+    return found
+
+
+def _hidden(name: str) -> bool:
+    return name.startswith(("cache-", ".", "_"))

@@ -51,7 +51,8 @@ class ReadOptions:
             if not names or not all(isinstance(name, str) for name in names):
                 raise ConfigError(
                     f"data.columns.{role} = {brief(given)}: expected the name of a column, or a list of names of "
-                    "columns of numbers that are one vector, such as [x, y]. Several observations are obs.state, obs.camera."
+                    "columns of numbers that are one vector, such as [x, y]. Several observations are obs.state and "
+                    "obs.camera."
                 )
         if self.time_limit is not None and self.time_limit < 1:
             raise ConfigError(f"data.time_limit = {self.time_limit}: expected at least 1.")

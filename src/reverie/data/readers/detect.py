@@ -8,6 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from reverie.core.errors import DataError, did_you_mean
+from reverie.data.readers.arrow_columns import SUFFIXES as OF_TABLES
+from reverie.data.readers.arrow_columns import tables_in
 from reverie.data.readers.base import Reader, ReadOptions
 from reverie.data.readers.d4rl import NEEDED as OF_D4RL
 from reverie.data.readers.d4rl import D4RLReader
@@ -18,8 +20,7 @@ from reverie.data.readers.pydreamer import PyDreamerReader
 from reverie.data.readers.rl_unplugged import RLUnpluggedReader, shards_in
 from reverie.data.readers.several import SeveralReader, by_number
 from reverie.data.readers.store import StoreReader, is_store
-from reverie.data.readers.table import SUFFIXES as OF_TABLES
-from reverie.data.readers.table import TableReader, tables_in
+from reverie.data.readers.table import TableReader
 from reverie.data.readers.tfrecord import looks_like_records
 from reverie.data.readers.tianshou import TianshouReader
 

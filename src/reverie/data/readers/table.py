@@ -17,7 +17,7 @@ import numpy as np
 from gymnasium import spaces
 
 from reverie.core.errors import ConfigError, DataError, did_you_mean
-from reverie.data.readers.arrow_columns import Piece, SideBySide, TableColumn
+from reverie.data.readers.arrow_columns import SUFFIXES, Piece, SideBySide, TableColumn, tables_in
 from reverie.data.readers.base import (
     About,
     Named,
@@ -29,12 +29,10 @@ from reverie.data.readers.base import (
     needs,
     observed_space,
 )
-from reverie.data.readers.several import by_number
 from reverie.data.readers.spaces import space_of
 from reverie.data.readers.tianshou import nested
 from reverie.data.readers.transitions import ArrayColumn, Column, Transitions, torn
 
-SUFFIXES = (".arrow", ".parquet")
 ROLES = ("obs", "next_obs", "action", "reward", "terminal", "truncated", "end", "episode")
 NEEDED = ("obs", "action", "reward")
 USUAL = {
@@ -145,12 +143,9 @@ class TableReader(Reader):
     def column(self, role: str) -> TableColumn | SideBySide:
         """The column that has this role, or those that have it together."""
         named = self.roles[role]
-        if isinstance(named, str):
-            return self._column(named)
-        return SideBySide([self._column(name) for name in named])
-
-    def _column(self, name: str) -> TableColumn:
-        return TableColumn(self.arrow, self.pieces, name, f"{self.path}: '{name}'")
+        names = [named] if isinstance(named, str) else named
+        found = [TableColumn(self.arrow, self.pieces, name, f"{self.path}: '{name}'") for name in names]
+        return found[0] if isinstance(named, str) else SideBySide(found)
 
     def group(self, role: str, root: str) -> dict[str, Column]:
         """The columns of a role that may have several: ``obs`` or ``obs.camera`` and so on."""
@@ -301,19 +296,3 @@ class TableReader(Reader):
 def arrays(values: dict[str, np.ndarray]) -> dict[str, Column]:
     """As columns."""
     return {name: ArrayColumn(value) for name, value in values.items()}
-
-
-def tables_in(path: Path) -> list[Path]:
-    """The tables in a folder and below it, by number; neither hidden ones nor what libraries keep for themselves."""
-    tables = (p for p in path.rglob("*") if p.suffix in SUFFIXES)
-    found = sorted((p for p in tables if not any(map(_hidden, p.relative_to(path).parts))), key=by_number)
-    splits = {p.relative_to(path).parts[0] for p in found if len(p.relative_to(path).parts) > 1}
-    if {"train"} < splits and splits <= {"train", "test", "validation"}:
-        raise ConfigError(
-            f"{path} has the parts {', '.join(sorted(splits))}: name the one to read, such as {path}/train."
-        )
-    return found
-
-
-def _hidden(name: str) -> bool:
-    return name.startswith(("cache-", ".", "_"))
