@@ -78,9 +78,12 @@ def at_least(config: Config, **bounds: float) -> None:
     """
     for name, bound in bounds.items():
         value = getattr(config, name)
-        if not bound <= value < (2**63 if isinstance(value, int) else math.inf):
-            expected = f"at least {bound:g}" if isinstance(value, int) else f"a finite number, {bound:g} or more"
-            raise ConfigError(f"{name} = {value}: expected {expected}{', below 2^63' if value >= 2**63 else ''}.")
+        whole = isinstance(value, int)
+        if not bound <= value < (2**63 if whole else math.inf):
+            expected = f"at least {bound:g}" if whole else f"a finite number, {bound:g} or more"
+            raise ConfigError(
+                f"{name} = {value}: expected {expected}{', below 2^63' if whole and value >= bound else ''}."
+            )
 
 
 def above(config: Config, **bounds: float) -> None:
