@@ -4,6 +4,7 @@ import contextlib
 import copy
 import random
 import warnings
+from collections import deque
 from types import SimpleNamespace
 
 import numpy as np
@@ -24,6 +25,7 @@ class Inner:
 
     def __init__(self):
         self.count, self.own, self.given = 0, random.Random(0), np.random.default_rng(0)
+        self.array, self.queue, self.set = np.ones(1), deque([1.0]), {1.0}
 
 
 class Counting(Algorithm):
@@ -44,6 +46,21 @@ def counted(learner, inner):
     return inner.count
 
 
+def halved(learner, inner):
+    inner.array *= 0.5
+    return float(inner.array[0])
+
+
+def queued(learner, inner):
+    inner.queue.append(2 * inner.queue.popleft())
+    return inner.queue[0]
+
+
+def gathered(learner, inner):
+    inner.set.add(len(inner.set) + 1.0)
+    return max(inner.set)
+
+
 def averaged(learner, inner):
     learner.mean = 0.9 * learner.mean + 0.1
     return learner.mean
@@ -52,6 +69,9 @@ def averaged(learner, inner):
 FAULTS = {
     "inner.0.count": counted,
     "mean": averaged,
+    "inner.0.array": halved,
+    "inner.0.queue.0": queued,
+    "inner.0.set": gathered,
     "random": lambda learner, inner: random.random(),
     "numpy.random": lambda learner, inner: np.random.rand(),  # noqa: NPY002 - it is the fault
     "inner.0.own": lambda learner, inner: inner.own.random(),

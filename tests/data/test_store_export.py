@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from reverie.core.errors import RunError
-from reverie.data.export import to_minari, to_pydreamer
+from reverie.data.export import size_of, to_minari, to_pydreamer
 from reverie.data.store.check import validate
 from reverie.data.store.episodes import episodes
 from reverie.data.store.store import Store
@@ -190,3 +190,8 @@ def test_pydreamer(store, tmp_path):
         np.testing.assert_array_equal(reset, mine.rows["is_first"])
         np.testing.assert_array_equal(terminal, mine.rows["is_terminal"])
         np.testing.assert_array_equal(reward, mine.rows["reward"])
+
+
+def test_sizes_of_what_is_nested():
+    values = {"a": (np.zeros(3, np.float32), {"b": np.zeros((2, 2))}), "c": 1.0}
+    assert size_of(values) == 12 + 32 + 8

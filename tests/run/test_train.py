@@ -257,6 +257,13 @@ def test_bad_weights_are_never_saved_as_good_or_evaluated(fakes, schedule):
     assert [diverged for _, diverged in run.saves] == [True]
 
 
+def test_what_is_not_learned_may_be_infinite(fakes):
+    run = setting(fakes, algo=broken_at(fakes, 3), total_steps=12)
+    run.algo.weight.requires_grad_(False)
+    run.go(schedule=Schedule(log_every=1, save_every=10))
+    assert not any(diverged for _, diverged in run.saves)
+
+
 def test_an_error_because_of_bad_weights_is_not_saved_as_good(fakes):
     run = failing(setting(fakes, algo=broken_at(fakes, 3)), DataError("reward is nan."))
     with pytest.raises(DataError, match=r"could not be saved: weights in weight are not finite .*saved-9"):

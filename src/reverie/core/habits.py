@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import random
+from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 from torch import Tensor, nn
 
-DEEPEST = 8
-"""How many objects inside each other are looked into."""
+DEEPEST, LARGEST = 8, 2**24
+"""How many objects inside each other are looked into, and up to how many bytes of an array."""
 
 
 class Habits:
@@ -47,6 +48,10 @@ def _inside(thing: object, name: str, seen: set[int], depth: int) -> Iterator[tu
         yield name, str(thing.bit_generator.state)
     elif isinstance(thing, random.Random):
         yield name, thing.getstate()
+    elif isinstance(thing, np.ndarray):
+        yield name, (thing.shape, str(thing.dtype), thing.tobytes() if thing.nbytes <= LARGEST else None)
+    elif isinstance(thing, set | frozenset):
+        yield name, frozenset(thing)
     elif id(thing) not in seen and depth < DEEPEST:
         seen.add(id(thing))
         for key, value in sorted(_parts(thing).items(), key=lambda part: part[0][:1] == "_"):
@@ -57,7 +62,7 @@ def _parts(thing: object) -> dict[str, Any]:
     """What it is made of by name."""
     if isinstance(thing, dict):
         return {str(key): value for key, value in thing.items()}
-    if isinstance(thing, list | tuple):
+    if isinstance(thing, list | tuple | deque):
         return {str(i): value for i, value in enumerate(thing)}
     if isinstance(thing, nn.Module):
         own = {key: value for key, value in vars(thing).items() if not isinstance(value, dict) or key[:1] != "_"}

@@ -23,7 +23,7 @@ Signature = Mapping[str, Mapping[str, Mapping[str, Any]]]
 """What spec.json says: ``{"observation": {key: part}, "action": {key: part}}``."""
 
 
-CACHED, ABOUT_EPISODE = 2**25, 2**16
+CACHED, ABOUT_EPISODE = 2**25, 2**14
 """Bytes that HDF5 has not written yet: so many at most, and roughly these about an episode."""
 
 
@@ -80,9 +80,9 @@ def check_room(path: Path, wanted: int) -> None:
 
 
 def size_of(values: Any) -> int:
-    """Bytes of arrays in dictionaries in dictionaries."""
-    if isinstance(values, Mapping):
-        return sum(map(size_of, values.values()))
+    """Bytes of arrays in dictionaries and tuples, and in others of these."""
+    if isinstance(values, Mapping | tuple):
+        return sum(map(size_of, values.values() if isinstance(values, Mapping) else values))
     return int(np.asarray(values).nbytes)
 
 

@@ -31,11 +31,11 @@ class OptimConfig(Config):
     """Updates over which the learning rate rises from 0."""
 
     def __post_init__(self) -> None:
-        above(self, lr=0, eps=0)
+        above(self, lr=0)
         for name in ("beta1", "beta2"):
             if not 0 <= getattr(self, name) < 1:
                 raise ConfigError(f"{name} = {getattr(self, name)}: expected a decay in [0, 1).")
-        at_least(self, agc=0, warmup=0)
+        at_least(self, agc=0, warmup=0, eps=0)
 
     def build(self, parameters: Iterable[nn.Parameter]) -> Optim:
         """An optimiser of these parameters."""

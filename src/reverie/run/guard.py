@@ -82,4 +82,5 @@ class LossGuard:
         Losses are of the weights before their update, so they do not tell of one that has just gone wrong.
         """
         named = self.learner.named_parameters() if isinstance(self.learner, nn.Module) else ()
-        return next((name for name, values in named if not torch.isfinite(values).all()), None)
+        learned = ((name, values) for name, values in named if values.requires_grad)  # others may be masks
+        return next((name for name, values in learned if not torch.isfinite(values).all()), None)

@@ -63,11 +63,12 @@ def stopping() -> Iterator[None]:
         HEARD.append(Stopped(signal.Signals(number)))
         raise HEARD[-1]
 
+    before = len(HEARD)
     try:
         with listening(stop):
             yield
     finally:
-        HEARD.clear()
+        del HEARD[before:]
 
 
 class Interrupt(contextlib.ExitStack):

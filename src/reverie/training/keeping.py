@@ -248,16 +248,6 @@ def open_store(place: str, folder: RunFolder, config: ReplayConfig, say: Say) ->
     return Store(where, say=say, buffer_bytes=buffer, keep=config.keep, run=run)
 
 
-def settled_place(store: str, folder: RunFolder) -> str:
-    """What the settings of a run are to call its store: not by a path from the folder that it was started in.
-
-    A place inside the run's folder stays as it is: both may be moved together.
-    """
-    place = place_of(store)
-    inside = "://" not in place and Path(place).resolve().is_relative_to(folder.path.resolve())
-    return store if inside else place
-
-
 def check_free(store: Store, folder: RunFolder) -> None:
     """A new run may begin in ``store``: no other has rows there. One without checkpoints may have begun there before.
 

@@ -45,7 +45,7 @@ from reverie.run.schedule import position
 from reverie.run.verify import step_of
 from reverie.training.initial import begin_with, check_same_kind
 from reverie.training.judging import Result, evaluator_of, is_of, judged, result_of
-from reverie.training.keeping import Keeper, settled_place
+from reverie.training.keeping import Keeper, place_of
 from reverie.training.sinks import TRACKERS, check_sinks, sinks_of
 from reverie.training.telling import Say, describe, why_idle
 
@@ -86,7 +86,7 @@ def train(
         config = config.merge({"schedule.eval_every": 0})
     config = resolved(config, env, say, None if run is None else env_before(RunFolder(Path(run))))
     folder = RunFolder(Path(run) if run is not None else new_path(ROOT, subject(config), name))
-    config = config.merge({"replay.store": settled_place(config.replay.store, folder)})
+    config = config.merge({"replay.store": place_of(config.replay.store)})
     checkpoints = Checkpoints(folder.checkpoints, config.keep_checkpoints, say)
     with contextlib.ExitStack() as stack:
         newest = None
