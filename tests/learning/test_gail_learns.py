@@ -5,12 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import gymnasium
-import h5py
 import numpy as np
 from gymnasium import spaces
 
 import reverie
+from played import played
 from reverie.envs.dummy import Look, Match
 
 SETTINGS: dict[str, Any] = {
@@ -34,29 +33,9 @@ class Lies(Match):
         return obs, -reward, *rest
 
 
-def demonstrated(
-    env: gymnasium.Env[Any, Any], expert: Any, path: Path, episodes: int = 30, reward: float = 0.0
-) -> Path:
-    """What an expert does, every row with the same reward, which says nothing."""
-    rows: dict[str, list[Any]] = {name: [] for name in ("observations", "actions", "rewards", "terminals", "timeouts",
-                                                         "next_observations")}  # fmt: skip
-    for seed in range(episodes):
-        obs, over = env.reset(seed=seed)[0], False
-        while not over:
-            action = expert(obs)
-            after, _, _, over, _ = env.step(action)
-            for name, value in zip(rows, (obs, action, 0.0, False, over, after), strict=True):
-                rows[name].append(value)
-            obs = after
-    with h5py.File(path, "w") as file:
-        for name, values in rows.items():
-            file[name] = np.array(values)
-    return path
-
-
 def test_numbers_are_imitated(tmp_path: Path) -> None:
     """Of what is lost, which the environment calls a gain: 0 at best, 53 without looking, 160 at most."""
-    data = demonstrated(Lies(), lambda obs: obs.copy(), tmp_path / "expert.hdf5")
+    data = played(Lies(), lambda obs: obs.copy(), tmp_path / "expert.hdf5", 30, rewarded=False)
     more = {"algo.penalty": 0.1, "algo.discriminator_lr": 3e-3, "steps": 1100}
     result = reverie.train(
         "gail", env=Lies, data=data, run=tmp_path / "run", say=lambda text: None, **SETTINGS | more
@@ -67,7 +46,7 @@ def test_numbers_are_imitated(tmp_path: Path) -> None:
 
 def test_choices_are_imitated(tmp_path: Path) -> None:
     """Best 10, by chance 5: what to do is in a picture."""
-    data = demonstrated(Look(), lambda obs: int(obs[0, -1, 0] > 0), tmp_path / "expert.hdf5")
+    data = played(Look(), lambda obs: int(obs[0, -1, 0] > 0), tmp_path / "expert.hdf5", 30, rewarded=False)
     more = {"algo.networks.encoder": "minatar(8)", "algo.discriminator.encoder": "minatar(8)", "algo.batch_size": 64}
     result = reverie.train(
         "gail", env="reverie/Look-v0", data=data, run=tmp_path / "run", steps=400, say=lambda text: None,

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from reverie.core.errors import RunError
-from reverie.core.habits import Habits
 from reverie.core.moving import Inlet, Outlet
+from reverie.core.python_state import PythonState
 from reverie.core.tape import Tape
 from reverie.core.types import Batch, Update
 
@@ -164,9 +164,9 @@ class Replayed:
         if self.runs < WARM_UPS:  # these may wait, and make something that is kept
             return self.recorder.warm_up(self._step)[0]
         learner = getattr(self.train_step, "__self__", None)
-        before = Habits(learner)
+        before = PythonState(learner)
         update, obstacle = self.recorder.warm_up(self._step)
-        if obstacle := obstacle or before.broken_by(Habits(learner)):
+        if obstacle := obstacle or before.changed_in(PythonState(learner)):
             self.obstacle = obstacle
             warnings.warn(f"updates run without {self.recorder.title}, so slower: {obstacle}.", stacklevel=5)
         return update

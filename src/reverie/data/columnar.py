@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from reverie.core.errors import ConfigError, RunError
-from reverie.core.heard import heed
+from reverie.core.signals import check_signals
 from reverie.data.export import Exported, check_room, emptied, no_room, size_of, staged_at
 from reverie.data.readers.base import About, Rows, needs
 from reverie.data.readers.spaces import text_of
@@ -209,7 +209,7 @@ def staged_file(path: Path) -> Iterator[Path]:
     staged = path.with_name(f".{path.name}.part")
     try:
         yield staged
-        heed()
+        check_signals()
         os.rename(staged, path)
     except BaseException as error:
         staged.unlink(missing_ok=True)

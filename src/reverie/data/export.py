@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from reverie.core.errors import ConfigError, RunError
-from reverie.core.heard import heed
+from reverie.core.signals import check_signals
 from reverie.data.readers.minari import check_name, minari_root
 from reverie.data.store.episodes import Episode
 from reverie.data.store.manifest import Segment
@@ -61,7 +61,7 @@ def staged_at(path: Path) -> Iterator[Path]:
     staged = fresh(path)
     try:
         yield staged
-        heed()
+        check_signals()
         os.rename(staged, path)
     except BaseException as error:
         give_room(staged)
@@ -234,7 +234,7 @@ def write_minari(
     def buffers() -> Iterator[Any]:
         for episode in episodes:
             done.episodes, done.steps = done.episodes + 1, done.steps + len(episode["rewards"])
-            heed()
+            check_signals()
             check_room(path, 2 * size_of(episode) + min(CACHED, ABOUT_EPISODE * (done.episodes + 16)))
             yield EpisodeBuffer(**episode)
 

@@ -12,7 +12,7 @@ from types import FrameType
 from typing import ClassVar, Self
 
 from reverie.core.clock import Clock
-from reverie.core.heard import HEARD
+from reverie.core.signals import PENDING
 
 SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGUSR1", "SIGHUP") if hasattr(signal, name))
 """Ctrl-C; what a scheduler sends at the end, and what Slurm sends before it when asked to (``--signal=B:USR1@60``); and
@@ -60,15 +60,15 @@ def stopping() -> Iterator[None]:
     """
 
     def stop(number: int, frame: FrameType | None) -> None:
-        HEARD.append(Stopped(signal.Signals(number)))
-        raise HEARD[-1]
+        PENDING.append(Stopped(signal.Signals(number)))
+        raise PENDING[-1]
 
-    before = len(HEARD)
+    before = len(PENDING)
     try:
         with listening(stop):
             yield
     finally:
-        del HEARD[before:]
+        del PENDING[before:]
 
 
 class Interrupt(contextlib.ExitStack):

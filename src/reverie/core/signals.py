@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-HEARD: list[BaseException] = []
+PENDING: list[BaseException] = []
 """What was raised, until whoever listens has ended."""
 
 
-def heed() -> None:
+def check_signals() -> None:
     """End here if that was asked for.
 
     Raises:
         BaseException: what the handler raised.
     """
-    if HEARD:
-        raise HEARD[-1]
+    if PENDING:
+        raise PENDING[-1]

@@ -14,7 +14,7 @@ DEEPEST, LARGEST = 8, 2**24
 """How many objects inside each other are looked into, and up to how many bytes of an array."""
 
 
-class Habits:
+class PythonState:
     """The numbers, words and generators that an object holds, which tensors, and all of what it is made of.
 
     Those of Python and NumPy that belong to nobody are among them.
@@ -27,7 +27,7 @@ class Habits:
         legacy = np.random.get_state(legacy=False)  # noqa: NPY002 - it is what is looked for
         self.values |= {"random": random.getstate(), "numpy.random": str(legacy)}
 
-    def broken_by(self, later: Habits) -> str:
+    def changed_in(self, later: PythonState) -> str:
         """What has changed since and cannot be captured, in a sentence, or nothing."""
         now = {name: value for name, value in later.values.items() if value == value}  # NaN differs from itself
         names = [name for name, value in now.items() if self.values.get(name) != value]
