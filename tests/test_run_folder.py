@@ -296,6 +296,15 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
         train(CONFIG, env=Steps, run=tmp_path / "file" / "run", say=say_nothing)
 
 
+@pytest.mark.parametrize("sink", ["JsonlSink", "TensorBoardSink"])
+def test_logs_that_cannot_be_written_end_no_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sink: str) -> None:
+    monkeypatch.setattr(getattr(sinks, sink), "write", refuse)
+    said: list[str] = []
+    config = CONFIG.merge({"tensorboard": True, "schedule.log_every": 10})
+    assert train(config, env=Steps, run=tmp_path / "run", say=said.append).reason == "finished"
+    assert len([line for line in said if "The run goes on" in line]) == 1
+
+
 def test_a_disk_that_is_full_at_the_end_takes_no_score_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(evaluation, "write_found", refuse)
     monkeypatch.setattr(sinks, "learning_curve", refuse)

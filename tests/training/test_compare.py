@@ -9,10 +9,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from PIL import Image
 
 from reverie.cli import main
+from reverie.training.compare import read_contender
 
 Captured = pytest.CaptureFixture[str]
 
@@ -62,6 +64,9 @@ def test_a_figure_of_their_curves(capsys: Captured) -> None:
         file.write_text(json.dumps(content))
     assert main(["compare", *paths, "--figure", "two/panels.png"]) == 0
     assert "two/panels.png" in capsys.readouterr().out
+    steps, middle, low, high = read_contender(Path("ppo")).curve
+    assert (steps.tolist(), middle.tolist(), low[1], high[1]) == ([1000, 2000], [-900, -150], -200, -100)
+    assert np.isnan([low[0], high[0]]).all()
     width, height = Image.open("two/panels.png").size
     assert height > width  # Pendulum without td3, and Hopper
     assert main(["compare", *paths, "--figure", "panels.pdf"]) == 2
