@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import threading
+import time
 import types
 from pathlib import Path
 
@@ -124,6 +125,7 @@ def test_the_real_one_keeps_a_run_on_the_disk(tmp_path, monkeypatch):
     for steps in (60, 80):
         settings = {**SETTINGS, "steps": steps, "wandb": True}
         reverie.train("dqn", env="CartPole-v1", run=tmp_path / "run", say=said.append, **settings)
+        time.sleep(1.1)  # it names its folders by the second
     ident = json.loads((tmp_path / "run" / "tracked.json").read_text())["wandb"]
     assert len(list((tmp_path / "run" / "wandb").glob(f"offline-run-*-{ident}/run-{ident}.wandb"))) == 2
     assert sum("Weights & Biases: wandb sync" in line for line in said) == 2
