@@ -1,11 +1,14 @@
 #!/usr/bin/env python3
 """How long an update and a decision take in the libraries that people use today, side by side with ours.
 
-    python benchmarks/peers.py [--systems sheeprl rllib torchrl] [--settings V I] [--where FOLDER]
+    python benchmarks/peers.py [--systems sheeprl rllib torchrl dreamerv3 r2dreamer] [--settings V I] [--where FOLDER]
 
 Each system gets a virtual environment of its own under `--where`, made once. Each measurement is a process of its own
 (`peers/update_*.py`); ours runs before and after every other one, and a ratio compares neighbours only, so that a
 machine that drifts does not show. Settings as in `update.py`: batch 16x64, H = 15, float32, on the CPU.
+
+The authors' code and r2dreamer are in no package index: clone them and say where, `--clones dreamerv3=FOLDER
+r2dreamer=FOLDER`; without that they are left out.
 """
 
 from __future__ import annotations
@@ -38,9 +41,11 @@ class System:
     """A library to compare with."""
 
     packages: tuple[str, ...]
-    """What to install; the first is what the rows are called."""
+    """What to install; the first is what the rows are called, unless it is a repository."""
     variants: dict[str, str]
     """What of it is measured, and what must be said of each."""
+    repository: str = ""
+    """Where it is cloned from, if it is in no package index."""
 
 
 SYSTEMS = {
@@ -56,7 +61,26 @@ SYSTEMS = {
         ("torchrl==0.14.1", "tensordict==0.14.3", "numpy==2.4.6"),
         {"dreamer_v3": "the same architecture for vectors; for images strided convolutions without pooling"},
     ),
+    "dreamerv3": System(
+        (
+            *("jax==0.4.33", "jaxlib==0.4.33", "chex==0.1.87", "optax==0.2.3", "ninjax==3.5.1", "elements==3.19.1"),
+            *("portal==3.5.0", "granular==0.20.3", "scope==0.4.4", "einops==0.8.1", "jaxtyping==0.2.34"),
+            *("numpy==1.26.4", "scipy==1.14.1", "ruamel.yaml==0.18.6", "google-resumable-media==2.7.2"),
+        ),
+        {"dreamer_v3": "the authors' code, with the JAX that it pins"},
+        "https://github.com/danijar/dreamerv3",
+    ),
+    "r2dreamer": System(
+        ("torchrl==0.14.1", "tensordict==0.14.3", "numpy==2.4.6", "omegaconf==2.3.0", "tensorboard==2.20.0"),
+        {
+            "eager": "the same architecture, losses and optimiser; the replay left out",
+            "compiled": "the same with its `torch.compile`; the replay left out",
+        },
+        "https://github.com/NM512/r2dreamer",
+    ),
 }
+SLOW_START = 60.0
+"""Seconds: what takes longer to its first update is measured in one round only."""
 
 
 def measured(python: Path, script: str, variant: str, setting: str, args: argparse.Namespace) -> Numbers:
@@ -68,6 +92,7 @@ def measured(python: Path, script: str, variant: str, setting: str, args: argpar
     """
     quiet = {"RAY_USAGE_STATS_ENABLED": "0", "RL_WARNINGS": "False", "PYTHONWARNINGS": "ignore"}
     env = os.environ | quiet | {"OMP_NUM_THREADS": str(args.threads), "CUDA_VISIBLE_DEVICES": ""}
+    env |= {"PYTHONPATH": str(args.clones[script].resolve())} if script in args.clones else {}
     with tempfile.NamedTemporaryFile(suffix=".json") as out:
         words = [setting, out.name, "--variant", variant, "--threads", args.threads, "--seconds", args.seconds]
         command = [*args.under, python, HERE / "peers" / f"update_{script}.py", *words]
@@ -95,8 +120,12 @@ class Alternation:
         self._ours()
         for _ in range(self.args.rounds):
             for name, variant in pairs:
-                if (name, variant) not in self.failed:
+                if (name, variant) not in self.failed and not self._slow(name, variant):
                     self._pair(pythons[name], name, variant)
+
+    def _slow(self, name: str, variant: str) -> bool:
+        """Whether it was measured, and took too long to start to be measured again."""
+        return any(run["first_update_s"] > SLOW_START for run in self.theirs.get((name, variant), []))
 
     def _ours(self) -> None:
         """One measurement of reverie."""
@@ -128,6 +157,8 @@ class Alternation:
     def _head(self, name: str, variant: str) -> dict[str, object]:
         """Which row this is."""
         title = SYSTEMS[name].packages[0].replace("==", " ")
+        if name in self.args.clones:
+            title = f"{name} {commit(self.args.clones[name])}"
         several = f", {variant}" if len(SYSTEMS[name].variants) > 1 else ""
         return {"system": title + several, "setting": self.setting}
 
@@ -141,24 +172,55 @@ def medians(runs: list[Numbers]) -> Numbers:
     return {key: statistics.median(run[key] for run in runs) for key in NUMBERS}
 
 
+def commit(clone: Path) -> str:
+    """Which version is checked out there."""
+    command = ["git", "-C", str(clone), "rev-parse", "--short=7", "HEAD"]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def clone(word: str) -> tuple[str, Path]:
+    """``NAME=FOLDER`` as a pair.
+
+    Raises:
+        ArgumentTypeError: it is not, or there is no such system or folder.
+    """
+    name, _, folder = word.partition("=")
+    cloned = [key for key, system in SYSTEMS.items() if system.repository]
+    if name not in cloned or not Path(folder, ".git").exists():
+        names = ", ".join(f"{key}=FOLDER ({SYSTEMS[key].repository})" for key in cloned)
+        raise argparse.ArgumentTypeError(f"{word!r}: expected a clone's folder, as {names}")
+    return name, Path(folder)
+
+
+def available(args: argparse.Namespace) -> dict[str, tuple[str, ...]]:
+    """The packages of every system asked for; says which are left out because nobody said where their clone is."""
+    missing = [name for name in args.systems if SYSTEMS[name].repository and name not in args.clones]
+    for name in missing:
+        print(f"{name}: left out, as --clones {name}=FOLDER says no clone of {SYSTEMS[name].repository}", flush=True)
+    return {name: SYSTEMS[name].packages for name in args.systems if name not in missing}
+
+
 def options() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--systems", nargs="*", default=list(SYSTEMS), choices=list(SYSTEMS))
     parser.add_argument("--settings", nargs="*", default=["V", "I"], choices=["V", "I"])
     parser.add_argument("--where", type=Path, default=WHERE, help="folder of the environments")
+    parser.add_argument("--clones", nargs="*", type=clone, default=[], metavar="NAME=FOLDER")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--seconds", type=float, default=2.0, help="of updates in each process, and at least three")
     parser.add_argument("--under", nargs="*", default=[], help="a command to run each measurement under, as taskset")
     parser.add_argument("--out", type=Path, default=Path(__file__).with_suffix(".json"))
-    return parser.parse_args()
+    args = parser.parse_args()
+    args.clones = dict(args.clones)
+    return args
 
 
 def main() -> int:
     """Install, measure and write."""
     args = options()
-    pythons = installed({name: SYSTEMS[name].packages for name in args.systems}, args.where)
+    pythons = installed(available(args), args.where)
     rows: list[dict[str, object]] = []
     for setting in args.settings:
         turns = Alternation(setting, args)

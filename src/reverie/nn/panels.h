@@ -22,6 +22,7 @@
 #define VECTORS (PANEL / LANES)
 
 typedef float Vector __attribute__((vector_size(LANES * 4), aligned(4)));
+typedef int32_t Bits __attribute__((vector_size(LANES * 4), aligned(4))); /* of floats, or what comparing them says */
 
 static inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
@@ -66,6 +67,29 @@ static inline __attribute__((always_inline)) void tile(const float *a, int64_t a
     memcpy(out, sum, rows * PANEL * sizeof(float));
 }
 
+/* A whole tile of c, with what becomes of it in the same registers; `then` is a constant. */
+static inline __attribute__((always_inline)) void whole_tile(const float *a, int64_t ar, int64_t ak, const float *b,
+                                                             int64_t ldb, float *c, int64_t ldc, int64_t depth,
+                                                             const float *bias, const float *mask, const Then then) {
+    Vector sum[TILE][VECTORS];
+    for (int64_t r = 0; r < TILE; r++)
+        for (int v = 0; v < VECTORS; v++) sum[r][v] = (Vector){0};
+    for (int64_t k = 0; k < depth; k++) {
+        const Vector *row = (const Vector *)(b + k * ldb);
+        for (int64_t r = 0; r < TILE; r++)
+            for (int v = 0; v < VECTORS; v++) sum[r][v] += a[r * ar + k * ak] * row[v];
+    }
+    for (int64_t r = 0; r < TILE; r++)
+        for (int v = 0; v < VECTORS; v++) {
+            Vector *to = (Vector *)(c + r * ldc) + v, out = sum[r][v];
+            if (bias) out += ((const Vector *)bias)[v];
+            if (then == ADD) out = *to + out;
+            if (then == RELU) out = (Vector)((Bits)out & ~(out < 0.0f)); /* NaN stays NaN */
+            if (then == MASK) out = (Vector)((Bits)out & (((const Vector *)(mask + r * ldc))[v] != 0.0f));
+            *to = out;
+        }
+}
+
 /* `rows` is a constant in each case, so that the sums are registers. */
 static inline void any_tile(const float *a, int64_t ar, int64_t ak, const float *b, int64_t ldb, float *out,
                             int64_t depth, int64_t rows) {
@@ -100,6 +124,14 @@ static inline void panel_product(const float *a, int64_t ar, int64_t ak, const f
         int64_t count = least(TILE, rows - i);
         for (int64_t r = 0; mask && r < count; r++) /* from beyond the caches, while this tile is computed */
             for (int64_t j = 0; j < columns; j += 16) __builtin_prefetch(mask + (i + r) * ldc + j);
+        if (count == TILE && columns == PANEL) {
+            const float *from = a + i * ar, *through = mask ? mask + i * ldc : 0;
+            float *to = c + i * ldc;
+#define CASE(then) case then: whole_tile(from, ar, ak, panel, ldpanel, to, ldc, depth, bias, through, then); break
+            switch (then) { CASE(PLAIN); CASE(RELU); CASE(MASK); CASE(ADD); }
+#undef CASE
+            continue;
+        }
         any_tile(a + i * ar, ar, ak, panel, ldpanel, out, depth, count);
         finish(out, c + i * ldc, ldc, count, columns, bias, mask ? mask + i * ldc : 0, then);
     }
