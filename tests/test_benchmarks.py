@@ -456,3 +456,19 @@ def test_the_page_says_what_the_store_costs() -> None:
     for game, noise in cells:
         line = next((line for line in page.splitlines() if f"| {game}" in line), "")
         assert noise in line.partition(game)[2], (game, noise)
+
+
+def test_kernels_of_an_update_are_counted_by_function_without_views(
+    scripts: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counting = scripts("operations")
+    x = torch.ones(3, 4, device="meta")
+    with counting.Kernels() as kernels:
+        (x.t().reshape(2, 6)[0] * 2).sum()  # a copy by reshape, a product, a sum
+    assert kernels.by_function == {"elsewhere": 3}
+    monkeypatch.setattr(torch.nn.functional, "rms_norm", lambda x, shape, weight, eps: counting.Norm.apply(x, weight))
+    monkeypatch.setattr("reverie.core.compiled.kernels", lambda: None)
+    found = counting.count("nano", "float32")
+    assert found["nn/fused.py: norm_silu"] % 2 == 0  # the norm and SiLU
+    assert found["elsewhere"] == 0
+    assert 1000 < found["nn/optim.py: step"] < found.total() / 2

@@ -1,0 +1,105 @@
+#!/usr/bin/env python3
+"""How many kernels one update of DreamerV3 would launch on a GPU, and which functions launch them. It needs no GPU.
+
+    python benchmarks/operations.py [--settings V I] [--precision float32 bfloat16] [--out benchmarks/operations.json]
+
+The learner stands on PyTorch's meta device, where operations have shapes and no numbers. Every operation that is not
+merely a view counts as one kernel. RMSNorm is one operation on a GPU, forwards, and two backwards; elsewhere PyTorch
+takes it apart, so it is counted by a stand-in. Settings are those of `update.py`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import traceback
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from update import SETTINGS, config
+
+from reverie.core.discover import version
+from reverie.noise import noise_batch
+
+VIEWS = {
+    "_reshape_alias", "_unsafe_view", "alias", "as_strided", "detach", "diagonal", "empty", "empty_like",
+    "empty_strided", "expand", "lift_fresh", "new_empty", "new_empty_strided", "permute", "select", "slice", "split",
+    "split_with_sizes", "squeeze", "t", "transpose", "unbind", "unfold", "unsqueeze", "view",
+}  # fmt: skip
+"""Operations that launch nothing."""
+SHOWN = 12
+"""Functions that are listed by name; the rest is one number."""
+
+
+class Norm(torch.autograd.Function):
+    """As many operations as RMSNorm's on a GPU: one forwards, one backwards for each gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, scale: Tensor) -> Tensor:
+        ctx.save_for_backward(x, scale)
+        return x.neg()
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
+        _, scale = ctx.saved_tensors
+        return grad.neg(), scale.neg()
+
+
+class Kernels(TorchDispatchMode):
+    """Counts operations by the function of this library that asks for them; autograd's by the one that calls it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.by_function: Counter[str] = Counter()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func.overloadpacket.__name__ not in VIEWS:
+            own = [f for f in traceback.extract_stack(limit=16) if "/reverie/" in f.filename]
+            place = own[-1].filename.rpartition("/reverie/")[2] if own else "elsewhere"
+            self.by_function[f"{place}: {own[-1].name}" if own else place] += 1
+        return func(*args, **(kwargs or {}))
+
+
+def count(name: str, precision: str) -> Counter[str]:
+    """Kernels of one update by function."""
+    _, obs, action, _ = SETTINGS[name]
+    agent = config(name, precision).build(obs, action, device="meta")
+    data = noise_batch(agent, obs, action).to(torch.device("meta"))
+    with Kernels() as kernels:
+        agent.train_step(data)
+    return kernels.by_function
+
+
+def main() -> int:
+    """Count, print and write."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--settings", nargs="*", default=["V", "I"], choices=list(SETTINGS))
+    parser.add_argument("--precision", nargs="*", default=["float32", "bfloat16"], choices=["float32", "bfloat16"])
+    parser.add_argument("--out", type=Path, default=Path(__file__).with_suffix(".json"))
+    args = parser.parse_args()
+    os.environ["REVERIE_KERNELS"] = "off"  # compiled functions are for CPUs alone
+    torch.nn.functional.rms_norm = lambda x, shape, weight=None, eps=None: Norm.apply(x, weight)
+    rows = []
+    for name, precision in [(n, p) for n in args.settings for p in args.precision]:
+        found = count(name, precision)
+        first = dict(found.most_common(SHOWN))
+        rest = found.total() - sum(first.values())
+        rows.append(
+            {"setting": name, "precision": precision, "kernels": found.total(), "by_function": first, "rest": rest}
+        )
+        print(f"{name}, {precision}: {found.total():,} kernels")
+        for place, number in first.items():
+            print(f"  {number:6,}  {place}")
+        print(f"  {rest:6,}  the rest", flush=True)
+    args.out.write_text(json.dumps({"torch": torch.__version__, "reverie": version(), "rows": rows}, indent=1) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
