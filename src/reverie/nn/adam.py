@@ -61,14 +61,6 @@ class Adam:
         """
         self.apply_to(torch.autograd.grad(loss, self.params, allow_unused=True))
 
-    def apply(self) -> None:
-        """Update the parameters with the gradients in their ``.grad``.
-
-        Raises:
-            RuntimeError: a parameter has no gradient.
-        """
-        self.apply_to([p.grad for p in self.params])
-
     @torch.no_grad()
     def apply_to(self, found: Sequence[Tensor | None]) -> None:
         """Update the parameters with the gradients ``found``, one for each of them.

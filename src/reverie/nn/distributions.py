@@ -136,11 +136,6 @@ class Categoricals:
         """Return the entropy ``[...]`` in nats, summed over the variables."""
         return -(self.probs * self.log_probs).sum((-2, -1))
 
-    @property
-    def entropy_range(self) -> tuple[float, float]:
-        """The least and greatest possible entropy, in nats."""
-        return 0.0, sum(math.log(c) for c in self.classes)
-
 
 class BoundedNormal:
     """N(tanh(mean), std^2), std in [min_std, max_std]. Samples may lie outside [-1, 1]: environments clip them."""
@@ -149,7 +144,6 @@ class BoundedNormal:
         """``mean`` and ``std`` are a head's outputs before any activation, ``[..., A]``."""
         self.mean = torch.tanh(mean.float())
         self.std = (max_std - min_std) * torch.sigmoid(std.float() + 2.0) + min_std
-        self.bounds = (min_std, max_std)
 
     def sample(self) -> Tensor:
         """Return a sample ``[..., A]`` without gradient: the actor losses that use it are likelihood-ratio losses."""
@@ -168,12 +162,6 @@ class BoundedNormal:
     def entropy(self) -> Tensor:
         """Return the entropy ``[...]`` in nats."""
         return (self.std.log() + 0.5 * math.log(2 * math.pi * math.e)).sum(-1)
-
-    @property
-    def entropy_range(self) -> tuple[float, float]:
-        """The least and greatest possible entropy, in nats."""
-        low, high = (math.log(s) + 0.5 * math.log(2 * math.pi * math.e) for s in self.bounds)
-        return low * self.mean.shape[-1], high * self.mean.shape[-1]
 
 
 class TwoHot:

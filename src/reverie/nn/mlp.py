@@ -19,7 +19,6 @@ from reverie.core.types import Obs
 from reverie.nn.cnn import Dreamer, ImageEncoder
 from reverie.nn.encoder import one_hot, split_kinds
 from reverie.nn.perceptron import Perceptron
-from reverie.nn.product import linear
 from reverie.nn.several import beside
 
 
@@ -35,14 +34,6 @@ class NetworkConfig(Config):
     def __post_init__(self) -> None:
         if not self.units or min(self.units) < 1:
             raise ConfigError(f"units = {self.units}: expected one hidden layer or more, of widths of 1 or more.")
-
-
-class Dense(nn.Linear):
-    """A linear layer y = W x + b that uses the fastest matrix product for its input."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Map ``[..., inputs]`` to ``[..., outputs]``, in the dtype of x."""
-        return linear(x, self.weight, self.bias)
 
 
 class Inputs(nn.Module):
