@@ -105,6 +105,23 @@ class ConstantFactor(nn.Module):
         return reward * self.factor
 
 
+def running_returns(reward: np.ndarray, first: np.ndarray, discount: float) -> np.ndarray:
+    """Return G of each row, float64 ``[N, n]``: G <- r + gamma G within an episode, 0 at its first row.
+
+    ``reward`` is float64, ``first`` bool, both ``[N, n]``: n consecutive rows of N streams. All episodes are computed
+    together, one row after the other, so that Python loops over the rows of the longest episode only.
+    """
+    begins = first.copy()
+    begins[:, :1] = True
+    place = np.arange(first.size)
+    age = place - np.maximum.accumulate(np.where(begins.ravel(), place, 0))  # [N * n], rows since the first one
+    returns = np.where(first, 0.0, reward).ravel()  # [N * n], final where the age is 0
+    by_age = np.split(np.argsort(age, kind="stable"), np.cumsum(np.bincount(age)))
+    for rows in by_age[1:-1]:  # the last one is empty
+        returns[rows] += discount * returns[rows - 1]
+    return returns.reshape(first.shape)
+
+
 class ReturnScaler(HostBuffers):
     """Divides rewards by the standard deviation of the returns of all rows so far, or by 1 while that is 0.
 
@@ -139,10 +156,7 @@ class ReturnScaler(HostBuffers):
     def fit(self, reward: Tensor, is_first: Tensor) -> None:
         """Replace all rows by these of N streams, ``[N, n]``. The next row added begins a new episode."""
         earned, first = reward.double().numpy(force=True), is_first.numpy(force=True)
-        returns = np.zeros_like(earned)
-        for t in range(earned.shape[1]):
-            before = returns[:, t - 1] if t else 0.0
-            returns[:, t] = np.where(first[:, t], 0.0, earned[:, t] + self.discount * before)
+        returns = running_returns(earned, first, self.discount)
         self.moments.clear()
         self.returns = self.returns.new_zeros(0)
         self._count(returns[~first])
