@@ -23,7 +23,7 @@ LOG_STD = (-20.0, 2.0)
 
 
 class SquashedNormal:
-    """a = tanh(u), u ~ N(mean, std): Haarnoja et al. 2018, arXiv:1812.05905, appendix C.
+    """a = tanh(u), u ~ N(mean, std^2): Haarnoja et al. 2018, arXiv:1812.05905, appendix C.
 
     ln pi(a) = ln N(u) - sum ln(1 - tanh(u)^2)   (equation 26)
 
