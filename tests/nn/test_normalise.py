@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from reverie.core.errors import ConfigError
 from reverie.core.specs import ObsPart
 from reverie.nn.normalise import LOOKED_AT, Fixed, Moments, Normalise, Normaliser, Running
-from reverie.nn.rewards import Factor, ReturnScaler, ReturnStd, RewardScale
+from reverie.nn.rewards import Factor, ReturnScaler, ReturnStd, RewardScale, running_returns
 
 SPEC = {
     "state": ObsPart(kind="vector", shape=(2, 2), dtype="float32"),
@@ -235,6 +235,24 @@ def test_rows_at_once_are_rows_one_by_one() -> None:
     all_.fit(reward, first)
     assert float(all_.factor) == pytest.approx(float(one.factor), rel=1e-6)
     assert all_.moments.count == one.moments.count
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.integers(0, 4), st.integers(0, 30), st.sampled_from([0.0, 0.3, 1.0]), st.integers(0, 2**32 - 1))
+def test_running_returns_are_to_the_last_bit_those_of_one_row_after_the_other(
+    streams: int, rows: int, often: float, seed: int
+) -> None:
+    g = np.random.default_rng(seed)
+    reward, first = g.normal(size=(streams, rows)), g.random((streams, rows)) < often
+    expected = np.zeros_like(reward)
+    for n in range(streams):
+        earned = 0.0
+        for t in range(rows):
+            earned = 0.0 if first[n, t] else reward[n, t] + 0.97 * earned
+            expected[n, t] = earned
+    found = running_returns(reward, first, 0.97)
+    assert found.dtype == np.float64
+    np.testing.assert_array_equal(found, expected)
 
 
 def test_as_long_as_nothing_was_earned_rewards_are_as_they_are() -> None:

@@ -1,4 +1,4 @@
-/* Steps of optimisers, and of slow copies that follow. */
+/* Updates of Adam and of target networks. */
 
 #include <math.h>
 #include <stdint.h>
@@ -34,8 +34,8 @@ static void adam_chunks(void *given, Worker worker) {
     }
 }
 
-/* Adam, Kingma and Ba 2015, Algorithm 1; `settings`: rate, both betas, epsilon, and over how many updates the rate falls to 0
- * along half a cosine, if that is not 0. `updates` counts this one already. */
+/* Adam, Kingma and Ba 2015, Algorithm 1. `settings` are the rate, both betas, epsilon, and the number of updates over which
+ * the rate decays to 0 along half a cosine (0: constant). `updates` already includes this update. */
 void adam(float *parameters, const float *gradient, float *mean, float *square, int64_t count, const double *settings,
           const float *updates, int64_t threads) {
     double rate = settings[0], beta1 = settings[1], beta2 = settings[2], cosine = settings[4], t = *updates;
@@ -65,7 +65,7 @@ static void polyak_chunks(void *given, Worker worker) {
     }
 }
 
-/* slow <- slow + rate (fast - slow); if there is a `calls`, only at every n-th of them. */
+/* slow <- slow + rate (fast - slow); if `calls` is not null, only when it is a multiple of `every`. */
 void polyak(float *slow, const float *fast, int64_t count, float rate, const int64_t *calls, int64_t every,
             int64_t threads) {
     Following f = {slow, fast, count, 0, rate};

@@ -1,4 +1,4 @@
-"""Adam, with its state where a captured update and a checkpoint find it."""
+"""Adam, whose state tensors stay at the same addresses: for CUDA graphs and checkpoints."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from reverie.core.types import State
 class Adam:
     """Adam (Kingma and Ba 2015, Algorithm 1), all parameters in one fused call.
 
-    ``torch.optim.Adam(fused=True)`` computes the same, but makes its state at the first step and replaces it when it is
-    loaded: a CUDA graph would go on with what lies in the old place.
+    ``torch.optim.Adam(fused=True)`` computes the same, but allocates its state at the first step and replaces the
+    tensors when a state is loaded: a CUDA graph would go on using the old ones.
     """
 
     def __init__(
@@ -29,18 +29,18 @@ class Adam:
         eps: float = 1e-8,
         cosine: int = 0,
     ) -> None:
-        """A new one, whose moments are 0.
+        """Create the optimiser, with moments of 0.
 
         Args:
-            parameters: what is learned.
-            lr: the learning rate.
-            betas: decays of both moments.
-            eps: added to the root of the second.
-            cosine: updates over which the learning rate falls to 0 along half a cosine (Loshchilov and Hutter 2017,
-                equation 5), where it then stays; 0: it does not fall.
+            parameters: the parameters to train.
+            lr: the learning rate, above 0.
+            betas: decay rates of the first and second moment.
+            eps: added to the square root of the second moment, above 0.
+            cosine: number of updates over which the learning rate decays to 0 along half a cosine (Loshchilov and
+                Hutter 2017, equation 5), where it then stays; 0 keeps it constant.
 
         Raises:
-            ConfigError: the learning rate, ``eps`` or the number of updates cannot be.
+            ConfigError: ``lr`` or ``eps`` is not a finite number above 0, or ``cosine`` is negative.
         """
         for name, value in {"lr": lr, "adam_eps": eps}.items():
             if not 0 < value < math.inf:
@@ -54,27 +54,19 @@ class Adam:
         self.updates = torch.zeros((), device=self.params[0].device)
 
     def step(self, loss: Tensor) -> None:
-        """Backward and update.
+        """Compute the gradients of ``loss``, a scalar, and update the parameters.
 
         Raises:
-            RuntimeError: a parameter has no gradient; it is no part of the loss.
+            RuntimeError: a parameter has no gradient, because the loss does not depend on it.
         """
         self.apply_to(torch.autograd.grad(loss, self.params, allow_unused=True))
 
-    def apply(self) -> None:
-        """Update with the gradients that are there.
-
-        Raises:
-            RuntimeError: a parameter has none.
-        """
-        self.apply_to([p.grad for p in self.params])
-
     @torch.no_grad()
     def apply_to(self, found: Sequence[Tensor | None]) -> None:
-        """Update with these gradients, one for each parameter.
+        """Update the parameters with the gradients ``found``, one for each of them.
 
         Raises:
-            RuntimeError: a parameter has none.
+            RuntimeError: a parameter has no gradient.
         """
         grads = [grad for grad in found if grad is not None]
         if len(grads) != len(self.params):
@@ -88,7 +80,7 @@ class Adam:
             self.mean,
             self.square,
             [],
-            [self.updates] * len(grads),  # the step, for each parameter
+            [self.updates] * len(grads),  # the step count, for each parameter
             lr=self.lr if not self.cosine else self.lr * self._share_left(),
             beta1=self.betas[0],
             beta2=self.betas[1],
@@ -99,36 +91,36 @@ class Adam:
         )
 
     def _share_left(self) -> Tensor:
-        """Of the learning rate, ``[]``; 1 in the first update."""
+        """Return the factor in [0, 1] of the decaying learning rate, ``[]``; it is 1 in the first update."""
         return 0.5 + 0.5 * ((self.updates - 1).clamp(max=self.cosine) * (math.pi / self.cosine)).cos()
 
     def _apply_compiled(self, grads: list[Tensor]) -> None:
-        """The same by ``adam.c``, which wakes no second thread for what is soon done."""
+        """Do the same in ``adam.c``, which wakes no second thread for small tensors."""
         settings, count = (ctypes.c_double * 5)(self.lr, *self.betas, self.eps, self.cosine), self.updates.data_ptr()
         for p, *others in zip(self.params, grads, self.mean, self.square, strict=True):
             pointers = [x.data_ptr() for x in (p, *others)]
             library().adam(*pointers, p.numel(), settings, count, threads(p))
-        torch.autograd.graph.increment_version(self.params)  # written behind autograd's back
+        torch.autograd.graph.increment_version(self.params)  # autograd does not see what C code writes
 
     @torch.no_grad()
     def renew(self) -> None:
-        """Begin a learning rate that falls again, with moments of 0. One that stays leaves all as it is."""
+        """Restart a decaying learning rate, with moments of 0. Change nothing if the learning rate is constant."""
         if self.cosine:
             for tensor in (*self.mean, *self.square, self.updates):
                 tensor.zero_()
 
     def state_dict(self) -> State:
-        """Moments in the order of the parameters, and the count of updates."""
+        """Return the moments, in the order of the parameters, and the number of updates."""
         moments = {"mean": self.mean, "square": self.square}
         named = {f"{name}.{i}": x for name, tensors in moments.items() for i, x in enumerate(tensors)}
         return {**named, "updates": self.updates}
 
     @torch.no_grad()
     def load_state_dict(self, state: State) -> None:
-        """Continue with saved moments, copied to where the present ones lie: a captured update reads them there.
+        """Copy a saved state into the present tensors, whose addresses a captured update (CUDA graph) has stored.
 
         Raises:
-            RunError: they are of other parameters.
+            RunError: it was saved with other numbers or shapes of parameters.
         """
         mine = self.state_dict()
         for name in sorted(mine.keys() | state.keys()):

@@ -1,7 +1,7 @@
-/* Blocks of 32 x 32 numbers: products of tiles (tiles.h), and all that becomes of them.
+/* Blocks of 32 x 32 numbers: products of tiles (tiles.h), and what is done with each finished block.
  *
- * A matrix unit leaves the vector units idle, so that one block is finished while the next one is computed: a bias is added,
- * negative numbers become 0, and the next product gets what it needs as tiles.
+ * The matrix unit leaves the vector units idle. So the vector units finish one block while the next one is computed: they
+ * add a bias, apply ReLU, and convert the numbers to tiles for the next product.
  */
 
 #ifndef REVERIE_BLOCKS_H
@@ -11,28 +11,28 @@
 
 #ifdef HAVE_TILES
 
-/* ---------------------------------------------------------------------- what becomes of a product */
+/* ---------------------------------------------------------------------- finishing a product */
 
-enum { SIDE = 32, SQUARE = SIDE * SIDE }; /* of a block, the unit of work */
+enum { SIDE = 32, SQUARE = SIDE * SIDE }; /* rows and numbers of a block, the unit of work */
 
-/* Numbers [rows, columns] that were computed, and all that becomes of them: each of these may be absent. */
+/* Computed numbers [rows, columns], and what is done with them; every pointer but `from` may be null. */
 typedef struct {
-    const float *from;              /* the numbers, as rows `ld_from` apart */
-    const float *scale, *times;     /* rows are multiplied by `scale` [rows], the mask's too; columns by `times` [columns] */
-    const float *bias, *mask, *old; /* bias [columns] is added; where mask is 0 they become 0; `old` is added */
-    float *to, *sums;               /* as they are, mask, old and to being rows `ld` apart; [columns] of all rows */
-    Half *tiles, *pairs, *kept;     /* as rows of tiles; as pairs; the mask's numbers as rows of the transposed matrix */
+    const float *from;              /* the numbers; their rows lie `ld_from` apart */
+    const float *scale, *times;     /* factors of the rows [rows], also of the mask's, and of the columns [columns] */
+    const float *bias, *mask, *old; /* bias [columns] is added; numbers become 0 where mask is 0; `old` is added */
+    float *to, *sums;               /* outputs: the numbers, and their sums over rows [columns]; mask, old, to: `ld` apart */
+    Half *tiles, *pairs, *kept;     /* outputs: rows of tiles; pairs; the mask's numbers as rows of the transposed matrix */
     int64_t ld_from, ld, rows, columns;
-    int64_t next, next_pairs; /* where the second 16 rows of tiles are, and the second 16 columns of pairs and kept */
-    int is;                   /* below */
+    int64_t next, next_pairs; /* offsets of the second 16 rows of tiles, and of the second 16 columns of pairs and kept */
+    int is;                   /* the flags below */
 } Block;
 
 enum { NOTHING = 0, TWO = 1, BIASED = 2, RELUS = 4, MASKED = 8, ADDED = 16, STORED = 32, SUMMED = 64, TILED_ROWS = 128,
        PAIRED = 256, KEPT = 512, DOWN = 1024, PART = 2048, UPPER = 4096, LOWER = 8192, SCALED = 16384, TIMES = 32768 };
-       /* TWO: the numbers are the sum of two blocks that follow each other; DOWN: blocks follow each other along the rows;
-       PART: this one is smaller than 32 x 32; UPPER, LOWER: only that half of the rows is finished now */
+       /* TWO: the numbers are the sum of two consecutive blocks; DOWN: blocks follow each other along the rows;
+       PART: the block is smaller than 32 x 32; UPPER, LOWER: only that half of the rows is finished now */
 
-/* What those blocks have that are not at the edge. `others` are those flags that do not follow from what is there. */
+/* Set the flags of a block that is not at the edge. `others` are the flags that do not follow from its pointers. */
 static inline Block described(Block b, int others) {
     b.is = others | (b.bias ? BIASED : 0) | (b.mask ? MASKED : 0) | (b.old ? ADDED : 0) | (b.to ? STORED : 0) |
            (b.sums ? SUMMED : 0) | (b.tiles ? TILED_ROWS : 0) | (b.pairs ? PAIRED : 0) | (b.kept ? KEPT : 0) |
@@ -40,14 +40,14 @@ static inline Block described(Block b, int others) {
     return b;
 }
 
-/* The same of block j of `whole`. */
+/* The flags of block j of `whole`. */
 static inline int is_block(const Block *whole, int64_t j) {
     int64_t down = whole->is & DOWN ? j : 0, along = whole->is & DOWN ? 0 : j;
     return whole->is | (whole->rows - SIDE * down < SIDE || whole->columns - SIDE * along < SIDE ? PART : 0);
 }
 
-/* Block j of `whole`, which is what `is` says. Never written to memory: what is read there again soon after waits until
- * all that was stored before is there, such as the sums of the product that has just been begun. */
+/* Block j of `whole`, with the flags `is`. It stays in registers: a load that follows its own store would wait for all
+ * earlier stores, such as those of the product that has just begun. */
 static inline __attribute__((always_inline)) Block block_at(const Block *whole, int64_t j, const float *from, const int is) {
     Block b = *whole;
     int64_t at = is & DOWN ? 0 : SIDE * j;
@@ -77,14 +77,14 @@ static inline __attribute__((always_inline)) __m512 row_scale(const Block *b, in
     return is & PART && r >= b->rows ? _mm512_setzero_ps() : _mm512_set1_ps(b->scale[r]);
 }
 
-/* A product, rounded: compilers may otherwise make one operation of it and the sum that it goes into, or may not. */
+/* A rounded product: otherwise some compilers fuse it with a following sum, and others do not. */
 static inline __attribute__((always_inline)) __m512 times(__m512 a, __m512 b) {
     a = _mm512_mul_ps(a, b);
     __asm__("" : "+v"(a));
     return a;
 }
 
-/* Two rows of a block that has what `is` says: a constant where it matters. NaN stays NaN. */
+/* Finish two rows of a block with the flags `is`, which are a compile-time constant in the usual cases. NaN stays NaN. */
 static inline __attribute__((always_inline)) void finish_pair(const Block *b, int64_t pair, const int is) {
     __mmask16 all[2] = {0xffff, 0xffff};
     __m512 x[2][2], let[2][2] = {{_mm512_setzero_ps(), _mm512_setzero_ps()}, {_mm512_setzero_ps(), _mm512_setzero_ps()}};
@@ -127,7 +127,7 @@ static inline __attribute__((always_inline)) void finish_pair(const Block *b, in
     }
 }
 
-/* A block is finished in the steps [first, end). */
+/* The range [first, end) of the steps in which a block is finished. */
 static inline __attribute__((always_inline)) int64_t first_step(const int is) { return is & LOWER ? 8 : 0; }
 
 static inline __attribute__((always_inline)) int64_t end_step(const int is) {
@@ -139,14 +139,14 @@ static inline __attribute__((always_inline)) void finish_step(const Block *b, in
     else transpose_plane(b->kept + (step - 16) / PLANES * b->next_pairs + (step - 16) % PLANES * PLANE);
 }
 
-/* What blocks usually have. */
+/* The usual combinations of flags. */
 #define USUAL(CASE) \
     CASE(BIASED | RELUS | STORED | TILED_ROWS); CASE(BIASED | RELUS | TILED_ROWS); CASE(BIASED | RELUS | STORED); \
     CASE(BIASED | STORED); CASE(MASKED | PAIRED | KEPT | SUMMED); CASE(MASKED | PAIRED | KEPT | SUMMED | TILED_ROWS); \
     CASE(MASKED | PAIRED | SUMMED | TILED_ROWS); CASE(MASKED | TILED_ROWS); CASE(STORED); CASE(STORED | DOWN); \
     CASE(STORED | DOWN | TWO | UPPER); CASE(STORED | DOWN | TWO | LOWER)
 
-/* And where gates are one of the factors. */
+/* The usual combinations where one of the factors is gates. */
 #define USUAL_OF_GATED_ROWS(CASE) \
     CASE(MASKED | PAIRED | KEPT | SUMMED | SCALED); CASE(MASKED | PAIRED | KEPT | SUMMED | TILED_ROWS | SCALED); \
     CASE(MASKED | TILED_ROWS | SCALED)
@@ -175,9 +175,9 @@ static void finish_block(const Block *whole, int64_t j, const float *from) {
 
 #define LOAD(tile, from) _tile_loadd(tile, (from), 64)
 #define PRODUCT(sum, a, b) _tile_dpbf16ps(sum, a, b)
-#define MEMORY __asm__ volatile("" ::: "memory") /* compilers do not know what tiles are loaded from and stored to */
+#define MEMORY __asm__ volatile("" ::: "memory") /* compilers do not know which memory tile instructions read and write */
 
-/* Which of two factors are gates: 0 or 1, so that one plane is all there is of them. */
+/* Which of the two factors are gates: numbers 0 or 1, which need only one plane. */
 typedef enum { NONE, ROWS_ARE, PAIRS_ARE } Gates;
 
 enum { GATE = 0x3f80 }; /* 1 in bfloat16 */
@@ -222,16 +222,15 @@ static inline __attribute__((always_inline)) void product_and(const Half *a, int
             PRODUCT(0, 4, 6); PRODUCT(2, 5, 6); PRODUCT(1, 4, 7); PRODUCT(3, 5, 7);
             STEPS;
         }
-        if (is == NOTHING && k % 4 == 1) _tile_stored(7, out, 64); /* without any store meanwhile the last ones take longer */
+        if (is == NOTHING && k % 4 == 1) _tile_stored(7, out, 64); /* without a store in between, the last stores take longer */
     }
     _tile_stored(0, out, 128); _tile_stored(1, out + 16, 128);
     _tile_stored(2, out + 16 * 32, 128); _tile_stored(3, out + 16 * 32 + 16, 128);
     MEMORY;
 }
 
-/* 32 x 32 numbers of a product of `depth` tiles of rows in `a` and of pairs in `b`, of which the other 16 rows and columns
- * lie `next_a` and `next_b` further. The vector units, which would be idle, finish block j of `whole` meanwhile, unless j is
- * negative. */
+/* Multiply `depth` tiles of rows in `a` with tiles of pairs in `b` to 32 x 32 numbers. The second 16 rows of a and columns
+ * of b lie `next_a` and `next_b` further. Meanwhile the vector units finish block j of `whole`, unless j is negative. */
 static void product_32(const Half *a, int64_t next_a, const Half *b, int64_t next_b, int64_t depth, float *out,
                        const Block *whole, int64_t j, const float *from, Gates gates) {
     const int is = j < 0 ? NOTHING : is_block(whole, j);

@@ -1,4 +1,8 @@
-"""Steps of ``nn/steps.py`` for learners of recorded choices: clones, values pressed down, policies that filter."""
+"""Hand-written gradient steps, as in ``nn/steps.py``, for offline learners with discrete actions.
+
+They serve behaviour cloning, discrete BCQ, CQL and CRR. ``nn/steps.py`` says when they replace autograd. The test
+``tests/nn/test_choice_steps.py: test_numbers_are_those_of_the_definition`` holds them equal to it.
+"""
 
 from __future__ import annotations
 
@@ -18,12 +22,12 @@ from reverie.objectives.td import Losses, before, losses_of, mean_over
 
 
 class LikelihoodStep(Step):
-    """An actor towards the classes that were chosen: E[-ln pi(a | s)]."""
+    """Update an actor by behaviour cloning: E[-ln pi(a | s)] of the recorded actions."""
 
     networks: ClassVar = {"actor": ChoicesActor}
 
     def explicit(self, batch: Batch) -> Losses:
-        """See :class:`~reverie.nn.steps.Step`."""
+        """Update by a hand-written backward pass, see :class:`~reverie.nn.steps.Step`."""
         actor, taken = self.objective.actor, batch.action[:, :-1]
         passed = asked(actor, before(batch.obs))
         logits = passed.y.view(taken.shape)
@@ -33,12 +37,15 @@ class LikelihoodStep(Step):
 
 
 class ClonedValuesStep(Step):
-    """Values and a clone of one network: E[w L(Q(s, a) - y)] + E[-ln G(a | s) + square E[i^2]], i its logits."""
+    """Update Q-values and a behaviour clone G in one network: E[w L(Q(s, a) - y)] + E[-ln G(a | s)] + c E[i^2].
+
+    i are the logits of G, and c is the objective's ``logit_weight``.
+    """
 
     networks: ClassVar = {"network": ClassValues}
 
     def explicit(self, batch: Batch) -> Losses:
-        """See :class:`~reverie.nn.steps.Step`."""
+        """Update by a hand-written backward pass, see :class:`~reverie.nn.steps.Step`."""
         o, target, taken = self.objective, self.objective.targets(batch), batch.action[:, :-1]
         passed = asked(o.network, before(batch.obs))
         values, logits = passed.y.view(2, *taken.shape).unbind()
@@ -55,12 +62,12 @@ class ClonedValuesStep(Step):
 
 
 class ConservativeQuantilesStep(Step):
-    """Quantiles of the return, whose means are pressed down where nothing was tried."""
+    """Update quantiles of the return with CQL's penalty on the Q-values of unseen actions; Q is the quantiles' mean."""
 
     networks: ClassVar = {"network": ActionValues}
 
     def explicit(self, batch: Batch) -> Losses:
-        """See :class:`~reverie.nn.steps.Step`."""
+        """Update by a hand-written backward pass, see :class:`~reverie.nn.steps.Step`."""
         o, target = self.objective, self.objective.targets(batch)  # y: [B, T-1, N]
         passed = asked(o.network, before(batch.obs))
         classes, n = o.network.shape
@@ -73,12 +80,12 @@ class ConservativeQuantilesStep(Step):
 
 
 class ClassCriticsStep(Step):
-    """Critics of all classes towards targets, pressed down or not: sum_i E[w (Q_i(s, a) - y)^2] + alpha gap_i."""
+    """Update critics of discrete actions: sum_i E[w (Q_i(s, a) - y)^2] + alpha gap_i, where gap_i is CQL's penalty."""
 
     networks: ClassVar = {"critic": ClassValues}
 
     def explicit(self, batch: Batch) -> Losses:
-        """See :class:`~reverie.nn.steps.Step`."""
+        """Update by a hand-written backward pass, see :class:`~reverie.nn.steps.Step`."""
         o, target, taken = self.objective, self.objective.targets(batch), batch.action[:, :-1]
         passed = asked(o.critic, before(batch.obs))
         values = passed.y.view(-1, *taken.shape)  # [K, B, T-1, A]
@@ -91,19 +98,19 @@ class ClassCriticsStep(Step):
         return losses
 
     def _gap(self, batch: Batch, values: Tensor, grad: Tensor) -> Tensor:
-        """The gap of one critic; its gradient is added to ``grad``."""
+        """Return CQL's penalty of one critic, and add its gradient to ``grad``."""
         gap, dvalue = compiled_choices.loss_and_gradient(values, batch.action, batch.is_last, (values.shape[-1],))
         grad.add_(dvalue, alpha=self.objective.min_q_weight)
         return gap
 
 
 class FilteredLikelihoodStep(Step):
-    """An actor towards the classes that were chosen, each as much as its advantage says: E[-f(A) ln pi(a | s)]."""
+    """Update an actor by cloning recorded actions, weighted by a filter f of the advantage: E[-f(A) ln pi(a | s)]."""
 
     networks: ClassVar = {"actor": ChoicesActor, "critic": ClassValues}
 
     def explicit(self, batch: Batch) -> Losses:
-        """See :class:`~reverie.nn.steps.Step`."""
+        """Update by a hand-written backward pass, see :class:`~reverie.nn.steps.Step`."""
         o, obs, taken, mask = self.objective, before(batch.obs), batch.action[:, :-1], followed(batch.is_last)
         passed = asked(o.actor, obs)
         logits = passed.y.view(taken.shape)

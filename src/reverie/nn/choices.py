@@ -1,4 +1,4 @@
-"""Probabilities of classes: the policy of learners that imitate where an action is one choice or several."""
+"""A policy over one or several discrete actions, for discrete SAC and the learners that imitate."""
 
 from __future__ import annotations
 
@@ -13,37 +13,37 @@ from reverie.nn.perceptron import Perceptron
 
 
 class Choices:
-    """Independent choices, each among classes of its own; an action is their one-hot vectors side by side."""
+    """Independent categorical variables; an action is the concatenation of their one-hot vectors."""
 
     def __init__(self, logits: Tensor, classes: tuple[int, ...]) -> None:
-        """``logits`` ``[..., A]``, where A is the sum of all ``classes``."""
+        """``logits`` are ``[..., A]``, where A is the sum of ``classes``, the number of classes of each variable."""
         self.classes, self.logits = classes, logits
 
     @property
     def log_probs(self) -> Tensor:
-        """The ln pi of every class, ``[..., A]``. Not kept: who asks without gradients may not be the last."""
+        """The ln pi of every class, ``[..., A]``. Not cached: a later call may need gradients, unlike this one."""
         return torch.cat([part.log_softmax(-1) for part in self._each(self.logits)], -1)
 
     def sample(self) -> tuple[Tensor, Tensor]:
-        """One-hot ``[..., A]`` and its log-probability ``[...]``."""
-        noise = -torch.empty_like(self.log_probs).exponential_().log()  # Gumbel: the largest sum is a draw
+        """Return one-hot actions ``[..., A]`` and their log-probabilities ``[...]``."""
+        noise = -torch.empty_like(self.log_probs).exponential_().log()  # Gumbel-max trick: the arg max is a sample
         action = self._highest(self.log_probs.detach() + noise)
         return action, self.log_prob(action)
 
     def mode(self) -> Tensor:
-        """The likeliest classes, one-hot ``[..., A]``."""
+        """Return the most probable classes, one-hot ``[..., A]``."""
         return self._highest(self.log_probs)
 
     def log_prob(self, action: Tensor) -> Tensor:
-        """``[...]`` of one-hot actions ``[..., A]``."""
+        """Return the log-probabilities ``[...]`` of one-hot actions ``[..., A]``."""
         return (self.log_probs * action).sum(-1)
 
     def mean(self, values: Tensor) -> Tensor:
-        """sum_a pi(a) x_a, the expectation ``[...]`` of values ``[..., A]`` of a single choice."""
+        """Return the expectation sum_a pi(a) x_a ``[...]`` of ``values`` ``[..., A]``; for a single variable only."""
         return (self.log_probs.exp() * values).sum(-1)
 
     def _each(self, x: Tensor) -> tuple[Tensor, ...]:
-        """``[..., A]`` as one part for each choice."""
+        """Split ``[..., A]`` into one part for each variable."""
         return (x,) if len(self.classes) == 1 else torch.split(x, list(self.classes), -1)
 
     def _highest(self, x: Tensor) -> Tensor:
@@ -51,7 +51,7 @@ class Choices:
 
 
 class ChoicesActor(nn.Module):
-    """pi(a | s): a perceptron to :class:`Choices`."""
+    """A policy pi(a | s): a perceptron whose outputs are the logits of :class:`Choices`."""
 
     def __init__(
         self, obs_spec: ObsSpec, classes: tuple[int, ...], cfg: NetworkConfig, dtype: torch.dtype = torch.float32
@@ -62,6 +62,6 @@ class ChoicesActor(nn.Module):
         self.body = Perceptron(self.inputs.width, cfg.units, sum(classes))
 
     def forward(self, obs: Obs) -> Choices:
-        """``[..., *shape]`` to probabilities of the classes."""
+        """Map observations ``[..., *shape]`` to a distribution over actions ``[..., A]``."""
         y: Tensor = self.body(self.inputs(obs))
         return Choices(y.float(), self.classes)

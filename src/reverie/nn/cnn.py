@@ -1,4 +1,4 @@
-"""What a model-free network sees images through: the CNN of a paper, chosen by an object such as ``nature``."""
+"""CNNs of model-free networks: each is the one of a paper, chosen by a config object such as ``nature``."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ from reverie.nn.encoder import Encoder, EncoderConfig, by_size, unit_image
 
 @dataclass(frozen=True)
 class ImageEncoder(Choice):
-    """A CNN for images. Its features enter the perceptron of a network beside all other observations."""
+    """A CNN for images. Its features are concatenated with all other observations."""
 
     def build(self, spec: ObsSpec) -> Encoder | Convolutions:
-        """An encoder of the images ``spec``: a module as ``nn/encoder.py: EncoderModule`` says.
+        """Return an encoder of the images in ``spec``, see ``nn/encoder.py: EncoderModule``.
 
         Raises:
-            ConfigError: the images are too small for it.
+            ConfigError: the images are too small for the CNN.
         """
         raise NotImplementedError
 
 
 @dataclass(frozen=True)
 class Dreamer(ImageEncoder):
-    """That of the world models, for images of any size: ``nn/encoder.py: EncoderConfig``."""
+    """The CNN of DreamerV3's world model, for images of any size: ``nn/encoder.py: EncoderConfig``."""
 
     depth: int = 16
-    """Channels; stage i has ``depth * mults[i]``."""
+    """Channels: stage i has ``depth * mults[i]`` of them."""
     mults: tuple[int, ...] = (2, 3, 4, 4)
     """Channel multipliers of the stages, first to last."""
     kernel: int = 5
-    """Size of the convolution kernels."""
+    """Height and width of the convolution kernels, odd."""
 
     def __post_init__(self) -> None:
         self._config()
@@ -47,13 +47,13 @@ class Dreamer(ImageEncoder):
         return EncoderConfig(depth=self.depth, mults=self.mults, kernel=self.kernel)
 
     def build(self, spec: ObsSpec) -> Encoder:
-        """See :class:`ImageEncoder`."""
+        """Return an encoder, see :class:`ImageEncoder`."""
         return self._config().build(spec)
 
 
 @dataclass(frozen=True)
 class Layer:
-    """A convolution without padding."""
+    """Sizes of a convolution without padding."""
 
     channels: int
     kernel: int
@@ -62,13 +62,13 @@ class Layer:
 
 @dataclass(frozen=True)
 class Nature(ImageEncoder):
-    """Three convolutions for 84 x 84 pixels, and others from 36 x 36 on: Mnih et al. 2015.
+    """Three convolutions for images of 84 x 84 pixels, or any size from 36 x 36: Mnih et al. 2015.
 
-    The paper has a layer of 512 units behind them: ``units = (512,)`` of the network.
+    The paper adds a layer of 512 units on top: set ``units = (512,)`` of the network.
     """
 
     def build(self, spec: ObsSpec) -> Convolutions:
-        """See :class:`ImageEncoder`."""
+        """Return an encoder, see :class:`ImageEncoder`."""
         return Convolutions(spec, (Layer(32, 8, 4), Layer(64, 4, 2), Layer(64, 3, 1)), "nature")
 
 
@@ -76,18 +76,18 @@ class Nature(ImageEncoder):
 class Minatar(ImageEncoder):
     """One convolution of 3 x 3, for the 10 x 10 planes of MinAtar: Young and Tian 2019, arXiv:1903.03176.
 
-    The authors have a layer of 128 units behind it: ``units = (128,)`` of the network.
+    The authors add a layer of 128 units on top: set ``units = (128,)`` of the network.
     """
 
     channels: int = 16
-    """Filters."""
+    """Number of filters."""
 
     def __post_init__(self) -> None:
         if self.channels < 1:
             raise ConfigError(f"channels = {self.channels}: expected 1 or more.")
 
     def build(self, spec: ObsSpec) -> Convolutions:
-        """See :class:`ImageEncoder`."""
+        """Return an encoder, see :class:`ImageEncoder`."""
         return Convolutions(spec, (Layer(self.channels, 3, 1),), "minatar")
 
 
@@ -99,19 +99,19 @@ class Convolution(nn.Module):
         like = nn.Conv2d(inputs, layer.channels, layer.kernel, layer.stride)
         assert like.bias is not None
         self.stride = layer.stride
-        # As it lies in memory: seen as [outputs, inputs, kernel, kernel], this is PyTorch's channels_last.
+        # Viewed as [outputs, inputs, kernel, kernel], this memory layout is PyTorch's channels_last.
         self.weight = nn.Parameter(like.weight.detach().permute(0, 2, 3, 1).contiguous())
         self.bias = nn.Parameter(like.bias.detach())
 
     def forward(self, x: Tensor) -> Tensor:
-        """``[M, H, W, C]`` to ``[M, h, w, channels]``, both contiguous in this order, in the dtype of x."""
+        """Map ``[M, H, W, C]`` to ``[M, h, w, channels]``, both contiguous in this order, in the dtype of x."""
         weight = self.weight.to(x.dtype).permute(0, 3, 1, 2)
         y = F.conv2d(x.permute(0, 3, 1, 2), weight, self.bias.to(x.dtype), stride=self.stride)
         return y.relu_().permute(0, 2, 3, 1)
 
 
 class Convolutions(nn.Module):
-    """Layers of convolutions over unit pixels, flattened; images of one height and width share theirs."""
+    """Convolutions over pixels scaled to [0, 1], flattened; images of equal height and width share a stack."""
 
     def __init__(self, spec: ObsSpec, layers: tuple[Layer, ...], name: str) -> None:
         super().__init__()
@@ -124,7 +124,7 @@ class Convolutions(nn.Module):
         return nn.Sequential(*[Convolution(before.channels, layer) for before, layer in inputs])
 
     def forward(self, obs: Obs, dtype: torch.dtype) -> Tensor:
-        """``[..., H, W, C]`` of each image to ``[..., width]``."""
+        """Map each image ``[..., H, W, C]`` to features, concatenated to ``[..., width]``."""
         features = []
         for group, stack in zip(self.groups, self.stacks, strict=True):
             parts = [unit_image(obs[key], self.spec[key], dtype) for key in group]
@@ -134,10 +134,10 @@ class Convolutions(nn.Module):
 
 
 def flat_width(image: ObsPart, layers: tuple[Layer, ...], name: str) -> int:
-    """Numbers that come out of the last of the ``layers``.
+    """Return the number of values that the last of the ``layers`` outputs.
 
     Raises:
-        ConfigError: a layer's kernel is larger than what it would see.
+        ConfigError: the kernel of a layer is larger than its input.
     """
     size = list(image.shape[:2])
     for layer in layers:

@@ -1,6 +1,6 @@
-"""An RSSM's sequences in C: which of its parameters go where, and when that is possible.
+"""Runs an RSSM's sequences in C: packs its parameters for the C code, and says when that code can be used.
 
-``nn/rssm.py`` states what is computed, ``recurrence.c`` computes it for many steps at once.
+``nn/rssm.py`` defines the computation; ``recurrence.c`` does it for many steps in one call.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class CompiledRSSM:
-    """The compiled half of an :class:`~reverie.nn.rssm.RSSM`. It computes in float32, whatever comes."""
+    """The compiled path of an :class:`~reverie.nn.rssm.RSSM`. It computes in float32, whatever the input dtype."""
 
     def __init__(self, rssm: RSSM) -> None:
         c = rssm.cfg
@@ -33,17 +33,17 @@ class CompiledRSSM:
         self.sizes = recurrence.Sizes(c.deter, c.blocks, c.hidden, c.stoch, c.classes, eps, c.unimix)
 
     def fits(self, latent: Latent) -> bool:
-        """Whether the compiled functions are there, know these layers, and the start needs no gradient."""
+        """Return whether the compiled functions exist and support these layers, and ``latent`` needs no gradient."""
         needs_grad = torch.is_grad_enabled() and (latent.deter.requires_grad or latent.stoch.requires_grad)
         return self.supported and not needs_grad and compiled(self.rssm.gates.weight)
 
     def observe(self, latent: Latent, actions: Tensor, embeds: Tensor, keep: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Filter from ``[B, ...]``, given what does not depend on the recurrence.
+        """Filter a sequence of observations, starting from ``latent``; inputs outside the recurrence come precomputed.
 
         Args:
-            latent: the state before the first row.
-            actions: ``[T, B, hidden]`` embedded.
-            embeds: ``[T, B, hidden]``, the posterior's first layer of the observations, with its bias.
+            latent: the state before the first row, ``[B, ...]``.
+            actions: the embedded actions, ``[T, B, hidden]``.
+            embeds: the observations' part of the posterior's first layer, with its bias, ``[T, B, hidden]``.
             keep: ``[B, T]``, 0 where an episode begins and 1 elsewhere.
 
         Returns:
@@ -62,7 +62,7 @@ class CompiledRSSM:
         return deter.to(latent.deter.dtype), stoch.to(latent.deter.dtype), probs
 
     def dream_step(self, feature: Tensor, action: Tensor, out: Tensor) -> None:
-        """One step under the prior from ``[M, F]`` and embedded actions ``[M, hidden]`` to ``out`` ``[M, F]``."""
+        """Take a step under the prior, from features ``[M, F]`` and embedded actions ``[M, hidden]`` to ``out``."""
         wide = out if out.dtype is torch.float32 else torch.empty(out.shape)
         weights = self.prior.get(self._packed_prior)
         recurrence.imagine(self.sizes, weights, feature.float(), action.float(), wide)
@@ -81,14 +81,14 @@ class CompiledRSSM:
         return self.sequence.get(self._packed_sequence) | recurrence.pack(heads)
 
     def _posterior_head(self) -> dict[str, Tensor]:
-        """The part of the first layer that reads h; the other part, and the bias, is applied beforehand."""
+        """Return the posterior's weights behind h: :meth:`observe` gets the rest of its first layer precomputed."""
         net = self.rssm.posterior
         norm, logits = net.rest
         head = {"head": net.first.weight[:, : self.rssm.cfg.deter], "head_scale": cast(Tensor, norm.weight)}
         return head | _named("logits", logits)
 
     def _sequence_weights(self) -> dict[str, Tensor]:
-        """The sequence model's parameters under the names of ``recurrence.Weights``."""
+        """Return the sequence model's parameters under the names of ``recurrence.Weights``."""
         rssm, layer = self.rssm, cast("BlockLinear", self.rssm.recurrent[0])
         own, shared = torch.tensor_split(layer.weight, [layer.own], -1)
         return {
@@ -104,6 +104,6 @@ class CompiledRSSM:
 
 
 def _named(name: str, linear: nn.Module, norm: nn.Module | None = None) -> dict[str, Tensor]:
-    """A linear layer's parameters, and the scale of the norm behind it, under the names of ``recurrence.Weights``."""
+    """Return a linear layer's parameters, and the scale of the norm after it, under names of ``recurrence.Weights``."""
     out = {name: linear.weight, f"{name}_bias": linear.bias}
     return cast(dict[str, Tensor], out if norm is None else {**out, f"{name}_scale": norm.weight})

@@ -1,4 +1,4 @@
-"""Model states back to observations: what the world model believes is there to be seen."""
+"""The decoder of the world model: maps model states to predicted observations."""
 
 from __future__ import annotations
 
@@ -22,47 +22,47 @@ from reverie.objectives.transforms import symexp, symlog
 
 
 class Prediction(Protocol):
-    """What a decoder says of one key."""
+    """A decoder's prediction of one key of the observation."""
 
     def loss(self, target: Tensor) -> Tensor:
-        """``[...]``, summed over the event."""
+        """Return the loss ``[...]``, summed over the elements of the observation."""
         ...
 
     def value(self) -> Tensor:
-        """The prediction in the units of the observation ``[..., *shape]``; class probabilities if categorical."""
+        """Return the prediction ``[..., *shape]`` in the observation's units; class probabilities if categorical."""
         ...
 
 
 @runtime_checkable
 class DecoderBuilder(Protocol):
-    """What stands in a configuration for a decoder: anything that builds one.
+    """Interface of a decoder's configuration: any object that builds a decoder.
 
     The module maps a :class:`Latent` ``[B, T, ...]`` to a ``dict[str, Prediction]``.
     """
 
     def build(self, spec: ObsSpec, deter: int, stoch: int) -> nn.Module:
-        """For states of ``deter`` plus ``stoch`` numbers."""
+        """Return a decoder of model states of ``deter`` deterministic and ``stoch`` stochastic numbers."""
         ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class DecoderConfig(Config):
-    """The CNN and MLP of DreamerV3, for dictionaries of observations."""
+    """DreamerV3's decoder, for dictionaries of observations: a CNN for images, an MLP for the others."""
 
     depth: int = 16
-    """Channels of the CNN; stage i has ``depth * mults[i]``."""
+    """Channels of the CNN: stage i has ``depth * mults[i]`` of them."""
     mults: tuple[int, ...] = (2, 3, 4, 4)
     """Channel multipliers, in the order of the encoder's stages."""
     kernel: int = 5
-    """Size of the convolution kernels."""
+    """Height and width of the convolution kernels, odd."""
     units: int = 256
-    """Width of the MLP."""
+    """Width of the MLP's hidden layers."""
     layers: int = 3
-    """Hidden layers of the MLP."""
+    """Number of hidden layers of the MLP."""
     blocks: int = 8
-    """Blocks of the layer that turns h into the smallest image."""
+    """Number of blocks of the block-diagonal layer that maps h to the smallest image."""
     keys: str = ".*"
-    """Regular expression that whole keys must match to be reconstructed."""
+    """Regular expression: observations whose whole key matches it are reconstructed."""
 
     def __post_init__(self) -> None:
         check_sizes(self.depth, self.mults, self.units, self.layers, self.kernel)
@@ -71,7 +71,11 @@ class DecoderConfig(Config):
             raise ConfigError(f"blocks = {self.blocks}: expected at least 1.")
 
     def build(self, spec: ObsSpec, deter: int, stoch: int) -> Decoder:
-        """A decoder of the matching keys of ``spec``."""
+        """Return a decoder of the keys in ``spec`` that match ``keys``.
+
+        Raises:
+            ConfigError: no key matches, or ``blocks`` does not divide the channels and ``deter``.
+        """
         return Decoder(select(spec, self.keys), deter, stoch, self)
 
 
@@ -83,47 +87,47 @@ class SymlogVector:
         self.shape = shape
 
     def loss(self, target: Tensor) -> Tensor:
-        """Squared error in symlog space, ``[...]``."""
+        """Return the squared error in symlog space, ``[...]``."""
         return (self.squashed - symlog(target.float()).view_as(self.squashed)).square().sum(-1)
 
     def value(self) -> Tensor:
-        """``[..., *shape]``."""
+        """Return the vector, ``[..., *shape]``."""
         return symexp(self.squashed).view(*self.squashed.shape[:-1], *self.shape)
 
 
 class Classes:
-    """Categorical elements."""
+    """A prediction of categorical elements."""
 
     def __init__(self, logits: Tensor, classes: tuple[int, ...]) -> None:
         self.dist = Categoricals(logits, classes)
 
     def loss(self, target: Tensor) -> Tensor:
-        """Cross-entropy, ``[...]``."""
+        """Return the cross-entropy with class indices, ``[...]``."""
         return -self.dist.log_prob_index(target.reshape(*self.dist.probs.shape[:-1]))
 
     def value(self) -> Tensor:
-        """Probabilities ``[..., n, C]``."""
+        """Return the class probabilities ``[..., n, C]``."""
         return self.dist.probs
 
 
 class UnitImage:
-    """Pixels in [0, 1]."""
+    """A predicted image, as pixels in [0, 1]."""
 
     def __init__(self, pixels: Tensor, part: ObsPart) -> None:
         self.pixels = pixels.float()  # [..., H, W, C]
         self.part = part
 
     def loss(self, target: Tensor) -> Tensor:
-        """Squared error of unit pixels, ``[...]``."""
+        """Return the squared error of pixels scaled to [0, 1], ``[...]``."""
         return unit_squared_error(self.pixels, target, self.part.low, self.part.high)
 
     def value(self) -> Tensor:
-        """``[..., H, W, C]`` in the units of the observation."""
+        """Return the image ``[..., H, W, C]`` in the units of the observation."""
         return self.pixels * (self.part.high - self.part.low) + self.part.low
 
 
 class Decoder(nn.Module):
-    """An MLP with a linear layer per vector key, and a CNN per image size."""
+    """An MLP with a linear layer for each key that is not an image, and a CNN for each image size."""
 
     def __init__(self, spec: ObsSpec, deter: int, stoch: int, cfg: DecoderConfig) -> None:
         super().__init__()
@@ -135,7 +139,7 @@ class Decoder(nn.Module):
         self.cnns = nn.ModuleList([_CNN([self.images[k] for k in g], deter, stoch, cfg) for g in self.groups])
 
     def forward(self, latent: Latent) -> dict[str, Prediction]:
-        """Latents ``[..., D]`` and ``[..., S, C]`` to a prediction of every key."""
+        """Map latents ``[..., D]`` and ``[..., S, C]`` to a prediction of every key."""
         out: dict[str, Prediction] = {}
         deter, stoch = latent.deter, latent.stoch.flatten(-2)
         if self.vectors:
@@ -151,7 +155,7 @@ class Decoder(nn.Module):
 
 
 class _CNN(nn.Module):
-    """h (by blocks of channels) plus z to the smallest image, then stages of [doubling convolution, RMS norm, SiLU]."""
+    """Maps h (by channel blocks) plus z to the smallest image, then stages of [doubling convolution, norm, SiLU]."""
 
     def __init__(self, parts: list[ObsPart], deter: int, stoch: int, cfg: DecoderConfig) -> None:
         super().__init__()
@@ -176,7 +180,7 @@ class _CNN(nn.Module):
         self.output = DoublingConv(widths[-1], sum(p.shape[2] for p in parts), cfg.kernel)
 
     def forward(self, deter: Tensor, stoch: Tensor) -> Tensor:
-        """``[..., D]`` and ``[..., S*C]`` to unit pixels ``[..., H, W, channels]``."""
+        """Map ``[..., D]`` and ``[..., S*C]`` to pixels in [0, 1], ``[..., H, W, channels]``."""
         h, w, c = self.small
         x = self.from_deter(deter.flatten(0, -2))  # [M, blocks * h * w * c / blocks]
         x = x.view(-1, self.blocks, h, w, c // self.blocks).permute(0, 2, 3, 1, 4).reshape(-1, h, w, c)
@@ -189,5 +193,5 @@ class _CNN(nn.Module):
 
 
 def _crop(x: Tensor, size: tuple[int, int]) -> Tensor:
-    """``[M, h, w, C]`` to ``[M, *size, C]``: odd sizes were rounded up on the way down."""
+    """Crop ``[M, h, w, C]`` to ``[M, *size, C]``, because the encoder rounds odd sizes up."""
     return x if x.shape[1:3] == size else x[:, : size[0], : size[1]].contiguous()

@@ -1,6 +1,6 @@
-"""What heads return: small distributions with exactly the methods that learners call.
+"""The distributions that heads return, with exactly the methods that learners call.
 
-All of them compute in float32. ``log_prob`` and ``entropy`` sum over the event, so they are ``[...]``.
+All of them compute in float32. ``log_prob`` and ``entropy`` sum over the action's axis, so their shape is ``[...]``.
 """
 
 from __future__ import annotations
@@ -17,30 +17,30 @@ from reverie.objectives.transforms import two_hot
 
 
 class Distribution(Protocol):
-    """Over flat actions."""
+    """A distribution over flat actions ``[..., A]``."""
 
     def sample(self) -> Tensor:
-        """``[..., A]``."""
+        """Return a sample, ``[..., A]``."""
         ...
 
     def mode(self) -> Tensor:
-        """``[..., A]``."""
+        """Return the mode, ``[..., A]``."""
         ...
 
     def log_prob(self, action: Tensor) -> Tensor:
-        """``[...]``."""
+        """Return the log-probability or log-density of ``action``, ``[...]``."""
         ...
 
     def entropy(self) -> Tensor:
-        """``[...]`` in nats."""
+        """Return the entropy ``[...]`` in nats."""
         ...
 
 
 def softmax(logits: Tensor) -> Tensor:
-    """Over the last axis, in float32.
+    """Return the softmax over the last axis, in float32.
 
-    PyTorch's CPU kernel goes row by row, which for rows of a few classes is three times as slow as these passes over
-    the whole tensor.
+    PyTorch's CPU kernel works row by row. For rows of a few classes that takes three times as long as the operations
+    here, each of which passes over the whole tensor.
     """
     logits = logits.float()
     if logits.device.type != "cpu" or logits.shape[-1] > 64:
@@ -50,12 +50,12 @@ def softmax(logits: Tensor) -> Tensor:
 
 
 def log_of(probs: Tensor) -> Tensor:
-    """Ln p ``[...]``, finite where so little is left of a class that p is 0: nothing is mixed in with unimix = 0."""
+    """Return ln p ``[...]``, finite also where p underflows to 0, as it can without unimix."""
     return probs.clamp(min=torch.finfo(probs.dtype).tiny).log()
 
 
 class _StraightThrough(torch.autograd.Function):
-    """One-hot forwards, identity to the probabilities backwards."""
+    """The straight-through estimator: forward a one-hot vector, backward the identity to the probabilities."""
 
     @staticmethod
     def forward(probs: Tensor, index: Tensor) -> Tensor:
@@ -71,7 +71,7 @@ class _StraightThrough(torch.autograd.Function):
 
 
 def straight_through(probs: Tensor, index: Tensor) -> Tensor:
-    """One-hot of ``index`` ``[..., C]`` whose gradient goes to ``probs`` as if it were they."""
+    """Return the one-hot of ``index``, ``[..., C]``, whose gradient passes unchanged to ``probs``."""
     if not (torch.is_grad_enabled() and probs.requires_grad):
         return one_hot(index, probs)
     out: Tensor = _StraightThrough.apply(probs, index)  # type: ignore[no-untyped-call]  # torch leaves it untyped
@@ -79,19 +79,19 @@ def straight_through(probs: Tensor, index: Tensor) -> Tensor:
 
 
 class Categoricals:
-    """Independent choices; the flat value is the concatenation of one-hot vectors.
+    """Independent categorical variables; the flat value is the concatenation of their one-hot vectors.
 
-    Choices of unequal size are padded to the largest with classes of probability 0.
+    Variables with fewer classes than the largest are padded with classes of probability 0.
     """
 
     def __init__(self, logits: Tensor, classes: tuple[int, ...], unimix: float = 0.0) -> None:
-        """``logits`` are ``[..., sum(classes)]``."""
+        """``logits`` are ``[..., sum(classes)]``; ``unimix`` is the share of the uniform distribution mixed in."""
         self.classes = classes
         self.ragged = len(set(classes)) > 1
         padded = self._pad(logits.float(), -1e9)  # [..., n, C]
         probs = softmax(padded)
         if unimix:
-            counts = classes if self.ragged else classes[:1]  # made on the device: a copy would wait for it
+            counts = classes if self.ragged else classes[:1]  # created on the device: a copy would wait for it
             sizes = torch.cat([torch.full((1, 1), float(c), device=logits.device) for c in counts])  # [n or 1, 1]
             probs = torch.where(padded > -1e8, (1 - unimix) * probs + unimix / sizes, 0.0)
             self.log_probs = probs.clamp(min=1e-30).log()
@@ -116,88 +116,76 @@ class Categoricals:
         return self._flat((index.unsqueeze(-1) == known).float())
 
     def sample(self) -> Tensor:
-        """``[..., sum(classes)]``, one-hot per choice."""
+        """Return a sample ``[..., sum(classes)]``, one-hot for each variable."""
         return self._onehot(draw(self.probs))
 
     def mode(self) -> Tensor:
-        """``[..., sum(classes)]``, one-hot per choice."""
+        """Return the most probable classes ``[..., sum(classes)]``, one-hot for each variable."""
         return self._onehot(self.probs.argmax(-1))
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """``[...]`` of a flat one-hot value ``[..., sum(classes)]``."""
+        """Return the log-probability ``[...]`` of a flat one-hot value ``[..., sum(classes)]``."""
         return (self._pad(value.float(), 0.0) * self.log_probs).sum((-2, -1))
 
     def log_prob_index(self, index: Tensor) -> Tensor:
-        """``[...]`` of class indices ``[..., n]``; an index of -1 ("not there") counts nothing."""
+        """Return the log-probability ``[...]`` of class indices ``[..., n]``; indices of -1 (absent) are left out."""
         picked = self.log_probs.gather(-1, index.clamp(min=0).unsqueeze(-1)).squeeze(-1)  # [..., n]
         return torch.where(index >= 0, picked, 0.0).sum(-1)
 
     def entropy(self) -> Tensor:
-        """``[...]`` in nats, summed over the choices."""
+        """Return the entropy ``[...]`` in nats, summed over the variables."""
         return -(self.probs * self.log_probs).sum((-2, -1))
-
-    @property
-    def entropy_range(self) -> tuple[float, float]:
-        """The least and greatest entropy possible."""
-        return 0.0, sum(math.log(c) for c in self.classes)
 
 
 class BoundedNormal:
-    """N(tanh(mean), std^2) with std in ``min_std..max_std``. Samples may leave [-1, 1]: environments clip them."""
+    """N(tanh(mean), std^2), std in [min_std, max_std]. Samples may lie outside [-1, 1]: environments clip them."""
 
     def __init__(self, mean: Tensor, std: Tensor, min_std: float, max_std: float) -> None:
-        """``mean`` and ``std`` are raw head outputs ``[..., A]``."""
+        """``mean`` and ``std`` are a head's outputs before any activation, ``[..., A]``."""
         self.mean = torch.tanh(mean.float())
         self.std = (max_std - min_std) * torch.sigmoid(std.float() + 2.0) + min_std
-        self.bounds = (min_std, max_std)
 
     def sample(self) -> Tensor:
-        """``[..., A]``, without gradient: both actor losses here are likelihood-ratio losses."""
+        """Return a sample ``[..., A]`` without gradient: the actor losses that use it are likelihood-ratio losses."""
         with torch.no_grad():
-            return self.mean + self.std * torch.randn_like(self.mean)  # torch.normal reads std, and so waits for it
+            return self.mean + self.std * torch.randn_like(self.mean)  # torch.normal reads std, and waits for a GPU
 
     def mode(self) -> Tensor:
-        """``[..., A]``."""
+        """Return the mean, ``[..., A]``."""
         return self.mean
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """``[...]``."""
+        """Return the log-density ``[...]`` of ``value`` ``[..., A]``."""
         z = (value.float() - self.mean) / self.std
         return (-0.5 * z * z - self.std.log() - 0.5 * math.log(2 * math.pi)).sum(-1)
 
     def entropy(self) -> Tensor:
-        """``[...]`` in nats."""
+        """Return the entropy ``[...]`` in nats."""
         return (self.std.log() + 0.5 * math.log(2 * math.pi * math.e)).sum(-1)
-
-    @property
-    def entropy_range(self) -> tuple[float, float]:
-        """The least and greatest entropy possible."""
-        low, high = (math.log(s) + 0.5 * math.log(2 * math.pi * math.e) for s in self.bounds)
-        return low * self.mean.shape[-1], high * self.mean.shape[-1]
 
 
 class TwoHot:
-    """A number as a distribution over symexp-spaced bins. DreamerV3 (2025), equations 10 and 11."""
+    """A number as a categorical distribution over symexp-spaced bins. DreamerV3 (2025), equations 10 and 11."""
 
     def __init__(self, logits: Tensor, bins: Tensor) -> None:
-        """``logits`` ``[..., K]`` and ``bins`` ``[K]``."""
+        """``logits`` are ``[..., K]``, ``bins`` the values of the K bins, ascending."""
         self._logits = logits.float()
         self.bins = bins
 
     @property
     def logits(self) -> Tensor:
-        """``[..., K]``."""
+        """The logits, ``[..., K]``."""
         return self._logits
 
     def mean(self) -> Tensor:
-        """``[...]``."""
+        """Return the expected value, ``[...]``."""
         return softmax_mean(self.logits, self.bins)
 
     def loss(self, value: Tensor, other: Tensor | None = None, counts: float = 1.0) -> Tensor:
-        """Cross-entropy - sum_i w_i ln p_i with the two-hot weights w of ``value`` ``[...]``: ``[...]``.
+        """Return the cross-entropy -sum_i w_i ln p_i ``[...]``, where w are the two-hot weights of ``value`` ``[...]``.
 
-        Only two of the w_i are not 0, so only two of the ln p_i are looked at. That with ``other`` is added ``counts``
-        times: the logits are gone through, and have a gradient, once for both.
+        Only two of the w_i are not 0, so only two of the ln p_i are read. With ``other``, its cross-entropy times
+        ``counts`` is added; the logits are then read, and their gradient computed, once for both.
         """
         index, weight = two_hot(value.float(), self.bins)  # [..., 2]
         if other is not None:
@@ -206,24 +194,24 @@ class TwoHot:
         return self._cross_entropy(index, weight)
 
     def _cross_entropy(self, index: Tensor, weight: Tensor) -> Tensor:
-        """-sum_k weight_k ln p(index_k), both ``[..., k]``: ``[...]``."""
+        """Return -sum_k weight_k ln p(index_k) ``[...]``; ``index`` and ``weight`` are ``[..., k]``."""
         return cross_entropy(self.logits, index, weight)
 
     def __getitem__(self, rows: Any) -> TwoHot:
-        """The same of some rows."""
+        """Return the distributions of some rows."""
         return TwoHot(self.logits[rows], self.bins)
 
 
 class Bernoulli:
-    """A coin with the given logit ``[...]``."""
+    """A Bernoulli distribution with the given logit ``[...]``."""
 
     def __init__(self, logit: Tensor) -> None:
         self.logit = logit.float()
 
     def prob(self) -> Tensor:
-        """``[...]``, of the event being true."""
+        """Return the probability of true, ``[...]``."""
         return torch.sigmoid(self.logit)
 
     def loss(self, target: Tensor) -> Tensor:
-        """Cross-entropy with a probability ``[...]`` as target."""
+        """Return the cross-entropy ``[...]`` with a probability ``[...]`` as target."""
         return F.binary_cross_entropy_with_logits(self.logit, target, reduction="none")

@@ -1,6 +1,6 @@
-"""The stages of the decoder: a convolution that makes four pixels of one and what follows it, a few images at a time.
+"""The stages of the decoder: a convolution that makes four pixels of one, then norm and activation.
 
-As in ``stages.py``: what is computed is stated as PyTorch code, and CPUs go through the images in parts.
+As in ``stages.py``, PyTorch code defines the computation, and the CPU path processes a few images at a time.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from reverie.nn.winograd import Convolution, convolve
 
 
 def conv_unfold_norm_silu(x: Tensor, weight: Tensor, bias: Tensor, scale: Tensor, eps: float) -> Tensor:
-    """Convolution to the four pixels of each place, RMS norm and SiLU of each pixel: an image of twice the size.
+    """Convolve to four pixels for each input pixel, then RMS norm and SiLU of each: an image of twice the size.
 
-    x is ``[M, h, w, C]``, the weights ``[2 * 2 * width, C, kernel, kernel]``; to ``[M, 2 h, 2 w, width]``.
+    x is ``[M, h, w, C]``, ``weight`` ``[2 * 2 * width, C, kernel, kernel]``, the result ``[M, 2 h, 2 w, width]``.
     """
     if compiled(x, weight, scale) and x.numel():
         return cast(Tensor, call(_Unfolded, x, weight, bias, scale, eps))
@@ -28,14 +28,14 @@ def conv_unfold_norm_silu(x: Tensor, weight: Tensor, bias: Tensor, scale: Tensor
 
 
 def conv_unfold_sigmoid(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """:func:`conv_unfold_norm_silu` with a sigmoid in the place of norm and SiLU."""
+    """Do the same as :func:`conv_unfold_norm_silu` with a sigmoid in place of norm and SiLU."""
     if compiled(x, weight) and x.numel():
         return cast(Tensor, call(_Sigmoid, x, weight, bias))
     return torch.sigmoid(unfold_parities(_places(convolve(x, weight, bias))))
 
 
 def _places(y: Tensor) -> Tensor:
-    """``[M, h, w, 2 * 2 * width]`` to ``[M, h, w, 2, 2, width]``."""
+    """View ``[M, h, w, 2 * 2 * width]`` as ``[M, h, w, 2, 2, width]``."""
     return y.view(*y.shape[:-1], 2, 2, -1)
 
 
@@ -95,7 +95,7 @@ class _Sigmoid(torch.autograd.Function):
 
 
 class _ConvGradients:
-    """Gradients of a convolution, a part of the images after the other."""
+    """The gradients of a convolution, summed over parts of the images."""
 
     def __init__(self, x: Tensor, weight: Tensor, ctx: Any) -> None:
         self.x, self.weight = x, weight
@@ -107,7 +107,7 @@ class _ConvGradients:
         self.mask = [needs_x and not (self.back and self.back.points is not None), needs_weight, needs_bias]
 
     def add(self, part: slice, dy: Tensor) -> None:
-        """With the gradient ``[m, H, W, outputs]`` of the convolution of ``x[part]``."""
+        """Add the gradients of ``x[part]``, given the gradient ``dy`` ``[m, H, W, outputs]`` of its convolution."""
         dx, dweight, dbias = self._by_pytorch(self.x[part], dy) if any(self.mask) else (None, None, None)
         if self.dx is not None and self.back is not None:
             self.dx[part] = self.back(dy) if dx is None else dx.permute(0, 2, 3, 1)
@@ -124,7 +124,7 @@ class _ConvGradients:
 
 
 def _transposed(weight: Tensor, shape: torch.Size) -> Convolution:
-    """The convolution that takes gradients of the output back to images of ``shape``."""
+    """Return the convolution that maps gradients of the output to gradients of input images of ``shape``."""
     return Convolution(
         weight.flip(2, 3).transpose(0, 1), weight.new_zeros(weight.shape[1]), torch.Size([*shape[:3], len(weight)])
     )

@@ -1,4 +1,4 @@
-"""Observations of any shape to one feature vector: a CNN for images, an MLP for all the rest."""
+"""The encoder of the world model: maps observations to one feature vector, by a CNN for images and an MLP otherwise."""
 
 from __future__ import annotations
 
@@ -21,55 +21,59 @@ from reverie.objectives.transforms import symlog
 
 
 class EncoderModule(Protocol):
-    """What an encoder is, whoever wrote it: a module with a width."""
+    """Interface of an encoder, also of a user's own: an ``nn.Module`` with a ``width``."""
 
     width: int
 
     def __call__(self, obs: Obs, dtype: torch.dtype) -> Tensor:
-        """Observations ``[..., *shape]`` to features ``[..., width]`` of ``dtype``."""
+        """Map observations ``[..., *shape]`` to features ``[..., width]`` of ``dtype``."""
         ...
 
 
 @runtime_checkable
 class EncoderBuilder(Protocol):
-    """What stands in a configuration for an encoder: anything that builds one from an observation spec."""
+    """Interface of an encoder's configuration: any object that builds an encoder from an observation spec."""
 
     def build(self, spec: ObsSpec) -> nn.Module:
-        """An ``nn.Module`` that satisfies :class:`EncoderModule`."""
+        """Return an ``nn.Module`` that satisfies :class:`EncoderModule`."""
         ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class EncoderConfig(Config):
-    """The CNN and MLP of DreamerV3, for dictionaries of observations."""
+    """DreamerV3's encoder, for dictionaries of observations: a CNN for images, an MLP for the others."""
 
     depth: int = 16
-    """Channels of the CNN; stage i has ``depth * mults[i]``."""
+    """Channels of the CNN: stage i has ``depth * mults[i]`` of them."""
     mults: tuple[int, ...] = (2, 3, 4, 4)
     """Channel multipliers of the stages, first to last."""
     kernel: int = 5
-    """Size of the convolution kernels."""
+    """Height and width of the convolution kernels, odd."""
     units: int = 256
-    """Width of the MLP."""
+    """Width of the MLP's hidden layers."""
     layers: int = 3
-    """Hidden layers of the MLP."""
+    """Number of hidden layers of the MLP."""
     keys: str = ".*"
-    """Regular expression that whole keys must match to be seen."""
+    """Regular expression: observations whose whole key matches it are encoded."""
 
     def __post_init__(self) -> None:
         check_sizes(self.depth, self.mults, self.units, self.layers, self.kernel)
         check_pattern(self, "keys")
 
     def build(self, spec: ObsSpec) -> Encoder:
-        """An encoder of the matching keys of ``spec``."""
+        """Return an encoder of the keys in ``spec`` that match ``keys``.
+
+        Raises:
+            ConfigError: no key matches.
+        """
         return Encoder(select(spec, self.keys), self)
 
 
 def check_sizes(depth: int, mults: tuple[int, ...], units: int, layers: int, kernel: int) -> None:
-    """Refuse sizes no network can have.
+    """Check the sizes of an encoder or decoder.
 
     Raises:
-        ConfigError: one of them is below 1, there is no stage, or the kernel is even.
+        ConfigError: a size is below 1, ``mults`` is empty, or ``kernel`` is even.
     """
     if min(depth, units, layers, *mults, len(mults)) < 1:
         given = f"depth = {depth}, mults = {mults}, units = {units}, layers = {layers}"
@@ -79,10 +83,10 @@ def check_sizes(depth: int, mults: tuple[int, ...], units: int, layers: int, ker
 
 
 def select(spec: ObsSpec, pattern: str) -> dict[str, ObsPart]:
-    """The parts whose whole key matches ``pattern``, sorted.
+    """Return the parts whose whole key matches the regular expression ``pattern``, sorted by key.
 
     Raises:
-        ConfigError: none does.
+        ConfigError: no key matches.
     """
     chosen = {k: spec[k] for k in sorted(spec) if re.fullmatch(pattern, k)}
     if not chosen:
@@ -91,23 +95,23 @@ def select(spec: ObsSpec, pattern: str) -> dict[str, ObsPart]:
 
 
 def split_kinds(spec: ObsSpec) -> tuple[dict[str, ObsPart], dict[str, ObsPart]]:
-    """``(vectors and categoricals, images)``, each sorted by key."""
+    """Return ``(vectors and categoricals, images)``, each sorted by key."""
     images = {k: spec[k] for k in sorted(spec) if spec[k].kind == "image"}
     return {k: spec[k] for k in sorted(spec) if k not in images}, images
 
 
 def by_size(images: ObsSpec) -> list[list[str]]:
-    """Image keys in groups of one height and width, so that each group shares a CNN along its channels."""
+    """Group image keys by height and width; each group shares a CNN, its images being concatenated along channels."""
     keys = sorted(images, key=lambda k: (images[k].shape[:2], k))
     return [list(group) for _, group in groupby(keys, key=lambda k: images[k].shape[:2])]
 
 
 def stage_sizes(size: tuple[int, ...], stages: int) -> list[tuple[int, int]]:
-    """``(height, width)`` before the first stage and after each.
+    """Return ``(height, width)`` before the first stage and after each one.
 
-    The authors halve 64 x 64 four times, to 4 x 4. Smaller images are halved while at least 3 pixels remain on the
-    short side, larger ones until at most 16 remain on the long side; odd sizes are rounded up. Sizes that the authors
-    allow (multiples of 16 from 48 to 256) come out as theirs.
+    The authors halve 64 x 64 four times, to 4 x 4. Here, smaller images are halved while at least 3 pixels remain on
+    the short side, larger ones until at most 16 remain on the long side; odd sizes are rounded up. For sizes that the
+    authors allow (multiples of 16 from 48 to 256) the result is the same as theirs.
     """
     sizes = [(size[0], size[1])]
     while True:
@@ -120,18 +124,18 @@ def stage_sizes(size: tuple[int, ...], stages: int) -> list[tuple[int, int]]:
 
 
 def stage_depths(depth: int, mults: tuple[int, ...], stages: int) -> list[int]:
-    """Channels after each stage: the last multipliers if there are fewer stages, the last one repeated if more."""
+    """Return the channels after each stage: the last multipliers for fewer stages, the last one repeated for more."""
     padded = list(mults) + [mults[-1]] * (stages - len(mults))
     return [depth * m for m in padded[len(padded) - stages :]]
 
 
 def unit_image(x: Tensor, part: ObsPart, dtype: torch.dtype) -> Tensor:
-    """Pixels scaled to [0, 1]."""
+    """Scale pixels from the range of ``part`` to [0, 1]."""
     return (x.to(dtype) - part.low) / (part.high - part.low)
 
 
 class Encoder(nn.Module):
-    """Concatenates the MLP's features of vectors with each CNN's features of images."""
+    """Concatenates the MLP's features of vectors and categoricals with the CNNs' features of images."""
 
     def __init__(self, spec: ObsSpec, cfg: EncoderConfig) -> None:
         super().__init__()
@@ -146,7 +150,7 @@ class Encoder(nn.Module):
         self.width += sum(stages.width for stages in self.cnns if isinstance(stages, _CNN))
 
     def forward(self, obs: Obs, dtype: torch.dtype) -> Tensor:
-        """``[..., *shape]`` to ``[..., E]``."""
+        """Map observations ``[..., *shape]`` to features ``[..., E]`` of ``dtype``."""
         features = []
         if self.vectors:
             features.append(self.mlp(self._vector(obs).to(dtype)))  # [..., units]
@@ -168,7 +172,7 @@ class Encoder(nn.Module):
 
 
 def one_hot(index: Tensor, classes: tuple[int, ...]) -> Tensor:
-    """Class indices ``[..., n]`` to float32 ``[..., sum(classes)]``; the index -1 becomes zeros."""
+    """Return class indices ``[..., n]`` as one-hot float32 ``[..., sum(classes)]``; an index of -1 becomes zeros."""
     if len(set(classes)) == 1:
         known = torch.arange(classes[0], device=index.device)
         return (index.unsqueeze(-1) == known).flatten(-2).float()
@@ -189,7 +193,7 @@ class _CNN(nn.Module):
         self.width = sizes[-1][0] * sizes[-1][1] * depths[-1]
 
     def forward(self, image: Tensor) -> Tensor:
-        """``[..., H, W, C]`` in [-0.5, 0.5] to ``[..., width]``."""
+        """Map pixels ``[..., H, W, C]`` in [-0.5, 0.5] to features ``[..., width]``."""
         x = image.flatten(0, -4)  # [M, H, W, C]
         stages = cast(list[tuple[Conv, RMSNormSiLU]], list(zip(self.convs, self.norms, strict=True)))
         for conv, norm in stages:

@@ -1,4 +1,4 @@
-"""How policies explore: with noise on actions, with random ones now and then, or by drawing from a distribution."""
+"""Exploration: noise added to actions, epsilon-greedy actions, and samples of a stochastic policy."""
 
 from __future__ import annotations
 
@@ -20,69 +20,69 @@ from reverie.nn.acting import Taped
 
 @dataclass(frozen=True)
 class Noise(Choice):
-    """Noise ``sigma x`` on actions in [-1, 1]: x begins anew with each episode, sigma may be annealed."""
+    """Noise ``sigma x``, added to actions in [-1, 1]. x starts at 0 in each episode; sigma may be annealed."""
 
     def initial(self, num_envs: int, width: int) -> NoiseState:
-        """The state before anything was done."""
+        """Return the state before the first action, for actions of ``width`` numbers."""
         return NoiseState(torch.zeros(num_envs, width), torch.zeros(num_envs, dtype=torch.int64))
 
     def __call__(self, state: NoiseState, step: Step) -> tuple[Tensor, NoiseState]:
-        """Noise for the next actions, ``[N, A]``, drawn from the CPU's default generator."""
+        """Return noise ``[N, A]`` for the next actions, drawn from the CPU's default generator, and the new state."""
         begun = any_of(step.is_first)
         before = state.process.masked_fill(step.is_first[:, None], 0.0) if begun else state.process  # [N, A]
         process = self.advance(before)  # [N, A]
         return self.scale(state.steps) * process, NoiseState(process, counted(state.steps, step))
 
     def advance(self, process: Tensor) -> Tensor:
-        """The next x, ``[N, A]``."""
+        """Return the next x ``[N, A]``, given the last one."""
         raise NotImplementedError
 
     def scale(self, steps: Tensor) -> Tensor | float:
-        """Sigma after ``steps`` env steps, ``[N]`` of N environments, whose sum counts."""
+        """Return sigma. ``steps`` ``[N]`` are the env steps of each environment; their sum sets the schedule."""
         raise NotImplementedError
 
 
 @dataclass(frozen=True)
 class Gaussian(Noise):
-    """Noise without memory: x ~ N(0, 1)."""
+    """Gaussian noise, independent at each step: x ~ N(0, 1)."""
 
     sigma: float = 0.1
-    """Standard deviation."""
+    """Standard deviation of the noise, 0 or more, where actions are in [-1, 1]."""
     final_sigma: float | None = None
-    """What sigma has become after ``anneal_steps``; None: it stays what it is."""
+    """Value that sigma reaches after ``anneal_steps``; None keeps it constant."""
     anneal_steps: int = 0
-    """Env steps, of all environments together, over which sigma moves linearly to its final value."""
+    """Env steps, summed over all environments, over which sigma changes linearly to ``final_sigma``."""
 
     def __post_init__(self) -> None:
         _check_annealing(self.sigma, self.final_sigma, self.anneal_steps)
 
     def advance(self, process: Tensor) -> Tensor:
-        """``[N, A]``, whatever was before."""
+        """Return independent noise ``[N, A]``; the last x only sets the shape."""
         return torch.randn_like(process)
 
     def scale(self, steps: Tensor) -> Tensor | float:
-        """See ``Noise``."""
+        """Return sigma, see :meth:`Noise.scale`."""
         return _annealed(self.sigma, self.final_sigma, self.anneal_steps, steps)
 
 
 @dataclass(frozen=True)
 class OrnsteinUhlenbeck(Noise):
-    """Noise that drifts, for systems with inertia (Uhlenbeck and Ornstein 1930; Lillicrap et al. 2016, section 3).
+    """Correlated noise, for systems with inertia (Uhlenbeck and Ornstein 1930; Lillicrap et al. 2016, section 3).
 
-    x <- x - theta dt x + sqrt(dt) N(0, 1),  x = 0 before an episode. It remembers about 1 / (theta dt) steps. TorchRL
-    and Stable-Baselines3 take dt = 0.01, which is 667 steps and weak where episodes are shorter.
+    x <- x - theta dt x + sqrt(dt) N(0, 1),  x = 0 before an episode. The correlation lasts about 1 / (theta dt) steps.
+    TorchRL and Stable-Baselines3 use dt = 0.01, which gives 667 steps: weak noise where episodes are shorter.
     """
 
     theta: float = 0.15
-    """How strongly x is drawn back to 0."""
+    """Rate at which x returns to 0, per unit of the process's time."""
     sigma: float = 0.2
-    """Standard deviation of what is added in one unit of time."""
+    """Standard deviation of the noise added per unit of the process's time, where actions are in [-1, 1]."""
     final_sigma: float | None = None
-    """What sigma has become after ``anneal_steps``; None: it stays what it is."""
+    """Value that sigma reaches after ``anneal_steps``; None keeps it constant."""
     anneal_steps: int = 0
-    """Env steps, of all environments together, over which sigma moves linearly to its final value."""
+    """Env steps, summed over all environments, over which sigma changes linearly to ``final_sigma``."""
     dt: float = 1.0
-    """Length of a step in the process's own time."""
+    """Length of an env step in the process's time, above 0."""
 
     def __post_init__(self) -> None:
         _check_annealing(self.sigma, self.final_sigma, self.anneal_steps)
@@ -90,12 +90,12 @@ class OrnsteinUhlenbeck(Noise):
             raise ConfigError(f"theta = {self.theta}, dt = {self.dt}: expected dt > 0 and theta dt in [0, 1].")
 
     def advance(self, process: Tensor) -> Tensor:
-        """``[N, A]``."""
+        """Return the next x, ``[N, A]``."""
         root = math.sqrt(self.dt)
         return (1 - self.theta * self.dt) * process + root * torch.randn_like(process)
 
     def scale(self, steps: Tensor) -> Tensor | float:
-        """See ``Noise``."""
+        """Return sigma, see :meth:`Noise.scale`."""
         return _annealed(self.sigma, self.final_sigma, self.anneal_steps, steps)
 
 
@@ -120,40 +120,40 @@ def _annealed(first: float, final: float | None, anneal_steps: int, steps: Tenso
 
 
 def any_of(flags: Tensor) -> bool:
-    """Whether any of ``[N]`` is set, those of N environments: few, and on the CPU."""
+    """Return whether any of the flags ``[N]`` is set; fast for the few flags of N environments, on the CPU."""
     return True in flags.tolist()
 
 
 def counted(steps: Tensor, step: Step) -> Tensor:
-    """Actions taken ``[N]`` after one more where no episode is over; a call less where none is, as nearly always."""
+    """Return the step counters ``[N]``, plus one for each environment whose episode is not over."""
     return steps + ~step.is_last if any_of(step.is_last) else steps + 1
 
 
 def dealt(env_steps: int, num_envs: int) -> Tensor:
-    """Actions taken ``[N]`` whose sum is ``env_steps``: to each environment its share."""
+    """Return step counters ``[N]``, as equal as possible, whose sum is ``env_steps``."""
     return (env_steps + torch.arange(num_envs)) // num_envs
 
 
 class NoiseState(NamedTuple):
-    """Where the noise of N environments is."""
+    """The state of the noise of N environments."""
 
-    process: Tensor  # [N, A]
-    steps: Tensor  # [N] int64, actions taken; schedules count their sum
+    process: Tensor  # [N, A], x
+    steps: Tensor  # [N] int64, actions taken; their sum sets the schedules
 
 
 class NoisyPolicy:
-    """A deterministic actor, and noise on its actions where it explores."""
+    """A deterministic actor, with noise added to its actions while exploring."""
 
     def __init__(self, actor: nn.Module, noise: Noise, width: int, device: torch.device) -> None:
         self.actor, self.noise, self.width, self.device = Taped(actor, actor), noise, width, device
 
     def initial(self, num_envs: int) -> NoiseState:
-        """No noise yet."""
+        """Return the state of N environments before the first action."""
         return self.noise.initial(num_envs, self.width)
 
     @torch.no_grad()
     def act(self, step: Step, state: NoiseState, mode: Mode) -> tuple[Tensor, NoiseState]:
-        """``(action [N, A] on the CPU, state)``: mu(s) + noise within [-1, 1]; ``eval`` is mu(s)."""
+        """Return ``(action [N, A] on the CPU, state)``: mu(s) + noise, clipped to [-1, 1]; mu(s) in mode ``eval``."""
         action: Tensor = self.actor(step.obs_on(self.device)).cpu()  # [N, A]
         if mode == "eval":
             return action, state
@@ -161,20 +161,20 @@ class NoisyPolicy:
         return (action + noise).clamp(-1, 1), state
 
     def after(self, state: NoiseState, env_steps: int) -> NoiseState:
-        """Sigma where it is then; x begins anew."""
+        """Return ``state``, an initial one, with sigma as it is after ``env_steps`` env steps in total."""
         return state._replace(steps=dealt(env_steps, len(state.steps)))
 
     def override(self, state: NoiseState, action: Tensor) -> NoiseState:
-        """Noise goes on whatever was executed."""
+        """Return the state as it is: noise does not depend on the executed action."""
         return state
 
     def extras(self, state: NoiseState) -> dict[str, Tensor]:
-        """Nothing is stored."""
+        """Return no extra columns to store."""
         return {}
 
 
 class SampledPolicy:
-    """Draws actions from a distribution where it explores, and takes its mode where it is evaluated."""
+    """A stochastic actor: actions are samples while exploring and modes in evaluations. It has no state."""
 
     def __init__(self, actor: nn.Module, device: torch.device) -> None:
         self.drawn = Taped(functools.partial(sampled, actor), actor)
@@ -182,53 +182,53 @@ class SampledPolicy:
         self.device = device
 
     def initial(self, num_envs: int) -> None:
-        """Nothing is carried."""
+        """Return None: there is no state."""
 
     @torch.no_grad()
     def act(self, step: Step, state: None, mode: Mode) -> tuple[Tensor, None]:
-        """``(action [N, A] on the CPU, None)``."""
+        """Return ``(action [N, A] on the CPU, None)``."""
         chosen = self.best if mode == "eval" else self.drawn
         return chosen(step.obs_on(self.device)).cpu(), None
 
     def override(self, state: None, action: Tensor) -> None:
-        """Nothing is carried."""
+        """Return None: there is no state."""
 
     def extras(self, state: None) -> dict[str, Tensor]:
-        """Nothing is stored."""
+        """Return no extra columns to store."""
         return {}
 
 
 def sampled(actor: nn.Module, obs: Obs) -> Tensor:
-    """Actions ``[N, A]`` drawn from the distributions that ``actor`` says."""
+    """Return actions ``[N, A]`` sampled from the distribution that ``actor`` predicts."""
     action: Tensor = actor(obs).sample()[0]
     return action
 
 
 def likeliest(actor: nn.Module, obs: Obs) -> Tensor:
-    """Their modes."""
+    """Return the modes ``[N, A]`` of the distribution that ``actor`` predicts."""
     action: Tensor = actor(obs).mode()
     return action
 
 
 @dataclass(frozen=True)
 class Randomness(Choice):
-    """How often an action is drawn uniformly from all classes instead of chosen."""
+    """Schedule of the probability that a discrete action is drawn uniformly at random."""
 
     def chance(self, steps: Tensor) -> Tensor | float:
-        """The probability of that after ``steps`` env steps, ``[N]`` of N environments, whose sum counts."""
+        """Return the probability. ``steps`` ``[N]`` are each environment's env steps; their sum sets the schedule."""
         raise NotImplementedError
 
 
 @dataclass(frozen=True)
 class EpsilonGreedy(Randomness):
-    """A random action with probability epsilon, which moves linearly to its final value."""
+    """A random action with probability epsilon, which may be annealed linearly."""
 
     epsilon: float = 1.0
-    """The probability at first."""
+    """Probability of a random action at the start, in [0, 1]."""
     final_epsilon: float | None = None
-    """What it has become after ``anneal_steps``; None: it stays what it is."""
+    """Probability of a random action after ``anneal_steps``, in [0, 1]; None keeps it constant."""
     anneal_steps: int = 0
-    """Env steps, of all environments together, over which it moves."""
+    """Env steps, summed over all environments, over which epsilon changes linearly to ``final_epsilon``."""
 
     def __post_init__(self) -> None:
         for name in ("epsilon", "final_epsilon"):
@@ -238,34 +238,34 @@ class EpsilonGreedy(Randomness):
         _check_steps("final_epsilon", self.final_epsilon, self.anneal_steps)
 
     def chance(self, steps: Tensor) -> Tensor | float:
-        """See ``Randomness``."""
+        """Return epsilon, see :meth:`Randomness.chance`."""
         return _annealed(self.epsilon, self.final_epsilon, self.anneal_steps, steps)
 
 
 class GreedyState(NamedTuple):
-    """What schedules of N environments count."""
+    """The step counters of N environments."""
 
-    steps: Tensor  # [N] int64, actions taken; schedules count their sum
+    steps: Tensor  # [N] int64, actions taken; their sum sets the schedule
 
 
 class GreedyPolicy:
-    """The class of the highest value, and a random one now and then where it explores."""
+    """An epsilon-greedy policy: the action of the highest value, sometimes a random one while exploring."""
 
     def __init__(
         self, values: Callable[[Obs], Tensor], randomness: Randomness, classes: int, device: torch.device
     ) -> None:
-        """``values(obs)`` are those of all classes, ``[N, A]``."""
+        """``values(obs)`` returns the values ``[N, A]`` of all discrete actions; ``classes`` is A."""
         self.values, self.randomness, self.classes, self.device = values, randomness, classes, device
 
     def initial(self, num_envs: int) -> GreedyState:
-        """No steps yet."""
+        """Return the state of N environments before the first action."""
         return GreedyState(torch.zeros(num_envs, dtype=torch.int64))
 
     @torch.no_grad()
     def act(self, step: Step, state: GreedyState, mode: Mode) -> tuple[Tensor, GreedyState]:
-        """``(action [N, A] on the CPU, one-hot, state)``; ``eval`` draws nothing.
+        """Return ``(action, state)``, the action one-hot ``[N, A]`` on the CPU; mode ``eval`` is greedy.
 
-        Each environment draws for itself, from the CPU's default generator and as much at every step.
+        Exploring draws from the CPU's default generator, separately for each environment and equally much at each step.
         """
         best = self.values(step.obs_on(self.device)).argmax(-1).cpu()  # [N]
         if mode == "explore":
@@ -275,13 +275,13 @@ class GreedyPolicy:
         return F.one_hot(best, self.classes).float(), state
 
     def after(self, state: GreedyState, env_steps: int) -> GreedyState:
-        """Epsilon where it is then."""
+        """Return ``state``, an initial one, with epsilon as it is after ``env_steps`` env steps in total."""
         return state._replace(steps=dealt(env_steps, len(state.steps)))
 
     def override(self, state: GreedyState, action: Tensor) -> GreedyState:
-        """Schedules go on whatever was executed."""
+        """Return the state as it is: schedules do not depend on the executed action."""
         return state
 
     def extras(self, state: GreedyState) -> dict[str, Tensor]:
-        """Nothing is stored."""
+        """Return no extra columns to store."""
         return {}

@@ -1,4 +1,4 @@
-"""The last observations seen together: stacks of frames, made of rows that hold one frame each."""
+"""Frame stacking on the learner's side: stacks are made from rows that hold one frame each."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from reverie.core.types import Obs
 
 
 class Frames(nn.Module):
-    """Stacks the last ``count`` observations, the newest last; where an episode is younger, its first one is repeated.
+    """Stacks the last ``count`` observations, the newest last. In an episode's first rows, its first frame is repeated.
 
-    Images are stacked along their channels, everything else along a new first axis: the numbers of ``env.frame_stack``
-    (``envs/images.py: FrameStack``), while rows keep one frame each.
+    Images are stacked along their channels, everything else along a new first axis. The values are the same as with
+    ``env.frame_stack`` (``envs/images.py: FrameStack``), while stored rows keep one frame each.
     """
 
     def __init__(self, spec: ObsSpec, count: int, keys: str = "") -> None:
-        """Of the observations whose whole key matches the pattern ``keys``; of all images if it is empty.
+        """Stack the observations whose whole key matches the regular expression ``keys``; all images if it is empty.
 
         Raises:
-            ConfigError: there are none.
+            ConfigError: there is no such observation.
         """
         super().__init__()
         self.count = count
@@ -33,7 +33,7 @@ class Frames(nn.Module):
 
     @property
     def context(self) -> int:
-        """How many rows before a row its stack reaches back."""
+        """Number of earlier rows that the stack of a row needs."""
         return self.count - 1
 
     def _stacked(self, part: ObsPart) -> ObsPart:
@@ -42,15 +42,15 @@ class Frames(nn.Module):
         return replace(part, shape=(self.count, *part.shape), classes=part.classes * self.count)
 
     def forward(self, obs: Obs, is_first: Tensor) -> Obs:
-        """Observations of rows ``[B, context + T]``, of which some are first, to those of the last T with their past.
+        """Map observations of rows ``[B, context + T]`` to the stacked observations of the last T rows.
 
-        What lies before the newest first row is not looked at. Where there is none, the rows go back far enough.
+        Stacks do not reach back beyond the newest row of ``is_first`` ``[B, context + T]``.
         """
         rows = is_first.shape[1] - self.context
         stacked = {key: x[:, self.context :] for key, x in obs.items()}  # [B, T, ...]
         for key, part in self.parts.items():
-            newest = [stacked[key]]  # [B, T, *shape], the newest first
-            begun = torch.zeros_like(is_first[:, :rows])  # [B, T], whether the episode is not older than that
+            newest = [stacked[key]]  # of [B, T, *shape], the newest first
+            begun = torch.zeros_like(is_first[:, :rows])  # [B, T], whether the row ``lag`` before is of another episode
             for lag in range(1, self.count):
                 start = self.context - lag
                 begun = begun | is_first[:, start + 1 : start + 1 + rows]
@@ -60,14 +60,14 @@ class Frames(nn.Module):
         return stacked
 
     def initial(self, num_envs: int, device: torch.device) -> Obs:
-        """The past of N environments before anything was seen, ``[N, context, *shape]``."""
+        """Return the past frames of N environments before the first observation: zeros ``[N, context, *shape]``."""
         return {
             key: torch.zeros((num_envs, self.context, *part.shape), dtype=getattr(torch, part.dtype), device=device)
             for key, part in self.parts.items()
         }
 
     def see(self, obs: Obs, is_first: Tensor, past: Obs) -> tuple[Obs, Obs]:
-        """Observations ``[N, ...]`` with their past, and the past of those that come next. Nothing is overwritten."""
+        """Return stacked observations ``[N, ...]`` and the past frames for the next ones. Inputs are not changed."""
         stacked, later = dict(obs), {}
         for key, part in self.parts.items():
             now = obs[key].unsqueeze(1)  # [N, 1, *shape]
@@ -77,15 +77,15 @@ class Frames(nn.Module):
 
 
 def join(frames: list[Tensor], part: ObsPart) -> Tensor:
-    """Frames ``[..., *shape]``, the oldest first, as one observation."""
+    """Join frames ``[..., *shape]``, the oldest first, to one observation."""
     return torch.cat(frames, -1) if part.kind == "image" else torch.stack(frames, -1 - len(part.shape))
 
 
 def chosen(spec: ObsSpec, count: int, keys: str) -> list[str]:
-    """Which observations are stacked, sorted.
+    """Return the keys of the observations to stack, sorted.
 
     Raises:
-        ConfigError: none is.
+        ConfigError: there are none.
     """
     there = ", ".join(f"{key!r} ({spec[key].kind})" for key in sorted(spec))
     if keys:

@@ -1,4 +1,4 @@
-"""Networks that a loss looks through without moving them."""
+"""Networks that gradients pass through without reaching their parameters."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import nn
 
 @contextlib.contextmanager
 def frozen(module: nn.Module) -> Iterator[None]:
-    """Within, gradients pass through ``module`` to its inputs and leave its own parameters alone."""
+    """In this context, gradients pass through ``module`` to its inputs, and its parameters get none."""
     parameters = [p for p in module.parameters() if p.requires_grad]
     for p in parameters:
         p.requires_grad_(False)

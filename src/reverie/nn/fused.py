@@ -1,7 +1,7 @@
-"""Chains of element-wise operations as one: compiled for CPUs (``kernels.c``), defined in PyTorch for everything else.
+"""Fused chains of element-wise operations: compiled for CPUs (``kernels.c``), in plain PyTorch everywhere else.
 
-Every function states what it computes as PyTorch code; the compiled one is used for float32 on CPUs if a compiler is
-there. PyTorch runs such a chain operation by operation, through memory each time, and does so again backwards.
+PyTorch code defines each function; the compiled one is used for float32 on CPUs if there is a compiler. PyTorch runs
+such a chain operation by operation, reading and writing memory each time, forward and backward.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class _NormSiLU(torch.autograd.Function):
 
 
 def norm_silu(x: Tensor, scale: Tensor, eps: float) -> Tensor:
-    """SiLU(scale x / sqrt(mean(x^2) + eps)) over the last axis ``[..., C]``, computed in float32."""
+    """Return SiLU(scale x / sqrt(mean(x^2) + eps)), normed over the last axis of ``[..., C]``, computed in float32."""
     wide = x.float()
     if compiled(wide, scale) and x.numel():
         y: Tensor = call(_NormSiLU, wide, scale, eps, (0, 0))
@@ -56,13 +56,13 @@ def norm_silu(x: Tensor, scale: Tensor, eps: float) -> Tensor:
 
 
 def unfold_parities(x: Tensor) -> Tensor:
-    """``[M, h, w, 2, 2, C]``, the four pixels of each place, to ``[M, 2 h, 2 w, C]``."""
+    """Rearrange ``[M, h, w, 2, 2, C]``, four pixels for each place, to an image ``[M, 2 h, 2 w, C]``."""
     m, h, w, _, _, channels = x.shape
     return x.transpose(2, 3).reshape(m, 2 * h, 2 * w, channels)
 
 
 def unfold_norm_silu(x: Tensor, scale: Tensor, eps: float) -> Tensor:
-    """:func:`norm_silu` of :func:`unfold_parities`, the pixels being written where they belong at once."""
+    """Return :func:`norm_silu` of :func:`unfold_parities`, writing each pixel directly to its final place."""
     wide, (m, h, w, _, _, channels) = x.float(), x.shape
     if not (compiled(wide, scale) and x.numel()):
         return norm_silu(unfold_parities(x), scale, eps)
@@ -98,9 +98,9 @@ class _GRU(torch.autograd.Function):
 
 
 def gru(gates: Tensor, h: Tensor) -> Tensor:
-    """H + z (n - h) with n = tanh(sigmoid(reset) candidate) and z = sigmoid(update - 1).
+    """Return the next state h + z (n - h), where n = tanh(sigmoid(reset) candidate) and z = sigmoid(update - 1).
 
-    ``gates`` are ``[M, blocks, 3, D / blocks]``, each block holding its reset, candidate and update; h is ``[M, D]``.
+    ``gates`` are ``[M, blocks, 3, D / blocks]``: reset, candidate and update of each block. h is ``[M, D]``.
     """
     if compiled(gates, h):
         return cast(Tensor, call(_GRU, gates, h))
@@ -135,7 +135,7 @@ class _Unimix(torch.autograd.Function):
 
 
 def unimix_probs(logits: Tensor, unimix: float) -> Tensor:
-    """(1 - u) softmax(logits) + u / C over the last axis, so that no class ever has probability 0; in float32."""
+    """Return (1 - unimix) softmax(logits) + unimix / C over the last axis, in float32: above 0 where unimix is."""
     logits = logits.float()
     if compiled(logits) and logits.numel():
         return cast(Tensor, call(_Unimix, logits, unimix))
@@ -144,9 +144,9 @@ def unimix_probs(logits: Tensor, unimix: float) -> Tensor:
 
 
 def draw(probs: Tensor) -> Tensor:
-    """Sample class indices ``[...]`` from ``[..., C]`` by inverting the cumulative distribution.
+    """Sample class indices ``[...]`` from probabilities ``[..., C]`` by inverting the cumulative distribution.
 
-    One uniform number per sample, where the Gumbel and exponential tricks take C.
+    This takes one uniform random number for each sample; the Gumbel and exponential tricks take C.
     """
     probs = probs.detach()
     uniform = torch.rand(probs.shape[:-1], device=probs.device)
@@ -157,12 +157,12 @@ def draw(probs: Tensor) -> Tensor:
         )
         return out
     cumulative = probs.cumsum(-1)  # [..., C]
-    # Scaled by the last sum, which rounding leaves a little off 1, no index can fall beyond the last class.
+    # The last sum is not exactly 1 because of rounding; scaling by it keeps every index within the C classes.
     return (cumulative < uniform.unsqueeze(-1) * cumulative[..., -1:]).sum(-1)
 
 
 def one_hot(index: Tensor, probs: Tensor) -> Tensor:
-    """``[..., C]`` of class indices ``[...]``, in the shape and type of ``probs``."""
+    """Return class indices ``[...]`` as one-hot ``[..., C]``, in the shape and dtype of ``probs``."""
     if not compiled(probs):
         return torch.zeros_like(probs).scatter_(-1, index.unsqueeze(-1), 1.0)
     index, out = index.contiguous(), torch.empty(probs.shape)
@@ -200,7 +200,7 @@ class _LogSumExp(torch.autograd.Function):
 
 
 def log_sum_exp(x: Tensor) -> Tensor:
-    """Ln sum_j exp(x_j), ``[..., C]`` to ``[...]``; compiled, NaN also where the greatest is infinite."""
+    """Return ln sum_j exp(x_j), ``[..., C]`` to ``[...]``; compiled, it is NaN if the largest x_j is infinite."""
     if compiled(x) and x.numel():
         return cast(Tensor, call(_LogSumExp, x))
     return x.logsumexp(-1)
@@ -228,9 +228,9 @@ class _CrossEntropy(torch.autograd.Function):
 
 
 def cross_entropy(logits: Tensor, index: Tensor, weight: Tensor) -> Tensor:
-    """-sum_k weight_k ln softmax(logits)[index_k] for a few classes k; the weights have no gradient.
+    """Return -sum_k weight_k ln softmax(logits)[index_k] for a few classes k; ``weight`` gets no gradient.
 
-    ``[..., C]``, ``[..., k]`` and ``[..., k]`` to ``[...]``.
+    ``logits`` are ``[..., C]``, ``index`` and ``weight`` ``[..., k]``, the result ``[...]``.
     """
     if compiled(logits, weight) and logits.numel():
         return cast(Tensor, call(_CrossEntropy, logits, index, weight))
@@ -238,7 +238,7 @@ def cross_entropy(logits: Tensor, index: Tensor, weight: Tensor) -> Tensor:
 
 
 def softmax_mean(logits: Tensor, bins: Tensor) -> Tensor:
-    """sum_j softmax(logits)_j bins_j for bins that are symmetric about zero: ``[..., C]`` to ``[...]``."""
+    """Return sum_j softmax(logits)_j bins_j for bins ``[C]`` symmetric about zero: ``[..., C]`` to ``[...]``."""
     if not compiled(logits, bins) or (torch.is_grad_enabled() and logits.requires_grad):
         return symmetric_mean(torch.softmax(logits, -1), bins)
     logits, bins, width, workers = logits.contiguous(), bins.contiguous(), logits.shape[-1], threads(logits)

@@ -1,4 +1,4 @@
-"""A normal distribution over actions whose mean lies within [-1, 1]: the policy of learners that imitate."""
+"""Gaussian policies, not squashed, with the mean in [-1, 1]: for learners that imitate recorded actions."""
 
 from __future__ import annotations
 
@@ -15,32 +15,32 @@ from reverie.nn.several import times
 from reverie.objectives.transforms import exp
 
 LOG_STD = (-5.0, 2.0)
-"""Within which ln sigma is kept: the code of the authors of IQL."""
+"""Limits of ln sigma, from the code of the authors of IQL."""
 
 
 class DiagonalNormal:
-    """N(mean, std^2) over ``[..., A]``. Its density is not squashed, so that actions on the border have one as well."""
+    """N(mean, std^2) over ``[..., A]``, not squashed by tanh: actions of -1 and 1 have a finite density, too."""
 
     def __init__(self, mean: Tensor, log_std: Tensor) -> None:
-        """``mean`` ``[..., A]``; ``log_std`` ``[..., A]`` or ``[A]``, within its limits."""
+        """``mean`` is ``[..., A]``, ``log_std`` ``[..., A]`` or ``[A]``, already clamped to its limits."""
         self.mean, self.log_std = mean, log_std
 
     def repeated(self, n: int) -> DiagonalNormal:
-        """The same n times, over ``[..., n, A]``."""
+        """Return the distribution repeated n times, over ``[..., n, A]``."""
         return DiagonalNormal(times(self.mean, n), times(self.log_std.expand_as(self.mean), n))
 
     def sample(self) -> tuple[Tensor, Tensor]:
-        """An action ``[..., A]``, cut to [-1, 1], and the log-density ``[...]`` before that; with gradient."""
+        """Return actions ``[..., A]``, clipped to [-1, 1], and log-densities ``[...]`` before that; with gradient."""
         noise = torch.randn_like(self.mean)
         action = self.mean + exp(self.log_std) * noise
         return action.clamp(-1, 1), self._log_density(noise)
 
     def log_prob(self, action: Tensor) -> Tensor:
-        """Log-density ``[...]`` of actions ``[..., A]``."""
+        """Return the log-density ``[...]`` of actions ``[..., A]``."""
         return self._log_density((action - self.mean) / exp(self.log_std))
 
     def mode(self) -> Tensor:
-        """The mean, ``[..., A]``."""
+        """Return the mean, ``[..., A]``."""
         return self.mean
 
     def _log_density(self, noise: Tensor) -> Tensor:
@@ -48,7 +48,7 @@ class DiagonalNormal:
 
 
 class NormalActor(nn.Module):
-    """pi(a | s) = N(tanh(f(s)), sigma(s)^2), with a perceptron for both."""
+    """A policy pi(a | s) = N(tanh(f(s)), sigma(s)^2), where one perceptron outputs f and ln sigma."""
 
     def __init__(self, obs_spec: ObsSpec, width: int, cfg: NetworkConfig, dtype: torch.dtype = torch.float32) -> None:
         super().__init__()
@@ -56,14 +56,14 @@ class NormalActor(nn.Module):
         self.body = Perceptron(self.inputs.width, cfg.units, 2 * width)
 
     def forward(self, obs: Obs) -> DiagonalNormal:
-        """``[..., *shape]`` to a distribution over ``[..., A]``."""
+        """Map observations ``[..., *shape]`` to a distribution over actions ``[..., A]``."""
         y: Tensor = self.body(self.inputs(obs))
         mean, log_std = y.float().chunk(2, -1)  # [..., A]
         return DiagonalNormal(mean.tanh(), log_std.clamp(*LOG_STD))
 
 
 class SteadyNormalActor(nn.Module):
-    """pi(a | s) = N(tanh(f(s)), sigma^2), with one sigma for all states, 1 at first."""
+    """A policy pi(a | s) = N(tanh(f(s)), sigma^2), with a learned sigma independent of the state, initially 1."""
 
     def __init__(self, obs_spec: ObsSpec, width: int, cfg: NetworkConfig, dtype: torch.dtype = torch.float32) -> None:
         super().__init__()
@@ -72,6 +72,6 @@ class SteadyNormalActor(nn.Module):
         self.log_std = nn.Parameter(torch.zeros(width))
 
     def forward(self, obs: Obs) -> DiagonalNormal:
-        """``[..., *shape]`` to a distribution over ``[..., A]``."""
+        """Map observations ``[..., *shape]`` to a distribution over actions ``[..., A]``."""
         mean: Tensor = self.body(self.inputs(obs))
         return DiagonalNormal(mean.float(), self.log_std.clamp(*LOG_STD))

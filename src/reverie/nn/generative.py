@@ -1,4 +1,4 @@
-"""Which actions a dataset holds: a variational autoencoder of actions given the observation, and what moves them."""
+"""The generative networks of BCQ: a VAE of recorded actions given the observation, and a perturbation network."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from reverie.nn.several import beside
 from reverie.objectives.transforms import exp
 
 LOG_STD = (-4.0, 15.0)
-"""Within which ln sigma of the latent is kept: the code of the authors of BCQ, for numerical stability."""
+"""Limits of ln sigma of the latent, for numerical stability: from the code of the authors of BCQ."""
 
 
 class Coded(NamedTuple):
-    """What an autoencoder makes of an action."""
+    """The output of a variational autoencoder for an action."""
 
-    action: Tensor  # [..., A], decoded from a latent that was drawn
-    mean: Tensor  # [..., L] of the latent
-    log_std: Tensor  # [..., L]
+    action: Tensor  # [..., A], decoded from a sampled latent
+    mean: Tensor  # [..., L], mean of the latent
+    log_std: Tensor  # [..., L], ln sigma of the latent
 
 
 class ActionVAE(nn.Module):
@@ -32,7 +32,7 @@ class ActionVAE(nn.Module):
     def __init__(
         self, obs_spec: ObsSpec, width: int, latent: int, cfg: NetworkConfig, dtype: torch.dtype = torch.float32
     ) -> None:
-        """``width`` of actions, ``latent`` of what they are coded as. Images go through one CNN for both."""
+        """``width`` is that of actions, ``latent`` that of latents. Encoder and decoder share a CNN for images."""
         super().__init__()
         self.latent = latent
         self.inputs = Inputs(obs_spec, cfg, dtype)
@@ -40,7 +40,7 @@ class ActionVAE(nn.Module):
         self.decoder = Perceptron(self.inputs.width + latent, cfg.units, width, squash=True)
 
     def forward(self, obs: Obs, action: Tensor) -> Coded:
-        """``[..., *shape]`` and ``[..., A]``: the action by way of a latent z ~ N(mean, std), with gradient."""
+        """Encode and decode actions ``[..., A]`` given observations, by a latent z ~ N(mean, std^2); with gradient."""
         features = self.inputs(obs)  # [..., F]
         code: Tensor = self.encoder(features, action.to(features.dtype))
         mean, raw = code.float().chunk(2, -1)  # [..., L]
@@ -49,7 +49,7 @@ class ActionVAE(nn.Module):
         return Coded(self._decoded(features, latent), mean, log_std)
 
     def decode(self, obs: Obs, latent: Tensor) -> Tensor:
-        """Actions ``[..., n, A]`` of n latents ``[..., n, L]`` for each observation ``[..., *shape]``."""
+        """Return the actions ``[..., n, A]`` of n latents ``[..., n, L]`` for each observation ``[..., *shape]``."""
         return self._decoded(beside(self.inputs(obs), latent), latent)
 
     def _decoded(self, features: Tensor, latent: Tensor) -> Tensor:
@@ -58,7 +58,7 @@ class ActionVAE(nn.Module):
 
 
 class Perturbation(nn.Module):
-    """xi: a perceptron that moves actions by at most phi: BCQ (Fujimoto et al. 2019), section 4.1."""
+    """The perturbation network xi, which changes actions by at most phi: BCQ (Fujimoto et al. 2019), section 4.1."""
 
     def __init__(
         self, obs_spec: ObsSpec, width: int, phi: float, cfg: NetworkConfig, dtype: torch.dtype = torch.float32
@@ -69,11 +69,11 @@ class Perturbation(nn.Module):
         self.phi = phi
 
     def forward(self, obs: Obs, action: Tensor) -> Tensor:
-        """``[..., *shape]`` and ``[..., A]`` to actions ``[..., A]`` within [-1, 1]."""
+        """Return the perturbed actions ``[..., A]``, clipped to [-1, 1], given observations ``[..., *shape]``."""
         return self._moved(self.inputs(obs), action)
 
     def several(self, obs: Obs, action: Tensor) -> Tensor:
-        """Of n actions ``[..., n, A]`` for each observation."""
+        """Return the perturbed actions of n actions ``[..., n, A]`` for each observation."""
         return self._moved(beside(self.inputs(obs), action), action)
 
     def _moved(self, features: Tensor, action: Tensor) -> Tensor:

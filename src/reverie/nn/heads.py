@@ -1,4 +1,4 @@
-"""Heads: features to a distribution over a number, a coin, or a dictionary of actions."""
+"""Heads: map features to a distribution over a number, a yes or no, or a dictionary of actions."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from reverie.objectives.transforms import symexp_bins
 
 @dataclass(frozen=True, kw_only=True)
 class HeadConfig(Config):
-    """An MLP and the linear layer on top of it."""
+    """A head: an MLP with a linear layer on top."""
 
     layers: int = 1
-    """Hidden layers."""
+    """Number of hidden layers."""
     units: int = 256
     """Width of each hidden layer."""
     scale: float = 1.0
-    """Multiplies the initial weights of the last layer."""
+    """Factor of the last layer's initial weights, 0 or more."""
 
     def __post_init__(self) -> None:
         at_least(self, layers=0, units=1, scale=0)
@@ -33,12 +33,12 @@ class HeadConfig(Config):
 
 @dataclass(frozen=True, kw_only=True)
 class TwoHotConfig(HeadConfig):
-    """A head whose number is a distribution over bins."""
+    """A head that predicts a number as a distribution over bins."""
 
     bins: int = 255
-    """How many bins."""
+    """Number of bins, 2 or more."""
     scale: float = 0.0
-    """Multiplies the initial weights of the last layer; 0 makes the first predictions exactly 0."""
+    """Factor of the last layer's initial weights, 0 or more; 0 makes the first predictions exactly 0."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -47,7 +47,7 @@ class TwoHotConfig(HeadConfig):
 
 
 class TwoHotHead(nn.Module):
-    """A number as a :class:`TwoHot`."""
+    """Predicts a number as a :class:`TwoHot`."""
 
     bins: Tensor
 
@@ -58,14 +58,14 @@ class TwoHotHead(nn.Module):
         self.register_buffer("bins", symexp_bins(cfg.bins), persistent=False)
 
     def forward(self, feature: Tensor) -> TwoHot:
-        """``[..., F]`` to a distribution ``[...]``."""
+        """Map features ``[..., F]`` to a distribution ``[...]``."""
         hidden = self.mlp(feature)
         layer = hidden, self.logits.weight, self.logits.bias, self.bins
         return LayerTwoHot(*layer) if LayerTwoHot.fits(*layer) else TwoHot(self.logits(hidden), self.bins)
 
 
 class BernoulliHead(nn.Module):
-    """A yes or no as a :class:`Bernoulli`."""
+    """Predicts a yes or no as a :class:`Bernoulli`."""
 
     def __init__(self, inputs: int, cfg: HeadConfig) -> None:
         super().__init__()
@@ -73,27 +73,27 @@ class BernoulliHead(nn.Module):
         self.logit = Linear(self.mlp.width, 1, cfg.scale)
 
     def forward(self, feature: Tensor) -> Bernoulli:
-        """``[..., F]`` to a distribution ``[...]``."""
+        """Map features ``[..., F]`` to a distribution ``[...]``."""
         return Bernoulli(self.logit(self.mlp(feature)).squeeze(-1))
 
 
 @dataclass(frozen=True, kw_only=True)
 class ActorConfig(Config):
-    """The policy head."""
+    """The head of DreamerV3's policy."""
 
     layers: int = 3
-    """Hidden layers."""
+    """Number of hidden layers."""
     units: int = 256
     """Width of each hidden layer."""
     scale: float = 0.01
-    """Multiplies the initial weights of the last layer, so that the first policy is nearly uniform."""
+    """Factor of the last layer's initial weights, 0 or more; a small one makes the first policy nearly uniform."""
     unimix: float = 0.01
-    """Categorical actions: the share of the uniform distribution mixed in. The authors' newest code has this setting
-    but does not apply it; 0 reproduces that."""
+    """Categorical actions: share of the uniform distribution that is mixed in, in [0, 1). The authors' newest code has
+    this setting but does not apply it; 0 reproduces that."""
     min_std: float = 0.1
-    """Continuous actions: least standard deviation."""
+    """Continuous actions: smallest standard deviation, above 0, where actions are in [-1, 1]."""
     max_std: float = 1.0
-    """Continuous actions: greatest standard deviation."""
+    """Continuous actions: largest standard deviation, where actions are in [-1, 1]."""
 
     def __post_init__(self) -> None:
         at_least(self, layers=0, units=1, scale=0)
@@ -104,36 +104,36 @@ class ActorConfig(Config):
 
 
 class JointDistribution:
-    """Independent distributions over the parts of a flat action."""
+    """The product of independent distributions over the parts of a flat action."""
 
     def __init__(self, parts: dict[str, Distribution], slices: dict[str, slice]) -> None:
         self.parts = parts
         self.slices = slices
 
     def sample(self) -> Tensor:
-        """``[..., A]``."""
+        """Return a sample, ``[..., A]``."""
         return torch.cat([p.sample() for p in self.parts.values()], -1)
 
     def mode(self) -> Tensor:
-        """``[..., A]``."""
+        """Return the mode of each part, ``[..., A]``."""
         return torch.cat([p.mode() for p in self.parts.values()], -1)
 
     def log_prob(self, action: Tensor) -> Tensor:
-        """``[...]`` of flat actions ``[..., A]``."""
+        """Return the log-probability ``[...]`` of flat actions ``[..., A]``."""
         terms = [part.log_prob(action[..., self.slices[key]]) for key, part in self.parts.items()]
         return torch.stack(terms).sum(0)
 
     def entropies(self) -> dict[str, Tensor]:
-        """``[...]`` of each part."""
+        """Return the entropy ``[...]`` of each part, in nats."""
         return {key: part.entropy() for key, part in self.parts.items()}
 
     def entropy(self) -> Tensor:
-        """``[...]`` in nats."""
+        """Return the entropy ``[...]`` in nats, summed over the parts."""
         return torch.stack(list(self.entropies().values())).sum(0)
 
 
 class _PartHead(nn.Module):
-    """The last layer for one key of the action."""
+    """The last layer, of one key of the action."""
 
     def __init__(self, inputs: int, part: ActionPart, cfg: ActorConfig) -> None:
         super().__init__()
@@ -152,7 +152,7 @@ class _PartHead(nn.Module):
 
 
 class Actor(nn.Module):
-    """pi(a | s) over all parts of the action."""
+    """The policy pi(a | s) over all parts of the action."""
 
     def __init__(self, inputs: int, spec: ActionSpec, cfg: ActorConfig) -> None:
         super().__init__()
@@ -162,9 +162,9 @@ class Actor(nn.Module):
         self.parts = nn.ModuleList([_PartHead(self.mlp.width, spec.parts[k], cfg) for k in self.keys])
 
     def forward(self, feature: Tensor) -> JointDistribution:
-        """``[..., F]`` to a distribution over ``[..., A]``."""
+        """Map features ``[..., F]`` to a distribution over ``[..., A]``."""
         return self.heads(self.mlp(feature))
 
     def heads(self, hidden: Tensor) -> JointDistribution:
-        """The last layers alone: ``[..., units]`` to a distribution over ``[..., A]``."""
+        """Apply the last layers alone: ``[..., units]`` to a distribution over ``[..., A]``."""
         return JointDistribution({k: head(hidden) for k, head in zip(self.keys, self.parts, strict=True)}, self.slices)

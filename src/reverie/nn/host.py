@@ -1,4 +1,4 @@
-"""Buffers that stay in this computer's memory."""
+"""Modules with buffers that always stay on the CPU."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from torch import Tensor, nn
 
 
 class HostBuffers(nn.Module):
-    """A module of which some buffers stay on the CPU, as float64 or what they are, wherever and whatever it becomes.
+    """A module some of whose buffers keep their device (CPU) and dtype when the module is moved or converted.
 
-    They are what Python looks at with every row that is lived. On a GPU each look would wait for the update that runs.
+    Python reads these buffers with every new row of experience. On a GPU each read would wait for the running update.
     """
 
     on_host: ClassVar[tuple[str, ...]] = ()
-    """Names of these buffers."""
+    """Names of the buffers that stay on the CPU."""
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         kept = {name: self._buffers[name] for name in self.on_host}

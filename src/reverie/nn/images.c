@@ -1,19 +1,19 @@
-/* What stands between the convolutions of encoder and decoder, and the error of images, on CPUs: nn/stages.py,
- * nn/doubling.py and nn/pixels.py call these functions and say in PyTorch what they compute. Images are float32
- * [images, height, width, channels] without gaps.
+/* The operations between the convolutions of encoder and decoder, and the error of images, for CPUs. nn/stages.py,
+ * nn/doubling.py and nn/pixels.py call these functions and define them in PyTorch. Images are float32
+ * [images, height, width, channels], contiguous.
  */
 
 #include "kernels.h"
 
 /* ------------------------------------------------------------------ pooling */
 
-/* The larger one; NaN if one is. */
+/* The larger number; NaN if one of them is NaN. */
 static inline float most(float a, float b) {
     float m = a < b ? b : a;
     return b != b ? b : m;
 }
 
-/* The maximum of four pixels in each channel, the first one of equals. */
+/* The maximum of four pixels in each channel, and which pixel it is: the first one if several are equal. */
 static void pool_pixel(const float *a, const float *b, const float *c, const float *d, float *restrict pooled,
                        uint8_t *restrict which, int64_t width) {
     for (int64_t j = 0; j < width; j++) {
@@ -24,8 +24,8 @@ static void pool_pixel(const float *a, const float *b, const float *c, const flo
     }
 }
 
-/* Pool y 2 x 2, then out = silu(scale pooled / rms(pooled)). Beyond an odd border, the last row or column stands again.
- * `which` says where each maximum was: 2 * row + column. */
+/* Pool y 2 x 2, then out = silu(scale pooled / rms(pooled)). An odd last row or column is repeated. `which` is the place
+ * of each maximum: 2 * row + column. */
 void pool_norm_silu(const float *y, const float *scale, float *pooled, uint8_t *which, float *out, int64_t images,
                     int64_t height, int64_t width, int64_t channels, float eps, int threads) {
     int64_t rows = (height + 1) / 2, columns = (width + 1) / 2;
@@ -46,8 +46,8 @@ void pool_norm_silu(const float *y, const float *scale, float *pooled, uint8_t *
 
 /* ------------------------------------------------------------------ pixels */
 
-/* The sigmoid of [images, h, w, 2, 2, channels], the four pixels of each place, as [images, 2 h, 2 w, channels]; `rows`
- * are those of all images, images h. */
+/* The sigmoid of [images, h, w, 2, 2, channels], four pixels for each place, rearranged to [images, 2 h, 2 w, channels];
+ * `rows` is images * h. */
 void unfold_sigmoid(const float *y, float *image, int64_t rows, int64_t w, int64_t channels, int threads) {
     int64_t pair = 2 * channels;
 #pragma omp parallel for num_threads(threads) if (threads > 1)

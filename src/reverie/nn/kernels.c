@@ -1,17 +1,17 @@
-/* Fused element-wise operations of the learners, for CPUs: each reads its inputs once and writes its outputs once.
+/* Fused element-wise operations for CPUs: each reads its inputs once and writes its outputs once.
  *
- * core/compiler.py compiles this file for the machine it is on; nn/fused.py calls it and holds the definition of every
- * function in PyTorch, which is what the tests compare with. All arrays are float32, contiguous and of at least one
- * row; `rows` and `width` are the product of all axes but the last, and the last.
+ * core/compiler.py compiles this file for the present machine. nn/fused.py calls it, and defines every function in PyTorch;
+ * the tests compare the two. All arrays are float32, contiguous and have at least one row. `width` is the size of the last
+ * axis, `rows` the product of all others.
  */
 
 #include "kernels.h"
 
-/* Where row i of [images, h, w, 2, 2] pixels is in [images, 2 h, 2 w]; the same row if h is 0. */
+/* The row of [images, 2 h, 2 w] pixels to which row i of [images, h, w, 2, 2] pixels belongs; i itself if h is 0. */
 static inline int64_t place(int64_t i, int64_t h, int64_t w) {
     if (h == 0) return i;
     int64_t odd_column = i & 1, odd_row = (i >> 1) & 1, pixel = i >> 2;
-    int64_t column = pixel % w, row = pixel / w; /* rows of all images counted through */
+    int64_t column = pixel % w, row = pixel / w; /* counted over all images */
     return (2 * row + odd_row) * 2 * w + 2 * column + odd_column;
 }
 
@@ -22,11 +22,11 @@ void norm_silu(const float *x, const float *scale, float *y, int64_t rows, int64
     for (int64_t i = 0; i < rows; i++) norm_silu_row(x + i * width, scale, y + place(i, h, w) * width, width, eps);
 }
 
-/* dx, and each thread's part of the gradient of scale, which is added to dscale [threads, width]: threads end in any
- * order, and a sum depends on it. `scratch` is [threads, 2 * width]. */
+/* dx, and each thread's part of the gradient of scale, added to its row of dscale [threads, width]: a sum over threads in
+ * the order in which they end would not be reproducible. `scratch` is [threads, 2 * width]. */
 void norm_silu_backward(const float *x, const float *scale, const float *dy, float *dx, double *dscale, float *scratch,
                         int64_t rows, int64_t width, int64_t h, int64_t w, float eps, int threads) {
-    const int64_t stretch = 512; /* rows added up in float32 before they are added to the double */
+    const int64_t stretch = 512; /* rows summed in float32 before their sum is added in double */
     int64_t stretches = (rows + stretch - 1) / stretch;
 #pragma omp parallel for num_threads(threads) if (threads > 1)
     for (int64_t k = 0; k < threads; k++) {

@@ -1,4 +1,4 @@
-/* What the C files of this folder share: exponentials that compilers can vectorise, and operations on single rows. */
+/* Shared by the C files of this folder: exponentials that compilers can vectorise, and operations on single rows. */
 
 #ifndef REVERIE_KERNELS_H
 #define REVERIE_KERNELS_H
@@ -7,7 +7,7 @@
 #include <stdint.h>
 #include <string.h>
 
-/* What exp(r) - 1 is for |r| <= ln(2) / 2: the Taylor series, whose first left-out term is below 4e-9 r. */
+/* exp(r) - 1 for |r| <= ln(2) / 2, by the Taylor series, whose first omitted term is below 4e-9 r. */
 static inline float expm1_small(float r) {
     float p = 1.0f / 5040;
     p = fmaf(p, r, 1.0f / 720);
@@ -18,14 +18,14 @@ static inline float expm1_small(float r) {
     return fmaf(p, r * r, r);
 }
 
-/* x = n ln(2) + r, the limits being where 2^n is still a normal number. NaN stays NaN. */
+/* Write x as n ln(2) + r; return r, and 2^n in `power`. x is clamped so that 2^n is a normal number. NaN stays NaN. */
 static inline float reduce(float x, float *power) {
     x = x < -87.0f ? -87.0f : x;
     x = x > 88.0f ? 88.0f : x;
     float n = rintf(x * 1.44269504f);
     union { int32_t bits; float value; } two_to_n = {((int32_t)n + 127) << 23};
     *power = two_to_n.value;
-    return fmaf(n, -1.42860677e-6f, fmaf(n, -0.693145752f, x)); /* ln(2) in two parts, the first one exact times n */
+    return fmaf(n, -1.42860677e-6f, fmaf(n, -0.693145752f, x)); /* ln(2) in two parts; n times the first part is exact */
 }
 
 static inline float fast_exp(float x) {
@@ -35,7 +35,7 @@ static inline float fast_exp(float x) {
 
 static inline float fast_sigmoid(float x) { return 1.0f / (1.0f + fast_exp(-x)); }
 
-/* (exp(2x) - 1) / (exp(2x) + 1), without the loss of digits that exp(2x) - 1 has near 0. */
+/* (exp(2x) - 1) / (exp(2x) + 1), without the cancellation of exp(2x) - 1 near 0. */
 static inline float fast_tanh(float x) {
     float power, r = reduce(2.0f * x, &power);
     float e = fmaf(power, expm1_small(r), power - 1.0f);
@@ -49,7 +49,7 @@ static inline float inverse_rms(const float *x, int64_t width, float eps) {
     return 1.0f / sqrtf(sum / (float)width + eps);
 }
 
-/* What comes next of work that threads take piece by piece: one whose core is busy with something else takes less. */
+/* The next piece of work. Threads take pieces one by one, so that a thread on a busy core takes fewer. */
 static inline int64_t next_of(int64_t *taken) {
     int64_t next;
 #pragma omp atomic capture
@@ -67,7 +67,7 @@ static inline void norm_silu_row(const float *x, const float *scale, float *y, i
     }
 }
 
-/* dx, and the gradient of scale added to dscale; d is scratch of the same width. dx may be dy. */
+/* Compute dx, and add the gradient of scale to dscale; d is scratch of the same width. dx may be dy. */
 static inline void norm_silu_row_backward(const float *x, const float *scale, const float *dy, float *dx, float *dscale,
                                           float *d, int64_t width, float eps) {
     float inverse = inverse_rms(x, width, eps), mean = 0;
@@ -94,7 +94,7 @@ static inline void gru_row(const float *gates, const float *h, float *next, int6
     }
 }
 
-/* dgates [3, width] and dh [width]; dh may be dnext. */
+/* The gradients dgates [3, width] and dh [width]; dh may be dnext. */
 static inline void gru_row_backward(const float *gates, const float *h, const float *dnext, float *dgates, float *dh,
                                     int64_t width) {
     const float *reset = gates, *candidate = gates + width, *update = gates + 2 * width;
@@ -115,7 +115,7 @@ static inline float largest(const float *x, int64_t width) {
     return m;
 }
 
-/* p = (1 - mix) softmax(logits) + mix / width. Exponentials are taken for all of the short rows at once. */
+/* p = (1 - mix) softmax(logits) + mix / width. The exponentials of all rows are computed together, as rows are short. */
 static inline void unimix_rows(const float *logits, float *probs, int64_t rows, int64_t width, float mix) {
     for (int64_t i = 0; i < rows; i++) {
         float m = largest(logits + i * width, width);
@@ -144,7 +144,7 @@ static inline void unimix_rows_backward(const float *probs, const float *dprobs,
     }
 }
 
-/* How many cumulative sums lie below a uniform number, times the last of them. */
+/* Sample an index: the number of cumulative sums that are below `uniform` times the total. */
 static inline int64_t draw_row(const float *probs, float uniform, int64_t width) {
     float total = 0, sum = 0;
     for (int64_t j = 0; j < width; j++) total += probs[j];
@@ -166,14 +166,14 @@ static inline float log_sum_exp_row(const float *x, int64_t width) {
     return m + logf(sum);
 }
 
-/* Its gradient, times dy: dy softmax(x). dx may be x. */
+/* The gradient of log_sum_exp_row times dy: dy softmax(x). dx may be x. */
 static inline void softmax_times(const float *x, float lse, float dy, float *dx, int64_t width) {
 #pragma omp simd
     for (int64_t j = 0; j < width; j++) dx[j] = dy * fast_exp(x[j] - lse);
 }
 
-/* The gradient of sum_k weight_k (lse - x[index_k]) with respect to x, times dy: dy (sum_k weight_k softmax - weights). dx
- * may be x. */
+/* The gradient of sum_k weight_k (lse - x[index_k]) with respect to x, times dy: dy (sum_k weight_k softmax(x) - weights).
+ * dx may be x. */
 static inline void cross_entropy_row_backward(const float *x, float lse, const int64_t *index, const float *weight, float dy,
                                               float *dx, int64_t width, int64_t picks) {
     float total = 0;
@@ -182,8 +182,8 @@ static inline void cross_entropy_row_backward(const float *x, float lse, const i
     for (int64_t k = 0; k < picks; k++) dx[index[k]] -= dy * weight[k];
 }
 
-/* sum_j softmax(x)_j bins_j for bins that are symmetric about 0, opposite bins being subtracted first; ln sum_j exp(x_j) goes
- * to `lse` if that is there. `e` is scratch of the same width. */
+/* sum_j softmax(x)_j bins_j for bins symmetric about 0; the exponentials of opposite bins are subtracted first. If `lse` is
+ * not null, it gets ln sum_j exp(x_j). `e` is scratch of the same width. */
 static inline float softmax_mean_row(const float *x, const float *bins, float *e, int64_t width, float *lse) {
     float m = x[0], sum = 0, mean = 0;
 #pragma omp simd reduction(max : m)

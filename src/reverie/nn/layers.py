@@ -1,7 +1,7 @@
-"""The layers all networks here are made of, with the DreamerV3 authors' initialisation.
+"""The layers of the world model's networks, initialised as in the DreamerV3 authors' code.
 
-Parameters are float32. Layers compute in the dtype of their input, so the caller chooses the precision by what it
-feeds in; norms compute in float32 whatever comes.
+Parameters are float32. Layers compute in the dtype of their input, so the caller chooses the precision by the input;
+norms always compute in float32.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from reverie.nn.sequence import StepLinear
 
 
 def init_(weight: Tensor, fan_in: int, scale: float = 1.0) -> None:
-    """Truncated normal within two standard deviations, of standard deviation ``scale / sqrt(fan_in)``.
+    """Fill ``weight`` from a truncated normal distribution of standard deviation ``scale / sqrt(fan_in)``.
 
-    Cutting at two standard deviations shrinks a normal's spread to 0.8796; 1.1368 makes up for it.
+    Truncation at two standard deviations shrinks the standard deviation to 0.8796; the factor 1.1368 corrects that.
     """
     if scale == 0:
         nn.init.zeros_(weight)
@@ -36,7 +36,7 @@ def init_(weight: Tensor, fan_in: int, scale: float = 1.0) -> None:
 
 
 class Linear(nn.Module):
-    """y = W x + b."""
+    """A linear layer y = W x + b."""
 
     def __init__(self, inputs: int, outputs: int, scale: float = 1.0) -> None:
         super().__init__()
@@ -45,43 +45,43 @@ class Linear(nn.Module):
         init_(self.weight, inputs, scale)
 
     def forward(self, x: Tensor) -> Tensor:
-        """``[..., inputs]`` to ``[..., outputs]``."""
+        """Map ``[..., inputs]`` to ``[..., outputs]``."""
         return linear(x, self.weight, self.bias)
 
     def steps(self, dtype: torch.dtype) -> StepLinear:
-        """The layer for all steps of a sequence: weights are cast, and their gradients made, once."""
+        """Return the layer for all steps of a sequence: weights are cast, and their gradients computed, once."""
         return StepLinear(self.weight.to(dtype), self.bias.to(dtype))
 
 
 class StepLayers:
-    """A chain of layers at the steps of a sequence."""
+    """A chain of layers that is applied at every step of a sequence."""
 
     def __init__(self, layers: nn.Sequential, dtype: torch.dtype) -> None:
         self.layers = [layer.steps(dtype) if isinstance(layer, Linear) else layer for layer in layers]
 
     def __call__(self, x: Tensor) -> Tensor:
-        """``[M, inputs]`` to ``[M, outputs]``."""
+        """Map ``[M, inputs]`` to ``[M, outputs]``."""
         for layer in self.layers:
             x = layer(x)
         return x
 
 
 class BlockSteps(NamedTuple):
-    """A :class:`BlockLinear` at the steps of a sequence."""
+    """A :class:`BlockLinear` that is applied at every step of a sequence."""
 
     own: StepLinear
     shared: StepLinear | None
 
     def __call__(self, x: Tensor, shared: Tensor | None = None) -> Tensor:
-        """``[M, inputs]``, and ``[M, shared]`` if there are such inputs, to ``[M, outputs]``."""
+        """Map ``[M, inputs]``, and ``[M, shared]`` if there are shared inputs, to ``[M, outputs]``."""
         return self.own(x, self.shared(shared) if self.shared and shared is not None else None)
 
 
 class BlockLinear(nn.Module):
-    """Groups of units that do not see each other: block k of the output sees block k of the input only.
+    """A block-diagonal linear layer: block k of the output depends only on block k of the input.
 
-    ``shared`` further inputs are seen by every block. The authors repeat them in each block's input; it is the same
-    to multiply them once with the weights of all blocks, as one dense product.
+    In addition, every block reads the ``shared`` inputs. The authors repeat these in each block's input; here they are
+    multiplied once with the weights of all blocks, as one dense product, which gives the same result.
     """
 
     def __init__(self, inputs: int, outputs: int, blocks: int, shared: int = 0) -> None:
@@ -91,10 +91,10 @@ class BlockLinear(nn.Module):
         self.own = inputs // blocks
         self.weight = nn.Parameter(torch.empty(blocks, outputs // blocks, self.own + shared))
         self.bias = nn.Parameter(torch.zeros(outputs))
-        init_(self.weight, blocks * (self.own + shared))  # the authors count the fan-in of all blocks together
+        init_(self.weight, blocks * (self.own + shared))  # the authors take the fan-in of all blocks together
 
     def steps(self, dtype: torch.dtype) -> BlockSteps:
-        """The layer for all steps of a sequence: weights are cut and cast, and their gradients made, once."""
+        """Return the layer for all steps of a sequence: weights are split, cast and their gradients computed once."""
         own, shared = torch.tensor_split(self.weight.to(dtype), [self.own], -1)
         bias = self.bias.to(dtype)
         if not shared.shape[-1]:
@@ -102,12 +102,12 @@ class BlockLinear(nn.Module):
         return BlockSteps(StepLinear(own, None), StepLinear(shared.reshape(len(bias), -1), bias))
 
     def forward(self, x: Tensor, shared: Tensor | None = None) -> Tensor:
-        """``[M, inputs]``, and ``[M, shared]`` if there are such inputs, to ``[M, outputs]``."""
+        """Map ``[M, inputs]``, and ``[M, shared]`` if there are shared inputs, to ``[M, outputs]``."""
         return self.steps(x.dtype)(x, shared)
 
 
 class RMSNormSiLU(nn.Module):
-    """SiLU(g x / sqrt(mean(x^2) + eps)): root-mean-square norm over the last axis, then the activation."""
+    """SiLU(g x / sqrt(mean(x^2) + eps)): root-mean-square norm over the last axis, then SiLU."""
 
     def __init__(self, width: int, eps: float = 1e-4) -> None:
         super().__init__()
@@ -115,7 +115,7 @@ class RMSNormSiLU(nn.Module):
         self.weight = nn.Parameter(torch.ones(width))
 
     def forward(self, x: Tensor) -> Tensor:
-        """``[..., width]`` to the same."""
+        """Map ``[..., width]`` to the same shape."""
         return norm_silu(x, self.weight, self.eps)
 
 
@@ -133,18 +133,18 @@ class Conv(nn.Module):
         self.padding = kernel // 2
 
     def forward(self, x: Tensor) -> Tensor:
-        """``[M, H, W, C]`` to ``[M, H, W, outputs]``, both contiguous in this order."""
-        nchw = x.permute(0, 3, 1, 2)  # a view whose memory is PyTorch's channels_last
+        """Map ``[M, H, W, C]`` to ``[M, H, W, outputs]``, both contiguous in this order."""
+        nchw = x.permute(0, 3, 1, 2)  # a view whose memory layout is PyTorch's channels_last
         y = F.conv2d(nchw, self.weight.to(x.dtype), self.bias.to(x.dtype), padding=self.padding)
         return y.permute(0, 2, 3, 1)
 
 
 class DoublingConv(Conv):
-    """Every pixel doubled in both directions, then :class:`Conv`; in about a third of the multiplications.
+    """Nearest-neighbour upsampling by 2, then :class:`Conv`, in about a third of the multiplications.
 
-    A window of 5 x 5 doubled pixels holds only 3 x 3 different ones, and which of its weights fall on the same pixel
-    depends on nothing but whether the output's row and column are even or odd. So the four parities are four
-    convolutions of 3 x 3 on the small image, whose weights are sums of those given.
+    A window of 5 x 5 upsampled pixels contains only 3 x 3 different ones. Which of its weights meet the same pixel
+    depends only on whether the output's row and column are even or odd. So each of the four parities is a convolution
+    of 3 x 3 on the small image, whose weights are sums of the given ones.
     """
 
     fold: Tensor
@@ -160,19 +160,19 @@ class DoublingConv(Conv):
         self.register_buffer("fold", fold, persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """``[M, h, w, C]`` to ``[M, h, w, 2, 2, outputs]``: ``fused.unfold_parities`` makes an image of it."""
+        """Map ``[M, h, w, C]`` to ``[M, h, w, 2, 2, outputs]``; ``fused.unfold_parities`` makes an image of it."""
         weight, bias = self.folded(x.dtype)
         y = F.conv2d(x.permute(0, 3, 1, 2), weight, bias, padding=self.reach)
         return y.permute(0, 2, 3, 1).view(*x.shape[:3], 2, 2, -1)
 
     def folded(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """Weights ``[2 * 2 * outputs, C, 3, 3]`` and bias ``[2 * 2 * outputs]`` of the four parities together."""
+        """Return the weights ``[2 * 2 * outputs, C, 3, 3]`` and bias ``[2 * 2 * outputs]`` of all four parities."""
         folded = torch.einsum("pak,qbl,oikl->pqoiab", self.fold, self.fold, self.weight).flatten(0, 2)
         return folded.to(dtype, memory_format=torch.channels_last), self.bias.to(dtype).repeat(4)
 
 
 class MLP(nn.Sequential):
-    """``layers`` times [Linear, RMS norm, SiLU]."""
+    """A chain of ``layers`` times [Linear, RMS norm, SiLU]."""
 
     def __init__(self, inputs: int, units: int, layers: int) -> None:
         self.widths = [inputs] + [units] * layers
@@ -183,9 +183,9 @@ class MLP(nn.Sequential):
         self.kept: Kept[list[Tensor]] = Kept(self)
 
     def forward(self, x: Tensor) -> Tensor:
-        """``[..., inputs]`` to ``[..., width]``."""
+        """Map ``[..., inputs]`` to ``[..., width]``."""
         rows = x.numel() // x.shape[-1]
-        few = 0 < rows < MIN_ROWS and not torch.is_grad_enabled()  # somebody acts
+        few = 0 < rows < MIN_ROWS and not torch.is_grad_enabled()  # a policy is acting
         if few and self.kept.tables and compiled(*self.kept.tables[0].values()):
             flat = x.reshape(rows, -1).float().contiguous()
             y = mlp(flat, self.kept.get(self._packed), self.widths, self.eps)

@@ -1,6 +1,6 @@
-"""The networks of model-free papers: multilayer perceptrons with ReLU, actors and critics over them.
+"""Actors and critics of model-free algorithms: multilayer perceptrons with ReLU on top of the observations.
 
-They are initialised as ``torch.nn.Linear`` is, weights and biases uniform within 1 / sqrt(inputs), as in the authors'
+Weights and biases are initialised as in ``torch.nn.Linear``, uniformly within 1 / sqrt(inputs), as in the authors'
 code of TD3 and in CleanRL.
 """
 
@@ -19,34 +19,25 @@ from reverie.core.types import Obs
 from reverie.nn.cnn import Dreamer, ImageEncoder
 from reverie.nn.encoder import one_hot, split_kinds
 from reverie.nn.perceptron import Perceptron
-from reverie.nn.product import linear
 from reverie.nn.several import beside
 
 
 @dataclass(frozen=True, kw_only=True)
 class NetworkConfig(Config):
-    """An actor or critic: a perceptron over vectors and classes as they are, and over features of images."""
+    """An actor or critic: an MLP whose input is vectors, one-hot categoricals and features of images."""
 
     units: tuple[int, ...] = (256, 256)
-    """Widths of the hidden layers."""
+    """Widths of the hidden layers, first to last; at least one."""
     encoder: ImageEncoder = field(default_factory=Dreamer)
-    """The CNN for images, if there are any; each network has its own."""
+    """CNN for images, if there are any; each network has its own."""
 
     def __post_init__(self) -> None:
         if not self.units or min(self.units) < 1:
             raise ConfigError(f"units = {self.units}: expected one hidden layer or more, of widths of 1 or more.")
 
 
-class Dense(nn.Linear):
-    """y = W x + b, with the products that are fastest here."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        """``[..., inputs]`` to ``[..., outputs]``, in the dtype of x."""
-        return linear(x, self.weight, self.bias)
-
-
 class Inputs(nn.Module):
-    """Observations as one vector: numbers as they are, classes one-hot, images through a CNN."""
+    """Concatenates observations to one vector: numbers unchanged, categoricals one-hot, images through a CNN."""
 
     def __init__(self, spec: ObsSpec, cfg: NetworkConfig, dtype: torch.dtype) -> None:
         super().__init__()
@@ -62,7 +53,7 @@ class Inputs(nn.Module):
         self.width += self.encoder.width if self.encoder is not None else 0
 
     def forward(self, obs: Obs) -> Tensor:
-        """``[..., *shape]`` to ``[..., width]``."""
+        """Map observations ``[..., *shape]`` to a vector ``[..., width]``."""
         parts = []
         for key, part in self.vectors.items():
             x, dims = obs[key], len(part.shape)
@@ -74,7 +65,7 @@ class Inputs(nn.Module):
 
 
 class DeterministicActor(nn.Module):
-    """mu(s) in [-1, 1]: tanh on top of a perceptron."""
+    """A deterministic policy mu(s) in [-1, 1]: an MLP with tanh on top."""
 
     def __init__(self, obs_spec: ObsSpec, width: int, cfg: NetworkConfig, dtype: torch.dtype = torch.float32) -> None:
         super().__init__()
@@ -82,13 +73,13 @@ class DeterministicActor(nn.Module):
         self.body = Perceptron(self.inputs.width, cfg.units, width, squash=True)
 
     def forward(self, obs: Obs) -> Tensor:
-        """``[..., *shape]`` to actions ``[..., A]``."""
+        """Map observations ``[..., *shape]`` to actions ``[..., A]``."""
         y: Tensor = self.body(self.inputs(obs))
         return y.float()
 
 
 class ActionCritic(nn.Module):
-    """Q(s, a), or K of them that share nothing but a CNN."""
+    """A critic Q(s, a), or K critics (``copies``) that share only a CNN."""
 
     def __init__(
         self,
@@ -103,15 +94,18 @@ class ActionCritic(nn.Module):
         self.body = Perceptron(self.inputs.width + width, cfg.units, 1, copies)
 
     def forward(self, obs: Obs, action: Tensor) -> Tensor:
-        """``[..., *shape]`` and ``[..., A]`` to ``[...]``, or ``[K, ...]`` of K copies."""
+        """Map observations ``[..., *shape]`` and actions ``[..., A]`` to values ``[...]``; ``[K, ...]`` of K copies."""
         return self._values(self.inputs(obs), action)
 
     def first(self, obs: Obs, action: Tensor) -> Tensor:
-        """What the first copy says, ``[...]``; the others are not asked."""
+        """Return the values ``[...]`` of the first copy, without computing the others."""
         return self._values(self.inputs(obs), action, copy=0)
 
     def several(self, obs: Obs, action: Tensor, copy: int | None = None) -> Tensor:
-        """Of n actions ``[..., n, A]`` for each observation, which is encoded once: ``[(K,) ..., n]``."""
+        """Return the values ``[(K,) ..., n]`` of n actions ``[..., n, A]`` for each observation, which is encoded once.
+
+        ``copy``: the index of the only copy to compute, whose values are ``[..., n]``.
+        """
         return self._values(beside(self.inputs(obs), action), action, copy)
 
     def _values(self, features: Tensor, action: Tensor, copy: int | None = None) -> Tensor:
@@ -120,24 +114,24 @@ class ActionCritic(nn.Module):
 
 
 class Stacked(nn.Module):
-    """Several critics of any kind as one: ``Stacked(first, second)(obs, action)`` are their values, ``[K, ...]``."""
+    """K critics of any kind as one: ``Stacked(first, second)(obs, action)`` returns their values ``[K, ...]``."""
 
     def __init__(self, *critics: nn.Module) -> None:
         super().__init__()
         self.critics = nn.ModuleList(critics)
 
     def forward(self, obs: Obs, action: Tensor) -> Tensor:
-        """What each of them says."""
+        """Return the values of all critics, ``[K, ...]``."""
         return torch.stack([critic(obs, action) for critic in self.critics])
 
     def first(self, obs: Obs, action: Tensor) -> Tensor:
-        """What the first of them says."""
+        """Return the values of the first critic, ``[...]``."""
         value: Tensor = self.critics[0](obs, action)
         return value
 
 
 def first(critic: nn.Module, obs: Obs, action: Tensor) -> Tensor:
-    """What the first of several critics says, ``[...]``, without asking the others if ``critic`` can."""
+    """Return the values ``[...]`` of the first of several critics, without computing the others if possible."""
     ask = getattr(critic, "first", None)
     value: Tensor = critic(obs, action)[0] if ask is None else ask(obs, action)
     return value

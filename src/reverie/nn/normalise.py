@@ -1,4 +1,4 @@
-"""Running statistics that scale what a learner sees: observations, rewards, returns."""
+"""Running statistics that scale a learner's inputs: observations, rewards, returns."""
 
 from __future__ import annotations
 
@@ -17,38 +17,38 @@ from reverie.core.types import Obs
 from reverie.nn.host import HostBuffers
 
 NOISE = 1e-6
-"""Numbers whose standard deviation is not above this part of their mean differ by no more than rounding."""
+"""Relative limit: a number whose standard deviation is at most ``NOISE * |mean|`` counts as constant."""
 
 LEAST = 1e-30
-"""And no difference is as small as this: one over it is still a number in float32."""
+"""Absolute limit: a standard deviation up to this counts as 0. Its inverse is still finite in float32."""
 
 LOOKED_AT = 1000
-"""Rows after which running statistics are looked at for numbers that never change."""
+"""Number of rows after which running statistics are checked for numbers that never change."""
 
 
 @dataclass(frozen=True)
 class Normalise(Choice):
-    """How vectors are normalised: ``(x - mean) / std``, cut to ``[-clip, clip]``. The kinds differ in the rows."""
+    """Normalisation of vectors: ``(x - mean) / std``, clipped to ``[-clip, clip]``. Subclasses choose the rows used."""
 
     @property
     def clip(self) -> float:
-        """The largest size that is left."""
+        """Largest absolute value of a normalised number, above 0."""
         raise NotImplementedError
 
     @property
     def limit(self) -> int | None:
-        """Rows after which mean and standard deviation stay what they are; None: never."""
+        """Number of rows after which mean and standard deviation are frozen; None: never."""
         return None
 
 
 @dataclass(frozen=True)
 class Fixed(Normalise):
-    """By the first rows that are lived, whose actions are random; statistics do not change any more after that."""
+    """Statistics of the first rows of the run, whose actions are random; afterwards they are frozen."""
 
     rows: int = 1000
-    """How many, all environments together."""
+    """Number of rows that the statistics are taken from, summed over all environments; 2 or more."""
     clip: float = 10.0
-    """The largest size that is left."""
+    """Largest absolute value of a normalised number, above 0."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.rows, int) or self.rows < 2:
@@ -57,32 +57,32 @@ class Fixed(Normalise):
 
     @property
     def limit(self) -> int:
-        """As many."""
+        """Number of rows after which the statistics are frozen: ``rows``."""
         return self.rows
 
 
 @dataclass(frozen=True)
 class Running(Normalise):
-    """By all rows that have been lived so far, or given at once (:meth:`Normaliser.fit`)."""
+    """Statistics of all rows so far, or of a whole data set (:meth:`Normaliser.fit`)."""
 
     clip: float = 10.0
-    """The largest size that is left."""
+    """Largest absolute value of a normalised number, above 0."""
 
     def __post_init__(self) -> None:
         check_clip(self.clip)
 
 
 def check_clip(clip: float | None) -> None:
-    """Raises ConfigError unless something is left within ``[-clip, clip]``; None cuts nothing."""
+    """Raise ConfigError unless ``clip`` is above 0, or None, which clips nothing."""
     if clip is not None and not clip > 0:
         raise ConfigError(f"clip = {clip}: expected a number above 0.")
 
 
 class Moments(HostBuffers):
-    """Count, mean and standard deviation of rows, exact to rounding in float64 however many there are.
+    """Count, mean and standard deviation of rows in float64, numerically stable for any number of rows.
 
-    Sets of rows are joined as in Chan, Golub and LeVeque (1979), which is Welford (1962) where they are single rows.
-    That is done by NumPy, whose calls take a fifth of PyTorch's time for so few numbers.
+    Sets of rows are merged as in Chan, Golub and LeVeque (1979), which for single rows is Welford (1962). NumPy does
+    it, because its calls take a fifth of the time of PyTorch's for so few numbers.
     """
 
     on_host = ("moments",)
@@ -91,12 +91,12 @@ class Moments(HostBuffers):
     def __init__(self, shape: tuple[int, ...]) -> None:
         super().__init__()
         self.shape = shape
-        # [3, D], each number by itself: rows, mean, sum of squared deviations
+        # [3, D], for each number: count of rows, mean, sum of squared deviations
         self.register_buffer("moments", torch.zeros(3, math.prod(shape), dtype=torch.float64))
 
     @property
     def count(self) -> int:
-        """Rows that were taken in."""
+        """Number of rows added so far."""
         return int(self.moments[0, 0])
 
     def clear(self) -> None:
@@ -104,12 +104,12 @@ class Moments(HostBuffers):
         self.moments.zero_()
 
     def add(self, x: Tensor) -> None:
-        """Take in rows ``[M, *shape]``."""
+        """Add rows ``[M, *shape]``."""
         new = len(x)
         if new == 0:
             return
         rows = x.numpy(force=True).reshape(new, -1).astype(np.float64)  # [M, D]
-        count, mean, spread = self.moments.numpy()  # [D], the buffer itself
+        count, mean, spread = self.moments.numpy()  # [D], views of the buffer
         fresh = rows.sum(0) / new
         shift, share = fresh - mean, new / (count + new)
         spread += shift * shift * count * share
@@ -119,13 +119,13 @@ class Moments(HostBuffers):
         count += new
 
     def mean_and_std(self) -> tuple[np.ndarray, np.ndarray]:
-        """``[*shape]`` each; the deviation is that of all rows, not of a sample. 0 before there are any."""
+        """Return mean and population standard deviation (divided by n), each ``[*shape]``; 0 without rows."""
         count, mean, spread = self.moments.numpy()
         return mean.reshape(self.shape), np.sqrt(spread / np.maximum(count, 1)).reshape(self.shape)
 
 
 class Standard(Moments):
-    """Moments, and the shift and factor in float32 that take them to 0 and 1; those of before any row do nothing."""
+    """Moments, with the ``shift`` and ``factor`` (float32) to mean 0 and deviation 1; the identity without rows."""
 
     shift: Tensor
     factor: Tensor
@@ -136,35 +136,35 @@ class Standard(Moments):
         self.register_buffer("factor", torch.ones(shape))
 
     def add(self, x: Tensor) -> None:
-        """Take in rows ``[M, *shape]``. What has not varied is only shifted: nothing can be divided by 0."""
+        """Add rows ``[M, *shape]``. Numbers that have not varied are only shifted, never divided by 0."""
         super().add(x)
         mean, std = self.mean_and_std()
         self.shift.copy_(torch.as_tensor(mean), non_blocking=True)
         self.factor.copy_(torch.as_tensor(1 / np.where(constant(mean, std), 1.0, std)), non_blocking=True)
 
     def forward(self, x: Tensor) -> Tensor:
-        """``[..., *shape]``."""
+        """Return ``x`` standardised, ``[..., *shape]``."""
         return (x - self.shift) * self.factor
 
 
 def constant(mean: np.ndarray, std: np.ndarray) -> np.ndarray:
-    """Which numbers have not varied but by rounding, bool ``[*shape]``."""
+    """Return which numbers have not varied except by rounding, bool ``[*shape]``."""
     found: np.ndarray = std <= np.maximum(NOISE * np.abs(mean), LEAST)
     return found
 
 
 class Normaliser(nn.Module):
-    """``(x - mean) / std`` of each number of each vector, cut at ``clip``. Images and classes stay as they are.
+    """Returns ``(x - mean) / std`` of each number of each vector, clipped. Images and categoricals are not changed.
 
-    Statistics are buffers, so a checkpoint holds them and a captured update reads those of now. Only rows that were
-    lived or given move them: not those that are sampled, nor those of evaluations.
+    Statistics are buffers, so a checkpoint contains them and a captured update (CUDA graph) reads their present values.
+    Only new rows of the run or the rows of a data set change them, not sampled batches and not evaluations.
     """
 
     def __init__(self, spec: ObsSpec, cfg: Normalise) -> None:
-        """For the vectors of ``spec``.
+        """Create statistics of the vectors in ``spec``.
 
         Raises:
-            ConfigError: there are none.
+            ConfigError: ``spec`` has no vectors.
         """
         super().__init__()
         vectors = {key: spec[key] for key in sorted(spec) if spec[key].kind == "vector"}
@@ -179,18 +179,18 @@ class Normaliser(nn.Module):
         self.parts = nn.ModuleList([Standard(part.shape) for part in vectors.values()])
 
     def forward(self, obs: Obs) -> Obs:
-        """``[..., *shape]`` of every key; vectors may have more axes in front of theirs, such as one of frames."""
+        """Return the observations with normalised vectors ``[..., *shape]``; stacked frames count as leading axes."""
         clip = self.cfg.clip
         return obs | {key: part(obs[key]).clamp(-clip, clip) for key, part in self._each() if key in obs}
 
     def fit(self, obs: Mapping[str, Tensor]) -> None:
-        """Forget all rows, and take in these, ``[M, *shape]`` of each vector, in their order."""
+        """Replace all rows by these, ``[M, *shape]`` of each vector, in their order."""
         for _, part in self._each():
             part.clear()
         self.add(obs)
 
     def add(self, obs: Mapping[str, Tensor]) -> None:
-        """Take in rows ``[M, *shape]`` that have just been lived, as many as are still wanted."""
+        """Add new rows ``[M, *shape]`` of the run, up to the limit of :class:`Normalise`."""
         before = self.count
         room = None if self.cfg.limit is None else max(0, self.cfg.limit - before)
         if room == 0:
@@ -203,14 +203,14 @@ class Normaliser(nn.Module):
 
     @property
     def count(self) -> int:
-        """Rows that were taken in."""
+        """Number of rows added so far."""
         return self._each()[0][1].count
 
     def _each(self) -> list[tuple[str, Standard]]:
         return [(key, part) for key, part in zip(self.keys, self.parts, strict=True) if isinstance(part, Standard)]
 
     def _warn(self) -> None:
-        """Say which numbers have not changed: often a sensor that is not there, or one in units that are too large."""
+        """Warn of numbers that have not changed: often a sensor that is absent, or whose units are too large."""
         found = {key: np.argwhere(constant(*part.mean_and_std())) for key, part in self._each()}
         said = [f"{_places(where)} of observation '{key}'" for key, where in found.items() if len(where)]
         if said:
@@ -221,7 +221,7 @@ class Normaliser(nn.Module):
 
 
 def _places(where: np.ndarray, most: int = 8) -> str:
-    """``dimensions 3, 5`` of indices ``[n, dims]``."""
+    """Return text such as ``dimensions 3, 5`` for indices ``[n, dims]``, with at most ``most`` of them."""
     if not where.shape[1]:
         return "the one number"
     named = [str(tuple(map(int, i)) if len(i) > 1 else int(i[0])) for i in where[:most]]
@@ -230,29 +230,30 @@ def _places(where: np.ndarray, most: int = 8) -> str:
 
 
 def percentiles(x: Tensor, percents: tuple[float, ...]) -> list[Tensor]:
-    """Percentiles of all numbers in ``x`` ``[...]``, linear between neighbours: ``torch.quantile`` to the last bit.
+    """Return percentiles of all numbers in ``x`` ``[...]``, linearly interpolated: bit-identical to ``torch.quantile``.
 
-    Unlike there, any count of numbers will do, nothing comes from the host, and NaN counts as the largest number.
+    Unlike ``torch.quantile``, there is no limit on the size of ``x``, no copy from the host, and NaN sorts as the
+    largest number.
     """
     flat = x.float().flatten()
-    ranks = [np.float32(p / 100) * np.float32(flat.numel() - 1) for p in percents]  # in the precision of quantile
+    ranks = [np.float32(p / 100) * np.float32(flat.numel() - 1) for p in percents]  # float32, as in torch.quantile
     below, above = (at_ranks(flat, [int(f(r)) for r in ranks]) for f in (np.floor, np.ceil))
     shares = [float(r - np.floor(r)) for r in ranks]
     return [torch.lerp(a, b, share) for a, b, share in zip(below, above, shares, strict=True)]
 
 
 def at_ranks(flat: Tensor, ranks: list[int]) -> list[Tensor]:
-    """The numbers ``[]`` that have these places in ascending order, counted from 0."""
-    if flat.device.type == "cpu":  # a quarter of the time of sorting; a GPU selects with one block of threads only
+    """Return the numbers ``[]`` at these places of the ascending order, counted from 0."""
+    if flat.device.type == "cpu":  # a quarter of the time of sorting; on a GPU kthvalue uses one block of threads only
         return [flat.kthvalue(rank + 1).values for rank in ranks]
     ordered = flat.sort().values
     return [ordered[rank] for rank in ranks]
 
 
 class PercentileScale(nn.Module):
-    """The spread of returns, as a moving average of percentiles. DreamerV3 (Hafner et al. 2025), equation 7.
+    """The range of returns, as a moving average of percentiles. DreamerV3 (Hafner et al. 2025), equation 7.
 
-    S = max(limit, ema(per(R, high)) - ema(per(R, low))), the averages starting at 0 and not debiased.
+    S = max(limit, ema(per(R, high)) - ema(per(R, low))). The averages start at 0 and are not debiased.
     """
 
     low: Tensor
@@ -266,11 +267,11 @@ class PercentileScale(nn.Module):
 
     @torch.no_grad()
     def update(self, x: Tensor) -> None:
-        """Take in new values ``[...]``."""
+        """Update the averages with new values ``[...]``."""
         low, high = percentiles(x, self.percentiles)
         self.low.lerp_(low, self.rate)
         self.high.lerp_(high, self.rate)
 
     def forward(self) -> tuple[Tensor, Tensor]:
-        """``(offset, scale)``."""
+        """Return ``(offset, scale)``: the average of the low percentile, and S; both ``[]``."""
         return self.low, (self.high - self.low).clamp(min=self.limit)

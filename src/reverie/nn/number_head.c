@@ -1,20 +1,20 @@
-/* The last layer of a head whose number is a distribution over bins, and what is asked of it: STRIP rows at a time, so
- * that logits stay in the cache and are never there as a whole. nn/number_head.py calls it and says what it computes.
+/* The last layer of a two-hot head, with its mean and its loss. It processes STRIP rows at a time, so that logits stay in
+ * the cache and are never stored as a whole. nn/number_head.py calls it and defines what it computes.
  *
- * All arrays are float32 and contiguous: x [rows, inputs], weights [bins, inputs], bias [bins]. Sums over rows are made in
- * an order that does not depend on the threads.
+ * All arrays are float32 and contiguous: x [rows, inputs], weights [bins, inputs], bias [bins]. The order of sums over rows
+ * does not depend on the threads.
  */
 
 #include "panels.h"
 
-enum { STRIP = 64, PIECES = 16 }; /* rows at once; parts of all rows, with sums of their own */
+enum { STRIP = 64, PIECES = 16 }; /* rows at once; parts of all rows, each of which has its own sums */
 
 typedef struct {
     const float *x, *weights, *bias;
     int64_t rows, inputs, bins;
 } Head;
 
-/* A row of logits takes so much room. */
+/* The length of a row of logits in memory, padded to whole panels. */
 static inline int64_t room(int64_t bins) { return panels_of(bins) * PANEL; }
 
 /* The weights as panels: [panels, inputs, PANEL]. */
@@ -31,8 +31,8 @@ static void strip_logits(const Head *h, const float *panels, int64_t first, int6
                       h->inputs, least(PANEL, h->bins - j), h->bias + j, 0, PLAIN);
 }
 
-/* The ln sum exp of each row, and, where `mean` is there, what the number is on average; `values` [bins] are symmetric about
- * 0. `panels` is [panels, inputs, PANEL], `scratch` [threads, STRIP + 1, room]. */
+/* The ln sum exp of each row's logits and, if `mean` is not null, the expected value; `values` [bins] are symmetric about 0.
+ * `panels` is [panels, inputs, PANEL], `scratch` [threads, STRIP + 1, room]. */
 void head_read(const float *x, const float *weights, const float *bias, const float *values, float *mean, float *lse,
                int64_t rows, int64_t inputs, int64_t bins, float *panels, float *scratch, int threads) {
     const Head h = {x, weights, bias, rows, inputs, bins};
@@ -70,7 +70,8 @@ void head_loss(const float *x, const float *weights, const float *bias, const fl
     }
 }
 
-/* Columns j ... of c = a b, the last ones through `edge`, [depth, PANEL]. b is [depth, width], as c's rows are. */
+/* c = a b, one panel of columns after the other; the last one is copied to `edge` [depth, PANEL]. b is [depth, width], c
+ * [rows, width]. */
 static void columns_product(const float *a, int64_t ar, int64_t ak, const float *b, float *c, int64_t width, int64_t rows,
                             int64_t depth, float *edge, Then then) {
     for (int64_t j = 0; j < width; j += PANEL) {
@@ -81,9 +82,9 @@ static void columns_product(const float *a, int64_t ar, int64_t ak, const float 
     }
 }
 
-/* The gradients of that loss times dy [rows]. Each piece of the rows adds up [bins, inputs] and [bins] of its own in
- * `sums`, [PIECES, bins, inputs + 1]; `panels` is [panels, inputs, PANEL], `scratch` for each thread [STRIP, room] and
- * [the greater of both, PANEL]. */
+/* The gradients of head_loss times dy [rows]. Each piece of the rows has its own sums, [bins, inputs] and [bins], in `sums`
+ * [PIECES, bins, inputs + 1]. `panels` is [panels, inputs, PANEL]; `scratch` is, for each thread, [STRIP, room] and
+ * [max(STRIP, room), PANEL]. */
 void head_backward(const float *x, const float *weights, const float *bias, const float *lse, const int64_t *index,
                    const float *counts, const float *dy, float *dx, float *dweights, float *dbias, int64_t rows,
                    int64_t inputs, int64_t bins, int64_t picks, float *panels, float *sums, float *scratch, int threads) {

@@ -1,8 +1,8 @@
-"""The last layer of a head whose number is a distribution over bins, without the logits (``number_head.c``).
+"""The last layer of a two-hot head, fused with its loss so that the logits are never stored (``number_head.c``).
 
-Of a head with 64 units and 255 bins the logits take four times the memory of a layer, and their gradient as much again.
-On CPUs they are made some rows at a time, where they are used, and once more on the way back: a product more, but
-nothing goes through memory.
+In a head with 64 units and 255 bins, the logits take four times the memory of a layer, and their gradient as much
+again. On CPUs they are computed for a few rows at a time, where they are used, and again in the backward pass. That is
+one more matrix product, but no logits go through memory.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from reverie.nn.distributions import TwoHot
 from reverie.nn.product import linear
 
 PANEL, STRIP, PIECES = 32, 64, 16
-"""As in ``panels.h`` and ``number_head.c``: columns that are computed at once, rows, and parts of sums over rows."""
+"""As in ``panels.h`` and ``number_head.c``: columns and rows computed at once, and parts of a sum over rows."""
 
 
 def _wide(bins: int) -> int:
-    """The room that a row of logits takes."""
+    """Return the length of a row of logits in memory, padded to whole panels."""
     return -(-bins // PANEL) * PANEL
 
 
 def _read(x: Tensor, weight: Tensor, bias: Tensor, bins: Tensor, mean: bool) -> tuple[Tensor | None, Tensor]:
-    """sum_j softmax(y)_j bins_j, if wanted, and ln sum_j exp(y_j), ``[M]``, of y = x W^T + b."""
+    """Return sum_j softmax(y)_j bins_j, if ``mean``, and ln sum_j exp(y_j), both ``[M]``, where y = x W^T + b."""
     (rows, inputs), wide, workers = x.shape, _wide(len(bins)), _workers(x, bins)
     means, lse = x.new_empty(rows) if mean else None, x.new_empty(rows)
     panels, scratch = x.new_empty(wide * inputs), x.new_empty(workers * (STRIP + 1) * wide)
@@ -39,7 +39,7 @@ def _read(x: Tensor, weight: Tensor, bias: Tensor, bins: Tensor, mean: bool) -> 
 
 
 def _workers(x: Tensor, bins: Tensor) -> int:
-    """How many threads are worth their while for so many logits."""
+    """Return the number of threads to use for the logits of ``x``."""
     return threads(bins.expand(len(x), -1))
 
 
@@ -75,30 +75,30 @@ class _CrossEntropy(torch.autograd.Function):
 
 
 class LayerTwoHot(TwoHot):
-    """A :class:`TwoHot` that knows the last layer and what goes into it; logits are made for those who ask for them."""
+    """A :class:`TwoHot` given by a linear layer and its input; logits are computed only when asked for."""
 
     def __init__(self, x: Tensor, weight: Tensor, bias: Tensor, bins: Tensor, lse: Tensor | None = None) -> None:
-        """``x`` ``[..., U]``, ``weight`` ``[K, U]``, ``bias`` ``[K]``; ``lse`` ``[...]`` if it is known already."""
+        """``x`` is ``[..., U]``, ``weight`` ``[K, U]``, ``bias`` ``[K]``; ``lse``: log-sum-exp ``[...]``, if known."""
         self.x, self.weight, self.bias, self.bins = x, weight, bias, bins
         self._lse = lse
 
     @staticmethod
     def fits(x: Tensor, weight: Tensor, bias: Tensor, bins: Tensor) -> bool:
-        """Whether compiled functions can compute it."""
+        """Return whether the compiled functions can be used for these tensors."""
         return compiled(x, weight, bias, bins) and x.numel() > 0
 
     @property
     def logits(self) -> Tensor:
-        """``[..., K]``."""
+        """The logits, ``[..., K]``."""
         return linear(self.x, self.weight, self.bias)
 
     def __getitem__(self, rows: Any) -> TwoHot:
-        """The same of some rows."""
+        """Return the distributions of some rows."""
         lse = None if self._lse is None else self._lse[rows]
         return LayerTwoHot(self.x[rows], self.weight, self.bias, self.bins, lse)
 
     def mean(self) -> Tensor:
-        """``[...]``."""
+        """Return the expected value, ``[...]``."""
         if torch.is_grad_enabled() and any(k.requires_grad for k in (self.x, self.weight, self.bias)):
             return TwoHot(self.logits, self.bins).mean()
         mean, lse = _read(*self._flat(), self.bins, mean=True)

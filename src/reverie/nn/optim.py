@@ -1,4 +1,4 @@
-"""The optimiser of DreamerV3, and the one place where a loss becomes a step."""
+"""The optimiser of DreamerV3: LaProp with adaptive gradient clipping."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ class OptimConfig(Config):
     """LaProp with adaptive gradient clipping."""
 
     lr: float = 4e-5
-    """Learning rate."""
+    """Learning rate, above 0."""
     agc: float = 0.3
-    """Largest norm of a tensor's gradient, as a share of the tensor's own norm; 0 does not clip."""
+    """Adaptive clipping: largest norm of a tensor's gradient, as a fraction of the tensor's norm; 0 does not clip."""
     beta1: float = 0.9
-    """Decay of the momentum."""
+    """Decay rate of the momentum, in [0, 1)."""
     beta2: float = 0.999
-    """Decay of the mean square."""
+    """Decay rate of the mean square, in [0, 1)."""
     eps: float = 1e-20
-    """Added to the root mean square."""
+    """Added to the root mean square, 0 or more."""
     warmup: int = 1000
-    """Updates over which the learning rate rises from 0."""
+    """Number of updates over which the learning rate rises linearly from 0; 0 starts with the full rate."""
 
     def __post_init__(self) -> None:
         above(self, lr=0)
@@ -38,12 +38,12 @@ class OptimConfig(Config):
         at_least(self, agc=0, warmup=0, eps=0)
 
     def build(self, parameters: Iterable[nn.Parameter]) -> Optim:
-        """An optimiser of these parameters."""
+        """Return an optimiser of these parameters."""
         return Optim(parameters, self)
 
 
 class Optim:
-    """LaProp (Ziyin et al. 2020) behind adaptive gradient clipping (Brock et al. 2021), with linear warm-up.
+    """LaProp (Ziyin et al. 2020) with adaptive gradient clipping (Brock et al. 2021) and a linear warm-up.
 
     Per tensor, in the order that the DreamerV3 authors use::
 
@@ -53,7 +53,7 @@ class Optim:
         m  <- beta1 m + (1 - beta1) u                     ... then average: this is what makes it LaProp
         p  <- p - lr_t m / (1 - beta1^t)
 
-    The first update has a learning rate of 0 when there is a warm-up: the ramp starts there.
+    With a warm-up, the first update has a learning rate of 0.
     """
 
     def __init__(self, parameters: Iterable[nn.Parameter], cfg: OptimConfig) -> None:
@@ -62,16 +62,16 @@ class Optim:
         self.sizes = [p.numel() for p in self.params]
         self.count = sum(self.sizes)
         device = self.params[0].device
-        # One flat vector for each moment: a dozen long operations instead of a dozen for every parameter.
+        # One flat vector for each moment: a dozen operations in all instead of a dozen for every parameter.
         self.square = torch.zeros(self.count, device=device)
         self.momentum = torch.zeros(self.count, device=device)
-        self.updates = torch.zeros((), device=device)  # on the device: nothing waits for it
+        self.updates = torch.zeros((), device=device)  # on the device, so that no update waits for it
 
     def step(self, loss: Tensor) -> Metrics:
-        """Backward, clip, update. Returns scalars that are still on the device.
+        """Compute gradients of ``loss``, clip them and update the parameters. Return metrics as scalars on the device.
 
         Raises:
-            RuntimeError: a parameter has no gradient; it is no part of the loss.
+            RuntimeError: a parameter has no gradient, because the loss does not depend on it.
         """
         for p in self.params:
             p.grad = None
@@ -97,12 +97,12 @@ class Optim:
         return self._metrics(grad_norms, param_norms, step, rate)
 
     def _parts(self, flat: Tensor) -> list[Tensor]:
-        """A flat vector ``[count]`` as views in the parameters' shapes."""
+        """Return views of a flat vector ``[count]`` in the parameters' shapes."""
         return [x.view(p.shape) for x, p in zip(torch.split(flat, self.sizes), self.params, strict=True)]
 
     def _clipped(self, grads: list[Tensor], grad_norms: Tensor, param_norms: Tensor) -> Tensor:
-        """The gradients in one flat vector ``[count]``, each times its own factor on the way there."""
-        ratio = grad_norms / (self.cfg.agc * param_norms.clamp(min=1e-3))  # [P]; infinite if nothing is clipped
+        """Return the clipped gradients of all tensors as one flat vector ``[count]``."""
+        ratio = grad_norms / (self.cfg.agc * param_norms.clamp(min=1e-3))  # [P]; not used if agc is 0
         clip = 1 / ratio.clamp(min=1) if self.cfg.agc else torch.ones_like(ratio)  # [P]
         flat = torch.empty(self.count, device=clip.device)
         for part, grad, factor in zip(self._parts(flat), grads, clip.unbind(), strict=True):
@@ -125,15 +125,15 @@ class Optim:
         }
 
     def state_dict(self) -> State:
-        """Moments, flat in the order of the parameters, and the count of updates."""
+        """Return the moments, flat in the order of the parameters, and the number of updates."""
         return {"square": self.square, "momentum": self.momentum, "updates": self.updates}
 
     @torch.no_grad()
     def load_state_dict(self, state: State) -> None:
-        """Continue with saved moments, copied to where the present ones lie: a captured update reads them there.
+        """Copy a saved state into the present tensors, whose addresses a captured update (CUDA graph) has stored.
 
         Raises:
-            RunError: they are of another number of parameters.
+            RunError: it was saved with another number of parameters.
         """
         for name, tensor in self.state_dict().items():
             if state[name].shape != tensor.shape:

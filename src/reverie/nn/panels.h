@@ -1,5 +1,5 @@
-/* Products of float32 matrices by the vector units: PANEL columns of one factor at a time, so that the sums of some rows
- * stay in registers. perceptron.c, number_head.c and recurrence.c are made of them.
+/* Products of float32 matrices by the vector units: PANEL columns of the second factor at a time, so that the sums of a few
+ * rows stay in registers. perceptron.c, number_head.c and recurrence.c use them.
  */
 
 #ifndef REVERIE_PANELS_H
@@ -14,7 +14,7 @@
 #define PANEL 32
 #ifdef __AVX512F__
 #define LANES 16
-#define TILE 8 /* rows at once: TILE * PANEL / LANES accumulators stay in registers */
+#define TILE 8 /* rows at once, so that TILE * PANEL / LANES accumulators stay in registers */
 #else
 #define LANES 8
 #define TILE 3
@@ -22,14 +22,15 @@
 #define VECTORS (PANEL / LANES)
 
 typedef float Vector __attribute__((vector_size(LANES * 4), aligned(4)));
-typedef int32_t Bits __attribute__((vector_size(LANES * 4), aligned(4))); /* of floats, or what comparing them says */
+typedef int32_t Bits __attribute__((vector_size(LANES * 4), aligned(4))); /* bits of floats, or masks of comparisons */
 
 static inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
-/* What becomes of a finished tile: [rows, columns] of c, whose rows lie ldc apart. */
+/* What is done with a finished tile [rows, columns] of c: stored, after ReLU, masked, or added to c. */
 typedef enum { PLAIN, RELU, MASK, ADD } Then;
 
-/* `bias` is [columns]; with MASK, `mask` lies like c and numbers become 0 where it is 0. */
+/* Store a tile in c, whose rows lie ldc apart. `bias` is [columns]. With MASK, numbers become 0 where `mask`, which has the
+ * layout of c, is 0. */
 static inline void finish(const float *out, float *c, int64_t ldc, int64_t rows, int64_t columns, const float *bias,
                           const float *mask, Then then) {
     for (int64_t r = 0; r < rows; r++, out += PANEL, c += ldc) {
@@ -48,7 +49,7 @@ static inline void finish(const float *out, float *c, int64_t ldc, int64_t rows,
     }
 }
 
-/* A layer has so many panels of columns. */
+/* The number of panels of a layer. */
 static inline int64_t panels_of(int64_t width) { return (width + PANEL - 1) / PANEL; }
 
 /* ---------------------------------------------------------------------- products */
@@ -67,7 +68,7 @@ static inline __attribute__((always_inline)) void tile(const float *a, int64_t a
     memcpy(out, sum, rows * PANEL * sizeof(float));
 }
 
-/* A whole tile of c, with what becomes of it in the same registers; `then` is a constant. */
+/* Compute a whole tile of c and finish it in the same registers; `then` is a compile-time constant. */
 static inline __attribute__((always_inline)) void whole_tile(const float *a, int64_t ar, int64_t ak, const float *b,
                                                              int64_t ldb, float *c, int64_t ldc, int64_t depth,
                                                              const float *bias, const float *mask, const Then then) {
@@ -90,7 +91,7 @@ static inline __attribute__((always_inline)) void whole_tile(const float *a, int
         }
 }
 
-/* `rows` is a constant in each case, so that the sums are registers. */
+/* Call tile() with `rows` as a compile-time constant, so that the sums are registers. */
 static inline void any_tile(const float *a, int64_t ar, int64_t ak, const float *b, int64_t ldb, float *out,
                             int64_t depth, int64_t rows) {
     switch (rows) {
@@ -107,7 +108,7 @@ static inline void any_tile(const float *a, int64_t ar, int64_t ak, const float 
     }
 }
 
-/* Up to PANEL columns of b [depth, ldb], padded with zeros. */
+/* Copy up to PANEL columns of b [depth, ldb] to a panel, padded with zeros. */
 static inline void pad_columns(const float *b, int64_t ldb, float *panel, int64_t depth, int64_t columns) {
     for (int64_t k = 0; k < depth; k++) {
         memcpy(panel + k * PANEL, b + k * ldb, columns * sizeof(float));
@@ -115,14 +116,14 @@ static inline void pad_columns(const float *b, int64_t ldb, float *panel, int64_
     }
 }
 
-/* The columns [first, first + columns) of c = a b, with `panel` holding those of b. */
+/* A panel of `columns` columns of c = a b, where `panel` holds these columns of b. */
 static inline void panel_product(const float *a, int64_t ar, int64_t ak, const float *panel, int64_t ldpanel, float *c,
                                  int64_t ldc, int64_t rows, int64_t depth, int64_t columns, const float *bias,
                                  const float *mask, Then then) {
     float out[TILE * PANEL] __attribute__((aligned(64)));
     for (int64_t i = 0; i < rows; i += TILE) {
         int64_t count = least(TILE, rows - i);
-        for (int64_t r = 0; mask && r < count; r++) /* from beyond the caches, while this tile is computed */
+        for (int64_t r = 0; mask && r < count; r++) /* load the mask while this tile is computed */
             for (int64_t j = 0; j < columns; j += 16) __builtin_prefetch(mask + (i + r) * ldc + j);
         if (count == TILE && columns == PANEL) {
             const float *from = a + i * ar, *through = mask ? mask + i * ldc : 0;
@@ -137,7 +138,7 @@ static inline void panel_product(const float *a, int64_t ar, int64_t ak, const f
     }
 }
 
-/* PANEL rows of weights [inputs, outputs], from row i on, as columns: [outputs, PANEL]. */
+/* Transpose PANEL rows of weights [inputs, outputs], from row i on, to [outputs, PANEL]. */
 static inline void transpose_panel(const float *weights, int64_t inputs, int64_t outputs, int64_t i, float *panel) {
     int64_t columns = least(PANEL, inputs - i);
     const float *from = weights + i * outputs;

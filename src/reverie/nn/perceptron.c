@@ -1,8 +1,9 @@
-/* Perceptrons with ReLU: all layers of several of them, forwards and backwards in one call each. nn/mlp.py calls it.
+/* Multilayer perceptrons (MLPs) with ReLU: one call computes all layers of several MLPs forward, another one backward.
+ * nn/perceptron.py calls them.
  *
  * All arrays are float32 and contiguous. The parameters of a copy are, layer by layer, its weights [inputs, outputs] and
- * its bias [outputs]; the copies lie `stride` numbers apart. Every number is summed in an order that depends on neither
- * the threads nor the other rows of the batch, so that results do not either.
+ * its bias [outputs]; copies lie `stride` numbers apart. The order of each sum, and so its result, depends neither on the
+ * threads nor on the other rows of the batch.
  */
 
 #include "../core/crew.h"
@@ -10,7 +11,7 @@
 
 /* ---------------------------------------------------------------------- forwards */
 
-/* One layer of some rows; `scratch` is [inputs, PANEL]. */
+/* One layer forward, for a few rows; `scratch` is [inputs, PANEL]. */
 static void forward_layer(const float *x, int64_t inputs, const float *weights, float *y, int64_t outputs, int64_t rows,
                           Then then, float *scratch) {
     const float *bias = weights + inputs * outputs;
@@ -54,8 +55,8 @@ static void forth(void *given, Worker worker) {
     }
 }
 
-/* x [rows, inputs], which all copies see, to y [copies, rows, outputs]. What the hidden layers say is left in `hidden`,
- * [copies, rows, width] of one after the other. `scratch` is [threads, widest, PANEL]. */
+/* Map x [rows, inputs], the input of all copies, to y [copies, rows, outputs]. The values of each hidden layer are stored in
+ * `hidden`, [copies, rows, width] one after the other. `scratch` is [threads, widest, PANEL]. */
 void perceptron(const Network *n, const float *x, float *hidden, float *y, int64_t rows, float *scratch,
                 int64_t threads) {
     Forth c = {.n = n, .x = x, .hidden = hidden, .y = y, .scratch = scratch, .rows = rows};
@@ -65,7 +66,7 @@ void perceptron(const Network *n, const float *x, float *hidden, float *y, int64
 
 /* ---------------------------------------------------------------------- backwards */
 
-/* One layer of some rows backwards: dx = dy W^T, of the rows that `mask` lets through. */
+/* One layer backward, for a few rows: dx = dy W^T, and 0 where `mask` (ReLU's output) is 0. */
 static void backward_layer(const float *dy, int64_t outputs, const float *transposed, float *dx, int64_t inputs,
                            int64_t rows, const float *mask, Then then) {
     for (int64_t i = 0; i < inputs; i += PANEL, transposed += outputs * PANEL)
@@ -73,7 +74,7 @@ static void backward_layer(const float *dy, int64_t outputs, const float *transp
                       mask ? mask + i : 0, then);
 }
 
-/* Columns j ... of the gradient of one layer's weights, x^T dy, and of its bias; `add` them to what is there. */
+/* The columns from j on of the gradient of a layer's weights, x^T dy, and of its bias; `add` adds them to the old values. */
 static void gradient_panel(const float *x, int64_t inputs, const float *dy, int64_t outputs, int64_t j, float *dweights,
                            int64_t rows, int add, float *scratch) {
     if (outputs <= NARROW) {
@@ -97,8 +98,8 @@ typedef struct {
     const Network *n;
     const float *x, *hidden, *dy;
     float *dhidden, *dx, *dparameters, *transposed, *scratch;
-    int64_t rows, some, from, in_panels, out_panels; /* some: rows at a time; from: the first layer whose inputs need a gradient */
-    const int64_t *weights_at, *hidden_at, *transposed_at; /* of each layer; hidden_at[l]: of what goes into layer l */
+    int64_t rows, some, from, in_panels, out_panels; /* some: rows at a time; from: first layer whose input needs a gradient */
+    const int64_t *weights_at, *hidden_at, *transposed_at; /* offsets of each layer; hidden_at[l]: of the input of layer l */
     int64_t packed, passed, taken, scratch_each;
 } Back;
 
@@ -109,13 +110,13 @@ static void transpose_weights(const Back *c, int64_t item) {
                     c->transposed + copy * c->transposed_at[L] + c->transposed_at[l] + panel * PANEL * outputs);
 }
 
-/* What goes into layer l, and the gradient of what comes out, both from row `first` of a copy on. */
+/* The input of layer l, and the gradient of its output, both from row `first` of a copy on. */
 static inline const float *input_of(const Back *c, int64_t copy, int64_t l, int64_t first) {
     int64_t width = c->n->widths[l];
     return l ? c->hidden + c->hidden_at[l] * c->rows + (copy * c->rows + first) * width : c->x + first * width;
 }
 
-static inline float *dhidden_of(const Back *c, int64_t copy, int64_t l, int64_t first) { /* of `some` rows */
+static inline float *dhidden_of(const Back *c, int64_t copy, int64_t l, int64_t first) { /* for `some` rows only */
     return c->dhidden + c->hidden_at[l] * c->some + (copy * c->some + first % c->some) * c->n->widths[l];
 }
 
@@ -123,7 +124,7 @@ static inline const float *gradient_of(const Back *c, int64_t copy, int64_t l, i
     return l + 1 == c->n->layers ? c->dy + (copy * c->rows + first) * c->n->widths[l + 1] : dhidden_of(c, copy, l + 1, first);
 }
 
-/* A strip of `count` rows of copies [copy, end). */
+/* The backward pass of `count` rows through the copies [copy, end). */
 static void strip_back(const Back *c, int64_t first, int64_t count, int64_t copy, int64_t end) {
     for (; copy < end; copy++)
         for (int64_t l = c->n->layers - 1; l >= c->from; l--) {
@@ -143,12 +144,12 @@ static void weights_back(const Back *c, int64_t item, int64_t first, int64_t cou
 
 static void back(void *given, Worker worker) {
     Back *c = given;
-    int64_t K = c->n->copies, alone = c->dx ? K : 1, item; /* copies that one thread takes: dx is their sum */
+    int64_t K = c->n->copies, alone = c->dx ? K : 1, item; /* copies that one thread processes: dx is their sum */
     float *scratch = c->scratch + worker.number * c->scratch_each;
     while ((item = next_piece(&c->packed)) < c->in_panels * K) transpose_weights(c, item);
     for (int64_t first = 0; first < c->rows; first += c->some) {
         int64_t count = least(c->some, c->rows - first), strips = (count + STRIP - 1) / STRIP;
-        meet(worker); /* nobody is at the last rows' gradients any more */
+        meet(worker); /* no thread reads the gradients of the last rows any more */
         if (!worker.number) c->taken = 0;
         while ((item = next_piece(&c->passed)) < strips * K / alone) {
             int64_t at = item % strips * STRIP, copy = item / strips;
@@ -161,10 +162,11 @@ static void back(void *given, Worker worker) {
     }
 }
 
-/* The way back from dy [copies, rows, outputs], `some` rows at a time: what is kept of them for the gradient of the weights
- * stays in the cache. `dhidden` lies like `hidden` of so many rows; dx [rows, inputs] is the sum over the copies. Where dx or
- * dparameters are absent they are not computed. `transposed` is [copies, all inputs in panels, outputs] and `scratch`
- * [threads, scratch_each], each enough for [some, PANEL] and for the weights and biases of NARROW outputs. */
+/* The backward pass from dy [copies, rows, outputs]. It processes `some` rows at a time, so that their gradients stay in the
+ * cache until the gradient of the weights is computed. `dhidden` has the layout of `hidden` for `some` rows; dx
+ * [rows, inputs] is the sum over the copies. If dx or dparameters is null, it is not computed. `transposed` is [copies, all
+ * inputs in panels, outputs] and `scratch` [threads, scratch_each], where scratch_each is enough for [some, PANEL] and for
+ * the weights and biases of NARROW outputs. */
 void perceptron_backward(const Network *n, const float *x, const float *hidden, const float *dy, float *dhidden,
                          float *dx, float *dparameters, int64_t rows, int64_t some, float *transposed, float *scratch,
                          int64_t scratch_each, int64_t threads) {

@@ -1,15 +1,15 @@
-/* What perceptron.c and perceptron_tiles.c share: where a network lies, and layers of a few outputs. */
+/* Shared by perceptron.c and perceptron_tiles.c: the layout of a network, and layers of a few outputs. */
 
 #ifndef REVERIE_PERCEPTRON_H
 #define REVERIE_PERCEPTRON_H
 
 #include "panels.h"
 
-#define STRIP 64 /* rows of a batch that a thread takes at once */
-#define NARROW 8 /* outputs that are fewer are not worth a panel */
+#define STRIP 64 /* rows of a batch that a thread processes at once */
+#define NARROW 8 /* layers with at most so many outputs do not use panels */
 
 typedef struct {
-    int64_t copies, layers, stride, squash; /* squash: tanh on top */
+    int64_t copies, layers, stride, squash; /* squash: whether tanh is applied to the output */
     const int64_t *widths; /* [layers + 1] */
     const float *parameters;
 } Network;
@@ -26,14 +26,14 @@ static inline float sum_of(Vector x) {
 }
 #endif
 
-/* Weights [inputs, outputs] of at most NARROW outputs as `columns` [outputs, inputs], from input `first` to `end`. */
+/* Transpose weights [inputs, outputs] of at most NARROW outputs to `columns` [outputs, inputs], inputs [first, end). */
 static inline void columns_of(const float *weights, int64_t inputs, int64_t outputs, int64_t first, int64_t end,
                               float *columns) {
     for (int64_t k = first; k < end; k++)
         for (int64_t j = 0; j < outputs; j++) columns[j * inputs + k] = weights[k * outputs + j];
 }
 
-/* Two rows, or one twice; `outputs` is a constant in each case, so that the sums are registers. */
+/* A layer for two rows, or for one row twice; `outputs` is a compile-time constant, so that the sums are registers. */
 static inline __attribute__((always_inline)) void narrow_rows(const float *x, const float *other, int64_t inputs,
                                                               const float *columns, const float *bias, float *y, float *below,
                                                               const int64_t outputs, Then then) {
@@ -54,7 +54,7 @@ static inline __attribute__((always_inline)) void narrow_rows(const float *x, co
     }
 }
 
-/* y [rows, outputs] of at most NARROW outputs: dots of rows of x with columns. */
+/* A layer of at most NARROW outputs: y [rows, outputs] are dot products of rows of x with columns. */
 static inline void forward_narrow(const float *x, int64_t inputs, const float *columns, const float *bias, float *y,
                                   int64_t outputs, int64_t rows, Then then) {
     for (int64_t r = 0; r < rows; r += 2) {
@@ -67,7 +67,7 @@ static inline void forward_narrow(const float *x, int64_t inputs, const float *c
     }
 }
 
-/* LANES rows of x^T dy, at `x` and `dweights`; `outputs` is a constant in each case, so that the sums are registers. */
+/* LANES rows of x^T dy, from `x` to `dweights`; `outputs` is a compile-time constant, so that the sums are registers. */
 static inline __attribute__((always_inline)) void gradient_rows(const float *x, int64_t inputs, const float *dy,
                                                                 const int64_t outputs, float *dweights, int64_t rows) {
     Vector sum[NARROW] = {{0}};
@@ -79,7 +79,7 @@ static inline __attribute__((always_inline)) void gradient_rows(const float *x, 
         for (int64_t k = 0; k < LANES; k++) dweights[k * outputs + j] = sum[j][k];
 }
 
-/* x^T dy of at most NARROW outputs, and the sums of dy. */
+/* The gradients of the weights and bias of at most NARROW outputs: x^T dy, and the sums of dy over rows. */
 static inline void gradient_narrow(const float *x, int64_t inputs, const float *dy, int64_t outputs, float *dweights,
                                    int64_t rows) {
     int64_t whole = inputs / LANES * LANES;
@@ -101,7 +101,7 @@ static inline void gradient_narrow(const float *x, int64_t inputs, const float *
     }
 }
 
-/* Which layer and panel number `item` is, counting the panels of all layers; their widths begin at `widths`. */
+/* Return the layer of panel number `*item`, counted over all layers from `widths` on; `*item` becomes the panel in it. */
 static inline int64_t find_panel(const int64_t *widths, int64_t *item) {
     int64_t l = 0;
     while (*item >= panels_of(widths[l])) *item -= panels_of(widths[l++]);

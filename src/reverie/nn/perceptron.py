@@ -1,7 +1,16 @@
-"""Multilayer perceptrons with ReLU, several side by side: one call forwards and one backwards (``perceptron.c``).
+"""Multilayer perceptrons (MLPs) with ReLU, with a hand-written backward pass in C (``perceptron.c``).
 
-Each layer alone is a product of a few microseconds, so that half of the time would go to PyTorch's calls between them.
-The definition in PyTorch stands beside it, for GPUs, for other precisions and where there is no compiler.
+Each layer is a product of a few microseconds, so half of the time would go to PyTorch's calls between layers. Here one
+C call computes all layers of K MLPs (``copies``) forward, and one backward:
+
+* :func:`forth` returns the output and keeps the hidden layers' values in a :class:`Pass`.
+* :func:`back` applies the chain rule from the last layer to the first. With x the input of a layer, W its weights and g
+  the gradient of its output, dW = x^T g, db = sum of g over rows, and dx = g W^T, set to 0 where ReLU gave 0.
+
+:class:`Perceptron` uses them, as an autograd function, for float32 on CPUs if there is a C compiler. GPUs, other
+precisions and machines without a compiler use :func:`defined` and autograd. ``nn/steps.py`` calls them without
+autograd. ``tests/nn/test_perceptron.py: test_results_and_gradients_are_those_of_the_definition`` holds both equal to
+autograd in float64.
 """
 
 from __future__ import annotations
@@ -19,20 +28,20 @@ from torch.autograd.function import once_differentiable
 from reverie.core.compiled import call, compiled, library
 
 PANEL, NARROW, ALIGNED = 32, 8, 16
-"""As in ``perceptron.h``: outputs of which a thread has sums at once; too few for that; numbers in a cache line."""
+"""Outputs that a thread sums at once; outputs that are too few for that (as in the C files); floats in a cache line."""
 
 TOGETHER = 512
-"""Rows that go back together, where there are no matrix units: many strips of ``perceptron.h``."""
+"""Rows of the backward pass that are processed together by vector units: many strips of ``perceptron.h``."""
 
 TILED = 64
-"""Rows from which on matrix units, where there are some, are worth writing weights as tiles."""
+"""Smallest number of rows for which matrix units (AMX) are used: below, converting the weights takes too long."""
 
 SHARED = 2**20
-"""Multiplications from which on a second thread is worth waking."""
+"""Smallest number of multiplications for which several threads are used."""
 
 
 class _Network(ctypes.Structure):
-    """Fields in the order of ``Network`` in ``perceptron.c``."""
+    """The C struct ``Network`` of ``perceptron.h``."""
 
     _fields_ = (
         ("copies", ctypes.c_int64),
@@ -46,12 +55,12 @@ class _Network(ctypes.Structure):
 
 @functools.cache
 def tiles_granted() -> bool:
-    """Whether this processor has matrix units that ``perceptron_tiles.c`` may use."""
+    """Return whether this processor has matrix units (AMX) that ``perceptron_tiles.c`` may use."""
     return bool(library().perceptron_tiles_granted())
 
 
 class Layout:
-    """Where the layers of K perceptrons lie among their parameters ``[K, P]``, and how much room a call takes."""
+    """The places of the layers of K MLPs in their parameters ``[K, P]``, and the memory that a call needs."""
 
     def __init__(self, widths: tuple[int, ...], copies: int, squash: bool = False) -> None:
         self.widths, self.copies, self.squash = widths, copies, squash
@@ -64,26 +73,26 @@ class Layout:
         self._widths = (ctypes.c_int64 * len(widths))(*widths)
 
     def __deepcopy__(self, memo: Any) -> Layout:
-        """It never changes."""
+        """Return the object itself, which is immutable."""
         return self
 
     def network(self, parameters: Tensor) -> Any:
-        """What the C functions take."""
+        """Return a pointer to the C struct ``Network``; ``parameters`` must outlive it."""
         widths = ctypes.addressof(self._widths)
         return ctypes.byref(
             _Network(self.copies, len(self.widths) - 1, self.stride, self.squash, widths, parameters.data_ptr())
         )
 
     def threads(self, rows: int) -> int:
-        """How many threads are worth their while."""
+        """Return the number of threads to use for so many rows."""
         return torch.get_num_threads() if rows * self.copies * self.multiplications >= SHARED else 1
 
     def tiled(self, rows: int) -> bool:
-        """Whether so many rows are a matter for matrix units, and there are some."""
+        """Return whether to use matrix units for so many rows."""
         return rows >= TILED and len(self.widths) <= 32 and tiles_granted()
 
     def layers(self, parameters: Tensor) -> list[tuple[Tensor, Tensor]]:
-        """Weights ``[K, inputs, outputs]`` and biases ``[K, 1, outputs]``, views of the parameters."""
+        """Return the weights ``[K, inputs, outputs]`` and biases ``[K, 1, outputs]`` of each layer, as views."""
         at, out = 0, []
         for i, o in pairwise(self.widths):
             weight = parameters[:, at : at + i * o].view(self.copies, i, o)
@@ -93,17 +102,17 @@ class Layout:
 
 
 class Pass(NamedTuple):
-    """What the way back needs of one way forth."""
+    """The values of a forward pass that the backward pass needs."""
 
     x: Tensor  # [M, inputs]
-    hidden: Tensor  # [K, M, width] of one hidden layer after the other
+    hidden: Tensor  # [K, M, width] of each hidden layer, one after the other, flat
     y: Tensor  # [K, M, outputs]
 
 
 def forth(theta: Tensor, layout: Layout, *parts: Tensor, keep: bool = True) -> Pass:
-    """Of parameters ``[K, P]`` and inputs ``[M, I]`` in one or more parts that belong side by side; no gradient.
+    """Compute the forward pass of parameters ``theta`` ``[K, P]``, without autograd.
 
-    Without ``keep`` there is no way back.
+    The input is the concatenation of ``parts``, each ``[M, I]``. Without ``keep``, :func:`back` is not possible.
     """
     x = parts[0].contiguous() if len(parts) == 1 else torch.cat(parts, 1)  # [M, inputs]
     rows, threads, tiled = x.shape[0], layout.threads(x.shape[0]), layout.tiled(x.shape[0])
@@ -121,7 +130,10 @@ def forth(theta: Tensor, layout: Layout, *parts: Tensor, keep: bool = True) -> P
 def back(
     theta: Tensor, layout: Layout, passed: Pass, grad: Tensor, *, inputs: bool = False, parameters: bool = True
 ) -> tuple[Tensor | None, Tensor | None]:
-    """The gradients of x ``[M, inputs]`` and of theta ``[K, P]``, those that are wanted, from ``[K, M, outputs]``."""
+    """Return the gradients of x ``[M, inputs]`` and theta ``[K, P]``, given that of the output, ``[K, M, outputs]``.
+
+    ``inputs`` and ``parameters`` say which of the two are computed; the other one is None.
+    """
     x, hidden, y = passed
     grad = torch.ops.aten.tanh_backward(grad.contiguous(), y) if layout.squash else grad.contiguous()
     dx = torch.empty_like(x) if inputs else None
@@ -144,7 +156,7 @@ def back(
 
 
 class _Perceptron(torch.autograd.Function):
-    """The same with a gradient."""
+    """:func:`forth` and :func:`back` as a function of autograd."""
 
     @staticmethod
     def forward(ctx: Any, theta: Tensor, layout: Layout, *parts: Tensor) -> Tensor:
@@ -164,11 +176,11 @@ class _Perceptron(torch.autograd.Function):
 
 
 class Perceptron(nn.Module):
-    """Layers with ReLU between them. ``copies`` of it share their input and answer side by side; ``squash``: by tanh.
+    """An MLP with ReLU, or K of them (``copies``) that share their input. ``squash`` applies tanh to the output.
 
-    Initialised as ``torch.nn.Linear`` is. All parameters are one tensor ``theta`` ``[K, P]``, a copy in each row, so
-    that optimisers and slow copies have one array to go through; :meth:`layers` shows them as weights and biases. What
-    fills up the last cache line of a row is 0 and stays 0.
+    It is initialised as ``torch.nn.Linear``. All parameters are one tensor ``theta`` ``[K, P]``, one copy in each row,
+    so that optimisers and target networks process a single array; :meth:`layers` returns weights and biases. Rows are
+    padded to whole cache lines with zeros, which stay 0.
     """
 
     def __init__(
@@ -193,7 +205,7 @@ class Perceptron(nn.Module):
         self, state_dict: dict[str, Any], prefix: str, local_metadata: Any, strict: bool, missing: list[str],
         unexpected: list[str], errors: list[str],
     ) -> None:  # fmt: skip
-        """Layers of other widths may come to as many numbers, so these are compared; older states do not have them."""
+        """Check the widths, as other layers can have the same number of parameters; older states do not have widths."""
         state = dict(state_dict)
         widths = state.pop(f"{prefix}widths", None)
         super()._load_from_state_dict(state, prefix, local_metadata, strict, missing, unexpected, errors)
@@ -201,15 +213,15 @@ class Perceptron(nn.Module):
             errors.append(f"{prefix}widths are {tuple(widths.tolist())} there and {self.layout.widths} here.")
 
     def layers(self) -> list[tuple[Tensor, Tensor]]:
-        """Weights ``[K, inputs, outputs]`` and biases ``[K, 1, outputs]`` of all layers, views of the parameters."""
+        """Return each layer's weights ``[K, inputs, outputs]`` and biases ``[K, 1, outputs]``, views of ``theta``."""
         return self.layout.layers(self.theta)
 
     def forward(self, *parts: Tensor, copy: int | None = None) -> Tensor:
-        """``[..., inputs]`` to ``[..., outputs]``, or to ``[K, ..., outputs]`` of K copies.
+        """Map ``[..., inputs]`` to ``[..., outputs]``, or to ``[K, ..., outputs]`` of K copies.
 
         Args:
-            parts: the inputs, in one tensor or in several that belong side by side.
-            copy: which copy is asked, if it is to be one alone.
+            parts: the inputs, as one tensor or as several that are concatenated along the last axis.
+            copy: the index of the only copy to compute; None computes all.
         """
         lead, theta, layout = parts[0].shape[:-1], cast(Tensor, self.theta), self.layout
         if copy is not None:
@@ -226,7 +238,7 @@ class Perceptron(nn.Module):
 
 
 def defined(x: Tensor, layers: list[tuple[Tensor, Tensor]]) -> Tensor:
-    """What is computed: x W + b of each layer and the larger of that and 0, ``[M, inputs]`` to ``[K, M, outputs]``."""
+    """Compute the MLP in PyTorch: x W + b of each layer, ReLU between them; ``[M, inputs]`` to ``[K, M, outputs]``."""
     y = x.expand(len(layers[0][0]), *x.shape)  # [K, M, inputs]
     for k, (weight, bias) in enumerate(layers):
         y = torch.baddbmm(bias, y if k == 0 else y.relu(), weight)

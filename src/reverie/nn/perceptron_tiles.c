@@ -1,10 +1,11 @@
-/* What perceptron.c computes, by matrix units (tiles.h), where there are some. nn/perceptron.py calls it for batches.
+/* The computation of perceptron.c by matrix units (tiles.h), where the processor has them. nn/perceptron.py calls it for
+ * batches.
  *
- * Every number is summed in an order that depends on neither the threads nor the other rows of the batch.
+ * The order of each sum depends neither on the threads nor on the other rows of the batch.
  *
- * Of one output, such as a value, the gradient of the hidden layer below is dy[r] w[j] where that layer is not 0: an outer
- * product behind gates. The products that it goes into take the gates alone, which are bfloat16 as they are, so that a third
- * of its planes is enough; what lies on the other side of the product takes dy[r], and columns are multiplied by w[j].
+ * If a network has one output, such as a value, the gradient of the last hidden layer is dy[r] w[j] where that layer is not
+ * 0: an outer product times gates of 0 and 1. The products with this gradient are computed with the gates alone, which are
+ * exact in bfloat16 and so need one plane of three. The other factor is multiplied by dy[r], and the result's columns by w[j].
  */
 
 #include <stdlib.h>
@@ -15,22 +16,23 @@
 
 #ifdef HAVE_TILES
 
-#define LAYERS 32 /* at most */
-#define MOST_ROWS 256 /* backwards at a time */
+#define LAYERS 32 /* the largest number of layers */
+#define MOST_ROWS 256 /* rows of the backward pass that are processed at a time */
 
 static inline int64_t tiled(int64_t outputs) { return outputs > NARROW; }
 
-/* Whether what comes out of layer l has such a gradient. */
+/* Whether the output of layer l has such a gradient. */
 static inline int gated(const Network *n, int64_t l) {
     return l > 0 && l == n->layers - 2 && n->widths[l + 2] == 1 && tiled(n->widths[l + 1]);
 }
 
-/* Room for a matrix of so many numbers along the depth of a product and across it: pairs of tiles, in bfloat16. */
+/* The memory of a matrix, in bfloat16: pairs of tiles, `depth` numbers along the depth of a product, `across` across it. */
 static inline int64_t room_of(int64_t depth, int64_t across) { return 2 * panels_of(across) * panels_of(depth) * UNIT; }
 
-/* Where things lie in the room that a copy needs, in bfloat16: the weights of its layers as tiles; for the way back also
- * their inputs and gradients, sums of those over strips, and what goes into hidden layers; a gradient of half of the
- * rows, and one of a part of all rows; what the copy alone says of dx; then what each thread needs for itself. */
+/* Offsets in the memory that a copy needs, in bfloat16: the weights of its layers as tiles; for the backward pass also their
+ * inputs and gradients, the sums of gradients over strips, and the gradients of hidden layers (dhidden); the parameters'
+ * gradient of half of the rows (partial), and of one part of the rows (part); the copy's share of dx; then the memory of each
+ * thread (own). */
 typedef struct {
     int64_t weights[LAYERS], inputs[LAYERS], gradients[LAYERS], sums[LAYERS], dhidden, partial, part, dx, own, strip, each,
         total;
@@ -61,23 +63,23 @@ static Plan plan_of(const Network *n, int64_t rows, int64_t threads, int back) {
     at += back ? 2 * panels_of(rows * n->widths[0]) * PANEL : 0;
     p.own = at;
     p.strip = room_of(widest, PANEL);
-    p.each = 2 * p.strip; /* two strips as tiles; then two as they are, or weights of a few outputs */
+    p.each = 2 * p.strip; /* two strips as tiles; then two in float32, or the weights of a few outputs */
     p.each += 2 * (back ? NARROW : 2 * PANEL) * (panels_of(widest) + 1) * PANEL;
     p.total = p.own + threads * p.each;
     return p;
 }
 
-/* What is known of a call: of `all` rows it goes through some at a time, `rows` of them from `skip` on. */
+/* The arguments of a call. It processes `all` rows in parts: now `rows` of them, from row `skip` on. */
 typedef struct {
     const Network *n;
     const float *x, *hidden, *dy;
     float *to_hidden, *y, *dx, *dparameters;
     int64_t all, skip, rows, strips;
-    int64_t weights_at[LAYERS + 1], hidden_at[LAYERS + 1]; /* hidden_at[l]: of what goes into layer l */
+    int64_t weights_at[LAYERS + 1], hidden_at[LAYERS + 1]; /* offsets of each layer; hidden_at[l]: of the input of layer l */
     Plan plan;
 } Call;
 
-/* The same call, about the rows from `skip` on, at most so many as before. */
+/* The same call for the rows from `skip` on, at most `whole->rows` of them. */
 static Call part_of(const Call *whole, int64_t skip) {
     Call c = *whole;
     c.skip = skip, c.rows = least(c.rows, c.all - skip), c.strips = panels_of(c.rows);
@@ -101,37 +103,37 @@ static inline const float *weights_of(const Call *c, int64_t copy, int64_t l) {
 
 /* ---------------------------------------------------------------------- threads */
 
-/* Where a thread works: the room of its copy, its own part of that, the strips [first, end) that are in it, and where the
- * gradients of the copy go. */
+/* The memory a thread uses: that of its copy, the thread's own part of it, the strips [first, end) that are in it, and the
+ * outputs for the gradients of the copy. */
 typedef struct {
     Half *room, *own;
     int64_t first, end;
     float *gradient, *dx;
 } Place;
 
-/* Work on a copy in so many items, in any order. */
+/* Work on a copy that is divided into items, which can be done in any order. */
 typedef struct {
     int64_t (*items)(const Call *c);
     void (*item)(const Call *c, int64_t copy, int64_t item, Place at);
 } Phase;
 
-/* How often there are some rows. */
+/* The number of parts into which the rows are split. */
 static inline int64_t parts_of(const Call *c) { return (c->all + c->rows - 1) / c->rows; }
 
 enum { PACK, STRIPS, PANELS }; /* the phases */
 
-/* All threads share the work on one copy after the other, or each has copies of its own, or half of the rows. */
+/* SHARED: all threads work on one copy after the other; COPIES: each thread has its own copies; ROWS: half of the rows. */
 typedef enum { SHARED, COPIES, ROWS } Mode;
 
-/* Whether there are matrix units that may be used. */
+/* Whether there are matrix units and the system lets this process use them. */
 int perceptron_tiles_granted(void) {
     static int granted = -1;
     if (granted < 0) granted = tiles_granted();
     return granted;
 }
 
-/* Room for a call, kept for the next one of the same thread: a new one would have to be cleared by the system first. 0 if
- * there is none. */
+/* Memory for a call, kept for the thread's next call, because the system would have to clear new memory. Null if there is
+ * none left. */
 static Half *room_for(int64_t bytes) {
     static _Thread_local void *kept = 0;
     static _Thread_local int64_t size = 0;
@@ -152,13 +154,13 @@ typedef struct {
     Half *start;
 } Task;
 
-/* A worker's share of to += from. */
+/* Do a worker's share of to += from. */
 static void add_share(float *to, const float *from, int64_t count, Worker worker) {
     int64_t end = (worker.number + 1) * count / worker.threads;
     for (int64_t i = worker.number * count / worker.threads; i < end; i++) to[i] += from[i];
 }
 
-/* Of some rows. Weights are tiles as soon as the first of them were. */
+/* Do all phases for a part of the rows. Only the first part packs the weights. */
 static void phase_after_phase(const Task *task, const Call *c, int64_t copy, Worker worker, Place at) {
     int64_t number = c->skip / task->call->rows, parts = parts_of(task->call), count = c->n->stride;
     float *whole = c->dparameters + copy * count, *part = (float *)(at.room + c->plan.part);
@@ -172,7 +174,7 @@ static void phase_after_phase(const Task *task, const Call *c, int64_t copy, Wor
     if (number && task->count > PANELS) add_share(whole, part, count, worker);
 }
 
-/* The gradient of the parameters is the sum of what both halves of the rows say. */
+/* Do all phases for a thread's half of the rows. The gradient of the parameters is the sum of both halves'. */
 static void half_of_rows(const Task *task, const Call *c, Worker worker, Place at) {
     int64_t half = (c->strips + 1) / 2, count = c->n->stride;
     const float *other = (const float *)(task->start + c->plan.total + c->plan.partial);
@@ -195,7 +197,7 @@ static Mode mode_of(const Call *c, int64_t threads) {
     return threads > 1 && (c->dx ? K == threads : K % threads == 0) ? COPIES : SHARED;
 }
 
-/* The gradient of x is the sum of what all copies say, of which each thread has one. */
+/* Do all phases for a thread's own copy. The gradient of x is the sum over all copies. */
 static void copy_of_own(const Task *task, const Call *c, Worker worker, Place at) {
     at.dx = worker.number ? (float *)(at.room + c->plan.dx) : c->dx;
     phase_after_phase(task, c, worker.number, (Worker){0, 1}, at);
@@ -211,7 +213,7 @@ static void work_on(void *given, Worker worker) {
     const Task *task = given;
     const Call *whole = task->call;
     int64_t K = whole->n->copies, T = worker.threads;
-    Mode mode = mode_of(whole, T) == task->mode ? task->mode : SHARED; /* there may be fewer than were asked for */
+    Mode mode = mode_of(whole, T) == task->mode ? task->mode : SHARED; /* there may be fewer threads than requested */
     int64_t first = mode == COPIES ? worker.number : 0, step = mode == COPIES ? T : 1;
     Half *room = task->start + (mode == SHARED ? 0 : worker.number * whole->plan.total);
     Place at = {.room = room, .own = room + whole->plan.own + (mode == SHARED ? worker.number * whole->plan.each : 0)};
@@ -227,8 +229,8 @@ static void work_on(void *given, Worker worker) {
     tiles_end();
 }
 
-/* All phases one after the other. What a thread has written another one gets slowly, so there is a room for each where that
- * can be. */
+/* Do all phases, one after the other. Reading what another thread has written is slow, so each thread gets its own memory
+ * where possible. */
 static void run(const Call *c, const Phase *phases, int count, int64_t threads) {
     int64_t items = c->n->copies * parts_of(c) * count, few[64] = {0};
     int64_t *taken = items <= 64 ? few : calloc((size_t)items, sizeof *taken);
@@ -241,7 +243,7 @@ static void run(const Call *c, const Phase *phases, int count, int64_t threads) 
 
 /* ---------------------------------------------------------------------- pieces */
 
-/* A panel of a layer's weights as tiles. */
+/* Pack a panel of a layer's weights as tiles. */
 static void pack_panel(const float *w, int64_t in, int64_t out, int64_t panel, Half *weights) {
     int64_t depth = panels_of(in);
     Half *tile = weights + 2 * panel * depth * UNIT;
@@ -252,7 +254,7 @@ static void pack_panel(const float *w, int64_t in, int64_t out, int64_t panel, H
         }
 }
 
-/* Up to PANEL `rows` of a layer's weights as tiles of the transposed weights. */
+/* Pack up to PANEL `rows` of a layer's weights as tiles of the transposed weights. */
 static void pack_transposed(const float *w, int64_t rows, int64_t out, Half *tile) {
     for (int64_t across = 0; across < PANEL; across += 16)
         for (int64_t along = 0; along < out; along += DEPTH, tile += UNIT) {
@@ -261,7 +263,7 @@ static void pack_transposed(const float *w, int64_t rows, int64_t out, Half *til
         }
 }
 
-/* PANEL rows as tiles along `columns`. */
+/* Pack PANEL rows as tiles along `columns`. */
 static void rows_tiles(const float *x, int64_t ld, int64_t rows, int64_t columns, Half *tiles) {
     int64_t depth = panels_of(columns);
     for (int64_t half = 0; half < 2; half++)
@@ -269,7 +271,7 @@ static void rows_tiles(const float *x, int64_t ld, int64_t rows, int64_t columns
             rows_tile(x + 16 * half * ld + k * DEPTH, ld, rows - 16 * half, columns - k * DEPTH, tiles);
 }
 
-/* A strip of up to PANEL rows times a layer's weights, both as tiles; `whole` says what becomes of that. */
+/* Multiply a strip of up to PANEL rows with a layer's weights, both as tiles; `whole` says how the product is finished. */
 static void strip_product(const Half *x, const Half *weights, int64_t depth, const Block *whole, Gates gates) {
     float out[2][SQUARE] __attribute__((aligned(64)));
     int64_t panels = panels_of(whole->columns), next = depth * (gates == ROWS_ARE ? PLANE : UNIT);
@@ -278,8 +280,8 @@ static void strip_product(const Half *x, const Half *weights, int64_t depth, con
     finish_block(whole, panels - 1, out[(panels - 1) % 2]);
 }
 
-/* The gates of up to PANEL rows of a hidden layer, and the sums over rows of its gradient dy[r] w[j], if wanted. They are
- * tiles of `whole`, and pairs, of one plane each. */
+/* Write the gates of up to PANEL rows of a hidden layer to the tiles and pairs of `whole`, which have one plane each, and the
+ * sums over rows of its gradient dy[r] w[j] to `whole->sums`, if these are not null. */
 static void gates_of(const float *hidden, const float *dy, const float *w, const Block *whole) {
     int64_t columns = whole->columns;
     for (int64_t i = 0; i < panels_of(columns); i++) {
@@ -313,7 +315,7 @@ static void gates_of(const float *hidden, const float *dy, const float *w, const
     }
 }
 
-/* The same of dy W^T of a few outputs; `columns` as of columns_of(). */
+/* The product dy W^T of a few outputs, finished as `whole` says; `columns` are those of columns_of(). */
 static void narrow_back(const float *dy, int64_t outputs, const float *columns, const Block *whole) {
     float out[SQUARE] __attribute__((aligned(64)));
     int64_t inputs = whole->columns;
@@ -334,8 +336,8 @@ static void narrow_back(const float *dy, int64_t outputs, const float *columns, 
     }
 }
 
-/* Columns 32 * panel ... of what some strips say about the gradient of a layer's weights and bias. Those of each half are
- * summed by themselves. With `times` it is of gates, and columns are multiplied by that. */
+/* The columns of one panel of the gradient of a layer's weights and bias, from the strips [first, end). Each half of the
+ * strips is summed separately. With `times`, kept_dy are gates, and columns are multiplied by `times`. */
 static void tiled_gradient(const Half *kept_x, int64_t inputs, const Half *kept_dy, const float *sums, int64_t outputs,
                            int64_t panel, int64_t strips, int64_t first, int64_t end, float *dweights, const float *times) {
     int64_t at = panel * PANEL, columns = least(PANEL, outputs - at), next = strips * UNIT, half = (strips + 1) / 2;
@@ -375,7 +377,7 @@ static void pack_forward(const Call *c, int64_t copy, int64_t item, Place at) {
     else columns_of(weights_of(c, copy, l), inputs, outputs, 0, inputs, (float *)to);
 }
 
-/* Strips as tiles, of which one becomes the other: layer l takes its own from here. */
+/* The input of layer l as tiles: two buffers that take turns. */
 static inline Half *tiles_of(const Call *c, int64_t l, Place at) { return at.own + l % 2 * c->plan.strip; }
 
 static void strip_forward(const Call *c, int64_t copy, int64_t strip, Place at) {
@@ -384,7 +386,7 @@ static void strip_forward(const Call *c, int64_t copy, int64_t strip, Place at) 
     float *strips = (float *)(at.own + 2 * c->plan.strip); /* where hidden layers are not kept */
     for (int64_t l = 0; l < L; l++) {
         int64_t inputs = c->n->widths[l], outputs = c->n->widths[l + 1], last = l + 1 == L, row = copy * c->rows + first;
-        int64_t tiles = !last && tiled(outputs) && tiled(c->n->widths[l + 2]); /* is what the next layer wants */
+        int64_t tiles = !last && tiled(outputs) && tiled(c->n->widths[l + 2]); /* whether the next layer reads tiles */
         const float *bias = weights_of(c, copy, l) + inputs * outputs;
         const Half *weights = at.room + c->plan.weights[l];
         float *out = last ? c->y + row * outputs : c->to_hidden ? c->to_hidden + c->hidden_at[l + 1] + row * outputs
@@ -412,7 +414,7 @@ static int64_t panels_out(const Call *c) {
     return panels;
 }
 
-/* As `perceptron`. Where `hidden` is absent hidden layers are not kept. */
+/* As `perceptron`. If `hidden` is null, hidden layers are not stored. */
 void perceptron_tiles(const Network *n, const float *x, float *hidden, float *y, int64_t rows, int64_t threads) {
     Call c = {.n = n, .x = x, .to_hidden = hidden, .y = y, .all = rows, .rows = rows,
               .plan = plan_of(n, rows, threads, 0)};
@@ -423,7 +425,7 @@ void perceptron_tiles(const Network *n, const float *x, float *hidden, float *y,
 
 /* ---------------------------------------------------------------------- backwards */
 
-static inline int64_t from_layer(const Call *c) { return c->dx ? 0 : 1; } /* the first whose inputs need a gradient */
+static inline int64_t from_layer(const Call *c) { return c->dx ? 0 : 1; } /* the first whose input needs a gradient */
 
 static void pack_backward(const Call *c, int64_t copy, int64_t item, Place at) {
     int64_t panel = item, from = from_layer(c), l = from + find_panel(c->n->widths + from, &panel), first = panel * PANEL;
@@ -437,7 +439,7 @@ static void pack_backward(const Call *c, int64_t copy, int64_t item, Place at) {
     w += first * outputs;
     if (gated(c->n, l)) {
         const float *above = weights_of(c, copy, l + 1);
-        float *scaled = (float *)at.own; /* strips will lie there */
+        float *scaled = (float *)at.own; /* strips use this memory later */
         for (int64_t i = 0; i < rows; i++)
             for (int64_t j = 0; j < outputs; j++) scaled[i * outputs + j] = w[i * outputs + j] * above[j];
         w = scaled;
@@ -445,13 +447,13 @@ static void pack_backward(const Call *c, int64_t copy, int64_t item, Place at) {
     pack_transposed(w, rows, outputs, to + 2 * panel * panels_of(outputs) * UNIT);
 }
 
-/* What goes into layer l, and the gradient of what comes out, both of one copy. */
+/* The input of layer l, and the gradient of its output, both of one copy. */
 static inline const float *input_of(const Call *c, int64_t copy, int64_t l) {
     int64_t width = c->n->widths[l];
     return l ? c->hidden + c->hidden_at[l] + (copy * c->all + c->skip) * width : c->x + c->skip * width;
 }
 
-static inline float *dhidden_of(const Call *c, int64_t l, Half *room) { /* of one copy at a time */
+static inline float *dhidden_of(const Call *c, int64_t l, Half *room) { /* for one copy at a time */
     return (float *)(room + c->plan.dhidden) + c->hidden_at[l] / (c->n->copies * c->all) * c->rows;
 }
 
@@ -465,7 +467,7 @@ static void strip_backward(const Call *c, int64_t copy, int64_t strip, Place at)
     int64_t first = strip * PANEL, count = least(PANEL, c->rows - first), L = c->n->layers, next = c->strips * UNIT;
     for (int64_t l = L - 1; l >= 0; l--) {
         int64_t inputs = c->n->widths[l], outputs = c->n->widths[l + 1], goes = l >= from_layer(c), kept = !!c->dparameters;
-        int64_t below = l && gated(c->n, l - 1); /* this layer is on top of gates */
+        int64_t below = l && gated(c->n, l - 1); /* whether the input's gradient is gated */
         const float *g = gradient_of(c, copy, l, at.room) + first * outputs, *in = input_of(c, copy, l) + first * inputs;
         if (tiled(outputs) && l + 1 == L) {
             Block whole = {.ld_from = outputs, .rows = count, .columns = outputs, .next = panels_of(outputs) * UNIT,
@@ -535,7 +537,7 @@ static int64_t panels_back(const Call *c) {
     return panels;
 }
 
-/* As `perceptron_backward`. Of many rows some at a time: what is kept of them for the gradient stays in the cache. */
+/* As `perceptron_backward`. Many rows are processed in parts, whose inputs and gradients as tiles stay in the cache. */
 void perceptron_tiles_backward(const Network *n, const float *x, const float *hidden, const float *dy, float *dx,
                                float *dparameters, int64_t rows, int64_t threads) {
     int64_t some = least(rows, MOST_ROWS);

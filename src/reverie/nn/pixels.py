@@ -1,4 +1,4 @@
-"""The error of an image that was predicted."""
+"""The loss of predicted images, compiled for CPUs (``images.c``)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from reverie.core.compiled import call, compiled, library, threads
 
 
 def unit_squared_error(pixels: Tensor, target: Tensor, low: float, high: float) -> Tensor:
-    """Squared error of unit pixels ``[..., H, W, C]`` to targets between ``low`` and ``high``: ``[...]``."""
+    """Return the squared error ``[...]`` of pixels in [0, 1], ``[..., H, W, C]``, to targets in [``low``, ``high``]."""
     if compiled(pixels) and target.dtype is torch.uint8 and target.device.type == "cpu" and pixels.numel():
         return cast(Tensor, call(_SquaredError, pixels, target, low, high - low))
     return (pixels - (target.to(pixels.dtype) - low) / (high - low)).square().sum((-3, -2, -1))

@@ -1,9 +1,9 @@
-/* Gradients of a convolution whose output is max-pooled, for nn/stages.py.
+/* The gradients of a convolution whose output is max-pooled, for nn/stages.py.
  *
- * After 2 x 2 max-pooling, one pixel in four of a convolution's output has a gradient, in each channel another one. The
- * gradients below visit no others, in a quarter of the multiplications. Images are float32 [images, height, width,
- * channels] without gaps, what is pooled is [images, ceil(height / 2), ceil(width / 2), channels]; `which` says where
- * each maximum was: 2 * row + column.
+ * After 2 x 2 max-pooling, only one pixel in four of a convolution's output has a gradient, a different one in each channel.
+ * The functions here skip the others, which leaves a quarter of the multiplications. Images are float32 [images, height,
+ * width, channels], contiguous; pooled images are [images, ceil(height / 2), ceil(width / 2), channels]. `which` is the
+ * place of each maximum: 2 * row + column.
  */
 
 #include <stdint.h>
@@ -18,23 +18,23 @@ enum { LANES = 4 };
 #endif
 
 enum {
-    FULL = 16,           /* rows of windows are filled up to multiples of so many numbers */
-    STRETCH = 10 * FULL, /* numbers of a window that lie together: a block */
+    FULL = 16,           /* rows of windows are padded to multiples of so many numbers */
+    STRETCH = 10 * FULL, /* numbers in a block, a part of a window that is processed together */
     BLOCK = STRETCH / LANES,
-    HELD = 10, /* vectors that are kept in registers: fewer leave the multipliers idle, more do not fit */
-    GROUP = 32 /* pooled pixels that are gone through together: their windows fit into the first cache */
+    HELD = 10, /* vectors kept in registers: fewer leave the multipliers idle, more do not fit */
+    GROUP = 32 /* pooled pixels processed together, so that their windows fit into the first-level cache */
 };
 
 typedef float lanes __attribute__((vector_size(LANES * sizeof(float)), aligned(sizeof(float)), may_alias));
 
-/* A convolution, its input having `channels` numbers a pixel and a border of zeros; one row more below is not used. */
+/* The sizes of a convolution. Its input has `channels` numbers per pixel, a border of zeros, and one unused row below. */
 typedef struct {
     int64_t height, width, channels, outputs, kernel;
     int64_t row;    /* numbers in a row of the input, border included */
     int64_t run;    /* vectors in a row of a window */
     int64_t half;   /* pooled pixels in a row */
     int64_t pooled; /* pooled pixels in an image */
-    int64_t blocks; /* of BLOCK vectors, in a window */
+    int64_t blocks; /* blocks of BLOCK vectors in a window */
 } Stage;
 
 static Stage stage(int64_t height, int64_t width, int64_t channels, int64_t outputs, int64_t kernel) {
@@ -47,12 +47,12 @@ static Stage stage(int64_t height, int64_t width, int64_t channels, int64_t outp
     return s;
 }
 
-/* Where the window of a pooled pixel's first pixel begins. */
+/* The offset of the window of a pooled pixel's first pixel. */
 static int64_t window(const Stage *s, int64_t pixel) {
     return pixel / s->half * 2 * s->row + pixel % s->half * 2 * s->channels;
 }
 
-/* Where the vectors of a block begin, counted from the window; those beyond the last one in the row below it. */
+/* The offsets in a window of the vectors of a block; vectors beyond the last one are in the row below the window. */
 static void offsets(const Stage *s, int64_t block, int64_t *offset) {
     for (int64_t b = 0; b < BLOCK; b++) {
         int64_t v = block * BLOCK + b;
@@ -60,7 +60,7 @@ static void offsets(const Stage *s, int64_t block, int64_t *offset) {
     }
 }
 
-/* Vectors of a block that are in the window. */
+/* The number of vectors of a block that are in the window. */
 static int64_t filled(const Stage *s, int64_t block) {
     int64_t left = s->kernel * s->run - block * BLOCK;
     return left < BLOCK ? left : BLOCK;
@@ -75,7 +75,7 @@ static void add_border(const Stage *s, const float *x, float *padded) {
 
 /* ------------------------------------------------------------------ gradient of the weights */
 
-/* at[p, output]: where the windows are that the gradients of `count` pooled pixels belong to. */
+/* at[p, output]: the offset of the window that the gradient of a pooled pixel belongs to, for `count` pooled pixels. */
 static void list_windows(const Stage *s, const uint8_t *which, int64_t first, int64_t count, int32_t *at) {
     int32_t right = (int32_t)s->channels, down = (int32_t)s->row;
     for (int64_t p = 0; p < count; p++, at += s->outputs, which += s->outputs) {
@@ -84,8 +84,8 @@ static void list_windows(const Stage *s, const uint8_t *which, int64_t first, in
     }
 }
 
-/* sum += value[p] times the vectors at padded[at[p] + offset], for `count` p that are `step` numbers apart; where this
- * is called, `width` is a constant. */
+/* sum += value[p] times the vectors at padded[at[p] + offset], for `count` p that are `step` numbers apart. `width` is a
+ * compile-time constant. */
 static inline __attribute__((always_inline)) void add_windows(const float *padded, const float *value,
                                                               const int32_t *at, const int64_t *offset, float *sum,
                                                               int64_t count, int64_t step, const int width) {
@@ -110,7 +110,7 @@ static void group_weight_gradient(const Stage *s, const float *padded, const flo
     }
 }
 
-/* dw, [threads, blocks, outputs, STRETCH] and zeros before, from x and the pooled gradient dp.
+/* Compute dw [threads, blocks, outputs, STRETCH], which must contain zeros, from x and the gradient dp of the pooled pixels.
  * `scratch` is [threads, size]: two lists of GROUP * outputs, and the input with its border. */
 void pooled_weight_gradient(const float *x, const float *dp, const uint8_t *which, float *dw, float *scratch,
                             int64_t size, int64_t images, int64_t height, int64_t width, int64_t channels,
@@ -134,7 +134,7 @@ void pooled_weight_gradient(const float *x, const float *dp, const uint8_t *whic
 
 /* ------------------------------------------------------------------ gradient of the input */
 
-/* A pooled pixel's gradients and outputs in the order of `which`; corner q has those from start[q] to start[q + 1]. */
+/* Sort a pooled pixel's gradients and output channels by `which`; those of corner q are at [start[q], start[q + 1]). */
 static void sort_by_corner(const float *dp, const uint8_t *which, int64_t outputs, float *value, int32_t *output,
                            int32_t *start) {
     int32_t next[5];
@@ -149,7 +149,7 @@ static void sort_by_corner(const float *dp, const uint8_t *which, int64_t output
     }
 }
 
-/* Add to the vectors of one window what some outputs send back to it. */
+/* Add the gradients from `count` output channels to the vectors of one window. */
 static void add_outputs(const float *weight, const float *value, const int32_t *output, const int64_t *offset,
                         float *at, int64_t count) {
     lanes total[HELD];
@@ -184,8 +184,8 @@ static void remove_border(const Stage *s, const float *padded, float *x, int64_t
             memcpy(x, padded + (i + reach) * s->row + (j + reach) * s->channels, channels * sizeof(float));
 }
 
-/* dx from the pooled gradient dp. `weight` is [blocks, outputs, STRETCH] for pixels whose channels are filled up
- * to whole vectors. `scratch` is [threads, size]: two lists of GROUP * outputs, and dx with its border. */
+/* Compute dx from the gradient dp of the pooled pixels. `weight` is [blocks, outputs, STRETCH], for pixels whose channels are
+ * padded to whole vectors. `scratch` is [threads, size]: two lists of GROUP * outputs, and dx with its border. */
 void pooled_input_gradient(const float *weight, const float *dp, const uint8_t *which, float *dx, float *scratch,
                            int64_t size, int64_t images, int64_t height, int64_t width, int64_t channels,
                            int64_t outputs, int64_t kernel, int threads) {

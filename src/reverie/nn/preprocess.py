@@ -1,7 +1,7 @@
-"""What happens to rows before networks see them: vectors normalised, frames stacked, rewards scaled.
+"""Preprocessing of rows for networks: vectors are normalised, frames stacked, rewards scaled.
 
-Rows themselves stay as they were lived, in the replay, in its store and in every score. What is done to them is done
-where they are learned from and where they are acted on, with the same numbers.
+Stored rows and scores keep the original values. Preprocessing is applied to batches in learning and to observations in
+acting, with the same statistics.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from reverie.nn.rewards import ConstantFactor, Factor, ReturnRange, ReturnScaler
 
 
 class Preprocessor(nn.Module):
-    """Rows to what networks see and learn from. All of it is optional, and nothing costs nothing."""
+    """Maps rows to the inputs of networks. Each part is optional, and costs no time if it is off."""
 
     def __init__(
         self,
@@ -35,12 +35,13 @@ class Preprocessor(nn.Module):
         discount: float = 1.0,
         bound_values: bool = False,
     ) -> None:
-        """``spec`` is of the rows; ``self.spec`` of what comes out. ``discount`` is that of the learner's returns.
+        """``spec`` describes the rows' observations, ``self.spec`` the preprocessed ones.
 
-        ``bound_values``: ``self.range`` is what values can be, unless rewards are scaled by what changes.
+        ``discount`` is the learner's gamma. With ``bound_values``, ``self.range`` holds the bounds of returns, unless
+        rewards are scaled by running statistics.
 
         Raises:
-            ConfigError: there is nothing to normalise or to stack.
+            ConfigError: no observation can be normalised, or none can be stacked.
         """
         super().__init__()
         self.normaliser = Normaliser(spec, normalise) if normalise is not None else None
@@ -55,15 +56,15 @@ class Preprocessor(nn.Module):
         self.spec: ObsSpec = self.frames.spec if self.frames is not None else spec
 
     def window(self, batch: int, length: int) -> Window:
-        """Windows of ``length`` rows to learn from, and as many before them as stacks of frames reach back."""
+        """Return windows of ``length`` rows to learn from, with as many rows before them as frame stacks need."""
         context = 0 if self.frames is None else self.frames.context
         return Window(batch=batch, length=length, context=context, context_crosses=context > 0)
 
     def forward(self, batch: Batch) -> Batch:
-        """What is learned from: the rows after the context.
+        """Return the preprocessed batch, without the rows of the context.
 
         Raises:
-            DataError: an observation is missing.
+            DataError: the batch lacks an observation of ``self.spec``.
         """
         if missing := self.spec.keys() - batch.obs.keys():
             key, there = min(missing), sorted(batch.obs)
@@ -79,12 +80,12 @@ class Preprocessor(nn.Module):
 
     @property
     def watcher(self) -> Watcher | None:
-        """This, if it wants to be told of the rows that are lived."""
+        """This object, if it needs to see new rows of the run; else None."""
         watches = self.normaliser, self.range, self.rewards if isinstance(self.rewards, ReturnScaler) else None
         return self if any(part is not None for part in watches) else None
 
     def watch(self, step: Step) -> None:
-        """Take in rows that have just been lived."""
+        """Update the statistics with new rows of the run."""
         if self.normaliser is not None:
             self.normaliser.add(step.obs)
         if isinstance(self.rewards, ReturnScaler):
@@ -93,7 +94,7 @@ class Preprocessor(nn.Module):
             self.range.add(self._scaled(step.reward), step.is_first)
 
     def fit(self, rows: Batch) -> None:
-        """Forget all rows, and take in these: N streams of n rows each."""
+        """Replace all statistics by those of these rows ``[N, n]``: N streams of n rows each."""
         if self.normaliser is not None:
             self.normaliser.fit({key: rows.obs[key].transpose(0, 1).flatten(0, 1) for key in self.normaliser.keys})
         if isinstance(self.rewards, ReturnScaler):
@@ -102,7 +103,7 @@ class Preprocessor(nn.Module):
             self.range.fit(self._scaled(rows.reward), rows.is_first)
 
     def widen(self, rows: Batch) -> None:
-        """Take their rewards into the range of returns; what networks were trained with stays as it is."""
+        """Extend the bounds of returns by these rows; the statistics that networks were trained with stay."""
         if self.range is not None:
             self.range.add(self._scaled(rows.reward), rows.is_first)
 
@@ -112,33 +113,33 @@ class Preprocessor(nn.Module):
     # ---------------------------------------------------------------- acting
 
     def policy(self, inner: Policy[Any], device: torch.device) -> Policy[Any]:
-        """``inner``, which acts on what networks see, as a policy that acts on rows."""
+        """Return a policy that acts on rows, given ``inner``, which acts on preprocessed observations."""
         plain = self.normaliser is None and self.frames is None
         return inner if plain else PreprocessedPolicy(self, inner, device)
 
 
 class Carried(NamedTuple):
-    """What a policy that sees several frames carries."""
+    """The state of a :class:`PreprocessedPolicy`."""
 
-    past: Obs  # [N, context, *shape]
-    state: Any  # what the policy inside carries
+    past: Obs  # [N, context, *shape], earlier frames
+    state: Any  # the state of the inner policy
 
 
 class PreprocessedPolicy:
-    """A policy whose observations are normalised and stacked before it sees them."""
+    """A policy that stacks and normalises observations before the inner policy acts on them."""
 
     def __init__(self, preprocess: Preprocessor, inner: Policy[Any], device: torch.device) -> None:
         self.preprocess, self.inner, self.device = preprocess, inner, device
 
     def initial(self, num_envs: int) -> Carried:
-        """Nothing was seen yet."""
+        """Return the state of N environments before the first observation."""
         frames = self.preprocess.frames
         past = {} if frames is None else frames.initial(num_envs, self.device)
         return Carried(past, self.inner.initial(num_envs))
 
     @torch.no_grad()
     def act(self, step: Step, state: Carried, mode: Mode) -> tuple[Tensor, Carried]:
-        """``(action [N, A] on the CPU, state)``."""
+        """Return ``(action [N, A] on the CPU, state)``."""
         normaliser, frames, past = self.preprocess.normaliser, self.preprocess.frames, state.past
         obs = step.obs_on(self.device)
         if frames is not None:
@@ -149,14 +150,14 @@ class PreprocessedPolicy:
         return action, Carried(past, inner)
 
     def after(self, state: Carried, env_steps: int) -> Carried:
-        """For the policy inside, if anything about it is annealed."""
+        """Set the inner policy's schedules to ``env_steps``, if it has any."""
         inner = self.inner.after(state.state, env_steps) if isinstance(self.inner, Annealed) else state.state
         return state._replace(state=inner)
 
     def override(self, state: Carried, action: Tensor) -> Carried:
-        """What was seen stays what it is."""
+        """Tell the inner policy which action was executed."""
         return state._replace(state=self.inner.override(state.state, action))
 
     def extras(self, state: Carried) -> dict[str, Tensor]:
-        """Those of the policy inside."""
+        """Return the extra columns of the inner policy."""
         return self.inner.extras(state.state)

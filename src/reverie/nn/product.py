@@ -1,8 +1,8 @@
-"""Matrix products on CPUs.
+"""Matrix products on CPUs, by oneDNN.
 
-PyTorch hands float32 products to MKL, which reaches less than half of an AMD processor's speed; oneDNN, which PyTorch
-carries for other purposes, does not have that problem (``benchmarks/product.py`` measures both). It is called through
-an operator that is PyTorch's own and not public, so everything here falls back to ``F.linear`` where it is missing.
+PyTorch computes float32 products by MKL, which on AMD processors reaches less than half of their speed. oneDNN, which
+PyTorch contains for other purposes, does not have that problem (``benchmarks/product.py`` measures both). It is called
+through a private operator of PyTorch; where that is missing, everything here falls back to ``F.linear``.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 MIN_ROWS = 128
-"""Below, the products are too small for oneDNN's set-up to pay."""
+"""Smallest number of rows for which oneDNN is used: below, its set-up takes too long."""
 
 NARROW = 256
-"""Weight gradients with at most so many inputs are computed as those of a convolution."""
+"""Largest number of inputs for which a weight gradient is computed as that of a convolution."""
 
 
 def _operator() -> Any:
-    """The operator for ``x @ weight.T + bias`` in oneDNN if this build has it and it computes that, else None."""
+    """Return oneDNN's operator for ``x @ weight.T + bias``, or None if PyTorch lacks it or it computes otherwise."""
     try:
         product = torch.ops.mkldnn._linear_pointwise
         x, weight = torch.arange(6.0).view(2, 3), torch.arange(12.0).view(4, 3)
@@ -35,7 +35,7 @@ _product = _operator()
 
 
 class _OneDNNLinear(torch.autograd.Function):
-    """y = x W^T + b, with dx = g W, dW = g^T x and db = sum g through the same operator."""
+    """y = x W^T + b, with dx = g W and dW = g^T x by the same operator, and db = sum of g over rows."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -47,7 +47,7 @@ class _OneDNNLinear(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
         x, weight = ctx.saved_tensors
         needs_x, needs_weight, needs_bias = ctx.needs_input_grad
-        grad, x = grad.contiguous(), x.contiguous()  # what stands in the place of weights must have no gaps, see below
+        grad, x = grad.contiguous(), x.contiguous()  # used as the operator's weights, without gaps: see linear()
         return (
             _product(grad, weight.T, None, "none", [], "") if needs_x else None,
             weight_gradient(x, grad) if needs_weight else None,
@@ -56,35 +56,35 @@ class _OneDNNLinear(torch.autograd.Function):
 
 
 def _pays(x: Tensor, rows: int) -> bool:
-    """Whether oneDNN is there for ``x`` and worth its set-up."""
+    """Return whether oneDNN can be used for ``x`` and is faster."""
     here = _product is not None and x.device.type == "cpu" and not torch.compiler.is_compiling()
     return here and x.dtype == torch.float32 and rows >= MIN_ROWS
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Compute x W^T + b: ``[..., inputs]``, ``[outputs, inputs]`` and ``[outputs]`` to ``[..., outputs]``.
+    """Return x W^T + b ``[..., outputs]`` in the dtype of x.
 
-    In the dtype of x.
+    ``x`` is ``[..., inputs]``, ``weight`` ``[outputs, inputs]``, ``bias`` ``[outputs]``.
     """
     weight, bias = weight.to(x.dtype), None if bias is None else bias.to(x.dtype)
     rows = x.numel() // x.shape[-1]
     if not _pays(x, rows):
         return F.linear(x, weight, bias)
-    # Weights with gaps between their rows, as in a part of a larger matrix, would be a thousand times as slow.
+    # Weights with gaps between their rows, such as a part of a larger matrix, would be a thousand times as slow.
     flat = x.reshape(rows, -1)
     y: Tensor = _OneDNNLinear.apply(flat, weight.contiguous(), bias)  # type: ignore[no-untyped-call]  # torch has no type
     return y.view(*x.shape[:-1], -1)
 
 
 def weight_gradient(x: Tensor, grad: Tensor) -> Tensor:
-    """g^T x, ``[outputs, inputs]``, of x ``[M, inputs]`` and g ``[M, outputs]``, both without gaps."""
+    """Return g^T x ``[outputs, inputs]`` of x ``[M, inputs]`` and g ``[M, outputs]``, both contiguous."""
     (rows, inputs), outputs = x.shape, grad.shape[1]
     if not _pays(x, rows):
         return grad.T @ x
     if inputs > NARROW:
         out: Tensor = _product(grad.T, x.T, None, "none", [], "")
         return out
-    # Transposing what is long and narrow takes longer than multiplying it. Convolutions of 1 x 1 need no transposition.
+    # Transposing a long, narrow matrix takes longer than multiplying it. Convolutions of 1 x 1 need no transposing.
     weight = grad.new_empty(outputs, inputs, 1, 1)
     _, out, _ = torch.ops.aten.convolution_backward(
         _line(grad), _line(x), weight, None, [1, 1], [0, 0], [1, 1], False, [0, 0], 1, [False, True, False]
@@ -93,18 +93,18 @@ def weight_gradient(x: Tensor, grad: Tensor) -> Tensor:
 
 
 def _line(x: Tensor) -> Tensor:
-    """``[M, C]`` as an image of one line, ``[1, C, 1, M]``, the channels last in memory."""
+    """View ``[M, C]`` as an image of one line, ``[1, C, 1, M]``, the channels last in memory."""
     return x.view(1, 1, *x.shape).permute(0, 3, 1, 2)
 
 
 def block_linear(x: Tensor, weight: Tensor, base: Tensor | None) -> Tensor:
-    """A block-diagonal product: block k of x ``[M, K * I]`` times block k of ``weight`` ``[K, O, I]``, plus ``base``.
+    """Return the block-diagonal product ``[M, K * O]`` of x ``[M, K * I]`` and ``weight`` ``[K, O, I]``, plus ``base``.
 
-    ``base`` is ``[K * O]`` or ``[M, K * O]``, as is the result.
+    Block k of x is multiplied with block k of ``weight``. ``base`` is ``[K * O]`` or ``[M, K * O]``.
     """
     rows, blocks, outputs = x.shape[0], weight.shape[0], weight.shape[1]
     if _pays(x, rows):
-        # To oneDNN it is a convolution of 1 x 1 in groups, over an image whose one line are the rows.
+        # For oneDNN it is a grouped convolution of 1 x 1, over an image of one line, whose pixels are the rows.
         bias, more = (base, None) if base is None or base.ndim == 1 else (None, base)
         y = F.conv2d(_line(x), weight.reshape(blocks * outputs, -1, 1, 1), bias, groups=blocks)  # [1, K * O, 1, M]
         y = y.permute(0, 2, 3, 1).view(rows, -1)  # [M, K * O]

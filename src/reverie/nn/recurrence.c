@@ -1,13 +1,13 @@
-/* The recurrent state-space model of nn/rssm.py, many steps in one call. nn/recurrence.py calls it.
+/* The recurrent state-space model of nn/rssm.py, with many steps in one call. nn/recurrence.py calls it.
  *
- * The rows of a batch do not see each other, so each thread takes some of them through all steps: threads meet once, at
- * the end. All arrays are float32 and contiguous, time first. Weights are packed in panels of PANEL outputs,
- * [outputs / PANEL, inputs, PANEL], padded with zeros.
+ * The rows of a batch are independent, so each thread processes some of them through all steps, and threads synchronise
+ * only at the end. All arrays are float32 and contiguous, with time as the first axis. Weights are packed in panels of
+ * PANEL outputs, [outputs / PANEL, inputs, PANEL], padded with zeros.
  */
 
 #include "panels.h"
 
-/* Sizes and weights; fields in the order of recurrence.Model. */
+/* Sizes and weights; the fields are in the order of recurrence.Model in nn/recurrence.py. */
 typedef struct {
     int64_t rows, deter, blocks, hidden, stoch, classes;
     double eps, unimix;
@@ -20,7 +20,7 @@ typedef struct {
     const float *logits, *logits_bias;
 } Model;
 
-/* A tile of a single row, which has few accumulators: four at a time, so that no addition waits for the last one. */
+/* A tile of a single row. It has few accumulators, so four sets take turns: no addition waits for the previous one. */
 static inline void row_product(const float *x, const float *w, float *out, int64_t inputs) {
     Vector sum[4][VECTORS];
     for (int k = 0; k < 4; k++)
@@ -35,7 +35,7 @@ static inline void row_product(const float *x, const float *w, float *out, int64
     memcpy(out, sum[0], PANEL * sizeof(float));
 }
 
-/* y = base + x w, or y += x w if there is no base. base is [outputs] if ldbase is 0, else a row for each row of x. */
+/* y = base + x w, or y += x w if base is null. base is [outputs] if ldbase is 0, else it has a row for each row of x. */
 static void multiply(const float *x, int64_t ldx, const float *w, const float *base, int64_t ldbase, float *y,
                      int64_t ldy, int64_t rows, int64_t inputs, int64_t outputs) {
     float out[TILE * PANEL];
@@ -59,7 +59,7 @@ static void multiply(const float *x, int64_t ldx, const float *w, const float *b
 
 static inline int64_t panels(int64_t outputs) { return (outputs + PANEL - 1) / PANEL * PANEL; }
 
-/* Block k of x times block k of w, added to block k of y or, with a bias, in its place. */
+/* Multiply block k of x with block k of w; add the product to block k of y or, with a bias, replace it. */
 static void multiply_blocks(const float *x, int64_t ldx, const float *w, const float *bias, float *y, int64_t rows,
                             int64_t blocks, int64_t inputs, int64_t outputs) {
     for (int64_t k = 0; k < blocks; k++)
@@ -67,10 +67,10 @@ static void multiply_blocks(const float *x, int64_t ldx, const float *w, const f
                  y + k * outputs, blocks * outputs, rows, inputs, outputs);
 }
 
-/* What one step leaves for the way back, each [rows, ...]. */
+/* The values of one step that the backward pass needs, each [rows, ...]. */
 typedef struct {
     float *pre_deter, *pre_stoch; /* [hidden] before the norm */
-    float *shared;                /* [3 hidden], what all blocks see */
+    float *shared;                /* [3 hidden], the inputs of all blocks */
     float *pre_recurrent, *recurrent; /* [deter] before and after the norm */
     float *gates;                 /* [blocks, 3, deter / blocks] */
 } Step;
@@ -80,8 +80,8 @@ static void norm_rows(const float *x, const float *scale, float *y, int64_t ldy,
     for (int64_t i = 0; i < rows; i++) norm_silu_row(x + i * width, scale, y + i * ldy, width, eps);
 }
 
-/* h' from h [rows, deter], z [rows, stoch * classes] and the embedded action [rows, hidden]; the rows of h, z and h'
- * lie ldh, ldz and ldnext apart. */
+/* Compute h' from h [rows, deter], z [rows, stoch * classes] and the embedded action [rows, hidden]. The rows of h, z and
+ * h' lie ldh, ldz and ldnext apart. */
 static void sequence_step(const Model *m, const float *h, int64_t ldh, const float *z, int64_t ldz,
                           const float *action, Step s, float *next, int64_t ldnext, int64_t rows) {
     int64_t D = m->deter, N = m->hidden, K = m->blocks, Z = m->stoch * m->classes, d = D / K;
@@ -100,7 +100,7 @@ static void sequence_step(const Model *m, const float *h, int64_t ldh, const flo
             gru_row(s.gates + (i * K + k) * 3 * d, h + i * ldh + k * d, next + i * ldnext + k * d, d);
 }
 
-/* Logits [rows, stoch, classes] become probabilities, of which one-hot samples are drawn, rows lying ld apart. */
+/* Replace logits [rows, stoch, classes] by probabilities, and draw one-hot samples of them, whose rows lie ld apart. */
 static void sample(const Model *m, float *logits, const float *uniform, float *onehot, int64_t ld, int64_t rows) {
     int64_t S = m->stoch, C = m->classes;
     unimix_rows(logits, logits, rows * S, C, (float)m->unimix);
@@ -111,7 +111,7 @@ static void sample(const Model *m, float *logits, const float *uniform, float *o
     }
 }
 
-/* [steps, rows, ...] each; before_* are the masked states that a step starts from. */
+/* The values of all steps, each [steps, rows, ...]; before_* are the masked states that a step starts from. */
 typedef struct {
     float *before_deter, *before_stoch;
     float *pre_deter, *pre_stoch, *shared, *pre_recurrent, *recurrent, *gates;
@@ -123,7 +123,7 @@ static void masked(const float *x, const float *keep, float *out, int64_t rows, 
         for (int64_t j = 0; j < width; j++) out[i * width + j] = keep[i] != 0.0f ? x[i * width + j] : 0.0f;
 }
 
-/* Filters: h_t = f(h, z, a), z_t ~ q(. | h_t, x_t). `embed` is the posterior's first layer of x_t, with its bias. */
+/* Filter: h_t = f(h, z, a), z_t ~ q(. | h_t, x_t). `embed` is x_t's part of the posterior's first layer, with its bias. */
 void observe(const Model *m, const Trace *trace, const float *deter, const float *stoch, const float *action,
              const float *embed, const float *keep, const float *uniform, int64_t steps, int64_t threads) {
     int64_t M = m->rows, D = m->deter, N = m->hidden, S = m->stoch, Z = S * m->classes;
@@ -149,8 +149,8 @@ void observe(const Model *m, const Trace *trace, const float *deter, const float
     }
 }
 
-/* Gradients of what was multiplied, [steps, rows, ...] each, and each thread's part of those of the four scales,
- * [threads, width]. They are added up afterwards, since threads end in any order and sums depend on it. */
+/* The gradients of the layers' outputs, [steps, rows, ...] each, and each thread's part of the gradients of the four scales,
+ * [threads, width]. The parts are added afterwards: a sum in the order in which threads end would not be reproducible. */
 typedef struct {
     float *pre_deter, *pre_stoch, *action, *pre_recurrent, *gates, *pre_head, *logits;
     float *in_deter_scale, *in_stoch_scale, *recurrent_scale, *head_scale;
@@ -162,8 +162,8 @@ static void norm_rows_backward(const float *x, const float *scale, const float *
         norm_silu_row_backward(x + i * width, scale, dy + i * ldy, dx + i * width, sum, scratch, width, eps);
 }
 
-/* The way back. `m` holds the weights packed for products with their transposes. ddeter, dprobs and dstoch are the
- * gradients of what observe() gave; `scratch` is [rows, 3 deter + 3 hidden + stoch * classes] and [threads, deter]. */
+/* The backward pass of observe(). `m` has the weights packed for products with their transposes. ddeter, dprobs and dstoch
+ * are the gradients of its outputs; `scratch` is [rows, 3 deter + 3 hidden + stoch * classes] and [threads, deter]. */
 void observe_backward(const Model *m, const Trace *trace, const Gradients *grads, const float *keep,
                       const float *ddeter, const float *dprobs, const float *dstoch, float *scratch, int64_t steps,
                       int64_t threads) {
@@ -172,7 +172,7 @@ void observe_backward(const Model *m, const Trace *trace, const Gradients *grads
 #pragma omp parallel for num_threads((int)threads) if (threads > 1)
     for (int64_t k = 0; k < threads; k++) {
         int64_t first = M * k / threads, rows = M * (k + 1) / threads - first;
-        float *dh = scratch + first * (3 * D + 3 * N + Z); /* the gradient that comes from the step after */
+        float *dh = scratch + first * (3 * D + 3 * N + Z); /* the gradient from the following step */
         float *dbefore = dh + rows * D, *drecurrent = dbefore + rows * D;
         float *dshared = drecurrent + rows * D, *dz = dshared + rows * 3 * N;
         float *row = scratch + M * (3 * D + 3 * N + Z) + k * D, *sum_recurrent = grads->recurrent_scale + k * D;
@@ -220,8 +220,8 @@ void observe_backward(const Model *m, const Trace *trace, const Gradients *grads
     }
 }
 
-/* `layers` times [linear, norm, SiLU] of a few rows: x [rows, widths[0]] to y [rows, widths[layers]]. `weights` are three
- * for each layer: packed weights, bias, scale. `scratch` is [2, rows, widest layer]. */
+/* Apply `layers` times [linear, norm, SiLU] to a few rows: x [rows, widths[0]] to y [rows, widths[layers]]. `weights` has
+ * three pointers for each layer: packed weights, bias, scale. `scratch` is [2, rows, widest layer]. */
 void mlp(const float *x, const float *const *weights, const int64_t *widths, int64_t layers, float *y, float *scratch,
          int64_t rows, float eps) {
     int64_t widest = 0;
@@ -235,10 +235,11 @@ void mlp(const float *x, const float *const *weights, const int64_t *widths, int
     }
 }
 
-#define STRIP 32 /* rows at once, so that what lies between the layers stays in the cache */
+#define STRIP 32 /* rows at once, so that the values between layers stay in the cache */
 
-/* One step under the prior, whose two hidden layers are `head` and `second`; nothing is kept for a way back. `feature`
- * and `next` are [rows, deter + stoch * classes], h beside z; `scratch` is [threads, STRIP, 5 deter + 7 hidden + stoch * classes]. */
+/* One step under the prior, whose two hidden layers are `head` and `second`, without a backward pass. `feature` and `next`
+ * are [rows, deter + stoch * classes], h and z concatenated; `scratch` is
+ * [threads, STRIP, 5 deter + 7 hidden + stoch * classes]. */
 void imagine(const Model *m, const float *feature, const float *action, const float *uniform, float *next,
              float *scratch, int64_t threads) {
     int64_t M = m->rows, D = m->deter, N = m->hidden, S = m->stoch, Z = S * m->classes, F = D + Z;

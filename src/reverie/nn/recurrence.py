@@ -1,7 +1,7 @@
-"""The recurrent state-space model's sequences in one call: the Python side of ``recurrence.c``.
+"""Whole sequences of the recurrent state-space model (RSSM) in one C call: the Python side of ``recurrence.c``.
 
-What is computed, and in which order, is stated by ``nn/rssm.py``, which falls back on its own loop wherever this does
-not fit: other devices and types, other depths than DreamerV3's, samples that are chosen by the caller.
+``nn/rssm.py`` defines the computation. It uses its own loop where the C code cannot be used: on other devices, with
+other numbers of layers than DreamerV3's, and for other latents than random samples.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from reverie.nn.packing import packed, pointers
 from reverie.nn.product import weight_gradient
 
 STRIP = 32
-"""As in ``recurrence.c``."""
+"""Rows that a thread processes at once, as in ``recurrence.c``."""
 
 _SEQUENCE = (
     "in_deter in_deter_bias in_deter_scale in_stoch in_stoch_bias in_stoch_scale shared own recurrent_bias "
@@ -29,7 +29,7 @@ _WEIGHTS = f"{_SEQUENCE} {_HEADS}".split(" ")
 
 
 class Model(ctypes.Structure):
-    """Sizes and weights as ``recurrence.c`` takes them."""
+    """The C struct ``Model`` of ``recurrence.c``: sizes and pointers to packed weights."""
 
     _fields_ = [
         *((name, ctypes.c_int64) for name in ("rows", "deter", "blocks", "hidden", "stoch", "classes")),
@@ -39,7 +39,7 @@ class Model(ctypes.Structure):
 
 
 class Sizes(NamedTuple):
-    """What is not a tensor."""
+    """The numbers of the C struct ``Model`` that do not depend on the batch."""
 
     deter: int
     blocks: int
@@ -51,7 +51,7 @@ class Sizes(NamedTuple):
 
 
 class Weights(NamedTuple):
-    """Parameters in PyTorch's layouts: products are ``[outputs, inputs]``, in blocks ``[K, outputs, inputs]``."""
+    """Parameters in PyTorch's layout: matrices are ``[outputs, inputs]``, or ``[K, outputs, inputs]`` in blocks."""
 
     in_deter: Tensor
     in_deter_bias: Tensor
@@ -75,7 +75,7 @@ PRODUCTS = ("in_deter", "in_stoch", "shared", "own", "gates", "head", "second", 
 
 
 def pack(weights: dict[str, Tensor], transposed: bool = False) -> dict[str, Tensor]:
-    """Weights for ``x W^T``, or for ``g W``."""
+    """Return the weights with matrices packed for ``x W^T`` or, ``transposed``, for ``g W``."""
     out = {}
     for name, weight in weights.items():
         value = weight.detach()
@@ -86,7 +86,7 @@ def pack(weights: dict[str, Tensor], transposed: bool = False) -> dict[str, Tens
 
 
 def model(sizes: Sizes, rows: int, weights: dict[str, Tensor]) -> Model:
-    """The C structure; the tensors must outlive it."""
+    """Return the C struct; the tensors must outlive it."""
     pointers = {name: weights[name].data_ptr() for name in weights}
     return Model(rows=rows, **sizes._asdict(), **pointers)
 
@@ -96,7 +96,7 @@ def _threads(rows: int) -> int:
 
 
 class Trace(NamedTuple):
-    """All that steps leave, ``[T, M, width]``."""
+    """The intermediate values of all steps, each ``[T, M, width]``."""
 
     before_deter: Tensor
     before_stoch: Tensor
@@ -123,7 +123,7 @@ def run(
     sizes: Sizes, weights: dict[str, Tensor], deter: Tensor, stoch: Tensor, action: Tensor, embed: Tensor,
     keep: Tensor, uniform: Tensor,
 ) -> Trace:  # fmt: skip
-    """Filter ``[T, M, ...]`` from ``[M, D]`` and ``[M, S*C]`` with packed weights."""
+    """Filter a sequence ``[T, M, ...]``, from the state ``deter`` ``[M, D]``, ``stoch`` ``[M, S*C]``."""
     steps, rows = keep.shape
     trace = _trace(sizes, steps, rows)
     library().observe(
@@ -134,7 +134,10 @@ def run(
 
 
 class Observe(torch.autograd.Function):
-    """:func:`run`, and the way back through all steps: gradients of the inputs first, then each weight's at once."""
+    """:func:`run` with a hand-written backward pass: C code for all steps, then one product for each weight's gradient.
+
+    ``tests/nn/test_recurrence.py: test_observing_and_its_gradients`` holds it equal to autograd in ``nn/rssm.py``.
+    """
 
     @staticmethod
     def forward(  # noqa: D102
@@ -162,7 +165,7 @@ class Observe(torch.autograd.Function):
         carried = rows * (3 * s.deter + 3 * s.hidden + s.stoch * s.classes)
         scratch = torch.empty(carried + threads * s.deter)
         transposed = pack(named, transposed=True)
-        arrived = [x.contiguous() for x in (ddeter, dprobs, dstoch)]  # held here: C only gets their addresses
+        arrived = [x.contiguous() for x in (ddeter, dprobs, dstoch)]  # references, as C only gets addresses
         library().observe_backward(
             ctypes.byref(model(s, rows, transposed)), pointers(*trace), pointers(*grads, *scales), keep.data_ptr(),
             *(x.data_ptr() for x in arrived), scratch.data_ptr(), steps, threads,
@@ -172,7 +175,7 @@ class Observe(torch.autograd.Function):
 
 
 def _weight_gradients(s: Sizes, x: Trace, grads: list[Tensor], scales: list[Tensor]) -> Weights:
-    """One product over all steps for each weight; x and ``grads`` are ``[T * M, width]``."""
+    """Return each weight's gradient, by one product over all steps; x and ``grads`` are ``[T * M, width]``."""
     deter, stoch, _, recurrent, gates, head, logits = grads
     return Weights(
         in_deter=weight_gradient(x.before_deter, deter), in_deter_bias=deter.sum(0),
@@ -188,13 +191,13 @@ def _weight_gradients(s: Sizes, x: Trace, grads: list[Tensor], scales: list[Tens
 
 
 def _block_gradient(x: Tensor, grad: Tensor, blocks: int) -> Tensor:
-    """``[K, outputs / K, inputs / K]``."""
+    """Return the gradient of block-diagonal weights, ``[K, outputs / K, inputs / K]``."""
     parts = zip(x.chunk(blocks, 1), grad.chunk(blocks, 1), strict=True)
     return torch.stack([weight_gradient(i.contiguous(), g.contiguous()) for i, g in parts])
 
 
 def imagine(sizes: Sizes, weights: dict[str, Tensor], feature: Tensor, action: Tensor, out: Tensor) -> None:
-    """One step under the prior, with packed weights, of ``[M, F]`` and embedded actions ``[M, hidden]``, to ``out``."""
+    """Take a step under the prior, from features ``[M, F]`` and embedded actions ``[M, hidden]`` to ``out``."""
     rows, s = len(feature), sizes
     uniform = torch.rand(rows, s.stoch)
     threads = min(torch.get_num_threads(), -(-rows // STRIP))
@@ -206,7 +209,7 @@ def imagine(sizes: Sizes, weights: dict[str, Tensor], feature: Tensor, action: T
 
 
 def mlp(x: Tensor, layers: list[Tensor], widths: list[int], eps: float) -> Tensor:
-    """``[M, inputs]`` through layers of [linear, norm, SiLU]: packed weights, bias and scale of each."""
+    """Map ``[M, inputs]`` through layers of [linear, norm, SiLU], given packed weights, bias and scale of each."""
     rows = len(x)
     out, scratch = torch.empty(rows, widths[-1]), torch.empty(2 * rows * max(widths[1:]))
     library().mlp(

@@ -1,4 +1,4 @@
-"""What was earned from each row on, as a column beside rows: datasets know it, and policies that live them do not."""
+"""Returns-to-go as an extra column of rows: computed for data sets, unknown (-inf) in rows of the run (Cal-QL)."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from reverie.core.types import Mode, Step
 from reverie.nn.exploration import SampledPolicy
 
 RETURN = "return"
-"""The name of the column."""
+"""Name of the column."""
 
 
 class Later(NamedTuple):
-    """The row behind those that are looked at."""
+    """The row after the given ones: whether it is first, its return-to-go, and the reward that came with it."""
 
     first: bool = True
     worth: float = -math.inf
@@ -33,18 +33,18 @@ def returns_to_go(
     discount: float,
     later: Later = Later(),  # noqa: B008 - it cannot be changed
 ) -> np.ndarray:
-    """What a stream of rows earned from each on, float32 ``[n]``: G_t = r_{t+1} + gamma G_{t+1}, 0 where terminal.
+    """Return the return-to-go of each row of a stream, float32 ``[n]``: G_t = r_{t+1} + gamma G_{t+1}, 0 if terminal.
 
-    It is -inf where that is not known: in episodes that were cut off by a time limit, by a failure or by the end of the
+    It is -inf where it is unknown: in episodes that were cut off by a time limit, by a failure or by the end of the
     stream.
 
     Args:
         reward: ``[n]``, the reward that came with each row.
         first: ``[n]`` bool; so are ``last`` and ``terminal``.
-        last: where an episode ends.
-        terminal: ... and the future is worth nothing.
-        discount: gamma.
-        later: the row behind the last one; the stream ends unless it is given.
+        last: whether the row is its episode's last.
+        terminal: whether the environment ended the episode there, so that its return-to-go is 0.
+        discount: gamma, in [0, 1].
+        later: the row after the last one; without it the stream ends.
     """
     ends = last | np.append(first[1:], later.first)
     rows = zip(reward[::-1].tolist(), ends[::-1].tolist(), terminal[::-1].tolist(), strict=True)
@@ -60,21 +60,21 @@ def returns_to_go(
 
 
 class Unreturned(SampledPolicy):
-    """Draws actions, and stores with each row that what it will have earned is not known."""
+    """A stochastic policy that stores -inf (unknown) as the return-to-go of each row."""
 
     def initial(self, num_envs: int) -> Any:
-        """``[N]``, what is stored."""
+        """Return the values to store, -inf ``[N]``."""
         return torch.full((num_envs,), -math.inf)
 
     def act(self, step: Step, state: Any, mode: Mode) -> tuple[Tensor, Any]:
-        """``(action [N, A] on the CPU, state)``."""
+        """Return ``(action [N, A] on the CPU, state)``."""
         action, _ = super().act(step, None, mode)
         return action, state
 
     def override(self, state: Any, action: Tensor) -> Any:
-        """It stays what it is."""
+        """Return the state as it is."""
         return state
 
     def extras(self, state: Any) -> dict[str, Tensor]:
-        """One number for each environment."""
+        """Return the column's values, one for each environment."""
         return {RETURN: state}

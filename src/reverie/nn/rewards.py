@@ -1,4 +1,4 @@
-"""What rewards are multiplied by where they are learned from. Rows, scores and episodes keep the true ones."""
+"""Scaling of rewards in learning. Stored rows, episodes and scores keep the original rewards."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from reverie.nn.normalise import LEAST, Moments, check_clip
 
 @dataclass(frozen=True)
 class RewardScale(Choice):
-    """How rewards are scaled."""
+    """Scaling of the rewards that are learned from. Stored rows and scores keep the original rewards."""
 
 
 @dataclass(frozen=True)
 class Factor(RewardScale):
-    """By a number."""
+    """Multiply rewards by a constant."""
 
     factor: float = 1.0
-    """It."""
+    """The constant, above 0."""
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.factor) and self.factor > 0):
@@ -36,23 +36,23 @@ class Factor(RewardScale):
 
 @dataclass(frozen=True)
 class ReturnStd(RewardScale):
-    """By one over the standard deviation of discounted returns: Engstrom et al. 2020, arXiv:2005.12729, Algorithm 1.
+    """Divide rewards by the standard deviation of returns: Engstrom et al. 2020, arXiv:2005.12729, Algorithm 1.
 
-    The return of a row is what its episode has earned until then, G <- r + gamma G, from 0 at its first row.
+    The return of a row is the discounted sum of its episode's rewards so far, G <- r + gamma G, 0 at the first row.
     """
 
     clip: float | None = 10.0
-    """The largest size of a reward that is left after that; None: any."""
+    """Largest absolute value of a reward, applied after scaling; above 0, or None for no limit."""
 
     def __post_init__(self) -> None:
         check_clip(self.clip)
 
 
 class ReturnRange(HostBuffers):
-    """What returns can be, by the smallest and largest reward of all rows so far. Values outside are mistaken.
+    """Bounds on returns, from the smallest and largest reward r_min and r_max of all rows so far.
 
-    A sum of rewards r, discounted by gamma, that may end at any row is at most r / (1 - gamma) of the largest where
-    that is above 0, and the largest itself where not; and the other way round at least.
+    The upper bound is r_max / (1 - gamma) if r_max > 0, else r_max, because the episode may end after one reward. The
+    lower bound is r_min / (1 - gamma) if r_min < 0, else r_min. A predicted value outside cannot be right.
     """
 
     on_host = ("rewards",)
@@ -66,11 +66,11 @@ class ReturnRange(HostBuffers):
         self.register_buffer("bounds", torch.tensor([-math.inf, math.inf]))
 
     def forward(self, value: Tensor) -> Tensor:
-        """``value`` ``[...]`` within the bounds; as it is before any reward was seen."""
+        """Return ``value`` ``[...]`` clamped to the bounds; unchanged before the first reward."""
         return value.clamp(self.bounds[0], self.bounds[1])
 
     def add(self, reward: Tensor, is_first: Tensor) -> None:
-        """Take in rows ``[...]``; those that begin an episode have no reward."""
+        """Extend the bounds by rows ``[...]``; the first row of an episode has no reward, so it is skipped."""
         earned = reward[~is_first]
         if not len(earned):
             return
@@ -81,34 +81,51 @@ class ReturnRange(HostBuffers):
         self.bounds.copy_(torch.tensor([low, high]), non_blocking=True)
 
     def fit(self, reward: Tensor, is_first: Tensor) -> None:
-        """Forget all rows, and take in these."""
+        """Replace the bounds by those of these rows ``[...]``."""
         self.rewards.copy_(torch.tensor([math.inf, -math.inf]))
         self.bounds.copy_(torch.tensor([-math.inf, math.inf]))
         self.add(reward, is_first)
 
     def _load_from_state_dict(self, state: dict[str, Any], prefix: str, *rest: Any) -> None:
-        """Checkpoints from before there were bounds go on without: nothing is bounded before rewards are seen."""
+        """Accept checkpoints without bounds, from older versions: values are unbounded until the first reward."""
         for name, now in self.named_buffers():
             state.setdefault(prefix + name, now)
         super()._load_from_state_dict(state, prefix, *rest)
 
 
 class ConstantFactor(nn.Module):
-    """Rewards times a number."""
+    """Multiplies rewards by a constant."""
 
     def __init__(self, factor: float) -> None:
         super().__init__()
         self.factor = factor
 
     def forward(self, reward: Tensor) -> Tensor:
-        """``[...]``."""
+        """Return the scaled rewards, ``[...]``."""
         return reward * self.factor
 
 
-class ReturnScaler(HostBuffers):
-    """Rewards over the standard deviation of the returns of all rows so far; before any has varied, as they are.
+def running_returns(reward: np.ndarray, first: np.ndarray, discount: float) -> np.ndarray:
+    """Return G of each row, float64 ``[N, n]``: G <- r + gamma G within an episode, 0 at its first row.
 
-    The mean is left in: to shift rewards would change which policy is best where episodes differ in length.
+    ``reward`` is float64, ``first`` bool, both ``[N, n]``: n consecutive rows of N streams. All episodes are computed
+    together, one row after the other, so that Python loops over the rows of the longest episode only.
+    """
+    begins = first.copy()
+    begins[:, :1] = True
+    place = np.arange(first.size)
+    age = place - np.maximum.accumulate(np.where(begins.ravel(), place, 0))  # [N * n], rows since the first one
+    returns = np.where(first, 0.0, reward).ravel()  # [N * n], final where the age is 0
+    by_age = np.split(np.argsort(age, kind="stable"), np.cumsum(np.bincount(age)))
+    for rows in by_age[1:-1]:  # the last one is empty
+        returns[rows] += discount * returns[rows - 1]
+    return returns.reshape(first.shape)
+
+
+class ReturnScaler(HostBuffers):
+    """Divides rewards by the standard deviation of the returns of all rows so far, or by 1 while that is 0.
+
+    The mean is not subtracted: shifting rewards would change the optimal policy where episodes differ in length.
     """
 
     on_host = ("returns",)
@@ -120,15 +137,15 @@ class ReturnScaler(HostBuffers):
         self.discount, self.clip = discount, clip
         self.moments = Moments(())
         self.register_buffer("factor", torch.ones(()))
-        self.register_buffer("returns", torch.zeros(0, dtype=torch.float64))  # [N], of the running episodes
+        self.register_buffer("returns", torch.zeros(0, dtype=torch.float64))  # [N], G of the unfinished episodes
 
     def forward(self, reward: Tensor) -> Tensor:
-        """``[...]``."""
+        """Return the scaled and clipped rewards, ``[...]``."""
         scaled = reward * self.factor
         return scaled if self.clip is None else scaled.clamp(-self.clip, self.clip)
 
     def add(self, reward: Tensor, is_first: Tensor) -> None:
-        """Take in the next row of each of N streams, ``[N]``. Nothing was earned by one that is first."""
+        """Add the next row of each of N streams, ``[N]``. The first row of an episode has no reward."""
         if self.returns.shape != reward.shape:
             self.returns = self.returns.new_zeros(reward.shape)
         earned, first = reward.numpy(force=True), is_first.numpy(force=True)
@@ -137,12 +154,9 @@ class ReturnScaler(HostBuffers):
         self._count(returns[~first])
 
     def fit(self, reward: Tensor, is_first: Tensor) -> None:
-        """Forget all rows, and take in these of N streams, ``[N, n]``. What is lived next begins new episodes."""
+        """Replace all rows by these of N streams, ``[N, n]``. The next row added begins a new episode."""
         earned, first = reward.double().numpy(force=True), is_first.numpy(force=True)
-        returns = np.zeros_like(earned)
-        for t in range(earned.shape[1]):
-            before = returns[:, t - 1] if t else 0.0
-            returns[:, t] = np.where(first[:, t], 0.0, earned[:, t] + self.discount * before)
+        returns = running_returns(earned, first, self.discount)
         self.moments.clear()
         self.returns = self.returns.new_zeros(0)
         self._count(returns[~first])
@@ -153,7 +167,7 @@ class ReturnScaler(HostBuffers):
         self.factor.fill_(1 / std.item() if std > LEAST else 1.0)
 
     def _load_from_state_dict(self, state_dict: Mapping[str, Tensor], prefix: str, *rest: Any) -> None:
-        """Whoever was saved may have had another number of environments."""
+        """Accept a state saved with another number of environments."""
         saved = state_dict.get(f"{prefix}returns", self.returns)
         self.returns = self.returns.new_zeros(saved.shape)
         super()._load_from_state_dict(state_dict, prefix, *rest)

@@ -27,7 +27,7 @@ from reverie.nn.product import linear
 from reverie.nn.sequence import StepLinear
 
 Chooser = Callable[[Tensor], Tensor]
-"""Probabilities ``[..., C]`` to class indices ``[...]``: a sample, or the arg max."""
+"""A function from probabilities ``[..., C]`` to class indices ``[...]``, such as sampling or the arg max."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,23 +35,23 @@ class RSSMConfig(Config):
     """Sizes of the RSSM."""
 
     deter: int = 2048
-    """D, width of the deterministic state h."""
+    """D, the width of the deterministic state h; a multiple of ``blocks``."""
     hidden: int = 256
     """Width of the hidden layers."""
     stoch: int = 32
-    """S, how many categorical latents."""
+    """S, the number of categorical latents."""
     classes: int = 16
-    """C, classes of each latent."""
+    """C, the number of classes of each latent."""
     blocks: int = 8
-    """Blocks of the recurrent weights."""
+    """Number of blocks of the block-diagonal recurrent weights."""
     unimix: float = 0.01
-    """Share of the uniform distribution in posterior and prior."""
+    """Share of the uniform distribution mixed into posterior and prior, in [0, 1)."""
     posterior_layers: int = 1
-    """Hidden layers of the posterior."""
+    """Number of hidden layers of the posterior."""
     prior_layers: int = 2
-    """Hidden layers of the prior."""
+    """Number of hidden layers of the prior."""
     recurrent_layers: int = 1
-    """Hidden layers before the gates."""
+    """Number of hidden layers before the gates."""
 
     def __post_init__(self) -> None:
         at_least(self, deter=1, hidden=1, stoch=1, classes=1, blocks=1)
@@ -62,7 +62,7 @@ class RSSMConfig(Config):
             raise ConfigError(f"unimix = {self.unimix}: expected a share in [0, 1).")
 
     def build(self, embed: int, action: int) -> RSSM:
-        """For observations of ``embed`` features and flat actions of ``action`` numbers."""
+        """Return an RSSM for observations of ``embed`` features and flat actions of ``action`` numbers."""
         return RSSM(embed, action, self)
 
 
@@ -74,12 +74,12 @@ class Latent(NamedTuple):
 
     @property
     def feature(self) -> Tensor:
-        """What heads read: ``[..., D + S*C]``."""
+        """The input of heads, h and z concatenated: ``[..., D + S*C]``."""
         return torch.cat([self.deter, self.stoch.flatten(-2)], -1)
 
     def write_feature(self, out: Tensor) -> None:
-        """:attr:`feature` into memory that is there already, ``[..., D + S*C]``."""
-        # Not seen by autograd, which may hold other rows of this memory and would take them for changed.
+        """Write :attr:`feature` into ``out`` ``[..., D + S*C]``."""
+        # ``out.data`` hides the write from autograd, which may have saved other rows of this memory and would complain.
         torch.cat([self.deter, self.stoch.flatten(-2)], -1, out=out.data)
 
     def map(self, fn: Callable[[Tensor], Tensor]) -> Latent:
@@ -88,7 +88,7 @@ class Latent(NamedTuple):
 
 
 class Cell(NamedTuple):
-    """The sequence model's layers as they are at all steps of a sequence."""
+    """The sequence model's layers, prepared once for all steps of a sequence."""
 
     in_deter: StepLayers
     in_stoch: StepLayers
@@ -97,7 +97,7 @@ class Cell(NamedTuple):
 
 
 class LogitNet(nn.Module):
-    """Hidden layers and a linear one, with the first linear layer apart, so that it can be computed in two parts."""
+    """An MLP that outputs logits. Its first linear layer is separate, so that it can be computed in two parts."""
 
     def __init__(self, inputs: int, hidden: int, layers: int, outputs: int) -> None:
         super().__init__()
@@ -107,13 +107,13 @@ class LogitNet(nn.Module):
         self.rest = nn.Sequential(*[m for layer in linears[1:] for m in (RMSNormSiLU(hidden), layer)])
 
     def forward(self, x: Tensor) -> Tensor:
-        """``[..., inputs]`` to logits ``[..., outputs]``."""
+        """Map ``[..., inputs]`` to logits ``[..., outputs]``."""
         logits: Tensor = self.rest(self.first(x))
         return logits
 
 
 class RSSM(nn.Module):
-    """h and z through time, driven by observations (:meth:`observe`) or by its own prior (:meth:`imagine_step`)."""
+    """The model of h and z over time, given observations (:meth:`observe`) or its own prior (:meth:`imagine_step`)."""
 
     def __init__(self, embed: int, action: int, cfg: RSSMConfig) -> None:
         super().__init__()
@@ -122,7 +122,7 @@ class RSSM(nn.Module):
         self.in_deter = nn.Sequential(Linear(c.deter, c.hidden), RMSNormSiLU(c.hidden))
         self.in_stoch = nn.Sequential(Linear(c.stoch * c.classes, c.hidden), RMSNormSiLU(c.hidden))
         self.in_action = nn.Sequential(Linear(action, c.hidden), RMSNormSiLU(c.hidden))
-        extra = [3 * c.hidden] + [0] * c.recurrent_layers  # the first layer also sees the three inputs
+        extra = [3 * c.hidden] + [0] * c.recurrent_layers  # the first layer also reads the three embedded inputs
         self.recurrent = nn.ModuleList(
             [BlockLinear(c.deter, c.deter, c.blocks, extra[i]) for i in range(c.recurrent_layers)]
         )
@@ -134,43 +134,43 @@ class RSSM(nn.Module):
 
     @property
     def feature_width(self) -> int:
-        """F = D + S*C."""
+        """F = D + S*C, the width of :attr:`Latent.feature`."""
         return self.cfg.deter + self.cfg.stoch * self.cfg.classes
 
     def initial(self, rows: int, dtype: torch.dtype) -> Latent:
-        """The state before anything was seen: zeros."""
+        """Return the state before the first observation: zeros ``[rows, ...]`` of ``dtype``."""
         weight = self.gates.weight
         deter = torch.zeros(rows, self.cfg.deter, dtype=dtype, device=weight.device)
         stoch = torch.zeros(rows, self.cfg.stoch, self.cfg.classes, dtype=dtype, device=weight.device)
         return Latent(deter, stoch)
 
     def action_input(self, action: Tensor) -> Tensor:
-        """Embed previous actions ``[..., A]``, shrunk to [-1, 1] where a sample lies beyond: ``[..., hidden]``."""
+        """Embed previous actions ``[..., A]``, clipped to [-1, 1]: ``[..., hidden]``."""
         embedded: Tensor = self.in_action(action / action.detach().abs().clamp(min=1))
         return embedded
 
     def cell(self, dtype: torch.dtype) -> Cell:
-        """The layers, to be fetched once for a whole sequence of :meth:`sequence_step`."""
+        """Return the layers of :meth:`sequence_step`, to be prepared once for a whole sequence."""
         recurrent = [layer.steps(dtype) for layer in self.recurrent if isinstance(layer, BlockLinear)]
         return Cell(
             StepLayers(self.in_deter, dtype), StepLayers(self.in_stoch, dtype), recurrent, self.gates.steps(dtype)
         )
 
     def sequence_step(self, latent: Latent, action: Tensor, cell: Cell) -> Tensor:
-        """h_t from the last latent and the embedded last action ``[M, hidden]``: ``[M, D]``."""
+        """Return h_t ``[M, D]`` from the previous latent and the embedded previous action ``[M, hidden]``."""
         inputs = [cell.in_deter(latent.deter), cell.in_stoch(latent.stoch.flatten(1)), action]
         shared: Tensor | None = torch.cat(inputs, -1)  # [M, 3 * hidden]
         x = latent.deter  # [M, D]
         for layer, norm in zip(cell.recurrent, self.recurrent_norms, strict=True):
             x, shared = norm(layer(x, shared)), None  # [M, D]
-        gates = cell.gates(x, shared).view(len(x), self.cfg.blocks, 3, -1)  # each block holds its own three gates
+        gates = cell.gates(x, shared).view(len(x), self.cfg.blocks, 3, -1)  # three gates of each block
         return gru(gates, latent.deter)
 
     def _probs(self, logits: Tensor) -> Tensor:
         return unimix_probs(logits.view(*logits.shape[:-1], self.cfg.stoch, self.cfg.classes), self.cfg.unimix)
 
     def prior(self, deter: Tensor) -> Tensor:
-        """p(z | h) as probabilities ``[..., S, C]`` float32."""
+        """Return p(z | h) as probabilities ``[..., S, C]`` in float32."""
         return self._probs(self.prior_net(deter))
 
     def observe(
@@ -182,15 +182,15 @@ class RSSM(nn.Module):
             latent: the state before the first row, ``[B, ...]``.
             embed: ``[B, T, E]`` embedded observations.
             action: ``[B, T, A]``, the action *before* each row.
-            is_first: ``[B, T]`` bool; state and action before such a row are forgotten.
-            choose: how to pick classes.
+            is_first: ``[B, T]`` bool; where it is set, the previous state and action are reset to 0.
+            choose: picks the classes of z from their probabilities.
 
         Returns:
             Posterior latents ``[B, T, ...]`` and posterior probabilities ``[B, T, S, C]``.
         """
         keep = (~is_first).to(embed.dtype)  # [B, T]
         actions = self.action_input((action * keep.unsqueeze(-1)).to(embed.dtype)).unbind(1)  # T x [B, hidden]
-        # The posterior's first layer is linear in [h, x]: the part of x is one large product for all T rows.
+        # The posterior's first layer is linear in [h, x]: the part for x is computed as one product for all T rows.
         weight, bias = self.posterior.first.weight, self.posterior.first.bias
         weight_h, weight_x = torch.split(weight, [self.cfg.deter, embed.shape[-1]], 1)
         from_embed = linear(embed, weight_x, bias).unbind(1)  # T x [B, hidden]
@@ -212,18 +212,18 @@ class RSSM(nn.Module):
     def observe_step(
         self, latent: Latent, embed: Tensor, action: Tensor, is_first: Tensor, choose: Chooser = draw
     ) -> Latent:
-        """:meth:`observe` for a single row ``[N, ...]``."""
+        """Do :meth:`observe` for a single row ``[N, ...]``, and return its latent."""
         post, _ = self.observe(latent, embed[:, None], action[:, None], is_first[:, None], choose)
         return post.map(lambda x: x[:, 0])
 
     def imagine_step(self, latent: Latent, action: Tensor, cell: Cell, choose: Chooser = draw) -> Latent:
-        """One step under the prior: ``[M, ...]`` and flat actions ``[M, A]`` to the next latent."""
+        """Take one step under the prior, from a latent ``[M, ...]`` and flat actions ``[M, A]`` to the next latent."""
         deter = self.sequence_step(latent, self.action_input(action.to(latent.deter.dtype)), cell)
         probs = self.prior(deter)
         return Latent(deter, straight_through(probs, choose(probs)).to(deter.dtype))
 
     def dream_step(self, feature: Tensor, action: Tensor, out: Tensor, cell: Cell, choose: Chooser = draw) -> None:
-        """:meth:`imagine_step` from features ``[M, F]`` to features ``out`` ``[M, F]``, without gradient."""
+        """Do :meth:`imagine_step` without gradient, from features ``[M, F]`` to features ``out`` ``[M, F]``."""
         latent = self.split(feature)
         if choose is draw and self.compiled.fits(latent):
             self.compiled.dream_step(feature, self.action_input(action.to(feature.dtype)), out)
@@ -231,6 +231,6 @@ class RSSM(nn.Module):
             self.imagine_step(latent, action, cell, choose).write_feature(out)
 
     def split(self, feature: Tensor) -> Latent:
-        """The latent that has this feature ``[..., F]``."""
+        """Return the latent of a feature ``[..., F]``: the inverse of :attr:`Latent.feature`."""
         deter, stoch = torch.split(feature, [self.cfg.deter, self.cfg.stoch * self.cfg.classes], -1)
         return Latent(deter, stoch.view(*stoch.shape[:-1], self.cfg.stoch, self.cfg.classes))

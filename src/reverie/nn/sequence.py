@@ -1,8 +1,8 @@
-"""Linear layers that are applied at every step of a sequence.
+"""Linear layers that are applied at every step of a sequence, with one weight gradient for all steps.
 
-Backpropagation would make a gradient of the size of the weights at every step and add them up: for a batch of 16 rows
-that is more traffic than the products themselves. Here each step only notes its input and the gradient of its output,
-and one product over all steps makes the gradient of the weights when the last of them has been.
+Autograd would compute a gradient of the size of the weights at every step and add them up; for a batch of 16 rows that
+moves more memory than the products themselves. Here the backward pass of each step only records its input and the
+gradient of its output. After all steps, one product over them gives the gradient of the weights.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from torch.autograd.function import once_differentiable
 from reverie.nn.product import block_linear, linear, weight_gradient
 
 Notes = list[tuple[Tensor, Tensor]]
-"""Input ``[M, ...]`` and gradient of the output ``[M, ...]`` of each step that has been gone back through."""
+"""Input ``[M, ...]`` and gradient of the output ``[M, ...]`` of each step whose backward pass is done."""
 
 
 class _Weights(torch.autograd.Function):
-    """The weights and bias as every step sees them; backwards, the product over all steps."""
+    """Forward the weights and bias, for all steps; backward the product over all steps."""
 
     @staticmethod
     def forward(ctx: Any, weight: Tensor, bias: Tensor | None, notes: Notes) -> tuple[Tensor, Tensor | None]:
         ctx.notes, ctx.blocks, ctx.has_bias = notes, weight.shape[0] if weight.ndim == 3 else 0, bias is not None
-        ctx.set_materialize_grads(False)  # the steps send nothing this way
+        ctx.set_materialize_grads(False)  # the steps return no gradient for the weights
         return weight.view_as(weight), None if bias is None else bias.view_as(bias)
 
     @staticmethod
@@ -41,7 +41,7 @@ class _Weights(torch.autograd.Function):
 
 
 class _Step(torch.autograd.Function):
-    """One step, which notes what its weights' gradient needs instead of computing it."""
+    """The product of one step, which records its input and gradient instead of computing the weights' gradient."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, base: Tensor | None, notes: Notes) -> Tensor:
@@ -55,7 +55,7 @@ class _Step(torch.autograd.Function):
         x, weight = ctx.saved_tensors
         grad = grad.contiguous()
         ctx.notes.append((x, grad))
-        base = grad if ctx.base_ndim == 2 else None  # a bias is summed with the weights
+        base = grad if ctx.base_ndim == 2 else None  # the gradient of a bias is computed with that of the weights
         return _multiply(grad, weight.mT, None) if ctx.needs_input_grad[0] else None, None, base, None
 
 
@@ -66,9 +66,9 @@ def _multiply(x: Tensor, weight: Tensor, base: Tensor | None) -> Tensor:
 
 
 class StepLinear:
-    """``x W^T + b`` at the steps of a sequence, to be made once for all of them.
+    """``x W^T + b`` at the steps of a sequence; create one object for each sequence.
 
-    W is ``[outputs, inputs]`` or, block-diagonal, ``[blocks, outputs / blocks, inputs / blocks]``.
+    W is ``[outputs, inputs]`` or, if block-diagonal, ``[blocks, outputs / blocks, inputs / blocks]``.
     """
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
@@ -79,7 +79,7 @@ class StepLinear:
             self.weight, self.bias = _Weights.apply(weight, bias, self.notes)  # type: ignore[no-untyped-call]
 
     def __call__(self, x: Tensor, base: Tensor | None = None) -> Tensor:
-        """``[M, outputs]``; ``base`` ``[M, outputs]`` stands in the place of a bias, of which there is none then."""
+        """Return ``[M, outputs]``. ``base`` ``[M, outputs]`` replaces the bias; give it only if there is no bias."""
         assert base is None or self.bias is None, "a bias and a base"
         base = self.bias if base is None else base
         if self.notes is None:

@@ -1,4 +1,4 @@
-"""Several actions for each observation, which is encoded once."""
+"""Evaluating n actions for each observation, which is encoded once; the policy that picks the best of n."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from reverie.core.types import Mode, Obs, Step
 
 
 def several(critic: nn.Module, obs: Obs, action: Tensor, copy: int | None = None) -> Tensor:
-    """``critic(obs, action)`` for n actions ``[..., n, A]`` of each observation ``[..., *shape]``: ``[(K,) ..., n]``.
+    """Return the values ``[(K,) ..., n]`` of n actions ``[..., n, A]`` for each observation ``[..., *shape]``.
 
-    A critic that has a method ``several`` is asked so. Any other is shown each observation n times. With ``copy`` only
-    that one of K critics answers, ``[..., n]``.
+    A critic's own method ``several`` is used if there is one; any other critic gets each observation n times. ``copy``
+    is the index of the only one of K critics to return, ``[..., n]``.
     """
     ask = getattr(critic, "several", None)
     if ask is not None:
@@ -26,53 +26,56 @@ def several(critic: nn.Module, obs: Obs, action: Tensor, copy: int | None = None
 
 
 def repeated(obs: Obs, x: Tensor) -> Obs:
-    """Observations ``[..., *shape]`` as ``[..., n, *shape]``, for n ``x`` ``[..., n, X]``: views."""
+    """Expand observations ``[..., *shape]`` to ``[..., n, *shape]``, as views, with n taken from x ``[..., n, X]``."""
     axis, n = x.ndim - 2, x.shape[-2]
     return {k: v.unsqueeze(axis).expand(*v.shape[:axis], n, *v.shape[axis:]) for k, v in obs.items()}
 
 
 def times(x: Tensor, n: int) -> Tensor:
-    """``[..., X]`` as ``[..., n, X]``: a view."""
+    """Expand ``[..., X]`` to ``[..., n, X]``, as a view."""
     return x.unsqueeze(-2).expand(*x.shape[:-1], n, x.shape[-1])
 
 
 def beside(features: Tensor, x: Tensor) -> Tensor:
-    """Features ``[..., F]`` as ``[..., n, F]``, for n ``x`` ``[..., n, X]``: a view."""
+    """Expand features ``[..., F]`` to ``[..., n, F]``, as a view, with n taken from x ``[..., n, X]``."""
     return features.unsqueeze(-2).expand(*x.shape[:-1], features.shape[-1])
 
 
 def draws(policy: Any, n: int) -> tuple[Tensor, Tensor]:
-    """Actions ``[..., n, A]``, n of them, of a distribution and their log-densities ``[..., n]``."""
+    """Return n samples ``[..., n, A]`` of the distribution ``policy``, and their log-densities ``[..., n]``."""
     action, density = policy.repeated(n).sample()
     return action, density
 
 
 class Decided(NamedTuple):
-    """What a policy carries that draws when it is evaluated."""
+    """The state of :class:`BestOfSeveral`."""
 
-    steps: Tensor  # [] int64, decisions of evaluations
+    steps: Tensor  # [] int64, number of decisions in mode "eval"
 
 
 class BestOfSeveral:
-    """Draws latents, of which each stands for an action, and takes the best of these.
+    """A policy that samples n latents, each of which is decoded to an action, and takes the best action.
 
-    While exploring it draws from the CPU's default generator. Where it is evaluated, what it draws follows from how
-    often it has decided since the beginning, so that evaluations disturb nothing and give the same again.
+    Exploring draws from the CPU's default generator. In evaluations, the number of decisions so far is the seed, so
+    that evaluations are reproducible and do not change the default generator.
     """
 
     def __init__(
         self, best: Callable[[Obs, Tensor], Tensor], samples: int, latent: int, clip: float, device: torch.device
     ) -> None:
-        """``best(obs, latent)`` is the best action ``[N, A]`` of n latents ``[N, n, L]`` within ``[-clip, clip]``."""
+        """``best(obs, latent)`` returns the best action ``[N, A]`` of n = ``samples`` latents ``[N, n, L]``.
+
+        Latents are standard normal, clipped to ``[-clip, clip]``; ``latent`` is L.
+        """
         self.best, self.samples, self.latent, self.clip, self.device = best, samples, latent, clip, device
 
     def initial(self, num_envs: int) -> Decided:
-        """Nothing was decided."""
+        """Return the state before the first decision."""
         return Decided(torch.zeros((), dtype=torch.int64))
 
     @torch.no_grad()
     def act(self, step: Step, state: Decided, mode: Mode) -> tuple[Tensor, Decided]:
-        """``(action [N, A] on the CPU, state)``."""
+        """Return ``(action [N, A] on the CPU, state)``."""
         generator = None
         if mode == "eval":
             generator = torch.Generator().manual_seed(int(state.steps))
@@ -82,9 +85,9 @@ class BestOfSeveral:
         return self.best(obs, latent.to(self.device, non_blocking=True)).cpu(), state
 
     def override(self, state: Decided, action: Tensor) -> Decided:
-        """What was executed changes nothing."""
+        """Return the state as it is: it does not depend on the executed action."""
         return state
 
     def extras(self, state: Decided) -> dict[str, Tensor]:
-        """Nothing is stored."""
+        """Return no extra columns to store."""
         return {}

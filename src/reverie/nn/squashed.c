@@ -1,10 +1,10 @@
-/* Draws from a normal distribution squashed by tanh, with their log-densities. nn/squashed.py calls it.
+/* Samples of a normal distribution squashed by tanh, with their log-densities. nn/squashed.py calls it.
  *
- * Means and raw ln sigma are [rows, width] whose rows lie `ld` apart; all else is contiguous. */
+ * Means and unclamped ln sigma (raw) are [rows, width], with rows `ld` apart; all other arrays are contiguous. */
 
 #include "kernels.h"
 
-/* ln(1 + z) for 0 <= z <= 1: 2 artanh(z / (2 + z)), the first left-out term of whose series is below 1e-8. */
+/* ln(1 + z) for 0 <= z <= 1, by the series of 2 artanh(z / (2 + z)), whose first omitted term is below 1e-8. */
 static inline float log1p_small(float z) {
     float s = z / (2.0f + z), q = s * s, p = 1.0f / 13;
     p = fmaf(p, q, 1.0f / 11);
@@ -18,9 +18,9 @@ static inline float log1p_small(float z) {
 
 static inline float clipped(float x, float low, float high) { return x < low ? low : x > high ? high : x; }
 
-enum { AT_ONCE = 256 }; /* numbers; rows are too short for vectors */
+enum { AT_ONCE = 256 }; /* numbers processed together, from several rows: single rows are too short for vectors */
 
-/* Of `count` rows side by side: mean becomes a, and raw what each number adds to the density. */
+/* For `count` numbers, replace mean by the action, and raw by the number's term of the log-density. */
 static void sample_numbers(float *mean, float *raw, const float *noise, int64_t count, float low, float high) {
     const float half_log_two_pi = 0.918938533f, log_two = 0.693147181f;
 #pragma omp simd
@@ -53,8 +53,8 @@ void squashed_sample(const float *mean, const float *raw, int64_t ld, const floa
     }
 }
 
-/* The way back: with g = daction (1 - a^2) + 2 a ddensity, dmean = g and dlog_std = g sigma noise - ddensity where ln sigma
- * was within its limits. Rows of both gradients lie `to` apart. */
+/* The backward pass. With g = daction (1 - a^2) + 2 a ddensity, dmean = g, and draw = g sigma noise - ddensity where ln
+ * sigma is within its limits, else 0. Rows of dmean and draw lie `to` apart. */
 void squashed_sample_backward(const float *raw, int64_t ld, const float *noise, const float *action,
                               const float *daction, const float *ddensity, float *dmean, float *draw, int64_t to,
                               int64_t rows, int64_t width, float low, float high) {

@@ -1,4 +1,4 @@
-"""A normal distribution squashed into [-1, 1] by tanh, with its exact density."""
+"""The tanh-squashed Gaussian policy of SAC, with its exact density."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from reverie.nn.several import times
 from reverie.objectives.transforms import exp
 
 LOG_STD = (-20.0, 2.0)
-"""Within which ln sigma is kept: the code of the authors of SAC."""
+"""Limits of ln sigma, from the code of the authors of SAC."""
 
 
 class SquashedNormal:
-    """a = tanh(u), u ~ N(mean, std): Haarnoja et al. 2018, arXiv:1812.05905, appendix C.
+    """a = tanh(u), u ~ N(mean, std^2): Haarnoja et al. 2018, arXiv:1812.05905, appendix C.
 
     ln pi(a) = ln N(u) - sum ln(1 - tanh(u)^2)   (equation 26)
 
@@ -31,20 +31,20 @@ class SquashedNormal:
     """
 
     def __init__(self, mean: Tensor, log_std: Tensor) -> None:
-        """``[..., A]`` both; ln sigma may be any number, and is taken to the nearest within ``LOG_STD``."""
+        """Both are ``[..., A]``; ``log_std`` (ln sigma) may be any number, and is clamped to ``LOG_STD``."""
         self.mean, self.raw = mean, log_std
 
     @property
     def log_std(self) -> Tensor:
-        """Ln sigma within its limits, ``[..., A]``."""
+        """The clamped ln sigma, ``[..., A]``."""
         return self.raw.clamp(*LOG_STD)
 
     def repeated(self, n: int) -> SquashedNormal:
-        """The same n times, over ``[..., n, A]``."""
+        """Return the distribution repeated n times, over ``[..., n, A]``."""
         return SquashedNormal(times(self.mean, n), times(self.raw, n))
 
     def sample(self) -> tuple[Tensor, Tensor]:
-        """An action ``[..., A]`` and its log-density ``[...]``, both with gradient."""
+        """Return an action ``[..., A]`` and its log-density ``[...]``, both with gradient."""
         noise = torch.randn(self.mean.shape, dtype=self.mean.dtype, device=self.mean.device)  # [..., A]
         if compiled(self.mean, self.raw) and noise.numel():
             action, density = call(_Sample, self.mean, self.raw, noise)
@@ -53,13 +53,13 @@ class SquashedNormal:
         return u.tanh(), self._log_density(noise, u)
 
     def log_prob(self, action: Tensor) -> Tensor:
-        """Log-density ``[...]`` of actions ``[..., A]``; on the border, that of the nearest number inside."""
+        """Return the log-density ``[...]`` of actions ``[..., A]``; at -1 and 1, that of the nearest number inside."""
         inside = 1 - torch.finfo(action.dtype).eps
         u = action.clamp(-inside, inside).atanh()  # [..., A]
         return self._log_density((u - self.mean) / exp(self.log_std), u)
 
     def mode(self) -> Tensor:
-        """tanh(mean), ``[..., A]``."""
+        """Return tanh(mean), ``[..., A]``."""
         return self.mean.tanh()
 
     def _log_density(self, noise: Tensor, u: Tensor) -> Tensor:
@@ -69,7 +69,10 @@ class SquashedNormal:
 
 
 class _Sample(torch.autograd.Function):
-    """The same in one call forwards and one backwards (``squashed.c``)."""
+    """``SquashedNormal.sample`` with a hand-written backward pass, each direction in one C call (``squashed.c``).
+
+    ``tests/nn/test_squashed.py: test_draws_are_those_of_the_definition`` holds it equal to autograd.
+    """
 
     @staticmethod
     def forward(ctx: Any, mean: Tensor, raw: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
@@ -91,7 +94,10 @@ class _Sample(torch.autograd.Function):
 
 
 def draw(mean: Tensor, raw: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-    """Action and log-density from ``[M, A]`` twice, with the same gaps between rows, and noise ``[..., A]``."""
+    """Return actions ``[..., A]`` and log-densities ``[...]``, without autograd.
+
+    ``mean`` and ``raw`` (unclamped ln sigma) are ``[M, A]`` with equal strides, ``noise`` is ``[..., A]``.
+    """
     action, density = torch.empty_like(noise), noise.new_empty(noise.shape[:-1])
     library().squashed_sample(
         mean.data_ptr(), raw.data_ptr(), mean.stride(0), noise.data_ptr(), action.data_ptr(), density.data_ptr(),
@@ -103,7 +109,10 @@ def draw(mean: Tensor, raw: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
 def draw_back(
     raw: Tensor, noise: Tensor, action: Tensor, daction: Tensor, ddensity: Tensor, dmean: Tensor, draw: Tensor
 ) -> None:
-    """The way back of :func:`draw`, from contiguous gradients to ``dmean`` and ``draw``, with the same gaps."""
+    """Write the gradients of :func:`draw` to ``dmean`` and ``draw``, which have equal strides.
+
+    ``daction`` and ``ddensity``, the gradients of the outputs, must be contiguous.
+    """
     library().squashed_sample_backward(
         raw.data_ptr(), raw.stride(0), noise.data_ptr(), action.data_ptr(), daction.data_ptr(), ddensity.data_ptr(),
         dmean.data_ptr(), draw.data_ptr(), dmean.stride(-2), *raw.shape, *LOG_STD,
@@ -111,13 +120,13 @@ def draw_back(
 
 
 def apart(x: Tensor) -> Tensor:
-    """``[..., A]`` as rows ``[M, A]`` without gaps inside; those between them stay."""
+    """Return ``[..., A]`` as rows ``[M, A]``, each contiguous; there may be gaps between rows."""
     flat = x.reshape(-1, x.shape[-1])
     return flat if flat.stride(1) == 1 else flat.contiguous()
 
 
 class GaussianActor(nn.Module):
-    """pi(a | s): a perceptron to a squashed normal distribution over [-1, 1]^A (appendix C)."""
+    """A policy pi(a | s): an MLP to a tanh-squashed Gaussian over [-1, 1]^A (appendix C of the SAC paper)."""
 
     def __init__(self, obs_spec: ObsSpec, width: int, cfg: NetworkConfig, dtype: torch.dtype) -> None:
         super().__init__()
@@ -125,7 +134,7 @@ class GaussianActor(nn.Module):
         self.body = Perceptron(self.inputs.width, cfg.units, 2 * width)
 
     def forward(self, obs: Obs) -> SquashedNormal:
-        """``[..., *shape]`` to a distribution over ``[..., A]``."""
+        """Map observations ``[..., *shape]`` to a distribution over actions ``[..., A]``."""
         y: Tensor = self.body(self.inputs(obs))
         mean, log_std = y.float().chunk(2, -1)  # [..., A]
         return SquashedNormal(mean, log_std)

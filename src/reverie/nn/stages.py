@@ -1,8 +1,9 @@
-"""A stage of the encoder: a convolution and what follows it, a few images at a time.
+"""A stage of the encoder: convolution, max-pooling, norm and activation, a few images at a time.
 
-The function states what it computes as PyTorch code. On CPUs in float32 it goes through the images in parts whose
-convolution stays in the cache, and keeps for the way back only what cannot be left out. The compiled functions are in
-``images.c`` and ``pooled.c``. ``doubling.py`` has the stages of the decoder.
+PyTorch code in :func:`conv_pool_norm_silu` defines the computation. On CPUs in float32, images are processed in parts
+whose convolution stays in the cache, and only what the backward pass cannot do without is stored. The compiled
+functions are in ``images.c`` and ``pooled.c``; ``tests/nn/test_stages.py`` compares both paths. ``doubling.py`` has the
+stages of the decoder.
 """
 
 from __future__ import annotations
@@ -20,29 +21,29 @@ from reverie.nn.fused import norm_silu
 from reverie.nn.winograd import Convolution, convolve
 
 PART = 2**20
-"""Numbers beside the input that a part of the images may need: 4 MB."""
+"""Floats that the convolution of one part of the images may output: 4 MB."""
 
 FULL, STRETCH, GROUP = 16, 160, 32
-"""As in ``pooled.c``."""
+"""Constants of ``pooled.c``."""
 
 
 def parts(images: int, numbers: int) -> Iterator[slice]:
-    """The images in parts, if each makes so many ``numbers``."""
+    """Split the images into parts that stay in the cache, where each image takes ``numbers`` floats."""
     size = max(1, PART // numbers)
     return (slice(start, start + size) for start in range(0, images, size))
 
 
 def sums_for(scale: Tensor) -> Tensor:
-    """Where each thread adds up its part of the gradient of ``scale`` ``[C]``: zeros ``[threads, C]`` float64."""
+    """Return zeros ``[threads, C]`` in float64, in which each thread sums its part of the gradient of ``scale``."""
     return scale.new_zeros(torch.get_num_threads(), len(scale), dtype=torch.float64)
 
 
 def norm_backward(
     x: Tensor, scale: Tensor, grad: Tensor, dscale: Tensor, eps: float, unfolded: tuple[int, int] = (0, 0)
 ) -> Tensor:
-    """Gradient of ``norm_silu``, of ``unfold_norm_silu`` if a size is given, with respect to x.
+    """Return the gradient with respect to x of ``norm_silu``, or of ``unfold_norm_silu`` if a size is given.
 
-    Adds that of the scale to ``dscale``, see :func:`sums_for`.
+    The gradient of the scale is added to ``dscale``, see :func:`sums_for`.
     """
     dx, width, workers = torch.empty_like(x), len(scale), threads(x)
     scratch = x.new_empty(workers, 2 * width)
@@ -54,9 +55,9 @@ def norm_backward(
 
 
 def conv_pool_norm_silu(x: Tensor, weight: Tensor, bias: Tensor, scale: Tensor, eps: float) -> Tensor:
-    """Convolution, 2 x 2 max-pooling, RMS norm over the channels and SiLU.
+    """Apply a convolution, 2 x 2 max-pooling, RMS norm over the channels and SiLU.
 
-    x is ``[M, H, W, C]``, the weights ``[outputs, C, kernel, kernel]`` with an odd kernel; to
+    x is ``[M, H, W, C]``, the weights ``[outputs, C, kernel, kernel]`` with an odd kernel, the result
     ``[M, ceil(H / 2), ceil(W / 2), outputs]``.
     """
     if compiled(x, weight, scale) and x.numel():
@@ -67,7 +68,7 @@ def conv_pool_norm_silu(x: Tensor, weight: Tensor, bias: Tensor, scale: Tensor, 
 
 
 class _Pooled(torch.autograd.Function):
-    """Keeps the maxima and where they were. One pixel in four has a gradient then, see ``pooled.c``."""
+    """Stores only the maxima and their places: just one pixel in four has a gradient, see ``pooled.c``."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, scale: Tensor, eps: float) -> Tensor:
@@ -98,7 +99,7 @@ class _Pooled(torch.autograd.Function):
 
 
 class _PooledGradients:
-    """Gradients of a convolution from those of its maxima, a part of the images after the other."""
+    """The gradients of a convolution, given those of its maxima, summed over parts of the images."""
 
     def __init__(self, x: Tensor, weight: Tensor, ctx: Any) -> None:
         self.x, self.kernel = x, weight.shape[-1]
@@ -109,7 +110,7 @@ class _PooledGradients:
         self.dbias = weight.new_zeros(len(weight)) if needs_bias else None
 
     def add(self, part: slice, dpooled: Tensor, which: Tensor) -> None:
-        """With the gradient of the maxima of ``x[part]``, ``[m, h, w, outputs]``, and where they were."""
+        """Add the gradients of ``x[part]``, given that of its maxima and their places, ``[m, h, w, outputs]``."""
         if self.dx is not None and self.packed is not None:
             _input_gradient(self.packed, dpooled, which, self.dx[part], self.kernel)
         if self.dweight is not None:
@@ -123,13 +124,13 @@ def _ceil(x: int, multiple: int) -> int:
 
 
 def _scratch(x: Tensor, channels: int, outputs: int, kernel: int, workers: int) -> Tensor:
-    """For each thread: a padded image, one row more, what the last vector reads beyond it, and two lists."""
+    """Return each thread's scratch memory: a padded image, one more row, padding for vector loads, and two lists."""
     image = (x.shape[1] + kernel) * (x.shape[2] + kernel - 1) * channels + kernel * channels + STRETCH
     return x.new_empty(workers, _ceil(2 * GROUP * outputs + image, FULL))
 
 
 def _weight_gradient(x: Tensor, dpooled: Tensor, which: Tensor, kernel: int) -> Tensor:
-    """``[outputs, C, kernel, kernel]``."""
+    """Return the gradient of the weights, ``[outputs, C, kernel, kernel]``."""
     channels, outputs, workers = x.shape[-1], dpooled.shape[-1], min(threads(x), len(x))
     run = _ceil(kernel * channels, FULL)  # numbers in a row of the window
     blocks = _ceil(kernel * run, STRETCH) // STRETCH
@@ -143,7 +144,7 @@ def _weight_gradient(x: Tensor, dpooled: Tensor, which: Tensor, kernel: int) -> 
 
 
 def _pack(weight: Tensor) -> Tensor:
-    """``[outputs, C, kernel, kernel]`` as blocks of vectors, ``[blocks, outputs, STRETCH]``."""
+    """Return weights ``[outputs, C, kernel, kernel]`` as blocks of vectors, ``[blocks, outputs, STRETCH]``."""
     outputs, channels = weight.shape[:2]
     pixels = F.pad(weight.permute(0, 2, 3, 1), (0, _ceil(channels, FULL) - channels)).flatten(1)
     whole = F.pad(pixels, (0, _ceil(pixels.shape[1], STRETCH) - pixels.shape[1]))
@@ -151,7 +152,7 @@ def _pack(weight: Tensor) -> Tensor:
 
 
 def _input_gradient(packed: Tensor, dpooled: Tensor, which: Tensor, dx: Tensor, kernel: int) -> None:
-    """Fill dx ``[M, H, W, C]``."""
+    """Write the gradient of the input to dx ``[M, H, W, C]``."""
     outputs, workers = dpooled.shape[-1], min(threads(dx), len(dx))
     scratch = _scratch(dx, _ceil(dx.shape[-1], FULL), outputs, kernel, workers)
     library().pooled_input_gradient(

@@ -1,9 +1,21 @@
-"""Steps down the losses of objectives without autograd, for perceptrons over vectors on CPUs.
+"""Gradient steps with hand-written backward passes instead of autograd, for small MLPs on CPUs.
 
-An objective says what is computed, and autograd would find its gradient. Where all networks are perceptrons the
-gradient is a few calls of compiled functions, and going through autograd takes as long as some of them. The steps here
-make those calls themselves, in the same order and to the same numbers, wherever an objective's loss is the one they
-know.
+A method of the objective defines each loss, and autograd can differentiate it. For small networks autograd's overhead
+takes as long as parts of the computation. So each subclass of :class:`Step` also does the update of one loss by hand
+(``explicit``):
+
+1. a forward pass of each network that keeps the hidden layers' values (:func:`asked`);
+2. the loss and its gradient with respect to the networks' outputs, from a compiled function of ``objectives``;
+3. the backward pass through the layers by the chain rule (``nn/perceptron.py: back``) and Adam (:func:`descend`).
+
+This replaces autograd only where both hold, which is checked at every call:
+
+* ``known()``: the objective's loss methods are the very ones that the step was written for (no subclass has overridden
+  them), and its networks are exactly of the classes in ``networks``;
+* ``fits(batch)``: the networks are MLPs without a CNN, everything is float32 on the CPU, and there is a C compiler.
+
+``tests/nn/test_steps.py: test_numbers_are_those_of_the_definition`` holds every step equal to autograd: metrics,
+parameters and optimiser state of five updates, within 1e-6. ``nn/choice_steps.py`` has the steps of further learners.
 """
 
 from __future__ import annotations
@@ -27,23 +39,23 @@ from reverie.objectives.td import Losses, before, losses_of
 
 
 class Step:
-    """One step down a loss of an objective, by autograd from its definition, or where it can be without.
+    """A gradient step on a loss of an objective: by a hand-written backward pass where possible, else by autograd.
 
-    ``step(batch)`` computes the loss, moves what ``optims`` hold and returns the loss as it was before.
+    ``step(batch)`` computes the loss, updates the parameters in ``optims`` and returns the loss before the update.
     """
 
     networks: ClassVar[Mapping[str, type[nn.Module]]] = {}
-    """The objective's networks that must be of these very classes."""
+    """The objective's networks that the step uses, and the exact classes that they must have."""
 
     def __init__(self, objective: Any, optims: Mapping[str, Adam], *definitions: Callable[..., Any]) -> None:
-        """``definitions``: the loss, a method of ``objective``, and others that it rests on.
+        """``definitions``: the methods of the objective's class that define the loss, first the one that returns it.
 
-        Where the objective's class has another method of one of these names, that one counts, and autograd is used.
+        If the class of ``objective`` overrides one of them, autograd is used with the overriding method.
         """
         self.objective, self.optims, self.definitions = objective, optims, definitions
 
     def __call__(self, batch: Batch) -> Losses:
-        """The losses of a batch ``[B, T]``; without autograd there is no gradient in them."""
+        """Update on a batch ``[B, T]``, and return its losses; those of a hand-written step have no gradient."""
         if self.known() and self.fits(batch):
             with torch.no_grad():
                 return self.explicit(batch)
@@ -54,13 +66,13 @@ class Step:
         return losses
 
     def known(self) -> bool:
-        """Whether this objective computes what is known here."""
+        """Return whether the objective's loss and networks are those that :meth:`explicit` is written for."""
         kind = type(self.objective)
         same = all(getattr(kind, method.__name__) is method for method in self.definitions)
         return same and all(type(getattr(self.objective, key)) is net for key, net in self.networks.items())
 
     def fits(self, batch: Batch) -> bool:
-        """Whether compiled functions can read the batch and the networks."""
+        """Return whether the compiled functions can be used for this batch and these networks."""
         networks = [getattr(self.objective, name) for name in self.networks]
         if not all(isinstance(net.body, Perceptron) and net.inputs.encoder is None for net in networks):
             return False
@@ -69,24 +81,24 @@ class Step:
         return whole and compiled(*numbers) and all(net.inputs.dtype is torch.float32 for net in networks)
 
     def explicit(self, batch: Batch) -> Losses:
-        """What ``__call__`` does, without autograd."""
+        """Do what ``__call__`` does, by a hand-written backward pass and without autograd."""
         raise NotImplementedError
 
 
 class RegressionStep(Step):
-    """Critics Q_i(s, a) towards targets: scale E[w (Q_i(s, a) - y)^2], summed over them."""
+    """Update critics Q_i(s, a): sum_i scale E[w (Q_i(s, a) - y)^2], with targets y and weights w."""
 
     networks: ClassVar = {"critic": ActionCritic}
 
     def __init__(
         self, objective: Any, optims: Mapping[str, Adam], *definitions: Callable[..., Any], scale: float = 1.0
     ) -> None:
-        """``scale``: 0.5 where a paper has it."""
+        """``scale``: factor of the loss; some papers have 0.5."""
         super().__init__(objective, optims, *definitions)
         self.scale = scale
 
     def explicit(self, batch: Batch) -> Losses:
-        """See :class:`Step`."""
+        """Update by a hand-written backward pass, see :class:`Step`."""
         critic, target = self.objective.critic, self.objective.targets(batch)
         passed = asked(critic, before(batch.obs), batch.action[:, :-1])
         values = passed.y.view(-1, *target.shape)  # [K, B, T-1]
@@ -96,12 +108,12 @@ class RegressionStep(Step):
 
 
 class ValuesStep(Step):
-    """A network Q(s, .) of all classes towards targets of the one that was taken: E[w L(Q(s, a) - y)], Huber's loss."""
+    """Update Q(s, .) of discrete actions: E[w L(Q(s, a) - y)] for the action a taken, where L is the Huber loss."""
 
     networks: ClassVar = {"network": ActionValues}
 
     def explicit(self, batch: Batch) -> Losses:
-        """See :class:`Step`."""
+        """Update by a hand-written backward pass, see :class:`Step`."""
         network, target, taken = self.objective.network, self.objective.targets(batch), batch.action[:, :-1]
         passed = asked(network, before(batch.obs))
         values = (passed.y.view(taken.shape) * taken).sum(-1)  # [B, T-1]
@@ -113,12 +125,12 @@ class ValuesStep(Step):
 
 
 class QuantilesStep(Step):
-    """The same of quantiles of the return in place of values: sum_i E_j[rho_i(y_j - theta_i(s, a))]."""
+    """Update quantiles theta_i of the return of the action taken: sum_i E_j[rho_i(y_j - theta_i(s, a))]."""
 
     networks: ClassVar = {"network": ActionValues}
 
     def explicit(self, batch: Batch) -> Losses:
-        """See :class:`Step`."""
+        """Update by a hand-written backward pass, see :class:`Step`."""
         network, target = self.objective.network, self.objective.targets(batch)  # y: [B, T-1, N]
         passed = asked(network, before(batch.obs))
         quantiles = passed.y.view(*target.shape[:-1], *network.shape)  # [B, T-1, A, N]
@@ -128,12 +140,12 @@ class QuantilesStep(Step):
 
 
 class PolicyGradientStep(Step):
-    """An actor mu(s) up the first critic: E[-Q_1(s, mu(s))], the deterministic policy gradient."""
+    """Update an actor mu(s) by the deterministic policy gradient of the first critic: E[-Q_1(s, mu(s))]."""
 
     networks: ClassVar = {"actor": DeterministicActor, "critic": ActionCritic}
 
     def explicit(self, batch: Batch) -> Losses:
-        """See :class:`Step`."""
+        """Update by a hand-written backward pass, see :class:`Step`."""
         actor, critic, obs = self.objective.actor, self.objective.critic, before(batch.obs)
         mask = followed(batch.is_last)
         acted = asked(actor, obs)
@@ -144,15 +156,15 @@ class PolicyGradientStep(Step):
 
 
 class SoftPolicyStep(Step):
-    """A squashed normal policy up the lesser critic and its entropy, and the temperature towards a target entropy.
+    """Update SAC's policy by the smallest critic and the entropy, and the temperature alpha by a target entropy.
 
-    E[alpha ln pi(a | s) - min_i Q_i(s, a)] and E[-alpha (ln pi(a | s) + target entropy)], of actions drawn once.
+    E[alpha ln pi(a | s) - min_i Q_i(s, a)] and E[-alpha (ln pi(a | s) + target entropy)], with the same sampled a.
     """
 
     networks: ClassVar = {"actor": GaussianActor, "critic": ActionCritic}
 
     def explicit(self, batch: Batch) -> Losses:
-        """See :class:`Step`."""
+        """Update by a hand-written backward pass, see :class:`Step`."""
         o, obs, mask = self.objective, before(batch.obs), followed(batch.is_last)
         acted = asked(o.actor, obs)
         mean, raw = acted.y[0].chunk(2, -1)  # [M, A]
@@ -162,7 +174,7 @@ class SoftPolicyStep(Step):
         alpha, values = o.temperature, valued.y.view(-1, *mask.shape)  # [], [K, B, T-1]
         least = values.amin(0)  # [B, T-1]
         loss, share = compiled_td.mean_and_shares(least - alpha * log_pi, mask)
-        lesser = (values == least).to(share.dtype)  # [K, B, T-1]; of equal ones each gets its part, as from autograd
+        lesser = (values == least).to(share.dtype)  # [K, B, T-1]; equal critics share the gradient, as in autograd
         daction = along_action(o.critic, valued, -share * lesser / lesser.sum(0))
         dy = torch.empty_like(acted.y[0])  # [M, 2 A]
         draw_back(raw, noise, action, daction, alpha * share, *dy.chunk(2, -1))
@@ -173,7 +185,7 @@ class SoftPolicyStep(Step):
         o, before_step = self.objective, self.objective.temperature
         term = before_step * (entropy - o.target_entropy)
         if "temperature" in self.optims:
-            self.optims["temperature"].apply_to([term])  # its own gradient: ln alpha is what is learned
+            self.optims["temperature"].apply_to([term])  # its own gradient with respect to ln alpha, the parameter
         metrics = {"loss/actor": actor, "loss/temperature": term,
                    "train/entropy": entropy, "train/temperature": before_step}  # fmt: skip
         return Losses({"actor": actor, "temperature": term}, metrics)
@@ -183,19 +195,22 @@ class SoftPolicyStep(Step):
 
 
 def asked(network: Any, obs: Any, action: Tensor | None = None, copies: int | None = None) -> Pass:
-    """What a network with ``inputs`` and a ``body``, or its first copies, says of M rows, and how to get back."""
+    """Compute the forward pass of M rows for a network with ``inputs`` and a ``body``, and keep it for ``back``.
+
+    With ``copies``, only the first copy is computed.
+    """
     parts = [network.inputs(obs), *([] if action is None else [action])]
     theta, layout = of_first(network.body, copies)
     return forth(theta, layout, *(x.reshape(-1, x.shape[-1]) for x in parts))
 
 
 def of_first(body: Perceptron, copies: int | None) -> tuple[Tensor, Layout]:
-    """All parameters ``[K, P]``, or those of the first copy alone."""
+    """Return the parameters ``[K, P]`` and layout of all copies or, if ``copies`` is given, of the first one."""
     return (body.theta, body.layout) if copies is None else (body.theta[:1], body.alone)
 
 
 def along_action(critic: Any, passed: Pass, grad: Tensor, copies: int | None = None) -> Tensor:
-    """The gradient ``[M, A]`` of what was asked of a critic with respect to the action, the last of its inputs."""
+    """Return the gradient ``[M, A]`` with respect to the action, given that of a critic's output, ``grad``."""
     theta, layout = of_first(critic.body, copies)
     dx, _ = back(theta, layout, passed, grad, inputs=True, parameters=False)
     assert dx is not None
@@ -203,7 +218,7 @@ def along_action(critic: Any, passed: Pass, grad: Tensor, copies: int | None = N
 
 
 def descend(network: Any, optim: Adam, passed: Pass, grad: Tensor) -> None:
-    """A step of the optimiser of a network's parameters, from the gradient of what it said ``[K, M, outputs]``."""
+    """Update a network's parameters, given the gradient ``[K, M, outputs]`` of its output."""
     _, dtheta = back(network.body.theta, network.body.layout, passed, grad)
     assert dtheta is not None
     optim.apply_to([dtheta])

@@ -1,4 +1,4 @@
-"""Slowly moving copies of networks."""
+"""Target networks: copies that follow their source slowly."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from reverie.core.compiled import compiled, library, threads
 
 
 class Target(nn.Module):
-    """A frozen copy that follows its source at every n-th :meth:`update`: theta' <- rate theta + (1 - rate) theta'.
+    """A frozen copy, updated at every n-th (``every``) :meth:`update`: theta' <- rate theta + (1 - rate) theta'.
 
-    A small rate at every call is Polyak averaging, a rate of 1 at every n-th call a hard update. The count is a buffer,
-    so that a captured update counts as well and a checkpoint holds it. Buffers of the source, such as the statistics of
-    a norm, are copied as they are at every call.
+    A small rate at every call is Polyak averaging; a rate of 1 at every n-th call is a hard update. The count of calls
+    is a buffer, so that captured updates (CUDA graphs) increase it and checkpoints contain it. Buffers of the source,
+    such as the statistics of a norm, are copied at every call.
     """
 
     count: Tensor
@@ -25,13 +25,13 @@ class Target(nn.Module):
         super().__init__()
         self.model = copy.deepcopy(source).requires_grad_(False)
         self.rate, self.every = rate, every
-        self._source = (source,)  # a tuple hides it from torch: it is no part of this module, only what it follows
+        self._source = (source,)  # a tuple hides it from torch, so that it is not a submodule
         if every > 1:
             self.register_buffer("count", torch.zeros((), dtype=torch.int64))
 
     @torch.no_grad()
     def update(self) -> None:
-        """One call of the n after which the copy moves."""
+        """Count one call, and move the copy towards the source if it is the n-th."""
         (source,) = self._source
         slow, fast = tuple(self.model.parameters()), tuple(source.parameters())
         for mine, its in zip(self.model.buffers(), source.buffers(), strict=True):
@@ -42,19 +42,19 @@ class Target(nn.Module):
             return self._lerp_compiled(slow, fast)
         if self.every == 1:
             return torch._foreach_lerp_(slow, fast, self.rate)
-        rate = self.rate * (self.count % self.every == 0)  # 0 in between: no decision that a graph could not hold
+        rate = self.rate * (self.count % self.every == 0)  # 0 in between, as a CUDA graph cannot contain an ``if``
         for mine, its in zip(slow, fast, strict=True):
             mine.lerp_(its, rate.to(mine.dtype))
 
     def _lerp_compiled(self, slow: tuple[Tensor, ...], fast: tuple[Tensor, ...]) -> None:
-        """By ``adam.c``, which reads the count itself, and wakes no second thread for what is soon done."""
+        """Move the copy by ``adam.c``, which reads the count itself and wakes no second thread for small tensors."""
         calls = self.count.data_ptr() if self.every > 1 else 0
         for mine, its in zip(slow, fast, strict=True):
             numbers = mine.numel(), self.rate, calls, self.every
             library().polyak(mine.data_ptr(), its.data_ptr(), *numbers, threads(mine))
-        torch.autograd.graph.increment_version(slow)  # written behind autograd's back
+        torch.autograd.graph.increment_version(slow)  # autograd does not see what C code writes
 
     @torch.no_grad()
     def forward(self, *inputs: Any) -> Any:
-        """The copy's answer, without gradient."""
+        """Return the copy's output, without gradient."""
         return self.model(*inputs)

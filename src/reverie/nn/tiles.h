@@ -1,11 +1,12 @@
-/* Products of float32 matrices by the matrix units of Intel's processors (AMX), which multiply bfloat16 alone.
+/* Products of float32 matrices by the matrix units of Intel's processors (AMX), which multiply bfloat16 only.
  *
- * A float32 is the sum of three bfloat16, exactly: its 24 bits are three times 8. So a product of two is the sum of nine,
- * of which the three least are below its last bit. The other six are sums in float32 of exact products, as those of the
- * vector units are; a matrix unit does them in a third of the time. Infinity becomes NaN.
+ * A float32 is exactly the sum of three bfloat16 (planes): its 24 bits are three times 8. So a product of two is the sum of
+ * nine products, and the three smallest of these are below its last bit. The other six are exact products that are summed in
+ * float32, as in the vector units; a matrix unit takes a third of the time. Infinity becomes NaN.
  *
- * A tile is 16 rows of 32 numbers, or the 32 rows of 16 columns as 16 rows of pairs, below each other in the matrix. In
- * memory the tiles of one after the other 32 along the depth of a product follow each other, with three planes each.
+ * A tile of rows has 16 rows of 32 numbers. A tile of pairs has 32 rows of 16 columns, stored as 16 rows of pairs of numbers
+ * that are below each other in the matrix. In memory, tiles follow each other along the depth of a product, 32 numbers
+ * each, and every tile has three planes.
  */
 
 #ifndef REVERIE_TILES_H
@@ -24,10 +25,10 @@ enum { DEPTH = 32, PLANE = 16 * DEPTH, PLANES = 3, UNIT = PLANES * PLANE }; /* o
 
 typedef uint16_t Half;
 
-/* Linux gives the registers to those who ask. */
+/* Ask Linux for permission to use the tile registers; whether it was granted. */
 static int tiles_granted(void) { return syscall(SYS_arch_prctl, 0x1023 /* ARCH_REQ_XCOMP_PERM */, 18) == 0; }
 
-/* Before the first product of a thread; another library may have arranged the registers otherwise. */
+/* Configure the tile registers. Call it before the first product of a thread: another library may have changed them. */
 static inline void tiles_begin(void) {
     static const struct __attribute__((aligned(64))) {
         uint8_t palette, start, reserved[14];
@@ -39,13 +40,13 @@ static inline void tiles_begin(void) {
 
 static inline void tiles_end(void) { _tile_release(); }
 
-/* The nearest bfloat16. Some NaN become other numbers, but what they then leave is NaN. */
+/* Round to the nearest bfloat16. Some NaN become other numbers, but the remainder that split() computes is then NaN. */
 static inline __attribute__((always_inline)) __m512 rounded(__m512 x) {
     __m512i up = _mm512_add_epi32(_mm512_castps_si512(x), _mm512_set1_epi32(0x8000));
     return _mm512_castsi512_ps(_mm512_and_si512(up, _mm512_set1_epi32((int)0xffff0000)));
 }
 
-/* Numbers as three planes of bfloat16, still in float32: each what the ones before leave, rounded. */
+/* Split numbers into three planes of bfloat16, stored in float32: each is the rounded remainder of the previous ones. */
 static inline __attribute__((always_inline)) void split(__m512 x, __m512 planes[PLANES]) {
     planes[0] = rounded(x);
     x = _mm512_sub_ps(x, planes[0]);
@@ -59,14 +60,14 @@ static inline __mmask16 first_of(int64_t count) {
     return count >= 16 ? 0xffff : count > 0 ? (__mmask16)((1 << count) - 1) : 0;
 }
 
-/* A row of a tile, of 32 numbers. */
+/* Store a row of 32 numbers in a tile of rows. */
 static inline __attribute__((always_inline)) void store_row(__m512 low, __m512 high, Half *row) {
     __m512 a[PLANES], b[PLANES];
     split(low, a), split(high, b);
     for (int p = 0; p < PLANES; p++) _mm512_store_si512(row + p * PLANE, (__m512i)_mm512_cvtne2ps_pbh(b[p], a[p]));
 }
 
-/* A row of pairs, of 16 numbers and the 16 below them. */
+/* Store a row of a tile of pairs: 16 numbers and the 16 below them. */
 static inline __attribute__((always_inline)) void store_pairs(__m512 even, __m512 odd, Half *row) {
     __m512 a[PLANES], b[PLANES];
     split(even, a), split(odd, b);
@@ -76,7 +77,7 @@ static inline __attribute__((always_inline)) void store_pairs(__m512 even, __m51
     }
 }
 
-/* A tile of up to 16 rows of x and 32 columns, row by row; what is beyond them is 0. */
+/* Store up to 16 rows and 32 columns of x as a tile of rows, padded with zeros. */
 static inline void rows_tile(const float *x, int64_t ld, int64_t rows, int64_t columns, Half *tile) {
     __mmask16 low = first_of(columns), high = first_of(columns - 16);
     for (int64_t r = 0; r < 16; r++, x += ld, tile += DEPTH)
@@ -86,7 +87,7 @@ static inline void rows_tile(const float *x, int64_t ld, int64_t rows, int64_t c
             store_row(_mm512_maskz_loadu_ps(r < rows ? low : 0, x), _mm512_maskz_loadu_ps(r < rows ? high : 0, x + 16), tile);
 }
 
-/* A tile of up to 32 rows of x and 16 columns, two rows at a time, column by column. */
+/* Store up to 32 rows and 16 columns of x as a tile of pairs, padded with zeros. */
 static inline void pairs_tile(const float *x, int64_t ld, int64_t rows, int64_t columns, Half *tile) {
     __mmask16 mask = first_of(columns);
     for (int64_t r = 0; r < 32; r += 2, x += 2 * ld, tile += DEPTH)
@@ -97,7 +98,7 @@ static inline void pairs_tile(const float *x, int64_t ld, int64_t rows, int64_t 
                         tile);
 }
 
-/* 16 x 16 pairs of a plane as columns: makes of the one kind of tile the other kind of the transposed matrix. */
+/* Transpose the 16 x 16 pairs of a plane: a tile of rows becomes a tile of pairs of the transposed matrix, or the reverse. */
 static inline void transpose_plane(Half *plane) {
     __m512i *row = (__m512i *)plane, a[16], b[16];
     for (int i = 0; i < 16; i += 2) {

@@ -1,4 +1,4 @@
-"""Networks that answer for all classes of an action at once: values, or distributions of the return as quantiles."""
+"""Critics of discrete actions: networks that output the values, or quantiles of the return, of all actions at once."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from reverie.nn.perceptron import Perceptron
 
 
 class Dueling(nn.Module):
-    """A value and advantages from streams of their own: Wang et al. 2016, arXiv:1511.06581, equation 9.
+    """A dueling network, with streams for the value and advantages: Wang et al. 2016, arXiv:1511.06581, equation 9.
 
-    Q(s, a) = V(s) + A(s, a) - mean_b A(s, b). Each stream has a last hidden layer of its own, and they share those
-    before it, as in the paper, where those before are a CNN.
+    Q(s, a) = V(s) + A(s, a) - mean_b A(s, b). Each stream has its own last hidden layer; the layers before it are
+    shared, as in the paper, where these are a CNN.
     """
 
     def __init__(self, inputs: int, units: tuple[int, ...], classes: int, each: int = 1) -> None:
-        """``each``: numbers for each class."""
+        """``each`` is the number of outputs for each of the ``classes`` discrete actions."""
         super().__init__()
         *shared, last = units
         self.classes, self.each = classes, each
@@ -29,7 +29,7 @@ class Dueling(nn.Module):
         self.advantage = Perceptron(width, (last,), classes * each)
 
     def forward(self, x: Tensor) -> Tensor:
-        """``[..., inputs]`` to ``[..., classes * each]``."""
+        """Map ``[..., inputs]`` to ``[..., classes * each]``."""
         if self.shared is not None:
             x = self.shared(x).relu()
         value = self.value(x).unsqueeze(-2)  # [..., 1, each]
@@ -39,7 +39,7 @@ class Dueling(nn.Module):
 
 
 class ActionValues(nn.Module):
-    """Q(s, .) of all classes; with ``quantiles``, so many quantiles of the return for each."""
+    """A critic Q(s, .) of A discrete actions (``classes``); with ``quantiles``, N quantiles of the return of each."""
 
     def __init__(
         self,
@@ -62,13 +62,13 @@ class ActionValues(nn.Module):
             self.body = Perceptron(width, cfg.units, classes * (quantiles or 1))
 
     def forward(self, obs: Obs) -> Tensor:
-        """``[..., *shape]`` to ``[..., A]``, or to ``[..., A, N]``."""
+        """Map observations ``[..., *shape]`` to values ``[..., A]``, or to quantiles ``[..., A, N]``."""
         y: Tensor = self.body(self.inputs(obs)).float()
         return y if len(self.shape) == 1 else y.view(*y.shape[:-1], *self.shape)
 
 
 class ClassValues(nn.Module):
-    """Numbers of all classes, K times, by perceptrons that share nothing but a CNN: critics, or values and logits."""
+    """K MLPs that share only a CNN, each with one output for each discrete action: K critics, or values and logits."""
 
     def __init__(
         self, obs_spec: ObsSpec, classes: int, cfg: NetworkConfig, copies: int, dtype: torch.dtype = torch.float32
@@ -78,11 +78,11 @@ class ClassValues(nn.Module):
         self.body = Perceptron(self.inputs.width, cfg.units, classes, copies)
 
     def forward(self, obs: Obs) -> Tensor:
-        """``[..., *shape]`` to ``[K, ..., A]``."""
+        """Map observations ``[..., *shape]`` to ``[K, ..., A]``."""
         y: Tensor = self.body(self.inputs(obs))
         return y.float()
 
     def first(self, obs: Obs) -> Tensor:
-        """What the first copy says, ``[..., A]``; the others are not asked."""
+        """Return the outputs of the first copy, ``[..., A]``, without computing the others."""
         y: Tensor = self.body(self.inputs(obs), copy=0)
         return y.float()

@@ -1,10 +1,10 @@
-/* Convolutions of 3 x 3 and 5 x 5 in a quarter and a sixth of the multiplications, for nn/winograd.py.
+/* Convolutions of 3 x 3 and 5 x 5 with a quarter and a sixth of the multiplications, for nn/winograd.py.
  *
- * Winograd's minimal filtering (Lavin and Gray 2016): a tile of n x n pixels, n = kernel + 3, is taken to n x n points,
- * where the convolution is one product for each channel, and the sums over the channels are taken back to 4 x 4
- * outputs. The points are polynomials' values at 0, 1, -1, 2, -2, for 5 x 5 at 1/2 and -1/2 as well, and at infinity.
+ * Winograd's minimal filtering (Lavin and Gray 2016): a tile of n x n pixels, n = kernel + 3, is transformed to n x n
+ * points. There the convolution is one product for each channel, and the sums over channels are transformed back to 4 x 4
+ * outputs. The points are values of polynomials at 0, 1, -1, 2, -2 and infinity, for 5 x 5 also at 1/2 and -1/2.
  *
- * Images are float32 [images, h, w, channels] without gaps and keep their height and width.
+ * Images are float32 [images, h, w, channels], contiguous, and keep their height and width.
  */
 
 #include "kernels.h"
@@ -18,7 +18,7 @@ enum { LANES = 4 };
 #endif
 
 enum {
-    FULL = 16,  /* channels and outputs are filled up to multiples of so many */
+    FULL = 16,  /* channels and outputs are padded to multiples of this */
     SIDE = 4,   /* outputs in a row of a tile */
     MOST = 8,   /* pixels in a row of the largest tile */
     TILES = 24, /* tiles that are multiplied together: a multiple of the rows of every product below */
@@ -31,16 +31,16 @@ typedef float lanes __attribute__((vector_size(LANES * sizeof(float)), aligned(s
 
 typedef struct {
     int64_t h, w, channels, outputs;
-    int64_t in, out;     /* channels and outputs, filled up */
+    int64_t in, out;     /* padded channels and outputs */
     int64_t down, right; /* tiles in a column and a row of an image */
 } Sizes;
 
 /* ------------------------------------------------------------------ to the points and back */
 
-/* n pixels x[0], x[step], ... to their n points. */
+/* Transform n pixels x[0], x[step], ... to their n points. */
 INLINE void to_points(lanes *x, const int n, const int step) {
     lanes x0 = x[0], x1 = x[step], x2 = x[2 * step], x3 = x[3 * step], x4 = x[4 * step], x5 = x[5 * step];
-    lanes even1, odd1, even2, odd2; /* of the points 1 and -1, 2 and -2: their values are the sum and the difference */
+    lanes even1, odd1, even2, odd2; /* the values at the points 1 and -1 (2 and -2) are the sum and the difference */
     if (n == 6) {
         even1 = x4 - 4 * x2, odd1 = x3 - 4 * x1;
         even2 = x4 - x2, odd2 = 2 * (x3 - x1);
@@ -59,7 +59,7 @@ INLINE void to_points(lanes *x, const int n, const int step) {
     x[3 * step] = even2 + odd2, x[4 * step] = even2 - odd2;
 }
 
-/* n points m[0], m[step], ... to four outputs y[0], y[next], ... */
+/* Transform n points m[0], m[step], ... to four outputs y[0], y[next], ... */
 INLINE void from_points(const lanes *m, lanes *y, const int n, const int step, const int next) {
     lanes sum1 = m[step] + m[2 * step], less1 = m[step] - m[2 * step];
     lanes sum2 = m[3 * step] + m[4 * step], less2 = m[3 * step] - m[4 * step];
@@ -76,7 +76,7 @@ INLINE void from_points(const lanes *m, lanes *y, const int n, const int step, c
     }
 }
 
-/* The vector at p, of which `count` numbers are there. */
+/* Load the vector at p, of which only the first `count` numbers exist; the others are 0. */
 INLINE lanes load(const float *p, int64_t count) {
     lanes x = {0};
     if (count >= LANES) return *(const lanes *)p;
@@ -91,7 +91,7 @@ INLINE void store(float *p, lanes x, int64_t count) {
         memcpy(p, &x, count * sizeof(float));
 }
 
-/* The tile whose first pixel is (row, column), zeros beyond the border, to its points: v[point * stride + channel]. */
+/* Transform the tile whose first pixel is (row, column), zero beyond the border, to points v[point * stride + channel]. */
 INLINE void tile_to_points(const Sizes *s, const float *x, int64_t row, int64_t column, float *v, int64_t stride,
                            const int n) {
     for (int64_t c = 0; c < s->channels; c += LANES) {
@@ -108,7 +108,7 @@ INLINE void tile_to_points(const Sizes *s, const float *x, int64_t row, int64_t 
     }
 }
 
-/* The points m[point * stride + output] to the tile of y at (row, column), as far as it is in the image. */
+/* Transform points m[point * stride + output] to the tile of y at (row, column), as far as it is in the image. */
 INLINE void tile_from_points(const Sizes *s, const float *m, int64_t stride, const float *bias, float *y, int64_t row,
                              int64_t column, const int n) {
     for (int64_t k = 0; k < s->outputs; k += LANES) {
@@ -126,7 +126,7 @@ INLINE void tile_from_points(const Sizes *s, const float *m, int64_t stride, con
 
 /* ------------------------------------------------------------------ products */
 
-/* m = v u of TILES rows, `rows` at a time, and `width` vectors of outputs. */
+/* m = v u, for TILES rows, `rows` at a time, and `width` vectors of outputs. */
 INLINE void multiply(const Sizes *s, const float *v, const float *u, float *m, const int rows, const int width) {
     for (int64_t t = 0; t < TILES; t += rows, v += rows * s->in, m += rows * s->out) {
         lanes sum[TILES], w[PANEL];
@@ -172,8 +172,8 @@ INLINE void tiles(const Sizes *s, const float *x, const float *u, const float *b
     }
 }
 
-/* y of x. The weights' points u are [n * n, channels, out], the bias is [out]; kernel is 3 or 5. `scratch` is
- * [threads, size] of zeros: for each point [TILES, in] and [TILES, out], and FULL after either. */
+/* Convolve x to y. The weights' points u are [n * n, channels, out], the bias is [out]; kernel is 3 or 5. `scratch` is
+ * [threads, size], filled with zeros: for each point [TILES, in] and [TILES, out], each followed by FULL numbers. */
 void winograd(const float *x, const float *u, const float *bias, float *y, float *scratch, int64_t size,
               int64_t images, int64_t h, int64_t w, int64_t channels, int64_t outputs, int64_t kernel, int threads) {
     Sizes s = {.h = h, .w = w, .channels = channels, .outputs = outputs};

@@ -1,7 +1,8 @@
-"""Convolutions on CPUs, through Winograd's points where that is faster.
+"""Convolutions on CPUs, by Winograd's algorithm where that is faster.
 
-A convolution of 5 x 5 takes a sixth of the multiplications there, one of 3 x 3 a quarter; in time it is a third and a
-half of what oneDNN takes (``winograd.c``). Values differ from the direct sum by a few millionths of their size.
+It evaluates tiles and weights as polynomials at a few points, where the convolution is a product for each point
+(``winograd.c``). A convolution of 5 x 5 takes a sixth of the multiplications, one of 3 x 3 a quarter; their time is a
+third and a half of oneDNN's. Values differ from the direct sum by a relative error of a few 1e-6.
 """
 
 from __future__ import annotations
@@ -13,29 +14,29 @@ from torch import Tensor
 from reverie.core.compiled import compiled, library, threads
 
 SIDE, TILES, FULL = 4, 24, 16
-"""As in ``winograd.c``."""
+"""Constants of ``winograd.c``."""
 
 MIN_TILES = 512
-"""Fewer are not worth taking the weights to the points."""
+"""Smallest number of tiles for which it is used: below, transforming the weights takes too long."""
 
 MIN_CHANNELS = 16
-"""Fewer make the way to the points longer than the products."""
+"""Smallest number of input channels for which it is used: below, transforming tiles takes longer than the products."""
 
 _POINTS: dict[int, tuple[list[float], list[float]]] = {
     3: ([0, 1, -1, 2, -2], [1 / 4, -1 / 6, -1 / 6, 1 / 24, 1 / 24]),
     5: ([0, 1, -1, 2, -2, 1 / 2, -1 / 2], [1, -2 / 9, -2 / 9, 1 / 90, 1 / 90, 32 / 45, 32 / 45]),
 }
-"""Where polynomials are evaluated, beside infinity, and what the weights are multiplied with there."""
+"""For each kernel size, the points other than infinity, and the factors of the weights' values at these points."""
 
 
 class Convolution:
-    """A convolution that keeps height and width, prepared for several calls on images of ``[M, H, W, C]``.
+    """A convolution that keeps height and width, prepared once for several calls on images ``[M, H, W, C]``.
 
     The weights are ``[outputs, C, kernel, kernel]`` with an odd kernel, the bias is ``[outputs]``.
     """
 
     def __init__(self, weight: Tensor, bias: Tensor, images: torch.Size) -> None:
-        """``images``: the shape of all images together."""
+        """``images`` is the shape ``[M, H, W, C]`` of all images together."""
         self.weight, self.bias = weight, bias
         tiles = images[0] * -(-images[1] // SIDE) * -(-images[2] // SIDE)
         pays = tiles >= MIN_TILES and images[3] >= MIN_CHANNELS and weight.shape[-1] in _POINTS
@@ -44,7 +45,7 @@ class Convolution:
         self.base = F.pad(bias, (0, outputs - len(bias))) if outputs else bias
 
     def __call__(self, x: Tensor) -> Tensor:
-        """``[M, H, W, C]`` to ``[M, H, W, outputs]``."""
+        """Map ``[M, H, W, C]`` to ``[M, H, W, outputs]``."""
         if self.points is None:
             return convolve(x, self.weight, self.bias)
         x, outputs, workers = x.contiguous(), len(self.weight), threads(x)
@@ -59,13 +60,13 @@ class Convolution:
 
 
 def convolve(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """What :class:`Convolution` computes, by PyTorch."""
-    # The permuted view's memory is PyTorch's channels_last.
+    """Compute the same as :class:`Convolution` in PyTorch."""
+    # The memory layout of the permuted view is PyTorch's channels_last.
     return F.conv2d(x.permute(0, 3, 1, 2), weight, bias, padding=weight.shape[-1] // 2).permute(0, 2, 3, 1)
 
 
 def _to_points(weight: Tensor) -> Tensor:
-    """``[outputs, C, kernel, kernel]`` to ``[n * n, C, outputs filled up to whole vectors]``."""
+    """Transform weights ``[outputs, C, kernel, kernel]`` to ``[n * n, C, outputs padded to whole vectors]``."""
     outputs, channels, kernel, _ = weight.shape
     values, factors = _POINTS[kernel]
     rows = [[f * v**i for i in range(kernel)] for v, f in zip(values, factors, strict=True)]
