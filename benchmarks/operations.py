@@ -66,10 +66,11 @@ class Kernels(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def count(name: str, precision: str) -> Counter[str]:
-    """Kernels of one update by function."""
+def count(name: str, precision: str, steps: int | None = None) -> Counter[str]:
+    """Kernels of one update by function; ``steps``: the length of its windows."""
     _, obs, action, _ = SETTINGS[name]
-    agent = config(name, precision).build(obs, action, device="meta")
+    cfg = config(name, precision)
+    agent = cfg.merge({"batch_length": steps or cfg.batch_length}).build(obs, action, device="meta")
     data = noise_batch(agent, obs, action).to(torch.device("meta"))
     with Kernels() as kernels:
         agent.train_step(data)
@@ -90,10 +91,13 @@ def main() -> int:
         found = count(name, precision)
         first = dict(found.most_common(SHOWN))
         rest = found.total() - sum(first.values())
-        rows.append(
-            {"setting": name, "precision": precision, "kernels": found.total(), "by_function": first, "rest": rest}
-        )
-        print(f"{name}, {precision}: {found.total():,} kernels")
+        half = config(name, precision).batch_length // 2
+        step = (
+            found.total() - count(name, precision, half).total()
+        ) / half  # of the recurrence, forwards and backwards
+        row = {"setting": name, "precision": precision, "kernels": found.total(), "kernels_of_a_step": step}
+        rows.append({**row, "by_function": first, "rest": rest})
+        print(f"{name}, {precision}: {found.total():,} kernels, {step:g} for each of {2 * half} steps of the windows")
         for place, number in first.items():
             print(f"  {number:6,}  {place}")
         print(f"  {rest:6,}  the rest", flush=True)
