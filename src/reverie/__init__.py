@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from reverie.training.seeds import SeedsResult
 
 if "torch" not in sys.modules:
-    spin_briefly()  # afterwards it is too late
+    spin_briefly()  # no effect once torch is imported
 
 _HOMES = {
     "Agent": "reverie.agent.agent",
@@ -36,7 +36,7 @@ _HOMES = {
     "SeedsResult": "reverie.training.seeds",
     "train_seeds": "reverie.api",
 }
-"""Where each public name lives. They are fetched on first use, so that ``import reverie`` is quick."""
+"""Module of each public name. Names are imported on first use, so that ``import reverie`` is quick."""
 
 __all__ = [
     "Agent",
