@@ -3,6 +3,32 @@
 Rows are appended to a *store* (``data/store/store.py``) as they are collected. A checkpoint holds the position in the
 store, the few rows that the store had not confirmed by then, the latents, which every update changes, and the
 environments in the middle of their episodes.
+
+Terms:
+
+- *segment*: rows in a store with fixed columns and a fixed number of streams (one per environment);
+- *stored*: number of rows per stream that the store had confirmed; *tail*: the rows after them, held by the checkpoint;
+- *sitting*: one process's stretch of writing to a segment; equal sittings mean equal rows (``data/store/sittings.py``);
+- *set aside*: moved to ``aside/`` in the store, where rows stay readable but are not part of the run any more;
+- *home*: the segment in which a resumed run can go on writing; *parts*: the places where its rows are, in order.
+
+What may be found at loading, and what is done:
+
+=============================================================  =======================================================
+In the store                                                   Replay; where new rows go
+=============================================================  =======================================================
+exactly the rows stored                                        as it was; same segment, tail first
+newer rows as well, of this run                                as it was; same segment, the newer rows are set aside
+the same with ``keep_newer``                                   with the newer rows; same segment
+newer rows as well, of another run                             as it was; copied to a new segment beside them
+some rows set aside by another run, such as a copy of this     as it was, read from both; copied to a new segment
+all rows, but in the store that the settings named before      as it was; copied to a new segment of the new store
+some rows missing or damaged, or another number of streams     whole episodes laid out anew; copied to a new segment
+nothing of the checkpoint's segment                            empty; new segment
+=============================================================  =======================================================
+
+Only a replay that is as it was, row by row (``exact``), gets its latents back, and environments in the middle of their
+episodes. Otherwise latents begin as zeros and environments with new episodes.
 """
 
 from __future__ import annotations
@@ -240,7 +266,7 @@ class DurableReplay:
         return home is not None
 
     def _start_with(self, source: Source | None, imported: bool = False) -> None:
-        """Begin a segment with the rows of ``source``, or an empty one. ``imported``: the store has these rows already."""
+        """Begin a segment with the rows of ``source``, or an empty one. ``imported``: the store has these already."""
         self.replay.begin_at(0)
         if source is not None and (count := lay_out(self.replay.storage, source)):
             self.replay.dealer.add(self.replay.storage.read(0, count, ["is_first"])["is_first"], lived=False)

@@ -1,4 +1,19 @@
-"""Keep a run: open its store, write its checkpoints, resume it from them."""
+"""Keep a run: open its store, write its checkpoints, resume it from them.
+
+What ``training/run.py`` may find in the run folder, and what is called:
+
+=============================================  =========================================================================
+In the run folder                              Calls
+=============================================  =========================================================================
+nothing                                        ``claim``: the store must hold no rows of another run; then ``begin``
+a run without a checkpoint (killed early)      the same; rows that this run has stored already stay in the store, unused
+a checkpoint, and the run is over              ``load_learner``; ``why_done`` says why; the store is not written
+a checkpoint, and steps are left               ``load_learner``, then ``load``: the rest, and writing to the store
+damaged checkpoints                            the newest that is whole counts (``run/checkpoint.py``)
+=============================================  =========================================================================
+
+``load`` of the replay has cases of its own: see ``training/durable.py``.
+"""
 
 from __future__ import annotations
 
