@@ -85,7 +85,7 @@ class InfoCommand:
 
 @dataclass(frozen=True, kw_only=True)
 class CompareCommand:
-    """Compare the seeds of several settings: scores with 95 % intervals, and the probability that one beats another."""
+    """Compare the seeds of several settings: scores, and which is probably better."""
 
     runs: Annotated[Positional[tuple[Path, ...]], arg(metavar="FOLDER ...")]
     """Folders made by `reverie train --seeds`, one for each setting."""
@@ -123,21 +123,22 @@ def main(argv: Sequence[str] | None = None) -> int:
 def overview() -> str:
     """Return the text of ``reverie --help``."""
     about = {
-        "train": "train an agent, or go on with a run",
-        "eval": "play whole episodes with a trained agent, with a video if wanted",
-        "estimate": "estimate what a trained agent would earn, from recorded data alone",
-        "dream": "compare what the world model imagines with what happens",
-        "data": "say what a replay holds, check it, export it",
-        "bench": "measure this machine, and say what a run will take",
-        "list": "name all algorithms, sizes and presets",
-        "info": "say what a run is and how far it has come",
-        "compare": "put the seeds of several settings side by side",
+        "train": "train an agent, or continue a run",
+        "eval": "play whole episodes with a trained agent, and record a video",
+        "estimate": "estimate the return of a trained agent from recorded data alone",
+        "dream": "compare what a world model imagines with what happens",
+        "data": "inspect, check, convert, subsample, record and download data",
+        "bench": "measure this machine's speed, and forecast the time of a run",
+        "list": "list all algorithms, sizes and presets",
+        "info": "describe a run: its settings, progress, results and files",
+        "compare": "compare the seeds of several settings",
     }
     lines = ["usage: reverie COMMAND [OPTIONS]", ""]
     lines += ["Reinforcement learning from experience: lived, recorded or imagined."]
     lines += ["", *(f"  {name:<10}{text}" for name, text in about.items()), "", "Try it:"]
     lines += ["  reverie train dreamer_v3 --env CartPole-v1 --run runs/first", "  reverie eval runs/first --video"]
-    return "\n".join([*lines, "  reverie dream runs/first", "", "reverie COMMAND --help tells all of its options."])
+    lines += ["  reverie dream runs/first", "", "`reverie COMMAND --help` lists the options of a command."]
+    return "\n".join(lines)
 
 
 def train_command(args: list[str]) -> int:
@@ -204,7 +205,7 @@ def list_command(args: list[str]) -> int:
         print(f"  {name:<14}{read.summary if read else f'of a package: {home}'}")
         if read and "SIZES" in read.tables:
             print(f"  {'':<14}sizes: {', '.join(read.tables['SIZES'])}")
-    print("\npresets (--preset NAME; the environment's id chooses one by itself)")
+    print("\npresets (--preset NAME; otherwise the environment's id chooses one, by the beginnings in brackets)")
     for module in ("published.dreamer", "published.model_free", "published.offline"):
         read = outline(module)
         for name in read.tables["PRESETS"]:

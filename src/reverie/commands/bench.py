@@ -21,9 +21,9 @@ if TYPE_CHECKING:  # these import torch, which --help does not need
 
 @dataclass(frozen=True, kw_only=True)
 class BenchCommand:
-    """Measure what a learner costs on this machine, and forecast how long a run will take.
+    """Measure what a learner costs on this machine, and forecast the time of a run.
 
-    The observations are those of an environment, or random values of a given shape.
+    Observations are those of an environment, or random values of a given shape.
     """
 
     algorithm: Annotated[Positional[str], arg(metavar="ALGORITHM")] = "dreamer_v3"

@@ -70,16 +70,17 @@ def as_here(word: str) -> str:
 
 OVERVIEW = """usage: reverie data {info,validate,convert,subsample,record,download,export} ...
 
-  info       say what a dataset, a run or a replay store holds
-  validate   name what is damaged or cannot be right; keep the good episodes
-  convert    write a dataset as Minari's, D4RL's, Parquet, PyDreamer's, a store
-  subsample  write a part of it, by episode or by step
-  record     play with a trained agent and write what happens
-  download   get a dataset of Minari's, or shards of RL Unplugged
-  export     write the episodes of a replay store, also of one behind a URL
+  info       describe a dataset, a run or a replay store
+  validate   report damage and impossible values; keep the good episodes
+  convert    write it in another format: Minari, D4RL, Parquet, PyDreamer, store
+  subsample  write a random part of a dataset
+  record     play with a trained agent and write the episodes
+  download   download a dataset of Minari, or shards of RL Unplugged
+  export     write the episodes of a replay store, in a folder or behind a URL
 
-Datasets are files, folders or globs of Minari, D4RL, Tianshou, RL Unplugged,\nPyDreamer, Arrow and Parquet, or runs.
-`reverie data info --help` explains a command."""
+Datasets are files, folders or globs of Minari, D4RL, Tianshou, RL Unplugged,
+PyDreamer, Arrow and Parquet, or runs.
+`reverie data COMMAND --help` lists the options of a command."""
 
 
 def is_of_a_store(path: str) -> bool:

@@ -60,7 +60,7 @@ class InfoCommand(Source):
 
 @dataclass(frozen=True, kw_only=True)
 class ValidateCommand(Source):
-    """Check recorded episodes against rules, and report each violation. The exit code is 1 if there is any."""
+    """Check recorded episodes against rules. The exit code is 1 if any is broken."""
 
     quarantine: str | None = None
     """Write the good episodes to a new dataset: a folder that does not exist yet, or minari:NAME."""

@@ -13,7 +13,10 @@ from reverie.commands.args import parse, print_files, print_trouble
 
 @dataclass(frozen=True, kw_only=True)
 class EstimateCommand:
-    """Estimate the discounted return of a trained agent by fitted Q evaluation (FQE). Nothing is played."""
+    """Estimate the discounted return of a trained agent from recorded data.
+
+    The method is fitted Q evaluation (FQE); nothing is played.
+    """
 
     run: Annotated[Positional[Path], arg(metavar="RUN")]
     """Run folder."""

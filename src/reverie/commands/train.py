@@ -62,7 +62,7 @@ class Common:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainCommand:
-    """Train an agent, or continue a run. Flags override files, files override the preset."""
+    """Train an agent, or continue a run. Flags override files, files the preset."""
 
     common: Annotated[Common, arg(name="")]
     experiment: Annotated[ExperimentConfig, arg(name="")]
