@@ -7,6 +7,7 @@ import dataclasses
 import inspect
 import threading
 from collections.abc import Iterator, Mapping, Sequence
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -48,15 +49,18 @@ def train(
 ) -> Result:
     """Train an agent, or continue a run.
 
-    Settings come in layers, each overriding those before: the preset, the files of ``config``, ``size``, ``algorithm``
-    and ``env``, and then ``overrides``.
+    Settings come in layers, each overriding those before: the preset, the files of ``config``, ``size``, ``env``, and
+    then ``overrides``.
 
     Args:
-        algorithm: a name such as ``"dreamer_v3"``, the algorithm's configuration, or a whole experiment's.
+        algorithm: a name such as ``"dreamer_v3"``; or the algorithm's configuration, in place of the preset's and the
+            files' settings of it; or a whole experiment's, in place of preset and files.
         env: an id of Gymnasium's registry, a function that makes an environment, or an instance.
         size: a named size of the algorithm, such as ``"12m"``; ``reverie list`` names them.
-        preset: name of a preset to start from. None: the preset of the environment's suite.
-        config: a YAML file with settings, or several, of which later ones override earlier ones.
+        preset: name of a preset to start from. None: the preset of the environment's suite. Not beside a whole
+            experiment's configuration.
+        config: a YAML file with settings, or several, of which later ones override earlier ones. Not beside a whole
+            experiment's configuration; without settings of the algorithm beside a configuration of it.
         run: run folder; a run found there is continued. None: a new folder under ``runs/``.
         keep_newer: when continuing, learn also from stored rows newer than the checkpoint. False sets them aside.
         say: called with a sentence about what is happening, now and then.
@@ -165,6 +169,7 @@ def settings_of(
         ConfigError: they do not fit together.
     """
     check_names(overrides)
+    check_twice(env, overrides)
     files = [config] if isinstance(config, str | Path) else config
     if isinstance(overrides.get("data"), str | Path):
         overrides["data.path"] = str(overrides.pop("data"))
@@ -179,15 +184,15 @@ def settings_of(
         hint = f" {shown}() is one." if isinstance(given, type) else ""
         raise ConfigError(f"algorithm = {shown}: expected a name such as 'dqn', or a configuration.{hint}")
     if isinstance(algorithm, ExperimentConfig):
-        settings = algorithm if name is None else algorithm.merge({"env.id": name})
+        check_whole(preset, files)
+        settings = algorithm if size is None else resized(algorithm, size)
+        settings = settings if name is None else settings.merge({"env.id": name})
     else:
         word = algorithm if isinstance(algorithm, str) else algorithm_name(type(algorithm))
         data = {key: value for key, value in overrides.items() if key.partition(".")[0] == "data"}
         handed = env is not None and not isinstance(env, str)
-        settings = layered(word, env=name, preset=preset, size=size, files=files, data=data, handed=handed)
-        if isinstance(algorithm, AlgorithmConfig):
-            settings = settings.merge({"algo": algorithm})
-            settings = resized(settings, size) if size is not None else settings
+        algo = algorithm if isinstance(algorithm, AlgorithmConfig) else None
+        settings = layered(word, env=name, preset=preset, size=size, files=files, data=data, handed=handed, algo=algo)
     if "env_options" in overrides:
         overrides["env"] = overrides.pop("env_options")
     if "envs" in overrides:
@@ -232,6 +237,39 @@ def check_names(overrides: Mapping[str, Any]) -> None:
         if name.partition(".")[0] not in (*fields, "env", "envs", "env_options"):
             hint = did_you_mean(name, [*known, *parameters])
             raise ConfigError(f"unknown option '{name}'.{hint} Known here: {', '.join(sorted(known))}.")
+
+
+def check_whole(preset: str | None, files: Sequence[Path | str]) -> None:
+    """Check that no lower layers of settings are given beside a whole experiment's, which would replace them.
+
+    Raises:
+        ConfigError: a preset or a file is given.
+    """
+    for name, value in {"preset": preset, "config": ", ".join(map(str, files))}.items():
+        if value:
+            raise ConfigError(
+                f"{name} = '{value}' beside an ExperimentConfig, which has all settings already. Give the algorithm's "
+                f"name to use {name}, or change single settings: reverie.train(experiment, steps=1000)."
+            )
+
+
+def check_twice(env: EnvLike | None, overrides: Mapping[str, Any]) -> None:
+    """Check that no setting is given by two of its names with different values.
+
+    Raises:
+        ConfigError: one is.
+    """
+    options = overrides.get("env_options")
+    nested = {f"env.{name}": value for name, value in options.items()} if isinstance(options, Mapping) else {}
+    short = {"env": (env, "env.id"), "envs": (overrides.get("envs"), "env.num")}
+    short["data"] = overrides.get("data"), "data.path"
+    for name, (value, path) in short.items():
+        others = [given[path] for given in (overrides, nested) if path in given]
+        if isinstance(value, str | Path | Integral) and any(str(other) != str(value) for other in others):
+            raise ConfigError(
+                f"{name} = {value} and {path} = {others[0]} contradict each other: they are two names of the same "
+                "setting; give one of them."
+            )
 
 
 def check_instance(overrides: Mapping[str, Any]) -> None:

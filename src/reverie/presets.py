@@ -73,23 +73,29 @@ def layered(
     files: Sequence[Path | str] = (),
     data: Mapping[str, Any] | None = None,
     handed: bool = False,
+    algo: AlgorithmConfig | None = None,
 ) -> ExperimentConfig:
     """Merge the preset, then the YAML files in order, then the size and the environment's id.
 
     ``data``: the settings of recorded data of later layers, as ``{"data.path": ...}``; their environment chooses the
     preset if no other is named. ``handed``: the environment is made by a function of the user's, so a preset's
-    arguments for ``gymnasium.make`` are dropped.
+    arguments for ``gymnasium.make`` are dropped. ``algo``: replaces the preset's settings of the algorithm.
 
     Raises:
-        ConfigError: a name or key is unknown, or a value does not fit.
+        ConfigError: a name or key is unknown, a value does not fit, or a file has settings of the algorithm beside
+            ``algo``.
     """
     settings = [(Path(file), _settings(Path(file), algorithm)) for file in files]
+    if algo is not None:
+        _check_no_algo(settings)
     named = [name for _, values in settings if (name := _env_id(values)) is not None]
     chosen = base(algorithm, env or (named[-1] if named else None), preset)
     config = _with(settings, chosen.merge({"env.kwargs": {}}) if handed else chosen)
     recorded = config.merge(data or {}).data
     if recorded.path and not (env or named or preset):
         config = _with(settings, base(algorithm, env_id_of(recorded)))
+    if algo is not None:
+        config = config.merge({"algo": algo})
     if size is not None:
         config = resized(config, size)
     return config if env is None else config.merge({"env": {"id": env}})
@@ -103,6 +109,21 @@ def _with(settings: Sequence[tuple[Path, dict[str, Any]]], config: ExperimentCon
         except ConfigError as error:
             raise ConfigError(f"{path}: {error}") from None
     return config
+
+
+def _check_no_algo(settings: Sequence[tuple[Path, dict[str, Any]]]) -> None:
+    """Check that no file has settings of the algorithm, where the algorithm's config is given as an object.
+
+    Raises:
+        ConfigError: one has, and it is not clear which of the two is to win.
+    """
+    for path, values in settings:
+        names = [name for name, value in values.items() if name.partition(".")[0] == "algo" and value != {}]
+        if names:
+            raise ConfigError(
+                f"{path} has settings of the algorithm ('{names[0]}'), and algorithm is a configuration, which has all "
+                "of them. Give the algorithm's name to use those of the file, or take them out of the file."
+            )
 
 
 def overlay(config: ExperimentConfig, values: Mapping[str, Any]) -> ExperimentConfig:
