@@ -23,11 +23,9 @@ SHOWN = 20
 
 
 @dataclass(frozen=True, kw_only=True)
-class Source:
-    """The dataset to read."""
+class Reading:
+    """How to read files that do not tell everything themselves."""
 
-    path: Place
-    """File, folder or glob of any format, run folder, or minari:NAME."""
     columns: dict[str, str | tuple[str, ...]] = field(default_factory=dict)
     """Column names of tables, '{obs: state, action: action, reward: reward, terminal: done}'; several columns that form
     one vector are a list, '{obs: [x, y], ...}'."""
@@ -42,6 +40,14 @@ class Source:
         from reverie.data.readers.base import ReadOptions
 
         return ReadOptions(columns=dict(self.columns), time_limit=self.time_limit, partial=self.partial)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source(Reading):
+    """The dataset to read."""
+
+    path: Place
+    """File, folder or glob of any format, run folder, or minari:NAME."""
 
     def open(self) -> Reader:
         """Open the dataset."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Annotated, Literal
 
 from tyro.conf import Positional, arg
 
 from reverie.commands.args import parse, print_files, print_trouble
+from reverie.commands.datasets import Reading
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,19 +32,13 @@ class EstimateCommand:
     """Actions per row, if they are sampled; their values are averaged."""
     discount: float | None = None
     """Discount factor gamma. None: the learner's, or 0.99 if it has none."""
-    columns: dict[str, str | tuple[str, ...]] = field(default_factory=dict)
-    """Column names of tables, '{obs: state, action: action, reward: reward, terminal: done}'; several columns that form
-    one vector are a list, '{obs: [x, y], ...}'."""
-    time_limit: int | None = None
-    """Steps after which episodes are truncated, for files that do not mark truncations."""
-    partial: bool = False
-    """Use what can be read of files that break off in the middle."""
     checkpoint: Path | None = None
     """Name of a folder in the run's checkpoints/, best, or a path. None: the newest."""
     device: str = "auto"
     """cpu, cuda, cuda:1, or auto for a GPU if there is one."""
     seed: int | None = None
     """Seed of networks and batches. None: derived from that of the run."""
+    reading: Annotated[Reading, arg(name="")] = field(default_factory=Reading)
 
 
 def estimate_command(args: list[str]) -> int:
@@ -53,11 +48,10 @@ def estimate_command(args: list[str]) -> int:
     from reverie.core.machine import choose_device  # imports torch
     from reverie.data.dataset import DatasetConfig
 
-    reading = {"columns": said.columns, "time_limit": said.time_limit, "partial": said.partial}
     print_trouble(choose_device(said.device).partition(":")[0])
     report = estimate(
         said.run,
-        DatasetConfig(path=said.data, **reading) if said.data else None,
+        DatasetConfig(path=said.data, **asdict(said.reading)) if said.data else None,
         updates=said.updates,
         actions=said.mode,
         draws=said.draws,
