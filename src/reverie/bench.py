@@ -28,7 +28,7 @@ from reverie.run.collect import Collector, random_action
 PATIENCE = 2_000
 """Turns of the loop within which the replay should hold a window."""
 WARM, LEAST = 1, 4
-"""Updates of :func:`turns_of` that are not timed, and the least number that is."""
+"""Updates of :func:`turns_of` that are not timed, and its least number of updates in all."""
 WARM_UP = {"cpu": 1, "cuda": 10}
 """Updates after the first one that are not timed: caches fill, CUDA graphs are captured."""
 

@@ -223,8 +223,11 @@ class Share:
     fraction: float | None = None
     """Fraction of the steps, above 0 and up to 1."""
     steps: int | None = None
+    """Number of steps, in place of a fraction."""
     by: Literal["episode", "step"] = "episode"
+    """Unit that is drawn."""
     seed: int = 0
+    """Seed of the drawing."""
 
     def __post_init__(self) -> None:
         if (self.fraction is None) == (self.steps is None):

@@ -58,7 +58,7 @@ class PolicyEstimate:
     updates: int
     """Gradient updates of FQE so far, those of earlier estimates included."""
     loss: float
-    """Mean squared temporal-difference error over the last 100 of these, in FQE's own units."""
+    """FQE's loss, the mean squared temporal-difference error, over the last 100 of these."""
     mode: Mode
     """How the policy chose actions: "eval" most likely, "explore" drawn."""
 
@@ -206,7 +206,7 @@ class Estimator:
         return self.fqe.update(replace(batch, extras={CHOSEN: picked})).metrics["loss/critic"]
 
     def _worth(self, rows: np.ndarray, chosen: np.ndarray) -> np.ndarray:
-        """Return the values of first states, ``[E]``. Context rows repeat the first state, and do not affect it."""
+        """Return the values of first states, ``[E]``. Context rows repeat the first state; they have no effect."""
         found = self.dataset.storage.gather(torch.from_numpy(rows), 1)
         times = self.fqe.window.context + 1
         column = {name: x.expand(-1, times, *x.shape[2:]) for name, x in found.items()}

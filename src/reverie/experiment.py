@@ -70,7 +70,7 @@ class ExperimentConfig(Config):
     """End the run once an evaluation during training reaches this mean score, and still has it together with as many
     more episodes, which are then played. None: only steps end the run."""
     eval_envs: int = 4
-    """Environments that an evaluation runs in parallel."""
+    """Number of environments that an evaluation steps together."""
     keep_checkpoints: int = 3
     """Number of newest checkpoints to keep, at least 1. The best one is kept as well."""
     console: bool = True

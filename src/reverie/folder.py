@@ -72,7 +72,7 @@ class RunFolder:
 
     @property
     def videos(self) -> Path:
-        """Videos of the agent."""
+        """Videos of the agent and of its predictions."""
         return self.path / "videos"
 
     @property

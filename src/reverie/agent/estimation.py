@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from reverie.agent.agent import MODES, Actions, saved_config
+from reverie.agent.agent import Actions, mode_of, saved_config
 from reverie.algos.base import AlgorithmConfig
 from reverie.core.errors import ConfigError, DataError, EnvError, RunError
 from reverie.core.machine import choose_device
@@ -78,6 +78,7 @@ def estimate(
         ConfigError: a number or ``actions`` is out of range, or the device does not exist here.
     """
     check_numbers(draws=(draws, 1), seed=(0 if seed is None else seed, 0))
+    mode = mode_of(actions)
     folder, config = RunFolder(Path(run)), saved_config(Path(run), NO_ENV, algo)
     config = with_data(config, data, folder.path)
     checkpoints = Checkpoints(folder.checkpoints, say=say)
@@ -92,7 +93,6 @@ def estimate(
         dataset = everything(config, recorded, settings.frames, seed)
         for remark in recorded.remarks():
             say(f"{config.data.path}: {remark}")
-    mode = MODES[actions]
     estimator = Estimator(learner, dataset, *specs, settings, seed=seed)
     found = estimator.estimate(updates, mode=mode, draws=1 if mode == "eval" else draws)
     return written(folder, found, path, config.data.path, say)

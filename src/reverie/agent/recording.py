@@ -24,6 +24,7 @@ class RecordConfig:
     """How much to record, and how the agent explores meanwhile."""
 
     episodes: int | None = None
+    """Number of episodes; give this or ``steps``."""
     steps: int | None = None
     """Env steps to record, in place of ``episodes``. The last episode is truncated there."""
     epsilon: float = 0.0
@@ -31,7 +32,9 @@ class RecordConfig:
     noise: float = 0.0
     """Standard deviation of Gaussian noise on continuous actions, in units of half their range; >= 0."""
     actions: Actions = "mode"
+    """The agent's most likely actions ("mode"), or drawn ones ("sample")."""
     seed: int = 0
+    """Seed of environments, exploration and actions."""
 
     def __post_init__(self) -> None:
         if (self.episodes is None) == (self.steps is None):
