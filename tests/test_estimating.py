@@ -342,6 +342,11 @@ def test_numbers_that_cannot_be(data, tmp_path, capsys, flag, least):
     assert f"{flag} = {least - 1}: expected at least {least}." in capsys.readouterr().err
 
 
+def test_actions_that_are_none(tmp_path):
+    with pytest.raises(ConfigError, match="actions = 'best': expected one of mode, sample"):
+        reverie.estimate(tmp_path, actions="best")
+
+
 def test_what_an_estimate_cannot_say_stands_beside_it():
     kept = {"episodes": 3, "updates": 10, "loss": 0.0, "mode": "eval"}
     known = {"value": Estimate(1.0, 0.5, 1.5), "recorded": Estimate(1.0, 0.5, 1.5), **kept}

@@ -497,7 +497,7 @@ def test_two_trainings_at_once_are_refused(tmp_path: Path) -> None:
 
 def test_a_single_file_of_settings_and_numbers_of_numpy(tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text("replay_ratio: 0.125")
-    made = reverie.api.settings_of(CONFIG, None, None, None, str(tmp_path / "mine.yaml"), {"seed": np.int64(4)})
+    made = reverie.api.settings_of(CONFIG, None, None, None, (), {"seed": np.int64(4)})
     assert made.seed == 4
     assert type(made.seed) is int
     made = reverie.api.settings_of(

@@ -340,3 +340,73 @@ def test_an_id_without_a_version_gets_the_preset_of_those_with_one() -> None:
     assert preset_name("dqn", "CartPole") == preset_name("dqn", "CartPole-v1") == "dqn_cartpole"
     assert preset_name("dreamer_v3", "CartPole") == "cartpole"
     assert preset_name("dqn", "Cart") == preset_name("dqn", "Something-v0")
+
+
+# ---------------------------------------------------------------- what Python may give together
+
+OBJECT = DQNConfig(batch_size=7)
+WHOLE = ExperimentConfig(algo=OBJECT, steps=77)
+
+
+def settings_of(algorithm: Any, **given: Any) -> ExperimentConfig:
+    named = {name: given.pop(name, None) for name in ("env", "size", "preset")}
+    return api.settings_of(algorithm, named["env"], named["size"], named["preset"], given.pop("config", ()), given)
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> dict[str, str]:
+    contents = {"run": "seed: 5", "algo": "algo: {batch_size: 9}", "dotted": "algo.batch_size: 9", "empty": "algo: {}"}
+    for name, text in contents.items():
+        (tmp_path / f"{name}.yaml").write_text(text, encoding="utf-8")
+    return {name: str(tmp_path / f"{name}.yaml") for name in contents}
+
+
+def test_a_name_takes_every_layer(files: dict[str, str]) -> None:
+    both = [files["run"], files["algo"]]
+    found = settings_of("dqn", preset="dqn_cartpole", config=both, env="Acrobot-v1", steps=3)
+    preset = PRESETS["dqn_cartpole"]()
+    assert (found.seed, found.algo.batch_size, found.env.id, found.steps) == (5, 9, "Acrobot-v1", 3)
+    assert found.algo.merge({"batch_size": 64}) == preset.algo
+    assert settings_of("dreamer_v3", preset="atari", size="nano").algo == sized("nano", PRESETS["atari"]().algo)
+
+
+def test_an_algorithm_of_python_takes_the_other_settings_of_presets_and_files(files: dict[str, str]) -> None:
+    found = settings_of(OBJECT, preset="dqn_cartpole", config=[files["run"], files["empty"]], env="Acrobot-v1", steps=3)
+    assert found.algo == OBJECT
+    assert (found.seed, found.env.id, found.steps) == (5, "Acrobot-v1", 3)
+    assert found.learning_starts == PRESETS["dqn_cartpole"]().learning_starts
+    wide = settings_of(DreamerV3Config(horizon=7), size="nano").algo
+    assert wide == sized("nano", DreamerV3Config(horizon=7))
+    for name in ("algo", "dotted"):
+        with pytest.raises(ConfigError, match=rf"{name}.yaml has settings of the algorithm"):
+            settings_of(OBJECT, config=files[name])
+
+
+def test_a_whole_experiment_of_python_takes_no_lower_layers(files: dict[str, str]) -> None:
+    found = settings_of(WHOLE, env="Acrobot-v1", seed=3)
+    assert found == WHOLE.merge({"env.id": "Acrobot-v1", "seed": 3})
+    own = ExperimentConfig(algo=DreamerV3Config(horizon=7))
+    assert settings_of(own, size="nano").algo == sized("nano", DreamerV3Config(horizon=7))
+    for given in ({"preset": "dqn_cartpole"}, {"preset": "nonsense"}, {"config": files["run"]}, {"config": "no.yaml"}):
+        with pytest.raises(ConfigError, match=f"{next(iter(given))} = '.*' beside an ExperimentConfig"):
+            settings_of(WHOLE, **given)
+    with pytest.raises(ConfigError, match="has no named sizes"):
+        settings_of(WHOLE, size="nano")
+
+
+@pytest.mark.parametrize("algorithm", ["dqn", OBJECT, WHOLE])
+@pytest.mark.parametrize(
+    ("given", "names"),
+    [
+        ({"env": "CartPole-v1", "env.id": "Acrobot-v1"}, "env = CartPole-v1 and env.id = Acrobot-v1"),
+        ({"envs": 2, "env.num": 3}, "envs = 2 and env.num = 3"),
+        ({"envs": 2, "env_options": {"num": 3}}, "envs = 2 and env.num = 3"),
+        ({"data": "a.hdf5", "data.path": "b.hdf5"}, "data = a.hdf5 and data.path = b.hdf5"),
+    ],
+)
+def test_two_names_of_one_setting_must_agree(algorithm: Any, given: dict[str, Any], names: str) -> None:
+    with pytest.raises(ConfigError, match=f"{names} contradict each other"):
+        settings_of(algorithm, **given)
+    first, second = given.values()
+    same = dict(zip(given, (first, {"num": first} if isinstance(second, dict) else first), strict=True))
+    assert settings_of(algorithm, **same).env.id in ("CartPole-v1", "HalfCheetah-v5", WHOLE.env.id)

@@ -10,41 +10,107 @@ from reverie.core.discover import version
 from reverie.core.waiting import spin_briefly
 
 if TYPE_CHECKING:
-    from reverie.agent.agent import Agent, load
-    from reverie.agent.dreaming import dream
-    from reverie.agent.estimation import estimate
+    from reverie.agent.agent import Agent, AgentState, load
+    from reverie.agent.dreaming import DreamReport, dream
+    from reverie.agent.estimation import EstimateReport, estimate
+    from reverie.algos.base import AlgorithmConfig
+    from reverie.algos.bc import BCConfig
+    from reverie.algos.bcq import BCQConfig
+    from reverie.algos.cql import CQLConfig
+    from reverie.algos.crr import CRRConfig
+    from reverie.algos.ddpg import DDPGConfig
+    from reverie.algos.discrete_bcq import DiscreteBCQConfig
+    from reverie.algos.discrete_cql import DiscreteCQLConfig
+    from reverie.algos.discrete_crr import DiscreteCRRConfig
+    from reverie.algos.dqn import DQNConfig
     from reverie.algos.dreamer_v3 import DreamerV3Config
+    from reverie.algos.gail import GAILConfig
+    from reverie.algos.iql import IQLConfig
+    from reverie.algos.qr_dqn import QRDQNConfig
+    from reverie.algos.sac import SACConfig
+    from reverie.algos.sac_discrete import SACDiscreteConfig
+    from reverie.algos.td3 import TD3Config
+    from reverie.algos.td3_bc import TD3BCConfig
     from reverie.api import train, train_seeds
+    from reverie.data.dataset import DatasetConfig
     from reverie.envs.base import EnvConfig
+    from reverie.estimating import PolicyEstimate
     from reverie.experiment import ExperimentConfig
+    from reverie.run.evaluate import Evaluation
     from reverie.training.judging import Result
     from reverie.training.seeds import SeedsResult
 
 if "torch" not in sys.modules:
-    spin_briefly()  # afterwards it is too late
+    spin_briefly()  # no effect once torch is imported
 
 _HOMES = {
     "Agent": "reverie.agent.agent",
+    "AgentState": "reverie.agent.agent",
     "load": "reverie.agent.agent",
-    "DreamerV3Config": "reverie.algos.dreamer_v3",
-    "train": "reverie.api",
+    "DreamReport": "reverie.agent.dreaming",
     "dream": "reverie.agent.dreaming",
+    "EstimateReport": "reverie.agent.estimation",
     "estimate": "reverie.agent.estimation",
+    "AlgorithmConfig": "reverie.algos.base",
+    "BCConfig": "reverie.algos.bc",
+    "BCQConfig": "reverie.algos.bcq",
+    "CQLConfig": "reverie.algos.cql",
+    "CRRConfig": "reverie.algos.crr",
+    "DDPGConfig": "reverie.algos.ddpg",
+    "DiscreteBCQConfig": "reverie.algos.discrete_bcq",
+    "DiscreteCQLConfig": "reverie.algos.discrete_cql",
+    "DiscreteCRRConfig": "reverie.algos.discrete_crr",
+    "DQNConfig": "reverie.algos.dqn",
+    "DreamerV3Config": "reverie.algos.dreamer_v3",
+    "GAILConfig": "reverie.algos.gail",
+    "IQLConfig": "reverie.algos.iql",
+    "QRDQNConfig": "reverie.algos.qr_dqn",
+    "SACConfig": "reverie.algos.sac",
+    "SACDiscreteConfig": "reverie.algos.sac_discrete",
+    "TD3Config": "reverie.algos.td3",
+    "TD3BCConfig": "reverie.algos.td3_bc",
+    "train": "reverie.api",
+    "train_seeds": "reverie.api",
+    "DatasetConfig": "reverie.data.dataset",
     "EnvConfig": "reverie.envs.base",
+    "PolicyEstimate": "reverie.estimating",
     "ExperimentConfig": "reverie.experiment",
+    "Evaluation": "reverie.run.evaluate",
     "Result": "reverie.training.judging",
     "SeedsResult": "reverie.training.seeds",
-    "train_seeds": "reverie.api",
 }
-"""Where each public name lives. They are fetched on first use, so that ``import reverie`` is quick."""
+"""Module of each public name. Names are imported on first use, so that ``import reverie`` is quick."""
 
 __all__ = [
     "Agent",
+    "AgentState",
+    "AlgorithmConfig",
+    "BCConfig",
+    "BCQConfig",
+    "CQLConfig",
+    "CRRConfig",
+    "DDPGConfig",
+    "DQNConfig",
+    "DatasetConfig",
+    "DiscreteBCQConfig",
+    "DiscreteCQLConfig",
+    "DiscreteCRRConfig",
+    "DreamReport",
     "DreamerV3Config",
     "EnvConfig",
+    "EstimateReport",
+    "Evaluation",
     "ExperimentConfig",
+    "GAILConfig",
+    "IQLConfig",
+    "PolicyEstimate",
+    "QRDQNConfig",
     "Result",
+    "SACConfig",
+    "SACDiscreteConfig",
     "SeedsResult",
+    "TD3BCConfig",
+    "TD3Config",
     "dream",
     "estimate",
     "load",

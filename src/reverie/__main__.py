@@ -1,4 +1,4 @@
-"""``python -m reverie`` is the command ``reverie``."""
+"""Make ``python -m reverie`` the command ``reverie``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Training from Python with the same layers of settings as the command line."""
+"""Train from Python, with the same layers of settings as the command line."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import dataclasses
 import inspect
 import threading
 from collections.abc import Iterator, Mapping, Sequence
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -46,28 +47,38 @@ def train(
     sinks: Sequence[Sink] = (),
     **overrides: Any,
 ) -> Result:
-    """Train an agent.
+    """Train an agent, or continue a run.
+
+    Settings come in layers, each overriding those before: the preset, the files of ``config``, ``size``, ``env``, and
+    then ``overrides``.
 
     Args:
-        algorithm: a name such as ``"dreamer_v3"``, the algorithm's configuration, or a whole experiment's.
+        algorithm: a name such as ``"dreamer_v3"``; or the algorithm's configuration, in place of the preset's and the
+            files' settings of it; or a whole experiment's, in place of preset and files.
         env: an id of Gymnasium's registry, a function that makes an environment, or an instance.
-        size: a named size of the algorithm, such as ``"12m"``.
-        preset: published settings to start from; the environment's id chooses them otherwise.
-        config: a YAML file with settings, or several, of which the later ones win.
-        run: the run folder, a new one under ``runs/`` unless given; a run found there is continued.
-        keep_newer: on continuing, learn also from rows that came after the checkpoint; they are set aside otherwise.
-        say: gets a sentence about what is happening now and then.
-        sinks: places of yours where measurements go as well, with ``write(values, step)`` and ``close()``.
+        size: a named size of the algorithm, such as ``"12m"``; ``reverie list`` names them.
+        preset: name of a preset to start from. None: the preset of the environment's suite. Not beside a whole
+            experiment's configuration.
+        config: a YAML file with settings, or several, of which later ones override earlier ones. Not beside a whole
+            experiment's configuration; without settings of the algorithm beside a configuration of it.
+        run: run folder; a run found there is continued. None: a new folder under ``runs/``.
+        keep_newer: when continuing, learn also from stored rows newer than the checkpoint. False sets them aside.
+        say: called with a sentence about what is happening, now and then.
+        sinks: further destinations of the measurements, with ``write(values, step)`` and ``close()``.
         **overrides: any field of :class:`ExperimentConfig`, nested as a dictionary (``env_options`` for those of the
             environment) or by dotted path: ``**{"algo.horizon": 20}``. ``envs=8`` is short for ``env.num``, which
-            is 1 if ``env`` is an instance; ``data=path`` for ``data.path``, to learn from recorded data: from them
-            alone, or with an ``env`` from what is lived there as well.
+            is 1 if ``env`` is an instance. ``data=path`` is short for ``data.path``, recorded data to learn from: from
+            these alone, or with an ``env`` also from what is collected there.
+
+    Returns:
+        How the run ended: steps, updates, final evaluation and files.
 
     Raises:
-        ReverieError: settings do not fit together, the run could not go on, or another thread trains.
+        ReverieError: settings do not fit together, the run could not go on, or another thread trains. Its subclasses
+            are in :mod:`reverie.core.errors`.
 
-    All that is random follows from ``seed``. PyTorch's, NumPy's and Python's own generators are seeded meanwhile, and
-    are as they were afterwards: another thread that draws from them would disturb the run.
+    Everything random follows from ``seed``. The global generators of PyTorch, NumPy and Python are seeded during
+    training and restored afterwards; other threads that draw from them meanwhile would disturb the run.
     """
     given = None if env is None or isinstance(env, str) else env
     settings = settings_of(algorithm, env, size, preset, config, overrides)
@@ -77,10 +88,12 @@ def train(
 
 @contextlib.contextmanager
 def alone() -> Iterator[None]:
-    """The only training of this process: two would draw from the same generators, and none would follow from its seed.
+    """Hold the lock for training in this process.
+
+    Two trainings would draw from the same random generators, and neither would follow from its seed.
 
     Raises:
-        RunError: there is another one.
+        RunError: another training holds it.
     """
     if not _TRAINING.acquire(blocking=False):
         raise RunError(
@@ -107,27 +120,30 @@ def train_seeds(
     say: Say = tell,
     **overrides: Any,
 ) -> SeedsResult:
-    """Train an agent several times, each time from another seed, and say what they come to.
+    """Train an agent several times from different seeds, and aggregate the results.
 
     Each seed is a run of its own, as :func:`train` would make it, in a process of its own.
 
     Args:
-        algorithm: as for :func:`train`, without objects that a file cannot hold.
+        algorithm: as for :func:`train`, without objects that a YAML file cannot hold.
         env: an id of Gymnasium's registry or ``module:Id``, since other processes must be able to make it.
-        seeds: how many, from ``seed`` on, or which.
-        jobs: how many at a time; 0 for as many as there are cores for their threads, and one on a GPU.
+        seeds: the number of seeds, counted from the setting ``seed`` on, or a list of different integers >= 0.
+        jobs: how many to train at a time. 0: as many as the cores allow with the threads of each; one on a GPU.
         size: as for :func:`train`.
         preset: as for :func:`train`.
         config: as for :func:`train`.
-        run: the folder of all of them; seeds found there are gone on with, those that finished left as they are. None:
-            the one under ``runs/`` that has the same settings, or else a new one.
+        run: the folder for all of them; unfinished seeds found there are continued. None: the newest folder under
+            ``runs/`` with the same settings, or else a new one.
         keep_newer: as for :func:`train`.
-        say: gets a sentence about what is happening now and then.
+        say: called with a sentence about what is happening, now and then.
         **overrides: as for :func:`train`.
 
+    Returns:
+        The state of each seed, and scores and curves with 95 % intervals across the seeds that finished.
+
     Raises:
-        ReverieError: settings do not fit together, or none of the seeds could begin. One that fails later does not
-            take the others with it: the result says so.
+        ReverieError: settings do not fit together, or none of the seeds could begin. If one fails later the others go
+            on; its state in the result is "failed".
     """
     if env is not None and not isinstance(env, str):
         raise ConfigError(
@@ -147,17 +163,18 @@ def settings_of(
     config: Path | str | Sequence[Path | str],
     overrides: dict[str, Any],
 ) -> ExperimentConfig:
-    """The layers of settings as one, as :func:`train` describes them.
+    """Merge the layers of settings that :func:`train` takes.
 
     Raises:
         ConfigError: they do not fit together.
     """
     check_names(overrides)
+    check_twice(env, overrides)
     files = [config] if isinstance(config, str | Path) else config
     if isinstance(overrides.get("data"), str | Path):
         overrides["data.path"] = str(overrides.pop("data"))
     check_data(overrides.get("data", {}))
-    if isinstance(data := overrides.get("data"), DatasetConfig):  # others may be said of it by dotted paths
+    if isinstance(data := overrides.get("data"), DatasetConfig):  # dotted paths may set the rest
         usual = DatasetConfig().to_dict()
         overrides["data"] = {name: value for name, value in data.to_dict().items() if value != usual[name]}
     name = None if env is None else env_name(env)
@@ -167,21 +184,21 @@ def settings_of(
         hint = f" {shown}() is one." if isinstance(given, type) else ""
         raise ConfigError(f"algorithm = {shown}: expected a name such as 'dqn', or a configuration.{hint}")
     if isinstance(algorithm, ExperimentConfig):
-        settings = algorithm if name is None else algorithm.merge({"env.id": name})
+        check_whole(preset, files)
+        settings = algorithm if size is None else resized(algorithm, size)
+        settings = settings if name is None else settings.merge({"env.id": name})
     else:
         word = algorithm if isinstance(algorithm, str) else algorithm_name(type(algorithm))
         data = {key: value for key, value in overrides.items() if key.partition(".")[0] == "data"}
         handed = env is not None and not isinstance(env, str)
-        settings = layered(word, env=name, preset=preset, size=size, files=files, data=data, handed=handed)
-        if isinstance(algorithm, AlgorithmConfig):
-            settings = settings.merge({"algo": algorithm})
-            settings = resized(settings, size) if size is not None else settings
+        algo = algorithm if isinstance(algorithm, AlgorithmConfig) else None
+        settings = layered(word, env=name, preset=preset, size=size, files=files, data=data, handed=handed, algo=algo)
     if "env_options" in overrides:
         overrides["env"] = overrides.pop("env_options")
     if "envs" in overrides:
         overrides["env.num"] = overrides.pop("envs")
     if isinstance(env, gymnasium.Env):
-        settings = settings.merge({"env.num": 1, "env.vector": "serial"})  # a preset may have asked for several
+        settings = settings.merge({"env.num": 1, "env.vector": "serial"})  # presets may ask for several
         check_instance(overrides)
     settings = overlay(settings, overrides)
     if settings.data.alone and env is not None and not says_fraction(overrides):
@@ -190,13 +207,13 @@ def settings_of(
 
 
 def says_fraction(overrides: Mapping[str, Any]) -> bool:
-    """Whether they say which part of a batch is recorded."""
+    """Return whether ``overrides`` set the recorded fraction of a batch."""
     data = overrides.get("data")
     return "data.fraction" in overrides or (isinstance(data, Mapping) and "fraction" in data)
 
 
 def check_data(data: object) -> None:
-    """``data`` is settings of data, and not the data.
+    """Check that ``data`` holds settings of data, not the data themselves.
 
     Raises:
         ConfigError: it is something else.
@@ -208,10 +225,10 @@ def check_data(data: object) -> None:
 
 
 def check_names(overrides: Mapping[str, Any]) -> None:
-    """Every override must be something that :func:`train` takes.
+    """Check that every override is an option of :func:`train`.
 
     Raises:
-        ConfigError: one is not; names those that are.
+        ConfigError: one is not; the message names those that are.
     """
     parameters = [name for name in inspect.signature(train).parameters if name != "overrides"]
     fields = [field.name for field in dataclasses.fields(ExperimentConfig) if field.name != "env"]
@@ -222,11 +239,44 @@ def check_names(overrides: Mapping[str, Any]) -> None:
             raise ConfigError(f"unknown option '{name}'.{hint} Known here: {', '.join(sorted(known))}.")
 
 
-def check_instance(overrides: Mapping[str, Any]) -> None:
-    """An instance is one environment.
+def check_whole(preset: str | None, files: Sequence[Path | str]) -> None:
+    """Check that no lower layers of settings are given beside a whole experiment's, which would replace them.
 
     Raises:
-        ConfigError: more of it were asked for.
+        ConfigError: a preset or a file is given.
+    """
+    for name, value in {"preset": preset, "config": ", ".join(map(str, files))}.items():
+        if value:
+            raise ConfigError(
+                f"{name} = '{value}' beside an ExperimentConfig, which has all settings already. Give the algorithm's "
+                f"name to use {name}, or change single settings: reverie.train(experiment, steps=1000)."
+            )
+
+
+def check_twice(env: EnvLike | None, overrides: Mapping[str, Any]) -> None:
+    """Check that no setting is given by two of its names with different values.
+
+    Raises:
+        ConfigError: one is.
+    """
+    options = overrides.get("env_options")
+    nested = {f"env.{name}": value for name, value in options.items()} if isinstance(options, Mapping) else {}
+    short = {"env": (env, "env.id"), "envs": (overrides.get("envs"), "env.num")}
+    short["data"] = overrides.get("data"), "data.path"
+    for name, (value, path) in short.items():
+        others = [given[path] for given in (overrides, nested) if path in given]
+        if isinstance(value, str | Path | Integral) and any(str(other) != str(value) for other in others):
+            raise ConfigError(
+                f"{name} = {value} and {path} = {others[0]} contradict each other: they are two names of the same "
+                "setting; give one of them."
+            )
+
+
+def check_instance(overrides: Mapping[str, Any]) -> None:
+    """Check that no copies of an environment instance are asked for.
+
+    Raises:
+        ConfigError: ``env.num`` is not 1.
     """
     options = overrides.get("env")
     num = overrides.get("env.num", options.get("num", 1) if isinstance(options, Mapping) else 1)

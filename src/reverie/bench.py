@@ -1,4 +1,4 @@
-"""What a learner costs on this machine: time, memory, the share of the machine's speed that it uses, a whole run."""
+"""Measure what a learner costs on this machine: time, memory, share of the machine's speed; forecast a whole run."""
 
 from __future__ import annotations
 
@@ -26,88 +26,88 @@ from reverie.noise import noise_batch, noise_step
 from reverie.run.collect import Collector, random_action
 
 PATIENCE = 2_000
-"""Turns in which there should be something to learn from."""
+"""Turns of the loop within which the replay should hold a window."""
 WARM, LEAST = 1, 4
-"""Updates of :func:`turns_of` that are not timed, and how many there are at least."""
+"""Updates of :func:`turns_of` that are not timed, and its least number of updates in all."""
 WARM_UP = {"cpu": 1, "cuda": 10}
-"""Updates after the first one that are not timed: caches fill, graphs are captured."""
+"""Updates after the first one that are not timed: caches fill, CUDA graphs are captured."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Speed:
-    """One learner alone, on noise; medians."""
+    """Speed of one learner by itself, on random data; medians."""
 
     parameters: int
-    """Numbers that are learned."""
+    """Number of trainable parameters."""
     first_update_s: float
     """Seconds from the settings to the end of the first update."""
     update_s: float
-    """Seconds of an update."""
+    """Seconds per update."""
     rows_per_s: float
-    """Rows learned from in a second."""
+    """Rows learned from per second."""
     act_ms: dict[int, float]
-    """Milliseconds of one decision for so many environments at once."""
+    """Milliseconds per decision of the policy, by the number of environments that it decides for at once."""
     peak_gb: float
-    """GB of memory that this process has had at most; a replay comes on top."""
+    """Peak memory of this process so far in GB (1e9 bytes), without a replay."""
     device_peak_gb: float | None
-    """GB of a GPU's memory, likewise; None without one."""
+    """Peak GPU memory in GB; None without a GPU."""
     gflop: float | None
     """Floating-point operations of an update in 1e9, see :func:`count_flops`; None if they could not be counted."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Turns:
-    """What things take when they are done by turns, as in a run: each finds the caches full of the others' work."""
+    """Times of alternating collection and learning, as in a run: each finds the caches full of the other's data."""
 
     env_step_s: float
-    """Seconds of an env step: the environment's, a decision, and keeping the row."""
+    """Seconds per env step: the environment, the policy's decision, and storing the row."""
     update_s: float
-    """Seconds of an update, with the sampling of its batch."""
+    """Seconds per update, with sampling its batch."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Forecast:
-    """Hours that a run will take, one thing after the other; evaluations and checkpoints are not in it.
+    """Hours that a run will take, all work in sequence, without evaluations and checkpoints.
 
-    They are those of :class:`Turns` where there is an environment to live in. Otherwise they are those of each thing
-    alone, which is too little for small networks: they wait for much that large ones do not notice.
+    With an environment, they follow from :class:`Turns`. Otherwise they follow from the time of each part by itself,
+    which is too little for small networks: caches are then full of their own data.
     """
 
     env_steps: int
-    """Decisions of the policy."""
+    """Env steps of the run."""
     updates: int
-    """Gradient updates."""
+    """Gradient updates of the run."""
     env_steps_per_s: float | None
-    """What the environments manage by themselves; None if there are none."""
+    """Env steps per second of the environments by themselves; None if there are none."""
     updates_h: float
-    """Of updates."""
+    """Hours of updates."""
     acting_h: float
-    """Of the policy's decisions, and of keeping the rows."""
+    """Hours of the policy's decisions and of storing rows."""
     envs_h: float | None
-    """Of the environments' steps; None if they are not known."""
+    """Hours of the environments' steps; None if unknown."""
 
     @property
     def hours(self) -> float:
-        """All of them."""
+        """Sum of all."""
         return self.updates_h + self.acting_h + (self.envs_h or 0.0)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """What was measured, and what follows from it."""
+    """Measurements and the forecast from them."""
 
     speed: Speed
     forecast: Forecast
     precision: str
-    """What networks compute in."""
+    """Precision in which networks compute."""
     matrix_gflops: dict[str, float]
-    """Giga-operations a second of this machine's fastest matrix product, by precision."""
+    """Rate of this machine's matrix products in 1e9 operations per second, by precision."""
     machine: dict[str, Any] = field(default_factory=dict)
-    """What the machine is."""
+    """Description of the machine."""
 
     @property
     def share(self) -> float | None:
-        """The share of the machine's matrix rate that an update reaches; None if one of the two is not known."""
+        """Share of the machine's matrix rate that an update reaches; None if one of the two is unknown."""
         rate = self.matrix_gflops.get(self.precision)
         return None if rate is None or self.speed.gflop is None else self.speed.gflop / self.speed.update_s / rate
 
@@ -115,12 +115,12 @@ class Report:
 def measure(
     config: ExperimentConfig, obs_spec: ObsSpec, action_spec: ActionSpec, *, env: Env | None = None, seconds: float = 15
 ) -> Report:
-    """Time the learner that ``config`` describes on noise, its updates for about ``seconds``; of ``env`` its own speed.
+    """Time the learner that ``config`` describes on random data, its updates for about ``seconds``, and ``env`` itself.
 
-    Sets the number of threads that ``config`` says.
+    Sets PyTorch's number of threads to that of ``config``.
 
     Raises:
-        ConfigError: the settings do not fit these observations, or a GPU was asked for that is not there.
+        ConfigError: the settings do not fit these observations, or the GPU asked for is not there.
     """
     device = torch.device(choose_device(config.device))
     if config.threads:
@@ -147,7 +147,7 @@ def speed_of(
     seconds: float,
     envs: Iterable[int],
 ) -> tuple[Speed, Algorithm]:
-    """Build a learner, time it for about ``seconds``, and hand it back."""
+    """Build a learner, time it for about ``seconds``, and return both."""
     started = time.perf_counter()
     learner = algo.build(obs_spec, action_spec, str(device))
     batch = noise_batch(learner, obs_spec, action_spec).to(device)
@@ -172,7 +172,7 @@ def speed_of(
 def median(
     call: Callable[[], object], device: torch.device, *, warm_up: int, seconds: float, least: int = 3, most: int
 ) -> float:
-    """Seconds of one ``call``, over ``least`` to ``most`` of them in about ``seconds``."""
+    """Return the median seconds of ``call``, over ``least`` to ``most`` calls within about ``seconds``."""
     for _ in range(warm_up):
         call()
     wait_for(device)
@@ -187,13 +187,13 @@ def median(
 
 
 def act_seconds(learner: Algorithm, step: Step, mode: Mode = "explore", *, seconds: float = 1.0) -> float:
-    """Seconds of one decision for the environments of ``step``."""
+    """Return the seconds of one decision for the environments of ``step``."""
     state = learner.policy.initial(len(step))
     return median(lambda: learner.policy.act(step, state, mode), learner.device, warm_up=10, seconds=seconds, most=1000)
 
 
 def env_rate(env: Env, seconds: float = 2.0) -> float:
-    """Env steps a second of ``env`` under random actions, over all its environments."""
+    """Return the env steps per second of ``env`` under random actions, summed over its environments."""
     rng = np.random.default_rng(0)
     step, taken = env.reset(0), 0
     started = time.perf_counter()
@@ -204,9 +204,9 @@ def env_rate(env: Env, seconds: float = 2.0) -> float:
 
 
 def turns_of(config: ExperimentConfig, learner: Algorithm, env: Env, seconds: float) -> Turns | None:
-    """Live in ``env`` and learn from it for about ``seconds``, with as many updates for each step as a run has.
+    """Collect in ``env`` and learn in turns for about ``seconds``, with the updates per env step of a run.
 
-    None where no window comes together within :data:`PATIENCE` turns, or nothing is learned.
+    Returns None if the replay holds no window after :data:`PATIENCE` turns, or the run makes no updates.
     """
     window, ratio, now = learner.window, config.ratio(learner.window), time.perf_counter
     replay = config.replay.merge({"storage": "ram"}).build(
@@ -249,13 +249,13 @@ def turns_of(config: ExperimentConfig, learner: Algorithm, env: Env, seconds: fl
 def forecast(
     config: ExperimentConfig, ratio: float, speed: Speed, env_steps_per_s: float | None, turns: Turns | None = None
 ) -> Forecast:
-    """What a run of ``config.steps`` env steps with ``ratio`` updates each will take."""
+    """Forecast a run of ``config.steps`` env steps with ``ratio`` updates each."""
     steps, num = config.steps, config.env.num
     envs_h = None if env_steps_per_s is None else steps / env_steps_per_s / 3600
     updates_h, acting_h = steps * ratio * speed.update_s / 3600, steps / num * speed.act_ms[num] / 3.6e6
     if turns is not None:
         updates_h, living_h = steps * ratio * turns.update_s / 3600, steps * turns.env_step_s / 3600
-        # Environments alone take now more, now less than among the rest: decisions are never less than by themselves.
+        # The environments' own rate varies: decisions must not come out cheaper than measured by themselves.
         acting_h = min(living_h, max(acting_h, living_h - (envs_h or 0.0)))
         envs_h = None if envs_h is None else living_h - acting_h
     return Forecast(
@@ -272,12 +272,11 @@ def forecast(
 
 
 def count_flops(algo: AlgorithmConfig, obs_spec: ObsSpec, action_spec: ActionSpec) -> int:
-    """Floating-point operations of one update's matrix products and convolutions, forward and backward.
+    """Count the floating-point operations of matrix products and convolutions in one update, forward and backward.
 
-    A multiplication and an addition are two. They are those of the definitions in PyTorch, counted on tensors without
-    memory. The compiled functions do fewer for images (``nn/winograd.py``, ``nn/stages.py``), so the share of the
-    matrix rate that an update reaches by this count can pass 1. Norms, softmax, sampling and the optimiser are not
-    counted.
+    A multiplication and an addition count as two. Counted are the PyTorch definitions, on tensors without memory. The
+    compiled functions need fewer for images (``nn/winograd.py``, ``nn/stages.py``), so an update's share of the matrix
+    rate by this count can exceed 1. Norms, softmax, sampling and the optimiser are not counted.
     """
     with torch.device("meta"), flop_counter() as counter:
         learner = algo.build(obs_spec, action_spec, "meta")
@@ -286,12 +285,12 @@ def count_flops(algo: AlgorithmConfig, obs_spec: ObsSpec, action_spec: ActionSpe
 
 
 def flop_counter() -> FlopCounterMode:
-    """Counts as :func:`count_flops` what is computed inside of it."""
+    """Return a counter of the operations computed inside it, as in :func:`count_flops`."""
     return FlopCounterMode(display=False, custom_mapping=_formulas())
 
 
 def gflop(algo: AlgorithmConfig, obs_spec: ObsSpec, action_spec: ActionSpec) -> float | None:
-    """:func:`count_flops` in 1e9, or None for an algorithm that does not run without memory."""
+    """Return :func:`count_flops` in 1e9, or None for an algorithm that does not run on the meta device."""
     try:
         return count_flops(algo, obs_spec, action_spec) / 1e9
     except (NotImplementedError, RuntimeError):
@@ -299,11 +298,11 @@ def gflop(algo: AlgorithmConfig, obs_spec: ObsSpec, action_spec: ActionSpec) -> 
 
 
 def _formulas() -> dict[Any, Any]:
-    """Operators that PyTorch's counter does not know."""
+    """Return formulas for operators that PyTorch's counter does not know."""
     linear = getattr(torch.ops.mkldnn, "_linear_pointwise", None)
     return {} if linear is None else {linear: _linear_flops}
 
 
 def _linear_flops(x: list[int], weight: list[int], *_: Any, out_shape: Any = None, **__: Any) -> int:
-    """Of ``[..., inputs]`` times ``[outputs, inputs]``."""
+    """Return the operations of ``[..., inputs]`` times ``[outputs, inputs]``."""
     return 2 * math.prod(x) * weight[0]

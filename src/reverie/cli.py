@@ -1,4 +1,4 @@
-"""The command line: ``reverie train | eval | dream | data | bench ...``. Thin: torch comes when it is needed."""
+"""The command line: ``reverie train | eval | dream | data | bench ...``. Modules that need torch are imported late."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from reverie.core.errors import ReverieError, did_you_mean
 from reverie.core.waiting import spin_briefly
 
 ESTIMATE = "estimate/return"
-"""What stands in for evaluations of a run on recorded data that has no environment."""
+"""Metric shown in place of evaluations, for a run on recorded data that has no environment."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,19 +31,19 @@ class EvalCommand:
     run: Annotated[Positional[Path], arg(metavar="RUN")]
     """Run folder."""
     episodes: int = 20
-    """How many."""
+    """Number of episodes to play."""
     mode: Literal["mode", "sample"] = "mode"
-    """Take the policy's most likely action, or draw one."""
+    """Take the policy's most likely action, or sample one."""
     video: bool = False
-    """Record the first episode."""
+    """Record the first episode as a video."""
     checkpoint: Path | None = None
-    """A folder in the run's checkpoints/. None: the newest."""
+    """Name of a folder in the run's checkpoints/, best, or a path. None: the newest."""
     device: str = "auto"
     """cpu, cuda, cuda:1, or auto for a GPU if there is one."""
     seed: int | None = None
-    """Seed of environments and actions. None: follows from that of the run."""
+    """Seed of environments and actions. None: derived from that of the run."""
     env: str | None = None
-    """Where to act with an agent that learned from recorded data alone."""
+    """Environment to act in, for an agent that learned from recorded data alone."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,31 +53,31 @@ class DreamCommand:
     run: Annotated[Positional[Path], arg(metavar="RUN")]
     """Run folder."""
     context: int = 8
-    """Rows that the model is shown."""
+    """Rows of each episode that the model sees first."""
     horizon: int = 48
-    """Steps that it imagines after them, where the episodes are that long."""
+    """Most env steps that it imagines after them; fewer where episodes are shorter."""
     sequences: int = 6
-    """Episodes."""
+    """Number of episodes."""
     mode: Literal["mode", "sample"] = "mode"
-    """Live the episodes with the policy's most likely actions, or with drawn ones."""
+    """Play the episodes with the policy's most likely actions, or with sampled ones."""
     checkpoint: Path | None = None
-    """A folder in the run's checkpoints/. None: the newest."""
+    """Name of a folder in the run's checkpoints/, best, or a path. None: the newest."""
     device: str = "auto"
     """cpu, cuda, cuda:1, or auto for a GPU if there is one."""
     seed: int | None = None
-    """Seed of environments and dreams. None: follows from that of the run."""
+    """Seed of environments and dreams. None: derived from that of the run."""
     env: str | None = None
-    """Where to act with an agent that learned from recorded data alone."""
+    """Environment to act in, for an agent that learned from recorded data alone."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ListCommand:
-    """Name all algorithms, their sizes, and the presets."""
+    """List all algorithms, their sizes, and the presets."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class InfoCommand:
-    """Say what a run is and how far it has come."""
+    """Describe a run: its settings, progress, results and files."""
 
     run: Annotated[Positional[Path], arg(metavar="RUN")]
     """Run folder."""
@@ -85,16 +85,16 @@ class InfoCommand:
 
 @dataclass(frozen=True, kw_only=True)
 class CompareCommand:
-    """Put the seeds of several settings side by side."""
+    """Compare the seeds of several settings: scores, and which is probably better."""
 
     runs: Annotated[Positional[tuple[Path, ...]], arg(metavar="FOLDER ...")]
-    """Folders that `reverie train --seeds` has made."""
+    """Folders made by `reverie train --seeds`, one for each setting."""
     figure: Path | None = None
-    """Draw their learning curves, with intervals, into this PNG."""
+    """Draw the learning curves, with intervals, to this PNG file."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit code: 0 done, 1 an error of ours, 2 wrong usage, 128 + n signal n."""
+    """Run one command and return its exit code: 0 done, 1 an error, 2 wrong usage, 128 + n signal n."""
     spin_briefly()
     args = list(sys.argv[1:] if argv is None else argv)
     if not args or args[0] in ("-h", "--help"):
@@ -111,44 +111,45 @@ def main(argv: Sequence[str] | None = None) -> int:
         return command(args[1:]) or 0
     except ReverieError as error:
         return fail(str(error), 1)
-    except BrokenPipeError:  # whoever read our output has had enough
+    except BrokenPipeError:  # the reader of our output has gone
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except KeyboardInterrupt as interrupt:
         return fail(". ".join(["interrupted", *getattr(interrupt, "__notes__", [])]), 130)
-    except SystemExit as stop:  # tyro has said what was wrong, or shown the help
+    except SystemExit as stop:  # tyro has printed the error or the help
         return int(stop.code or 0)
 
 
 def overview() -> str:
-    """What ``reverie --help`` says."""
+    """Return the text of ``reverie --help``."""
     about = {
-        "train": "train an agent, or go on with a run",
-        "eval": "play whole episodes with a trained agent, with a video if wanted",
-        "estimate": "estimate what a trained agent would earn, from recorded data alone",
-        "dream": "compare what the world model imagines with what happens",
-        "data": "say what a replay holds, check it, export it",
-        "bench": "measure this machine, and say what a run will take",
-        "list": "name all algorithms, sizes and presets",
-        "info": "say what a run is and how far it has come",
-        "compare": "put the seeds of several settings side by side",
+        "train": "train an agent, or continue a run",
+        "eval": "play whole episodes with a trained agent, and record a video",
+        "estimate": "estimate the return of a trained agent from recorded data alone",
+        "dream": "compare what a world model imagines with what happens",
+        "data": "inspect, check, convert, subsample, record and download data",
+        "bench": "measure this machine's speed, and forecast the time of a run",
+        "list": "list all algorithms, sizes and presets",
+        "info": "describe a run: its settings, progress, results and files",
+        "compare": "compare the seeds of several settings",
     }
     lines = ["usage: reverie COMMAND [OPTIONS]", ""]
     lines += ["Reinforcement learning from experience: lived, recorded or imagined."]
     lines += ["", *(f"  {name:<10}{text}" for name, text in about.items()), "", "Try it:"]
     lines += ["  reverie train dreamer_v3 --env CartPole-v1 --run runs/first", "  reverie eval runs/first --video"]
-    return "\n".join([*lines, "  reverie dream runs/first", "", "reverie COMMAND --help tells all of its options."])
+    lines += ["  reverie dream runs/first", "", "`reverie COMMAND --help` lists the options of a command."]
+    return "\n".join(lines)
 
 
 def train_command(args: list[str]) -> int:
-    """``reverie train``."""
+    """Run ``reverie train``."""
     from reverie.commands.train import train_command as command  # torch comes with it
 
     return command(args)
 
 
 def eval_command(args: list[str]) -> int:
-    """``reverie eval``."""
+    """Run ``reverie eval``."""
     said = parse(EvalCommand, args, "eval")
     from reverie.agent.agent import load
     from reverie.agent.evaluation import evaluate_run
@@ -165,7 +166,7 @@ def eval_command(args: list[str]) -> int:
 
 
 def dream_command(args: list[str]) -> int:
-    """``reverie dream``."""
+    """Run ``reverie dream``."""
     said = parse(DreamCommand, args, "dream")
     from reverie.agent.agent import load
     from reverie.agent.dreaming import dream
@@ -195,7 +196,7 @@ def dream_command(args: list[str]) -> int:
 
 
 def list_command(args: list[str]) -> int:
-    """``reverie list``: read from the sources, so that nothing heavy is imported."""
+    """Run ``reverie list``. Reads the source files, so that nothing heavy is imported."""
     parse(ListCommand, args, "list")
     print("algorithms")
     for name, home in sorted(algorithms().items()):
@@ -204,7 +205,7 @@ def list_command(args: list[str]) -> int:
         print(f"  {name:<14}{read.summary if read else f'of a package: {home}'}")
         if read and "SIZES" in read.tables:
             print(f"  {'':<14}sizes: {', '.join(read.tables['SIZES'])}")
-    print("\npresets (--preset NAME; the environment's id chooses one by itself)")
+    print("\npresets (--preset NAME; otherwise the environment's id chooses one, by the beginnings in brackets)")
     for module in ("published.dreamer", "published.model_free", "published.offline"):
         read = outline(module)
         for name in read.tables["PRESETS"]:
@@ -215,7 +216,7 @@ def list_command(args: list[str]) -> int:
 
 
 def info_command(args: list[str]) -> int:
-    """``reverie info``: from the files of the run, and how fast it would go on here."""
+    """Run ``reverie info``, from the files of the run."""
     said = parse(InfoCommand, args, "info")
     from reverie.core.compiler import state, trouble
     from reverie.folder import RunFolder, read_saved
@@ -252,7 +253,7 @@ def info_command(args: list[str]) -> int:
 
 
 def compare_command(args: list[str]) -> int:
-    """``reverie compare``."""
+    """Run ``reverie compare``."""
     said = parse(CompareCommand, args, "compare")
     if not said.runs:
         return fail("compare what? Give the folders that reverie train --seeds has made.", 2)
@@ -270,19 +271,19 @@ def compare_command(args: list[str]) -> int:
 
 
 def alone(settings: dict[str, Any]) -> bool:
-    """Whether a run learns from recorded data alone."""
+    """Return whether a run learns from recorded data alone."""
     data = settings.get("data", {})
     return bool(data.get("path")) and data.get("fraction", 1.0) == 1.0
 
 
 def progress_line(settings: dict[str, Any], step: int) -> str:
-    """How far a run is, in what it counts in."""
+    """Return how far a run is, in env steps or updates."""
     unit, name = ("updates", "updates") if alone(settings) else ("steps", "env steps")
     return f"{step:,} of {settings[unit]:,} {name}"
 
 
 def evaluation_line(file: Path, logged: float | None) -> str:
-    """What the newest evaluation came to: that of ``eval.json``, or else the one that training has logged last."""
+    """Return the score of the newest evaluation: that of ``eval.json``, or else the last one in the log."""
     try:
         own = json.loads(file.read_text(encoding="utf-8"))
         where = f", {own['checkpoint']}" if "checkpoint" in own else ""
@@ -292,14 +293,14 @@ def evaluation_line(file: Path, logged: float | None) -> str:
 
 
 def saved_steps(folder: Path) -> list[int]:
-    """Of the checkpoints in ``folder``: the newest may be younger than the last log entry."""
+    """Return the steps of the checkpoints in ``folder``; the newest may be later than the last log entry."""
     from reverie.run.checkpoint import Checkpoints, number_of
 
     return [number_of(path) for path in Checkpoints(folder).all()]
 
 
 def checkpoint_line(folder: Path) -> str:
-    """Names of the checkpoints in ``folder``, with what is wrong with those that cannot be loaded."""
+    """Return the names of the checkpoints in ``folder``, with the reason for each that cannot be loaded."""
     from reverie.run.checkpoint import Checkpoints
     from reverie.run.verify import is_newer
 
@@ -312,7 +313,7 @@ def checkpoint_line(folder: Path) -> str:
 
 
 def replay_line(folder: Path) -> str:
-    """How many rows are stored in ``folder``."""
+    """Return the number of rows stored in ``folder``."""
     from reverie.data.store.store import Store
 
     if not folder.is_dir():
@@ -340,7 +341,7 @@ COMMANDS = {
 
 
 def error_table(errors: Mapping[str, Any], repeated: Mapping[str, Any]) -> str:
-    """Errors at steps 1, 2, 4, 8 ... and the last."""
+    """Format the errors at steps 1, 2, 4, 8 ... and the last as a table."""
     horizon = len(next(iter(errors.values())))
     steps = sorted({2**i for i in range(horizon.bit_length()) if 2**i <= horizon} | {horizon})
     width = max(12, *(len(key) for key in errors)) + 2

@@ -1,6 +1,6 @@
-"""What can be done with recorded data: hold it against rules, write it in another format, take a part of it.
+"""Operations on recorded data: validate it, write it in another format, take a part of it.
 
-Nothing is changed in its place. What is written takes its place once it is whole.
+Data are never changed in place. A new dataset appears at its path only once it is complete.
 """
 
 from __future__ import annotations
@@ -38,18 +38,18 @@ from reverie.run.signature import signature
 
 Format = Literal["minari", "d4rl", "parquet", "pydreamer", "store"]
 SEED = "seed"
-"""The column that ``seeded`` adds."""
+"""Name of the column that ``seeded`` adds."""
 UNBOUNDED = "the space of its actions is not declared: in the copy, continuous ones have no bounds"
 SCALED = (
     "the space of its actions is not declared: PyDreamer's files hold them in [-1, 1] or one-hot, by what was "
     "recorded, and do not say so. Other formats keep them as they are"
 )
 Episodes = Callable[[Iterator[Rows]], Iterator[Rows]]
-"""Takes episodes, gives those of them, or pieces of them, that are to be written."""
+"""A function from episodes to those episodes, or pieces of episodes, that are to be written."""
 
 
 def everything(episodes: Iterator[Rows]) -> Iterator[Rows]:
-    """All of them."""
+    """Choose all episodes."""
     return episodes
 
 
@@ -57,11 +57,11 @@ def everything(episodes: Iterator[Rows]) -> Iterator[Rows]:
 
 
 def write(reader: Reader, target: str, to: Format = "minari", choose: Episodes = everything) -> Exported:
-    """Write the episodes of ``reader`` that ``choose`` leaves to ``target``.
+    """Write the episodes of ``reader`` that ``choose`` selects to ``target``.
 
-    Minari gets values as they were recorded, with their spaces and the environment's; D4RL's files and tables get them
-    as well, of such spaces as they can hold; actions of our own rows become those that the environment took, or it is
-    not named. PyDreamer's files and our own stores hold rows as learners see them.
+    Minari, D4RL files and tables get values as they were recorded; Minari also their spaces and the environment. The
+    actions of reverie's own rows are converted back to those that the environment took; if that is impossible the
+    environment is not named. PyDreamer's files and reverie's stores hold rows as learners see them.
 
     Raises:
         ReverieError: the data cannot be read, ``target`` exists, or a package is missing. Nothing is left then.
@@ -106,7 +106,7 @@ def _to_minari(reader: Reader, target: str, choose: Episodes) -> Exported:
 
 
 def given_back(about: About) -> GivenBack | None:
-    """What makes of rows of our own what their environment showed; None where it cannot be asked or shows others."""
+    """Return a converter from reverie's own rows to the environment's observations; None if that cannot be known."""
     if about.specs is None:
         return None
     env, _ = environment_of(about)
@@ -121,7 +121,7 @@ def given_back(about: About) -> GivenBack | None:
 
 
 def _named_env(reader: Reader, about: About) -> dict[str, str]:
-    """What Minari's metadata say of the environment; nothing if that is not known."""
+    """Return the environment's entries of Minari's metadata; empty if it is unknown."""
     text = ""
     if isinstance(reader, MinariReader) and reader.env_spec:
         text = json.dumps(reader.env_spec)
@@ -139,7 +139,7 @@ def _to_columns(reader: Reader, target: Path, to: Format, choose: Episodes) -> E
 
 
 def spec_of(about: About) -> EnvSpec | None:
-    """Gymnasium's description of the environment that ``about`` names, as it was made; None if nobody registers it."""
+    """Return Gymnasium's spec of the environment in ``about``, as it was made; None if it is not registered."""
     found = registered(about.env)
     if found is None:
         return None
@@ -150,9 +150,9 @@ def spec_of(about: About) -> EnvSpec | None:
 
 
 def seeded(episodes: Iterable[Rows], reader: Reader) -> Iterator[Rows]:
-    """Episodes with a column that has in their first row what they were seeded with, and -1 in all others.
+    """Yield episodes with a column that holds the episode's seed in the first row, and -1 in all others.
 
-    What is cut off the beginning of an episode takes the seed along.
+    If an episode loses its beginning, the seed is lost with it.
     """
     seeds = reader.seeds() if isinstance(reader, MinariReader) else []
     known = any(seed is not None for seed in seeds)
@@ -164,7 +164,7 @@ def seeded(episodes: Iterable[Rows], reader: Reader) -> Iterator[Rows]:
 
 
 def minari_fields(rows: Rows, both: tuple[Space, Space]) -> dict[str, Any]:
-    """The fields of Minari's ``EpisodeBuffer`` for an episode of n steps: n + 1 observations, n of everything else.
+    """Return the fields of Minari's ``EpisodeBuffer`` for an episode of n steps: n + 1 observations, n of all else.
 
     ``both``: the spaces of observations and of actions.
     """
@@ -181,7 +181,7 @@ def minari_fields(rows: Rows, both: tuple[Space, Space]) -> dict[str, Any]:
 
 
 def to_store(episodes: Iterable[Rows], folder: Path, recorded: Recorded) -> Exported:
-    """A replay store of one stream, with a spec.json that says what its columns are.
+    """Write a replay store with one stream, and a spec.json that describes its columns.
 
     Raises:
         RunError: ``folder`` exists, or there is no episode.
@@ -202,7 +202,7 @@ def to_store(episodes: Iterable[Rows], folder: Path, recorded: Recorded) -> Expo
 
 
 def said_of(recorded: Recorded) -> dict[str, Any]:
-    """What data say of their environment and their actions, for ``ABOUT``."""
+    """Return the content of ``ABOUT``: the data's environment and the units of their actions."""
     about, out = recorded.about, dict[str, Any]()
     if about.env:
         named = env_of(about)
@@ -218,13 +218,16 @@ def said_of(recorded: Recorded) -> dict[str, Any]:
 
 @dataclass(frozen=True, kw_only=True)
 class Share:
-    """How much of a dataset, and in what pieces."""
+    """Size of a part of a dataset, and the unit in which it is drawn."""
 
     fraction: float | None = None
-    """Of its steps."""
+    """Fraction of the steps, above 0 and up to 1."""
     steps: int | None = None
+    """Number of steps, in place of a fraction."""
     by: Literal["episode", "step"] = "episode"
+    """Unit that is drawn."""
     seed: int = 0
+    """Seed of the drawing."""
 
     def __post_init__(self) -> None:
         if (self.fraction is None) == (self.steps is None):
@@ -235,10 +238,10 @@ class Share:
             raise ConfigError(f"steps = {self.steps}: expected at least 1.")
 
     def of(self, total: int) -> int:
-        """How many of ``total`` steps.
+        """Return the number of steps to take of ``total``.
 
         Raises:
-            ConfigError: there are not as many.
+            ConfigError: there are fewer.
         """
         if self.fraction is not None:
             return max(1, round(self.fraction * total))
@@ -249,10 +252,10 @@ class Share:
 
 
 def part(reader: Reader, share: Share) -> Episodes:
-    """What chooses the part that ``share`` asks for: the same one for the same seed. Looks through all rows once.
+    """Return a function that selects the part ``share``, the same for the same seed. Reads all rows once.
 
-    Episodes are drawn until they have as many steps together, so there may be a few more; they stay in their order.
-    Single steps are as many as asked for, and what follows each other stays together.
+    By "episode", whole episodes are drawn until their steps suffice, so the part may be a little larger; the order is
+    kept. By "step", exactly as many steps are drawn, and adjacent ones stay together.
     """
     lengths = np.array([len(rows["reward"]) - 1 for rows in episodes_of(flags_of(reader))], np.int64)
     wanted = share.of(int(lengths.sum()))
@@ -266,7 +269,7 @@ def part(reader: Reader, share: Share) -> Episodes:
 
 
 def flags_of(reader: Reader) -> Iterator[Rows]:
-    """All rows without what was seen and done."""
+    """Yield all rows without observations and actions."""
     names = ("reward", "is_first", "is_last", "is_terminal")
     with shown(f"looking through {reader.path.name}", reader.rows()) as counted:
         for rows in counted(reader.parts()):
@@ -277,10 +280,10 @@ def flags_of(reader: Reader) -> Iterator[Rows]:
 
 
 def validate(reader: Reader, replayed: int = 3) -> DataReport:
-    """Hold every episode against the rules of ``data/validation.py``, and some against the environment.
+    """Check every episode against the rules of ``data/validation.py``, and some against the environment.
 
-    Up to ``replayed`` episodes whose seed is known are played again in the environment that the data name: what it
-    shows and gives must be what was recorded.
+    Up to ``replayed`` episodes with a known seed are played again in the environment that the data name; its
+    observations and rewards must be the recorded ones.
 
     Raises:
         ReverieError: the data cannot be read at all.
@@ -311,7 +314,7 @@ def validate(reader: Reader, replayed: int = 3) -> DataReport:
 
 
 def environment_of(about: About) -> tuple[gymnasium.Env[Any, Any] | None, str]:
-    """The environment that data name, or why there is none."""
+    """Return the environment that data name, or the reason why there is none."""
     if not about.env:
         return None, "the data name none"
     try:
@@ -321,7 +324,7 @@ def environment_of(about: About) -> tuple[gymnasium.Env[Any, Any] | None, str]:
 
 
 def actions_of(about: About) -> tuple[Space | None, str]:
-    """The action space of the environment that rows of our own were lived in, or why it cannot be known."""
+    """Return the action space of the environment that reverie's own rows come from, or the reason why it is unknown."""
     env, why = environment_of(about)
     if env is None:
         return None, why
@@ -335,6 +338,6 @@ def actions_of(about: About) -> tuple[Space | None, str]:
 
 
 def good(report: DataReport) -> Episodes:
-    """What leaves out the episodes that break a rule."""
+    """Return a function that leaves out the episodes that break a rule."""
     bad = set(report.bad)
     return lambda episodes: (rows for number, rows in enumerate(episodes) if number not in bad)

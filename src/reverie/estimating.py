@@ -1,7 +1,7 @@
-"""What a policy would earn, estimated from recorded rows alone, where there is no environment to try it in.
+"""Estimate the return of a policy from recorded rows alone, where there is no environment to evaluate it in.
 
-The estimate is that of ``algos/fqe.py``. It is of discounted returns, so it is no score and never stands among scores:
-in every log its names begin with ``estimate/``.
+The estimator is fitted Q evaluation (FQE, ``algos/fqe.py``). It estimates discounted returns, which are not scores: all
+its names in the logs begin with ``estimate/``.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from reverie.folder import RunFolder, write_found
 from reverie.run.recall import actions_of
 
 BLOCK = 1024
-"""First states that are valued at a time."""
+"""First states per forward pass."""
 MOST = 10_000
-"""Episodes that means are taken over, evenly spread: an interval of more of them would take longer than the rest."""
+"""Most episodes in a mean, evenly spread: the bootstrap over more would take longer than everything else."""
 
 ENDLESS = (
     "with discount 1 episodes that were cut off have no end to their return: the longer FQE is trained, the larger its "
@@ -42,29 +42,28 @@ ENDLESS = (
 
 @dataclass(frozen=True, kw_only=True)
 class PolicyEstimate:
-    """What a policy would earn from where the episodes of a dataset begin, and what was earned there."""
+    """Estimated return of a policy from the first states of a dataset's episodes, and the returns recorded there."""
 
     value: Estimate
-    """The mean discounted return that FQE expects of the policy, with a 95 % interval by bootstrap over episodes. It
-    says how sure so many first states make of their mean, and nothing of how far FQE is wrong."""
+    """Mean discounted return that FQE expects of the policy, with a 95 % bootstrap interval over episodes. The interval
+    is that of a mean over these first states; it does not contain the error of FQE itself."""
     recorded: Estimate
-    """The mean discounted return of the episodes themselves. What an episode that was cut off would have earned
-    afterwards is not in it."""
+    """Mean discounted return of the recorded episodes. Rewards that would have followed a truncation are not in it."""
     discount: float
-    """Gamma of both."""
+    """Discount factor gamma of both."""
     episodes: int
-    """How many there are, of one step or more."""
+    """Number of recorded episodes with at least one step."""
     cut_off: int
-    """How many of them did not end by themselves."""
+    """Number of these that were truncated, not terminal."""
     updates: int
-    """Updates of FQE so far, those of earlier estimates included."""
+    """Gradient updates of FQE so far, those of earlier estimates included."""
     loss: float
-    """Mean squared temporal difference in the newest of these."""
+    """FQE's loss, the mean squared temporal-difference error, over the last 100 of these."""
     mode: Mode
-    """How actions were chosen."""
+    """How the policy chose actions: "eval" most likely, "explore" drawn."""
 
     def metrics(self) -> dict[str, float]:
-        """The numbers under their names in the logs; no ends of an interval where there is none."""
+        """Return the numbers under their names in the logs, without the ends of an interval that is unknown."""
         found = {
             "estimate/updates": float(self.updates),
             "estimate/loss": self.loss,
@@ -76,7 +75,7 @@ class PolicyEstimate:
         return found
 
     def to_dict(self) -> dict[str, Any]:
-        """For a file."""
+        """Return plain values for estimate.json."""
         parts = {name: {k: v for k, v in x._asdict().items() if np.isfinite(v)}
                  for name, x in {"return": self.value, "recorded_return": self.recorded}.items()}  # fmt: skip
         kept = {name: getattr(self, name) for name in ("discount", "episodes", "cut_off", "updates", "loss")}
@@ -87,7 +86,7 @@ class PolicyEstimate:
         return {"what": what, "actions": "mode" if self.mode == "eval" else "sample", **parts, **kept}
 
     def words(self) -> str:
-        """Three lines, or four."""
+        """Format the estimate for the terminal, in three or four lines."""
         cut = f", {self.cut_off:,} of them cut off" if self.cut_off else ""
         endless = f"\n  {ENDLESS}" if self.discount == 1 and self.cut_off else ""
         return (
@@ -99,12 +98,12 @@ class PolicyEstimate:
 
 
 def between(found: Estimate) -> str:
-    """A number with its interval."""
+    """Format a number with its interval."""
     return f"{found.value:.2f}" + (f" (95 % {found.low:.2f} to {found.high:.2f})" if found.sure else "")
 
 
 class Estimator:
-    """FQE of one learner's policy on one dataset. Each estimate goes on from where the one before has come to."""
+    """FQE of one learner's policy on one dataset. Each estimate continues training where the one before stopped."""
 
     def __init__(
         self,
@@ -116,7 +115,7 @@ class Estimator:
         *,
         seed: int = 0,
     ) -> None:
-        """``config``: with the learner's discount and stacks of frames, :func:`config_for`, unless given.
+        """Prepare FQE. ``config`` None: :func:`config_for`, with the learner's discount and frame stacks.
 
         Raises:
             DataError: no episode has a step.
@@ -126,7 +125,7 @@ class Estimator:
         config = config or config_for(algo)
         self.discount = config.discount
         first = dataset.column("is_first")
-        self.begins = np.flatnonzero(first & ~np.append(first[1:], True))  # [E] rows, where a step follows
+        self.begins = np.flatnonzero(first & ~np.append(first[1:], True))  # [E] rows that a step follows
         if not len(self.begins):
             raise DataError("no episode of the dataset has a step: there is nothing to estimate from.")
         self.returns, self.cut_off = self._recorded()
@@ -142,7 +141,7 @@ class Estimator:
         self.updates = 0
 
     def _recorded(self) -> tuple[np.ndarray, int]:
-        """The discounted return of each episode that has a step, ``[E]``, and how many were cut off."""
+        """Return the discounted return of each episode with a step, ``[E]``, and how many of these were truncated."""
         first = self.dataset.column("is_first")
         starts = np.flatnonzero(first)
         lengths = np.diff(np.append(starts, len(first)))
@@ -153,7 +152,7 @@ class Estimator:
         return np.add.reduceat(earned, starts)[stepped], int((stepped & ~ended).sum())
 
     def _units(self, discount: float) -> Units:
-        """Values are learned in the deviation of the episodes' returns from their mean, and kept within bounds."""
+        """Return FQE's units: values relative to mean and deviation of the returns, and bounds of all values."""
         reward = self.dataset.column("reward")[~self.dataset.column("is_first")].astype(np.float64)
         horizon = 1 / (1 - discount) if discount < 1 else np.inf
         least, most = min(0.0, reward.min()), max(0.0, reward.max())
@@ -165,17 +164,17 @@ class Estimator:
         )
 
     def estimate(self, updates: int, *, mode: Mode = "eval", draws: int = 1) -> PolicyEstimate:
-        """Make so many updates and say what the policy is worth. Generators of others stay where they are.
+        """Make ``updates`` updates of FQE and return the estimate. No random generator outside is changed.
 
         Args:
-            updates: of FQE, 1 or more.
-            mode: whether the policy takes its mode or draws.
-            draws: actions of each row, over which values are averaged; more than one are of use where it draws.
+            updates: gradient updates of FQE, at least 1.
+            mode: "eval" takes the policy's most likely action, "explore" draws.
+            draws: actions per row, whose values are averaged; more than one make sense only if they are drawn.
 
         Raises:
-            ConfigError: there are no updates.
-            DataError: the policy's actions are none of the dataset's.
-            RunError: the estimate is not a number.
+            ConfigError: ``updates`` or ``draws`` is below 1.
+            DataError: the policy's actions are not of the dataset's kind.
+            RunError: the estimate is not finite.
         """
         if updates < 1 or draws < 1:
             raise ConfigError(f"updates = {updates}, draws = {draws}: expected 1 or more of each.")
@@ -207,7 +206,7 @@ class Estimator:
         return self.fqe.update(replace(batch, extras={CHOSEN: picked})).metrics["loss/critic"]
 
     def _worth(self, rows: np.ndarray, chosen: np.ndarray) -> np.ndarray:
-        """What first states are worth, ``[E]``. Rows before them are of no account, so they stand for those."""
+        """Return the values of first states, ``[E]``. Context rows repeat the first state; they have no effect."""
         found = self.dataset.storage.gather(torch.from_numpy(rows), 1)
         times = self.fqe.window.context + 1
         column = {name: x.expand(-1, times, *x.shape[2:]) for name, x in found.items()}
@@ -221,34 +220,34 @@ class Estimator:
         return np.asarray(self.fqe.worth(batch)[:, -1].cpu().numpy(), np.float64)
 
     def state_dict(self) -> State:
-        """The critic, how it was trained, and the generator of what it is shown."""
+        """Return the critic, its optimiser, and the state of its sampler."""
         return {"fqe": self.fqe.state_dict(), "rows": dict(self.rows.state_dict()), "updates": self.updates}
 
     def load_state_dict(self, state: State) -> None:
-        """Go on from there."""
+        """Restore that state."""
         self.fqe.load_state_dict(state["fqe"])
         self.rows.load_state_dict(state["rows"])
         self.updates = int(state["updates"])
 
 
 def write_estimate(folder: RunFolder, found: PolicyEstimate, step: int, **more: Any) -> None:
-    """Write estimate.json; ``step`` is the update that the policy had come to."""
+    """Write estimate.json. ``step``: updates that the policy had made."""
     write_found(folder.estimate, {"step": step, **found.to_dict(), **more})
 
 
 def config_for(algo: Algorithm) -> FQEConfig:
-    """Settings of FQE for a learner: its discount, 0.99 if it has none, and its stacks of frames."""
+    """Return FQE's settings for a learner: the same discount (0.99 if it has none) and frame stacks."""
     own = getattr(algo, "cfg", None)
     kept = {name: getattr(own, name) for name in ("discount", "frames", "frame_keys") if hasattr(own, name)}
     return FQEConfig(**kept)
 
 
 def thinned(values: np.ndarray) -> np.ndarray:
-    """At most :data:`MOST` of them, evenly spread."""
+    """Return at most :data:`MOST` of the values, evenly spread."""
     return values[np.unique(np.linspace(0, len(values) - 1, MOST).astype(np.int64))]
 
 
 def blocks(rows: np.ndarray) -> Iterator[np.ndarray]:
-    """A few at a time."""
+    """Yield blocks of :data:`BLOCK` rows."""
     for start in range(0, len(rows), BLOCK):
         yield rows[start : start + BLOCK]

@@ -1,4 +1,4 @@
-"""An experiment: every setting of a run, and ``build``, the one function that knows all floors."""
+"""Define an experiment: every setting of a run, and ``build``, which assembles it from all packages."""
 
 from __future__ import annotations
 
@@ -45,42 +45,42 @@ class ExperimentConfig(Config):
     """Every setting of a run."""
 
     steps: int = 1_000_000
-    """Env steps: decisions of the policy, summed over all environments; action repeat is not counted."""
+    """Env steps of the run: decisions of the policy, summed over all environments; action repeat is not counted."""
     updates: int = 100_000
-    """Gradient updates of a run that learns from recorded data alone, where there are no env steps."""
+    """Gradient updates of a run on recorded data alone, which has no env steps."""
     replay_ratio: float | None = None
-    """Gradient updates per env step; 0.5 unless this or train_ratio is given."""
+    """Gradient updates per env step. None: from train_ratio, or else 0.5."""
     train_ratio: float | None = None
-    """Replayed rows per env step, another way to say replay_ratio: train_ratio = replay_ratio x B x T."""
+    """Replayed rows per env step, in place of replay_ratio: replay_ratio x B x T for batches of B windows of T rows."""
     learning_starts: int = 1024
-    """Windows that the replay must offer before learning starts."""
+    """Windows that the replay must hold before learning starts."""
     random_steps: int = 0
-    """Env steps of uniformly random actions at the beginning."""
+    """Env steps with uniformly random actions at the beginning."""
     seed: int = 0
-    """Everything random follows from it."""
+    """Seed of everything random: networks, environments, batches and actions. 0 or more."""
     init: str | None = None
-    """A run, or a checkpoint of one, with whose agent a new run begins: its weights, optimisers and normalisation."""
+    """Run folder, or a checkpoint in one, whose agent a new run begins with: weights, optimisers and normalisation."""
     device: str = "auto"
-    """Where networks live: cpu, cuda, cuda:1, or auto for a GPU if there is one."""
+    """Device of the networks: cpu, cuda, cuda:1, or auto for a GPU if there is one."""
     threads: int = 0
-    """CPU threads that PyTorch may use; 0 leaves it to PyTorch."""
+    """CPU threads that PyTorch may use. 0: PyTorch's own choice."""
     eval_episodes: int = 10
-    """Episodes of each evaluation, during training and at its end; 0 for none."""
+    """Episodes of each evaluation, during training and at the end. 0: no evaluations."""
     stop_score: float | None = None
-    """End the run as soon as an evaluation during training has this mean score, and still has it together with as many
-    other episodes, which are played then. None: only its steps end it."""
+    """End the run once an evaluation during training reaches this mean score, and still has it together with as many
+    more episodes, which are then played. None: only steps end the run."""
     eval_envs: int = 4
-    """Environments that evaluations run side by side."""
+    """Number of environments that an evaluation steps together."""
     keep_checkpoints: int = 3
-    """Newest checkpoints to keep."""
+    """Number of newest checkpoints to keep, at least 1. The best one is kept as well."""
     console: bool = True
-    """Show progress."""
+    """Show progress in the terminal."""
     tensorboard: bool = True
     """Write TensorBoard event files beside metrics.jsonl."""
     wandb: bool = False
-    """Log to Weights & Biases as well; its environment variables, such as WANDB_PROJECT and WANDB_MODE, are heeded."""
+    """Log to Weights & Biases as well; its environment variables, such as WANDB_PROJECT and WANDB_MODE, apply."""
     mlflow: bool = False
-    """Log to MLflow as well, where MLFLOW_TRACKING_URI says; MLFLOW_EXPERIMENT_NAME is heeded."""
+    """Log to MLflow as well, to MLFLOW_TRACKING_URI; MLFLOW_EXPERIMENT_NAME applies."""
     schedule: Schedule = field(default_factory=Schedule)
     """How often to log, evaluate, save and report."""
     env: EnvConfig = field(default_factory=EnvConfig)
@@ -88,9 +88,9 @@ class ExperimentConfig(Config):
     algo: AlgorithmConfig = field(default_factory=DreamerV3Config)
     """The algorithm."""
     replay: ReplayConfig = field(default_factory=ReplayConfig)
-    """The memory of what was lived."""
+    """The replay buffer of collected experience."""
     data: DatasetConfig = field(default_factory=DatasetConfig)
-    """What was recorded before."""
+    """Recorded data."""
 
     def __post_init__(self) -> None:
         if self.replay_ratio is not None and self.train_ratio is not None:
@@ -118,11 +118,11 @@ class ExperimentConfig(Config):
 
     @property
     def estimates_on_the_way(self) -> bool:
-        """Whether there are estimates during training, if any are made."""
+        """Whether estimates are made during training, in a run that makes any."""
         return parse_period(self.schedule.eval_every)[0] > 0 and self.data.estimate_updates > 0
 
     def ratio(self, window: Window) -> float:
-        """Updates per env step, however it was said."""
+        """Return gradient updates per env step, given by ``replay_ratio`` or by ``train_ratio``."""
         if self.train_ratio is not None:
             return self.train_ratio / (window.batch * window.length)
         return DEFAULT_REPLAY_RATIO if self.replay_ratio is None else self.replay_ratio
@@ -130,29 +130,29 @@ class ExperimentConfig(Config):
 
 @dataclass(frozen=True, kw_only=True)
 class Experiment:
-    """All parts of a run, fitted to each other; nothing has been written to disk."""
+    """All parts of a run, built to fit each other. Nothing has been written to disk."""
 
     config: ExperimentConfig
     env: Env | None
-    """The environments that are lived in; None if all that is learned from was recorded."""
+    """Training environments; None in a run on recorded data alone."""
     obs_spec: ObsSpec
     action_spec: ActionSpec
     algo: Algorithm
     replay: Replay
-    """What was lived; the dataset where nothing is."""
+    """Replay of the collected rows; in a run on recorded data alone the dataset."""
     source: Source
-    """Where the learner's batches come from: the replay, by way of a stream of copies if there is a GPU."""
+    """Source of the learner's batches: the replay, prefetched to the GPU if there is one."""
     collector: Collector | None
     clock: Clock
     eval_env: Env | None
     dataset: Dataset | None = None
-    """What was recorded before."""
+    """Recorded rows, if there are any."""
     remarks: tuple[str, ...] = ()
-    """What whoever uses the recorded data should know."""
+    """What had to be assumed or left out in reading the recorded data."""
     estimator: Estimator | None = None
-    """Stands in where there is no environment to evaluate in."""
+    """Estimates returns where there is no environment to evaluate in."""
     again: Callable[[], Env] | None = None
-    """Takes the one instance that was given, whose training is over, with its true rewards."""
+    """Returns the environment instance that the user gave, after training, with its true rewards."""
 
     def evaluate(
         self,
@@ -161,11 +161,14 @@ class Experiment:
         record: bool = False,
         which: Literal["evaluation", "confirmation", "test"] = "evaluation",
     ) -> Evaluation:
-        """Play whole episodes, leaving every generator of training as it was.
+        """Play whole episodes, and leave every random generator of training as it was.
 
-        They are played in environments of their own; in that of training where only one instance was given, which
-        is for the end of training, as its running episode is lost. ``which`` of the episodes: those of ``test``, for
-        the end, are others than those before it.
+        They are played in the evaluation environments, or in the user's single instance, whose running episode is lost:
+        so only after training. ``which`` selects the seed; that of "test", for the final evaluation, is used by nothing
+        before.
+
+        Raises:
+            ConfigError: there is no environment, or ``episodes`` is not at least 1.
         """
         seed = derived_seeds(self.config.seed)[which]
         env = self.eval_env or (self.again() if self.again is not None else self.env)
@@ -175,17 +178,17 @@ class Experiment:
             return evaluate(env, self.algo.policy, episodes, mode, record, seed=seed)
 
     def estimate(self) -> PolicyEstimate:
-        """What the policy would earn, estimated from the recorded data; goes on from the estimate before.
+        """Estimate the policy's return from the recorded data, continuing FQE from the estimate before.
 
         Raises:
-            ConfigError: nothing is to be estimated.
+            ConfigError: the run has no estimator.
         """
         if self.estimator is None:
             raise ConfigError("estimates stand in only where there is no environment: data.eval_env = 'none'.")
         return self.estimator.estimate(self.config.data.estimate_updates)
 
     def close(self) -> None:
-        """Free environments."""
+        """Close the environments."""
         for env in (self.env, self.eval_env):
             if env is not None:
                 env.close()
@@ -194,16 +197,16 @@ class Experiment:
 def build(
     config: ExperimentConfig, env: EnvLike | None = None, *, start: int = 0, scratch: Path | None = None
 ) -> Experiment:
-    """Everything that ``config`` describes. Writes nothing.
+    """Build everything that ``config`` describes, for a run that collects experience. Writes nothing.
 
     Args:
         config: the settings.
-        env: a function that makes the environment, or an instance; ``config.env.id`` is made otherwise.
-        start: the env step at which the run goes on, so that a continued run meets other episodes.
-        scratch: where a replay in mapped files puts them; made with the first row. By default among temporary files.
+        env: a function that makes the environment, or an instance, in place of ``config.env.id``.
+        start: env step at which a continued run resumes; environments are seeded by it, so that episodes differ.
+        scratch: folder for a memory-mapped replay, made with the first row. None: a temporary folder.
 
     Raises:
-        ReverieError: settings do not fit together, or there is not the memory or the device for them.
+        ReverieError: settings do not fit together, or the memory or the device is missing.
     """
     check_start(config)
     factory = env_factory(config.env, env)
@@ -264,10 +267,10 @@ def build(
 
 
 def wants_eval_env(config: ExperimentConfig, env: EnvLike | None) -> bool:
-    """Whether evaluations need environments of their own; an instance cannot be made a second time.
+    """Return whether evaluations need environments of their own. An instance cannot be made a second time.
 
     Raises:
-        ConfigError: evaluation during training was asked for with an instance.
+        ConfigError: evaluations during training were asked for with an instance.
     """
     if not isinstance(env, gymnasium.Env):
         return config.eval_episodes > 0
@@ -287,9 +290,9 @@ def make_eval_env(
     true_rewards: bool = True,
     workers: bool = False,
 ) -> Env:
-    """Environments as trained on, but with their true rewards unless those that were learned are wanted.
+    """Make the environments of evaluations: as in training, but with true rewards unless ``true_rewards`` is False.
 
-    They are of this process; with ``workers`` where those of training are: what crashes there takes no run with it.
+    They run in this process. ``workers``: in worker processes if training does, so that a crash does not end the run.
     """
     num = 1 if isinstance(factory, Single) else max(1, min(config.eval_envs, config.eval_episodes))
     vector = config.env.vector if workers else "serial"
@@ -299,10 +302,10 @@ def make_eval_env(
 
 
 def check_start(config: ExperimentConfig) -> None:
-    """The algorithm's settings must fit those of the run. A replay that begins with rows needs no random steps first.
+    """Check the algorithm's settings against those of the run. A replay that begins with rows needs no random steps.
 
     Raises:
-        ConfigError: they do not.
+        ConfigError: they do not fit.
     """
     given = config.replay.init or config.data.path
     config.algo.check_run(
@@ -313,10 +316,10 @@ def check_start(config: ExperimentConfig) -> None:
 
 
 def check_capacity(config: ExperimentConfig, replay: Replay) -> None:
-    """Learning must be able to start.
+    """Check that learning can start.
 
     Raises:
-        ConfigError: the replay can never offer as many windows as learning waits for.
+        ConfigError: the replay can never hold as many windows as ``learning_starts``.
     """
     rows, length = config.replay.rows(row_bytes(replay)), replay.window.rows - replay.window.free
     offered = (rows // config.env.num - length + 1) * config.env.num
@@ -329,31 +332,31 @@ def check_capacity(config: ExperimentConfig, replay: Replay) -> None:
 
 
 def most_rows(config: ExperimentConfig) -> int | None:
-    """Rows that the run can live: each env step makes one, and each end of an episode one more.
+    """Return the most rows that the run can collect: one per env step, and one more per end of an episode.
 
-    None if it begins with rows of other runs: nobody has counted them yet.
+    None if the replay begins with rows of other runs, whose number is not known yet.
     """
     return None if config.replay.init else 2 * config.steps + config.env.num
 
 
 def replay_bytes(config: ExperimentConfig, replay: Replay) -> int:
-    """Bytes the replay will really take: rows that never come take none."""
+    """Return the bytes that the replay will really take: memory of rows that never come is not used."""
     held = replay.storage.streams * replay.storage.capacity
     return int(row_bytes(replay) * (held if config.replay.init else min(held, config.steps)))
 
 
 def row_bytes(replay: Replay) -> float:
-    """Bytes of one row."""
+    """Return the bytes of one row."""
     return replay.nbytes / (replay.storage.streams * replay.storage.capacity)
 
 
 def check_memory(config: ExperimentConfig, replay: Replay) -> None:
-    """The rows must fit into memory.
+    """Check that the rows fit into memory.
 
     Raises:
-        ConfigError: they do not; names both numbers.
+        ConfigError: they do not; the message names needed and available bytes.
     """
-    if config.replay.device != "cpu" or config.replay.storage != "ram":  # data/device.py, data/mapped.py have looked
+    if config.replay.device != "cpu" or config.replay.storage != "ram":  # data/device.py, data/mapped.py check theirs
         return
     needed, free = replay_bytes(config, replay), available_memory()
     if free is not None and needed > free:

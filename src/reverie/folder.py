@@ -1,4 +1,4 @@
-"""The folder of a run: what lies where, who may write to it, and the settings that say what the run is."""
+"""The folder of a run: its files, who may write to it, and the settings stored in it."""
 
 from __future__ import annotations
 
@@ -21,77 +21,77 @@ from reverie.run.lock import LOCK
 from reverie.run.signature import changes, signature
 
 SCHEMA = 1
-"""Version of config.yaml. Files of a newer one are refused."""
+"""Version of config.yaml. A file of a newer version is refused."""
 
 
 @dataclass(frozen=True)
 class RunFolder:
-    """Paths inside a run. Nothing is created by asking for them."""
+    """Paths inside a run. Reading them creates nothing."""
 
     path: Path
 
     @property
     def config(self) -> Path:
-        """The resolved settings."""
+        """Resolved settings."""
         return self.path / "config.yaml"
 
     @property
     def spec(self) -> Path:
-        """The observations and actions that the networks were made for."""
+        """Observations and actions that the networks were made for."""
         return self.path / "spec.json"
 
     @property
     def metrics(self) -> Path:
-        """Everything measured, one JSON object a line."""
+        """All measurements, one JSON object per line."""
         return self.path / "metrics.jsonl"
 
     @property
     def tensorboard(self) -> Path:
-        """Event files."""
+        """TensorBoard event files."""
         return self.path / "tensorboard"
 
     @property
     def tracked(self) -> Path:
-        """What other people's trackers call the run."""
+        """Ids of the run at external trackers (Weights & Biases, MLflow)."""
         return self.path / "tracked.json"
 
     @property
     def checkpoints(self) -> Path:
-        """One folder a checkpoint."""
+        """One folder per checkpoint."""
         return self.path / "checkpoints"
 
     @property
     def replay(self) -> Path:
-        """Every row that was lived."""
+        """Every collected row."""
         return self.path / "replay"
 
     @property
     def curve(self) -> Path:
-        """The learning curve."""
+        """Figure of the learning curve."""
         return self.path / "curve.png"
 
     @property
     def videos(self) -> Path:
-        """Videos of the agent and its dreams."""
+        """Videos of the agent and of its predictions."""
         return self.path / "videos"
 
     @property
     def evaluation(self) -> Path:
-        """The newest evaluation."""
+        """Newest evaluation."""
         return self.path / "eval.json"
 
     @property
     def estimate(self) -> Path:
-        """The newest estimate from recorded data; nothing was played for it."""
+        """Newest estimate from recorded data, for which nothing was played."""
         return self.path / "estimate.json"
 
     @property
     def dream(self) -> Path:
-        """Pictures and numbers of the newest dream."""
+        """Figures and numbers of the newest comparison of dream and truth."""
         return self.path / "dream"
 
     def files(self) -> dict[str, Path]:
-        """Those of the files for people that exist, by what they are."""
+        """Return the existing files that people read, by name."""
         known = {"settings": self.config, "metrics": self.metrics, "curve": self.curve, "evaluation": self.evaluation}
         known["estimate"] = self.estimate
         return {what: path for what, path in known.items() if path.exists()}
@@ -99,18 +99,18 @@ class RunFolder:
 
 @dataclass(frozen=True, kw_only=True)
 class Saved:
-    """What config.yaml says."""
+    """Content of config.yaml."""
 
     algorithm: str
     """Name of the algorithm."""
     experiment: dict[str, Any]
     """The resolved ``ExperimentConfig`` as plain values."""
     custom: dict[str, str] = field(default_factory=dict)
-    """Objects that were handed over in Python, by their place in the configuration; they cannot be read from a file."""
+    """Objects that were given from Python and cannot be read from a file, by their place in the configuration."""
 
 
 def write_atomic(path: Path, content: str | bytes) -> None:
-    """Write ``content`` beside ``path`` and put it in its place once it is on the disk."""
+    """Write ``content`` to a file beside ``path``, and rename it to ``path`` once it is on the disk."""
     path.parent.mkdir(parents=True, exist_ok=True)
     staged = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
@@ -120,25 +120,25 @@ def write_atomic(path: Path, content: str | bytes) -> None:
             os.fsync(file.fileno())
         os.replace(staged, path)
     except OSError as error:
-        error.filename, error.filename2 = str(path), None  # the name that people know
+        error.filename, error.filename2 = str(path), None  # the name that users know
         with contextlib.suppress(OSError):
             staged.unlink(missing_ok=True)
         raise
 
 
 def write_json(path: Path, values: Mapping[str, Any]) -> None:
-    """Write ``values`` as JSON, in one go."""
+    """Write ``values`` as JSON, atomically."""
     write_atomic(path, json.dumps(values, indent=2, allow_nan=False) + "\n")
 
 
 def write_found(path: Path, values: Mapping[str, Any]) -> None:
-    """Write eval.json or estimate.json. One of a ``checkpoint`` keeps what is there of training's end: ``final``."""
+    """Write eval.json or estimate.json. A result of a ``checkpoint`` keeps that of the end of training as "final"."""
     final = found_at_end(path) if "checkpoint" in values else None
     write_json(path, {**values, "final": final} if final else values)
 
 
 def found_at_end(path: Path) -> dict[str, Any] | None:
-    """What the eval.json or estimate.json at ``path`` says of the end of training, if it does."""
+    """Return the result at the end of training from eval.json or estimate.json at ``path``; None if it has none."""
     try:
         own = json.loads(path.read_text(encoding="utf-8"))
         found: dict[str, Any] | None = own.get("final") if "checkpoint" in own else own
@@ -149,14 +149,14 @@ def found_at_end(path: Path) -> dict[str, Any] | None:
 
 @contextlib.contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Errors of the disk in here become ours.
+    """Convert errors of the disk raised inside to RunError.
 
     Raises:
         RunError: ``path``, or the file that the error is about, cannot be written.
     """
     try:
         yield
-    except BrokenPipeError:  # that is no disk: whoever read what we say has gone
+    except BrokenPipeError:  # not the disk: the reader of our output has gone
         raise
     except OSError as error:
         raise RunError(
@@ -166,7 +166,7 @@ def writing(path: Path) -> Iterator[None]:
 
 
 def check_writable(path: Path) -> None:
-    """``path`` can be written, or made where it does not exist.
+    """Check that ``path`` can be written, or made where it does not exist.
 
     Raises:
         RunError: it cannot.
@@ -179,10 +179,12 @@ def check_writable(path: Path) -> None:
 
 
 def check_spec(folder: RunFolder, obs: ObsSpec, action: ActionSpec) -> None:
-    """The environment offers what the run's networks were made for. Runs of earlier versions do not say.
+    """Check that the environment has the observations and actions that the run's networks were made for.
+
+    Runs of versions without spec.json are not checked.
 
     Raises:
-        RunError: it does not; names each difference.
+        RunError: it has not, and the message names each difference; or spec.json is damaged.
     """
     if not folder.spec.is_file():
         return
@@ -201,13 +203,13 @@ def check_spec(folder: RunFolder, obs: ObsSpec, action: ActionSpec) -> None:
 
 
 def write_spec(folder: RunFolder, obs: ObsSpec, action: ActionSpec) -> None:
-    """Write spec.json, unless it is there."""
+    """Write spec.json, unless it exists."""
     if not folder.spec.is_file():
         write_json(folder.spec, signature(obs, action))
 
 
 def settings_changes(before: Mapping[str, Any], after: Mapping[str, Any], where: str = "") -> list[str]:
-    """What differs between two settings as plain values, one line each: ``algo.batch_length: 16 -> 32``."""
+    """Return the differences of two settings in plain values, one line each: ``algo.batch_length: 16 -> 32``."""
     lines: list[str] = []
     for key in [*before, *(key for key in after if key not in before)]:
         path, old, new = f"{where}{key}", before.get(key, "not set"), after.get(key, "not set")
@@ -230,19 +232,19 @@ LEARNED_WITH = (
     "data.",
 )
 NOT_LEARNED_WITH = ("data.path", "data.eval_env", "data.estimate", "replay.store")
-"""Settings, by how their names begin, on which it depends what a run learns; and those of them on which it does not."""
+"""Prefixes of settings that influence what a run learns, and of those among them that do not."""
 
 
 def learned_otherwise(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
-    """What differs between two settings of that which a run learns with, as :func:`settings_changes` says it."""
+    """Return the differences in settings that influence learning, one line each as in :func:`settings_changes`."""
     lines = settings_changes(before, after)
     return [line for line in lines if line.startswith(LEARNED_WITH) and not line.startswith(NOT_LEARNED_WITH)]
 
 
 def update_saved(folder: RunFolder, saved: Saved, version: str, env_steps: int) -> list[str]:
-    """Write config.yaml if it says something else, keep the former as ``config-<env steps>.yaml``; what has changed.
+    """Write config.yaml if it has changed, keep the former as ``config-<env steps>.yaml``, and return the changes.
 
-    A former one of the same step is not replaced: it holds the settings that the run has lived with up to there.
+    A former file of the same step is not replaced: it holds the settings that the run has used up to that step.
     """
     former = read_saved(folder.path) if folder.config.is_file() else None
     plain = yaml.safe_load(yaml.safe_dump(saved.experiment))  # as it will be read
@@ -266,10 +268,11 @@ def write_saved(folder: RunFolder, saved: Saved, version: str) -> None:
 
 
 def read_saved(path: Path) -> Saved:
-    """The settings of the run in ``path``.
+    """Read the settings of the run in ``path``.
 
     Raises:
-        RunError: there is no run there, or its config.yaml cannot be read by this version.
+        RunError: there is no run, or its config.yaml cannot be used by this version.
+        ConfigError: config.yaml is not readable as YAML.
     """
     config = RunFolder(path).config
     if not config.is_file():
@@ -284,7 +287,7 @@ def read_saved(path: Path) -> Saved:
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
-    """The mapping in a YAML file.
+    """Read the mapping in a YAML file.
 
     Raises:
         ConfigError: the file is missing, not YAML, or not a mapping.
@@ -304,7 +307,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
 
 
 def new_path(root: Path, env: str, algorithm: str) -> Path:
-    """A folder for a new run that does not exist yet: ``<root>/<env>-<algorithm>-<time>``."""
+    """Return a path for a new run that does not exist yet: ``<root>/<env>-<algorithm>-<time>``."""
     name = "-".join(re.sub(r"[^\w.-]+", "_", part) for part in (env, algorithm))
     stem = root / f"{name}-{datetime.now().astimezone():%Y%m%d-%H%M%S}"
     candidates = [stem, *(stem.with_name(f"{stem.name}-{i}") for i in range(2, 1000))]
@@ -312,7 +315,7 @@ def new_path(root: Path, env: str, algorithm: str) -> Path:
 
 
 def check_usable(path: Path, algorithm: str, env: str) -> bool:
-    """Whether ``path`` holds a run to be continued; False if a new one can start there. Writes nothing.
+    """Return whether ``path`` holds a run to be continued; False if a new one can start there. Writes nothing.
 
     Raises:
         RunError: the folder belongs to another algorithm, another environment, or is no run at all.
@@ -335,7 +338,7 @@ def check_usable(path: Path, algorithm: str, env: str) -> bool:
 
 
 def is_leftover(path: Path) -> bool:
-    """Whether this is all that a process left which was killed while it began a run."""
+    """Return whether ``path`` is a file that a process leaves if it is killed while it begins a run."""
     return path.name in (LOCK, RunFolder(path.parent).spec.name) or (path.name[0] == "." and path.suffix == ".part")
 
 

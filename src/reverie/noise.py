@@ -1,4 +1,4 @@
-"""Made-up experience of the right shape, to time learners with."""
+"""Random experience of the right shapes, to time learners with."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from reverie.run.collect import random_action
 
 
 def noise(part: ObsPart, *lead: int) -> Tensor:
-    """``[*lead, *shape]`` of one part of an observation."""
+    """Return random values ``[*lead, *shape]`` for one part of an observation."""
     shape = (*lead, *part.shape)
     if part.kind == "categorical":
         return torch.randint(0, min(part.classes), shape)
@@ -23,14 +23,14 @@ def noise(part: ObsPart, *lead: int) -> Tensor:
 
 
 def noise_step(obs_spec: ObsSpec, envs: int) -> Step:
-    """What N environments show in the middle of an episode."""
+    """Return a random step of N environments in the middle of an episode."""
     none = torch.zeros(envs, dtype=torch.bool)
     obs = {key: noise(part, envs) for key, part in obs_spec.items()}
     return Step(obs=obs, reward=torch.zeros(envs), is_first=none, is_last=none, is_terminal=none)
 
 
 def noise_batch(learner: Algorithm, obs_spec: ObsSpec, action_spec: ActionSpec) -> Batch:
-    """A batch as ``learner`` wants it, from the middle of episodes, with the columns that its policy stores."""
+    """Return a random batch for ``learner``, from the middle of episodes, with the columns that its policy stores."""
     b, t = learner.window.batch, learner.window.rows
     actions = random_action(action_spec, b * t, np.random.default_rng(0))  # [B * T, A]
     none = torch.zeros(b, t, dtype=torch.bool)

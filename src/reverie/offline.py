@@ -1,4 +1,4 @@
-"""Runs with recorded data: what of an experiment is different then, and what of it a checkpoint holds."""
+"""Build and save runs that use recorded data, alone or beside an environment."""
 
 from __future__ import annotations
 
@@ -35,40 +35,40 @@ from reverie.recorded import Recorded, env_of, open_recorded, shown
 from reverie.run.signature import changes, signature
 
 NO_ENV = "none"
-"""The id of the environment of a run that has none."""
+"""Environment id of a run that has no environment."""
 
 HALF = 0.5
-"""Which part of a batch is recorded where data and an environment are given, and nothing more is said."""
+"""Default fraction of each batch that is recorded, where both data and an environment are given."""
 
 Say = Callable[[str], None]
 
 
 @runtime_checkable
 class TellsApart(Protocol):
-    """A learner to whom it matters which windows of a batch are recorded, the first ones, and which were lived."""
+    """A learner that must know which windows of a batch are recorded: the first ones. The others were collected."""
 
     def expect_recorded(self, windows: int) -> None:
-        """So many of each batch are recorded."""
+        """Set how many windows of each batch are recorded."""
         ...
 
 
 def resolved(
     config: ExperimentConfig, env: EnvLike | None, say: Say, before: Mapping[str, Any] | None = None
 ) -> ExperimentConfig:
-    """``config`` with the environment that it comes to: of a run that learns from data alone the one to evaluate in.
+    """Return ``config`` with its environment filled in. A run on data alone gets the environment to evaluate in.
 
     Args:
         config: the settings.
-        env: an environment that was handed over.
-        say: is told why nothing is evaluated.
-        before: settings of the environment of the run that goes on; where none is named now, it stays the same.
+        env: an environment given from Python.
+        say: called with the reason if nothing will be evaluated.
+        before: the environment's settings of the run to be continued; they stay unless ``data.eval_env`` names another.
 
     Raises:
         ReverieError: the data cannot be read, or an environment that was asked for cannot be made.
     """
     check_data(config)
     path = config.data.path
-    if path and "://" not in path and not path.startswith("minari:"):  # a run may go on from another folder
+    if path and "://" not in path and not path.startswith("minari:"):  # a continued run may start elsewhere
         config = config.merge({"data.path": os.path.abspath(os.path.expanduser(path))})
     if not config.data.alone or (env is not None and not isinstance(env, str)):
         return config
@@ -95,9 +95,9 @@ def resolved(
 
 
 def env_id_of(data: DatasetConfig) -> str:
-    """Where a run on ``data`` alone is evaluated, or would be: what is asked for, else what the data name.
+    """Return the id of the environment for evaluations of a run on ``data`` alone: the one set, or the data's own.
 
-    Empty if nobody says, and if they cannot be read: whoever reads them will be told.
+    Empty if it is unknown or the data cannot be read; reading them later reports the error.
     """
     if data.eval_env not in ("auto", NO_ENV):
         return data.eval_env
@@ -109,23 +109,25 @@ def env_id_of(data: DatasetConfig) -> str:
 
 
 def subject(config: ExperimentConfig) -> str:
-    """What a run is about: its environment, or the data that it learns from."""
+    """Return what a run is named after: its environment, or the data that it learns from."""
     return Path(config.data.path).stem or config.data.path if config.data.alone else config.env.id
 
 
 def without_env(config: ExperimentConfig) -> ExperimentConfig:
-    """``config`` without an environment, and without evaluations."""
+    """Return ``config`` without an environment and without evaluations."""
     return config.merge({"env.id": NO_ENV, "env.num": 1, "eval_episodes": 0})
 
 
 def build(
     config: ExperimentConfig, env: EnvLike | None = None, *, start: int = 0, scratch: Path | None = None
 ) -> Experiment:
-    """Everything that ``config`` describes, with or without recorded data. Writes nothing. See ``experiment.build``.
+    """Build everything that ``config`` describes, with or without recorded data. Writes nothing.
+
+    See ``experiment.build`` for the arguments.
 
     Raises:
-        ReverieError: settings do not fit together, the data cannot be read or do not fit the environment, or there is
-            not the memory or the device for them.
+        ReverieError: settings do not fit together, the data cannot be read or do not fit the environment, or the memory
+            or the device is missing.
     """
     check_data(config)
     if not config.data.path:
@@ -136,16 +138,16 @@ def build(
 
 
 def check_data(config: ExperimentConfig) -> None:
-    """The algorithm must be given the rows that it learns from.
+    """Check that the algorithm gets the kinds of rows that it learns from: recorded, collected, or both.
 
     Raises:
-        ConfigError: it is not.
+        ConfigError: it does not.
     """
     config.algo.check_data(recorded=bool(config.data.path), lived=not config.data.alone)
 
 
 def build_alone(config: ExperimentConfig, env: EnvLike | None, *, start: int, scratch: Path | None) -> Experiment:
-    """A run that collects nothing. Its environments are for evaluations, if there are any."""
+    """Build a run that collects nothing. Its environments, if there are any, are for evaluations."""
     check_start(config)
     factory, device = env_factory(config.env, env), choose_device(config.device)
     if config.threads:
@@ -196,7 +198,7 @@ def build_alone(config: ExperimentConfig, env: EnvLike | None, *, start: int, sc
 
 
 def build_mixed(config: ExperimentConfig, env: EnvLike | None, *, start: int, scratch: Path | None) -> Experiment:
-    """A run whose batches are recorded in part, and lived otherwise."""
+    """Build a run whose batches are partly recorded and partly collected."""
     experiment = build_lived(config, env, start=start, scratch=scratch)
     with contextlib.ExitStack() as undo:
         undo.callback(experiment.close)
@@ -217,7 +219,7 @@ def build_mixed(config: ExperimentConfig, env: EnvLike | None, *, start: int, sc
 def read(
     config: ExperimentConfig, recorded: Recorded, algo: Any, window: Any, seed: int, scratch: Path | None
 ) -> Dataset:
-    """All rows, with a progress bar where there is somebody to see it."""
+    """Read all recorded rows; on a terminal with a progress bar."""
     with shown(f"reading {recorded.reader.path.name}", recorded.rows()) as counted:
         dataset = config.data.build(
             recorded,
@@ -234,9 +236,9 @@ def read(
 
 
 def write_returns(dataset: Dataset, discount: float, block: int = 1 << 16) -> None:
-    """Beside each row what was earned from there on, for whom learns from that, as Cal-QL does.
+    """Store beside each row its return-to-go, for learners that use it, such as Cal-QL.
 
-    From the last row to the first, ``block`` rows at a time.
+    Runs from the last row to the first, ``block`` rows at a time.
     """
     reward, first = dataset.column("reward"), dataset.column("is_first")
     last, terminal = dataset.column("is_last"), dataset.column("is_terminal")
@@ -250,7 +252,7 @@ def write_returns(dataset: Dataset, discount: float, block: int = 1 << 16) -> No
 
 
 def action_space_of(config: ExperimentConfig, factory: MakeEnv | None) -> spaces.Space[Any]:
-    """The action space of the environment as it is made for the agent."""
+    """Return the action space of the environment as the agent sees it."""
     env = make_gym(config.env, factory, render=False)
     space: spaces.Space[Any] = env.action_space
     if factory is None:
@@ -259,10 +261,10 @@ def action_space_of(config: ExperimentConfig, factory: MakeEnv | None) -> spaces
 
 
 def check_fit(recorded: Recorded, obs: ObsSpec, action: ActionSpec, env: str) -> None:
-    """Data and environment show and take the same.
+    """Check that data and environment have the same observations and actions.
 
     Raises:
-        DataError: they do not; names each difference.
+        DataError: they have not; the message names each difference.
     """
     found = changes(signature(recorded.obs_spec, recorded.action_spec), signature(obs, action))
     if found:
@@ -276,25 +278,25 @@ def check_fit(recorded: Recorded, obs: ObsSpec, action: ActionSpec, env: str) ->
 
 
 class DurableDataset:
-    """Recorded rows as a part of a checkpoint: not they themselves, but which they were and what has been dealt out."""
+    """Recorded rows as one part of a checkpoint: their fingerprint and the state of sampling, not the rows."""
 
     spare = True
 
     def __init__(self, dataset: Dataset, path: str, estimator: Estimator | None = None) -> None:
-        """``path`` is what the settings call them; ``estimator`` goes on from where it was as well."""
+        """``path``: the data's path in the settings. ``estimator``: its state is saved as well."""
         self.dataset, self.path, self.estimator = dataset, path, estimator
         self.saved: State = {}
 
     def state_dict(self) -> State:
-        """The fingerprint of the rows, and the state of the samplers."""
+        """Return the fingerprint of the rows, and the state of the samplers."""
         more = {} if self.estimator is None else {"estimator": self.estimator.state_dict()}
         return {"fingerprint": self.dataset.fingerprint, "replay": dict(self.dataset.state_dict()), **more}
 
     def load_state_dict(self, state: State) -> None:
-        """Go on with the same rows.
+        """Restore the samplers, on the same rows.
 
         Raises:
-            RunError: they are others.
+            RunError: these are other rows.
         """
         if of_rows(state["fingerprint"]) != self.dataset.fingerprint:
             before, now = (str(s).partition("-")[0] for s in (state["fingerprint"], self.dataset.fingerprint))
@@ -308,45 +310,45 @@ class DurableDataset:
             self.estimator.load_state_dict(state["estimator"])
 
     def save_files(self, folder: Path) -> None:
-        """The latents."""
+        """Write the latents."""
         self.dataset.save_extras(folder)
 
     def load_files(self, folder: Path) -> None:
-        """Latents as they were; those that are not there begin as zeros."""
+        """Read the latents. Latents that were not saved begin as zeros."""
         if any(folder.glob("*")):
             self.dataset.load_extras(folder)
         self.dataset.load_state_dict(self.saved["replay"])
 
 
 def of_rows(fingerprint: str) -> str:
-    """A fingerprint without columns that are made of others: they were a part of it once."""
+    """Return a fingerprint without columns derived from others, which earlier versions included."""
     return re.sub(rf"-{EXTRAS}[^:]*:[0-9a-f]{{8}}", "", fingerprint)
 
 
 class Updates:
-    """A clock whose steps are updates: what a display counts in a run on data alone."""
+    """A clock that reports updates as its steps, for the progress display of a run on recorded data alone."""
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
 
     @property
     def env_steps(self) -> int:
-        """Updates."""
+        """Number of updates."""
         return self.clock.updates
 
     @property
     def updates(self) -> int:
-        """Updates."""
+        """Number of updates."""
         return self.clock.updates
 
     @property
     def seconds(self) -> float:
-        """Seconds so far."""
+        """Seconds of training so far."""
         return self.clock.seconds
 
 
 def described(experiment: Experiment) -> str:
-    """What is about to be learned from, in a sentence."""
+    """Describe the recorded data in a sentence."""
     assert experiment.dataset is not None
     dataset, data = experiment.dataset, experiment.config.data
     statistics = dataset.statistics()

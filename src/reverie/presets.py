@@ -1,6 +1,6 @@
-"""Published settings by name, and the layers of settings above them.
+"""Presets by name, and the layers of settings above them.
 
-The settings themselves, functions that return an ``ExperimentConfig``, are in ``published/``.
+The presets themselves, functions that return an ``ExperimentConfig``, are in ``published/``.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from reverie.offline import env_id_of
 from reverie.published import dreamer, model_free, offline
 
 PRESETS: dict[str, Callable[[], ExperimentConfig]] = dreamer.PRESETS | model_free.PRESETS | offline.PRESETS
-"""Every preset by its name."""
+"""All presets by name."""
 
 SUITES: dict[str, str] = dreamer.SUITES | model_free.SUITES | offline.SUITES
-"""Which preset an environment gets by the beginning of its id, unless another one is asked for; ``algorithm: `` before
-it is for that algorithm alone."""
+"""Preset that an environment gets by the prefix of its id, unless another is asked for. An entry ``algorithm: prefix``
+is for that algorithm only."""
 
 
 def preset_name(algorithm: str, env: str) -> str | None:
-    """The preset for an algorithm on an environment; None if the algorithm has none of its own."""
+    """Return the preset's name for an algorithm on an environment; None if the algorithm has no preset."""
     bare = env.rpartition(":")[2]
-    wanted = (f"{algorithm}: {bare}", bare)  # what is for this algorithm alone comes before what is for all
-    # An id without a version, as Gymnasium takes it too, is one of "CartPole-" as well.
+    wanted = (f"{algorithm}: {bare}", bare)  # entries for this algorithm come before those for all
+    # Gymnasium accepts ids without a version, so "CartPole" has the prefix "CartPole-" as well.
     name = next((name for x in wanted for start, name in SUITES.items() if f"{x}-".startswith(start)), algorithm)
     for candidate in (name, algorithm):
         if candidate in PRESETS and algorithm_name(type(PRESETS[candidate]().algo)) == algorithm:
@@ -40,12 +40,12 @@ def preset_name(algorithm: str, env: str) -> str | None:
 
 
 def base(algorithm: str, env: str | None = None, preset: str | None = None) -> ExperimentConfig:
-    """The lowest layer of settings: a preset, which the environment chooses unless it is named.
+    """Return the lowest layer of settings: the named preset, or the environment's.
 
-    An ``env`` of ``""`` is one that nobody knows.
+    ``env``: "" if the environment is unknown.
 
     Raises:
-        ConfigError: the algorithm or the preset is unknown, or the preset is another algorithm's.
+        ConfigError: the algorithm or the preset is unknown, or the preset is for another algorithm.
     """
     config_class = algorithm_config(algorithm)
     algorithm = algorithm_name(config_class)
@@ -73,30 +73,36 @@ def layered(
     files: Sequence[Path | str] = (),
     data: Mapping[str, Any] | None = None,
     handed: bool = False,
+    algo: AlgorithmConfig | None = None,
 ) -> ExperimentConfig:
-    """The preset, then the YAML files in their order, then the size and the environment's id.
+    """Merge the preset, then the YAML files in order, then the size and the environment's id.
 
-    ``data`` is what will be said of recorded data above all that, as ``{"data.path": ...}``: where nothing else names
-    an environment, theirs chooses the preset. ``handed``: the environment is made by a function of the user's, to which
-    a preset's arguments for ``gymnasium.make`` mean nothing.
+    ``data``: the settings of recorded data of later layers, as ``{"data.path": ...}``; their environment chooses the
+    preset if no other is named. ``handed``: the environment is made by a function of the user's, so a preset's
+    arguments for ``gymnasium.make`` are dropped. ``algo``: replaces the preset's settings of the algorithm.
 
     Raises:
-        ConfigError: a name or key is unknown, or a value does not fit.
+        ConfigError: a name or key is unknown, a value does not fit, or a file has settings of the algorithm beside
+            ``algo``.
     """
     settings = [(Path(file), _settings(Path(file), algorithm)) for file in files]
+    if algo is not None:
+        _check_no_algo(settings)
     named = [name for _, values in settings if (name := _env_id(values)) is not None]
     chosen = base(algorithm, env or (named[-1] if named else None), preset)
     config = _with(settings, chosen.merge({"env.kwargs": {}}) if handed else chosen)
     recorded = config.merge(data or {}).data
     if recorded.path and not (env or named or preset):
         config = _with(settings, base(algorithm, env_id_of(recorded)))
+    if algo is not None:
+        config = config.merge({"algo": algo})
     if size is not None:
         config = resized(config, size)
     return config if env is None else config.merge({"env": {"id": env}})
 
 
 def _with(settings: Sequence[tuple[Path, dict[str, Any]]], config: ExperimentConfig) -> ExperimentConfig:
-    """``config`` with the settings of files on top."""
+    """Return ``config`` with the settings of files on top."""
     for path, values in settings:
         try:
             config = overlay(config, values)
@@ -105,8 +111,23 @@ def _with(settings: Sequence[tuple[Path, dict[str, Any]]], config: ExperimentCon
     return config
 
 
+def _check_no_algo(settings: Sequence[tuple[Path, dict[str, Any]]]) -> None:
+    """Check that no file has settings of the algorithm, where the algorithm's config is given as an object.
+
+    Raises:
+        ConfigError: one has, and it is not clear which of the two is to win.
+    """
+    for path, values in settings:
+        names = [name for name, value in values.items() if name.partition(".")[0] == "algo" and value != {}]
+        if names:
+            raise ConfigError(
+                f"{path} has settings of the algorithm ('{names[0]}'), and algorithm is a configuration, which has all "
+                "of them. Give the algorithm's name to use those of the file, or take them out of the file."
+            )
+
+
 def overlay(config: ExperimentConfig, values: Mapping[str, Any]) -> ExperimentConfig:
-    """``config`` with ``values`` on top. Of the two ways to say the replay ratio, the later layer's holds.
+    """Return ``config`` with ``values`` on top. ``replay_ratio`` and ``train_ratio`` replace each other.
 
     Raises:
         ConfigError: a key is unknown or a value does not fit.
@@ -118,7 +139,7 @@ def overlay(config: ExperimentConfig, values: Mapping[str, Any]) -> ExperimentCo
 
 
 def resized(config: ExperimentConfig, size: str) -> ExperimentConfig:
-    """``config`` with the widths of a named size of its algorithm.
+    """Return ``config`` with the network widths of a named size of its algorithm.
 
     Raises:
         ConfigError: the algorithm has no sizes, or none of that name.
@@ -130,12 +151,12 @@ def resized(config: ExperimentConfig, size: str) -> ExperimentConfig:
 
 
 def _settings(path: Path, algorithm: str) -> dict[str, Any]:
-    """The settings in a YAML file, which may be the config.yaml of a run or a piece of one.
+    """Return the settings in a YAML file, which may be the config.yaml of a run, or part of one.
 
     ``env: CartPole-v1`` is short for ``env: {id: CartPole-v1}``.
 
     Raises:
-        ConfigError: it is not readable, or of a run of another algorithm or a newer version.
+        ConfigError: the file is not readable, or is of another algorithm or a newer version.
     """
     values = read_yaml(path)
     if "experiment" in values:
@@ -145,7 +166,7 @@ def _settings(path: Path, algorithm: str) -> dict[str, Any]:
 
 
 def _of_a_run(path: Path, values: Mapping[str, Any], algorithm: str) -> dict[str, Any]:
-    """What stands below ``experiment:`` in a config.yaml, whose head may be missing."""
+    """Return the settings below ``experiment:`` in a config.yaml, whose head may be missing."""
     beside = sorted(values.keys() - {"schema", "reverie", "algorithm", "custom", "experiment"})
     inner = values["experiment"]
     if beside or not isinstance(inner, Mapping):
@@ -160,6 +181,6 @@ def _of_a_run(path: Path, values: Mapping[str, Any], algorithm: str) -> dict[str
 
 
 def _env_id(values: Mapping[str, Any]) -> str | None:
-    """The environment that a file names, in either way to write it."""
+    """Return the environment that a file names, in either notation; None if it names none."""
     env = values.get("env")
     return str(env["id"]) if isinstance(env, Mapping) and "id" in env else values.get("env.id")

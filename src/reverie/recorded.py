@@ -1,6 +1,6 @@
-"""A recorded dataset as rows that learners see: a reader's, with values as an environment of its spaces shows them.
+"""Read a recorded dataset as the rows that learners see.
 
-The readers know formats and nothing of spaces' meaning; ``envs/recorded.py`` knows spaces and nothing of files.
+The readers know file formats but not what spaces mean; ``envs/recorded.py`` knows spaces but no files.
 """
 
 from __future__ import annotations
@@ -31,35 +31,35 @@ LATE = {
     "grayscale": ("frame_stack",),
     "clip_reward": ("clip_reward",),
 }
-"""Settings of environments that can be applied to recorded rows, unless one of these was applied to them before."""
+"""Settings of environments that can be applied to recorded rows, unless one of those listed was applied before."""
 CANNOT = {
     "frame_stack": "algo.frames stacks frames as they are learned from, where an algorithm has it",
     "action_repeat": "a row is what was decided once",
     "pool_frames": "the frames between two rows were not recorded",
     "pixels": "nothing can be drawn from recorded rows",
 }
-"""Those about which nothing can be done afterwards, and why."""
+"""Settings that cannot be applied to recorded rows, and why."""
 PATIENCE = 1.0
-"""Seconds after which reading shows how far it is, on a terminal."""
+"""Seconds after which reading shows its progress, on a terminal."""
 
 
 class Recorded:
-    """Rows of a dataset, in the order in which they were lived.
+    """Rows of a dataset in the order in which they were recorded, with observations and rewards as learners see them.
 
     Raises:
-        DataError: it is not what it seems to be, is damaged, or holds what cannot be learned from.
+        DataError: the files are not of their format, are damaged, or hold values that cannot be learned from.
         ConfigError: an option does not fit, or a package is missing.
     """
 
     def __init__(
         self, reader: Reader, env: EnvConfig | None = None, action_space: spaces.Space[Any] | None = None
     ) -> None:
-        """Rows of ``reader``.
+        """Prepare to read; no rows are read yet.
 
         Args:
             reader: of the files.
-            env: what an environment's settings do to observations and rewards is done to recorded ones.
-            action_space: the environment's, for data that do not say theirs.
+            env: settings of an environment, whose changes to observations and rewards are applied to the recorded ones.
+            action_space: the environment's, for data that declare none.
         """
         self.reader = reader
         self.about: About = reader.about()
@@ -79,7 +79,7 @@ class Recorded:
         self.obs_spec: ObsSpec = self.images.spec
 
     def _spaces(self, env: EnvConfig | None, action_space: spaces.Space[Any] | None) -> tuple[ObsSpec, ActionSpec]:
-        """What is seen and done, as it was recorded."""
+        """Return the spaces of observations and actions as they were recorded."""
         if self.about.specs is not None:
             return self._own(self.about.specs, env)
         keep: Callable[[str], bool] = env.keeps if env is not None else bool
@@ -97,30 +97,30 @@ class Recorded:
         return kept, specs[1]
 
     def _action_space(self, given: spaces.Space[Any] | None) -> spaces.Space[Any]:
-        """What is declared; else the environment's, or what was measured."""
+        """Return the declared space; if none is declared, the environment's or the bounds of the recorded actions."""
         own = self.about.action
         if not self.about.measured:
             return own
         if given is not None and type(given) is type(own) and prod(given.shape or ()) == prod(own.shape or ()):
-            return given  # a column of numbers is as good as one of vectors of one
+            return given  # scalars are as good as vectors of one
         if own != spaces.Box(-1.0, 1.0, own.shape or (), np.float32):
             self.reader.note(MEASURED)
         return own
 
     @property
     def where(self) -> str:
-        """Path and format, for sentences."""
+        """Path and format, for messages."""
         return f"{self.reader.path} ({self.reader.format})"
 
     def rows(self) -> int:
-        """How many there are, of all episodes."""
+        """Number of rows of all episodes."""
         return self.reader.rows()
 
     def parts(self) -> Iterator[Rows]:
-        """All rows, ``[n, ...]`` by column as in ``data/storage.py: columns_of``.
+        """Yield all rows, ``[n, ...]`` by column as in ``data/storage.py: columns_of``.
 
         Raises:
-            DataError: a value is not what the space declares.
+            DataError: a value is not in its space.
         """
         first = 0
         for part in self.reader.parts():
@@ -153,15 +153,15 @@ class Recorded:
         if self.clip == "none":
             return reward
         clip = {"sign": np.sign, "tanh": np.tanh}[self.clip]
-        clipped: np.ndarray = clip(reward.astype(np.float64)).astype(np.float32)  # as environments do, in float64
+        clipped: np.ndarray = clip(reward.astype(np.float64)).astype(np.float32)  # in float64, as environments do
         return clipped
 
     def close(self) -> None:
-        """Let go of open files."""
+        """Close open files."""
         self.reader.close()
 
     def remarks(self) -> list[str]:
-        """What was left out or had to be assumed so far."""
+        """Return what has been left out or assumed so far."""
         notes = self.actions.notes if self.actions is not None else {}
         moved = [f"{what} ({times:,} times)" for what, times in notes.items() if times]
         return [*self.reader.remarks(), *moved]
@@ -170,7 +170,7 @@ class Recorded:
 def open_recorded(
     config: DatasetConfig, env: EnvConfig | None = None, action_space: spaces.Space[Any] | None = None
 ) -> Recorded:
-    """The dataset that ``config`` names; see ``Recorded``.
+    """Open the dataset that ``config`` names; see ``Recorded``.
 
     Raises:
         DataError: there is none, or it cannot be read.
@@ -180,13 +180,13 @@ def open_recorded(
 
 
 def to_apply(about: About, env: EnvConfig) -> EnvConfig:
-    """What of the settings ``env`` is still to be done to recorded rows.
+    """Return the settings of ``env`` that still have to be applied to recorded rows.
 
-    Where data say with which settings they were made, what was done to them then is not done again. Of others that is
-    not known; ``action_repeat`` and ``pool_frames`` are taken to be theirs.
+    Data may name the settings that they were made with; these are not applied again. For other data nothing is known,
+    and ``action_repeat`` and ``pool_frames`` are taken to be theirs.
 
     Raises:
-        ConfigError: a setting asks for what recorded rows cannot become.
+        ConfigError: a setting asks for what cannot be done to recorded rows.
     """
     usual = EnvConfig()
     was = usual.merge(dict(about.env_settings))
@@ -211,7 +211,7 @@ def to_apply(about: About, env: EnvConfig) -> EnvConfig:
 
 
 def made_with(about: About) -> list[str]:
-    """Settings of rows of our own that the name of their environment does not say: ``env.resize = (64, 64)``."""
+    """Return the settings of stored rows that the id of their environment does not imply: ``env.resize = (64, 64)``."""
     usual = EnvConfig()
     was = usual.merge(dict(about.env_settings))
     names = (name for name in (*LATE, *CANNOT) if getattr(was, name) != getattr(usual, name))
@@ -219,10 +219,10 @@ def made_with(about: About) -> list[str]:
 
 
 def check_shown(seen: ObsSpec, env: EnvConfig) -> None:
-    """Rows of which nothing more is known can be what an environment with the settings ``env`` would have shown.
+    """Check that rows without stored settings could come from an environment with the settings ``env``.
 
     Raises:
-        ConfigError: they are no stacks, no drawings, or no images, and were to be.
+        ConfigError: the settings imply stacked frames, rendered images or images, and the rows have none.
     """
     images = [part for part in seen.values() if part.kind == "image"]
     has = ", ".join(f"{key} {list(part.shape)}" for key, part in seen.items())
@@ -238,9 +238,9 @@ def check_shown(seen: ObsSpec, env: EnvConfig) -> None:
 
 
 def env_of(about: About, env: EnvConfig | None = None) -> EnvConfig:
-    """The environment that data name, as they say that it was made, with the settings of ``env``."""
+    """Return the settings of the environment that data name, made as they say, with the other settings of ``env``."""
     env = env or EnvConfig()
-    if about.env_settings:  # how many there are is another matter, and what is still to be done to recorded rows
+    if about.env_settings:  # not the number of copies, nor what is still to be applied to rows
         usual = EnvConfig()
         own = {name for name in LATE if getattr(env, name) != getattr(usual, name)}
         return env.merge({name: v for name, v in about.env_settings.items() if name not in {"num", "vector"} | own})
@@ -253,7 +253,7 @@ def env_of(about: About, env: EnvConfig | None = None) -> EnvConfig:
 
 @contextlib.contextmanager
 def shown(what: str, total: int) -> Iterator[Callable[[Iterator[Rows]], Iterator[Rows]]]:
-    """Counts the rows of an iterator in a progress bar, if there is a terminal and it takes a while."""
+    """Show the rows read in a progress bar, on a terminal, if reading takes more than a moment."""
     if not sys.stderr.isatty():
         yield lambda parts: parts
         return

@@ -1,4 +1,4 @@
-"""A trained agent to be used: it acts on what Gymnasium environments show, alone or many at once."""
+"""A trained agent that acts on the observations of Gymnasium environments, one or many at once."""
 
 from __future__ import annotations
 
@@ -40,14 +40,24 @@ MODES: dict[str, Mode] = {"mode": "eval", "sample": "explore"}
 
 @dataclass(frozen=True)
 class AgentState:
-    """What an agent carries from one observation to the next. Opaque: hand it back as it came."""
+    """State that an agent carries from one observation to the next. Opaque: pass it back unchanged."""
 
     policy: Any
     stacks: tuple[FrameStack | None, ...]
 
 
 class Agent:
-    """A policy with everything around it that its training had."""
+    """A trained policy, with the observation and action processing that its training had. Made by :func:`load`.
+
+    Attributes:
+        config: settings of the run.
+        algo: the learner, with its weights; ``algo.policy`` maps tensors to actions.
+        run: run folder.
+        checkpoint: folder of the checkpoint that was loaded.
+        action_space: Gymnasium space of the actions that :meth:`act` returns.
+        frames_per_second: of videos in real time, one frame per decision of the policy.
+        factory: makes the environment if it was given from Python; None if it is made from ``config.env.id``.
+    """
 
     def __init__(
         self,
@@ -58,7 +68,16 @@ class Agent:
         run: Path,
         checkpoint: Path,
     ) -> None:
-        """``flat`` shows the spaces; it is not stepped."""
+        """Set up an agent; users call :func:`load`.
+
+        Args:
+            config: settings of the run.
+            algo: learner with its weights loaded.
+            flat: an environment that defines the spaces; it is not stepped.
+            factory: makes the environment, or None to make ``config.env.id``.
+            run: run folder.
+            checkpoint: folder of the loaded checkpoint.
+        """
         self.config = config
         self.algo = algo
         self.run = run
@@ -71,31 +90,32 @@ class Agent:
 
     @property
     def obs_spec(self) -> ObsSpec:
-        """What the networks see."""
+        """Observations that the networks receive."""
         return self.observer.spec
 
     @property
     def action_spec(self) -> ActionSpec:
-        """What the policy chooses from."""
+        """Actions that the policy chooses from."""
         return self._decode.spec
 
     def act(
         self, obs: Any, state: AgentState | None = None, *, actions: Actions = "mode", is_first: Any = None
     ) -> tuple[Any, AgentState]:
-        """Choose an action for what the environment shows.
+        """Choose an action for an observation.
 
         Args:
             obs: an observation as the Gymnasium environment returns it, or a batch of N as a vector environment does.
-            state: what the last call returned; None where an episode begins.
-            actions: take the most likely action, or draw one. The latents of a world model are drawn in either case,
-                from PyTorch's generator: after ``torch.manual_seed`` the same episode comes out again.
+            state: the state that the last call returned; None at the beginning of an episode.
+            actions: "mode" takes the policy's most likely action, "sample" draws one. A world model samples its latents
+                in both cases, from PyTorch's generator: after ``torch.manual_seed`` the same episode is played again.
             is_first: for batches, ``[N]`` bool: which environments have begun a new episode since the last call.
 
         Returns:
-            ``(action, state)``, the action ready for ``env.step``; for a batch ready for a vector environment's.
+            ``(action, state)``. The action is ready for ``env.step``, that of a batch for a vector environment's.
 
         Raises:
-            DataError: ``obs`` does not fit the space the agent was trained on, or ``state`` is no state.
+            DataError: ``obs`` does not fit the space the agent was trained on, or ``state`` is not an AgentState.
+            ConfigError: ``actions`` is neither "mode" nor "sample".
         """
         if state is not None and not isinstance(state, AgentState):
             raise DataError(
@@ -114,7 +134,7 @@ class Agent:
                 f"{len(rows)} observations, a state of {len(state.stacks)} and is_first of {len(first)}: expected the "
                 "same number of each. Begin with state=None when the number of environments changes."
             )
-        stacks = tuple(copy.deepcopy(stack) for stack in state.stacks)  # whoever kept the state may go back to it
+        stacks = tuple(copy.deepcopy(stack) for stack in state.stacks)  # the caller may go back to the old state
         flat = [self.observer(row, *more) for row, *more in zip(rows, stacks, first, strict=True)]
         chosen, policy = self.algo.policy.act(_step(flat, first), state.policy, mode_of(actions))
         decoded = [self._decode(action) for action in chosen.cpu().numpy()]
@@ -125,16 +145,33 @@ class Agent:
         return concatenate(self.action_space, decoded, room), after
 
     def make_env(self, render: bool = False) -> gymnasium.Env[Any, Any]:
-        """An environment as it was trained on: with its action repeat, idle starts and time limit."""
+        """Make an environment as in training: same action repeat, random no-ops at the start, and time limit.
+
+        Args:
+            render: make it with ``render_mode="rgb_array"``, if it supports that.
+
+        Raises:
+            EnvError: the environment cannot be made.
+        """
         return make_gym(self.config.env, self.factory, render)
 
     def evaluate(
         self, episodes: int = 10, *, actions: Actions = "mode", record: bool = False, seed: int | None = None
     ) -> Evaluation:
-        """Play whole episodes and count their true rewards; ``record`` keeps the frames of the first.
+        """Play whole episodes in new environments, and count their true rewards, not clipped ones.
+
+        Args:
+            episodes: how many, at least 1.
+            actions: "mode" takes the policy's most likely action, "sample" draws one.
+            record: keep the frames of the first episode.
+            seed: of environments and actions, >= 0. None: the seed of the run's final evaluation, which is derived from
+                ``config.seed``. To compare agents, give all of them the same seed and number of episodes.
+
+        Returns:
+            Returns and lengths (in env steps) of all episodes; ``frames`` of the first ``[T, H, W, 3]`` uint8, or None.
 
         Raises:
-            ConfigError: ``episodes`` or ``actions`` is nothing that can be done.
+            ConfigError: ``episodes``, ``actions`` or ``seed`` is out of range.
             EnvError: the environment cannot be made.
         """
         if episodes < 1:
@@ -153,10 +190,10 @@ class Agent:
 
 
 def mode_of(actions: str) -> Mode:
-    """How a policy is asked for actions that are called so.
+    """Return the policy's mode for ``actions``.
 
     Raises:
-        ConfigError: there is no such way.
+        ConfigError: ``actions`` is neither "mode" nor "sample".
     """
     if actions not in MODES:
         raise ConfigError(
@@ -174,19 +211,22 @@ def load(
     device: str = "auto",
     say: Callable[[str], None] = warn,
 ) -> Agent:
-    """The agent of a run.
+    """Load the agent of a run.
 
     Args:
         run: the run folder.
-        env: the function or instance the run was trained with, if its environment was handed over in Python.
-        algo: the configuration the run was trained with, if it held objects of your own, such as an encoder.
-        checkpoint: the name of a folder in ``checkpoints/``, or a path; the newest that is whole unless given.
-        device: where to run it.
-        say: gets a sentence if newer checkpoints are damaged; a line on stderr unless given.
+        env: the function or instance the run was trained with, if its environment was given from Python. For a run on
+            recorded data alone: the environment to act in, also by id.
+        algo: the config the run was trained with, if it held objects of your own, such as an encoder.
+        checkpoint: name of a folder in ``checkpoints/``, "best", or a path. None: the newest that is whole.
+        device: where networks compute: "cpu", "cuda", "cuda:1", or "auto" for a GPU if there is one.
+        say: called with a sentence if newer checkpoints are damaged. Default: a line on stderr.
 
     Raises:
         RunError: there is no such run or checkpoint, it is damaged, it needs ``env`` or ``algo``, or it was trained
             on other observations or actions than the environment has now.
+        ConfigError: the device does not exist here, or the run's config.yaml cannot be read by this version.
+        EnvError: the environment cannot be made.
     """
     folder = RunFolder(Path(run))
     config = saved_config(folder.path, env, algo)
@@ -214,10 +254,10 @@ def load(
 
 
 def saved_config(run: Path, env: EnvLike | None = None, algo: AlgorithmConfig | None = None) -> ExperimentConfig:
-    """The settings of the run in ``run``.
+    """Return the settings of the run in ``run``.
 
     Raises:
-        RunError: there is no such run, or a part of it cannot be read from a file and was not given.
+        RunError: there is no such run, or a part of its settings cannot be read from a file and was not given.
     """
     saved = read_saved(run)
     for place, what in saved.custom.items():
@@ -232,7 +272,7 @@ def saved_config(run: Path, env: EnvLike | None = None, algo: AlgorithmConfig | 
 
 
 def default_algo(saved: Saved) -> AlgorithmConfig:
-    """The configuration of the saved algorithm with its defaults."""
+    """Return the config of the saved algorithm with default values."""
     config = algorithm_config(saved.algorithm)()
     assert isinstance(config, AlgorithmConfig)
     return config

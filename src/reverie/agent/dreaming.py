@@ -1,4 +1,4 @@
-"""Looking into a world model: it sees how an episode begins and imagines the rest, beside what really happened."""
+"""Compare a world model's open-loop predictions with what happens: it sees how episodes begin and imagines the rest."""
 
 from __future__ import annotations
 
@@ -33,27 +33,27 @@ from reverie.run.verify import step_of
 FPS = 8
 MAX_EPISODES = 50
 PAINTED, SIDE = 3, 256
-"""Of episodes that are drawn: how many, and the longer side of their pictures."""
+"""Number of episodes drawn as pictures, and the longer side of a picture in pixels."""
 
 Arrays = dict[str, np.ndarray]
 
 
 @dataclass(frozen=True, kw_only=True)
 class DreamReport:
-    """Open-loop predictions measured against the truth."""
+    """Errors of open-loop predictions, and the files written about them."""
 
     context: int
-    """Rows that were seen."""
+    """Rows of each episode that the model has seen."""
     sequences: int
-    """Episodes dreamt."""
+    """Number of episodes predicted; fewer than asked for if others were too short."""
     errors: dict[str, np.ndarray]
-    """Mean error of each key per imagined step ``[H]``."""
+    """Mean error by observation key, "reward" and "cont", at each imagined step ``[H]``, in ``units``."""
     repeated: dict[str, np.ndarray]
-    """The same if the last row seen were predicted for ever."""
+    """The same errors of a baseline that repeats the last row seen."""
     units: dict[str, str]
-    """What the error of each key is."""
+    """Definition of the error of each key."""
     files: dict[str, Path]
-    """What was drawn and written, by what it is."""
+    """Written files by name: "numbers" (dream.json), "arrays" (dream.npz), "traces", "errors", and videos."""
 
 
 def dream(
@@ -65,15 +65,27 @@ def dream(
     actions: Actions = "mode",
     seed: int | None = None,
 ) -> DreamReport:
-    """Play episodes, let the model see ``context`` rows of each and imagine up to ``horizon`` more, and draw the two.
+    """Play episodes, show the model ``context`` rows of each, let it imagine the rest, and compare the two.
 
-    Videos for images, traces for vectors, and the error per step of horizon as numbers go to ``<run>/dream/``, and all
-    of it as arrays, with latents and values (:func:`packed`). Where vectors tell how to draw the environment
-    (:mod:`reverie.envs.painting`), there is a video of that as well.
+    Videos of images, traces of vectors, the error at each step, and all arrays with latents and values
+    (:func:`packed`) go to ``<run>/dream/``. Where vectors suffice to draw the environment (envs/painting.py), there is
+    a video of that as well.
+
+    Args:
+        agent: an agent whose algorithm has a world model.
+        context: rows of each episode that the model sees, at least 1.
+        horizon: most env steps to imagine after them, at least 1: decisions of the policy, action repeat not counted.
+        sequences: episodes to predict, at least 1. All are held in memory, and predicted as one batch.
+        actions: the episodes are played with the policy's most likely actions ("mode"), or with drawn ones ("sample").
+        seed: of environments and predictions. None: follows from the run's seed.
+
+    Returns:
+        The errors at each imagined step, H = at most ``horizon`` of them, and the files.
 
     Raises:
         ConfigError: a number is out of range, or the algorithm has no world model.
-        RunError: no episode is long enough, or the run folder cannot be written.
+        RunError: no episode is longer than ``context`` rows, or the run folder cannot be written.
+        EnvError: the environment cannot be made.
     """
     for name, value in {"context": context, "horizon": horizon, "sequences": sequences}.items():
         if value < 1:
@@ -112,7 +124,7 @@ def dream(
 
 
 def gather(env: Env, agent: Agent, context: int, horizon: int, sequences: int, mode: Mode, seed: int) -> Batch:
-    """Beginnings of ``sequences`` episodes, ``[B, T]``, all cut to one length T of at most ``context + horizon``.
+    """Return the beginnings of up to ``sequences`` episodes, ``[B, T]``, cut to one length T <= ``context + horizon``.
 
     Raises:
         RunError: no episode has more rows than ``context``.
@@ -128,7 +140,7 @@ def gather(env: Env, agent: Agent, context: int, horizon: int, sequences: int, m
             f"none of {MAX_EPISODES} episodes had more than the {context} rows of context: nothing is left to imagine. "
             "Lower --context."
         )
-    # Few long dreams say more than many short ones: cut to the length that half of the episodes have.
+    # A few long dreams are better than many short ones: cut to the length that half of the episodes have.
     lengths = sorted(len(rows) for rows in episodes)
     length = lengths[len(lengths) // 2]
     kept = [rows[:length] for rows in episodes if len(rows) >= length]
@@ -151,7 +163,7 @@ def gather(env: Env, agent: Agent, context: int, horizon: int, sequences: int, m
 
 
 def _episodes(env: Env, agent: Agent, longest: int, mode: Mode, seed: int) -> Iterator[list[tuple[Step, Tensor]]]:
-    """Rows of one episode after the other, each broken off after ``longest`` rows."""
+    """Yield the rows of one episode after the other, each cut off after ``longest`` rows."""
     policy = agent.algo.policy
     for number in range(MAX_EPISODES):
         step, state = env.reset(seed if number == 0 else None), policy.initial(1)
@@ -167,7 +179,7 @@ def _episodes(env: Env, agent: Agent, longest: int, mode: Mode, seed: int) -> It
 
 
 def imagined(agent: Agent, batch: Batch, context: int) -> Arrays:
-    """The model's predictions ``[B, T, ...]``.
+    """Return the model's predictions ``[B, T, ...]``.
 
     Raises:
         ConfigError: the algorithm has no world model.
@@ -180,11 +192,11 @@ def imagined(agent: Agent, batch: Batch, context: int) -> Arrays:
 
 
 def packed(batch: Batch, truth: Arrays, dreamt: Arrays) -> bytes:
-    """An ``.npz`` of arrays ``[B, T, ...]``, what happened and what the model made of it, row by row.
+    """Return an ``.npz`` of arrays ``[B, T, ...]``: what happened, and what the model predicted, row by row.
 
-    ``truth/KEY`` and ``dream/KEY`` of each observation, of ``reward`` and of ``cont``, 0 where an episode ended by
-    itself; ``action``, taken at each row, ``is_first`` and ``is_last``; ``inside/deter``, ``inside/stoch`` and
-    ``inside/value``. The first rows, ``context`` in dream.json, were seen; all others were imagined.
+    ``truth/KEY`` and ``dream/KEY`` for each observation, for ``reward``, and for ``cont``, which is 0 where an episode
+    is terminal and 1 elsewhere; ``action``, taken at each row; ``is_first`` and ``is_last``; ``inside/deter``,
+    ``inside/stoch`` and ``inside/value``. The first rows, ``context`` in dream.json, were seen; the others imagined.
     """
     arrays = {"action": batch.action.numpy(), "is_first": batch.is_first.numpy(), "is_last": batch.is_last.numpy()}
     arrays |= {f"truth/{key}": value for key, value in truth.items()}
@@ -195,7 +207,7 @@ def packed(batch: Batch, truth: Arrays, dreamt: Arrays) -> bytes:
 
 
 def truths(batch: Batch, spec: ObsSpec) -> Arrays:
-    """What the predictions are about, in their units; categorical observations one-hot."""
+    """Return the targets of the predictions, in the same units; categorical observations one-hot."""
     out: Arrays = {}
     for key, part in spec.items():
         array = batch.obs[key].numpy()
@@ -204,14 +216,14 @@ def truths(batch: Batch, spec: ObsSpec) -> Arrays:
 
 
 def one_hot(index: np.ndarray, part: ObsPart) -> np.ndarray:
-    """Class indices ``[B, T, *shape]`` as ``[B, T, n, C]``, C the most classes of any; zeros where the index is -1."""
+    """Return class indices ``[B, T, *shape]`` one-hot ``[B, T, n, C]``, C the most classes of any; -1 gives zeros."""
     flat: np.ndarray = index.reshape(*index.shape[:2], -1, 1)
     hot: np.ndarray = flat == np.arange(max(part.classes))
     return hot.astype(np.float32)
 
 
 def measure(truth: Arrays, predicted: Arrays, spec: ObsSpec, context: int) -> tuple[Arrays, Arrays, dict[str, str]]:
-    """Error per imagined step ``[H]`` of each key, of the dream and of repeating the last row, and their units."""
+    """Return by key the error per imagined step ``[H]``, of the dream and of repeating the last row, and its unit."""
     errors: Arrays = {}
     repeated: Arrays = {}
     units: dict[str, str] = {}
@@ -241,7 +253,7 @@ def _unit(key: str, part: ObsPart | None) -> str:
 def draw(
     agent: Agent, batch: Batch, predicted: Arrays, context: int, errors: Arrays, repeated: Arrays
 ) -> dict[str, Path]:
-    """A video of each image, or of what vectors tell of, traces of all that is a number, and the errors."""
+    """Draw the videos, the traces of all numbers over time, and the errors; return the files."""
     folder = RunFolder(agent.run).dream
     title = f"dream on {agent.config.env.id}"
     files: dict[str, Path] = {}
@@ -275,18 +287,18 @@ def draw(
 
 
 def newest(frames: np.ndarray, stacked: int) -> np.ndarray:
-    """Of pictures ``[..., stacked * C]`` that lie behind each other the newest, ``[..., C]``, which is the last."""
+    """Return the newest of stacked pictures ``[..., stacked * C]``, which is the last: ``[..., C]``."""
     return frames[..., -(frames.shape[-1] // stacked) :]
 
 
 def painted(agent: Agent, batch: Batch, predicted: Arrays) -> tuple[np.ndarray, np.ndarray] | None:
-    """Pictures ``[B, T, H, W, 3]`` of what the vectors tell of, true and predicted, of the first episodes.
+    """Draw vectors as pictures ``[B, T, H, W, 3]``, true and predicted, of the first episodes.
 
-    None where observations are images already, or where nobody knows how to draw them.
+    None if observations are images already, or if there is no way to draw this environment from them.
     """
     spec = agent.obs_spec
     told = all(part.kind == "vector" and key in predicted for key, part in spec.items())
-    if not told or isinstance(agent.factory, gymnasium.Env):  # which may go on with what it is at
+    if not told or isinstance(agent.factory, gymnasium.Env):  # the user's instance may be in the middle of an episode
         return None
     env = make_flat(agent.config.env, agent.factory, 0, True)
     try:

@@ -1,4 +1,4 @@
-"""What a run's agent would earn, estimated from any recorded data that fit it, as numbers and as a file."""
+"""Estimate the return of a run's agent from any recorded data that fit it; return the numbers and write a file."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from reverie.agent.agent import MODES, Actions, saved_config
+from reverie.agent.agent import Actions, mode_of, saved_config
 from reverie.algos.base import AlgorithmConfig
 from reverie.core.errors import ConfigError, DataError, EnvError, RunError
 from reverie.core.machine import choose_device
@@ -27,14 +27,14 @@ from reverie.run.verify import step_of
 
 @dataclass(frozen=True, kw_only=True)
 class EstimateReport:
-    """An estimate and the file that it left."""
+    """An estimate, and the file that holds it."""
 
     estimate: PolicyEstimate
-    """What the policy would earn, and what was earned in the data."""
+    """Estimated return of the policy, and returns of the recorded episodes."""
     files: dict[str, Path]
-    """What was written, by what it is."""
+    """Written files by name: "estimate", or empty if it could not be written."""
     unwritten: str = ""
-    """Why it could not be written; nothing if it was."""
+    """Why the file could not be written; "" if it was."""
 
 
 def estimate(
@@ -51,29 +51,34 @@ def estimate(
     seed: int | None = None,
     say: Callable[[str], None] = warn,
 ) -> EstimateReport:
-    """Estimate by fitted Q evaluation what a run's agent would earn, and write ``<run>/estimate.json``.
+    """Estimate the return of a run's agent by fitted Q evaluation (FQE), and write ``<run>/estimate.json``.
 
-    Nothing is played, and no environment is needed. World models are shown the recorded episodes in their order.
+    Nothing is played and no environment is needed. World models see the recorded episodes in order.
 
     Args:
         run: the run folder.
-        data: where to estimate from: a path or minari:NAME, or a configuration where more is to be said. What the run
-            was trained on unless given.
-        updates: of fitted Q evaluation.
-        actions: whether the policy takes its most likely action or draws one.
-        draws: how many it draws in each row, if it does.
-        discount: gamma; that of the learner unless given, or 0.99 if it has none.
-        checkpoint: the name of a folder in ``checkpoints/``, or a path; the newest that is whole unless given.
-        algo: the configuration the run was trained with, if it held objects of your own.
-        device: where to compute.
-        seed: of networks and batches; follows from that of the run unless given.
-        say: gets a sentence now and then.
+        data: recorded data to estimate from: a path, minari:NAME, or a config with further options of reading. None:
+            the data that the run was trained on.
+        updates: gradient updates of FQE, at least 1.
+        actions: the policy evaluated takes its most likely action ("mode"), or draws one ("sample").
+        draws: actions drawn for each row, at least 1, with "sample"; their values are averaged.
+        discount: gamma. None: the learner's, or 0.99 if it has none.
+        checkpoint: name of a folder in ``checkpoints/``, "best", or a path. None: the newest that is whole.
+        algo: the config the run was trained with, if it held objects of your own.
+        device: where to compute: "cpu", "cuda", "cuda:1", or "auto" for a GPU if there is one.
+        seed: of networks and batches, >= 0. None: follows from the run's seed.
+        say: called with a sentence now and then. Default: a line on stderr.
+
+    Returns:
+        The estimate with its 95 % interval, and the file.
 
     Raises:
-        RunError: there is no such run or checkpoint, or it is damaged.
-        DataError: there are no data, they cannot be read, or they do not fit the agent.
+        RunError: there is no such run or checkpoint, it is damaged, or no data are known.
+        DataError: the data cannot be read, or do not fit the agent.
+        ConfigError: a number or ``actions`` is out of range, or the device does not exist here.
     """
     check_numbers(draws=(draws, 1), seed=(0 if seed is None else seed, 0))
+    mode = mode_of(actions)
     folder, config = RunFolder(Path(run)), saved_config(Path(run), NO_ENV, algo)
     config = with_data(config, data, folder.path)
     checkpoints = Checkpoints(folder.checkpoints, say=say)
@@ -88,17 +93,16 @@ def estimate(
         dataset = everything(config, recorded, settings.frames, seed)
         for remark in recorded.remarks():
             say(f"{config.data.path}: {remark}")
-    mode = MODES[actions]
     estimator = Estimator(learner, dataset, *specs, settings, seed=seed)
     found = estimator.estimate(updates, mode=mode, draws=1 if mode == "eval" else draws)
     return written(folder, found, path, config.data.path, say)
 
 
 def check_numbers(**given: tuple[int, int]) -> None:
-    """Each number ``(given, least)`` is at least what it must be.
+    """Check that each number of the pairs ``(given, least)`` is at least ``least``.
 
     Raises:
-        ConfigError: one is not.
+        ConfigError: one is smaller.
     """
     for name, (number, least) in given.items():
         if number < least:
@@ -108,7 +112,7 @@ def check_numbers(**given: tuple[int, int]) -> None:
 def written(
     folder: RunFolder, found: PolicyEstimate, checkpoint: Path, data: str, say: Callable[[str], None]
 ) -> EstimateReport:
-    """Write estimate.json; the numbers are not lost where that cannot be."""
+    """Write estimate.json. If it cannot be written, report that and keep the numbers."""
     try:
         with writing(folder.path):
             write_estimate(folder, found, step_of(checkpoint), checkpoint=checkpoint.name, data=data)
@@ -119,10 +123,10 @@ def written(
 
 
 def with_data(config: ExperimentConfig, data: DatasetConfig | Path | str | None, run: Path) -> ExperimentConfig:
-    """``config`` with the data to estimate from, and with rewards as they were.
+    """Return ``config`` with the data to estimate from, and with rewards as they were recorded.
 
     Raises:
-        RunError: none are given, and the run had none.
+        RunError: no data are given, and the run had none.
     """
     if isinstance(data, DatasetConfig):
         config = config.merge({"data": data})
@@ -136,7 +140,7 @@ def with_data(config: ExperimentConfig, data: DatasetConfig | Path | str | None,
 
 
 def opened(config: ExperimentConfig) -> Recorded:
-    """The data, whose actions are measured by the bounds of the run's environment if that can be made."""
+    """Open the data. Undeclared action bounds are those of the run's environment, if that can be made."""
     space = None
     if config.env.id != NO_ENV:
         with contextlib.suppress(EnvError):
@@ -145,10 +149,10 @@ def opened(config: ExperimentConfig) -> Recorded:
 
 
 def check_fit(recorded: Recorded, folder: RunFolder) -> None:
-    """The data show and do what the agent of a run sees and does.
+    """Check that observations and actions of the data are those of the run's agent.
 
     Raises:
-        DataError: they do not; names each difference.
+        DataError: they are not; the message names each difference.
     """
     if not folder.spec.is_file():
         return
@@ -165,7 +169,7 @@ def check_fit(recorded: Recorded, folder: RunFolder) -> None:
 
 
 def everything(config: ExperimentConfig, recorded: Recorded, frames: int, seed: int) -> Dataset:
-    """All rows, to be seen in stacks of ``frames``, with a progress bar where there is somebody to see it."""
+    """Read all rows, for windows with stacks of ``frames``; on a terminal with a progress bar."""
     window = Window(batch=1, length=2, context=frames - 1, context_crosses=frames > 1)
     with shown(f"reading {recorded.reader.path.name}", recorded.rows()) as counted:
         return config.data.build(recorded, window=window, seed=seed, parts=counted(recorded.parts()))

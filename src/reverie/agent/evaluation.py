@@ -1,4 +1,4 @@
-"""How good a run's agent is, as a file: scores of whole episodes and, if wanted, what the first one looked like."""
+"""Evaluate a run's agent on whole episodes, and write the scores and, if wanted, a video of the first episode."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from reverie.run.verify import step_of
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationReport:
-    """An evaluation and the files it left."""
+    """An evaluation, and the files that hold it."""
 
     evaluation: Evaluation
     """Scores and lengths."""
     files: dict[str, Path]
-    """What was written, by what it is; there is no video of an environment that cannot be drawn."""
+    """Written files by name: "evaluation", and "video" if one was asked for and the environment can be rendered."""
     unwritten: str = ""
-    """Why some of it could not be written; nothing if all was."""
+    """Why some file could not be written; "" if all were."""
 
 
 def evaluate_run(
@@ -39,14 +39,13 @@ def evaluate_run(
     seed: int | None = None,
     say: Callable[[str], None] = warn,
 ) -> EvaluationReport:
-    """Play ``episodes`` whole episodes and write ``<run>/eval.json``, and a video of the first into ``<run>/videos/``.
+    """Play ``episodes`` whole episodes, write ``<run>/eval.json``, and with ``video`` the first to ``<run>/videos/``.
 
-    Scores are not lost where nothing can be written: the report holds them, and ``say`` gets a sentence about it.
+    If nothing can be written, the report still holds the scores, and ``say`` is called with the reason.
 
     Raises:
-        ConfigError: ``episodes`` is not at least 1.
+        ConfigError: ``episodes`` is not at least 1, or ``actions`` or ``seed`` is out of range.
         EnvError: the environment cannot be made.
-        RunError: the checkpoint is damaged.
     """
     folder, step = RunFolder(agent.run), step_of(agent.checkpoint)
     evaluation = agent.evaluate(episodes, actions=actions, record=video, seed=seed)
@@ -68,14 +67,14 @@ def evaluate_run(
 def write_evaluation(
     folder: RunFolder, evaluation: Evaluation, config: ExperimentConfig, step: int, **more: Any
 ) -> None:
-    """Write eval.json. ``step`` counts updates in runs that learn from recorded data alone."""
+    """Write eval.json. ``step`` counts updates in a run on recorded data alone, and env steps otherwise."""
     mode, unit = "mode" if evaluation.mode == "eval" else "sample", "updates" if config.data.alone else "env_steps"
     head = {unit: step, "episodes": len(evaluation.scores), "actions": mode, "score": summary(evaluation)}
     write_found(folder.evaluation, {**head, **more, "scores": evaluation.scores, "lengths": evaluation.lengths})
 
 
 def final_evaluation_in(folder: RunFolder) -> Evaluation | None:
-    """The one at the end of training, as eval.json has it; None if it does not."""
+    """Return the evaluation made at the end of training, from eval.json; None if there is none."""
     own = found_at_end(folder.evaluation) or {}
     try:
         mode: Mode = "eval" if own["actions"] == "mode" else "explore"
@@ -85,7 +84,7 @@ def final_evaluation_in(folder: RunFolder) -> Evaluation | None:
 
 
 def summary(evaluation: Evaluation) -> dict[str, float]:
-    """The scores in a few numbers; ``iqm_low`` and ``iqm_high`` are missing where there is no interval."""
+    """Summarise the scores in a few numbers; without ``iqm_low`` and ``iqm_high`` if there is no interval."""
     metrics = evaluation.metrics()
     names = {
         name.removeprefix("eval/score_"): value for name, value in metrics.items() if name.startswith("eval/score_")

@@ -1,4 +1,4 @@
-"""From what a Gymnasium environment returns to what the networks see, outside of any training environment."""
+"""Convert what a Gymnasium environment returns into what the networks see, outside of a training environment."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from reverie.envs.spaces import ObsCodec
 
 
 class Observer:
-    """Turns one raw observation of the environment into what the networks see, as the training environments do.
+    """Converts one raw observation as the training environments do.
 
-    Agents that were trained on drawings (``env.pixels``) get them as ``{"image": env.render()}``, beside
-    ``"observation"`` where they see that too.
+    Agents trained on rendered images (``env.pixels``) get these as ``{"image": env.render()}``, with ``"observation"``
+    beside it if they see that too.
     """
 
     def __init__(self, flat: FlatEnv, config: EnvConfig) -> None:
-        """``flat`` is an environment made as for training; it is looked at, not stepped."""
+        """``flat``: an environment made as for training. Its spaces and wrappers are read; it is not stepped."""
         self._depth = config.frame_stack
         self._wrappers, self.space = _own_wrappers(flat.env)
         self._codec = None
@@ -38,21 +38,21 @@ class Observer:
         if self._drawn:
             seen = flat.obs_spec["image"].shape
             spec["image"] = ObsPart(kind="image", shape=(0, 0, 3) if config.resize else (*seen[:2], 3), dtype="uint8")
-            image = spaces.Box(0, 255, (1, 1, 3), np.uint8)  # the rank is all that matters
+            image = spaces.Box(0, 255, (1, 1, 3), np.uint8)  # only the rank matters
             both: dict[str, spaces.Space[Any]] = {"image": image}
             self.space = spaces.Dict(both | {"observation": self.space} if self._codec else both)
         self._options = ImageOptions(spec, config.resize, config.grayscale)
         self.spec: ObsSpec = flat.obs_spec
 
     def stacks(self, count: int) -> tuple[FrameStack | None, ...]:
-        """A memory of past frames for each of ``count`` environments, where the agent wants one."""
+        """Return one frame stack for each of ``count`` environments, or None for each if the agent has no stacks."""
         return tuple(FrameStack(self._options.spec, self._depth) if self._depth > 1 else None for _ in range(count))
 
     def split(self, obs: Any) -> tuple[bool, list[Any]]:
-        """Whether ``obs`` is a single observation, and the observations it is made of.
+        """Return whether ``obs`` is a single observation, and the list of observations in it.
 
         Raises:
-            DataError: the agent needs a drawing and got none.
+            DataError: the agent needs a rendered image and got none.
         """
         if self._drawn and not (isinstance(obs, Mapping) and set(obs) == set(self.space)):  # type: ignore[call-overload]  # a Dict
             raise DataError(
@@ -65,7 +65,7 @@ class Observer:
         return False, list(iterate(batch_space(self.space, count), obs))
 
     def __call__(self, obs: Any, stack: FrameStack | None, first: bool) -> FlatObs:
-        """One observation as flat arrays.
+        """Convert one observation to flat arrays.
 
         Raises:
             DataError: it does not fit the space.
@@ -87,7 +87,7 @@ class Observer:
 
 
 def _own_wrappers(env: gymnasium.Env[Any, Any]) -> tuple[list[Any], spaces.Space[Any]]:
-    """The observation wrappers that training put around the environment, innermost first, and the space below them."""
+    """Return reverie's observation wrappers around the environment, innermost first, and the space below them."""
     wrappers: list[Any] = []
     space = env.observation_space
     layer: Any = env
@@ -100,7 +100,7 @@ def _own_wrappers(env: gymnasium.Env[Any, Any]) -> tuple[list[Any], spaces.Space
 
 
 def _is_plain(space: spaces.Space[Any]) -> bool:
-    """Whether its values show by their shape how many there are: those of a graph or a sequence do not."""
+    """Return whether the shape of a batch of values shows its size; it does not for graphs and sequences."""
     if isinstance(space, spaces.Dict | spaces.Tuple):
         parts = space.values() if isinstance(space, spaces.Dict) else space
         return any(_is_plain(part) for part in parts)
@@ -108,7 +108,7 @@ def _is_plain(space: spaces.Space[Any]) -> bool:
 
 
 def _count(space: spaces.Space[Any], obs: Any) -> int | None:
-    """How many observations of ``space`` a batch holds; None for a single one."""
+    """Return how many observations of ``space`` a batch holds; None for a single observation."""
     if isinstance(space, spaces.Dict):
         if not isinstance(obs, Mapping):
             return None

@@ -1,4 +1,4 @@
-"""Playing with a trained agent and recording what happens: the "gather data" step of offline learning."""
+"""Play with a trained agent and record what happens, to collect data for offline learning."""
 
 from __future__ import annotations
 
@@ -21,17 +21,20 @@ from reverie.envs.naming import written
 
 @dataclass(frozen=True, kw_only=True)
 class RecordConfig:
-    """How much, and how an agent explores meanwhile."""
+    """How much to record, and how the agent explores meanwhile."""
 
     episodes: int | None = None
+    """Number of episodes; give this or ``steps``."""
     steps: int | None = None
-    """In place of episodes. The last one is cut off there."""
+    """Env steps to record, in place of ``episodes``. The last episode is truncated there."""
     epsilon: float = 0.0
-    """With this probability an action is drawn from the space in place of the agent's."""
+    """Probability, in [0, 1], that an action is drawn from the action space in place of the agent's."""
     noise: float = 0.0
-    """Standard deviation of what is added to continuous actions, in half of their range."""
+    """Standard deviation of Gaussian noise on continuous actions, in units of half their range; >= 0."""
     actions: Actions = "mode"
+    """The agent's most likely actions ("mode"), or drawn ones ("sample")."""
     seed: int = 0
+    """Seed of environments, exploration and actions."""
 
     def __post_init__(self) -> None:
         if (self.episodes is None) == (self.steps is None):
@@ -49,11 +52,11 @@ class RecordConfig:
 def record(agent: Agent, target: str, config: RecordConfig) -> Exported:
     """Play episodes with ``agent`` and write them as a Minari dataset at ``target``, a path or minari:NAME.
 
-    Observations, actions and rewards are those of the environment, in its own units and before anything is clipped;
-    each episode keeps its seed. The dataset takes its place once it is whole.
+    Observations, actions and rewards are the environment's own, in its units, before any clipping; each episode keeps
+    its seed. The dataset appears at ``target`` only once it is complete.
 
     Raises:
-        ConfigError: noise is asked for where no action is continuous, or the package minari is missing.
+        ConfigError: noise was asked for and no action is continuous, or the package minari is missing.
         RunError: ``target`` exists.
     """
     env = agent.make_env()
@@ -76,7 +79,7 @@ def record(agent: Agent, target: str, config: RecordConfig) -> Exported:
 
 
 def named_env(agent: Agent, env: gymnasium.Env[Any, Any]) -> tuple[dict[str, str], str]:
-    """What the metadata say of the environment, and what they cannot, as a remark; each may be empty."""
+    """Return the environment's entries of the metadata, and a remark on what they cannot say; each may be empty."""
     if env.spec is None:
         return {}, "the data do not name their environment: it was handed over in Python and has no id"
     text, remark = written(env.spec)
@@ -87,7 +90,7 @@ def named_env(agent: Agent, env: gymnasium.Env[Any, Any]) -> tuple[dict[str, str
 
 
 def played(agent: Agent, env: gymnasium.Env[Any, Any], config: RecordConfig) -> Iterator[dict[str, Any]]:
-    """Episodes as the fields of Minari's ``EpisodeBuffer``."""
+    """Yield episodes as the fields of Minari's ``EpisodeBuffer``."""
     rng = np.random.default_rng(config.seed)
     first = derived_seeds(config.seed)["test"] % 2**31
     env.action_space.seed(first)
@@ -108,7 +111,7 @@ def play(
     seed: int,
     most: int | None,
 ) -> dict[str, Any]:
-    """One episode of at most so many steps."""
+    """Play one episode of at most ``most`` steps."""
     obs, _ = env.reset(seed=seed)
     seen, done = [obs], []
     rewards: list[float] = []
@@ -139,7 +142,7 @@ def play(
 
 
 def noisy(space: Space, action: Any, noise: float, rng: np.random.Generator) -> Any:
-    """``action`` with noise on what of it is continuous, within its bounds."""
+    """Return ``action`` with noise on its continuous parts, clipped to their bounds."""
     if isinstance(space, spaces.Dict):
         return {key: noisy(inner, action[key], noise, rng) for key, inner in space.spaces.items()}
     if isinstance(space, spaces.Tuple):
@@ -152,7 +155,7 @@ def noisy(space: Space, action: Any, noise: float, rng: np.random.Generator) -> 
 
 
 def stacked(space: Space, values: list[Any]) -> Any:
-    """Values of a space as arrays in dictionaries and tuples, as Minari wants them."""
+    """Stack values of a space into arrays, in dictionaries and tuples as Minari expects them."""
     if isinstance(space, spaces.Dict):
         return {key: stacked(inner, [value[key] for value in values]) for key, inner in space.spaces.items()}
     if isinstance(space, spaces.Tuple):
@@ -163,7 +166,7 @@ def stacked(space: Space, values: list[Any]) -> Any:
 
 
 def leaves(space: Space) -> Iterator[Space]:
-    """All spaces that hold no others."""
+    """Yield the spaces that contain no others."""
     if isinstance(space, spaces.Dict):
         for inner in space.spaces.values():
             yield from leaves(inner)

@@ -1,4 +1,4 @@
-"""How the command line reads words and says things, the same for every command."""
+"""Parse arguments and print messages, the same way for every command."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ registry = ConstructorRegistry()
 
 
 def parse(kind: Any, args: list[str], command: str, default: Any = None) -> Any:
-    """``args`` as a ``kind``; on wrong usage what is wrong is said and the exit is with 2.
+    """Parse ``args`` as a ``kind``. On wrong usage, print the error and exit with 2.
 
-    tyro explains words that it cannot read. Values that a configuration refuses are told as our other errors are, by
-    the flags that gave them.
+    tyro explains words that it cannot parse. Values that a config refuses are reported as reverie's other errors are,
+    by the names of their flags.
     """
     given = {} if default is None else {"default": default}
     said = io.StringIO()
@@ -48,17 +48,17 @@ def parse(kind: Any, args: list[str], command: str, default: Any = None) -> Any:
 
 
 def _told(message: str, causes: list[BaseException], default: Any) -> str:
-    """A refusal by the flags that gave the values, which tyro knows."""
+    """Return the message of a refused value with the name of its flag, which tyro knows."""
     found = [arg for cause in causes if (arg := getattr(cause, "arg", None)) is not None]
     for arg in found:
-        if lowered := getattr(arg, "lowered", None):  # one flag, whose value says all
+        if lowered := getattr(arg, "lowered", None):  # a single flag is responsible
             return re.sub(r"^\w+ = ", f"{lowered.name_or_flags[-1]} = ", message)
     place = next((arg for arg in found if isinstance(arg, str)), "")  # the name of a dataclass
     return by_flags(message, place.removeprefix("experiment").strip("."), set(_flags(default)))
 
 
 def forgotten_prefix(args: list[str], default: Any) -> str:
-    """A hint at flags such as ``--algo.horizon`` for words such as ``--horizn``; empty if there are none."""
+    """Suggest flags such as ``--algo.horizon`` for words such as ``--horizn``; "" if there are none."""
     known = list(_flags(default))
     found = []
     for word in args:
@@ -69,10 +69,10 @@ def forgotten_prefix(args: list[str], default: Any) -> str:
 
 
 def _flags(value: Any, prefix: str = "") -> Iterator[str]:
-    """The flags that set the fields of a dataclass; its parts `common` and `experiment` stand without a prefix."""
+    """Yield the flags that set the fields of a dataclass; its parts `common` and `experiment` give no prefix."""
     for field in dataclasses.fields(value) if dataclasses.is_dataclass(value) else ():
         part = getattr(value, field.name)
-        if dataclasses.is_dataclass(part) and not isinstance(part, Choice):  # which is written as one word
+        if dataclasses.is_dataclass(part) and not isinstance(part, Choice):  # a Choice is written as one word
             top = not prefix and field.name in ("common", "experiment")
             yield from _flags(part, "" if top else f"{prefix}{field.name}.".replace("_", "-"))
         else:
@@ -80,7 +80,7 @@ def _flags(value: Any, prefix: str = "") -> Iterator[str]:
 
 
 def by_flags(message: str, place: str = "", known: Collection[str] = ()) -> str:
-    """A configuration's ``name = value`` as ``--place.name = value``; of ``known`` flags, if any."""
+    """Rewrite a config's ``name = value`` as ``--place.name = value``, if that is among the ``known`` flags."""
 
     def flag(found: re.Match[str]) -> str:
         name = found[1] if not place or found[1].startswith(f"{place}.") else f"{place}.{found[1]}"
@@ -91,7 +91,7 @@ def by_flags(message: str, place: str = "", known: Collection[str] = ()) -> str:
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
-    """``error`` and what it was raised in answer to."""
+    """Yield ``error`` and the errors that led to it."""
     following: BaseException | None = error
     while following is not None:
         yield following
@@ -99,13 +99,13 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
 
 
 def fail(message: str, code: int) -> int:
-    """One message on stderr."""
+    """Print a message on stderr and return ``code``."""
     print(f"reverie: {message}", file=sys.stderr)
     return code
 
 
 def score_line(evaluation: Any) -> str:
-    """Mean, interquartile mean with its interval, and spread of an evaluation."""
+    """Format mean, interquartile mean with its interval, and spread of an evaluation."""
     metrics, scores, middle = evaluation.metrics(), evaluation.scores, evaluation.iqm()
     sure = f"95 % {middle.low:.2f} to {middle.high:.2f}" if middle.sure else "too few for an interval"
     return (
@@ -116,7 +116,7 @@ def score_line(evaluation: Any) -> str:
 
 
 def print_files(files: Mapping[str, Path] | Iterable[tuple[str, Path]]) -> None:
-    """What was written, and where."""
+    """Print the files that were written."""
     named = list(files.items() if isinstance(files, Mapping) else files)
     width = max([14, *(len(what) for what, _ in named)]) + 2
     for what, path in named:
@@ -124,7 +124,7 @@ def print_files(files: Mapping[str, Path] | Iterable[tuple[str, Path]]) -> None:
 
 
 def print_trouble(device: str) -> None:
-    """Say why there are no compiled kernels, where they are missed: on a ``cpu``."""
+    """Say why there are no compiled kernels, if the device is a CPU, where they are missed."""
     from reverie.core.compiler import trouble  # torch comes with it
 
     if device == "cpu" and trouble():
@@ -133,7 +133,7 @@ def print_trouble(device: str) -> None:
 
 @registry.primitive_rule
 def whole_number(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[int] | None:
-    """Whole numbers may be written 1e5."""
+    """Let whole numbers be written as 1e5."""
     if info.type is not int:
         return None
 
@@ -141,7 +141,7 @@ def whole_number(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[int] | Non
         try:
             return int(words[0])
         except ValueError:
-            with contextlib.suppress(ValueError, OverflowError):  # 1e5; not many, nor inf
+            with contextlib.suppress(ValueError, OverflowError):  # 1e5; infinity is refused
                 if float(words[0]) == int(float(words[0])):
                     return int(float(words[0]))
         raise ValueError(f"{words[0]} is not a whole number")
@@ -157,7 +157,7 @@ def whole_number(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[int] | Non
 
 @registry.primitive_rule
 def choice(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Choice | None] | None:
-    """One of several kinds with its settings: 'td_lambda(0.9)'. Where there may be none of them, 'none' as well."""
+    """Let a ``Choice`` be written as text, such as 'td_lambda(0.9)', or 'none' if it is optional."""
     options = typing.get_args(info.type) or (info.type,)
     kind, optional = options[0], options[1:] == (type(None),)
     if not (isinstance(kind, type) and issubclass(kind, Choice) and (optional or len(options) == 1)):
@@ -182,7 +182,7 @@ def choice(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Choice | None] |
 
 @registry.primitive_rule
 def yaml_mapping(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[dict[str, Any]] | None:
-    """Free mappings, such as arguments of an environment, are written as YAML: '{continuous: true}'."""
+    """Let mappings, such as arguments of an environment, be written as YAML: '{continuous: true}'."""
     if typing.get_origin(info.type) is not dict:
         return None
 

@@ -1,4 +1,4 @@
-"""``reverie bench``: this machine's rates for a size and an observation shape, and what a run will take."""
+"""``reverie bench``: this machine's speed for a size and an observation shape, and the time that a run will take."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from reverie.commands.args import parse, print_trouble
 from reverie.core.discover import version
 from reverie.core.errors import ConfigError
 
-if TYPE_CHECKING:  # torch comes with these, and the help does without
+if TYPE_CHECKING:  # these import torch, which --help does not need
     from reverie.bench import Report
     from reverie.core.specs import ActionSpec, ObsPart
     from reverie.experiment import ExperimentConfig
@@ -21,41 +21,41 @@ if TYPE_CHECKING:  # torch comes with these, and the help does without
 
 @dataclass(frozen=True, kw_only=True)
 class BenchCommand:
-    """Measure what a learner costs on this machine, and say what a run will take.
+    """Measure what a learner costs on this machine, and forecast the time of a run.
 
-    The observations are those of an environment, or noise of a shape that is given.
+    Observations are those of an environment, or random values of a given shape.
     """
 
     algorithm: Annotated[Positional[str], arg(metavar="ALGORITHM")] = "dreamer_v3"
-    """Which algorithm; `reverie list` names them all."""
+    """Algorithm; `reverie list` names them all."""
     env: str = ""
-    """Environment, as for `reverie train`; it is timed as well."""
+    """Environment, as for `reverie train`; its speed is measured as well."""
     image: str = ""
-    """In its place: images of this height, width and number of channels, such as 64x64x3."""
+    """In place of an environment: images of this height, width and number of channels, such as 64x64x3."""
     vector: int | None = None
-    """In its place, or beside an image: a vector of so many numbers."""
+    """In place of an environment, or beside an image: a vector of this length."""
     action: int | None = None
-    """With a shape: so many continuous actions."""
+    """With a shape: number of continuous actions."""
     classes: int | None = None
-    """With a shape: one choice among so many actions; 6 unless said otherwise."""
+    """With a shape: number of discrete actions to choose from; 6 by default."""
     size: str | None = None
     """Size of the networks, such as 12m; `reverie list` names them. None: the preset's."""
     preset: str | None = None
-    """Published settings to start from. None: the environment's, or the algorithm's with a shape."""
+    """Preset to start from. None: the environment's, or with a shape the algorithm's."""
     batch: str = ""
-    """Windows in a batch x rows in each, such as 16x64. The preset's unless given."""
+    """Batch: windows x rows in each, such as 16x64. Empty: the preset's."""
     precision: Literal["float32", "bfloat16"] | None = None
-    """What networks compute in. None: the preset's."""
+    """Precision of the networks. None: the preset's."""
     envs: int | None = None
-    """How many environments are stepped together. None: the preset's."""
+    """Number of environments stepped together. None: the preset's."""
     steps: int | None = None
-    """Env steps of the run to foretell. None: the preset's."""
+    """Env steps of the run to forecast. None: the preset's."""
     threads: int | None = None
-    """CPU threads that PyTorch may use; 0 leaves it to PyTorch. None: the preset's."""
+    """CPU threads that PyTorch may use. 0: PyTorch's own choice. None: the preset's."""
     device: str = "auto"
     """cpu, cuda, cuda:1, or auto for a GPU if there is one."""
     json: Path | None = None
-    """Write all numbers to this file as well."""
+    """Write all numbers to this JSON file as well."""
 
     def __post_init__(self) -> None:
         shaped = self.image != "" or self.vector is not None
@@ -83,20 +83,20 @@ class BenchCommand:
 
 
 def image_shape(text: str) -> tuple[int, ...]:
-    """``64x64x3`` as height, width and channels."""
+    """Parse ``64x64x3`` as height, width and channels."""
     return numbers(text, "image", "height x width x channels", (64, 64, 3))
 
 
 def batch_shape(text: str) -> tuple[int, ...]:
-    """``16x64`` as B and T."""
+    """Parse ``16x64`` as B and T."""
     return numbers(text, "batch", "windows x rows", (16, 64))
 
 
 def numbers(text: str, name: str, meaning: str, example: tuple[int, ...]) -> tuple[int, ...]:
-    """``64x64x3`` as numbers, as many as ``example`` has.
+    """Parse ``64x64x3`` as numbers, as many as ``example`` has.
 
     Raises:
-        ConfigError: it is not written like that; says what may have been meant.
+        ConfigError: it is not written like that; the message says what may have been meant.
     """
     count = len(example)
     if re.fullmatch(r"[1-9]\d*(x[1-9]\d*)" + f"{{{count - 1}}}", text):
@@ -108,7 +108,7 @@ def numbers(text: str, name: str, meaning: str, example: tuple[int, ...]) -> tup
 
 
 def bench_command(args: list[str]) -> int:
-    """Read ``args``, measure, and print."""
+    """Parse ``args``, measure, and print."""
     said = parse(BenchCommand, args, "bench")
     config = settings(said)
     report = measured(said, config)
@@ -119,7 +119,7 @@ def bench_command(args: list[str]) -> int:
 
 
 def settings(said: BenchCommand) -> ExperimentConfig:
-    """The settings that ``reverie train`` would have with the same words."""
+    """Return the settings that ``reverie train`` would have with the same arguments."""
     from reverie.presets import PRESETS, layered
 
     own = said.algorithm.replace("-", "_")
@@ -133,7 +133,7 @@ def settings(said: BenchCommand) -> ExperimentConfig:
 
 
 def measured(said: BenchCommand, config: ExperimentConfig) -> Report:
-    """The measurement of what was asked for."""
+    """Measure what was asked for."""
     from reverie import bench
     from reverie.core.machine import choose_device
 
@@ -152,7 +152,7 @@ def measured(said: BenchCommand, config: ExperimentConfig) -> Report:
 
 
 def shapes(said: BenchCommand) -> tuple[dict[str, ObsPart], ActionSpec]:
-    """The observations and actions that flags describe."""
+    """Return the observations and actions that flags describe."""
     from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 
     obs = {}
@@ -166,7 +166,7 @@ def shapes(said: BenchCommand) -> tuple[dict[str, ObsPart], ActionSpec]:
 
 
 def write_report(path: Path, report: Report, config: ExperimentConfig) -> None:
-    """All numbers and the settings that they were measured with.
+    """Write all numbers, and the settings that they were measured with.
 
     Raises:
         RunError: the file cannot be written.
@@ -183,7 +183,7 @@ def write_report(path: Path, report: Report, config: ExperimentConfig) -> None:
 
 
 def print_report(report: Report) -> None:
-    """Everything as one table."""
+    """Print everything as one table."""
     from rich.console import Console
     from rich.table import Table
 
@@ -197,11 +197,11 @@ def print_report(report: Report) -> None:
 
 
 Line = tuple[str, str, str]
-"""A name, a value, and a remark."""
+"""Name, value, and remark."""
 
 
 def learner_lines(report: Report) -> list[Line]:
-    """What one update and one decision cost."""
+    """Return the lines about one update and one decision."""
     speed = report.speed
     lines = [
         ("parameters", f"{speed.parameters / 1e6:.2f}M", ""),
@@ -216,7 +216,7 @@ def learner_lines(report: Report) -> list[Line]:
 
 
 def machine_lines(report: Report) -> list[Line]:
-    """What the machine can do, and how much of it an update makes use of."""
+    """Return the lines about the machine's speed, and the share of it that an update reaches."""
     machine = report.machine
     lines = [
         ("computer", machine["gpu"] or machine["processor"], f"{machine['threads']} threads, {machine['cores']} cores"),
@@ -232,7 +232,7 @@ def machine_lines(report: Report) -> list[Line]:
 
 
 def run_lines(report: Report) -> list[Line]:
-    """How long it will take."""
+    """Return the lines about the time of a run."""
     run = report.forecast
     parts = f"updates {hours(run.updates_h)}, decisions {hours(run.acting_h)}"
     parts += ", environments not known" if run.envs_h is None else f", environments {hours(run.envs_h)}"
@@ -243,12 +243,12 @@ def run_lines(report: Report) -> list[Line]:
 
 
 def seconds(value: float) -> str:
-    """A time below a minute or so."""
+    """Format a time below about a minute."""
     return f"{value:.2f} s" if value >= 1 else f"{value * 1e3:.3g} ms"
 
 
 def hours(value: float) -> str:
-    """A time from seconds to weeks."""
+    """Format a time from seconds to weeks."""
     if value * 60 < 1:
         return seconds(value * 3600)
     return f"{value:,.1f} h" if value >= 1 else f"{value * 60:.1f} min"

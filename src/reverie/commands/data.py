@@ -1,4 +1,4 @@
-"""``reverie data``: its commands, and what they do with replay stores. See ``commands/datasets.py`` as well."""
+"""``reverie data``: the list of its commands, and those for replay stores. See ``commands/datasets.py`` as well."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from reverie.commands.datasets import InfoCommand, ValidateCommand, dataset_info
 from reverie.commands.gather import convert_command, download_command, record_command, subsample_command
 from reverie.core.errors import RunError, did_you_mean
 
-if TYPE_CHECKING:  # torch comes with these, and the help does without
+if TYPE_CHECKING:  # these import torch, which --help does not need
     from reverie.data.store.manifest import Segment
     from reverie.data.store.store import Store
 
@@ -26,16 +26,16 @@ Place = Annotated[Positional[str], arg(metavar="PATH")]
 
 @dataclass(frozen=True, kw_only=True)
 class ExportCommand:
-    """Write the episodes of a store in another format."""
+    """Write the episodes of a replay store in another format."""
 
     path: Place
-    """Run folder, or the folder or URL of a store."""
+    """Run folder, or folder or URL of a replay store."""
     to: tuple[Literal["minari", "pydreamer"], str]
-    """minari and the name of a dataset (a folder if it begins with / or .), or pydreamer and a folder."""
+    """Format and target: minari and a dataset's name (a folder if it begins with / or .), or pydreamer and a folder."""
 
 
 def data_command(args: list[str]) -> int:
-    """Run one of the commands on recorded data; returns the exit code."""
+    """Run one of the commands and return its exit code."""
     commands = {
         "info": info_command,
         "validate": validate_command,
@@ -62,7 +62,7 @@ def data_command(args: list[str]) -> int:
 
 
 def as_here(word: str) -> str:
-    """Options of reading by the names that training has for them, as remarks and errors do: ``--data.time-limit``."""
+    """Translate training's names of reading options, which remarks and errors use too: ``--data.time-limit``."""
     names = ("columns", "time-limit", "time_limit", "partial", "no-partial")
     flag = word.partition("=")[0]
     return word.replace("--data.", "--", 1) if flag in {f"--data.{name}" for name in names} else word
@@ -70,20 +70,21 @@ def as_here(word: str) -> str:
 
 OVERVIEW = """usage: reverie data {info,validate,convert,subsample,record,download,export} ...
 
-  info       say what a dataset, a run or a replay store holds
-  validate   name what is damaged or cannot be right; keep the good episodes
-  convert    write a dataset as Minari's, D4RL's, Parquet, PyDreamer's, a store
-  subsample  write a part of it, by episode or by step
-  record     play with a trained agent and write what happens
-  download   get a dataset of Minari's, or shards of RL Unplugged
-  export     write the episodes of a replay store, also of one behind a URL
+  info       describe a dataset, a run or a replay store
+  validate   report damage and impossible values; keep the good episodes
+  convert    write it in another format: Minari, D4RL, Parquet, PyDreamer, store
+  subsample  write a random part of a dataset
+  record     play with a trained agent and write the episodes
+  download   download a dataset of Minari, or shards of RL Unplugged
+  export     write the episodes of a replay store, in a folder or behind a URL
 
-Datasets are files, folders or globs of Minari, D4RL, Tianshou, RL Unplugged,\nPyDreamer, Arrow and Parquet, or runs.
-`reverie data info --help` explains a command."""
+Datasets are files, folders or globs of Minari, D4RL, Tianshou, RL Unplugged,
+PyDreamer, Arrow and Parquet, or runs.
+`reverie data COMMAND --help` lists the options of a command."""
 
 
 def is_of_a_store(path: str) -> bool:
-    """Whether ``path`` is a run, or a store in a folder or behind a URL, rather than a dataset of others."""
+    """Return whether ``path`` is a run, or a store in a folder or behind a URL, and not a dataset of another format."""
     folder = Path(path)
     return "://" in path or any((folder / name).is_file() for name in ("config.yaml", "manifest.json"))
 
@@ -92,15 +93,15 @@ def is_of_a_store(path: str) -> bool:
 
 
 def warn(text: str) -> None:
-    """Say it on stderr."""
+    """Print a warning on stderr."""
     print(f"warning: {text}", file=sys.stderr)
 
 
 def open_store(path: str, say: Callable[[str], None] = warn) -> Store:
-    """The store of a run, or at a folder or URL.
+    """Open the store of a run, or at a folder or URL.
 
     Raises:
-        RunError: there is none; says where one may be.
+        RunError: there is none; the message says where one may be.
     """
     from reverie.data.store.store import Store
 
@@ -111,7 +112,7 @@ def open_store(path: str, say: Callable[[str], None] = warn) -> Store:
 
 
 def store_of(path: str) -> str:
-    """The folder or URL of the store of a run; anything else as it is."""
+    """Return the folder or URL of a run's store; any other path unchanged."""
     config = Path(path) / "config.yaml"
     if "://" in path or not config.is_file():
         return path
@@ -128,7 +129,7 @@ def _inside(path: str) -> str:
 
 
 def signature_beside(path: str) -> dict[str, Any] | None:
-    """What spec.json of the run says, where ``path`` is a run or a store in one."""
+    """Return the content of spec.json, if ``path`` is a run or a store in one."""
     for folder in () if "://" in path else (Path(path), Path(path).absolute().parent):
         if (folder / "spec.json").is_file():
             found: dict[str, Any] = json.loads((folder / "spec.json").read_text(encoding="utf-8"))
@@ -140,7 +141,7 @@ def signature_beside(path: str) -> dict[str, Any] | None:
 
 
 def info_command(args: list[str]) -> int:
-    """What a store or a dataset holds."""
+    """Print what a store or a dataset holds."""
     from rich.console import Console
     from rich.table import Table
 
@@ -159,7 +160,7 @@ def info_command(args: list[str]) -> int:
 
 
 def sections(store: Store) -> dict[str, list[tuple[str, str]]]:
-    """The lines of ``info`` by title."""
+    """Return the lines of ``info`` by section."""
     columns = store.segments[-1].columns if store.segments else store.aside[-1].columns
     episodes, damage = episode_lines(store)
     return {
@@ -173,7 +174,7 @@ def sections(store: Store) -> dict[str, list[tuple[str, str]]]:
 
 
 def size_lines(store: Store) -> list[tuple[str, str]]:
-    """Where it is and what it takes."""
+    """Return place, rows and size of a store."""
     bytes_ = sum((s.rows - s.first) * s.streams * s.nbytes_of_row for s in (*store.segments, *store.aside))
     sizes = store.objects.sizes().values()
     known = [size for size in sizes if size is not None]
@@ -186,7 +187,7 @@ def size_lines(store: Store) -> list[tuple[str, str]]:
 
 
 def segment_words(segment: Segment) -> str:
-    """``8 streams, rows 0 to 1023, 256 in a file``."""
+    """Describe a segment: ``8 streams, rows 0 to 1023, 256 in a file``."""
     rows = f"rows {segment.first:,} to {segment.rows - 1:,}" if segment.rows > segment.first else "no rows"
     words = f"{segment.streams} streams, {rows} of each, {segment.chunk} in a file"
     if segment.imported:
@@ -195,13 +196,13 @@ def segment_words(segment: Segment) -> str:
 
 
 def aside_words(segment: Segment) -> str:
-    """``rows 100 to 140 of segment 0, 8 streams``."""
+    """Describe rows set aside: ``rows 100 to 140 of segment 0, 8 streams``."""
     first, newest = segment.first + segment.offset, segment.rows + segment.offset - 1
     return f"rows {first:,} to {newest:,} of segment {segment.origin}, {segment.streams} streams"
 
 
 def episode_lines(store: Store) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
-    """How many episodes, how long and how good; and what is damaged of the few columns that this takes."""
+    """Return number, lengths and returns of the episodes, and the damage found in the columns needed for that."""
     import numpy as np
 
     from reverie.data.store.episodes import episodes
@@ -226,13 +227,13 @@ def episode_lines(store: Store) -> tuple[list[tuple[str, str]], list[tuple[str, 
 
 
 def validate_command(args: list[str]) -> int:
-    """Name what is damaged."""
+    """Print what is damaged."""
     from reverie.data.store.check import validate
 
     said = parse(ValidateCommand, args, "data validate")
     if not is_of_a_store(said.path) or said.quarantine is not None:
         return dataset_validate(said)
-    manifests: list[str] = []  # what is wrong with them is found first
+    manifests: list[str] = []  # damage of the manifests comes first
     store = open_store(said.path, manifests.append)
     report = validate(store)
     report.damaged[:0] = manifests
@@ -249,7 +250,7 @@ def validate_command(args: list[str]) -> int:
 
 
 def export_command(args: list[str]) -> int:
-    """Write the episodes in another format."""
+    """Write the episodes of a store in another format."""
     from reverie.data.export import one_layout, to_minari, to_pydreamer
     from reverie.data.store.episodes import episodes
     from reverie.folder import writing

@@ -10,7 +10,7 @@ from tyro.conf import Positional, arg
 
 from reverie.commands.args import fail
 
-if TYPE_CHECKING:  # torch comes with these, and the help does without
+if TYPE_CHECKING:  # these import torch, which --help does not need
     from reverie.data.export import Exported
     from reverie.data.readers.base import About, Reader, ReadOptions
     from reverie.data.summary import Summary
@@ -19,32 +19,38 @@ Place = Annotated[Positional[str], arg(metavar="PATH")]
 Format = Literal["minari", "d4rl", "parquet", "pydreamer", "store"]
 
 SHOWN = 20
-"""Lines of a report before it says how many more there are."""
+"""Most remarks that a report prints."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Source:
-    """What to read."""
+class Reading:
+    """How to read files that do not tell everything themselves."""
 
-    path: Place
-    """A file, folder or glob of any format, a run folder, or minari:NAME."""
     columns: dict[str, str | tuple[str, ...]] = field(default_factory=dict)
-    """Tables: which column is what, '{obs: state, action: action, reward: reward, terminal: done}'; columns of numbers
-    that are one vector are a list, '{obs: [x, y], ...}'."""
+    """Column names of tables, '{obs: state, action: action, reward: reward, terminal: done}'; several columns that form
+    one vector are a list, '{obs: [x, y], ...}'."""
     time_limit: int | None = None
-    """Steps after which episodes end, for files that do not say where their time ran out."""
+    """Steps after which episodes are truncated, for files that do not mark truncations."""
     partial: bool = False
-    """Use what can be read of files that were cut off in the middle."""
+    """Use what can be read of files that break off in the middle."""
 
     @property
     def options(self) -> ReadOptions:
-        """As readers want them."""
+        """Options of the readers."""
         from reverie.data.readers.base import ReadOptions
 
         return ReadOptions(columns=dict(self.columns), time_limit=self.time_limit, partial=self.partial)
 
+
+@dataclass(frozen=True, kw_only=True)
+class Source(Reading):
+    """The dataset to read."""
+
+    path: Place
+    """File, folder or glob of any format, run folder, or minari:NAME."""
+
     def open(self) -> Reader:
-        """The reader."""
+        """Open the dataset."""
         from reverie.data.readers.detect import open_reader
 
         return open_reader(self.path, self.options)
@@ -52,29 +58,29 @@ class Source:
 
 @dataclass(frozen=True, kw_only=True)
 class InfoCommand(Source):
-    """Say what a dataset, a run or a replay store holds."""
+    """Describe a dataset, a run or a replay store."""
 
     plot: Path | None = None
-    """Draw the returns and lengths of episodes and the use of actions to this PNG."""
+    """Draw returns and lengths of the episodes and the distribution of actions to this PNG file."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ValidateCommand(Source):
-    """Hold recorded episodes against rules and name what cannot be right. Exits with 1 if anything is."""
+    """Check recorded episodes against rules. The exit code is 1 if any is broken."""
 
     quarantine: str | None = None
-    """Write the good episodes to a new dataset there, a folder or minari:NAME, without the bad ones."""
+    """Write the good episodes to a new dataset: a folder that does not exist yet, or minari:NAME."""
     to: Format = "minari"
-    """The format of that dataset."""
+    """Format of that dataset."""
     replay: int = 3
-    """Play so many episodes again in the environment that the data name, where they say what it was seeded with."""
+    """Number of episodes to replay in the environment that the data name, to compare, if the data hold their seeds."""
 
 
 # ---------------------------------------------------------------- info
 
 
 def dataset_info(said: InfoCommand) -> int:
-    """What a dataset holds."""
+    """Print what a dataset holds."""
     from rich.console import Console
     from rich.table import Table
 
@@ -98,7 +104,7 @@ def dataset_info(said: InfoCommand) -> int:
 
 
 def draw(png: Path, summary: Summary, title: str) -> None:
-    """Draw ``summary`` and say where."""
+    """Draw ``summary`` and print the file's path."""
     from reverie.log.dataset_plot import dataset_plot
 
     uses = {use.name: use.counts for use in summary.actions if use.counts.size}
@@ -108,7 +114,7 @@ def draw(png: Path, summary: Summary, title: str) -> None:
 
 
 def dataset_sections(reader: Reader, about: About, summary: Summary) -> dict[str, list[tuple[str, str]]]:
-    """The lines of ``info`` by title."""
+    """Return the lines of ``info`` by section."""
     import numpy as np
 
     from reverie.data.summary import histogram
@@ -141,7 +147,7 @@ def dataset_sections(reader: Reader, about: About, summary: Summary) -> dict[str
 
 
 def short(space: object) -> str:
-    """A space in a line that can be read."""
+    """Format a space in at most 160 characters."""
     text = " ".join(str(space).split())
     return text if len(text) <= 160 else f"{text[:157]}..."
 
@@ -150,7 +156,7 @@ def short(space: object) -> str:
 
 
 def dataset_validate(said: ValidateCommand) -> int:
-    """Name what cannot be right, and write the rest elsewhere if that is wanted."""
+    """Print what breaks a rule and, if asked for, write the good episodes elsewhere."""
     from reverie.data.export import fresh_enough
     from reverie.datasets import good, validate, write
 
@@ -176,5 +182,5 @@ def dataset_validate(said: ValidateCommand) -> int:
 
 
 def tell(done: Exported) -> None:
-    """Say what was written."""
+    """Print what was written."""
     print(f"{done.episodes:,} episodes with {done.steps:,} steps: {done.path}")

@@ -1,4 +1,4 @@
-"""``reverie data convert | subsample | record | download``: datasets that are made out of others, or brought here."""
+"""``reverie data convert | subsample | record | download``: make new datasets."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from reverie.commands.args import parse
 from reverie.commands.datasets import Format, Source, tell
 from reverie.core.errors import ConfigError
 
-if TYPE_CHECKING:  # torch comes with these, and the help does without
+if TYPE_CHECKING:  # these import torch, which --help does not need
     from reverie.data.readers.base import Reader
 
 Target = Annotated[Positional[str], arg(metavar="TARGET")]
@@ -27,73 +27,73 @@ class ConvertCommand(Source):
     target: Target
     """A folder that does not exist yet (a file for d4rl), or minari:NAME."""
     to: Format = "minari"
-    """Which format."""
+    """Format to write."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SubsampleCommand(Source):
-    """Write a part of a dataset, the same one for the same seed."""
+    """Write a random part of a dataset. The same seed gives the same part."""
 
     target: Target
     """A folder that does not exist yet, or minari:NAME."""
     fraction: float | None = None
-    """Which part of its steps, such as 0.1."""
+    """Fraction of the steps, such as 0.1."""
     steps: int | None = None
-    """How many steps, in place of a fraction."""
+    """Number of steps, in place of a fraction."""
     by: Literal["episode", "step"] = "episode"
-    """Whole episodes, until they have as many steps together; or single steps."""
+    """Draw whole episodes until their steps suffice, or single steps."""
     seed: int = 0
-    """Of what is drawn."""
+    """Seed of the drawing."""
     to: Format = "minari"
-    """The format of what is written."""
+    """Format to write."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RecordCommand:
-    """Play with a trained agent and record what happens as a Minari dataset."""
+    """Play with a trained agent and record the episodes as a Minari dataset."""
 
     run: Annotated[Positional[Path], arg(metavar="RUN")]
     """Run folder."""
     target: Target
     """A folder that does not exist yet, or minari:NAME."""
     episodes: int | None = None
-    """How many."""
+    """Number of episodes."""
     steps: int | None = None
-    """How many steps, in place of episodes."""
+    """Number of env steps, in place of episodes; the last episode is truncated."""
     epsilon: float = 0.0
-    """With this probability an action is drawn from the space in place of the agent's."""
+    """Probability that an action is drawn from the action space in place of the agent's."""
     noise: float = 0.0
-    """Standard deviation of what is added to continuous actions, in half of their range."""
+    """Standard deviation of Gaussian noise on continuous actions, in units of half their range."""
     mode: Literal["mode", "sample"] = "mode"
-    """Take the policy's most likely action, or draw one."""
+    """Take the policy's most likely action, or sample one."""
     checkpoint: Path | None = None
-    """A folder in the run's checkpoints/. None: the newest."""
+    """Name of a folder in the run's checkpoints/, best, or a path. None: the newest."""
     env: str | None = None
-    """Where to play, for an agent that was trained without an environment."""
+    """Environment to play in, for an agent that was trained without one."""
     device: str = "auto"
     """cpu, cuda, cuda:1, or auto for a GPU if there is one."""
     seed: int = 0
-    """Of environments and actions."""
+    """Seed of environments and actions."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DownloadCommand:
-    """Get a dataset: whole or not at all, going on where a download was cut off."""
+    """Download a dataset; an interrupted download is continued."""
 
     name: Annotated[Positional[str], arg(metavar="NAME")]
-    """minari:D4RL/door/human-v2, or rl_unplugged:Breakout."""
+    """minari:NAME, such as minari:D4RL/door/human-v2, or rl_unplugged:GAME, such as rl_unplugged:Breakout."""
     run: int = 1
-    """RL Unplugged: which of the five runs."""
+    """RL Unplugged: which of the five runs, 1 to 5."""
     shards: tuple[int, ...] = (0,)
-    """RL Unplugged: which of the hundred shards of the run."""
+    """RL Unplugged: which of the hundred shards of the run, 0 to 99."""
     folder: Path = Path("datasets/rl_unplugged")
-    """RL Unplugged: where to."""
+    """RL Unplugged: folder to write to."""
     server: str = ""
-    """Another server than the official one."""
+    """Server to use in place of the official one."""
 
 
 def remarks_of(reader: Reader) -> None:
-    """Say what had to be assumed while reading."""
+    """Print on stderr what had to be assumed while reading."""
     for remark in reader.remarks():
         print(f"remark   {remark}", file=sys.stderr)
 
@@ -144,7 +144,7 @@ def record_command(args: list[str]) -> int:
 
 
 def download_command(args: list[str]) -> int:
-    """Get a dataset."""
+    """Download a dataset."""
     said = parse(DownloadCommand, args, "data download")
     from reverie.data.download import download_minari, download_shards
     from reverie.folder import writing
@@ -165,7 +165,7 @@ def download_command(args: list[str]) -> int:
 
 
 class downloading:
-    """Shows how far files are, if there is a terminal."""
+    """Show the progress of each file, on a terminal."""
 
     def __enter__(self) -> Callable[[str, int, int], None]:
         from rich.console import Console
@@ -179,7 +179,7 @@ class downloading:
         return self.tell
 
     def tell(self, name: str, done: int, total: int) -> None:
-        """A file is so far."""
+        """Report that ``done`` of ``total`` bytes of a file have arrived."""
         if name not in self.tasks:
             self.tasks[name] = self.bars.add_task(name)
         self.bars.update(self.tasks[name], completed=done, total=total or None)  # type: ignore[arg-type]  # an id

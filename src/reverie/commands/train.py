@@ -25,50 +25,51 @@ DEFAULT_ALGORITHM = "dreamer_v3"
 
 @dataclass(frozen=True, kw_only=True)
 class Common:
-    """What most people want to say."""
+    """The most common options."""
 
     algorithm: Annotated[Positional[str], arg(metavar="ALGORITHM")] = DEFAULT_ALGORITHM
-    """Which algorithm; `reverie list` names them all."""
+    """Algorithm; `reverie list` names them all."""
     env: str = ""
-    """Environment: an id of Gymnasium's registry, or `module:Id`. Chooses the preset of its suite."""
+    """Environment: an id of Gymnasium's registry, or `module:Id`. It chooses the preset of its suite."""
     envs: int = 1
-    """How many environments are stepped together."""
+    """Number of environments stepped together."""
     data: str = ""
-    """Recorded data to learn from: a file, folder or glob of any format that can be read, or minari:NAME. With --env
-    as well, half of each batch is lived there meanwhile (--data-fraction)."""
+    """Recorded data to learn from: a file, folder or glob of any format that can be read, or minari:NAME. With --env as
+    well, half of each batch is collected there during training (--data-fraction)."""
     eval_env: str = "auto"
-    """Where to evaluate what learned from data alone: auto for the data's own environment, an id, or none."""
+    """Environment to evaluate in, for a run on recorded data alone: auto for the data's own, an id, or none."""
     data_fraction: float = 1.0
-    """Which part of each batch is recorded. 1: nothing is lived. 0.5 with --env."""
+    """Fraction of each batch that is recorded, above 0 and up to 1. 1: nothing is collected. Beside --env, 0.5 unless
+    given."""
     size: str | None = None
     """Size of the networks, such as 12m; `reverie list` names them. None: the preset's."""
     preset: str | None = None
-    """Published settings to start from. None: those of the environment's suite."""
+    """Preset to start from. None: that of the environment's suite."""
     config: tuple[Path, ...] = ()
-    """YAML files with settings, over the preset and under these flags; the later ones win."""
+    """YAML files with settings. They override the preset, later files override earlier ones, and flags override all."""
     run: Path | None = None
     """Run folder; a run found there is continued. None: a new one under runs/."""
     resume: Path | None = None
-    """Run folder of a run to continue with its own settings, under these flags."""
+    """Run folder of a run to continue with its own settings; other flags override these."""
     keep_newer: bool = False
-    """On continuing, learn also from rows that came after the checkpoint. They are set aside otherwise."""
+    """On continuing, learn also from rows stored after the checkpoint. Otherwise they are set aside."""
     seeds: str | None = None
-    """Train several seeds, each a run of its own, and say what they come to: how many, from --seed on, or which, such
-    as 1,5,7. The same command again goes on with those that have not finished."""
+    """Train several seeds, each as a run of its own, and aggregate their scores: the number of seeds, from --seed on,
+    or a list such as 1,5,7. The same command again continues those that have not finished."""
     jobs: int = 0
-    """How many seeds at a time. 0: as many as there are cores for their threads, one on a GPU."""
+    """Seeds to train at a time. 0: as many as the CPU cores allow with the threads of each; one on a GPU."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainCommand:
-    """Train an agent, or go on with a run. Flags win over files, files over presets."""
+    """Train an agent, or continue a run. Flags override files, files the preset."""
 
     common: Annotated[Common, arg(name="")]
     experiment: Annotated[ExperimentConfig, arg(name="")]
 
 
 def train_command(args: list[str]) -> int:
-    """Read ``args``, train, and say what came of it."""
+    """Parse ``args``, train, and print the result."""
     contrary = contradiction(args)
     if contrary is not None:
         return fail(contrary, 2)
@@ -80,7 +81,7 @@ def train_command(args: list[str]) -> int:
         said.algorithm, env=said.env or None, preset=said.preset, size=said.size, files=said.config, data=data
     )
     if flag_value(args, "replay-ratio") or flag_value(args, "train-ratio"):
-        config = config.merge({"replay_ratio": None, "train_ratio": None})  # one of them is about to be said anew
+        config = config.merge({"replay_ratio": None, "train_ratio": None})  # one of them is about to be set again
     shown = shown_by(config, said)
     parsed = parse(TrainCommand, args, "train", default=TrainCommand(common=shown, experiment=config))
     if parsed.common.algorithm != said.algorithm:
@@ -104,23 +105,23 @@ def train_command(args: list[str]) -> int:
 
 
 SHORT = {"envs": "env.num", "data": "data.path", "eval_env": "data.eval_env", "data_fraction": "data.fraction"}
-"""Flags of ``Common`` that are another name for a setting. That of the environment also decides on the preset."""
+"""Flags of ``Common`` that are other names of settings. That of the environment also chooses the preset."""
 
 
 def shown_by(config: ExperimentConfig, said: Common) -> Common:
-    """``said`` with what the settings are where nothing else is said."""
+    """Return ``said`` with the settings as defaults, for the help."""
     found: dict[str, Any] = {"env": config.env.id, "envs": config.env.num, "data": config.data.path}
     return replace(said, **found, eval_env=config.data.eval_env, data_fraction=config.data.fraction)
 
 
 def shortly_said(config: ExperimentConfig, said: Common, shown: Common) -> ExperimentConfig:
-    """``config`` with what was said by short flags."""
+    """Return ``config`` with what was set by short flags."""
     changed = {path: getattr(said, name) for name, path in SHORT.items() if getattr(said, name) != getattr(shown, name)}
     return config.merge(changed)
 
 
 def without_effect(args: list[str], config: ExperimentConfig) -> str | None:
-    """What is wrong with ``args`` if they say something that ``config`` has no use for."""
+    """Return the error message if ``args`` set something that has no effect in ``config``; None otherwise."""
     lone = [flag for flag in ("eval-env", "data-fraction") if flag_value(args, flag)]
     if lone and not config.data.path:
         return f"--{lone[0]} has no effect without --data."
@@ -138,17 +139,17 @@ OF_THE_LIVED = (
     "steps", "replay-ratio", "train-ratio", "learning-starts", "random-steps", "envs", "env.num", "replay.capacity",
     "replay.init",
 )  # fmt: skip
-"""Flags that say how there is to be lived, or what is kept of it."""
+"""Flags that concern collecting, or what is kept of it."""
 
 
 def in_an_environment(args: list[str], env: str) -> dict[str, Any]:
-    """What it means to name an environment beside data: to live in it; to evaluate in it if nothing is to be lived."""
+    """Return the settings that --env implies beside --data: collect in it, or with --data-fraction 1 evaluate in it."""
     alone = flag_value(args, "data-fraction") or flag_value(args, "data.fraction")
     return {"data.eval_env": env} if alone else {"data.fraction": HALF}
 
 
 def seeds_command(config: ExperimentConfig, said: Common) -> int:
-    """Train several seeds, and say what came of it: 0 if all have finished."""
+    """Train several seeds and print the result; return 0 if all have finished."""
     assert said.seeds is not None
     seeds = read_seeds(said.seeds, config.seed)
     if seeds is None:
@@ -167,7 +168,7 @@ def seeds_command(config: ExperimentConfig, said: Common) -> int:
 
 
 def read_seeds(text: str, first: int) -> list[int] | None:
-    """``5`` as five seeds from ``first`` on, ``1,5,7`` as these; None if it is neither."""
+    """Parse ``5`` as five seeds from ``first`` on, and ``1,5,7`` as these; None if it is neither."""
     words = [word.strip() for word in text.split(",") if word.strip()]
     if not words or not all(word.isdecimal() for word in words):
         return None
@@ -176,7 +177,7 @@ def read_seeds(text: str, first: int) -> list[int] | None:
 
 
 def resumed(said: Common, *, named: bool) -> Common:
-    """``said`` with the algorithm and the settings of the run that is to be continued.
+    """Return ``said`` with the algorithm and the settings of the run to be continued.
 
     Raises:
         RunError: there is no run, it needs objects that only Python can give, or it is another algorithm's.
@@ -195,7 +196,7 @@ def resumed(said: Common, *, named: bool) -> Common:
 
 
 def peek(args: list[str]) -> Common:
-    """What decides on the defaults of all the other flags, read before these can be parsed."""
+    """Read the arguments that decide the defaults of all other flags, before those can be parsed."""
     named = args[0] if args and not args[0].startswith("-") else DEFAULT_ALGORITHM
     flags = ("env", "env.id", "size", "preset", "data", "data.path", "eval-env", "data.eval-env")
     values = {name: next(iter(flag_value(args, name) or []), None) for name in flags}
@@ -213,7 +214,7 @@ def peek(args: list[str]) -> Common:
 
 
 def contradiction(args: list[str]) -> str | None:
-    """What is wrong with ``args`` if they say one thing in two ways that do not agree."""
+    """Return the error message if ``args`` contradict each other; None otherwise."""
     twice = {"env": "env.id"} | {short.replace("_", "-"): full.replace("_", "-") for short, full in SHORT.items()}
     for short, full in twice.items():
         said = {f"--{name}": " ".join(flag_value(args, name) or ()) for name in (short, full)}
@@ -228,7 +229,7 @@ def contradiction(args: list[str]) -> str | None:
 
 
 def lone_flags(args: list[str]) -> str | None:
-    """What is wrong with the flags of several seeds."""
+    """Return the error message if flags of several seeds are misused; None otherwise."""
     seeds = flag_value(args, "seeds")
     if seeds is None:
         return "--jobs has no effect without --seeds: one run is one process." if flag_value(args, "jobs") else None
@@ -240,7 +241,7 @@ def lone_flags(args: list[str]) -> str | None:
 
 
 def flag_value(args: list[str], name: str) -> list[str] | None:
-    """The words after ``--name`` up to the next flag, of its last appearance; None if it does not appear."""
+    """Return the words after ``--name`` up to the next flag, at its last appearance; None if it is missing."""
     found: list[str] | None = None
     for i, word in enumerate(args):
         flag, equals, value = word.partition("=")

@@ -1,7 +1,7 @@
 """Presets of DreamerV3.
 
-Source: "configs.yaml" is that of github.com/danijar/dreamerv3 as of May 2026, the code of Hafner et al., Nature 2025.
-Its train ratio is in replayed rows per env step. Where it gives no setting, the docstring says that values are ours.
+Source: "configs.yaml" is the file of github.com/danijar/dreamerv3 as of May 2026, the code of Hafner et al., Nature
+2025. Its train ratio is in replayed rows per env step. Settings marked "ours" are not given there.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from reverie.algos.dreamer_v3 import DreamerV3Config, sized
 from reverie.experiment import ExperimentConfig
 
 CPU: dict[str, Any] = {
-    "threads": 1,  # two are a quarter faster on an idle machine, but half as fast again beside one busy process
+    "threads": 1,  # two are a quarter faster on an idle machine, but much slower beside one busy process
     "steps": 100_000,
     "replay_ratio": 0.4,
     "learning_starts": 512,
@@ -24,7 +24,7 @@ CPU: dict[str, Any] = {
     "algo.optim.lr": 6e-4,
     "algo.optim.warmup": 200,
 }
-"""What small problems on two CPU cores do well with."""
+"""Settings for small problems on two CPU cores."""
 
 CARTPOLE: dict[str, Any] = CPU | {
     "env.id": "CartPole-v1",
@@ -34,21 +34,21 @@ CARTPOLE: dict[str, Any] = CPU | {
     "schedule.eval_every": 400,
     "stop_score": 499.0,
 }
-"""What the demonstration is tuned to: minutes on two CPU cores, until it is solved."""
+"""Settings of the demonstration: CartPole-v1 is solved in minutes on two CPU cores."""
 
 
 def dreamer_v3() -> ExperimentConfig:
-    """DreamerV3 with its fixed hyper-parameters at 12 million parameters, for any environment; the amount is ours."""
+    """DreamerV3 with its fixed hyper-parameters at 12M parameters, for any environment; the train ratio is ours."""
     return _of("12m", {"steps": 1_000_000, "train_ratio": 512, "env.num": 1})
 
 
 def cpu() -> ExperimentConfig:
-    """DreamerV3 for small problems on a few CPU cores: a tiny model and a faster learning rate; values are ours."""
+    """DreamerV3 for small problems on a few CPU cores: a tiny model and a higher learning rate; settings are ours."""
     return _of("nano", CPU)
 
 
 def cartpole() -> ExperimentConfig:
-    """The demonstration: CartPole-v1 solved in minutes on two CPU cores; values are ours."""
+    """The demonstration: CartPole-v1 solved in minutes on two CPU cores; settings are ours."""
     return _of("nano", CARTPOLE)
 
 
@@ -69,7 +69,7 @@ def atari100k() -> ExperimentConfig:
 
 
 def dmc_proprio() -> ExperimentConfig:
-    """DeepMind Control from its sensors, 1M steps, at 1 million parameters (configs.yaml: dmc_proprio)."""
+    """DeepMind Control from proprioceptive states, 1M steps, at 1 million parameters (configs.yaml: dmc_proprio)."""
     env = {"id": "dm_control/walker-walk-v0", "num": 16, "vector": "process"}
     return _of("1m", {"steps": 1_100_000, "train_ratio": 1024, "env": env})
 
@@ -92,13 +92,13 @@ def procgen() -> ExperimentConfig:
 
 
 def minigrid() -> ExperimentConfig:
-    """MiniGrid from its 7x7 symbols; values are ours."""
+    """MiniGrid from its 7x7 symbols; settings are ours."""
     env = {"id": "MiniGrid-DoorKey-5x5-v0", "num": 4}
     return _of("1m", {"steps": 500_000, "train_ratio": 512, "env": env})
 
 
 def minatar() -> ExperimentConfig:
-    """MinAtar from its 10x10 planes; values are ours."""
+    """MinAtar from its 10x10 planes; settings are ours."""
     return _of("1m", {"steps": 2_000_000, "train_ratio": 128, "env.id": "MinAtar/Breakout-v1", "env.num": 8})
 
 
@@ -119,7 +119,7 @@ PRESETS: dict[str, Callable[[], ExperimentConfig]] = {
     "minigrid": minigrid,
     "minatar": minatar,
 }
-"""Each by its name."""
+"""Presets by name."""
 
 SUITES: dict[str, str] = {
     "CartPole-": "cartpole",
@@ -130,4 +130,4 @@ SUITES: dict[str, str] = {
     "BabyAI-": "minigrid",
     "MinAtar/": "minatar",
 }
-"""Which of them an environment gets by the beginning of its id."""
+"""Preset of an environment, by the prefix of its id."""

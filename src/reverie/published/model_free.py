@@ -1,4 +1,4 @@
-"""Presets of model-free agents that live what they learn from: DDPG, TD3, SAC, DQN and QR-DQN."""
+"""Presets of model-free agents that collect their own data: DDPG, TD3, SAC, DQN and QR-DQN."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MODEL_FREE: dict[str, Any] = {
     "env.num": 1,
     "replay.capacity": 1_000_000,
 }
-"""What DDPG, TD3 and SAC have in common on MuJoCo: one update a step, a million steps, random actions at first."""
+"""Common settings of DDPG, TD3 and SAC on MuJoCo: one update per env step, a million steps, random actions at first."""
 
 PENDULUM: dict[str, Any] = MODEL_FREE | {
     "steps": 15_000,
@@ -33,7 +33,7 @@ PENDULUM: dict[str, Any] = MODEL_FREE | {
     "algo.actor_lr": 1e-3,
     "algo.critic_lr": 1e-3,
 }
-"""Pendulum-v1 on a CPU core: short episodes bear faster learning rates."""
+"""Pendulum-v1 on one CPU core: with its short episodes, higher learning rates work."""
 
 VALUES: dict[str, Any] = {
     "steps": 500_000,
@@ -42,7 +42,7 @@ VALUES: dict[str, Any] = {
     "env.num": 1,
     "replay.capacity": 100_000,
 }
-"""What DQN and QR-DQN have in common on small problems: an update for every fourth step."""
+"""Common settings of DQN and QR-DQN on small problems: one update every fourth step."""
 
 CARTPOLE_VALUES: dict[str, Any] = VALUES | {
     "steps": 50_000,
@@ -60,7 +60,7 @@ CARTPOLE_VALUES: dict[str, Any] = VALUES | {
     "algo.networks.units": (128, 128),
     "algo.exploration": "epsilon_greedy(1.0, 0.05, 5000)",
 }
-"""CartPole-v1 on a CPU core: returns of three steps and a target that moves slowly keep it solved."""
+"""CartPole-v1 on one CPU core: three-step returns and a slowly moving target keep it solved."""
 
 MINATAR_VALUES: dict[str, Any] = VALUES | {
     "replay_ratio": 0.5,
@@ -75,7 +75,8 @@ MINATAR_VALUES: dict[str, Any] = VALUES | {
 }
 """MinAtar with its authors' network, replay and learning rate (github.com/kenjyoung/MinAtar, examples/dqn.py).
 
-They make an update a step for five million steps and explore more; these are for a tenth of that on a CPU core.
+They train for five million steps, with an update per step and more exploration; this is a tenth of that, for a CPU
+core.
 """
 
 ATARI_VALUES: dict[str, Any] = {
@@ -100,56 +101,56 @@ ATARI_VALUES: dict[str, Any] = {
     "algo.networks.encoder": "nature",
     "algo.networks.units": (512,),
 }
-"""Atari as in Mnih et al. 2015, extended data table 1, and its preprocessing."""
+"""Atari as in Mnih et al. 2015, extended data table 1, with its preprocessing."""
 
 
 def ddpg() -> ExperimentConfig:
-    """DDPG on MuJoCo and the like: 1M steps; the amount of random actions is ours."""
+    """DDPG on MuJoCo and similar tasks: 1M steps; the number of random steps is ours."""
     return ExperimentConfig(algo=DDPGConfig()).merge(MODEL_FREE)
 
 
 def td3() -> ExperimentConfig:
-    """TD3 on MuJoCo and the like: 1M steps (section 6.1); the amount of random actions is ours."""
+    """TD3 on MuJoCo and similar tasks: 1M steps (section 6.1); the number of random steps is ours."""
     return ExperimentConfig(algo=TD3Config()).merge(MODEL_FREE)
 
 
 def sac() -> ExperimentConfig:
-    """SAC on MuJoCo and the like: 1M steps; the amount of random actions is ours."""
+    """SAC on MuJoCo and similar tasks: 1M steps; the number of random steps is ours."""
     return ExperimentConfig(algo=SACConfig()).merge(MODEL_FREE)
 
 
 def ddpg_pendulum() -> ExperimentConfig:
-    """DDPG on Pendulum-v1: minutes on one CPU core; values are ours."""
+    """DDPG on Pendulum-v1: minutes on one CPU core; settings are ours."""
     return ExperimentConfig(algo=DDPGConfig()).merge(PENDULUM)
 
 
 def td3_pendulum() -> ExperimentConfig:
-    """TD3 on Pendulum-v1: minutes on one CPU core; values are ours."""
+    """TD3 on Pendulum-v1: minutes on one CPU core; settings are ours."""
     return ExperimentConfig(algo=TD3Config()).merge(PENDULUM)
 
 
 def sac_pendulum() -> ExperimentConfig:
-    """SAC on Pendulum-v1: minutes on one CPU core; values are ours."""
+    """SAC on Pendulum-v1: minutes on one CPU core; settings are ours."""
     return ExperimentConfig(algo=SACConfig()).merge(PENDULUM | {"algo.temperature_lr": 1e-3})
 
 
 def dqn() -> ExperimentConfig:
-    """DQN for small problems with a choice among classes; the amount of updates is the paper's."""
+    """DQN for small problems with discrete actions; updates per step are the paper's."""
     return ExperimentConfig(algo=DQNConfig()).merge(VALUES)
 
 
 def qr_dqn() -> ExperimentConfig:
-    """QR-DQN for small problems with a choice among classes; the amount of updates is the paper's."""
+    """QR-DQN for small problems with discrete actions; updates per step are the paper's."""
     return ExperimentConfig(algo=QRDQNConfig()).merge(VALUES)
 
 
 def dqn_cartpole() -> ExperimentConfig:
-    """DQN on CartPole-v1: a minute on one CPU core; values are ours."""
+    """DQN on CartPole-v1: a minute on one CPU core; settings are ours."""
     return ExperimentConfig(algo=DQNConfig()).merge(CARTPOLE_VALUES)
 
 
 def qr_dqn_cartpole() -> ExperimentConfig:
-    """QR-DQN on CartPole-v1: a minute on one CPU core; values are ours."""
+    """QR-DQN on CartPole-v1: a minute on one CPU core; settings are ours."""
     return ExperimentConfig(algo=QRDQNConfig()).merge(CARTPOLE_VALUES | {"algo.quantiles": 32})
 
 
@@ -164,14 +165,14 @@ def qr_dqn_minatar() -> ExperimentConfig:
 
 
 def dqn_atari() -> ExperimentConfig:
-    """DQN on Atari, 200M frames: 84x84 grey, four of them (Mnih et al. 2015, extended data table 1)."""
+    """DQN on Atari, 200M frames: four 84x84 grey frames stacked (Mnih et al. 2015, extended data table 1)."""
     return ExperimentConfig(algo=DQNConfig()).merge(
         ATARI_VALUES | {"algo.lr": 1e-4, "algo.exploration": "epsilon_greedy(1.0, 0.1, 1000000)"}
     )
 
 
 def qr_dqn_atari() -> ExperimentConfig:
-    """QR-DQN on Atari, 200M frames: 84x84 grey, four of them (Dabney et al. 2018, "Evaluation on Atari 2600")."""
+    """QR-DQN on Atari, 200M frames: four 84x84 grey frames stacked (Dabney et al. 2018, "Evaluation on Atari 2600")."""
     paper = {"algo.lr": 5e-5, "algo.adam_eps": 0.01 / 32, "algo.exploration": "epsilon_greedy(1.0, 0.01, 1000000)"}
     return ExperimentConfig(algo=QRDQNConfig()).merge(ATARI_VALUES | paper)
 
@@ -192,7 +193,7 @@ PRESETS: dict[str, Callable[[], ExperimentConfig]] = {
     "dqn_atari": dqn_atari,
     "qr_dqn_atari": qr_dqn_atari,
 }
-"""Each by its name."""
+"""Presets by name."""
 
 SUITES: dict[str, str] = {
     "ddpg: Pendulum-": "ddpg_pendulum",
@@ -205,4 +206,4 @@ SUITES: dict[str, str] = {
     "dqn: ALE/": "dqn_atari",
     "qr_dqn: ALE/": "qr_dqn_atari",
 }
-"""Which of them an environment gets by the beginning of its id, for the algorithm before it."""
+"""Preset of an environment for the algorithm before the colon, by the prefix of its id."""

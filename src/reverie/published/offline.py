@@ -1,6 +1,6 @@
 """Presets of agents that learn from recorded data.
 
-With an environment beside the data (``--env``) ``steps`` and the replay ratio are those of what is lived there.
+With an environment beside the data (``--env``), ``steps`` and the replay ratio count what is collected there.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ DATA: dict[str, Any] = {
     "env.num": 1,
     "replay.capacity": 1_000_000,
 }
-"""What all of them have in common on MuJoCo: a million updates, as in the papers."""
+"""Common settings on MuJoCo: a million updates, as in the papers."""
 
 PENDULUM_DATA: dict[str, Any] = DATA | {
     "updates": 20_000,
@@ -43,7 +43,7 @@ PENDULUM_DATA: dict[str, Any] = DATA | {
     "algo.batch_size": 256,
     "algo.networks.units": (64, 64),
 }
-"""Data of Pendulum-v1 on a CPU core: small networks, which bear faster learning rates."""
+"""Data of Pendulum-v1 on one CPU core: with small networks, higher learning rates work."""
 
 CHOICE_DATA: dict[str, Any] = {
     "updates": 100_000,
@@ -53,7 +53,7 @@ CHOICE_DATA: dict[str, Any] = {
     "env.num": 1,
     "replay.capacity": 100_000,
 }
-"""What those of discrete actions have in common on small problems."""
+"""Common settings of algorithms for discrete actions on small problems."""
 
 CARTPOLE_DATA: dict[str, Any] = CHOICE_DATA | {
     "updates": 20_000,
@@ -66,7 +66,7 @@ CARTPOLE_DATA: dict[str, Any] = CHOICE_DATA | {
     "algo.batch_size": 256,
     "algo.networks.units": (64, 64),
 }
-"""Data of CartPole-v1 on a CPU core: small networks, which bear faster learning rates."""
+"""Data of CartPole-v1 on one CPU core: with small networks, higher learning rates work."""
 
 MINATAR_DATA: dict[str, Any] = CHOICE_DATA | {
     "updates": 50_000,
@@ -83,51 +83,51 @@ MINATAR_DATA: dict[str, Any] = CHOICE_DATA | {
 
 
 def bc() -> ExperimentConfig:
-    """Behaviour cloning of data of MuJoCo and the like; the amount of updates is that of the others."""
+    """Behaviour cloning on data of MuJoCo and similar tasks; as many updates as the other algorithms."""
     return ExperimentConfig(algo=BCConfig()).merge(DATA)
 
 
 def td3_bc() -> ExperimentConfig:
-    """TD3+BC on data of MuJoCo and the like: 1M updates (appendix C)."""
+    """TD3+BC on data of MuJoCo and similar tasks: 1M updates (appendix C)."""
     return ExperimentConfig(algo=TD3BCConfig()).merge(DATA)
 
 
 def bcq() -> ExperimentConfig:
-    """BCQ on data of MuJoCo and the like; the amount of updates is that of the others."""
+    """BCQ on data of MuJoCo and similar tasks; as many updates as the other algorithms."""
     return ExperimentConfig(algo=BCQConfig()).merge(DATA)
 
 
 def cql() -> ExperimentConfig:
-    """CQL on data of MuJoCo and the like: 1M updates."""
+    """CQL on data of MuJoCo and similar tasks: 1M updates."""
     return ExperimentConfig(algo=CQLConfig()).merge(DATA)
 
 
 def iql() -> ExperimentConfig:
-    """IQL on data of MuJoCo and the like: 1M updates (appendix B)."""
+    """IQL on data of MuJoCo and similar tasks: 1M updates (appendix B)."""
     return ExperimentConfig(algo=IQLConfig()).merge(DATA)
 
 
 def crr() -> ExperimentConfig:
-    """CRR on data of MuJoCo and the like; the amount of updates is that of the others."""
+    """CRR on data of MuJoCo and similar tasks; as many updates as the other algorithms."""
     return ExperimentConfig(algo=CRRConfig()).merge(DATA)
 
 
 def gail() -> ExperimentConfig:
-    """GAIL with data of an expert on MuJoCo and the like, and an environment to live in: 1M steps, as SAC."""
+    """GAIL with an expert's data on MuJoCo and similar tasks, beside the environment: 1M steps, as SAC."""
     return ExperimentConfig(algo=GAILConfig()).merge(MODEL_FREE)
 
 
 def gail_pendulum() -> ExperimentConfig:
-    """GAIL with data of an expert on Pendulum-v1, and that to live in, as SAC; values are ours."""
+    """GAIL with an expert's data on Pendulum-v1, beside the environment, as SAC; settings are ours."""
     small = {"algo.batch_size": 128, "algo.networks.units": (64, 64), "algo.discriminator.units": (64, 64)}
     softer = {"algo.penalty": 1.0, "algo.temperature": 0.1, "algo.temperature_lr": 1e-3}
     return ExperimentConfig(algo=GAILConfig()).merge(PENDULUM | small | softer)
 
 
 def gail_cartpole() -> ExperimentConfig:
-    """GAIL with data of an expert on CartPole-v1, and that to live in: half a minute on one CPU core; values are ours.
+    """GAIL with an expert's data on CartPole-v1, beside the environment: half a minute on one core; settings are ours.
 
-    Episodes end where the agent has failed, so that to go on is what is earned: rewards are above 0.
+    Episodes end when the agent fails, so rewards are positive: that makes long episodes better.
     """
     short = {"steps": 4000, "learning_starts": 500, "random_steps": 500, "replay.capacity": 50_000}
     small = {"algo.batch_size": 128, "algo.networks.units": (64, 64), "algo.discriminator.units": (64, 64)}
@@ -136,96 +136,96 @@ def gail_cartpole() -> ExperimentConfig:
 
 
 def bc_pendulum() -> ExperimentConfig:
-    """Behaviour cloning of data of Pendulum-v1: half a minute on one CPU core; values are ours."""
+    """Behaviour cloning on data of Pendulum-v1: half a minute on one CPU core; settings are ours."""
     return ExperimentConfig(algo=BCConfig()).merge(PENDULUM_DATA | {"algo.lr": 1e-3})
 
 
 def td3_bc_pendulum() -> ExperimentConfig:
-    """TD3+BC on data of Pendulum-v1: a minute on one CPU core; values are ours."""
+    """TD3+BC on data of Pendulum-v1: a minute on one CPU core; settings are ours."""
     faster = {"algo.actor_lr": 1e-3, "algo.critic_lr": 1e-3}
     return ExperimentConfig(algo=TD3BCConfig()).merge(PENDULUM_DATA | faster)
 
 
 def bcq_pendulum() -> ExperimentConfig:
-    """BCQ on data of Pendulum-v1: a minute on one CPU core; values are ours."""
+    """BCQ on data of Pendulum-v1: a minute on one CPU core; settings are ours."""
     return ExperimentConfig(algo=BCQConfig()).merge(PENDULUM_DATA | {"algo.vae.units": (128, 128)})
 
 
 def cql_pendulum() -> ExperimentConfig:
-    """CQL on data of Pendulum-v1: minutes on one CPU core; values are ours."""
+    """CQL on data of Pendulum-v1: minutes on one CPU core; settings are ours."""
     faster = {"algo.actor_lr": 1e-3, "algo.critic_lr": 1e-3, "algo.temperature_lr": 1e-3}
     return ExperimentConfig(algo=CQLConfig()).merge(PENDULUM_DATA | faster)
 
 
 def iql_pendulum() -> ExperimentConfig:
-    """IQL on data of Pendulum-v1: a minute on one CPU core; values are ours."""
+    """IQL on data of Pendulum-v1: a minute on one CPU core; settings are ours."""
     faster = {"algo.actor_lr": 1e-3, "algo.critic_lr": 1e-3, "algo.value_lr": 1e-3}
     return ExperimentConfig(algo=IQLConfig()).merge(PENDULUM_DATA | faster)
 
 
 def crr_pendulum() -> ExperimentConfig:
-    """CRR on data of Pendulum-v1: a minute on one CPU core; values are ours."""
+    """CRR on data of Pendulum-v1: a minute on one CPU core; settings are ours."""
     faster = {"algo.actor_lr": 1e-3, "algo.critic_lr": 1e-3}
     return ExperimentConfig(algo=CRRConfig()).merge(PENDULUM_DATA | faster)
 
 
 def discrete_bcq() -> ExperimentConfig:
-    """Discrete BCQ on data of small problems with a choice among classes; the amount of updates is ours."""
+    """Discrete BCQ on data of small problems with discrete actions; the number of updates is ours."""
     return ExperimentConfig(algo=DiscreteBCQConfig()).merge(CHOICE_DATA)
 
 
 def discrete_cql() -> ExperimentConfig:
-    """Discrete CQL on data of small problems with a choice among classes; the amount of updates is ours."""
+    """Discrete CQL on data of small problems with discrete actions; the number of updates is ours."""
     return ExperimentConfig(algo=DiscreteCQLConfig()).merge(CHOICE_DATA)
 
 
 def discrete_crr() -> ExperimentConfig:
-    """Discrete CRR on data of small problems with a choice among classes; the amount of updates is ours."""
+    """Discrete CRR on data of small problems with discrete actions; the number of updates is ours."""
     return ExperimentConfig(algo=DiscreteCRRConfig()).merge(CHOICE_DATA)
 
 
 def bc_cartpole() -> ExperimentConfig:
-    """Behaviour cloning of data of CartPole-v1: half a minute on one CPU core; values are ours."""
+    """Behaviour cloning on data of CartPole-v1: half a minute on one CPU core; settings are ours."""
     return ExperimentConfig(algo=BCConfig()).merge(CARTPOLE_DATA | {"algo.lr": 1e-3})
 
 
 def discrete_bcq_cartpole() -> ExperimentConfig:
-    """Discrete BCQ on data of CartPole-v1: half a minute on one CPU core; values are ours.
+    """Discrete BCQ on data of CartPole-v1: half a minute on one CPU core; settings are ours.
 
-    As DQN's preset it looks three steps ahead: by single steps values take longer than this to settle.
+    Uses three-step returns, as DQN's preset does: with one-step returns values take longer than this to converge.
     """
     ahead = {"algo.value_estimator": NStep(3), "algo.batch_length": 4}
     return ExperimentConfig(algo=DiscreteBCQConfig()).merge(CARTPOLE_DATA | ahead | {"algo.lr": 1e-3})
 
 
 def discrete_cql_cartpole() -> ExperimentConfig:
-    """Discrete CQL on data of CartPole-v1: a minute on one CPU core; values are ours."""
+    """Discrete CQL on data of CartPole-v1: a minute on one CPU core; settings are ours."""
     return ExperimentConfig(algo=DiscreteCQLConfig()).merge(CARTPOLE_DATA | {"algo.lr": 1e-3, "algo.quantiles": 64})
 
 
 def discrete_crr_cartpole() -> ExperimentConfig:
-    """Discrete CRR on data of CartPole-v1: half a minute on one CPU core; values are ours."""
+    """Discrete CRR on data of CartPole-v1: half a minute on one CPU core; settings are ours."""
     faster = {"algo.actor_lr": 1e-3, "algo.critic_lr": 1e-3}
     return ExperimentConfig(algo=DiscreteCRRConfig()).merge(CARTPOLE_DATA | faster)
 
 
 def bc_minatar() -> ExperimentConfig:
-    """Behaviour cloning of data of MinAtar, with its authors' network; values are ours."""
+    """Behaviour cloning on data of MinAtar, with its authors' network; settings are ours."""
     return ExperimentConfig(algo=BCConfig()).merge(MINATAR_DATA | {"algo.lr": 2.5e-4})
 
 
 def discrete_bcq_minatar() -> ExperimentConfig:
-    """Discrete BCQ on data of MinAtar, with its authors' network; values are ours."""
+    """Discrete BCQ on data of MinAtar, with its authors' network; settings are ours."""
     return ExperimentConfig(algo=DiscreteBCQConfig()).merge(MINATAR_DATA | {"algo.lr": 2.5e-4})
 
 
 def discrete_cql_minatar() -> ExperimentConfig:
-    """Discrete CQL on data of MinAtar, with its authors' network; values are ours."""
+    """Discrete CQL on data of MinAtar, with its authors' network; settings are ours."""
     return ExperimentConfig(algo=DiscreteCQLConfig()).merge(MINATAR_DATA | {"algo.lr": 2.5e-4, "algo.quantiles": 64})
 
 
 def discrete_crr_minatar() -> ExperimentConfig:
-    """Discrete CRR on data of MinAtar, with its authors' network; values are ours."""
+    """Discrete CRR on data of MinAtar, with its authors' network; settings are ours."""
     slower = {"algo.actor_lr": 2.5e-4, "algo.critic_lr": 2.5e-4}
     return ExperimentConfig(algo=DiscreteCRRConfig()).merge(MINATAR_DATA | slower)
 
@@ -258,7 +258,7 @@ PRESETS: dict[str, Callable[[], ExperimentConfig]] = {
     "discrete_cql_minatar": discrete_cql_minatar,
     "discrete_crr_minatar": discrete_crr_minatar,
 }
-"""Each by its name."""
+"""Presets by name."""
 
 SUITES: dict[str, str] = {
     "bc: Pendulum-": "bc_pendulum",
@@ -278,4 +278,4 @@ SUITES: dict[str, str] = {
     "discrete_cql: MinAtar/": "discrete_cql_minatar",
     "discrete_crr: MinAtar/": "discrete_crr_minatar",
 }
-"""Which of them an environment gets by the beginning of its id, for the algorithm before it."""
+"""Preset of an environment for the algorithm before the colon, by the prefix of its id."""

@@ -1,7 +1,7 @@
-"""What several seeds come to together: their scores and their curves, with intervals across seeds.
+"""Aggregate several seeds of one experiment: final scores and learning curves, with confidence intervals across seeds.
 
-The score of a seed is the mean return of the evaluation at the end of its run, whose episodes decided nothing. Its
-curve is what evaluations during training said or, if there were none, the running mean of training episodes.
+The score of a seed is the mean return of the final evaluation of its run, whose episodes influenced nothing. Its
+curve holds the evaluations during training or, if there were none, the running mean of the training episodes' scores.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from reverie.run.schedule import parse_period
 
 MEASURES: dict[str, Measure] = {"iqm": iqm, "mean": mean, "median": median}
 RESAMPLES = 50_000
-"""Bootstrap samples for the scores at the end, as many as rliable takes; each point of a curve has fewer."""
+"""Bootstrap samples for the final scores, as many as rliable draws. Each point of a curve uses fewer."""
 MOST_POINTS = 100
-"""Points of a curve whose seeds were not measured at the same steps."""
+"""Most points of a curve whose seeds were not measured at the same steps."""
 
 Series = tuple[np.ndarray, np.ndarray]
 """Steps ``[K]`` and scores ``[K]``."""
@@ -33,21 +33,21 @@ Series = tuple[np.ndarray, np.ndarray]
 
 @dataclass(frozen=True, kw_only=True)
 class Curve:
-    """How S seeds learned, at K steps that they have in common."""
+    """Learning curves of S seeds, at K steps that all seeds have in common."""
 
     what: Literal["evaluation", "training"]
-    """Whether scores are of evaluations or of training episodes."""
+    """Source of the scores: evaluations, or training episodes."""
     steps: np.ndarray
-    """``[K]``: env steps, or updates where nothing is lived."""
+    """``[K]``: env steps, or updates in a run on recorded data alone."""
     scores: np.ndarray
-    """``[S, K]``. A seed that ended earlier than others, since it was good enough, keeps its last score."""
+    """``[S, K]``. A seed that ended early because it reached ``stop_score`` keeps its last score."""
     measured: list[Series]
-    """What was measured of each seed, where it was."""
+    """Measured points of each seed, before they are put on common steps."""
     measures: dict[str, list[Estimate]]
-    """K estimates of each of :data:`MEASURES`."""
+    """For each of :data:`MEASURES`, K estimates over the seeds."""
 
     def interval(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """Steps, interquartile mean, and the ends of its interval: ``[K]`` each."""
+        """Return steps, interquartile mean (IQM), and lower and upper end of its interval: ``[K]`` each."""
         middle = np.array(self.measures["iqm"], float).reshape(-1, 3)
         return self.steps, middle[:, 0], middle[:, 1], middle[:, 2]
 
@@ -57,26 +57,26 @@ class Aggregate:
     """Scores and curves of the seeds that have finished."""
 
     seeds: list[int]
-    """Which."""
+    """The seeds that have finished."""
     scores: list[float | None]
-    """Of each seed; None if its run ended without an evaluation."""
+    """Score of each seed; None if its run ended without an evaluation."""
     steps: list[int]
-    """How far each came."""
+    """Steps that each seed took, in ``unit``."""
     unit: str
-    """What steps are: env steps or updates."""
+    """Unit of ``steps``: "env steps" or "updates"."""
     score: dict[str, Estimate]
     """IQM, mean and median over the seeds that have a score; empty if none has."""
     curve: Curve
 
     def final(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """Steps of the longest run, interquartile mean and its interval: ``[1]`` each, or ``[0]``."""
+        """Return the steps of the longest run, the IQM of the scores and its interval: ``[1]`` each, or ``[0]``."""
         shown = [(max(self.steps), *self.score["iqm"])] if self.score else []
         steps, middle, low, high = np.array(shown, float).reshape(-1, 4).T
         return steps, middle, low, high
 
 
 def aggregate(runs: Mapping[int, RunFolder], config: ExperimentConfig) -> Aggregate:
-    """What the finished runs of these seeds come to; at least one. Their settings are ``config``, but for the seed."""
+    """Aggregate finished runs, at least one, by seed. Their settings are those of ``config``, except for the seed."""
     metrics = {seed: read_metrics(folder.metrics) for seed, folder in runs.items()}
     ends = [final_score(folder, metrics[seed]) for seed, folder in runs.items()]
     scores = [score for _, score in ends if score is not None]
@@ -91,14 +91,14 @@ def aggregate(runs: Mapping[int, RunFolder], config: ExperimentConfig) -> Aggreg
 
 
 def unit_of(config: ExperimentConfig) -> str:
-    """What the steps of a run are."""
+    """Return the unit in which the length of a run is counted."""
     return "updates" if config.data.alone else "env steps"
 
 
 def final_score(folder: RunFolder, rows: Sequence[Mapping[str, Any]]) -> tuple[int, float | None]:
-    """How many steps a run took, and the mean return of the evaluation at its end.
+    """Return how many steps a run took, and the mean return of its final evaluation (None if it had none).
 
-    eval.json says so, also if a later ``reverie eval`` of some checkpoint has written it.
+    The score is that of eval.json, even if a later ``reverie eval`` of a checkpoint has overwritten that file.
     """
     steps = int(rows[-1]["step"]) if rows else 0
     own, score = found_at_end(folder.evaluation) or {}, None
@@ -112,7 +112,7 @@ def final_score(folder: RunFolder, rows: Sequence[Mapping[str, Any]]) -> tuple[i
 
 
 def curve_of(metrics: Sequence[Sequence[Mapping[str, Any]]], config: ExperimentConfig) -> Curve:
-    """The curves of seeds from the rows of their metrics."""
+    """Return the learning curves of several seeds, from the rows of their metrics."""
     what: Literal["evaluation", "training"] = "evaluation" if config.evaluates_on_the_way else "training"
     period, is_seconds = parse_period(config.schedule.eval_every)
     if what == "training":
@@ -120,7 +120,8 @@ def curve_of(metrics: Sequence[Sequence[Mapping[str, Any]]], config: ExperimentC
     else:
         measured = [evaluation_scores(rows, None if is_seconds else period) for rows in metrics]
     same = what == "evaluation" and not is_seconds
-    # A seed that a score has ended keeps it. Without steps of evaluations, the last entries of a log are not far apart.
+    # A seed ended by stop_score keeps its last score. Where evaluations are not due at fixed steps, the last entries of
+    # the logs are close to each other.
     steps = common_steps(measured, same=same, held=config.stop_score is not None or not same)
     scores = np.stack([np.interp(steps, *series) if len(steps) else steps for series in measured])
     measures = {
@@ -130,17 +131,17 @@ def curve_of(metrics: Sequence[Sequence[Mapping[str, Any]]], config: ExperimentC
 
 
 def training_scores(rows: Sequence[Mapping[str, Any]]) -> Series:
-    """Running mean of the scores of training episodes."""
+    """Return the running mean of the scores of training episodes."""
     steps, scores = series_of(rows, "episode/score")
     return steps, running_mean(scores)
 
 
 def evaluation_scores(rows: Sequence[Mapping[str, Any]], period: float | None) -> Series:
-    """Scores of the evaluations during training.
+    """Return the scores of the evaluations during training.
 
-    One that is due every ``period`` steps comes with the first turn in which so many have passed; it is said to be
-    at the multiple that it is for, as turns differ from seed to seed. So the one at the end, which may have the same
-    steps but comes later, is told apart.
+    An evaluation that is due every ``period`` steps takes place after the first turn of the loop that passes the
+    multiple of ``period``; turns differ between seeds, so it is recorded at that multiple. The final evaluation, which
+    may have the same step but comes later in the file, is thereby left out. ``period`` None: steps as they are.
     """
     steps, scores = series_of(rows, "eval/score")
     if period is None:
@@ -148,22 +149,22 @@ def evaluation_scores(rows: Sequence[Mapping[str, Any]], period: float | None) -
     points: dict[float, float] = {}
     for step, score in zip(steps // period * period, scores, strict=True):
         points.setdefault(float(step), float(score))
-    points.pop(0.0, None)  # none is due at the beginning: a run that was shorter than the period
+    points.pop(0.0, None)  # none is due at step 0: this is the final one of a run shorter than the period
     return np.array(list(points), float), np.array(list(points.values()), float)
 
 
 def series_of(rows: Sequence[Mapping[str, Any]], name: str) -> Series:
-    """Steps and values of what is called ``name``, where it is finite."""
+    """Return the steps and values of the metric ``name``, where it is finite."""
     points = [(row["step"], row[name]) for row in rows if math.isfinite(row.get(name, math.nan))]
     steps, values = np.array(points, float).reshape(-1, 2).T
     return steps, values
 
 
 def common_steps(measured: Sequence[Series], *, same: bool, held: bool) -> np.ndarray:
-    """Steps ``[K]`` at which all seeds can be looked at; none if one of them has no score.
+    """Return the steps ``[K]`` at which all seeds can be compared; none if a seed has no score.
 
-    ``same``: they were measured at the same steps, as far as each of them came. Otherwise steps are laid out evenly, to
-    be interpolated at. ``held``: they are looked at beyond their last score as well, which stays what it is.
+    ``same``: the seeds were measured at the same steps, as far as each of them came. Otherwise the steps are spaced
+    evenly, for interpolation. ``held``: the steps reach beyond the last score of shorter seeds, which keep that score.
     """
     if not all(len(steps) for steps, _ in measured):
         return np.zeros(0)
@@ -176,7 +177,7 @@ def common_steps(measured: Sequence[Series], *, same: bool, held: bool) -> np.nd
 
 
 def write_aggregate(path: Path, found: Aggregate | None, head: Mapping[str, Any]) -> None:
-    """Write aggregate.json: ``head``, and what was found if a seed has finished. What is not known is null."""
+    """Write aggregate.json: ``head``, and the aggregate if a seed has finished. Unknown values are null."""
     values = dict(head)
     if found is not None:
         curve, seeds = found.curve, [str(seed) for seed in found.seeds]
@@ -192,18 +193,18 @@ def write_aggregate(path: Path, found: Aggregate | None, head: Mapping[str, Any]
 
 
 def columns(estimates: Sequence[Estimate]) -> dict[str, list[float | None]]:
-    """Estimates as a list of each of their parts."""
+    """Return estimates as one list for each of their fields."""
     rows = [plain(found._asdict()) for found in estimates]
     return {name: [row[name] for row in rows] for name in Estimate._fields}
 
 
 def plain(values: Mapping[str, float]) -> dict[str, float | None]:
-    """``values`` for a file of JSON, which has no NaN."""
+    """Return ``values`` for JSON, which has no NaN: None in place of numbers that are not finite."""
     return {name: value if math.isfinite(value) else None for name, value in values.items()}
 
 
 def table(found: Aggregate) -> str:
-    """The scores of all seeds and what they come to, for people."""
+    """Format the scores of all seeds and their aggregate as a table for the terminal."""
     lines = [f"{'seed':>6}{'score':>12}{found.unit:>14}"]
     for seed, score, steps in zip(found.seeds, found.scores, found.steps, strict=True):
         lines.append(f"{seed:>6}{'-' if score is None else f'{score:.2f}':>12}{steps:>14,}")

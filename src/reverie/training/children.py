@@ -1,4 +1,4 @@
-"""Commands of reverie in processes of their own: started, watched and told to stop."""
+"""Run commands of reverie as child processes: start them, watch them, send them signals."""
 
 from __future__ import annotations
 
@@ -16,17 +16,18 @@ from reverie.log.board import State
 from reverie.run.interrupt import HANGUP, SIGNALS, listening
 
 PROGRAM = "reverie.child"
-"""The module that runs a command and ends with us."""
+"""The module that runs a command, and ends when its parent process ends."""
 
 
 class Child:
-    """A command of reverie in a process of its own, whose output goes to the end of a file.
+    """A command of reverie in a child process, whose output is appended to a file.
 
-    It has a session of its own, so that Ctrl-C reaches it through us alone, who tell it once.
+    The child has a session of its own, so Ctrl-C in the terminal does not reach it directly: the parent passes each
+    signal on, once.
     """
 
     def __init__(self, command: Sequence[str], log: Path) -> None:
-        """Start it. ``command`` is what would follow ``reverie`` on the command line."""
+        """Start the process. ``command``: the words that would follow ``reverie`` on the command line."""
         self.log, self.begin = log, log.stat().st_size if log.exists() else 0
         program = [sys.executable, "-u", "-m", PROGRAM, str(os.getpid())]
         with log.open("ab") as out:
@@ -40,17 +41,17 @@ class Child:
             )
 
     def code(self) -> int | None:
-        """Its exit code, 128 + n if signal n killed it; None while it runs."""
+        """Return the exit code, 128 + n if signal n killed the process, or None while it runs."""
         code = self.process.poll()
         return 128 - code if code is not None and code < 0 else code
 
     def tell(self, number: int) -> None:
-        """Send it a signal."""
-        with contextlib.suppress(OSError):  # it has just ended
+        """Send a signal to the process."""
+        with contextlib.suppress(OSError):  # the process has just ended
             self.process.send_signal(number)
 
     def last_words(self) -> str:
-        """The last line that it wrote; nothing if it wrote none."""
+        """Return the last line that the process wrote, or "" if it wrote none."""
         with self.log.open("rb") as file:
             file.seek(self.begin)
             lines = file.read().decode(errors="replace").split("\n")
@@ -58,7 +59,7 @@ class Child:
 
 
 class Signals(contextlib.ExitStack):
-    """While entered, signals are written down in ``got``, for children to be told."""
+    """While entered, collects received signals in ``got``, to be passed on to the children."""
 
     def __init__(self, numbers: Sequence[int]) -> None:
         super().__init__()
@@ -70,13 +71,13 @@ class Signals(contextlib.ExitStack):
         return self
 
     def handle(self, number: int, frame: FrameType | None) -> None:
-        """Write it down; the end of a terminal, which may be told twice, once."""
+        """Record a signal. A hangup of the terminal, which may arrive twice, is recorded once."""
         if number != HANGUP or number not in self.got:
             self.got.append(number)
 
 
 def verdict(code: int, words: str) -> tuple[State, str]:
-    """How a process ended, by its exit code and the last line that it wrote."""
+    """Return how a process ended, from its exit code and the last line that it wrote."""
     if code == 0:
         return "finished", "finished"
     if code in [128 + number for number in SIGNALS]:
@@ -88,6 +89,6 @@ def verdict(code: int, words: str) -> tuple[State, str]:
 
 
 def own_paths() -> list[str]:
-    """Where this process finds modules, but for those that come with this Python: a script's folder is among them."""
+    """Return the import paths of this process, such as a script's folder, without those that belong to this Python."""
     homes = tuple(os.path.join(prefix, "") for prefix in {sys.prefix, sys.base_prefix})
     return [path for path in map(os.path.abspath, sys.path) if not path.startswith(homes)]

@@ -1,4 +1,4 @@
-"""Seeds of several settings side by side, from what their folders say: ``reverie compare``."""
+"""Compare the seeds of several settings, as recorded in their folders: ``reverie compare``."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from reverie.core.statistics import estimate, interval, iqm, mean, median, proba
 
 Interval = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 RESAMPLES = 50_000
-"""Bootstrap samples, as for the scores of one setting."""
+"""Bootstrap samples, as many as for the scores of one setting."""
 
 
 @dataclass(frozen=True)
 class Contender:
-    """One setting: its folder, what it is of, and the scores ``[R]`` of its R seeds at their ends."""
+    """One setting: its folder, its environment, and the final scores ``[R]`` of its R seeds."""
 
     path: Path
     env: str
     scores: np.ndarray
     curve: Interval
-    """Steps ``[K]``, the interquartile mean of the seeds ``[K]``, and the ends of its interval, NaN where unknown."""
+    """Steps ``[K]``, IQM over the seeds ``[K]``, and lower and upper end of its interval ``[K]``, NaN where unknown."""
 
 
 def read_contender(path: Path) -> Contender:
-    """The seeds in the folder ``path``.
+    """Read the seeds in the folder ``path``.
 
     Raises:
-        RunError: there are none, or none of them has a score.
+        RunError: it holds no seeds, or none of them has a score.
     """
     file = path / "aggregate.json"
     try:
@@ -54,7 +54,7 @@ def read_contender(path: Path) -> Contender:
 
 
 def curve_in(content: Mapping[str, Any] | None) -> Interval:
-    """The learning curve that ``aggregate.json`` has; without points if there is none."""
+    """Return the learning curve in the content of ``aggregate.json``; empty arrays if it has none."""
     if content is None:
         return (np.empty(0),) * 4
     middle = content["iqm"]
@@ -64,7 +64,7 @@ def curve_in(content: Mapping[str, Any] | None) -> Interval:
 
 
 def compared_figure(contenders: Sequence[Contender], png: Path) -> Path | None:
-    """Draw the learning curves of all; None if none of them has any."""
+    """Draw the learning curves of all contenders; return None if none of them has one."""
     from reverie.log.plot import compared_curves  # matplotlib comes with it
 
     groups: dict[str, dict[str, Interval]] = {}
@@ -74,7 +74,7 @@ def compared_figure(contenders: Sequence[Contender], png: Path) -> Path | None:
 
 
 def comparison(contenders: Sequence[Contender]) -> str:
-    """What the seeds of each come to, and how probably one of them beats one of another, by environments."""
+    """Format, for each environment, the scores of every contender and the probability of improvement of each pair."""
     parts = []
     for env in dict.fromkeys(contender.env for contender in contenders):
         group = [contender for contender in contenders if contender.env == env]
@@ -93,7 +93,7 @@ def comparison(contenders: Sequence[Contender]) -> str:
 
 
 def row(scores: np.ndarray) -> str:
-    """How many scores, their mean, median and interquartile mean with its interval, as cells of the table."""
+    """Return the cells of one table row: number of scores, mean, median, and IQM with its interval."""
     middle = estimate(iqm, scores, RESAMPLES)
     ends = f"{middle.low:.2f} to {middle.high:.2f}" if middle.sure else "too few for one"
     return f"{len(scores):>7}{mean(scores):>11.2f}{median(scores):>11.2f}{middle.value:>11.2f}   {ends}"

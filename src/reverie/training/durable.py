@@ -1,8 +1,34 @@
-"""What a checkpoint holds besides the learner, so that a run goes on as if it had never stopped.
+"""Save and restore what a checkpoint holds besides the learner, so that a resumed run continues exactly.
 
-Rows are appended to a store as they are lived (``data/store/store.py``). A checkpoint holds where in the store the run
-was, the few rows that the store had not confirmed by then, the latents, which every update changes, and the
+Rows are appended to a *store* (``data/store/store.py``) as they are collected. A checkpoint holds the position in the
+store, the few rows that the store had not confirmed by then, the latents, which every update changes, and the
 environments in the middle of their episodes.
+
+Terms:
+
+- *segment*: rows in a store with fixed columns and a fixed number of streams (one per environment);
+- *stored*: number of rows per stream that the store had confirmed; *tail*: the rows after them, held by the checkpoint;
+- *sitting*: one process's stretch of writing to a segment; equal sittings mean equal rows (``data/store/sittings.py``);
+- *set aside*: moved to ``aside/`` in the store, where rows stay readable but are not part of the run any more;
+- *home*: the segment in which a resumed run can go on writing; *parts*: the places where its rows are, in order.
+
+What may be found at loading, and what is done:
+
+=============================================================  =======================================================
+In the store                                                   Replay; where new rows go
+=============================================================  =======================================================
+exactly the rows stored                                        as it was; same segment, tail first
+newer rows as well, of this run                                as it was; same segment, the newer rows are set aside
+the same with ``keep_newer``                                   with the newer rows; same segment
+newer rows as well, of another run                             as it was; copied to a new segment beside them
+some rows set aside by another run, such as a copy of this     as it was, read from both; copied to a new segment
+all rows, but in the store that the settings named before      as it was; copied to a new segment of the new store
+some rows missing or damaged, or another number of streams     whole episodes laid out anew; copied to a new segment
+nothing of the checkpoint's segment                            empty; new segment
+=============================================================  =======================================================
+
+Only a replay that is as it was, row by row (``exact``), gets its latents back, and environments in the middle of their
+episodes. Otherwise latents begin as zeros and environments with new episodes.
 """
 
 from __future__ import annotations
@@ -25,16 +51,16 @@ from reverie.run.collect import Collector
 from reverie.training.pieces import Found, Names, Say, all_pieces, found_pieces, length_of, once, own_rows
 
 PATIENCE = 10.0
-"""Seconds that a checkpoint waits for the store. Rows that it has not confirmed by then go into the checkpoint."""
+"""Seconds that a checkpoint waits for the store. Rows not confirmed by then go into the checkpoint."""
 
 BLOCK_BYTES = 64 * 2**20
-"""So much is copied at once from the replay to a store."""
+"""Bytes copied from the replay to a store at a time."""
 
 ENVIRONMENTS = "environments.zip"
 
 
 class DurableReplay:
-    """A replay with the store that outlives it, as one part of a checkpoint."""
+    """A replay with its durable store, as one part of a checkpoint."""
 
     spare = True
 
@@ -48,15 +74,15 @@ class DurableReplay:
         former: Callable[[str], Store | None],
         keep_newer: bool = False,
     ) -> None:
-        """A replay whose rows go to ``store``.
+        """Connect an empty replay to a store.
 
         Args:
             replay: still empty.
-            store: None keeps no rows.
-            place: what the settings call the store's place; one and the same store has one and the same ``place``.
-            say: gets a sentence about what is not as it was.
-            former: opens the store at another place, where the settings had it before.
-            keep_newer: loading keeps rows that came after the checkpoint.
+            store: receives every row; None keeps no rows.
+            place: the store's place in the settings. The same store always has the same ``place``.
+            say: called with a sentence about each thing that is not as it was.
+            former: opens the store at a place that the settings named earlier.
+            keep_newer: on loading, keep stored rows that are newer than the checkpoint.
         """
         self.replay, self.store, self.place, self.say = replay, store, place, say
         self.former, self.keep_newer = former, keep_newer
@@ -65,13 +91,13 @@ class DurableReplay:
         self.segment = ""
         self.saved: State = {}
         self.exact = False
-        """Whether what was loaded is the replay that was saved, row by row."""
+        """Whether the replay was restored row by row as it was saved."""
         self.copied = False
-        """Whether the rows that were loaded were copied into a segment of their own."""
+        """Whether the loaded rows were copied to a new segment."""
 
     def begin(self, sources: Mapping[str, Store]) -> None:
-        """Start with nothing, or with the rows of ``sources``, and from now on store every row."""
-        if self.store is not None:  # before it takes long to read
+        """Begin a new run, empty or with the rows of ``sources``, and store every row from now on."""
+        if self.store is not None:  # reading can take long
             self.store.claim()
         total, say = max(1, sum(own_rows(store) for store in sources.values())), once(self.say)
 
@@ -82,14 +108,14 @@ class DurableReplay:
         self._start_with(pieces if sources else None)
 
     def state_dict(self) -> State:
-        """Where the rows lie, those of them that are not stored yet, and the state of the samplers."""
+        """Return the position in the store, the rows that are not stored yet, and the state of the samplers."""
         numbers = {"count": self.replay.count, "oldest": self.replay.oldest}
         state: dict[str, Any] = {**numbers, "replay": dict(self.replay.state_dict())}
         if self.store is None:
             return state
         try:
             self.store.flush(PATIENCE)
-        except RunError as error:  # its thread has failed; what it has not stored goes into the checkpoint
+        except RunError as error:  # the store's thread has failed: rows that it has not stored go into the checkpoint
             self.say(str(error))
         tail = self.store.pending()
         stored = self.replay.count - length_of(tail)
@@ -98,10 +124,10 @@ class DurableReplay:
         return {**state, **place, "stored": stored, "tail": tail}
 
     def load_state_dict(self, state: State) -> None:
-        """Fill the replay with the rows that it held, and go on storing those that will come.
+        """Fill the replay with the rows that it held, and continue storing.
 
-        Where the rows are not as they were (damaged, or for another number of environments), whole episodes of what
-        there is are laid out anew. Where there are none the replay is empty.
+        If rows are damaged, or the number of environments is another, the whole episodes that are left are laid out
+        anew. If there are no rows the replay begins empty.
         """
         self.saved = state
         if self.store is not None:
@@ -117,11 +143,11 @@ class DurableReplay:
             self.say(f"its rows were laid out anew: {self.replay.count:,} in each of {self.streams} streams")
 
     def save_files(self, folder: Path) -> None:
-        """The latents."""
+        """Write the latents."""
         self.replay.save_extras(folder)
 
     def load_files(self, folder: Path) -> None:
-        """Latents and samplers as they were, if the rows are the same. Latents that are not there begin as zeros."""
+        """Restore latents and samplers if the rows are the same. Latents that were not saved begin as zeros."""
         if self.exact and any(folder.glob("*")):
             self.replay.load_extras(folder, int(self.saved["oldest"]))
         self.replay.load_state_dict(self.saved["replay"])
@@ -135,7 +161,7 @@ class DurableReplay:
         return next(segment.id for segment in self.store.segments if segment.name == self.segment)
 
     def _found(self, state: State) -> Found | None:
-        """The rows of ``state``, in whichever store they are now."""
+        """Find the rows of ``state`` in the current store or in the former one."""
         stores = [self.store] if self.store is not None else []
         if state.get("place", self.place) != self.place and (former := self.former(state["place"])) is not None:
             stores.append(former)
@@ -146,7 +172,7 @@ class DurableReplay:
         return None
 
     def _found_in(self, store: Store, groups: list[Segment], state: State) -> Found:
-        """The rows of ``state`` among those of one segment, wherever in ``store`` they are."""
+        """Find the rows of ``state`` in ``groups``: a segment, and rows set aside from it."""
         stored, tail, oldest = int(state["stored"]), dict(state["tail"]), int(state["oldest"])
         sittings, home = marks.of_plain(state.get("sittings", ())), groups[0]
         if home not in store.segments or home.rows < stored or same_until(sittings, home.sittings, stored) < stored:
@@ -159,7 +185,7 @@ class DurableReplay:
         if self.keep_newer:
             self._say_newer(home, stored + length_of(tail))
             tail = {name: column[:, max(0, home.rows - stored) :] for name, column in tail.items()}
-            stored = max(stored, home.rows)  # of those beyond, the first may be those of the tail
+            stored = max(stored, home.rows)  # the first rows beyond may be those of the tail
         start = max(oldest, home.first)
         parts = [Part(home, start, stored)] if start < stored else []
         sittings = until(home.sittings, stored)
@@ -174,7 +200,7 @@ class DurableReplay:
         )
 
     def _say_moved(self, found: Found) -> None:
-        """Others have written where the rows were, or they are gone."""
+        """Report rows that another run has replaced or set aside, or that are gone."""
         where, own = found.store.objects.where, "Give each run a replay.store of its own"
         aside = [part.group.name for part in found.parts if part.group not in found.store.segments]
         if found.lost:
@@ -189,7 +215,7 @@ class DurableReplay:
             )
 
     def _read_back(self, found: Found, state: State) -> bool:
-        """Fill the replay with the rows of a checkpoint as they were, if they can be had in these streams."""
+        """Fill the replay with the rows of a checkpoint as they were. Returns False if that is impossible."""
         if found.lost or (found.like.streams, dict(found.like.columns)) != (self.streams, self.columns):
             return False
         newest = found.stored + length_of(found.tail)
@@ -206,7 +232,7 @@ class DurableReplay:
         return True
 
     def _go_on(self, found: Found) -> None:
-        """Write after the rows that were just read; into a new segment if those are elsewhere or another's."""
+        """Continue writing after the rows just read, or in a new segment if these are elsewhere or another run's."""
         if self.store is None:
             pass
         elif self._can_go_on(found) and found.home is not None:
@@ -226,7 +252,7 @@ class DurableReplay:
         self.replay.attach(self.store)
 
     def _can_go_on(self, found: Found) -> bool:
-        """Whether to write after the rows where they are. Nothing that another run has written is set aside."""
+        """Return whether to write on in the segment of the rows. Rows of another run are never set aside."""
         home, where = found.home, found.store.objects.where
         if self.store is not found.store and self.store is not None:
             self.say(f"the replay was in {where}: its rows are copied to {self.store.objects.where} and go on there")
@@ -240,7 +266,7 @@ class DurableReplay:
         return home is not None
 
     def _start_with(self, source: Source | None, imported: bool = False) -> None:
-        """Begin a segment with the rows of ``source``, or an empty one; ``imported``: the store has them already."""
+        """Begin a segment with the rows of ``source``, or an empty one. ``imported``: the store has these already."""
         self.replay.begin_at(0)
         if source is not None and (count := lay_out(self.replay.storage, source)):
             self.replay.dealer.add(self.replay.storage.read(0, count, ["is_first"])["is_first"], lived=False)
@@ -251,7 +277,7 @@ class DurableReplay:
         self.replay.attach(self.store)
 
     def _store_all(self, store: Store) -> None:
-        """Write every row of the replay."""
+        """Write all rows of the replay to the store."""
         row = self.streams * sum(column.nbytes for column in self.columns.values())
         block = max(1, BLOCK_BYTES // row)
         for start in range(self.replay.oldest, self.replay.count, block):
@@ -262,34 +288,34 @@ class DurableReplay:
 class DurableCollector:
     """A collector with its environments, as one part of a checkpoint.
 
-    The environments are in a file of their own: it holds pickles, which nothing but going on with this run reads.
+    The environments' snapshots are pickles, in a file of their own. Only resuming this run reads it.
     """
 
     spare = False
 
     def __init__(self, collector: Collector, replay: DurableReplay, say: Say) -> None:
-        """``replay`` is loaded before this."""
+        """``replay`` must be loaded before this part."""
         self.collector, self.replay, self.say = collector, replay, say
         self.saved: State = {}
 
     def state_dict(self) -> State:
-        """Counters, and the current row of each environment."""
+        """Return counters, and the current row of each environment."""
         return self.collector.state_dict()
 
     def load_state_dict(self, state: State) -> None:
-        """Counters; the rest follows with the files."""
+        """Restore the counters. The environments follow in :meth:`load_files`."""
         self.saved = state
         self.collector.load_state_dict(state)
 
     def save_files(self, folder: Path) -> None:
-        """A snapshot of each environment that offers one."""
+        """Write a snapshot of each environment that offers one."""
         snapshots = self.collector.snapshots()
         with zipfile.ZipFile(folder / ENVIRONMENTS, "w") as file:
             for number, snapshot in enumerate(snapshots):
                 file.writestr(zipfile.ZipInfo(f"{number}{'' if snapshot is not None else '-none'}"), snapshot or b"")
 
     def load_files(self, folder: Path) -> None:
-        """Go on in the middle of the episodes, where the replay is as it was and environments allow it."""
+        """Continue in the middle of the episodes, if the replay is as it was and the environments can do it."""
         num, lost = self.collector.env.num_envs, self.collector.env.num_envs
         if self.replay.exact and (folder / ENVIRONMENTS).exists():
             lost = self.collector.resume(self.saved, read_snapshots(folder / ENVIRONMENTS))
@@ -300,6 +326,6 @@ class DurableCollector:
 
 
 def read_snapshots(path: Path) -> list[bytes | None]:
-    """What ``DurableCollector.save_files`` wrote."""
+    """Read the snapshots that ``DurableCollector.save_files`` wrote; None for an environment without one."""
     with zipfile.ZipFile(path) as file:
         return [None if name.endswith("-none") else file.read(name) for name in file.namelist()]

@@ -1,4 +1,4 @@
-"""The agent that a new run begins with, if that is another run's."""
+"""Begin a new run with the agent of another run: the setting ``init``."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from reverie.training.telling import Say
 
 
 def begin_with(experiment: Experiment, say: Say) -> None:
-    """Take the agent of the run or checkpoint ``init``: weights, optimisers, statistics of a normalisation.
+    """Load the agent of the run or checkpoint ``init``: weights, optimisers, statistics of the normalisation.
 
-    Nothing else of that run is taken: steps and updates count from 0, learning rates that fall begin to fall again, and
-    its rows are its own.
+    Nothing else of that run is taken: steps and updates count from 0, learning-rate schedules start again, and no rows
+    are copied.
 
     Raises:
-        RunError: there is no such run or checkpoint, or it is of another algorithm, other sizes or other spaces.
+        RunError: there is no such run or checkpoint, or it has another algorithm, other sizes or other spaces.
     """
     if experiment.config.init is None:
         return
@@ -46,10 +46,12 @@ def begin_with(experiment: Experiment, say: Say) -> None:
 
 
 def check_same_kind(folder: RunFolder, data: DatasetConfig) -> None:
-    """What a run learns from stays what it was: checkpoints hold the place in a replay, in recorded data, or in both.
+    """Check that a continued run learns from the same kind of data: collected rows, recorded data, or both.
+
+    A checkpoint holds positions in the replay, in the recorded data, or in both, and cannot change between these.
 
     Raises:
-        RunError: something else is asked for.
+        RunError: ``data`` asks for another kind.
     """
     before = DatasetConfig.from_dict(read_saved(folder.path).experiment.get("data", {}))
     if before.alone != data.alone or (data.path and not before.path):

@@ -1,4 +1,4 @@
-"""How good the agent of a run is: looked at during training, judged at the end."""
+"""Evaluate the agent of a run: now and then during training, and once more at the end."""
 
 from __future__ import annotations
 
@@ -23,24 +23,26 @@ from reverie.training.telling import Say
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """How a run ended and what it left."""
+    """How a run ended, and the files that it left."""
 
     run: Path
-    """Its folder."""
+    """Run folder."""
     reason: Literal["finished", "interrupted"]
-    """Whether it had all its steps."""
+    """Either "finished" (all steps were made, or ``stop_score`` was reached), or "interrupted" by a signal: the same
+    call then continues the run."""
     signal: int | None = None
-    """The number of the signal that interrupted it."""
+    """Number of the signal that interrupted the run; None if it finished."""
     env_steps: int
-    """How far it came."""
+    """Env steps since the run began, earlier processes included: decisions of the policy summed over all environments,
+    action repeat not counted. 0 in a run on recorded data alone."""
     updates: int
-    """Gradient updates it made."""
+    """Gradient updates since the run began, earlier processes included."""
     evaluation: Evaluation | None
-    """The evaluation at the end, unless there was none."""
+    """The final evaluation, on the environment's true rewards; None if there was none."""
     estimate: PolicyEstimate | None = None
-    """What stands in for it in a run on recorded data alone that has no environment to evaluate in."""
+    """FQE's estimate of the policy's return, in a run on recorded data that has no environment to evaluate in."""
     files: dict[str, Path] = field(default_factory=dict)
-    """What it left, by what it is."""
+    """Existing files by name: "settings", "metrics", "curve", "evaluation", "estimate" and "checkpoint"."""
 
 
 def result_of(
@@ -49,7 +51,7 @@ def result_of(
     checkpoint: Path | None,
     evaluation: Evaluation | None = None,
 ) -> Result:
-    """How a run that had all its steps stands, and what lies in its folder."""
+    """Return the result of a run that has made all its steps, with the files in its folder."""
     return Result(
         run=folder.path,
         reason="finished",
@@ -61,9 +63,9 @@ def result_of(
 
 
 def judged(result: Result, experiment: Experiment, folder: RunFolder, sinks: Sequence[Sink], say: Say) -> Result:
-    """``result`` with what came out of a run that is saved: its evaluation, or an estimate where there can be none.
+    """Return ``result`` with the final evaluation of a saved run, or an estimate where no environment is there.
 
-    A signal ends it at once: the run is whole without, and the same command makes up for it.
+    A signal ends the evaluation at once: the run is complete without it, and the same command makes up for it.
     """
     evaluation: Evaluation | None = None
     estimate: PolicyEstimate | None = None
@@ -82,13 +84,13 @@ def judged(result: Result, experiment: Experiment, folder: RunFolder, sinks: Seq
 
 
 def is_of(file: Path, step: int) -> bool:
-    """Whether what a run came to is in ``file``, and was written at its end: not before it went on to this ``step``."""
+    """Return whether ``file`` holds the result at the end of training, written at this ``step`` and not before."""
     own = found_at_end(file) or {}
     return next((own[name] for name in ("updates", "env_steps", "step") if name in own), None) == step
 
 
 def final_evaluation(experiment: Experiment, folder: RunFolder, say: Say) -> Evaluation:
-    """Judge what came out of the run."""
+    """Evaluate the final agent of the run."""
     say(f"evaluating: {experiment.config.eval_episodes} episodes")
     evaluation = experiment.evaluate(experiment.config.eval_episodes, which="test")
     at_the_end(say, write_evaluation, folder, evaluation, experiment.config, position(experiment.clock))
@@ -96,7 +98,7 @@ def final_evaluation(experiment: Experiment, folder: RunFolder, say: Say) -> Eva
 
 
 def final_estimate(experiment: Experiment, folder: RunFolder, say: Say) -> PolicyEstimate | None:
-    """What would be earned by what came out of a run that cannot be evaluated; None for any other."""
+    """Estimate the return of the final policy from recorded data; None if the run has no estimator."""
     if experiment.estimator is None:
         return None
     found = experiment.estimate()
@@ -105,7 +107,7 @@ def final_estimate(experiment: Experiment, folder: RunFolder, say: Say) -> Polic
 
 
 def evaluator_of(experiment: Experiment, keeper: Keeper) -> loop.Evaluator | None:
-    """What is asked now and then how the policy does: environments, or recorded data in their place."""
+    """Return what evaluates the policy during training: in environments, or on recorded data in their place."""
     if experiment.estimator is not None:
         wanted = experiment.config.estimates_on_the_way
         return (lambda write: write(experiment.estimate().metrics())) if wanted else None
@@ -114,14 +116,14 @@ def evaluator_of(experiment: Experiment, keeper: Keeper) -> loop.Evaluator | Non
 
 
 def evaluate_on_the_way(experiment: Experiment, keeper: Keeper, write: loop.Write) -> None:
-    """Evaluate during training, keep the best, and end training if that was good enough.
+    """Evaluate during training, keep the best agent, and stop training if ``stop_score`` was reached and confirmed.
 
-    It is written first: a run that is killed before the best is saved goes on from before, and evaluates again.
+    The metrics are written first: a run killed before the best is saved resumes from before, and evaluates again.
     """
     config, goal = experiment.config, experiment.config.stop_score
     found = experiment.evaluate(config.eval_episodes)
     if goal is not None and found.score >= goal:
-        found = found.and_also(experiment.evaluate(config.eval_episodes, which="confirmation"))  # it may have been luck
+        found = found.and_also(experiment.evaluate(config.eval_episodes, which="confirmation"))  # or was it luck?
     write(found.metrics())
     if goal is not None and found.score >= goal:
         experiment.clock.stop = True

@@ -1,4 +1,19 @@
-"""Keeps a run: opens its store, writes its checkpoints, and takes it up again."""
+"""Keep a run: open its store, write its checkpoints, resume it from them.
+
+What ``training/run.py`` may find in the run folder, and what is called:
+
+=============================================  =========================================================================
+In the run folder                              Calls
+=============================================  =========================================================================
+nothing                                        ``claim``: the store must hold no rows of another run; then ``begin``
+a run without a checkpoint (killed early)      the same; rows that this run has stored already stay in the store, unused
+a checkpoint, and the run is over              ``load_learner``; ``why_done`` says why; the store is not written
+a checkpoint, and steps are left               ``load_learner``, then ``load``: the rest, and writing to the store
+damaged checkpoints                            the newest that is whole counts (``run/checkpoint.py``)
+=============================================  =========================================================================
+
+``load`` of the replay has cases of its own: see ``training/durable.py``.
+"""
 
 from __future__ import annotations
 
@@ -28,27 +43,27 @@ from reverie.training.durable import PATIENCE, DurableCollector, DurableReplay
 from reverie.training.pieces import Say
 
 LEARNER = ("algo", "clock", "best")
-"""What is loaded to see whether there is anything to go on with."""
+"""Parts loaded first, to decide whether there is anything left to do."""
 
 
 class Best:
-    """The best score of an evaluation during training so far, as a part of a checkpoint."""
+    """Best score of the evaluations during training so far, as one part of a checkpoint."""
 
     def __init__(self) -> None:
         self.score: float | None = None
         self.step = 0
 
     def state_dict(self) -> State:
-        """The score, and the env step at which it was reached."""
+        """Return the score and the env step at which it was reached."""
         return {"score": self.score, "step": self.step}
 
     def load_state_dict(self, state: State) -> None:
-        """Go on with them."""
+        """Restore score and step."""
         self.score, self.step = state["score"], int(state["step"])
 
 
 class Keeper:
-    """The checkpoints of a run and the store of its replay. A run that lives nothing has no store."""
+    """Checkpoints of a run, and the store of its replay. A run on recorded data alone has no store."""
 
     def __init__(
         self,
@@ -60,7 +75,7 @@ class Keeper:
         anew: bool,
         keep_newer: bool = False,
     ) -> None:
-        """Opens stores to look at them; writes nothing. ``anew``: there is no checkpoint to go on from.
+        """Open the stores for reading; nothing is written. ``anew``: there is no checkpoint to resume from.
 
         Raises:
             ReverieError: a store cannot be reached, is damaged beyond use, or holds rows of other spaces.
@@ -91,7 +106,10 @@ class Keeper:
         self.counts: dict[str, int] = {}  # rows of the replay at each checkpoint that this process wrote
 
     def parts(self) -> dict[str, Stateful]:
-        """What a checkpoint holds, in the order in which it is loaded; generators last, as loading may draw."""
+        """Return the parts of a checkpoint in the order in which they are loaded.
+
+        Random generators come last, because loading the other parts may draw from them.
+        """
         experiment = self.experiment
         parts: dict[str, Stateful] = {"algo": experiment.algo, "clock": experiment.clock, "best": self.best}
         if experiment.collector is not None:
@@ -102,10 +120,10 @@ class Keeper:
         return parts | {"random": Randomness()}
 
     def claim(self) -> None:
-        """Make sure that a run that has no checkpoint to go on from may write to its store.
+        """Check that a run without a checkpoint to resume from may write to its store.
 
         Raises:
-            RunError: it cannot be written, another process writes it, or it holds the rows of another run.
+            RunError: the store cannot be written, another process writes to it, or it holds the rows of another run.
         """
         self._lock()
         if self.replay.store is not None:
@@ -113,7 +131,7 @@ class Keeper:
             self.replay.store.claim()
 
     def begin(self) -> None:
-        """Begin to store, in a run that has no checkpoint to go on from, once it may write to the store."""
+        """Begin to store, in a run without a checkpoint to resume from, after ``claim``."""
         given: list[Replay] = [] if self.experiment.dataset is None else [self.experiment.dataset]
         if self.experiment.collector is not None:
             self.replay.begin(self.sources)
@@ -124,7 +142,10 @@ class Keeper:
         self._show(given)
 
     def _show(self, given: list[Replay]) -> None:
-        """Statistics are of the recorded rows, or of those that the replay begins with; or of another run's agent."""
+        """Fit the normalisation to the recorded rows, or else to the rows that the replay begins with.
+
+        With ``init`` the statistics stay those of the other run's agent, and the rows only widen the value bounds.
+        """
         watcher = self.experiment.algo.watcher
         if watcher is None:
             return
@@ -136,7 +157,7 @@ class Keeper:
                 watcher.widen(rows)
 
     def load_learner(self, path: Path) -> None:
-        """Take the weights and counters of the checkpoint at ``path``; nothing is written.
+        """Load weights and counters of the checkpoint at ``path``; nothing is written.
 
         Raises:
             RunError: they do not fit the settings.
@@ -145,7 +166,7 @@ class Keeper:
         self.checkpoints.load(path, {name: parts[name] for name in LEARNER})
 
     def why_done(self) -> str:
-        """In a few words why the run that was loaded is over; nothing if it is not."""
+        """Return in a few words why the loaded run is over, or "" if it is not."""
         config, best = self.experiment.config, self.best.score
         wanted = config.stop_score if config.evaluates_on_the_way else None
         if wanted is not None and best is not None and best >= wanted:
@@ -157,23 +178,23 @@ class Keeper:
         return ""
 
     def load(self, path: Path) -> None:
-        """Go on from the checkpoint at ``path``, in its store as well.
+        """Resume from the checkpoint at ``path``: all parts that ``load_learner`` left, and writing to the store.
 
         Raises:
-            RunError: it does not fit the settings or the environment, or the store cannot be written.
+            RunError: the checkpoint does not fit the settings or the environment, or the store cannot be written.
         """
         self._lock()
         replay, parts = self.experiment.replay, self.parts()
         unit = "update" if self.experiment.collector is None else "env step"
         self.say(f"continuing {self.folder.path} from {unit} {position(self.experiment.clock):,}")
         self.checkpoints.load(path, {name: parts[name] for name in parts if name not in LEARNER})
-        if self.best.step and self.checkpoints.best() is None:  # it was not marked any more
+        if self.best.step and self.checkpoints.best() is None:  # the mark had been lost
             self.checkpoints.mark_best(path)
         if self.experiment.collector is not None:
             self.say(f"its replay holds {self.replay.streams * (replay.count - replay.oldest):,} rows")
 
     def save(self, *, diverged: bool = False) -> Path:
-        """Write a checkpoint of everything that the run is.
+        """Write a checkpoint of the whole state of the run.
 
         Raises:
             RunError: the disk is full or not writable; earlier checkpoints are untouched.
@@ -185,33 +206,33 @@ class Keeper:
         return path
 
     def scored(self, score: float) -> None:
-        """Save and mark as best what has just had ``score`` in an evaluation, if nothing had a better one."""
+        """Save the agent that has just had ``score`` in an evaluation and mark it as best, if no score was as good."""
         if math.isfinite(score) and (self.best.score is None or score > self.best.score):
             self.best.score, self.best.step = score, position(self.experiment.clock)
             self.checkpoints.mark_best(self.save())
 
     def close(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        """End the store's thread; at once after an error. What it has not written is in the last checkpoint."""
+        """Stop the store's thread, at once after an error. Rows that it has not written are in the last checkpoint."""
         if self.replay.store is not None:
             self.replay.store.close(PATIENCE if kind is None else 0.0)
         self.lock.close()
 
     def _lock(self) -> None:
-        """Take the lock of a store outside of the run's folder. Stores behind URLs have a lease of their own."""
+        """Lock a store outside of the run's folder. One behind a URL has a lease of its own (data/store/lease.py)."""
         if self.elsewhere is not None:
             with writing(self.elsewhere):
                 self.elsewhere.mkdir(parents=True, exist_ok=True)
             self.lock.enter_context(RunLock(self.elsewhere, "another place with --replay.store"))
 
     def _drop(self) -> None:
-        """Let the store delete rows that no checkpoint needs, if it is not to keep all."""
+        """Let the store delete the rows that no checkpoint needs; with replay.keep = all it keeps them."""
         kept = [path.name for path in self.checkpoints.all()][-self.checkpoints.keep :]
         if self.replay.store is not None and all(name in self.counts for name in kept):
             self.replay.store.drop(min(self.counts[name] for name in kept) - self.experiment.replay.storage.capacity)
 
 
 def held(replay: Replay, spec: ObsSpec) -> Batch:
-    """All rows of the replay ``[N, n]``, but for its images and latents."""
+    """Return all rows of the replay ``[N, n]``, without images and latents."""
     names = ["action", "reward", "is_first", "is_last", "is_terminal"]
     vectors = [key for key, part in spec.items() if part.kind == "vector"]
     rows = replay.storage.read(replay.oldest, replay.count, [*names, *(f"obs/{key}" for key in vectors)])
@@ -230,17 +251,17 @@ def held(replay: Replay, spec: ObsSpec) -> Batch:
 
 
 def place_of(store: str) -> str:
-    """What ``replay.store`` says, whatever folder this process was started in."""
+    """Return ``replay.store`` as an absolute path, so that the working directory of a process does not matter."""
     return store if store in ("auto", "none") or "://" in store else os.path.abspath(os.path.expanduser(store))
 
 
 def name_of(folder: RunFolder) -> str:
-    """What a run is called in a store that others can write to as well."""
+    """Return the name of a run in a store that other runs can write to as well."""
     return str(folder.path.resolve())
 
 
 def open_store(place: str, folder: RunFolder, config: ReplayConfig, say: Say) -> Store | None:
-    """The store at ``place``: ``auto`` is in the folder of the run, ``none`` is nowhere."""
+    """Open the store at ``place``: ``auto`` is in the run's folder; ``none`` returns None."""
     if place == "none":
         return None
     buffer = parse_size(config.buffer, "replay.buffer").amount
@@ -249,10 +270,12 @@ def open_store(place: str, folder: RunFolder, config: ReplayConfig, say: Say) ->
 
 
 def check_free(store: Store, folder: RunFolder) -> None:
-    """A new run may begin in ``store``: no other has rows there. One without checkpoints may have begun there before.
+    """Check that a new run may begin in ``store``: no other run has rows there.
+
+    Rows of this run itself are allowed: it may have been killed before its first checkpoint.
 
     Raises:
-        RunError: another has.
+        RunError: the store holds rows of another run.
     """
     others = [segment for segment in store.segments if not store.owns(segment) and segment.own_rows]
     unknown = [] if folder.config.is_file() else [s for s in store.segments if store.run and not s.run and s.own_rows]
@@ -266,10 +289,10 @@ def check_free(store: Store, folder: RunFolder) -> None:
 
 
 def init_store(path: str, replay: DurableReplay, say: Say) -> Store:
-    """The store of an earlier run, at its own place or that of the run.
+    """Open the store of an earlier run: ``path`` is the run's folder, or the store itself.
 
     Raises:
-        RunError: there is none, or it has rows of other spaces.
+        RunError: there is no store, or its rows have other spaces.
     """
     inside = Path(path) / "replay"
     store = Store(inside if inside.is_dir() else path, say=say)
@@ -282,10 +305,10 @@ def init_store(path: str, replay: DurableReplay, say: Say) -> Store:
 
 
 def check_columns(store: Store, replay: DurableReplay, what: str) -> None:
-    """The rows in ``store`` are of the same spaces as those of ``replay``.
+    """Check that the rows in ``store`` have the same spaces as those of ``replay``.
 
     Raises:
-        RunError: they are not; calls the store ``what`` and names the columns that differ.
+        RunError: they have not. The message calls the store ``what`` and names the columns that differ.
     """
     for segment in store.segments:
         names = {*segment.columns, *replay.columns}

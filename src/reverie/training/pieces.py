@@ -1,4 +1,4 @@
-"""The rows of a checkpoint or of whole stores, wherever they lie, piece by piece."""
+"""Read the rows of a checkpoint or of whole stores, piece by piece, from wherever they are."""
 
 from __future__ import annotations
 
@@ -20,42 +20,42 @@ Names = Sequence[str] | None
 
 @dataclass(frozen=True, kw_only=True)
 class Found:
-    """Where the rows of a checkpoint are."""
+    """Locations of the rows of a checkpoint. Row numbers are those of the replay."""
 
     store: Store
     like: Segment
-    """Has the streams and columns of all of them."""
+    """A segment with the streams and columns that all these rows have."""
     parts: list[Part]
-    """Those that are stored, in order."""
+    """The parts found in the store, in order of their rows."""
     stored: int
-    """Rows before this number should be stored."""
+    """Number of rows of each stream that the store should hold; the rows after them are in ``tail``."""
     tail: Rows
-    """Those that come after them."""
+    """Rows that the store had not confirmed when the checkpoint was written; they lie in the checkpoint."""
     sittings: Sittings
-    """Of those that are stored."""
+    """Sittings (data/store/sittings.py) in which the stored rows were written."""
     home: Segment | None
-    """The segment that has all of them, in which the run can go on."""
+    """The segment that holds all of them, in which the run can go on; None if there is none."""
     lost: int = 0
-    """So many of the newest of each stream that should be stored are not there."""
+    """How many of the newest rows of each stream should be stored and are not."""
 
     @property
     def oldest(self) -> int:
-        """The number of the first row there is."""
+        """Number of the oldest row found."""
         return self.parts[0].start if self.parts else self.stored
 
     @property
     def in_place(self) -> bool:
-        """Whether none of them were set aside."""
+        """Whether none of the rows were set aside."""
         return all(part.group in self.store.segments for part in self.parts)
 
 
 def length_of(rows: Mapping[str, np.ndarray]) -> int:
-    """How many rows of each stream there are in ``[N, n, ...]``; 0 if there are no columns."""
+    """Return n, the rows of each stream in columns ``[N, n, ...]``; 0 if there are no columns."""
     return int(next(iter(rows.values())).shape[1]) if rows else 0
 
 
 def once(say: Say) -> Say:
-    """``say``, but each sentence only once: what is read twice is damaged twice."""
+    """Return ``say`` that repeats no sentence: damage in rows that are read twice is reported once."""
     said: set[str] = set()
 
     def say_new(text: str) -> None:
@@ -67,7 +67,7 @@ def once(say: Say) -> Say:
 
 
 def found_pieces(found: Found, say: Say, columns: Names) -> Iterator[Piece]:
-    """The rows of a checkpoint, the oldest stream first; with some columns or all of them."""
+    """Yield the rows of a checkpoint, stream by stream, each from its oldest row on; ``columns`` None: all columns."""
     for stream in range(found.like.streams):
         for part in found.parts:
             start, stop = part.start - part.group.offset, part.stop - part.group.offset
@@ -77,10 +77,10 @@ def found_pieces(found: Found, say: Say, columns: Names) -> Iterator[Piece]:
 
 
 def all_pieces(store: Store, say: Say, columns: Names, most: int | None = None) -> Iterator[Piece]:
-    """Every row of a store once, as ``found_pieces``; of more than ``most`` the newest of each stream.
+    """Yield every row of a store once, as ``found_pieces``; at most the ``most`` newest, shared out over all streams.
 
     Raises:
-        RunError: it has none.
+        RunError: the store has no rows.
     """
     if not any(segment.rows > segment.first for segment in store.segments):
         raise RunError(
@@ -88,21 +88,21 @@ def all_pieces(store: Store, say: Say, columns: Names, most: int | None = None) 
         )
     for segment in store.segments:
         oldest = segment.start + segment.imported
-        if most is not None and own_rows(store) > most:  # of each stream its share, or the last ones would take all
+        if most is not None and own_rows(store) > most:  # in proportion, or the last would fill all room
             oldest = max(oldest, segment.rows - (segment.rows - oldest) * most // own_rows(store))
         for stream in range(segment.streams):
             yield from stream_pieces(store, segment, stream, oldest, None, say, columns)
 
 
 def own_rows(store: Store) -> int:
-    """Rows of all streams, each counted once."""
+    """Return the number of rows of all streams, each counted once."""
     return sum((s.rows - max(s.first, s.start + s.imported)) * s.streams for s in store.segments)
 
 
 def stream_pieces(
     store: Store, segment: Segment, stream: int, start: int, stop: int | None, say: Say, columns: Names
 ) -> Iterator[Piece]:
-    """Rows of one stream without damage, some at a time; says what is damaged."""
+    """Yield the undamaged rows of one stream, a chunk at a time; report the damaged ones with ``say``."""
     end = None
     for chunk in store.read(segment, start, stop, [stream], columns):
         for damage in chunk.damaged:

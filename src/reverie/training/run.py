@@ -1,4 +1,4 @@
-"""A run from beginning to end: check everything, open its folder, train, have it judged, leave the files."""
+"""Run a training from beginning to end: check everything, open the run folder, train, evaluate, write the files."""
 
 from __future__ import annotations
 
@@ -61,21 +61,21 @@ def train(
     keep_newer: bool = False,
     sinks: Sequence[Sink] = (),
 ) -> Result:
-    """Train as ``config`` says, in a new run folder or going on in an existing one.
+    """Train as ``config`` says, in a new run folder or continuing an existing run.
 
-    Nothing is created before everything was built and checked. One process writes into a run at a time.
+    Nothing is created before everything has been built and checked. One process at a time writes to a run.
 
     Args:
         config: the settings.
-        env: a function that makes the environment, or an instance, if it is not made by ``config.env.id``.
-        run: the folder; a new one under ``runs/`` unless given. A run of the same algorithm on the same environment
-            is continued from its newest checkpoint.
-        say: gets a sentence about what is happening now and then.
-        keep_newer: on continuing, learn also from rows that came after the checkpoint; they are set aside otherwise.
-        sinks: places of yours where measurements go as well; they are closed at the end.
+        env: a function that makes the environment, or an instance, in place of ``config.env.id``.
+        run: the run folder; None: a new one under ``runs/``. An existing run of the same algorithm on the same
+            environment is continued from its newest checkpoint.
+        say: called with a sentence about what is happening, now and then.
+        keep_newer: when continuing, learn also from stored rows newer than the checkpoint. False sets them aside.
+        sinks: further destinations of the measurements; they are closed at the end.
 
     Raises:
-        ReverieError: settings do not fit together, the folder is another run's or being written, all of its
+        ReverieError: settings do not fit together, the folder belongs to another run or is being written, all of its
             checkpoints are damaged, or a loss, a weight or an action was not finite.
     """
     name = algorithm_name(type(config.algo))
@@ -114,7 +114,7 @@ def train(
                 keeper.load(newest)
         else:
             stack.push(keeper.close)
-            keeper.claim()  # refused here, a run leaves nothing behind
+            keeper.claim()  # a run that is refused here leaves nothing behind
             begin_with(experiment, say)
         describe(experiment, say)
         if not continues:
@@ -124,18 +124,18 @@ def train(
         if newest is None:
             keeper.begin()
         elif keeper.replay.copied:
-            keeper.save()  # or each attempt that is killed would copy the rows again
+            keeper.save()  # otherwise each attempt that is killed would copy the rows again
         return _run(experiment, folder, keeper, f"{name} on {subject(config)}", say, sinks)
 
 
 def env_before(folder: RunFolder) -> dict[str, Any] | None:
-    """Settings of the environment of the run in ``folder``, if there is one."""
+    """Return the environment's settings of the run in ``folder``; None if there is no run."""
     found: dict[str, Any] | None = read_saved(folder.path).experiment.get("env") if folder.config.is_file() else None
     return found
 
 
 def newest_of(checkpoints: Checkpoints) -> Path | None:
-    """Where to go on; first puts in order what a crash left, which is for the process that has the lock.
+    """Return the checkpoint to resume from, or None. First repairs what a crash left, so the caller must hold the lock.
 
     Raises:
         RunError: all checkpoints are damaged.
@@ -147,7 +147,7 @@ def newest_of(checkpoints: Checkpoints) -> Path | None:
 
 @contextlib.contextmanager
 def naming_changes(keeper: Keeper) -> Iterator[None]:
-    """Errors about what does not fit end with the settings of the algorithm that are not those of the run."""
+    """Append to errors raised inside the settings of the algorithm that differ from those of the run."""
     try:
         yield
     except ReverieError as error:
@@ -172,10 +172,10 @@ def begin(folder: RunFolder, stack: contextlib.ExitStack) -> None:
 
 
 def write_settings(folder: RunFolder, saved: Saved, experiment: Experiment, say: Say, *, anew: bool) -> None:
-    """Write config.yaml and spec.json, and say what has changed since the last time."""
+    """Write config.yaml and spec.json, and report the settings that have changed since the last time."""
     with writing(folder.path):
         if anew:
-            folder.spec.unlink(missing_ok=True)  # nothing was learned from those spaces
+            folder.spec.unlink(missing_ok=True)  # without a checkpoint nothing has been learned from the old spaces
         write_spec(folder, experiment.obs_spec, experiment.action_spec)
         for line in update_saved(folder, saved, version(), position(experiment.clock)):
             say(line)
@@ -203,13 +203,13 @@ def _run(
             if why := why_idle(experiment):
                 say(why)
             result = judged(result, experiment, folder, sinks, say)
-    return replace(result, files=folder.files() | result.files)  # the curve is there now
+    return replace(result, files=folder.files() | result.files)  # the curve has been drawn meanwhile
 
 
 def _judged_late(
     experiment: Experiment, folder: RunFolder, newest: Path, title: str, say: Say, own: Sequence[Sink]
 ) -> Result:
-    """What is known of a run that had all its steps; its final evaluation, if it was stopped in the middle of that."""
+    """Return the result of a run that has no steps left; make up for a final evaluation that was interrupted."""
     result, config = result_of(experiment, folder, newest), experiment.config
     now = yaml.safe_load(yaml.safe_dump(config.to_dict()))
     if lines := learned_otherwise(read_saved(folder.path).experiment, now):
@@ -227,7 +227,7 @@ def _judged_late(
 
 
 def evaluation_before(config: ExperimentConfig, folder: RunFolder, say: Say) -> Evaluation | None:
-    """The final evaluation that a run has had, if one is asked for; says where it is not of as many episodes."""
+    """Return the final evaluation made by an earlier process, if ``config`` asks for one; report another length."""
     found = final_evaluation_in(folder) if config.eval_episodes else None
     if found is not None and len(found.scores) != config.eval_episodes:
         say(
@@ -239,15 +239,15 @@ def evaluation_before(config: ExperimentConfig, folder: RunFolder, say: Say) -> 
 
 
 def custom_objects(config: ExperimentConfig, env: EnvLike | None) -> dict[str, str]:
-    """What a file cannot hold: an environment that was handed over, configurations of other classes."""
+    """Name the objects that a YAML file cannot hold: an environment given from Python, configs of other classes."""
     found = {} if env is None or isinstance(env, str) else {"env": env_name(env)}
     return found | dict(_foreign(config.algo, type(config.algo)(), "algo"))
 
 
 def _foreign(value: Any, default: Any, where: str) -> Mapping[str, str]:
-    """Places where ``value`` holds an object of another class than the default configuration."""
+    """Return the places below ``where`` at which ``value`` holds an object of another class than ``default`` does."""
     if value is None or (isinstance(value, Choice) and value.can_be_found()):
-        return {}  # a file says of which kind it is
+        return {}  # a file holds its kind and its values
     if type(value) is not type(default) and (isinstance(default, Config) or isinstance(value, Config)):
         return {where: f"{type(value).__module__}:{type(value).__qualname__}"}
     if not isinstance(value, Config):

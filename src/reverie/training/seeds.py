@@ -1,4 +1,4 @@
-"""Several seeds of one experiment: each a run of its own in a process of its own, and what they come to together."""
+"""Train several seeds of one experiment, each as a run in a process of its own, and aggregate their results."""
 
 from __future__ import annotations
 
@@ -39,39 +39,39 @@ from reverie.training.sinks import at_the_end
 from reverie.training.telling import Say
 
 POLL = 0.2
-"""Seconds between two looks at the processes."""
+"""Seconds between two polls of the child processes."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SeedRun:
-    """How the run of one seed stands."""
+    """State of the run of one seed."""
 
     seed: int
-    """Which."""
+    """The seed."""
     run: Path
-    """Its folder."""
+    """Run folder of this seed."""
     log: Path
-    """What its process said."""
+    """File with the output of its process."""
     state: State
-    """Whether it has finished."""
+    """One of "waiting", "running", "finished", "stopped" and "failed"."""
     note: str
-    """In a few words why, if it has not."""
+    """A few words on the state, such as the score of a finished seed or the error of a failed one."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SeedsResult:
-    """How several seeds ended and what they left."""
+    """How several seeds ended, and the files that they left."""
 
     run: Path
-    """The folder of all."""
+    """Folder that holds the run folders of all seeds."""
     seeds: list[SeedRun]
-    """How each stands."""
+    """State of each seed, in the order given."""
     signal: int | None
-    """The number of the signal that interrupted them."""
+    """Number of the signal that interrupted the training; None if none did."""
     aggregate: Aggregate | None
-    """What those that finished come to; None if none has."""
+    """Scores and curves of the seeds that finished; None if none has."""
     files: dict[str, Path] = field(default_factory=dict)
-    """What was left, by what it is."""
+    """Existing files of the folder by name: "settings", "aggregate" and "curve"."""
 
 
 def train_seeds(
@@ -83,20 +83,20 @@ def train_seeds(
     keep_newer: bool = False,
     say: Say = tell,
 ) -> SeedsResult:
-    """Train each of ``seeds`` as ``reverie train --seed`` would, several at a time, or go on with those that are there.
+    """Train each of ``seeds`` as ``reverie train --seed`` would, several at a time; continue seeds that have begun.
 
     Args:
-        config: the settings; its own seed is of no matter.
-        seeds: which.
-        jobs: how many at a time; 0 for as many as there are cores for their threads, and one on a GPU.
-        run: the folder of all of them; seeds found there are gone on with. None: the one under ``runs/`` that has the
-            same settings, or else a new one.
+        config: the settings; ``config.seed`` is ignored.
+        seeds: the seeds, different integers >= 0.
+        jobs: how many to train at a time. 0: as many as the cores allow with the threads of each; one on a GPU.
+        run: the folder for all of them; seeds found there are continued. None: the newest folder under ``runs/`` with
+            the same settings, or else a new one.
         keep_newer: as in :func:`reverie.training.run.train`.
-        say: gets a sentence about what is happening now and then.
+        say: called with a sentence about what is happening, now and then.
 
     Raises:
-        ReverieError: the settings cannot be told to another process, none of the seeds could begin, or the folder is
-            something else or being written.
+        ReverieError: the settings cannot be passed to another process, none of the seeds could begin, or the folder
+            holds something else or is being written.
     """
     check_seeds(config, seeds, jobs)
     config = resolved(config, None, say)
@@ -120,13 +120,13 @@ def train_seeds(
             crew.skip_finished(again=bool(changes))
             return crew.work()
     finally:
-        with contextlib.suppress(OSError):  # only those that are empty, as nothing could begin
+        with contextlib.suppress(OSError):  # only empty folders are removed, which is so if no seed could begin
             for path in made:
                 path.rmdir()
 
 
 def default_jobs(config: ExperimentConfig) -> int:
-    """How many seeds there are cores for, by the threads that each takes; on a GPU they would share it."""
+    """Return how many seeds fit the CPU cores, given the threads of each; 1 on a GPU, which they would share."""
     if choose_device(config.device) != "cpu":
         return 1
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -134,12 +134,12 @@ def default_jobs(config: ExperimentConfig) -> int:
 
 
 class Crew:
-    """The seeds at work."""
+    """The child processes of all seeds."""
 
     def __init__(
         self, config: ExperimentConfig, folder: SeedsFolder, seeds: Sequence[int], jobs: int, more: list[str], say: Say
     ) -> None:
-        """``more`` are further words for the command of each seed."""
+        """``more``: further words for the command of each seed."""
         self.config, self.folder, self.jobs, self.more, self.say = config, folder, jobs, more, say
         self.name = algorithm_name(type(config.algo))
         width = max(len(str(seed)) for seed in seeds)
@@ -151,21 +151,21 @@ class Crew:
         self.board: Board = NoBoard()
 
     def skip_finished(self, *, again: bool) -> None:
-        """Leave out seeds that have finished with these settings; none if they are to look ``again``."""
+        """Skip the seeds that have finished with these settings. ``again``: check all of them anew."""
         states = {} if again else self.folder.states()
         for seed, lane in self.lanes.items():
             if states.get(seed) == "finished" and self.begun(seed):
                 lane.state, lane.note = "finished", "finished already"
 
     def begun(self, seed: int) -> bool:
-        """Whether there is a run of this seed."""
+        """Return whether there is a run of this seed."""
         return self.folder.run(seed).config.is_file()
 
     def work(self) -> SeedsResult:
-        """Run what is left to be run.
+        """Run the seeds that have not finished.
 
         Raises:
-            RunError: no seed could begin; nothing is left then.
+            RunError: no seed could begin. What was written for them is deleted.
         """
         left = sum(lane.state == "waiting" for lane in self.lanes.values())
         title = f"{self.name} on {subject(self.config)}"
@@ -192,17 +192,17 @@ class Crew:
 
     @property
     def hopeless(self) -> bool:
-        """Whether a seed was refused and none has begun: the others have the same settings."""
+        """Whether a seed was refused and none has begun: the others, with the same settings, would be refused too."""
         return bool(self.refused) and not any(map(self.begun, self.lanes))
 
     def waiting(self) -> list[int]:
-        """Seeds whose turn is to come."""
+        """Return the seeds that have not been started."""
         if self.hopeless:
             return []
         return [seed for seed, lane in self.lanes.items() if lane.state == "waiting"]
 
     def start(self) -> None:
-        """Start as many as may run."""
+        """Start as many seeds as may run now."""
         for seed in self.waiting()[: max(0, self.jobs - len(self.running))]:
             words = ["train", self.name, "--config", str(self.folder.settings), "--seed", str(seed)]
             with writing(self.folder.path):
@@ -212,7 +212,7 @@ class Crew:
             self.board.changed(self.lanes[seed])
 
     def look(self) -> None:
-        """See who has ended, and write down what the seeds come to so far."""
+        """Collect the processes that have ended, and write the aggregate so far."""
         for seed, child in list(self.running.items()):
             code = child.code()
             if code is None:
@@ -226,12 +226,12 @@ class Crew:
             if lane.state == "failed" and words.startswith("reverie: ") and not self.begun(seed):
                 self.refused.append(words.removeprefix("reverie: "))
             if self.hopeless:
-                continue  # the error says it all
+                continue  # the error raised by ``work`` says it
             at_the_end(self.say, self.write)
             self.board.changed(lane)
 
     def pass_on(self, signals: Signals) -> None:
-        """Tell the children what we were told: at the second time they stop at once, at the third they are killed."""
+        """Pass received signals on. After the second the children stop at once; the third kills them."""
         for number in signals.got[self.told :]:
             self.told += 1
             if self.told == 1:
@@ -243,14 +243,14 @@ class Crew:
                 child.tell(number if self.told < 3 else signal.SIGKILL)
 
     def end(self) -> None:
-        """Let children that still run, as something failed here, save and end."""
+        """Ask the children that still run to save and end, and wait: an error has occurred here."""
         for child in self.running.values():
             child.tell(signal.SIGTERM)
         for child in self.running.values():
             child.process.wait()
 
     def write(self) -> Aggregate | None:
-        """Write aggregate.json: how all seeds stand, and what those that finished come to."""
+        """Write aggregate.json: the state of all seeds, and the aggregate of those that finished."""
         done = [seed for seed, lane in self.lanes.items() if lane.state == "finished"]
         found = aggregate({seed: self.folder.run(seed) for seed in done}, self.config) if done else None
         scores = dict(zip(done, found.scores, strict=True)) if found is not None else {}
@@ -264,7 +264,7 @@ class Crew:
         return found
 
     def result(self, title: str, number: int | None) -> SeedsResult:
-        """What came of it, written down and drawn."""
+        """Write and draw the final aggregate, and return the result."""
         folder = self.folder
         with writing(folder.path):
             found = self.write()
@@ -283,8 +283,8 @@ class Crew:
 
 
 def draw(found: Aggregate, png: Path, title: str) -> None:
-    """Draw the curves of all seeds."""
-    from reverie.log.plot import seeds_curve  # a fifth of all imports
+    """Draw the learning curves of all seeds."""
+    from reverie.log.plot import seeds_curve  # matplotlib takes a fifth of the time of all imports
 
     seeds_curve(
         png,

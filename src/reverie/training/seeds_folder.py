@@ -1,4 +1,4 @@
-"""The folder of several seeds: what lies where, which settings they share, and whether it can be gone on with."""
+"""The folder of several seeds: its files, the settings that the seeds share, and whether they can be continued."""
 
 from __future__ import annotations
 
@@ -29,35 +29,35 @@ from reverie.training.telling import Say
 
 @dataclass(frozen=True)
 class SeedsFolder:
-    """Paths in the folder of several seeds. Nothing is created by asking for them."""
+    """Paths in the folder of several seeds. Reading them creates nothing."""
 
     path: Path
 
     @property
     def settings(self) -> Path:
-        """The settings that all seeds share, as in the config.yaml of a run but without a seed."""
+        """The settings that all seeds share: as the config.yaml of a run, but without a seed."""
         return self.path / "settings.yaml"
 
     @property
     def aggregate(self) -> Path:
-        """How each seed stands, and what those that finished come to."""
+        """The state of each seed, and the aggregate of those that finished."""
         return self.path / "aggregate.json"
 
     @property
     def curve(self) -> Path:
-        """The learning curves."""
+        """The figure of the learning curves."""
         return self.path / "curve.png"
 
     def run(self, seed: int) -> RunFolder:
-        """The run of a seed."""
+        """Return the run folder of a seed."""
         return RunFolder(self.path / f"seed-{seed}")
 
     def log(self, seed: int) -> Path:
-        """What the process of a seed said."""
+        """Return the file with the output of a seed's process."""
         return self.path / f"seed-{seed}.log"
 
     def states(self) -> dict[int, str]:
-        """How each seed stood when aggregate.json was written; nothing if there is none that can be read."""
+        """Return the state of each seed when aggregate.json was written; empty if that cannot be read."""
         try:
             runs = json.loads(self.aggregate.read_text(encoding="utf-8"))["runs"]
             return {int(run["seed"]): str(run["state"]) for run in runs}
@@ -65,16 +65,17 @@ class SeedsFolder:
             return {}
 
     def files(self) -> dict[str, Path]:
-        """Those of the files for people that exist, by what they are."""
+        """Return the existing files that people read, by name."""
         known = {"settings": self.settings, "aggregate": self.aggregate, "curve": self.curve}
         return {what: path for what, path in known.items() if path.exists()}
 
 
 def check_seeds(config: ExperimentConfig, seeds: Sequence[int], jobs: int) -> None:
-    """Seeds can be told to other processes, and do not get in each other's way.
+    """Raise ConfigError unless the seeds can be trained by other processes without disturbing each other.
 
     Raises:
-        ConfigError: they cannot.
+        ConfigError: seeds are not different integers >= 0, ``jobs`` is negative, another process could not import the
+            algorithm or read a setting from a file, or all seeds would write to one store.
     """
     if not seeds or min(seeds) < 0 or len(set(seeds)) < len(seeds):
         raise ConfigError(f"seeds = {brief(list(seeds))}: expected different whole numbers, 0 or more.")
@@ -100,7 +101,7 @@ def check_seeds(config: ExperimentConfig, seeds: Sequence[int], jobs: int) -> No
 
 
 def plain_settings(config: ExperimentConfig) -> dict[str, Any]:
-    """``config`` as it will be read from a file, without its seed."""
+    """Return ``config`` as it will be read from a file, without its seed."""
     plain = yaml.safe_load(yaml.safe_dump(config.to_dict(), sort_keys=False))
     return {name: value for name, value in plain.items() if name != "seed"}
 
@@ -112,7 +113,7 @@ def write_settings(folder: SeedsFolder, algorithm: str, plain: dict[str, Any]) -
 
 
 def choose_folder(subject: str, algorithm: str, plain: dict[str, Any], say: Say) -> Path:
-    """The newest folder under ``runs/`` with these very settings, which is to be gone on with, or a new one."""
+    """Return the newest folder under ``runs/`` with exactly these settings, to be continued, or a new one."""
     new = new_path(ROOT, subject, f"{algorithm}-seeds")
     stem = new.name[: new.name.index("-seeds") + len("-seeds")]
     for path in sorted(ROOT.glob(f"{stem}-*"), reverse=True):
@@ -125,10 +126,10 @@ def choose_folder(subject: str, algorithm: str, plain: dict[str, Any], say: Say)
 
 
 def check_folder(folder: SeedsFolder, algorithm: str, env: str) -> dict[str, Any] | None:
-    """The settings of the seeds in ``folder``; None if there are none and it can be begun with. Writes nothing.
+    """Return the settings of the seeds in ``folder``; None if it is empty or missing. Writes nothing.
 
     Raises:
-        RunError: it is something else.
+        RunError: it holds something else, or seeds of another algorithm or environment.
     """
     path = folder.path
     if path.exists() and not path.is_dir():
@@ -154,10 +155,12 @@ def check_folder(folder: SeedsFolder, algorithm: str, env: str) -> dict[str, Any
 def check_finished(
     folder: SeedsFolder, seeds: Sequence[int], before: dict[str, Any], now: dict[str, Any], total: str
 ) -> None:
-    """Seeds that are done would keep the results of other settings; ``total`` names the setting that lets them go on.
+    """Check that no finished seed would keep a result that comes from other settings.
+
+    ``total``: the setting, "steps" or "updates", that a user raises to let finished seeds go on.
 
     Raises:
-        RunError: there are some, and they learned otherwise.
+        RunError: such seeds exist.
     """
     lines, states = learned_otherwise(before, now), folder.states()
     done = [seed for seed in seeds if states.get(seed) == "finished" and folder.run(seed).config.is_file()]
@@ -170,13 +173,13 @@ def check_finished(
 
 
 def make_folder(path: Path) -> list[Path]:
-    """Make ``path``; the folders that were made, the innermost first."""
+    """Make ``path``; return the folders that were made, the innermost first."""
     made = [folder for folder in (path, *path.absolute().parents) if not folder.exists()]
     path.mkdir(parents=True, exist_ok=True)
     return made
 
 
 def sweep(folder: SeedsFolder, seeds: Sequence[int]) -> None:
-    """Delete what was written for seeds of which none could begin."""
+    """Delete the files that were written for seeds of which none could begin."""
     for path in (folder.settings, folder.aggregate, *(folder.log(seed) for seed in seeds)):
         path.unlink(missing_ok=True)

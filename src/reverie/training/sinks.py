@@ -1,4 +1,4 @@
-"""Everywhere that the measurements of a run go, and what is drawn of them at its end."""
+"""Open every destination of a run's measurements, and draw the learning curve at the end."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from reverie.training.telling import Say
 def sinks_of(
     experiment: Experiment, folder: RunFolder, title: str, say: Say, own: Sequence[Sink] = ()
 ) -> Iterator[list[Sink]]:
-    """Everywhere that measurements go, to ``own`` sinks last. At the end all are closed, and the curve is drawn."""
+    """Open all sinks, those of the user (``own``) last. On exit all are closed, and the learning curve is drawn."""
     clipped = experiment.config.env.clip_reward != "none" and experiment.env is not None
     with contextlib.ExitStack() as stack:
         curve = f"{title}; training returns are of clipped rewards" if clipped else title
@@ -44,31 +44,31 @@ def sinks_of(
 
 
 class Apart:
-    """A sink of the user's: what it draws at random is none of the run's numbers."""
+    """A user's sink, isolated from the run's random generators: what it draws changes no number of the run."""
 
     def __init__(self, sink: Sink) -> None:
         self.sink = sink
 
     def write(self, values: Mapping[str, float | np.ndarray], step: int) -> None:
-        """Hand them on."""
+        """Pass the values on."""
         with left_as_found():
             self.sink.write(values, step)
 
     def close(self) -> None:
-        """Close it."""
+        """Close the user's sink."""
         with left_as_found():
             self.sink.close()
 
 
 class Patient:
-    """A sink of files: where these cannot be written, the run goes on, and it is tried again with the next ones."""
+    """A sink that writes files. If they cannot be written the run goes on, and the next write tries again."""
 
     def __init__(self, sink: Sink, meanwhile: str, say: Say) -> None:
-        """``meanwhile``: what becomes of the measurements, which is said once for each time that it begins."""
+        """``meanwhile``: what becomes of the measurements, reported once each time that writing begins to fail."""
         self.sink, self.meanwhile, self.say, self.failed = sink, meanwhile, say, False
 
     def write(self, values: Mapping[str, float | np.ndarray], step: int) -> None:
-        """Hand them on. A file that is buffered keeps what it could not write."""
+        """Pass the values on. A buffered file keeps the lines that it could not write."""
         try:
             self.sink.write(values, step)
         except OSError as error:
@@ -79,15 +79,15 @@ class Patient:
             self.failed = False
 
     def close(self) -> None:
-        """Close it."""
+        """Close the wrapped sink."""
         self.sink.close()
 
 
 def check_sinks(sinks: Sequence[Sink]) -> None:
-    """Whether all of them can be written to.
+    """Raise ConfigError unless all sinks have the methods of a :class:`reverie.core.protocols.Sink`.
 
     Raises:
-        ConfigError: one cannot.
+        ConfigError: a sink lacks ``write`` or ``close``.
     """
     for sink in sinks:
         if lacks := [name for name in ("write", "close") if not callable(getattr(sink, name, None))]:
@@ -98,7 +98,7 @@ def check_sinks(sinks: Sequence[Sink]) -> None:
 
 
 def open_sinks(experiment: Experiment, folder: RunFolder, title: str, say: Say) -> Iterator[Sink]:
-    """One after the other of ours: files first, which trackers may hand on."""
+    """Yield the sinks of reverie one by one: files first, since the trackers may upload them."""
     config, clock = experiment.config, experiment.clock
     with writing(folder.path):
         lines = JsonlSink(folder.metrics, since=position(clock))
@@ -115,7 +115,7 @@ def open_sinks(experiment: Experiment, folder: RunFolder, title: str, say: Say) 
 
 
 def open_trackers(config: ExperimentConfig, folder: RunFolder, title: str, say: Say) -> Iterator[Sink]:
-    """Those of others that are wanted. What they call the run is kept, so that it goes on there as well."""
+    """Yield the trackers that are switched on. Their ids of the run are stored, so that they continue it as well."""
     known = json.loads(folder.tracked.read_text(encoding="utf-8")) if folder.tracked.exists() else {}
     run = Tracked(folder.path, folder.videos, title, json.loads(json.dumps(config.to_dict())))
     for name in (name for name in TRACKERS if getattr(config, name)):
@@ -128,18 +128,18 @@ def open_trackers(config: ExperimentConfig, folder: RunFolder, title: str, say: 
 
 
 TRACKERS = {"wandb": "Weights & Biases", "mlflow": "MLflow"}
-"""Settings, and what they switch on."""
+"""Settings that switch a tracker on, and the tracker's name."""
 
 
 def learning_curve(metrics: Path, png: Path, title: str) -> Path | None:
-    """Draw what :func:`reverie.log.plot.learning_curve` does."""
-    from reverie.log.plot import learning_curve as draw  # a fifth of all imports, which training can start without
+    """Draw the learning curve, as :func:`reverie.log.plot.learning_curve`."""
+    from reverie.log.plot import learning_curve as draw  # matplotlib: a fifth of all imports, not needed to start
 
     return draw(metrics, png, title)
 
 
 def at_the_end(say: Say, write: Callable[..., Any], *args: Any) -> None:
-    """Call ``write``; a disk that fails now is told of, but takes nothing away from what was reached."""
+    """Call ``write``. A disk that fails is reported, but does not spoil a training that is over."""
     try:
         write(*args)
     except OSError as error:

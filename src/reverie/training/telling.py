@@ -1,4 +1,4 @@
-"""What a run says of itself in sentences: before it begins, and where it came to nothing."""
+"""Sentences that a run prints about itself: before it begins, and if it learned nothing."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ Say = Callable[[str], None]
 
 
 def say_nothing(text: str) -> None:
-    """For callers who want no sentences."""
+    """Ignore ``text``, for callers who want no output."""
 
 
 def describe(experiment: Experiment, say: Say) -> None:
-    """Say what is about to be trained, and what it takes."""
+    """Describe what is about to be trained, and the memory that it takes."""
     config, window = experiment.config, experiment.algo.window
     count = sum(p.numel() for p in experiment.algo.parameters() if p.requires_grad)
     needed, free = replay_bytes(config, experiment.replay), available_memory()
@@ -51,7 +51,7 @@ def describe(experiment: Experiment, say: Say) -> None:
 
 
 def describe_data(experiment: Experiment, say: Say) -> None:
-    """Say what is recorded of what is learned from, and what had to be assumed of it."""
+    """Describe the recorded data of the run, and the assumptions made about them."""
     config = experiment.config
     for remark in experiment.remarks:
         say(f"{config.data.path}: {remark}")
@@ -70,7 +70,7 @@ def describe_data(experiment: Experiment, say: Say) -> None:
 
 
 def why_idle(experiment: Experiment) -> str:
-    """Why a run that is over has learned nothing, if that was not to be expected from its settings."""
+    """Return why a finished run has made no update, or "" if it made some or its settings asked for none."""
     config, window, offered = experiment.config, experiment.algo.window, len(experiment.replay)
     expected = config.data.alone or config.ratio(window) == 0 or config.steps < config.learning_starts
     if experiment.clock.updates or expected or offered >= config.learning_starts:

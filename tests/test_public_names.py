@@ -1,0 +1,41 @@
+"""The public names of ``reverie``: each is imported from its module on first use."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import typing
+
+import pytest
+
+import reverie
+from reverie.core.discover import algorithm_config, algorithms
+
+
+@pytest.mark.parametrize("name", reverie.__all__)
+def test_each_name_is_that_of_its_module(name: str) -> None:
+    found = getattr(reverie, name)
+    assert found.__name__ == name
+    assert found.__module__ == reverie._HOMES[name]
+    assert found.__doc__
+    assert name in dir(reverie)
+
+
+def test_each_algorithm_has_its_configuration_there() -> None:
+    for name in algorithms():
+        config = algorithm_config(name)
+        assert getattr(reverie, config.__name__, None) is config, name
+        assert config.__name__ in reverie.__all__
+
+
+@pytest.mark.parametrize(
+    "function", [reverie.load, reverie.train, reverie.train_seeds, reverie.dream, reverie.estimate]
+)
+def test_what_functions_return_is_there(function: typing.Any) -> None:
+    returned = typing.get_type_hints(function)["return"]
+    assert returned.__name__ in reverie.__all__
+
+
+def test_importing_reverie_imports_nothing_heavy() -> None:
+    code = "import sys, reverie; sys.exit(any(name in sys.modules for name in ('torch', 'gymnasium', 'reverie.api')))"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
