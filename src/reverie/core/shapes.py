@@ -6,7 +6,7 @@ from torch import Tensor
 
 
 def check(x: Tensor, letters: str, **sizes: int) -> dict[str, int]:
-    """Check that ``x`` has one axis per letter and that named axes agree with ``sizes``; returns all sizes by letter.
+    """Check that ``x`` has one axis per letter and that named axes agree with ``sizes``; return all sizes by letter.
 
     Raises:
         ValueError: rank or size differ. A letter that stands twice must have one size.
@@ -23,7 +23,7 @@ def check(x: Tensor, letters: str, **sizes: int) -> dict[str, int]:
 
 
 def same_shape(**tensors: Tensor) -> None:
-    """Check that all named tensors have one shape.
+    """Raise ValueError unless all named tensors have one shape.
 
     Raises:
         ValueError: they differ; the message gives every name with its shape.
