@@ -167,11 +167,12 @@ class Choice(Config):
         try:
             call = ast.parse(rest if own else text.strip(), mode="eval").body
             name = call.func if isinstance(call, ast.Call) else call
-            assert isinstance(name, ast.Name)
-            given = [ast.literal_eval(value) for value in (call.args if isinstance(call, ast.Call) else [])]
+            if not isinstance(name, ast.Name):
+                raise ValueError
+            given = [_literal(value) for value in (call.args if isinstance(call, ast.Call) else [])]
             words = call.keywords if isinstance(call, ast.Call) else []
-            named = {str(word.arg): ast.literal_eval(word.value) for word in words}
-        except (SyntaxError, ValueError, AssertionError):
+            named = {str(word.arg): _literal(word.value) for word in words}
+        except (SyntaxError, ValueError):
             raise ConfigError(
                 f"{where} = {brief(text)}: expected a name, or one with its settings: name(...)."
             ) from None
@@ -224,6 +225,22 @@ def _located(text: str, path: str, names: Collection[str]) -> str:
     if path:
         head = re.sub(r"(^|, )(\w+)(?= = )", lambda m: f"{m[1]}{path}.{m[2]}" if m[2] in names else m[0], head)
     return head + colon + rest
+
+
+class _Infinity(ast.NodeTransformer):
+    """Replaces the name ``inf`` by its number."""
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        return ast.Constant(math.inf) if node.id == "inf" else node
+
+
+def _literal(node: ast.expr) -> Any:
+    """Return the value of a literal. ``inf`` counts as one, because ``repr`` writes it.
+
+    Raises:
+        ValueError: ``node`` is not a literal.
+    """
+    return ast.literal_eval(_Infinity().visit(node))
 
 
 def _snake(name: str) -> str:
