@@ -10,7 +10,8 @@ from pathlib import Path
 
 from reverie.agent.agent import MODES, Actions, saved_config
 from reverie.algos.base import AlgorithmConfig
-from reverie.core.errors import ConfigError, DataError, EnvError, RunError
+from reverie.core.config import check_at_least
+from reverie.core.errors import DataError, EnvError, RunError
 from reverie.core.machine import choose_device
 from reverie.core.randomness import derived_seeds
 from reverie.core.types import Window
@@ -73,7 +74,8 @@ def estimate(
         RunError: there is no such run or checkpoint, or it is damaged.
         DataError: there are no data, they cannot be read, or they do not fit the agent.
     """
-    check_numbers(draws=(draws, 1), seed=(0 if seed is None else seed, 0))
+    check_at_least("draws", draws, 1)
+    check_at_least("seed", 0 if seed is None else seed, 0)
     folder, config = RunFolder(Path(run)), saved_config(Path(run), NO_ENV, algo)
     config = with_data(config, data, folder.path)
     checkpoints = Checkpoints(folder.checkpoints, say=say)
@@ -92,17 +94,6 @@ def estimate(
     estimator = Estimator(learner, dataset, *specs, settings, seed=seed)
     found = estimator.estimate(updates, mode=mode, draws=1 if mode == "eval" else draws)
     return written(folder, found, path, config.data.path, say)
-
-
-def check_numbers(**given: tuple[int, int]) -> None:
-    """Each number ``(given, least)`` is at least what it must be.
-
-    Raises:
-        ConfigError: one is not.
-    """
-    for name, (number, least) in given.items():
-        if number < least:
-            raise ConfigError(f"{name} = {number}: expected at least {least}.")
 
 
 def written(

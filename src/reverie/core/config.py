@@ -73,19 +73,26 @@ class Config:
 
 
 def at_least(config: Config, **bounds: float) -> None:
-    """Raise ConfigError unless every named field is finite and at least its bound, and integers are below 2^63.
+    """Raise ConfigError unless every named field is None, or finite and at least its bound; see ``check_at_least``.
 
     Raises:
         ConfigError: a field is out of range.
     """
     for name, bound in bounds.items():
-        value = getattr(config, name)
-        whole = isinstance(value, int)
-        if not bound <= value < (2**63 if whole else math.inf):
-            expected = f"at least {bound:g}" if whole else f"a finite number, {bound:g} or more"
-            raise ConfigError(
-                f"{name} = {value}: expected {expected}{', below 2^63' if whole and value >= bound else ''}."
-            )
+        if (value := getattr(config, name)) is not None:
+            check_at_least(name, value, bound)
+
+
+def check_at_least(name: str, value: float, bound: float) -> None:
+    """Raise ConfigError unless ``value`` is finite and at least ``bound``, and below 2^63 if it is an integer.
+
+    Raises:
+        ConfigError: ``value`` is out of range. The message calls it ``name``.
+    """
+    whole = isinstance(value, int)
+    if not bound <= value < (2**63 if whole else math.inf):
+        expected = f"at least {bound:g}" if whole else f"a finite number, {bound:g} or more"
+        raise ConfigError(f"{name} = {value}: expected {expected}{', below 2^63' if whole and value >= bound else ''}.")
 
 
 def above(config: Config, **bounds: float) -> None:
@@ -118,7 +125,15 @@ def check_pattern(config: Config, name: str) -> None:
     Raises:
         ConfigError: it is not.
     """
-    text = getattr(config, name)
+    check_regex(name, getattr(config, name))
+
+
+def check_regex(name: str, text: str) -> None:
+    """Raise ConfigError unless ``text`` is a valid regular expression.
+
+    Raises:
+        ConfigError: it is not. The message calls it ``name``.
+    """
     try:
         re.compile(text)
     except re.error as error:
