@@ -19,9 +19,7 @@ from reverie.data.mapped import MappedStorage
 from reverie.data.readers.base import Named, ReadOptions, Rows
 from reverie.data.replay import Replay
 from reverie.data.starts import EpisodeStarts
-from reverie.data.storage import EXTRAS, HostStorage, Storage, columns_of
-
-BLOCK = 1 << 16
+from reverie.data.storage import HostStorage, Storage, columns_of
 
 
 def no_path(data: object) -> ConfigError:
@@ -187,18 +185,10 @@ class Dataset(Replay):
         self.storage.columns[name][0, start : start + len(values)] = values
 
     def statistics(self) -> Statistics:
-        """Return moments of vector observations, and statistics of rewards and episodes."""
-        vectors = {
-            name.removeprefix("obs/"): self.column(name)
-            for name, spec in self.storage.specs.items()
-            if name.startswith("obs/") and spec.dtype == "float32" and not name.startswith(EXTRAS)
-        }
-        moments = {key: moments_of(values) for key, values in vectors.items()}
+        """Return statistics of rewards and episodes. Reads no observations."""
         first, reward = self.column("is_first"), self.column("reward").astype(np.float64)
         scores = np.add.reduceat(reward, np.flatnonzero(first)) if first.any() else np.empty(0)
         return Statistics(
-            mean={key: mean for key, (mean, _) in moments.items()},
-            std={key: std for key, (_, std) in moments.items()},
             reward=(float(reward[~first].min(initial=np.inf)), float(reward[~first].max(initial=-np.inf))),
             scores=(float(scores.min()), float(scores.mean()), float(scores.max())),
             episodes=len(scores),
@@ -208,12 +198,8 @@ class Dataset(Replay):
 
 @dataclass(frozen=True, kw_only=True)
 class Statistics:
-    """Statistics of a dataset. Means and deviations are over all rows, the last ones of episodes included."""
+    """Statistics of the rewards and episodes of a dataset."""
 
-    mean: Mapping[str, np.ndarray]
-    """Mean of each float32 observation, ``[*shape]`` float32."""
-    std: Mapping[str, np.ndarray]
-    """Population standard deviation, ``[*shape]`` float32; 0 for constants."""
     reward: tuple[float, float]
     """Smallest and largest reward."""
     scores: tuple[float, float, float]
@@ -222,22 +208,6 @@ class Statistics:
     """Number of episodes."""
     steps: int
     """Number of actions."""
-
-
-def moments_of(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return mean and standard deviation of ``[n, *shape]``, in float64 by blocks (Chan et al., 1979, eq. 2.1)."""
-    mean = np.zeros(values.shape[1:])
-    squares = np.zeros(values.shape[1:])
-    count = 0
-    for start in range(0, len(values), BLOCK):
-        block = values[start : start + BLOCK].astype(np.float64)
-        own = block.mean(axis=0)
-        block -= own
-        delta, total = own - mean, count + len(block)
-        squares += np.einsum("i...,i...->...", block, block) + delta**2 * (count * len(block) / total)
-        mean += delta * (len(block) / total)
-        count = total
-    return mean.astype(np.float32), np.sqrt(squares / max(1, count)).astype(np.float32)
 
 
 def crc32c(values: np.ndarray, before: int) -> int:
