@@ -167,11 +167,6 @@ class Dataset(Replay):
                 "ones, or a shorter window (algo.batch_length)."
             )
 
-    @property
-    def rows_held(self) -> int:
-        """Number of rows."""
-        return self.count - self.oldest
-
     def column(self, name: str) -> np.ndarray:
         """Return one column of all rows, ``[n, ...]``, as a read-only view."""
         assert isinstance(self.storage, HostStorage)
