@@ -42,7 +42,11 @@ State = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """The current rows of N environments, without the action that follows."""
+    """The current rows of N environments, without the action that follows.
+
+    ``reward[i]`` came with ``obs[i]`` and was caused by the action before it; it is 0 where ``is_first``. ``is_last``
+    ends an episode for whatever cause; ``is_terminal`` says that the value of the future is 0.
+    """
 
     obs: Obs  # [N, ...]
     reward: Tensor  # [N] float32
@@ -74,7 +78,12 @@ class Step:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
-    """B windows of T consecutive rows of one stream each."""
+    """B windows of T consecutive rows of one stream each. A is the width of the flat action.
+
+    Row t holds ``obs[:, t]``, ``reward[:, t]`` that came with it and was caused by ``action[:, t - 1]`` (0 where
+    ``is_first``), and ``action[:, t]``, taken after seeing it (zeros where ``is_last``). ``is_last`` ends an episode
+    for whatever cause; ``is_terminal`` says that the value of the future is 0.
+    """
 
     obs: Obs  # [B, T, ...]
     action: Tensor  # [B, T, A] float32, one-hot where discrete

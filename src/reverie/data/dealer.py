@@ -1,4 +1,7 @@
-"""Choosing the windows of each batch: the dealer combines the samplers that the settings name."""
+"""Choosing the windows of each batch: the dealer combines the samplers that the settings name.
+
+It also registers new rows with ``Beginnings``, ``Starts`` and the samplers (invariant 5 of ``data/starts.py``).
+"""
 
 from __future__ import annotations
 

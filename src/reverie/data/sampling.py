@@ -1,8 +1,8 @@
 """Samplers: which of the available windows make a batch.
 
 A new way of sampling is a class with the methods of ``Sampler``, and those of ``Component`` if it can be mixed with
-others (``data/mixture.py``). ``data/starts.py`` knows which windows are available. ``data/priorities.py`` samples by
-priority and ``data/sequence.py`` whole episodes; ``data/dealer.py`` combines all of them.
+others (``data/mixture.py``). ``data/starts.py`` knows which windows are available, and has a figure of them.
+``data/priorities.py`` samples by priority and ``data/sequence.py`` whole episodes; ``data/dealer.py`` combines all.
 """
 
 from __future__ import annotations

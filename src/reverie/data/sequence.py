@@ -1,4 +1,7 @@
-"""Sampling whole episodes in order, for truncated backpropagation through time."""
+"""Sampling whole episodes in order, for truncated backpropagation through time.
+
+``data/starts.py`` has a figure of windows, episodes and eviction.
+"""
 
 from __future__ import annotations
 

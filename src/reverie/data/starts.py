@@ -1,6 +1,28 @@
-"""Which windows of rows can be sampled. A window is identified by the handle of its first row (``data/storage.py``).
+"""The windows of rows that can be sampled. A window is identified by the handle of its first row (``data/storage.py``).
 
-If a window has free context rows (``Window.free``), that row may be before row 0, and the handle negative.
+One stream of a storage with capacity 8, after 11 rows of two episodes. x: a window of 3 rows may start here::
+
+                                        oldest row held             write head: row 11 will replace row 3
+                                        v                           v
+    row                       0  1  2   3  4  5   6  7  8  9  10
+    slot                      -  -  -   3  4  5   6  7  0  1  2
+    episode                   A  A  A   A  A  A   B  B  B  B  B
+    AllStarts(3)              .  .  .   x  x  x   x  x  x  .  .     windows may cross episodes
+    EpisodeStarts(3)          .  .  .   x  .  .   x  x  x  .  .     windows of one episode
+    EpisodeStarts(3, free=1)  .  .  .   x  .  x   x  x  x  .  .     ... but for the first row (context)
+
+Invariants, on which samplers (``data/sampling.py``, ``data/sequence.py``) and the dealer (``data/dealer.py``) rely:
+
+1. A handle is ``row * streams + stream``. Windows are ordered by their handles, which is the order in which they become
+   complete and the order in which they are evicted. A handle never means another window later.
+2. All rows of a window are held. Only free rows (``Window.free``) may lie before row 0, if the stream began there: the
+   handle may then be negative, and copies of row 0 stand in.
+3. In a window of one episode no row but the first that is not free is ``is_first``. The free rows before it may be of
+   other episodes, and hold any number of ``is_first``.
+4. A window appears once: ``add`` returns it when its last row is added, if its first row is still held. It disappears
+   when its first row is evicted.
+5. Rows are stored first, then registered with ``Beginnings`` and ``Starts``, and only then with the samplers. So all of
+   them agree whenever something is drawn, and no sampler draws a handle below ``Starts.oldest``.
 """
 
 from __future__ import annotations
