@@ -12,13 +12,12 @@ from pathlib import Path
 from typing import Literal
 
 import gymnasium
-import numpy as np
 import torch
 
 from reverie.algos.base import Algorithm, AlgorithmConfig
 from reverie.algos.dreamer_v3 import DreamerV3Config
 from reverie.core.clock import Clock
-from reverie.core.config import Config
+from reverie.core.config import Config, at_least
 from reverie.core.errors import ConfigError
 from reverie.core.machine import available_memory, choose_device, keep_freed_memory
 from reverie.core.protocols import Env, Source
@@ -98,16 +97,10 @@ class ExperimentConfig(Config):
                 f"replay_ratio = {self.replay_ratio} and train_ratio = {self.train_ratio}: they say the same thing in "
                 "different units (train_ratio = replay_ratio x B x T); give one of them."
             )
-        for name, least in {"steps": 1, "updates": 1, "learning_starts": 0, "random_steps": 0, "seed": 0, "threads": 0,
-                            "eval_episodes": 0, "eval_envs": 1, "keep_checkpoints": 1}.items():  # fmt: skip
-            if getattr(self, name) < least:
-                raise ConfigError(f"{name} = {getattr(self, name)}: expected at least {least}.")
+        at_least(self, steps=1, updates=1, learning_starts=0, random_steps=0, seed=0, threads=0)
+        at_least(self, eval_episodes=0, eval_envs=1, keep_checkpoints=1, replay_ratio=0, train_ratio=0)
         if self.stop_score is not None and math.isnan(self.stop_score):
             raise ConfigError(f"stop_score = {self.stop_score}: expected a number, or none.")
-        for name in ("replay_ratio", "train_ratio"):
-            value = getattr(self, name)
-            if value is not None and not (np.isfinite(value) and value >= 0):
-                raise ConfigError(f"{name} = {value}: expected a finite number, 0 or more.")
         if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", self.device):
             raise ConfigError(f"device = '{self.device}': expected auto, cpu, cuda or cuda:<number>.")
 

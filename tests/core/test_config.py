@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
+import math
+import subprocess
 import sys
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -13,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reverie.core.config import Choice, Config, coerce
+from reverie.core.discover import algorithm_config, algorithms
 from reverie.core.errors import ConfigError, brief
 
 
@@ -189,11 +193,41 @@ def test_kinds_are_named_in_small_letters():
     assert type(Colour.parse("pastel")) is Pastel
 
 
-@pytest.mark.parametrize("colour", [Plain(), RGBMix(), RGBMix(0.25, 4), RGBMix(-1.5)])
+@pytest.mark.parametrize(
+    "colour", [Plain(), RGBMix(), RGBMix(0.25, 4), RGBMix(-1.5), RGBMix(math.inf), RGBMix(-math.inf)]
+)
 def test_a_kind_survives_a_file(colour):
     wall = Wall(colour=colour)
     assert Wall.from_dict(yaml.safe_load(yaml.safe_dump(wall.to_dict()))) == wall
     assert Wall().merge({"colour": colour}) == wall
+
+
+def kinds_of_all_algorithms() -> list[type[Choice]]:
+    for name in algorithms():
+        algorithm_config(name)
+    return [kind for kind in Choice._descendants() if kind.__module__.startswith("reverie.") and not kind._is_base]
+
+
+def test_every_kind_of_every_algorithm_is_read_as_it_is_written() -> None:
+    infinite = set()
+    for kind in kinds_of_all_algorithms():
+        base = next(each for each in kind.__mro__ if Choice in each.__bases__)
+        values = [kind()]
+        for name in [f.name for f in dataclasses.fields(kind) if "float" in str(f.type)]:
+            try:
+                values.append(dataclasses.replace(kind(), **{name: math.inf}))
+                infinite.add(kind.__name__)
+            except ConfigError:  # this number has to be finite
+                continue
+        for value in values:
+            assert base.parse(value.text()) == value
+    assert "Exp" in infinite
+
+
+def test_text_is_refused_by_an_interpreter_without_assertions_too() -> None:
+    code = "from reverie.core.config import Choice; Choice.parse('f.g(1)')"
+    done = subprocess.run([sys.executable, "-O", "-c", code], capture_output=True, text=True, check=False)
+    assert "ConfigError: choice = 'f.g(1)': expected a name" in done.stderr
 
 
 @dataclass(frozen=True)
@@ -288,6 +322,8 @@ def test_kinds_are_written_as_people_write_them(text):
         ("rgb_mix(1, 2, 3)", r"expected at most 2 settings: share, depth"),
         ("rgb_mix(dept=3)", r"colour = 'rgb_mix\(dept=3\)': unknown option 'dept'. Did you mean 'depth'"),
         ("rgb_mix(depth=half)", r"expected a name, or one with its settings"),
+        ("rgb_mix(depth=inf)", r"depth = inf \(float\): expected int"),
+        ("colours.rgb_mix(0.5)", r"expected a name, or one with its settings"),
         ("__import__('os').system('x')", r"expected a name, or one with its settings"),
     ],
 )

@@ -93,8 +93,8 @@ def test_an_entry_point_that_is_no_config_is_refused(monkeypatch: pytest.MonkeyP
 
 def test_outline_reads_without_running() -> None:
     outline = discover.outline("core.discover")
-    assert outline.summary.startswith("Which algorithms exist")
-    assert outline.functions["algorithms"].startswith("Name and home")
+    assert outline.summary.startswith("Finding algorithms by name")
+    assert outline.functions["algorithms"].startswith("Return each algorithm's name")
     assert "_points" not in outline.functions
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import env_zoo
 import numpy as np
 import pytest
@@ -163,7 +165,8 @@ def test_options_for_images_without_images():
         ({"noop_max": -1}, "env.noop_max = -1"),
         ({"pool_frames": 2}, "env.pool_frames = 2: there are only action_repeat = 1"),
         ({"resize": (0, 8)}, "env.resize = 0"),
-        ({"include": "("}, r"env.include = '\(': not a regular expression"),
+        ({"include": "("}, r"env.include = '\(': expected a regular expression, but missing"),
+        ({"timeout": math.inf}, "env.timeout = inf: expected a finite number, 0 or more"),
     ],
 )
 def test_config_errors(options, message):

@@ -10,7 +10,8 @@ from pathlib import Path
 
 from reverie.agent.agent import Actions, mode_of, saved_config
 from reverie.algos.base import AlgorithmConfig
-from reverie.core.errors import ConfigError, DataError, EnvError, RunError
+from reverie.core.config import check_at_least
+from reverie.core.errors import DataError, EnvError, RunError
 from reverie.core.machine import choose_device
 from reverie.core.randomness import derived_seeds
 from reverie.core.types import Window
@@ -77,7 +78,8 @@ def estimate(
         DataError: the data cannot be read, or do not fit the agent.
         ConfigError: a number or ``actions`` is out of range, or the device does not exist here.
     """
-    check_numbers(draws=(draws, 1), seed=(0 if seed is None else seed, 0))
+    check_at_least("draws", draws, 1)
+    check_at_least("seed", 0 if seed is None else seed, 0)
     mode = mode_of(actions)
     folder, config = RunFolder(Path(run)), saved_config(Path(run), NO_ENV, algo)
     config = with_data(config, data, folder.path)
@@ -96,17 +98,6 @@ def estimate(
     estimator = Estimator(learner, dataset, *specs, settings, seed=seed)
     found = estimator.estimate(updates, mode=mode, draws=1 if mode == "eval" else draws)
     return written(folder, found, path, config.data.path, say)
-
-
-def check_numbers(**given: tuple[int, int]) -> None:
-    """Check that each number of the pairs ``(given, least)`` is at least ``least``.
-
-    Raises:
-        ConfigError: one is smaller.
-    """
-    for name, (number, least) in given.items():
-        if number < least:
-            raise ConfigError(f"{name} = {number}: expected at least {least}.")
 
 
 def written(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -13,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from reverie.algos.capture import Captured, CudaGraphs, Tapes, TrainStep
-from reverie.core.config import Config
+from reverie.core.config import Config, at_least, check_pattern
 from reverie.core.errors import ConfigError
 from reverie.core.protocols import Policy, Watcher
 from reverie.core.specs import ActionSpec, ExtraPart, ObsSpec
@@ -82,14 +81,10 @@ class ModelFreeConfig(AlgorithmConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.frames < 1:
-            raise ConfigError(f"frames = {self.frames}: expected at least 1.")
+        at_least(self, frames=1)
         if self.frame_keys and self.frames == 1:
             raise ConfigError(f"frame_keys = {self.frame_keys!r}, frames = 1: give frames, how many of them to stack.")
-        try:
-            re.compile(self.frame_keys)
-        except re.error as error:
-            raise ConfigError(f"frame_keys = {self.frame_keys!r}: not a regular expression ({error}).") from None
+        check_pattern(self, "frame_keys")
 
     def check_run(self, *, random_steps: int, learning_starts: int, frame_stack: int) -> None:
         """See :class:`AlgorithmConfig`. Statistics that are to be fixed must be so before anybody acts or learns."""

@@ -1,4 +1,4 @@
-"""Every counter of a run in one place, and everything that happens "every so often"."""
+"""All counters of a run, and the periods of everything that happens repeatedly."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from reverie.core.types import State
 
 
 class Ratio:
-    """How many updates are due so that ``updates = ratio x env steps``, with fractions carried.
+    """Number of updates that are due so that ``updates = ratio x env steps``; fractions are carried over.
 
-    Credit is counted from the first call, not from step 0: steps that were taken before learning could start leave
-    no debt. Credit is never negative, whatever a resumed counter says.
+    Credit is counted from the first call of ``due``, not from step 0, so steps taken before learning starts leave no
+    debt. Credit is never negative, even if a resumed run has a smaller counter.
     """
 
     def __init__(self, ratio: float) -> None:
@@ -26,7 +26,7 @@ class Ratio:
         self.seen: int | None = None
 
     def due(self, env_steps: int) -> int:
-        """Whole updates owed since the last call; the fraction stays in credit."""
+        """Return the whole updates due since the last call; the fraction stays in ``credit``."""
         if self.seen is not None:
             self.credit += max(0, env_steps - self.seen) * self.ratio
         self.seen = env_steps
@@ -36,26 +36,26 @@ class Ratio:
 
     @property
     def counts(self) -> bool:
-        """Whether env steps add to the credit."""
+        """Whether env steps are being counted."""
         return self.seen is not None
 
     def pause(self) -> None:
-        """Count again from the next call of ``due``; the fraction stays."""
+        """Stop counting until the next call of ``due``; the fraction is kept."""
         self.seen = None
 
     def state_dict(self) -> State:
-        """Credit and the counter it was last computed at; not the ratio, which a resumed run may change."""
+        """Return the credit and the env steps at which it was computed. The ratio is left out: it may be changed."""
         return {"credit": self.credit, "seen": self.seen}
 
     def load_state_dict(self, state: State) -> None:
-        """Continue with the saved remainder."""
+        """Continue with the saved credit."""
         self.credit, self.seen = float(state["credit"]), state["seen"]
 
 
 class Every:
-    """True once for each stretch of ``period`` units; 0 means never.
+    """A condition that is true once in every ``period`` units, and never if ``period`` is 0.
 
-    Stretches follow each other without gaps: one that is noticed late makes the next one shorter.
+    Periods are counted from ``start`` without gaps, so a late call does not delay the following ones.
     """
 
     def __init__(self, period: float, start: float = 0.0) -> None:
@@ -63,7 +63,7 @@ class Every:
         self.last = start
 
     def __call__(self, now: float) -> bool:
-        """Whether a stretch has passed since the last time this was true."""
+        """Return whether a period has ended since this last returned True. ``now`` is in the units of ``period``."""
         if self.period <= 0 or now - self.last < self.period:
             return False
         self.last += (now - self.last) // self.period * self.period
@@ -90,11 +90,11 @@ class Clock:
     ratio: Ratio = field(init=False)
     started: float = field(init=False, default_factory=time.monotonic)
     marks: dict[str, float] = field(default_factory=dict)
-    """Up to where things that happen every so often have happened, by what they are."""
+    """When each periodic event last happened, by the name of the event."""
     promised: int = field(init=False, default=0)
-    """What ``updates`` will be when all that were said to be due are made."""
+    """Value of ``updates`` once all updates reported as due have been made."""
     stop: bool = False
-    """Set to end the run after the current turn of the loop."""
+    """Set to True to end the run after the current iteration of the loop."""
 
     def __post_init__(self) -> None:
         self.ratio = Ratio(self.replay_ratio)
@@ -106,29 +106,29 @@ class Clock:
 
     @property
     def place(self) -> str:
-        """How far the run is, in words: in updates where there are no env steps to count."""
+        """Progress of the run as text: its env steps, or its updates if the run is limited by updates."""
         return f"env step {self.env_steps}" if self.total_updates is None else f"update {self.updates}"
 
     @property
     def seconds(self) -> float:
-        """Wall-clock seconds this run has been at it, earlier sittings included."""
+        """Wall-clock seconds of the run, including those before it was resumed."""
         return self.seconds_before + time.monotonic() - self.started
 
     @property
     def done(self) -> bool:
-        """Whether the run has had its steps or its updates, or was told to stop."""
+        """Whether all env steps (or all updates) have been made, or ``stop`` is set."""
         if self.stop or (self.total_updates is not None and self.updates >= self.total_updates):
             return True
         return self.total_updates is None and self.env_steps >= self.total_steps
 
     def updates_due(self, windows: int) -> int:
-        """Updates to make now, given that ``windows`` windows can be sampled; 0 until learning starts.
+        """Return the number of updates to make now if ``windows`` windows can be sampled; 0 until learning starts.
 
-        Once it has, it goes on as long as there are any: short episodes make them fewer again as the oldest rows leave.
-        A run that counts in updates (recorded experience: no env steps ever come) makes one each turn.
+        Learning starts at ``learning_starts`` windows, then continues while there is at least one: their number can
+        fall again when old rows are evicted. A run limited by updates (recorded data, no env steps) makes one per call.
         """
         if not windows:
-            self.ratio.pause()  # a resumed run may have to fill its replay again: learning starts anew
+            self.ratio.pause()  # a resumed run may have to fill its replay again; learning then starts again
         if windows < (1 if self.ratio.counts else max(1, self.learning_starts)):
             return 0
         if self.total_updates is not None:
@@ -138,14 +138,14 @@ class Clock:
         return due
 
     def state_dict(self) -> State:
-        """Every counter. Updates that an error has kept from being made stay due."""
+        """Return all counters. Updates that are due but were not made, because of an error, stay due."""
         state: dict[str, Any] = {"env_steps": self.env_steps, "updates": self.updates, "episodes": self.episodes}
         ratio = dict(self.ratio.state_dict())
         ratio["credit"] += max(0, self.promised - self.updates)
         return {**state, "seconds": self.seconds, "ratio": ratio, "marks": dict(self.marks)}
 
     def load_state_dict(self, state: State) -> None:
-        """Continue counting."""
+        """Continue from saved counters."""
         self.env_steps, self.updates, self.episodes = (int(state[k]) for k in ("env_steps", "updates", "episodes"))
         self.seconds_before = float(state["seconds"])
         self.ratio.load_state_dict(state["ratio"])

@@ -1,7 +1,7 @@
-"""Compiles the C files of all floors for the machine it runs on, once, and loads them.
+"""Compile all C files of the package for this machine, once, and load them.
 
-That takes some seconds with any C compiler; the result is kept in the user's cache folder. Without a compiler
-everything runs in PyTorch, which is said once.
+Compiling takes some seconds with any C compiler; the library is kept in the user's cache folder. Without a compiler
+everything runs in PyTorch, and one warning says so.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import torch
 SOURCES = sorted(Path(__file__).parents[1].glob("*/*.c"))
 HEADERS = sorted(Path(__file__).parents[1].glob("*/*.h"))
 SWITCH = "REVERIE_KERNELS"
-"""Environment variable: ``off`` leaves everything to PyTorch."""
+"""Environment variable; ``off`` disables the compiled functions, so that everything runs in PyTorch."""
 
 _POINTER, _COUNT, _REAL, _INT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_float, ctypes.c_int
 _SIGNATURES = {
@@ -88,7 +88,7 @@ _SIGNATURES = {
     "tree_draw": [_POINTER, _COUNT, _POINTER, _COUNT, _POINTER],
 }
 
-# Never -ffast-math: a NaN must stay one, it is how a run notices that it has diverged.
+# Never -ffast-math: NaN must stay NaN, because that is how a run detects that it has diverged.
 _PORTABLE = ["-O3", "-fno-math-errno", "-fno-trapping-math", "-fPIC"]
 _FLAGS = [
     [*_PORTABLE, "-march=native", "-mprefer-vector-width=512", "-fopenmp"],
@@ -97,15 +97,15 @@ _FLAGS = [
     [*_PORTABLE, "-fopenmp-simd"],
     _PORTABLE,
 ]
-"""From the fastest to what every compiler takes."""
+"""Compiler flags, from the fastest to those that every compiler accepts."""
 
 _PATIENCE = 120
-"""Seconds after which a compiler is given up."""
+"""Timeout of a compiler call, in seconds."""
 
 
 @functools.cache
 def kernels() -> ctypes.CDLL | None:
-    """The compiled functions, or None where there are none; warns once if they were wanted."""
+    """Return the compiled functions, or None if there are none; warn once unless the user disabled them."""
     library, why = _found()
     if why:
         warnings.warn(why, stacklevel=2)
@@ -113,7 +113,7 @@ def kernels() -> ctypes.CDLL | None:
 
 
 def trouble() -> str:
-    """Why there are no compiled functions although they are wanted, else nothing. Whoever asks says it: no warning."""
+    """Return why compilation failed, or an empty string. It does not warn: the caller reports the reason."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         kernels()
@@ -121,7 +121,7 @@ def trouble() -> str:
 
 
 def state() -> str:
-    """Whether there are compiled functions, in a word."""
+    """Return ``compiled``, ``off`` (disabled by the user) or ``none`` (compilation failed)."""
     if trouble():
         return "none"
     return "off" if kernels() is None else "compiled"
@@ -129,7 +129,7 @@ def state() -> str:
 
 @functools.cache
 def _found() -> tuple[ctypes.CDLL | None, str]:
-    """The library, or why there is none; no reason if nobody wants it."""
+    """Return the library, or None and the reason; the reason is empty if the user disabled it."""
     if os.environ.get(SWITCH, "").lower() in ("off", "0", "no", "false"):
         return None, ""
     try:
@@ -148,7 +148,7 @@ def _load(path: Path) -> ctypes.CDLL:
 
 
 def _check(library: ctypes.CDLL) -> None:
-    """Refuse a library that does not compute what it should."""
+    """Raise RuntimeError if the library computes wrong results."""
     x, ones = torch.linspace(-3, 3, 40), torch.ones(40)
     y = torch.empty(40)
     library.norm_silu(x.data_ptr(), ones.data_ptr(), y.data_ptr(), 1, 40, 0, 0, 1e-4, 1)
@@ -157,17 +157,17 @@ def _check(library: ctypes.CDLL) -> None:
         raise RuntimeError("they compute something else than PyTorch. Try another compiler: CC=clang.")
 
 
-# ---------------------------------------------------------------------- what was compiled before
+# ---------------------------------------------------------------------- the cache
 
 
 def _compiled() -> Path:
-    """The library, compiled unless it was before."""
+    """Return the path of the library; compile it if it is not in the cache."""
     key, folder = _key(), _cache()
     return _kept(folder, key) or _compile(_writable(folder), key)
 
 
 def _key() -> str:
-    """A name for all that the library depends on: two machines may share a home folder."""
+    """Return a digest of everything that the library depends on, as machines may share a home folder."""
     parts = [
         *(path.read_text(encoding="utf-8") for path in (*HEADERS, *SOURCES)),
         str(_FLAGS),
@@ -195,15 +195,15 @@ def _cache() -> Path:
 
 
 def _kept(folder: Path, key: str) -> Path | None:
-    """What was compiled before, if whole: its name ends with a digest of it. Loading half a file kills the process."""
+    """Return the cached library if its name holds the right digest: loading an incomplete file would crash."""
     found = sorted(folder.glob(f"kernels-{key}-*.so"))
     return next((path for path in found if path.stem.endswith(_digest(path.read_bytes()))), None)
 
 
 def _writable(folder: Path) -> Path:
-    """``folder`` if it can be written, else one that goes with this process."""
+    """Return ``folder`` if it can be written, else a temporary folder that is deleted when this process ends."""
     try:
-        if folder.is_absolute():  # without a home it is not
+        if folder.is_absolute():  # not if the user has no home folder
             folder.mkdir(parents=True, exist_ok=True)
             if os.access(folder, os.W_OK):
                 return folder
@@ -218,9 +218,9 @@ def _writable(folder: Path) -> Path:
 
 
 def _compile(folder: Path, key: str) -> Path:
-    """Compile into ``folder``, the whole library or none: several processes may do so at once, or be killed.
+    """Compile the library into ``folder`` and rename it when complete, since processes may race or be killed.
 
-    Each file by a process of its own, as many at a time as there are cores: somebody is waiting.
+    Each C file has its own compiler process, as many at a time as there are cores, because the user is waiting.
     """
     compiler, said = _compiler(), ""
     with tempfile.TemporaryDirectory(dir=folder) as inside, ThreadPoolExecutor(os.cpu_count()) as pool:
@@ -230,7 +230,7 @@ def _compile(folder: Path, key: str) -> Path:
             objects = [f"{inside}/{number}-{i}.o" for i in range(len(SOURCES))]
             pairs = zip(longest_first, objects, strict=True)
             commands = [[*compiler, *flags, "-c", str(source), "-o", made] for source, made in pairs]
-            said = next(filter(None, pool.map(_trouble_of, commands)), "")  # the first one ends it
+            said = next(filter(None, pool.map(_trouble_of, commands)), "")  # stop at the first failure
             said = said or _trouble_of([*compiler, *flags, "-shared", *objects, "-o", str(out), "-lm"])
             if not said:
                 return out.replace(folder / f"kernels-{key}-{_digest(out.read_bytes())}.so")
@@ -238,7 +238,7 @@ def _compile(folder: Path, key: str) -> Path:
 
 
 def _trouble_of(command: list[str]) -> str:
-    """What a compiler says that fails, or why it has failed; else nothing."""
+    """Run a compiler command; return its error output, or an empty string if it succeeded."""
     made = Path(command[command.index("-o") + 1])
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_PATIENCE)
     if done.returncode == 0 and made.is_file():
@@ -247,7 +247,7 @@ def _trouble_of(command: list[str]) -> str:
 
 
 def _compiler() -> list[str]:
-    """The command of a C compiler, that of the environment variable CC before all others."""
+    """Return the command of a C compiler: that of the environment variable CC, or else the first one found."""
     for words in (shlex.split(os.environ.get("CC", "")), ["cc"], ["gcc"], ["clang"]):
         if words and shutil.which(words[0]):
             return words

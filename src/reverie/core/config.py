@@ -1,4 +1,4 @@
-"""Frozen dataclasses as configuration: strict dictionaries in and out, dotted paths, "did you mean"."""
+"""Configuration as frozen dataclasses: strict conversion from and to dictionaries, dotted paths, "did you mean"."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ _MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 
 @dataclass(frozen=True, kw_only=True)
 class Config:
-    """Base of every configuration. Subclasses are ``@dataclass(frozen=True, kw_only=True)``."""
+    """Base class of every configuration. Subclasses are ``@dataclass(frozen=True, kw_only=True)``."""
 
     def to_dict(self) -> dict[str, Any]:
-        """Nested plain values, fit for YAML or JSON."""
+        """Return nested plain values that can be written as YAML or JSON."""
         return {f.name: _to_plain(getattr(self, f.name)) for f in dataclasses.fields(self)}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """Build from nested plain values; what is absent keeps its default.
+        """Return a configuration with the given nested plain values; fields that are absent keep their defaults.
 
         Raises:
             ConfigError: a key is unknown or a value has the wrong type.
@@ -38,10 +38,12 @@ class Config:
         return cls().merge(values)
 
     def merge(self, values: Mapping[str, Any], path: str = "") -> Self:
-        """A copy with the given values. Keys may be nested mappings, dotted paths, or both.
+        """Return a copy with the given values. Keys may be nested mappings, dotted paths, or both.
+
+        Errors name each option with its full path; ``path`` is that of this configuration.
 
         Raises:
-            ConfigError: a key is unknown or a value has the wrong type.
+            ConfigError: a key is unknown, a value has the wrong type, or the configuration refuses it.
         """
         hints = typing.get_type_hints(type(self))
         names = [f.name for f in dataclasses.fields(self)]
@@ -56,7 +58,7 @@ class Config:
             if isinstance(old, Config) and isinstance(value, Mapping):
                 changes[key] = old.merge(value, where)
             elif is_builder(value) or (is_builder(old) and not isinstance(old, Config)):
-                # A part of the user's own: taken as it is, and not changed by what a file says of it.
+                # An object of the user's: it is taken as it is, and values from a file do not change it.
                 changes[key] = value if is_builder(value) else old
             else:
                 changes[key] = coerce(value, hints[key], where)
@@ -66,31 +68,38 @@ class Config:
             raise ConfigError(_located(str(error), path, names)) from None
 
     def replace(self, path: str, value: Any) -> Self:
-        """A copy with the one value at a dotted ``path`` changed."""
+        """Return a copy in which the value at the dotted ``path`` is replaced."""
         return self.merge({path: value})
 
 
 def at_least(config: Config, **bounds: float) -> None:
-    """Whether numbers of ``config`` are finite, and as large as their bounds; whole ones also such as tensors hold.
+    """Raise ConfigError unless every named field is None, or finite and at least its bound; see ``check_at_least``.
 
     Raises:
-        ConfigError: one is not.
+        ConfigError: a field is out of range.
     """
     for name, bound in bounds.items():
-        value = getattr(config, name)
-        whole = isinstance(value, int)
-        if not bound <= value < (2**63 if whole else math.inf):
-            expected = f"at least {bound:g}" if whole else f"a finite number, {bound:g} or more"
-            raise ConfigError(
-                f"{name} = {value}: expected {expected}{', below 2^63' if whole and value >= bound else ''}."
-            )
+        if (value := getattr(config, name)) is not None:
+            check_at_least(name, value, bound)
+
+
+def check_at_least(name: str, value: float, bound: float) -> None:
+    """Raise ConfigError unless ``value`` is finite and at least ``bound``, and below 2^63 if it is an integer.
+
+    Raises:
+        ConfigError: ``value`` is out of range. The message calls it ``name``.
+    """
+    whole = isinstance(value, int)
+    if not bound <= value < (2**63 if whole else math.inf):
+        expected = f"at least {bound:g}" if whole else f"a finite number, {bound:g} or more"
+        raise ConfigError(f"{name} = {value}: expected {expected}{', below 2^63' if whole and value >= bound else ''}.")
 
 
 def above(config: Config, **bounds: float) -> None:
-    """Whether numbers of ``config`` are finite, and larger than their bounds.
+    """Raise ConfigError unless every named field is finite and above its bound.
 
     Raises:
-        ConfigError: one is not.
+        ConfigError: a field is out of range.
     """
     for name, bound in bounds.items():
         value = getattr(config, name)
@@ -99,10 +108,10 @@ def above(config: Config, **bounds: float) -> None:
 
 
 def finite(config: Config, *names: str) -> None:
-    """Whether numbers of ``config`` that are given are finite.
+    """Raise ConfigError unless every named field is finite or None.
 
     Raises:
-        ConfigError: one is not.
+        ConfigError: a field is NaN or infinite.
     """
     for name in names:
         value = getattr(config, name)
@@ -111,12 +120,20 @@ def finite(config: Config, *names: str) -> None:
 
 
 def check_pattern(config: Config, name: str) -> None:
-    """Whether a text of ``config`` is a regular expression.
+    """Raise ConfigError unless the named field is a valid regular expression.
 
     Raises:
         ConfigError: it is not.
     """
-    text = getattr(config, name)
+    check_regex(name, getattr(config, name))
+
+
+def check_regex(name: str, text: str) -> None:
+    """Raise ConfigError unless ``text`` is a valid regular expression.
+
+    Raises:
+        ConfigError: it is not. The message calls it ``name``.
+    """
     try:
         re.compile(text)
     except re.error as error:
@@ -125,25 +142,26 @@ def check_pattern(config: Config, name: str) -> None:
 
 @dataclass(frozen=True)
 class Choice(Config):
-    """One of several kinds, and the kind is part of what it says: as text ``td_lambda(lam=0.9)`` or ``td_lambda(0.9)``.
+    """A setting that has one of several kinds, each with its own fields. Its text names both: ``td_lambda(lam=0.9)``.
 
-    One that is not of this library says where it is: ``mine:Retrace(lam=0.9)``, class ``Retrace`` of module ``mine``.
+    Text may give fields by position, ``td_lambda(0.9)``. A kind from outside of this library is named with its module:
+    ``mine:Retrace(lam=0.9)`` is class ``Retrace`` of module ``mine``.
 
-    Derive a base from this, and a class for each kind from the base; its name in small letters is that of the kind.
-    Fields may be given by position, as papers do, in Python and in text. A class between the base and its kinds says
-    ``class Between(Base, base=True)``; whatever else is derived from a kind is one more.
+    Derive one base class from this, and one class for each kind from the base. The kind's name is that of its class in
+    snake case. An abstract class between the base and its kinds is ``class Between(Base, base=True)``. A class derived
+    from a kind is another kind.
     """
 
     _is_base: ClassVar[bool] = True
 
     def __init_subclass__(cls, *, base: bool = False, **more: Any) -> None:
-        """``base``: only others that are derived from it are kinds."""
+        """Register the class. With ``base`` it is abstract: only classes derived from it are kinds."""
         super().__init_subclass__(**more)
         cls._is_base = base or Choice in cls.__bases__
 
     @classmethod
     def kinds(cls) -> dict[str, type[Self]]:
-        """The kinds that there are, by name; of two of one name, the one that was there first."""
+        """Return all kinds by name. Of two with one name, the one that was defined first counts."""
         found: dict[str, type[Self]] = {}
         for kind in cls.__subclasses__():
             own = {} if kind._is_base else {_snake(kind.__name__): kind}
@@ -153,10 +171,10 @@ class Choice(Config):
 
     @classmethod
     def parse(cls, text: str, where: str = "") -> Self:
-        """The kind that ``text`` names; errors call the setting ``where``, or as this class is called.
+        """Return the kind and its fields that ``text`` describes. Errors name the setting ``where``, if given.
 
         Raises:
-            ConfigError: there is no such kind, or it has other fields.
+            ConfigError: there is no such kind, a field is unknown, or a value is refused.
         """
         kinds, where = cls.kinds(), where or _snake(cls.__name__)
         module, colon, rest = text.strip().partition(":")
@@ -164,11 +182,12 @@ class Choice(Config):
         try:
             call = ast.parse(rest if own else text.strip(), mode="eval").body
             name = call.func if isinstance(call, ast.Call) else call
-            assert isinstance(name, ast.Name)
-            given = [ast.literal_eval(value) for value in (call.args if isinstance(call, ast.Call) else [])]
+            if not isinstance(name, ast.Name):
+                raise ValueError
+            given = [_literal(value) for value in (call.args if isinstance(call, ast.Call) else [])]
             words = call.keywords if isinstance(call, ast.Call) else []
-            named = {str(word.arg): ast.literal_eval(word.value) for word in words}
-        except (SyntaxError, ValueError, AssertionError):
+            named = {str(word.arg): _literal(word.value) for word in words}
+        except (SyntaxError, ValueError):
             raise ConfigError(
                 f"{where} = {brief(text)}: expected a name, or one with its settings: name(...)."
             ) from None
@@ -189,7 +208,7 @@ class Choice(Config):
 
     @classmethod
     def _imported(cls, name: str, what: str) -> type[Self]:
-        """The kind ``module:Class``, if it is there already or can be imported."""
+        """Return the class ``module:Class``, which is already defined or is imported now."""
         there = {f"{kind.__module__}:{kind.__name__}": kind for kind in cls._descendants()}
         kind: type[Self] = there.get(name) or imported(name, what=what, base=cls)
         if kind._is_base:
@@ -202,12 +221,12 @@ class Choice(Config):
             yield from (kind, *kind._descendants())
 
     def can_be_found(self) -> bool:
-        """Whether another process that can import its module can read it: not if a script or a function defined it."""
+        """Return whether another process can import this class: not if a script or a function defines it."""
         kind = type(self)
         return kind.__module__ != "__main__" and kind.__qualname__ == kind.__name__
 
     def text(self) -> str:
-        """What ``parse`` reads."""
+        """Return the text that ``parse`` reads."""
         fields = ", ".join(f"{f.name}={getattr(self, f.name)!r}" for f in dataclasses.fields(self))
         kind = type(self)
         ours = kind.__module__.partition(".")[0] == __name__.partition(".")[0]
@@ -216,25 +235,41 @@ class Choice(Config):
 
 
 def _located(text: str, path: str, names: Collection[str]) -> str:
-    """An error of a configuration at ``path`` that begins ``name = value, name = value: ...``, by whole names."""
+    """Return an error text that begins ``name = value, name = value: ...`` with ``path`` put before each field name."""
     head, colon, rest = text.partition(": ")
     if path:
         head = re.sub(r"(^|, )(\w+)(?= = )", lambda m: f"{m[1]}{path}.{m[2]}" if m[2] in names else m[0], head)
     return head + colon + rest
 
 
+class _Infinity(ast.NodeTransformer):
+    """Replaces the name ``inf`` by its number."""
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        return ast.Constant(math.inf) if node.id == "inf" else node
+
+
+def _literal(node: ast.expr) -> Any:
+    """Return the value of a literal. ``inf`` counts as one, because ``repr`` writes it.
+
+    Raises:
+        ValueError: ``node`` is not a literal.
+    """
+    return ast.literal_eval(_Infinity().visit(node))
+
+
 def _snake(name: str) -> str:
-    """``TDLambda`` as ``td_lambda``."""
+    """Return ``TDLambda`` as ``td_lambda``."""
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name).lower()
 
 
 def is_builder(value: Any) -> bool:
-    """Whether ``value`` is an object that stands for a part of a learner: something with a ``build`` method."""
+    """Return whether ``value`` is an object, not a class, with a ``build`` method: it describes a part of a learner."""
     return not isinstance(value, type) and callable(getattr(value, "build", None))
 
 
 def coerce(value: Any, hint: Any, where: str) -> Any:
-    """``value`` as the type ``hint``, where the two say the same thing: ``1e5`` is an int, a list a tuple.
+    """Return ``value`` converted to the type ``hint`` if that loses nothing: ``1e5`` to an int, a list to a tuple.
 
     Raises:
         ConfigError: ``value`` is of another type.
@@ -245,7 +280,7 @@ def coerce(value: Any, hint: Any, where: str) -> Any:
     if origin in (Union, types.UnionType):
         return _coerce_union(value, args, hint, where)
     if origin is Literal:
-        if isinstance(value, Hashable) and value in args:  # arrays are not
+        if isinstance(value, Hashable) and value in args:  # an array is not hashable
             return value
         hint_text = did_you_mean(str(value), [str(a) for a in args])
         raise ConfigError(f"{where} = {brief(value)}: expected one of {', '.join(map(repr, args))}.{hint_text}")
@@ -269,7 +304,7 @@ def _coerce_union(value: Any, args: tuple[Any, ...], hint: Any, where: str) -> A
     if value is None and len(options) < len(args):
         return None
     if len(options) == 1 and isinstance(options[0], type) and issubclass(options[0], Choice):
-        return coerce(value, options[0], where)  # its error says more than that of a union
+        return coerce(value, options[0], where)  # its error says more than the general one below
     for option in options:
         try:
             return coerce(value, option, where)
@@ -284,13 +319,13 @@ def _as_choice(value: Any, hint: Any, where: str) -> Choice | None:
 
 
 def _as_number(value: Any, hint: Any) -> int | float | None:
-    """YAML reads ``1e5`` as text and people write ``1e5`` for whole numbers: take both, and numbers of NumPy's."""
+    """Return ``value`` as a number, or None. YAML reads ``1e5`` as text, and people also write it for integers."""
     if isinstance(value, np.generic):
         value = value.item()
     if hint not in (int, float) or isinstance(value, bool) or not isinstance(value, int | float | str):
         return None
     if hint is int and isinstance(value, int):
-        return value  # a seed of 60 bits would not survive as a float
+        return value  # a seed of 60 bits would be rounded as a float
     try:
         number = float(value)
     except (ValueError, OverflowError):
@@ -301,7 +336,7 @@ def _as_number(value: Any, hint: Any) -> int | float | None:
 
 
 def _nest(values: Mapping[str, Any]) -> dict[str, Any]:
-    """``{"a.b": 1, "a": {"c": 2}}`` as ``{"a": {"b": 1, "c": 2}}``."""
+    """Return ``{"a.b": 1, "a": {"c": 2}}`` as ``{"a": {"b": 1, "c": 2}}``."""
     out: dict[str, Any] = {}
     for key, value in values.items():
         head, _, rest = str(key).partition(".")

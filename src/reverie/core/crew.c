@@ -24,13 +24,13 @@ void meet(Worker worker) { (void)worker; }
 #define REST __asm__ volatile("" ::: "memory")
 #endif
 
-enum { MOST = 64, AWAKE = 150000, YIELDS = 50, NAP = 50000 }; /* of AWAKE and NAP, ns */
+enum { MOST = 64, AWAKE = 150000, YIELDS = 50, NAP = 50000 }; /* AWAKE and NAP are in ns */
 
 static pthread_mutex_t taken = PTHREAD_MUTEX_INITIALIZER, lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t wake = PTHREAD_COND_INITIALIZER;
 static int64_t hired = 0, asleep = 0, done, arrived, meetings;
-static int64_t call; /* its number times MOST, and how many threads are in it */
-static int64_t hired_at[MOST]; /* the last call before each thread came */
+static int64_t call; /* number of the call times MOST, plus its number of threads */
+static int64_t hired_at[MOST]; /* the last call before each thread was started */
 static Work *work_now;
 static void *task_now;
 
@@ -42,7 +42,7 @@ static inline int64_t now(void) {
     return t.tv_sec * 1000000000LL + t.tv_nsec;
 }
 
-/* Whether *x is soon no longer `old`. */
+/* Return whether *x changes from `old` within AWAKE ns, spinning. */
 static int changes(int64_t *x, int64_t old) {
     int64_t end = now() + AWAKE;
     do
@@ -54,7 +54,7 @@ static int changes(int64_t *x, int64_t old) {
     return 0;
 }
 
-/* Until *x is no longer `old`: awake, then leaving the core to others, then napping. */
+/* Wait until *x is no longer `old`: spin, then yield the core, then sleep for short times. */
 static void until_changed(int64_t *x, int64_t old) {
     const struct timespec nap = {0, NAP};
     if (changes(x, old)) return;
@@ -95,7 +95,7 @@ static void *worker(void *number) {
     return 0;
 }
 
-static void forget(void) { /* threads do not come along into another process */
+static void forget(void) { /* after a fork the new process has none of these threads */
     hired = asleep = arrived = 0;
     pthread_mutex_init(&taken, 0);
     pthread_mutex_init(&lock, 0);

@@ -1,7 +1,7 @@
-/* Threads that work together and wait for each other awake for a moment only, then asleep.
+/* A pool of threads that wait for each other by spinning for a moment, then sleeping.
  *
- * Those of OpenMP wait awake for milliseconds, in which they keep the very thread that they wait for from its core wherever
- * another process is busy: two threads beside one were thirty times slower than one thread.
+ * OpenMP's threads spin for milliseconds. If another process is busy, they thereby keep the very thread that they wait for
+ * from running: two threads beside a busy process were thirty times slower than one.
  */
 
 #ifndef REVERIE_CREW_H
@@ -9,20 +9,20 @@
 
 #include <stdint.h>
 
-/* One of `threads` workers; `at` is for meet(). */
+/* One of `threads` workers, numbered from 0. */
 typedef struct {
     int64_t number, threads;
 } Worker;
 
 typedef void Work(void *task, Worker worker);
 
-/* Run `work` by so many threads at most and return when all are done; by one if the others are busy for somebody else. */
+/* Run `work` with at most `threads` threads and return when all are done; with one if the pool is in use. */
 void together(Work *work, void *task, int64_t threads);
 
-/* Wait until all workers of the task have come here. */
+/* Wait until all workers of the task have called this (a barrier). */
 void meet(Worker worker);
 
-/* What comes next of work that threads take piece by piece: one whose core is busy with something else takes less. */
+/* Return the index of the next piece of work. Threads take pieces one by one, so one on a busy core takes fewer. */
 static inline int64_t next_piece(int64_t *taken) { return __atomic_fetch_add(taken, 1, __ATOMIC_RELAXED); }
 
 #endif

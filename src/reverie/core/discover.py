@@ -1,8 +1,8 @@
-"""Which algorithms exist: the file name in ``algos/`` is the name on the command line.
+"""Finding algorithms by name: the file name in ``algos/`` is the name on the command line.
 
-Listing names reads folders and installed packages' metadata and runs nothing. Third parties add algorithms by an entry
-point of the group ``reverie.algos`` whose object is the configuration class. Anybody's class is ``module:Class``, if
-Python can import the module.
+Listing names reads folders and the metadata of installed packages, and runs nothing. Third parties add an algorithm by
+an entry point of the group ``reverie.algos`` whose object is the configuration class. Any other class that Python can
+import is named ``module:Class``.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ from reverie.core.importing import findable, imported
 
 GROUP = "reverie.algos"
 SHARED = frozenset({"__init__", "base", "capture", "world_model", "imagination", "fqe"})
-"""Files in ``algos/`` that train no policy: what several share, and FQE, which estimates what one would earn."""
+"""Files in ``algos/`` that train no policy: shared code, and FQE, which estimates the return of a policy."""
 
 ROOT = Path(__file__).parents[1]
 
 
 def algorithms() -> dict[str, str]:
-    """Name and home of every algorithm: ``reverie.algos.<name>``, or ``module:Class`` of a third party."""
+    """Return each algorithm's name and place: ``reverie.algos.<name>``, or ``module:Class`` of a third party."""
     own = {path.stem: f"reverie.algos.{path.stem}" for path in sorted((ROOT / "algos").glob("*.py"))}
     others = {point.name: point.value for point in _points()}
     return others | {name: home for name, home in own.items() if name not in SHARED}
 
 
 def algorithm_config(name: str) -> type[Config]:
-    """The configuration class of the algorithm called ``name``; dashes and underscores are the same.
+    """Return the configuration class of the algorithm called ``name``; dashes and underscores are the same.
 
     Raises:
-        ConfigError: there is no such algorithm, or its file does not define exactly one.
+        ConfigError: there is no such algorithm, or its file does not define exactly one configuration class.
     """
     if ":" in name:
         config: type[Config] = imported(name, what=f"algorithm '{name}'", base=_base_class())
@@ -62,7 +62,7 @@ def algorithm_config(name: str) -> type[Config]:
 
 
 def algorithm_name(config: type[Config]) -> str:
-    """The name under which ``config`` is found; ``module:Class`` for a class that only its user knows."""
+    """Return the name of ``config``'s algorithm; ``module:Class`` if it is not registered."""
     home, _, stem = config.__module__.rpartition(".")
     if home == GROUP:
         return stem
@@ -71,17 +71,17 @@ def algorithm_name(config: type[Config]) -> str:
 
 
 def same_algorithm(one: str, other: str) -> bool:
-    """Whether two names are of one class: an entry point's short one and ``module:Class`` may be."""
+    """Return whether two names mean the same class, as an entry point's short name and its ``module:Class`` do."""
     if one.replace("-", "_") == other.replace("-", "_"):
         return True
     try:
         return algorithm_config(one) is algorithm_config(other)
-    except (ConfigError, ImportError, AttributeError):  # one of them is not there any more
+    except (ConfigError, ImportError, AttributeError):  # one of them no longer exists
         return False
 
 
 def found_elsewhere(config: type[Config]) -> bool:
-    """Whether another process finds ``config`` by its name: not if a script or a function defined it."""
+    """Return whether another process finds ``config`` by its name: not if a script or a function defines it."""
     name = algorithm_name(config)
     if ":" in name and not findable(config.__module__):
         return False
@@ -92,18 +92,18 @@ def found_elsewhere(config: type[Config]) -> bool:
 
 
 class Outline(NamedTuple):
-    """What a module says of itself, read without running it."""
+    """A module's own documentation, read without running it."""
 
     summary: str
     """First line of its docstring."""
     functions: dict[str, str]
-    """Public functions and the first lines of their docstrings, in the order of the file."""
+    """Public functions, in the order of the file, and the first lines of their docstrings."""
     tables: dict[str, dict[str, Any]]
-    """Dictionaries that are assigned at the top; a value that is not a literal is None."""
+    """Dictionaries assigned at module level; a value that is not a literal is None."""
 
 
 def outline(module: str) -> Outline:
-    """The outline of ``reverie``'s own ``module``, such as ``published.dreamer`` or ``algos.dreamer_v3``."""
+    """Return the outline of a module of ``reverie``, such as ``published.dreamer`` or ``algos.dreamer_v3``."""
     tree = ast.parse((ROOT / f"{module.replace('.', '/')}.py").read_text(encoding="utf-8"))
     functions = [n for n in tree.body if isinstance(n, ast.FunctionDef) and not n.name.startswith("_")]
     tables: dict[str, dict[str, Any]] = {}
@@ -130,7 +130,7 @@ def _first_line(node: ast.Module | ast.FunctionDef) -> str:
 
 
 def version() -> str:
-    """The version of this package as it is installed."""
+    """Return the installed version of this package."""
     try:
         return distribution("reverie-rl").version
     except PackageNotFoundError:
@@ -142,6 +142,6 @@ def _points() -> list[EntryPoint]:
 
 
 def _base_class() -> type[Config]:
-    """``AlgorithmConfig``, fetched by name: the ground floor may not import what stands on it."""
+    """Return ``AlgorithmConfig``, imported by name because ``core`` may not import ``algos``."""
     base: type[Config] = importlib.import_module("reverie.algos.base").AlgorithmConfig
     return base

@@ -1,4 +1,4 @@
-"""What this computer is, how fast it multiplies matrices, and how much memory a process has needed."""
+"""Description of this machine: its parts, its speed at matrix products, and the peak memory of this process."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ Product = Callable[[Tensor, Tensor], Tensor]
 """``[n, n]`` times ``[n, n]``."""
 
 GPU_SIZES, CPU_SIZES = (4096, 8192), (512, 1024, 2048)
-"""Sides of the square matrices that are multiplied."""
+"""Side lengths of the square matrices that are multiplied."""
 
 
 def processor() -> str:
-    """The model of the processor, as exactly as the system tells it."""
+    """Return the processor's model name, as precisely as the system reports it."""
     with contextlib.suppress(OSError, IndexError):
         return str(re.findall(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)[0])
     return platform.processor() or platform.machine()
 
 
 def describe(device: torch.device) -> dict[str, Any]:
-    """What must be known of a machine to read its timings; ``load`` is the load average of the last minute."""
+    """Return the facts needed to interpret timings of this machine; ``load`` is the load average of the last minute."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return {
         "processor": processor(),
@@ -45,8 +45,8 @@ def describe(device: torch.device) -> dict[str, Any]:
 
 
 def peak_memory() -> int:
-    """Bytes of memory that this process has had at most; 0 where the system does not say."""
-    with contextlib.suppress(OSError, IndexError):  # of this program alone, unlike getrusage's after a fork
+    """Return the peak resident memory of this process in bytes; 0 if the system does not report it."""
+    with contextlib.suppress(OSError, IndexError):  # this program's only; getrusage may report that of its parent
         return 1024 * int(re.findall(r"^VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text(), re.MULTILINE)[0])
     try:
         import resource  # not on Windows
@@ -57,16 +57,16 @@ def peak_memory() -> int:
 
 
 def wait_for(device: torch.device) -> None:
-    """Until the device has done all that it was told to."""
+    """Wait until ``device`` has finished all queued work."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
 
 def matrix_rates(device: torch.device) -> dict[str, float]:
-    """Floating-point operations a second of the fastest square product by precision: the limit of this machine.
+    """Return the highest measured rate of square matrix products by precision, in floating-point operations a second.
 
-    A multiplication and an addition are two operations. On CPUs the better of MKL and oneDNN counts. Precisions that
-    the hardware does not have are left out.
+    A multiplication and an addition are two operations. On CPUs the faster of MKL and oneDNN counts. Precisions that
+    the hardware does not support are left out.
     """
     sizes = GPU_SIZES if device.type == "cuda" else CPU_SIZES
     rates: dict[str, float] = {}
@@ -86,7 +86,7 @@ def _precisions(device: torch.device) -> list[torch.dtype]:
 
 
 def _products(device: torch.device) -> list[Product]:
-    """The ways to multiply that PyTorch has: MKL's (or the GPU's) and, on CPUs, oneDNN's where this build has it."""
+    """Return PyTorch's implementations of a product: MKL's (or the GPU's) and, on CPUs, oneDNN's if available."""
     operator = getattr(torch.ops.mkldnn, "_linear_pointwise", None)
     if device.type == "cuda" or operator is None:
         return [torch.mm]

@@ -1,4 +1,4 @@
-"""Classes that only their user knows, by name: ``module:Class``."""
+"""Importing a user's own classes by name: ``module:Class``."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from reverie.core.errors import ConfigError
 
 
 def importable() -> None:
-    """Let modules in this folder be found, where people keep their own: a console script does not look there."""
+    """Add the current folder to ``sys.path``. Users keep modules there, but a console script does not search it."""
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())
 
 
 def findable(module: str) -> bool:
-    """Whether another process that looks where this one does finds ``module``: not a script, nor what was made here.
+    """Return whether another process with the same ``sys.path`` can import ``module``; never so for ``__main__``.
 
-    That it is imported here says nothing: a notebook's own module is, and one that was read from a file by its path.
+    That it is imported in this process proves nothing: so are a notebook's module and one loaded from a file path.
     """
     importable()
     place: Sequence[str] | None = None
@@ -32,7 +32,7 @@ def findable(module: str) -> bool:
 
 
 def imported(name: str, *, what: str, base: type) -> Any:
-    """The class derived from ``base`` that ``name``, ``module:Class``, says; errors begin with ``what``.
+    """Return the class named ``module:Class``, which must be derived from ``base``; error texts begin with ``what``.
 
     Raises:
         ConfigError: the module cannot be imported, or has no such class.
@@ -46,7 +46,7 @@ def imported(name: str, *, what: str, base: type) -> Any:
             f"{what}: module '{module}' cannot be imported ({error}). Expected 'module:Class', run from the folder of "
             "module.py or with it on PYTHONPATH."
         ) from error
-    except Exception as error:  # whatever a module of its user's does
+    except Exception as error:  # a user's module may raise anything
         raise ConfigError(f"{what}: importing module '{module}' failed: {type(error).__name__}: {error}") from error
     for part in path.split("."):
         found = getattr(found, part, None)

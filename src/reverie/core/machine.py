@@ -1,4 +1,4 @@
-"""What this computer offers: a device to compute on, memory to keep rows in."""
+"""The resources of this machine: devices and memory."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from reverie.core.errors import ConfigError
 
 
 def choose_device(name: str) -> str:
-    """``auto`` as what there is.
+    """Return ``name``, with ``auto`` replaced by ``cuda`` if PyTorch sees a GPU and else by ``cpu``.
 
     Raises:
-        ConfigError: a GPU was asked for that is not there.
+        ConfigError: ``name`` is a GPU that does not exist.
     """
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if name == "auto":
@@ -29,13 +29,13 @@ def choose_device(name: str) -> str:
 
 
 def available_memory() -> int | None:
-    """Bytes that can be had without swapping, or None where the system does not say."""
+    """Return the bytes of memory available without swapping, or None if the system does not report it."""
     limits: list[int] = []
     with contextlib.suppress(OSError, ValueError, IndexError):
         text = Path("/proc/meminfo").read_text()
         limits.append(1024 * int(re.findall(r"^MemAvailable:\s+(\d+) kB", text, re.MULTILINE)[0]))
     with contextlib.suppress(OSError, ValueError, IndexError):
-        group = Path("/sys/fs/cgroup")  # what a container may use; what it caches of files can be given back
+        group = Path("/sys/fs/cgroup")  # the limit of a container; its file cache can be reclaimed
         limit, used = (int((group / name).read_text()) for name in ("memory.max", "memory.current"))
         cached = int(re.findall(r"^inactive_file (\d+)", (group / "memory.stat").read_text(), re.MULTILINE)[0])
         limits.append(limit - used + cached)
@@ -43,15 +43,15 @@ def available_memory() -> int | None:
 
 
 def keep_freed_memory() -> bool:
-    """Let this process keep memory that it has freed, for the next tensor; whether that could be arranged.
+    """Make the allocator keep freed memory for later tensors. Return whether that succeeded (glibc on Linux only).
 
-    By default glibc hands large blocks back to the system at once, and the system clears every page of the next one:
-    a sixth of the time of an update on a CPU. Call it once large arrays that are filled slowly, such as a replay,
-    have been made: from then on all memory comes from the one heap.
+    By default glibc returns large blocks to the system at once, and the system clears every page of the next one: a
+    sixth of the time of an update on a CPU. Call this after allocating large arrays that are filled slowly, such as a
+    replay, because all later memory comes from one heap.
     """
     if not sys.platform.startswith("linux"):
         return False
-    trim_threshold, mmap_max, arena_max = -1, -4, -8  # names of <malloc.h>
+    trim_threshold, mmap_max, arena_max = -1, -4, -8  # constants of <malloc.h>
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (OSError, AttributeError):  # another C library

@@ -1,6 +1,7 @@
-"""Copies into fixed tensors and out of them, again and again: what a captured update is given and what it gives.
+"""Repeated copies into fixed tensors and out of them: the inputs and outputs of a captured update.
 
-Between updates, which leave nothing else in the caches, PyTorch takes 10 microseconds for each of a dozen small copies.
+One compiled call copies them all. PyTorch takes 10 microseconds for each of a dozen small copies, because an update has
+evicted its code from the caches.
 """
 
 from __future__ import annotations
@@ -14,11 +15,11 @@ from torch import Tensor
 from reverie.core.compiler import kernels
 
 MANY, LITTLE = 64, 2**18
-"""Copies, and bytes, that memory is taken for before it is needed."""
+"""Limits of what is allocated in advance: sets of outputs, and their bytes in all."""
 
 
 class Inlet:
-    """Tensors that others of the same shapes and types are copied to."""
+    """Fixed tensors into which others of the same shapes and dtypes are copied."""
 
     def __init__(self, to: Sequence[Tensor]) -> None:
         self.to = list(to)
@@ -26,7 +27,7 @@ class Inlet:
         self._places, self._bytes = _places(self.to), _bytes(self.to)
 
     def __call__(self, tensors: Sequence[Tensor]) -> None:
-        """Copy them; in one call if they are numbers side by side on the CPU."""
+        """Copy ``tensors``; in one compiled call if all are contiguous on the CPU."""
         if self._library is None or not all(_side_by_side(x) for x in tensors):
             for to, x in zip(self.to, tensors, strict=True):
                 to.copy_(x, non_blocking=True)
@@ -35,7 +36,7 @@ class Inlet:
 
 
 class Outlet:
-    """Copies of tensors, each of them the caller's. Memory for many is taken at once, which takes longest."""
+    """Fixed tensors of which each call returns new copies. Memory for many calls is allocated at once, to save time."""
 
     def __init__(self, tensors: Sequence[Tensor]) -> None:
         self.tensors = list(tensors)
@@ -45,7 +46,7 @@ class Outlet:
         self._ready: list[tuple[Any, Sequence[Tensor]]] = []
 
     def __call__(self) -> Sequence[Tensor]:
-        """What the tensors are now."""
+        """Return copies of the current values, which belong to the caller."""
         if self._library is None or not self.tensors:
             return [x.clone() for x in self.tensors]
         if not self._ready:

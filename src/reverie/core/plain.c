@@ -1,5 +1,5 @@
-/* Operations of PyTorch that are a few numbers each and nothing but loading and storing: on a tape (core/tape.py) they take
- * less time than PyTorch takes to find them. Every number comes out as PyTorch's. core/plain.py calls it.
+/* Small elementwise operations of PyTorch, for tapes (core/tape.py): here they take less time than their dispatch in
+ * PyTorch. Results equal PyTorch's bit for bit. Called by core/plain.py.
  */
 
 #include <stdint.h>
@@ -7,15 +7,15 @@
 
 enum { DIMS = 4 };
 
-/* Sizes, and how far apart the numbers of the result and of both inputs lie, in numbers; the last dimension is the innermost. */
+/* Sizes, and strides in elements of the result and of both inputs; the last dimension is the innermost. */
 typedef struct {
     int64_t sizes[DIMS], to[DIMS], a[DIMS], b[DIMS];
 } Layout;
 
-/* In the order of plain.py's names. */
+/* In the order of KINDS in plain.py. */
 typedef enum { COPY_1, COPY_4, COPY_8, WIDEN, NOT, FILL, NEG, ABS, SQUARE, CLAMP, ADD, LESS, ADD_TIMES, ADD_8, FROM, MUL, DIV, MIN, MAX, EQ, GE, LE, LT, AND, PUT, TANH_BACK } Kind;
 
-/* Along the innermost dimension; where everything lies side by side, or the second input is one number, by vectors. */
+/* Loop over the innermost dimension; vectorised where everything is contiguous, or the second input is one number. */
 #define ROW(OUT, IN, EXPRESSION) { \
     OUT *row_to = (OUT *)to + at_to; \
     const IN *row_a = (const IN *)a + at_a, *row_b = (const IN *)b + at_b; \
@@ -31,7 +31,7 @@ typedef enum { COPY_1, COPY_4, COPY_8, WIDEN, NOT, FILL, NEG, ABS, SQUARE, CLAMP
     } \
 }
 
-/* `x`, `y`: numbers of Python's. Where there is no second input `b` may be anything of the same type that can be read. */
+/* `x`, `y`: Python numbers. Without a second input, `b` may be any readable memory of the same type. */
 void plain(int64_t kind, void *to, const void *a, const void *b, const Layout *l, float x, float y) {
     int64_t n = l->sizes[3], dt = l->to[3], da = l->a[3], db = l->b[3];
     for (int64_t i = 0; i < l->sizes[0]; i++)
@@ -65,7 +65,7 @@ void plain(int64_t kind, void *to, const void *a, const void *b, const Layout *l
                     case LE: ROW(uint8_t, float, p <= q) break;
                     case LT: ROW(uint8_t, float, p < q) break;
                     case AND: ROW(uint8_t, uint8_t, p && q) break;
-                    case PUT: /* where the second input, of bytes, is true */
+                    case PUT: /* copies where the second input, a bool, is true */
                         for (int64_t m = 0; m < n; m++)
                             if (((const uint8_t *)b)[at_b + m * db]) ((float *)to)[at_to + m * dt] = ((const float *)a)[at_a + m * da];
                         break;
@@ -74,7 +74,7 @@ void plain(int64_t kind, void *to, const void *a, const void *b, const Layout *l
             }
 }
 
-/* Several arrays to other places. */
+/* Copy several arrays. */
 void move(void *const *to, const void *const *from, const int64_t *bytes, int64_t count) {
     for (int64_t i = 0; i < count; i++) memcpy(to[i], from[i], (size_t)bytes[i]);
 }

@@ -1,7 +1,10 @@
-"""Small operations of PyTorch as calls of a compiled function (``plain.c``), for tapes.
+"""Small PyTorch operations as calls of one compiled function (``plain.c``), for tapes (``core/tape.py``).
 
-Between products of matrices that fill the caches, PyTorch takes up to 100 microseconds to find its way to the addition
-of two numbers. Whatever is only loading, a rounding or a comparison, and storing comes out the same to the last bit.
+PyTorch takes up to 100 microseconds to dispatch the addition of two numbers when matrix products have evicted its code
+from the caches. Only operations that load, round once or compare, and store are replaced, because their results are
+the same to the last bit. For an operation that makes a new tensor the tape compares both results, and keeps PyTorch's
+operation if they differ; in-place ones are replaced without this check. Operations unknown to this module are recorded
+as PyTorch's, so it never limits what can be recorded.
 """
 
 from __future__ import annotations
@@ -15,53 +18,53 @@ import torch
 from torch import Tensor
 
 DIMS = 4
-"""As in ``plain.c``."""
+"""Number of dimensions in ``plain.c``."""
 
 SMALL = 2**18
-"""Numbers up to which one thread is done before PyTorch's others are awake."""
+"""Number of elements up to which one thread finishes before PyTorch's other threads are awake."""
 
 SEQUENTIAL = 7 if platform.machine() in ("x86_64", "AMD64") else 3
-"""Numbers that PyTorch adds up one by one; more of them fill a vector."""
+"""Number of elements that PyTorch sums one by one; it sums more of them with vector instructions."""
 
 KINDS = (
     "copy_1", "copy_4", "copy_8", "widen", "not", "fill", "neg", "abs", "square", "clamp", "add", "less",
     "add_times", "add_8", "from", "mul", "div", "min", "max", "eq", "ge", "le", "lt", "and", "put", "tanh_back",
 )  # fmt: skip
-"""In the order of ``plain.c``."""
+"""Names of the operations, in the order of ``plain.c``."""
 
 
 class _Layout(ctypes.Structure):
-    """``Layout`` in ``plain.c``."""
+    """The struct ``Layout`` of ``plain.c``."""
 
     _fields_ = tuple((name, ctypes.c_int64 * DIMS) for name in ("sizes", "to", "a", "b"))
 
 
 class Plain(NamedTuple):
-    """A call of ``plain`` in the library."""
+    """A call of the library's function ``plain``."""
 
     inputs: tuple[Any, ...]
     tensors: tuple[Tensor, ...]
-    """What lies where the inputs point."""
+    """The tensors to which the inputs point."""
 
 
 class _Done(NamedTuple):
-    """An operation: what it was given and what it made."""
+    """A PyTorch operation that was made: its arguments and its result."""
 
     out: Tensor
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
 
     def get(self, place: int, name: str, default: Any) -> Any:
-        """An argument that may have been left out."""
+        """Return an optional argument, by position or by name."""
         return self.args[place] if len(self.args) > place else self.kwargs.get(name, default)
 
 
 Calls = list[Plain] | None
-"""What computes the same; None if nothing does."""
+"""Calls that compute the same as an operation; None if there are none."""
 
 
 def plain(func: Any, args: Sequence[Any], kwargs: dict[str, Any], out: Any) -> Calls:
-    """Calls that compute ``out`` as ``func(*args, **kwargs)`` did; None if that is no operation known here."""
+    """Return calls that compute ``out`` as ``func(*args, **kwargs)`` did; None if this module cannot replace it."""
     func, written = _IN_PLACE.get(func, (func, False))
     out = args[0] if written else out
     known = _KNOWN.get(func)
@@ -73,7 +76,7 @@ def plain(func: Any, args: Sequence[Any], kwargs: dict[str, Any], out: Any) -> C
 
 
 def _call(kind: str, out: Tensor, a: Tensor, b: Tensor | None = None, x: float = 0.0, y: float = 0.0) -> Plain | None:
-    """One call; None if there are too many dimensions. Inputs are broadcast to ``out``."""
+    """Return one call, or None if there are too many dimensions. Inputs are broadcast to ``out``."""
     tensors = (out, a.expand(out.shape), (a if b is None else b).expand(out.shape))
     layout = _layout(out.shape, [t.stride() for t in tensors])
     if layout is None:
@@ -82,7 +85,7 @@ def _call(kind: str, out: Tensor, a: Tensor, b: Tensor | None = None, x: float =
 
 
 def _layout(shape: Sequence[int], strides: list[Sequence[int]]) -> _Layout | None:
-    """With dimensions joined wherever they lie one within the other for all."""
+    """Return sizes and strides with adjacent dimensions merged where all tensors allow it; None if too many remain."""
     sizes: list[int] = []
     gaps: list[tuple[int, ...]] = []
     for size, *steps in zip(shape, *strides, strict=True):
@@ -101,7 +104,7 @@ def _layout(shape: Sequence[int], strides: list[Sequence[int]]) -> _Layout | Non
 
 
 def _all(*calls: Plain | None) -> Calls:
-    """The calls, if all of them can be."""
+    """Return the calls, or None if one of them is None."""
     found = [call for call in calls if call is not None]
     return found if len(found) == len(calls) else None
 
@@ -111,7 +114,7 @@ def _floats(*tensors: Any) -> bool:
 
 
 def _copied(to: Tensor, x: Tensor) -> Plain | None:
-    """``to`` becomes ``x``, of the same type or bool to float32."""
+    """Return the call that copies ``x`` to ``to``, of the same dtype or from bool to float32; else None."""
     if to.dtype is x.dtype and to.element_size() in (1, 4, 8):
         return _call(f"copy_{to.element_size()}", to, x)
     if to.dtype is torch.float32 and x.dtype is torch.bool:
@@ -149,14 +152,14 @@ def _pad(s: _Done) -> Calls:
 
 
 def _constant(s: _Done) -> Calls:
-    """All numbers alike."""
+    """A tensor filled with one value."""
     if s.out.element_size() not in (1, 4, 8):
         return None
     return _all(_copied(s.out, s.out.flatten()[0].clone()))
 
 
 def _part(find: Callable[[_Done], Tensor]) -> Callable[[_Done], Calls]:
-    """The gradient of a part: 0 but there."""
+    """The gradient of taking a part of a tensor: zeros, with the given gradient at that part."""
 
     def calls(s: _Done) -> Calls:
         grad = s.args[0]
@@ -177,7 +180,7 @@ def _inverse(s: _Done) -> Calls:
 
 
 def _one(kind: str) -> Callable[[_Done], Calls]:
-    """An operation of one tensor of floats."""
+    """An elementwise operation of one float32 tensor."""
 
     def calls(s: _Done) -> Calls:
         return _all(_call(kind, s.out, s.args[0])) if _floats(s.out, s.args[0]) else None
@@ -204,7 +207,7 @@ def _clamp(s: _Done) -> Calls:
 
 
 def _two(kind: str) -> Callable[[_Done], Calls]:
-    """An operation of two tensors of floats, or of one and a number."""
+    """An elementwise operation of two float32 tensors, or of one and a number."""
 
     def calls(s: _Done) -> Calls:
         a, b = s.args[:2]
@@ -228,7 +231,7 @@ def _sum_of_two(sign: float) -> Callable[[_Done], Calls]:
         if isinstance(b, int | float):
             b = torch.tensor(float(b))
         alike = abs(by) == 1 or (a.is_contiguous() and b.is_contiguous() and a.shape == b.shape)
-        if not _floats(s.out, a, b) or not alike:  # PyTorch rounds once or twice, as its loops go
+        if not _floats(s.out, a, b) or not alike:  # whether PyTorch rounds once or twice depends on its loop
             return None
         return _all(_call({1: "add", -1: "less"}.get(by, "add_times"), s.out, a, b, x=by))
 
@@ -236,7 +239,7 @@ def _sum_of_two(sign: float) -> Callable[[_Done], Calls]:
 
 
 def _from_number(s: _Done) -> Calls:
-    """What is left of a number: x - a."""
+    """A number minus a tensor: x - a."""
     a, x = s.args[:2]
     fits = isinstance(x, int | float) and s.get(2, "alpha", 1) == 1 and _floats(s.out, a)
     return _all(_call("from", s.out, a, x=float(x))) if fits else None
@@ -260,7 +263,7 @@ def _mean(s: _Done) -> Calls:
 
 
 def _along(kind: str, most: int) -> Callable[[_Done], Calls]:
-    """The least, the greatest or the sum along one short dimension."""
+    """The minimum, maximum or sum along one dimension of at most ``most`` elements."""
 
     def calls(s: _Done) -> Calls:
         x, dims = s.args[0], s.get(1, "dim", None) or []
@@ -268,9 +271,9 @@ def _along(kind: str, most: int) -> Callable[[_Done], Calls]:
             return None
         first, *others = x.unbind(dims[0])
         if kind == "add" and x.stride(dims[0]) == 1:
-            others = others[3:] + others[:3]  # in the order in which PyTorch adds up numbers side by side
+            others = others[3:] + others[:3]  # the order in which PyTorch sums contiguous elements
         elif kind == "add" and len(others) > 2:
-            return None  # rows come in an order that depends on how wide they are
+            return None  # PyTorch's order of summing rows depends on their width
         to = s.out.view(first.shape)
         return _all(_copied(to, first), *(_call(kind, to, to, other) for other in others))
 
@@ -304,4 +307,4 @@ _IN_PLACE = {
     for name, kind in [("add", "Tensor"), ("sub", "Tensor"), ("mul", "Tensor"), ("div", "Tensor"), ("clamp", "default"),
                        ("neg", "default"), ("logical_and", "default")]
 } | {_aten.copy_.default: (_aten.copy.default, True)}  # fmt: skip
-"""Those that change their first input, and what they do."""
+"""In-place operations, and the operation that each makes on its first input."""

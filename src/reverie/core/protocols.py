@@ -1,4 +1,4 @@
-"""The plugs. ``run`` sees nothing but these; every other floor provides one of them."""
+"""Interfaces between the packages. ``run`` uses only these; every other package implements some of them."""
 
 from __future__ import annotations
 
@@ -32,104 +32,104 @@ class Env(Protocol):
         ...
 
     def render(self) -> np.ndarray | None:
-        """What environment 0 looks like, uint8 ``[H, W, 3]``, or None if it cannot be drawn."""
+        """Return an image of environment 0, uint8 ``[H, W, 3]``, or None if it cannot be rendered."""
         ...
 
     def close(self) -> None:
-        """Free windows, processes and memory. May be called twice."""
+        """Release windows, processes and memory. May be called twice."""
         ...
 
 
 @runtime_checkable
 class AsyncEnv(Protocol):
-    """What an ``Env`` offers besides, if its environments can be stepped while the caller does something else.
+    """Optional methods of an ``Env`` whose environments can step while the caller does something else.
 
-    ``step`` is then one after the other. Whoever wraps such an ``Env`` and changes ``step`` must change these as well:
-    collecting calls them in its place.
+    ``step`` is then ``send`` followed by ``receive``. A wrapper that changes ``step`` must change these two as well,
+    because the collector calls them instead.
     """
 
     def send(self, action: Tensor) -> None:
-        """Begin to take ``action`` ``[N, A]``."""
+        """Start a step with ``action`` ``[N, A]``; do not wait for it."""
         ...
 
     def receive(self) -> Step:
-        """The answer to the action sent last; waits for it. What went wrong is raised here or by ``send``."""
+        """Wait for the step started last and return its rows. Its errors are raised here or by ``send``."""
         ...
 
 
 @runtime_checkable
 class Restorable(Protocol):
-    """What an ``Env`` offers besides, if it outlives its failures and can be taken up in the middle of its episodes."""
+    """Optional methods of an ``Env`` that restarts failed environments and can be resumed in mid-episode."""
 
     restarts: int
-    """How many environments were started again because they had failed, since this object was made."""
+    """Number of restarts after a failure of an environment, since this object was made."""
 
     def snapshot(self) -> list[bytes | None]:
-        """For each of N environments all that it needs to go on from here; None where that cannot be had.
+        """Return for each of N environments its serialised state, or None if it has none that can be saved.
 
-        Waits for an answer that is due; it can still be received.
+        If a step is under way this waits for it; ``receive`` still returns its rows.
         """
         ...
 
     def restore(self, snapshots: Sequence[bytes | None], step: Step) -> Step:
-        """Go on from ``snapshots``, taken when ``step`` were the current rows; the rows that are current now.
+        """Continue from ``snapshots``, taken when ``step`` held the current rows. Return the rows that are current now.
 
-        An environment without a snapshot of any use begins a new episode: its current row becomes ``is_last``.
+        An environment without a usable snapshot begins a new episode: its current row becomes ``is_last``.
         """
         ...
 
 
 class Policy(Protocol[S]):
-    """Chooses actions. Its state is carried by the caller, never stored inside."""
+    """Chooses actions. Its state is passed in and returned, never stored inside."""
 
     def initial(self, num_envs: int) -> S:
-        """The state before anything was seen."""
+        """Return the state before the first observation."""
         ...
 
     def act(self, step: Step, state: S, mode: Mode) -> tuple[Tensor, S]:
-        """``(action [N, A], state)``. The policy resets the state itself where ``is_first``."""
+        """Return ``(action [N, A], state)``. The policy resets the state itself where ``is_first``."""
         ...
 
     def override(self, state: S, action: Tensor) -> S:
-        """The state if the caller executed ``action`` ``[N, A]`` instead of what ``act`` chose.
+        """Return the state for the case that the caller takes ``action`` ``[N, A]`` instead of what ``act`` chose.
 
         A policy that carries no previous action returns ``state`` as it is.
         """
         ...
 
     def extras(self, state: S) -> dict[str, Tensor]:
-        """Columns ``[N, ...]`` to store with the rows that led to ``state``; empty for most policies."""
+        """Return columns ``[N, ...]`` to store with the rows that led to ``state``; empty for most policies."""
         ...
 
 
 @runtime_checkable
 class Annealed(Protocol[S]):
-    """What a ``Policy`` offers besides, if something about it changes with the env steps that it has acted in."""
+    """Optional method of a ``Policy`` that follows a schedule in env steps, such as a decaying epsilon."""
 
     def after(self, state: S, env_steps: int) -> S:
-        """``state``, in which nothing was done yet, as if ``env_steps`` had been, of all environments together."""
+        """Return the initial ``state``, with its schedule moved on by ``env_steps``, summed over all environments."""
         ...
 
 
 @runtime_checkable
 class Watcher(Protocol):
-    """Takes statistics of the rows that are lived, such as those that observations are normalised by."""
+    """Keeps statistics of the collected rows, such as those that normalise observations."""
 
     def watch(self, step: Step) -> None:
-        """Rows that have just been lived, before anybody acts on them. Every row is shown once, in its order."""
+        """Update with newly collected rows, before the policy acts on them. Every row comes once, in order."""
         ...
 
     def fit(self, rows: Batch) -> None:
-        """Rows that are there before any is lived, ``[N, n]``: consecutive ones of N streams, in place of others."""
+        """Replace the statistics by those of rows ``[N, n]`` that exist before collecting: n rows each of N streams."""
         ...
 
     def widen(self, rows: Batch) -> None:
-        """The same rows beside those of another run, whose statistics stay: only what bounds values takes them in."""
+        """Extend the value bounds by rows ``[N, n]``; keep the mean and deviation, which are another run's."""
         ...
 
 
 class Algorithm(Protocol):
-    """A learner: feeds on batches, owns its networks and optimisers, and offers a policy."""
+    """A learner: it owns networks and optimisers, is updated with batches, and provides a policy."""
 
     window: Window
     extra_spec: Mapping[str, ExtraPart]
@@ -137,19 +137,19 @@ class Algorithm(Protocol):
 
     @property
     def policy(self) -> Policy[Any]:
-        """The policy that acts with the newest weights."""
+        """Policy that acts with the newest weights."""
         ...
 
     def update(self, batch: Batch) -> Update:
-        """One gradient step, without waiting for the device."""
+        """Make one gradient step, without waiting for the device."""
         ...
 
     def report(self, batch: Batch) -> dict[str, np.ndarray]:
-        """Costly things to look at now and then: videos ``[T, H, W, C]`` uint8, curves. ``{}`` if there are none."""
+        """Return costly diagnostics, made at intervals: videos ``[T, H, W, C]`` uint8, curves; ``{}`` if none."""
         ...
 
     def state_dict(self) -> State:
-        """All that this learner is: weights, optimisers, targets, normalisers, counters."""
+        """Return the whole state of the learner: weights, optimisers, targets, normalisers, counters."""
         ...
 
     def load_state_dict(self, state: State) -> None:
@@ -158,46 +158,46 @@ class Algorithm(Protocol):
 
 
 class Source(Protocol):
-    """Where batches come from: a replay, a dataset, a mix of them."""
+    """Provides batches: a replay, a dataset, or a mix of them."""
 
     def sample(self) -> Batch:
-        """B windows of T rows."""
+        """Return B windows of T rows."""
         ...
 
     def feedback(self, index: Tensor, update: Update) -> None:
-        """Write priorities and extras of an update back to the rows it came from; evicted rows are skipped."""
+        """Write priorities and extras of an update back to the sampled rows ``index`` ``[B]``; skip evicted ones."""
         ...
 
     def __len__(self) -> int:
-        """How many windows can be sampled."""
+        """Return the number of windows that can be sampled."""
         ...
 
 
 class RowSink(Protocol):
-    """Takes rows as they are lived."""
+    """Receives rows as they are collected."""
 
     def add(self, step: Step, action: Tensor, extras: Mapping[str, Tensor]) -> None:
-        """One row for each of N streams."""
+        """Add one row to each of N streams: what was seen, the action ``[N, A]`` then taken, the policy's extras."""
         ...
 
 
 class Sink(Protocol):
-    """Where measured values go."""
+    """A destination of metrics."""
 
     def write(self, values: Mapping[str, float | np.ndarray], step: int) -> None:
         """Record named scalars, and arrays such as videos, at ``step`` env steps."""
         ...
 
     def close(self) -> None:
-        """Flush and free."""
+        """Flush and release everything."""
         ...
 
 
 class Stateful(Protocol):
-    """Anything a checkpoint can hold."""
+    """An object that a checkpoint can hold."""
 
     def state_dict(self) -> State:
-        """Nested mappings of tensors and plain JSON values."""
+        """Return nested mappings of tensors and plain JSON values."""
         ...
 
     def load_state_dict(self, state: State) -> None:
@@ -207,15 +207,15 @@ class Stateful(Protocol):
 
 @runtime_checkable
 class WithFiles(Protocol):
-    """A ``Stateful`` with something besides that is too large for memory to hold twice, or neither tensors nor JSON."""
+    """A ``Stateful`` that also saves files: data too large to hold in memory twice, or neither tensors nor JSON."""
 
     spare: bool
-    """Whether a checkpoint that is no longer the newest can do without these files where they are large."""
+    """Whether checkpoints other than the newest may leave out these files if they are large."""
 
     def save_files(self, folder: Path) -> None:
-        """Write files into ``folder``, which is there and empty."""
+        """Write files into ``folder``, which exists and is empty."""
         ...
 
     def load_files(self, folder: Path) -> None:
-        """Take over what ``save_files`` wrote; ``folder`` may not be there, as in an older checkpoint."""
+        """Load what ``save_files`` wrote. ``folder`` may be missing, as in an older checkpoint."""
         ...

@@ -1,4 +1,4 @@
-"""What Python keeps from one update to the next: a captured update would go on with what it was then."""
+"""Python values that change between updates: a captured update would go on with their values at capture time."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ import numpy as np
 from torch import Tensor, nn
 
 DEEPEST, LARGEST = 8, 2**24
-"""How many objects inside each other are looked into, and up to how many bytes of an array."""
+"""Limits of the search: the depth of nested objects, and the bytes of an array that is compared."""
 
 
 class PythonState:
-    """The numbers, words and generators that an object holds, which tensors, and all of what it is made of.
+    """The numbers, strings and random generators that an object holds, at any depth, and the ids of its tensors.
 
-    Those of Python and NumPy that belong to nobody are among them.
+    The global generators of Python and NumPy are included.
     """
 
     def __init__(self, owner: object) -> None:
         found = list(_inside(owner, "", set(), 0))
-        self.alive = [value for _, value in found]  # no other object can have their ids
+        self.alive = [value for _, value in found]  # kept alive, so that no other object gets their ids
         self.values = {name: id(value) if isinstance(value, Tensor) else value for name, value in found}
-        legacy = np.random.get_state(legacy=False)  # noqa: NPY002 - it is what is looked for
+        legacy = np.random.get_state(legacy=False)  # noqa: NPY002 - the global generator is what is compared
         self.values |= {"random": random.getstate(), "numpy.random": str(legacy)}
 
     def changed_in(self, later: PythonState) -> str:
-        """What has changed since and cannot be captured, in a sentence, or nothing."""
+        """Return a sentence on the first value that differs in ``later`` and cannot be captured, or an empty string."""
         now = {name: value for name, value in later.values.items() if value == value}  # NaN differs from itself
         names = [name for name, value in now.items() if self.values.get(name) != value]
         if not names:
@@ -59,7 +59,7 @@ def _inside(thing: object, name: str, seen: set[int], depth: int) -> Iterator[tu
 
 
 def _parts(thing: object) -> dict[str, Any]:
-    """What it is made of by name."""
+    """Return the parts of an object by name; empty for objects of ``torch`` and for built-in ones."""
     if isinstance(thing, dict):
         return {str(key): value for key, value in thing.items()}
     if isinstance(thing, list | tuple | deque):

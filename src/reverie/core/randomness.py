@@ -1,4 +1,4 @@
-"""Where chance comes from: one seed, from which every generator of a run is derived."""
+"""Random seeds: every generator of a run is derived from one seed."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from reverie.core.types import State
 
 
 def derived_seeds(seed: int, start: int = 0) -> dict[str, int]:
-    """A seed for each thing that is random. The first four do not depend on ``start``.
+    """Return a seed for each random component. The first four do not depend on ``start``.
 
-    Evaluations during training have the seed ``evaluation``: they may decide when a run ends, if other episodes,
-    ``confirmation``, agree. Those that judge what came out of it have ``test``, whose episodes decided nothing.
+    Evaluations during training use the seed ``evaluation``. They may stop a run early if other episodes, seeded with
+    ``confirmation``, agree. The final evaluation uses ``test``, whose episodes took part in no decision.
     """
     fixed = np.random.SeedSequence(seed, spawn_key=(0,)).generate_state(4)
     moving = np.random.SeedSequence(seed, spawn_key=(1, start)).generate_state(4)
@@ -26,7 +26,7 @@ def derived_seeds(seed: int, start: int = 0) -> dict[str, int]:
 
 
 def seed_everything(seed: int) -> None:
-    """Seed the generators that belong to nobody."""
+    """Seed the global generators of Python, NumPy and PyTorch."""
     random.seed(seed)
     np.random.seed(seed % 2**32)  # noqa: NPY002 - environments of others use it
     torch.manual_seed(seed)
@@ -34,7 +34,7 @@ def seed_everything(seed: int) -> None:
 
 @contextlib.contextmanager
 def reproducible(seed: int) -> Iterator[None]:
-    """Seed the generators that belong to nobody within, and afterwards go on as if nothing had been drawn."""
+    """Seed the global generators within the context, and restore their states afterwards."""
     with left_as_found():
         seed_everything(seed)
         yield
@@ -42,7 +42,7 @@ def reproducible(seed: int) -> Iterator[None]:
 
 @contextlib.contextmanager
 def left_as_found() -> Iterator[None]:
-    """Afterwards the generators that belong to nobody go on as if nothing had been drawn or seeded within."""
+    """Restore the states of the global generators when the context ends."""
     generators = Randomness()
     found = generators.state_dict()
     try:
@@ -52,10 +52,10 @@ def left_as_found() -> Iterator[None]:
 
 
 class Randomness:
-    """The generators that belong to nobody, Python's, NumPy's and PyTorch's, as a part of a checkpoint."""
+    """States of the global generators of Python, NumPy and PyTorch, as a part of a checkpoint."""
 
     def state_dict(self) -> State:
-        """Where the generators stand."""
+        """Return the states of all global generators."""
         state: dict[str, Any] = {
             "python": random.getstate(),
             "numpy": np.random.get_state(legacy=False),  # noqa: NPY002 - environments of others use it
@@ -66,7 +66,7 @@ class Randomness:
         return state
 
     def load_state_dict(self, state: State) -> None:
-        """Draw on from there; GPUs that are not here are passed over."""
+        """Restore the states; skip GPUs that this machine does not have."""
         random.setstate(state["python"])
         np.random.set_state(state["numpy"])  # noqa: NPY002
         torch.set_rng_state(state["cpu"])

@@ -1,8 +1,8 @@
-/* Makes calls of compiled functions again that a tape has recorded (core/tape.py), without going back to Python between.
+/* Repeats calls of compiled functions that a tape has recorded (core/tape.py), without returning to Python in between.
  *
- * All of them take whole numbers and pointers, some of them floats as well, in any order. On the systems below these two
- * kinds travel apart, the first ones in registers of their kind and further whole numbers in slots of eight bytes, and a
- * function does not mind to be given more than it takes. So one way of calling serves for all. */
+ * All of them take integers and pointers, some also floats, in any order. The calling conventions of the systems below
+ * pass these two kinds separately: the first arguments in registers of their kind, further integers in stack slots of
+ * eight bytes. A function ignores arguments that it does not take. So one function type serves for all calls. */
 
 #include <stdint.h>
 

@@ -1,16 +1,16 @@
-"""Signals that were to end what goes on, for where Python swallows what a handler raises: in callbacks of libraries."""
+"""Pending interrupts: Python drops an exception that a signal handler raises inside a library's callback."""
 
 from __future__ import annotations
 
 PENDING: list[BaseException] = []
-"""What was raised, until whoever listens has ended."""
+"""Exceptions that signal handlers raised and that have not ended the program yet."""
 
 
 def check_signals() -> None:
-    """End here if that was asked for.
+    """Raise the newest pending exception, if there is one.
 
     Raises:
-        BaseException: what the handler raised.
+        BaseException: the one that the signal handler raised.
     """
     if PENDING:
         raise PENDING[-1]

@@ -1,7 +1,7 @@
-"""What an environment offers, said once: the shapes and meanings of its observations and actions.
+"""Specifications of observations and actions: their shapes and meanings.
 
-Specs know nothing of Gymnasium. ``envs.spaces`` translates spaces into specs and flat actions back into what an
-environment expects; learners build their networks from specs alone.
+Specs do not depend on Gymnasium. ``envs.spaces`` translates spaces into specs, and flat actions back into what an
+environment expects. Learners build their networks from specs alone.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class ObsPart:
 
     Three kinds exist. An ``image`` is ``[H, W, C]``, ``uint8`` in 0..255 or ``float32`` in ``low..high``. A ``vector``
     holds ``float32`` numbers of any shape. A ``categorical`` holds ``int64`` class indices of any shape, with
-    ``classes`` giving the number of classes of each element in flat order; the index -1 means "not there".
+    ``classes`` giving the number of classes of each element in flat order; the index -1 means "missing".
     """
 
     kind: ObsKind
@@ -34,7 +34,7 @@ class ObsPart:
 
     @property
     def width(self) -> int:
-        """Numbers this part has once flattened, with one-hot vectors in place of classes."""
+        """Number of elements of this part once flattened, with a one-hot vector for each class index."""
         return sum(self.classes) if self.kind == "categorical" else math.prod(self.shape)
 
 
@@ -56,7 +56,7 @@ class ActionPart:
 
     @property
     def width(self) -> int:
-        """How many numbers this part takes in the flat action."""
+        """Number of elements of this part in the flat action."""
         return sum(self.classes) if self.kind == "categorical" else self.size
 
 
@@ -68,11 +68,11 @@ class ActionSpec:
 
     @property
     def width(self) -> int:
-        """A, the width of the flat action."""
+        """Width A of the flat action."""
         return sum(part.width for part in self.parts.values())
 
     def slices(self) -> dict[str, slice]:
-        """Where each part lies in the flat action."""
+        """Return the position of each part in the flat action."""
         out, start = {}, 0
         for key in sorted(self.parts):
             out[key] = slice(start, start + self.parts[key].width)
@@ -87,6 +87,6 @@ class ExtraPart:
     shape: tuple[int, ...]
     dtype: str
     blank: float = 0.0
-    """What stands there where nobody has stored anything."""
+    """Value of rows for which nothing was stored."""
     kept: bool = True
-    """Whether checkpoints hold it. What they do not is blank after one, or made of the rows again."""
+    """Whether checkpoints hold the column. If not, it is blank after resuming, or computed from the rows again."""

@@ -1,10 +1,10 @@
-"""How good scores are and how sure one can be of it: rliable's measures, with intervals by stratified bootstrap.
+"""Aggregate scores with confidence intervals: rliable's measures, and the stratified bootstrap.
 
 Source: Agarwal, Schwarzer, Castro, Courville and Bellemare, "Deep reinforcement learning at the edge of the
-statistical precipice", NeurIPS 2021, arXiv:2108.13264, section 4. Written anew in NumPy because the authors' package
-brings pandas, SciPy and statsmodels along; tests hold it against numbers that their package computed.
+statistical precipice", NeurIPS 2021, arXiv:2108.13264, section 4. Reimplemented in NumPy because the authors' package
+needs pandas, SciPy and statsmodels; tests compare it with numbers that their package computed.
 
-Scores are ``[R]`` of R runs or episodes, or ``[R, M]`` of R runs on each of M tasks. More axes may stand in front: a
+Scores are ``[R]`` of R runs or episodes, or ``[R, M]`` of R runs on each of M tasks. Leading axes are allowed: a
 measure of ``[..., R, M]`` is ``[...]``.
 """
 
@@ -20,20 +20,20 @@ from numpy.typing import ArrayLike
 from reverie.core.errors import DataError
 
 Measure = Callable[..., np.ndarray]
-"""``[..., R, M]`` to ``[...]``; of two samples where it compares them."""
+"""A function from scores ``[..., R, M]`` to ``[...]``; one that compares takes two samples."""
 
 CONFIDENCE = 0.95
-"""Share of intervals that should hold the truth. Percentile intervals of few scores hold it less often."""
+"""Nominal coverage of intervals. Percentile intervals of few scores contain the true value less often than that."""
 LEAST = 3
-"""Runs that an interval needs: the bootstrap of one or two scores says nothing about the next."""
+"""Smallest number of runs for an interval: a bootstrap of one or two scores says nothing about the next one."""
 RESAMPLES = 2000
-"""Bootstrap samples; the 2.5 % that an interval leaves out at either end are then 2.5 +- 0.35 %."""
+"""Number of bootstrap samples; the 2.5 % that an interval leaves out at either end are then 2.5 +- 0.35 %."""
 BLOCK = 500_000
-"""Scores that are resampled at a time, which bounds the memory."""
+"""Number of scores resampled at a time, which bounds the memory."""
 
 
 class Estimate(NamedTuple):
-    """A measure and its interval, whose ends are NaN where there were too few scores for one."""
+    """A measure and its confidence interval, whose ends are NaN if there were too few scores."""
 
     value: float
     low: float
@@ -41,25 +41,25 @@ class Estimate(NamedTuple):
 
     @property
     def sure(self) -> bool:
-        """Whether there is an interval."""
+        """Whether the interval exists."""
         return math.isfinite(self.low) and math.isfinite(self.high)
 
 
 def mean(scores: ArrayLike) -> np.ndarray:
-    """Mean over all runs and tasks."""
+    """Return the mean over all runs and tasks."""
     return np.asarray(table(scores).mean((-2, -1)))
 
 
 def median(scores: ArrayLike) -> np.ndarray:
-    """Median over tasks of the mean over runs; of one task, where that would be the mean, the median over runs."""
+    """Return the median over tasks of the mean over runs; for a single task, the median over runs."""
     scores = table(scores)
     return np.asarray(np.median(scores[..., 0] if scores.shape[-1] == 1 else scores.mean(-2), axis=-1))
 
 
 def iqm(scores: ArrayLike) -> np.ndarray:
-    """Interquartile mean: the mean without the lowest and the highest quarter of all runs and tasks (section 4.3).
+    """Return the interquartile mean: the mean without the lowest and highest quarter of all scores (section 4.3).
 
-    Of n scores, n // 4 are left out at either end, as by ``scipy.stats.trim_mean``: of fewer than four it is the mean.
+    Of n scores, n // 4 are left out at either end, as by ``scipy.stats.trim_mean``; below four it is the mean.
     """
     scores = table(scores)
     ordered = np.sort(scores.reshape(*scores.shape[:-2], -1), axis=-1)
@@ -68,21 +68,21 @@ def iqm(scores: ArrayLike) -> np.ndarray:
 
 
 def optimality_gap(scores: ArrayLike, target: float = 1.0) -> np.ndarray:
-    """By how much scores miss ``target`` on average; what lies above it does not make up for it (section 4.3)."""
+    """Return the mean shortfall of scores below ``target``; scores above it count as ``target`` (section 4.3)."""
     return np.asarray(target - np.minimum(table(scores), target).mean((-2, -1)))
 
 
 def probability_of_improvement(scores: ArrayLike, others: ArrayLike) -> np.ndarray:
-    """How probable it is that a run beats one of ``others`` on a task chosen at random; a tie counts half.
+    """Return the probability that a run beats one of ``others`` on a random task; a tie counts half.
 
-    That is the mean over tasks of Mann and Whitney's U by the number of pairs (section 4.3).
+    This is the mean over tasks of the Mann-Whitney U divided by the number of pairs (section 4.3).
 
     Args:
         scores: ``[R]`` or ``[..., R, M]``.
-        others: ``[Q]`` or ``[..., Q, M]``, of as many tasks.
+        others: ``[Q]`` or ``[..., Q, M]``, of the same tasks.
 
     Raises:
-        DataError: the tasks are not as many.
+        DataError: the numbers of tasks differ.
     """
     a, b = table(scores), table(others)
     if a.shape[-1] != b.shape[-1]:
@@ -92,7 +92,7 @@ def probability_of_improvement(scores: ArrayLike, others: ArrayLike) -> np.ndarr
 
 
 def performance_profile(scores: ArrayLike, thresholds: ArrayLike) -> np.ndarray:
-    """Which share of all runs and tasks is above each of K ``thresholds`` (section 4.2): ``[..., K]``."""
+    """Return the share of all scores above each of K ``thresholds``, ``[..., K]`` (section 4.2)."""
     above = table(scores)[..., None] > np.asarray(thresholds, float)  # [..., R, M, K]
     return np.asarray(above.mean((-3, -2)))
 
@@ -104,20 +104,20 @@ def interval(
     resamples: int = RESAMPLES,
     seed: int = 0,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The ends of a percentile interval by stratified bootstrap (section 4.1): runs are drawn anew for each task.
+    """Return a percentile interval by stratified bootstrap (section 4.1): each task's runs are resampled on their own.
 
-    It has a generator of its own, and the same scores always have the same interval.
+    It uses its own generator, so the same scores always have the same interval.
 
     Args:
-        measure: what is estimated; called with each of ``samples`` as ``[resamples, R, M]``.
-        *samples: ``[R]`` or ``[R, M]`` each, and drawn from independently.
-        confidence: share of intervals that should hold the truth.
-        resamples: how many bootstrap samples.
+        measure: the statistic to estimate; called with each of ``samples`` as ``[resamples, R, M]``.
+        *samples: ``[R]`` or ``[R, M]`` each, resampled independently.
+        confidence: nominal coverage, in (0, 1).
+        resamples: number of bootstrap samples.
         seed: of the generator.
 
     Returns:
-        ``(low, high)``, of the shape of one value of ``measure``; NaN where a sample has fewer than :data:`LEAST` runs
-        or holds a number that is not finite.
+        ``(low, high)``, of the shape of one value of ``measure``; NaN if a sample has fewer than :data:`LEAST` runs or
+        holds a number that is not finite.
     """
     tables = [table(sample) for sample in samples]
     if any(len(t) < LEAST or not np.isfinite(t).all() for t in tables):
@@ -135,19 +135,19 @@ def interval(
 
 
 def resample(scores: np.ndarray, count: int, generator: np.random.Generator) -> np.ndarray:
-    """``count`` tables ``[R, M]`` whose columns are drawn, with replacement, from those of ``scores``."""
+    """Return ``count`` tables ``[R, M]``; each column is drawn with replacement from that of ``scores`` ``[R, M]``."""
     picks = generator.integers(len(scores), size=(count, *scores.shape))
     return np.take_along_axis(scores[None], picks, axis=1)
 
 
 def estimate(measure: Measure, scores: ArrayLike, resamples: int = RESAMPLES) -> Estimate:
-    """A measure of ``scores`` and its 95 % interval."""
+    """Return a measure of ``scores`` with its 95 % confidence interval."""
     low, high = interval(measure, scores, resamples=resamples)
     return Estimate(float(measure(scores)), float(low), float(high))
 
 
 def running_mean(values: np.ndarray) -> np.ndarray:
-    """Mean of the last tenth of the points, 20 at most: it never looks ahead."""
+    """Return trailing means ``[n]`` of ``values`` ``[n]`` over a tenth of all points, 20 at most."""
     width = max(1, min(20, len(values) // 10))
     total = np.cumsum(np.concatenate([[0.0], values]))
     ends = np.arange(1, len(values) + 1)
@@ -156,7 +156,7 @@ def running_mean(values: np.ndarray) -> np.ndarray:
 
 
 def table(scores: ArrayLike) -> np.ndarray:
-    """``scores`` as ``[..., R, M]`` float64.
+    """Return ``scores`` as ``[..., R, M]`` float64.
 
     Raises:
         DataError: there are none.

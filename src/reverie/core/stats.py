@@ -1,4 +1,4 @@
-"""What updates say, typed: a dataclass for each algorithm, whose documented fields are the names in every log."""
+"""Metrics of updates, typed: each algorithm has a dataclass whose documented fields are the names in every log."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from reverie.core.errors import DataError
 
 @dataclass(frozen=True, kw_only=True)
 class Stats:
-    """Numbers of one update, without gradient and still on the learner's device.
+    """Metrics of one update, detached and still on the learner's device.
 
-    A field ``loss_actor`` is ``loss/actor`` in ``Update.metrics`` and with every logger: the word before the first
-    underscore is the group. A field with a default is not said by every update. A field that is a ``Mapping`` holds
-    the metrics whose names go on behind its own: ``loss/reconstruction/image`` is
+    A field ``loss_actor`` is ``loss/actor`` in ``Update.metrics`` and in every log: the word before the first
+    underscore is the group. A field with a default is absent from some updates. A field that is a ``Mapping`` holds
+    the metrics whose names continue after its own: ``loss/reconstruction/image`` is
     ``loss_reconstruction["image"]``.
     """
 
     @classmethod
     def names(cls, *, always: bool = False) -> dict[str, str]:
-        """The field of each name in the logs; with ``always`` only of those that every update says."""
+        """Return the field of each name in the logs; with ``always``, only of those that every update has."""
         chosen = [f.name for f in fields(cls) if not always or f.default is MISSING]
         return {name.replace("_", "/", 1): name for name in chosen}
 
     @classmethod
     def of(cls, metrics: Mapping[str, Tensor]) -> Self:
-        """The metrics of an update with their types.
+        """Return an update's ``metrics`` as an instance of this class.
 
         Raises:
-            DataError: some are missing, or are none of this algorithm's.
+            DataError: metrics are missing, or unknown to this class.
         """
         names = cls.names()
         maps = {name: field for name, field in names.items() if field in cls._maps()}

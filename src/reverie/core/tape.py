@@ -1,8 +1,23 @@
-"""Calls on CPUs, recorded once and made again: what a CUDA graph is on a GPU.
+"""Recording of calls on the CPU that can be repeated: the CPU's counterpart of a CUDA graph.
 
-Of an update of small networks, PyTorch's and Python's ways between the numbers take as long as the numbers. A tape
-holds the operations of PyTorch, those of the backward pass too, and the calls of compiled functions, with the very
-tensors that they read and wrote. To replay it is to make these calls, one after the other, on the same memory.
+An update of small networks takes as long in the dispatch of Python and PyTorch as in arithmetic. A replay skips that.
+
+What is recorded: every PyTorch operation of this thread, the backward pass included, and every call of a compiled
+function (``core/compiled.py: library``), with the tensors, addresses and Python numbers that it had. A replay makes the
+same calls in the same order on the same memory. New inputs are therefore copied into the recorded tensors, and results
+are read from the recorded ones.
+
+When a recording is invalid: when running the code again would make other calls. A tape detects operations that return a
+Python number (``item()``) and shapes that depend on values; ``Tape.obstacle`` names the first. It cannot detect Python
+values that change between runs (``core/python_state.py`` does), a change of shapes or threads (``algos/capture.py``
+records each kind of batch on its own), or code that bypasses PyTorch, such as NumPy's.
+
+Why memory may be reused by reference counts (``_Rooms``): results lie in blocks of memory, "rooms". The storage of a
+tensor holds one reference to its room; the tensor's views and what autograd saved share that storage. Once the pool's
+own reference is the only one left, no operation recorded later can read the old value, so a later result may take the
+room. Replays keep the order of calls, so a value is overwritten only after its last reader. Recorded calls use tensors
+over the same bytes that hold no reference to the room (``_Rooms.uncounted``); the pool keeps all bytes allocated as
+long as the tape exists.
 """
 
 from __future__ import annotations
@@ -25,41 +40,41 @@ from reverie.core.compiler import kernels
 from reverie.core.plain import Plain, plain
 
 ALIGNED = 64
-"""Bytes at whose multiples memory begins."""
+"""Alignment of rooms, in bytes."""
 
 WHOLE, REAL = 16, 8
-"""As in ``replay.c``: inputs that it hands over, whole numbers and floats."""
+"""Numbers of arguments that ``replay.c`` can pass: integers or pointers, and floats."""
 
 _current = threading.local()
 
 
 def current() -> Tape | None:
-    """The tape that records in this thread."""
+    """Return the tape that records in this thread, or None."""
     return getattr(_current, "tape", None)
 
 
 class Call(NamedTuple):
-    """Something to do again."""
+    """A recorded call of a Python function."""
 
     function: Callable[..., object]
     inputs: tuple[Any, ...]
 
 
 class Compiled(NamedTuple):
-    """A call of a compiled function, or of several one after the other."""
+    """A recorded call of a compiled function, or of several in a row (``replay_calls``)."""
 
     function: Any
     inputs: tuple[Any, ...]
     kept: Sequence[Any] = ()
-    """What must go on lying where the inputs point."""
+    """Objects that own the memory to which the inputs point."""
 
 
 class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves it untyped
-    """Records what is done under it; ``replay()`` does it again.
+    """A context that records the calls made within it; ``replay()`` makes them again.
 
-    Numbers of Python are what they were, inputs are read where they lay and outputs are written where they were. Random
-    numbers come from the default generator, as many as when it was recorded. ``obstacle`` says what cannot be repeated,
-    if there was such a thing; such a tape must not be replayed.
+    Python numbers keep their recorded values. Random numbers are drawn from the default generator, as many as in the
+    recording. ``obstacle`` is empty, or names the first operation that cannot be repeated; such a tape must not be
+    replayed.
     """
 
     def __init__(self) -> None:
@@ -81,12 +96,12 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves 
 
     @torch.no_grad()
     def replay(self) -> None:
-        """Do it again."""
+        """Make all recorded calls again."""
         for call in self.calls:
             call.function(*call.inputs)
 
     def listening_to(self, functions: ctypes.CDLL) -> Any:
-        """Compiled functions whose calls are recorded."""
+        """Return a proxy of ``functions`` whose calls are made and recorded."""
         return _Listening(functions, self)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -99,7 +114,7 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves 
                 self._note(func, args, kwargs)
             return out
         if _shares(out, (args, kwargs)):
-            self._constants += [x for x in tree_leaves(out) if not self._rooms.holds(x)]  # constants of Python's
+            self._constants += [x for x in tree_leaves(out) if not self._rooms.holds(x)]  # such as torch.tensor(2.0)
             return out
         rooms = tree_map_only(Tensor, self._rooms.like, out)
         if not func.__name__.startswith(("empty", "new_empty")):
@@ -110,7 +125,7 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves 
         return rooms
 
     def _note_plain(self, calls: Sequence[Plain] | None) -> bool:
-        """Note them; whether there are any, and functions that make them."""
+        """Record ``calls``. Return False if they are None or there is no compiled library."""
         for inputs, tensors in calls or () if kernels() is not None else ():
             self.calls.append(Compiled(_library().plain, inputs, [self._rooms.uncounted(x) for x in tensors]))
         return calls is not None and kernels() is not None
@@ -132,7 +147,7 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves 
 
 
 class _Listening:
-    """Stands in the place of a library while a tape records."""
+    """A proxy of the compiled library that records calls on a tape."""
 
     def __init__(self, functions: ctypes.CDLL, tape: Tape) -> None:
         self._functions, self._tape = functions, tape
@@ -148,13 +163,13 @@ class _Listening:
 
 
 class _Call(ctypes.Structure):
-    """A call of a compiled function: ``Recorded`` in ``replay.c``."""
+    """A call of a compiled function: the struct ``Recorded`` of ``replay.c``."""
 
     _fields_ = (("function", ctypes.c_void_p), ("whole", ctypes.c_int64 * WHOLE), ("real", ctypes.c_double * REAL))
 
 
 def _joined(calls: Sequence[Call | Compiled]) -> Iterator[Call | Compiled]:
-    """The same calls, with those of compiled functions that follow each other as one."""
+    """Yield the same calls, with each unbroken run of compiled functions joined into one call."""
     for packed, run in itertools.groupby(calls, _fits):
         several = list(run)
         if packed:
@@ -171,7 +186,7 @@ def _library() -> ctypes.CDLL:
 
 
 def _fits(call: Call | Compiled) -> bool:
-    """Whether it is of a compiled function, with no more inputs than ``replay.c`` can hand over on this system."""
+    """Return whether ``replay.c`` can make this call: a compiled function with few enough inputs, on a known system."""
     if not isinstance(call, Compiled) or not _library().replay_known():
         return False
     real = (call.function.argtypes or ()).count(ctypes.c_float)
@@ -179,7 +194,7 @@ def _fits(call: Call | Compiled) -> bool:
 
 
 def _packed(call: Call | Compiled) -> _Call:
-    """A call as ``replay.c`` reads it."""
+    """Return a call in the layout that ``replay.c`` reads."""
     whole, real = [], []
     function: Any = call.function
     for kind, x in zip(function.argtypes or (), call.inputs, strict=True):
@@ -188,16 +203,15 @@ def _packed(call: Call | Compiled) -> _Call:
         elif isinstance(x, int):
             whole.append(x)
         else:
-            whole.append(ctypes.addressof(getattr(x, "_obj", x)))  # what byref() was given, or an array
+            whole.append(ctypes.addressof(getattr(x, "_obj", x)))  # the argument of byref(), or an array
     address = ctypes.cast(function, ctypes.c_void_p).value
     return _Call(address, tuple(whole), tuple(real))
 
 
 class _Rooms:
-    """Memory for what is computed on a tape: kept as long as the tape, and used again as soon as nobody looks at it.
+    """Memory pool of a tape. A room is reused as soon as no tensor refers to it; see the module's docstring.
 
-    That is when the tensor that lay there, all its views and all that autograd saved are gone: then nothing that comes
-    later on the tape reads it. The tape itself looks at it too, but past those who are counted.
+    Each room is a ctypes array over a bytearray: the reference count of the array tells whether a tensor uses it.
     """
 
     def __init__(self) -> None:
@@ -205,16 +219,16 @@ class _Rooms:
         self._memory: dict[int, tuple[bytearray, int]] = {}
 
     def like(self, x: Tensor) -> Tensor:
-        """A tensor of the same type, shape and strides."""
+        """Return an uninitialised tensor of the same dtype, shape and strides in a free room."""
         size = -(-max(1, x.untyped_storage().nbytes()) // ALIGNED) * ALIGNED
         return torch.frombuffer(self._room(size), dtype=x.dtype).as_strided(x.shape, x.stride(), x.storage_offset())
 
     def holds(self, x: Tensor) -> bool:
-        """Whether it lies in one of these rooms."""
+        """Return whether ``x`` lies in a room of this pool."""
         return x.untyped_storage().data_ptr() in self._memory
 
     def uncounted(self, x: Tensor) -> Tensor:
-        """The same tensor, without gradient and without keeping its room from others."""
+        """Return the same memory as a tensor without gradient that does not count as a user of its room."""
         memory, start = self._memory.get(x.untyped_storage().data_ptr(), (None, 0))
         if memory is None:
             return x.detach()
@@ -235,16 +249,19 @@ class _Rooms:
 
 
 def _references(rooms: list[Any], i: int) -> int:
-    """References to one of them, in the list and elsewhere; and those of the question, which depend on the Python."""
+    """Return the reference count of room ``i``. The call itself adds some; how many depends on the Python version."""
     return sys.getrefcount(rooms[i])
 
 
 _UNUSED = _references([object()], 0)
-"""References to a room that nobody uses."""
+"""Reference count of a room that no tensor uses, measured with an object that only a list holds."""
 
 
 def _agree(calls: Sequence[Plain] | None, out: Any, rooms: Any) -> bool:
-    """Whether compiled functions make of this what PyTorch made, to the last bit: its ways differ with processors."""
+    """Return whether the compiled calls give PyTorch's result ``out`` bit for bit; that depends on the processor.
+
+    Afterwards ``rooms`` holds ``out``.
+    """
     if calls is None or kernels() is None:
         return False
     for inputs, _ in calls:
@@ -257,11 +274,11 @@ def _agree(calls: Sequence[Plain] | None, out: Any, rooms: Any) -> bool:
 
 _aten = torch.ops.aten
 _DRAWN = {_aten.randn: "normal_", _aten.randn_like: "normal_", _aten.rand: "uniform_", _aten.rand_like: "uniform_"}
-"""What fills memory with the same numbers."""
+"""Random operations, and the methods that fill a given tensor with the same numbers."""
 
 
 def _writing(func: Any) -> Any:
-    """The form of an operation that writes to given tensors; None if it has none."""
+    """Return the ``out=`` overload of an operation with the same arguments, or None if there is none."""
     mine = [(a.name, str(a.type)) for a in func._schema.arguments]
     for name in func.overloadpacket.overloads():
         other = getattr(func.overloadpacket, name)
@@ -272,13 +289,13 @@ def _writing(func: Any) -> Any:
 
 
 def _shares(out: Any, given: Any) -> bool:
-    """Whether a result lies where something given lies: a view, or a constant of Python's."""
+    """Return whether a result shares memory with an input: a view, or a constant made from a Python number."""
     places = {x.untyped_storage().data_ptr() for x in tree_leaves(given) if isinstance(x, Tensor)} - {0}
     return any(x.untyped_storage().data_ptr() in places for x in tree_leaves(out) if isinstance(x, Tensor))
 
 
 def _obstacle(func: Any, args: Any, out: Any) -> str:
-    """Why this operation would not be the same again."""
+    """Return why this operation cannot be repeated, or an empty string."""
     if any(isinstance(x, bool | int | float) for x in tree_leaves(out)):
         return f"{func} reads a number{_where()}"
     if torch.Tag.dynamic_output_shape in func.tags:
@@ -288,7 +305,7 @@ def _obstacle(func: Any, args: Any, out: Any) -> str:
 
 
 def _where() -> str:
-    """The line of the caller's that called PyTorch."""
+    """Return the file and line outside of PyTorch that made the call."""
     frame = sys._getframe(1)
     while frame.f_back is not None and (
         frame.f_code.co_filename == __file__ or f"{torch.__name__}/" in frame.f_code.co_filename

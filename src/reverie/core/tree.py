@@ -1,4 +1,4 @@
-"""Nested tuples, lists, dictionaries and dataclasses of tensors, such as what a policy carries from step to step."""
+"""Nested tuples, lists, dictionaries and dataclasses of tensors, such as the state of a policy."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ T = TypeVar("T")
 
 
 def leaves(tree: Any) -> list[Tensor]:
-    """The tensors in ``tree``, from left to right; everything else in it is passed over."""
+    """Return the tensors in ``tree``, from left to right; other leaves are skipped."""
     if isinstance(tree, Tensor):
         return [tree]
     return [leaf for branch in _branches(tree).values() for leaf in leaves(branch)]
 
 
 def filled(template: T, tensors: list[Tensor]) -> T:
-    """``template`` with ``tensors`` in place of its own, on the same devices and with the same dtypes.
+    """Return ``template`` with its tensors replaced by ``tensors``, moved to the same devices and dtypes.
 
     Raises:
-        RunError: they are not as many, or not of the same shapes.
+        RunError: their number or their shapes differ.
     """
     expected = leaves(template)
     shapes = [tuple(leaf.shape) for leaf in expected]
@@ -48,7 +48,7 @@ def _filled(template: Any, tensors: Iterator[Tensor]) -> Any:
 
 
 def _branches(tree: Any) -> dict[Any, Any]:
-    """What is one level below, by name or number."""
+    """Return the children of a node by name or number."""
     if isinstance(tree, Mapping):
         return dict(tree)
     if dataclasses.is_dataclass(tree) and not isinstance(tree, type):

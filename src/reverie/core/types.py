@@ -1,15 +1,15 @@
-"""The data contract: what environments show, what learners are fed, what an update says.
+"""Data types: rows of environments, batches of learners, results of updates.
 
 One convention holds everywhere. Experience is streams of *rows*, one stream per environment::
 
-    row t:  obs[t]          what was seen
-            reward[t]       the reward that came with it (0 where is_first)
+    row t:  obs[t]          the observation
+            reward[t]       the reward that came with obs[t], caused by action[t-1] (0 where is_first)
             is_first[t]     an episode begins here
-            is_last[t]      an episode ends here, for whatever cause
-            is_terminal[t]  ... and the future is worth nothing
+            is_last[t]      an episode ends here, for whatever cause (terminal, time limit, crash)
+            is_terminal[t]  ... in a terminal state, whose value is 0
             action[t]       taken after seeing obs[t]; zeros where is_last, since nothing is taken
 
-``is_terminal`` cuts the value of the future; ``is_last`` cuts the recursion. They are never the same thing.
+``is_terminal`` sets the value of the future to 0; ``is_last`` ends the recursion of returns. They are different.
 
 Letters used in shape comments throughout the library:
 
@@ -31,10 +31,10 @@ Obs = dict[str, Tensor]
 """Observations by key. Images are channels last ``[..., H, W, C]``; the rest is ``[..., *shape]``."""
 
 Metrics = dict[str, Tensor]
-"""Named scalars that still live on the learner's device; reading one may wait for it."""
+"""Named scalars on the learner's device; reading one may wait for the device."""
 
 Mode = Literal["explore", "eval"]
-"""``explore`` samples from the policy, ``eval`` takes its mode."""
+"""``explore`` samples actions from the policy, ``eval`` takes the mode of its distribution."""
 
 State = Mapping[str, Any]
 """A ``state_dict``: nested mappings of tensors and plain JSON values."""
@@ -42,7 +42,11 @@ State = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """What N environments show now: one row each, without the action that will follow."""
+    """The current rows of N environments, without the action that follows.
+
+    ``reward[i]`` came with ``obs[i]`` and was caused by the action before it; it is 0 where ``is_first``. ``is_last``
+    ends an episode for whatever cause; ``is_terminal`` says that the value of the future is 0.
+    """
 
     obs: Obs  # [N, ...]
     reward: Tensor  # [N] float32
@@ -54,7 +58,7 @@ class Step:
         return self.is_first.shape[0]
 
     def map(self, fn: Callable[[Tensor], Tensor]) -> Step:
-        """Apply ``fn`` to every tensor."""
+        """Return a step with ``fn`` applied to every tensor."""
         return Step(
             obs={k: fn(v) for k, v in self.obs.items()},
             reward=fn(self.reward),
@@ -64,17 +68,22 @@ class Step:
         )
 
     def to(self, device: torch.device | str) -> Step:
-        """The same step on another device. Nobody waits for what that is doing."""
+        """Return this step on another device, without waiting for the copy."""
         return self.map(lambda x: x.to(device, non_blocking=True))
 
     def obs_on(self, device: torch.device | str) -> Obs:
-        """Its observations alone, likewise."""
+        """Return the observations on another device, without waiting for the copy."""
         return {key: value.to(device, non_blocking=True) for key, value in self.obs.items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
-    """B windows of T consecutive rows of one stream each."""
+    """B windows of T consecutive rows of one stream each. A is the width of the flat action.
+
+    Row t holds ``obs[:, t]``, ``reward[:, t]`` that came with it and was caused by ``action[:, t - 1]`` (0 where
+    ``is_first``), and ``action[:, t]``, taken after seeing it (zeros where ``is_last``). ``is_last`` ends an episode
+    for whatever cause; ``is_terminal`` says that the value of the future is 0.
+    """
 
     obs: Obs  # [B, T, ...]
     action: Tensor  # [B, T, A] float32, one-hot where discrete
@@ -92,7 +101,7 @@ class Batch:
         return self.reward.shape[0], self.reward.shape[1]
 
     def map(self, fn: Callable[[Tensor], Tensor]) -> Batch:
-        """Apply ``fn`` to every tensor."""
+        """Return a batch with ``fn`` applied to every tensor."""
         mapped: dict[str, Any] = {}
         for f in fields(self):
             value = getattr(self, f.name)
@@ -100,7 +109,7 @@ class Batch:
         return Batch(**mapped)
 
     def to(self, device: torch.device | str) -> Batch:
-        """The same batch on another device; itself if all of it is there."""
+        """Return this batch on another device, or itself if it is there already. Does not wait for the copy."""
         there, fixed = torch.device(device), (self.action, self.reward, self.weight, self.index)
         flags = (self.is_first, self.is_last, self.is_terminal)
         if all(x.device == there for x in (*fixed, *flags, *self.obs.values(), *self.extras.values())):
@@ -108,7 +117,7 @@ class Batch:
         return self.map(lambda x: x.to(device, non_blocking=True))
 
     def rows(self, start: int, stop: int | None = None) -> Batch:
-        """Rows ``start:stop`` of every window. ``weight`` and ``index`` still speak of the whole window."""
+        """Return rows ``start:stop`` of every window; ``weight`` and ``index`` stay those of the whole window."""
         cut = slice(start, stop)
         return replace(
             self,
@@ -122,7 +131,7 @@ class Batch:
         )
 
     def to_tensordict(self) -> Any:
-        """This batch as a ``tensordict.TensorDict`` of batch size ``[B, T]``, for exchange with TorchRL.
+        """Return this batch as a ``tensordict.TensorDict`` of batch size ``[B, T]``, for TorchRL.
 
         Raises:
             ImportError: the optional package ``tensordict`` is not installed.
@@ -134,13 +143,13 @@ class Batch:
 
     @classmethod
     def from_tensordict(cls, data: Any, obs: Sequence[str] = ()) -> Batch:
-        """What :meth:`to_tensordict` gave, or steps of TorchRL's, which have under ``next`` where each of them led.
+        """Return the batch of a ``TensorDict``: that of :meth:`to_tensordict`, or TorchRL's steps with ``next``.
 
         Steps ``[B]`` become windows of two rows; slices ``[B, T]`` of one trajectory each become windows of T + 1.
 
         Args:
             data: a ``TensorDict``.
-            obs: TorchRL's keys of the observation; all floating-point ones that lead somewhere unless given.
+            obs: TorchRL's keys of the observation; if empty, all floating-point keys that ``next`` has too.
 
         Raises:
             DataError: an episode ends within a slice.
@@ -159,7 +168,7 @@ class Batch:
 
 
 def _rows_of_steps(data: Any, obs: Sequence[str]) -> dict[str, Any]:
-    """The rows ``[B, T + 1]`` of TorchRL's steps ``[B, T]``."""
+    """Return the rows ``[B, T + 1]`` of TorchRL's steps ``[B, T]``."""
     led = data["next"]
     done, terminated, reward = (led[k].flatten(1) for k in ("done", "terminated", "reward"))  # [B, T]
     if done[:, :-1].any():
@@ -181,7 +190,7 @@ def _rows_of_steps(data: Any, obs: Sequence[str]) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Update:
-    """What one gradient step says."""
+    """The result of one gradient step."""
 
     metrics: Metrics
     priority: Tensor | None = None  # [B]
@@ -190,28 +199,29 @@ class Update:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Window:
-    """The windows of rows that an algorithm wants from its source."""
+    """The shape of the windows of rows that an algorithm samples."""
 
     batch: int
-    """B, how many windows make a batch."""
+    """B, the number of windows in a batch."""
     length: int
-    """How many rows of each window are learned from."""
+    """Number of rows of each window that are learned from."""
     context: int = 0
-    """How many rows before those are delivered as well; T = context + length."""
+    """Number of rows before those that are sampled as well; T = context + length."""
     crosses_episodes: bool = False
-    """Whether a window may reach over the end of an episode into the next."""
+    """Whether a window may continue from one episode into the next."""
     context_crosses: bool = False
-    """Whether the context alone may do so: what is learned from is of one episode, and has its context wherever it
-    lies. The learner heeds the last ``is_first``. Before the first row of all comes that row again."""
+    """Whether only the context may do so: the learned rows are of one episode, the context rows before them may be of
+    earlier ones. The learner resets at the last ``is_first``. The stream's first row is repeated where rows before it
+    are missing."""
     gives_priorities: bool = True
-    """Whether updates say with which priority their windows are drawn from then on (``Update.priority``)."""
+    """Whether updates return new priorities of their windows (``Update.priority``)."""
 
     @property
     def rows(self) -> int:
-        """T, the rows of one delivered window."""
+        """T, the number of rows of a window."""
         return self.context + self.length
 
     @property
     def free(self) -> int:
-        """How many rows at its beginning need not be of the window's episode, nor of any."""
+        """Number of rows at the window's beginning that may be of another episode, or before the stream's first row."""
         return self.context if self.context_crosses and not self.crosses_episodes else 0

@@ -1,4 +1,4 @@
-"""How OpenMP's threads wait for each other: settled before PyTorch is imported, so nothing heavy is imported here."""
+"""Waiting of OpenMP's threads. It is set before PyTorch is imported, so this module imports nothing heavy."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ SPIN, POLICY = "GOMP_SPINCOUNT", "OMP_WAIT_POLICY"
 """Environment variables that libgomp reads once, when it is loaded."""
 
 TURNS = 1000
-"""About as long as it takes to wake a sleeping thread."""
+"""Iterations of the waiting loop that take about as long as waking a sleeping thread."""
 
 
 def spin_briefly(environment: MutableMapping[str, str] = os.environ) -> None:
-    """Let threads that wait look for :data:`TURNS` turns and then sleep, unless the user has said how they wait.
+    """Let waiting threads spin for :data:`TURNS` iterations and then sleep, unless the user has set how they wait.
 
-    By default they look 300,000 times. If another process has the core of the thread that they wait for, they keep it
-    from running elsewhere, and so does that process if its threads wait in the same way: both come to a standstill.
-    What is computed does not change. It has no effect once PyTorch is loaded, nor on other runtimes than libgomp.
+    The default is 300,000. If another process occupies the core of the thread that is waited for, the spinning threads
+    keep that thread from running elsewhere. Two processes that both wait in this way slow each other to a standstill.
+    Results do not change. It has no effect once PyTorch is loaded, nor with OpenMP runtimes other than libgomp.
     """
     if SPIN not in environment and POLICY not in environment:
         environment[SPIN] = str(TURNS)

@@ -1,12 +1,12 @@
-/* Whole numbers below a bound, as NumPy's Generator.integers draws them. data/chance.py calls this. */
+/* Random integers below a bound, equal to those of NumPy's Generator.integers. Called by data/chance.py. */
 
 #include <stdint.h>
 
-/* `count` numbers of 0 .. bound - 1 from what `next(state)` gives, 32 random bits at a time; bound is 2 or more. If there
- * is a table, its entries at these places instead.
+/* Write `count` integers in 0 .. bound - 1, made from the 32 random bits that each call of `next(state)` returns; bound is
+ * at least 2. If there is a table, write its entries at these indices instead.
  *
- * Lemire 2019, Fast random integer generation in an interval, arXiv 1805.10941, algorithm 5: the upper half of bits x
- * bound is the number; a lower half below 2^32 mod bound is refused, or some numbers would come more often. */
+ * Lemire 2019, Fast random integer generation in an interval, arXiv 1805.10941, algorithm 5: the number is the upper half
+ * of bits x bound; it is rejected if the lower half is below 2^32 mod bound, or some numbers would be more probable. */
 void draw_integers(void *state, uint32_t (*next)(void *), uint32_t bound, int64_t count, const int64_t *table,
                    int64_t *numbers) {
     for (int64_t i = 0; i < count; i++) {

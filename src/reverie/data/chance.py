@@ -1,4 +1,4 @@
-"""Whole numbers drawn at random, in one compiled call (``chance.c``)."""
+"""Random integers in one compiled call (``chance.c``)."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from reverie.data.handles import HandleQueue
 
 
 class Integers:
-    """``rng.integers(bound, size=count)``: the same numbers, and the generator then stands where it would.
+    """A faster ``rng.integers(bound, size=count)`` with the same results and the same final state of the generator.
 
-    NumPy's way to them is long, and after an update none of it is left in the caches: 50 us for 256 numbers, here 5.
+    NumPy takes 50 us for 256 integers after an update has evicted its code from the caches; this takes 5 us.
     """
 
     def __init__(self, rng: np.random.Generator) -> None:
-        """Of ``rng``, which others may draw from as well."""
+        """Draw from ``rng``, which others may use as well."""
         self.rng = rng
         source = rng.bit_generator.ctypes
         self._source = (source.state_address, ctypes.cast(source.next_uint32, ctypes.c_void_p).value)
 
     def __call__(self, bound: int, count: int, among: HandleQueue | None = None) -> Tensor:
-        """``count`` numbers of 0 to ``bound - 1``, int64, or what stands there ``among`` as many handles."""
+        """Return ``count`` int64 numbers in ``0..bound - 1``, or the handles ``among`` (``bound`` of them) at these."""
         library = kernels()
-        if library is None or not 1 < bound < 2**32:  # where NumPy draws nothing, or 64 bits at a time
+        if library is None or not 1 < bound < 2**32:  # for other bounds NumPy draws nothing, or 64 bits at a time
             positions = self.rng.integers(bound, size=count)
             return torch.from_numpy(positions if among is None else among.held[positions])
         numbers = torch.empty(count, dtype=torch.int64)

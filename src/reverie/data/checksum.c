@@ -1,5 +1,5 @@
-/* CRC32C (Castagnoli; RFC 3720, appendix B.4) of many pieces in one call, without the interpreter's lock.
- * data/store/zarr.py calls it; what it is compared with is google-crc32c. */
+/* CRC32C (Castagnoli; RFC 3720, appendix B.4) of many pieces in one call, without the interpreter's lock. Called by
+ * data/store/zarr.py; tests compare it with google-crc32c. */
 
 #include <stdint.h>
 #include <string.h>
@@ -16,7 +16,7 @@ static inline uint32_t one(uint32_t crc, uint8_t byte) { return _mm_crc32_u8(crc
 static inline uint32_t eight(uint32_t crc, uint64_t bytes) { return __crc32cd(crc, bytes); }
 static inline uint32_t one(uint32_t crc, uint8_t byte) { return __crc32cb(crc, byte); }
 #else
-/* What four bits become: the remainders by the polynomial 0x82f63b78, which is 0x1edc6f41 with its bits turned round. */
+/* Remainders of all four-bit values by the polynomial 0x82f63b78, which is 0x1edc6f41 with its bits reversed. */
 static const uint32_t four[16] = {
     0x00000000, 0x105ec76f, 0x20bd8ede, 0x30e349b1, 0x417b1dbc, 0x5125dad3, 0x61c69362, 0x7198540d,
     0x82f63b78, 0x92a8fc17, 0xa24bb5a6, 0xb21572c9, 0xc38d26c4, 0xd3d3e1ab, 0xe330a81a, 0xf36e6f75,

@@ -1,4 +1,4 @@
-"""Recorded episodes as columns of transitions: D4RL's HDF5 file, or Parquet tables."""
+"""Export of episodes as columns of transitions: D4RL's HDF5 file, or Parquet tables."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from reverie.data.readers.spaces import text_of
 from reverie.data.readers.table import ACTIONS_OF_OURS, COLUMNS_OF_OURS
 
 BUFFERED = 1 << 20
-"""Bytes of transitions that are written together."""
+"""Bytes of transitions that are collected before they are written."""
 TABLE_STEPS = 1 << 20
-"""Transitions in a table."""
+"""Number of transitions after which a new table is begun."""
 
 
 def transitions_of(rows: Rows) -> Rows:
-    """An episode of n + 1 rows as n transitions, ``[n, ...]`` by column; ``next_obs`` is what each action led to."""
+    """Return an episode of n + 1 rows as n transitions, ``[n, ...]`` by column; ``next_obs`` follows each action."""
     terminal = rows["is_terminal"][1:]
     out: Rows = {name: values[:-1] for name, values in rows.items() if name.partition("/")[0] in ("obs", "action")}
     for name, values in rows.items():
@@ -35,7 +35,11 @@ def transitions_of(rows: Rows) -> Rows:
 
 
 def blocks_of(episodes: Iterable[Rows], done: Exported) -> Iterator[Rows]:
-    """Their transitions, many at a time, numbered by episode, and counted in ``done``."""
+    """Yield the transitions of ``episodes`` in large blocks, with a column ``episode``; count them in ``done``.
+
+    Raises:
+        RunError: no episode has a step.
+    """
     held: list[Rows] = []
     size = 0
     for rows in episodes:
@@ -67,18 +71,18 @@ OF_D4RL = {
 
 
 def write_d4rl(episodes: Iterable[Rows], target: Path, about: About) -> Exported:
-    """One HDF5 file as D4RL has them, with ``timeouts`` and ``next_observations``.
+    """Write one HDF5 file in D4RL's format, with ``timeouts`` and ``next_observations``.
 
-    Attributes that other readers leave alone say what such files do not: the environment's id and the action space.
+    Attributes, which other readers ignore, hold what the format lacks: the environment's id and the action space.
 
     Args:
-        episodes: with values as they were recorded, of one array of observations and one of actions.
-        target: the file; it takes its place once it is whole.
-        about: of the data.
+        episodes: rows as they were recorded, with one array of observations and one of actions.
+        target: path of the file, which is moved there when complete.
+        about: description of the data.
 
     Raises:
         ConfigError: there are several observations or actions, or text; h5py is missing.
-        RunError: ``target`` exists, or there is no episode.
+        RunError: ``target`` exists, the disk is full, or there is no episode.
     """
     try:
         import h5py
@@ -96,9 +100,9 @@ def write_d4rl(episodes: Iterable[Rows], target: Path, about: About) -> Exported
 
 
 def append(file: Any, name: str, values: np.ndarray) -> None:
-    """``values`` ``[n, ...]`` behind those that are there."""
+    """Append ``values`` ``[n, ...]`` to the file's dataset ``name``, which is created if missing."""
     if name not in file:
-        rows = min(len(values), max(1, BUFFERED // max(1, values[:1].nbytes)))  # a piece takes its room when begun
+        rows = min(len(values), max(1, BUFFERED // max(1, values[:1].nbytes)))  # HDF5 allocates whole chunks
         file.create_dataset(name, data=values, maxshape=(None, *values.shape[1:]), chunks=(rows, *values.shape[1:]))
         return
     data = file[name]
@@ -108,13 +112,13 @@ def append(file: Any, name: str, values: np.ndarray) -> None:
 
 
 def declared(about: About) -> dict[str, Any]:
-    """What is known of environment and actions."""
+    """Return attributes for the environment's id and the action space, as far as they are known."""
     from gymnasium import spaces
 
     out: dict[str, Any] = {"env_id": about.env} if about.env else {}
     if not about.measured:
         out["action_space"] = text_of(about.action)
-        if isinstance(about.action, spaces.Box):  # for people and programs that know arrays alone
+        if isinstance(about.action, spaces.Box):  # for programs that cannot parse the text of a space
             out |= {"action_low": about.action.low, "action_high": about.action.high}
     return out
 
@@ -123,14 +127,14 @@ def declared(about: About) -> dict[str, Any]:
 
 
 def write_parquet(episodes: Iterable[Rows], target: Path, about: About) -> Exported:
-    """A folder of Parquet tables, a row for each transition, as Hugging Face and others have them.
+    """Write a folder of Parquet tables with one row for each transition, as on Hugging Face.
 
-    Observations are ``observation`` or ``observation.camera.depth``; the schema says which column is what, and what
-    space actions are from if ``about`` declares one.
+    Observations are ``observation`` or ``observation.camera.depth``. The schema's metadata holds the meaning of each
+    column, and the action space if ``about`` declares one.
 
     Raises:
-        ConfigError: there are pictures or text; pyarrow is missing.
-        RunError: ``target`` exists, or there is no episode.
+        ConfigError: there are images or text; pyarrow is missing.
+        RunError: ``target`` exists, the disk is full, or there is no episode.
     """
     try:
         import pyarrow as arrow
@@ -158,19 +162,19 @@ def write_parquet(episodes: Iterable[Rows], target: Path, about: About) -> Expor
 
 
 def role_of(name: str) -> str:
-    """``obs/camera/depth`` as what ``columns`` calls it."""
+    """Return a column's name in the reading option ``columns``: ``obs.camera/depth`` for ``obs/camera/depth``."""
     return name.replace("/", ".", 1)
 
 
 def column_of(name: str) -> str:
-    """``obs/camera/depth`` as what a table calls it."""
+    """Return a column's name in a table: ``observation.camera.depth`` for ``obs/camera/depth``."""
     root, *below = name.split("/")
     usual = {"obs": "observation", "next_obs": "next_observation", "episode": "episode_index"}
     return ".".join([usual.get(root, root), *below])
 
 
 def arrow_of(arrow: Any, values: np.ndarray) -> Any:
-    """A column of Arrow's: numbers, or lists of one length."""
+    """Return ``values`` ``[n]`` or ``[n, d]`` as an Arrow column of numbers or of fixed-size lists."""
     if values.ndim == 1:
         return arrow.array(values)
     return arrow.FixedSizeListArray.from_arrays(arrow.array(values.reshape(-1)), values.shape[1])
@@ -180,10 +184,13 @@ def arrow_of(arrow: Any, values: np.ndarray) -> Any:
 
 
 def check_plain(block: Mapping[str, np.ndarray], what: str, expected: str, *, several: bool) -> None:
-    """Columns fit into such files.
+    """Raise ConfigError unless all columns can be written to such files.
+
+    With ``several``, nested observations and actions are allowed, but at most one dimension each; without, any
+    number of dimensions, but no nesting. Text is never allowed.
 
     Raises:
-        ConfigError: some do not.
+        ConfigError: a column cannot be written.
     """
     parts = [name for name in block if name.partition("/")[0] in ("obs", "action")]
     nested = [name for name in parts if "/" in name]
@@ -198,7 +205,7 @@ def check_plain(block: Mapping[str, np.ndarray], what: str, expected: str, *, se
 
 @contextlib.contextmanager
 def staged_file(path: Path) -> Iterator[Path]:
-    """A file beside ``path`` to write to; it takes its place at the end, and is gone after an error.
+    """Provide a temporary file beside ``path``; rename it to ``path`` at the end, or delete it after an error.
 
     Raises:
         RunError: ``path`` exists, or the disk is full.

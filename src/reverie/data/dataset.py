@@ -1,4 +1,4 @@
-"""Recorded experience as a source of batches: the windows and samplers of the replay over rows that do not change."""
+"""Recorded data as a source of batches: the windows and samplers of the replay, over fixed rows."""
 
 from __future__ import annotations
 
@@ -19,13 +19,11 @@ from reverie.data.mapped import MappedStorage
 from reverie.data.readers.base import Named, ReadOptions, Rows
 from reverie.data.replay import Replay
 from reverie.data.starts import EpisodeStarts
-from reverie.data.storage import EXTRAS, HostStorage, Storage, columns_of
-
-BLOCK = 1 << 16
+from reverie.data.storage import HostStorage, Storage, columns_of
 
 
 def no_path(data: object) -> ConfigError:
-    """The error for ``data`` that are no path, such as episodes in memory: how to get them onto a disk."""
+    """Return the error for ``data`` that are not a path, such as episodes in memory; it says how to write them."""
     return ConfigError(
         f"data = {brief(data)} ({type(data).__name__}): expected a path, minari:NAME, or a "
         "DatasetConfig(path=...). Data in memory are written first: as Parquet, a row for each step (of pandas "
@@ -38,39 +36,39 @@ class DatasetConfig(Config):
     """Recorded data to learn from."""
 
     path: str = ""
-    """A file, folder or glob of any format that can be read, or minari:NAME. Empty: nothing recorded."""
+    """File, folder or glob in any supported format, or minari:NAME. Empty: no recorded data."""
     fraction: float = 1.0
-    """Which part of each batch is recorded; the rest is lived meanwhile. 1: nothing is lived."""
+    """Part of each batch that is recorded data, in (0, 1]; the rest is collected during training. 1: nothing is."""
     eval_env: str = "auto"
-    """Where to evaluate what learned from data alone: auto for the data's own environment, an id, or none."""
+    """Environment to evaluate in when all data are recorded: auto for the data's own, an id, or none."""
     estimate_updates: int = 5000
-    """Updates of each estimate of what the policy would earn (fitted Q evaluation), made where there is no environment
-    to evaluate in; 0: none is made."""
+    """Updates of each fitted Q evaluation, which estimates the policy's return if there is no environment to evaluate
+    in; 0: no estimates."""
     storage: Literal["ram", "mmap"] = "ram"
-    """Where the rows are kept: in memory, or in files mapped into it, for more rows than there is memory."""
+    """Storage of the rows: ram, or mmap (memory-mapped files) for more rows than fit into memory."""
     columns: dict[str, Named] = field(default_factory=dict)
-    """Tables: which column is what, '{obs: state, action: action, reward: reward, terminal: done}'; columns of numbers
-    that are one vector are a list, '{obs: [x, y], ...}'."""
+    """Tables: the column of each quantity, '{obs: state, action: action, reward: reward, terminal: done}'; several
+    number columns that form one vector are a list, '{obs: [x, y], ...}'."""
     time_limit: int | None = None
-    """Steps after which episodes end, for files that do not say where their time ran out."""
+    """Steps after which episodes are truncated, for files that do not mark it."""
     partial: bool = False
-    """Use what can be read of files that were cut off in the middle."""
+    """Use the readable part of files that are cut off."""
 
     def __post_init__(self) -> None:
         if not 0.0 < self.fraction <= 1.0:
             raise ConfigError(f"data.fraction = {self.fraction}: expected a part above 0 and up to 1.")
-        _ = self.reading  # which looks at its own
+        _ = self.reading  # it checks its own settings
         if self.estimate_updates < 0:
             raise ConfigError(f"data.estimate_updates = {self.estimate_updates}: expected 0 or more.")
 
     @property
     def reading(self) -> ReadOptions:
-        """What concerns the reader."""
+        """The settings of the reader."""
         return ReadOptions(columns=dict(self.columns), time_limit=self.time_limit, partial=self.partial)
 
     @property
     def alone(self) -> bool:
-        """Whether all that is learned is learned from recorded data."""
+        """Whether all training data are recorded."""
         return bool(self.path) and self.fraction == 1.0
 
     def build(
@@ -84,20 +82,20 @@ class DatasetConfig(Config):
         scratch: Path | None = None,
         parts: Iterator[Rows] | None = None,
     ) -> Dataset:
-        """A dataset of ``rows``, all of them read.
+        """Read all ``rows`` and return them as a dataset.
 
         Args:
             rows: recorded rows with their specs.
-            window: what a batch is made of.
-            seed: of the samplers.
-            dealer: how windows are chosen; uniformly unless given. There is no online queue: nothing is new.
-            extra_spec: columns that an algorithm keeps beside the rows; they begin as zeros.
-            scratch: where mapped files go.
-            parts: ``rows.parts()`` by way of something that counts them.
+            window: the windows of a batch.
+            seed: seed of the samplers.
+            dealer: how windows are chosen; uniformly by default. Its online queue is not used, as no rows are new.
+            extra_spec: columns that an algorithm stores with the rows; they begin as blank.
+            scratch: folder of memory-mapped files.
+            parts: ``rows.parts()``, wrapped to report progress.
 
         Raises:
-            DataError: there are no rows, more than were announced, or none make a window.
-            ConfigError: the memory or the disk cannot be had, or ``dealer`` does not fit the windows.
+            DataError: there are no rows, more than announced, or no window fits.
+            ConfigError: memory or disk space is missing, or ``dealer`` does not fit the windows.
         """
         dealer = dealer or DealerConfig()
         dealer.check(window)
@@ -119,35 +117,35 @@ class DatasetConfig(Config):
 
 
 class RecordedRows(Protocol):
-    """Where rows come from, and what they are."""
+    """A source of recorded rows, with their specs."""
 
     obs_spec: ObsSpec
     action_spec: ActionSpec
 
     def rows(self) -> int:
-        """How many there are at most."""
+        """Return the largest possible number of rows."""
         ...
 
     def parts(self) -> Iterator[Rows]:
-        """All of them in one stream, ``[n, ...]`` by column, the first ``is_first`` and the last ``is_last``."""
+        """Yield all rows in parts of one stream, ``[n, ...]`` by column; it begins ``is_first``, ends ``is_last``."""
         ...
 
 
 class Dataset(Replay):
-    """All rows of a dataset in one stream, one episode behind the other, dealt out in windows.
+    """All rows of a dataset in one stream, episode after episode, sampled in windows.
 
-    Windows reach from one episode into the next only where the algorithm says that it does not mind
-    (``Window.crosses_episodes``). What is dealt out follows from the rows, the seed and the settings alone.
+    Windows continue from one episode into the next only if the algorithm allows it (``Window.crosses_episodes``).
+    Batches depend on the rows, the seed and the settings alone.
     """
 
     fingerprint: str = ""
-    """What the rows are: another one for other rows, whatever file they come from."""
+    """Checksums of the rows, equal for equal rows whatever file they come from."""
 
     def fill(self, parts: Iterator[Rows], most: int) -> None:
-        """Take in all rows, of which ``most`` were announced.
+        """Store all rows, of which ``most`` were announced, and set the fingerprint. Actions are clipped to [-1, 1].
 
         Raises:
-            DataError: there are more than that, none, or none that make a window.
+            DataError: there are more than announced, none, or no window fits.
         """
         sums: dict[str, int] = {}
         if isinstance(self.dealer.starts, EpisodeStarts):
@@ -155,11 +153,11 @@ class Dataset(Replay):
         for part in parts:
             if self.count + len(part["is_first"]) > most:
                 raise DataError(f"there are more than the {most:,} rows that the dataset announces: it is damaged.")
-            done = np.clip(part["action"], -1, 1)  # as environments did: stores once held what policies had drawn
+            done = np.clip(part["action"], -1, 1)  # as environments did: older stores hold actions before clipping
             self.extend({name: values[None] for name, values in (part | {"action": done}).items()})
             for name, values in part.items():
                 sums[name] = crc32c(values, sums.get(name, 0))
-            del part, values, done  # or the next one is made beside it
+            del part, values, done  # free them before the next part is made
         self.fingerprint = "-".join([str(self.count), *(f"{name}:{sums[name]:08x}" for name in sorted(sums))])
         if not self.count:
             raise DataError("the dataset holds no rows.")
@@ -169,36 +167,23 @@ class Dataset(Replay):
                 "ones, or a shorter window (algo.batch_length)."
             )
 
-    @property
-    def rows_held(self) -> int:
-        """How many rows there are."""
-        return self.count - self.oldest
-
     def column(self, name: str) -> np.ndarray:
-        """One column of all rows, ``[n, ...]``: the memory itself, not to be written to."""
+        """Return one column of all rows, ``[n, ...]``, as a read-only view."""
         assert isinstance(self.storage, HostStorage)
         view: np.ndarray = self.storage.columns[name][0, : self.count].view()
         view.flags.writeable = False
         return view
 
     def write_column(self, name: str, start: int, values: np.ndarray) -> None:
-        """Write ``values`` ``[n, ...]`` into a column from row ``start`` on: what was found out about the rows."""
+        """Write ``values`` ``[n, ...]``, computed from the rows, into a column from row ``start`` on."""
         assert isinstance(self.storage, HostStorage)
         self.storage.columns[name][0, start : start + len(values)] = values
 
     def statistics(self) -> Statistics:
-        """What normalisation needs to know."""
-        vectors = {
-            name.removeprefix("obs/"): self.column(name)
-            for name, spec in self.storage.specs.items()
-            if name.startswith("obs/") and spec.dtype == "float32" and not name.startswith(EXTRAS)
-        }
-        moments = {key: moments_of(values) for key, values in vectors.items()}
+        """Return statistics of rewards and episodes. Reads no observations."""
         first, reward = self.column("is_first"), self.column("reward").astype(np.float64)
         scores = np.add.reduceat(reward, np.flatnonzero(first)) if first.any() else np.empty(0)
         return Statistics(
-            mean={key: mean for key, (mean, _) in moments.items()},
-            std={key: std for key, (_, std) in moments.items()},
             reward=(float(reward[~first].min(initial=np.inf)), float(reward[~first].max(initial=-np.inf))),
             scores=(float(scores.min()), float(scores.mean()), float(scores.max())),
             episodes=len(scores),
@@ -208,41 +193,22 @@ class Dataset(Replay):
 
 @dataclass(frozen=True, kw_only=True)
 class Statistics:
-    """Of a dataset. Means and deviations are of every row, the last ones of episodes included."""
+    """Statistics of the rewards and episodes of a dataset."""
 
-    mean: Mapping[str, np.ndarray]
-    """Of each observation of float32 numbers, ``[*shape]`` float32."""
-    std: Mapping[str, np.ndarray]
-    """The standard deviation, of a population, ``[*shape]`` float32; 0 where nothing ever changes."""
     reward: tuple[float, float]
-    """The smallest and the largest."""
+    """Smallest and largest reward."""
     scores: tuple[float, float, float]
-    """Sums of the rewards of an episode: the smallest, their mean, the largest."""
+    """Smallest, mean and largest undiscounted return of an episode."""
     episodes: int
+    """Number of episodes."""
     steps: int
-    """Actions."""
-
-
-def moments_of(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and standard deviation of ``[n, *shape]``, in float64 and a block at a time (Chan et al., 1979, eq. 2.1)."""
-    mean = np.zeros(values.shape[1:])
-    squares = np.zeros(values.shape[1:])
-    count = 0
-    for start in range(0, len(values), BLOCK):
-        block = values[start : start + BLOCK].astype(np.float64)
-        own = block.mean(axis=0)
-        block -= own
-        delta, total = own - mean, count + len(block)
-        squares += np.einsum("i...,i...->...", block, block) + delta**2 * (count * len(block) / total)
-        mean += delta * (len(block) / total)
-        count = total
-    return mean.astype(np.float32), np.sqrt(squares / max(1, count)).astype(np.float32)
+    """Number of actions."""
 
 
 def crc32c(values: np.ndarray, before: int) -> int:
-    """The checksum of what ``before`` is the checksum of, followed by ``values``."""
+    """Return the CRC-32C of data with the checksum ``before``, followed by ``values``."""
     import google_crc32c
 
-    quick = google_crc32c.implementation == "c"  # the other one goes through bytes, and takes numbers for those
+    quick = google_crc32c.implementation == "c"  # the Python implementation iterates, so it needs bytes
     found: int = google_crc32c.extend(before, np.ascontiguousarray(values) if quick else values.tobytes())
     return found

@@ -1,4 +1,7 @@
-"""Who decides which windows make the next batch: all samplers of a replay, put together as its settings say."""
+"""Choosing the windows of each batch: the dealer combines the samplers that the settings name.
+
+It also registers new rows with ``Beginnings``, ``Starts`` and the samplers (invariant 5 of ``data/starts.py``).
+"""
 
 from __future__ import annotations
 
@@ -26,15 +29,16 @@ class DealerConfig(Config):
     """How the windows of a batch are chosen."""
 
     online: bool = True
-    """Deal out every newly lived window once before drawing at random from all of them. Not with `sequence`."""
+    """Sample every newly collected window once, before windows drawn at random. No effect with `sequence`."""
     fractions: FractionsConfig = field(default_factory=FractionsConfig)
-    """How large a part of all other windows is drawn in which way."""
+    """Fractions of all other windows that each way of sampling draws."""
     priority: PriorityConfig = field(default_factory=PriorityConfig)
-    """How priorities are used."""
+    """Settings of prioritised sampling."""
     recency_exponent: float = 1.0
-    """How fast `fractions.recency` forgets: the window of age a has a probability of about (1 + a)^-exponent."""
+    """Exponent, 0 or more, of `fractions.recency`: a window of age a has a probability of about (1 + a)^-exponent."""
     sequence: bool = False
-    """Whole episodes in their order with carried state (truncated backpropagation through time) instead of all that."""
+    """Read whole episodes in order and carry the state on (truncated backpropagation through time), instead of all
+    these ways."""
 
     def __post_init__(self) -> None:
         if not (np.isfinite(self.recency_exponent) and self.recency_exponent >= 0):
@@ -46,10 +50,10 @@ class DealerConfig(Config):
             )
 
     def check(self, window: Window) -> None:
-        """These ways must mean something to an algorithm that learns from ``window``.
+        """Raise ConfigError if a setting has no meaning for an algorithm that learns from ``window``.
 
         Raises:
-            ConfigError: one of them does not.
+            ConfigError: `sequence` without context rows, or priorities for an algorithm that gives none.
         """
         if self.sequence and window.context == window.free:
             raise ConfigError(
@@ -65,10 +69,10 @@ class DealerConfig(Config):
 
 
 class Dealer:
-    """Keeps track of the windows of ``rows`` and draws B of them at a time."""
+    """Keeps track of the windows of a storage and draws B of them at a time."""
 
     def __init__(self, rows: Storage, window: Window, seed: int, config: DealerConfig) -> None:
-        """``rows`` are empty."""
+        """Draw windows of ``rows``, a storage that is still empty."""
         self.rows, self.window = rows, window
         crosses = window.crosses_episodes
         self.starts: Starts = AllStarts(rows, window.rows) if crosses else EpisodeStarts(rows, window.rows, window.free)
@@ -77,11 +81,11 @@ class Dealer:
         online = config.online and not config.sequence
         self.online = OnlineQueue(self.starts, rows, window.rows, window.free) if online else None
         self.in_sequence = config.sequence
-        """Whether windows start from what was learned of those before."""
+        """Whether a window starts from the state that the learner wrote back to the window before."""
         self.priorities = self.sampler.priority if isinstance(self.sampler, Mixture) else None
-        """Where priorities go, if any windows are drawn by them."""
+        """The sampler that receives priorities, if windows are drawn by them."""
         self.samplers: dict[str, Sampler] = {"sequence" if config.sequence else "mixture": self.sampler}
-        """All of them by the name under which they are saved."""
+        """All samplers, by their names in checkpoints."""
         if self.online is not None:
             self.samplers["online"] = self.online
 
@@ -102,14 +106,14 @@ class Dealer:
         return Mixture(parts, np.random.default_rng(seed))
 
     def add(self, is_first: np.ndarray, lived: bool) -> None:
-        """Take note of ``n`` more rows of each stream, ``[N, n]``, already stored. See ``Sampler.add``."""
+        """Register ``n`` more rows of each stream, ``[N, n]``, already stored. See ``Sampler.add``."""
         self.beginnings.add(is_first)
         fresh = self.starts.add(is_first)
         for sampler in self.samplers.values():
             sampler.add(fresh, lived)
 
     def add_one(self, is_first: list[bool]) -> None:
-        """``add`` of one row of each of N streams, just lived, as happens all the time."""
+        """Register one newly collected row of each of N streams; faster than ``add``."""
         fresh = self.starts.add_one(is_first)
         if self.online is not None:
             self.online.add_one(fresh)
@@ -118,15 +122,15 @@ class Dealer:
             self.sampler.add(np.array(fresh, np.int64), True)
 
     def clear(self) -> None:
-        """The storage holds nothing any more."""
+        """Forget all windows: the storage is empty now."""
         self.starts.clear()
         for sampler in self.samplers.values():
             sampler.clear()
 
     def draw(self) -> tuple[Tensor, Tensor | None]:
-        """Handles ``[B]`` and importance weights ``[B]`` float32, None if all are 1.
+        """Return handles ``[B]`` and importance weights ``[B]`` float32, or None in place of weights that are all 1.
 
-        Those of new windows, which come once, are 1.
+        New windows from the online queue, each drawn once, have the weight 1.
         """
         batch = self.window.batch
         fresh = self.online.draw(batch) if self.online is not None and self.online.queue else None
@@ -140,14 +144,14 @@ class Dealer:
         return handles, torch.from_numpy(weights)
 
     def state_dict(self) -> State:
-        """Of all samplers, and what their handles mean."""
+        """Return the states of all samplers, and the shape of the storage that gives their handles a meaning."""
         states = {name: dict(sampler.state_dict()) for name, sampler in self.samplers.items()}
         return {"rows": self._rows(), "samplers": states}
 
     def load_state_dict(self, state: State) -> bool:
-        """Draw on as before if the same rows are here already, else with the generators only; whether they are.
+        """Restore all samplers if the storage holds the same rows, else only their generators. Return whether it does.
 
-        Samplers that there were not stay as they are.
+        Samplers that ``state`` does not have stay as they are.
         """
         same: bool = state.get("rows") == self._rows()
         for name, sampler in self.samplers.items():
@@ -157,14 +161,14 @@ class Dealer:
         return same
 
     def _rows(self) -> dict[str, Any]:
-        """Handles are the same only for as many rows and streams, and windows only if they are as long."""
+        """Return what must be equal for handles and windows to mean the same."""
         window, rows = self.window, self.rows
         known = {"count": rows.count, "streams": rows.streams, "length": window.rows}
         return known | {"crosses": window.crosses_episodes} | ({"free": window.free} if window.free else {})
 
 
 def generators_of(state: Mapping[str, Any]) -> dict[str, Any]:
-    """The part of a sampler's state that has a meaning without the rows."""
+    """Return the part of a sampler's state that does not depend on the rows: its generators."""
     kept = {key: value for key, value in state.items() if key == "rng"}
     if "samplers" in state:
         kept["samplers"] = {name: generators_of(inner) for name, inner in state["samplers"].items()}

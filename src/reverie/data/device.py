@@ -1,4 +1,4 @@
-"""Rows in the memory of a GPU: windows are gathered where they are learned from, and nothing has to travel."""
+"""Rows in the memory of a GPU: batches are gathered on the GPU, so they need not be copied there."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from reverie.data.storage import Column, HostStorage, Storage
 
 
 def storage_on(device: str, columns: Mapping[str, Column], streams: int, capacity: int) -> Storage:
-    """Empty rings in memory of ``device``: cpu, cuda or cuda:<number>.
+    """Return an empty storage on ``device``: cpu, cuda or cuda:<number>.
 
     Raises:
-        ConfigError: there is no such GPU, or not that much memory.
+        ConfigError: there is no such GPU, or too little memory.
     """
     if device == "cpu":
         return HostStorage(columns, streams, capacity)
@@ -28,13 +28,13 @@ def storage_on(device: str, columns: Mapping[str, Column], streams: int, capacit
 
 
 class DeviceStorage(Storage):
-    """Rows on ``device``. Everything happens in the order of its current stream, so nobody waits."""
+    """Rows on ``device``. All work is queued on its current CUDA stream, so the host never waits."""
 
     def __init__(self, columns: Mapping[str, Column], streams: int, capacity: int, device: torch.device) -> None:
-        """All memory is taken now.
+        """Allocate all memory.
 
         Raises:
-            ConfigError: it cannot be had; names the bytes.
+            ConfigError: there is too little; the message names the bytes.
         """
         super().__init__(columns, streams, capacity)
         self.nbytes = streams * capacity * sum(column.nbytes for column in columns.values())  # none are interleaved
@@ -89,7 +89,7 @@ class DeviceStorage(Storage):
         return rows
 
     def write(self, name: str, handles: np.ndarray, offset: int, values: Tensor) -> None:
-        """See ``Storage``. A GPU writes in any order, so of rows that come twice only the last is written."""
+        """See ``Storage``. A GPU writes in any order, so only the last value of a row that occurs twice is written."""
         offsets = np.arange(offset, offset + values.shape[1])
         rows = handles[:, None] // self.streams + offsets  # [B, T']
         kept = np.flatnonzero((rows >= self.oldest) & (rows < self.count))

@@ -1,4 +1,4 @@
-"""Parts of a stream of rows cut into episodes, and into pieces of episodes."""
+"""Cutting a stream of rows into episodes, and episodes into pieces."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from reverie.data.readers.base import Rows
 
 
 def episodes_of(parts: Iterable[Rows]) -> Iterator[Rows]:
-    """Every episode, ``[n, ...]`` by column. Takes the memory of one part and one episode."""
+    """Yield every episode, ``[n, ...]`` by column. Needs the memory of one part and one episode."""
     held: list[Rows] = []
     for part in parts:
         first = part["is_first"]
@@ -26,14 +26,14 @@ def episodes_of(parts: Iterable[Rows]) -> Iterator[Rows]:
 
 
 def joined(pieces: list[Rows]) -> Rows:
-    """One after the other."""
+    """Return the pieces concatenated."""
     if len(pieces) == 1:
         return pieces[0]
     return {name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0]}
 
 
 def chosen(lengths: np.ndarray, steps: int, seed: int) -> np.ndarray:
-    """``[E]`` bool: episodes drawn at random until they have ``steps`` together. ``lengths`` ``[E]`` in steps."""
+    """Return a mask ``[E]`` of random episodes with ``steps`` steps or more in all. ``lengths`` ``[E]`` is in steps."""
     order = np.random.default_rng(seed).permutation(len(lengths))
     before = np.cumsum(lengths[order]) - lengths[order]
     out = np.zeros(len(lengths), bool)
@@ -42,16 +42,16 @@ def chosen(lengths: np.ndarray, steps: int, seed: int) -> np.ndarray:
 
 
 def drawn(total: int, steps: int, seed: int) -> np.ndarray:
-    """``[total]`` bool: ``steps`` steps drawn at random."""
+    """Return a mask ``[total]`` of ``steps`` random steps."""
     out = np.zeros(total, bool)
     out[np.random.default_rng(seed).permutation(total)[:steps]] = True
     return out
 
 
 def pieces_of(episode: Rows, kept: np.ndarray) -> Iterator[Rows]:
-    """The runs of steps that are ``kept`` ``[n - 1]``, each an episode of its own.
+    """Yield each unbroken run of ``kept`` steps ``[n - 1]`` as an episode of its own.
 
-    A piece begins where a run does, and shows what its last step led to. It is cut off there, unless the episode ends.
+    A piece has the rows of its steps and the row after the last one. It ends truncated, unless the episode ends there.
     """
     edges = np.flatnonzero(np.diff(np.concatenate([[False], kept, [False]]).astype(np.int8)))
     for start, stop in edges.reshape(-1, 2).tolist():

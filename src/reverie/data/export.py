@@ -1,4 +1,4 @@
-"""A store's episodes in the formats of others: Minari's datasets and PyDreamer's files."""
+"""Export of a store's episodes to other formats: Minari's datasets and PyDreamer's files."""
 
 from __future__ import annotations
 
@@ -20,29 +20,29 @@ from reverie.data.store.episodes import Episode
 from reverie.data.store.manifest import Segment
 
 Signature = Mapping[str, Mapping[str, Mapping[str, Any]]]
-"""What spec.json says: ``{"observation": {key: part}, "action": {key: part}}``."""
+"""The content of spec.json: ``{"observation": {key: part}, "action": {key: part}}``."""
 
 
 CACHED, ABOUT_EPISODE = 2**25, 2**14
-"""Bytes that HDF5 has not written yet: so many at most, and roughly these about an episode."""
+"""Bytes that HDF5 may not have written yet: at most in all, and roughly per episode for its metadata."""
 
 
 @dataclass
 class Exported:
-    """What was written."""
+    """The result of an export."""
 
     path: Path
     episodes: int = 0
     steps: int = 0
     remarks: list[str] = field(default_factory=list)
-    """What could not be written."""
+    """Remarks about data that could not be written."""
 
 
 def one_layout(segments: Iterable[Segment]) -> None:
-    """All segments have the same columns.
+    """Raise RunError unless all segments that hold rows have the same columns.
 
     Raises:
-        RunError: they do not, or there is nothing to export.
+        RunError: they differ, or there are no rows.
     """
     layouts = [dict(segment.columns) for segment in segments if segment.rows > segment.first]
     if not layouts:
@@ -53,7 +53,7 @@ def one_layout(segments: Iterable[Segment]) -> None:
 
 @contextlib.contextmanager
 def staged_at(path: Path) -> Iterator[Path]:
-    """A folder beside ``path`` to write to; it takes its place at the end, and is gone after an error.
+    """Provide a temporary folder beside ``path``; rename it to ``path`` at the end, or delete it after an error.
 
     Raises:
         RunError: ``path`` exists, or the disk is full.
@@ -70,24 +70,24 @@ def staged_at(path: Path) -> Iterator[Path]:
 
 
 def check_room(path: Path, wanted: int) -> None:
-    """Refuse to go on where HDF5 would meet the end of a disk: it may end the process, which no error does.
+    """Raise OSError (ENOSPC) before the disk is full, because HDF5 may then abort the whole process.
 
     Raises:
-        OSError: fewer bytes are left on the disk of ``path``, whose folder exists.
+        OSError: fewer than ``wanted`` bytes are free on the disk of ``path``, whose folder exists.
     """
     if shutil.disk_usage(path.parent).free < wanted:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def size_of(values: Any) -> int:
-    """Bytes of arrays in dictionaries and tuples, and in others of these."""
+    """Return the bytes of all arrays in nested dictionaries and tuples."""
     if isinstance(values, Mapping | tuple):
         return sum(map(size_of, values.values() if isinstance(values, Mapping) else values))
     return int(np.asarray(values).nbytes)
 
 
 def give_room(staged: Path) -> None:
-    """Empty the files of what was not finished: HDF5 goes on writing what it has of one until it is closed."""
+    """Truncate unfinished files to free their space, which HDF5 needs to flush and close them."""
     for path in [staged, *staged.rglob("*")]:
         if path.is_file():
             with contextlib.suppress(OSError):
@@ -96,7 +96,7 @@ def give_room(staged: Path) -> None:
 
 @contextlib.contextmanager
 def emptied(staged: Path) -> Iterator[None]:
-    """Within it a file of HDF5's is open, which is closed after an error without anything left to write."""
+    """Truncate the open HDF5 file ``staged`` after an error, so that closing it does not fail on a full disk."""
     try:
         yield
     except BaseException:
@@ -105,17 +105,18 @@ def emptied(staged: Path) -> Iterator[None]:
 
 
 def no_room(path: Path, error: BaseException) -> RunError | None:
-    """An error that says that the disk of ``path`` is full, if that is what ``error`` means."""
+    """Return an error saying that the disk of ``path`` is full if that is the cause of ``error``, else None."""
     full = f"errno = {errno.ENOSPC}" in str(error) or getattr(error, "errno", None) == errno.ENOSPC
     why = f"cannot write {path}: too little space is left on that disk. Free some; what was begun has been removed."
     return RunError(why) if full else None
 
 
 def fresh_enough(target: str) -> None:
-    """Nothing is at ``target``, a path or minari:NAME: said before hours are spent on what would be written there.
+    """Raise RunError if ``target``, a path or minari:NAME, exists; called before the work of hours.
 
     Raises:
-        RunError: something is.
+        ConfigError: the name of a Minari dataset is invalid.
+        RunError: ``target`` exists.
     """
     name = target.removeprefix("minari:")
     if name != target:
@@ -126,7 +127,7 @@ def fresh_enough(target: str) -> None:
 
 
 def fresh(path: Path) -> Path:
-    """A folder beside ``path`` to write to, empty; moved into its place when all is there.
+    """Make an empty temporary folder beside ``path`` and return it. The caller renames it when it is complete.
 
     Raises:
         RunError: ``path`` exists.
@@ -143,10 +144,10 @@ def fresh(path: Path) -> Path:
 
 
 def to_pydreamer(episodes: Iterable[Episode], folder: Path) -> Exported:
-    """One npz an episode, ``ep000012_000012-r21-0500.npz``: number, return, steps.
+    """Write one npz file per episode, ``ep000012_000012-r21-0500.npz``: number, return, steps.
 
-    PyDreamer's row t holds the action that *led to* what was seen in t, zeros in the first row: ours moved on by one.
-    The only image is called ``image_t`` and is ``[H, W, C, T]``, the only vector ``vecobs``.
+    PyDreamer's row t holds the action that *led to* observation t (zeros in the first row): our actions shifted by one.
+    A single image is called ``image_t`` and is ``[H, W, C, T]``; a single vector is ``vecobs``.
 
     Raises:
         RunError: ``folder`` exists.
@@ -164,7 +165,7 @@ def to_pydreamer(episodes: Iterable[Episode], folder: Path) -> Exported:
 
 
 def pydreamer_rows(rows: Mapping[str, np.ndarray]) -> dict[str, Any]:
-    """The rows of an episode under PyDreamer's names."""
+    """Return the rows of an episode under PyDreamer's names."""
     action = np.zeros_like(rows["action"])
     action[1:] = rows["action"][:-1]
     reset = np.zeros(len(action), bool)
@@ -187,11 +188,11 @@ def pydreamer_rows(rows: Mapping[str, np.ndarray]) -> dict[str, Any]:
 def to_minari(
     episodes: Iterable[Episode], name: str, segment: Segment, spec: Signature | None, algorithm: str = ""
 ) -> Exported:
-    """A Minari dataset called ``name``, or in a folder if ``name`` is a path that begins with / or . or ~.
+    """Write a Minari dataset called ``name``, or to a folder if ``name`` is a path that begins with /, . or ~.
 
-    Observations are those of the rows, the last one included; rewards and flags those of the row after each action. An
-    episode without an end is marked as truncated. Actions are in Minari's own terms where ``spec`` says what they mean
-    (class numbers in place of one-hot vectors), continuous ones in the policy's range of -1 to 1.
+    Observations are those of all rows, the last one included; rewards and flags are those of the row after each action.
+    An episode without an end is marked as truncated. If ``spec`` is given, one-hot actions become class indices.
+    Continuous actions stay in the policy's range [-1, 1].
 
     Raises:
         ConfigError: the package minari is missing, or too old.
@@ -207,17 +208,17 @@ def to_minari(
 def write_minari(
     episodes: Iterable[Mapping[str, Any]], target: str, both: tuple[Any, Any], about: Mapping[str, Any]
 ) -> Exported:
-    """A Minari dataset at ``target``, a path or minari:NAME; it takes its place once it is whole.
+    """Write a Minari dataset to ``target``, a path or minari:NAME; it is moved there when complete.
 
     Args:
-        episodes: the fields of Minari's ``EpisodeBuffer``, of one episode each.
-        target: where to.
-        both: the spaces of observations and of actions.
-        about: what else to write into the metadata.
+        episodes: for each episode, the fields of Minari's ``EpisodeBuffer``.
+        target: path, or minari:NAME for Minari's own folder.
+        both: the observation space and the action space.
+        about: further metadata.
 
     Raises:
         ConfigError: the package minari is missing, or too old.
-        RunError: the dataset exists.
+        RunError: the dataset exists, the disk is full, or there is no episode.
     """
     try:
         import minari
@@ -251,7 +252,7 @@ def write_minari(
 
 
 def minari_rows(episode: Episode, spec: Signature | None) -> dict[str, Any]:
-    """The fields of a Minari episode of n steps: n + 1 observations, n of everything else."""
+    """Return the fields of a Minari episode of n steps: n + 1 observations, n of everything else."""
     rows = episode.rows
     obs = {name.removeprefix("obs/"): value for name, value in rows.items() if name.startswith("obs/")}
     last, terminal = rows["is_last"][1:].copy(), rows["is_terminal"][1:]
@@ -266,7 +267,7 @@ def minari_rows(episode: Episode, spec: Signature | None) -> dict[str, Any]:
 
 
 def nested(values: Mapping[str, Any]) -> Any:
-    """Keys such as ``arm/camera`` as dictionaries in dictionaries; a value alone as it is."""
+    """Return values with keys such as ``arm/camera`` as nested dictionaries; a single value without ``/`` as it is."""
     if len(values) == 1 and "/" not in next(iter(values)):
         return next(iter(values.values()))
     out: dict[str, Any] = {}
@@ -280,7 +281,7 @@ def nested(values: Mapping[str, Any]) -> Any:
 
 
 def decoded_actions(actions: np.ndarray, spec: Signature | None) -> Any:
-    """Flat actions ``[n, A]`` as values of ``action_space``."""
+    """Return flat actions ``[n, A]`` as values of ``action_space``."""
     if spec is None:
         return actions
     out, start = {}, 0
@@ -294,7 +295,7 @@ def decoded_actions(actions: np.ndarray, spec: Signature | None) -> Any:
 
 
 def class_numbers(flat: np.ndarray, classes: Iterable[int]) -> np.ndarray:
-    """One-hot vectors side by side as class numbers ``[n]``, or ``[n, choices]`` if there are several."""
+    """Return concatenated one-hot vectors as class indices: ``[n]``, or ``[n, choices]`` if there are several."""
     out, start = [], 0
     for count in classes:
         out.append(flat[:, start : start + count].argmax(axis=1))
@@ -303,7 +304,7 @@ def class_numbers(flat: np.ndarray, classes: Iterable[int]) -> np.ndarray:
 
 
 def spaces_of(values: Mapping[str, Any]) -> Any:
-    """``nested`` spaces as one."""
+    """Return spaces by key as one space, nested as by ``nested``."""
     from gymnasium import spaces
 
     def space(value: Any) -> Any:
@@ -313,7 +314,7 @@ def spaces_of(values: Mapping[str, Any]) -> Any:
 
 
 def observation_space(segment: Segment, spec: Signature | None) -> Any:
-    """The space of a row's observations."""
+    """Return the space of a row's observations."""
     from gymnasium import spaces
 
     found = {}
@@ -334,7 +335,7 @@ def observation_space(segment: Segment, spec: Signature | None) -> Any:
 
 
 def categorical_space(classes: Iterable[int], shape: tuple[int, ...]) -> Any:
-    """The space of class numbers ``[*shape]``, of so many ``classes`` each, in flat order."""
+    """Return the space of class indices ``[*shape]``; ``classes`` has the number of classes of each, in flat order."""
     from gymnasium import spaces
 
     counts = np.reshape(list(classes), shape)
@@ -342,7 +343,7 @@ def categorical_space(classes: Iterable[int], shape: tuple[int, ...]) -> Any:
 
 
 def action_space(segment: Segment, spec: Signature | None) -> Any:
-    """The space of ``decoded_actions``."""
+    """Return the space of ``decoded_actions``."""
     from gymnasium import spaces
 
     if spec is None:

@@ -1,4 +1,4 @@
-"""What a policy stored with the rows, as files. These columns change with every update: a checkpoint has its own."""
+"""Saving the extra columns that a policy stores with the rows. Updates change them, so every checkpoint has a copy."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from reverie.core.errors import DataError, warn
 from reverie.data.storage import EXTRAS, Storage
 
 PIECE = 2**26
-"""Bytes that are held in memory at once, roughly."""
+"""Approximate bytes that are held in memory at once."""
 
 
 def extras_of(storage: Storage) -> list[str]:
-    """The names of those columns that checkpoints hold."""
+    """Return the names of the extra columns that checkpoints hold."""
     return [name for name, spec in storage.specs.items() if name.startswith(EXTRAS) and spec.kept]
 
 
 def file_of(folder: Path, name: str) -> Path:
-    """Where a column is, whatever characters its key has."""
+    """Return the path of a column's file; characters that file names cannot have are quoted."""
     return folder / f"{quote(name.removeprefix(EXTRAS), safe='')}.npy"
 
 
 def save_extras(storage: Storage, folder: Path) -> list[Path]:
-    """Write each column to a file of its own, ``[N, rows, ...]`` in the order of rows, all that are held."""
+    """Write each column of all rows held to a file ``[N, rows, ...]``, and return the files."""
     folder.mkdir(parents=True, exist_ok=True)
     paths = []
     for name in extras_of(storage):
@@ -39,9 +39,9 @@ def save_extras(storage: Storage, folder: Path) -> list[Path]:
 
 
 def load_extras(storage: Storage, folder: Path, first: int | None = None) -> None:
-    """Take back what ``save_extras`` wrote, of the same rows or, from row ``first`` on, of more.
+    """Load what ``save_extras`` wrote. The files hold the rows from ``first`` on, by default the oldest one held.
 
-    If files of other columns are there instead, as an earlier version wrote them, it warns and leaves zeros.
+    If the files are of other columns, as an earlier version wrote them, it warns and leaves the columns blank.
 
     Raises:
         DataError: a file is missing, damaged or of other rows.
@@ -64,7 +64,11 @@ def load_extras(storage: Storage, folder: Path, first: int | None = None) -> Non
 
 
 def opened(storage: Storage, name: str, path: Path, first: int) -> np.ndarray:
-    """The array of a file, of which nothing has been read yet."""
+    """Return the array of a file, memory-mapped.
+
+    Raises:
+        DataError: it cannot be read, or has another shape or dtype.
+    """
     try:
         array: np.ndarray = np.load(path, mmap_mode="r", allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:
@@ -79,14 +83,14 @@ def opened(storage: Storage, name: str, path: Path, first: int) -> np.ndarray:
 
 
 def header(storage: Storage, name: str, first: int) -> dict[str, object]:
-    """What NumPy writes before an array of one column, of the rows from ``first`` on."""
+    """Return the NumPy header of one column's array, of the rows from ``first`` on."""
     spec = storage.specs[name]
     shape = (storage.streams, storage.count - first, *spec.shape)
     return {"descr": np.lib.format.dtype_to_descr(np.dtype(spec.dtype)), "fortran_order": False, "shape": shape}
 
 
 def pieces(storage: Storage, name: str) -> list[tuple[int, int]]:
-    """The rows that are held, cut so that none of the pieces is large."""
+    """Return the rows that are held as ranges ``(start, stop)`` of at most about ``PIECE`` bytes."""
     rows = max(1, PIECE // max(1, storage.specs[name].nbytes))
     starts = range(storage.oldest, storage.count, rows)
     return [(start, min(start + rows, storage.count)) for start in starts]

@@ -1,4 +1,4 @@
-"""Feedback on its way from a GPU to rows in this computer's memory."""
+"""Feedback of updates, copied from a GPU to rows in the host's memory without waiting."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from torch import Tensor
 
 
 class Feedback(NamedTuple):
-    """What an update says of the windows that it learned from."""
+    """New extras and priorities that an update returned for its windows."""
 
     handles: np.ndarray  # [B]
     extras: dict[str, Tensor]  # [B, T', ...]
     priority: Tensor | None  # [B]
-    event: torch.cuda.Event | None = None  # when it will have come; None: it has
+    event: torch.cuda.Event | None = None  # recorded after the copies; None: there is nothing to wait for
 
     @property
     def on_gpu(self) -> bool:
-        """Whether any of it has to travel."""
+        """Whether any tensor is on a GPU."""
         return any(value.is_cuda for value in [*self.extras.values(), self.priority] if value is not None)
 
     def sent(self) -> Feedback:
-        """A copy on the host that arrives in its own time; the device goes on working."""
+        """Return a copy in host memory, made asynchronously: ``wait`` before reading it."""
         extras = {key: pinned_copy(value) for key, value in self.extras.items()}
         priority = None if self.priority is None else pinned_copy(self.priority)
         event = torch.cuda.Event()  # type: ignore[no-untyped-call]  # torch has not typed it
@@ -32,23 +32,23 @@ class Feedback(NamedTuple):
         return Feedback(self.handles, extras, priority, event)
 
     def wait(self) -> None:
-        """Until it has come."""
+        """Wait until the copy is complete."""
         if self.event is not None:
             self.event.synchronize()
 
     def state_dict(self) -> dict[str, Any]:
-        """Its values, for which this waits."""
+        """Return its values, after waiting for them."""
         self.wait()
         return {"handles": self.handles, "extras": dict(self.extras), "priority": self.priority}
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> Feedback:
-        """What ``state_dict`` gave."""
+        """Return the feedback that ``state_dict`` saved."""
         return cls(state["handles"], dict(state["extras"]), state["priority"])
 
 
 def pinned_copy(value: Tensor) -> Tensor:
-    """``value`` on the host, once the device has come to it."""
+    """Return a copy of ``value`` in pinned host memory, made asynchronously; CPU tensors are returned as they are."""
     if not value.is_cuda:
         return value
     host = torch.empty(value.shape, dtype=value.dtype, pin_memory=True)

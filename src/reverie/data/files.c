@@ -1,7 +1,7 @@
-/* Many files written, and put in their places, in one call. data/files.py calls it: in Python each system call gives
- * up the lock of the interpreter and has to get it back, which takes a thread beside a busy one a millisecond a time.
+/* Writing and renaming many files in one call. Called by data/files.py: in Python each system call releases the
+ * interpreter's lock and acquires it again, which takes a millisecond each time if another thread is busy.
  *
- * `failed`: the error number, 0 if all went well, and of which file or folder.
+ * `failed`: the error number (0 for success) and the index of the file or folder.
  */
 
 #include <errno.h>
@@ -15,14 +15,14 @@ static int whole(int file, const char *bytes, int64_t size) {
         ssize_t done = write(file, bytes, (size_t)(size < 1 << 30 ? size : 1 << 30));
         if (done < 0 && errno == EINTR) continue;
         if (done < 0) return errno;
-        if (done == 0) return EIO; /* else this would go on for ever */
+        if (done == 0) return EIO; /* or this would never end */
         bytes += done;
         size -= done;
     }
     return 0;
 }
 
-/* `close` tells of writes that failed later, over a network for one. */
+/* `close` reports writes that failed later, as on network file systems. */
 static int closed(int file, int error) {
     return close(file) < 0 && !error && errno != EINTR ? errno : error;
 }
@@ -34,8 +34,7 @@ static int synchronised(const char *path) {
     return closed(file, error);
 }
 
-/* Files number 0 to count - 1; number i holds the parts from `begins[i]` to before `begins[i + 1]`, one after the
- * other. The first that fails is the last that is written. */
+/* Write `count` files; file i consists of the parts begins[i] .. begins[i + 1] - 1. Stop at the first failure. */
 void write_files(const char *const *paths, const int64_t *begins, const void *const *parts, const int64_t *sizes,
                  int64_t count, int64_t *failed) {
     for (int64_t i = 0; i < count; i++) {
@@ -50,7 +49,7 @@ void write_files(const char *const *paths, const int64_t *begins, const void *co
     }
 }
 
-/* Those files synchronised, then renamed, then the folders synchronised. A folder's number comes after the files'. */
+/* Synchronise all files, rename them, then synchronise the folders, whose indices follow those of the files. */
 void place_files(const char *const *beside, const char *const *paths, int64_t count, const char *const *folders,
                  int64_t folder_count, int64_t *failed) {
     for (int64_t i = 0; i < count; i++) {

@@ -1,7 +1,7 @@
-"""Many files written, and put in their places at once: all system calls in one compiled call (``files.c``).
+"""Writing many files durably, with all system calls in one compiled call (``files.c``).
 
-Without a compiler they are made from here, one by one. Either way files are written beside their places, synchronised,
-renamed, and the folders synchronised.
+Without a compiler Python makes the system calls, one by one. Either way files are written under temporary names,
+synchronised, renamed, and then their folders are synchronised.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ import numpy as np
 from reverie.core.compiler import kernels
 
 Parts = Sequence[bytes | memoryview]
-"""What a file holds, in parts that follow each other."""
+"""The content of a file, as consecutive parts."""
 
 
 def write(files: Mapping[Path, Parts]) -> None:
-    """Write those files, in folders that are made where they are missing. One that fails is removed again.
+    """Write the files and make missing folders. A file whose writing fails is deleted.
 
     Raises:
-        OSError: one cannot be written; those after it were not tried.
+        OSError: a file cannot be written; those after it were not tried.
     """
     items = list(files.items())
     done = 0
@@ -36,19 +36,19 @@ def write(files: Mapping[Path, Parts]) -> None:
             return
         done = [each for each, _ in items].index(path)
         if not isinstance(error, FileNotFoundError) or path.parent.exists():
-            with contextlib.suppress(OSError):  # on a full disk half a file only takes room
+            with contextlib.suppress(OSError):  # an incomplete file would only take space on a full disk
                 path.unlink(missing_ok=True)
             raise error
         path.parent.mkdir(parents=True, exist_ok=True)
 
 
 def place(staged: Mapping[Path, Path]) -> None:
-    """Give written files, the values, the names that are the keys: once this has returned, for good.
+    """Rename written files (the values) to the keys. Once this returns, the change survives a crash.
 
-    Files are synchronised first, all of them, as a file system writes many faster than one by one.
+    All files are synchronised before the first is renamed, because file systems write many faster than one by one.
 
     Raises:
-        OSError: one cannot be synchronised or renamed. Some may have been.
+        OSError: a file cannot be synchronised or renamed. Others may have been renamed already.
     """
     folders = list(dict.fromkeys(path.parent for path in staged))
     library = kernels()
@@ -68,12 +68,12 @@ def place(staged: Mapping[Path, Path]) -> None:
 
 
 def opened(path: Path) -> BinaryIO:
-    """A file to be written anew."""
+    """Open a file for writing, emptied."""
     return path.open("wb")
 
 
 def sync(path: Path) -> None:
-    """Wait until a file, or the names in a folder, are on the disk."""
+    """Wait until the content of a file, or the entries of a folder, are on the disk (fsync)."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -82,7 +82,7 @@ def sync(path: Path) -> None:
 
 
 def _write(items: Sequence[tuple[Path, Parts]]) -> tuple[Path, OSError | None]:
-    """The last file that was tried, and what went wrong with it."""
+    """Write files until one fails. Return the last one that was tried and its error, or None."""
     library = kernels()
     if library is None:
         for path, parts in items:
@@ -110,5 +110,5 @@ def _names(paths: Iterable[Path]) -> ctypes.Array[ctypes.c_char_p]:
 
 
 def _error(number: int, path: Path) -> OSError:
-    """As Python would raise it, of the kind that belongs to the number."""
+    """Return the OSError, or the subclass of it, that Python would raise for an error number."""
     return OSError(number, os.strerror(number), str(path))

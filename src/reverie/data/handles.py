@@ -1,26 +1,26 @@
-"""Handles of windows (``data/starts.py``) in memory."""
+"""A queue of window handles (``data/starts.py``)."""
 
 from __future__ import annotations
 
 import numpy as np
 
 NEAR = 64
-"""Of the oldest handles so many are looked at first for those that leave."""
+"""Number of the oldest handles that are searched first for evicted ones."""
 
 
 class HandleQueue:
-    """Ascending handles, one after the other in memory: new ones come at the end, evicted ones leave in front."""
+    """Ascending handles in contiguous memory: new ones are added at the end, evicted ones dropped at the front."""
 
     def __init__(self) -> None:
         self.clear()
 
     def clear(self) -> None:
-        """Hold none."""
+        """Drop all handles."""
         self._take(64)
         self.head = self.tail = 0
 
     def _take(self, size: int) -> None:
-        """Take memory; asking NumPy where it is takes long."""
+        """Allocate memory, and keep its address because asking NumPy for it is slow."""
         self.buffer = np.empty(size, np.int64)
         self._begin = self.buffer.ctypes.data
 
@@ -29,16 +29,16 @@ class HandleQueue:
 
     @property
     def held(self) -> np.ndarray:
-        """All of them; not a copy."""
+        """All handles, as a view."""
         return self.buffer[self.head : self.tail]
 
     @property
     def address(self) -> int:
-        """Where the oldest is in memory, and the others after it."""
+        """Memory address of the oldest handle; the others follow it."""
         return self._begin + 8 * self.head
 
     def reserve(self, count: int) -> None:
-        """Make room for ``count`` handles in all, which is then not taken twice while they come."""
+        """Allocate memory for ``count`` handles in all, so that it need not grow while they are added."""
         if count > len(self.buffer):
             held = self.held.copy()
             self._take(count)
@@ -46,23 +46,23 @@ class HandleQueue:
             self.head, self.tail = 0, len(held)
 
     def add(self, fresh: np.ndarray | list[int]) -> None:
-        """Put ``fresh`` at the end."""
+        """Append ``fresh``."""
         if self.tail + len(fresh) > len(self.buffer):
             self._make_room(len(fresh))
         self.buffer[self.tail : self.tail + len(fresh)] = fresh
         self.tail += len(fresh)
 
     def drop(self, below: int) -> None:
-        """Let go of the handles below ``below``."""
+        """Drop the handles that are less than ``below``."""
         if self.head == self.tail or self.buffer[self.head] >= below:
             return
-        # One more row evicts a few at most. Bisecting all of them would fetch their memory from everywhere: 15 us.
+        # One more row evicts a few at most. A bisection of all handles takes 15 us of cache misses.
         near = self.held[:NEAR]
         gone = int(near.searchsorted(below))
         self.head += gone if gone < len(near) else int(self.held.searchsorted(below))
 
     def _make_room(self, more: int) -> None:
-        """Move to the front of a buffer of twice what is needed: each handle moves about once while it is held."""
+        """Move to the front of a buffer of twice the needed size, so that each handle is moved about once."""
         held = self.held.copy()
         needed = 2 * (len(held) + more)
         if len(self.buffer) < needed:

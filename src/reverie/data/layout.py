@@ -1,4 +1,4 @@
-"""Rows from elsewhere, laid out as streams of one length, right where they will stay."""
+"""Laying out rows of another run as streams of equal length, directly in the storage."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from reverie.core.errors import DataError
 from reverie.data.storage import EXTRAS, Storage
 
 Piece = tuple[bool, Mapping[str, np.ndarray]]
-"""Rows ``[n, ...]`` of one stream, and whether they do not follow the piece before."""
+"""``(broken, rows)``: rows ``[n, ...]`` of one stream; ``broken`` if they do not continue the piece before."""
 Source = Callable[[Sequence[str] | None], Iterable[Piece]]
-"""Gives all pieces, the oldest first, with some columns or with all; may be asked again."""
+"""A function that yields all pieces, the oldest first, with the named columns or all (None). Called more than once."""
 
 
 def lay_out(storage: Storage, source: Source) -> int:
-    """Fill an empty ``storage`` with the rows of ``source``; how many of each stream there are.
+    """Fill an empty ``storage`` with the rows of ``source``. Return the number of rows of each stream.
 
-    Rows before the first ``is_first`` of an unbroken run belong to an episode whose beginning is lost, and are left
-    out. All others follow each other, the newest that fit if there are more, and are cut into streams of equal length,
-    which costs up to ``streams - 1`` of the oldest. A stream may therefore begin in the middle of an episode and end
-    in one, as streams do whose oldest rows have been evicted. No flag is changed: wherever an ``is_first`` row
-    follows, the row before it is taken for the last of its episode when windows are sampled.
+    Rows before the first ``is_first`` of an unbroken run are left out, because the beginning of their episode is lost.
+    All others are concatenated; if they do not fit, the newest are kept. They are cut into streams of equal length,
+    which drops up to ``streams - 1`` of the oldest rows. A stream may therefore begin and end in the middle of an
+    episode, as after an eviction. No flag is changed: when windows are sampled, a row that is followed by an
+    ``is_first`` row counts as the last of its episode.
 
-    Where a row goes depends on how many there are, so these are counted first, by their flags alone. If there are
-    fewer after all, as when other columns are damaged, it is done again. No more is held in memory than one piece.
+    The place of a row depends on the total number, so rows are counted first, from their flags alone. If fewer come
+    after all, because other columns are damaged, it starts again. Only one piece is held in memory at a time.
 
     Raises:
-        DataError: a piece has other columns than the storage, or columns of different length.
+        DataError: a piece has other columns than the storage, or columns of different lengths.
     """
     streams = storage.streams
     total = sum(len(rows["is_first"]) for rows in whole(source(("is_first",))))
@@ -43,7 +43,7 @@ def lay_out(storage: Storage, source: Source) -> int:
 
 
 def place(storage: Storage, parts: Iterable[Mapping[str, np.ndarray]], skip: int) -> int:
-    """Put rows behind each other into one stream after the other, but for the first ``skip``; how many came."""
+    """Fill one stream after the other with rows, without the first ``skip``. Return the number of rows that came."""
     expected = {name for name in storage.specs if not name.startswith(EXTRAS)}
     came = 0
     for rows in parts:
@@ -51,7 +51,7 @@ def place(storage: Storage, parts: Iterable[Mapping[str, np.ndarray]], skip: int
             raise DataError(f"rows to be laid out have the columns {sorted(rows)}; expected {sorted(expected)}.")
         n = len(rows["is_first"])
         done = min(n, max(0, skip - came))
-        while done < n and came + done - skip < storage.count * storage.streams:  # else more come than were counted
+        while done < n and came + done - skip < storage.count * storage.streams:  # ignore more rows than were counted
             stream, row = divmod(came + done - skip, storage.count)
             more = min(n - done, storage.count - row)
             for name, values in rows.items():
@@ -62,7 +62,7 @@ def place(storage: Storage, parts: Iterable[Mapping[str, np.ndarray]], skip: int
 
 
 def whole(pieces: Iterable[Piece]) -> Iterator[Mapping[str, np.ndarray]]:
-    """The pieces from the first ``is_first`` of each unbroken run on."""
+    """Yield the pieces from the first ``is_first`` of each unbroken run on."""
     begun = False
     for broken, rows in pieces:
         lengths = {name: len(values) for name, values in rows.items()}

@@ -1,4 +1,4 @@
-"""Rows in files that are mapped into memory: more of them than there is memory, as long as the disk keeps up."""
+"""Rows in memory-mapped files: more rows than fit into memory, at the speed of the disk."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ from reverie.core.machine import available_memory
 from reverie.data.storage import Column, HostStorage
 
 FITS = 0.5
-"""Files that need at most this share of the memory that is available stay in it."""
+"""Files of at most this share of the available memory are expected to stay cached in it."""
 
 
 class MappedStorage(HostStorage):
-    """Rows in one file for all small columns and one for each of the others, made when the first row comes.
+    """Rows in one file for all small columns and one for each large column, made when the first row is added.
 
-    Files lose their names as soon as they are mapped, where the system allows it: they go with the process, however it
-    ends. Their space is taken at once, so that a full disk is an error then and no crash later.
+    Files are unlinked before they are mapped, where the system allows it, so they vanish with the process however it
+    ends. Their space is allocated at once, so that a full disk is an error then and not a crash later.
     """
 
     def __init__(self, columns: Mapping[str, Column], streams: int, capacity: int, folder: Path) -> None:
-        """Nothing is written yet.
+        """Check the disk's free space; write nothing yet.
 
         Raises:
-            ConfigError: the disk has not the space.
+            ConfigError: there is too little.
         """
         self.folder = folder
         super().__init__(columns, streams, capacity)
@@ -65,11 +65,11 @@ class MappedStorage(HostStorage):
             ) from None
 
     def _memory(self, dtype: np.dtype[Any], shape: tuple[int, ...]) -> np.ndarray:
-        """A file."""
+        """Return an array in a new memory-mapped file."""
         shape = (self.streams, self.capacity, *shape)
         size = max(1, math.prod(shape) * dtype.itemsize)
         descriptor, name = tempfile.mkstemp(prefix="replay-", suffix=".rows", dir=self.folder)
-        unlink_now_or_later(self, name)  # before its space is taken: a process killed now leaves an empty file at most
+        unlink_now_or_later(self, name)  # before allocating: a process killed now leaves at most an empty file
         try:
             allocate(descriptor, size)
             memory = mmap.mmap(descriptor, size)
@@ -88,16 +88,16 @@ class MappedStorage(HostStorage):
 
 
 def existing(folder: Path) -> Path:
-    """``folder``, or the nearest above it that there is."""
+    """Return ``folder``, or its nearest parent that exists."""
     folder = folder.absolute()
     return folder if folder.exists() or folder == folder.parent else existing(folder.parent)
 
 
 def allocate(descriptor: int, size: int) -> None:
-    """Make a file ``size`` bytes long and take their space, or as much of that as the file system can do.
+    """Give a file ``size`` bytes, and allocate them on the disk if the file system supports it.
 
     Raises:
-        OSError: the space is not there.
+        OSError: the disk is full.
     """
     if hasattr(os, "posix_fallocate"):
         try:
@@ -110,18 +110,18 @@ def allocate(descriptor: int, size: int) -> None:
 
 
 def in_large_pages(memory: mmap.mmap) -> None:
-    """Let the system keep a file in pages as large as it has, where it can.
+    """Ask the system to use huge pages for a mapped file, where it can.
 
-    Whenever a page has been written to the disk, the next write to it has to be let through by the system, which took
-    up to half of the time of adding rows in pages of 4 KiB. Not for more than there is memory for: each window would
-    then bring 2 MiB of every column from the disk.
+    After a page has been written to the disk, the next write to it causes a page fault; with pages of 4 KiB these took
+    up to half of the time of adding rows. Do not use it for files larger than the memory: each window would then read
+    2 MiB of every column from the disk.
     """
-    with contextlib.suppress(AttributeError, OSError):  # another system, or one without such pages
+    with contextlib.suppress(AttributeError, OSError):  # a system without madvise or without huge pages
         memory.madvise(mmap.MADV_HUGEPAGE)
 
 
 def unlink_now_or_later(owner: object, name: str) -> None:
-    """Delete a file; where the system refuses because it is in use, once ``owner`` is gone."""
+    """Delete a file; if the system refuses because it is in use, delete it once ``owner`` is garbage-collected."""
     try:
         os.unlink(name)
     except PermissionError:

@@ -1,4 +1,4 @@
-"""Recorded and lived rows in every batch."""
+"""Batches of recorded and of newly collected rows."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from reverie.core.types import Batch, Update, Window
 
 
 class Mix:
-    """A ``Source`` of batches whose first windows are ``recorded``, the others ``lived``.
+    """A ``Source`` of batches whose first windows are ``recorded``; the others, ``lived``, were collected by this run.
 
-    Each of the two has windows for its own part of a batch (``shares``). Nothing is sampled before both have one.
+    Each of the two sources samples its own part of a batch (``shares``).
     """
 
     def __init__(self, recorded: Source, lived: Source) -> None:
@@ -24,11 +24,11 @@ class Mix:
         self._split = 0
 
     def __len__(self) -> int:
-        """Windows that were lived: learning begins when there are enough of these."""
+        """Return the number of collected windows: learning starts when there are enough of these."""
         return len(self.lived)
 
     def sample(self) -> Batch:
-        """The windows of both, those of the recorded rows first."""
+        """Return a batch of both, the recorded windows first."""
         first, second = self.recorded.sample(), self.lived.sample()
         self._split = len(first.index)
         joined: dict[str, Any] = {}
@@ -41,7 +41,7 @@ class Mix:
         return Batch(**joined)
 
     def feedback(self, index: Tensor, update: Update) -> None:
-        """To each what is about its windows."""
+        """Pass each source the part of the update that concerns its windows, those sampled last."""
         split = self._split
         for source, part in ((self.recorded, slice(0, split)), (self.lived, slice(split, None))):
             priority = None if update.priority is None else update.priority[part]
@@ -50,10 +50,10 @@ class Mix:
 
 
 def shares(window: Window, fraction: float) -> tuple[Window, Window]:
-    """The windows of recorded and of lived rows that make batches of ``window``.
+    """Return ``window`` with the batch sizes of the recorded and of the collected part.
 
     Raises:
-        ConfigError: a batch is too small to be shared so.
+        ConfigError: the batch is too small for both parts to have a window.
     """
     recorded = round(window.batch * fraction)
     if not 0 < recorded < window.batch:

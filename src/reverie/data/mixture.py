@@ -1,4 +1,4 @@
-"""Several ways of drawing windows in one batch, and the weights that make up for what priorities prefer."""
+"""Several ways of sampling windows in one batch, and the importance weights that correct for priorities."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from reverie.data.sampling import Component
 
 @dataclass(frozen=True, kw_only=True)
 class FractionsConfig(Config):
-    """How large a part of the windows is drawn in which way. They need not sum to 1: what counts are their ratios."""
+    """Fractions of windows drawn in each way, 0 or more. Only their ratios count: they are normalised to sum to 1."""
 
     uniform: float = 1.0
-    """Every window alike."""
+    """Fraction drawn uniformly."""
     priority: float = 0.0
-    """By priority (`data/priorities.py`)."""
+    """Fraction drawn by priority (prioritized experience replay, `replay.priority`)."""
     recency: float = 0.0
-    """Newer windows more often."""
+    """Fraction drawn with a preference for newer windows (`replay.recency_exponent`)."""
     ends: float = 0.0
-    """Ends of episodes more often."""
+    """Fraction drawn with a preference for ends of episodes."""
 
     def __post_init__(self) -> None:
         for name, value in self.to_dict().items():
@@ -41,19 +41,19 @@ class FractionsConfig(Config):
 
     @property
     def total(self) -> float:
-        """The sum."""
+        """Sum of all fractions."""
         return float(sum(self.to_dict().values()))
 
     def shares(self) -> dict[str, float]:
-        """Those above 0, made to sum to 1."""
+        """Return the fractions above 0, normalised to sum to 1."""
         return {name: value / self.total for name, value in self.to_dict().items() if value > 0}
 
 
 class Mixture:
-    """Each window is drawn by one of several samplers, chosen with fixed probabilities."""
+    """Draws each window with one of several samplers, chosen with fixed probabilities."""
 
     def __init__(self, parts: Mapping[str, tuple[float, Component]], rng: np.random.Generator) -> None:
-        """``parts``: a share and a sampler by name; the shares sum to 1."""
+        """Mix ``parts``: ``(probability, sampler)`` by name; the probabilities sum to 1."""
         self.samplers = {name: sampler for name, (_, sampler) in parts.items()}
         self.alone = next(iter(self.samplers.values())) if len(self.samplers) == 1 else None
         self.shares = np.array([share for share, _ in parts.values()])
@@ -73,14 +73,14 @@ class Mixture:
             sampler.clear()
 
     def draw(self, count: int) -> Tensor:
-        """``count`` handles, those of one sampler side by side."""
+        """Return ``count`` handles, grouped by sampler."""
         if self.alone is not None:
             return self.alone.draw(count)
         counts = self.rng.multinomial(count, self.shares).tolist()
         return torch.cat([sampler.draw(n) for sampler, n in zip(self.samplers.values(), counts, strict=True)])
 
     def probability(self, handles: np.ndarray) -> np.ndarray:
-        """The probability ``[B]`` of each of ``handles`` in one draw."""
+        """Return the probability ``[B]`` of each of ``handles`` ``[B]`` in one draw."""
         if self.alone is not None:
             return self.alone.probability(handles)
         each = [sampler.probability(handles) for sampler in self.samplers.values()]
@@ -88,9 +88,9 @@ class Mixture:
         return probability
 
     def weights(self, handles: np.ndarray) -> np.ndarray:
-        """Importance weights ``(1 / (M q))^beta`` ``[B]``, float64, over the largest of them; 1 without priorities.
+        """Return importance weights ``[B]`` float64: ``(1 / (M q))^beta`` over their maximum; 1 without priorities.
 
-        q is the probability of the whole mixture, M the number of windows (Schaul et al. 2016, section 3.4).
+        q is the probability under the whole mixture, M the number of windows (Schaul et al. 2016, section 3.4).
         """
         if self.priority is None or not len(handles):
             return np.ones(len(handles))
@@ -100,14 +100,14 @@ class Mixture:
         return weights
 
     def state_dict(self) -> State:
-        """Of all samplers, and the generator that chooses between them."""
+        """Return the states of all samplers, and of the generator that chooses among them."""
         return {
             "rng": self.rng.bit_generator.state,
             "samplers": {name: dict(sampler.state_dict()) for name, sampler in self.samplers.items()},
         }
 
     def load_state_dict(self, state: State) -> None:
-        """See ``Sampler``. Samplers that were not part of the mixture stay as they are."""
+        """See ``Sampler``. Samplers that ``state`` does not have stay as they are."""
         self.rng.bit_generator.state = dict(state["rng"])
         for name, sampler in self.samplers.items():
             if name in state.get("samplers", {}):

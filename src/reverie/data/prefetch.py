@@ -1,4 +1,4 @@
-"""Batches for a GPU, copied there while it is still busy with the update before."""
+"""Prefetching: batches are copied to a GPU while it still runs the previous update."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from reverie.data.storage import HostStorage
 
 
 def ahead(source: Source, device: torch.device) -> Source:
-    """``source``, in a ``Prefetch`` if its batches have to travel to a GPU."""
+    """Return ``source``, wrapped in a ``Prefetch`` if its batches have to be copied to a GPU."""
     on_device = isinstance(source, Replay) and isinstance(source.storage, DeviceStorage)
     return source if device.type != "cuda" or on_device else Prefetch(source, device)
 
 
 class Prefetch:
-    """A ``Source`` whose batches lie on ``device``, where ``index`` alone stays on the CPU.
+    """A ``Source`` whose batches are on ``device``; only ``index`` stays on the CPU.
 
-    It has no thread. An update of a GPU returns once it is launched, so that the loop comes to sample the next batch
-    while the update is still running; all that is needed is that copying waits for nothing: from pinned memory, on a
-    stream of its own. Batches are therefore those of ``source``, in the same order, made at the same moment.
+    It needs no thread. An update on a GPU returns once it is launched, so the loop samples the next batch while the
+    update is still running. The copy must only wait for nothing: it is made from pinned memory, on a CUDA stream of its
+    own. Batches are therefore exactly those of ``source``, in the same order and sampled at the same time.
     """
 
     def __init__(self, source: Source, device: torch.device) -> None:
@@ -38,27 +38,27 @@ class Prefetch:
         return len(self.source)
 
     def sample(self) -> Batch:
-        """The next batch; work that is queued from now on waits for it, the host does not."""
+        """Return the next batch. The current CUDA stream waits for its copy, the host does not."""
         host = self.source.sample().map(pinned)
         with torch.cuda.stream(self.stream):
             batch = host.to(self.device)
         learner = torch.cuda.current_stream(self.device)
         learner.wait_stream(self.stream)
-        # Their memory is not given to another batch before the learner is through with them.
+        # The allocator must not reuse the memory of these tensors before the learner has finished with them.
         batch.map(lambda tensor: recorded(tensor, learner))
         return replace(batch, index=host.index)
 
     def feedback(self, index: Tensor, update: Update) -> None:
-        """Handed on."""
+        """Pass the feedback on to the source."""
         self.source.feedback(index, update)
 
 
 def pinned(tensor: Tensor) -> Tensor:
-    """``tensor`` where a GPU can fetch it by itself."""
+    """Return ``tensor`` in pinned memory."""
     return tensor if tensor.is_pinned() else tensor.pin_memory()
 
 
 def recorded(tensor: Tensor, stream: torch.cuda.Stream) -> Tensor:
-    """``tensor``, of which the allocator now knows that ``stream`` uses it."""
+    """Tell the allocator that ``stream`` uses ``tensor``, and return it."""
     tensor.record_stream(stream)
     return tensor

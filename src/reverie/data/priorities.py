@@ -1,4 +1,4 @@
-"""Prioritised experience replay: windows are drawn in proportion to what was last surprising about them.
+"""Prioritised experience replay: windows are drawn in proportion to their latest priority, such as the TD error.
 
 Source: Schaul et al. 2016, Prioritized Experience Replay, arXiv 1511.05952.
 """
@@ -21,18 +21,18 @@ from reverie.data.storage import Storage
 
 @dataclass(frozen=True, kw_only=True)
 class PriorityConfig(Config):
-    """Prioritised replay, for the share of windows that ``fractions.priority`` gives to it."""
+    """Prioritised replay, for the fraction of windows given by ``fractions.priority``."""
 
     alpha: float = 0.6
-    """How much priorities matter: 0 not at all, 1 in proportion (Schaul et al. 2016, equation 1)."""
+    """Exponent of priorities, 0 or more: 0 is uniform, 1 proportional (Schaul et al. 2016, equation 1)."""
     beta: float = 0.4
-    """How much of the bias importance weights take back in the beginning: 0 nothing, 1 all (section 3.4)."""
+    """Initial exponent of the importance weights, in [0, 1]: 0 corrects no bias, 1 all of it (section 3.4)."""
     beta_end: float = 1.0
-    """The same after `beta_windows`."""
+    """Final exponent of the importance weights, in [0, 1]."""
     beta_windows: int = 10_000_000
-    """Windows drawn until beta has gone linearly to beta_end; 0 to begin there."""
+    """Number of windows drawn while beta changes linearly to beta_end; 0: beta_end from the start."""
     epsilon: float = 1e-6
-    """Added to every priority, so that no window is lost for ever (section 3.3)."""
+    """Constant above 0 added to every priority, so that every window can be drawn (section 3.3)."""
 
     def __post_init__(self) -> None:
         for name, top in {"alpha": np.inf, "beta": 1.0, "beta_end": 1.0}.items():
@@ -49,16 +49,15 @@ class PriorityConfig(Config):
 
 
 class Prioritised:
-    """A window of priority p is drawn with probability ``(p + epsilon)^alpha / sum`` (equation 1), with replacement.
+    """Draws a window of priority p with probability ``(p + epsilon)^alpha / sum`` (equation 1), with replacement.
 
-    New windows get the highest priority that there has been (algorithm 1, line 6), so that each is likely to be drawn
-    soon.
+    New windows get the highest priority so far (algorithm 1, line 6), so that they are likely to be drawn soon.
     """
 
     listens = True
 
     def __init__(self, starts: Starts, rng: np.random.Generator, rows: Storage, config: PriorityConfig) -> None:
-        """Draws from ``starts``, windows of ``rows``."""
+        """Draw from ``starts``, the windows of ``rows``."""
         self.starts, self.rng, self.rows, self.config = starts, rng, rows, config
         self.highest, self.drawn = 1.0, 0
         self.clear()
@@ -79,27 +78,27 @@ class Prioritised:
         self._set(slots, np.repeat([0.0, self.highest], [len(evicted), len(fresh)]))
 
     def draw(self, count: int) -> Tensor:
-        """``count`` handles."""
+        """Return ``count`` handles."""
         slots = self.tree.draw(self.rng.random(count))
         oldest, size = self.starts.oldest, len(self.priority)
         handles: np.ndarray = oldest + (slots - oldest) % size
         return torch.from_numpy(handles)
 
     def probability(self, handles: np.ndarray) -> np.ndarray:
-        """Equation 1."""
+        """Return equation 1 for each of ``handles`` ``[B]``."""
         probability: np.ndarray = self.tree.leaves[handles % len(self.priority)] / self.tree.total
         return probability
 
     def beta(self) -> float:
-        """The exponent of importance weights now."""
+        """Return the current exponent of the importance weights."""
         cfg = self.config
         done = min(1.0, self.drawn / cfg.beta_windows) if cfg.beta_windows else 1.0
         return cfg.beta + (cfg.beta_end - cfg.beta) * done
 
     def feedback(self, handles: np.ndarray, priority: np.ndarray) -> None:
-        """New priorities ``[B]`` of windows ``[B]``; evicted ones are skipped, of one that comes twice the last holds.
+        """Set the priorities ``[B]`` of windows ``[B]``. Evicted ones are skipped; the last value of duplicates counts.
 
-        One that is not finite leaves a window's priority as it is: it is the run that has diverged, and it says so.
+        A value that is not finite is ignored: the run has diverged, and reports that elsewhere.
 
         Raises:
             DataError: a priority is negative.
@@ -122,7 +121,7 @@ class Prioritised:
         return np.where(priority > 0, priority.astype(np.float64) ** self.config.alpha, 0.0)
 
     def state_dict(self) -> State:
-        """The generator, the priorities of all windows held and how far beta is."""
+        """Return the generator, the priorities of all windows held, and the progress of beta."""
         return {
             "rng": self.rng.bit_generator.state,
             "oldest": self.starts.oldest // self.rows.streams,
@@ -149,38 +148,38 @@ class Prioritised:
 
 
 class SumTree:
-    """Non-negative weights of which one is found by a number in 0..1 in O(log n), for whole arrays of numbers at once.
+    """A sum tree: draws an index in proportion to its non-negative weight in O(log n), for whole arrays at once.
 
-    Each node has 32 children, whose sum it is; sums are always made anew from the children, so that rounding does not
-    build up and a tree depends on its leaves only, not on how they came to be.
+    Each node is the sum of its 32 children. Sums are always recomputed from the children, so rounding errors do not
+    accumulate and the tree depends on its leaves only, not on the order of changes.
     """
 
     FAN = 32
 
     def __init__(self, size: int) -> None:
-        """``size`` weights of 0."""
+        """Make a tree of ``size`` weights, all 0."""
         self.levels = [np.zeros(self._padded(size))]  # leaves first
         while len(self.levels[-1]) > self.FAN:
             self.levels.append(np.zeros(self._padded(len(self.levels[-1]) // self.FAN)))
         self._library = kernels()
         self._addresses = np.array([level.ctypes.data for level in self.levels], np.int64)
-        self._told = (self._addresses.ctypes.data, len(self.levels))  # what ``tree.c`` is told of the levels
+        self._told = (self._addresses.ctypes.data, len(self.levels))  # the levels as arguments of ``tree.c``
 
     def _padded(self, size: int) -> int:
         return -(-size // self.FAN) * self.FAN
 
     @property
     def leaves(self) -> np.ndarray:
-        """All weights, and some 0 after them."""
+        """All weights, padded with zeros."""
         return self.levels[0]
 
     @property
     def total(self) -> float:
-        """The sum of all weights."""
+        """Sum of all weights."""
         return float(self.levels[-1].sum())
 
     def set(self, slots: np.ndarray, weights: np.ndarray) -> None:
-        """Give the leaves ``slots`` new ``weights``; of a slot that comes twice the last holds."""
+        """Set the weights ``[B]`` of leaves ``slots`` ``[B]``; the last value of duplicates counts."""
         if self._library is None:
             self._set(slots, weights)
             return
@@ -196,7 +195,10 @@ class SumTree:
             parents[slots] = children.reshape(-1, self.FAN)[slots].sum(1)
 
     def draw(self, numbers: np.ndarray) -> np.ndarray:
-        """The slots at which the running sum of all weights passes ``numbers`` x ``total``; never one of weight 0."""
+        """Return the slots where the running sum of weights exceeds ``numbers`` x ``total``; never one of weight 0.
+
+        ``numbers`` ``[B]`` are in [0, 1).
+        """
         slots, target = np.zeros(len(numbers), np.int64), numbers * self.total
         if self._library is None:
             return self._draw(slots, target)
@@ -206,7 +208,7 @@ class SumTree:
     def _draw(self, slots: np.ndarray, target: np.ndarray) -> np.ndarray:
         for level in reversed(self.levels):
             sums = level.reshape(-1, self.FAN)[slots].cumsum(1)
-            # Sums made in another order may differ in their last digit; the target must lie below.
+            # Sums in another order may differ by rounding; the target must be below the last sum.
             target = np.minimum(target, np.nextafter(sums[:, -1], 0))
             child = (sums <= target[:, None]).sum(1)
             before = np.take_along_axis(sums, np.maximum(child - 1, 0)[:, None], 1)[:, 0]

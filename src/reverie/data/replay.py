@@ -1,4 +1,4 @@
-"""The replay: takes rows as they are lived and deals them out again in windows."""
+"""The replay buffer: stores rows as they are collected, and samples windows of them."""
 
 from __future__ import annotations
 
@@ -29,23 +29,23 @@ from reverie.data.store.read import Chunk
 
 @dataclass(frozen=True, kw_only=True)
 class ReplayConfig(DealerConfig):
-    """A replay in memory."""
+    """Settings of the replay buffer."""
 
     capacity: int | str = 1_000_000
-    """Rows to keep, all streams together, such as 1000000 or 5e6, or their bytes, such as 20GB or 512MiB; the oldest
-    make room for new ones."""
+    """Capacity in rows of all streams together, such as 1000000 or 5e6, or in bytes, such as 20GB or 512MiB. When it is
+    full, the oldest rows are evicted."""
     storage: Literal["ram", "mmap"] = "ram"
-    """Where rows are kept on the CPU: in memory, or in files mapped into it, for more rows than there is memory."""
+    """Storage of the rows with device cpu: ram, or mmap (memory-mapped files) for more rows than fit into memory."""
     store: str = "auto"
-    """Where every row is kept for good: auto for the run's folder, a path, a URL such as s3://bucket/name, or none."""
+    """Permanent store of all rows: auto (the run's folder), a path, a URL such as s3://bucket/name, or none."""
     keep: Literal["all", "replay"] = "all"
-    """Which rows the store keeps: all of them, or those that the replay of a checkpoint may need."""
+    """Rows that the store keeps: all, or replay for those that the replay of a checkpoint may need."""
     buffer: int | str = "1GB"
-    """Bytes that may wait for the store when it is slow or away; collecting waits when they are full."""
+    """Bytes that may wait for a store that is slow or cannot be reached; when they are full, collecting waits."""
     init: tuple[str, ...] = ()
-    """Run folders or stores of earlier runs: a new run starts with their rows in its replay."""
+    """Run folders or stores of earlier runs, with whose rows a new run fills its replay."""
     device: str = "cpu"
-    """Where rows are kept: cpu, or cuda if all of them fit on the GPU that learns from them."""
+    """Device that holds the rows: cpu, or cuda (or cuda:<number>) if all of them fit on the GPU of the learner."""
 
     def __post_init__(self) -> None:
         parse_size(self.capacity, "replay.capacity")
@@ -59,7 +59,7 @@ class ReplayConfig(DealerConfig):
         super().__post_init__()
 
     def rows(self, row_bytes: float) -> int:
-        """The capacity in rows of ``row_bytes``, all streams together."""
+        """Return the capacity in rows of ``row_bytes`` bytes, of all streams together."""
         return parse_size(self.capacity, "replay.capacity").rows(row_bytes)
 
     def build(
@@ -74,14 +74,14 @@ class ReplayConfig(DealerConfig):
         most: int | None = None,
         scratch: Path | None = None,
     ) -> Replay:
-        """A replay of ``num_envs`` streams that deals out batches of ``window``.
+        """Return a replay of ``num_envs`` streams that samples batches of ``window``.
 
-        No more than ``most`` rows, all streams together, are ever needed. Mapped files go to the folder ``scratch``,
-        made when the first row comes, or to that of temporary files.
+        Memory is allocated for ``most`` rows of all streams together, if that is less than the capacity. Memory-mapped
+        files are in the folder ``scratch``, made with the first row, or in the folder for temporary files.
 
         Raises:
-            ConfigError: a stream cannot hold one window, the settings do not fit the algorithm's windows, or the
-                memory, the disk or the device cannot be had.
+            ConfigError: a stream cannot hold one window, the settings do not fit the algorithm's windows, there is too
+                little memory or disk space, or the device does not exist.
         """
         columns = columns_of(obs_spec, action_spec, extra_spec)
         rows = self.rows(bytes_of(columns))
@@ -105,22 +105,22 @@ class ReplayConfig(DealerConfig):
 
 
 class RowStore(Protocol):
-    """Keeps rows for longer than the replay does."""
+    """Stores rows permanently."""
 
     def add(self, rows: Rows) -> None:
-        """One row of each stream, ``[N, ...]`` by column, without extras. They belong to the caller."""
+        """Add one row of each stream, ``[N, ...]`` by column, without extras. The tensors belong to the caller."""
         ...
 
 
 class Replay:
-    """Rows of N streams, in memory, dealt out in windows. A ``Source`` and a ``RowSink``.
+    """Rows of N streams in memory, sampled in windows. A ``Source`` and a ``RowSink``.
 
-    All that it will ever do follows from the rows it holds, with their numbers, and its ``state_dict``: one that was
-    filled by ``begin_at``, ``extend`` and ``load_extras`` and took that state over is the same.
+    Its behaviour depends only on the rows it holds, their numbers, and its ``state_dict``. A replay that is filled by
+    ``begin_at``, ``extend`` and ``load_extras`` and loads that state behaves the same.
     """
 
     def __init__(self, storage: Storage, window: Window, *, seed: int, config: DealerConfig) -> None:
-        """``storage`` is empty; its columns are named as by ``storage.columns_of``."""
+        """Use an empty ``storage`` whose columns are named as by ``storage.columns_of``."""
         self.window, self.storage = window, storage
         self.dealer = Dealer(storage, window, seed, config)
         self.store: RowStore | None = None
@@ -129,35 +129,35 @@ class Replay:
         self.extra_names = {name: name.removeprefix(EXTRAS) for name in storage.specs if name.startswith(EXTRAS)}
 
     def __len__(self) -> int:
-        """Valid window starts, which is what the authors count before they begin to learn."""
+        """Return the number of windows that can be sampled, which DreamerV3's authors count before learning starts."""
         return len(self.dealer.starts)
 
     @property
     def count(self) -> int:
-        """Rows of each stream that there have been: the number of the next one."""
+        """Number of rows that each stream has had so far, which is the number of its next row."""
         return self.storage.count
 
     @property
     def oldest(self) -> int:
-        """The number of the oldest row still held; ``count`` if there are none."""
+        """Number of the oldest row still held; ``count`` if there is none."""
         return self.storage.oldest
 
     @property
     def nbytes(self) -> int:
-        """Bytes that the replay takes once it is full."""
+        """Bytes of the replay when it is full."""
         return self.storage.nbytes
 
     # ------------------------------------------------------------------ rows
 
     def attach(self, store: RowStore | None) -> None:
-        """Give every row that is added from now on to ``store`` as well; None ends that."""
+        """Pass every row that is added from now on to ``store`` as well, or to none if None."""
         self.store = store
 
     def add(self, step: Step, action: Tensor, extras: Mapping[str, Tensor]) -> None:
-        """One row for each of N streams: what was seen, the action ``[N, A]`` taken then, and the policy's extras.
+        """Add one row to each of N streams: what was seen, the action ``[N, A]`` then taken, the policy's extras.
 
         Raises:
-            DataError: a column is of another shape; on the first call only: one is missing or unknown.
+            DataError: a column has a wrong shape; on the first call only: one is missing or unknown.
             ConfigError: on the first call only: files cannot be mapped.
         """
         rows = {f"obs/{key}": value for key, value in step.obs.items()}
@@ -169,21 +169,21 @@ class Replay:
             self.store.add(rows)
 
     def begin_at(self, first: int) -> None:
-        """Hold nothing. The next row has the number ``first``, as if those before it had been evicted.
+        """Drop all rows. The next row gets the number ``first``, as if those before it had been evicted.
 
-        Generators stay where they are.
+        Random generators keep their states.
         """
         self.storage.begin_at(first)
         self.pending.clear()
         self.dealer.clear()
 
     def extend(self, rows: Mapping[str, np.ndarray]) -> None:
-        """Many rows at once, ``[N, n, ...]`` by column. Extras that are absent are blank. The store does not get them.
+        """Add n rows to each stream, ``[N, n, ...]`` by column. Absent extras are blank; the store gets nothing.
 
-        They are not dealt out by the online queue. Of more rows than fit the newest are kept, and nothing from before.
+        The online queue ignores them. If they do not fit, only the newest of them are kept, and no earlier rows.
 
         Raises:
-            DataError: a column is missing, unknown or of another shape.
+            DataError: a column is missing, unknown or of a wrong shape.
             ConfigError: files cannot be mapped.
         """
         kept = self.storage.capacity
@@ -195,17 +195,17 @@ class Replay:
         self.dealer.add(rows["is_first"].astype(bool), lived=False)
 
     def room(self, rows: int) -> dict[str, np.ndarray] | None:
-        """Where the next ``rows`` rows will lie, without extras: can be filled, then ``refill`` counts them.
+        """Return views ``[N, rows, ...]`` of the memory for the next rows, without extras, to fill before ``refill``.
 
-        None if they do not lie together, or not in this computer's memory.
+        None if that memory is not contiguous, or not on the host.
         """
         room = self.storage.room(rows)
         return room and {name: column for name, column in room.items() if not name.startswith(EXTRAS)}
 
     def refill(self, chunks: Iterable[Chunk]) -> bool:
-        """Take rows as a store reads them, some of them put where ``room`` said already; all of them, or until damage.
+        """Add chunks of rows that a store reads; ``placed`` ones were written to the views of ``room`` already.
 
-        Whether none was damaged; else the replay has to ``begin_at`` some row anew.
+        Return False at the first damaged chunk: the replay must then be emptied by ``begin_at``.
         """
         for chunk in chunks:
             if chunk.damaged:
@@ -218,7 +218,7 @@ class Replay:
         return True
 
     def read(self, start: int, stop: int) -> dict[str, np.ndarray]:
-        """Rows ``start`` to ``stop``, ``[N, stop - start, ...]`` of every column, copied.
+        """Return copies of rows ``start`` to ``stop`` of every column, ``[N, stop - start, ...]``.
 
         Raises:
             DataError: some of them are not held.
@@ -226,13 +226,13 @@ class Replay:
         return self.storage.read(start, stop)
 
     def save_extras(self, folder: Path) -> list[Path]:
-        """Write the extras of all rows held, one file ``[N, rows, ...]`` for each column; the files."""
+        """Write the extras of all rows held, one file ``[N, rows, ...]`` for each column, and return the files."""
         return save_extras(self.storage, folder)
 
     def load_extras(self, folder: Path, first: int | None = None) -> None:
-        """Take back what ``save_extras`` wrote, for the same rows or, from row ``first`` on, for more that were held.
+        """Load what ``save_extras`` wrote. The files hold the rows from ``first`` on, by default the oldest one held.
 
-        Warns, and leaves zeros, if it was written with other columns.
+        If they were written with other columns, it warns and leaves the columns blank.
 
         Raises:
             DataError: a file is missing, damaged or of other rows.
@@ -242,7 +242,7 @@ class Replay:
     # ------------------------------------------------------------------ windows
 
     def sample(self) -> Batch:
-        """B windows of T rows, copied out of the storage, on its device; ``index`` is on the CPU, where it is needed.
+        """Return B windows of T rows, copied, on the storage's device; ``index`` is on the CPU.
 
         Raises:
             RunError: there is no complete window yet.
@@ -250,7 +250,7 @@ class Replay:
         if len(self) == 0:
             raise self._too_few()
         if self.dealer.in_sequence:
-            self.flush()  # the next windows start from what was learned of the last
+            self.flush()  # the next windows start from the latents written back to the last ones
         handles, weights = self.dealer.draw()
         rows = self.storage.gather(handles, self.window.rows)
         device = rows["reward"].device
@@ -271,13 +271,13 @@ class Replay:
     def feedback(self, index: Tensor, update: Update) -> None:
         """Write ``update.extras`` ``[B, T', ...]`` to the last T' rows of the windows ``index`` ``[B]``.
 
-        ``update.priority`` ``[B]`` is how those windows are drawn from now on, if any are drawn by priority. Rows
-        evicted meanwhile are skipped; where windows overlap, the later one in the batch holds.
+        ``update.priority`` ``[B]`` becomes the priority of those windows, if windows are drawn by priority. Rows
+        evicted meanwhile are skipped. Where windows overlap, the later one in the batch counts.
 
-        Rows in this computer's memory get feedback of a GPU one feedback later. The host would have to wait for the
-        update otherwise, while it could be sampling the next batch; that batch sees latents one update older, always
-        and whatever the timing, as nothing but the next feedback writes them. Only whole episodes in sequence wait:
-        there the next batch starts from these latents.
+        If the update ran on a GPU and rows are in host memory, the feedback is written at the next call. Otherwise the
+        host would wait for the update instead of sampling the next batch. That batch therefore always sees latents that
+        are one update older, whatever the timing. Only ``sequence`` sampling waits, because there the next batch starts
+        from these latents.
         """
         self.flush()
         priority = None if self.dealer.priorities is None or update.priority is None else update.priority.detach()
@@ -291,7 +291,7 @@ class Replay:
             self._write(feedback)
 
     def flush(self) -> None:
-        """Write what feedback has left pending."""
+        """Write all pending feedback."""
         for feedback in self.pending:
             feedback.wait()
             self._write(feedback)
@@ -306,14 +306,14 @@ class Replay:
     # ------------------------------------------------------------------ state
 
     def state_dict(self) -> State:
-        """All that does not follow from the rows: generators, queues, priorities, cursors, pending feedback.
+        """Return everything that does not follow from the rows: generators, queues, priorities, cursors, feedback.
 
-        What feedback has left pending stays so, or a run would depend on when it is saved.
+        Pending feedback is saved as pending, or a run would depend on when it is saved.
         """
         return {**self.dealer.state_dict(), "pending": [feedback.state_dict() for feedback in self.pending]}
 
     def load_state_dict(self, state: State) -> None:
-        """Go on as the replay whose state it is, if the same rows are here already; else with its generators only."""
+        """Restore a saved state if the replay holds the same rows already, else only its generators."""
         same, known = self.dealer.load_state_dict(state), set(self.extra_names.values())
         pending = [Feedback.from_state(entry) for entry in state["pending"]] if same else []
         self.pending = [entry for entry in pending if entry.extras.keys() <= known]  # other versions have others

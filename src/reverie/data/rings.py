@@ -1,6 +1,6 @@
-"""Columns of rows in memory, and copying rows into and out of them: all columns in one compiled call (``rows.c``).
+"""Copying rows into and out of columns in memory, all columns in one compiled call (``rows.c``).
 
-Without a compiler NumPy copies column by column. The bytes are the same.
+Without a compiler NumPy copies column by column, with the same result.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from reverie.core.compiler import kernels
 from reverie.core.errors import DataError
 
 Rows = Mapping[str, Tensor | np.ndarray]
-"""One row of each of N streams by column, ``[N, ...]``, wherever it lies."""
+"""One row of each of N streams by column, ``[N, ...]``, on any device."""
 
 PARALLEL = 2**20
-"""Bytes of a batch from which on it is worth to wake other threads."""
+"""Bytes of a batch from which several threads are faster than one."""
 
 
 class Rings:
-    """Some ``columns`` of N streams, each ``[N, slots, ...]``, perhaps interleaved.
+    """Ring buffers: columns of N streams, each ``[N, slots, ...]``, which may be interleaved in memory.
 
-    Copying a row of a small environment takes less time than finding out where it lies and where it goes, with every
-    column anew. So the rings are looked up once and for all, and a row by asking each tensor for its address.
+    Copying a small row takes less time than looking up the addresses of its source and target in Python. So the
+    addresses of the rings are looked up once, and of a row only each tensor's address.
     """
 
     def __init__(self, columns: Mapping[str, np.ndarray]) -> None:
-        """``columns`` stay where they are. Each row of one is contiguous, and rows are evenly spaced."""
+        """Use ``columns``, which must not move. In each column every row is contiguous, and rows are evenly spaced."""
         self.columns = columns
         self.streams, self.slots = next(iter(columns.values())).shape[:2]
         self._library = kernels()
@@ -46,7 +46,7 @@ class Rings:
         self._blanks_of = (0, 0)  # windows and rows of each
 
     def _layout(self) -> list[int]:
-        """The table of ``rows.c``."""
+        """Return the table that ``rows.c`` reads."""
         names = list(self.columns)
         flags = [names.index(name) if name in names else -1 for name in ("is_first", "is_last")]
         strides = [ring.strides[1] for ring in self.columns.values()]
@@ -58,12 +58,12 @@ class Rings:
     # ------------------------------------------------------------------ in
 
     def put(self, rows: Rows, slot: int) -> None:
-        """Copy one row of each stream into ``slot``, of another dtype or on another device as well.
+        """Copy one row of each stream into ``slot``, converting dtypes and copying from other devices where needed.
 
-        Columns that there are no rings for are passed over.
+        Columns without a ring are ignored.
 
         Raises:
-            DataError: a column has another shape.
+            DataError: a column has a wrong shape.
         """
         if self._library is None:
             for name, shape, _ in self._expected:
@@ -77,14 +77,14 @@ class Rings:
             ):
                 array = checked(name, as_numpy(row), shape)
                 row = torch.from_numpy(np.array(array, self.columns[name].dtype, order="C"))
-                kept.append(row)  # until it has been copied
+                kept.append(row)  # keeps it alive until it has been copied
             found.append(row.data_ptr())
         self._library.put_rows(self._address, self._pack(*found), slot)
 
     def extend(self, rows: Mapping[str, np.ndarray], part: slice, slot: int) -> None:
-        """Copy rows ``part`` of ``[N, n, ...]`` by column into the slots from ``slot`` on, of another dtype as well.
+        """Copy rows ``part`` of ``[N, n, ...]`` by column into the slots from ``slot`` on, converting dtypes if needed.
 
-        They fit before the last slot. Columns that are not among them become 0 there.
+        They must not reach beyond the last slot. Absent columns are set to 0 there.
         """
         count = part.stop - part.start
         if self._library is None:
@@ -99,12 +99,11 @@ class Rings:
     # ------------------------------------------------------------------ out
 
     def windows(self, handles: Tensor, length: int, pin: bool = False) -> dict[str, Tensor]:
-        """The windows of ``length`` rows that begin at ``handles`` ``[B]`` int64: ``[B, length, ...]`` of every column.
+        """Return the windows of ``length`` rows from ``handles`` ``[B]`` int64 on, ``[B, length, ...]`` by column.
 
-        Row r of stream i has the handle ``r N + i`` and lies in slot ``r % slots``; in place of rows before the first
-        of all is that one. ``is_last`` is set as well where the next row of a window ``is_first``: a stream may have
-        been cut without a last row, and nothing must be bootstrapped over that seam. With ``pin`` windows lie where a
-        GPU can fetch them by itself.
+        Row r of stream i has the handle ``r N + i`` and is in slot ``r % slots``. Rows before row 0 are copies of it.
+        ``is_last`` is also set where the next row of a window ``is_first``: a stream may have been cut without a last
+        row, and returns must not bootstrap across that seam. With ``pin`` windows are in pinned memory.
         """
         handles = handles.contiguous()
         rows = self._empty(len(handles), length, pin)
@@ -117,7 +116,7 @@ class Rings:
         return rows
 
     def _empty(self, batch: int, length: int, pin: bool) -> dict[str, Tensor]:
-        """Memory for windows; what they are like is remembered, without any memory of its own."""
+        """Allocate windows. Their shapes and dtypes are cached as expanded scalars, which need no memory."""
         if self._blanks_of != (batch, length):
             self._blanks_of = (batch, length)
             self._blanks = {n: torch.empty((), dtype=d).expand(batch, length, *s[1:]) for n, s, d in self._expected}
@@ -128,12 +127,12 @@ class Rings:
     def _take(self, handles: np.ndarray, length: int, rows: Mapping[str, Tensor]) -> None:
         slots = slots_of(handles, np.arange(length), self.streams, self.slots)
         for name, ring in self.columns.items():
-            rows[name].numpy()[...] = ring.reshape(-1, *ring.shape[2:])[slots]  # evenly spaced: reshaped without a copy
+            rows[name].numpy()[...] = ring.reshape(-1, *ring.shape[2:])[slots]  # rows are evenly spaced: no copy
         end_at_seams(rows)
 
 
 def places_of(addresses: list[int], strides: list[int]) -> dict[int, int]:
-    """Where the rings of ``addresses`` are, those that are interleaved once: an address and the bytes between rows."""
+    """Return the distinct blocks of memory, as first address: bytes between rows. Interleaved rings share a block."""
     places: dict[int, int] = {}
     begin = end = 0
     for address, stride in sorted(zip(addresses, strides, strict=True)):
@@ -144,7 +143,10 @@ def places_of(addresses: list[int], strides: list[int]) -> dict[int, int]:
 
 
 def slots_of(handles: np.ndarray, offsets: np.ndarray, streams: int, capacity: int) -> np.ndarray:
-    """Where rows ``handles[:, None] + offsets`` lie in a flat column, ``[B, T']``; of those before all, the first."""
+    """Return the places ``[B, T']`` of the rows ``offsets`` ``[T']`` after ``handles`` ``[B]`` in a flat column.
+
+    For rows before row 0 it is that of row 0.
+    """
     row, stream = np.divmod(handles, streams)
     rows = np.maximum(row[:, None] + offsets, 0)
     slots: np.ndarray = stream[:, None] * capacity + rows % capacity
@@ -152,16 +154,16 @@ def slots_of(handles: np.ndarray, offsets: np.ndarray, streams: int, capacity: i
 
 
 def end_at_seams(rows: Mapping[str, Tensor]) -> None:
-    """``is_last`` is set as well where the next row of a window ``is_first``."""
+    """Also set ``is_last`` where the next row of a window ``is_first``, in place."""
     if "is_first" in rows and "is_last" in rows:
         rows["is_last"][:, :-1] |= rows["is_first"][:, 1:]
 
 
 def checked(name: str, array: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    """``array``, if it has that shape.
+    """Return ``array`` if it has the given shape.
 
     Raises:
-        DataError: it has another.
+        DataError: it has another shape.
     """
     if array.shape != shape:
         raise DataError(f"{name} has shape {array.shape}: expected {shape} (streams first).")
@@ -169,7 +171,7 @@ def checked(name: str, array: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
 
 
 def as_numpy(value: Tensor | np.ndarray) -> np.ndarray:
-    """``value`` as an array on the CPU, waiting for the device where it must; NumPy has no bfloat16."""
+    """Return ``value`` as an array on the CPU, waiting for the device if needed; bfloat16 becomes float32."""
     if isinstance(value, np.ndarray):
         return value
     if value.is_cpu and not value.requires_grad and value.dtype is not torch.bfloat16:

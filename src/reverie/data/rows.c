@@ -1,9 +1,9 @@
-/* Rows between places in memory, all columns in one call. data/rings.py calls it.
+/* Copying rows between ring buffers and other memory, all columns in one call. Called by data/rings.py.
  *
- * The rings are told by a table of numbers: how many columns, streams, slots and places there are, and which columns
- * are is_first and is_last (-1 if none is); then of every column the bytes of a row, the bytes from a row to the next
- * in its ring [streams, slots], and the address of the ring; then of every place, which is a ring or several that are
- * interleaved, the bytes from a row to the next and the address.
+ * The rings are described by a table of integers: the numbers of columns, streams, slots and blocks, and the indices of
+ * the columns is_first and is_last (-1 if absent); then, for all columns each, the bytes of a row, the bytes from a row to
+ * the next in its ring [streams, slots], and the address of the ring; then, for all blocks of memory each (a ring, or
+ * several interleaved ones), the bytes from a row to the next and the address.
  */
 
 #include <stdint.h>
@@ -25,7 +25,7 @@ static inline Rings rings_of(const int64_t *table) {
     return rings;
 }
 
-/* memcpy, of which most calls here are for a few numbers. */
+/* memcpy, faster for the few bytes that most calls here copy. */
 static inline void copy(char *restrict to, const char *restrict from, int64_t bytes) {
     switch (bytes) {
     case 1: *to = *from; return;
@@ -41,8 +41,8 @@ static inline void copy(char *restrict to, const char *restrict from, int64_t by
     memcpy(to + bytes - 16, from + bytes - 16, 16);
 }
 
-/* Large rows go past the caches where that can be had: nobody reads them soon, and memory that is overwritten as a
- * whole need not be fetched first. */
+/* Large rows bypass the caches where the processor can do so: they are not read soon, and memory that is overwritten as a
+ * whole need not be loaded first. */
 static void keep(char *restrict to, const char *restrict from, int64_t bytes) {
     int64_t done = 0;
 #ifdef __SSE2__
@@ -54,7 +54,7 @@ static void keep(char *restrict to, const char *restrict from, int64_t bytes) {
     copy(to + done, from + done, bytes - done);
 }
 
-/* One row of each stream, in sources [streams, bytes] by column, into one slot of the rings. */
+/* Copy one row of each stream, sources [streams, bytes] by column, into one slot of the rings. */
 void put_rows(const int64_t *table, const char *const *sources, int64_t slot) {
     Rings r = rings_of(table);
     for (int64_t i = 0; i < r.streams; i++)
@@ -63,14 +63,14 @@ void put_rows(const int64_t *table, const char *const *sources, int64_t slot) {
             keep(ring + (i * r.slots + slot) * r.stride[c], sources[c] + i * r.bytes[c], r.bytes[c]);
         }
 #ifdef __SSE2__
-    _mm_sfence(); /* what went past the caches is there before other threads are told of it */
+    _mm_sfence(); /* makes stores that bypassed the caches visible before other threads are told of them */
 #endif
 }
 
-/* Rows of each stream into the slots from `slot` on, not beyond the last one: sources [streams, count, bytes] by column;
- * zeros for a column without one. */
+/* Copy rows of each stream, sources [streams, count, bytes] by column, into the slots from `slot` on, not beyond the last
+ * one. A column without a source is set to zeros. */
 void extend_rows(const int64_t *table, const char *const *sources, int64_t count, int64_t slot) {
-    enum { AT_ONCE = 256 }; /* rows whose place stays in the cache until all columns are there */
+    enum { AT_ONCE = 256 }; /* rows whose memory stays in the cache until all columns are copied */
     Rings r = rings_of(table);
     for (int64_t i = 0; i < r.streams; i++)
         for (int64_t t = 0; t < count; t += AT_ONCE)
@@ -87,23 +87,23 @@ void extend_rows(const int64_t *table, const char *const *sources, int64_t count
             }
 }
 
-/* a / b of whole numbers. Processors take several times as long for 64 bits, even where 32 would do. */
+/* a / b of integers. Division of 64-bit integers takes several times as long as of 32-bit ones. */
 static inline int64_t quotient(int64_t a, int64_t b) {
     return (a | b) >> 32 ? a / b : (int64_t)((uint32_t)a / (uint32_t)b);
 }
 
-/* Where a window begins: the number of its first row, its slot, and the first slot of its stream in all rings. */
+/* Where a window begins: the number of its first row, the slot of that row, and the first slot of its stream. */
 typedef struct { int64_t row, slot, stream; } Begin;
 
 static inline Begin begin_of(const Rings *r, int64_t handle) {
-    int64_t before = handle < 0 ? quotient(r->streams - 1 - handle, r->streams) : 0; /* rows before the first of all */
+    int64_t before = handle < 0 ? quotient(r->streams - 1 - handle, r->streams) : 0; /* number of rows before row 0 */
     int64_t row = quotient(handle + before * r->streams, r->streams);
     int64_t stream = handle + (before - row) * r->streams;
     Begin begin = {row - before, row - quotient(row, r->slots) * r->slots, stream * r->slots};
     return begin;
 }
 
-/* One window of one column; in place of rows before the first of all is that one. */
+/* Copy one window of one column; rows before row 0 are copies of row 0. */
 static void copy_window(char *to, const char *ring, int64_t bytes, int64_t stride, int64_t slots, Begin begin,
                         int64_t length) {
     int64_t t = 0, slot = begin.slot;
@@ -120,8 +120,7 @@ static void copy_window(char *to, const char *ring, int64_t bytes, int64_t strid
     }
 }
 
-/* Window number w. A row is also the last where the next one is the first of an episode: a stream may have been cut
- * without a last row. */
+/* Copy window number w. Also set is_last where the next row is_first: a stream may have been cut without a last row. */
 static void gather_window(const Rings *r, Begin begin, int64_t w, int64_t length, char *const *out) {
     for (int64_t c = 0; c < r->columns; c++) {
         const char *ring = (const char *)(intptr_t)r->ring[c];
@@ -133,10 +132,10 @@ static void gather_window(const Rings *r, Begin begin, int64_t w, int64_t length
     for (int64_t t = 0; t + 1 < length; t++) last[t] |= first[t + 1];
 }
 
-/* The windows of `length` rows that begin at `handles`, [windows, length, bytes] by column.
+/* Copy the windows of `length` rows that begin at `handles`: [windows, length, bytes] by column.
  *
- * What lies scattered in memory is asked for some windows ahead, and comes while others are copied; long windows come by
- * themselves. Not in a function of its own: GCC takes one that does nothing else for one that does nothing. */
+ * Memory is prefetched some windows ahead, so that it arrives while others are copied; the hardware does so for long
+ * windows. The prefetch is not in a function of its own because GCC would remove a function that does nothing else. */
 void gather_rows(const int64_t *table, const int64_t *handles, int64_t windows, int64_t length, char *const *out,
                  int threads) {
     enum { AHEAD = 8, MOST = 512 };

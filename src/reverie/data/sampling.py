@@ -1,8 +1,8 @@
-"""Which of the windows that there are a batch is made of.
+"""Samplers: which of the available windows make a batch.
 
-A new way of drawing is a class with the methods of ``Sampler``; one that is mixed with others (``data/mixture.py``)
-has those of ``Component`` as well. ``data/starts.py`` knows which windows there are, ``data/priorities.py`` draws by
-priority, ``data/sequence.py`` whole episodes, and ``data/dealer.py`` puts them together.
+A new way of sampling is a class with the methods of ``Sampler``, and those of ``Component`` if it can be mixed with
+others (``data/mixture.py``). ``data/starts.py`` knows which windows are available, and has a figure of them.
+``data/priorities.py`` samples by priority and ``data/sequence.py`` whole episodes; ``data/dealer.py`` combines all.
 """
 
 from __future__ import annotations
@@ -25,42 +25,42 @@ class Sampler(Protocol):
     """Draws windows."""
 
     listens: bool
-    """Whether ``add`` does anything."""
+    """Whether ``add`` has an effect."""
 
     def add(self, fresh: np.ndarray, lived: bool = True) -> None:
-        """Take note of the windows that the newest rows end. Rows may be evicted now, ``Storage.oldest`` says which.
+        """Register the windows that the newest rows complete. Older rows may be evicted now, see ``Storage.oldest``.
 
-        They have just been ``lived``, or come from elsewhere: a checkpoint, another run.
+        ``lived`` rows were just collected by this run; others come from a checkpoint or another run.
         """
         ...
 
     def clear(self) -> None:
-        """The storage holds nothing any more. Generators stay where they are."""
+        """Forget all windows: the storage is empty now. Generators keep their states."""
         ...
 
     def draw(self, count: int) -> Tensor:
-        """Up to ``count`` handles, int64."""
+        """Return up to ``count`` handles, int64."""
         ...
 
     def state_dict(self) -> State:
-        """Generators, and whatever does not follow from the rows."""
+        """Return the generators, and everything else that does not follow from the rows."""
         ...
 
     def load_state_dict(self, state: State) -> None:
-        """Continue from there. ``state`` may be a part of what ``state_dict`` gave: the generator ``rng`` alone."""
+        """Restore a saved state, which may be reduced to the generator ``rng``."""
         ...
 
 
 class Component(Sampler, Protocol):
-    """A sampler that always draws as many as asked for, and knows how likely each window was."""
+    """A sampler that always draws exactly ``count`` windows and knows the probability of each."""
 
     def probability(self, handles: np.ndarray) -> np.ndarray:
-        """The probability ``[B]`` with which ``draw`` takes each of ``handles`` ``[B]``."""
+        """Return the probability ``[B]`` of each of ``handles`` ``[B]`` in one draw."""
         ...
 
 
 class Drawing:
-    """What samplers have in common that draw with a generator and follow from the rows otherwise."""
+    """Base class of samplers whose only state, apart from the rows, is a generator."""
 
     listens = False
 
@@ -69,42 +69,42 @@ class Drawing:
         self.integers = Integers(rng)
 
     def add(self, fresh: np.ndarray, lived: bool = True) -> None:
-        """Nothing to note: ``starts`` knows."""
+        """Do nothing: ``starts`` keeps track of the windows."""
 
     def clear(self) -> None:
-        """See ``add``."""
+        """Do nothing, as ``add``."""
 
     def state_dict(self) -> State:
-        """The generator."""
+        """Return the state of the generator."""
         return {"rng": self.rng.bit_generator.state}
 
     def load_state_dict(self, state: State) -> None:
-        """Draw on as before."""
+        """Restore the generator."""
         self.rng.bit_generator.state = dict(state["rng"])
 
 
 class Uniform(Drawing):
-    """Every window with the same probability, with replacement."""
+    """Draws every window with the same probability, with replacement."""
 
     def draw(self, count: int) -> Tensor:
-        """``count`` handles."""
+        """Return ``count`` handles."""
         return self.starts.draw(self.integers, count)
 
     def probability(self, handles: np.ndarray) -> np.ndarray:
-        """``1 / M`` of M windows."""
+        """Return ``1 / M`` for each handle, with M windows."""
         return np.full(len(handles), 1.0 / len(self.starts))
 
 
 class Recency(Drawing):
-    """Newer windows more often.
+    """Draws newer windows more often.
 
     Of M windows the one of age a, the newest having age 0, is drawn with probability
 
         p(a) = (G(a + 1) - G(a)) / G(M),    G(x) = integral of (1 + t)^-exponent from 0 to x.
 
-    This is the law of the authors' selector, (1 + a)^-exponent, smoothed so that ages are drawn by inverting G and no
-    table is needed however many windows there are. Theirs stretches ages until a replay is full, which gives the very
-    newest window half of all draws in the beginning; here the law always holds for the windows that there are.
+    This is the distribution of the authors' selector, (1 + a)^-exponent, smoothed so that ages can be drawn by
+    inverting G, without a table of all windows. Theirs stretches ages until the replay is full, which gives the newest
+    window half of all draws in the beginning; here the distribution always applies to the windows that exist.
 
     Source: github.com/danijar/dreamerv3, embodied/core/selectors.py: Recency, with exponent 1.
     """
@@ -114,25 +114,25 @@ class Recency(Drawing):
         self.exponent = exponent
 
     def mass(self, x: np.ndarray | int) -> np.ndarray:
-        """G, up to a factor."""
+        """Return G(x) up to a constant factor."""
         power = 1 - self.exponent
         mass: np.ndarray = np.log1p(x) if power == 0 else np.expm1(power * np.log1p(x)) / power
         return mass
 
     def inverse(self, g: np.ndarray) -> np.ndarray:
-        """The x whose ``mass`` is ``g``."""
+        """Return the x whose ``mass`` is ``g``."""
         power = 1 - self.exponent
         x: np.ndarray = np.expm1(g) if power == 0 else np.expm1(np.log1p(power * g) / power)
         return x
 
     def draw(self, count: int) -> Tensor:
-        """``count`` handles."""
+        """Return ``count`` handles."""
         windows = len(self.starts)
         ages = self.inverse(self.rng.random(count) * self.mass(windows))
         return torch.from_numpy(self.starts.at(windows - 1 - np.minimum(ages, windows - 1).astype(np.int64)))
 
     def probability(self, handles: np.ndarray) -> np.ndarray:
-        """The law above."""
+        """Return the p(a) above for each handle."""
         windows = len(self.starts)
         age = windows - 1 - self.starts.positions(handles)
         probability: np.ndarray = (self.mass(age + 1) - self.mass(age)) / self.mass(windows)
@@ -140,14 +140,14 @@ class Recency(Drawing):
 
 
 class Ends(Drawing):
-    """The last windows of episodes more often: they count ``1 + T`` times, T being the rows of a window of an episode.
+    """Draws the last window of each episode 1 + T times as often, T being the rows of a window without its free ones.
 
     With M windows of which E end with an episode, p = (1 + T) / (M + E T) for those and 1 / (M + E T) for all others.
-    Without it the last row of an episode is learned from T times less often than one in the middle.
+    With uniform sampling the last row of an episode is learned from T times less often than one in the middle.
 
     Source: github.com/Eclectic-Sheep/sheeprl, sheeprl/data/buffers.py: EpisodeBuffer with ``prioritize_ends``, which
-    draws the start of a window from 0..L and lets the T + 1 largest values mean the last window of L rows. Its episodes
-    are complete; here an episode has an end once the first row of the next has come.
+    draws the start of a window from 0..L and maps the T + 1 largest values to the last window of L rows. Its episodes
+    are complete; here the end of an episode is known once the first row of the next one has come.
     """
 
     listens = True
@@ -163,7 +163,7 @@ class Ends(Drawing):
     def clear(self) -> None:
         """See ``Sampler``."""
         self.ends.clear()
-        self.undecided = np.empty(0, np.int64)  # the row after them has not come yet
+        self.undecided = np.empty(0, np.int64)  # windows whose following row has not come yet
 
     def add(self, fresh: np.ndarray, lived: bool = True) -> None:
         """See ``Sampler``."""
@@ -175,7 +175,7 @@ class Ends(Drawing):
         self.ends.drop(self.starts.oldest)
 
     def draw(self, count: int) -> Tensor:
-        """``count`` handles."""
+        """Return ``count`` handles."""
         windows, ends = len(self.starts), self.ends.held
         drawn = self.integers(windows + len(ends) * self.length, count).numpy()
         last = drawn >= windows
@@ -184,7 +184,7 @@ class Ends(Drawing):
         return torch.from_numpy(handles)
 
     def probability(self, handles: np.ndarray) -> np.ndarray:
-        """The law above."""
+        """Return the p above for each handle."""
         ends = self.ends.held
         is_end = np.searchsorted(ends, handles, "right") > np.searchsorted(ends, handles)
         total = len(self.starts) + len(ends) * self.length
@@ -193,33 +193,33 @@ class Ends(Drawing):
 
 
 class OnlineQueue:
-    """Hands out each stream's newest rows once, in windows that do not overlap, before anything else is drawn.
+    """Draws each stream's newest rows once, in windows that do not overlap, before other windows are drawn.
 
-    As in the authors' replay: whenever ``length`` rows have come since a stream's last window, its newest window is
-    queued. Windows evicted before their turn are dropped, which also bounds the queue.
+    As in the replay of DreamerV3's authors: when ``length`` rows have come since a stream's last queued window, its
+    newest window is queued. Windows that are evicted before they are drawn are dropped, which bounds the queue.
     """
 
     listens = True
 
     def __init__(self, starts: Starts, rows: Storage, length: int, free: int) -> None:
-        """Windows of ``length`` of ``rows``, of which the first ``free`` may be those of another window."""
+        """Queue windows of ``length`` of ``rows``; their first ``free`` rows may overlap another window."""
         self.starts, self.rows, self.length, self.free = starts, rows, length - free, free
         self.clear()
 
     def clear(self) -> None:
         """See ``Sampler``."""
-        self.soonest = self.rows.count - self.free  # the least of them:
-        self.due = [self.soonest] * self.rows.streams  # from this row on the next window overlaps no other
+        self.soonest = self.rows.count - self.free  # the minimum of due
+        self.due = [self.soonest] * self.rows.streams  # by stream: the first row at which the next window may begin
         self.queue: deque[int] = deque()
 
     def add(self, fresh: np.ndarray, lived: bool = True) -> None:
-        """See ``Sampler``. Only rows that were just ``lived``, one of each stream, are queued."""
+        """See ``Sampler``. Only windows of newly collected rows (``lived``), one of each stream, are queued."""
         if not lived:
             self.clear()
         self.add_one(fresh.tolist() if lived else [])
 
     def add_one(self, fresh: list[int]) -> None:
-        """``add`` of the windows that one row of each stream, just lived, ends."""
+        """Register the windows that one newly collected row of each stream completes."""
         streams = self.rows.streams
         if fresh and (row := fresh[0] // streams) >= self.soonest:
             for handle in fresh:
@@ -232,11 +232,11 @@ class OnlineQueue:
             self.queue.popleft()
 
     def draw(self, count: int) -> Tensor:
-        """The oldest handles of the queue, fewer than ``count`` if it runs empty."""
+        """Return the oldest handles of the queue, fewer than ``count`` if it runs empty."""
         return torch.tensor([self.queue.popleft() for _ in range(min(count, len(self.queue)))], dtype=torch.int64)
 
     def state_dict(self) -> State:
-        """What waits, and from where on windows are due."""
+        """Return the queue, and the row from which each stream's next window is due."""
         return {"queue": np.array(self.queue, np.int64), "due": np.array(self.due)}
 
     def load_state_dict(self, state: State) -> None:

@@ -1,4 +1,4 @@
-"""Sizes as people write them: a number of rows, or an amount of memory."""
+"""Parsing sizes: a number of rows, or an amount of memory."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ EXAMPLES = "rows such as 1000000 or 5e6, or bytes such as 20GB or 512MiB"
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """An amount of rows or of bytes."""
+    """A number of rows or of bytes."""
 
     amount: int
     is_bytes: bool
 
     def rows(self, row_bytes: float) -> int:
-        """As many rows of ``row_bytes`` as that is."""
+        """Return this size in rows of ``row_bytes`` bytes, rounded down."""
         return int(self.amount // row_bytes) if self.is_bytes else self.amount
 
 
 def parse_size(value: int | str, name: str) -> Size:
-    """``1000000``, ``5e6`` (rows), ``20GB``, ``512 MiB`` (bytes, powers of 1000 and of 1024).
+    """Return the size that ``value`` means: ``1000000``, ``5e6`` (rows), ``20GB``, ``512 MiB`` (powers of 1000, 1024).
 
     Raises:
-        ConfigError: it is neither, or less than 1; calls it ``name``.
+        ConfigError: it is neither rows nor bytes, or less than 1. The message calls it ``name``.
     """
     text = str(value).strip().replace("_", "").lower()
     match = re.fullmatch(r"([0-9.]+(?:e[+]?[0-9]+)?)\s*([kmgt]?i?)(b?)", text)

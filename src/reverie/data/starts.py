@@ -1,6 +1,28 @@
-"""Which windows of rows there are. A window is known by the handle of its first row (``data/storage.py``).
+"""The windows of rows that can be sampled. A window is identified by the handle of its first row (``data/storage.py``).
 
-Of a window with free context (``Window.free``) that row may lie before the first row of all, and its handle below 0.
+One stream of a storage with capacity 8, after 11 rows of two episodes. x: a window of 3 rows may start here::
+
+                                        oldest row held             write head: row 11 will replace row 3
+                                        v                           v
+    row                       0  1  2   3  4  5   6  7  8  9  10
+    slot                      -  -  -   3  4  5   6  7  0  1  2
+    episode                   A  A  A   A  A  A   B  B  B  B  B
+    AllStarts(3)              .  .  .   x  x  x   x  x  x  .  .     windows may cross episodes
+    EpisodeStarts(3)          .  .  .   x  .  .   x  x  x  .  .     windows of one episode
+    EpisodeStarts(3, free=1)  .  .  .   x  .  x   x  x  x  .  .     ... but for the first row (context)
+
+Invariants, on which samplers (``data/sampling.py``, ``data/sequence.py``) and the dealer (``data/dealer.py``) rely:
+
+1. A handle is ``row * streams + stream``. Windows are ordered by their handles, which is the order in which they become
+   complete and the order in which they are evicted. A handle never means another window later.
+2. All rows of a window are held. Only free rows (``Window.free``) may lie before row 0, if the stream began there: the
+   handle may then be negative, and copies of row 0 stand in.
+3. In a window of one episode no row but the first that is not free is ``is_first``. The free rows before it may be of
+   other episodes, and hold any number of ``is_first``.
+4. A window appears once: ``add`` returns it when its last row is added, if its first row is still held. It disappears
+   when its first row is evicted.
+5. Rows are stored first, then registered with ``Beginnings`` and ``Starts``, and only then with the samplers. So all of
+   them agree whenever something is drawn, and no sampler draws a handle below ``Starts.oldest``.
 """
 
 from __future__ import annotations
@@ -16,53 +38,53 @@ from reverie.data.storage import Storage
 
 
 class Starts(Protocol):
-    """The windows of ``length`` rows that may be drawn now, oldest first."""
+    """The windows of ``length`` rows that can be sampled now, oldest first."""
 
     @property
     def oldest(self) -> int:
-        """The handles of all windows, now and later, are at least this: what they begin with is held."""
+        """Lower bound of the handles of all windows, now and later: older rows are not held any more."""
         ...
 
     def add(self, is_first: np.ndarray) -> np.ndarray:
-        """Take note of ``n`` more rows in each stream, ``[N, n]``, already stored.
+        """Register ``n`` more rows of each stream, ``[N, n]``, already stored.
 
-        Returns the handles of the windows that these rows end, of those still held, in ascending order.
+        Return the handles of the windows that these rows complete and that are still held, in ascending order.
         """
         ...
 
     def add_one(self, is_first: list[bool]) -> list[int]:
-        """``add`` of one row in each of N streams, which happens all the time: lists are faster for a few."""
+        """Register one row of each of N streams; faster than ``add``, as lists are faster than small arrays."""
         ...
 
     def clear(self) -> None:
-        """The storage holds nothing any more."""
+        """Forget all windows: the storage is empty now."""
         ...
 
     def __len__(self) -> int:
-        """How many there are."""
+        """Return the number of windows."""
         ...
 
     def at(self, positions: np.ndarray) -> np.ndarray:
-        """The handles at ``positions`` ``[B]`` in ``0..len - 1``."""
+        """Return the handles at ``positions`` ``[B]`` in ``0..len - 1``."""
         ...
 
     def draw(self, integers: Integers, count: int) -> Tensor:
-        """``count`` handles ``[B]``, each with the same probability, with replacement."""
+        """Return ``count`` handles, drawn uniformly with replacement."""
         ...
 
     def positions(self, handles: np.ndarray) -> np.ndarray:
-        """Where ``handles`` ``[B]``, all of which may be drawn, stand: what ``at`` turns into them."""
+        """Return the positions of ``handles`` ``[B]`` of available windows: the inverse of ``at``."""
         ...
 
 
 class AllStarts:
-    """Every row with ``length - 1`` rows after it: windows may reach into the next episode.
+    """Windows that may cross episodes: they begin at every row that has ``length - 1`` rows after it.
 
     Their handles are consecutive integers, so nothing needs to be stored.
     """
 
     def __init__(self, rows: Storage, length: int) -> None:
-        """Windows of ``length`` of ``rows``."""
+        """Offer windows of ``length`` rows of the storage ``rows``."""
         self.rows, self.length = rows, length
 
     @property
@@ -101,38 +123,38 @@ class AllStarts:
 
 
 class EpisodeStarts:
-    """Rows whose window stays within one episode: no row but its first may be ``is_first``.
+    """Windows within one episode: after the ``free`` rows in front, only the first row may be ``is_first``.
 
-    Its ``free`` rows in front are exempt. They need not be there in the beginning of all, but they must not have been
-    evicted: nobody could tell what an episode had shown before. A storage with room for as many rows more offers the
-    windows that there would be without them, exactly.
+    The free rows may be of any episode, or before row 0. They must not have been evicted, because the context of the
+    episode would be unknown. A storage with a capacity of ``free`` more rows therefore offers exactly the windows that
+    there would be without free rows.
 
-    Windows become complete in the order in which they will be evicted, so a queue of handles holds them all and
-    drawing stays O(1) however short the episodes are.
+    Windows become complete in the order in which they are evicted. So a queue holds the handles of all of them, and
+    drawing is O(1) however short the episodes are.
     """
 
     def __init__(self, rows: Storage, length: int, free: int = 0) -> None:
-        """Windows of ``length`` of ``rows``, of which the first ``free`` may be of any episode or none."""
+        """Offer windows of ``length`` rows of the storage ``rows``, ``free`` free rows included."""
         self.rows, self.length, self.free = rows, length, free
-        self.run = [0] * rows.streams  # rows since the newest is_first, that one included
+        self.run = [0] * rows.streams  # by stream: number of rows from the newest is_first on
         self.queue = HandleQueue()
 
     @property
     def oldest(self) -> int:
         """See ``Starts``."""
         rows = self.rows
-        whole = rows.first == 0  # nothing was there before: free rows in front of row 0 are of no episode
-        earliest = -self.free if whole else rows.first  # else they would be rows that nobody holds any more
+        whole = rows.first == 0  # the stream began with row 0: free rows before it are of no episode
+        earliest = -self.free if whole else rows.first  # otherwise rows before the first one existed, and are lost
         return max(earliest, rows.count - rows.capacity) * rows.streams
 
     def add(self, is_first: np.ndarray) -> np.ndarray:
         """See ``Starts``."""
         streams, more = is_first.shape
-        needed = self.length - self.free - 1  # so many rows before the last one go on with its episode
+        needed = self.length - self.free - 1  # number of rows after the first learned one: none may be is_first
         broken = spread(is_first, needed)
         for stream, run in enumerate(self.run):
             broken[stream, : max(0, needed - run)] = True
-        fresh: np.ndarray = np.flatnonzero(~broken.T)  # a row's number among the new ones, times N, plus the stream
+        fresh: np.ndarray = np.flatnonzero(~broken.T)  # index of the last row among the new ones, times N, plus stream
         fresh += (self.rows.count - more - self.length + 1) * streams
         since = np.where(is_first.any(1), is_first[:, ::-1].argmax(1) + 1, np.add(self.run, more)) if more else self.run
         self.run = list(map(int, since))
@@ -143,7 +165,7 @@ class EpisodeStarts:
         return fresh
 
     def add_one(self, is_first: list[bool]) -> list[int]:
-        """See ``Starts``. All windows that one row in each stream ends begin with the same row."""
+        """See ``Starts``. All windows that one row of each stream completes begin with the same row number."""
         self.run = [1 if first else run + 1 for first, run in zip(is_first, self.run, strict=True)]
         begin, oldest, needed = (self.rows.count - self.length) * len(self.run), self.oldest, self.length - self.free
         fresh = [begin + stream for stream, run in enumerate(self.run) if run >= needed] if begin >= oldest else []
@@ -175,9 +197,9 @@ class EpisodeStarts:
 
 
 def spread(flags: np.ndarray, width: int) -> np.ndarray:
-    """Whether any of the newest ``width`` of ``flags`` ``[N, n]`` up to each place is set; a copy."""
+    """Return for each place of ``flags`` ``[N, n]`` whether it or one of the ``width - 1`` before it is set; a copy."""
     found, seen = flags.copy() if width > 0 else np.zeros_like(flags), 1
-    while seen < width:  # each turn sees twice as far
+    while seen < width:  # each iteration doubles the range
         step = min(seen, width - seen)
         found[:, step:] |= found[:, :-step].copy()
         seen += step
@@ -185,15 +207,15 @@ def spread(flags: np.ndarray, width: int) -> np.ndarray:
 
 
 class Beginnings:
-    """Which of the rows held are ``is_first``, here where it can be looked up at once wherever the rows are."""
+    """A copy of ``is_first`` of all rows held, in host memory even if the rows are on a GPU or in files."""
 
     def __init__(self, rows: Storage) -> None:
-        """Of ``rows``."""
+        """Keep the flags of the storage ``rows``."""
         self.rows = rows
         self.ring = np.zeros((rows.capacity, rows.streams), bool)  # in the order of handles
 
     def add(self, is_first: np.ndarray) -> None:
-        """Take note of ``n`` more rows in each stream, ``[N, n]``, already stored; not more than fit."""
+        """Register ``n`` more rows of each stream, ``[N, n]``, already stored; at most the capacity."""
         more = is_first.shape[1]
         begin = (self.rows.count - more) % self.rows.capacity
         until_end = self.rows.capacity - begin
@@ -201,18 +223,18 @@ class Beginnings:
         self.ring[: max(0, more - until_end)] = is_first.T[until_end:]
 
     def add_one(self, is_first: list[bool]) -> None:
-        """``add`` of one row in each of N streams, which happens all the time."""
+        """Register one row of each of N streams; faster than ``add``."""
         self.ring[(self.rows.count - 1) % self.rows.capacity] = is_first
 
     def at(self, handles: np.ndarray) -> np.ndarray:
-        """Whether the rows ``handles``, all of them held, begin an episode."""
+        """Return whether the rows ``handles``, all of them held, are ``is_first``."""
         first: np.ndarray = self.ring.reshape(-1)[handles % self.ring.size]
         return first
 
     def next(self, row: int, stream: int, most: int) -> int:
-        """The first row after ``row`` that begins an episode, of the ``most`` rows after it; else the row after those.
+        """Return the first ``is_first`` row among the ``most`` rows after ``row``, else the row after these.
 
-        Rows that have not been lived yet count as beginnings.
+        The row that comes next counts as ``is_first``.
         """
         stop = min(row + 1 + most, self.rows.count)
         slots = np.arange(row + 1, stop) % self.rows.capacity

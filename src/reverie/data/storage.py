@@ -1,6 +1,6 @@
-"""Rows in memory: one ring buffer for each stream, one column for each thing that a row holds.
+"""Storage of rows: one ring buffer per stream, with one column for each field of a row.
 
-``HostStorage`` is here, ``DeviceStorage`` in ``data/device.py``; files as memory are in ``data/mapped.py``.
+``HostStorage`` is here, ``DeviceStorage`` in ``data/device.py``, ``MappedStorage`` in ``data/mapped.py``.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from reverie.core.specs import ActionSpec, ExtraPart, ObsSpec
 from reverie.data.rings import Rings, as_numpy, slots_of
 
 EXTRAS = "extras/"
-"""How the names of those columns begin that a policy stored and updates write anew."""
+"""Prefix of the names of extra columns, which the policy stores and updates overwrite."""
 
 
 SMALL = 1024
-"""Bytes of one row up to which a column lies side by side with others."""
+"""Bytes of one row up to which a column is interleaved with others."""
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """Shape and dtype of one number of each row; for the rest see ``ExtraPart``."""
+    """Shape and dtype of one field of a row; for the other attributes see ``ExtraPart``."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -43,10 +43,10 @@ class Column:
 
 
 def columns_of(obs: ObsSpec, action: ActionSpec, extras: Mapping[str, ExtraPart]) -> dict[str, Column]:
-    """The columns of a row: ``obs/<key>``, ``extras/<key>``, and the fixed ones under their names.
+    """Return the columns of a row: ``obs/<key>``, ``extras/<key>``, and the fixed ones under their names.
 
     Raises:
-        ConfigError: a column has a dtype that NumPy does not know, such as bfloat16.
+        ConfigError: a column has a dtype that NumPy does not have, such as bfloat16.
     """
     columns = {f"obs/{key}": Column(part.shape, part.dtype) for key, part in obs.items()}
     columns["action"] = Column((action.width,), "float32")
@@ -62,50 +62,50 @@ def columns_of(obs: ObsSpec, action: ActionSpec, extras: Mapping[str, ExtraPart]
 
 
 def record_of(columns: Mapping[str, Column]) -> np.dtype[np.void]:
-    """The small ones of ``columns`` side by side, as they lie in memory.
+    """Return the structured dtype of one row of all small ``columns``, which are interleaved in memory.
 
-    A window of a few rows is then in one place, and not in as many as there are columns: fetching those from all over
-    the memory would take longer than all else that sampling does.
+    A window of a few rows is then in one place. If each column were in another, the cache misses would take longer than
+    the rest of sampling.
     """
     small = sorted(
         ((name, column) for name, column in columns.items() if column.nbytes <= SMALL),
-        key=lambda entry: -np.dtype(entry[1].dtype).itemsize,  # so that none needs space before it
+        key=lambda entry: -np.dtype(entry[1].dtype).itemsize,  # the largest first, so that none needs padding before it
     )
     return np.dtype([(name, column.dtype, column.shape) for name, column in small], align=True)
 
 
 def bytes_of(columns: Mapping[str, Column]) -> int:
-    """Bytes of one row of all ``columns``, with the few that align the next."""
+    """Return the bytes of one row of all ``columns``, padding included."""
     return record_of(columns).itemsize + sum(column.nbytes for column in columns.values() if column.nbytes > SMALL)
 
 
 class Storage(ABC):
-    """Rows of ``streams`` streams that grow together. Row ``t`` of a stream lies in slot ``t % capacity``.
+    """Rows of ``streams`` streams of equal length. Row ``t`` of a stream is in slot ``t % capacity``.
 
-    Rows are numbered from 0 for ever, so a number never comes to mean another row. A row's *handle* is
-    ``row * streams + stream``: one integer, and of two rows the older has the smaller.
+    Rows are numbered from 0 and numbers are never reused. A row's *handle* is the integer ``row * streams + stream``;
+    an older row has a smaller handle.
     """
 
     def __init__(self, columns: Mapping[str, Column], streams: int, capacity: int) -> None:
-        """``capacity`` in rows of one stream."""
+        """Make an empty storage with ``capacity`` rows per stream."""
         self.specs, self.streams, self.capacity = dict(columns), streams, capacity
         self.count = self.first = 0
         self.nbytes = streams * capacity * bytes_of(columns)
 
     @property
     def oldest(self) -> int:
-        """The number of the oldest row still held."""
+        """Number of the oldest row still held."""
         return max(self.first, self.count - self.capacity)
 
     def begin_at(self, first: int) -> None:
-        """Hold nothing. The next row has the number ``first``, as if those before it had been evicted."""
+        """Drop all rows. The next row gets the number ``first``, as if those before it had been evicted."""
         self.first = self.count = first
 
     def add(self, rows: Mapping[str, Tensor]) -> None:
-        """One row for each stream, over the oldest ones if the rings are full.
+        """Add one row to each stream; if the rings are full, it overwrites the oldest one.
 
         Raises:
-            DataError: a column is of another shape; on the first call only: one is missing or unknown.
+            DataError: a column has a wrong shape; on the first call only: one is missing or unknown.
         """
         if self.count == self.first:
             self._check({name: tuple(value.shape) for name, value in rows.items()}, (self.streams,))
@@ -113,10 +113,10 @@ class Storage(ABC):
         self.count += 1
 
     def extend(self, rows: Mapping[str, np.ndarray]) -> None:
-        """``n`` rows for each stream, ``[N, n, ...]``, not more than fit. Extras that are absent are blank.
+        """Add ``n`` rows to each stream, ``[N, n, ...]``, at most the capacity. Absent extras are blank.
 
         Raises:
-            DataError: a column is missing, unknown or of another shape.
+            DataError: a column is missing, unknown or of a wrong shape.
         """
         more = next((values.shape[1] for values in rows.values()), 0)
         absent = {name for name in self.specs if name.startswith(EXTRAS) and name not in rows}
@@ -128,10 +128,7 @@ class Storage(ABC):
         self.count += more
 
     def make_room(self, rows: int) -> None:
-        """Hold ``rows`` more rows of each stream, not more than fit: whatever lies there, until it is replaced.
-
-        Extras are blank.
-        """
+        """Add ``rows`` rows to each stream, at most the capacity, with whatever is in that memory. Extras are blank."""
         for slots, part in self._runs(self.count, self.count + rows):
             for name in self.specs:
                 if name.startswith(EXTRAS):
@@ -139,21 +136,23 @@ class Storage(ABC):
         self.count += rows
 
     def _blank(self, name: str, rows: int) -> np.ndarray | None:
-        """What stands in so many rows of each stream where nobody has stored anything; None for zeros."""
+        """Return the blank values of a column for ``rows`` rows of each stream; None if they are zeros."""
         spec = self.specs[name]
         return np.full((self.streams, rows, *spec.shape), spec.blank, spec.dtype) if spec.blank else None
 
     def room(self, rows: int) -> dict[str, np.ndarray] | None:
-        """Where the next ``rows`` rows will lie, ``[N, rows, ...]``: can be filled, then ``make_room`` counts them.
+        """Return views ``[N, rows, ...]`` of the memory for the next rows, to fill before ``make_room`` adds them.
 
-        None if they do not lie together, or not in this computer's memory.
+        None if that memory is not contiguous, or not on the host.
         """
         return None
 
     def read(
         self, start: int, stop: int, names: list[str] | None = None, stream: int | None = None
     ) -> dict[str, np.ndarray]:
-        """Rows ``start`` to ``stop`` of every column or of ``names``, copied: ``[N, n, ...]``, or those of one stream.
+        """Return copies of rows ``start`` to ``stop`` of all columns or of ``names``: ``[N, n, ...]``.
+
+        With ``stream``, only that one: ``[1, n, ...]``.
 
         Raises:
             DataError: some of them are not held.
@@ -169,17 +168,17 @@ class Storage(ABC):
         return rows
 
     def replace(self, name: str, start: int, stream: int, values: np.ndarray) -> None:
-        """Overwrite one column of rows from ``start`` on, which are held, with ``values`` ``[n, ...]``."""
+        """Overwrite one column of held rows, from ``start`` on, with ``values`` ``[n, ...]``."""
         for slots, part in self._runs(start, start + len(values)):
             self._assign(name, slots, values[None, part], stream)
 
     def _assign_all(self, rows: Mapping[str, np.ndarray], part: slice, slots: slice) -> None:
-        """Rows ``part`` of ``[N, n, ...]`` into ``slots``, all columns; those that are absent become 0."""
+        """Write rows ``part`` of ``[N, n, ...]`` to ``slots``, all columns; absent ones are set to 0."""
         for name in self.specs:
             self._assign(name, slots, rows[name][:, part] if name in rows else None)
 
     def _runs(self, start: int, stop: int) -> Iterator[tuple[slice, slice]]:
-        """Where rows ``start`` to ``stop`` lie, at most as many as fit: ``(slots, which of the rows)``, unbroken."""
+        """Yield the contiguous runs of rows ``start`` to ``stop``, at most the capacity: ``(slots, which rows)``."""
         done = start
         while done < stop:
             slot = done % self.capacity
@@ -189,28 +188,28 @@ class Storage(ABC):
 
     @abstractmethod
     def _put(self, rows: Mapping[str, Tensor], slot: int) -> None:
-        """Keep one row for each stream."""
+        """Write one row of each stream to ``slot``."""
 
     @abstractmethod
     def _assign(self, name: str, slots: slice, values: np.ndarray | None, stream: int | None = None) -> None:
-        """Overwrite ``slots`` of all streams or of one with ``values`` ``[N, n, ...]``, with zeros if None."""
+        """Overwrite ``slots`` of all streams, or of one, with ``values`` ``[N, n, ...]``, or with zeros if None."""
 
     @abstractmethod
     def _fetch(self, name: str, streams: slice, slots: slice) -> np.ndarray:
-        """What lies in ``slots`` of ``streams``, perhaps the memory itself."""
+        """Return a column's values in ``slots`` of ``streams``, possibly as a view."""
 
     @abstractmethod
     def gather(self, handles: Tensor, length: int) -> dict[str, Tensor]:
-        """The windows of ``length`` rows that begin at ``handles`` ``[B]``: ``[B, length, ...]`` of every column.
+        """Return the windows of ``length`` rows from ``handles`` ``[B]`` on, ``[B, length, ...]`` by column.
 
-        ``is_last`` is set as well where the next row of a window ``is_first`` (``data/rings.py``).
+        ``is_last`` is also set where the next row of a window ``is_first`` (``data/rings.py``).
         """
 
     @abstractmethod
     def write(self, name: str, handles: np.ndarray, offset: int, values: Tensor) -> None:
         """Overwrite one column with ``values`` ``[B, T', ...]``, from ``offset`` rows after ``handles`` ``[B]`` on.
 
-        Rows evicted meanwhile are left out. Where windows overlap, the later one in the batch holds.
+        Rows evicted meanwhile are skipped. Where windows overlap, the later one in the batch counts.
         """
 
     def slots(self, handles: np.ndarray, offsets: np.ndarray) -> np.ndarray:
@@ -228,13 +227,13 @@ class Storage(ABC):
 
 
 class HostStorage(Storage):
-    """Rows in this computer's memory. With ``pin`` windows lie where a GPU can fetch them by itself."""
+    """Rows in host memory. If the attribute ``pin`` is set, windows are gathered into pinned memory."""
 
     def __init__(self, columns: Mapping[str, Column], streams: int, capacity: int) -> None:
-        """Memory is reserved now and touched only when rows come.
+        """Reserve the memory; its pages are touched only when rows are added.
 
         Raises:
-            ConfigError: it cannot be had; names the bytes.
+            ConfigError: there is too little; the message names the bytes.
         """
         super().__init__(columns, streams, capacity)
         self.pin = False
@@ -251,7 +250,7 @@ class HostStorage(Storage):
 
     @cached_property
     def columns(self) -> dict[str, np.ndarray]:
-        """The rings by name, ``[N, capacity, ...]``."""
+        """Ring buffers by column, ``[N, capacity, ...]``."""
         record = self._memory(record_of(self.specs), ())
         return {
             name: self._memory(np.dtype(spec.dtype), spec.shape) if spec.nbytes > SMALL else record[name]
@@ -259,12 +258,12 @@ class HostStorage(Storage):
         }
 
     def _memory(self, dtype: np.dtype[Any], shape: tuple[int, ...]) -> np.ndarray:
-        """An array ``[N, capacity, *shape]``."""
+        """Return an uninitialised array ``[N, capacity, *shape]``."""
         return np.empty((self.streams, self.capacity, *shape), dtype)
 
     @cached_property
     def rings(self) -> Rings:
-        """What copies rows into and out of ``columns``."""
+        """The object that copies rows into and out of ``columns``."""
         return Rings(self.columns)
 
     def room(self, rows: int) -> dict[str, np.ndarray] | None:
@@ -292,7 +291,7 @@ class HostStorage(Storage):
         return self.rings.windows(handles, length, self.pin)
 
     def write(self, name: str, handles: np.ndarray, offset: int, values: Tensor) -> None:
-        """See ``Storage``. Windows are written one by one: two copies each at most, and no lists of indices."""
+        """See ``Storage``. Windows are written one by one, with at most two copies each and no index arrays."""
         rows, streams = np.divmod(handles, self.streams)
         for row, stream, new in zip((rows + offset).tolist(), streams.tolist(), as_numpy(values), strict=True):
             start = max(row, self.oldest)

@@ -1,4 +1,4 @@
-"""What a dataset holds, in numbers: one look at all rows."""
+"""Summary of a dataset: its episodes, returns and actions, from one pass over all rows."""
 
 from __future__ import annotations
 
@@ -14,28 +14,29 @@ from reverie.data.readers.base import Rows, Space
 from reverie.data.readers.spaces import leaves_of
 
 BINS = 20
-"""Into so many parts the range of each continuous action is divided, to see which of them were used."""
+"""Number of bins of each continuous action's range, for the coverage."""
 
 
 @dataclass
 class ActionUse:
-    """How one action of the dataset was used."""
+    """Statistics of one action of the dataset."""
 
     name: str
     space: Space
     steps: int = 0
     counts: np.ndarray = field(default_factory=lambda: np.zeros((0, 0), np.int64))
-    """``[choices, classes]`` or ``[dimensions, BINS]``: how often each was taken."""
+    """How often each value was taken: ``[choices, classes]`` or ``[dimensions, BINS]``."""
     low: np.ndarray | None = None
-    """The smallest of each dimension, ``[D]``."""
+    """Smallest value of each dimension, ``[D]``."""
     high: np.ndarray | None = None
+    """Largest value of each dimension, ``[D]``."""
     at_bounds: int = 0
-    """Numbers that are at a bound, of all ``steps`` x D."""
+    """Number of values at or beyond a bound, of all ``steps`` x D."""
     outside: int = 0
-    """Numbers that are beyond one."""
+    """Number of values beyond a bound."""
 
     def add(self, values: np.ndarray) -> None:
-        """Take note of actions ``[n, ...]``."""
+        """Add actions ``[n, ...]`` to the statistics."""
         flat = values.reshape(len(values), -1)
         self.steps += len(flat)
         if not isinstance(self.space, spaces.Box):
@@ -74,7 +75,7 @@ class ActionUse:
 
     @property
     def coverage(self) -> float:
-        """The part of all classes, or of all parts of the ranges, that was used at all."""
+        """Share of all classes, or of all bins, that was used at least once, in [0, 1]."""
         if isinstance(self.space, spaces.Box):
             return float((self.counts > 0).mean()) if self.counts.size else 0.0
         counts, _ = classes_of(self.space)
@@ -83,13 +84,13 @@ class ActionUse:
 
     @property
     def axis(self) -> tuple[float, float] | None:
-        """The bounds of a single number; None where there are several, or classes."""
+        """Bounds of a one-dimensional continuous action; None for any other."""
         if isinstance(self.space, spaces.Box) and len(self.counts) == 1:
             return float(self.space.low.reshape(-1)[0]), float(self.space.high.reshape(-1)[0])
         return None
 
     def words(self) -> str:
-        """In a few words."""
+        """Return the statistics as one line of text."""
         if isinstance(self.space, spaces.Box):
             if self.low is None or self.high is None:
                 return "never taken"
@@ -107,18 +108,18 @@ class ActionUse:
 
 @dataclass
 class Summary:
-    """What was found."""
+    """Statistics of a dataset."""
 
     actions: list[ActionUse]
     scores: list[float] = field(default_factory=list)
     lengths: list[int] = field(default_factory=list)
     terminal: int = 0
-    """Episodes that end in a terminal state; the others were cut off."""
+    """Number of episodes that end in a terminal state; the others are truncated."""
     rewards: tuple[float, float] = (np.inf, -np.inf)
     rows: int = 0
 
     def add(self, episode: Rows) -> None:
-        """Take note of an episode."""
+        """Add an episode to the statistics."""
         steps = len(episode["reward"]) - 1
         self.rows += steps + 1
         if steps < 1:
@@ -133,7 +134,7 @@ class Summary:
 
 
 def classes_of(space: Space) -> tuple[np.ndarray, np.ndarray]:
-    """How many classes each choice has, and the number of the first."""
+    """Return the number of classes of each choice of a discrete space, and the index of its first class."""
     if isinstance(space, spaces.Discrete):
         return np.array([int(space.n)]), np.array([int(space.start)])
     if isinstance(space, spaces.MultiDiscrete):
@@ -143,7 +144,7 @@ def classes_of(space: Space) -> tuple[np.ndarray, np.ndarray]:
 
 
 def summarise(parts: Iterable[Rows], action: Space) -> Summary:
-    """One look at all rows; ``action`` is the space of what was done."""
+    """Return the summary of all rows; ``action`` is the action space."""
     uses = [ActionUse(name, leaf) for name, _, leaf in leaves_of(action, "action")]
     summary = Summary(actions=uses)
     for episode in episodes_of(parts):
@@ -152,7 +153,7 @@ def summarise(parts: Iterable[Rows], action: Space) -> Summary:
 
 
 def histogram(values: list[float], bins: int = 8, width: int = 24) -> list[str]:
-    """Bars of text, one line for each of ``bins`` ranges."""
+    """Return a histogram as text, with one line for each of ``bins`` ranges and bars of up to ``width`` characters."""
     found: Any = np.asarray(values, np.float64)
     found = found[np.isfinite(found)]
     if not len(found):

@@ -1,14 +1,14 @@
-/* A tree of sums whose nodes have 32 children each; data/priorities.py: SumTree says what it is and calls this.
+/* A sum tree whose nodes have 32 children each. Described in data/priorities.py (SumTree), which calls this.
  *
- * levels[0] are the weights, levels[d + 1][i] is the sum of levels[d][32 i .. 32 i + 31]. Sums are made in the order in
- * which NumPy makes them, so that what is drawn does not depend on there being a compiler.
+ * levels[0] are the weights, levels[d + 1][i] is the sum of levels[d][32 i .. 32 i + 31]. Numbers are added in NumPy's
+ * order, so that draws do not depend on whether there is a compiler.
  */
 
 #include <stdint.h>
 
 enum { FAN = 32, LANES = 8 };
 
-/* numpy.sum of 32 numbers: eight sums of every eighth, then in pairs. */
+/* numpy.sum of 32 numbers: eight sums of every eighth number, which are then added in pairs. */
 static inline double sum_of(const double *x) {
     double part[8];
     for (int j = 0; j < 8; j++) part[j] = x[j];
@@ -17,7 +17,7 @@ static inline double sum_of(const double *x) {
     return ((part[0] + part[1]) + (part[2] + part[3])) + ((part[4] + part[5]) + (part[6] + part[7]));
 }
 
-/* New weights of some leaves, the last where one comes twice, and all sums that they are part of. */
+/* Set the weights of some leaves (of duplicates the last counts) and update all sums that contain them. */
 void tree_set(double *const *levels, int64_t depth, const int64_t *slots, const double *weights, int64_t count) {
     for (int64_t k = 0; k < count; k++) levels[0][slots[k]] = weights[k];
     int64_t span = 1;
@@ -32,10 +32,10 @@ void tree_set(double *const *levels, int64_t depth, const int64_t *slots, const 
     }
 }
 
-/* The leaves at which the running sum of all weights passes the targets.
+/* Find the leaves at which the running sum of all weights exceeds the targets.
  *
- * Several targets go down side by side: each of their sums waits for the one before, and the processor does the others
- * meanwhile. */
+ * Several targets descend together: each running sum depends on the one before, and meanwhile the processor works on the
+ * other targets. */
 void tree_draw(double *const *levels, int64_t depth, const double *targets, int64_t count, int64_t *slots) {
     for (int64_t k = 0; k < count; k += LANES) {
         double target[LANES];
@@ -49,13 +49,13 @@ void tree_draw(double *const *levels, int64_t depth, const double *targets, int6
             int64_t child[LANES] = {0};
             for (int l = 0; l < LANES; l++) {
                 union { double value; int64_t bits; } below = {sums[FAN - 1][l]};
-                below.bits -= below.value > 0; /* the next number towards 0: the target must lie below the sum */
+                below.bits -= below.value > 0; /* the next float towards 0: the target must be below the sum */
                 target[l] = target[l] < below.value ? target[l] : below.value;
             }
             for (int j = 0; j < FAN; j++)
                 for (int l = 0; l < LANES; l++) child[l] += sums[j][l] <= target[l];
             for (int l = 0; l < LANES; l++) {
-                child[l] = child[l] < FAN ? child[l] : FAN - 1; /* as could only be if all were 0 */
+                child[l] = child[l] < FAN ? child[l] : FAN - 1; /* only exceeded if all weights are 0 */
                 target[l] -= child[l] > 0 ? sums[child[l] - 1][l] : 0;
                 node[l] = node[l] * FAN + child[l];
             }

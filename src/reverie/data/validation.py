@@ -1,7 +1,7 @@
-"""Whether recorded episodes can be right: rules that each episode is held against, and a report.
+"""Validation of recorded episodes: rules that every episode must satisfy, and a report.
 
-Rules look at values as they were recorded, before anything is made of them; what readers had to assume is reported
-beside them. An episode that breaks a rule is bad, and can be left out (``--quarantine``).
+Rules check the values as they were recorded, before any conversion. Assumptions that readers had to make are reported
+as well. An episode that breaks a rule is bad, and can be left out (``--quarantine``).
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from reverie.data.readers.base import FLAGS, About, Rows
 from reverie.data.readers.spaces import first_of, leaves_of, nested
 
 BLANK = 10
-"""So many rows of nothing but zeros, one behind the other, were never written."""
+"""Length of a run of rows with only zeros from which they are taken for rows that were never written."""
 HUGE = 1e30
-"""Numbers of this size come from memory that was never written."""
+"""Absolute value above which a number is taken for uninitialised memory."""
 
 
 @dataclass
 class Finding:
-    """What breaks one rule."""
+    """The rows and episodes that break one rule."""
 
     rule: str
     episodes: int = 0
     rows: int = 0
     first: str = ""
-    """Where it was met first."""
+    """Place of the first such row, as text."""
 
     def __str__(self) -> str:
         plural = "episodes" if self.episodes > 1 else "episode"
@@ -41,15 +41,15 @@ class Finding:
 
 @dataclass
 class DataReport:
-    """What was looked at and what was found."""
+    """The result of a validation."""
 
     episodes: int = 0
     rows: int = 0
     findings: dict[str, Finding] = field(default_factory=dict)
     bad: list[int] = field(default_factory=list)
-    """Numbers of the episodes that break a rule."""
+    """Indices of the episodes that break a rule, ascending."""
     remarks: list[str] = field(default_factory=list)
-    """What had to be assumed, or could not be looked at; it makes nothing bad."""
+    """Assumptions, and what could not be checked. They make no episode bad."""
 
     @property
     def sound(self) -> bool:
@@ -57,7 +57,7 @@ class DataReport:
         return not self.findings
 
     def disordered(self, episodes: np.ndarray) -> None:
-        """In these episodes a step does not begin with what the one before led to."""
+        """Record that in ``episodes`` the next observation of a step differs from the following step's observation."""
         if len(episodes):
             rule = "a step does not begin with what the one before led to: out of order?"
             first = f"in episode {int(episodes[0])}"
@@ -65,7 +65,7 @@ class DataReport:
             self.bad = sorted({*self.bad, *episodes.tolist()})
 
     def add(self, rule: str, wrong: np.ndarray, first_row: int) -> None:
-        """Rows ``[n]`` bool of the newest episode break ``rule``."""
+        """Record that rows ``wrong`` ``[n]`` bool of the newest episode break a rule; it begins at ``first_row``."""
         if not wrong.any():
             return
         number = self.episodes - 1
@@ -79,10 +79,10 @@ class DataReport:
 
 
 class Validator:
-    """Holds episodes against the rules, one after the other."""
+    """Checks episodes against the rules, one after the other."""
 
     def __init__(self, about: About, longest: int | None = None) -> None:
-        """``longest``: the steps after which the environment ends its episodes, if that is known."""
+        """Check data described by ``about``; ``longest`` is the environment's limit of steps, if known."""
         self.obs = [(name, space) for name, _, space in leaves_of(about.observation, "obs")]
         self.actions = [(name, space) for name, _, space in leaves_of(about.action, "action")]
         self.measured, self.rewards, self.longest = about.measured, about.rewards, longest
@@ -90,7 +90,7 @@ class Validator:
         self.seen: dict[bytes, int] = {}
 
     def add(self, episode: Rows) -> bool:
-        """Look at an episode; whether it is good."""
+        """Check an episode and return whether it breaks no rule."""
         report, first = self.report, self.report.rows
         report.episodes += 1
         for rule, wrong in self._rules(episode):
@@ -130,7 +130,7 @@ class Validator:
             yield f"a reward beyond the declared {low:g} to {high:g}", wrong
 
     def _again(self, rows: Rows) -> bool:
-        """Whether an episode of two steps or more is another one's copy, to the last bit."""
+        """Return whether an episode of two steps or more equals an earlier one, bit for bit."""
         if len(rows["reward"]) < 3:
             return False
         print_ = hashlib.blake2b(digest_size=16)
@@ -143,7 +143,7 @@ class Validator:
 
 
 def flags_that_cannot_be(rows: Rows) -> Iterator[tuple[str, np.ndarray]]:
-    """Rows of an episode whose flags contradict each other, or what rows are."""
+    """Yield rules on flags and the rows ``[n]`` bool that break them."""
     first, last, terminal = (rows[name] for name in FLAGS)
     inner = np.ones(len(first), bool)
     inner[0] = False
@@ -154,7 +154,10 @@ def flags_that_cannot_be(rows: Rows) -> Iterator[tuple[str, np.ndarray]]:
 
 
 def outside(name: str, values: np.ndarray, space: object, excused: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
-    """Rows ``[n]`` whose values are not of ``space``: of another dtype or shape, or beyond its bounds."""
+    """Yield rules on dtype, shape and bounds of ``space``, and the rows ``[n]`` bool that break them.
+
+    Rows in ``excused`` ``[n]`` may be beyond the bounds.
+    """
     total = len(values)
     if isinstance(space, spaces.Text):
         yield f"{name} is not text of its space", np.array([not space.contains(str(text)) for text in values], bool)
@@ -175,14 +178,14 @@ def outside(name: str, values: np.ndarray, space: object, excused: np.ndarray) -
 
 
 def same_kind(found: np.dtype[np.generic], declared: np.dtype[np.generic]) -> bool:
-    """Whether values can be of a dtype: whole numbers may have any width, others must have the declared one."""
+    """Return whether dtypes are compatible: any integers and bools; integers and floats for a float; else equal."""
     if declared.kind in "biu":
         return found.kind in "biu"
     return found.kind in "fiu" if declared.kind == "f" else found == declared
 
 
 def bounds_of(space: object) -> tuple[np.ndarray, np.ndarray]:
-    """The smallest and largest numbers of a space, flat; with room for the rounding of floats."""
+    """Return the lower and upper bounds of a space, flat, with a tolerance for rounding of floats."""
     if isinstance(space, spaces.Box):
         low, high = space.low.reshape(-1).astype(np.float64), space.high.reshape(-1).astype(np.float64)
         slack = 1e-5 * np.maximum(1.0, np.abs(np.where(np.isfinite(high), high, 1.0)))
@@ -196,7 +199,7 @@ def bounds_of(space: object) -> tuple[np.ndarray, np.ndarray]:
 
 
 def blank(rows: Rows) -> np.ndarray:
-    """``[n]`` bool: rows in runs of ``BLANK`` or more in which nothing was seen, done or won."""
+    """Return a mask ``[n]`` of rows in runs of ``BLANK`` or more whose observation, action and reward are all zero."""
     total = len(rows["reward"])
     nothing = rows["reward"] == 0
     if not any(name.partition("/")[0] == "obs" and column.dtype != object for name, column in rows.items()):
@@ -211,11 +214,11 @@ def blank(rows: Rows) -> np.ndarray:
     return out
 
 
-# ---------------------------------------------------------------- played again
+# ---------------------------------------------------------------- replay in the environment
 
 
 def replay(env: gymnasium.Env[Any, Any], rows: Rows, about: About, seed: int) -> np.ndarray:
-    """Play an episode again; ``[n]`` bool, the rows that come out otherwise."""
+    """Replay an episode's actions in ``env``. Return a mask ``[n]`` of the rows that differ, up to the first one."""
     wrong = np.zeros(len(rows["reward"]), bool)
     seen, _ = env.reset(seed=seed)
     wrong[0] = not alike(seen, rows, about, 0)
@@ -228,18 +231,18 @@ def replay(env: gymnasium.Env[Any, Any], rows: Rows, about: About, seed: int) ->
         )
         wrong[t + 1] = not same or terminated != rows["is_terminal"][t + 1]
         if wrong[t + 1] or terminated or truncated:
-            break  # all that follows follows from it
+            break  # later rows depend on this one
     return wrong
 
 
 def alike(seen: Any, rows: Rows, about: About, row: int) -> bool:
-    """Whether ``seen`` is what the row shows, but for rounding."""
+    """Return whether the observation ``seen`` equals that of ``row``, up to rounding."""
     there = first_of(nested(about.observation, {name: values[row : row + 1] for name, values in rows.items()}, "obs"))
     return same(seen, there)
 
 
 def same(one: Any, two: Any) -> bool:
-    """Whether two values of a space are equal but for rounding."""
+    """Return whether two values of a space are equal, up to rounding."""
     if isinstance(one, Mapping):
         return all(same(one[key], two[key]) for key in one)
     if isinstance(one, tuple):

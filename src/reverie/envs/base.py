@@ -14,7 +14,7 @@ import gymnasium
 from gymnasium.error import DependencyNotInstalled
 from gymnasium.error import Error as GymError
 
-from reverie.core.config import Config
+from reverie.core.config import Config, check_at_least, check_regex
 from reverie.core.errors import ConfigError, EnvError, ReverieError, brief, did_you_mean
 from reverie.core.importing import importable
 from reverie.envs import dmc
@@ -99,21 +99,21 @@ class EnvConfig(Config):
 
     def __post_init__(self) -> None:
         for name in ("num", "action_repeat", "pool_frames", "frame_stack"):
-            _at_least(name, getattr(self, name), 1)
+            check_at_least(f"env.{name}", getattr(self, name), 1)
         for name in ("noop_max", "restarts", "timeout"):
-            _at_least(name, getattr(self, name), 0)
+            check_at_least(f"env.{name}", getattr(self, name), 0)
         if not self.restart_window > 0.0:
             raise ConfigError(f"env.restart_window = {self.restart_window}: expected seconds above 0.")
         if self.time_limit is not None:
-            _at_least("time_limit", self.time_limit, 1)
+            check_at_least("env.time_limit", self.time_limit, 1)
         if self.pool_frames > self.action_repeat:
             raise ConfigError(
                 f"env.pool_frames = {self.pool_frames}: there are only action_repeat = {self.action_repeat} frames."
             )
         for side in self.resize or ():
-            _at_least("resize", side, 1)
+            check_at_least("env.resize", side, 1)
         for name in ("include", "exclude"):
-            _compiles(name, getattr(self, name))
+            check_regex(f"env.{name}", getattr(self, name))
 
     def one(self) -> str:
         """What makes one environment what it is; how many there are, and what happens when they fail, is left out."""
@@ -257,15 +257,3 @@ def _home(entry_point: object) -> str:
 
 def _said(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"
-
-
-def _at_least(name: str, value: float, least: int) -> None:
-    if not value >= least:
-        raise ConfigError(f"env.{name} = {value}: expected at least {least}.")
-
-
-def _compiles(name: str, pattern: str) -> None:
-    try:
-        re.compile(pattern)
-    except re.error as error:
-        raise ConfigError(f"env.{name} = {pattern!r}: not a regular expression ({error}).") from error
