@@ -9,14 +9,13 @@ import numpy as np
 import torch
 
 from reverie.core.errors import DataError
-from reverie.core.protocols import Policy
-from reverie.core.tree import leaves
+from reverie.core.protocols import Memoryless, Policy
 from reverie.core.types import Mode, Step
 
 BLOCK = 1024
-"""Rows in a batch for a policy without state."""
+"""Rows in a batch for a memoryless policy."""
 SIDE_BY_SIDE = 256
-"""Most episodes side by side for a policy with state."""
+"""Most episodes side by side for any other policy."""
 
 
 def actions_of(
@@ -25,7 +24,7 @@ def actions_of(
     """Return the actions that a policy would take in each row, float32 ``[rows, draws, A]``.
 
     A policy with state sees whole episodes in order, and its state is told the recorded actions (``override``): it is
-    then the same as if the policy had lived the episodes. A policy without state sees rows in the order of storage.
+    then the same as if the policy had lived the episodes. A ``Memoryless`` policy sees rows in the order of storage.
 
     Args:
         policy: the policy.
@@ -46,7 +45,8 @@ def actions_of(
         obs = {key: torch.from_numpy(column[rows]) for key, column in seen.items()}
         return Step(obs=obs, **{name: torch.from_numpy(column[rows]) for name, column in fixed.items()})
 
-    order = order_of(fixed["is_first"], carries(policy, shown(np.zeros(1, np.int64)), mode))
+    memoryless = isinstance(policy, Memoryless) and policy.memoryless(mode)
+    order = order_of(fixed["is_first"], carried=not memoryless)
     found = np.zeros((len(done), draws, width), np.float32)
     state = policy.initial(order.shape[1])
     for rows in order:
@@ -62,14 +62,6 @@ def actions_of(
             found[rows[real], n] = action.numpy()[real]
         state = policy.override(after, torch.from_numpy(done[rows.clip(min=0)]))
     return found
-
-
-def carries(policy: Policy[Any], step: Step, mode: Mode) -> bool:
-    """Return whether acting changes the state of a policy, so that the order of rows matters."""
-    before = policy.initial(len(step))
-    _, after = policy.act(step, before, mode)
-    one, two = leaves(before), leaves(after)
-    return len(one) != len(two) or any(a is not b for a, b in zip(one, two, strict=True))
 
 
 def order_of(first: np.ndarray, carried: bool) -> np.ndarray:
