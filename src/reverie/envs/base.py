@@ -67,7 +67,7 @@ class EnvConfig(Config):
     """Truncate episodes after this many decisions of the agent, in place of the registered limit."""
 
     clip_reward: Literal["none", "sign", "tanh"] = "none"
-    """Replace each reward by its sign or its tanh. Scores are then sums of these."""
+    """Replace training rewards by their sign or tanh; training scores sum these. Evaluations use the true rewards."""
 
     resize: tuple[int, int] | None = None
     """Resize images to this height and width in pixels. None keeps their size."""

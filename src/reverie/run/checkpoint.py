@@ -1,9 +1,10 @@
-"""Checkpoints: folders that are complete or do not exist. Tensors in safetensors, the rest in JSON, no pickle.
+"""Checkpoints: folders that are complete or do not exist. Tensors in safetensors, the rest of the state in JSON.
 
 ``step-000012345/`` holds ``tensors.safetensors`` (every tensor and array, named by its path: part/key/key),
 ``state.json`` (everything else, with references to the tensors), a folder for each part that writes files of its own
 (``core/protocols.py: WithFiles``) and ``manifest.json`` (step, format version, size and SHA-256 of all other files, and
-a SHA-256 of itself).
+a SHA-256 of itself). Reading tensors and states runs no code. Snapshots of environments are pickles, in a file of their
+own (``environments.zip``), which only a resumed run reads.
 """
 
 from __future__ import annotations
