@@ -10,7 +10,7 @@ from gymnasium import spaces
 
 from reverie.core.specs import ObsPart, ObsSpec
 from reverie.envs.base import EnvConfig
-from reverie.envs.spaces import ObsCodec
+from reverie.envs.spaces import ObsCodec, inside
 
 Space = spaces.Space[Any]
 Columns = dict[str, np.ndarray]
@@ -33,7 +33,7 @@ class GivenBack:
         kept = {path for _, path, _ in codec.leaves}
         self.space = _pruned(space, (), kept)
         self._columns = [
-            (_stored(key, len(spec)), "/".join(("obs", *map(str, path))), _back(_at(space, path), spec[key], env))
+            (_stored(key, len(spec)), "/".join(("obs", *map(str, path))), _back(inside(space, path), spec[key], env))
             for key, path, _ in codec.leaves
         ]
 
@@ -46,12 +46,6 @@ class GivenBack:
 def _stored(key: str, parts: int) -> str:
     """Return the column of a part; a single part without a nested key is called ``obs``."""
     return "obs" if parts == 1 and "/" not in key else f"obs/{key}"
-
-
-def _at(space: Space, path: tuple[Any, ...]) -> Space:
-    for name in path:
-        space = space[name]  # type: ignore[index]  # Dict and Tuple alone have paths
-    return space
 
 
 def _pruned(space: Space, path: tuple[Any, ...], kept: set[tuple[Any, ...]]) -> Space:

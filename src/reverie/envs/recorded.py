@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,7 @@ from reverie.core.errors import DataError
 from reverie.core.specs import ActionSpec, ObsPart
 from reverie.envs.images import ImageOptions
 from reverie.envs.leaves import Channels
-from reverie.envs.spaces import ActionCodec, ObsCodec
+from reverie.envs.spaces import ActionCodec, ObsCodec, action_key, inside, leaves_of
 
 Space = spaces.Space[Any]
 Columns = Mapping[str, np.ndarray]
@@ -44,7 +44,7 @@ class RecordedObs:
             (
                 key,
                 "/".join(("obs", *map(str, path))),
-                _converter(_inside(space, path), codec.spec[key], convert, channels),
+                _converter(inside(space, path), codec.spec[key], convert, channels),
             )
             for key, path, convert in codec.leaves
         ]
@@ -105,7 +105,7 @@ class RecordedActions:
     def __init__(self, space: Space) -> None:
         self.spec: ActionSpec = ActionCodec(space).spec
         self.notes: Counter[str] = Counter()
-        leaves = {"/".join(map(str, path)) or "action": leaf for path, leaf in _leaves(space)}
+        leaves = {action_key(path): leaf for path, leaf in leaves_of(space)}
         columns = {key: "action" if space is leaf else f"action/{key}" for key, leaf in leaves.items()}
         self.columns = [(key, columns[key], leaves[key]) for key in sorted(leaves)]
 
@@ -170,24 +170,6 @@ class AtRow(DataError):
     def __init__(self, row: int, what: str) -> None:
         super().__init__(what)
         self.row = row
-
-
-def _inside(space: Space, path: tuple[Any, ...]) -> Space:
-    for name in path:
-        space = space[name]  # type: ignore[index]  # Dict and Tuple alone have paths
-    return space
-
-
-def _leaves(space: Space, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Space]]:
-    inside: list[tuple[Any, Space]] = []
-    if isinstance(space, spaces.Dict):
-        inside = list(space.spaces.items())
-    elif isinstance(space, spaces.Tuple):
-        inside = list(enumerate(space.spaces))
-    else:
-        yield path, space
-    for name, inner in inside:
-        yield from _leaves(inner, (*path, name))
 
 
 def _classes(leaf: Space) -> tuple[np.ndarray, np.ndarray]:

@@ -25,43 +25,6 @@ FEW = 16
 """Up to this many numbers Python scales faster than NumPy."""
 
 
-def obs_spec(space: Space) -> dict[str, ObsPart]:
-    """Return the observation parts of ``space`` by key.
-
-    Raises:
-        EnvError: a leaf is not supported.
-    """
-    return ObsCodec(space).spec
-
-
-def flatten_obs(space: Space, obs: Any) -> dict[str, np.ndarray]:
-    """Return one observation of ``space`` as arrays that fit ``obs_spec(space)``.
-
-    Raises:
-        EnvError: a leaf is not supported.
-        DataError: ``obs`` is not in ``space``.
-    """
-    return ObsCodec(space)(obs)
-
-
-def action_spec(space: Space) -> ActionSpec:
-    """Return the spec of flat actions of ``space``.
-
-    Raises:
-        EnvError: a leaf is unbounded, or of an unsupported kind.
-    """
-    return ActionCodec(space).spec
-
-
-def unflatten_action(space: Space, flat: np.ndarray) -> Any:
-    """Return the action of ``space`` for the flat action ``[A]``.
-
-    Raises:
-        EnvError: a leaf is unbounded, or of an unsupported kind.
-    """
-    return ActionCodec(space)(flat)
-
-
 class ObsCodec:
     """Flattens observations of one space. Keys for which ``keep`` returns False are not read and need no support.
 
@@ -75,8 +38,8 @@ class ObsCodec:
         """For each kept leaf: its key, the path to its value, and the function that converts the value to an array."""
         self._branches = [(path, inner) for path, inner in _walk(space) if _is_nested(inner)]
         seen: list[str] = []
-        for path, inner in _walk(space):
-            if not _is_nested(inner) and math.prod(inner.shape or (1,)) > 0:
+        for path, inner in leaves_of(space):
+            if math.prod(inner.shape or (1,)) > 0:
                 self._add(path, inner, keep, channels, seen)
         if not self.spec:
             known = ", ".join(f"'{key}'" for key in seen) or "none"
@@ -126,7 +89,7 @@ class ActionCodec:
     """
 
     def __init__(self, space: Space) -> None:
-        named = [(_action_key(path), inner) for path, inner in _walk(space) if not _is_nested(inner)]
+        named = [(action_key(path), inner) for path, inner in leaves_of(space)]
         leaves = dict(named)
         if len(leaves) < len(named):
             raise EnvError(f"two of the actions {sorted(key for key, _ in named)} are called the same; rename one.")
@@ -156,6 +119,18 @@ def _walk(space: Space, path: Path = ()) -> Iterator[tuple[Path, Space]]:
         yield from _walk(inner, (*path, name))
 
 
+def leaves_of(space: Space) -> Iterator[tuple[Path, Space]]:
+    """Yield the path and the space of each leaf of nested ``Dict`` and ``Tuple`` spaces."""
+    return ((path, inner) for path, inner in _walk(space) if not _is_nested(inner))
+
+
+def inside(space: Space, path: Path) -> Space:
+    """Return the space at ``path`` in nested ``Dict`` and ``Tuple`` spaces."""
+    for name in path:
+        space = space[name]  # type: ignore[index]  # Dict and Tuple alone have paths
+    return space
+
+
 def _follow(value: Any, path: Path) -> Any:
     for name in path:
         value = value[name]
@@ -181,7 +156,8 @@ def _bare_image(space: Space, channels: Channels) -> bool:
         return False
 
 
-def _action_key(path: Path) -> str:
+def action_key(path: Path) -> str:
+    """Return the key of the action at ``path``."""
     return "/".join(map(str, path)) or "action"
 
 
@@ -224,7 +200,7 @@ def _decoder(space: Space, path: Path, slices: Mapping[str, slice]) -> Decode:
     if isinstance(space, spaces.Tuple):
         in_order = [_decoder(inner, (*path, name), slices) for name, inner in _children(space)]
         return lambda flat: tuple(decode(flat) for decode in in_order)
-    decode, cut = _leaf_decoder(space), slices[_action_key(path)]
+    decode, cut = _leaf_decoder(space), slices[action_key(path)]
     return lambda flat: decode(flat[cut])
 
 
