@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-import sys
 from collections.abc import Callable
 
 import numpy as np
@@ -17,11 +16,6 @@ from reverie.envs.slot import Failed, LocalSlot, Made, Maker, Slot
 Say = Callable[[str], None]
 Started = tuple[list[Slot], Made, dict[str, np.ndarray]]
 """The slots, the specs of their environments, and the arrays of observations by key, ``[N, *shape]``."""
-
-
-def warn(line: str) -> None:
-    """Print ``line`` to stderr."""
-    print(line, file=sys.stderr)
 
 
 def derive_seeds(seed: int, num: int) -> list[int]:

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from reverie.core.errors import ActionError, DataError, EnvError, ReverieError
+from reverie.core.errors import ActionError, DataError, EnvError, ReverieError, warn
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Step
 from reverie.envs import worker
@@ -27,7 +27,7 @@ from reverie.envs.failures import Failures
 from reverie.envs.flat import make_flat
 from reverie.envs.leaves import surely_finite
 from reverie.envs.slot import Failed, Made, Maker, Slot
-from reverie.envs.starting import Restarts, Say, derive_seeds, start_serial, start_workers, warn
+from reverie.envs.starting import Restarts, Say, derive_seeds, start_serial, start_workers
 
 
 def make_env(

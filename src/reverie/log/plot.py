@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import io
 import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,6 +14,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from reverie.core.files import write_atomic
 from reverie.core.statistics import running_mean
 from reverie.log.sinks import read_metrics
 
@@ -284,8 +285,7 @@ def _evaluations(rows: Sequence[Mapping[str, float]]) -> Interval:
 
 
 def _save(figure: Figure, png: Path) -> Path:
-    png.parent.mkdir(parents=True, exist_ok=True)
-    staged = png.with_name(f".{png.name}.part")
-    FigureCanvasAgg(figure).print_figure(staged, format="png", dpi=130)
-    os.replace(staged, png)
+    content = io.BytesIO()
+    FigureCanvasAgg(figure).print_figure(content, format="png", dpi=130)
+    write_atomic(png, content.getvalue())
     return png

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from reverie.core.files import write_atomic
 from reverie.log.video import to_rgb, upscale, write_video
 
 Values = Mapping[str, float | np.ndarray]
@@ -100,12 +101,7 @@ def set_aside(path: Path, since: int) -> None:
         file.writelines(moved)
         file.flush()
         os.fsync(file.fileno())
-    staged = path.with_name(f".{path.name}.{os.getpid()}.part")
-    with staged.open("w", encoding="utf-8") as file:
-        file.writelines(kept)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(staged, path)
+    write_atomic(path, "".join(kept))
 
 
 def _cut_unfinished_line(path: Path) -> None:

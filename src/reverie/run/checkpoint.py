@@ -13,7 +13,6 @@ import json
 import os
 import re
 import shutil
-import sys
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from reverie.core.errors import ConfigError, ReverieError, RunError, did_you_mean
+from reverie.core.errors import ConfigError, ReverieError, RunError, did_you_mean, warn
+from reverie.core.files import write_atomic
 from reverie.core.protocols import Stateful, WithFiles
 from reverie.run.encode import decode, encode
 from reverie.run.verify import FORMAT, MANIFEST, STATE, TENSORS, entry_of, is_newer, problem_of, sealed
@@ -32,11 +32,6 @@ ASIDE = ".tmp-old-"
 
 LARGE = 100_000_000
 """If the spare files of a checkpoint have at least this many bytes, only the newest checkpoint keeps them."""
-
-
-def warn(text: str) -> None:
-    """Print ``text`` to stderr as one line, without the source line that Python's own warnings show."""
-    print(f"warning: {text}", file=sys.stderr)
 
 
 class Checkpoints:
@@ -300,9 +295,7 @@ def _move(staged: Path, final: Path) -> None:
 
 
 def _replace_file(path: Path, data: bytes) -> None:
-    staged = path.with_name(f".tmp-{path.name}")
-    _write_file(staged, data)
-    os.replace(staged, path)
+    write_atomic(path, data)
     _sync_folder(path.parent)
 
 
