@@ -21,8 +21,9 @@ from reverie.agent.evaluation import evaluate_run
 from reverie.algos.dreamer_v3 import DreamerV3Config
 from reverie.core import discover
 from reverie.core.errors import DataError, RunError
+from reverie.core.files import write_atomic
 from reverie.experiment import ExperimentConfig
-from reverie.folder import RunFolder, check_writable, read_saved, settings_changes, write_atomic
+from reverie.folder import RunFolder, check_writable, read_saved, settings_changes
 from reverie.presets import layered
 from reverie.run.checkpoint import Checkpoints
 from reverie.run.lock import RunLock

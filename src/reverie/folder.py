@@ -16,6 +16,7 @@ import yaml
 
 from reverie.core.discover import same_algorithm
 from reverie.core.errors import ConfigError, RunError, did_you_mean
+from reverie.core.files import write_atomic
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.run.lock import LOCK
 from reverie.run.signature import changes, signature
@@ -107,23 +108,6 @@ class Saved:
     """The resolved ``ExperimentConfig`` as plain values."""
     custom: dict[str, str] = field(default_factory=dict)
     """Objects that were given from Python and cannot be read from a file, by their place in the configuration."""
-
-
-def write_atomic(path: Path, content: str | bytes) -> None:
-    """Write ``content`` to a file beside ``path``, and rename it to ``path`` once it is on the disk."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    staged = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        with staged.open("wb") as file:
-            file.write(content.encode() if isinstance(content, str) else content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(staged, path)
-    except OSError as error:
-        error.filename, error.filename2 = str(path), None  # the name that users know
-        with contextlib.suppress(OSError):
-            staged.unlink(missing_ok=True)
-        raise
 
 
 def write_json(path: Path, values: Mapping[str, Any]) -> None:

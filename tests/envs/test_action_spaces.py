@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reverie.core.errors import EnvError
-from reverie.envs.spaces import ActionCodec, action_spec, unflatten_action
+from reverie.envs.spaces import ActionCodec
 
 ACTIONS = spaces.Dict(
     {
@@ -23,7 +23,7 @@ ACTIONS = spaces.Dict(
 
 
 def test_action_parts_in_order_of_keys():
-    spec = action_spec(ACTIONS)
+    spec = ActionCodec(ACTIONS).spec
     assert {key: (part.kind, part.width) for key, part in spec.parts.items()} == {
         "aim": ("categorical", 10),
         "hand/0": ("categorical", 3),
@@ -31,14 +31,14 @@ def test_action_parts_in_order_of_keys():
         "walk": ("continuous", 2),
     }
     assert list(spec.slices()) == ["aim", "hand/0", "hand/1", "walk"]
-    assert list(action_spec(spaces.Discrete(2)).parts) == ["action"]
+    assert list(ActionCodec(spaces.Discrete(2)).spec.parts) == ["action"]
 
 
 def test_flat_actions_mean_what_they_say():
     flat = np.zeros(19, np.float32)
     flat[[1, 4, 5, 8, 12, 13, 16]] = 1  # aim [1, 2+1, 0+2, 2-1], hand 2+5 and [0, 1]
     flat[17:] = [-1.0, 0.5]
-    action = unflatten_action(ACTIONS, flat)
+    action = ActionCodec(ACTIONS)(flat)
     assert action["aim"].tolist() == [[1, 3], [2, 1]]
     assert action["hand"][0] == 7
     assert action["hand"][1].tolist() == [0, 1]
@@ -70,40 +70,40 @@ def test_any_flat_action_is_inside_its_space(space, seed, scale):
 
 def test_box_ends_are_reached_exactly():
     space = spaces.Box(np.array([-0.1, 2.0], np.float32), np.array([0.3, 5.0], np.float32))
-    np.testing.assert_array_equal(unflatten_action(space, -np.ones(2, np.float32)), space.low)
-    np.testing.assert_array_equal(unflatten_action(space, np.full(2, 7.0, np.float32)), space.high)
+    np.testing.assert_array_equal(ActionCodec(space)(-np.ones(2, np.float32)), space.low)
+    np.testing.assert_array_equal(ActionCodec(space)(np.full(2, 7.0, np.float32)), space.high)
 
 
 def test_unbounded_actions_say_which_and_what_to_do():
     space = spaces.Dict({"arm": spaces.Box(np.array([-1, -np.inf, -1]), np.array([1, 1, np.inf]))})
     with pytest.raises(EnvError, match=r"action 'arm' is unbounded in dimensions \[1, 2\].*TransformAction.*Box\(-1.0"):
-        action_spec(space)
+        ActionCodec(space)
     with pytest.raises(EnvError, match="unbounded"):
-        action_spec(spaces.Box(-np.inf, np.inf, ()))
+        ActionCodec(spaces.Box(-np.inf, np.inf, ()))
 
 
 @pytest.mark.parametrize("space", [spaces.Text(3), spaces.Dict({"a": spaces.Sequence(spaces.Discrete(2))})])
 def test_actions_that_cannot_be_chosen(space):
     with pytest.raises(EnvError, match="which a policy cannot choose from"):
-        action_spec(space)
+        ActionCodec(space)
 
 
 def test_two_actions_of_one_name():
     with pytest.raises(EnvError, match=r"two of the actions \['a/b', 'a/b'\]"):
-        action_spec(spaces.Dict({"a/b": spaces.Discrete(2), "a": spaces.Dict({"b": spaces.Discrete(2)})}))
+        ActionCodec(spaces.Dict({"a/b": spaces.Discrete(2), "a": spaces.Dict({"b": spaces.Discrete(2)})}))
 
 
 @pytest.mark.parametrize("space", [spaces.Dict({}), spaces.Box(-1, 1, (0,))])
 def test_nothing_to_choose(space):
     with pytest.raises(EnvError, match="nothing to choose"):
-        action_spec(space)
+        ActionCodec(space)
 
 
 def test_the_remedy_for_unbounded_actions_works(unbounded_env):
     wrapped = TransformAction(unbounded_env, lambda action: action, spaces.Box(-1.0, 1.0, (2,)))
-    assert action_spec(wrapped.action_space).width == 2
+    assert ActionCodec(wrapped.action_space).spec.width == 2
     inside = TransformAction(ClipAction(unbounded_env), lambda action: action, spaces.Box(-1.0, 1.0, (2,)))
-    assert action_spec(inside.action_space).width == 2
+    assert ActionCodec(inside.action_space).spec.width == 2
     with pytest.raises(ValueError, match="unbounded"):
         RescaleAction(unbounded_env, -1.0, 1.0)
 

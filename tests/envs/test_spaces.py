@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from reverie.core.errors import DataError, EnvError
 from reverie.core.specs import ObsPart
 from reverie.envs.leaves import surely_finite
-from reverie.envs.spaces import ObsCodec, flatten_obs, obs_spec
+from reverie.envs.spaces import ObsCodec
 
 
 def only(space):
     """The single key and part of ``space``."""
-    ((key, part),) = obs_spec(space).items()
+    ((key, part),) = ObsCodec(space).spec.items()
     return key, part
 
 
@@ -103,9 +103,9 @@ def test_channels_can_be_said():
 def test_whole_number_images_are_stretched_to_black_and_white():
     planes = spaces.Box(-1, 1, (2, 2, 1), np.int8)
     obs = np.array([-1, 0, 1, 1], np.int8).reshape(2, 2, 1)
-    assert flatten_obs(planes, obs)["image"].ravel().tolist() == [0, 128, 255, 255]
+    assert ObsCodec(planes)(obs)["image"].ravel().tolist() == [0, 128, 255, 255]
     bits = np.array([True, False, True, False]).reshape(2, 2, 1)
-    assert flatten_obs(spaces.Box(0, 1, (2, 2, 1), bool), bits)["image"].ravel().tolist() == [255, 0, 255, 0]
+    assert ObsCodec(spaces.Box(0, 1, (2, 2, 1), bool))(bits)["image"].ravel().tolist() == [255, 0, 255, 0]
 
 
 def test_nested_keys():
@@ -117,8 +117,8 @@ def test_nested_keys():
         }
     )
     obs = space.sample()
-    flat = flatten_obs(space, obs)
-    assert set(flat) == {"arm/camera", "arm/touch", "pair/0", "pair/1/0"} == set(obs_spec(space))
+    flat = ObsCodec(space)(obs)
+    assert set(flat) == {"arm/camera", "arm/touch", "pair/0", "pair/1/0"} == set(ObsCodec(space).spec)
     np.testing.assert_array_equal(flat["arm/camera"], obs["arm"]["camera"])
     np.testing.assert_array_equal(flat["pair/1/0"], obs["pair"][1][0])
     assert flat["pair/0"] == obs["pair"][0]
@@ -154,7 +154,7 @@ def test_samples_fit_their_spec(space, seed):
 @given(text=st.text("abz", max_size=6))
 @settings(deadline=None)
 def test_text_is_one_class_for_each_character_and_zero_for_padding(text):
-    flat = flatten_obs(spaces.Text(6, min_length=0, charset="zab"), text)["observation"]
+    flat = ObsCodec(spaces.Text(6, min_length=0, charset="zab"))(text)["observation"]
     assert "".join("abz"[i - 1] for i in flat if i) == text
     assert (flat[len(text) :] == 0).all()
 
@@ -196,7 +196,7 @@ def test_observations_outside_their_space(space, obs, message):
 def test_spaces_that_cannot_be_learned_from(space):
     nested = spaces.Dict({"net": space, "x": spaces.Discrete(2)})
     with pytest.raises(EnvError, match=rf"observation 'net' is a {type(space).__name__} space.*exclude='net'"):
-        obs_spec(nested)
+        ObsCodec(nested)
     assert set(ObsCodec(nested, keep=lambda key: key != "net").spec) == {"x"}
 
 
@@ -204,7 +204,7 @@ def test_object_dtype():
     space = spaces.Box(-1, 1, (2,))
     space.dtype = np.dtype(object)
     with pytest.raises(EnvError, match="'observation' holds elements of dtype object; expected numbers"):
-        obs_spec(space)
+        ObsCodec(space)
 
 
 def test_nothing_left_and_equal_keys():
@@ -213,7 +213,7 @@ def test_nothing_left_and_equal_keys():
         ObsCodec(space, keep=lambda key: False)
     twice = spaces.Dict({"a/b": spaces.Discrete(2), "a": spaces.Dict({"b": spaces.Discrete(2)})})
     with pytest.raises(EnvError, match="two observations are both called 'a/b'"):
-        obs_spec(twice)
+        ObsCodec(twice)
 
 
 @pytest.mark.parametrize("size", [1, 64, 65, 1024, 1025])

@@ -6,9 +6,13 @@ import numpy as np
 import pytest
 import torch
 
+from reverie.core.discover import algorithm_config, algorithms
 from reverie.core.errors import DataError
+from reverie.core.protocols import Memoryless
+from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.core.types import Step
-from reverie.run.recall import actions_of, carries, order_of
+from reverie.run.recall import BLOCK, actions_of, order_of
+from tiny import NETWORKS
 
 LENGTHS = (3, 1, 5, 2, 2, 4)
 
@@ -70,11 +74,62 @@ def test_every_row_has_its_own_actions(rows):
     assert (found[:, 0, 0] != found[:, 1, 0]).any()
 
 
-def test_whether_something_is_carried():
-    no = torch.zeros(1, dtype=torch.bool)
-    step = Step(obs={"row": torch.zeros(1, 1)}, reward=torch.zeros(1), is_first=~no, is_last=no, is_terminal=no)
-    assert carries(Sums(), step, "eval")
-    assert not carries(Sees(), step, "eval")
+class Free(Sees):
+    """Says so."""
+
+    def __init__(self):
+        self.sizes = []
+
+    def memoryless(self, mode):
+        return True
+
+    def act(self, step: Step, state, mode):
+        self.sizes.append(len(step))
+        return super().act(step, state, mode)
+
+
+def test_only_a_policy_that_says_so_is_shown_rows_in_any_order():
+    data, policy = columns((3,) * 1000), Free()
+    found = actions_of(policy, data, 2)
+    assert (found[:, 0, 1] == np.arange(3000)).all()
+    assert policy.sizes == [BLOCK] * 3  # in as few calls as there are blocks, wherever episodes end
+    policy.memoryless = lambda mode: False
+    policy.sizes.clear()
+    assert (actions_of(policy, data, 2)[:, 0, 1] == np.arange(3000)).all()
+    assert max(policy.sizes) <= 256
+
+
+@pytest.mark.parametrize("mode", ["eval", "explore"])
+@pytest.mark.parametrize("name", algorithms())
+def test_actions_of_memoryless_policies_hang_on_no_earlier_row(name, mode):
+    """Those that draw do so from the generator alone, and those that count decisions from their number."""
+    config = algorithm_config(name)()
+    part = ActionPart(kind="categorical", classes=(2,)) if "discrete" in name or "dqn" in name else None
+    action = ActionSpec(parts={"action": part or ActionPart(kind="continuous", size=2)})
+    if name == "dreamer_v3":
+        config = config.merge(NETWORKS)
+    policy = config.build({"row": ObsPart(kind="vector", shape=(1,), dtype="float32")}, action).policy
+    if name == "dreamer_v3":
+        assert not isinstance(policy, Memoryless)
+        return
+    assert isinstance(policy, Memoryless)
+    assert policy.memoryless("eval")
+    if not policy.memoryless(mode):
+        return
+    shown = [seen(torch.full((4, 1), float(x)), first=x == 0) for x in (0, 9, 5)]
+    acted = []
+    for earlier in (shown[:2], [shown[0], shown[0]]):
+        state = policy.initial(4)
+        for step in earlier:
+            state = policy.act(step, state, mode)[1]
+        torch.manual_seed(0)
+        acted.append(policy.act(shown[2], state, mode)[0])
+    assert torch.equal(*acted)
+
+
+def seen(row, first):
+    no = torch.zeros(len(row), dtype=torch.bool)
+    return Step(obs={"row": row}, reward=row[:, 0], is_first=no | first, is_last=no, is_terminal=no)
 
 
 @pytest.mark.parametrize("lengths", [LENGTHS, (7,), (1,) * 600, (1000, 1, 1), (3,) * 40])

@@ -308,7 +308,14 @@ def test_guard_looks_at_updates_that_report_different_terms(guard):
 
 @pytest.mark.parametrize(
     ("text", "expected"),
-    [(1000, (1000, False)), ("1e3", (1000, False)), ("30s", (30, True)), ("1.5m", (90, True)), ("2H", (7200, True))],
+    [
+        (1000, (1000, False)),
+        ("1e3", (1000, False)),
+        ("30s", (30, True)),
+        ("1.5m", (90, True)),
+        ("2h", (7200, True)),
+        ("5E6", (5e6, False)),
+    ],
 )
 def test_periods_are_steps_or_times(text, expected):
     assert parse_period(text) == expected
@@ -318,6 +325,12 @@ def test_periods_are_steps_or_times(text, expected):
 def test_other_periods_are_refused_by_name(text):
     with pytest.raises(ConfigError, match="save_every"):
         Schedule(save_every=text)
+
+
+@pytest.mark.parametrize("text", ["5M", "1.5 M", "2H", "30S", "5k"])
+def test_units_in_capitals_are_no_times_as_5m_reads_as_five_million_steps(text):
+    with pytest.raises(ConfigError, match=r"eval_every = .*millions of steps as 5e6, not 5M"):
+        Schedule(eval_every=text)
 
 
 def test_schedule_reads_numbers_written_as_text():

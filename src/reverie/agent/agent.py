@@ -18,7 +18,7 @@ from gymnasium.vector.utils import concatenate, create_empty_array
 from reverie.agent.observer import Observer
 from reverie.algos.base import Algorithm, AlgorithmConfig
 from reverie.core.discover import algorithm_config
-from reverie.core.errors import ConfigError, DataError, RunError, brief, did_you_mean
+from reverie.core.errors import ConfigError, DataError, RunError, brief, did_you_mean, warn
 from reverie.core.machine import choose_device
 from reverie.core.randomness import derived_seeds, reproducible
 from reverie.core.specs import ActionSpec, ObsSpec
@@ -31,7 +31,7 @@ from reverie.envs.spaces import ActionCodec
 from reverie.experiment import ExperimentConfig, make_eval_env
 from reverie.folder import RunFolder, Saved, check_spec, read_saved
 from reverie.offline import NO_ENV
-from reverie.run.checkpoint import Checkpoints, warn
+from reverie.run.checkpoint import Checkpoints
 from reverie.run.evaluate import Evaluation, evaluate
 
 Actions = Literal["mode", "sample"]

@@ -17,6 +17,7 @@ from torch import Tensor
 from reverie.agent.agent import Actions, Agent, mode_of
 from reverie.algos.base import INSIDE
 from reverie.core.errors import ConfigError, RunError
+from reverie.core.files import write_atomic
 from reverie.core.protocols import Env
 from reverie.core.randomness import derived_seeds, reproducible
 from reverie.core.specs import ObsPart, ObsSpec
@@ -24,7 +25,7 @@ from reverie.core.types import Batch, Mode, Step
 from reverie.envs.flat import make_flat
 from reverie.envs.painting import Paint, painter
 from reverie.experiment import make_eval_env
-from reverie.folder import RunFolder, check_writable, write_atomic, write_json, writing
+from reverie.folder import RunFolder, check_writable, write_json, writing
 from reverie.log.plot import dream_errors, dream_traces
 from reverie.log.video import dream_video, shrink, write_video
 from reverie.run.collect import executed

@@ -11,7 +11,7 @@ from pathlib import Path
 from reverie.agent.agent import Actions, mode_of, saved_config
 from reverie.algos.base import AlgorithmConfig
 from reverie.core.config import check_at_least
-from reverie.core.errors import DataError, EnvError, RunError
+from reverie.core.errors import DataError, EnvError, RunError, warn
 from reverie.core.machine import choose_device
 from reverie.core.randomness import derived_seeds
 from reverie.core.types import Window
@@ -21,7 +21,7 @@ from reverie.experiment import ExperimentConfig
 from reverie.folder import RunFolder, writing
 from reverie.offline import NO_ENV, action_space_of
 from reverie.recorded import Recorded, open_recorded, shown
-from reverie.run.checkpoint import Checkpoints, warn
+from reverie.run.checkpoint import Checkpoints
 from reverie.run.signature import changes, signature
 from reverie.run.verify import step_of
 

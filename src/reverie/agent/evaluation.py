@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from reverie.agent.agent import Actions, Agent
-from reverie.core.errors import RunError
+from reverie.core.errors import RunError, warn
 from reverie.core.types import Mode
 from reverie.experiment import ExperimentConfig
 from reverie.folder import RunFolder, found_at_end, write_found, writing
 from reverie.log.video import write_video
-from reverie.run.checkpoint import warn
 from reverie.run.evaluate import Evaluation
 from reverie.run.verify import step_of
 

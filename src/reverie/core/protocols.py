@@ -112,6 +112,15 @@ class Annealed(Protocol[S]):
 
 
 @runtime_checkable
+class Memoryless(Protocol):
+    """What a ``Policy`` offers besides, if it can say that its actions do not depend on earlier rows."""
+
+    def memoryless(self, mode: Mode) -> bool:
+        """Return whether actions in ``mode`` depend on the current row alone, so that rows may come in any order."""
+        ...
+
+
+@runtime_checkable
 class Watcher(Protocol):
     """Keeps statistics of the collected rows, such as those that normalise observations."""
 

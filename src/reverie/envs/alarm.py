@@ -1,7 +1,7 @@
-"""A limit on the time that code of others may take in this thread: an environment that hangs is interrupted.
+"""A time limit on environments that run in this thread: one that hangs is interrupted.
 
-Only Python code in the main thread can be interrupted, between two of its instructions or where it sleeps. What hangs
-inside a compiled library cannot; in a worker process it can be killed.
+Only Python code in the main thread can be interrupted, between two instructions or while it sleeps. Code that hangs
+inside a compiled library cannot be interrupted; in a worker process it can be killed.
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ SHORTEST = 0.001
 
 
 class Overdue(BaseException):
-    """Code took longer than it may. No ``Exception``, so that an environment that catches those cannot catch it."""
+    """A call exceeded its time limit. Not an ``Exception``, so that environments that catch those do not catch it."""
 
 
 class Alarm:
-    """One timer of the system for all that is limited in this process.
+    """The system timer (SIGALRM) that all time limits of this process share.
 
-    It is not set for each call, which would cost more than a step of a small environment: it rings at most once in
-    ``limit`` seconds, and only then looks how long the running call has been at it. A signal handler of somebody else
-    is left alone; there is no limit then.
+    It is not set for each call, which would cost more than a step of a small environment. It rings at most once in
+    ``limit`` seconds, and only then checks how long the running call has taken. If somebody else handles SIGALRM, that
+    handler is left alone and there is no limit.
     """
 
     def __init__(self) -> None:
-        self._since: float | None = None  # when the running call began
+        self._since: float | None = None  # when the running call began; None if none is running
         self._limit = 0.0
-        self._rings = -1.0  # when the timer rings; it does not if that is over
-        self._mine = False  # whether the signal is handled here
+        self._rings = -1.0  # when the timer rings; it is not set if that time has passed
+        self._mine = False  # whether SIGALRM is handled here
 
     def begin(self, limit: float) -> tuple[float | None, float]:
-        """A call begins that may take ``limit`` seconds (0: any time); what to ``end`` it with. Calls may be nested."""
+        """Limit the call that begins now to ``limit`` seconds (0: no limit); return what ``end`` needs. Calls nest."""
         before = self._since, self._limit
         if limit and threading.get_ident() == MAIN:
             now = time.monotonic()
@@ -45,14 +45,14 @@ class Alarm:
         return before
 
     def end(self, before: tuple[float | None, float]) -> None:
-        """The call is over."""
+        """End the limit of a call, and go on with that of the call around it; ``before`` is what ``begin`` returned."""
         self._since, self._limit = before
-        if self._since is not None and self._rings < 0.0:  # the timer rang for a call inside of one that goes on
+        if self._since is not None and self._rings < 0.0:  # the timer rang for an inner call, and the outer one goes on
             now = time.monotonic()
             self._set(now, max(self._since + self._limit - now, SHORTEST))
 
     def release(self) -> None:
-        """Give the signal back. The next ``begin`` takes it again."""
+        """Stop handling SIGALRM. The next ``begin`` handles it again."""
         if self._mine and threading.get_ident() == MAIN:
             if signal.getsignal(signal.SIGALRM) == self._ring:
                 signal.setitimer(signal.ITIMER_REAL, 0.0)
@@ -79,7 +79,7 @@ class Alarm:
         if left <= 0.0 and sys.gettrace() is None:
             self._since = None
             raise Overdue(f"no answer within {self._limit:g} seconds")
-        self._set(now, left if left > 0.0 else self._limit)  # somebody steps through it with a debugger
+        self._set(now, left if left > 0.0 else self._limit)  # overdue is allowed under a debugger
 
 
 ALARM = Alarm()

@@ -1,4 +1,4 @@
-"""One environment: its configuration, and how it is made with the options that the configuration asks for."""
+"""The configuration of environments, and how one is made with the options that concern actions, rewards and time."""
 
 from __future__ import annotations
 
@@ -23,79 +23,79 @@ from reverie.envs.wrappers import ActionRepeat, NoopReset
 
 Env = gymnasium.Env[Any, Any]
 Factory = Callable[..., Env]
-"""Takes ``EnvConfig.kwargs``."""
+"""Makes an environment; called with ``EnvConfig.kwargs``."""
 
 OF_ALL = {"num", "vector", "start_method", "restarts", "restart_window", "timeout"}
-"""Settings that say nothing about a single environment."""
+"""Settings that do not change how a single environment behaves."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class EnvConfig(Config):
-    """Which environment, how many of it, and what happens between it and the agent."""
+    """The environments: which, how many, and how their observations, actions and rewards are changed."""
 
     id: str = "CartPole-v1"
-    """An id of Gymnasium's registry, or `module:Id`."""
+    """Gymnasium id, or `module:Id` to import the module that registers it first."""
 
     num: int = 1
-    """How many environments are stepped together."""
+    """Number of environments that are stepped together."""
 
     vector: Literal["serial", "process"] = "serial"
-    """Step them one after the other in this process, or each in a worker process with shared memory."""
+    """`serial` steps them one by one in this process; `process` gives each a worker process with shared memory."""
 
     start_method: Literal["auto", "forkserver", "spawn", "fork"] = "auto"
-    """How workers start. `auto` is forkserver where there is one; scripts then need `if __name__ == "__main__":`."""
+    """How workers start. `auto`: forkserver if available, else spawn; scripts need `if __name__ == "__main__":`."""
 
     restarts: int = 10
-    """An environment that fails is started again, all of them together so often in `restart_window`. 0: never."""
+    """Restarts of failed environments allowed within `restart_window`, all environments together. 0: none."""
 
     restart_window: float = 3600.0
-    """Seconds after which a failure is forgotten."""
+    """Seconds after which a failure no longer counts."""
 
     timeout: float = 600.0
-    """Seconds that a step, a reset or making an environment may take before that is a failure. 0: any time."""
+    """Seconds that a step, a reset or making an environment may take; longer is a failure. 0: no limit."""
 
     action_repeat: int = 1
-    """Take each action this many times and sum the rewards. Above 1, `ALE/` ids skip no frames of their own."""
+    """Take each action this many times and sum the rewards. Above 1, `ALE/` ids do not skip frames themselves."""
 
     pool_frames: int = 1
-    """Show the pixelwise maximum of the last so many of the repeated frames (Atari: 2)."""
+    """Observe the pixelwise maximum of this many of the last repeated frames (Atari: 2)."""
 
     noop_max: int = 0
-    """Begin each episode with up to so many idle actions (Atari: 30)."""
+    """Begin each episode with a random number of idle actions, 0 to this many (Atari: 30)."""
 
     time_limit: int | None = None
-    """End an episode after so many decisions of the agent, in place of the registered limit. Never a terminal end."""
+    """Truncate episodes after this many decisions of the agent, in place of the registered limit."""
 
     clip_reward: Literal["none", "sign", "tanh"] = "none"
-    """Replace each reward by its sign or its tanh. Scores are then sums of these."""
+    """Replace training rewards by their sign or tanh; training scores sum these. Evaluations use the true rewards."""
 
     resize: tuple[int, int] | None = None
-    """Resize images to this height and width. None keeps their size."""
+    """Resize images to this height and width in pixels. None keeps their size."""
 
     grayscale: bool = False
-    """Turn coloured images grey."""
+    """Convert colour images to greyscale."""
 
     frame_stack: int = 1
-    """Show the last so many observations together."""
+    """Stack this many of the latest observations."""
 
     pixels: Literal["none", "add", "only"] = "none"
-    """Show what render() draws as the observation `image`: beside the others, or in their place."""
+    """Observe what render() draws, as the key `image`: beside the other observations, or in their place."""
 
     channels: Literal["auto", "first", "last"] = "auto"
-    """Where images carry their channels. `auto` takes a small first axis before two larger ones as channels."""
+    """Axis of image channels. `auto`: the first, if it is small and the other two are larger; otherwise the last."""
 
     include: str = ".*"
-    """Only observations whose whole key matches this pattern are seen. Nested keys read `arm/camera`."""
+    """Regular expression: only observations whose whole key matches are used. Nested keys read `arm/camera`."""
 
     exclude: str = ""
-    """Observations whose whole key matches this pattern are not seen."""
+    """Regular expression: observations whose whole key matches are left out. Empty: none."""
 
     mission: bool = False
-    """MiniGrid and BabyAI: observe the mission, as text."""
+    """MiniGrid and BabyAI: include the mission in the observation, as text."""
 
     kwargs: dict[str, Any] = field(default_factory=dict)
-    """Handed to gymnasium.make, such as `full_action_space` or `repeat_action_probability` for Atari; or to the class
-    or function that makes the environment."""
+    """Arguments for gymnasium.make, such as `full_action_space` or `repeat_action_probability` for Atari, or for the
+    class or function that makes the environment."""
 
     def __post_init__(self) -> None:
         for name in ("num", "action_repeat", "pool_frames", "frame_stack"):
@@ -116,20 +116,20 @@ class EnvConfig(Config):
             check_regex(f"env.{name}", getattr(self, name))
 
     def one(self) -> str:
-        """What makes one environment what it is; how many there are, and what happens when they fail, is left out."""
+        """Return the settings that determine how a single environment behaves, as text without memory addresses."""
         values = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in OF_ALL}
         return re.sub(r" at 0x[0-9a-f]+", "", repr(values))
 
     def keeps(self, key: str) -> bool:
-        """Whether the observation ``key`` is seen."""
+        """Return whether the observation ``key`` is used."""
         return bool(re.fullmatch(self.include, key)) and not (self.exclude and re.fullmatch(self.exclude, key))
 
 
 def make_gym(config: EnvConfig, factory: Factory | Env | None, render: bool) -> Env:
-    """One Gymnasium environment with every option that concerns actions, rewards and time.
+    """Make one Gymnasium environment with every option that concerns actions, rewards and time.
 
-    ``factory`` makes the environment in place of ``config.id``; an instance stands for itself. ``render`` asks for
-    frames, and is satisfied with an environment that cannot draw unless ``config.pixels`` needs it.
+    ``factory`` makes the environment in place of ``config.id``; an instance is used as it is. ``render`` asks for a
+    render mode; an environment that cannot draw is an error only if ``config.pixels`` needs it.
 
     Raises:
         EnvError: the environment is unknown, or cannot be made or wrapped.
@@ -157,10 +157,10 @@ def _from_factory(factory: Factory | Env, arguments: Mapping[str, Any]) -> Env:
 
 
 def taken(factory: Factory, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
-    """``arguments``, if ``factory`` takes them.
+    """Return ``arguments`` if ``factory`` accepts them by name.
 
     Raises:
-        EnvError: it does not; says which it takes.
+        EnvError: it does not accept one of them; lists those that it accepts.
     """
     for name in refused(factory, arguments):
         names = names_of(factory) or []
@@ -173,13 +173,13 @@ def taken(factory: Factory, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def refused(factory: Factory, arguments: Mapping[str, Any]) -> list[str]:
-    """Which of ``arguments`` the function or class does not take."""
+    """Return those of ``arguments`` that the function or class does not accept."""
     names = names_of(factory) if arguments else None
     return [] if names is None else [name for name in arguments if name not in names]
 
 
 def names_of(factory: Factory) -> list[str] | None:
-    """The arguments that it takes by name; None if it takes any."""
+    """Return the names of the arguments that ``factory`` accepts; None if it accepts any (``**kwargs``)."""
     parameters = inspect.signature(factory).parameters.values()
     if any(p.kind is p.VAR_KEYWORD for p in parameters):
         return None
@@ -194,7 +194,7 @@ def _from_registry(config: EnvConfig, render: bool) -> Env:
     if drawing:
         dmc.choose_renderer()
         if not any(name in os.environ for name in ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER")):
-            os.environ["SDL_VIDEODRIVER"] = "dummy"  # pygame draws without a screen, and does not complain of it
+            os.environ["SDL_VIDEODRIVER"] = "dummy"  # lets pygame draw without a screen
     given = _make_arguments(config, name)
     try:
         return _make(name, given, drawing and "render_mode" not in given, required=config.pixels != "none")
@@ -230,10 +230,10 @@ def _make(name: str, given: dict[str, Any], drawing: bool, required: bool) -> En
 
 
 def import_for(module: str, env_id: str) -> frozenset[str]:
-    """Import ``module`` of ``env_id``; the ids that it registered, now or when it was imported before.
+    """Import the ``module`` of ``env_id`` and return the ids that it registers, also if it was imported before.
 
     Raises:
-        EnvError: it cannot be imported.
+        EnvError: the module cannot be imported.
     """
     importable()
     before = set(gymnasium.registry)
@@ -249,7 +249,7 @@ def import_for(module: str, env_id: str) -> frozenset[str]:
 
 
 def _home(entry_point: object) -> str:
-    """The module of what Gymnasium calls to make an environment."""
+    """Return the name of the module that holds ``entry_point``."""
     if isinstance(entry_point, str):
         return entry_point.partition(":")[0]
     return str(getattr(entry_point, "__module__", ""))

@@ -1,4 +1,4 @@
-"""Crafter speaks an older interface than Gymnasium's: the same game, with seeds and the two kinds of ending."""
+"""Crafter (Hafner 2021) with Gymnasium's interface: seeds, and terminated and truncated told apart."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ IDS = {"CrafterReward-v1": True, "CrafterNoReward-v1": False}
 
 
 class _Creatures(dict[Any, None]):
-    """The creatures of a region in the order in which they came."""
+    """The creatures of a region, in order of arrival."""
 
     def add(self, creature: Any) -> None:
         self[creature] = None
@@ -23,9 +23,9 @@ class _Creatures(dict[Any, None]):
 
 
 class _World(crafter.engine.World):  # type: ignore[misc]  # has no types
-    """Crafter draws one of a region's creatures by its place in a set, and that hangs on where it lies in memory.
+    """A world that the seed and the actions determine, in every process.
 
-    Here the same seed and actions lead to the same world, in every process.
+    Crafter picks creatures of a region by their position in a set, which depends on their memory addresses.
     """
 
     def reset(self, seed: int | None = None) -> None:
@@ -55,23 +55,23 @@ class Crafter(gymnasium.Env[np.ndarray, Any]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[np.ndarray, dict[str, Any]]:
-        """Start an episode in a new world."""
+        """Start an episode in a new world; the observation is uint8 ``[H, W, 3]``."""
         fresh = self._np_random is None
         super().reset(seed=seed)
         if seed is not None or fresh:
-            # The game draws each world from its seed and the number of the episode.
+            # The game derives each world from its seed and the number of the episode.
             self._game._seed = int(self.np_random.integers(2**31 - 1))
             self._game._episode = 0
         return self._game.reset(), {}
 
     def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
-        """One step of the game; its clock running out is a truncation, death a termination."""
+        """Take one step of the game. Death terminates the episode, the time limit truncates it."""
         obs, reward, done, info = self._game.step(int(action))
         dead = info["discount"] == 0
         return obs, float(reward), bool(dead), bool(done and not dead), info
 
     def render(self) -> np.ndarray | None:
-        """The world as the agent sees it, at a size for people."""
+        """Return the agent's view, enlarged to uint8 ``[256, 256, 3]``; None without a render mode."""
         return self._game.render((256, 256)) if self.render_mode == "rgb_array" else None
 
 

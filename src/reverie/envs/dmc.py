@@ -1,4 +1,4 @@
-"""What the DeepMind Control Suite needs before it is imported: a way to draw without a screen."""
+"""Preparations for the DeepMind Control Suite: a renderer that works without a screen, and a fix for new MuJoCo."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ EGL_PLATFORM_DEVICE = 0x313F
 
 
 def choose_renderer() -> None:
-    """Set ``MUJOCO_GL`` where there is no screen and the user has not set it: EGL, else OSMesa, else none at all.
+    """Set ``MUJOCO_GL`` where there is no screen and the user has not set it: EGL, else OSMesa, else no renderer.
 
-    MuJoCo's own choice is a window toolkit, which fails without a screen; and a backend that is named but does not
-    work fails on import, even for those who never wanted to draw.
+    MuJoCo's own default is a window toolkit, which fails without a screen. A backend that does not work fails on
+    import, even if nothing is ever drawn.
     """
     has_screen = os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
     if "MUJOCO_GL" in os.environ or has_screen or not sys.platform.startswith("linux"):
@@ -28,7 +28,7 @@ def choose_renderer() -> None:
 
 
 def _egl_works() -> bool:
-    """Whether EGL finds a device (a GPU, or Mesa's drawing in software) on which a display can be opened."""
+    """Return whether EGL can open a display on some device (a GPU, or Mesa's software renderer)."""
     try:
         egl = ctypes.CDLL("libEGL.so.1")
         egl.eglGetProcAddress.restype = ctypes.c_void_p
@@ -54,10 +54,10 @@ def _function(egl: ctypes.CDLL, name: bytes, result: type) -> Callable[..., Any]
 
 
 def forget_removed_fields() -> None:
-    """Let a dm_control that lists fields which the installed MuJoCo has dropped work with it.
+    """Remove fields that the installed MuJoCo no longer has from dm_control's list of fields.
 
-    dm_control 1.0.50 reads every field of MuJoCo 3.17's structures by name; MuJoCo 4 has removed some of the flexible
-    bodies', which no task of the suite uses.
+    dm_control 1.0.50 reads every field of MuJoCo 3.17's structures by name. MuJoCo 4 has removed some fields of
+    flexible bodies, which no task of the suite uses.
     """
     import mujoco  # type: ignore[import-untyped, import-not-found, unused-ignore]  # has no types
     from dm_control.mujoco.wrapper.mjbindings import sizes

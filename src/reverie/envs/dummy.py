@@ -1,7 +1,7 @@
 """Small environments whose best returns are known, to test learners with.
 
 =================  ======================  ==============  ==========================================
-id                 sees                    does            best return
+id                 observes                acts            best return
 =================  ======================  ==============  ==========================================
 reverie/Count-v0   vector, time            Discrete(2)     one for each step: the length of an episode
 reverie/Cue-v0     vector, a cue at first  Discrete(2)     1 (by chance 0, without memory 0)
@@ -24,9 +24,9 @@ Stepped = tuple[np.ndarray, float, bool, bool, dict[str, Any]]
 
 
 class Count(gymnasium.Env[np.ndarray, Any]):
-    """Sees the step it is at. Action 1 earns 1, action 0 nothing. Ends exactly where it is told to.
+    """Observes the number of steps taken, ``[1]``. Action 1 earns 1, action 0 nothing.
 
-    Step ``terminate_at`` ends the episode by itself, step ``truncate_at`` by the clock; 0 means never.
+    The episode terminates at step ``terminate_at`` and is truncated at step ``truncate_at``; 0 means never.
     """
 
     def __init__(self, terminate_at: int = 0, truncate_at: int = 10) -> None:
@@ -43,7 +43,7 @@ class Count(gymnasium.Env[np.ndarray, Any]):
         return self._obs(), {}
 
     def step(self, action: int) -> Stepped:
-        """Count one."""
+        """Count one step."""
         self._time += 1
         terminated, truncated = self._time == self._terminate_at, self._time == self._truncate_at
         return self._obs(), float(action), terminated, truncated, {}
@@ -53,9 +53,9 @@ class Count(gymnasium.Env[np.ndarray, Any]):
 
 
 class Cue(gymnasium.Env[np.ndarray, Any]):
-    """Shows -1 or +1 once and asks for it ``delay`` steps later: 1 for the right action then, -1 for the wrong one.
+    """Shows -1 or +1 once and asks for it ``delay`` steps later: reward 1 for the right action then, -1 for the other.
 
-    Sees ``[cue, asked]``. Only memory helps: the two questions look alike.
+    Observes ``[cue, asked]``. Only memory helps: at the question both cases look alike.
     """
 
     def __init__(self, delay: int = 3) -> None:
@@ -72,7 +72,7 @@ class Cue(gymnasium.Env[np.ndarray, Any]):
         return np.array([2 * self._cue - 1, 0], np.float32), {}
 
     def step(self, action: int) -> Stepped:
-        """Wait, or answer."""
+        """Advance one step; the action counts only when the cue is asked for."""
         answered = self._time == self._delay
         self._time += 1
         reward = (1.0 if action == self._cue else -1.0) if answered else 0.0
@@ -80,9 +80,9 @@ class Cue(gymnasium.Env[np.ndarray, Any]):
 
 
 class Grid(gymnasium.Env[np.ndarray, Any]):
-    """Walk a green dot to the red one on a board of ``size`` x ``size`` pixels: 1 on arrival, which ends the episode.
+    """Walk a green dot to the red one on ``size`` x ``size`` pixels: reward 1 on arrival, which ends the episode.
 
-    The clock stops it after ``3 * size`` steps; the longest shortest way takes ``2 * size - 2``.
+    Episodes are truncated after ``3 * size`` steps; the longest shortest path has ``2 * size - 2``.
     """
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 10}  # noqa: RUF012  # an instance variable in Gymnasium
@@ -105,7 +105,7 @@ class Grid(gymnasium.Env[np.ndarray, Any]):
         return self._obs(), {}
 
     def step(self, action: int) -> Stepped:
-        """Walk one pixel; walls hold."""
+        """Move one pixel, within the board."""
         self._time += 1
         down, right = self.MOVES[action]
         edge = self._size - 1
@@ -114,7 +114,7 @@ class Grid(gymnasium.Env[np.ndarray, Any]):
         return self._obs(), float(arrived), arrived, self._time >= 3 * self._size, {}
 
     def render(self) -> np.ndarray | None:
-        """The board, eight times as large."""
+        """Return the board, eight times as large; None without a render mode."""
         return self._obs().repeat(8, axis=0).repeat(8, axis=1) if self.render_mode == "rgb_array" else None
 
     def _obs(self) -> np.ndarray:
@@ -125,7 +125,7 @@ class Grid(gymnasium.Env[np.ndarray, Any]):
 
 
 class Look(gymnasium.Env[np.ndarray, Any]):
-    """Lights one half of a picture, left (0) or right (1), ten times: 1 each time that the action names it."""
+    """Lights the left (0) or right (1) half of an image, ten times: reward 1 each time that the action names it."""
 
     def __init__(self) -> None:
         self._time = self._side = 0
@@ -139,7 +139,7 @@ class Look(gymnasium.Env[np.ndarray, Any]):
         return self._draw(), {}
 
     def step(self, action: int) -> Stepped:
-        """Score the action and light another half."""
+        """Score the action and light a new half."""
         self._time += 1
         reward = float(action == self._side)
         return self._draw(), reward, False, self._time == 10, {}
@@ -152,9 +152,9 @@ class Look(gymnasium.Env[np.ndarray, Any]):
 
 
 class Match(gymnasium.Env[np.ndarray, np.ndarray]):
-    """Sees a target in [-1, 1] and should act it, ten times: minus the squared distance in units of 1/4, at least -16.
+    """Observes a target in [-1, 1] and wants the action equal to it, ten times: reward -16 * distance^2, at least -16.
 
-    Actions lie in [-2, 2], so that an agent that does not scale them misses.
+    Actions lie in [-2, 2], so that an agent that does not scale its actions misses the target.
     """
 
     def __init__(self) -> None:

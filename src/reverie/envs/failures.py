@@ -1,4 +1,4 @@
-"""How many failures of environments are put up with, and how long one waits before the next attempt."""
+"""How many failures of environments are tolerated, and how long to wait before an environment is started again."""
 
 from __future__ import annotations
 
@@ -13,20 +13,22 @@ LONGEST_WAIT = 60.0
 
 
 class Failures:
-    """Counts failures of all environments of a vector within a window of time.
+    """Counts the failures of all environments of a vector within a time window.
 
-    ``most`` of them within ``window`` seconds are put up with; ``clock`` tells the seconds.
+    At most ``most`` failures within ``window`` seconds are tolerated; ``clock`` returns the time in seconds.
     """
 
     def __init__(self, most: int, window: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._most, self._window, self._clock = most, window, clock
-        self._past: deque[tuple[float, int]] = deque()  # when, and which environment
+        self._past: deque[tuple[float, int]] = deque()  # time and environment number
 
     def add(self, number: int, failed: Failed) -> float:
-        """Environment ``number`` failed. The seconds to wait before it is started again.
+        """Count a failure of environment ``number``; return the seconds to wait before it is started again.
+
+        The first failure of an environment in the window needs no wait, the next ones 1, 2, 4, ... up to 60 seconds.
 
         Raises:
-            EnvError, DataError: that was one too many.
+            EnvError, DataError: there were more failures than are tolerated.
         """
         now = self._clock()
         while self._past and now - self._past[0][0] >= self._window:
@@ -48,7 +50,7 @@ class Failures:
 
 
 def fatal(failed: Failed) -> ReverieError:
-    """The error that ends a run for this failure alone."""
+    """Return the error that ends a run because of this failure alone."""
     return type(failed.error)(_with_trace(failed))
 
 

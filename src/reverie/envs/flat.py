@@ -1,4 +1,4 @@
-"""The last wrapper: flat, checked observations out, flat actions in. Vector environments only ever see this face."""
+"""The outermost wrapper: checked observations as a flat dictionary, flat actions. Vectors use only this interface."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ OF_STEP = ("observation", "reward", "terminated", "truncated", "info")
 
 
 def begun(env: gymnasium.Env[Any, Any], seed: int | None, options: dict[str, Any] | None) -> Any:
-    """What ``env.reset`` answers.
+    """Return what ``env.reset`` returns.
 
     Raises:
-        DataError: it takes no seed or no options.
+        DataError: ``reset`` does not accept ``seed`` or ``options``.
     """
     try:
         return env.reset(seed=seed, options=options)
@@ -41,10 +41,10 @@ def begun(env: gymnasium.Env[Any, Any], seed: int | None, options: dict[str, Any
 
 
 def answered(method: str, found: Any, names: tuple[str, ...]) -> Any:
-    """``found``, which has as many parts as ``names``.
+    """Return ``found`` if it has as many values as ``names``.
 
     Raises:
-        DataError: it has not; old Gym's environments are such.
+        DataError: it has not, as in environments made for old Gym.
     """
     if isinstance(found, tuple | list) and len(found) == len(names):
         return found
@@ -58,10 +58,10 @@ def answered(method: str, found: Any, names: tuple[str, ...]) -> Any:
 def make_flat(
     config: EnvConfig, factory: Factory | gymnasium.Env[Any, Any] | None, index: int, render: bool
 ) -> FlatEnv:
-    """Environment number ``index`` of a vector.
+    """Make environment number ``index`` of a vector.
 
     Raises:
-        EnvError: it is unknown, cannot be made, or cannot be learned from.
+        EnvError: it is unknown, cannot be made, or has spaces that are not supported.
     """
     try:
         env = make_gym(config, factory, render)
@@ -80,12 +80,12 @@ def make_flat(
 class FlatEnv(gymnasium.Wrapper[Any, np.ndarray, Any, Any]):
     """One environment whose observations are a flat dictionary of arrays and whose action is ``[A]`` float32.
 
-    Whatever goes wrong inside comes out as an ``EnvError`` or a ``DataError`` that names the environment's number and
-    the step, and that can travel between processes. ``where`` is how it is called there; only one that is ``drawn``
-    answers ``frame``.
+    Every error inside is raised as an ``EnvError`` or a ``DataError`` that names the environment's number and the step,
+    and that can be pickled. ``where`` is the environment's name in these errors; ``frame`` returns None unless
+    ``drawn``.
 
     Raises:
-        EnvError: its spaces cannot be learned from, or an option does not fit them.
+        EnvError: its spaces are not supported, or an option does not fit them.
     """
 
     def __init__(self, env: gymnasium.Env[Any, Any], config: EnvConfig, where: str, drawn: bool) -> None:
@@ -105,7 +105,7 @@ class FlatEnv(gymnasium.Wrapper[Any, np.ndarray, Any, Any]):
         self.action_space = spaces.Box(-np.inf, np.inf, (self.action_spec.width,), np.float32)
 
     def _observations(self, config: EnvConfig) -> tuple[ObsCodec | None, dict[str, ObsPart]]:
-        """The codec, none where only pixels are seen, and all parts; remembers whether and how to add the drawing."""
+        """Return the codec (None if only pixels are observed) and the spec of all parts, before image options."""
         pixels = config.pixels != "none" and config.keeps("image")
         self._pixels = pixels
         codec = None if config.pixels == "only" else ObsCodec(self.env.observation_space, config.keeps, config.channels)
@@ -134,7 +134,7 @@ class FlatEnv(gymnasium.Wrapper[Any, np.ndarray, Any, Any]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[FlatObs, dict[str, Any]]:
-        """Start an episode. Infos stay behind: what they cost to send is not worth it."""
+        """Start an episode. The info is always empty: sending it between processes would cost too much."""
         self._episode += 1
         self._step = 0
         try:
@@ -144,7 +144,7 @@ class FlatEnv(gymnasium.Wrapper[Any, np.ndarray, Any, Any]):
             raise self._placed(error) from error
 
     def step(self, action: np.ndarray) -> tuple[FlatObs, float, bool, bool, dict[str, Any]]:
-        """Take the flat ``action`` ``[A]``."""
+        """Take the flat ``action`` ``[A]``; the info is always empty."""
         self._step += 1
         try:
             obs, reward, terminated, truncated, _ = answered("step", self.env.step(self._action(action)), OF_STEP)
@@ -171,7 +171,7 @@ class FlatEnv(gymnasium.Wrapper[Any, np.ndarray, Any, Any]):
         return image
 
     def frame(self) -> np.ndarray | None:
-        """What environment 0 looks like, uint8 ``[H, W, 3]``; None from the others, and where drawing fails."""
+        """Return a rendering of environment 0, uint8 ``[H, W, 3]``; None for the others, or if rendering fails."""
         if not self._drawn or self.env.render_mode != "rgb_array":
             return None
         try:
@@ -181,17 +181,17 @@ class FlatEnv(gymnasium.Wrapper[Any, np.ndarray, Any, Any]):
             return None
 
     def snapshot(self) -> tuple[int, int, FlatObs]:
-        """What this layer remembers: the episode, the step, and the observations that are stacked."""
+        """Return the state of this wrapper: numbers of the episode and the step, and the stacked observations."""
         return self._episode, self._step, self._stack.past if self._stack else {}
 
     def restore(self, state: tuple[int, int, FlatObs]) -> None:
-        """Go on from ``snapshot``."""
+        """Set the state that ``snapshot`` returned."""
         self._episode, self._step, past = state
         if self._stack:
             self._stack.past = past
 
     def _placed(self, error: BaseException) -> ReverieError:
-        """``error`` with where and when it happened, as a type that every process knows."""
+        """Return ``error`` with its environment, episode and step, as a type that every process can unpickle."""
         at = f"{self._where}, step {self._step} of episode {self._episode}"
         if isinstance(error, DataError):
             return DataError(f"{at}: {error}")
@@ -217,7 +217,7 @@ def _clipping(how: str) -> Callable[[float], float] | None:
 
 
 def _rgb(frame: Any) -> np.ndarray | None:
-    """A drawing of any kind as uint8 ``[H, W, 3]``; some draw in 0..1, in grey, with alpha, or lists of frames."""
+    """Return a rendering as uint8 ``[H, W, 3]``; accepts floats in 0..1, grey, alpha channels and lists of frames."""
     if isinstance(frame, list):
         frame = frame[-1] if frame else None
     if frame is None:
@@ -237,10 +237,10 @@ def _said(error: BaseException) -> str:
 
 
 def number(reward: Any) -> float:
-    """``reward``, as environments may give it.
+    """Return the ``reward`` of an environment as a float.
 
     Raises:
-        DataError: it is not one number.
+        DataError: it is not a single number.
     """
     if isinstance(reward, float | int):
         return float(reward)

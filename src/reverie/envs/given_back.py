@@ -1,4 +1,4 @@
-"""Rows as learners see them back to values of the environment's space: the inverse of ``recorded.py``, for copies."""
+"""From rows as learners see them back to values of the environment's space: the inverse of ``recorded.py``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gymnasium import spaces
 
 from reverie.core.specs import ObsPart, ObsSpec
 from reverie.envs.base import EnvConfig
-from reverie.envs.spaces import ObsCodec
+from reverie.envs.spaces import ObsCodec, inside
 
 Space = spaces.Space[Any]
 Columns = dict[str, np.ndarray]
@@ -18,12 +18,12 @@ Convert = Callable[[np.ndarray], np.ndarray]
 
 
 class GivenBack:
-    """Columns of rows that were lived in an environment, as its ``space`` had them.
+    """Turns rows that an environment showed back into the values of its observation ``space``.
 
     Raises:
-        EnvError: observations of the space cannot be learned from.
-        ValueError: rows of ``spec`` are not what it shows: they were resized or stacked, or a part of a tuple is
-            missing.
+        EnvError: the space is not supported.
+        ValueError: ``spec`` is not what the environment shows (observations were resized or stacked), or a part of a
+            tuple is missing.
     """
 
     def __init__(self, space: Space, spec: ObsSpec, env: EnvConfig) -> None:
@@ -33,29 +33,23 @@ class GivenBack:
         kept = {path for _, path, _ in codec.leaves}
         self.space = _pruned(space, (), kept)
         self._columns = [
-            (_stored(key, len(spec)), "/".join(("obs", *map(str, path))), _back(_at(space, path), spec[key], env))
+            (_stored(key, len(spec)), "/".join(("obs", *map(str, path))), _back(inside(space, path), spec[key], env))
             for key, path, _ in codec.leaves
         ]
 
     def __call__(self, rows: Columns) -> Columns:
-        """``rows`` with the columns of ``space`` in place of those that are stored."""
+        """Return ``rows`` with the columns of ``space`` in place of the stored ones."""
         out = {name: values for name, values in rows.items() if name.partition("/")[0] != "obs"}
         return out | {name: convert(rows[stored]) for stored, name, convert in self._columns}
 
 
 def _stored(key: str, parts: int) -> str:
-    """The column of a part among so many; what is alone has no name."""
+    """Return the column of a part; a single part without a nested key is called ``obs``."""
     return "obs" if parts == 1 and "/" not in key else f"obs/{key}"
 
 
-def _at(space: Space, path: tuple[Any, ...]) -> Space:
-    for name in path:
-        space = space[name]  # type: ignore[index]  # Dict and Tuple alone have paths
-    return space
-
-
 def _pruned(space: Space, path: tuple[Any, ...], kept: set[tuple[Any, ...]]) -> Space:
-    """``space`` without what was not seen."""
+    """Return ``space`` with only the leaves in ``kept``."""
 
     def seen(name: Any) -> bool:
         return any(way[: len(path) + 1] == (*path, name) for way in kept)
@@ -70,7 +64,7 @@ def _pruned(space: Space, path: tuple[Any, ...], kept: set[tuple[Any, ...]]) -> 
 
 
 def _back(leaf: Space, part: ObsPart, env: EnvConfig) -> Convert:
-    """From the values of a part, many at once, to those of its leaf: what ``leaves.py`` did, undone."""
+    """Return the inverse of the conversion in ``leaves.py``: from many values of a part to those of its leaf space."""
     if isinstance(leaf, spaces.Text):
         characters = np.array(["", *sorted(leaf.character_set)])
         return lambda values: np.array(["".join(row) for row in characters[values]], object)
@@ -85,7 +79,7 @@ def _back(leaf: Space, part: ObsPart, env: EnvConfig) -> Convert:
 
 
 def _pixels(values: np.ndarray, leaf: Space, part: ObsPart, env: EnvConfig) -> np.ndarray:
-    """Images ``[n, H, W, C]`` with the axes and the bounds of ``leaf``."""
+    """Return images ``[n, H, W, C]`` with the axes, bounds and dtype of ``leaf``."""
     assert leaf.shape is not None
     if part.dtype == "uint8":
         low, high = (int(leaf.low.min()), int(leaf.high.max())) if isinstance(leaf, spaces.Box) else (0, 1)

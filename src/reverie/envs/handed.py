@@ -1,4 +1,4 @@
-"""Environments that are handed over in Python: functions that make them, and single instances."""
+"""Environments that users pass in Python: functions that make them, and single instances."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ from reverie.envs.base import EnvConfig, refused
 
 MakeEnv = Callable[..., gymnasium.Env[Any, Any]]
 EnvLike = str | MakeEnv | gymnasium.Env[Any, Any]
-"""An id of Gymnasium's registry, a function that makes an environment, or one that exists."""
+"""A Gymnasium id, a function (or class) that makes an environment, or an environment."""
 
 
 def env_factory(config: EnvConfig, env: EnvLike | None) -> MakeEnv | None:
-    """How to make the environment; None to make ``config.id``.
+    """Return a function that makes ``env``; None if ``config.id`` is to be made.
 
     Raises:
-        ConfigError: one instance cannot be many environments.
+        ConfigError: ``env`` is none of the three kinds, or it is an instance and the settings ask for several
+            environments, for workers or for ``kwargs``.
     """
     if env is None or isinstance(env, str):
         return None
@@ -44,9 +45,9 @@ def env_factory(config: EnvConfig, env: EnvLike | None) -> MakeEnv | None:
 
 
 def as_handed(config: EnvConfig, env: EnvLike | None) -> EnvConfig:
-    """A saved run's settings for the function or instance that is handed over now, without arguments that it takes not.
+    """Return a saved run's settings without the ``kwargs`` that ``env``, passed now, does not accept.
 
-    Earlier versions saved such that nobody was given; an instance is made already.
+    Earlier versions saved ``kwargs`` that were not used. An instance accepts none, as it is made already.
     """
     if env is None or isinstance(env, str) or not config.kwargs:
         return config
@@ -55,25 +56,25 @@ def as_handed(config: EnvConfig, env: EnvLike | None) -> EnvConfig:
 
 
 class Single:
-    """Makes the one instance that was handed over, which is not ours to close."""
+    """Returns the one instance that the user passed, which belongs to the user and is never closed here."""
 
     def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
         self.env = Open(env)
 
     def __call__(self) -> gymnasium.Env[Any, Any]:
-        """The same one each time."""
+        """Return the same environment each time."""
         return self.env
 
 
 class Open(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Stays open: whoever has made it goes on with it."""
+    """Ignores ``close``: the user goes on with the environment."""
 
     def close(self) -> None:
-        """Nothing."""
+        """Do nothing."""
 
 
 def env_name(env: EnvLike) -> str:
-    """What a run is said to be on: the id, or where the function or instance comes from."""
+    """Return the name of ``env`` in messages: the id, or the name of the class or function."""
     if isinstance(env, str):
         return env
     if isinstance(env, gymnasium.Env):

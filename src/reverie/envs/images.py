@@ -1,4 +1,4 @@
-"""Options for what is seen: smaller, grey, or with the past beside it. They work on flat observations, key by key."""
+"""Options for observations: resizing, greyscale and frame stacking. They work on flat observations, key by key."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LUMA = np.array([0.299, 0.587, 0.114], np.float32)
 
 
 def resize(image: np.ndarray, size: tuple[int, int]) -> np.ndarray:
-    """``image`` ``[H, W, C]``, uint8 or float32, bilinearly (with antialiasing) at ``size`` (height, width)."""
+    """Resize ``image`` ``[H, W, C]``, uint8 or float32, to ``size`` (height, width): bilinear with antialiasing."""
     to = (size[1], size[0])
     if image.dtype == np.uint8 and image.shape[-1] == 3:
         return np.asarray(Image.fromarray(image).resize(to, Image.Resampling.BILINEAR))
@@ -25,16 +25,16 @@ def resize(image: np.ndarray, size: tuple[int, int]) -> np.ndarray:
 
 
 def grayscale(image: np.ndarray) -> np.ndarray:
-    """The luma ``[H, W, 1]`` of colours ``[H, W, 3]`` (ITU-R 601), in the dtype of ``image``."""
+    """Return the luma ``[H, W, 1]`` of colours ``[H, W, 3]`` (ITU-R BT.601), in the dtype of ``image``."""
     grey = image @ LUMA
     return (np.rint(grey) if image.dtype == np.uint8 else grey).astype(image.dtype)[..., None]
 
 
 class ImageOptions:
-    """Resizes images and takes their colour away.
+    """Resizes images and converts them to greyscale; ``spec`` describes the result.
 
     Raises:
-        EnvError: an option was asked for and no image can follow it.
+        EnvError: an option is set and there is no image, or greyscale is set for an image without 3 channels.
     """
 
     def __init__(self, spec: Mapping[str, ObsPart], size: tuple[int, int] | None, grey: bool) -> None:
@@ -56,14 +56,14 @@ class ImageOptions:
             self.spec[key] = part
 
     def __call__(self, obs: FlatObs) -> FlatObs:
-        """``obs`` with its images changed."""
+        """Change the images in ``obs`` and return it."""
         for key, step in self._steps:
             obs[key] = step(obs[key])
         return obs
 
 
 class FrameStack:
-    """The last ``count`` observations together, the newest last; at the start of an episode the first one repeated.
+    """Stacks the last ``count`` observations, the newest last; at the start of an episode the first one is repeated.
 
     Images are stacked along their channels, everything else along a new first axis.
     """
@@ -79,7 +79,7 @@ class FrameStack:
         return replace(part, shape=(self._count, *part.shape), classes=part.classes * self._count)
 
     def __call__(self, obs: FlatObs, first: bool) -> FlatObs:
-        """``obs`` with the past beside it. ``first``: an episode begins, and there is none."""
+        """Return the stack with ``obs`` added, in memory that the next call reuses. ``first``: an episode begins."""
         if first:
             self.past = {key: self._fill(key, array) for key, array in obs.items()}
             return self.past

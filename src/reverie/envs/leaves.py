@@ -1,6 +1,6 @@
-"""One space, one part: how each kind of leaf in an observation space becomes an array of our three kinds.
+"""How each kind of leaf in an observation space becomes an array: a vector, an image or categories.
 
-Everything here is decided once, when the environment is made. What is left for each step is one small function.
+The conversion is chosen once, when the environment is made. Each step then calls one small function per leaf.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ INTEGERS = "biu"
 NUMBERS = "biuf"
 
 HANDFUL, FEW, SMALL = 64, 1024, 1e38
-"""For ``surely_finite``: so many numbers Python adds up sooner than NumPy, which after an update is in no cache; more
-than ``FEW`` would wake the threads of a BLAS; a sum below ``SMALL`` is one of float32 numbers."""
+"""Limits of ``surely_finite``. Up to ``HANDFUL`` numbers Python sums faster than NumPy, whose code an update has pushed
+out of the cache. More than ``FEW`` would wake the threads of a BLAS. A sum below ``SMALL`` fits float32."""
 
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """What a leaf space becomes, and the function that takes its values there."""
+    """The part that a leaf space becomes, and the function that converts its values."""
 
     part: ObsPart
     convert: Convert
 
 
 def make_leaf(space: spaces.Space[Any], channels: Channels) -> Leaf:
-    """The leaf for ``space``.
+    """Return the leaf for ``space``.
 
     Raises:
-        EnvError: no part can hold values of this space.
+        EnvError: spaces of this kind or dtype are not supported.
     """
     if isinstance(space, spaces.Discrete):
         return _discrete(space)
@@ -58,10 +58,10 @@ def make_leaf(space: spaces.Space[Any], channels: Channels) -> Leaf:
 
 
 def numeric(value: Any, shape: tuple[int, ...], dtype: Any, kinds: str = NUMBERS) -> np.ndarray:
-    """``value`` as an array of the declared ``shape`` and of one of the dtype ``kinds``.
+    """Return ``value`` as an array; check that it has the declared ``shape`` and one of the dtype ``kinds``.
 
     Raises:
-        DataError: the shape or the kind of number is another one.
+        DataError: the shape or the kind of dtype differs.
     """
     array: np.ndarray = np.asarray(value)
     if array.shape != shape:
@@ -72,14 +72,14 @@ def numeric(value: Any, shape: tuple[int, ...], dtype: Any, kinds: str = NUMBERS
 
 
 def finite(shape: tuple[int, ...], dtype: Any = np.float32) -> Convert:
-    """A function to float32 that refuses NaN, infinity, and what float32 cannot hold."""
+    """Return a conversion to float32 that raises DataError for NaN, infinity and numbers too large for float32."""
 
     def convert(value: Any) -> np.ndarray:
         given = array = numeric(value, shape, dtype)
         if surely_finite(given):
             return given.astype(np.float32, copy=False)
         if given.dtype != np.float32:
-            with np.errstate(over="ignore"):  # found out below
+            with np.errstate(over="ignore"):  # checked below
                 array = given.astype(np.float32)
         if not np.isfinite(array).all():
             index = tuple(int(i) for i in np.argwhere(~np.isfinite(array))[0])
@@ -90,7 +90,10 @@ def finite(shape: tuple[int, ...], dtype: Any = np.float32) -> Convert:
 
 
 def surely_finite(array: np.ndarray) -> bool:
-    """Whether few numbers are finite and small beyond doubt: they or their squares have a sum. Sooner than to look."""
+    """Return True only if ``array`` is small and its sum, of absolute values or squares, proves all numbers finite.
+
+    Faster than ``np.isfinite``. False means that it is not known.
+    """
     if array.dtype.kind != "f" or array.size > FEW:
         return False
     if array.size <= HANDFUL:
@@ -104,7 +107,7 @@ def _vector(space: spaces.Box) -> Leaf:
 
 
 def _is_image(space: spaces.Box) -> bool:
-    """Rank 3 with known black and white, or rank 2 when its bounds can only mean grey levels."""
+    """Return whether ``space`` has rank 3 with usable bounds, or rank 2 with dtype uint8 and bounds 0..255."""
     if len(space.shape) == 3 and space.dtype.kind == "f":
         return bool(np.isfinite(space.low).all() and np.isfinite(space.high).all())
     if len(space.shape) == 3:
@@ -131,7 +134,7 @@ def _placed(leaf: Leaf, shape: tuple[int, ...], place: Callable[[np.ndarray], np
 
 
 def _channels_first(shape: tuple[int, ...]) -> bool:
-    """Whether ``shape`` reads as C, H, W: a usual channel count before two larger sides, and none behind them."""
+    """Return whether ``shape`` reads as C, H, W: a usual channel count first, two larger sides, no such count last."""
     c, h, w = shape
     usual = c in (1, 3, 4) or (c in (2, 6, 8, 9, 12, 16) and min(h, w) >= 32)
     return usual and c < min(h, w) and w not in (1, 3, 4)
@@ -154,7 +157,7 @@ def _float_pixels(space: spaces.Box) -> Leaf:
 
 
 def _byte_pixels(space: spaces.Box) -> Leaf:
-    """Whole-number images: ``uint8`` with the declared bounds stretched to 0..255, so that 0/1 planes are visible."""
+    """Return the leaf of an integer image: uint8, the declared bounds stretched to 0..255 so that 0/1 planes show."""
     low, high = int(space.low.min()), int(space.high.max())
     part = ObsPart(kind="image", shape=space.shape, dtype="uint8")
     table = np.rint(np.arange(high - low + 1) * (255 / max(1, high - low))).astype(np.uint8)
@@ -209,7 +212,7 @@ def _multi_binary(shape: tuple[int, ...]) -> Leaf:
 
 
 def _text(space: spaces.Text) -> Leaf:
-    """Class 0 is padding; the characters follow in the order of their code points."""
+    """Return the leaf of text: class 0 is padding; the characters follow in the order of their code points."""
     length, characters = int(space.max_length), sorted(space.character_set)
     codes = {character: code for code, character in enumerate(characters, start=1)}
     classes = (len(characters) + 1,) * length

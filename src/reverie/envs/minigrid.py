@@ -1,8 +1,8 @@
-"""MiniGrid's symbols as something a network can see.
+"""MiniGrid's symbolic observations as one-hot images.
 
-A cell of its grid is three small integers: object 0..10, colour 0..5, state 0..2. As grey levels they would all be
-black, and their order means nothing. Here each cell is one-hot along 20 channels of an image. The direction stays as
-it is. The mission is left out, unless asked for: then it is text.
+A cell of the grid is three small integers: object 0..10, colour 0..5, state 0..2. As grey levels they would all look
+black, and their order has no meaning. Here each cell is one-hot along 20 channels of an image. The direction is not
+changed. The mission is left out unless ``env.mission`` asks for it; then it is text.
 """
 
 from __future__ import annotations
@@ -26,12 +26,15 @@ LONGEST_MISSION = 160
 
 
 def is_minigrid(env: Env) -> bool:
-    """Whether ``env`` is a MiniGrid or BabyAI environment, wrapped or not."""
+    """Return whether ``env`` is a MiniGrid or BabyAI environment, wrapped or not."""
     return isinstance(env.unwrapped, MiniGridEnv)
 
 
 def readable(env: Env, mission: bool) -> Env:
-    """``env`` with one-hot grids, and its mission as text or not at all."""
+    """Wrap ``env`` so that grids are one-hot, and the mission is text or left out.
+
+    Grids that a wrapper of MiniGrid has turned into pixels or other codes stay as they are.
+    """
     layers = _layers(env)
     if not any(isinstance(layer, PICTURES + OTHER_CODES) for layer in layers):
         if any(isinstance(layer, grids.OneHotPartialObsWrapper) for layer in layers):
@@ -43,7 +46,7 @@ def readable(env: Env, mission: bool) -> Env:
 
 
 def _one_hot(env: Env, layers: list[Env]) -> Env:
-    # In the whole grid's view the state of the agent is its direction, one of four.
+    # With a view of the whole grid, the state of the agent's cell is its direction, one of four.
     states = max(len(STATE_TO_IDX), 4 if any(isinstance(e, grids.FullyObsWrapper) for e in layers) else 0)
     counts = (len(OBJECT_TO_IDX), len(COLOR_TO_IDX), states)
     width, height, _ = _image_shape(env)
@@ -65,7 +68,7 @@ def _image_shape(env: Env) -> tuple[int, ...]:
 
 
 class _OnImage(gymnasium.ObservationWrapper[Any, Any, Any]):
-    """Replaces each code in the image by a row of ``table``; the channels' codes are counted one after the other."""
+    """Replaces the codes of each cell by one-hot rows of ``table``; ``counts`` is the number of codes per channel."""
 
     def __init__(self, env: Env, table: np.ndarray, counts: tuple[int, ...], shape: tuple[int, ...]) -> None:
         super().__init__(env)
@@ -78,7 +81,7 @@ class _OnImage(gymnasium.ObservationWrapper[Any, Any, Any]):
         self.observation_space = spaces.Dict({**space.spaces, "image": image}) if self._nested else image  # type: ignore[attr-defined]  # a Dict where nested
 
     def observation(self, observation: Any) -> Any:
-        """``observation`` with its image one-hot."""
+        """Return ``observation`` with a one-hot image, uint8 0 or 255."""
         if self._nested:
             return {**observation, "image": self._image(observation["image"])}
         return self._image(observation)
@@ -92,7 +95,7 @@ class _OnImage(gymnasium.ObservationWrapper[Any, Any, Any]):
 
 
 class _Mission(gymnasium.ObservationWrapper[Any, Any, Any]):
-    """Leaves the mission out, or offers it as text of a space that can be encoded."""
+    """Removes the mission, or shows it as text of a ``Text`` space."""
 
     def __init__(self, env: Env, keep: bool) -> None:
         super().__init__(env)
@@ -106,7 +109,7 @@ class _Mission(gymnasium.ObservationWrapper[Any, Any, Any]):
         self.observation_space = spaces.Dict(parts)
 
     def observation(self, observation: Any) -> Any:
-        """``observation`` with or without its mission."""
+        """Return ``observation`` with the mission as lower-case text, or without it."""
         out = {key: value for key, value in observation.items() if key != "mission"}
         if self._keep:
             text = observation["mission"].lower()[: self._length]
@@ -115,7 +118,10 @@ class _Mission(gymnasium.ObservationWrapper[Any, Any, Any]):
 
 
 def _longest(space: spaces.Space[Any]) -> int:
-    """How long a mission may be: every placeholder by its longest word. BabyAI does not say: a bound of our own."""
+    """Return the length of the longest mission, from the longest word of each placeholder.
+
+    BabyAI does not list its words: ``LONGEST_MISSION`` for it, and longer missions are cut off.
+    """
     if type(space) is not MissionSpace:
         return LONGEST_MISSION
     words = [max(choices, key=len) for choices in space.ordered_placeholders or []]

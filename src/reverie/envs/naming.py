@@ -1,4 +1,4 @@
-"""What Gymnasium knows of an environment, so that whoever reads recorded data can make it again."""
+"""Specs of environments from Gymnasium's registry, written so that readers of recorded data can make them again."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from reverie.envs.suites import load_suite
 
 
 def registered(env_id: str) -> EnvSpec | None:
-    """What the registry says of ``env_id``, after its module or suite was imported; None if nothing does."""
+    """Return the spec of ``env_id`` in the registry, after importing its module or suite; None if there is none."""
     module, _, name = env_id.rpartition(":")
-    with contextlib.suppress(EnvError):  # whoever makes the environment is told
+    with contextlib.suppress(EnvError):  # making the environment will report it
         if module:
             import_for(module, env_id)
         load_suite(name)
@@ -27,9 +27,9 @@ def registered(env_id: str) -> EnvSpec | None:
 
 
 def written(spec: EnvSpec) -> tuple[str, str]:
-    """``spec`` as Gymnasium reads it, and what of it could not be written, as a remark; each may be empty.
+    """Return ``spec`` as JSON for Gymnasium, and a remark on what could not be written; either may be empty.
 
-    A class or function that makes the environment becomes ``module:name``, if another process finds it there.
+    A class or function as entry point becomes ``module:name`` if another process can import it by that name.
     """
     plain, remark = copy.copy(spec), ""
     plain.vector_entry_point = _named(spec.vector_entry_point)
@@ -41,14 +41,14 @@ def written(spec: EnvSpec) -> tuple[str, str]:
         )
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # parts that cannot be written
+            warnings.simplefilter("ignore")  # about parts that cannot be written
             return plain.to_json(), remark
     except (TypeError, ValueError) as error:
         return "", f"the data do not name the environment {spec.id}: what it was made with cannot be written ({error})"
 
 
 def _named(maker: object) -> str | None:
-    """``module:name`` of what makes an environment; None if it is not found by it."""
+    """Return ``module:name`` of an entry point; None if it cannot be imported by that name."""
     if maker is None or isinstance(maker, str):
         return maker
     module, name = str(getattr(maker, "__module__", "")), str(getattr(maker, "__qualname__", ""))

@@ -1,6 +1,6 @@
-"""Emulators and simulators whose state pickle does not see, or would lose: Atari's, and MuJoCo's.
+"""State of emulators and simulators that pickle cannot save completely: Atari and MuJoCo.
 
-Nothing of theirs is imported here: what a value is, the name of its class says.
+Their packages are not imported here: values are recognised by the names of their classes.
 """
 
 from __future__ import annotations
@@ -14,32 +14,32 @@ from typing import Any, Protocol
 
 
 class Native(Protocol):
-    """How the state of one kind of object is had as bytes, and given to a fresh one."""
+    """Saves the state of one kind of object as bytes, and loads it into a new one."""
 
     def take(self, value: Any) -> bytes:
-        """The state of ``value``."""
+        """Return the state of ``value``; ``value`` itself goes on as if nothing had happened."""
         ...
 
     def give(self, value: Any, state: bytes) -> None:
-        """Make ``state`` that of the fresh ``value``."""
+        """Load ``state`` into the new ``value``."""
         ...
 
 
 def find(value: object) -> Native | None:
-    """How the state of ``value`` is had, if it is one of these."""
+    """Return how to save the state of ``value``; None if pickle can."""
     kind = type(value)
     return KINDS.get((kind.__module__.split(".")[0], kind.__name__))
 
 
 class _Atari:
-    """The Arcade Learning Environment's emulator.
+    """The emulator of the Arcade Learning Environment (ALE).
 
-    Its own state lacks the action that is taken again when the sticky ones strike. It is found by trying: from here
-    on, all actions are the last one until the generator (which is part of the state) first lets another through. The
-    action after which the emulator is then in the same state is the last one, or as good as that.
+    Its saved state lacks the last action, which sticky actions repeat. That action is found by trial: it is repeated
+    from here on until the random generator (part of the state) first lets another action through. Every candidate after
+    which the emulator reaches the same state as the original is the last action, or is equivalent to it.
     """
 
-    FORGOTTEN = 1e-12  # how probable it may be that the last action is still taken
+    FORGOTTEN = 1e-12  # tolerated probability that the last action is still being repeated
 
     def take(self, value: Any) -> bytes:
         state, sticky = value.cloneState(include_rng=True), value.getFloat("repeat_action_probability")
@@ -56,7 +56,7 @@ class _Atari:
         self._give(value, saved, action, self._frames(sticky) if sticky > 0.0 else 0)
 
     def _frames(self, sticky: float) -> int:
-        """After how many frames an action that was once sent has surely been taken."""
+        """Return the number of frames after which a new action has almost surely replaced the last one."""
         if sticky >= 0.9:
             raise ValueError("actions that stick for good cannot be found")
         return math.ceil(math.log(self.FORGOTTEN) / math.log(sticky))
@@ -72,7 +72,7 @@ class _Atari:
         raise ValueError("no action leads to where the emulator goes on to")
 
     def _give(self, ale: Any, state: Any, action: int, frames: int) -> None:
-        """Be in ``state`` after ``action``."""
+        """Put the emulator in ``state``, with ``action`` as its last action."""
         if frames:
             ale.reset_game()
             for _ in range(frames):
@@ -86,7 +86,7 @@ class _Atari:
 
 
 class _MujocoData:
-    """MuJoCo's data: everything, with what is derived, since the last step's contact forces are seen in the next."""
+    """MuJoCo's data, including derived fields: contact forces of the last step are used in the next."""
 
     def take(self, value: Any) -> bytes:
         return pickle.dumps(value)
@@ -96,7 +96,7 @@ class _MujocoData:
 
 
 class _MujocoModel:
-    """MuJoCo's model, which is the same in the fresh environment unless somebody has changed it."""
+    """MuJoCo's model: only its hash is saved, as a new environment has the same model unless somebody changed it."""
 
     def take(self, value: Any) -> bytes:
         return hashlib.sha256(pickle.dumps(value)).digest()

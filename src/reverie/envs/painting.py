@@ -1,6 +1,6 @@
-"""Pictures of vectors: what an environment looks like in the state that an observation tells of.
+"""Renderings of vector observations: the environment is put into the state of the observation and drawn.
 
-Nothing of the environments is imported here: what one is, the name of its class says.
+The environments are not imported here: they are recognised by the names of their classes.
 """
 
 from __future__ import annotations
@@ -16,19 +16,20 @@ from reverie.core.errors import EnvError
 from reverie.core.specs import ObsSpec
 
 Paint = Callable[[Mapping[str, np.ndarray]], np.ndarray]
-"""Observations by name, ``[*shape]`` each, to a picture ``[H, W, 3]`` uint8."""
+"""Turns observations by key, ``[*shape]`` each, into an image ``[H, W, 3]`` uint8."""
 
 Put = Callable[[Any, np.ndarray], None]
-"""Bring an environment into the state that an observation tells of."""
+"""Puts an environment into the state that an observation describes."""
 
 OWN = "render_observation"
-"""A method of environments that draws an observation, ``[H, W, 3]`` uint8: the array, or a dictionary of several."""
+"""Name of an optional method of environments: draws an observation (an array, or a dictionary of several), returns
+uint8 ``[H, W, 3]``."""
 
 
 def painter(env: gymnasium.Env[Any, Any], spec: ObsSpec) -> Paint | None:
-    """How to draw what observations of ``spec`` tell of; None if nobody knows, or ``env`` cannot be drawn.
+    """Return a function that draws observations of ``spec``; None if that is not known, or ``env`` cannot be drawn.
 
-    ``env`` is used for nothing else afterwards: its state is that of what was drawn last.
+    ``env`` cannot be used otherwise afterwards: its state is that of the last observation drawn.
     """
     inner, own = env.unwrapped, getattr(env.unwrapped, OWN, None)
     if callable(own):
@@ -43,7 +44,7 @@ def painter(env: gymnasium.Env[Any, Any], spec: ObsSpec) -> Paint | None:
         put(inner, within(inner.observation_space, vector))
         return np.asarray(env.render())
 
-    with contextlib.suppress(Exception):  # whatever keeps it from being drawn here, such as a missing driver
+    with contextlib.suppress(Exception):  # of any kind, such as a missing driver
         env.reset(seed=0)
         frame = paint({key: np.zeros(part.shape, np.float32) for key, part in spec.items()})
         return paint if _is_picture(frame) else None
@@ -51,7 +52,7 @@ def painter(env: gymnasium.Env[Any, Any], spec: ObsSpec) -> Paint | None:
 
 
 def within(space: Any, vector: np.ndarray) -> np.ndarray:
-    """``vector`` as near as it can be within the bounds of ``space``: models imagine what there cannot be, too."""
+    """Return ``vector`` clipped to the bounds of ``space``, as float64: models also imagine impossible values."""
     return np.clip(np.nan_to_num(vector.astype(np.float64)), space.low, space.high)
 
 
@@ -84,7 +85,7 @@ def _acrobot(env: Any, obs: np.ndarray) -> None:
 
 
 def _mujoco(env: Any, obs: np.ndarray) -> None:
-    """Positions, of which the first ones may be left out (how far it has come), and velocities."""
+    """Set positions and velocities; leading positions that the observation lacks (distance travelled) are 0."""
     positions, velocities = env.model.nq, env.model.nv
     whole = np.concatenate([np.zeros(positions + velocities - len(obs)), obs])
     env.set_state(whole[:positions], whole[positions:])
@@ -103,4 +104,4 @@ STATES: Mapping[tuple[str, str], Put] = {
     (_MUJOCO, "Walker2dEnv"): _mujoco,
     (_MUJOCO, "SwimmerEnv"): _mujoco,
 }
-"""Environments of Gymnasium whose observations tell all of their state."""
+"""Environments of Gymnasium whose observations determine what is drawn, by module and class."""

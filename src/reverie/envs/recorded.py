@@ -1,15 +1,15 @@
 """Recorded values of spaces, many at once, to what learners see: the counterpart of ``spaces.py`` for datasets.
 
-There, one observation is taken apart at each step and a flat action is turned into the environment's own. Here columns
-of thousands of observations become the same arrays, and recorded actions become the flat actions that would have led
-to them. ``tests/envs/test_recorded.py`` holds the two against each other.
+``spaces.py`` converts one observation per step, and a flat action to the environment's own. Here columns of thousands
+of observations become the same arrays, and recorded actions become the flat actions that would have led to them.
+``tests/envs/test_recorded.py`` compares the two.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -19,22 +19,22 @@ from reverie.core.errors import DataError
 from reverie.core.specs import ActionSpec, ObsPart
 from reverie.envs.images import ImageOptions
 from reverie.envs.leaves import Channels
-from reverie.envs.spaces import ActionCodec, ObsCodec
+from reverie.envs.spaces import ActionCodec, ObsCodec, action_key, inside, leaves_of
 
 Space = spaces.Space[Any]
 Columns = Mapping[str, np.ndarray]
 Convert = Callable[[np.ndarray], np.ndarray]
 
 SLACK = 1e-4
-"""So far may an action stand out of its bounds, in half of their distance, by rounding alone."""
+"""How far rounding alone may put an action outside its bounds, in units of half their distance."""
 OUTSIDE = "an action out of its bounds is moved to the nearest bound"
 
 
 class RecordedObs:
-    """Columns ``obs`` or ``obs/<key>`` of one space as ``obs/<key>`` with the dtypes and shapes of ``spec``.
+    """Converts columns ``obs`` or ``obs/<key>`` of one space to ``obs/<key>`` with the dtypes and shapes of ``spec``.
 
     Raises:
-        EnvError: a kept leaf cannot be learned from, or nothing is left.
+        EnvError: a kept leaf is not supported, or nothing is left.
     """
 
     def __init__(self, space: Space, keep: Callable[[str], bool] = bool, channels: Channels = "auto") -> None:
@@ -44,16 +44,16 @@ class RecordedObs:
             (
                 key,
                 "/".join(("obs", *map(str, path))),
-                _converter(_inside(space, path), codec.spec[key], convert, channels),
+                _converter(inside(space, path), codec.spec[key], convert, channels),
             )
             for key, path, convert in codec.leaves
         ]
 
     def __call__(self, rows: Columns, first: int = 0) -> dict[str, np.ndarray]:
-        """Arrays ``[n, *shape]``. ``first`` is the number of the first row, for errors.
+        """Return arrays ``[n, *shape]``. ``first`` is the number of the first row, for error messages.
 
         Raises:
-            DataError: a value is not what the space declares; says which row.
+            DataError: a value is not in the space; names the row.
         """
         out = {}
         for key, column, convert in self.columns:
@@ -67,10 +67,10 @@ class RecordedObs:
 
 
 class RecordedImages:
-    """Images as ``env.resize`` and ``env.grayscale`` would have shown them: by the same functions, one by one.
+    """Applies ``env.resize`` and ``env.grayscale`` to recorded images, with the environment's own functions.
 
     Raises:
-        EnvError: there is none, or an option does not fit one.
+        EnvError: there is no image, or an option does not fit one.
     """
 
     def __init__(self, spec: Mapping[str, ObsPart], size: tuple[int, int] | None, grey: bool) -> None:
@@ -80,7 +80,7 @@ class RecordedImages:
         self._keys = list(changed)
 
     def __call__(self, rows: Columns) -> dict[str, np.ndarray]:
-        """``rows`` with the columns ``obs/<key>`` of those images changed."""
+        """Return ``rows`` with new columns ``obs/<key>`` for the images that change."""
         out = dict(rows)
         if self._options is None:
             return out
@@ -94,24 +94,26 @@ class RecordedImages:
 
 
 class RecordedActions:
-    """Columns ``action`` or ``action/<key>`` of one space as flat actions ``[n, A]``.
+    """Converts columns ``action`` or ``action/<key>`` of one space to flat actions ``[n, A]``.
+
+    ``notes`` counts what was corrected.
 
     Raises:
-        EnvError: a leaf is unbounded, or of a kind that cannot be chosen.
+        EnvError: a leaf is unbounded, or of an unsupported kind.
     """
 
     def __init__(self, space: Space) -> None:
         self.spec: ActionSpec = ActionCodec(space).spec
         self.notes: Counter[str] = Counter()
-        leaves = {"/".join(map(str, path)) or "action": leaf for path, leaf in _leaves(space)}
+        leaves = {action_key(path): leaf for path, leaf in leaves_of(space)}
         columns = {key: "action" if space is leaf else f"action/{key}" for key, leaf in leaves.items()}
         self.columns = [(key, columns[key], leaves[key]) for key in sorted(leaves)]
 
     def __call__(self, rows: Columns, first: int = 0) -> np.ndarray:
-        """``[n, A]`` float32; zeros where ``is_last``, as nothing is done there.
+        """Return actions ``[n, A]`` float32; zeros where ``is_last``, as no action is taken there.
 
         Raises:
-            DataError: an action is not one of the space; says which row.
+            DataError: an action is not in the space; names the row.
         """
         parts = []
         for key, column, leaf in self.columns:
@@ -144,7 +146,7 @@ class RecordedActions:
         return out
 
     def _scaled(self, leaf: spaces.Box, values: np.ndarray, last: np.ndarray) -> np.ndarray:
-        """To [-1, 1]; what stands out of the bounds is moved to them, as an environment would have done."""
+        """Return actions scaled to [-1, 1]; those outside the bounds are clipped, as environments do, and counted."""
         if math.prod(values.shape[1:]) != math.prod(leaf.shape):
             raise AtRow(0, f"has shape {values.shape[1:]}; its space declares {leaf.shape}")
         low, high = (bound.reshape(-1).astype(np.float64) / 2.0 for bound in (leaf.low, leaf.high))
@@ -163,33 +165,15 @@ class RecordedActions:
 
 
 class AtRow(DataError):
-    """Something wrong in one row of a part."""
+    """An invalid value in row ``row`` of a part."""
 
     def __init__(self, row: int, what: str) -> None:
         super().__init__(what)
         self.row = row
 
 
-def _inside(space: Space, path: tuple[Any, ...]) -> Space:
-    for name in path:
-        space = space[name]  # type: ignore[index]  # Dict and Tuple alone have paths
-    return space
-
-
-def _leaves(space: Space, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Space]]:
-    inside: list[tuple[Any, Space]] = []
-    if isinstance(space, spaces.Dict):
-        inside = list(space.spaces.items())
-    elif isinstance(space, spaces.Tuple):
-        inside = list(enumerate(space.spaces))
-    else:
-        yield path, space
-    for name, inner in inside:
-        yield from _leaves(inner, (*path, name))
-
-
 def _classes(leaf: Space) -> tuple[np.ndarray, np.ndarray]:
-    """How many classes each choice has, and the number of the first."""
+    """Return, for each categorical part of ``leaf``, the number of classes and the number of the first class."""
     if isinstance(leaf, spaces.Discrete):
         return np.array([int(leaf.n)]), np.array([int(leaf.start)])
     if isinstance(leaf, spaces.MultiDiscrete):
@@ -199,11 +183,11 @@ def _classes(leaf: Space) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _converter(space: Space, part: ObsPart, convert: Callable[[Any], np.ndarray], channels: Channels) -> Convert:
-    """The way of a whole column: one operation where the leaf allows it, value by value elsewhere."""
+    """Return the conversion of a whole column: one operation where the leaf allows it, otherwise value by value."""
     if isinstance(space, spaces.Box) and part.kind == "vector":
         return lambda values: _vector(values, part.shape)
     plain = isinstance(space, spaces.Box) and part.dtype == "uint8" and space.dtype == np.uint8
-    plain = plain and (channels != "first" or space.shape != part.shape)  # a cube may have been turned or not
+    plain = plain and (channels != "first" or space.shape != part.shape)  # unclear if axes were moved
     if plain and not space.low.any() and (space.high == 255).all():  # type: ignore[attr-defined]  # a Box
         return lambda values: _bytes(values, space.shape, part.shape)  # type: ignore[arg-type]  # a Box has a shape
     if isinstance(space, spaces.Discrete | spaces.MultiDiscrete):
@@ -216,14 +200,14 @@ def _vector(values: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
     _check_shape(values, shape)
     if values.dtype.kind not in "biuf":
         raise AtRow(0, f"has dtype {values.dtype}; its space declares numbers")
-    with np.errstate(over="ignore"):  # found out right below
+    with np.errstate(over="ignore"):  # checked right below
         out: np.ndarray = values.astype(np.float32, copy=False)
     _finite(out, values)
     return out
 
 
 def _finite(out: np.ndarray, given: np.ndarray) -> None:
-    """NaN and infinity show in the sum, which is many times faster than to look at each number."""
+    """Raise AtRow if ``out`` has NaN or infinity. Their sum is checked first, many times faster than each number."""
     with np.errstate(over="ignore", invalid="ignore"):
         total = np.add.reduce(out, axis=None)
     if np.isfinite(total):

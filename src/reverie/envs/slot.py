@@ -1,4 +1,4 @@
-"""The place of one environment in a vector: it is asked for something, answers or fails, and can be started again.
+"""The slot of one environment in a vector: it gets requests, answers or fails, and can be started again.
 
 This file must not import torch: it is imported in worker processes.
 """
@@ -25,14 +25,14 @@ Maker = Callable[[], FlatEnv]
 
 
 class Made(NamedTuple):
-    """What a new environment sees and does."""
+    """The specs of a new environment."""
 
     obs_spec: dict[str, ObsPart]
     action_spec: ActionSpec
 
 
 class Failed(Exception):
-    """An environment failed: the ``error`` that says so, and its own traceback, empty if it left none."""
+    """An environment failed: the ``error`` to report, and the environment's own traceback, empty if there is none."""
 
     def __init__(self, error: ReverieError, trace: str = "") -> None:
         super().__init__(str(error))
@@ -42,22 +42,22 @@ class Failed(Exception):
 class Slot(Protocol):
     """One environment of a vector. Each ``start`` and ``send`` is followed by one ``receive``.
 
-    Once it has failed it answers nothing but that, until it is started again.
+    After a failure every ``receive`` raises it again, until the environment is started again.
     """
 
     rows: dict[str, np.ndarray]
-    """Where its observations are written, each ``[*shape]``."""
+    """Arrays that its observations are written to, each ``[*shape]``; empty for a worker, which writes itself."""
 
     def start(self) -> None:
-        """Begin to make the environment; ``receive`` returns what was ``Made``."""
+        """Begin to make the environment; ``receive`` then returns ``Made``."""
         ...
 
     def send(self, what: str, *args: Any) -> None:
-        """Ask for a method of ``Inside``."""
+        """Call the method ``what`` of ``Inside``."""
         ...
 
     def receive(self) -> Any:
-        """The answer.
+        """Return the result of the last ``start`` or ``send``.
 
         Raises:
             Failed: the environment raised, died, or took too long.
@@ -65,55 +65,56 @@ class Slot(Protocol):
         ...
 
     def stop(self, last: bool = False) -> None:
-        """Take the environment away, however it is. May be called twice. ``last``: there will be none after it."""
+        """Remove the environment, whatever its state. May be called twice. ``last``: it will not be started again."""
         ...
 
 
 class Inside:
-    """What a slot can be asked for, in the process where its environment lives.
+    """The methods that a slot can call, in the process where its environment lives.
 
-    ``alone``: that process is its own, so that the global generators of Python and NumPy belong to it.
+    ``alone``: the process has no other purpose, so that the global generators of Python and NumPy belong to the
+    environment.
     """
 
     def __init__(self, env: FlatEnv, rows: Rows, alone: bool) -> None:
         self.env, self._rows, self._alone = env, rows, alone
 
     def made(self) -> Made:
-        """What the environment sees and does."""
+        """Return the environment's specs."""
         return Made(self.env.obs_spec, self.env.action_spec)
 
     def reset(self, seed: int | None) -> tuple[float, bool, bool]:
-        """Start an episode: no reward, no end. In a process of its own a seed is that of the global generators, too."""
+        """Start an episode; return reward 0, terminated and truncated. If ``alone``, also seed global generators."""
         if self._alone and seed is not None:
             random.seed(seed)
-            np.random.seed(seed % 2**32)  # noqa: NPY002 - environments of others draw from it
+            np.random.seed(seed % 2**32)  # noqa: NPY002 - third-party environments draw from it
         obs, _ = self.env.reset(seed=seed)
         for key, array in obs.items():
             self._rows[key][...] = array
         return 0.0, False, False
 
     def step(self, action: np.ndarray) -> tuple[float, bool, bool]:
-        """Reward, whether the episode ended by itself, and whether by the clock."""
+        """Take ``action`` ``[A]``; return reward, terminated, truncated. The observation is written to ``rows``."""
         obs, reward, terminated, truncated, _ = self.env.step(action)
         for key, array in obs.items():
             self._rows[key][...] = array
         return reward, terminated, truncated
 
     def frame(self) -> np.ndarray | None:
-        """What it looks like."""
+        """Return a rendering, uint8 ``[H, W, 3]``, or None."""
         return self.env.frame()
 
     def snapshot(self) -> bytes | None:
-        """All that the environment needs to go on; None if that cannot be had."""
-        # The legacy generator is what environments draw from that call np.random.rand().
+        """Return everything the environment needs to go on; None if it cannot be saved."""
+        # Environments that call np.random.rand() draw from the legacy generator.
         shared = (random.getstate(), np.random.get_state()) if self._alone else None  # noqa: NPY002
         return take(self.env, shared)
 
     def restore(self, snapshot: bytes) -> str:
-        """Go on from ``snapshot``; why it does not fit, or nothing.
+        """Go on from ``snapshot``; return "", or why it cannot be used.
 
         Raises:
-            EnvError: it does not fit, and the environment was left half restored.
+            EnvError: it does not fit, and the environment is left half restored.
         """
         shared, why = put(self.env, snapshot)
         if not why and self._alone and shared is not None:
@@ -123,10 +124,10 @@ class Inside:
 
 
 class LocalSlot:
-    """An environment in this process. It is stepped when it is asked."""
+    """An environment in this process. ``send`` does the work at once."""
 
     def __init__(self, make: Maker, timeout: float, keep: bool) -> None:
-        """``keep``: what ``make`` makes is always the same environment, which must stay open to start again."""
+        """``keep``: ``make`` always returns the same environment, which must stay open to be started again."""
         self.rows: dict[str, np.ndarray] = {}
         self.inside: Inside | None = None
         self._make, self._timeout, self._keep = make, timeout, keep
@@ -143,12 +144,12 @@ class LocalSlot:
         return self.inside.made()
 
     def send(self, what: str, *args: Any) -> None:
-        """Do it."""
+        """Call the method; keep its result or failure for ``receive``."""
         if self._failed is None:
             self._answer = self._limited(getattr(self.inside, what), *args)
 
     def receive(self) -> Any:
-        """What came of it."""
+        """Return the result of the last ``start`` or ``send``, or raise its ``Failed``."""
         if self._failed is not None:
             raise self._failed
         return self._answer
@@ -168,7 +169,7 @@ class LocalSlot:
             self._failed = Failed(EnvError(f"an environment hangs: {error}"), trace_of(error))
 
     def stop(self, last: bool = False) -> None:
-        """Close the environment, unless it is needed again."""
+        """Close the environment, unless it must stay open to be started again."""
         inside, self.inside = self.inside, None
         if inside is not None and (last or not self._keep):
             with contextlib.suppress(Exception, Overdue):
@@ -180,7 +181,7 @@ class LocalSlot:
 
 
 def trace_of(error: BaseException) -> str:
-    """The traceback of what an environment raised, without our own part of it; nothing if we raised it ourselves."""
+    """Return the traceback of an environment's error, without our own frames; "" if we raised the error ourselves."""
     cause = error.__cause__ or error
     if isinstance(cause, ReverieError):
         return ""

@@ -1,13 +1,13 @@
-"""All that one environment needs to go on in the middle of its episode, as bytes; and back into a freshly made one.
+"""The state of one environment in the middle of its episode, as bytes; and how a newly made one takes it over.
 
-Layer by layer, from the outermost wrapper to the environment itself, the first of these ways that fits:
+For each layer, from the outermost wrapper to the environment itself, the first of these ways that fits:
 
-1. Its own ``snapshot() -> state`` and ``restore(state)``, where its class has both. Its ``np_random`` is kept besides.
-2. Its fields, pickled, all layers together so that what they share stays shared. Emulators and simulators among them
-   go the way that ``natives`` knows. What only draws, and functions, are those of the fresh environment.
+1. Its own ``snapshot() -> state`` and ``restore(state)``, if its class has both. Its ``np_random`` is saved as well.
+2. Its fields, pickled, all layers together so that shared objects stay shared. Emulators and simulators among the
+   fields are saved as in ``natives``. Renderers and local functions are not saved: those of the new environment stay.
 
-Objects that would be made anew when they are unpickled (``EzPickle``), or that cannot be pickled, make an environment
-one that cannot be taken up. What lies outside of it is not seen: globals of a module, files, a server.
+An environment cannot be saved if it holds objects that pickle would make anew (``EzPickle``) or cannot pickle. State
+outside it is not saved: globals of a module, files, a server.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ SIMPLE = (types.NoneType, bool, int, float, str, bytes, type, types.ModuleType, 
 
 
 class NotTaken(Exception):
-    """This environment cannot be taken up later."""
+    """The state of this environment cannot be saved."""
 
 
 @dataclass
 class Layer:
-    """The state of one layer, and the names of fields that stay those of the fresh environment."""
+    """The state of one layer; ``stay`` names the fields that keep the values of the new environment."""
 
     own: Any = None
     fields: dict[str, Any] = field(default_factory=dict)
@@ -50,19 +50,19 @@ class Layer:
 
 
 def take(env: Env, extra: object = None) -> bytes | None:
-    """Everything that ``env`` needs to go on, and ``extra`` beside it; None if that cannot be had."""
+    """Return everything ``env`` needs to go on, together with ``extra``; None if it cannot be saved."""
     layers = _layers(env)
     try:
         states = [_taken(layer) for layer in layers]
         body = io.BytesIO()
         _Pickler(body, layers, states).dump((states, extra))
         return zlib.compress(pickle.dumps((FORMAT, _identity(layers), body.getvalue())), 1)
-    except Exception:  # of whatever kind: it is the code of others that is asked
+    except Exception:  # of any kind: third-party code runs here
         return None
 
 
 def put(env: Env, snapshot: bytes) -> tuple[Any, str]:
-    """Let the fresh ``env`` go on from ``snapshot``. The ``extra`` of ``take``, and why it does not fit, if so.
+    """Let the new ``env`` go on from ``snapshot``; return the ``extra`` of ``take``, and "" or why it cannot be used.
 
     Raises:
         EnvError: it does not fit, and ``env`` is left half restored.
@@ -139,7 +139,7 @@ def _has_own(layer: Env) -> bool:
 
 
 def _draws(value: object, depth: int = 3) -> bool:
-    """Whether ``value`` is a window, a surface, a renderer, or a collection with one."""
+    """Return whether ``value`` is a window, a surface, a renderer, or a collection that contains one."""
     if isinstance(value, list | tuple | dict):
         inside = value.values() if isinstance(value, dict) else value
         return depth > 0 and any(_draws(item, depth - 1) for item in inside)
@@ -148,10 +148,10 @@ def _draws(value: object, depth: int = 3) -> bool:
 
 
 def _is_local_function(value: object) -> bool:
-    """Whether ``value`` is a function that pickle does not find by its name; without anything that it could change.
+    """Return whether ``value`` is a lambda or nested function, which pickle cannot find by name.
 
     Raises:
-        NotTaken: it could remember things.
+        NotTaken: it is, and its closure holds objects that could change, so it may have state.
     """
     if not isinstance(value, types.FunctionType) or "<" not in value.__qualname__:
         return False
@@ -162,7 +162,7 @@ def _is_local_function(value: object) -> bool:
 
 
 class _Pickler(pickle.Pickler):
-    """Names the layers and what stays instead of following them."""
+    """Writes references to layers, to fields that stay and to modules in place of their contents."""
 
     def __init__(self, file: io.BytesIO, layers: list[Env], states: list[Layer]) -> None:
         super().__init__(file, protocol=5)

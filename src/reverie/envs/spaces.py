@@ -1,4 +1,4 @@
-"""Gymnasium spaces to specs; their values to flat dictionaries of arrays; flat actions back to what a space holds.
+"""Gymnasium spaces to specs, observations to flat dictionaries of arrays, and flat actions to values of a space.
 
 Nested ``Dict`` and ``Tuple`` spaces become keys such as ``arm/camera`` and ``sensors/0``. A bare observation is called
 ``image`` or ``observation``, a bare action ``action``.
@@ -22,61 +22,24 @@ Path = tuple[Any, ...]
 Decode = Callable[[np.ndarray], Any]
 
 FEW = 16
-"""Numbers that Python scales sooner than NumPy."""
-
-
-def obs_spec(space: Space) -> dict[str, ObsPart]:
-    """The observation parts of ``space`` by key.
-
-    Raises:
-        EnvError: a leaf cannot be learned from.
-    """
-    return ObsCodec(space).spec
-
-
-def flatten_obs(space: Space, obs: Any) -> dict[str, np.ndarray]:
-    """One observation of ``space`` as arrays that fit ``obs_spec(space)``.
-
-    Raises:
-        EnvError: a leaf cannot be learned from.
-        DataError: ``obs`` is not what ``space`` declares.
-    """
-    return ObsCodec(space)(obs)
-
-
-def action_spec(space: Space) -> ActionSpec:
-    """The flat action of ``space``.
-
-    Raises:
-        EnvError: a leaf is unbounded, or of a kind that cannot be chosen.
-    """
-    return ActionCodec(space).spec
-
-
-def unflatten_action(space: Space, flat: np.ndarray) -> Any:
-    """The action of ``space`` that the flat action ``[A]`` means.
-
-    Raises:
-        EnvError: a leaf is unbounded, or of a kind that cannot be chosen.
-    """
-    return ActionCodec(space)(flat)
+"""Up to this many numbers Python scales faster than NumPy."""
 
 
 class ObsCodec:
-    """Takes observations of one space apart. Keys that ``keep`` refuses are neither read nor required to be readable.
+    """Flattens observations of one space. Keys for which ``keep`` returns False are not read and need no support.
 
     Raises:
-        EnvError: a kept leaf cannot be learned from, two leaves have one key, or nothing is left.
+        EnvError: a kept leaf is not supported, two leaves have the same key, or nothing is left.
     """
 
     def __init__(self, space: Space, keep: Callable[[str], bool] = bool, channels: Channels = "auto") -> None:
         self.spec: dict[str, ObsPart] = {}
         self.leaves: list[tuple[str, Path, Callable[[Any], np.ndarray]]] = []
-        """Of each kept leaf its key, the way to its value, and what turns that into an array."""
+        """For each kept leaf: its key, the path to its value, and the function that converts the value to an array."""
         self._branches = [(path, inner) for path, inner in _walk(space) if _is_nested(inner)]
         seen: list[str] = []
-        for path, inner in _walk(space):
-            if not _is_nested(inner) and math.prod(inner.shape or (1,)) > 0:
+        for path, inner in leaves_of(space):
+            if math.prod(inner.shape or (1,)) > 0:
                 self._add(path, inner, keep, channels, seen)
         if not self.spec:
             known = ", ".join(f"'{key}'" for key in seen) or "none"
@@ -98,10 +61,10 @@ class ObsCodec:
         self.leaves.append((key, path, leaf.convert))
 
     def __call__(self, obs: Any) -> dict[str, np.ndarray]:
-        """Arrays that fit ``spec``.
+        """Return the arrays of ``obs`` by key, as ``spec`` describes them.
 
         Raises:
-            DataError: ``obs`` is not what the space declares. Names key, value and expectation.
+            DataError: ``obs`` is not in the space. Names key, value and expectation.
         """
         for path, space in self._branches:
             _check_branch(_follow(obs, path), path, space)
@@ -119,14 +82,14 @@ class ObsCodec:
 class ActionCodec:
     """Turns flat actions ``[A]`` into actions of one space.
 
-    Categorical parts take the largest of their entries; continuous ones are clipped to [-1, 1], then scaled.
+    A categorical part takes the class of its largest entry; continuous parts are clipped to [-1, 1], then scaled.
 
     Raises:
-        EnvError: a leaf is unbounded, or of a kind that cannot be chosen.
+        EnvError: a leaf is unbounded, or of an unsupported kind.
     """
 
     def __init__(self, space: Space) -> None:
-        named = [(_action_key(path), inner) for path, inner in _walk(space) if not _is_nested(inner)]
+        named = [(action_key(path), inner) for path, inner in leaves_of(space)]
         leaves = dict(named)
         if len(leaves) < len(named):
             raise EnvError(f"two of the actions {sorted(key for key, _ in named)} are called the same; rename one.")
@@ -136,7 +99,7 @@ class ActionCodec:
         self._decode = _decoder(space, (), self.spec.slices())
 
     def __call__(self, flat: np.ndarray) -> Any:
-        """The action that ``flat`` ``[A]`` means."""
+        """Return the action of the space for ``flat`` ``[A]``."""
         return self._decode(flat)
 
 
@@ -156,6 +119,18 @@ def _walk(space: Space, path: Path = ()) -> Iterator[tuple[Path, Space]]:
         yield from _walk(inner, (*path, name))
 
 
+def leaves_of(space: Space) -> Iterator[tuple[Path, Space]]:
+    """Yield the path and the space of each leaf of nested ``Dict`` and ``Tuple`` spaces."""
+    return ((path, inner) for path, inner in _walk(space) if not _is_nested(inner))
+
+
+def inside(space: Space, path: Path) -> Space:
+    """Return the space at ``path`` in nested ``Dict`` and ``Tuple`` spaces."""
+    for name in path:
+        space = space[name]  # type: ignore[index]  # Dict and Tuple alone have paths
+    return space
+
+
 def _follow(value: Any, path: Path) -> Any:
     for name in path:
         value = value[name]
@@ -163,7 +138,7 @@ def _follow(value: Any, path: Path) -> Any:
 
 
 def _check_branch(value: Any, path: Path, space: Space) -> None:
-    """A dictionary must have exactly the declared keys, a tuple the declared length."""
+    """Raise DataError unless a dictionary has exactly the declared keys, or a tuple the declared length."""
     where = f"observation '{'/'.join(map(str, path))}'" if path else "the observation"
     if isinstance(space, spaces.Dict):
         given = value.keys() if isinstance(value, Mapping) else None
@@ -181,7 +156,8 @@ def _bare_image(space: Space, channels: Channels) -> bool:
         return False
 
 
-def _action_key(path: Path) -> str:
+def action_key(path: Path) -> str:
+    """Return the key of the action at ``path``."""
     return "/".join(map(str, path)) or "action"
 
 
@@ -224,7 +200,7 @@ def _decoder(space: Space, path: Path, slices: Mapping[str, slice]) -> Decode:
     if isinstance(space, spaces.Tuple):
         in_order = [_decoder(inner, (*path, name), slices) for name, inner in _children(space)]
         return lambda flat: tuple(decode(flat) for decode in in_order)
-    decode, cut = _leaf_decoder(space), slices[_action_key(path)]
+    decode, cut = _leaf_decoder(space), slices[action_key(path)]
     return lambda flat: decode(flat[cut])
 
 
@@ -254,11 +230,11 @@ def _choices(counts: np.ndarray, start: np.ndarray, dtype: Any) -> Decode:
 
 def _scaled(space: spaces.Box) -> Decode:
     low, high, whole = space.low, space.high, space.dtype.kind != "f"
-    # Halved before they are added: the sum of two large bounds would overflow.
+    # The bounds are halved before they are added, as the sum of two large ones would overflow.
     half_low, half_high = (bound.reshape(-1).astype(np.float64) / 2.0 for bound in (low, high))
     middle, half = half_high + half_low, half_high - half_low
 
-    least, most = -np.ones_like(half), np.ones_like(half)  # arrays: clipping at Python's numbers takes twice as long
+    least, most = -np.ones_like(half), np.ones_like(half)  # arrays: clipping with Python numbers takes twice as long
 
     def scaled(flat: np.ndarray) -> np.ndarray:
         unit = flat.astype(np.float64)
@@ -275,6 +251,6 @@ def _scaled(space: spaces.Box) -> Decode:
 
     if len(ranges) <= FEW and not whole:  # the same numbers without NumPy's calls: 7 us less after an update
         scaled = scaled_one_by_one
-    # Rounding to the dtype may step over an edge, as float32 does. If the ends do not, nothing between them does.
+    # Rounding to the dtype may step over a bound, as float32 does. If both ends stay inside, all between them do.
     inside = all(((low <= end) & (end <= high)).all() for end in (scaled(least), scaled(most)))
     return scaled if inside else lambda flat: np.minimum(np.maximum(scaled(flat), low), high)

@@ -1,9 +1,8 @@
-"""How the environments of a vector are started: all at first, and one again that has failed."""
+"""How the environments of a vector are started: all of them at first, and a failed one again."""
 
 from __future__ import annotations
 
 import pickle
-import sys
 from collections.abc import Callable
 
 import numpy as np
@@ -16,16 +15,11 @@ from reverie.envs.slot import Failed, LocalSlot, Made, Maker, Slot
 
 Say = Callable[[str], None]
 Started = tuple[list[Slot], Made, dict[str, np.ndarray]]
-"""Slots, what was made in each of them, and where they write observations, ``[N, *shape]``."""
-
-
-def warn(line: str) -> None:
-    """Print ``line`` where it does not mix with results."""
-    print(line, file=sys.stderr)
+"""The slots, the specs of their environments, and the arrays of observations by key, ``[N, *shape]``."""
 
 
 def derive_seeds(seed: int, num: int) -> list[int]:
-    """``num`` seeds of 31 bits that have nothing to do with each other, always the same ones for one ``seed``.
+    """Return ``num`` independent seeds of 31 bits, a function of ``seed``.
 
     Raises:
         ConfigError: ``seed`` is negative.
@@ -36,15 +30,15 @@ def derive_seeds(seed: int, num: int) -> list[int]:
 
 
 def seed_after(seed: int, restarts: int) -> int:
-    """The seed of an environment that began with ``seed`` and is started again for the time number ``restarts``."""
+    """Return the seed for restart number ``restarts`` (from 1) of an environment that began with ``seed``."""
     return int(np.random.SeedSequence([seed, restarts]).generate_state(1)[0]) >> 1
 
 
 def start_serial(config: EnvConfig, makers: list[Maker], instance: bool) -> Started:
-    """Environments in this process. ``instance``: there is but one, which stays open to start again.
+    """Start environments in this process. ``instance``: it is a single one, which stays open between restarts.
 
     Raises:
-        EnvError: one cannot be made, or they are not N different ones of one kind.
+        EnvError: one cannot be made, they have different spaces, or two are the same object.
     """
     slots = [LocalSlot(make, config.timeout, keep=instance) for make in makers]
     made = _made(config, list(slots))
@@ -61,18 +55,18 @@ def start_serial(config: EnvConfig, makers: list[Maker], instance: bool) -> Star
 
 
 def start_workers(config: EnvConfig, makers: list[Maker]) -> Started:
-    """Environments in processes of their own.
+    """Start environments in worker processes, one each.
 
     Raises:
-        ConfigError: this system has no such start method.
-        EnvError: one cannot be made, or they are not of one kind.
+        ConfigError: this system does not have the start method.
+        EnvError: one cannot be made, or they have different spaces.
     """
     slots, arrays = worker.workers(config.start_method, makers, config.timeout)
     return slots, _made(config, slots), arrays
 
 
 def _made(config: EnvConfig, slots: list[Slot]) -> Made:
-    """Start all ``slots``; what was made, the same in each."""
+    """Start all ``slots`` and return their specs, which must be the same."""
     try:
         for slot in slots:
             slot.start()
@@ -91,9 +85,9 @@ def _made(config: EnvConfig, slots: list[Slot]) -> Made:
 
 
 class Restarts:
-    """Starts environments of ``slots`` again, as often as ``failures`` puts up with; in each ``made`` is expected.
+    """Restarts failed environments of ``slots`` as often as ``failures`` allows; each must have the specs ``made``.
 
-    ``count`` is how often that was done since this object was made.
+    ``count`` is the number of restarts since this object was made.
     """
 
     def __init__(
@@ -106,19 +100,19 @@ class Restarts:
         sleep: Callable[[float], None],
     ) -> None:
         self.count = 0
-        self.lived = [False] * len(slots)  # which have ever taken a step
+        self.lived = [False] * len(slots)  # which have taken at least one step
         self._slots, self._made, self._failures, self._say, self._sleep = slots, made, failures, say, sleep
         self.seeded(seeds)
 
     def seeded(self, seeds: list[int]) -> None:
-        """The environments begin with ``seeds``."""
+        """Note that the environments begin anew with ``seeds``."""
         self._seeds, self._tries = list(seeds), [0] * len(seeds)
 
     def again(self, number: int, failed: Failed) -> None:
-        """Start environment ``number``, which has ``failed``, until it shows the first row of an episode.
+        """Restart environment ``number``, which has ``failed``, until it shows the first row of an episode.
 
         Raises:
-            EnvError, DataError: it has never taken a step, or that was one failure too many.
+            EnvError, DataError: it has never taken a step, or there were more failures than are tolerated.
         """
         slot = self._slots[number]
         while True:
@@ -146,11 +140,11 @@ class Restarts:
         slot.receive()
 
     def signed(self, number: int, ended: bool, inside: bytes | None) -> bytes | None:
-        """The snapshot of environment ``number``, with what is known of it out here: whether its row was the last."""
+        """Return the snapshot ``inside`` of environment ``number`` with its ``ended``, seed and number of restarts."""
         return None if inside is None else pickle.dumps((ended, self._seeds[number], self._tries[number], inside))
 
     def restore(self, number: int, snapshot: bytes, ended: bool) -> str:
-        """Let environment ``number`` go on from ``snapshot``; why it does not fit, or nothing."""
+        """Let environment ``number`` go on from ``snapshot``; return "", or why it cannot be used."""
         slot = self._slots[number]
         try:
             then, seed, tries, inside = pickle.loads(snapshot)
@@ -169,7 +163,7 @@ class Restarts:
         return why
 
     def _replace(self, slot: Slot) -> None:
-        """Make an environment anew, whatever is left of it. If that fails, its next step says so."""
+        """Make an environment anew, whatever its state. If that fails, its next step raises."""
         slot.stop()
         slot.start()
         try:

@@ -1,4 +1,4 @@
-"""Suites that come as extras: which ids belong to them, how they get into Gymnasium's registry, what is missing."""
+"""Suites that come as extras: their ids, how they are registered with Gymnasium, and hints on how to install them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from reverie.envs import dmc
 
 @dataclass(frozen=True, slots=True)
 class Suite:
-    """Environments that share a beginning of their ids and a package."""
+    """Environments of one package, recognised by the ``prefixes`` of their ids."""
 
     prefixes: tuple[str, ...]
     package: str
@@ -24,7 +24,7 @@ class Suite:
 
     @property
     def installed(self) -> bool:
-        """Whether the package can be imported."""
+        """Return whether the package can be found."""
         return find_spec(self.package) is not None
 
 
@@ -79,7 +79,7 @@ SUITES = (
 
 
 def load_suite(env_id: str) -> None:
-    """Register the suite that ``env_id`` belongs to, if it is one of ours.
+    """Register the suite that ``env_id`` belongs to, if any.
 
     Raises:
         EnvError: its package is not installed.
@@ -95,7 +95,7 @@ def load_suite(env_id: str) -> None:
 
 
 def unknown(env_id: str) -> EnvError:
-    """The error for an id that nobody has registered: the nearest names, and the suites that may yet be installed."""
+    """Return the error for an unknown id: names the nearest ids and the suites that are not installed."""
     for suite in SUITES:
         with contextlib.suppress(Exception):
             suite.register()
@@ -108,7 +108,7 @@ def unknown(env_id: str) -> EnvError:
 
 
 def not_registered(env_id: str, registered: Collection[str]) -> EnvError:
-    """The error for ``module:Id`` where importing the module registered other ids, or none."""
+    """Return the error for ``module:Id`` if importing the module registered only other ids, or none."""
     module, _, name = env_id.rpartition(":")
     if not registered:
         call = f"gymnasium.register('{name}', entry_point=...)"

@@ -1,7 +1,7 @@
-"""N environments as rows: slots of one environment each underneath, the ``Env`` protocol on top.
+"""N environments as rows: implements the ``Env`` protocol on slots of one environment each.
 
-The step after an end answers with a new episode's first observation and ignores the action. An environment that fails
-is started again, and answers in the same way; the others go on.
+The step after the end of an episode ignores the action and returns the first observation of a new episode. A failed
+environment is started again and returns the same; the others go on.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from reverie.core.errors import ActionError, DataError, EnvError, ReverieError
+from reverie.core.errors import ActionError, DataError, EnvError, ReverieError, warn
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Step
 from reverie.envs import worker
@@ -27,7 +27,7 @@ from reverie.envs.failures import Failures
 from reverie.envs.flat import make_flat
 from reverie.envs.leaves import surely_finite
 from reverie.envs.slot import Failed, Made, Maker, Slot
-from reverie.envs.starting import Restarts, Say, derive_seeds, start_serial, start_workers, warn
+from reverie.envs.starting import Restarts, Say, derive_seeds, start_serial, start_workers
 
 
 def make_env(
@@ -38,15 +38,15 @@ def make_env(
     render: bool = False,
     say: Say = warn,
 ) -> VectorEnv:
-    """``config.num`` environments that are stepped together, each with a seed of its own derived from ``seed``.
+    """Make ``config.num`` environments that are stepped together, each with its own seed derived from ``seed``.
 
     ``factory`` is called once for each of them in place of ``config.id``, and again for one that failed; an instance
-    serves ``num=1`` in this process. ``render`` makes ``VectorEnv.render`` return frames where the environment can
-    draw. ``say`` gets a sentence when one is started again.
+    is allowed for ``num=1`` in this process. ``render`` makes ``VectorEnv.render`` return frames if the environment
+    can draw. ``say`` gets a sentence at each restart.
 
     Raises:
-        EnvError: the environment is unknown, cannot be made, or cannot be learned from.
-        ConfigError: ``seed`` is negative.
+        EnvError: the environment is unknown, cannot be made, or has spaces that are not supported.
+        ConfigError: ``seed`` is negative, or this system does not have the start method.
     """
     seeds = derive_seeds(seed, config.num)
     instance = isinstance(factory, gymnasium.Env)
@@ -68,11 +68,11 @@ def make_env(
 
 
 class VectorEnv:
-    """N environments of one kind; satisfies ``core.protocols.Env``, ``AsyncEnv`` and ``Restorable``.
+    """N environments with the same spaces; satisfies ``core.protocols.Env``, ``AsyncEnv`` and ``Restorable``.
 
-    Rows: ``reward`` is 0 where ``is_first``; ``is_last`` is an end of any kind; ``is_terminal`` only one of the
-    environment's own, which wins when the time runs out on the same step. After a failure the next row is
-    ``is_first``, and the row before it stays as it was.
+    Rows: ``reward`` is 0 where ``is_first``; ``is_last`` is any end of an episode; ``is_terminal`` only a termination,
+    also if the episode is truncated in the same step. After a failure the next row is ``is_first``, and the row before
+    it stays as it was.
     """
 
     def __init__(
@@ -86,14 +86,14 @@ class VectorEnv:
         say: Say = warn,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        """``slots`` hold what was ``made`` and write observations to ``arrays``, each ``[N, *shape]``."""
+        """``slots`` hold environments with the specs ``made``, which write to ``arrays``, each ``[N, *shape]``."""
         self._slots, self._arrays, self._say = slots, arrays, say
         self._restarts = Restarts(slots, made, seeds, failures, say, sleep)
-        self._due: list[int | None] = list(seeds)  # what the next reset of each environment seeds it with
+        self._due: list[int | None] = list(seeds)  # the seed of each environment's next reset
         self._ended: list[bool] | None = None  # which rows were is_last; None before the first reset
-        self._answer: Callable[[], Step] | None = None  # what the last action is answered with, while it is due
-        self._torn = False  # whether a step was begun and is not at its end
-        self._error: ReverieError | None = None  # what ended it all
+        self._answer: Callable[[], Step] | None = None  # gives the answer that is due
+        self._torn = False  # whether a step was begun and not finished
+        self._error: ReverieError | None = None  # the failure that ended all environments
         self._closed = False
         self.restarts = 0
         self.num_envs: int = len(slots)
@@ -102,9 +102,13 @@ class VectorEnv:
         self._action_shape = (self.num_envs, self.action_spec.width)
 
     def reset(self, seed: int | None = None) -> Step:
-        """Start N new episodes. Without a ``seed`` generators go on; the first time they start from ``make_env``'s.
+        """Start N new episodes. Without a ``seed`` the generators go on; the first reset uses the seed of ``make_env``.
 
         An answer that was not received is lost.
+
+        Raises:
+            DataError, EnvError: as ``step``.
+            ConfigError: ``seed`` is negative.
         """
         self._check_open()
         self._settle()
@@ -118,17 +122,18 @@ class VectorEnv:
         return self._finish()
 
     def step(self, action: Tensor) -> Step:
-        """Take ``action`` ``[N, A]``. After an ``is_last`` row the answer is an ``is_first`` row, whatever the action.
+        """Take ``action`` ``[N, A]``. After an ``is_last`` row an ``is_first`` row follows, whatever the action.
 
         Raises:
-            DataError: an action is not what was declared or not finite, or an environment broke its promises at once.
-            EnvError: an environment failed at once, or too often, or ``reset`` was never called.
+            DataError: the action has the wrong shape or is not finite, or an environment that is not started again
+                (it has never taken a step, or ``env.restarts`` is 0) returned invalid values.
+            EnvError: such an environment failed, or there were too many failures, or ``reset`` was never called.
         """
         self.send(action)
         return self.receive()
 
     def send(self, action: Tensor) -> None:
-        """Begin a step: workers take ``action`` ``[N, A]`` while the caller goes on, until it asks to ``receive``.
+        """Begin a step: workers take ``action`` ``[N, A]`` while the caller goes on, until it calls ``receive``.
 
         Environments in this process are stepped at once.
 
@@ -144,7 +149,7 @@ class VectorEnv:
         self._answer = self._finish
 
     def receive(self) -> Step:
-        """End a step: the rows that answer the action sent last.
+        """End a step: return the rows that follow the action sent last.
 
         Raises:
             DataError, EnvError: as ``step``; also ``EnvError`` if no action was sent.
@@ -172,7 +177,7 @@ class VectorEnv:
         return flat
 
     def _begin(self, action: np.ndarray | None) -> None:
-        """Ask each environment for its next row: a new episode's where the last one ended."""
+        """Request the next row of each environment: a reset where the last episode ended, or for all without action."""
         assert self._ended is not None
         self._torn = True
         for number, slot in enumerate(self._slots):
@@ -183,7 +188,7 @@ class VectorEnv:
                 slot.send("step", action[number])
 
     def _finish(self) -> Step:
-        """The rows that were asked for. Environments that failed are started again once all have answered."""
+        """Return the requested rows. Failed environments are started again once all have answered."""
         assert self._ended is not None
         first = self._ended
         last, terminal, reward = [False] * self.num_envs, [False] * self.num_envs, [0.0] * self.num_envs
@@ -202,7 +207,7 @@ class VectorEnv:
             first = [begun or number in failures for number, begun in enumerate(first)]
         self._ended, self._torn = last, False
         return Step(
-            # Copied, since the next step writes into the same memory.
+            # Copied, as the next step writes to the same memory.
             obs={key: torch.from_numpy(array.copy()) for key, array in self._arrays.items()},
             reward=torch.from_numpy(np.array(reward, np.float32)),
             is_first=flags(first),
@@ -222,7 +227,7 @@ class VectorEnv:
             self.restarts = self._restarts.count
 
     def render(self) -> np.ndarray | None:
-        """What environment 0 looks like, uint8 ``[H, W, 3]``, or None if it cannot be drawn."""
+        """Return a rendering of environment 0, uint8 ``[H, W, 3]``, or None if it cannot be drawn."""
         self._check_open()
         self._settle()
         self._slots[0].send("frame")
@@ -230,24 +235,24 @@ class VectorEnv:
         return frame
 
     def _received(self, number: int) -> Any:
-        """The answer of one environment between two steps, None from one that fails: the next step deals with that."""
+        """Return the answer of one environment between two steps; None if it fails, which the next step handles."""
         try:
             return self._slots[number].receive()
         except Failed:
             return None
 
     def _settle(self) -> None:
-        """Wait for an answer that is due, so that the workers can be asked for something else; it can still be had."""
+        """Wait for an answer that is due and keep it for ``receive``, so that workers are free for other requests."""
         due, self._answer = self._answer, None
         if due is not None:
             answer = due()
             self._answer = lambda: answer
 
     def snapshot(self) -> list[bytes | None]:
-        """For each environment all that it needs to go on from here; None where that cannot be had.
+        """Return for each environment all that it needs to go on from here; None if that cannot be saved.
 
-        Waits for an answer that is due; it can still be received. There is none after an error that ended everything,
-        nor after a step that was interrupted.
+        Waits for an answer that is due; it can still be received. All are None after an error that ended all
+        environments, and after an interrupted step.
         """
         self._settle()
         if self._ended is None or self._torn or self._closed:
@@ -258,12 +263,12 @@ class VectorEnv:
         return [self._restarts.signed(i, self._ended[i], state) for i, state in enumerate(inside)]
 
     def restore(self, snapshots: Sequence[bytes | None], step: Step) -> Step:
-        """Go on from ``snapshots``, taken when ``step`` were the current rows; the rows that are current now.
+        """Go on from ``snapshots``, taken when ``step`` were the current rows; return the rows that are current now.
 
-        An environment without a snapshot of any use begins a new episode: its current row becomes ``is_last``.
+        An environment without a usable snapshot begins a new episode: its current row becomes ``is_last``.
 
         Raises:
-            DataError: there are not as many rows or snapshots as environments.
+            DataError: the number of rows or of snapshots is not the number of environments.
         """
         self._check_open()
         if not len(snapshots) == len(step) == self.num_envs:
@@ -287,7 +292,7 @@ class VectorEnv:
         return dataclasses.replace(step, is_last=flags(last))
 
     def close(self) -> None:
-        """Free windows, processes and memory. May be called twice."""
+        """Close all environments and end their processes. May be called twice."""
         if not self._closed:
             self._closed = True
             worker.close(self._slots)
@@ -295,5 +300,5 @@ class VectorEnv:
 
 
 def flags(values: list[bool]) -> Tensor:
-    """``[N]`` bool."""
+    """Return ``values`` as a tensor ``[N]`` bool."""
     return torch.from_numpy(np.array(values, np.bool_))

@@ -1,4 +1,4 @@
-"""Environments in worker processes: how they start, answer and end, and what is said when one dies.
+"""Environments in worker processes: how they start, answer and end, and the error when one dies.
 
 This file must not import torch: each worker would spend seconds and hundreds of megabytes on it.
 """
@@ -24,25 +24,24 @@ from reverie.envs.line import Column, Line, shared
 from reverie.envs.slot import Failed, Inside, Maker, Slot, trace_of
 
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS"), "1")
-"""What numerical libraries read when they are loaded. Left to themselves they start a thread a core in each worker.
-
-With the start method fork, those that this process has loaded keep their threads.
+"""Environment variables that numerical libraries read when they are loaded. By default they start one thread per core,
+in each worker. With the start method fork, libraries that this process has loaded keep their number of threads.
 """
 
 PATIENCE = 5.0
-"""Seconds that workers have to answer a last step that nobody will ask for, before they are ended."""
+"""Seconds that workers have to finish what they are doing when they are closed, before they are killed."""
 
 MOMENT = 1.0
-"""Seconds that a worker has to answer when it is asked long after its time was up: it may have been stopped as we."""
+"""Least seconds to wait for a worker whose time is already up: it may have been suspended with this process."""
 
 
 def workers(method: str, makers: list[Maker], timeout: float) -> tuple[list[Slot], dict[str, np.ndarray]]:
-    """One slot with a worker process for each of ``makers``, and where they will write observations, ``[N, *shape]``.
+    """Return a slot with a worker process for each of ``makers``, and the shared observations by key, ``[N, *shape]``.
 
-    What is seen is learned from an environment in this process, which is closed again.
+    Their shapes are those of an environment that is made in this process and closed again.
 
     Raises:
-        ConfigError: this system has no such start ``method``.
+        ConfigError: this system does not have the start ``method``.
         EnvError: an environment could not be made.
     """
     known = multiprocessing.get_all_start_methods()
@@ -52,7 +51,7 @@ def workers(method: str, makers: list[Maker], timeout: float) -> tuple[list[Slot
         raise ConfigError(f"env.start_method = {method!r}: this system has {', '.join(known)}.")
     context = multiprocessing.get_context(method)
     if method == "forkserver":
-        # Imported once, by the server: workers then start in milliseconds.
+        # The server imports it once; workers then start in milliseconds.
         context.set_forkserver_preload([__name__])
     probe = makers[0]()
     spec, width = probe.obs_spec, probe.action_spec.width
@@ -65,7 +64,7 @@ def workers(method: str, makers: list[Maker], timeout: float) -> tuple[list[Slot
 
 
 class WorkerSlot:
-    """An environment in a process of its own, which is ended if it does not answer in time."""
+    """An environment in a worker process, which is killed if it does not answer in time."""
 
     def __init__(
         self,
@@ -87,12 +86,12 @@ class WorkerSlot:
         self._turn, self._sent = 0, 0.0
 
     def start(self) -> None:
-        """Begin a process, which makes the environment."""
+        """Start a process, which makes the environment."""
         self._failed, self._made = None, False
         self._turn, self._sent = 0, time.monotonic()
         near, far = self._context.Pipe()
         self._line = Line(near)
-        # Of this method alone: a forked process holds our end of its pipe too, and would not notice that we are gone.
+        # A forked process also holds our end of its pipe, and must close it to notice when this process ends.
         ours = near if self._context.get_start_method() == "fork" else None
         try:
             with _environment(ONE_THREAD), clear_mpi_env_vars():
@@ -106,15 +105,15 @@ class WorkerSlot:
         far.close()
 
     def __del__(self) -> None:
-        with contextlib.suppress(Exception):  # of an interpreter that is about to end
+        with contextlib.suppress(Exception):  # at the end of the interpreter
             self.kill()
 
     def send(self, what: str, *args: Any) -> None:
-        """Ask the process, and do not wait."""
+        """Send a request to the process, without waiting."""
         if self._failed is not None or self._line is None:
             return
         self._turn, self._sent = self._turn + 1, time.monotonic()
-        with contextlib.suppress(OSError):  # that it is gone is said where the answer is asked for
+        with contextlib.suppress(OSError):  # ``receive`` reports a process that is gone
             if what == "step":
                 self._action[:] = args[0]
                 self._line.step(self._turn)
@@ -122,7 +121,7 @@ class WorkerSlot:
                 self._line.say(self._turn, what, args)
 
     def receive(self) -> Any:
-        """Wait for the answer."""
+        """Wait for the answer to the last ``start`` or ``send``; raise its ``Failed``."""
         if self._failed is None:
             try:
                 return self._answer()
@@ -134,7 +133,7 @@ class WorkerSlot:
         assert self._line is not None
         turn = -1
         try:
-            while turn != self._turn:  # an answer to something earlier was never asked for: that was interrupted
+            while turn != self._turn:  # skips the answers to interrupted requests
                 if self._timeout:
                     left = self._sent + self._timeout - time.monotonic()
                     if not self._line.ready(max(left, min(self._timeout, MOMENT))):
@@ -154,7 +153,7 @@ class WorkerSlot:
         )
 
     def _lost(self) -> EnvError:
-        """The error for a worker that ended without a word."""
+        """Return the error for a worker that ended without an answer."""
         wait([self.process.sentinel], timeout=5)
         code = self.process.exitcode
         self.kill()
@@ -168,20 +167,20 @@ class WorkerSlot:
         )
 
     def stop(self, last: bool = False) -> None:
-        """Ask the process to end, and end it if it does not."""
+        """Ask the process to end, and kill it after ``PATIENCE`` seconds."""
         if self._line is not None:
             self.dismiss()
             self.process.join(PATIENCE)
             self.kill()
 
     def dismiss(self) -> None:
-        """Ask the process to end once it has come to an end with what it is at."""
+        """Ask the process to end once it has finished its current request; do not wait."""
         if self._line is not None:
             with contextlib.suppress(OSError):
                 self._line.say(0, "close", ())
 
     def kill(self) -> None:
-        """End the process without asking it."""
+        """Kill the process."""
         if self._line is not None:
             self._line.close()
             self._line = None
@@ -191,7 +190,7 @@ class WorkerSlot:
 
 
 def close(slots: Iterable[Slot]) -> None:
-    """End ``slots``, together and quickly: what they say to a step that is under way, nobody asks any more."""
+    """Close all ``slots`` at the same time; answers that are due are dropped."""
     slots = list(slots)
     running = [slot for slot in slots if isinstance(slot, WorkerSlot)]
     for slot in running:
@@ -208,7 +207,7 @@ RUNNING: weakref.WeakSet[WorkerSlot] = weakref.WeakSet()
 
 
 def _end_all(owner: int = os.getpid()) -> None:
-    """Workers that are still there when this process ends: its own way of ending them is a signal that they ignore."""
+    """Kill the workers that are left when this process ends: multiprocessing sends SIGTERM, which they ignore."""
     if os.getpid() == owner:
         for slot in list(RUNNING):
             slot.kill()
@@ -219,7 +218,7 @@ atexit.register(_end_all)
 
 @contextlib.contextmanager
 def _environment(values: Mapping[str, str]) -> Iterator[None]:
-    """Environment variables for processes that are started meanwhile; this one's are then as before."""
+    """Set environment variables for processes that are started inside; afterwards they are as before."""
     before = {name: os.environ.get(name) for name in values}
     os.environ.update(values)
     try:
@@ -235,9 +234,9 @@ def _environment(values: Mapping[str, str]) -> Iterator[None]:
 def _work(
     number: int, make: Maker, columns: dict[str, Column], actions: Column, pipe: Connection, theirs: Connection | None
 ) -> None:
-    """A worker: makes its environment, then answers until it is told to end, or nobody is there any more."""
+    """Run a worker: make its environment, then answer requests until ``close`` or until the parent is gone."""
     _leave_signals_to_the_parent()
-    os.environ.update(ONE_THREAD)  # for libraries that a server of an earlier time has not loaded yet
+    os.environ.update(ONE_THREAD)  # a forkserver that was started earlier lacks them
     if theirs is not None:
         theirs.close()
     line = Line(pipe)
@@ -268,15 +267,16 @@ def _serve(number: int, inside: Inside, action: np.ndarray, line: Line) -> None:
 
 
 def _failure(number: int, error: Exception) -> tuple[bool, tuple[ReverieError, str]]:
-    """``error`` as a type that every process knows."""
+    """Return a failed answer: ``error`` as a type that every process can unpickle, and its traceback."""
     known = error if isinstance(error, ReverieError) else EnvError(f"environment {number}: {error!r}")
     return False, (known, trace_of(error))
 
 
 def _leave_signals_to_the_parent() -> None:
-    """Ctrl-C, what schedulers send to all processes of a job, the end of a terminal: the parent decides about workers.
+    """Do nothing on Ctrl-C, SIGTERM, SIGUSR1 and SIGHUP, which whole jobs get: the parent decides when workers end.
 
-    Not ignored, except for Ctrl-C: a program that an environment starts would inherit that, and could not be ended.
+    Only Ctrl-C is ignored (SIG_IGN). The others get an empty handler, as programs that an environment starts would
+    inherit SIG_IGN and could not be ended.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     nothing: Callable[..., None] = lambda *_: None  # noqa: E731

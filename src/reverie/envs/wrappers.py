@@ -1,4 +1,4 @@
-"""What happens between two decisions: idle starts and repeated actions. Plain Gymnasium wrappers."""
+"""Gymnasium wrappers for idle actions at the start of episodes (no-op starts) and repeated actions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Env = gymnasium.Env[Any, Any]
 
 
 class NoopReset(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Begins each episode with 0 to ``most`` idle actions, drawn from a generator of its own.
+    """Begins each episode with 0 to ``most`` idle actions; their number is drawn from a generator of its own.
 
     Raises:
         EnvError: action 0 is not known to be idle.
@@ -32,7 +32,7 @@ class NoopReset(gymnasium.Wrapper[Any, Any, Any, Any]):
         self._random = np.random.default_rng()
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Reset:
-        """Start an episode and idle."""
+        """Start an episode and take the idle actions; an episode that ends meanwhile is started again."""
         if seed is not None:
             self._random = np.random.default_rng(seed)
         obs, info = self.env.reset(seed=seed, options=options)
@@ -62,7 +62,7 @@ class ActionRepeat(gymnasium.Wrapper[Any, Any, Any, Any]):
             raise EnvError(f"pool_frames = {pool} needs uint8 images as observations; this environment has {space}.")
 
     def step(self, action: Any) -> Stepped:
-        """Take ``action`` ``times`` times."""
+        """Take ``action`` up to ``times`` times; the reward is the sum."""
         total, frames = 0.0, []
         for turn in range(self._times):
             obs, reward, terminated, truncated, info = self.env.step(action)

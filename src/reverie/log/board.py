@@ -1,4 +1,4 @@
-"""Several runs at a glance, a line for each: redrawn on a terminal, appended now and then anywhere else."""
+"""A display of several runs with a line for each: redrawn on a terminal, appended now and then anywhere else."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from reverie.log.console import Pace, short, span
 State = Literal["waiting", "running", "finished", "stopped", "failed"]
 
 PERIOD = 30.0
-"""Seconds between two lines about a run in a file."""
+"""Seconds between two lines about a run, if the output is no terminal."""
 
 
 class Tail:
-    """Reads what has been appended to a ``metrics.jsonl`` since the last time."""
+    """Reads the lines that were appended to a ``metrics.jsonl`` since the last time."""
 
     def __init__(self, path: Path) -> None:
         self.path, self.offset = path, 0
 
     def read(self) -> list[dict[str, Any]]:
-        """The whole lines that are new; those that are damaged are passed over."""
+        """Return the new complete lines; damaged ones are skipped."""
         size = self.path.stat().st_size if self.path.exists() else 0
-        if size < self.offset:  # a run that went on has set some of it aside
+        if size < self.offset:  # a resumed run has moved some lines to another file
             self.offset = 0
         if size == self.offset:
             return []
@@ -54,15 +54,15 @@ class Tail:
 
 
 class Lane:
-    """One of the runs: what it is called, how it stands, and what its metrics say."""
+    """One of the runs: its name, its state, and the newest values of its metrics."""
 
     pace: Pace | None
     state: State
     note: str
-    """A few words on how it stands."""
+    """A few words on its state; empty if ``state`` says enough."""
 
     def __init__(self, name: str, metrics: Path, total: int, unit: str = "steps") -> None:
-        """``total`` steps are to be made, which are called ``unit``."""
+        """``total`` is the length of the run in steps; ``unit`` is their name in the display."""
         self.name, self.total, self.unit, self.state, self.note = name, total, unit, "waiting", ""
         self.tail, self.pace = Tail(metrics), None
         self.values: dict[str, float] = {}
@@ -70,26 +70,26 @@ class Lane:
 
     @property
     def env_steps(self) -> int:
-        """Steps of whatever unit, as of the last entry."""
+        """Return the steps (in ``unit``) of the last entry."""
         return int(self.values.get("step", 0))
 
     @property
     def updates(self) -> int:
-        """Updates, as of the last entry."""
+        """Return the updates of the last entry."""
         return int(self.values.get("counters/updates", 0))
 
     @property
     def seconds(self) -> float:
-        """Seconds that the run has taken, as of the last entry."""
+        """Return the seconds that the run has taken, as of the last entry."""
         return float(self.values.get("time/seconds", 0.0))
 
     def begin(self) -> None:
-        """Its process has been started: from its first entry on it has a pace."""
+        """Note that the process was started: from its first entry on the pace is measured."""
         self.read()
         self.state, self.note, self.pace = "running", "", None
 
     def read(self) -> None:
-        """Look what is new."""
+        """Read new entries."""
         rows = self.tail.read()
         for row in rows:
             self.values.update({name: value for name, value in row.items() if value is not None})
@@ -97,7 +97,7 @@ class Lane:
             self.pace = Pace(self, self.total)
 
     def cells(self) -> dict[str, str]:
-        """What there is to tell while it runs."""
+        """Return the cells of its line by name."""
         share = f"{min(1.0, self.env_steps / max(1, self.total)):.0%}"
         shown = {"steps": f"{self.env_steps:,} / {self.total:,}", "share": share, "unit": self.unit}
         shown |= {"return": short(self.values.get("episode/score")), "eval": short(self.values.get("eval/score"))}
@@ -107,42 +107,42 @@ class Lane:
 
 
 class Board(Protocol):
-    """Shows lanes."""
+    """Displays the lanes of several runs."""
 
     def update(self) -> None:
-        """Some time has passed."""
+        """Refresh the display if it is time; called often."""
         ...
 
     def changed(self, lane: Lane) -> None:
-        """``lane`` has another state."""
+        """Show the new state of ``lane``."""
         ...
 
     def close(self) -> None:
-        """Nothing more will come."""
+        """End the display."""
         ...
 
 
 def board_of(lanes: Sequence[Lane], title: str, stream: TextIO | None = None) -> Board:
-    """The display that suits ``stream``, which is standard output unless given; a terminal shows ``title`` as well."""
+    """Return the display for ``stream`` (default: standard output); only a terminal shows ``title``."""
     stream = sys.stdout if stream is None else stream
     return LiveBoard(lanes, title, stream) if stream.isatty() else PlainBoard(lanes, stream)
 
 
 class NoBoard:
-    """For those who want no display."""
+    """Shows nothing."""
 
     def update(self) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def changed(self, lane: Lane) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def close(self) -> None:
-        """Nothing."""
+        """Do nothing."""
 
 
 class PlainBoard:
-    """A line whenever a run begins or ends, and each half minute for those that are under way."""
+    """Prints a line when a run begins or ends, and every half minute for each running one."""
 
     def __init__(self, lanes: Sequence[Lane], stream: TextIO, now: Callable[[], float] = time.monotonic) -> None:
         self.lanes, self.stream, self.now = lanes, stream, now
@@ -153,7 +153,7 @@ class PlainBoard:
                 self.changed(lane)
 
     def update(self) -> None:
-        """Print the lines of those that run, if it is time."""
+        """Print a line for each running run, if it is time."""
         if self.now() - self.last >= PERIOD:
             self.last = self.now()
             for lane in self.lanes:
@@ -162,18 +162,18 @@ class PlainBoard:
                     self._print(lane, line(lane.cells()))
 
     def changed(self, lane: Lane) -> None:
-        """Print how it stands now."""
+        """Print the state of ``lane``."""
         self._print(lane, lane.note or ("started" if lane.state == "running" else lane.state))
 
     def close(self) -> None:
-        """The stream is not ours to close."""
+        """Do nothing: the stream belongs to the caller."""
 
     def _print(self, lane: Lane, text: str) -> None:
         print(f"{span(self.now() - self.since)}  {lane.name:<{self.width}}  {text}", file=self.stream, flush=True)
 
 
 def line(cells: dict[str, str]) -> str:
-    """The cells of a run in one line of a file."""
+    """Return the cells of a run as one line of text."""
     return (
         f"{cells['share']:>4}  {cells['steps']} {cells['unit']}  return {cells['return']}  eval {cells['eval']}  "
         f"{cells['rate']} {cells['unit']}/s  {cells['left']} left"
@@ -181,7 +181,7 @@ def line(cells: dict[str, str]) -> str:
 
 
 class LiveBoard:
-    """A panel with a line for each run, redrawn twice a second."""
+    """Shows a panel with a line for each run, redrawn twice a second."""
 
     def __init__(self, lanes: Sequence[Lane], title: str, stream: TextIO) -> None:
         self.lanes, self.title = lanes, title
@@ -190,7 +190,7 @@ class LiveBoard:
         self.live.start()
 
     def update(self) -> None:
-        """Look at the metrics once a second; the panel is redrawn by itself."""
+        """Read the metrics once a second; a thread redraws the panel."""
         if time.monotonic() - self.read >= 1.0:
             self.read = time.monotonic()
             for lane in self.lanes:
@@ -198,14 +198,14 @@ class LiveBoard:
                     lane.read()
 
     def changed(self, lane: Lane) -> None:
-        """It is seen at the next redraw."""
+        """Do nothing: the next redraw shows it."""
 
     def close(self) -> None:
-        """Draw a last time and give the terminal back."""
+        """Draw a last time and release the terminal."""
         self.live.stop()
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Rich asks for this at each refresh."""
+        """Yield the panel; Rich calls this at each refresh."""
         yield Panel(self._table(), title=self.title, title_align="left")
 
     def _table(self) -> Table:
@@ -228,4 +228,4 @@ class LiveBoard:
 
 
 STYLES: dict[State, str] = {"waiting": "dim", "running": "", "finished": "green", "stopped": "yellow", "failed": "red"}
-"""How each state is coloured on a terminal."""
+"""Rich styles of the states."""

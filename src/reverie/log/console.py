@@ -1,4 +1,4 @@
-"""What a person sees while a run goes on: a live display on a terminal, plain aligned lines anywhere else."""
+"""The console output of a run: a live display on a terminal, plain aligned lines anywhere else."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from rich.text import Text
 from reverie.log.sinks import Values, scalars
 
 GONE = (errno.EPIPE, errno.EIO)
-"""What writing says when nobody reads any more: a pipe is closed, a terminal has gone."""
+"""Errors of writing when there is no reader any more: a closed pipe, a closed terminal."""
 HEADER_EVERY = 25
 INTERVAL = {"iqm": "eval/score_iqm", "low95": "eval/score_iqm_low", "high95": "eval/score_iqm_high"}
-"""Columns for the interquartile mean of evaluations and the ends of its 95 % interval."""
+"""Columns for the interquartile mean of evaluations and the bounds of its 95 % interval."""
 
 ESTIMATE = {"estimated by FQE": "estimate/return"}
-"""The column of estimates from recorded data, called so that nobody takes one for an evaluation."""
+"""The column of estimates from recorded data, named so that nobody takes them for evaluations."""
 
 
 def tell(text: str, stream: TextIO | None = None) -> None:
-    """Print a line. Where nobody reads any more it goes nowhere, with all that follows: a run goes on without."""
+    """Print a line to ``stream`` (default: standard output). Without a reader, output is discarded from then on."""
     stream = sys.stdout if stream is None else stream
     with outlived(stream):
         print(text, file=stream, flush=True)
@@ -40,7 +40,7 @@ def tell(text: str, stream: TextIO | None = None) -> None:
 
 @contextlib.contextmanager
 def outlived(stream: TextIO) -> Iterator[None]:
-    """What is written to ``stream`` in here goes nowhere from the moment on when nobody reads it."""
+    """Ignore that ``stream`` has lost its reader: redirect it to the null device, so that the run goes on."""
     try:
         yield
     except OSError as error:
@@ -52,7 +52,7 @@ def outlived(stream: TextIO) -> Iterator[None]:
 
 
 class Progress(Protocol):
-    """What the display reads of the run's clock."""
+    """The parts of the run's clock that the display reads."""
 
     @property
     def env_steps(self) -> int:
@@ -71,21 +71,21 @@ class Progress(Protocol):
 
 
 def console_sink(clock: Progress, total_steps: int, title: str, stream: TextIO | None = None) -> PlainSink | LiveSink:
-    """The display that suits ``stream``, which is standard output unless given."""
+    """Return the display for ``stream`` (default: standard output)."""
     stream = sys.stdout if stream is None else stream
     kind = LiveSink if stream.isatty() else PlainSink
     return kind(clock, total_steps, title, stream)
 
 
 class Pace:
-    """Steps a second and the time left, from the last minute or so of this sitting."""
+    """Measures steps per second and the time left, over about the last minute of this process."""
 
     def __init__(self, clock: Progress, total_steps: int, now: Callable[[], float] = time.monotonic) -> None:
         self._clock, self._total, self._now = clock, total_steps, now
         self._marks: list[tuple[float, int]] = [(now(), clock.env_steps)]
 
     def rate(self) -> float:
-        """Env steps a second."""
+        """Return env steps per second."""
         now, steps = self._now(), self._clock.env_steps
         since, before = self._marks[0]
         if now - self._marks[-1][0] >= 1.0:
@@ -93,13 +93,13 @@ class Pace:
         return (steps - before) / (now - since) if now > since else 0.0
 
     def left(self) -> str:
-        """Time left as ``h:mm:ss``, or ``-`` as long as nobody can say."""
+        """Return the time left as ``h:mm:ss``, or ``-`` while it is unknown."""
         rate = self.rate()
         return span((self._total - self._clock.env_steps) / rate) if rate > 0 else "-"
 
 
 class PlainSink:
-    """One aligned line a flush, under a header that comes again now and then and whenever the columns change."""
+    """Prints one aligned line per entry. The header is repeated every 25 lines and when the columns change."""
 
     def __init__(self, clock: Progress, total_steps: int, title: str, stream: TextIO) -> None:
         self._clock, self._stream, self._pace = clock, stream, Pace(clock, total_steps)
@@ -109,7 +109,7 @@ class PlainSink:
         tell(title, stream)
 
     def write(self, values: Values, step: int) -> None:
-        """Print the newest of what matters."""
+        """Print a line with the newest values, if ``values`` has scalars."""
         new = scalars(values)
         if not new:
             return
@@ -131,12 +131,12 @@ class PlainSink:
         return " ".join(f"{cell:>{max(9, len(name))}}" for cell, name in zip(cells, columns, strict=True))
 
     def close(self) -> None:
-        """The stream is not ours to close."""
+        """Flush the stream, which belongs to the caller."""
         self._stream.flush()
 
 
 class LiveSink:
-    """A panel that is redrawn four times a second: progress, rate, time left, scores and losses."""
+    """Shows a panel, redrawn four times a second: progress, rate, time left, scores and losses."""
 
     def __init__(self, clock: Progress, total_steps: int, title: str, stream: TextIO) -> None:
         self._clock, self._total, self._title, self._stream = clock, total_steps, title, stream
@@ -147,17 +147,17 @@ class LiveSink:
         self._live.start()
 
     def write(self, values: Values, step: int) -> None:
-        """Show the newest of what matters from now on."""
+        """Keep the scalars of ``values`` for the next redraw."""
         self._latest.update(scalars(values))
 
     def close(self) -> None:
-        """Draw a last time, without a guess at the time left, and give the terminal back."""
+        """Draw a last time, without the time left, and release the terminal."""
         self._closed = True
         with outlived(self._stream):
             self._live.stop()
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Rich asks for this at each refresh."""
+        """Yield the panel; Rich calls this at each refresh."""
         yield Panel(Group(self._bar(), Text(), self._tables()), title=self._title, title_align="left")
 
     def _bar(self) -> Table:
@@ -173,7 +173,7 @@ class LiveSink:
             row.add_row(bar, share + count, f"{short(self._pace.rate())} steps/s", f"{self._pace.left()} left")
         elif steps >= self._total:
             row.add_row(bar, f"{steps:,} steps", "", "done")
-        else:  # a score was reached, or somebody had enough
+        else:  # ``stop_score`` was reached, or a signal came
             row.add_row(bar, f"{steps:,} of at most {self._total:,} steps", "", "ended early")
         return row
 
@@ -189,7 +189,7 @@ class LiveSink:
 
 
 def _table(title: str, cells: dict[str, str]) -> Table:
-    """Names and values in columns of at most seven lines."""
+    """Return a table of names and values in columns of at most seven lines."""
     grid = Table.grid(padding=(0, 2))
     items = list(cells.items())
     height = max(1, min(7, len(items)))
@@ -204,16 +204,16 @@ def _table(title: str, cells: dict[str, str]) -> Table:
 
 
 def between(values: Mapping[str, float]) -> dict[str, str]:
-    """The interquartile mean of the newest evaluation with its interval, as far as they are known."""
+    """Return the cell with the newest interquartile mean and its interval, as far as they are known."""
     shown = {name: short(values[key]) for name, key in INTERVAL.items() if key in values}
     ends = f" ({shown['low95']} to {shown['high95']})" if len(shown) == len(INTERVAL) else ""
     return {"IQM, 95 %" if ends else "IQM": f"{shown['iqm']}{ends}"} if "iqm" in shown else {}
 
 
 def losses(values: dict[str, float]) -> list[tuple[str, float]]:
-    """``loss/<term>`` by the short name of the term, in the order of the names.
+    """Return the values of ``loss/<term>`` with the short names of the terms, sorted by name.
 
-    What is a quantity as well, such as a temperature, would be taken for that: its loss is called so.
+    A term that shares its name with a quantity in ``train/``, such as a temperature, is called ``<term> loss``.
     """
     terms = sorted(name for name in values if name.startswith("loss/"))
     short = [name.removeprefix("loss/").removeprefix("reconstruction/") for name in terms]
@@ -222,18 +222,18 @@ def losses(values: dict[str, float]) -> list[tuple[str, float]]:
 
 
 def span(seconds: float) -> str:
-    """Seconds as ``h:mm:ss``."""
+    """Return seconds as ``h:mm:ss``."""
     whole = int(max(0.0, seconds))
     return f"{whole // 3600}:{whole // 60 % 60:02d}:{whole % 60:02d}"
 
 
 def count(number: float | None) -> str:
-    """A whole number with its thousands apart, or ``-``."""
+    """Return an integer with thousands separators, or ``-`` for None."""
     return "-" if number is None else f"{int(number):,}"
 
 
 def short(number: float | None) -> str:
-    """A number in four digits or so, or ``-`` if there is none."""
+    """Return a number with about four digits, or ``-`` for None."""
     if number is None or math.isnan(number):
         return "-" if number is None else "nan"
     size = abs(number)

@@ -1,4 +1,4 @@
-"""A picture of a dataset: how good its episodes were, how long, and which actions were taken."""
+"""A figure of a dataset: returns and lengths of its episodes, and how often actions were taken."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from matplotlib.ticker import MaxNLocator
 from reverie.log.plot import BLUE, GREY, ORANGE, _axes, _save
 
 MOST = 12
-"""Dimensions of actions that are shown."""
+"""Most dimensions of an action that are shown."""
 
 
 def dataset_plot(
@@ -24,15 +24,15 @@ def dataset_plot(
     ranges: Mapping[str, tuple[float, float]] | None = None,
     title: str = "",
 ) -> Path:
-    """Draw it.
+    """Draw the figure and return its path.
 
     Args:
         png: the file to write.
         scores: the return of each episode.
-        lengths: the steps of each episode.
-        actions: by name, how often each class or each part of a range was taken, ``[dimensions, parts]``.
-        ranges: of actions that are a single number, its bounds.
-        title: stands above all.
+        lengths: the number of steps of each episode.
+        actions: by name, counts of each class or each bin of the range, ``[dimensions, bins]``.
+        ranges: by name, the bounds of continuous actions with one dimension.
+        title: title of the figure.
     """
     figure = Figure(figsize=(9.0, 3.2 + 2.2 * len(actions)), layout="constrained")
     grid = figure.add_gridspec(1 + len(actions), 2)
@@ -51,7 +51,7 @@ def dataset_plot(
 
 
 def _use(axes: Axes, name: str, counts: np.ndarray, bounds: tuple[float, float] | None) -> None:
-    """Bars of one action with one choice; else a picture of the parts of each dimension that were used."""
+    """Draw bars for an action with one dimension, otherwise a heat map with a row for each dimension."""
     if len(counts) == 1:
         _axes(axes, name, "times taken")
         parts = counts.shape[1]

@@ -1,4 +1,4 @@
-"""Averages of what updates report, summed where the values live and read once a flush."""
+"""Averages of the metrics of updates, summed on their device and read once per flush."""
 
 from __future__ import annotations
 
@@ -12,9 +12,8 @@ from torch import Tensor
 class Meter:
     """Running means of named scalars.
 
-    Those in this computer's memory are read at once; others are summed in float32 on the device they come from, so
-    that adding never waits for it. Updates need not all report the same names; the mean of a name is over the updates
-    that reported it.
+    Values on the CPU are read at once; others are summed in float32 on their device, so that ``add`` never waits for
+    it. Updates need not all report the same names; the mean of a name is over the updates that reported it.
     """
 
     def __init__(self) -> None:
@@ -23,14 +22,14 @@ class Meter:
         self._counts: dict[tuple[str, ...], int] = {}
 
     def __len__(self) -> int:
-        """How many times ``add`` was called since the last flush."""
+        """Return the number of updates added since the last flush."""
         return sum(self._counts.values())
 
     def add(self, metrics: Mapping[str, Tensor | float]) -> None:
-        """Take in one update's scalars.
+        """Add the scalars of one update.
 
         Raises:
-            ValueError: a tensor holds more than one number.
+            ValueError: a tensor has more than one element.
         """
         if not metrics:
             return
@@ -46,7 +45,7 @@ class Meter:
         self._counts[names] = self._counts.get(names, 0) + 1
 
     def flush(self) -> dict[str, float]:
-        """The mean of each name since the last flush, after one wait for the device; then start anew."""
+        """Return the mean of each name since the last flush, after one wait for the device; then start anew."""
         sums: dict[str, float] = {}
         for names, values in (*self._read.items(), *self._waited_for()):
             for name, value in zip(names, values, strict=True):
@@ -60,7 +59,7 @@ class Meter:
         return {name: sums[name] / counts[name] for name in sorted(sums)}
 
     def _waited_for(self) -> list[tuple[tuple[str, ...], list[float]]]:
-        """The sums on the device, in one go."""
+        """Return the sums that are on a device, in one transfer."""
         if not self._sums:
             return []
         device = next(iter(self._sums.values())).device
@@ -70,7 +69,7 @@ class Meter:
 
     @staticmethod
     def _stack(values: list[Tensor | float], names: tuple[str, ...]) -> Tensor:
-        """One float32 vector on the device of the values; a new tensor, never a view of theirs."""
+        """Return the values as one float32 vector on their device; always a new tensor, never a view."""
         tensors = [value for value in values if isinstance(value, Tensor) and value.ndim == 0]
         if len(tensors) == len(values) and len({value.device for value in tensors}) == 1:  # five times as fast
             return torch.stack(tensors).detach().float()
@@ -85,5 +84,5 @@ class Meter:
 
 
 def readable(value: Tensor | float) -> bool:
-    """Whether it is a single number, here and now."""
+    """Return whether ``value`` is a scalar that can be read without waiting for a device."""
     return not isinstance(value, Tensor) or (value.ndim == 0 and value.is_cpu)

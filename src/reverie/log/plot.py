@@ -1,8 +1,8 @@
-"""Pictures of a run: how it learned, and how its dreams part from what happened. Drawn without a display."""
+"""Figures of runs: learning curves, and predictions of world models beside the truth. Drawn without a display."""
 
 from __future__ import annotations
 
-import os
+import io
 import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,24 +14,25 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from reverie.core.files import write_atomic
 from reverie.core.statistics import running_mean
 from reverie.log.sinks import read_metrics
 
 Series = tuple[np.ndarray, np.ndarray]
-"""Env steps ``[K]`` and what was measured there ``[K]``."""
+"""Env steps ``[K]`` and measured values ``[K]``."""
 Interval = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
-"""Env steps ``[K]``, an estimate ``[K]`` and the ends of its interval ``[K]``, NaN where it is not known."""
+"""Env steps ``[K]``, estimates ``[K]`` and the lower and upper bounds of their intervals ``[K]``, NaN where unknown."""
 
 BLUE, ORANGE, GREY, GREEN, DARK = "#3b6fb6", "#d9772b", "#8a8f98", "#2ea043", "#3d434b"
 MAX_TRACES = 12
 RETURNS = {"evaluation": "mean return of an evaluation", "training": "return of training episodes, running mean"}
-"""What the scores of several seeds are."""
+"""Axis labels for the scores of several seeds."""
 
 
 def learning_curve(metrics: Path, png: Path, title: str = "") -> Path | None:
-    """Draw the scores in ``metrics.jsonl`` against env steps; None if it holds no score yet.
+    """Draw the scores in ``metrics.jsonl`` over env steps; return ``png``, or None if there is no score yet.
 
-    Evaluations are drawn by their interquartile means and 95 % intervals; where an earlier version measured, by means.
+    Evaluations are drawn as interquartile means with 95 % intervals; those of earlier versions as means.
     """
     rows = read_metrics(metrics)
     train, evaluation = _series(rows, "episode/score"), _evaluations(rows)
@@ -61,16 +62,16 @@ def seeds_curve(
     what: Literal["evaluation", "training"] = "evaluation",
     unit: str = "env steps",
 ) -> Path | None:
-    """Draw how several seeds learned, each thinly, and their interquartile mean with its 95 % interval.
+    """Draw the learning curves of several seeds in thin lines, and their interquartile mean with its 95 % interval.
 
     Args:
         png: the file to write.
         seeds: ``(steps [K], scores [K])`` of each seed.
         middle: ``(steps [K], interquartile mean [K], low [K], high [K])``; NaN where there is no interval.
-        final: the same of the one evaluation at the end; all of them empty if there was none.
-        title: stands above.
-        what: whether the scores are of evaluations, or of training episodes for want of these.
-        unit: what the steps are.
+        final: the same for the evaluation at the end of training, K = 1; K = 0 if there was none.
+        title: title of the axes.
+        what: whether the scores come from evaluations or from training episodes.
+        unit: label of the steps.
 
     Returns:
         ``png``; None if there is nothing to draw.
@@ -97,11 +98,11 @@ def seeds_curve(
 
 
 def compared_curves(png: Path, groups: Mapping[str, Mapping[str, Interval]]) -> Path | None:
-    """Draw the interquartile means of the seeds of several settings, with their intervals, one panel an environment.
+    """Draw the interquartile means of the seeds of several settings with their intervals, one panel per environment.
 
     Args:
         png: the file to write.
-        groups: of each environment, of each setting, ``(steps [K], interquartile mean [K], low [K], high [K])``.
+        groups: environment -> setting -> ``(steps [K], interquartile mean [K], low [K], high [K])``.
 
     Returns:
         ``png``; None if there is nothing to draw.
@@ -121,7 +122,7 @@ def compared_curves(png: Path, groups: Mapping[str, Mapping[str, Interval]]) -> 
 
 
 def alone(series: Sequence[np.ndarray]) -> str:
-    """How to draw what may be a single point, which no line shows."""
+    """Return the format of a series: a line, or a dot if it is a single point, which a line would not show."""
     return "o" if len(series[0]) == 1 else "-"
 
 
@@ -134,16 +135,16 @@ def dream_traces(
     title: str = "",
     trained_horizon: int | None = None,
 ) -> Path:
-    """Draw each of D numbers as it was and as it was predicted.
+    """Draw the truth and the prediction of each of D numbers; return ``png``.
 
     Args:
         png: the file to write.
         truth: ``[T, D]``.
         prediction: ``[T, D]``, in the same units.
-        context: how many rows the model was shown; they are shaded.
+        context: number of rows that the model observed; they are shaded.
         names: D titles. Only the first twelve are drawn.
-        title: stands above all.
-        trained_horizon: how many steps training imagines; its end is marked where more are shown.
+        title: title of the figure.
+        trained_horizon: number of steps that training imagines; its end is marked if more are shown.
     """
     shown = min(truth.shape[1], MAX_TRACES)
     columns = 1 if shown == 1 else 2 if shown <= 8 else 3
@@ -178,15 +179,15 @@ def dream_errors(
     units: Mapping[str, str] | None = None,
     trained_horizon: int | None = None,
 ) -> Path:
-    """Draw the error of each prediction per step imagined, beside what "nothing changes" would score.
+    """Draw the error of each prediction over imagined steps, beside that of a baseline; return ``png``.
 
     Args:
         png: the file to write.
         errors: ``[H]`` each.
-        baseline: ``[H]`` each; names of ``errors`` may be missing.
-        title: stands above all.
-        units: what the errors are measured in.
-        trained_horizon: how many steps training imagines; its end is marked where more are shown.
+        baseline: ``[H]`` each, the errors of repeating the last row; names of ``errors`` may be missing.
+        title: title of the figure.
+        units: labels of the errors; "error" if missing.
+        trained_horizon: number of steps that training imagines; its end is marked if more are shown.
     """
     columns = min(2, len(errors))
     lines = -(-len(errors) // columns)
@@ -199,14 +200,14 @@ def dream_errors(
         axes.set_ylabel(textwrap.fill((units or {}).get(name, "error"), 24), fontsize=8)
         steps = np.arange(1, len(error) + 1)
         axes.plot(steps, error, color=ORANGE, linewidth=2, label="dream")
-        if name in baseline:  # above the dream, which it may equal
+        if name in baseline:  # drawn on top, as it may be equal to the dream
             axes.plot(
                 steps, baseline[name], color=DARK, linewidth=1.6, linestyle=(0, (4, 2)), label="last row repeated"
             )
         _mark_horizon(axes, trained_horizon, 0.5, len(error))
         axes.set_title(name, loc="left", fontsize=10)
         top = max(1e-3, axes.get_ylim()[1])
-        axes.set_ylim(-0.06 * top, top)  # a line at 0 shall not hide behind the frame
+        axes.set_ylim(-0.06 * top, top)  # keeps a line at 0 apart from the frame
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     handles = {label: h for axes in grid.flat for h, label in zip(*axes.get_legend_handles_labels(), strict=True)}
     figure.legend(list(handles.values()), list(handles), loc="outside lower center", ncols=1 + columns, frameon=False)
@@ -215,14 +216,14 @@ def dream_errors(
 
 
 def _mark_horizon(axes: Axes, horizon: int | None, start: float, imagined: int) -> None:
-    """A thin line behind the last step that training imagines, if there are ``imagined`` steps beyond it."""
+    """Draw a thin line after the last step that training imagines, if more than that are ``imagined``."""
     if horizon is not None and horizon < imagined:
         label = f"training imagines {horizon} steps"
         axes.axvline(start + horizon, color="black", linewidth=0.8, linestyle="--", label=label)
 
 
 def _finish(axes: Axes, title: str) -> None:
-    """What all learning curves have."""
+    """Add the title, the legend and the format of steps that all learning curves share."""
     axes.set_title(title, loc="left", fontweight="bold")
     axes.legend(frameon=False, loc="best")
     axes.xaxis.set_major_formatter(lambda x, _: _steps(x))
@@ -238,7 +239,7 @@ def _band(
     label: str,
     color: str = ORANGE,
 ) -> None:
-    """Shade ``low`` to ``high`` where they are known; of a point that stands alone there is nothing to shade."""
+    """Shade ``low`` to ``high`` where they are known; a single point gets an error bar instead."""
     known = np.isfinite(low) & np.isfinite(high)
     if len(steps) == 1 and known.all():
         axes.errorbar(steps, middle, yerr=np.abs(np.stack([low, high]) - middle), color=color, capsize=4, label=label)
@@ -255,13 +256,13 @@ def _axes(axes: Axes, xlabel: str, ylabel: str) -> Axes:
 
 
 def _steps(number: float) -> str:
-    """Steps as people say them: 500, 20k, 1.5M."""
+    """Format a number of steps: 500, 20k, 1.5M."""
     scale, unit = next(((s, u) for s, u in ((1e6, "M"), (1e3, "k")) if abs(number) >= s), (1.0, ""))
     return f"{number / scale:g}{unit}"
 
 
 def _widen(axes: Axes) -> None:
-    """A trace that hardly moves shall not fill the height with noise."""
+    """Widen the y axis to at least 5 % around its middle, so that tiny changes do not look like large ones."""
     low, high = axes.get_ylim()
     middle = (low + high) / 2
     half = max((high - low) / 2, 0.05 * max(1.0, abs(middle)))
@@ -275,7 +276,7 @@ def _series(rows: Sequence[Mapping[str, float]], name: str) -> tuple[np.ndarray,
 
 
 def _evaluations(rows: Sequence[Mapping[str, float]]) -> Interval:
-    """``(env steps, interquartile mean, low, high)`` of each evaluation; of earlier versions the mean and NaN."""
+    """Return env steps, interquartile mean, low and high of each evaluation; earlier versions have the mean and NaN."""
     scored = [row for row in rows if np.isfinite(row.get("eval/score", np.nan))]
     steps = np.array([row["step"] for row in scored], float)
     middle = np.array([row.get("eval/score_iqm", row["eval/score"]) for row in scored], float)
@@ -284,8 +285,7 @@ def _evaluations(rows: Sequence[Mapping[str, float]]) -> Interval:
 
 
 def _save(figure: Figure, png: Path) -> Path:
-    png.parent.mkdir(parents=True, exist_ok=True)
-    staged = png.with_name(f".{png.name}.part")
-    FigureCanvasAgg(figure).print_figure(staged, format="png", dpi=130)
-    os.replace(staged, png)
+    content = io.BytesIO()
+    FigureCanvasAgg(figure).print_figure(content, format="png", dpi=130)
+    write_atomic(png, content.getvalue())
     return png

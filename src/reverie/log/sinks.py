@@ -1,4 +1,4 @@
-"""Where measured values go: JSON lines, TensorBoard, video files."""
+"""Sinks for measured values: JSON lines, TensorBoard, video files."""
 
 from __future__ import annotations
 
@@ -14,30 +14,31 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from reverie.core.files import write_atomic
 from reverie.log.video import to_rgb, upscale, write_video
 
 Values = Mapping[str, float | np.ndarray]
 
 
 def is_video(value: object) -> bool:
-    """Whether ``value`` is a ``[T, H, W, C]`` array of bytes."""
+    """Return whether ``value`` is a uint8 array ``[T, H, W, C]``."""
     return isinstance(value, np.ndarray) and value.ndim == 4 and value.dtype == np.uint8
 
 
 def scalars(values: Values) -> dict[str, float]:
-    """The single numbers among ``values``."""
+    """Return the scalars among ``values`` as floats."""
     return {k: float(v) for k, v in values.items() if np.ndim(v) == 0}
 
 
 class JsonlSink:
-    """One JSON object a flush: ``{"step": ..., "<name>": ...}``, appended and flushed line by line.
+    """Appends one JSON object per entry, ``{"step": ..., "<name>": ...}``, and flushes each line.
 
-    Numbers that are not finite become ``null``, which every reader of JSON takes. A line that an earlier process
-    could not finish is cut off before the first new one is written.
+    Numbers that are not finite become ``null``, which every JSON reader accepts. An incomplete line of an earlier
+    process is cut off before the first new one is written.
     """
 
     def __init__(self, path: Path, since: int | None = None) -> None:
-        """``since``: where the run goes on; what an earlier process wrote of later steps is put into a file beside."""
+        """``since``: the step at which the run is resumed; lines of later steps are moved to another file."""
         path.parent.mkdir(parents=True, exist_ok=True)
         _cut_unfinished_line(path)
         if since is not None:
@@ -57,9 +58,10 @@ class JsonlSink:
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """The rows a ``JsonlSink`` wrote, in the order of their steps; ``null`` is read as NaN.
+    """Return the rows that a ``JsonlSink`` wrote, in the order of steps; ``null`` is read as NaN.
 
-    A truncated last line is left out. Where a file has rows that a run lived a second time, these replace the first.
+    Damaged and incomplete lines are skipped. Where steps go back, because a run was resumed, later rows replace earlier
+    ones.
     """
     rows: list[dict[str, Any]] = []
     if not path.exists():
@@ -78,10 +80,10 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
 
 
 def set_aside(path: Path, since: int) -> None:
-    """Move the lines of steps beyond ``since`` to the end of a file beside it: ``metrics-aside.jsonl``.
+    """Move the lines of steps after ``since`` to the end of a second file: ``metrics-aside.jsonl``.
 
-    A run that goes on from a checkpoint lives those steps again, and perhaps otherwise. A crash may leave lines in both
-    files, never in none.
+    A run that is resumed from a checkpoint makes those steps again, perhaps with other results. A crash may leave lines
+    in both files, but never in none.
     """
     if not path.exists():
         return
@@ -99,12 +101,7 @@ def set_aside(path: Path, since: int) -> None:
         file.writelines(moved)
         file.flush()
         os.fsync(file.fileno())
-    staged = path.with_name(f".{path.name}.{os.getpid()}.part")
-    with staged.open("w", encoding="utf-8") as file:
-        file.writelines(kept)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(staged, path)
+    write_atomic(path, "".join(kept))
 
 
 def _cut_unfinished_line(path: Path) -> None:
@@ -118,14 +115,14 @@ def _cut_unfinished_line(path: Path) -> None:
 
 
 class TensorBoardSink:
-    """TensorBoard event files: scalars under their names, videos as moving images.
+    """Writes TensorBoard event files: scalars under their names, videos as animated images.
 
     Raises:
         ImportError: the package ``tensorboard`` is not installed.
     """
 
     def __init__(self, folder: Path, fps: int = 15, purge_step: int | None = None) -> None:
-        """``purge_step``: where the run goes on; what an earlier process wrote from there on is hidden."""
+        """``purge_step``: the step at which the run is resumed; earlier events from there on are hidden."""
         from torch.utils.tensorboard import SummaryWriter  # optional third-party package, and slow to import
 
         self._writer: Any = SummaryWriter(str(folder), purge_step=purge_step)
@@ -142,7 +139,7 @@ class TensorBoardSink:
                 self._writer.add_histogram(name, np.asarray(value), step)
 
     def _add_video(self, name: str, frames: np.ndarray, step: int) -> None:
-        """A GIF, which TensorBoard plays; its own ``add_video`` would need one more package."""
+        """Write a GIF, which TensorBoard plays; its own ``add_video`` would need another package."""
         from tensorboard.compat.proto.summary_pb2 import Summary  # type: ignore[import-untyped]  # optional, no types
 
         shown = upscale(to_rgb(frames), 128)
@@ -162,19 +159,19 @@ class TensorBoardSink:
 
 
 def video_path(folder: Path, name: str, step: int) -> Path:
-    """Where the video ``name`` of a step is written."""
+    """Return the path of the video ``name`` at ``step``."""
     stem = re.sub(r"[^\w.-]+", "_", name)
     return folder / f"{stem}-{step:012d}.mp4"
 
 
 class VideoSink:
-    """Every video becomes ``<folder>/<name>-<step>.mp4``; everything else is left to other sinks."""
+    """Writes videos to ``<folder>/<name>-<step>.mp4``, the newest ``keep`` of each name; ignores other values."""
 
     def __init__(self, folder: Path, fps: int = 15, keep: int = 20) -> None:
         self._folder, self._fps, self._keep = folder, fps, keep
 
     def write(self, values: Values, step: int) -> None:
-        """Write the videos among ``values`` and drop the oldest of each name."""
+        """Write the videos among ``values`` and delete the oldest of each name."""
         for name, value in values.items():
             if isinstance(value, np.ndarray) and is_video(value):
                 path = write_video(video_path(self._folder, name, step), value, self._fps)
@@ -183,4 +180,4 @@ class VideoSink:
                     old.unlink()
 
     def close(self) -> None:
-        """Nothing is held open."""
+        """Do nothing: no file is held open."""

@@ -1,4 +1,4 @@
-"""Experiment trackers of others: Weights & Biases and MLflow. Neither is imported before it is asked for."""
+"""Experiment trackers: Weights & Biases and MLflow. Neither is imported before it is used."""
 
 from __future__ import annotations
 
@@ -20,28 +20,28 @@ from reverie.core.errors import ConfigError, RunError
 from reverie.log.sinks import Values, is_video, scalars, video_path
 
 WORDLESS = 2.0
-"""Seconds to wait without a word."""
+"""Seconds to wait before a message says that we are waiting."""
 PROJECT = "reverie"
-"""Where runs are put, unless WANDB_PROJECT or MLFLOW_EXPERIMENT_NAME says otherwise."""
+"""Name of the project or experiment, unless WANDB_PROJECT or MLFLOW_EXPERIMENT_NAME is set."""
 
 
 class Tracked(NamedTuple):
-    """What a tracker is told of a run."""
+    """The description of a run for a tracker."""
 
     path: Path
     """The run folder."""
     videos: Path
-    """Where ``VideoSink`` has put videos by the time that a tracker is told of them."""
+    """The folder of ``VideoSink``, which writes each video before a tracker gets it."""
     title: str
-    """What is trained on what: the same for all seeds."""
+    """The algorithm and the environment: the same for all seeds."""
     settings: Mapping[str, Any]
 
 
 def check_installed(names: Mapping[str, bool]) -> None:
-    """Whether the packages of those that are wanted are there.
+    """Check that the package of each wanted tracker is installed; ``names`` maps packages to whether they are wanted.
 
     Raises:
-        ConfigError: one is not.
+        ConfigError: one is not installed.
     """
     for name, wanted in names.items():
         if wanted and importlib.util.find_spec(name) is None:
@@ -49,17 +49,17 @@ def check_installed(names: Mapping[str, bool]) -> None:
 
 
 class WandbSink:
-    """A run of Weights & Biases: scalars under their names over ``env_step``, and videos.
+    """Logs to Weights & Biases: scalars under their names over ``env_step``, and videos.
 
-    Its own process sends them, now or later (WANDB_MODE=offline), so that nothing here waits for a network. Should that
-    process die, training goes on without it.
+    A process of W&B sends them, now or later (WANDB_MODE=offline), so that nothing here waits for the network. If that
+    process dies, training goes on without it.
 
     Raises:
-        RunError: it cannot be begun, such as for want of a login.
+        RunError: the run cannot be started, for example without a login.
     """
 
     def __init__(self, run: Tracked, ident: str | None, say: Callable[[str], None]) -> None:
-        """``ident``: of the run to go on with; None begins one."""
+        """``ident``: id of the W&B run to resume; None starts a new one."""
         import wandb  # optional
 
         self.ident, self._videos, self._wandb = ident or secrets.token_hex(4), run.videos, wandb
@@ -75,7 +75,7 @@ class WandbSink:
                 dir=str(run.path),
                 settings=wandb.Settings(silent=True, console="off"),
             )
-        except Exception as error:  # of many kinds, some of which are nobody's but theirs
+        except Exception as error:  # of many kinds, some of them private
             raise RunError(
                 f"Weights & Biases: {error} Log in with 'wandb login', or set WANDB_MODE=offline to send it later."
             ) from error
@@ -84,7 +84,7 @@ class WandbSink:
 
     @property
     def where(self) -> str:
-        """Where it is to be seen."""
+        """Return the URL of the run, or how to send it later if offline."""
         return f"wandb sync {Path(self._run.dir).parent} sends it later" if self._run.offline else str(self._run.url)
 
     def write(self, values: Values, step: int) -> None:
@@ -97,38 +97,38 @@ class WandbSink:
                 self._run.log({"env_step": step, **row})
 
     def close(self) -> None:
-        """Finish the run; what was not sent yet is sent or stays on disk."""
+        """Finish the run; unsent values are sent or stay on disk."""
         with self._guarded():
             self._run.finish()
 
     @contextlib.contextmanager
     def _guarded(self) -> Iterator[None]:
-        """Say once that there is nobody any more to be told of anything."""
+        """Turn errors of W&B into one message; afterwards nothing is logged there."""
         try:
             yield
-        except Exception as error:  # of many kinds, and none of them is worth a run
+        except Exception as error:  # of any kind: none of them shall end a run
             if not self._lost:
                 self._say(f"Weights & Biases: {error}. Training goes on without it; metrics.jsonl has every entry")
             self._lost = True
 
 
 class MlflowSink:
-    """A run of MLflow, on the server or in the database that MLFLOW_TRACKING_URI names.
+    """Logs to MLflow, to the server or database of MLFLOW_TRACKING_URI.
 
-    A thread sends what is handed over, so that nothing waits for the server. What could not be sent is sent with the
-    next entry; training goes on without it, and its end waits for so long only as ``PATIENCE`` says.
+    A thread sends the entries, so that nothing waits for the server. What could not be sent is sent with the next
+    entry. Training never waits; the end of a run waits at most ``PATIENCE`` seconds and a bit (``WORDLESS``).
 
     Raises:
-        RunError: there is no such place.
+        RunError: MLflow cannot be reached there.
     """
 
     BATCH = 1000
-    """Metrics in a request, at most: MLflow's own limit."""
+    """Most metrics per request, which is MLflow's limit."""
     PATIENCE = 20.0
-    """Seconds that the end of a run waits for what is still to be sent."""
+    """Seconds that the end of a run waits for unsent entries."""
 
     def __init__(self, run: Tracked, ident: str | None, say: Callable[[str], None]) -> None:
-        """``ident``: of the run to go on with; None begins one."""
+        """``ident``: id of the MLflow run to resume; None starts a new one."""
         import mlflow  # optional
 
         self._videos, self._say, self._mlflow = run.videos, say, mlflow
@@ -144,7 +144,7 @@ class MlflowSink:
                 tags = {"mlflow.note.content": run.title}
                 self.ident: str = self._client.create_run(experiment, run_name=str(run.path), tags=tags).info.run_id
                 params = [mlflow.entities.Param(key, value[:500]) for key, value in _flat(run.settings)]
-                for at in range(0, len(params), 100):  # MLflow's own limit of a request
+                for at in range(0, len(params), 100):  # MLflow's limit per request
                     self._client.log_batch(self.ident, params=params[at : at + 100])
             else:
                 self.ident = ident
@@ -157,7 +157,7 @@ class MlflowSink:
 
     @property
     def where(self) -> str:
-        """Where it is to be seen."""
+        """Return the tracking URI and the id of the run."""
         return f"{self._mlflow.get_tracking_uri()}, run {self.ident}"
 
     def write(self, values: Values, step: int) -> None:
@@ -184,16 +184,16 @@ class MlflowSink:
                 self._client.log_batch(self.ident, metrics=self._pending[: self.BATCH])
                 del self._pending[: self.BATCH]
             while self._films:
-                if self._films[0].exists():  # only the newest are kept
+                if self._films[0].exists():  # older ones may be deleted meanwhile
                     self._client.log_artifact(self.ident, str(self._films[0]), "videos")
                 del self._films[0]
-        except Exception as error:  # a server that is down takes nothing from the run
+        except Exception as error:  # a server that is down does not end the run
             self._last = error
         else:
             self._last = None
 
     def close(self) -> None:
-        """Send what is left and end the run; its thread goes on trying until this process ends."""
+        """Send what is left and end the run, within limits of time; the thread goes on until this process ends."""
         self._handed.put(([], []))
         self._handed.put(None)
         self._thread.join(min(WORDLESS, self.PATIENCE))

@@ -1,4 +1,4 @@
-"""Pictures that move: observations of any channel count made visible, labelled, and written as mp4."""
+"""Videos: image observations with any number of channels as RGB, labelled, and written as mp4."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ PAPER = (22, 24, 28)
 
 
 def write_video(path: Path, frames: np.ndarray, fps: int = 30) -> Path:
-    """Write ``frames`` ``[T, H, W, C]`` uint8, of any size and channel count, as H.264 mp4 that players open anywhere.
+    """Write ``frames`` ``[T, H, W, C]`` uint8, of any size and channel count, as H.264 mp4; return ``path``.
 
-    Small pictures are enlarged by a whole factor and odd sides padded, since 4:2:0 colour needs even ones. The file
+    Small images are enlarged by an integer factor and odd sides are padded, as 4:2:0 colour needs even ones. The file
     appears under its name only once it is complete.
 
     Raises:
@@ -45,11 +45,11 @@ def write_video(path: Path, frames: np.ndarray, fps: int = 30) -> Path:
 
 
 def to_rgb(frames: np.ndarray, peak: int | None = None) -> np.ndarray:
-    """``frames`` ``[..., H, W, C]``, uint8 or numbers of that scale, as ``[..., H, W, 3]`` uint8.
+    """Return ``frames`` ``[..., H, W, C]``, uint8 or floats in 0..255, as RGB ``[..., H, W, 3]`` uint8.
 
-    One channel is grey and three are RGB. Any other number is a stack of masks or planes, each in a colour of its own,
-    mixed where several are lit. Pictures whose brightest value ``peak`` is under 32 hold symbols (MiniGrid's object
-    numbers, MinAtar's 0 and 1), not light, and are stretched to the full range.
+    One channel is grey and three are RGB. Any other number is a stack of masks or planes: each gets its own colour, and
+    colours are mixed where several are set. If the largest value ``peak`` (default: of ``frames``) is below 32, values
+    are symbols (MiniGrid's object numbers, MinAtar's 0 and 1), and are stretched to the full range.
     """
     peak = int(frames.max(initial=0)) if peak is None else peak
     light = frames.astype(np.float32) * (255 / peak if 0 < peak < 32 else 1.0)
@@ -64,19 +64,19 @@ def to_rgb(frames: np.ndarray, peak: int | None = None) -> np.ndarray:
 
 
 def palette(count: int) -> np.ndarray:
-    """``count`` colours that are far apart, ``[count, 3]`` in 0..1."""
-    hues = (np.arange(count) * 0.618034) % 1.0  # golden section: neighbours never look alike
+    """Return ``count`` distinct colours, ``[count, 3]`` in 0..1."""
+    hues = (np.arange(count) * 0.618034) % 1.0  # golden ratio: consecutive hues are far apart
     return np.array([colorsys.hsv_to_rgb(hue, 0.8, 1.0 - 0.35 * (i % 2)) for i, hue in enumerate(hues)], np.float32)
 
 
 def upscale(frames: np.ndarray, side: int = 256) -> np.ndarray:
-    """``[..., H, W, C]`` with each pixel repeated, so that the longer side is ``side`` or a little more."""
+    """Return ``[..., H, W, C]`` with each pixel repeated so that the longer side is at least ``side``."""
     factor = max(1, -(-side // max(frames.shape[-3:-1])))
     return frames.repeat(factor, axis=-3).repeat(factor, axis=-2) if factor > 1 else frames
 
 
 def shrink(frame: np.ndarray, side: int) -> np.ndarray:
-    """``[H, W, 3]`` uint8 with a longer side of at most ``side``, its shape kept."""
+    """Return ``[H, W, 3]`` uint8 scaled down so that the longer side is at most ``side``; the aspect ratio is kept."""
     height, width = frame.shape[:2]
     scale = side / max(height, width)
     if scale >= 1:
@@ -86,13 +86,13 @@ def shrink(frame: np.ndarray, side: int) -> np.ndarray:
 
 
 def pad_even(frames: np.ndarray) -> np.ndarray:
-    """``[T, H, W, C]`` with the last row and column doubled where their number is odd."""
+    """Return ``[T, H, W, C]`` with the last row or column repeated if the height or width is odd."""
     height, width = frames.shape[1:3]
     return np.pad(frames, ((0, 0), (0, height % 2), (0, width % 2), (0, 0)), mode="edge")
 
 
 def border(frames: np.ndarray, colours: Sequence[tuple[int, int, int]], width: int = 4) -> np.ndarray:
-    """``[T, H, W, 3]`` with a frame of ``colours[t]`` around picture t; the pictures grow by ``2 * width``."""
+    """Return ``[T, H, W, 3]`` with a border of ``colours[t]`` around image t; images grow by ``2 * width``."""
     out = np.pad(frames, ((0, 0), (width, width), (width, width), (0, 0)))
     for picture, colour in zip(out, colours, strict=True):
         picture[:width] = picture[-width:] = colour
@@ -101,14 +101,14 @@ def border(frames: np.ndarray, colours: Sequence[tuple[int, int, int]], width: i
 
 
 def tile(videos: np.ndarray, gap: int = 4) -> np.ndarray:
-    """``[B, T, H, W, 3]`` side by side: ``[T, H, B * (W + gap) - gap, 3]``."""
+    """Put ``[B, T, H, W, 3]`` side by side: return ``[T, H, B * (W + gap) - gap, 3]``."""
     spaced = np.pad(videos, ((0, 0), (0, 0), (0, 0), (0, gap), (0, 0)), constant_values=PAPER[0])
     rows = spaced.transpose(1, 2, 0, 3, 4)  # [T, H, B, W + gap, 3]
     return rows.reshape(*rows.shape[:2], -1, 3)[:, :, :-gap]
 
 
 def caption(text: str, width: int, height: int = 22, size: int = 14) -> np.ndarray:
-    """A strip ``[height, width, 3]`` with ``text`` on it."""
+    """Return an image ``[height, width, 3]`` uint8 with ``text`` on it."""
     picture = Image.new("RGB", (width, height), PAPER)
     font = ImageFont.load_default(size)
     ImageDraw.Draw(picture).text((6, height // 2), text, fill=INK, font=font, anchor="lm")
@@ -116,12 +116,12 @@ def caption(text: str, width: int, height: int = 22, size: int = 14) -> np.ndarr
 
 
 def dream_video(truth: np.ndarray, prediction: np.ndarray, context: int, *, error: bool = True) -> np.ndarray:
-    """Truth, prediction and, if wanted, error of B sequences above one another, ``[T, H', W', 3]`` uint8.
+    """Return truth, prediction and optionally error of B sequences, one above the other, ``[T, H', W', 3]`` uint8.
 
     Args:
-        truth: uint8 ``[B, T, H, W, C]``, what the environment showed.
+        truth: uint8 ``[B, T, H, W, C]``, the observations of the environment.
         prediction: the same shape in the same units, uint8 or float.
-        context: how many rows the model was shown. They have a green frame; what it imagined alone has a red one.
+        context: number of rows that the model observed. They have a green border, imagined rows a red one.
         error: whether the error is shown as well.
     """
     peak = int(truth.max(initial=0))

@@ -160,6 +160,10 @@ class NoisyPolicy:
         noise, state = self.noise(state, step)
         return (action + noise).clamp(-1, 1), state
 
+    def memoryless(self, mode: Mode) -> bool:
+        """Noise depends on earlier rows; ``eval`` adds none."""
+        return mode == "eval"
+
     def after(self, state: NoiseState, env_steps: int) -> NoiseState:
         """Return ``state``, an initial one, with sigma as it is after ``env_steps`` env steps in total."""
         return state._replace(steps=dealt(env_steps, len(state.steps)))
@@ -189,6 +193,10 @@ class SampledPolicy:
         """Return ``(action [N, A] on the CPU, None)``."""
         chosen = self.best if mode == "eval" else self.drawn
         return chosen(step.obs_on(self.device)).cpu(), None
+
+    def memoryless(self, mode: Mode) -> bool:
+        """Return True."""
+        return True
 
     def override(self, state: None, action: Tensor) -> None:
         """Return None: there is no state."""
@@ -273,6 +281,10 @@ class GreedyPolicy:
             best = torch.where(drawn < self.randomness.chance(state.steps), other, best)
             state = GreedyState(counted(state.steps, step))
         return F.one_hot(best, self.classes).float(), state
+
+    def memoryless(self, mode: Mode) -> bool:
+        """Epsilon depends on the number of earlier rows; ``eval`` does not use it."""
+        return mode == "eval"
 
     def after(self, state: GreedyState, env_steps: int) -> GreedyState:
         """Return ``state``, an initial one, with epsilon as it is after ``env_steps`` env steps in total."""

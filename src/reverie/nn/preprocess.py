@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from reverie.core.errors import DataError, did_you_mean
-from reverie.core.protocols import Annealed, Policy, Watcher
+from reverie.core.protocols import Annealed, Memoryless, Policy, Watcher
 from reverie.core.specs import ObsSpec
 from reverie.core.types import Batch, Mode, Obs, Step, Window
 from reverie.nn.frames import Frames
@@ -148,6 +148,11 @@ class PreprocessedPolicy:
             obs = normaliser(obs)
         action, inner = self.inner.act(replace(step, obs=obs), state.state, mode)
         return action, Carried(past, inner)
+
+    def memoryless(self, mode: Mode) -> bool:
+        """Return whether no frames are stacked and the inner policy is memoryless."""
+        inner = isinstance(self.inner, Memoryless) and self.inner.memoryless(mode)
+        return inner and self.preprocess.frames is None
 
     def after(self, state: Carried, env_steps: int) -> Carried:
         """Set the inner policy's schedules to ``env_steps``, if it has any."""

@@ -84,6 +84,10 @@ class BestOfSeveral:
         obs = step.obs_on(self.device)
         return self.best(obs, latent.to(self.device, non_blocking=True)).cpu(), state
 
+    def memoryless(self, mode: Mode) -> bool:
+        """Return True: the state only counts decisions, which seed the latents of evaluations."""
+        return True
+
     def override(self, state: Decided, action: Tensor) -> Decided:
         """Return the state as it is: it does not depend on the executed action."""
         return state

@@ -1,9 +1,10 @@
-"""Checkpoints: folders that are either whole or not there. Tensors in safetensors, the rest in JSON, no pickle.
+"""Checkpoints: folders that are complete or do not exist. Tensors in safetensors, the rest of the state in JSON.
 
 ``step-000012345/`` holds ``tensors.safetensors`` (every tensor and array, named by its path: part/key/key),
 ``state.json`` (everything else, with references to the tensors), a folder for each part that writes files of its own
-(``core/protocols.py: WithFiles``) and ``manifest.json`` (step, format version, size and SHA-256 of all the others, and
-a SHA-256 of itself).
+(``core/protocols.py: WithFiles``) and ``manifest.json`` (step, format version, size and SHA-256 of all other files, and
+a SHA-256 of itself). Reading tensors and states runs no code. Snapshots of environments are pickles, in a file of their
+own (``environments.zip``), which only a resumed run reads.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ import json
 import os
 import re
 import shutil
-import sys
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from reverie.core.errors import ConfigError, ReverieError, RunError, did_you_mean
+from reverie.core.errors import ConfigError, ReverieError, RunError, did_you_mean, warn
+from reverie.core.files import write_atomic
 from reverie.core.protocols import Stateful, WithFiles
 from reverie.run.encode import decode, encode
 from reverie.run.verify import FORMAT, MANIFEST, STATE, TENSORS, entry_of, is_newer, problem_of, sealed
@@ -30,23 +31,18 @@ from reverie.run.verify import verify as verify
 ASIDE = ".tmp-old-"
 
 LARGE = 100_000_000
-"""Bytes of spare files from which on only the newest checkpoint holds any."""
-
-
-def warn(text: str) -> None:
-    """Say ``text`` on stderr: one line, without the line of source that Python's own warnings show."""
-    print(f"warning: {text}", file=sys.stderr)
+"""If the spare files of a checkpoint have at least this many bytes, only the newest checkpoint keeps them."""
 
 
 class Checkpoints:
     """The checkpoints in ``folder``: the newest ``keep`` of them, and the one marked best.
 
-    Damaged ones are left where they are and do not count. Looking writes nothing, so that many may look while one
-    process writes.
+    Damaged ones are left where they are and do not count. Reading changes nothing on disk, so that many processes may
+    read while one writes.
     """
 
     def __init__(self, folder: Path | str, keep: int = 3, say: Callable[[str], None] = warn) -> None:
-        """Nothing is written before the first ``save``; ``say`` gets a sentence about each damaged one passed over.
+        """Nothing is written before the first ``save``; ``say`` gets a sentence about each damaged one that is skipped.
 
         Raises:
             ConfigError: ``keep`` is not at least 1.
@@ -54,14 +50,13 @@ class Checkpoints:
         if keep < 1:
             raise ConfigError(f"keep = {keep}: expected to keep at least 1 checkpoint.")
         self.folder, self.keep, self.say = Path(folder), keep, say
-        self._found: Path | None = None  # what ``latest`` has just read
-        self._state: dict[str, str] = {}  # what is wrong with each that was looked at, "" where nothing is
+        self._found: Path | None = None  # the checkpoint that ``latest`` has just verified
+        self._state: dict[str, str] = {}  # the problem of each verified checkpoint, "" if it is whole
 
     def save(self, step: int, parts: Mapping[str, Stateful], *, diverged: bool = False) -> Path:
-        """Write ``<folder>/step-<step>`` from the state of ``parts`` and delete what is no longer kept.
+        """Write ``<folder>/step-<step>`` from the state of ``parts``, delete old checkpoints, return the new path.
 
-        A ``diverged`` state goes to ``diverged-<step>`` instead, which is there to be looked at: ``latest`` passes
-        over it.
+        A ``diverged`` state goes to ``diverged-<step>`` instead, for inspection only: ``latest`` ignores it.
 
         Raises:
             RunError: the disk is full or not writable; earlier checkpoints are untouched.
@@ -88,14 +83,14 @@ class Checkpoints:
         return final
 
     def load(self, path: Path | str, parts: Mapping[str, Stateful]) -> None:
-        """Give each of ``parts`` its state from the checkpoint at ``path``; other parts in it are not read.
+        """Load the state of each of ``parts`` from the checkpoint at ``path``; other parts in it are not read.
 
         Raises:
             RunError: the checkpoint is damaged, from a newer version, lacks one of ``parts``, or does not fit them.
         """
         path = Path(path)
         states = read(path, parts, verified=path == self._found)
-        written = json.loads((path / MANIFEST).read_text())["files"]  # others may lie there that are being deleted
+        written = json.loads((path / MANIFEST).read_text())["files"]  # files that are not listed are being deleted
         try:
             for name, stateful in parts.items():
                 stateful.load_state_dict(states[name])
@@ -115,22 +110,22 @@ class Checkpoints:
             ) from error
 
     def all(self) -> list[Path]:
-        """The checkpoints to continue from, oldest first, whole or damaged."""
+        """Return all checkpoints ``step-*``, oldest first, whole or damaged."""
         return sorted((p for p in self.folder.glob("step-*") if re.fullmatch(r"step-\d+", p.name)), key=number_of)
 
     def damaged(self) -> dict[str, str]:
-        """Names of the checkpoints that cannot be used, oldest first, and what is wrong with each. Reads all files.
+        """Return the names of unusable checkpoints, oldest first, with the problem of each. Reads all files.
 
-        Those of a newer version are among them.
+        Those of a newer version are included.
         """
         wrong = {path.name: problem_of(path) for path in self.all()}
         return {name: problem for name, problem in wrong.items() if problem}
 
     def latest(self) -> Path | None:
-        """The newest checkpoint that is whole, or None if there is none at all; says which others it passed, and why.
+        """Return the newest whole checkpoint, or None if there is none at all; ``say`` which others it skips, and why.
 
         Raises:
-            RunError: there are some, and all of them are damaged or of a newer version.
+            RunError: there are checkpoints, and all of them are damaged or of a newer version.
         """
         while True:
             found = [*self._aside(), *self.all()]
@@ -144,7 +139,7 @@ class Checkpoints:
                     self._found = path
                     return path
                 wrong[path] = problem
-            if found == [*self._aside(), *self.all()]:  # otherwise they were replaced while we looked
+            if found == [*self._aside(), *self.all()]:  # otherwise some were replaced meanwhile
                 break
         if not wrong:
             return None
@@ -160,7 +155,7 @@ class Checkpoints:
         )
 
     def chosen(self, name: Path | str | None) -> Path:
-        """The one that ``name`` says; the newest that is whole unless given.
+        """Return the checkpoint called ``name``; if that is None, the newest whole one.
 
         Raises:
             RunError: there is none.
@@ -177,10 +172,10 @@ class Checkpoints:
         raise RunError(f"{self.folder.parent} has no checkpoint yet: let it train until its first one.")
 
     def find(self, name: Path | str) -> Path:
-        """The checkpoint called ``name`` in this folder, or at that path; ``best`` is the one marked so.
+        """Return the checkpoint called ``name`` in this folder, or at that path; ``best`` is the one marked best.
 
         Raises:
-            RunError: there is no such checkpoint; names those that there are.
+            RunError: there is no such checkpoint; lists those that exist.
         """
         if str(name) == "best" and (best := self.best()) is not None:
             return best
@@ -192,11 +187,11 @@ class Checkpoints:
         raise RunError(f"no checkpoint '{name}' in {self.folder}.{did_you_mean(Path(name).name, known)}{listed}")
 
     def mark_best(self, path: Path) -> None:
-        """Keep ``path`` until another is marked."""
+        """Mark ``path`` as the best checkpoint, which is kept until another is marked."""
         _replace_file(self.folder / "best", path.name.encode())
 
     def best(self) -> Path | None:
-        """The checkpoint marked best, or None."""
+        """Return the checkpoint marked best, or None."""
         try:
             path = self.folder / (self.folder / "best").read_text()
         except FileNotFoundError:
@@ -204,9 +199,9 @@ class Checkpoints:
         return path if path.is_dir() else None
 
     def recover(self) -> None:
-        """Put back what stepped aside for a checkpoint that then never came, and delete what is half-written.
+        """Restore checkpoints that were moved aside for one that was never completed, and delete half-written ones.
 
-        Only for the process that writes: another's half-written checkpoint looks the same.
+        Only for the process that writes: the half-written checkpoint of another process looks the same.
         """
         for aside in self._aside():
             os.rename(aside, self.folder / aside.name.removeprefix(ASIDE))
@@ -215,7 +210,7 @@ class Checkpoints:
                 shutil.rmtree(path, ignore_errors=True)
 
     def _prune(self, written: Path) -> None:
-        """Keep the newest whole ones. Each is read at most once: those that were here before this process."""
+        """Delete all but the newest whole ones, the best and ``written``; verify those that were there before."""
         for path in self.all():
             if path.name not in self._state:
                 self._state[path.name] = problem_of(path)
@@ -225,15 +220,15 @@ class Checkpoints:
                 shutil.rmtree(path, ignore_errors=True)
 
     def _aside(self) -> list[Path]:
-        """Checkpoints that stepped aside for one that is not there."""
+        """Return the checkpoints that were moved aside and whose replacement is missing, oldest first."""
         found = sorted(self.folder.glob(f"{ASIDE}step-*"), key=number_of)
         return [path for path in found if not (self.folder / path.name.removeprefix(ASIDE)).exists()]
 
 
 def read(path: Path | str, parts: Iterable[str], *, verified: bool = False) -> dict[str, dict[str, Any]]:
-    """The states of ``parts`` in the checkpoint at ``path``, tensors on the CPU.
+    """Return the states of ``parts`` in the checkpoint at ``path``, tensors on the CPU.
 
-    ``verified``: all of its files were read a moment ago and were whole; that is not done again.
+    ``verified``: all of its files have just been verified and need not be again.
 
     Raises:
         RunError: the checkpoint is damaged, from a newer version, or lacks one of ``parts``.
@@ -251,12 +246,12 @@ def read(path: Path | str, parts: Iterable[str], *, verified: bool = False) -> d
 
 
 def number_of(path: Path) -> int:
-    """The env step in the name of a checkpoint; names of more than nine digits sort wrongly as text."""
+    """Return the env step in the name of a checkpoint: as text, names of more than nine digits would sort wrongly."""
     return int(path.name.rpartition("-")[2])
 
 
 def slim(path: Path) -> None:
-    """Delete the spare files of the checkpoint at ``path`` if they are large; it is whole at any moment."""
+    """Delete the spare files of the checkpoint at ``path`` if they are large; it is whole at every moment."""
     manifest = json.loads((path / MANIFEST).read_text())
     spare = [name for name, entry in manifest["files"].items() if entry.get("spare")]
     if sum(manifest["files"][name]["bytes"] for name in spare) < LARGE:
@@ -290,7 +285,7 @@ def _write(
 
 
 def _move(staged: Path, final: Path) -> None:
-    """Put ``staged`` in the place of ``final``. A folder cannot be replaced in one go, so an old one steps aside."""
+    """Rename ``staged`` to ``final``. A folder cannot be replaced atomically, so an old one is moved aside first."""
     aside = final.with_name(ASIDE + final.name)
     if final.exists():
         os.rename(final, aside)
@@ -300,9 +295,7 @@ def _move(staged: Path, final: Path) -> None:
 
 
 def _replace_file(path: Path, data: bytes) -> None:
-    staged = path.with_name(f".tmp-{path.name}")
-    _write_file(staged, data)
-    os.replace(staged, path)
+    write_atomic(path, data)
     _sync_folder(path.parent)
 
 

@@ -1,4 +1,4 @@
-"""Acting: steps the environments with the policy and hands every row to the sink."""
+"""Acting: steps the environments with the policy and adds every row to the replay."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class EpisodeCounter:
         self.score, self.length = [0.0] * num_envs, [0] * num_envs
 
     def add(self, step: Step) -> list[tuple[int, EpisodeStats]]:
-        """Count in one row of each environment; ``(env, stats)`` of the episodes that end with it."""
+        """Count one row of each environment; return ``(env, stats)`` of the episodes that end with it."""
         finished = []
         rows = zip(step.reward.tolist(), step.is_first.tolist(), step.is_last.tolist(), strict=True)
         for i, (reward, first, last) in enumerate(rows):
@@ -42,29 +42,29 @@ class EpisodeCounter:
 
 
 class SteppedAtOnce:
-    """An ``Env`` that can only ``step``, as one that is sent actions."""
+    """Gives an ``Env`` that only has ``step`` the methods ``send`` and ``receive``."""
 
     def __init__(self, env: Env) -> None:
         self.env = env
         self.answer: Step | None = None
 
     def send(self, action: Tensor) -> None:
-        """Step."""
+        """Step at once."""
         self.answer = self.env.step(action)
 
     def receive(self) -> Step:
-        """What that step showed."""
+        """Return the rows of that step."""
         assert self.answer is not None
         return self.answer
 
 
 class Collector:
-    """Keeps the current row of each environment and the policy's state, and moves both on by one turn at a time.
+    """Holds the current row of each environment and the policy's state, and advances both by one turn at a time.
 
-    A turn ends when the actions are handed over. Environments in worker processes take them while the learner makes
-    its updates, and the next turn begins by asking what came of it. Nothing else is done meanwhile that environments
-    could notice, so the rows are those that waiting at once would have given. An error of an environment comes up
-    where its answer is asked for: in the next turn, or in the same one if it is stepped at once.
+    A turn ends when the actions are sent. Environments in worker processes take them while the learner makes its
+    updates, and the next turn begins by receiving the rows. Nothing else happens meanwhile that environments could
+    notice, so the rows are the same as if the turn had waited for them. An environment's error is raised when its
+    answer is received: in the next turn, or in the same one if the environment is in this process.
     """
 
     def __init__(
@@ -79,27 +79,27 @@ class Collector:
     ) -> None:
         """Reset ``env`` with ``seed``; the first ``random_steps`` env steps take uniformly random actions.
 
-        ``watcher`` is shown every row before the policy is.
+        ``watcher`` sees every row before the policy does.
         """
         self.env, self.policy, self.sink, self.watcher = env, policy, sink, watcher
         self.async_env = env if isinstance(env, AsyncEnv) else SteppedAtOnce(env)
-        self.restorable = env if isinstance(env, Restorable) else None  # not asked every turn, which would take long
+        self.restorable = env if isinstance(env, Restorable) else None  # checked once, as isinstance is slow
         self.random_steps = random_steps
         self.env_steps = 0
-        self._restarts_before = 0  # of other environments, those of earlier sittings
+        self._restarts_before = 0  # of earlier processes of this run
         self.rng = np.random.default_rng(seed)
-        self._step: Step | None = env.reset(seed)  # None while it is on its way
-        self._failure: Exception | None = None  # why it will never come
+        self._step: Step | None = env.reset(seed)  # None while an answer is due
+        self._failure: Exception | None = None  # the error raised in its place
         self.state = policy.initial(env.num_envs)
         self.counter = EpisodeCounter(env.num_envs)
         self.finished: list[EpisodeStats] = []
         self.unlogged: list[EpisodeStats] = []
-        """Of those that ended, what no log has yet: whoever logs them empties it. Checkpoints hold it."""
-        self._counted = False  # whether the current rows are
+        """Finished episodes that are not logged yet. Whoever logs them empties the list; checkpoints save it."""
+        self._counted = False  # whether the current rows are counted
 
     @property
     def step(self) -> Step:
-        """The current row of each environment: what the policy sees next. Waits for those that are being stepped."""
+        """Return the current row of each environment, which the policy sees next. Waits for a step under way."""
         if self._failure is not None:
             raise self._failure
         if self._step is None:
@@ -111,12 +111,12 @@ class Collector:
         return self._step
 
     def collect(self) -> int:
-        """One turn: act, store, send. Returns the env steps taken, one for each row that is not ``is_last``."""
+        """Make one turn: act, store, send. Return the env steps taken: one for each row that is not ``is_last``."""
         step = self.step
         if self.watcher is not None:
             self.watcher.watch(step)
         action, self.state = self.policy.act(step, self.state, "explore")
-        if self.env_steps < self.random_steps:  # the policy looks on, so that its extras fit what was done
+        if self.env_steps < self.random_steps:  # the policy acts all the same, so that its extras fit
             action = executed(random_action(self.env.action_spec, len(step), self.rng), step)
             self.state = self.policy.override(self.state, action)
         action = executed(action, step)
@@ -130,27 +130,27 @@ class Collector:
         return taken
 
     def count(self) -> None:
-        """Count in the current rows, unless they are; waits for them."""
+        """Count the current rows unless they are counted already; waits for them."""
         if not self._counted and self._answers():
             self.finished.extend(stats for _, stats in self.counter.add(self.step))
             self._counted = True
 
     @property
     def restarts(self) -> int:
-        """Environments that were started again since the run was, because they had failed; in earlier sittings too."""
+        """Return how often failed environments were started again in this run, including earlier processes."""
         return self._restarts_before + (0 if self.restorable is None else self.restorable.restarts)
 
     def drain(self, *, at_the_end: bool = False) -> list[EpisodeStats]:
-        """The episodes that have ended since this was last called; what ends with the current rows if no turn comes."""
+        """Return the episodes that ended since the last call. ``at_the_end``: also those that the current rows end."""
         if at_the_end:
             self.count()
         finished, self.finished = self.finished, []
         return finished
 
     def state_dict(self) -> State:
-        """Counters, the generator of random actions, the current rows and the policy's state, waiting for the rows.
+        """Return counters, the generator of random actions, the current rows (waits for them) and the policy's state.
 
-        If environments have failed for good there are no current rows.
+        There are no rows and no policy state if the environments have failed for good.
         """
         answers = self._answers()
         state = {
@@ -166,21 +166,21 @@ class Collector:
         return {**state, **rows, "state": leaves(self.state)}
 
     def snapshots(self) -> list[bytes | None]:
-        """What each environment needs to go on from its current row; none if they have failed for good."""
+        """Return what each environment needs to go on from its current row; [] if they have failed for good."""
         if self.restorable is None or not self._answers():
             return []
         return self.restorable.snapshot()
 
     def _answers(self) -> bool:
-        with contextlib.suppress(Exception):  # it will come up again in the next turn
+        with contextlib.suppress(Exception):  # the next turn raises it again
             return self.step is not None
         return False
 
     def load_state_dict(self, state: State) -> None:
-        """Go on counting, from the start of new episodes; ``resume`` goes on in the old ones.
+        """Restore the counters; new episodes begin, unless ``resume`` continues the old ones.
 
-        What the policy carries besides goes on for as many environments. For another number of them it begins anew,
-        but what is annealed by env steps is where these are.
+        The policy's state is restored if the number of environments is the same. Otherwise it begins anew, except that
+        schedules of env steps go on from the restored count.
         """
         self.env_steps = int(state["env_steps"])
         self._restarts_before = int(state.get("restarts", 0))  # earlier versions did not save it
@@ -193,9 +193,9 @@ class Collector:
             self.state = self.policy.after(self.state, self.env_steps)
 
     def resume(self, state: State, snapshots: Sequence[bytes | None]) -> int:
-        """Go on in the middle of the episodes that ``state`` and the ``snapshots`` of N environments speak of.
+        """Go on in the middle of the episodes that were saved in ``state`` and in ``snapshots`` of N environments.
 
-        Returns how many of them cannot: their episodes are over, truncated, and new ones begin.
+        Return the number of environments that cannot: their episodes are truncated and new ones begin.
         """
         env = self.restorable
         if env is None or len(snapshots) != self.env.num_envs or "step" not in state:
@@ -213,14 +213,14 @@ class Collector:
 
 
 def executed(action: Tensor, step: Step) -> Tensor:
-    """``action`` ``[N, A]`` as it is stored and sent: on the CPU, zeros where the episode is over."""
+    """Return ``action`` ``[N, A]`` as it is stored and sent: float32 on the CPU, zeros where the episode is over."""
     if action.requires_grad or action.dtype is not torch.float32 or not action.is_cpu:
         action = action.detach().to("cpu", torch.float32)
     return action.masked_fill(step.is_last[:, None], 0.0) if True in step.is_last.tolist() else action
 
 
 def random_action(spec: ActionSpec, num_envs: int, rng: np.random.Generator) -> Tensor:
-    """Uniformly random flat actions ``[N, A]``: one-hot for each group of classes, -1..1 where continuous."""
+    """Return uniformly random flat actions ``[N, A]``: one-hot for each categorical part, -1..1 where continuous."""
     columns: list[np.ndarray] = [np.zeros((num_envs, 0), np.float32)]
     for key in sorted(spec.parts):
         part = spec.parts[key]

@@ -1,4 +1,4 @@
-"""State dictionaries as JSON that refers to named tensors, and back. Nothing but data comes out, whatever goes in."""
+"""State dictionaries to JSON with references to named tensors, and back. Decoding can only create plain data."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from torch import Tensor
 from reverie.core.errors import RunError
 
 TENSOR, ARRAY, FLOAT, TUPLE, ITEMS = "__tensor__", "__array__", "__float__", "__tuple__", "__items__"
-"""A JSON object with one of these as its only key stands for something that JSON does not have."""
+"""A JSON object with one of these as its only key encodes a type that JSON does not have."""
 
 
 def encode(value: Any, path: str, tensors: dict[str, Tensor]) -> Any:
-    """``value`` as strict JSON; tensors and arrays in it are copied to ``tensors`` under their paths.
+    """Return ``value`` as strict JSON; tensors and arrays in it are copied to ``tensors`` under their paths.
 
     Raises:
-        RunError: something is neither a tensor, an array nor plain data; names its path.
+        RunError: a value is neither a tensor, an array nor plain data; names its path.
     """
     if isinstance(value, Tensor):
         return {TENSOR: _store(value.detach().to("cpu", copy=True).contiguous(), path, tensors)}
@@ -42,7 +42,7 @@ def encode(value: Any, path: str, tensors: dict[str, Tensor]) -> Any:
 
 
 def decode(value: Any, tensor: Callable[[str], Tensor]) -> Any:
-    """What ``encode`` was given; ``tensor`` fetches one by its name."""
+    """Return the value that ``encode`` was given; ``tensor`` returns a tensor by its name."""
     if isinstance(value, list):
         return [decode(v, tensor) for v in value]
     if not isinstance(value, dict):
@@ -71,7 +71,7 @@ def _encode_mapping(value: Mapping[Any, Any], path: str, tensors: dict[str, Tens
 
 
 def _store(value: Tensor, path: str, tensors: dict[str, Tensor]) -> str:
-    """Put ``value`` under ``path``, or the next free name: ``{"a/b": x}`` and ``{"a": {"b": y}}`` may both be there."""
+    """Store ``value`` and return its name: ``path``, made unique, as ``{"a/b": x}`` and ``{"a": {"b": y}}`` collide."""
     name, number = path, 2
     while name in tensors:
         name, number = f"{path}~{number}", number + 1

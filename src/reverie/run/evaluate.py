@@ -1,4 +1,4 @@
-"""How good a policy is: whole episodes in environments of its own, which training never sees."""
+"""Evaluation of a policy: whole episodes in separate environments that training does not use."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from reverie.run.collect import EpisodeCounter, EpisodeStats, executed
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluation:
-    """Scores and lengths of E episodes, how actions were chosen, and what the first episode looked like."""
+    """Scores (undiscounted returns) and lengths of E episodes, the mode of the policy, and frames of the first one."""
 
     scores: list[float]
     lengths: list[int]
@@ -29,18 +29,18 @@ class Evaluation:
         return float(np.mean(self.scores))
 
     def and_also(self, more: Evaluation) -> Evaluation:
-        """With the episodes of ``more`` behind these."""
+        """Return an evaluation with the episodes of ``more`` appended."""
         return replace(self, scores=[*self.scores, *more.scores], lengths=[*self.lengths, *more.lengths])
 
     def iqm(self) -> Estimate:
-        """Interquartile mean of the scores and its 95 % interval: how sure these episodes make of this policy.
+        """Return the interquartile mean of the scores with its 95 % interval over episodes of this policy.
 
-        How sure several seeds make of an algorithm is another question: :mod:`reverie.training.aggregate`.
+        For the uncertainty over seeds of an algorithm see :mod:`reverie.training.aggregate`.
         """
         return estimate(iqm, self.scores)
 
     def metrics(self) -> dict[str, float]:
-        """Scores and lengths under their names in the logs; no ends of the interval where there is none."""
+        """Return scores and lengths under their names in the logs; without an interval its ends are left out."""
         middle = self.iqm()
         ends = {"eval/score_iqm_low": middle.low, "eval/score_iqm_high": middle.high} if middle.sure else {}
         return {
@@ -63,10 +63,10 @@ def evaluate(
     *,
     seed: int | None = None,
 ) -> Evaluation:
-    """Play ``episodes`` whole episodes and return them in the order environment by environment.
+    """Play ``episodes`` whole episodes and return them ordered by environment.
 
-    Each environment plays a fixed number of episodes, fixed beforehand: to take the first ones that end would favour
-    the short ones. ``record`` keeps the frames of environment 0's first episode, where it can be drawn.
+    The number of episodes of each environment is fixed beforehand: taking the first ones that end would favour short
+    ones. ``record`` keeps the frames of environment 0's first episode, if it can be drawn.
 
     Raises:
         ConfigError: ``episodes`` is not at least 1.

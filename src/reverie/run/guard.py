@@ -1,4 +1,4 @@
-"""Notices the first NaN or infinite loss term without making any update wait for the device, and weights that are."""
+"""Detection of NaN and infinity: in loss terms, without making updates wait for the device, and in parameters."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from reverie.core.types import Metrics
 
 
 class BadLoss(NamedTuple):
-    """The first loss term that went wrong."""
+    """A loss term that became NaN or infinite, its value, and the update at which it did."""
 
     term: str
     value: float
@@ -20,27 +20,27 @@ class BadLoss(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """What became of the terms that some updates report together."""
+    """The state, on the device, of K loss terms that are reported together."""
 
-    first: Tensor  # [K] int64, the update at which each term first was not finite; 0: never
-    value: Tensor  # [K] what it was then
+    first: Tensor  # [K] int64, the first update at which each term was not finite; 0: none
+    value: Tensor  # [K] its value then
 
 
 class LossGuard:
-    """Watches every metric named ``loss/...``; remembers at which update each first went wrong.
+    """Watches every metric named ``loss/...``; remembers the first update at which each was NaN or infinite.
 
-    Those in this computer's memory are read, others are watched where they are. Updates need not all report the same
-    terms: those of TD3's critics come twice as often as its actor's.
+    Terms on the CPU are read at once; others are checked on their device. Updates need not all report the same terms:
+    TD3's critic reports twice as often as its actor.
     """
 
     def __init__(self, learner: object = None) -> None:
-        """``learner``: whose losses they are, if its parameters are to be looked at as well."""
+        """``learner``: the module whose parameters ``bad_parameter`` checks; any other object has none."""
         self.learner = learner
         self.read: dict[str, BadLoss] = {}
         self.seen: dict[tuple[str, ...], Seen] = {}
 
     def add(self, metrics: Metrics, update: int) -> None:
-        """Look at the loss terms of update number ``update``, counted from 1."""
+        """Check the loss terms of update number ``update``, counted from 1."""
         terms = tuple(name for name in metrics if name.startswith("loss/"))
         if not terms:
             return
@@ -60,9 +60,9 @@ class LossGuard:
         self.seen[terms] = Seen(first.masked_fill(fresh, update), torch.where(fresh, now, value))
 
     def first_bad(self) -> BadLoss | None:
-        """The term that went wrong first, or None. Waits for the device.
+        """Return the first term that was NaN or infinite, or None. Waits for the device.
 
-        Terms that went wrong in the same update are told apart by the order in which the algorithm lists them.
+        Of several terms in the same update, the one that the algorithm lists first is returned.
         """
         bad = list(self.read.values())
         bad += [
@@ -77,10 +77,10 @@ class LossGuard:
         return worst._replace(value=math.nan if math.isnan(worst.value) else worst.value)
 
     def bad_parameter(self) -> str | None:
-        """The name of a parameter with a NaN or infinite number, or None. Reads them all and waits for the device.
+        """Return the name of a parameter with NaN or infinity, or None. Reads all parameters and waits for the device.
 
-        Losses are of the weights before their update, so they do not tell of one that has just gone wrong.
+        A loss is computed before its update, so it cannot show that this very update went wrong.
         """
         named = self.learner.named_parameters() if isinstance(self.learner, nn.Module) else ()
-        learned = ((name, values) for name, values in named if values.requires_grad)  # others may be masks
+        learned = ((name, values) for name, values in named if values.requires_grad)  # others may be masks with -inf
         return next((name for name, values in learned if not torch.isfinite(values).all()), None)

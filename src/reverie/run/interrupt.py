@@ -1,4 +1,4 @@
-"""Signals that end a run kindly: once to finish the turn and save, twice to stop at once."""
+"""Signals that end a run: the first finishes the turn and saves, the second stops at once."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from reverie.core.clock import Clock
 from reverie.core.signals import PENDING
 
 SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGUSR1", "SIGHUP") if hasattr(signal, name))
-"""Ctrl-C; what a scheduler sends at the end, and what Slurm sends before it when asked to (``--signal=B:USR1@60``); and
-what comes when a terminal is closed or its connection breaks."""
+"""Ctrl-C; the signal of schedulers at the end of a job, and Slurm's optional one before it (``--signal=B:USR1@60``);
+and the signal that a closed terminal or a lost connection sends."""
 HANGUP = getattr(signal, "SIGHUP", None)
 
 
 def heeded() -> list[signal.Signals]:
-    """``SIGNALS``, without a hangup that is to be ignored."""
+    """Return ``SIGNALS``, without SIGHUP if it is ignored (``nohup``)."""
     return [number for number in SIGNALS if number != HANGUP or signal.getsignal(number) is not signal.SIG_IGN]
 
 
@@ -29,9 +29,9 @@ def heeded() -> list[signal.Signals]:
 def listening(
     handle: Callable[[int, FrameType | None], object], numbers: Iterable[int] | None = None
 ) -> Iterator[None]:
-    """While entered, ``handle`` gets signals: ``numbers``, or else those that are :func:`heeded`.
+    """Handle signals with ``handle`` while entered: ``numbers``, by default those of :func:`heeded`.
 
-    Only the main thread can listen for signals; in any other this does nothing.
+    Only the main thread can handle signals; in other threads this does nothing.
     """
     main = threading.current_thread() is threading.main_thread()
     wanted = (heeded() if numbers is None else numbers) if main else ()
@@ -44,7 +44,7 @@ def listening(
 
 
 class Stopped(BaseException):
-    """A signal ended what was going on; what is worth keeping has been saved before."""
+    """A signal ended the work at once; everything worth keeping was saved before. Not an ``Exception``."""
 
     def __init__(self, number: signal.Signals) -> None:
         super().__init__(number.name)
@@ -53,10 +53,10 @@ class Stopped(BaseException):
 
 @contextlib.contextmanager
 def stopping() -> Iterator[None]:
-    """While entered, ``SIGNALS`` end what goes on at once.
+    """End the work inside at once when one of ``SIGNALS`` arrives.
 
     Raises:
-        Stopped: one came.
+        Stopped: a signal arrived.
     """
 
     def stop(number: int, frame: FrameType | None) -> None:
@@ -72,15 +72,15 @@ def stopping() -> Iterator[None]:
 
 
 class Interrupt(contextlib.ExitStack):
-    """While entered, ``SIGNALS`` set ``clock.stop``. A second signal raises KeyboardInterrupt.
+    """While entered, one of ``SIGNALS`` sets ``clock.stop``. A second signal raises KeyboardInterrupt.
 
-    The end of a terminal is told by the system and by the shell: it counts once. Where it was to be ignored, as
-    ``nohup`` wants, it is.
+    A closed terminal sends SIGHUP twice, from the system and from the shell: it never counts as a second signal. If it
+    was ignored before, as ``nohup`` does, it stays ignored.
     """
 
     together: ClassVar[float] = 0.0
-    """Seconds within which further signals are the first one: in a child, which a scheduler that signals every process
-    and a parent that passes on what it got both tell."""
+    """Seconds after the first signal in which further ones are ignored: a child process may get the same signal from a
+    scheduler, which signals every process, and from its parent, which passes it on."""
 
     def __init__(self, clock: Clock) -> None:
         super().__init__()
@@ -93,7 +93,7 @@ class Interrupt(contextlib.ExitStack):
         return self
 
     def handle(self, number: int, frame: FrameType | None) -> None:
-        """Ask the loop to end, or end at once if it was asked before."""
+        """Ask the loop to end; raise KeyboardInterrupt if it was asked before."""
         if self.received is not None and (number == HANGUP or time.monotonic() - self.since < self.together):
             return
         if self.received is not None:
@@ -103,6 +103,6 @@ class Interrupt(contextlib.ExitStack):
         self.say(f"{self.received.name}: finishing this turn, then saving. Once more to stop at once without saving.")
 
     def say(self, text: str) -> None:
-        """One line on stderr, unbuffered: inside a signal handler buffered streams may be half-way through a write."""
-        with contextlib.suppress(OSError):  # whoever read it has gone, perhaps for the same signal
+        """Print one line to stderr, unbuffered: the signal may have interrupted a write to a buffered stream."""
+        with contextlib.suppress(OSError):  # the reader may be gone, perhaps because of the same signal
             os.write(2, f"\n{text}\n".encode())

@@ -1,4 +1,4 @@
-"""What a run writes down about itself: counters, rates, episodes and the learner's metrics, under fixed names."""
+"""The log entries of a run: counters, rates, episodes and the learner's metrics, under fixed names."""
 
 from __future__ import annotations
 
@@ -20,50 +20,50 @@ class Meter(Protocol):
     """Averages metrics on the device."""
 
     def add(self, metrics: Metrics) -> None:
-        """Count in the metrics of one update."""
+        """Add the metrics of one update."""
         ...
 
     def flush(self) -> dict[str, float]:
-        """The means since the last flush, read from the device in one go."""
+        """Return the means since the last flush, read from the device in one go."""
         ...
 
 
 class Journal:
-    """Gathers what happened since the last entry and writes it to every sink."""
+    """Collects values since the last entry and writes them to every sink."""
 
     def __init__(
         self, clock: Clock, meter: Meter, source: Source, sinks: Sequence[Sink],
         finished: list[EpisodeStats] | None = None,
     ) -> None:  # fmt: skip
-        """``finished``: where episodes are kept until they are logged, if somebody else looks after them as well."""
+        """``finished``: a shared list for episodes until they are logged; by default the journal's own."""
         self.clock, self.meter, self.source, self.sinks = clock, meter, source, sinks
         self.finished: list[EpisodeStats] = [] if finished is None else finished
         self.restarts = 0
         self.last = (clock.seconds, clock.env_steps, clock.updates)
 
     def episodes(self, finished: Iterable[EpisodeStats], restarts: int = 0) -> None:
-        """Count finished episodes and keep them for the next entry; ``restarts`` of environments so far."""
+        """Count finished episodes and keep them for the next entry; ``restarts`` is the number of restarts so far."""
         self.restarts = restarts
         before = len(self.finished)
         self.finished.extend(finished)
         self.clock.episodes += len(self.finished) - before
 
     def write(self, values: Mapping[str, float | np.ndarray]) -> None:
-        """Hand ``values`` to every sink, at where the run is now.
+        """Write ``values`` to every sink, at the current position of the run.
 
         Raises:
-            RunError: one of them cannot write.
+            RunError: a sink cannot write.
         """
         try:
             for sink in self.sinks if values else ():
-                with contextlib.suppress(BrokenPipeError):  # whoever read the console has had enough
+                with contextlib.suppress(BrokenPipeError):  # the console has no reader any more
                     sink.write(values, position(self.clock))
         except OSError as error:
             where = error.filename or "the logs"
             raise RunError(f"cannot write {where}: {error.strerror or error}. Free space on that disk.") from error
 
     def log(self) -> None:
-        """Write one entry of everything; none if the run has not moved since the last."""
+        """Write one entry with everything; none if there were no env steps and no updates since the last."""
         if (self.clock.env_steps, self.clock.updates) == self.last[1:]:
             return
         values = self.meter.flush()
@@ -74,7 +74,7 @@ class Journal:
         self.write({**values, **self._rates(), **self._counters()})
 
     def _rates(self) -> dict[str, float]:
-        """Rates since the last entry."""
+        """Return the rates since the last entry."""
         now = (self.clock.seconds, self.clock.env_steps, self.clock.updates)
         seconds, env_steps, updates = (b - a for a, b in zip(self.last, now, strict=True))
         self.last = now

@@ -1,4 +1,4 @@
-"""One writer a run: a lock file that the system releases when its process ends, however it ends."""
+"""One writer per run: a file lock that the system releases when the process ends, however it ends."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any
 from reverie.core.errors import RunError
 
 fcntl: Any = importlib.import_module("fcntl") if importlib.util.find_spec("fcntl") else None
-"""Not there on Windows: runs are not locked there."""
+"""None on Windows, where runs are not locked."""
 
 LOCK = ".lock"
 
@@ -24,7 +24,7 @@ held: set[int] = set()
 
 
 def forget() -> None:
-    """Let go of the parent's locks in a process that was forked: it may outlive the parent."""
+    """Close the parent's lock files in a forked process, which may outlive the parent."""
     for descriptor in held:
         with contextlib.suppress(OSError):
             os.close(descriptor)  # the lock itself stays the parent's
@@ -36,21 +36,22 @@ if hasattr(os, "register_at_fork"):
 
 
 class RunLock:
-    """While entered, no other process enters the lock of the same folder. Readers need none.
+    """While entered, no other process can enter the lock of the same folder. Readers need no lock.
 
-    The file says who holds it and is gone afterwards. A process that was killed leaves the file but not the lock.
+    The file names the process that holds the lock, and is deleted afterwards. A killed process leaves the file behind,
+    but not the lock.
     """
 
     def __init__(self, folder: Path, instead: str = "another run folder") -> None:
-        """``instead`` is what those may choose who cannot have it."""
+        """``instead`` is the alternative that the error message offers."""
         self.folder, self.path, self.instead = folder, folder / LOCK, instead
         self.descriptor: int | None = None
 
     def __enter__(self) -> RunLock:
-        """Take the lock of a folder that exists.
+        """Take the lock of an existing folder.
 
         Raises:
-            RunError: another process has it, or the folder is not writable.
+            RunError: another process holds it, or the folder is not writable.
         """
         if fcntl is None:
             return self
@@ -70,16 +71,16 @@ class RunLock:
     ) -> None:
         if self.descriptor is not None:
             with contextlib.suppress(OSError):
-                self.path.unlink()  # while it is locked: whoever waits for this very file notices that it is gone
+                self.path.unlink()  # while locked: a process that has opened this file notices in ``_take``
             os.close(self.descriptor)
             held.discard(self.descriptor)
             self.descriptor = None
 
     def _take(self, descriptor: int) -> bool:
-        """Lock the file; False if it was deleted by its last owner before we could.
+        """Lock the open file; return False if its last owner deleted it meanwhile.
 
         Raises:
-            RunError: another process has it.
+            RunError: another process holds the lock.
         """
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

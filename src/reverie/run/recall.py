@@ -1,4 +1,4 @@
-"""What a policy would do in rows that others have lived."""
+"""Actions that a policy would take in recorded rows."""
 
 from __future__ import annotations
 
@@ -9,33 +9,33 @@ import numpy as np
 import torch
 
 from reverie.core.errors import DataError
-from reverie.core.protocols import Policy
-from reverie.core.tree import leaves
+from reverie.core.protocols import Memoryless, Policy
 from reverie.core.types import Mode, Step
 
 BLOCK = 1024
-"""Rows that a policy which carries nothing is shown at a time."""
+"""Rows in a batch for a memoryless policy."""
 SIDE_BY_SIDE = 256
-"""Episodes that are shown side by side to one that does."""
+"""Most episodes side by side for any other policy."""
 
 
 def actions_of(
     policy: Policy[Any], columns: Mapping[str, np.ndarray], width: int, *, mode: Mode = "eval", draws: int = 1
 ) -> np.ndarray:
-    """What a policy would do in each row, float32 ``[rows, draws, A]``.
+    """Return the actions that a policy would take in each row, float32 ``[rows, draws, A]``.
 
-    It is shown whole episodes in their order, and told what was done in them: what it carries from row to row is then
-    what it would be had it lived them. One that carries nothing is shown rows as they lie.
+    A policy with state sees whole episodes in order, and its state is told the recorded actions (``override``): it is
+    then the same as if the policy had lived the episodes. A ``Memoryless`` policy sees rows in the order of storage.
 
     Args:
-        policy: who is asked.
-        columns: all rows, ``[rows, ...]``: ``obs/<key>``, ``action``, ``reward`` and where episodes begin and end.
+        policy: the policy.
+        columns: all rows, ``[rows, ...]``: ``obs/<key>``, ``action``, ``reward``, ``is_first``, ``is_last`` and
+            ``is_terminal``.
         width: A, the numbers of an action.
-        mode: whether the policy takes its mode or draws.
-        draws: how often it is asked in each row.
+        mode: whether the policy takes its mode (``eval``) or samples (``explore``).
+        draws: number of actions per row.
 
     Raises:
-        DataError: its actions are not ``width`` numbers.
+        DataError: the policy's actions do not have ``width`` numbers.
     """
     seen = {name.removeprefix("obs/"): column for name, column in columns.items() if name.startswith("obs/")}
     fixed = {name: columns[name] for name in ("reward", "is_first", "is_last", "is_terminal")}
@@ -45,7 +45,8 @@ def actions_of(
         obs = {key: torch.from_numpy(column[rows]) for key, column in seen.items()}
         return Step(obs=obs, **{name: torch.from_numpy(column[rows]) for name, column in fixed.items()})
 
-    order = order_of(fixed["is_first"], carries(policy, shown(np.zeros(1, np.int64)), mode))
+    memoryless = isinstance(policy, Memoryless) and policy.memoryless(mode)
+    order = order_of(fixed["is_first"], carried=not memoryless)
     found = np.zeros((len(done), draws, width), np.float32)
     state = policy.initial(order.shape[1])
     for rows in order:
@@ -63,19 +64,11 @@ def actions_of(
     return found
 
 
-def carries(policy: Policy[Any], step: Step, mode: Mode) -> bool:
-    """Whether what a policy carries is another thing after it has acted: the order of rows then matters."""
-    before = policy.initial(len(step))
-    _, after = policy.act(step, before, mode)
-    one, two = leaves(before), leaves(after)
-    return len(one) != len(two) or any(a is not b for a, b in zip(one, two, strict=True))
-
-
 def order_of(first: np.ndarray, carried: bool) -> np.ndarray:
-    """In which order rows are shown, ``[L, N]`` of N side by side; -1 where there is none any more.
+    """Return row numbers ``[L, N]``: L batches of N rows; -1 is padding.
 
-    Where something is carried, each of N columns holds whole episodes one behind the other, the longest dealt out
-    first, each to the column that has the least. N is such that less than about half of it is empty.
+    With state (``carried``), each of the N columns holds whole episodes one after the other. Episodes are assigned
+    longest first, each to the shortest column. N is chosen such that at most about half of the table is padding.
     """
     total = len(first)
     if not carried:

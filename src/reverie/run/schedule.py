@@ -1,4 +1,4 @@
-"""When a run logs, evaluates, saves and reports: periods in env steps or in seconds."""
+"""How often a run logs, evaluates, saves and reports: periods in env steps (or updates) or in seconds."""
 
 from __future__ import annotations
 
@@ -16,16 +16,19 @@ SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 
 @dataclass(frozen=True, kw_only=True)
 class Schedule(Config):
-    """How often a run does what is not learning. A number counts env steps; ``30s``, ``5m``, ``2h`` are times."""
+    """Periods of logs, evaluations, checkpoints and reports. A number counts env steps; 30s, 5m, 2h are times.
+
+    Runs that only have recorded data count updates in place of env steps.
+    """
 
     log_every: int | str = "5s"
-    """Write metrics this often; also how soon a NaN in a loss is noticed. 0: only at the end."""
+    """Write metrics this often, and check losses for NaN and infinity. 0: only at the end."""
     eval_every: int | str = 0
     """Evaluate this often. 0: never during training."""
     save_every: int | str = "5m"
     """Write a checkpoint this often. 0: only at the end."""
     report_every: int | str = "5m"
-    """Make the costly pictures of what the agent has learned this often. 0: never."""
+    """Write the learner's costly reports, such as videos of predictions, this often. 0: never."""
 
     def __post_init__(self) -> None:
         for name in ("log_every", "eval_every", "save_every", "report_every"):
@@ -33,32 +36,37 @@ class Schedule(Config):
 
 
 def parse_period(value: int | str, name: str = "period") -> tuple[float, bool]:
-    """``(amount, is_seconds)``: ``1000`` and ``1e3`` are env steps, ``30s``, ``5m`` and ``2h`` are seconds.
+    """Return ``(amount, is_seconds)``: ``1000`` and ``1e3`` are env steps, ``30s``, ``5m`` and ``2h`` are seconds.
+
+    Units are lower case: ``5M`` is an error, as it reads as five million steps.
 
     Raises:
         ConfigError: neither a number nor a number with one of those units, or negative.
     """
-    match = re.fullmatch(r"\s*([0-9.]+(?:e[+]?[0-9]+)?)\s*([smh]?)\s*", str(value).lower())
+    match = re.fullmatch(r"\s*([0-9.]+(?:[eE][+]?[0-9]+)?)\s*([smh]?)\s*", str(value))
     try:
         number = float(match[1]) if match else math.nan
     except ValueError:
         number = math.nan
     if match is None or not math.isfinite(number):
-        raise ConfigError(f"{name} = {value!r}: expected env steps such as 10000, or a time such as 30s, 5m or 2h.")
+        raise ConfigError(
+            f"{name} = {value!r}: expected env steps such as 10000 or 5e6, or a time such as 30s, 5m or 2h (units in "
+            "lower case; millions of steps as 5e6, not 5M)."
+        )
     unit = match[2]
     return number * SECONDS.get(unit, 1.0), bool(unit)
 
 
 def position(clock: Clock) -> int:
-    """Where a run is on the axis of its logs: env steps, or updates where experience is recorded."""
+    """Return the position of a run on the axis of its logs: env steps; updates if it only has recorded data."""
     return clock.env_steps if clock.total_updates is None else clock.updates
 
 
 class Due:
-    """True once in every period of a run; never if the period is 0.
+    """Calling it returns True once in every period of a run; never if the period is 0.
 
-    Periods in env steps are counted from step 0, also by a run that goes on: it evaluates, and perhaps ends, where it
-    would have without a stop. The clock remembers what was done, by ``name``; what failed is taken back.
+    Periods in env steps are counted from step 0, also in a resumed run: it evaluates, and perhaps ends, where it would
+    have without the interruption. The clock remembers the last time under ``name``.
     """
 
     def __init__(self, period: int | str, clock: Clock, name: str) -> None:
@@ -69,14 +77,14 @@ class Due:
         self.before = self.every.last
 
     def __call__(self) -> bool:
-        """Whether a period has passed since this was last true."""
+        """Return whether a period has passed since this last returned True."""
         self.before = self.every.last
         due = self.every(self.now())
         self._mark()
         return due
 
     def take_back(self) -> None:
-        """What was due was not done: it is due again, also to a run that goes on from what is saved now."""
+        """Undo the last True, because the work failed: it is due again, also in a run resumed from a checkpoint now."""
         self.every.last = self.before
         self._mark()
 
@@ -85,7 +93,7 @@ class Due:
             self.clock.marks[self.name] = self.every.last
 
     def _done(self) -> float:
-        """The last multiple of the period up to which a run that goes on has done it."""
+        """Return the last multiple of the period that a resumed run has already handled."""
         if not self.amount:
             return 0.0
         done = self.clock.marks.get(self.name, self.now())

@@ -1,4 +1,4 @@
-"""What the networks of a run were made for: its observations and actions as plain values, compared later."""
+"""The observations and actions that the networks of a run were made for, as plain values that can be compared."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from typing import Any
 from reverie.core.specs import ActionSpec, ObsSpec
 
 Signature = Mapping[str, Mapping[str, Mapping[str, Any]]]
-"""``{"observation": {key: part}, "action": {key: part}}``, each part its fields, fit for JSON."""
+"""``{"observation": {key: part}, "action": {key: part}}``, each part a mapping of its fields, fit for JSON."""
 
 
 def signature(obs: ObsSpec, action: ActionSpec) -> Signature:
-    """The specs as plain values."""
+    """Return the specs as plain values."""
     parts = {"observation": obs, "action": action.parts}
     return {what: {key: _plain(part) for key, part in found.items()} for what, found in parts.items()}
 
 
 def changes(saved: Signature, now: Signature) -> list[str]:
-    """What differs, each in a few words: ``observation 'vec' was vector (5,), is now (6,)``."""
+    """Return the differences, each in a few words: ``observation 'vec' was vector (5,), is now (6,)``."""
     out: list[str] = []
     for what in ("observation", "action"):
         before, after = saved.get(what, {}), now[what]
@@ -39,7 +39,7 @@ def _plain(part: Any) -> dict[str, Any]:
 
 
 def _words(part: Mapping[str, Any]) -> str:
-    """``vector (5,)``, ``categorical of 2 classes``, ``image (64, 64, 3) uint8 in 0..255``."""
+    """Describe a part: ``vector (5,)``, ``categorical of 2 classes``, ``image (64, 64, 3) uint8 in 0..255``."""
     words = [str(part.get("kind"))]
     if "shape" in part:
         words.append(str(tuple(part["shape"])))

@@ -1,4 +1,4 @@
-"""The loop, all of it: collect, sample, update, and now and then evaluate, log, save and report."""
+"""The training loop: collect, sample, update, and periodically evaluate, log, save and report."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from reverie.run.journal import Journal, Meter
 from reverie.run.schedule import Due, Schedule
 
 Write = Callable[[Mapping[str, "float | np.ndarray"]], None]
-"""Takes measured values to where they go."""
+"""Writes measured values to the logs."""
 
 Evaluator = Callable[[Write], None]
-"""Evaluates the newest policy and writes how it went, e.g. ``{"eval/score": 475.0}``."""
+"""Evaluates the current policy and writes the results, e.g. ``{"eval/score": 475.0}``."""
 
 
 class Save(Protocol):
-    """Writes a checkpoint of everything that the run is."""
+    """Writes a checkpoint of the whole run."""
 
     def __call__(self, *, diverged: bool = False) -> Path:
-        """The folder written. ``diverged``: to be looked at, never to be continued from."""
+        """Return the folder written. ``diverged``: it is for inspection only, never to continue from."""
         ...
 
 
@@ -46,7 +46,7 @@ class Ending:
     reason: Literal["finished", "interrupted"]
     checkpoint: Path | None
     signal: int | None = None
-    """The number of the signal that interrupted it."""
+    """Number of the signal that interrupted the run; None if none did."""
 
 
 def train(
@@ -61,15 +61,15 @@ def train(
     checkpoint: Save | None = None,
     schedule: Schedule | None = None,
 ) -> Ending:
-    """Run until the clock is done or a signal asks to stop. Either way everything is logged and saved at the end.
+    """Run until the clock is done or a signal asks to stop. In both cases log and save at the end.
 
-    So it is when something fails on the way, such as the environment: the error then ends with where the checkpoint is.
-    A NaN or infinite loss is noticed at the next log or save, so that no update has to wait for the device.
+    Errors on the way, such as an environment's, are followed by a log and a checkpoint too; their message then names
+    the checkpoint. A NaN or infinite loss is detected at the next log or save, so that no update waits for the device.
 
     Raises:
         RunError: a loss, a weight or an action was NaN or infinite; the message names the first such term and its
             update, or else the parameter.
-        KeyboardInterrupt: a second signal came before the turn that the first one ended was over.
+        KeyboardInterrupt: a second signal came before the first one had ended the turn.
     """
     periods = schedule or Schedule()
     log_due, eval_due = Due(periods.log_every, clock, "log"), Due(periods.eval_every, clock, "eval")
@@ -78,7 +78,7 @@ def train(
     guard = LossGuard(algo)
     batch: Batch | None = None
     with Interrupt(clock) as interrupt, saved_on_error(journal, guard, checkpoint):
-        if not clock.done and eval_due():  # a signal came before it, or it failed
+        if not clock.done and eval_due():  # the earlier process was stopped before it, or it failed
             evaluate(evaluator, eval_due, journal, guard, checkpoint)
         while not clock.done:
             if collector is not None:  # recorded experience: there is none
@@ -98,7 +98,7 @@ def train(
                 stop_if_diverged(guard, checkpoint)
             if eval_due():
                 evaluate(evaluator, eval_due, journal, guard, checkpoint)
-            if report_due() and batch is not None:  # on the last batch: nothing is sampled, training is not disturbed
+            if report_due() and batch is not None:  # on the last batch: sampling another would change training
                 journal.write(algo.report(batch))
             if save_due() and checkpoint is not None:
                 save(guard, clock, checkpoint)
@@ -108,7 +108,7 @@ def train(
 
 
 def ended(interrupt: Interrupt, clock: Clock, path: Path | None) -> Ending:
-    """How it ended, and a sentence if that was by a signal."""
+    """Return how the run ended; print a sentence if a signal ended it."""
     if interrupt.received is None:
         return Ending(reason="finished", checkpoint=path)
     interrupt.say(f"stopped at {clock.place}; " + (f"saved {path}" if path else "nothing was saved"))
@@ -118,7 +118,7 @@ def ended(interrupt: Interrupt, clock: Clock, path: Path | None) -> Ending:
 def evaluate(
     evaluator: Evaluator | None, due: Due, journal: Journal, guard: LossGuard, checkpoint: Save | None
 ) -> None:
-    """Evaluate an agent that is good, as the best one is saved. An evaluation that fails stays ``due``.
+    """Evaluate if losses and weights are finite, as the best agent is saved. A failed evaluation stays ``due``.
 
     Raises:
         RunError: a loss or a weight was NaN or infinite.
@@ -134,10 +134,10 @@ def evaluate(
 
 
 def save(guard: LossGuard, clock: Clock, checkpoint: Save | None) -> Path | None:
-    """Write a checkpoint of a state that is good.
+    """Write a checkpoint if losses and weights are finite; return its path.
 
     Raises:
-        RunError: it is not, or it cannot be written.
+        RunError: they are not finite, or the checkpoint cannot be written.
     """
     stop_if_unfit(guard, clock, checkpoint)
     return checkpoint() if checkpoint is not None else None
@@ -145,10 +145,10 @@ def save(guard: LossGuard, clock: Clock, checkpoint: Save | None) -> Path | None
 
 @contextlib.contextmanager
 def saved_on_error(journal: Journal, guard: LossGuard, checkpoint: Save | None) -> Iterator[None]:
-    """Log and save before an error ends the run, if it has moved at all, and let the error say where.
+    """Log and save before an error ends the run, if it has made any progress, and add the checkpoint to the message.
 
-    A KeyboardInterrupt that no signal has announced is an error like others: environments raise what they like. What
-    chose an action that is not finite has diverged: saved as good, it would choose the same for ever.
+    A KeyboardInterrupt without a signal comes from an environment and is treated as any error. A policy whose action is
+    not finite has diverged: resumed from a regular checkpoint it would choose the same action for ever.
     """
     clock = journal.clock
     begun = (clock.env_steps, clock.updates)
@@ -160,7 +160,7 @@ def saved_on_error(journal: Journal, guard: LossGuard, checkpoint: Save | None) 
         impatient = isinstance(error, KeyboardInterrupt) and clock.stop
         if checkpoint is None or impatient or (clock.env_steps, clock.updates) == begun:
             raise
-        with contextlib.suppress(Exception):  # the first error is the one to tell
+        with contextlib.suppress(Exception):  # the first error is the one to report
             journal.log()
         if isinstance(error, ActionError):
             stop_if_unfit(guard, clock, checkpoint)
@@ -168,7 +168,7 @@ def saved_on_error(journal: Journal, guard: LossGuard, checkpoint: Save | None) 
         try:
             note = f"The run was stopped at {clock.place}; its checkpoint is {save(guard, clock, checkpoint)}"
         except Exception as another:
-            if str(another) == str(error):  # it was the checkpoint that could not be written
+            if str(another) == str(error):  # writing the checkpoint was the first error
                 raise error from error.__cause__
             note = f"The run was stopped at {clock.place}. It could not be saved: {another}"
         add_to(error, note)
@@ -176,7 +176,7 @@ def saved_on_error(journal: Journal, guard: LossGuard, checkpoint: Save | None) 
 
 
 def add_to(error: BaseException, note: str) -> None:
-    """Let ``error`` end with ``note``: in its message if it is ours, below the traceback otherwise."""
+    """Append ``note`` to the message of a ``ReverieError``; to other errors as a note below the traceback."""
     if isinstance(error, ReverieError):
         said = str(error)
         error.args = (f"{said}{'' if said.endswith(('.', '!', '?')) else '.'} {note}",)
@@ -185,20 +185,20 @@ def add_to(error: BaseException, note: str) -> None:
 
 
 def stop_if_diverged(guard: LossGuard, checkpoint: Save | None) -> None:
-    """End the run, leaving a checkpoint to look at, if any loss term has been NaN or infinite.
+    """End the run with a checkpoint for inspection if any loss term was NaN or infinite.
 
     Raises:
-        RunError: it has; names the term, the update and the checkpoint.
+        Diverged: one was; names the term, the update and the checkpoint.
     """
     if (bad := guard.first_bad()) is not None:
         raise diverged(f"{bad.term} became {bad.value} at update {bad.update}", checkpoint)
 
 
 def stop_if_unfit(guard: LossGuard, clock: Clock, checkpoint: Save | None) -> None:
-    """End the run as ``stop_if_diverged`` does, also if a weight is NaN or infinite: every one is looked at.
+    """End the run as ``stop_if_diverged`` does, also if a weight is NaN or infinite. Reads all weights.
 
     Raises:
-        RunError: a loss was, or a weight is; names which, the update and the checkpoint.
+        Diverged: a loss was, or a weight is; names it, the update and the checkpoint.
     """
     stop_if_diverged(guard, checkpoint)
     if (name := guard.bad_parameter()) is not None:
@@ -206,7 +206,7 @@ def stop_if_unfit(guard: LossGuard, clock: Clock, checkpoint: Save | None) -> No
 
 
 def diverged(what: str, checkpoint: Save | None) -> Diverged:
-    """The error that ends a run for ``what`` happened, once a checkpoint to look at is written."""
+    """Write a checkpoint for inspection and return the error that ends the run; ``what`` says what happened."""
     saved = f" The state is in {checkpoint(diverged=True)}." if checkpoint is not None else ""
     return Diverged(
         f"{what}: the run was stopped.{saved} "

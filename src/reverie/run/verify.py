@@ -1,4 +1,4 @@
-"""Whether a checkpoint is whole: every file has the size and the SHA-256 that its manifest says."""
+"""Verification of checkpoints: every file must have the size and the SHA-256 of the manifest."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ TENSORS, STATE, MANIFEST = "tensors.safetensors", "state.json", "manifest.json"
 
 
 def step_of(path: Path) -> int:
-    """The env step at which the checkpoint at ``path`` was taken, whatever its folder is called.
+    """Return the step at which the checkpoint at ``path`` was written, whatever the folder's name.
 
     Raises:
-        RunError: it is damaged.
+        RunError: the manifest is missing or damaged.
     """
     try:
         return int(json.loads((path / MANIFEST).read_text())["step"])
@@ -27,7 +27,7 @@ def step_of(path: Path) -> int:
 
 
 def problem_of(path: Path) -> str:
-    """What is wrong with the checkpoint at ``path``, in a few words; nothing if it is whole."""
+    """Return the problem of the checkpoint at ``path`` in a few words; "" if it is whole."""
     try:
         verify(path)
     except RunError as error:
@@ -37,12 +37,12 @@ def problem_of(path: Path) -> str:
 
 
 def is_newer(problem: str) -> bool:
-    """Whether what ``problem_of`` says is that a newer version wrote it: that is no damage."""
+    """Return whether the ``problem`` is only that a newer version wrote the checkpoint."""
     return problem.startswith("has format")
 
 
 def verify(path: Path) -> dict[str, Any]:
-    """The manifest of the checkpoint at ``path``, if every file is what it says.
+    """Return the manifest of the checkpoint at ``path`` after checking every file against it.
 
     Raises:
         RunError: a file is missing, cut short or changed, or the format is newer than this version can read.
@@ -81,22 +81,22 @@ def _verify_file(file: Path, size: int, digest: str) -> None:
 
 
 def sealed(manifest: dict[str, Any]) -> bytes:
-    """The contents of a manifest's file."""
+    """Return the contents of the manifest file, with its seal."""
     return json.dumps({**manifest, "seal": seal(manifest)}).encode()
 
 
 def seal(manifest: dict[str, Any]) -> str:
-    """SHA-256 of what the manifest itself says."""
+    """Return the SHA-256 of the manifest without its seal."""
     return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
 
 
 def entry_of(path: Path, spare: bool = False) -> dict[str, Any]:
-    """What a manifest says of a file."""
+    """Return the manifest's entry for a file."""
     entry = {"bytes": path.stat().st_size, "sha256": sha256(path)}
     return {**entry, "spare": True} if spare else entry
 
 
 def sha256(path: Path) -> str:
-    """SHA-256 of a file."""
+    """Return the SHA-256 of a file."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

@@ -13,6 +13,7 @@ import yaml
 
 from reverie.core.discover import algorithm_name, found_elsewhere, same_algorithm, version
 from reverie.core.errors import ConfigError, RunError, brief
+from reverie.core.files import write_atomic
 from reverie.experiment import ExperimentConfig
 from reverie.folder import (
     SCHEMA,
@@ -21,7 +22,6 @@ from reverie.folder import (
     learned_otherwise,
     new_path,
     read_yaml,
-    write_atomic,
 )
 from reverie.training.run import ROOT, custom_objects
 from reverie.training.telling import Say

@@ -1,0 +1,30 @@
+"""Files that are complete or do not exist."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+
+
+def write_atomic(path: Path, content: str | bytes) -> None:
+    """Write ``content`` to a file beside ``path``, synchronise it with the disk and rename it to ``path``.
+
+    The folder is made if it is missing. A crash leaves the old content or the new one.
+
+    Raises:
+        OSError: it cannot be written; its ``filename`` is ``path``, which keeps the old content.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    staged = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        with staged.open("wb") as file:
+            file.write(content.encode() if isinstance(content, str) else content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(staged, path)
+    except OSError as error:
+        error.filename, error.filename2 = str(path), None  # the name that people know
+        with contextlib.suppress(OSError):
+            staged.unlink(missing_ok=True)
+        raise
