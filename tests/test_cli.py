@@ -78,6 +78,17 @@ def test_each_command_has_a_help(command: str, capsys: Captured) -> None:
     assert max(map(len, text.splitlines())) <= 80
 
 
+def test_help_breaks_no_line_in_mid_sentence(capsys: Captured) -> None:
+    assert main(["train", "dreamer_v3", "--help"]) == 0
+    lines = [line.strip("│ ") for line in capsys.readouterr().out.splitlines()]
+    first = next(k for k, line in enumerate(lines) if line.startswith("--data STR"))
+    end = next(k for k in range(first, len(lines)) if "(default: '')" in lines[k])
+    assert end > first + 1
+    for line, after in zip(lines[first:end], lines[first + 1 : end + 1], strict=True):
+        used = len(line) if line.startswith("--") else 26 + len(line)
+        assert used + 1 + len(after.split()[0]) > 76, line  # the next word would not have fitted
+
+
 def test_help_of_train_shows_everything_common_things_first(capsys: Captured) -> None:
     assert main(["train", "dreamer_v3", "--env", "ALE/Pong-v5", "--help"]) == 0
     text = capsys.readouterr().out

@@ -193,6 +193,10 @@ def test_kinds_are_named_in_small_letters():
     assert type(Colour.parse("pastel")) is Pastel
 
 
+def test_numbers_of_numpy_are_written_as_numbers() -> None:
+    assert Colour.parse(RGBMix(np.float32(0.25), np.int64(4)).text()) == RGBMix(0.25, 4)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(
     "colour", [Plain(), RGBMix(), RGBMix(0.25, 4), RGBMix(-1.5), RGBMix(math.inf), RGBMix(-math.inf)]
 )

@@ -23,6 +23,17 @@ from reverie.core.errors import ConfigError
 registry = ConstructorRegistry()
 
 
+def paragraphs(text: str) -> str:
+    """Return a docstring with the lines of each paragraph joined."""
+    return "\n\n".join(" ".join(part.split()) for part in re.split(r"\n\s*\n", text))
+
+
+# tyro (1.0) breaks the help of an option at each indented line of its docstring, in mid-sentence. The function is
+# private: where it is missing or unused, only the layout of the help differs.
+if hasattr(strings := getattr(tyro, "_strings", None), "remove_single_line_breaks"):
+    strings.remove_single_line_breaks = paragraphs  # type: ignore[union-attr]
+
+
 def parse(kind: Any, args: list[str], command: str, default: Any = None) -> Any:
     """Parse ``args`` as a ``kind``. On wrong usage, print the error and exit with 2.
 

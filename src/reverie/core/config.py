@@ -227,7 +227,9 @@ class Choice(Config):
 
     def text(self) -> str:
         """Return the text that ``parse`` reads."""
-        fields = ", ".join(f"{f.name}={getattr(self, f.name)!r}" for f in dataclasses.fields(self))
+        values = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        plain = {name: value.item() if isinstance(value, np.generic) else value for name, value in values.items()}
+        fields = ", ".join(f"{name}={value!r}" for name, value in plain.items())
         kind = type(self)
         ours = kind.__module__.partition(".")[0] == __name__.partition(".")[0]
         name = _snake(kind.__name__) if ours else f"{kind.__module__}:{kind.__name__}"
