@@ -85,7 +85,7 @@ def test_help_breaks_no_line_in_mid_sentence(capsys: Captured) -> None:
     end = next(k for k in range(first, len(lines)) if "(default: '')" in lines[k])
     assert end > first + 1
     for line, after in zip(lines[first:end], lines[first + 1 : end + 1], strict=True):
-        used = len(line) if line.startswith("--") else 26 + len(line)
+        used = len(line) if line.startswith("--data") else 26 + len(line)
         assert used + 1 + len(after.split()[0]) > 76, line  # the next word would not have fitted
 
 
