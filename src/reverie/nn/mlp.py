@@ -145,19 +145,19 @@ def first(critic: nn.Module, obs: Obs, action: Tensor) -> Tensor:
 
 CONTINUOUS = ("ddpg", "td3", "sac", "dreamer_v3")
 CONTINUOUS_RECORDED = ("bc", "td3_bc", "bcq", "cql", "iql", "crr")
-"""Those that learn from recorded data."""
+"""Algorithms for continuous actions that are meant for recorded data."""
 CHOICE = ("dqn", "qr_dqn", "sac_discrete", "dreamer_v3")
 CHOICE_RECORDED = ("bc", "discrete_bcq", "discrete_cql", "discrete_crr")
 ANY = ("dreamer_v3",)
 CHOICES_RECORDED = ("bc",)
-"""Where all parts are choices, but more than one."""
+"""Algorithms for several discrete actions that are meant for recorded data."""
 
 
 def continuous_width(algorithm: str, spec: ActionSpec) -> int:
-    """A, the width of actions all of whose parts are continuous.
+    """Return A, the width of actions whose parts are all continuous.
 
     Raises:
-        ConfigError: some are not; names the algorithms that fit.
+        ConfigError: a part is discrete. The message names the algorithms that fit.
     """
     discrete = [key for key in sorted(spec.parts) if spec.parts[key].kind != "continuous"]
     if discrete:
@@ -166,10 +166,10 @@ def continuous_width(algorithm: str, spec: ActionSpec) -> int:
 
 
 def single_choice(algorithm: str, spec: ActionSpec) -> int:
-    """A, the classes of an action that is one choice among them.
+    """Return A, the number of classes of an action that is a single discrete choice.
 
     Raises:
-        ConfigError: it is something else; names the algorithms that fit.
+        ConfigError: it is not. The message names the algorithms that fit.
     """
     continuous = [key for key in sorted(spec.parts) if spec.parts[key].kind == "continuous"]
     if continuous:
@@ -180,10 +180,10 @@ def single_choice(algorithm: str, spec: ActionSpec) -> int:
 
 
 def only_kind(algorithm: str, spec: ActionSpec) -> str:
-    """The kind of all parts, ``continuous`` or ``categorical``.
+    """Return the kind of all parts, ``continuous`` or ``categorical``.
 
     Raises:
-        ConfigError: there are both; names the algorithms that fit.
+        ConfigError: there are both. The message names the algorithms that fit.
     """
     kinds = {part.kind for part in spec.parts.values()}
     if len(kinds) > 1:
@@ -192,7 +192,7 @@ def only_kind(algorithm: str, spec: ActionSpec) -> str:
 
 
 def all_classes(spec: ActionSpec) -> tuple[int, ...]:
-    """How many classes each choice has, in the order of the flat action; 0 choices of continuous parts."""
+    """Return the number of classes of each discrete choice, in the order of the flat action."""
     return tuple(count for key in sorted(spec.parts) for count in spec.parts[key].classes)
 
 
