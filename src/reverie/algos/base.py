@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from abc import abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, Self
 
@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from reverie.algos.capture import Captured, CudaGraphs, Tapes, TrainStep
 from reverie.core.config import Config
+from reverie.core.discover import algorithm_name
 from reverie.core.errors import ConfigError
 from reverie.core.protocols import Policy, Watcher
 from reverie.core.specs import ActionSpec, ExtraPart, ObsSpec
@@ -27,6 +28,17 @@ from reverie.objectives.estimators import GAE, TD1, TDLambda
 PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Draw weights from ``seed`` within, and restore PyTorch's CPU generator afterwards.
+
+    Weights are drawn on the CPU. So, unlike ``torch.manual_seed``, this leaves the generators of GPUs alone.
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)
+        yield
+
+
 @dataclass(frozen=True, kw_only=True)
 class AlgorithmConfig(Config):
     """Settings that every algorithm has.
@@ -35,6 +47,9 @@ class AlgorithmConfig(Config):
         ConfigError: a setting is out of range. All subclasses check their settings when they are made.
     """
 
+    learner: ClassVar[type[Any]]
+    """Class of the learner, made as ``learner(obs_spec, action_spec, config, device)``. It is defined after its
+    configuration, and so assigned there: ``MyConfig.learner = MyLearner``."""
     needs_data: ClassVar[bool] = False
     """Whether the algorithm is meant for recorded data. It may collect rows itself all the same."""
 
@@ -54,12 +69,17 @@ class AlgorithmConfig(Config):
                 f"batch_size = {self.batch_size}, batch_length = {self.batch_length}: expected at least 1 and 2."
             )
 
+    @property
+    def algorithm(self) -> str:
+        """Name of the algorithm on the command line, such as ``dreamer_v3``; ``module:Class`` for your own."""
+        return algorithm_name(type(self))
+
     def check_run(self, *, random_steps: int, learning_starts: int, frame_stack: int) -> None:
         """Raise ConfigError unless the settings fit those of the run.
 
         Args:
             random_steps: env steps taken by random actions first.
-            learning_starts: env steps before the first update.
+            learning_starts: windows that are collected before the first update.
             frame_stack: frames that the environments stack themselves.
         """
 
@@ -71,9 +91,19 @@ class AlgorithmConfig(Config):
             lived: whether the run collects rows in an environment.
         """
 
-    @abstractmethod
     def build(self, obs_spec: ObsSpec, action_spec: ActionSpec, device: str = "cpu", seed: int = 0) -> Algorithm:
-        """A learner for these observations and actions."""
+        """Return a learner for these observations and actions, its weights drawn from ``seed`` and nothing else.
+
+        Raises:
+            ConfigError: the settings do not fit the observations, or the algorithm is not for such actions.
+        """
+        with seeded(seed):
+            learner: Algorithm = self.learner(obs_spec, action_spec, self.for_obs(obs_spec), torch.device(device))
+            return learner
+
+    def for_obs(self, obs_spec: ObsSpec) -> Self:
+        """Return these settings without defaults that do not fit the observations."""
+        return self
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,13 +144,11 @@ class ModelFreeConfig(AlgorithmConfig):
                 "one of them; algo.frames needs as little memory as no stack at all."
             )
 
-    def where_vectors(self, obs_spec: ObsSpec) -> Self:
-        """Return these settings, without ``normalise`` if no observation is a vector.
-
-        For algorithms whose default normalises: with images alone that default is no mistake of the user's.
-        """
+    def for_obs(self, obs_spec: ObsSpec) -> Self:
+        """See :class:`AlgorithmConfig`. Without ``normalise`` if it is a default and no observation is a vector."""
         vectors = any(part.kind == "vector" for part in obs_spec.values())
-        return self if vectors or self.normalise is None else replace(self, normalise=None)
+        asked = type(self).__dataclass_fields__["normalise"].default is None  # then it is no default of the algorithm
+        return self if vectors or asked or self.normalise is None else replace(self, normalise=None)
 
     def preprocessor(self, obs_spec: ObsSpec) -> Preprocessor:
         """Return the preprocessor of rows that these settings describe.
@@ -178,6 +206,7 @@ class Algorithm(nn.Module):
     window: Window
     extra_spec: Mapping[str, ExtraPart]
     device: torch.device
+    _policy: Policy[Any]
     tapes: ClassVar[bool] = False
     """Whether updates are captured on CPUs too; it pays where Python takes as long as the arithmetic."""
 
@@ -194,8 +223,8 @@ class Algorithm(nn.Module):
 
     @property
     def policy(self) -> Policy[Any]:
-        """The policy, which acts with the newest weights."""
-        raise NotImplementedError
+        """The policy, which acts with the newest weights: what a subclass has assigned to ``self._policy``."""
+        return self._policy
 
     def update(self, batch: Batch) -> Update:
         """Take one gradient step on a batch on any device. Does not wait for the device; the caller owns the result."""

@@ -106,12 +106,6 @@ class BCConfig(ModelFreeConfig):
                 "with a trained agent."
             )
 
-    def build(self, obs_spec: ObsSpec, action_spec: ActionSpec, device: str = "cpu", seed: int = 0) -> BC:
-        """A learner for these observations and actions of one kind, its weights drawn from ``seed``."""
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            return BC(obs_spec, action_spec, self.where_vectors(obs_spec), torch.device(device))
-
     def fitting(self, spec: ActionSpec) -> Clone:
         """Return ``clone``, or its default for these actions.
 
@@ -176,11 +170,6 @@ class BC(ModelFree):
         self._step = LikelihoodStep(self.objective, {"actor": self.optim}, BCObjective.forward)
         self._policy = self.preprocess.policy(clone.policy(actor, action_spec.width, device), device)
 
-    @property
-    def policy(self) -> Policy[Any]:
-        """The policy, which acts with the newest weights."""
-        return self._policy
-
     def train_step(self, batch: Batch) -> Update:
         """Take one gradient step of the actor."""
         losses = self._step(self.preprocess(batch))
@@ -193,3 +182,6 @@ class BC(ModelFree):
     def load_extra_state(self, state: State) -> None:
         """Restore the optimiser's moments."""
         self.optim.load_state_dict(state["optim"])
+
+
+BCConfig.learner = BC

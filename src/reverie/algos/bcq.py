@@ -15,7 +15,6 @@ from torch import Tensor, nn
 
 from reverie.algos.base import PRECISIONS, ModelFree, ValueConfig
 from reverie.core.errors import ConfigError
-from reverie.core.protocols import Policy
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.stats import Stats
 from reverie.core.types import Batch, Obs, Update
@@ -75,12 +74,6 @@ class BCQConfig(ValueConfig):
         check_choice(self.samples, self.phi, self.lesser)
         if self.act_samples < 1 or (self.latent is not None and self.latent < 1):
             raise ConfigError(f"act_samples = {self.act_samples}, latent = {self.latent}: expected 1 or more.")
-
-    def build(self, obs_spec: ObsSpec, action_spec: ActionSpec, device: str = "cpu", seed: int = 0) -> BCQ:
-        """A learner for these observations and continuous actions, its weights drawn from ``seed``."""
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            return BCQ(obs_spec, action_spec, self.where_vectors(obs_spec), torch.device(device))
 
 
 def check_choice(samples: int, phi: float, lesser: float) -> None:
@@ -226,7 +219,8 @@ class BCQ(ModelFree):
     def __init__(self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: BCQConfig, device: torch.device) -> None:
         super().__init__(obs_spec, cfg, device)
         self.cfg = cfg
-        seen, width, dtype = self.preprocess.spec, continuous_width("bcq", action_spec), PRECISIONS[cfg.precision]
+        seen, dtype = self.preprocess.spec, PRECISIONS[cfg.precision]
+        width = continuous_width(cfg.algorithm, action_spec)
         vae = ActionVAE(seen, width, cfg.latent or 2 * width, cfg.vae, dtype)
         perturb = Perturbation(seen, width, cfg.phi, cfg.networks, dtype)
         critic = ActionCritic(seen, width, cfg.networks, copies=2, dtype=dtype)
@@ -249,11 +243,6 @@ class BCQ(ModelFree):
         best = BestOfSeveral(self.objective.best_action, cfg.act_samples, vae.latent, LATENT, device)
         self._policy = self.preprocess.policy(best, device)
 
-    @property
-    def policy(self) -> Policy[Any]:
-        """The policy, which acts with the newest weights."""
-        return self._policy
-
     def train_step(self, batch: Batch) -> Update:
         """Take one step of the VAE, of the critics, of the perturbation network and of the targets: Algorithm 1."""
         batch, losses = self.preprocess(batch), Losses({}, {})
@@ -264,3 +253,6 @@ class BCQ(ModelFree):
             losses = losses.joined(found)
         self.objective.update_targets()
         return Update(metrics=losses.metrics, priority=losses.priority)
+
+
+BCQConfig.learner = BCQ

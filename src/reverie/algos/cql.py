@@ -22,7 +22,7 @@ from reverie.core.stats import Stats
 from reverie.core.types import Batch, Obs, Update
 from reverie.nn.adam import Adam
 from reverie.nn.fused import log_sum_exp
-from reverie.nn.mlp import NetworkConfig, continuous_width
+from reverie.nn.mlp import NetworkConfig
 from reverie.nn.normalise import Normalise, Running
 from reverie.nn.returned import RETURN, Unreturned
 from reverie.nn.rewards import ReturnStd
@@ -158,13 +158,6 @@ class CQLConfig(SACConfig):
         """Return the settings that the objective takes unchanged, by name."""
         names = ("conservatism", "samples", "softness", "backup", "floor")
         return {**super().common(), **{name: getattr(self, name) for name in names}}
-
-    def build(self, obs_spec: ObsSpec, action_spec: ActionSpec, device: str = "cpu", seed: int = 0) -> CQL:
-        """A learner for these observations and continuous actions, its weights drawn from ``seed``."""
-        continuous_width("cql", action_spec)
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            return CQL(obs_spec, action_spec, self.where_vectors(obs_spec), torch.device(device))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -342,3 +335,6 @@ class CQL(SAC):
         if RETURN not in batch.extras or rewards is None:
             return batch
         return replace(batch, extras={**batch.extras, RETURN: batch.extras[RETURN] * rewards.factor})
+
+
+CQLConfig.learner = CQL

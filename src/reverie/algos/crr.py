@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from reverie.algos.base import PRECISIONS, ModelFree, ValueConfig
 from reverie.core.config import Choice
 from reverie.core.errors import ConfigError
-from reverie.core.protocols import Policy
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.stats import Stats
 from reverie.core.types import Batch, Obs, Update
@@ -106,12 +105,6 @@ class CRRConfig(ValueConfig):
         check_estimator(self.value_estimator, algorithm="crr", rows=self.batch_length)
         if self.samples < 1 or self.critics < 1:
             raise ConfigError(f"samples = {self.samples}, critics = {self.critics}: expected 1 or more.")
-
-    def build(self, obs_spec: ObsSpec, action_spec: ActionSpec, device: str = "cpu", seed: int = 0) -> CRR:
-        """A learner for these observations and continuous actions, its weights drawn from ``seed``."""
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            return CRR(obs_spec, action_spec, self.where_vectors(obs_spec), torch.device(device))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -245,17 +238,12 @@ class CRR(ModelFree):
     def build_objective(self, obs_spec: ObsSpec, action_spec: ActionSpec) -> CRRObjective:
         """Build the networks for these specs and the losses over them."""
         c = self.cfg
-        width, dtype = continuous_width("crr", action_spec), PRECISIONS[c.precision]
+        width, dtype = continuous_width(c.algorithm, action_spec), PRECISIONS[c.precision]
         actor = NormalActor(obs_spec, width, c.networks, dtype)
         critic = ActionCritic(obs_spec, width, c.networks, copies=c.critics, dtype=dtype)
         names = ("filter", "baseline", "samples", "discount", "value_estimator", "tau", "target_every")
         settings = {name: getattr(c, name) for name in names}
         return CRRObjective(actor, critic, **settings, within=self.within_range)
-
-    @property
-    def policy(self) -> Policy[Any]:
-        """The policy, which acts with the newest weights."""
-        return self._policy
 
     def train_step(self, batch: Batch) -> Update:
         """Take one step of the critic, of the actor with the new critic, and of the targets."""
@@ -266,3 +254,6 @@ class CRR(ModelFree):
         self.optims["actor"].step(actor.terms["actor"])
         self.objective.update_targets()
         return Update(metrics={**critic.metrics, **actor.metrics}, priority=critic.priority)
+
+
+CRRConfig.learner = CRR

@@ -13,7 +13,6 @@ import torch
 from torch import Tensor, nn
 
 from reverie.algos.base import PRECISIONS, ModelFree, ValueConfig
-from reverie.core.protocols import Policy
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.stats import Stats
 from reverie.core.types import Batch, Obs, State, Update
@@ -58,12 +57,6 @@ class DDPGConfig(ValueConfig):
         super().__post_init__()
         check_td(self.discount, self.tau, self.target_every)
         check_estimator(self.value_estimator, algorithm="ddpg", rows=self.batch_length)
-
-    def build(self, obs_spec: ObsSpec, action_spec: ActionSpec, device: str = "cpu", seed: int = 0) -> DDPG:
-        """A learner for these observations and continuous actions, its weights drawn from ``seed``."""
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            return DDPG(obs_spec, action_spec, self, torch.device(device))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,7 +141,8 @@ class DDPG(ModelFree):
     def __init__(self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: DDPGConfig, device: torch.device) -> None:
         super().__init__(obs_spec, cfg, device)
         self.cfg = cfg
-        seen, width, dtype = self.preprocess.spec, continuous_width("ddpg", action_spec), PRECISIONS[cfg.precision]
+        seen, dtype = self.preprocess.spec, PRECISIONS[cfg.precision]
+        width = continuous_width(cfg.algorithm, action_spec)
         actor = DeterministicActor(seen, width, cfg.networks, dtype)
         critic = ActionCritic(seen, width, cfg.networks, dtype=dtype)
         self.objective = DDPGObjective(
@@ -166,11 +160,6 @@ class DDPG(ModelFree):
         self._actor = PolicyGradientStep(self.objective, {"actor": self.actor_optim}, DDPGObjective.actor_loss)
         self._policy = self.preprocess.policy(NoisyPolicy(actor, cfg.exploration, width, device), device)
 
-    @property
-    def policy(self) -> Policy[Any]:
-        """The policy, which acts with the newest weights."""
-        return self._policy
-
     def train_step(self, batch: Batch) -> Update:
         """Take one step of the critic, of the actor through the new critic, and of the targets: Algorithm 1."""
         batch = self.preprocess(batch)
@@ -187,3 +176,6 @@ class DDPG(ModelFree):
         """Restore the optimiser's moments."""
         self.actor_optim.load_state_dict(state["actor_optim"])
         self.critic_optim.load_state_dict(state["critic_optim"])
+
+
+DDPGConfig.learner = DDPG

@@ -15,7 +15,6 @@ from torch import Tensor, nn
 
 from reverie.algos.base import PRECISIONS, ModelFree, ValueConfig
 from reverie.core.errors import ConfigError
-from reverie.core.protocols import Policy
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.stats import Stats
 from reverie.core.types import Batch, Obs, State, Update
@@ -89,12 +88,6 @@ class DiscreteBCQConfig(ValueConfig):
         check_td(self.discount, self.tau, self.target_every)
         check_estimator(self.value_estimator, algorithm="discrete_bcq", rows=self.batch_length)
         check_settings(self.threshold, self.logit_weight, self.kappa)
-
-    def build(self, obs_spec: ObsSpec, action_spec: ActionSpec, device: str = "cpu", seed: int = 0) -> DiscreteBCQ:
-        """A learner for these observations and a choice among classes, its weights drawn from ``seed``."""
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            return DiscreteBCQ(obs_spec, action_spec, self.where_vectors(obs_spec), torch.device(device))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -210,7 +203,7 @@ class DiscreteBCQ(ModelFree):
     ) -> None:
         super().__init__(obs_spec, cfg, device)
         self.cfg = cfg
-        classes, dtype = single_choice("discrete_bcq", action_spec), PRECISIONS[cfg.precision]
+        classes, dtype = single_choice(cfg.algorithm, action_spec), PRECISIONS[cfg.precision]
         network = ClassValues(self.preprocess.spec, classes, cfg.networks, 2, dtype)
         names = ("threshold", "logit_weight", "discount", "value_estimator", "kappa", "tau", "target_every")
         settings = {name: getattr(cfg, name) for name in names}
@@ -221,11 +214,6 @@ class DiscreteBCQ(ModelFree):
         self._step = ClonedValuesStep(self.objective, {"network": self.optim}, *known)
         greedy = GreedyPolicy(self.objective.values, cfg.exploration, classes, device)
         self._policy = self.preprocess.policy(greedy, device)
-
-    @property
-    def policy(self) -> Policy[Any]:
-        """The policy, which acts with the newest weights."""
-        return self._policy
 
     def train_step(self, batch: Batch) -> Update:
         """Take one step of values and clone together, and one of the target: Algorithm 1."""
@@ -240,3 +228,6 @@ class DiscreteBCQ(ModelFree):
     def load_extra_state(self, state: State) -> None:
         """Restore the optimiser's moments."""
         self.optim.load_state_dict(state["optim"])
+
+
+DiscreteBCQConfig.learner = DiscreteBCQ

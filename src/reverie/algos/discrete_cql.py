@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-import torch
 from torch import Tensor, nn
 
 from reverie.algos.base import PRECISIONS
@@ -59,12 +58,6 @@ class DiscreteCQLConfig(QRDQNConfig):
         super().__post_init__()
         check_min_q_weight(self.min_q_weight)
 
-    def build(self, obs_spec: ObsSpec, action_spec: ActionSpec, device: str = "cpu", seed: int = 0) -> DiscreteCQL:
-        """A learner for these observations and a choice among classes, its weights drawn from ``seed``."""
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            return DiscreteCQL(obs_spec, action_spec, self.where_vectors(obs_spec), torch.device(device))
-
 
 @dataclass(frozen=True, kw_only=True)
 class DiscreteCQLStats(Stats):
@@ -112,10 +105,13 @@ class DiscreteCQL(QRDQN):
     def build_objective(self, obs_spec: ObsSpec, action_spec: ActionSpec) -> DiscreteCQLObjective:
         """Build the network for these specs and the loss over it."""
         c = self.cfg
-        classes, dtype = single_choice("discrete_cql", action_spec), PRECISIONS[c.precision]
+        classes, dtype = single_choice(c.algorithm, action_spec), PRECISIONS[c.precision]
         network = ActionValues(obs_spec, classes, c.networks, dueling=c.dueling, quantiles=c.quantiles, dtype=dtype)
         return DiscreteCQLObjective(network, min_q_weight=c.min_q_weight, **c.common())
 
     def build_step(self) -> Step:
         """Return the gradient step of the network."""
         return ConservativeQuantilesStep(self.objective, {"critic": self.optim}, DiscreteCQLObjective.critic_loss)
+
+
+DiscreteCQLConfig.learner = DiscreteCQL

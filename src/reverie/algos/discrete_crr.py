@@ -16,7 +16,6 @@ from torch import Tensor, nn
 from reverie.algos.base import PRECISIONS, ModelFree, ValueConfig
 from reverie.algos.crr import CRRObjective
 from reverie.core.errors import ConfigError
-from reverie.core.protocols import Policy
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.stats import Stats
 from reverie.core.types import Batch, Obs, Update
@@ -80,12 +79,6 @@ class DiscreteCRRConfig(ValueConfig):
         check_min_q_weight(self.min_q_weight)
         if self.critics < 1:
             raise ConfigError(f"critics = {self.critics}: expected 1 or more.")
-
-    def build(self, obs_spec: ObsSpec, action_spec: ActionSpec, device: str = "cpu", seed: int = 0) -> DiscreteCRR:
-        """A learner for these observations and a choice among classes, its weights drawn from ``seed``."""
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            return DiscreteCRR(obs_spec, action_spec, self.where_vectors(obs_spec), torch.device(device))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,7 +156,7 @@ class DiscreteCRR(ModelFree):
     ) -> None:
         super().__init__(obs_spec, cfg, device)
         self.cfg = cfg
-        classes = single_choice("discrete_crr", action_spec)
+        classes = single_choice(cfg.algorithm, action_spec)
         seen, dtype = self.preprocess.spec, PRECISIONS[cfg.precision]
         actor = ChoicesActor(seen, (classes,), cfg.networks, dtype)
         critic = ClassValues(seen, classes, cfg.networks, cfg.critics, dtype)
@@ -182,14 +175,12 @@ class DiscreteCRR(ModelFree):
         self._actor = FilteredLikelihoodStep(self.objective, {"actor": self.optims["actor"]}, *known)
         self._policy = self.preprocess.policy(SampledPolicy(actor, device), device)
 
-    @property
-    def policy(self) -> Policy[Any]:
-        """The policy, with the newest weights: it samples when exploring and takes the mode in evaluations."""
-        return self._policy
-
     def train_step(self, batch: Batch) -> Update:
         """Take one step of the critic, of the actor with the new critic, and of the targets."""
         batch = self.preprocess(batch)
         critic, actor = self._critic(batch), self._actor(batch)
         self.objective.update_targets()
         return Update(metrics={**critic.metrics, **actor.metrics}, priority=critic.priority)
+
+
+DiscreteCRRConfig.learner = DiscreteCRR

@@ -14,7 +14,6 @@ from torch import Tensor, nn
 
 from reverie.algos.base import PRECISIONS, ModelFree, ValueConfig
 from reverie.core.errors import ConfigError
-from reverie.core.protocols import Policy
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.stats import Stats
 from reverie.core.types import Batch, Obs, State, Update
@@ -81,12 +80,6 @@ class DQNConfig(ValueConfig):
         """Return the settings that the objective takes unchanged, by name."""
         names = ("discount", "value_estimator", "double", "kappa", "tau", "target_every")
         return {name: getattr(self, name) for name in names}
-
-    def build(self, obs_spec: ObsSpec, action_spec: ActionSpec, device: str = "cpu", seed: int = 0) -> DQN:
-        """A learner for these observations and a choice among classes, its weights drawn from ``seed``."""
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            return DQN(obs_spec, action_spec, self, torch.device(device))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -183,18 +176,13 @@ class DQN(ModelFree):
     def build_objective(self, obs_spec: ObsSpec, action_spec: ActionSpec) -> DQNObjective:
         """Build the network for these specs and the loss over it."""
         c = self.cfg
-        classes, dtype = single_choice("dqn", action_spec), PRECISIONS[c.precision]
+        classes, dtype = single_choice(c.algorithm, action_spec), PRECISIONS[c.precision]
         network = ActionValues(obs_spec, classes, c.networks, dueling=c.dueling, dtype=dtype)
         return DQNObjective(network, **c.common())
 
     def build_step(self) -> Step:
         """Return the gradient step of the network."""
         return ValuesStep(self.objective, {"critic": self.optim}, DQNObjective.critic_loss)
-
-    @property
-    def policy(self) -> Policy[Any]:
-        """The policy, which acts with the newest weights."""
-        return self._policy
 
     def train_step(self, batch: Batch) -> Update:
         """Take one step of the network and one of its target: Algorithm 1."""
@@ -209,3 +197,6 @@ class DQN(ModelFree):
     def load_extra_state(self, state: State) -> None:
         """Restore the optimiser's moments."""
         self.optim.load_state_dict(state["optim"])
+
+
+DQNConfig.learner = DQN

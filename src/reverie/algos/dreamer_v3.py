@@ -137,12 +137,6 @@ class DreamerV3Config(AlgorithmConfig):
         """Discount factor gamma per agent step."""
         return 1 - 1 / self.discount_horizon
 
-    def build(self, obs_spec: ObsSpec, action_spec: ActionSpec, device: str = "cpu", seed: int = 0) -> DreamerV3:
-        """A learner for these observations and actions, its weights drawn from ``seed``."""
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            return DreamerV3(obs_spec, action_spec, self, torch.device(device))
-
 
 SIZES: dict[str, dict[str, int]] = {
     "nano": {"deter": 128, "hidden": 64, "classes": 8, "stoch": 16, "depth": 4, "units": 64, "bins": 63},
@@ -306,11 +300,6 @@ class DreamerV3(Algorithm):
         self.optim = cfg.optim.build([*self.world.parameters(), *self.actor.parameters(), *self.critic.parameters()])
         self._policy = LatentPolicy(self.world, self.actor, self.pack)
         self.extra_spec = self._extra_spec()
-
-    @property
-    def policy(self) -> LatentPolicy:
-        """The policy, which acts with the newest weights."""
-        return self._policy
 
     # ------------------------------------------------------------------ stored latents
 
@@ -536,7 +525,8 @@ class DreamerV3(Algorithm):
         if not images:
             return {}
         rows, seen = batch.map(lambda x: x[:sequences]), batch.shape[1] // 2
-        with torch.random.fork_rng():  # a report must not change the random numbers of later updates
+        own = [self.device] if self.device.type == "cuda" else []
+        with torch.random.fork_rng(devices=own):  # a report must not change the random numbers of later updates
             predicted = self.dream(rows, seen)
         return {
             f"report/{k}": stacked_video(rows.obs[k], predicted[k], part.low, part.high, seen)
@@ -553,3 +543,6 @@ class DreamerV3(Algorithm):
     def load_extra_state(self, state: State) -> None:
         """Restore the optimiser's moments."""
         self.optim.load_state_dict(state["optim"])
+
+
+DreamerV3Config.learner = DreamerV3

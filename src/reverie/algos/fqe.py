@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from reverie.algos.base import PRECISIONS, ModelFree, ValueConfig
+from reverie.algos.base import PRECISIONS, ModelFree, ValueConfig, seeded
 from reverie.core.errors import ConfigError, DataError
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.stats import Stats
@@ -80,11 +80,8 @@ class FQEConfig(ValueConfig):
         units: Units | None = None,
     ) -> FQE:
         """Return an estimator for these observations and actions of any kind, its weights drawn from ``seed``."""
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            return FQE(
-                obs_spec, action_spec, self.where_vectors(obs_spec), torch.device(device), units if units else Units()
-            )
+        with seeded(seed):
+            return FQE(obs_spec, action_spec, self.for_obs(obs_spec), torch.device(device), units or Units())
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from reverie.algos.base import PRECISIONS
+from reverie.algos.base import PRECISIONS, seeded
 from reverie.algos.sac import SAC, SACConfig
 from reverie.algos.sac_discrete import SACDiscrete
 from reverie.core.config import Choice, above, at_least
@@ -24,7 +24,7 @@ from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.stats import Stats
 from reverie.core.types import Batch, Obs, Update
 from reverie.nn.adam import Adam
-from reverie.nn.mlp import Inputs, NetworkConfig, continuous_width, single_choice
+from reverie.nn.mlp import Inputs, NetworkConfig
 from reverie.nn.normalise import Normalise, Running
 from reverie.objectives.returns import followed
 from reverie.objectives.td import Losses, before, mean_over
@@ -115,15 +115,10 @@ class GAILConfig(SACConfig):
         Raises:
             ConfigError: the actions are of both kinds, or several discrete ones.
         """
-        kind: type[Imitator] = GAIL
-        if any(part.kind == "continuous" for part in action_spec.parts.values()):
-            continuous_width("gail", action_spec)
-        else:
-            single_choice("gail", action_spec)
-            kind = GAILDiscrete
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            return kind(obs_spec, action_spec, self.where_vectors(obs_spec), torch.device(device))
+        continuous = any(part.kind == "continuous" for part in action_spec.parts.values())
+        with seeded(seed):
+            kind = GAIL if continuous else GAILDiscrete
+            return kind(obs_spec, action_spec, self.for_obs(obs_spec), torch.device(device))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,14 +7,13 @@ actions outside the dataset. The policy imitates the dataset's actions, weighted
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from reverie.algos.base import PRECISIONS, ModelFree, ValueConfig
 from reverie.core.errors import ConfigError
-from reverie.core.protocols import Policy
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.stats import Stats
 from reverie.core.types import Batch, Obs, Update
@@ -74,12 +73,6 @@ class IQLConfig(ValueConfig):
         check_regression(self.expectile, self.beta, self.max_weight)
         if self.actor_cosine < 0:
             raise ConfigError(f"actor_cosine = {self.actor_cosine}: expected a number of updates, or 0.")
-
-    def build(self, obs_spec: ObsSpec, action_spec: ActionSpec, device: str = "cpu", seed: int = 0) -> IQL:
-        """A learner for these observations and continuous actions, its weights drawn from ``seed``."""
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            return IQL(obs_spec, action_spec, self.where_vectors(obs_spec), torch.device(device))
 
 
 def check_regression(expectile: float, beta: float, max_weight: float) -> None:
@@ -222,7 +215,8 @@ class IQL(ModelFree):
     def __init__(self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: IQLConfig, device: torch.device) -> None:
         super().__init__(obs_spec, cfg, device)
         self.cfg = cfg
-        seen, width, dtype = self.preprocess.spec, continuous_width("iql", action_spec), PRECISIONS[cfg.precision]
+        seen, dtype = self.preprocess.spec, PRECISIONS[cfg.precision]
+        width = continuous_width(cfg.algorithm, action_spec)
         actor = SteadyNormalActor(seen, width, cfg.networks, dtype)
         critic = ActionCritic(seen, width, cfg.networks, copies=2, dtype=dtype)
         value = StateValue(seen, cfg.networks, dtype)
@@ -245,11 +239,6 @@ class IQL(ModelFree):
         }
         self._policy = self.preprocess.policy(SampledPolicy(actor, device), device)
 
-    @property
-    def policy(self) -> Policy[Any]:
-        """The policy, which acts with the newest weights."""
-        return self._policy
-
     def train_step(self, batch: Batch) -> Update:
         """Take one step of the value network, of the actor and the critics with the new values, and of the targets.
 
@@ -266,3 +255,6 @@ class IQL(ModelFree):
             losses = losses.joined(rest)
         self.objective.update_targets()
         return Update(metrics=losses.metrics, priority=losses.priority)
+
+
+IQLConfig.learner = IQL

@@ -47,12 +47,6 @@ class QRDQNConfig(DQNConfig):
         if self.quantiles < 1:
             raise ConfigError(f"quantiles = {self.quantiles}: expected 1 or more.")
 
-    def build(self, obs_spec: ObsSpec, action_spec: ActionSpec, device: str = "cpu", seed: int = 0) -> QRDQN:
-        """A learner for these observations and a choice among classes, its weights drawn from ``seed``."""
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            return QRDQN(obs_spec, action_spec, self, torch.device(device))
-
 
 @dataclass(frozen=True, kw_only=True)
 class QRDQNStats(Stats):
@@ -111,10 +105,13 @@ class QRDQN(DQN):
     def build_objective(self, obs_spec: ObsSpec, action_spec: ActionSpec) -> QRDQNObjective:
         """Build the network for these specs and the loss over it."""
         c = self.cfg
-        classes, dtype = single_choice("qr_dqn", action_spec), PRECISIONS[c.precision]
+        classes, dtype = single_choice(c.algorithm, action_spec), PRECISIONS[c.precision]
         network = ActionValues(obs_spec, classes, c.networks, dueling=c.dueling, quantiles=c.quantiles, dtype=dtype)
         return QRDQNObjective(network, **c.common())
 
     def build_step(self) -> Step:
         """Return the gradient step of the network."""
         return QuantilesStep(self.objective, {"critic": self.optim}, QRDQNObjective.critic_loss)
+
+
+QRDQNConfig.learner = QRDQN

@@ -15,7 +15,6 @@ from torch import Tensor, nn
 
 from reverie.algos.base import PRECISIONS, ModelFree, ValueConfig
 from reverie.core.config import above, at_least, finite
-from reverie.core.protocols import Policy
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.stats import Stats
 from reverie.core.types import Batch, Obs, Update
@@ -71,12 +70,6 @@ class SACConfig(ValueConfig):
         """Return the settings that the objective takes unchanged, by name."""
         names = ("temperature", "discount", "value_estimator", "tau", "target_every")
         return {name: getattr(self, name) for name in names}
-
-    def build(self, obs_spec: ObsSpec, action_spec: ActionSpec, device: str = "cpu", seed: int = 0) -> SAC:
-        """A learner for these observations and continuous actions, its weights drawn from ``seed``."""
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            return SAC(obs_spec, action_spec, self, torch.device(device))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -227,16 +220,11 @@ class SAC(ModelFree):
     def build_objective(self, obs_spec: ObsSpec, action_spec: ActionSpec) -> SACObjective:
         """Build the networks for these specs and the losses over them."""
         c = self.cfg
-        width, dtype = continuous_width("sac", action_spec), PRECISIONS[c.precision]
+        width, dtype = continuous_width(c.algorithm, action_spec), PRECISIONS[c.precision]
         actor = GaussianActor(obs_spec, width, c.networks, dtype)
         critic = ActionCritic(obs_spec, width, c.networks, copies=2, dtype=dtype)
         entropy = -float(width) if c.target_entropy is None else c.target_entropy
         return self.losses(actor, critic, target_entropy=entropy, **c.common())
-
-    @property
-    def policy(self) -> Policy[Any]:
-        """The policy, which acts with the newest weights."""
-        return self._policy
 
     def train_step(self, batch: Batch) -> Update:
         """Take one step of the critics, of the actor through the new critics, of the temperature and the targets."""
@@ -245,3 +233,6 @@ class SAC(ModelFree):
         rest = self._actor(batch)
         self.objective.update_targets()
         return Update(metrics={**critic.metrics, **rest.metrics}, priority=critic.priority)
+
+
+SACConfig.learner = SAC

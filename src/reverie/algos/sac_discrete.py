@@ -29,12 +29,6 @@ class SACDiscreteConfig(SACConfig):
     """Entropy of the policy, in nats, that the temperature is learned to reach; None: 0.98 ln A for A actions: the
     author's code."""
 
-    def build(self, obs_spec: ObsSpec, action_spec: ActionSpec, device: str = "cpu", seed: int = 0) -> SACDiscrete:
-        """A learner for these observations and a choice among classes, its weights drawn from ``seed``."""
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            return SACDiscrete(obs_spec, action_spec, self, torch.device(device))
-
 
 class SACDiscreteObjective(SACObjective):
     """The losses of discrete SAC, with the terms and targets of :class:`~reverie.algos.sac.SACObjective`.
@@ -71,8 +65,11 @@ class SACDiscrete(SAC):
     def build_objective(self, obs_spec: ObsSpec, action_spec: ActionSpec) -> SACDiscreteObjective:
         """Build the networks for these specs and the losses over them."""
         c = self.cfg
-        classes, dtype = single_choice("sac_discrete", action_spec), PRECISIONS[c.precision]
+        classes, dtype = single_choice(c.algorithm, action_spec), PRECISIONS[c.precision]
         actor = ChoicesActor(obs_spec, (classes,), c.networks, dtype)
         critic = ClassValues(obs_spec, classes, c.networks, copies=2, dtype=dtype)
         entropy = 0.98 * math.log(classes) if c.target_entropy is None else c.target_entropy
         return SACDiscreteObjective(actor, critic, target_entropy=entropy, **c.common())
+
+
+SACDiscreteConfig.learner = SACDiscrete

@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from reverie.algos.base import PRECISIONS, ModelFree, ValueConfig
 from reverie.core.config import at_least
 from reverie.core.errors import ConfigError
-from reverie.core.protocols import Policy
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.stats import Stats
 from reverie.core.types import Batch, Obs, State, Update
@@ -72,12 +71,6 @@ class TD3Config(ValueConfig):
         """Return the settings that the objective takes unchanged, by name."""
         names = ("discount", "value_estimator", "tau", "target_noise", "noise_clip")
         return {name: getattr(self, name) for name in names}
-
-    def build(self, obs_spec: ObsSpec, action_spec: ActionSpec, device: str = "cpu", seed: int = 0) -> TD3:
-        """A learner for these observations and continuous actions, its weights drawn from ``seed``."""
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            return TD3(obs_spec, action_spec, self, torch.device(device))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,7 +161,8 @@ class TD3(ModelFree):
     def __init__(self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: TD3Config, device: torch.device) -> None:
         super().__init__(obs_spec, cfg, device)
         self.cfg = cfg
-        seen, width, dtype = self.preprocess.spec, continuous_width("td3", action_spec), PRECISIONS[cfg.precision]
+        seen, dtype = self.preprocess.spec, PRECISIONS[cfg.precision]
+        width = continuous_width(cfg.algorithm, action_spec)
         actor = DeterministicActor(seen, width, cfg.networks, dtype)
         critic = ActionCritic(seen, width, cfg.networks, copies=2, dtype=dtype)
         self.objective = self.losses(actor, critic, **cfg.common())
@@ -179,11 +173,6 @@ class TD3(ModelFree):
         self._actor = PolicyGradientStep(self.objective, {"actor": self.actor_optim}, TD3Objective.actor_loss)
         self._policy = self.preprocess.policy(NoisyPolicy(actor, cfg.exploration, width, device), device)
         self.updates = 0
-
-    @property
-    def policy(self) -> Policy[Any]:
-        """The policy, which acts with the newest weights."""
-        return self._policy
 
     def update(self, batch: Batch) -> Update:
         """Take one update of the critics, every d-th time with one of the actor and the targets: Algorithm 1.
@@ -218,3 +207,6 @@ class TD3(ModelFree):
         self.actor_optim.load_state_dict(state["actor_optim"])
         self.critic_optim.load_state_dict(state["critic_optim"])
         self.updates = int(state["updates"])
+
+
+TD3Config.learner = TD3

@@ -14,11 +14,10 @@ from torch import Tensor, nn
 
 from reverie.algos.td3 import TD3, TD3Config, TD3Objective
 from reverie.core.config import at_least
-from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.stats import Stats
 from reverie.core.types import Batch
 from reverie.nn.frozen import frozen
-from reverie.nn.mlp import continuous_width, first
+from reverie.nn.mlp import first
 from reverie.nn.normalise import Normalise, Running
 from reverie.objectives.returns import followed
 from reverie.objectives.td import Losses, before, mean_over
@@ -42,13 +41,6 @@ class TD3BCConfig(TD3Config):
     def common(self) -> dict[str, Any]:
         """Return the settings that the objective takes unchanged, by name."""
         return {**super().common(), "alpha": self.alpha}
-
-    def build(self, obs_spec: ObsSpec, action_spec: ActionSpec, device: str = "cpu", seed: int = 0) -> TD3BC:
-        """A learner for these observations and continuous actions, its weights drawn from ``seed``."""
-        continuous_width("td3_bc", action_spec)
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            return TD3BC(obs_spec, action_spec, self.where_vectors(obs_spec), torch.device(device))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,3 +92,6 @@ class TD3BC(TD3):
 
     losses = TD3BCObjective
     stats = TD3BCStats
+
+
+TD3BCConfig.learner = TD3BC
