@@ -1,4 +1,4 @@
-"""What building a learner promises: weights by the seed alone, and no trace in the caller's generators."""
+"""What learners promise: weights by the seed alone, no trace in the caller's generators, all optimisers kept."""
 
 import pytest
 import torch
@@ -83,3 +83,28 @@ def test_reports_leave_generators_of_other_gpus_alone(monkeypatch):
     assert agent.report(rows)
     assert torch.equal(torch.get_rng_state(), before)
     assert forked == [{"devices": []}]
+
+
+@pytest.mark.parametrize("name", [name for name in [*NAMES, "fqe"] if name != "dreamer_v3"])
+def test_optimisers_hold_all_that_is_learned_and_are_renewed(name):
+    agent = config_of(name).build(VECTOR, CHOICE if name in DISCRETE else MOVES)
+    held = {id(p) for optim in agent.optims.values() for p in optim.params}
+    assert held == {id(p) for p in agent.parameters() if p.requires_grad}
+    for optim in agent.optims.values():
+        optim.cosine = 10  # a learning rate that falls
+        optim.updates += 3
+    agent.renew()
+    assert [float(optim.updates) for optim in agent.optims.values()] == [0.0] * len(agent.optims)
+
+
+@pytest.mark.parametrize("name", ["bc", "dqn", "qr_dqn", "discrete_bcq", "discrete_cql", "fqe"])
+def test_checkpoints_of_before_are_read_whose_only_optimiser_is_called_optim(name):
+    spec = CHOICE if name in DISCRETE else MOVES
+    agent, other = (config_of(name).build(VECTOR, spec, seed=seed) for seed in (1, 2))
+    (optim,) = agent.optims.values()
+    for moment in (*optim.mean, *optim.square, optim.updates):
+        moment += torch.rand_like(moment)
+    state = agent.state_dict()
+    (key,) = (key for key in state if key.endswith("_optim"))
+    other.load_state_dict({"model": state["model"], "optim": state[key]})
+    same(other, agent)

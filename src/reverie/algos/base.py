@@ -323,6 +323,8 @@ class ModelFree(Algorithm):
         return {f"{name}_optim": optim.state_dict() for name, optim in self.optims.items()}
 
     def load_extra_state(self, state: State) -> None:
-        """Restore the optimiser's moments."""
+        """Restore the moments of all optimisers."""
         for name, optim in self.optims.items():
-            optim.load_state_dict(state[f"{name}_optim"])
+            key = f"{name}_optim"
+            # Learners with a single optimiser called it "optim" in checkpoints of before.
+            optim.load_state_dict(state["optim" if key not in state and "optim" in state else key])

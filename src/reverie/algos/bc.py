@@ -17,7 +17,7 @@ from reverie.core.errors import ConfigError
 from reverie.core.protocols import Policy
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.stats import Stats
-from reverie.core.types import Batch, State, Update
+from reverie.core.types import Batch, Update
 from reverie.nn.adam import Adam
 from reverie.nn.choice_steps import LikelihoodStep
 from reverie.nn.choices import ChoicesActor
@@ -166,22 +166,14 @@ class BC(ModelFree):
         actor = clone.actor(self.preprocess.spec, action_spec, cfg.networks, PRECISIONS[cfg.precision])
         self.objective = BCObjective(actor)
         self.to(device)
-        self.optim = Adam(actor.parameters(), cfg.lr)
-        self._step = LikelihoodStep(self.objective, {"actor": self.optim}, BCObjective.forward)
+        self.optims = {"actor": Adam(actor.parameters(), cfg.lr)}
+        self._step = LikelihoodStep(self.objective, self.optims, BCObjective.forward)
         self._policy = self.preprocess.policy(clone.policy(actor, action_spec.width, device), device)
 
     def train_step(self, batch: Batch) -> Update:
         """Take one gradient step of the actor."""
         losses = self._step(self.preprocess(batch))
         return Update(metrics=losses.metrics)
-
-    def extra_state(self) -> dict[str, Any]:
-        """Return the optimiser's moments."""
-        return {"optim": self.optim.state_dict()}
-
-    def load_extra_state(self, state: State) -> None:
-        """Restore the optimiser's moments."""
-        self.optim.load_state_dict(state["optim"])
 
 
 BCConfig.learner = BC

@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +14,7 @@ from torch import Tensor, nn
 from reverie.algos.base import PRECISIONS, ModelFree, ValueConfig
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.stats import Stats
-from reverie.core.types import Batch, Obs, State, Update
+from reverie.core.types import Batch, Obs, Update
 from reverie.nn.adam import Adam
 from reverie.nn.exploration import Noise, NoisyPolicy, OrnsteinUhlenbeck
 from reverie.nn.frozen import frozen
@@ -154,10 +153,12 @@ class DDPG(ModelFree):
             target_every=cfg.target_every,
         )
         self.to(device)
-        self.actor_optim = Adam(actor.parameters(), cfg.actor_lr)
-        self.critic_optim = Adam(critic.parameters(), cfg.critic_lr)
-        self._critic = RegressionStep(self.objective, {"critic": self.critic_optim}, DDPGObjective.critic_loss)
-        self._actor = PolicyGradientStep(self.objective, {"actor": self.actor_optim}, DDPGObjective.actor_loss)
+        self.optims = {
+            "actor": Adam(actor.parameters(), cfg.actor_lr),
+            "critic": Adam(critic.parameters(), cfg.critic_lr),
+        }
+        self._critic = RegressionStep(self.objective, self.optims, DDPGObjective.critic_loss)
+        self._actor = PolicyGradientStep(self.objective, self.optims, DDPGObjective.actor_loss)
         self._policy = self.preprocess.policy(NoisyPolicy(actor, cfg.exploration, width, device), device)
 
     def train_step(self, batch: Batch) -> Update:
@@ -167,15 +168,6 @@ class DDPG(ModelFree):
         actor = self._actor(batch)
         self.objective.update_targets()
         return Update(metrics={**critic.metrics, **actor.metrics}, priority=critic.priority)
-
-    def extra_state(self) -> dict[str, Any]:
-        """Return the moments of both optimisers."""
-        return {"actor_optim": self.actor_optim.state_dict(), "critic_optim": self.critic_optim.state_dict()}
-
-    def load_extra_state(self, state: State) -> None:
-        """Restore the optimiser's moments."""
-        self.actor_optim.load_state_dict(state["actor_optim"])
-        self.critic_optim.load_state_dict(state["critic_optim"])
 
 
 DDPGConfig.learner = DDPG

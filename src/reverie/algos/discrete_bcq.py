@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +17,7 @@ from reverie.algos.base import PRECISIONS, ModelFree, ValueConfig
 from reverie.core.errors import ConfigError
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.stats import Stats
-from reverie.core.types import Batch, Obs, State, Update
+from reverie.core.types import Batch, Obs, Update
 from reverie.nn.adam import Adam
 from reverie.nn.choice_steps import ClonedValuesStep
 from reverie.nn.exploration import EpsilonGreedy, GreedyPolicy, Randomness
@@ -209,9 +209,9 @@ class DiscreteBCQ(ModelFree):
         settings = {name: getattr(cfg, name) for name in names}
         self.objective = DiscreteBCQObjective(network, **settings, within=self.within_range)
         self.to(device)
-        self.optim = Adam(network.parameters(), cfg.lr, eps=cfg.adam_eps)
+        self.optims = {"network": Adam(network.parameters(), cfg.lr, eps=cfg.adam_eps)}
         known = DiscreteBCQObjective.loss, DiscreteBCQObjective.forward
-        self._step = ClonedValuesStep(self.objective, {"network": self.optim}, *known)
+        self._step = ClonedValuesStep(self.objective, self.optims, *known)
         greedy = GreedyPolicy(self.objective.values, cfg.exploration, classes, device)
         self._policy = self.preprocess.policy(greedy, device)
 
@@ -220,14 +220,6 @@ class DiscreteBCQ(ModelFree):
         losses = self._step(self.preprocess(batch))
         self.objective.update_targets()
         return Update(metrics=losses.metrics, priority=losses.priority)
-
-    def extra_state(self) -> dict[str, Any]:
-        """Return the optimiser's moments."""
-        return {"optim": self.optim.state_dict()}
-
-    def load_extra_state(self, state: State) -> None:
-        """Restore the optimiser's moments."""
-        self.optim.load_state_dict(state["optim"])
 
 
 DiscreteBCQConfig.learner = DiscreteBCQ

@@ -111,7 +111,7 @@ class DiscreteCQL(QRDQN):
 
     def build_step(self) -> Step:
         """Return the gradient step of the network."""
-        return ConservativeQuantilesStep(self.objective, {"critic": self.optim}, DiscreteCQLObjective.critic_loss)
+        return ConservativeQuantilesStep(self.objective, self.optims, DiscreteCQLObjective.critic_loss)
 
 
 DiscreteCQLConfig.learner = DiscreteCQL

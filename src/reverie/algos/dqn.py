@@ -16,7 +16,7 @@ from reverie.algos.base import PRECISIONS, ModelFree, ValueConfig
 from reverie.core.errors import ConfigError
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.stats import Stats
-from reverie.core.types import Batch, Obs, State, Update
+from reverie.core.types import Batch, Obs, Update
 from reverie.nn.acting import Taped
 from reverie.nn.adam import Adam
 from reverie.nn.exploration import EpsilonGreedy, GreedyPolicy, Randomness
@@ -167,7 +167,7 @@ class DQN(ModelFree):
         self.cfg = cfg
         self.objective = self.build_objective(self.preprocess.spec, action_spec)
         self.to(device)
-        self.optim = Adam(self.objective.network.parameters(), cfg.lr, eps=cfg.adam_eps)
+        self.optims = {"critic": Adam(self.objective.network.parameters(), cfg.lr, eps=cfg.adam_eps)}
         self._step = self.build_step()
         values = Taped(self.objective.values, self.objective.network)
         greedy = GreedyPolicy(values, cfg.exploration, action_spec.width, device)
@@ -182,21 +182,13 @@ class DQN(ModelFree):
 
     def build_step(self) -> Step:
         """Return the gradient step of the network."""
-        return ValuesStep(self.objective, {"critic": self.optim}, DQNObjective.critic_loss)
+        return ValuesStep(self.objective, self.optims, DQNObjective.critic_loss)
 
     def train_step(self, batch: Batch) -> Update:
         """Take one step of the network and one of its target: Algorithm 1."""
         losses = self._step(self.preprocess(batch))
         self.objective.update_targets()
         return Update(metrics=losses.metrics, priority=losses.priority)
-
-    def extra_state(self) -> dict[str, Any]:
-        """Return the optimiser's moments."""
-        return {"optim": self.optim.state_dict()}
-
-    def load_extra_state(self, state: State) -> None:
-        """Restore the optimiser's moments."""
-        self.optim.load_state_dict(state["optim"])
 
 
 DQNConfig.learner = DQN

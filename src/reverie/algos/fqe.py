@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -19,7 +19,7 @@ from reverie.algos.base import PRECISIONS, ModelFree, ValueConfig, seeded
 from reverie.core.errors import ConfigError, DataError
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.stats import Stats
-from reverie.core.types import Batch, Obs, State, Update
+from reverie.core.types import Batch, Obs, Update
 from reverie.nn.adam import Adam
 from reverie.nn.mlp import ActionCritic, NetworkConfig
 from reverie.nn.normalise import Normalise, Running
@@ -173,7 +173,7 @@ class FQE(ModelFree):
         settings = {name: getattr(cfg, name) for name in ("discount", "tau", "target_every")}
         self.objective = FQEObjective(UnitCritic(inner, units), low=units.low, high=units.high, **settings)
         self.to(device)
-        self.optim = Adam(inner.parameters(), cfg.lr)
+        self.optims = {"critic": Adam(inner.parameters(), cfg.lr)}
 
     def train_step(self, batch: Batch) -> Update:
         """Take one step of the critic and of its target.
@@ -185,7 +185,7 @@ class FQE(ModelFree):
             raise DataError(f"the batch has no extras['{CHOSEN}'] [B, T, n, A]: what the policy would do in each row.")
         batch = self.preprocess(batch)
         losses = self.objective(batch, batch.extras[CHOSEN])
-        self.optim.step(losses.terms["critic"])
+        self.optims["critic"].step(losses.terms["critic"])
         self.objective.update_targets()
         return Update(metrics=losses.metrics, priority=losses.priority)
 
@@ -194,11 +194,3 @@ class FQE(ModelFree):
         """Return the policy's value of each row after the context, ``[B, T]``."""
         batch = self.preprocess(batch.to(self.device))
         return self.objective.worth(batch.obs, batch.extras[CHOSEN])
-
-    def extra_state(self) -> dict[str, Any]:
-        """Return the optimiser's moments."""
-        return {"optim": self.optim.state_dict()}
-
-    def load_extra_state(self, state: State) -> None:
-        """Restore the optimiser's moments."""
-        self.optim.load_state_dict(state["optim"])

@@ -111,7 +111,7 @@ class QRDQN(DQN):
 
     def build_step(self) -> Step:
         """Return the gradient step of the network."""
-        return QuantilesStep(self.objective, {"critic": self.optim}, QRDQNObjective.critic_loss)
+        return QuantilesStep(self.objective, self.optims, QRDQNObjective.critic_loss)
 
 
 QRDQNConfig.learner = QRDQN

@@ -167,10 +167,12 @@ class TD3(ModelFree):
         critic = ActionCritic(seen, width, cfg.networks, copies=2, dtype=dtype)
         self.objective = self.losses(actor, critic, **cfg.common())
         self.to(device)
-        self.actor_optim = Adam(actor.parameters(), cfg.actor_lr)
-        self.critic_optim = Adam(critic.parameters(), cfg.critic_lr)
-        self._critics = RegressionStep(self.objective, {"critic": self.critic_optim}, TD3Objective.critic_loss)
-        self._actor = PolicyGradientStep(self.objective, {"actor": self.actor_optim}, TD3Objective.actor_loss)
+        self.optims = {
+            "actor": Adam(actor.parameters(), cfg.actor_lr),
+            "critic": Adam(critic.parameters(), cfg.critic_lr),
+        }
+        self._critics = RegressionStep(self.objective, self.optims, TD3Objective.critic_loss)
+        self._actor = PolicyGradientStep(self.objective, self.optims, TD3Objective.actor_loss)
         self._policy = self.preprocess.policy(NoisyPolicy(actor, cfg.exploration, width, device), device)
         self.updates = 0
 
@@ -199,13 +201,11 @@ class TD3(ModelFree):
 
     def extra_state(self) -> dict[str, Any]:
         """Return the moments of both optimisers, and the number of updates."""
-        optims = {"actor_optim": self.actor_optim.state_dict(), "critic_optim": self.critic_optim.state_dict()}
-        return {**optims, "updates": self.updates}
+        return {**super().extra_state(), "updates": self.updates}
 
     def load_extra_state(self, state: State) -> None:
         """Restore them."""
-        self.actor_optim.load_state_dict(state["actor_optim"])
-        self.critic_optim.load_state_dict(state["critic_optim"])
+        super().load_extra_state(state)
         self.updates = int(state["updates"])
 
 
