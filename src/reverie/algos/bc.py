@@ -82,6 +82,7 @@ class Categorical(Clone):
 class BCConfig(ModelFreeConfig):
     """Settings of behaviour cloning: those of TD3+BC's actor, as the paper's (1988) are out of date."""
 
+    action_kinds: ClassVar[frozenset[str]] = frozenset({"continuous", "discrete", "multi_discrete"})
     needs_data: ClassVar[bool] = True
 
     batch_size: int = 256

@@ -38,6 +38,7 @@ LATENT = 0.5
 class BCQConfig(ValueConfig):
     """Settings of BCQ: those of the paper's appendix D and of its authors' code (github.com/sfujim/BCQ)."""
 
+    action_kinds: ClassVar[frozenset[str]] = frozenset({"continuous"})
     needs_data: ClassVar[bool] = True
 
     batch_size: int = 100
@@ -70,7 +71,7 @@ class BCQConfig(ValueConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_td(self.discount, self.tau)
-        check_estimator(self.value_estimator, algorithm="bcq", rows=self.batch_length)
+        check_estimator(self.value_estimator, algorithm=self.algorithm, rows=self.batch_length)
         check_choice(self.samples, self.phi, self.lesser)
         if self.act_samples < 1 or (self.latent is not None and self.latent < 1):
             raise ConfigError(f"act_samples = {self.act_samples}, latent = {self.latent}: expected 1 or more.")

@@ -66,6 +66,7 @@ class CRRConfig(ValueConfig):
     predicts a scalar and the policy is one normal distribution.
     """
 
+    action_kinds: ClassVar[frozenset[str]] = frozenset({"continuous"})
     needs_data: ClassVar[bool] = True
 
     batch_size: int = 256
@@ -102,7 +103,7 @@ class CRRConfig(ValueConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_td(self.discount, self.tau, self.target_every)
-        check_estimator(self.value_estimator, algorithm="crr", rows=self.batch_length)
+        check_estimator(self.value_estimator, algorithm=self.algorithm, rows=self.batch_length)
         if self.samples < 1 or self.critics < 1:
             raise ConfigError(f"samples = {self.samples}, critics = {self.critics}: expected 1 or more.")
 

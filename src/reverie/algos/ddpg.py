@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -29,6 +30,8 @@ from reverie.objectives.td import Losses, after, before, bootstrapped, check_td,
 @dataclass(frozen=True, kw_only=True)
 class DDPGConfig(ValueConfig):
     """Settings of DDPG: the paper's (section 7), unless noted otherwise."""
+
+    action_kinds: ClassVar[frozenset[str]] = frozenset({"continuous"})
 
     batch_size: int = 256
     """B, windows in a batch. The paper has 64; 256 is what the authors of TD3 and SAC use for all three."""
@@ -55,7 +58,7 @@ class DDPGConfig(ValueConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_td(self.discount, self.tau, self.target_every)
-        check_estimator(self.value_estimator, algorithm="ddpg", rows=self.batch_length)
+        check_estimator(self.value_estimator, algorithm=self.algorithm, rows=self.batch_length)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -49,6 +49,7 @@ class DiscreteBCQConfig(ValueConfig):
     8000.
     """
 
+    action_kinds: ClassVar[frozenset[str]] = frozenset({"discrete"})
     needs_data: ClassVar[bool] = True
 
     batch_size: int = 256
@@ -86,7 +87,7 @@ class DiscreteBCQConfig(ValueConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_td(self.discount, self.tau, self.target_every)
-        check_estimator(self.value_estimator, algorithm="discrete_bcq", rows=self.batch_length)
+        check_estimator(self.value_estimator, algorithm=self.algorithm, rows=self.batch_length)
         check_settings(self.threshold, self.logit_weight, self.kappa)
 
 

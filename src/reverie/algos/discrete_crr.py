@@ -41,6 +41,7 @@ class DiscreteCRRConfig(ValueConfig):
     min_q_weight = 10.
     """
 
+    action_kinds: ClassVar[frozenset[str]] = frozenset({"discrete"})
     needs_data: ClassVar[bool] = True
 
     batch_size: int = 256
@@ -75,7 +76,7 @@ class DiscreteCRRConfig(ValueConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_td(self.discount, self.tau, self.target_every)
-        check_estimator(self.value_estimator, algorithm="discrete_crr", rows=self.batch_length)
+        check_estimator(self.value_estimator, algorithm=self.algorithm, rows=self.batch_length)
         check_min_q_weight(self.min_q_weight)
         if self.critics < 1:
             raise ConfigError(f"critics = {self.critics}: expected 1 or more.")

@@ -7,7 +7,7 @@ arXiv:1511.06581) as options. For n-step returns choose a value estimator; prior
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -42,6 +42,8 @@ class DQNConfig(ValueConfig):
     Where the paper's values are for 50 million frames of Atari, these are for smaller problems. The preset
     ``dqn_atari`` has the paper's.
     """
+
+    action_kinds: ClassVar[frozenset[str]] = frozenset({"discrete"})
 
     batch_size: int = 32
     """B, windows in a batch."""

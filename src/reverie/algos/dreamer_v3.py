@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -72,6 +72,8 @@ class LossScales(Config):
 @dataclass(frozen=True, kw_only=True)
 class DreamerV3Config(AlgorithmConfig):
     """Settings of DreamerV3; the defaults are the authors', at their size of 12 million parameters."""
+
+    action_kinds: ClassVar[frozenset[str]] = frozenset({"continuous", "discrete", "multi_discrete", "mixed"})
 
     replay_context: int = 1
     """Rows at the start of each window that only supply the stored latent to start from; 0 starts from zeros."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -73,6 +74,9 @@ class Negative(Reward):
 @dataclass(frozen=True, kw_only=True)
 class GAILConfig(SACConfig):
     """Settings of GAIL: those of SAC, and the discriminator of the authors' code (google-research/dac)."""
+
+    action_kinds: ClassVar[frozenset[str]] = frozenset({"continuous", "discrete"})
+    needs_data: ClassVar[bool] = True
 
     reward: Reward = field(default_factory=Difference)
     """The agent's reward, a function of the discriminator: difference, positive or negative."""

@@ -34,6 +34,7 @@ from reverie.objectives.transforms import exp
 class IQLConfig(ValueConfig):
     """Settings of IQL: those of the paper for MuJoCo (section 5.1, appendix B) and of its authors' code."""
 
+    action_kinds: ClassVar[frozenset[str]] = frozenset({"continuous"})
     needs_data: ClassVar[bool] = True
 
     batch_size: int = 256
@@ -69,7 +70,7 @@ class IQLConfig(ValueConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_td(self.discount, self.tau)
-        check_estimator(self.value_estimator, algorithm="iql", rows=self.batch_length)
+        check_estimator(self.value_estimator, algorithm=self.algorithm, rows=self.batch_length)
         check_regression(self.expectile, self.beta, self.max_weight)
         if self.actor_cosine < 0:
             raise ConfigError(f"actor_cosine = {self.actor_cosine}: expected a number of updates, or 0.")

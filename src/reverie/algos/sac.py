@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -33,6 +33,8 @@ from reverie.objectives.td import Losses, after, before, bootstrapped, check_td,
 @dataclass(frozen=True, kw_only=True)
 class SACConfig(ValueConfig):
     """Settings of SAC: the paper's table 1 (appendix D)."""
+
+    action_kinds: ClassVar[frozenset[str]] = frozenset({"continuous"})
 
     batch_size: int = 256
     """B, windows in a batch."""
@@ -61,7 +63,7 @@ class SACConfig(ValueConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_td(self.discount, self.tau, self.target_every)
-        check_estimator(self.value_estimator, algorithm="sac", rows=self.batch_length)
+        check_estimator(self.value_estimator, algorithm=self.algorithm, rows=self.batch_length)
         above(self, temperature=0)
         at_least(self, temperature_lr=0)
         finite(self, "target_entropy")

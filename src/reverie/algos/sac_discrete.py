@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -24,6 +25,8 @@ from reverie.nn.values import ClassValues
 @dataclass(frozen=True, kw_only=True)
 class SACDiscreteConfig(SACConfig):
     """Settings of discrete SAC: those of SAC, but for the target entropy."""
+
+    action_kinds: ClassVar[frozenset[str]] = frozenset({"discrete"})
 
     target_entropy: float | None = None
     """Entropy of the policy, in nats, that the temperature is learned to reach; None: 0.98 ln A for A actions: the

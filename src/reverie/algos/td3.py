@@ -7,7 +7,7 @@ the targets (5.2), and noise on the actions of targets (5.3).
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -32,6 +32,8 @@ from reverie.objectives.td import Losses, after, before, bootstrapped, check_td,
 @dataclass(frozen=True, kw_only=True)
 class TD3Config(ValueConfig):
     """Settings of TD3: those of section 6.1, or of the authors' code (github.com/sfujim/TD3) where they differ."""
+
+    action_kinds: ClassVar[frozenset[str]] = frozenset({"continuous"})
 
     batch_size: int = 256
     """B, windows in a batch: the authors' code. The paper has 100."""
@@ -60,7 +62,7 @@ class TD3Config(ValueConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_td(self.discount, self.tau)
-        check_estimator(self.value_estimator, algorithm="td3", rows=self.batch_length)
+        check_estimator(self.value_estimator, algorithm=self.algorithm, rows=self.batch_length)
         if self.policy_delay < 1:
             raise ConfigError(f"policy_delay = {self.policy_delay}: expected every d-th update, d at least 1.")
         at_least(self, target_noise=0)

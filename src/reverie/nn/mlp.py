@@ -6,13 +6,15 @@ code of TD3 and in CleanRL.
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from reverie.core.config import Config
-from reverie.core.discover import algorithms
+from reverie.core.discover import algorithm_config, algorithms
 from reverie.core.errors import ConfigError
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Obs
@@ -143,16 +145,6 @@ def first(critic: nn.Module, obs: Obs, action: Tensor) -> Tensor:
     return value
 
 
-CONTINUOUS = ("ddpg", "td3", "sac", "dreamer_v3")
-CONTINUOUS_RECORDED = ("bc", "td3_bc", "bcq", "cql", "iql", "crr")
-"""Algorithms for continuous actions that are meant for recorded data."""
-CHOICE = ("dqn", "qr_dqn", "sac_discrete", "dreamer_v3")
-CHOICE_RECORDED = ("bc", "discrete_bcq", "discrete_cql", "discrete_crr")
-ANY = ("dreamer_v3",)
-CHOICES_RECORDED = ("bc",)
-"""Algorithms for several discrete actions that are meant for recorded data."""
-
-
 def continuous_width(algorithm: str, spec: ActionSpec) -> int:
     """Return A, the width of actions whose parts are all continuous.
 
@@ -196,14 +188,23 @@ def all_classes(spec: ActionSpec) -> tuple[int, ...]:
     return tuple(count for key in sorted(spec.parts) for count in spec.parts[key].classes)
 
 
-def _unfit(what: str, spec: ActionSpec) -> ConfigError:
-    kinds, choices = {part.kind for part in spec.parts.values()}, len(all_classes(spec))
-    fit: tuple[tuple[str, ...], tuple[str, ...]] = ANY, ()
+def kind_of(spec: ActionSpec) -> str:
+    """Return ``continuous``, ``discrete`` (one choice), ``multi_discrete`` (several choices) or ``mixed``."""
+    kinds = {part.kind for part in spec.parts.values()}
+    if len(kinds) > 1:
+        return "mixed"
     if kinds == {"continuous"}:
-        fit = CONTINUOUS, CONTINUOUS_RECORDED
-    elif kinds == {"categorical"}:
-        fit = (CHOICE, CHOICE_RECORDED) if choices == 1 else (ANY, CHOICES_RECORDED)
-    known = algorithms()
-    here, offline = (", ".join(name for name in names if name in known) for names in fit)
-    also = f"; with recorded data: {offline}" if offline else ""
-    return ConfigError(f"{what}. Algorithms that fit: {here}{also}.")
+        return "continuous"
+    return "discrete" if len(all_classes(spec)) == 1 else "multi_discrete"
+
+
+def _unfit(what: str, spec: ActionSpec) -> ConfigError:
+    """Return the error ``what``, which names the algorithms that are for actions such as ``spec``."""
+    kind, fit = kind_of(spec), {False: list[str](), True: list[str]()}
+    for name in sorted(algorithms()):
+        with contextlib.suppress(Exception):  # an installed package's algorithm that cannot be imported
+            config: Any = algorithm_config(name)
+            if kind in config.action_kinds:
+                fit[config.needs_data].append(name)
+    also = f"; with recorded data: {', '.join(fit[True])}" if fit[True] else ""
+    return ConfigError(f"{what}. Algorithms that fit: {', '.join(fit[False])}{also}.")
