@@ -89,7 +89,8 @@ def quantile_targets(following: Tensor, batch: Batch, estimator: OneRow, discoun
     Targets of rows that are the last of their episode are meaningless and must be masked.
     """
     estimator.check_window(batch.shape[1])
-    if compiled_quantile.fits(following, batch):
+    same = type(estimator).bootstrap is OneRow.bootstrap  # a user's class may scale rewards or discount otherwise
+    if same and compiled_quantile.fits(following, batch):
         return compiled_quantile.quantile_targets(following, batch, estimator.steps(batch.shape[1]), discount)
     reward, live, row = estimator.bootstrap(
         reward=batch.reward, terminal=batch.is_terminal, last=batch.is_last, discount=discount
