@@ -121,7 +121,7 @@ class GAILConfig(SACConfig):
         """
         continuous = any(part.kind == "continuous" for part in action_spec.parts.values())
         with seeded(seed):
-            kind = GAIL if continuous else GAILDiscrete
+            kind: type[SAC] = self.learner if continuous else GAILDiscrete
             return kind(obs_spec, action_spec, self.for_obs(obs_spec), torch.device(device))
 
 
@@ -236,8 +236,11 @@ def norm(x: Tensor) -> Tensor:
     return (x.square().sum(-1) + torch.finfo(x.dtype).tiny).sqrt()
 
 
-class Imitator(SAC):
-    """SAC with a discriminator. The first :attr:`recorded` windows of a batch are the expert's, others the agent's."""
+class GAIL(SAC):
+    """The learner of GAIL: SAC and a discriminator, here for continuous actions.
+
+    The first :attr:`recorded` windows of a batch are the expert's, the others the agent's.
+    """
 
     stats = GAILStats
     cfg: GAILConfig
@@ -258,16 +261,13 @@ class Imitator(SAC):
 
         As in the second paper's algorithm 1, SAC does not learn from the expert's rows.
         """
-        expert, agent = parted(batch, self.recorded)
-        seen = self.preprocess(agent)
-        losses = self.imitation(self.preprocess(expert), seen)
+        expert, agent = (self.preprocess(part) for part in parted(batch, self.recorded))
+        losses = self.imitation(expert, agent)
         self.optims["discriminator"].step(losses.terms["discriminator"])
         with torch.no_grad():
-            earned = self.cfg.reward(self.imitation.discriminator(before(seen.obs), seen.action[:, :-1]))  # [B', T-1]
-            reward = torch.zeros_like(agent.reward)
-            reward[:, -earned.shape[1] :] = earned
-            mean = mean_over(earned, followed(seen.is_last))
-        update = super().train_step(replace(agent, reward=reward))
+            earned = self.cfg.reward(self.imitation.discriminator(before(agent.obs), agent.action[:, :-1]))  # [B', T-1]
+            mean = mean_over(earned, followed(agent.is_last))
+        update = self.learn(replace(agent, reward=F.pad(earned, (1, 0))))  # the reward of row t + 1 is that of action t
         priority = update.priority
         if priority is not None:
             priority = torch.cat([priority.new_ones(self.recorded), priority])
@@ -275,11 +275,7 @@ class Imitator(SAC):
         return Update(metrics=metrics, priority=priority)
 
 
-class GAIL(Imitator):
-    """The learner of GAIL for continuous actions: SAC and a discriminator."""
-
-
-class GAILDiscrete(Imitator, SACDiscrete):
+class GAILDiscrete(GAIL, SACDiscrete):
     """The learner of GAIL for one discrete action: discrete SAC and a discriminator."""
 
 
@@ -290,3 +286,6 @@ def parted(batch: Batch, windows: int) -> tuple[Batch, Batch]:
         return batch.map(lambda x: x[rows])
 
     return part(slice(0, windows)), part(slice(windows, None))
+
+
+GAILConfig.learner = GAIL

@@ -230,7 +230,10 @@ class SAC(ModelFree):
 
     def train_step(self, batch: Batch) -> Update:
         """Take one step of the critics, of the actor through the new critics, of the temperature and the targets."""
-        batch = self.preprocess(batch)
+        return self.learn(self.preprocess(batch))
+
+    def learn(self, batch: Batch) -> Update:
+        """Do what :meth:`train_step` does, on a batch that has been preprocessed."""
         critic = self._critics(batch)
         rest = self._actor(batch)
         self.objective.update_targets()
