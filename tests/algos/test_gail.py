@@ -125,8 +125,8 @@ def test_sac_learns_what_the_discriminator_says_of_lived_rows(spec, kind, monkey
     from reverie.algos.sac import SAC
 
     made, seen = agent(spec, reward=kind, batch_length=3), []
-    step = SAC.train_step
-    monkeypatch.setattr(SAC, "train_step", lambda self, data: seen.append(data) or step(self, data))
+    step = SAC.learn
+    monkeypatch.setattr(SAC, "learn", lambda self, data: seen.append(data) or step(self, data))
     data = rows(discrete=spec is CHOICE, length=3)
     made.expect_recorded(3)
     update = made.update(data)
@@ -163,6 +163,14 @@ def test_states_are_whole_and_policies_act(spec):
         torch.manual_seed(3)
         made.update(rows(1, discrete))
     torch.testing.assert_close(learned(one), learned(two), rtol=0, atol=0)
+
+
+def test_each_row_is_preprocessed_once():
+    made, sizes = agent(normalise="running", graph=False), []
+    made.preprocess.register_forward_hook(lambda module, inputs, output: sizes.append(len(output.reward)))
+    made.expect_recorded(3)
+    made.update(rows())
+    assert sizes == [3, 5]
 
 
 def test_stacks_of_frames_and_normalised_vectors():

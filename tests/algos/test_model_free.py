@@ -224,13 +224,18 @@ PARTS = {
 @pytest.mark.parametrize(
     ("name", "parts", "said", "fit"),
     [
-        ("ddpg", ["jump"], "is for continuous actions, but 'jump' is a", [*VALUES, "sac_discrete", "dreamer_v3"]),
+        (
+            "ddpg",
+            ["jump"],
+            "is for continuous actions, but 'jump' is a",
+            ["dqn", "dreamer_v3", "qr_dqn", "sac_discrete"],
+        ),
         ("td3", ["jump", "turn"], "is for continuous actions, but 'jump' is a choice", ["dreamer_v3"]),
         ("sac", ["keys"], "is for continuous actions, but 'keys' is a choice", ["dreamer_v3"]),
-        ("sac_discrete", ["turn"], "but 'turn' is continuous", ["ddpg", "td3", "sac", "dreamer_v3"]),
+        ("sac_discrete", ["turn"], "but 'turn' is continuous", ["ddpg", "dreamer_v3", "sac", "td3"]),
         ("sac_discrete", ["turn", "jump"], "but 'turn' is continuous", ["dreamer_v3"]),
         ("sac_discrete", ["keys"], "an action here is several", ["dreamer_v3"]),
-        ("dqn", ["turn"], "but 'turn' is continuous", ["ddpg", "td3", "sac", "dreamer_v3"]),
+        ("dqn", ["turn"], "but 'turn' is continuous", ["ddpg", "dreamer_v3", "sac", "td3"]),
         ("dqn", ["keys"], "an action here is several", ["dreamer_v3"]),
         ("qr_dqn", ["jump", "turn"], "but 'turn' is continuous", ["dreamer_v3"]),
         ("qr_dqn", ["jump", "keys"], "an action here is several", ["dreamer_v3"]),

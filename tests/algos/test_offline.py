@@ -22,13 +22,14 @@ from reverie.algos.discrete_crr import DiscreteCRRConfig
 from reverie.algos.iql import IQLConfig
 from reverie.algos.sac_discrete import SACDiscreteConfig
 from reverie.algos.td3_bc import TD3BCConfig
+from reverie.core.discover import algorithm_config, algorithms
 from reverie.core.errors import ConfigError, DataError, RunError
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.core.stats import Stats
 from reverie.core.types import Batch, Step
 from reverie.nn.normalise import Running
 from reverie.nn.returned import RETURN
-from reverie.objectives.estimators import NStep, TDLambda
+from reverie.objectives.estimators import NStep, TDLambda, VTrace
 from reverie.objectives.filters import Binary
 
 CONFIGS = {
@@ -346,9 +347,9 @@ def test_actions_of_the_other_kind_are_refused_by_the_name_of_the_algorithm(name
 @pytest.mark.parametrize(
     ("config", "parts", "names"),
     [
-        (SACDiscreteConfig(), {"turn": ActionPart(kind="continuous", size=2)}, "bc, td3_bc, bcq, cql, iql, crr"),
-        (DiscreteCQLConfig(), {"turn": ActionPart(kind="continuous", size=2)}, "bc, td3_bc, bcq, cql, iql, crr"),
-        (CQLConfig(), CHOICE.parts, "bc, discrete_bcq, discrete_cql, discrete_crr"),
+        (SACDiscreteConfig(), {"turn": ActionPart(kind="continuous", size=2)}, "bc, bcq, cql, crr, gail, iql, td3_bc"),
+        (DiscreteCQLConfig(), {"turn": ActionPart(kind="continuous", size=2)}, "bc, bcq, cql, crr, gail, iql, td3_bc"),
+        (CQLConfig(), CHOICE.parts, "bc, discrete_bcq, discrete_cql, discrete_crr, gail"),
         (DiscreteBCQConfig(), CHOICES.parts, "bc"),
         (DiscreteCRRConfig(), CHOICES.parts, "bc"),
     ],
@@ -356,6 +357,28 @@ def test_actions_of_the_other_kind_are_refused_by_the_name_of_the_algorithm(name
 def test_algorithms_for_recorded_data_are_named_apart(config, parts, names):
     with pytest.raises(ConfigError, match=rf"; with recorded data: {names}\.$"):
         config.build(SPECS["vector"], ActionSpec(parts=parts))
+
+
+def test_an_algorithm_of_ones_own_is_named_where_it_fits(monkeypatch):
+    """By what its configuration says of actions; one that cannot be imported is passed over."""
+
+    class Mine(CQLConfig):
+        """An algorithm of a package."""
+
+    known = {"mine": "my.package:Mine", "broken": "no.such:Module", **algorithms()}
+    monkeypatch.setattr("reverie.nn.mlp.algorithms", lambda: known)
+    monkeypatch.setattr(
+        "reverie.nn.mlp.algorithm_config", lambda name: {"mine": Mine}.get(name) or algorithm_config(name)
+    )
+    with pytest.raises(ConfigError, match=r"; with recorded data: bc, bcq, cql, crr, gail, iql, mine, td3_bc\.$"):
+        SACDiscreteConfig().build(SPECS["vector"], MOVES)
+
+
+@pytest.mark.parametrize("name", ["cql", "gail", "sac_discrete", "td3_bc"])
+def test_estimators_are_refused_by_the_name_of_the_algorithm(name):
+    """Also where the setting is inherited."""
+    with pytest.raises(ConfigError, match=f"{name} expects one of TD0"):
+        algorithm_config(name)(value_estimator=VTrace())
 
 
 def test_no_algorithm_for_recorded_data_is_for_actions_of_both_kinds():

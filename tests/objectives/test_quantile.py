@@ -229,6 +229,24 @@ def test_targets_are_those_of_each_number_alone(either, estimator: OneRow, seed)
     assert torch.isfinite(got).all()
 
 
+class Halved(TD0):
+    """An estimator of one's own, which bootstraps otherwise."""
+
+    def bootstrap(self, **rows):
+        view = super().bootstrap(**rows)
+        return view._replace(reward=0.5 * view.reward)
+
+
+def test_an_estimator_that_bootstraps_otherwise_is_asked(either):
+    """Also where compiled functions know those of this library."""
+    data, following = rows(), torch.randn(B, T - 1, N)
+    data.reward.abs_()
+    got, whole = (quantile_targets(following, data, estimator, 0.9) for estimator in (Halved(), TD0()))
+    followed = ~data.is_last[:, :-1]
+    expected = 0.5 * data.reward[:, 1:, None].expand_as(got)
+    torch.testing.assert_close((whole - got)[followed], expected[followed])
+
+
 @pytest.mark.parametrize("kappa", [0.0, 1.0])
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_errors_of_a_batch_are_those_of_its_rows(either, kappa, seed):

@@ -1,9 +1,9 @@
-"""What every algorithm and its configuration have in common."""
+"""Base classes of algorithms and of their configurations."""
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, Self
 
@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from reverie.algos.capture import Captured, CudaGraphs, Tapes, TrainStep
 from reverie.core.config import Config, at_least, check_pattern
+from reverie.core.discover import algorithm_name
 from reverie.core.errors import ConfigError
 from reverie.core.protocols import Policy, Watcher
 from reverie.core.specs import ActionSpec, ExtraPart, ObsSpec
@@ -26,22 +27,43 @@ from reverie.objectives.estimators import GAE, TD1, TDLambda
 PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Draw weights from ``seed`` within, and restore PyTorch's CPU generator afterwards.
+
+    Weights are drawn on the CPU. So, unlike ``torch.manual_seed``, this leaves the generators of GPUs alone.
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)
+        yield
+
+
 @dataclass(frozen=True, kw_only=True)
 class AlgorithmConfig(Config):
-    """Settings that every algorithm has."""
+    """Settings that every algorithm has.
 
+    Raises:
+        ConfigError: a setting is out of range. All subclasses check their settings when they are made.
+    """
+
+    learner: ClassVar[type[Any]]
+    """Class of the learner, made as ``learner(obs_spec, action_spec, config, device)``. It is defined after its
+    configuration, and so assigned there: ``MyConfig.learner = MyLearner``."""
+    action_kinds: ClassVar[frozenset[str]] = frozenset()
+    """Kinds of action spaces that it learns (``nn/mlp.py: kind_of``). Errors about actions name the algorithms that fit
+    by this, so one that does not say is not named."""
     needs_data: ClassVar[bool] = False
-    """Whether it was made for recorded data. It may live all the same, and learn from what it lived itself."""
+    """Whether the algorithm is meant for recorded data. It may collect rows itself all the same."""
 
     batch_size: int = 16
     """B, windows in a batch."""
     batch_length: int = 64
-    """T, rows of each window that are learned from."""
+    """T, rows of each window that the losses cover, context rows not counted."""
     precision: Literal["float32", "bfloat16"] = "float32"
-    """What networks compute in. Parameters, losses and optimisers stay float32."""
+    """Dtype that networks compute in. Parameters, losses and optimisers stay float32."""
     graph: bool = True
-    """Capture updates and replay them: on CUDA devices as CUDA graphs, on CPUs as tapes if the algorithm is
-    model-free. What is computed does not change."""
+    """Capture updates and replay them: as CUDA graphs on CUDA devices; on CPUs as tapes (recorded calls), for
+    model-free algorithms only. The results are the same."""
 
     def __post_init__(self) -> None:
         if self.batch_size < 1 or self.batch_length < 2:
@@ -49,35 +71,53 @@ class AlgorithmConfig(Config):
                 f"batch_size = {self.batch_size}, batch_length = {self.batch_length}: expected at least 1 and 2."
             )
 
-    def check_run(self, *, random_steps: int, learning_starts: int, frame_stack: int) -> None:
-        """Refuse settings that do not fit those of the run: its first steps, and what its environments stack.
+    @property
+    def algorithm(self) -> str:
+        """Name of the algorithm on the command line, such as ``dreamer_v3``; ``module:Class`` for your own."""
+        return algorithm_name(type(self))
 
-        Raises:
-            ConfigError: they do not.
+    def check_run(self, *, random_steps: int, learning_starts: int, frame_stack: int) -> None:
+        """Raise ConfigError unless the settings fit those of the run.
+
+        Args:
+            random_steps: env steps taken by random actions first.
+            learning_starts: windows that are collected before the first update.
+            frame_stack: frames that the environments stack themselves.
         """
 
     def check_data(self, *, recorded: bool, lived: bool) -> None:
-        """Refuse to learn where what is learned from is missing: rows that were recorded, or that are lived meanwhile.
+        """Raise ConfigError if a source of rows that the algorithm needs is missing.
 
-        Raises:
-            ConfigError: it is.
+        Args:
+            recorded: whether the run has recorded data.
+            lived: whether the run collects rows in an environment.
         """
 
-    @abstractmethod
     def build(self, obs_spec: ObsSpec, action_spec: ActionSpec, device: str = "cpu", seed: int = 0) -> Algorithm:
-        """A learner for these observations and actions."""
+        """Return a learner for these observations and actions, its weights drawn from ``seed`` and nothing else.
+
+        Raises:
+            ConfigError: the settings do not fit the observations, or the algorithm is not for such actions.
+        """
+        with seeded(seed):
+            learner: Algorithm = self.learner(obs_spec, action_spec, self.for_obs(obs_spec), torch.device(device))
+            return learner
+
+    def for_obs(self, obs_spec: ObsSpec) -> Self:
+        """Return these settings without defaults that do not fit the observations."""
+        return self
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelFreeConfig(AlgorithmConfig):
-    """Settings of agents whose networks see observations as they are: what is done to those before."""
+    """Settings of model-free agents: how observations are preprocessed."""
 
     normalise: Normalise | None = None
-    """Vectors less their mean, over their standard deviation: fixed(1000) by the first 1000 rows, running by all."""
+    """Normalise vectors, (x - mean) / std: by the first 1000 rows with fixed(1000), by all rows with running."""
     frames: int = 1
-    """The last so many frames of images are seen together. They are made of rows, which hold one frame each."""
+    """Number of latest frames that the networks see together. The replay stores each frame once."""
     frame_keys: str = ""
-    """A pattern of whole keys: which observations `frames` stacks. All images unless given."""
+    """Regular expression of the observation keys that `frames` stacks, matched in full. Empty: all images."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -87,7 +127,7 @@ class ModelFreeConfig(AlgorithmConfig):
         check_pattern(self, "frame_keys")
 
     def check_run(self, *, random_steps: int, learning_starts: int, frame_stack: int) -> None:
-        """See :class:`AlgorithmConfig`. Statistics that are to be fixed must be so before anybody acts or learns."""
+        """See :class:`AlgorithmConfig`. ``normalise = fixed(n)`` needs its n rows before the policy acts or learns."""
         wanted = 0 if self.normalise is None else self.normalise.limit or 0
         if wanted > min(random_steps, learning_starts):
             assert self.normalise is not None
@@ -102,13 +142,14 @@ class ModelFreeConfig(AlgorithmConfig):
                 "one of them; algo.frames needs as little memory as no stack at all."
             )
 
-    def where_vectors(self, obs_spec: ObsSpec) -> Self:
-        """The same, but without ``normalise`` if there are no vectors: where it is a default, that is no mistake."""
+    def for_obs(self, obs_spec: ObsSpec) -> Self:
+        """See :class:`AlgorithmConfig`. Without ``normalise`` if it is a default and no observation is a vector."""
         vectors = any(part.kind == "vector" for part in obs_spec.values())
-        return self if vectors or self.normalise is None else replace(self, normalise=None)
+        asked = type(self).__dataclass_fields__["normalise"].default is None  # then it is no default of the algorithm
+        return self if vectors or asked or self.normalise is None else replace(self, normalise=None)
 
     def preprocessor(self, obs_spec: ObsSpec) -> Preprocessor:
-        """What these settings make of rows.
+        """Return the preprocessor of rows that these settings describe.
 
         Raises:
             ConfigError: there is nothing to normalise or to stack.
@@ -118,16 +159,16 @@ class ModelFreeConfig(AlgorithmConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class ValueConfig(ModelFreeConfig):
-    """Settings of model-free agents that learn what rewards are worth."""
+    """Settings of model-free agents that learn values."""
 
     discount: float = 0.99
-    """Gamma."""
+    """Discount factor gamma per agent step, in [0, 1]."""
     reward_scale: RewardScale | None = None
-    """What rewards are multiplied by where they are learned from: factor(0.1), or return_std for one over the standard
-    deviation of discounted returns. Rows and scores keep the true ones."""
+    """Multiply rewards in the losses: by a constant with factor(0.1), or with return_std by one over the standard
+    deviation of discounted returns. Stored rows and scores keep the true rewards."""
 
     def check_run(self, *, random_steps: int, learning_starts: int, frame_stack: int) -> None:
-        """See :class:`ModelFreeConfig`. An estimator that looks ahead must have something to look at."""
+        """See :class:`ModelFreeConfig`. An estimator of several steps needs windows of more than one transition."""
         super().check_run(random_steps=random_steps, learning_starts=learning_starts, frame_stack=frame_stack)
         estimator = getattr(self, "value_estimator", None)
         if self.batch_length == 2 and isinstance(estimator, TD1 | TDLambda | GAE):
@@ -150,21 +191,22 @@ class ValueConfig(ModelFreeConfig):
 
 
 INSIDE = "inside/"
-"""How names begin of what a world model holds, beside its predictions."""
+"""Prefix of the names of a world model's latents and values in :meth:`Algorithm.dream`, beside its predictions."""
 
 
 class Algorithm(nn.Module):
     """A learner as a module: its state is its parameters, its buffers and what :meth:`extra_state` adds.
 
-    A subclass writes :meth:`train_step`. All that it changes must be changed in place, so that a captured update finds
-    it where it was; ``load_state_dict`` copies for the same reason.
+    A subclass implements :meth:`train_step`. It must change all state in place, as a captured update goes on using the
+    same memory; ``load_state_dict`` copies for the same reason.
     """
 
     window: Window
     extra_spec: Mapping[str, ExtraPart]
     device: torch.device
+    _policy: Policy[Any]
     tapes: ClassVar[bool] = False
-    """Whether updates are captured on CPUs too: where Python takes as long as the numbers."""
+    """Whether updates are captured on CPUs too; it pays where Python takes as long as the arithmetic."""
 
     def __init__(self, graph: bool = True) -> None:
         """``graph``: whether updates are captured."""
@@ -174,22 +216,22 @@ class Algorithm(nn.Module):
 
     @property
     def watcher(self) -> Watcher | None:
-        """Who wants to be told of the rows that are lived; nobody by default."""
+        """The object that must see each collected row, to keep statistics; None by default."""
         return None
 
     @property
     def policy(self) -> Policy[Any]:
-        """The policy that acts with the newest weights."""
-        raise NotImplementedError
+        """The policy, which acts with the newest weights: what a subclass has assigned to ``self._policy``."""
+        return self._policy
 
     def update(self, batch: Batch) -> Update:
-        """One gradient step on a batch from anywhere. Does not wait for the device; what it returns is the caller's."""
+        """Take one gradient step on a batch on any device. Does not wait for the device; the caller owns the result."""
         return self.run_step(self.train_step, batch)
 
     def run_step(self, step: TrainStep, batch: Batch) -> Update:
-        """``step``, a method of this learner such as ``train_step``, on a batch from anywhere.
+        """Run ``step``, a method of this learner such as ``train_step``, on a batch on any device.
 
-        Each such method is captured on its own for batches of one shape (``algos/capture.py``).
+        Each such method is captured separately, for each shape of batch (``algos/capture.py``).
         """
         on_gpu = self.device.type == "cuda"
         if not self.graph or not (on_gpu or (self.tapes and self.device.type == "cpu")):
@@ -202,38 +244,41 @@ class Algorithm(nn.Module):
         return captured(batch)
 
     def train_step(self, batch: Batch) -> Update:
-        """One gradient step on a batch that lies on the learner's device: the same operations for every batch.
+        """Take one gradient step on a batch on the learner's device, with the same operations for every batch.
 
-        Nothing in here may wait for the device, read a number in Python or copy from the host, and random numbers come
+        It must not wait for the device, read a tensor's value in Python or copy from the host. Random numbers must come
         from the device's default generator.
         """
         raise NotImplementedError
 
     def report(self, batch: Batch) -> dict[str, np.ndarray]:
-        """Videos and curves to look at now and then; none by default."""
+        """Return videos and curves for the log, by name; none by default."""
         return {}
 
     def dream(self, batch: Batch, context: int) -> dict[str, torch.Tensor]:
-        """World models: predictions of all rows, the first ``context`` seen and the rest imagined.
+        """Return a world model's predictions of all rows: the first ``context`` observed, the rest imagined.
 
-        What is not about a column of the rows, such as latents, has a name that begins with ``INSIDE``.
+        Names of values that are no column of the rows, such as latents, begin with ``INSIDE``.
+
+        Raises:
+            NotImplementedError: the algorithm has no world model.
         """
         raise NotImplementedError(f"{type(self).__name__} has no world model to dream with.")
 
     def extra_state(self) -> dict[str, Any]:
-        """What a checkpoint must hold beside parameters and buffers: optimisers, counters."""
+        """Return what a checkpoint must hold beside parameters and buffers: optimisers, counters."""
         return {}
 
     def load_extra_state(self, state: State) -> None:
-        """Take back what :meth:`extra_state` gave."""
+        """Restore what :meth:`extra_state` returned."""
 
-    # The next two narrow torch's overloads on purpose: an algorithm is the root of its modules, never a child.
+    # The next two narrow torch's overloads on purpose: an algorithm is always the root module, never a child.
     def state_dict(self) -> dict[str, Any]:  # type: ignore[override]
-        """``{"model": parameters and buffers by name, **extra_state}``."""
+        """Return ``{"model": parameters and buffers by name, **extra_state}``."""
         return {"model": super().state_dict(), **self.extra_state()}
 
     def load_state_dict(self, state: State) -> None:  # type: ignore[override]
-        """Become what ``state_dict`` described."""
+        """Restore what ``state_dict`` returned."""
         super().load_state_dict(state["model"])
         self.load_extra_state(state)
 
@@ -241,9 +286,9 @@ class Algorithm(nn.Module):
 class ModelFree(Algorithm):
     """A learner whose networks see rows after a :class:`~reverie.nn.preprocess.Preprocessor`.
 
-    A subclass builds its networks for ``self.preprocess.spec``, hands its policy to ``self.preprocess.policy`` and
-    begins its ``train_step`` with ``batch = self.preprocess(batch)``. Checkpoints hold ``self.optims``; one with other
-    state says so in :meth:`extra_state`.
+    A subclass builds its networks for ``self.preprocess.spec``, wraps its policy in ``self.preprocess.policy`` and
+    begins its ``train_step`` with ``batch = self.preprocess(batch)``. Checkpoints hold ``self.optims``; a learner with
+    more state adds it in :meth:`extra_state`.
     """
 
     tapes = True
@@ -258,24 +303,26 @@ class ModelFree(Algorithm):
 
     @property
     def within_range(self) -> Callable[[Tensor], Tensor] | None:
-        """What brings values into the range that rewards allow, if the settings want that."""
+        """The function that clips values to the returns that the rewards allow; None unless ``bound_values`` is set."""
         return None if self.preprocess.range is None else self.preprocess.range.forward
 
     @property
     def watcher(self) -> Watcher | None:
-        """The preprocessor, if it has statistics of rows."""
+        """The preprocessor, if it keeps statistics of rows; else None."""
         return self.preprocess.watcher
 
     def renew(self) -> None:
-        """Be the learner that another run begins with: learning rates that fall begin to fall again."""
+        """Prepare this trained learner for the start of another run: decaying learning rates start over."""
         for optim in self.optims.values():
             optim.renew()
 
     def extra_state(self) -> dict[str, Any]:
-        """The moments of the optimisers."""
+        """Return the moments of all optimisers."""
         return {f"{name}_optim": optim.state_dict() for name, optim in self.optims.items()}
 
     def load_extra_state(self, state: State) -> None:
-        """Take the moments back."""
+        """Restore the moments of all optimisers."""
         for name, optim in self.optims.items():
-            optim.load_state_dict(state[f"{name}_optim"])
+            key = f"{name}_optim"
+            # Learners with a single optimiser called it "optim" in checkpoints of before.
+            optim.load_state_dict(state["optim" if key not in state and "optim" in state else key])

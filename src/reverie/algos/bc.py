@@ -1,6 +1,6 @@
 """Behaviour cloning: Pomerleau, "ALVINN: an autonomous land vehicle in a neural network", NIPS 1988.
 
-Supervised learning of the actions that a dataset holds. It knows no rewards.
+Supervised learning of the actions in a dataset. Rewards are not used.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from reverie.core.errors import ConfigError
 from reverie.core.protocols import Policy
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.stats import Stats
-from reverie.core.types import Batch, State, Update
+from reverie.core.types import Batch, Update
 from reverie.nn.adam import Adam
 from reverie.nn.choice_steps import LikelihoodStep
 from reverie.nn.choices import ChoicesActor
@@ -31,92 +31,87 @@ from reverie.objectives.td import Losses, before, mean_over
 
 @dataclass(frozen=True)
 class Clone(Choice):
-    """What imitates, and what makes it: the distance to actions, or how likely they are."""
+    """The kind of policy that imitates, which determines the loss: squared error, or negative log-likelihood."""
 
     kind: ClassVar[str] = "continuous"
-    """Of which actions."""
+    """Kind of the actions that it imitates: ``continuous`` or ``categorical``."""
 
     def actor(self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: NetworkConfig, dtype: torch.dtype) -> nn.Module:
-        """The network."""
+        """Return the network for these specs."""
         raise NotImplementedError
 
     def policy(self, actor: nn.Module, width: int, device: torch.device) -> Policy[Any]:
-        """How it acts: drawn while it explores, the likeliest where it is evaluated."""
+        """Return the policy over ``actor``: it samples when exploring and takes the mode in evaluations."""
         return SampledPolicy(actor, device)
 
 
 @dataclass(frozen=True)
 class Deterministic(Clone):
-    """One action for each observation, the mean of those that were taken: squared error."""
+    """A deterministic policy, trained by the squared error: it learns the mean of the actions taken."""
 
     def actor(self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: NetworkConfig, dtype: torch.dtype) -> nn.Module:
-        """``[..., *shape]`` to ``[..., A]``."""
+        """Return a network from ``[..., *shape]`` to actions ``[..., A]``."""
         return DeterministicActor(obs_spec, action_spec.width, cfg, dtype)
 
     def policy(self, actor: nn.Module, width: int, device: torch.device) -> Policy[Any]:
-        """Without noise: there is nothing to explore for."""
+        """Return the policy over ``actor``, without exploration noise."""
         return NoisyPolicy(actor, Gaussian(sigma=0.0), width, device)
 
 
 @dataclass(frozen=True)
 class Stochastic(Clone):
-    """A normal distribution for each observation: likelihood. Evaluated by its mean, drawn from otherwise."""
+    """A normal distribution, trained by its log-likelihood. Evaluations use its mean; exploration samples."""
 
     def actor(self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: NetworkConfig, dtype: torch.dtype) -> nn.Module:
-        """``[..., *shape]`` to a distribution."""
+        """Return a network from ``[..., *shape]`` to normal distributions."""
         return NormalActor(obs_spec, action_spec.width, cfg, dtype)
 
 
 @dataclass(frozen=True)
 class Categorical(Clone):
-    """Probabilities of classes, of one choice or of several: cross entropy. Evaluated by the likeliest class."""
+    """Class probabilities of one or several discrete actions, trained by cross entropy. Evaluations use the mode."""
 
     kind: ClassVar[str] = "categorical"
 
     def actor(self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: NetworkConfig, dtype: torch.dtype) -> nn.Module:
-        """``[..., *shape]`` to probabilities."""
+        """Return a network from ``[..., *shape]`` to class probabilities."""
         return ChoicesActor(obs_spec, all_classes(action_spec), cfg, dtype)
 
 
 @dataclass(frozen=True, kw_only=True)
 class BCConfig(ModelFreeConfig):
-    """Settings of behaviour cloning; the paper's are of another time, these are those of TD3+BC's actor."""
+    """Settings of behaviour cloning: those of TD3+BC's actor, as the paper's (1988) are out of date."""
 
+    action_kinds: ClassVar[frozenset[str]] = frozenset({"continuous", "discrete", "multi_discrete"})
     needs_data: ClassVar[bool] = True
 
     batch_size: int = 256
     """B, windows in a batch."""
     batch_length: int = 2
-    """T, rows of each window, whose T - 1 actions are learned from."""
+    """T, rows of each window. The loss covers the actions of all rows but the last."""
     clone: Clone | None = None
-    """Continuous actions: deterministic, or stochastic, which learns how much actions vary as well. Choices among
-    classes: categorical. None: the first of those that fit the actions."""
+    """Kind of policy. Continuous actions: deterministic, or stochastic, which learns their spread too. Discrete
+    actions: categorical. None: deterministic or categorical, by the action space."""
     lr: float = 3e-4
-    """Learning rate."""
+    """Learning rate of Adam."""
     networks: NetworkConfig = field(default_factory=NetworkConfig)
-    """The actor."""
+    """Layers of the actor."""
     normalise: Normalise | None = field(default_factory=Running)
-    """Vectors less their mean, over their standard deviation, of all rows of the dataset. None: as they are."""
+    """Normalise vectors: (x - mean) / std, over all rows of the dataset. None: leave them as they are."""
 
     def check_data(self, *, recorded: bool, lived: bool) -> None:
-        """See :class:`~reverie.algos.base.AlgorithmConfig`: there must be somebody to imitate."""
+        """See :class:`~reverie.algos.base.AlgorithmConfig`: recorded data are needed."""
         if not recorded:
             raise ConfigError(
                 "bc imitates what was recorded, and no data are given: --data PATH. `reverie data record` makes some "
                 "with a trained agent."
             )
 
-    def build(self, obs_spec: ObsSpec, action_spec: ActionSpec, device: str = "cpu", seed: int = 0) -> BC:
-        """A learner for these observations and actions of one kind, its weights drawn from ``seed``."""
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            return BC(obs_spec, action_spec, self.where_vectors(obs_spec), torch.device(device))
-
     def fitting(self, spec: ActionSpec) -> Clone:
-        """What imitates actions such as these.
+        """Return ``clone``, or its default for these actions.
 
         Raises:
-            ConfigError: they are of both kinds, or of another than ``clone`` is for.
+            ConfigError: the actions are of both kinds, or of the kind that ``clone`` is not for.
         """
         kind = only_kind("bc", spec)
         if self.clone is None:
@@ -132,11 +127,11 @@ class BCConfig(ModelFreeConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class BCStats(Stats):
-    """What an update of behaviour cloning says."""
+    """Metrics of an update of behaviour cloning."""
 
     loss_actor: Tensor
-    """E[(pi(s) - a)^2], a mean over the numbers of an action too, or E[-ln pi(a | s)] of a distribution: of classes
-    the cross entropy, summed over the choices of an action."""
+    """E[(pi(s) - a)^2], also averaged over the dimensions of an action, or E[-ln pi(a | s)] of a distribution; for
+    discrete actions the cross entropy, summed over the parts of an action."""
 
 
 class BCObjective(nn.Module):
@@ -151,7 +146,7 @@ class BCObjective(nn.Module):
         self.actor = actor
 
     def forward(self, batch: Batch) -> Losses:
-        """E[(pi(s) - a)^2], or E[-ln pi(a | s)], over all actions of a batch ``[B, T]`` but those of last rows."""
+        """Return E[(pi(s) - a)^2] or E[-ln pi(a | s)] of a batch ``[B, T]``; last rows of episodes have no action."""
         found, action = self.actor(before(batch.obs)), batch.action[:, :-1]
         deterministic = isinstance(found, Tensor)
         error = (found - action).square().mean(-1) if deterministic else -found.log_prob(action)  # [B, T-1]
@@ -160,7 +155,7 @@ class BCObjective(nn.Module):
 
 
 class BC(ModelFree):
-    """An actor, the update that makes it a clone, and its policy."""
+    """The learner of behaviour cloning: an actor, its update and its policy."""
 
     stats = BCStats
 
@@ -172,24 +167,14 @@ class BC(ModelFree):
         actor = clone.actor(self.preprocess.spec, action_spec, cfg.networks, PRECISIONS[cfg.precision])
         self.objective = BCObjective(actor)
         self.to(device)
-        self.optim = Adam(actor.parameters(), cfg.lr)
-        self._step = LikelihoodStep(self.objective, {"actor": self.optim}, BCObjective.forward)
+        self.optims = {"actor": Adam(actor.parameters(), cfg.lr)}
+        self._step = LikelihoodStep(self.objective, self.optims, BCObjective.forward)
         self._policy = self.preprocess.policy(clone.policy(actor, action_spec.width, device), device)
 
-    @property
-    def policy(self) -> Policy[Any]:
-        """Acts with the newest weights."""
-        return self._policy
-
     def train_step(self, batch: Batch) -> Update:
-        """One step of the actor."""
+        """Take one gradient step of the actor."""
         losses = self._step(self.preprocess(batch))
         return Update(metrics=losses.metrics)
 
-    def extra_state(self) -> dict[str, Any]:
-        """The moments of the optimiser."""
-        return {"optim": self.optim.state_dict()}
 
-    def load_extra_state(self, state: State) -> None:
-        """Take the moments back."""
-        self.optim.load_state_dict(state["optim"])
+BCConfig.learner = BC

@@ -1,7 +1,7 @@
 """BCQ: Fujimoto, Meger, Precup, "Off-policy deep reinforcement learning without exploration", ICML 2019.
 
-Actions come from a model of those that the dataset holds, are moved a little towards higher values, and the best of a
-few is taken: both to act and to say what states are worth.
+Actions are sampled from a generative model of the dataset's actions and perturbed a little towards higher values. The
+best of a few such actions is taken, both to act and in the critics' targets.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from torch import Tensor, nn
 
 from reverie.algos.base import PRECISIONS, ModelFree, ValueConfig
 from reverie.core.errors import ConfigError
-from reverie.core.protocols import Policy
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.stats import Stats
 from reverie.core.types import Batch, Obs, Update
@@ -32,59 +31,54 @@ from reverie.objectives.td import Losses, after, before, bootstrapped, check_td,
 from reverie.objectives.transforms import exp
 
 LATENT = 0.5
-"""Within which latents are kept where actions are drawn: appendix D.1."""
+"""Latents are clipped to [-LATENT, LATENT] when actions are sampled: appendix D.1."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class BCQConfig(ValueConfig):
     """Settings of BCQ: those of the paper's appendix D and of its authors' code (github.com/sfujim/BCQ)."""
 
+    action_kinds: ClassVar[frozenset[str]] = frozenset({"continuous"})
     needs_data: ClassVar[bool] = True
 
     batch_size: int = 100
     """B, windows in a batch."""
     batch_length: int = 2
-    """T, rows of each window, whose T - 1 transitions are learned from; 2 is one transition."""
+    """T, rows of each window. The losses cover its T - 1 transitions; 2 is one transition."""
     value_estimator: ValueEstimator = field(default_factory=TD0)
-    """How the critics' targets are made of the rows of a window. The paper's is TD(0)."""
+    """How the critics' targets are computed from the rows of a window. The paper uses TD(0)."""
     samples: int = 10
-    """n, actions that are drawn for each next state, of which the best counts."""
+    """n, actions sampled for each next state; the target uses the best."""
     act_samples: int = 10
-    """n, actions that are drawn to act, of which the best is taken. The authors' code draws 100."""
+    """n, actions sampled to act; the best is taken. The authors' code samples 100."""
     phi: float = 0.05
-    """How far an action is moved at most."""
+    """Largest perturbation of an action, in units of the policy's range [-1, 1]. 0 leaves actions as they are."""
     lesser: float = 0.75
-    """Lambda, how much the lesser of two critics counts for what actions are worth; the larger has the rest."""
+    """Lambda in [0, 1], weight of min(Q1, Q2) in the target; max(Q1, Q2) has weight 1 - lambda (equation 13)."""
     latent: int | None = None
-    """Numbers that the model codes an action as; None: 2 A, two for each number of the action."""
+    """Dimensions of the VAE's latent; None: 2 A, where A is the dimension of actions."""
     lr: float = 1e-3
     """Learning rate of all networks."""
     tau: float = 0.005
-    """How far targets move towards their networks at an update; 1 copies them."""
+    """Step of the targets towards their networks at each update, in (0, 1]; 1 copies them."""
     networks: NetworkConfig = field(default_factory=lambda: NetworkConfig(units=(400, 300)))
-    """What moves actions, and critics."""
+    """Layers of the perturbation network and of the critics."""
     vae: NetworkConfig = field(default_factory=lambda: NetworkConfig(units=(750, 750)))
-    """The model of actions, its encoder and decoder."""
+    """Layers of the VAE's encoder and decoder."""
     normalise: Normalise | None = field(default_factory=Running)
-    """Vectors less their mean, over their standard deviation, of all rows of the dataset. The paper has None."""
+    """Normalise vectors: (x - mean) / std, over all rows of the dataset. The paper does not (None)."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_td(self.discount, self.tau)
-        check_estimator(self.value_estimator, algorithm="bcq", rows=self.batch_length)
+        check_estimator(self.value_estimator, algorithm=self.algorithm, rows=self.batch_length)
         check_choice(self.samples, self.phi, self.lesser)
         if self.act_samples < 1 or (self.latent is not None and self.latent < 1):
             raise ConfigError(f"act_samples = {self.act_samples}, latent = {self.latent}: expected 1 or more.")
 
-    def build(self, obs_spec: ObsSpec, action_spec: ActionSpec, device: str = "cpu", seed: int = 0) -> BCQ:
-        """A learner for these observations and continuous actions, its weights drawn from ``seed``."""
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            return BCQ(obs_spec, action_spec, self.where_vectors(obs_spec), torch.device(device))
-
 
 def check_choice(samples: int, phi: float, lesser: float) -> None:
-    """Raises ConfigError if one of them is out of range."""
+    """Raise ConfigError if one of these is out of range."""
     if samples < 1:
         raise ConfigError(f"samples = {samples}: expected 1 or more.")
     if not 0 <= phi < math.inf:
@@ -95,31 +89,31 @@ def check_choice(samples: int, phi: float, lesser: float) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class BCQStats(Stats):
-    """What an update of BCQ says."""
+    """Metrics of an update of BCQ."""
 
     loss_vae: Tensor
-    """Of the model of actions: reconstruction, and half of the divergence."""
+    """Loss of the VAE: reconstruction error plus half of the divergence."""
     loss_reconstruction: Tensor
-    """The mean squared distance of an action from what it was coded and decoded to."""
+    """Mean squared error of decoded actions."""
     train_divergence: Tensor
-    """KL(N(mean, std) || N(0, 1)) of a number of the latent."""
+    """KL(N(mean, std) || N(0, 1)) in nats, per dimension of the latent."""
     loss_critic: Tensor
-    """Of both critics: E[w (Q - y)^2], summed over them."""
+    """E[w (Q - y)^2], summed over both critics."""
     train_value: Tensor
-    """The mean of what both critics say of the dataset's actions."""
+    """Mean Q of the dataset's actions over both critics."""
     train_target: Tensor
-    """The mean of their targets y."""
+    """Mean target y."""
     loss_actor: Tensor
-    """-E[Q_1] of actions that were drawn and moved."""
+    """-E[Q_1] of sampled and perturbed actions."""
 
 
 class BCQObjective(nn.Module):
     """The losses of BCQ. ``objective(batch)`` is their terms by name; nothing else of this library is needed.
 
-    ``vae(obs, action)`` codes and decodes actions as :class:`~reverie.nn.generative.ActionVAE` does,
-    ``vae.decode(obs, latent)`` makes n actions ``[..., n, A]`` of n latents ``[..., n, vae.latent]`` for each
-    observation; ``perturb(obs, action)`` is the action ``[..., A]`` moved by at most phi, within [-1, 1];
-    ``critic(obs, action)`` are the values ``[2, ...]`` of both critics. The gradient of each term reaches its own
+    ``vae(obs, action)`` encodes and decodes actions as :class:`~reverie.nn.generative.ActionVAE` does.
+    ``vae.decode(obs, latent)`` gives n actions ``[..., n, A]`` for n latents ``[..., n, vae.latent]`` of each
+    observation. ``perturb(obs, action)`` is the action ``[..., A]`` moved by at most phi, within [-1, 1].
+    ``critic(obs, action)`` gives the values ``[2, ...]`` of both critics. The gradient of each term reaches its own
     networks alone.
     """
 
@@ -148,14 +142,14 @@ class BCQObjective(nn.Module):
         self.value_estimator = value_estimator or TD0()
 
     def forward(self, batch: Batch) -> Losses:
-        """The terms ``vae``, ``critic`` and ``actor`` of a batch ``[B, T]``."""
+        """Return the terms ``vae``, ``critic`` and ``actor`` of a batch ``[B, T]``."""
         return self.vae_loss(batch).joined(self.critic_loss(batch)).joined(self.actor_loss(batch))
 
     def vae_loss(self, batch: Batch) -> Losses:
         """E[(a - a~)^2] + KL(N(mean, std) || N(0, 1)) / 2: Algorithm 1, with the means of the authors' code.
 
-        Squares are averaged over the numbers of an action and divergences over those of its latent, which for 2 A of
-        them is the factor 1 / (2 A) of appendix D.1.
+        Squares are averaged over the dimensions of an action, and divergences over those of its latent. With 2 A latent
+        dimensions that is the factor 1 / (2 A) of appendix D.1.
         """
         action, mask = batch.action[:, :-1], followed(batch.is_last)
         coded = self.vae(before(batch.obs), action)
@@ -183,7 +177,7 @@ class BCQObjective(nn.Module):
         return Losses({"actor": loss}, {"loss/actor": loss.detach()})
 
     def latents(self, rows: Tensor, n: int) -> Tensor:
-        """Latents ``[..., n, L]``, normal and kept within ``LATENT``, n of them for each of ``rows`` ``[...]``."""
+        """Sample n latents ``[..., n, L]`` for each of ``rows`` ``[...]``: normal, clipped to ``LATENT``."""
         shape = (*rows.shape, n, self.vae.latent)
         return torch.randn(shape, dtype=rows.dtype, device=rows.device).clamp(-LATENT, LATENT)
 
@@ -191,7 +185,7 @@ class BCQObjective(nn.Module):
     def next_value(self, obs: Obs, latent: Tensor) -> Tensor:
         """max_a [lambda min_j Q'_j(s, a) + (1 - lambda) max_j Q'_j(s, a)], ``[...]``: equation 13.
 
-        Of the n actions that ``latent`` ``[..., n, L]`` stands for, each moved by the target of what moves them.
+        The n actions are decoded from ``latent`` ``[..., n, L]`` and perturbed by the target perturbation network.
         """
         drawn = self.vae.decode(obs, latent)  # [..., n, A]
         action = several(self.target_perturb.model, obs, drawn)
@@ -201,14 +195,14 @@ class BCQObjective(nn.Module):
 
     @torch.no_grad()
     def best_action(self, obs: Obs, latent: Tensor) -> Tensor:
-        """argmax_a Q_1(s, a), ``[..., A]``, of the n actions that ``latent`` stands for, each moved: equation 11."""
+        """argmax_a Q_1(s, a), ``[..., A]``, over n actions decoded from ``latent`` and perturbed: equation 11."""
         action = several(self.perturb, obs, self.vae.decode(obs, latent))  # [..., n, A]
         best = several(self.critic, obs, action, copy=0).argmax(-1)  # [...]
         index = best[..., None, None].expand(*best.shape, 1, action.shape[-1])
         return action.gather(-2, index).squeeze(-2)
 
     def update_targets(self) -> None:
-        """After every update: theta' <- tau theta + (1 - tau) theta'."""
+        """Update the targets, after every update: theta' <- tau theta + (1 - tau) theta'."""
         self.target_perturb.update()
         self.target_critic.update()
 
@@ -219,14 +213,15 @@ def divergence_from_standard(mean: Tensor, log_std: Tensor) -> Tensor:
 
 
 class BCQ(ModelFree):
-    """A model of actions, what moves them and two critics, the update that trains them, and the policy."""
+    """The learner of BCQ: a VAE of actions, a perturbation network, two critics, their update and the policy."""
 
     stats = BCQStats
 
     def __init__(self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: BCQConfig, device: torch.device) -> None:
         super().__init__(obs_spec, cfg, device)
         self.cfg = cfg
-        seen, width, dtype = self.preprocess.spec, continuous_width("bcq", action_spec), PRECISIONS[cfg.precision]
+        seen, dtype = self.preprocess.spec, PRECISIONS[cfg.precision]
+        width = continuous_width(cfg.algorithm, action_spec)
         vae = ActionVAE(seen, width, cfg.latent or 2 * width, cfg.vae, dtype)
         perturb = Perturbation(seen, width, cfg.phi, cfg.networks, dtype)
         critic = ActionCritic(seen, width, cfg.networks, copies=2, dtype=dtype)
@@ -249,13 +244,8 @@ class BCQ(ModelFree):
         best = BestOfSeveral(self.objective.best_action, cfg.act_samples, vae.latent, LATENT, device)
         self._policy = self.preprocess.policy(best, device)
 
-    @property
-    def policy(self) -> Policy[Any]:
-        """Acts with the newest weights."""
-        return self._policy
-
     def train_step(self, batch: Batch) -> Update:
-        """One step of the model of actions, of the critics, of what moves actions, and of the targets: Algorithm 1."""
+        """Take one step of the VAE, of the critics, of the perturbation network and of the targets: Algorithm 1."""
         batch, losses = self.preprocess(batch), Losses({}, {})
         for loss in (self.objective.vae_loss, self.objective.critic_loss, self.objective.actor_loss):
             found = loss(batch)
@@ -264,3 +254,6 @@ class BCQ(ModelFree):
             losses = losses.joined(found)
         self.objective.update_targets()
         return Update(metrics=losses.metrics, priority=losses.priority)
+
+
+BCQConfig.learner = BCQ

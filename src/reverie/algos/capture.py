@@ -1,8 +1,8 @@
-"""Updates that are captured once and then replayed: on GPUs as CUDA graphs, on CPUs as tapes.
+"""Capture an update once and replay it: on GPUs as a CUDA graph, on CPUs as a tape (``core/tape.py``).
 
-The thousands of kernels of one update are launched by a single call. What is captured must be the same work each time:
-no operation that waits for the device, no copy from the host, no decision of Python's that depends on a number.
-``tests/algos/test_capturable.py`` holds every learner here to that.
+One call then launches the thousands of kernels of an update. A captured update must do the same work each time: no
+operation that waits for the device, no copy from the host, no Python branch that depends on a tensor's value.
+``tests/algos/test_capturable.py`` checks that of every learner here.
 """
 
 from __future__ import annotations
@@ -25,36 +25,36 @@ TrainStep = Callable[[Batch], Update]
 """One gradient step on a batch that lies on the learner's device."""
 
 Kind = tuple[int | tuple[str, torch.Size, torch.dtype], ...]
-"""What two batches must share to be fed to one graph: threads; names, shapes and types of their tensors."""
+"""Key of a capture: number of threads; names, shapes and dtypes of the batch's tensors. Equal keys share a graph."""
 
 WARM_UPS = 3
-"""Updates of each kind that are run as they are: kernels are chosen and workspaces made before anything is captured."""
+"""Updates of each kind that run uncaptured first, so that kernels are chosen and workspaces allocated."""
 
 MAX_KINDS = 4
-"""Kinds of batches that are captured; each has memory of its own for inputs and outputs."""
+"""Most kinds of batches that are captured; each takes memory of its own for inputs and outputs."""
 
 WITHOUT = "Say graph=False (--algo.no-graph) to run updates without one."
 
 
 class Recorder(Protocol):
-    """What can run, capture and replay a call."""
+    """A backend that runs, captures and replays a call."""
 
     @property
     def title(self) -> str:
-        """What a captured call is."""
+        """Name of a captured call, for messages."""
         ...
 
     def warm_up(self, call: Callable[[], Update]) -> tuple[Update, str]:
-        """Run ``call``; its result, and what forbids to capture it, or an empty string."""
+        """Run ``call``. Return its result and the reason why it cannot be captured, or an empty string."""
         ...
 
     def capture(self, call: Callable[[], Update]) -> tuple[Update, Callable[[], object]]:
-        """Run ``call``; the tensors that it wrote to, and what makes it write to them again."""
+        """Run ``call``. Return the tensors that it wrote to, and a function that replays it into the same tensors."""
         ...
 
 
 class CudaGraphs:
-    """Captures on a stream of its own. All graphs share one pool of memory: they are never replayed at once."""
+    """Captures CUDA graphs on a stream of its own. They share one memory pool, as no two are replayed at once."""
 
     title = "a CUDA graph"
 
@@ -64,7 +64,7 @@ class CudaGraphs:
         self.pool = torch.cuda.graph_pool_handle()
 
     def warm_up(self, call: Callable[[], Update]) -> tuple[Update, str]:
-        """Run ``call`` on the stream of the captures, between what came before it and what comes after."""
+        """Run ``call`` on the capture stream, ordered after earlier and before later work of the current stream."""
         current = torch.cuda.current_stream(self.device)
         self.stream.wait_stream(current)
         with torch.cuda.stream(self.stream):
@@ -73,40 +73,40 @@ class CudaGraphs:
         return result
 
     def capture(self, call: Callable[[], Update]) -> tuple[Update, Callable[[], object]]:
-        """Capture ``call``, and replay it. Random numbers come from the device's generator, which replays move on.
+        """Capture ``call``, and replay it once. Each replay advances the device's random generator.
 
         Raises:
-            RunError: CUDA refused.
+            RunError: CUDA cannot capture the call.
         """
         graph, current = torch.cuda.CUDAGraph(), torch.cuda.current_stream(self.device)
-        # Other threads may go on using the device meanwhile: only this one must not wait for it.
+        # Other threads may go on using the device meanwhile: only this thread must not synchronise.
         capturing = torch.cuda.graph(graph, self.pool, self.stream, capture_error_mode="thread_local")
         try:
             with torch.cuda.device(self.device), capturing:
                 outputs = call()
         except RuntimeError as error:
-            torch.cuda.set_stream(current)  # a capture that fails at its end leaves its own
+            torch.cuda.set_stream(current)  # a capture that fails at its end leaves its own stream current
             raise RunError(f"the update cannot be captured in a CUDA graph: {error}. {WITHOUT}") from error
         graph.replay()
         return outputs, graph.replay
 
 
 class Tapes:
-    """Records on the CPU (``core/tape.py``)."""
+    """Records tapes on the CPU (``core/tape.py``)."""
 
     title = "a tape"
 
     def warm_up(self, call: Callable[[], Update]) -> tuple[Update, str]:
-        """Run ``call``, and look for what cannot be recorded."""
+        """Run ``call``. Return its result and what in it cannot be recorded, or an empty string."""
         with Tape() as tape:
             update = call()
         return update, tape.obstacle
 
     def capture(self, call: Callable[[], Update]) -> tuple[Update, Callable[[], object]]:
-        """Run ``call`` and record it. Random numbers come from the default generator.
+        """Run ``call`` and record it. Replays draw random numbers from the default generator.
 
         Raises:
-            RunError: it did what no warm-up had done, and what cannot be repeated.
+            RunError: the call did something that cannot be repeated, and that no warm-up had done.
         """
         with Tape() as tape:
             outputs = call()
@@ -116,7 +116,7 @@ class Tapes:
 
 
 def _listen(call: Callable[[], Update]) -> tuple[Update, str]:
-    """Run ``call``; its result, and where it first waited for the device, as PyTorch's debug mode says."""
+    """Run ``call``. Return its result and where it first waited for the device, by PyTorch's sync debug mode."""
     before = torch.cuda.get_sync_debug_mode()
     torch.cuda.set_sync_debug_mode("warn")
     try:
@@ -130,20 +130,20 @@ def _listen(call: Callable[[], Update]) -> tuple[Update, str]:
 
 
 class Replayed:
-    """Updates on one kind of batch: first as they are, then captured, then replayed."""
+    """Updates on one kind of batch: the first run uncaptured, one is captured, the rest are replayed."""
 
     def __init__(self, train_step: TrainStep, batch: Batch, device: torch.device, recorder: Recorder) -> None:
         self.train_step = train_step
         self.recorder = recorder
         self.batch = batch.map(lambda x: torch.empty_like(x, device=device))
-        self.inlet = Inlet(list(tensors(self.batch).values()))  # where every batch is copied to
+        self.inlet = Inlet(list(tensors(self.batch).values()))  # copies every batch into self.batch
         self.runs = 0
         self.obstacle = ""
         self.replay: Callable[[], object] | None = None
         self.hand_out: Callable[[], Update] = lambda: Update(metrics={})
 
     def __call__(self, given: Mapping[str, Tensor]) -> Update:
-        """One update on the tensors of a batch; what it returns is the caller's."""
+        """Run one update on the tensors of a batch, by name. The caller owns the result."""
         self.inlet(list(given.values()))
         self.runs += 1
         if self.obstacle:
@@ -161,7 +161,7 @@ class Replayed:
         return self.train_step(self.batch)
 
     def _warm_up(self) -> Update:
-        if self.runs < WARM_UPS:  # these may wait, and make something that is kept
+        if self.runs < WARM_UPS:  # these may wait for the device, and create lasting state
             return self.recorder.warm_up(self._step)[0]
         learner = getattr(self.train_step, "__self__", None)
         before = PythonState(learner)
@@ -175,14 +175,14 @@ class Replayed:
 class Captured:
     """A learner's ``train_step``, captured for each kind of batch.
 
-    Calling it gives the numbers of calling ``train_step``: warm-ups are updates too, and a capture is replayed at once.
-    A kind is captured at most once, and beyond ``MAX_KINDS`` kinds updates run as they are.
+    Calling it gives the same numbers as ``train_step``: warm-ups are updates too, and a capture is replayed at once.
+    Each kind is captured at most once. Beyond ``MAX_KINDS`` kinds, updates run uncaptured.
     """
 
     def __init__(
         self, train_step: TrainStep, device: torch.device, recorder: Recorder, state: Sequence[Tensor] = ()
     ) -> None:
-        """``state`` are the tensors that an update writes to, to be marked as changed after a replay."""
+        """``state``: the tensors that an update writes to. Each replay marks them as changed for autograd."""
         self.train_step = train_step
         self.device = device
         self.recorder = recorder
@@ -191,7 +191,7 @@ class Captured:
         self.told = False
 
     def __call__(self, batch: Batch) -> Update:
-        """One update. What it returns is not written to by later ones."""
+        """Run one update. Later updates do not write to its result."""
         given = tensors(batch)
         kind: Kind = (torch.get_num_threads(), *((name, x.shape, x.dtype) for name, x in given.items()))
         if kind not in self.kinds and len(self.kinds) == MAX_KINDS:
@@ -213,12 +213,12 @@ class Captured:
         return self.train_step(batch.to(self.device))
 
     def __reduce__(self) -> tuple[type[None], tuple[()]]:
-        """A copied or pickled learner has None in the place of this, and captures its own updates."""
+        """Copy or pickle as None, so that a copied learner captures its own updates."""
         return type(None), ()
 
 
 def tensors(batch: Batch) -> dict[str, Tensor]:
-    """The tensors of a batch by name, sorted however its dictionaries are."""
+    """Return the tensors of a batch by name, in an order that does not depend on its dictionaries' order."""
     found: dict[str, Tensor] = {}
     for field in fields(batch):
         value = getattr(batch, field.name)
@@ -230,7 +230,7 @@ def tensors(batch: Batch) -> dict[str, Tensor]:
 
 
 def handing_out(outputs: Update) -> Callable[[], Update]:
-    """What copies an update, with all that it holds."""
+    """Return a function that copies ``outputs`` with all its tensors."""
     metrics = [value.reshape(()) for value in outputs.metrics.values()]
     others = [*outputs.extras.values(), *([] if outputs.priority is None else [outputs.priority])]
 

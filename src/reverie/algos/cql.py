@@ -1,8 +1,8 @@
 """CQL: Kumar, Zhou, Tucker, Levine, "Conservative Q-learning for offline reinforcement learning", NeurIPS 2020.
 
-SAC whose critics are also pressed down where the dataset has no actions, and up where it has: CQL(H), equation 4. With
-a floor it is Cal-QL: Nakamoto et al., "Cal-QL: calibrated offline RL pre-training for efficient online fine-tuning",
-NeurIPS 2023.
+SAC with a penalty that lowers the values of sampled actions and raises those of the dataset's actions: CQL(H), equation
+4. With ``floor`` it is Cal-QL: Nakamoto et al., "Cal-QL: calibrated offline RL pre-training for efficient online
+fine-tuning", NeurIPS 2023.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from reverie.core.stats import Stats
 from reverie.core.types import Batch, Obs, Update
 from reverie.nn.adam import Adam
 from reverie.nn.fused import log_sum_exp
-from reverie.nn.mlp import NetworkConfig, continuous_width
+from reverie.nn.mlp import NetworkConfig
 from reverie.nn.normalise import Normalise, Running
 from reverie.nn.returned import RETURN, Unreturned
 from reverie.nn.rewards import ReturnStd
@@ -31,21 +31,21 @@ from reverie.objectives.returns import followed
 from reverie.objectives.td import Losses, after, before, mean_over, squared_error
 
 MOST = 1e6
-"""The largest multiplier: the authors' code."""
+"""Upper bound of the multiplier: the authors' code."""
 
 
 @dataclass(frozen=True)
 class Conservatism(Choice):
-    """How much pressing values down counts beside temporal differences."""
+    """Weight of the CQL penalty beside the temporal-difference error."""
 
 
 @dataclass(frozen=True)
 class Fixed(Conservatism):
-    """As much as is said."""
+    """A constant weight."""
 
     weight: float = 5.0
-    """Alpha of equation 4: the authors' code for MuJoCo, which has the squared error whole where the equation halves
-    it."""
+    """Alpha of equation 4: the authors' code for MuJoCo, which does not halve the squared error as the equation
+    does."""
 
     def __post_init__(self) -> None:
         at_least(self, weight=0)
@@ -53,16 +53,17 @@ class Fixed(Conservatism):
 
 @dataclass(frozen=True)
 class Lagrange(Conservatism):
-    """As much as brings the gap to a threshold: a multiplier that is learned (appendix F, "CQL(Lagrange)")."""
+    """A learned weight, a Lagrange multiplier that keeps the gap at a threshold (appendix F, "CQL(Lagrange)")."""
 
     threshold: float = 10.0
-    """Tau, the gap that is left between the soft maximum of values and those of the dataset's actions: the authors'
-    code and paper for MuJoCo. Smaller is more conservative."""
+    """Tau, the target gap between the soft maximum of Q and Q of the dataset's actions: the authors' code and paper for
+    MuJoCo. Smaller is more conservative."""
     lr: float = 3e-4
     """Learning rate of the multiplier: the authors' code."""
     initial: float = 1.0
-    """The multiplier at the beginning. Where a weight w stands beside it, it is w: in the authors' code, multiplier
-    (w gap - tau), which is lagrange(tau / w, lr, w), and in d3rlpy, multiplier w (gap - tau)."""
+    """Initial multiplier, above 0. Code that has a weight w beside a multiplier that begins at 1 translates to initial
+    = w: the authors' multiplier (w gap - tau) is lagrange(tau / w, lr, w), d3rlpy's multiplier w (gap - tau) is
+    lagrange(tau, lr, w)."""
 
     def __post_init__(self) -> None:
         above(self, lr=0)
@@ -73,7 +74,7 @@ class Lagrange(Conservatism):
 
 @dataclass(frozen=True)
 class Backup(Choice):
-    """What next states are worth."""
+    """How the critics' targets value next states."""
 
 
 @dataclass(frozen=True)
@@ -83,25 +84,25 @@ class Expected(Backup):
 
 @dataclass(frozen=True)
 class Soft(Backup):
-    """The same, and the entropy that SAC adds."""
+    """As ``expected``, plus the entropy bonus of SAC."""
 
 
 @dataclass(frozen=True)
 class Mode(Backup):
-    """min_i Q'_i(s', a) of the policy's likeliest action: d3rlpy.
+    """min_i Q'_i(s', a) of the policy's mode: d3rlpy.
 
-    Values are pressed down around the policy's actions, where it draws its noise, and up at those of the dataset. Those
-    of drawn actions are the lower for it, and targets as well: with the mode they are not. What that is worth is within
-    the noise of seeds, and now and then one learns nothing (docs/offline.md).
+    The penalty lowers values around the policy's actions, so values of sampled actions, and targets made of them, are
+    lower than that of the mode. The gain is within the noise of seeds, and now and then a run learns nothing
+    (docs/offline.md).
     """
 
 
 @dataclass(frozen=True)
 class Best(Backup):
-    """min_i max_a Q'_i(s', a) of n actions of the policy: the paper for AntMaze (appendix F)."""
+    """min_i max_a Q'_i(s', a) over n actions sampled from the policy: the paper for AntMaze (appendix F)."""
 
     n: int = 10
-    """How many actions."""
+    """Number of sampled actions, at least 1."""
 
     def __post_init__(self) -> None:
         if self.n < 1:
@@ -110,12 +111,12 @@ class Best(Backup):
 
 @dataclass(frozen=True)
 class Floor(Choice):
-    """What values of the policy's actions are not pressed below."""
+    """Lower bound of the policy's values in the CQL penalty."""
 
 
 @dataclass(frozen=True)
 class MonteCarlo(Floor):
-    """What the dataset has earned from there on, where its episode ended by itself: Cal-QL, section 5."""
+    """The discounted return from each row on, where its episode ended in a terminal state: Cal-QL, section 5."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,23 +126,24 @@ class CQLConfig(SACConfig):
     needs_data: ClassVar[bool] = True
 
     conservatism: Conservatism = field(default_factory=Fixed)
-    """How much pressing values down counts: fixed(5), or lagrange(10), which finds out."""
+    """Weight alpha of the CQL penalty: fixed(5), or lagrange(10), which learns it so that the gap is about 10."""
     samples: int = 10
-    """N, actions that are drawn of each kind: uniformly, from pi(s) and from pi(s')."""
+    """N, actions sampled of each of three kinds: uniform, from pi(s) and from pi(s')."""
     softness: float = 1.0
-    """The temperature of the soft maximum of their values; towards 0 it is the maximum."""
+    """Temperature T of the soft maximum of their values, T ln sum exp(Q / T); towards 0 it is the maximum."""
     backup: Backup = field(default_factory=Expected)
-    """What next states are worth: expected, mode, soft, or best(10)."""
+    """Value of next states in the targets: expected, mode, soft, or best(10)."""
     floor: Floor | None = None
-    """What values of the policy's actions are not pressed below: monte_carlo is Cal-QL; None: any value is."""
+    """Lower bound of the policy's values in the penalty: monte_carlo is Cal-QL, by the returns of recorded rows. Rows
+    collected online have no bound, other than in its authors' code. None: no bound, as in CQL."""
     actor_lr: float = 1e-4
     """Learning rate of the actor."""
     temperature_lr: float = 1e-4
-    """Learning rate of the temperature; 0 leaves it as it is."""
+    """Learning rate of SAC's temperature; 0 keeps the temperature constant."""
     networks: NetworkConfig = field(default_factory=lambda: NetworkConfig(units=(256, 256, 256)))
-    """Actor and critics."""
+    """Layers of the actor and the critics."""
     normalise: Normalise | None = field(default_factory=Running)
-    """Vectors less their mean, over their standard deviation, of all rows of the dataset. The paper has None."""
+    """Normalise vectors: (x - mean) / std, over all rows of the dataset. The paper does not (None)."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -154,32 +156,25 @@ class CQLConfig(SACConfig):
             )
 
     def common(self) -> dict[str, Any]:
-        """What an objective takes over as it is."""
+        """Return the settings that the objective takes unchanged, by name."""
         names = ("conservatism", "samples", "softness", "backup", "floor")
         return {**super().common(), **{name: getattr(self, name) for name in names}}
-
-    def build(self, obs_spec: ObsSpec, action_spec: ActionSpec, device: str = "cpu", seed: int = 0) -> CQL:
-        """A learner for these observations and continuous actions, its weights drawn from ``seed``."""
-        continuous_width("cql", action_spec)
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            return CQL(obs_spec, action_spec, self.where_vectors(obs_spec), torch.device(device))
 
 
 @dataclass(frozen=True, kw_only=True)
 class CQLStats(Stats):
-    """What an update of CQL says."""
+    """Metrics of an update of CQL."""
 
     loss_critic: Tensor
-    """Temporal differences of both critics: E[w (Q - y)^2], summed over them."""
+    """Temporal-difference error, E[w (Q - y)^2], summed over both critics."""
     loss_conservative: Tensor
-    """What is added to that: the gaps of both critics, less the threshold if there is one, times their weight."""
+    """CQL penalty: weight times gap (less the threshold with lagrange), summed over both critics."""
     train_gap: Tensor
-    """By how much the soft maximum of values exceeds those of the dataset's actions, mean of both critics."""
+    """Soft maximum of Q less Q of the dataset's actions, mean over both critics."""
     train_value: Tensor
-    """The mean of what both critics say of the dataset's actions."""
+    """Mean Q of the dataset's actions over both critics."""
     train_target: Tensor
-    """The mean of their targets y."""
+    """Mean target y."""
     loss_actor: Tensor
     """E[alpha ln pi(a | s) - min_i Q_i(s, a)]."""
     loss_temperature: Tensor
@@ -187,20 +182,20 @@ class CQLStats(Stats):
     train_entropy: Tensor
     """-E[ln pi(a | s)], in nats."""
     train_temperature: Tensor
-    """Alpha, what a nat of entropy is worth."""
+    """Alpha, the weight of the entropy."""
     loss_multiplier: Tensor | None = None
-    """Of the multiplier: less it times what the gap exceeds the threshold by; only with lagrange."""
+    """Loss of the multiplier, -multiplier (gap - threshold); only with lagrange."""
     train_multiplier: Tensor | None = None
-    """What pressing values down counts; only with lagrange."""
+    """The multiplier, which is the weight of the CQL penalty; only with lagrange."""
     train_floored: Tensor | None = None
-    """The part of the policy's actions whose values lie below the floor; only with one."""
+    """Fraction of the policy's actions whose values are below the floor, in [0, 1]; only with a floor."""
 
 
 class CQLObjective(SACObjective):
     """The losses of CQL: those of :class:`~reverie.algos.sac.SACObjective` but for the critics'.
 
-    With a floor, batches have what was earned from each row on in ``extras["return"]`` ``[B, T]``, -inf where nobody
-    knows. With lagrange there is a term ``multiplier`` of the one parameter ``log_multiplier``.
+    With a floor, ``batch.extras["return"]`` ``[B, T]`` must hold the discounted return from each row on, -inf where it
+    is unknown. With lagrange there is a term ``multiplier`` of the one parameter ``log_multiplier``.
     """
 
     log_multiplier: nn.Parameter | None
@@ -228,9 +223,9 @@ class CQLObjective(SACObjective):
     def critic_loss(self, batch: Batch) -> Losses:
         """sum_i E[(Q_i(s, a) - y)^2] + alpha E[T ln sum_a' exp(Q_i(s, a') / T) - Q_i(s, a)]: equation 4.
 
-        The sum over all actions is estimated by actions that are drawn, each over its density (appendix F). As in the
-        authors' code there are N of each of three kinds, all in one sum which is not divided by 3 N, and the dataset's
-        own action is not among them: it has no density to be divided by.
+        The sum over all actions is estimated by importance sampling: exp Q of sampled actions over their density
+        (appendix F). As in the authors' code there are N of each of three kinds in one sum, which is not divided by
+        3 N. The dataset's own action is not among them, as its density is unknown.
         """
         action, log_density = self.sampled(batch)
         every = torch.cat([batch.action[:, :-1].unsqueeze(-2), action], -2)  # [B, T-1, 1 + M, A]
@@ -244,7 +239,7 @@ class CQLObjective(SACObjective):
         return self.pressed(losses, gap, critics=len(values), metrics=floored)
 
     def pressed(self, losses: Losses, gap: Tensor, critics: int, metrics: dict[str, Tensor]) -> Losses:
-        """``losses`` with the gap of each critic, ``[]`` on average, added, at a weight or by the multiplier."""
+        """Add the penalty to ``losses``: ``gap`` ``[]``, the mean over critics, times weight or multiplier."""
         terms, metrics = dict(losses.terms), {**losses.metrics, **metrics, "train/gap": gap.detach()}
         if self.log_multiplier is None:
             assert isinstance(self.conservatism, Fixed)
@@ -261,9 +256,9 @@ class CQLObjective(SACObjective):
 
     @torch.no_grad()
     def sampled(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """M = 3 N actions ``[B, T - 1, M, A]`` for each state, and the log-densities ``[B, T - 1, M]`` of each kind.
+        """Sample M = 3 N actions ``[B, T - 1, M, A]`` for each state; return them and their log-densities.
 
-        N are drawn uniformly from all of [-1, 1]^A, as many from pi(s) and from pi(s').
+        N are uniform in [-1, 1]^A, N are from pi(s) and N from pi(s'). Log-densities are ``[B, T - 1, M]``.
         """
         taken, n = batch.action[:, :-1], self.samples
         wide = (*taken.shape[:-1], n, taken.shape[-1])
@@ -273,9 +268,12 @@ class CQLObjective(SACObjective):
         return torch.cat([uniform, here[0], there[0]], -2), torch.cat([density, here[1], there[1]], -1)
 
     def raised(self, values: Tensor, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
-        """Values ``[2, B, T - 1, M]`` of sampled actions, those of the policy's at least at the floor; and how many.
+        """Raise values ``[2, B, T - 1, M]`` of the policy's sampled actions to the floor; return them and the metrics.
 
-        max(Q(s, a), V(s)), a ~ pi: Cal-QL, section 5. Its authors' code leaves uniform actions as they are, too.
+        max(Q(s, a), V(s)), a ~ pi: Cal-QL, section 5. As in its authors' code, values of uniform actions are unchanged.
+
+        Raises:
+            DataError: there is a floor, and the batch has no returns.
         """
         if self.floor is None:
             return values, {}
@@ -292,7 +290,7 @@ class CQLObjective(SACObjective):
 
     @torch.no_grad()
     def next_value(self, obs: Obs) -> tuple[Tensor, Tensor]:
-        """What states are worth to the targets, ``[...]``, and the entropy that counts beside it."""
+        """Return the value of states for the targets and the entropy to add to it, ``[...]`` each."""
         if isinstance(self.backup, Best):
             action, density = draws(self.actor(obs), self.backup.n)  # [..., n, A]
             values = several(self.target_critic.model, obs, action)  # [2, ..., n]
@@ -305,7 +303,7 @@ class CQLObjective(SACObjective):
 
 
 class CQL(SAC):
-    """Actor, two critics, a temperature and a multiplier, and the update that trains them from recorded rows."""
+    """The learner of CQL: actor, two critics, a temperature, perhaps a multiplier, their update and the policy."""
 
     losses = CQLObjective
     stats = CQLStats
@@ -320,21 +318,24 @@ class CQL(SAC):
             self._policy = self.preprocess.policy(Unreturned(self.objective.actor, device), device)
 
     def train_step(self, batch: Batch) -> Update:
-        """One step of the critics and the multiplier, of the actor through the new critics, and the rest as in SAC."""
+        """Take one step of the critics and the multiplier, then of the actor and the temperature, then the targets."""
         batch = self.scaled(self.preprocess(batch))
         losses = Losses({}, {})
         for loss in (self.objective.critic_loss, self.objective.actor_loss):
             found = loss(batch)
             for name, term in found.terms.items():
-                if name in self.optims:  # a temperature that stays is not among them
+                if name in self.optims:  # a constant temperature has no optimiser
                     self.optims[name].step(term)
             losses = losses.joined(found)
         self.objective.update_targets()
         return Update(metrics=losses.metrics, priority=losses.priority)
 
     def scaled(self, batch: Batch) -> Batch:
-        """With what was earned in units of the rewards that are learned from."""
+        """Return ``batch`` with its returns multiplied by the factor that scales the rewards."""
         rewards = self.preprocess.rewards
         if RETURN not in batch.extras or rewards is None:
             return batch
         return replace(batch, extras={**batch.extras, RETURN: batch.extras[RETURN] * rewards.factor})
+
+
+CQLConfig.learner = CQL

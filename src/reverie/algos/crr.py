@@ -1,6 +1,6 @@
 """CRR: Wang et al., "Critic regularized regression", NeurIPS 2020.
 
-The policy imitates the actions of the dataset, filtered by what a critic says that they are better than its own.
+The policy imitates the dataset's actions, weighted by their advantage over the policy's own actions.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from reverie.algos.base import PRECISIONS, ModelFree, ValueConfig
 from reverie.core.config import Choice
 from reverie.core.errors import ConfigError
-from reverie.core.protocols import Policy
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.stats import Stats
 from reverie.core.types import Batch, Obs, Update
@@ -34,110 +33,105 @@ from reverie.objectives.td import Losses, after, before, bootstrapped, check_td,
 
 @dataclass(frozen=True)
 class Baseline(Choice):
-    """What an action is compared with: the values of m actions of the policy."""
+    """The baseline of the advantage, computed from the values of m actions sampled from the policy."""
 
     def __call__(self, values: Tensor) -> Tensor:
-        """``[..., m]`` to ``[...]``."""
+        """Return the baseline ``[...]`` of values ``[..., m]``."""
         raise NotImplementedError
 
 
 @dataclass(frozen=True)
 class Mean(Baseline):
-    """Their mean: table 1."""
+    """Mean of the values: table 1."""
 
     def __call__(self, values: Tensor) -> Tensor:
-        """``[..., m]`` to ``[...]``."""
+        """Return the mean ``[...]`` of values ``[..., m]``."""
         return values.mean(-1)
 
 
 @dataclass(frozen=True)
 class Max(Baseline):
-    """Their maximum: table 1."""
+    """Maximum of the values: table 1."""
 
     def __call__(self, values: Tensor) -> Tensor:
-        """``[..., m]`` to ``[...]``."""
+        """Return the maximum ``[...]`` of values ``[..., m]``."""
         return values.amax(-1)
 
 
 @dataclass(frozen=True, kw_only=True)
 class CRRConfig(ValueConfig):
-    """Settings of CRR: those of the paper and, for states that are vectors, of DeepMind's code (Acme).
+    """Settings of CRR: those of the paper and, for vector observations, of DeepMind's code (Acme).
 
-    The paper's critic predicts a distribution and its policy is a mixture; here, as in Acme and d3rlpy, the critic
-    predicts a number and the policy is one normal distribution.
+    The paper's critic predicts a distribution and its policy is a mixture. Here, as in Acme and d3rlpy, the critic
+    predicts a scalar and the policy is one normal distribution.
     """
 
+    action_kinds: ClassVar[frozenset[str]] = frozenset({"continuous"})
     needs_data: ClassVar[bool] = True
 
     batch_size: int = 256
     """B, windows in a batch."""
     batch_length: int = 2
-    """T, rows of each window, whose T - 1 transitions are learned from; 2 is one transition."""
+    """T, rows of each window. The losses cover its T - 1 transitions; 2 is one transition."""
     value_estimator: ValueEstimator = field(default_factory=TD0)
-    """How the critic's targets are made of the rows of a window. The paper's is TD(0)."""
+    """How the critic's targets are computed from the rows of a window. The paper uses TD(0)."""
     filter: Filter = field(default_factory=Exp)
-    """How much an action counts for the policy: exp(1, 20), binary, or all."""
+    """Weight f(A) of an action in the actor's loss, by its advantage A: exp(1, 20), binary, or all."""
     baseline: Baseline = field(default_factory=Mean)
-    """What the value of an action is compared with: mean or max of those of the policy's."""
+    """Baseline of the advantage: mean or max of the values of the policy's actions."""
     samples: int = 4
-    """m, actions of the policy for that."""
+    """m, actions sampled from the policy for the baseline."""
     critics: int = 1
-    """Critics, of which the least value counts. The paper has one."""
+    """Number of critics; their minimum is used. The paper has one."""
     actor_lr: float = 3e-4
     """Learning rate of the actor: Acme. The paper has 0.0001."""
     critic_lr: float = 3e-4
     """Learning rate of the critic: Acme. The paper has 0.0001."""
     tau: float = 1.0
-    """How far targets move towards their networks when they do; 1 copies them."""
+    """Step of the targets towards their networks at each target update, in (0, 1]; 1 copies them."""
     target_every: int = 100
-    """Targets move at every n-th update."""
+    """Updates between two updates of the targets."""
     bound_values: bool = True
-    """Targets bootstrap from values within what the data's rewards can add up to. Others may explode: those of actions
-    that the data do not have are never put right. The paper has no bounds. Not with reward_scale = return_std."""
+    """Clip the values that targets bootstrap from to the returns that the rewards seen so far allow. Errors at actions
+    that the data lack are never corrected and may diverge. The paper does not clip. Ignored with reward_scale =
+    return_std."""
     networks: NetworkConfig = field(default_factory=NetworkConfig)
-    """Actor and critic: Acme. The paper has residual networks."""
+    """Layers of the actor and the critic: Acme. The paper has residual networks."""
     normalise: Normalise | None = field(default_factory=Running)
-    """Vectors less their mean, over their standard deviation, of all rows of the dataset. The paper has None."""
+    """Normalise vectors: (x - mean) / std, over all rows of the dataset. The paper does not (None)."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_td(self.discount, self.tau, self.target_every)
-        check_estimator(self.value_estimator, algorithm="crr", rows=self.batch_length)
+        check_estimator(self.value_estimator, algorithm=self.algorithm, rows=self.batch_length)
         if self.samples < 1 or self.critics < 1:
             raise ConfigError(f"samples = {self.samples}, critics = {self.critics}: expected 1 or more.")
-
-    def build(self, obs_spec: ObsSpec, action_spec: ActionSpec, device: str = "cpu", seed: int = 0) -> CRR:
-        """A learner for these observations and continuous actions, its weights drawn from ``seed``."""
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            return CRR(obs_spec, action_spec, self.where_vectors(obs_spec), torch.device(device))
 
 
 @dataclass(frozen=True, kw_only=True)
 class CRRStats(Stats):
-    """What an update of CRR says."""
+    """Metrics of an update of CRR."""
 
     loss_critic: Tensor
     """E[w (Q - y)^2], summed over the critics."""
     train_value: Tensor
-    """The mean of what the critic says of the dataset's actions."""
+    """Mean Q of the dataset's actions."""
     train_target: Tensor
-    """The mean of its targets y."""
+    """Mean target y."""
     loss_actor: Tensor
     """E[-f ln pi(a | s)]."""
     train_advantage: Tensor
-    """The mean of A, by how much the dataset's actions are better than the policy's."""
+    """Mean advantage A of the dataset's actions over the policy's."""
     train_weight: Tensor
-    """The mean of f, what they count for the policy."""
+    """Mean weight f of these actions in the actor's loss."""
 
 
 class CRRObjective(nn.Module):
     """The losses of CRR. ``objective(batch)`` is their terms by name; nothing else of this library is needed.
 
     ``actor(obs)`` is a distribution with ``sample() -> (action [..., A], log pi [...])`` and ``log_prob(action)``;
-    ``critic(obs, action)`` are the values ``[K, ...]`` of K critics. The gradient of each term reaches its own network
-    alone. What asks about actions is in :meth:`critic_loss`, :meth:`advantage` and :meth:`next_value`, for actions of
-    other kinds to answer otherwise.
+    ``critic(obs, action)`` gives the values ``[K, ...]`` of K critics. The gradient of each term reaches its own
+    network alone. For other kinds of actions, override :meth:`critic_loss`, :meth:`advantage` and :meth:`next_value`.
     """
 
     def __init__(
@@ -154,9 +148,9 @@ class CRRObjective(nn.Module):
         target_every: int = 100,
         within: Callable[[Tensor], Tensor] | None = None,
     ) -> None:
-        """``filter``: exp unless given; ``baseline``: mean; ``value_estimator``: TD(0); ``samples``: m.
+        """Defaults: ``filter`` exp, ``baseline`` mean, ``value_estimator`` TD(0). ``samples`` is m.
 
-        ``within`` brings values that targets bootstrap from into a range.
+        ``within`` clips the values that targets bootstrap from.
         """
         super().__init__()
         check_td(discount, tau, target_every, value_estimator)
@@ -191,18 +185,18 @@ class CRRObjective(nn.Module):
         return Losses({"actor": loss}, metrics)
 
     def taken_value(self, obs: Obs, action: Tensor) -> Tensor:
-        """Q_i of actions ``[..., A]`` that were taken, ``[K, ...]``."""
+        """Q_i of given actions ``[..., A]``, ``[K, ...]``."""
         values: Tensor = self.critic(obs, action)
         return values
 
     @torch.no_grad()
     def advantage(self, obs: Obs, action: Tensor, policy: Any) -> Tensor:
-        """A, by how much actions ``[..., A]`` are better than those of the policy, ``[...]``: table 1."""
+        """Advantage A ``[...]`` of actions ``[..., A]`` over the policy's: table 1."""
         return self.taken_value(obs, action).amin(0) - self.policy_value(obs, policy)
 
     @torch.no_grad()
     def policy_value(self, obs: Obs, policy: Any) -> Tensor:
-        """What Q of m actions of the policy comes to, ``[...]``: table 1."""
+        """Baseline over min_i Q_i of m actions sampled from the policy, ``[...]``: table 1."""
         actions, _ = draws(policy, self.samples)  # [..., m, A]
         return self.baseline(several(self.critic, obs, actions).amin(0))
 
@@ -220,13 +214,13 @@ class CRRObjective(nn.Module):
         return values.amin(0)
 
     def update_targets(self) -> None:
-        """After every update: theta' <- tau theta + (1 - tau) theta', at every n-th call."""
+        """Update the targets, after every update: theta' <- tau theta + (1 - tau) theta' at every n-th call."""
         self.target_actor.update()
         self.target_critic.update()
 
 
 class CRR(ModelFree):
-    """Actor and critic, the update that trains them, and the policy."""
+    """The learner of CRR: actor and critic, their update and the policy."""
 
     stats = CRRStats
 
@@ -243,22 +237,17 @@ class CRR(ModelFree):
         self._policy = self.preprocess.policy(SampledPolicy(actor, device), device)
 
     def build_objective(self, obs_spec: ObsSpec, action_spec: ActionSpec) -> CRRObjective:
-        """The losses over networks of these sizes."""
+        """Build the networks for these specs and the losses over them."""
         c = self.cfg
-        width, dtype = continuous_width("crr", action_spec), PRECISIONS[c.precision]
+        width, dtype = continuous_width(c.algorithm, action_spec), PRECISIONS[c.precision]
         actor = NormalActor(obs_spec, width, c.networks, dtype)
         critic = ActionCritic(obs_spec, width, c.networks, copies=c.critics, dtype=dtype)
         names = ("filter", "baseline", "samples", "discount", "value_estimator", "tau", "target_every")
         settings = {name: getattr(c, name) for name in names}
         return CRRObjective(actor, critic, **settings, within=self.within_range)
 
-    @property
-    def policy(self) -> Policy[Any]:
-        """Acts with the newest weights."""
-        return self._policy
-
     def train_step(self, batch: Batch) -> Update:
-        """One step of the critic, of the actor by the new critic, and of the targets."""
+        """Take one step of the critic, of the actor with the new critic, and of the targets."""
         batch = self.preprocess(batch)
         critic = self.objective.critic_loss(batch)
         self.optims["critic"].step(critic.terms["critic"])
@@ -266,3 +255,6 @@ class CRR(ModelFree):
         self.optims["actor"].step(actor.terms["actor"])
         self.objective.update_targets()
         return Update(metrics={**critic.metrics, **actor.metrics}, priority=critic.priority)
+
+
+CRRConfig.learner = CRR

@@ -1,22 +1,21 @@
 """DDPG: Lillicrap et al., "Continuous control with deep reinforcement learning", ICLR 2016.
 
-:class:`DDPGObjective` is the paper's two losses and two targets over networks of any kind, to be used anywhere.
-:class:`DDPG` gives it networks, optimisers and exploration.
+:class:`DDPGObjective` is the paper's two losses and two target networks over any networks, usable on its own.
+:class:`DDPG` adds networks, optimisers and exploration.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from reverie.algos.base import PRECISIONS, ModelFree, ValueConfig
-from reverie.core.protocols import Policy
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.stats import Stats
-from reverie.core.types import Batch, Obs, State, Update
+from reverie.core.types import Batch, Obs, Update
 from reverie.nn.adam import Adam
 from reverie.nn.exploration import Noise, NoisyPolicy, OrnsteinUhlenbeck
 from reverie.nn.frozen import frozen
@@ -30,49 +29,48 @@ from reverie.objectives.td import Losses, after, before, bootstrapped, check_td,
 
 @dataclass(frozen=True, kw_only=True)
 class DDPGConfig(ValueConfig):
-    """Settings of DDPG: the paper's (section 7), where nothing else is said."""
+    """Settings of DDPG: the paper's (section 7), unless noted otherwise."""
+
+    action_kinds: ClassVar[frozenset[str]] = frozenset({"continuous"})
 
     batch_size: int = 256
     """B, windows in a batch. The paper has 64; 256 is what the authors of TD3 and SAC use for all three."""
     batch_length: int = 2
-    """T, rows of each window, whose T - 1 transitions are learned from; 2 is one transition."""
+    """T, rows of each window. The losses cover its T - 1 transitions; 2 is one transition."""
     value_estimator: ValueEstimator = field(default_factory=TD0)
-    """How the critic's targets are made of the rows of a window. The paper's is TD(0)."""
+    """How the critic's targets are computed from the rows of a window. The paper uses TD(0)."""
     actor_lr: float = 1e-4
     """Learning rate of the actor."""
     critic_lr: float = 1e-3
-    """Learning rate of the critic. The paper also decays its weights; later work, and this, does not."""
+    """Learning rate of the critic. Without the paper's weight decay, as in later work."""
     tau: float = 0.005
-    """How far targets move towards their networks at an update; 1 copies them. The paper has 0.001, TD3 0.005."""
+    """Step of the targets towards their networks at each target update, in (0, 1]; 1 copies them. The paper has 0.001,
+    TD3 0.005."""
     target_every: int = 1
-    """Targets move at every n-th update: tau = 1 and 1000 here are hard updates."""
+    """Updates between two updates of the targets. Hard updates: tau = 1 and 1000 here."""
     exploration: Noise = field(default_factory=OrnsteinUhlenbeck)
-    """Noise on actions while exploring: an Ornstein-Uhlenbeck process with theta 0.15 and sigma 0.2."""
+    """Noise on actions while exploring, in units of the policy's range [-1, 1]: an Ornstein-Uhlenbeck process with
+    theta 0.15 and sigma 0.2."""
     networks: NetworkConfig = field(default_factory=NetworkConfig)
-    """Actor and critic. The paper has layers of 400 and 300, and actions enter the critic's second."""
+    """Layers of the actor and the critic. The paper has 400 and 300 units, and actions enter the critic's second
+    layer."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_td(self.discount, self.tau, self.target_every)
-        check_estimator(self.value_estimator, algorithm="ddpg", rows=self.batch_length)
-
-    def build(self, obs_spec: ObsSpec, action_spec: ActionSpec, device: str = "cpu", seed: int = 0) -> DDPG:
-        """A learner for these observations and continuous actions, its weights drawn from ``seed``."""
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            return DDPG(obs_spec, action_spec, self, torch.device(device))
+        check_estimator(self.value_estimator, algorithm=self.algorithm, rows=self.batch_length)
 
 
 @dataclass(frozen=True, kw_only=True)
 class DDPGStats(Stats):
-    """What an update of DDPG says."""
+    """Metrics of an update of DDPG."""
 
     loss_critic: Tensor
     """E[w (Q(s, a) - y)^2]."""
     train_value: Tensor
-    """The mean of what the critic says of the actions that were taken."""
+    """Mean Q of the taken actions."""
     train_target: Tensor
-    """The mean of its targets y."""
+    """Mean target y."""
     loss_actor: Tensor
     """-E[Q(s, mu(s))]."""
 
@@ -80,7 +78,7 @@ class DDPGStats(Stats):
 class DDPGObjective(nn.Module):
     """The losses of DDPG. ``objective(batch)`` is their terms by name; nothing else of this library is needed.
 
-    ``actor(obs)`` is an action ``[..., A]`` and ``critic(obs, action)`` a value ``[...]``, whatever modules they are;
+    ``actor(obs)`` gives an action ``[..., A]`` and ``critic(obs, action)`` a value ``[...]``; any modules will do.
     ``obs`` is the batch's dictionary. The gradient of each term reaches its own network alone.
     """
 
@@ -94,7 +92,7 @@ class DDPGObjective(nn.Module):
         tau: float = 0.005,
         target_every: int = 1,
     ) -> None:
-        """``value_estimator``: TD(0) unless given; ``tau``, ``target_every``: how targets follow their networks."""
+        """``value_estimator``: TD(0) by default. ``tau``, ``target_every``: how targets follow their networks."""
         super().__init__()
         check_td(discount, tau, target_every, value_estimator)
         self.actor, self.critic = actor, critic
@@ -127,25 +125,26 @@ class DDPGObjective(nn.Module):
 
     @torch.no_grad()
     def next_value(self, obs: Obs) -> Tensor:
-        """What states are worth to the targets, Q'(s, mu'(s)), ``[...]``."""
+        """Return the value of states for the targets, Q'(s, mu'(s)), ``[...]``."""
         value: Tensor = self.target_critic(obs, self.target_actor(obs))
         return value
 
     def update_targets(self) -> None:
-        """After every update: theta' <- tau theta + (1 - tau) theta', at every n-th call."""
+        """Update the targets, after every update: theta' <- tau theta + (1 - tau) theta' at every n-th call."""
         self.target_actor.update()
         self.target_critic.update()
 
 
 class DDPG(ModelFree):
-    """Actor and critic, the update that trains them, and the policy that explores."""
+    """The learner of DDPG: actor and critic, their update and the policy that explores."""
 
     stats = DDPGStats
 
     def __init__(self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: DDPGConfig, device: torch.device) -> None:
         super().__init__(obs_spec, cfg, device)
         self.cfg = cfg
-        seen, width, dtype = self.preprocess.spec, continuous_width("ddpg", action_spec), PRECISIONS[cfg.precision]
+        seen, dtype = self.preprocess.spec, PRECISIONS[cfg.precision]
+        width = continuous_width(cfg.algorithm, action_spec)
         actor = DeterministicActor(seen, width, cfg.networks, dtype)
         critic = ActionCritic(seen, width, cfg.networks, dtype=dtype)
         self.objective = DDPGObjective(
@@ -157,30 +156,21 @@ class DDPG(ModelFree):
             target_every=cfg.target_every,
         )
         self.to(device)
-        self.actor_optim = Adam(actor.parameters(), cfg.actor_lr)
-        self.critic_optim = Adam(critic.parameters(), cfg.critic_lr)
-        self._critic = RegressionStep(self.objective, {"critic": self.critic_optim}, DDPGObjective.critic_loss)
-        self._actor = PolicyGradientStep(self.objective, {"actor": self.actor_optim}, DDPGObjective.actor_loss)
+        self.optims = {
+            "actor": Adam(actor.parameters(), cfg.actor_lr),
+            "critic": Adam(critic.parameters(), cfg.critic_lr),
+        }
+        self._critic = RegressionStep(self.objective, self.optims, DDPGObjective.critic_loss)
+        self._actor = PolicyGradientStep(self.objective, self.optims, DDPGObjective.actor_loss)
         self._policy = self.preprocess.policy(NoisyPolicy(actor, cfg.exploration, width, device), device)
 
-    @property
-    def policy(self) -> Policy[Any]:
-        """Acts with the newest weights."""
-        return self._policy
-
     def train_step(self, batch: Batch) -> Update:
-        """One step of the critic, one of the actor through the new critic, one of the targets: Algorithm 1."""
+        """Take one step of the critic, of the actor through the new critic, and of the targets: Algorithm 1."""
         batch = self.preprocess(batch)
         critic = self._critic(batch)
         actor = self._actor(batch)
         self.objective.update_targets()
         return Update(metrics={**critic.metrics, **actor.metrics}, priority=critic.priority)
 
-    def extra_state(self) -> dict[str, Any]:
-        """The moments of both optimisers."""
-        return {"actor_optim": self.actor_optim.state_dict(), "critic_optim": self.critic_optim.state_dict()}
 
-    def load_extra_state(self, state: State) -> None:
-        """Take the moments back."""
-        self.actor_optim.load_state_dict(state["actor_optim"])
-        self.critic_optim.load_state_dict(state["critic_optim"])
+DDPGConfig.learner = DDPG

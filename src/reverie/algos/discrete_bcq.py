@@ -1,6 +1,6 @@
 """Discrete BCQ: Fujimoto, Conti, Ghavamzadeh, Pineau, "Benchmarking batch deep RL algorithms", arXiv:1910.01708, 2019.
 
-Double Q-learning among the actions that a clone of the dataset's policy finds likely enough, in targets and in acting.
+Double Q-learning among the actions that a clone of the dataset's policy finds likely enough, in targets and acting.
 """
 
 from __future__ import annotations
@@ -8,17 +8,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from reverie.algos.base import PRECISIONS, ModelFree, ValueConfig
 from reverie.core.errors import ConfigError
-from reverie.core.protocols import Policy
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.stats import Stats
-from reverie.core.types import Batch, Obs, State, Update
+from reverie.core.types import Batch, Obs, Update
 from reverie.nn.adam import Adam
 from reverie.nn.choice_steps import ClonedValuesStep
 from reverie.nn.exploration import EpsilonGreedy, GreedyPolicy, Randomness
@@ -33,11 +32,7 @@ from reverie.objectives.td import Losses, after, before, bootstrapped, check_td,
 
 
 def check_settings(threshold: float, logit_weight: float, kappa: float) -> None:
-    """Refuse what no learner of this kind can have.
-
-    Raises:
-        ConfigError: one of them is out of range.
-    """
+    """Raise ConfigError if one of these is out of range."""
     if not 0 <= threshold <= 1:
         raise ConfigError(f"threshold = {threshold}: expected 0, which is double Q-learning, to 1, which is a clone.")
     if not 0 <= logit_weight < math.inf:
@@ -48,74 +43,72 @@ def check_settings(threshold: float, logit_weight: float, kappa: float) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class DiscreteBCQConfig(ValueConfig):
-    """Settings of discrete BCQ: those of the authors' code for states that are vectors (github.com/sfujim/BCQ).
+    """Settings of discrete BCQ: those of the authors' code for vector observations (github.com/sfujim/BCQ).
 
-    For Atari that has batches of 32, a learning rate of 0.0000625, adam_eps = 0.00015, tau = 1 and target_every = 8000.
+    For Atari their code has batches of 32, a learning rate of 0.0000625, adam_eps = 0.00015, tau = 1 and target_every =
+    8000.
     """
 
+    action_kinds: ClassVar[frozenset[str]] = frozenset({"discrete"})
     needs_data: ClassVar[bool] = True
 
     batch_size: int = 256
     """B, windows in a batch. The authors' code has 64."""
     batch_length: int = 2
-    """T, rows of each window, whose T - 1 transitions are learned from; 2 is one transition."""
+    """T, rows of each window. The losses cover its T - 1 transitions; 2 is one transition."""
     value_estimator: ValueEstimator = field(default_factory=TD0)
-    """How targets are made of the rows of a window. The paper's is TD(0)."""
+    """How targets are computed from the rows of a window. The paper uses TD(0)."""
     threshold: float = 0.3
-    """Tau in the paper: actions less likely than so much of the likeliest are none. 0 leaves all, 1 the likeliest."""
+    """Smallest probability of an action relative to the likeliest one, in [0, 1] (tau in the paper); others are never
+    taken. 0 allows all actions, 1 only the likeliest."""
     logit_weight: float = 0.01
-    """How much the mean square of the clone's logits counts: the authors' code."""
+    """Weight of the mean squared logit of the clone, a regulariser: the authors' code."""
     kappa: float = 1.0
-    """Errors of the value count as squares up to here and linearly beyond; inf: as squares always."""
+    """Threshold of the Huber loss: errors are squared up to kappa and linear beyond; inf: always squared."""
     lr: float = 3e-4
     """Learning rate of Adam."""
     adam_eps: float = 1e-8
-    """What Adam adds to the root of the second moment."""
+    """Adam's epsilon, added to the root of the second moment."""
     tau: float = 0.005
-    """How far the target moves towards the network; 1 copies it."""
+    """Step of the target towards the network at each target update, in (0, 1]; 1 copies it."""
     target_every: int = 1
-    """The target moves at every n-th update."""
+    """Updates between two updates of the target."""
     exploration: Randomness = field(default_factory=lambda: EpsilonGreedy(0.05))
-    """Random actions where rows are lived after all: while recording, or online after offline."""
+    """Random actions while exploring: when recording data, or when training online after offline."""
     bound_values: bool = True
-    """Targets bootstrap from values within what the data's rewards can add up to. Others may explode: those of actions
-    that the data do not have are never put right. The paper has no bounds. Not with reward_scale = return_std."""
+    """Clip the values that targets bootstrap from to the returns that the rewards seen so far allow. Errors at actions
+    that the data lack are never corrected and may diverge. The paper does not clip. Ignored with reward_scale =
+    return_std."""
     networks: NetworkConfig = field(default_factory=NetworkConfig)
-    """Values and clone: a perceptron each, and one CNN for both."""
+    """Layers of the values and of the clone: an MLP each, and one CNN for both."""
     normalise: Normalise | None = field(default_factory=Running)
-    """Vectors less their mean, over their standard deviation, of all rows of the dataset. The paper has None."""
+    """Normalise vectors: (x - mean) / std, over all rows of the dataset. The paper does not (None)."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_td(self.discount, self.tau, self.target_every)
-        check_estimator(self.value_estimator, algorithm="discrete_bcq", rows=self.batch_length)
+        check_estimator(self.value_estimator, algorithm=self.algorithm, rows=self.batch_length)
         check_settings(self.threshold, self.logit_weight, self.kappa)
-
-    def build(self, obs_spec: ObsSpec, action_spec: ActionSpec, device: str = "cpu", seed: int = 0) -> DiscreteBCQ:
-        """A learner for these observations and a choice among classes, its weights drawn from ``seed``."""
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            return DiscreteBCQ(obs_spec, action_spec, self.where_vectors(obs_spec), torch.device(device))
 
 
 @dataclass(frozen=True, kw_only=True)
 class DiscreteBCQStats(Stats):
-    """What an update of discrete BCQ says."""
+    """Metrics of an update of discrete BCQ."""
 
     loss_critic: Tensor
     """E[w L(Q(s, a) - y)]."""
     train_value: Tensor
-    """The mean of Q(s, a) of the dataset's actions."""
+    """Mean Q of the dataset's actions."""
     train_target: Tensor
-    """The mean of its targets y."""
+    """Mean target y."""
     loss_imitation: Tensor
-    """E[-ln G(a | s)], the cross entropy of the clone, and what its logits add."""
+    """E[-ln G(a | s)], the cross entropy of the clone, plus the regulariser of its logits."""
 
 
 class DiscreteBCQObjective(nn.Module):
     """The losses of discrete BCQ. ``objective(batch)`` is its terms by name; nothing else of this library is needed.
 
-    ``network(obs)`` are the values of all classes and the logits of a clone, ``[2, ..., A]``; actions of the batch are
+    ``network(obs)`` gives the values of all actions and the clone's logits, ``[2, ..., A]``. Actions of the batch are
     one-hot.
     """
 
@@ -132,9 +125,9 @@ class DiscreteBCQObjective(nn.Module):
         target_every: int = 1,
         within: Callable[[Tensor], Tensor] | None = None,
     ) -> None:
-        """``value_estimator``: TD(0) unless given; ``tau``, ``target_every``: how the target follows the network.
+        """``value_estimator``: TD(0) by default. ``tau``, ``target_every``: how the target follows the network.
 
-        ``within`` brings values that targets bootstrap from into a range.
+        ``within`` clips the values that targets bootstrap from.
         """
         super().__init__()
         check_td(discount, tau, target_every, value_estimator)
@@ -147,8 +140,8 @@ class DiscreteBCQObjective(nn.Module):
     def forward(self, batch: Batch) -> Losses:
         """The terms ``critic`` and ``imitation`` of a batch ``[B, T]``: Algorithm 1.
 
-        E[L(Q(s, a) - y)], and E[-ln G(a | s)] + 0.01 E[i^2] of the clone's logits i, a mean over the classes too: the
-        authors' code. If they share a CNN, both reach it.
+        E[L(Q(s, a) - y)], and E[-ln G(a | s)] + logit_weight E[i^2] with the clone's logits i, averaged over the
+        actions too: the authors' code. The gradients of both reach a shared CNN.
         """
         values, logits = self.network(before(batch.obs)).unbind()  # [B, T-1, A]
         action = batch.action[:, :-1]  # [B, T-1, A]
@@ -159,18 +152,18 @@ class DiscreteBCQObjective(nn.Module):
         return losses.joined(Losses({"imitation": imitation}, {"loss/imitation": imitation.detach()}))
 
     def loss(self, batch: Batch) -> Losses:
-        """The one term ``network``, the sum of both: what is minimised."""
+        """The single term ``network`` that is minimised: the sum of both terms."""
         losses = self(batch)
         return Losses({"network": losses.terms["critic"] + losses.terms["imitation"]}, losses.metrics, losses.priority)
 
     def values(self, obs: Obs) -> Tensor:
-        """Q of the classes that are likely enough, ``[..., A]``, and -inf of all others."""
+        """Q of the actions that are likely enough, ``[..., A]``, and -inf for all others."""
         return self.likely(*self.network(obs).unbind())
 
     def likely(self, values: Tensor, logits: Tensor) -> Tensor:
         """``values`` ``[..., A]`` where G(a | s) / max_b G(b | s) >= threshold, and -inf elsewhere.
 
-        The paper has > in the place of >=, which would leave no action at 1.
+        The paper has > in place of >=, with which a threshold of 1 would leave no action.
         """
         return values.masked_fill(logits < logits.amax(-1, keepdim=True) + self.least, -math.inf)
 
@@ -182,7 +175,7 @@ class DiscreteBCQObjective(nn.Module):
 
     @torch.no_grad()
     def next_value(self, obs: Obs) -> Tensor:
-        """Q'(s, a*) ``[...]``, where a* is the best of the likely actions to the network: double Q-learning."""
+        """Q'(s, a*) ``[...]``, where a* is the network's best action among the likely ones: double Q-learning."""
         (values, logits), worth = self.network(obs).unbind(), first(self.target_network.model, obs)  # [..., A]
         if compiled_choices.fits(values, logits, worth):
             return compiled_choices.likely_worth(values, logits, worth, self.least)
@@ -190,19 +183,19 @@ class DiscreteBCQObjective(nn.Module):
         return worth.gather(-1, best).squeeze(-1)
 
     def update_targets(self) -> None:
-        """After every update: the target moves by tau at every n-th call."""
+        """Update the target, after every update: theta' <- tau theta + (1 - tau) theta' at every n-th call."""
         self.target_network.update()
 
 
 def first(network: nn.Module, obs: Obs) -> Tensor:
-    """The values ``[..., A]`` of a network that has logits as well, without asking for these if it can."""
+    """Return the values ``[..., A]`` of a network that also has logits, without computing these if it can."""
     ask = getattr(network, "first", None)
     values: Tensor = network(obs)[0] if ask is None else ask(obs)
     return values
 
 
 class DiscreteBCQ(ModelFree):
-    """Values and a clone, the update that trains them, and the policy that acts among what is likely."""
+    """The learner of discrete BCQ: values and a clone, their update, and the policy, greedy among likely actions."""
 
     stats = DiscreteBCQStats
 
@@ -211,33 +204,23 @@ class DiscreteBCQ(ModelFree):
     ) -> None:
         super().__init__(obs_spec, cfg, device)
         self.cfg = cfg
-        classes, dtype = single_choice("discrete_bcq", action_spec), PRECISIONS[cfg.precision]
+        classes, dtype = single_choice(cfg.algorithm, action_spec), PRECISIONS[cfg.precision]
         network = ClassValues(self.preprocess.spec, classes, cfg.networks, 2, dtype)
         names = ("threshold", "logit_weight", "discount", "value_estimator", "kappa", "tau", "target_every")
         settings = {name: getattr(cfg, name) for name in names}
         self.objective = DiscreteBCQObjective(network, **settings, within=self.within_range)
         self.to(device)
-        self.optim = Adam(network.parameters(), cfg.lr, eps=cfg.adam_eps)
+        self.optims = {"network": Adam(network.parameters(), cfg.lr, eps=cfg.adam_eps)}
         known = DiscreteBCQObjective.loss, DiscreteBCQObjective.forward
-        self._step = ClonedValuesStep(self.objective, {"network": self.optim}, *known)
+        self._step = ClonedValuesStep(self.objective, self.optims, *known)
         greedy = GreedyPolicy(self.objective.values, cfg.exploration, classes, device)
         self._policy = self.preprocess.policy(greedy, device)
 
-    @property
-    def policy(self) -> Policy[Any]:
-        """Acts with the newest weights."""
-        return self._policy
-
     def train_step(self, batch: Batch) -> Update:
-        """One step of values and clone together, one of the target: Algorithm 1."""
+        """Take one step of values and clone together, and one of the target: Algorithm 1."""
         losses = self._step(self.preprocess(batch))
         self.objective.update_targets()
         return Update(metrics=losses.metrics, priority=losses.priority)
 
-    def extra_state(self) -> dict[str, Any]:
-        """The moments of the optimiser."""
-        return {"optim": self.optim.state_dict()}
 
-    def load_extra_state(self, state: State) -> None:
-        """Take the moments back."""
-        self.optim.load_state_dict(state["optim"])
+DiscreteBCQConfig.learner = DiscreteBCQ

@@ -1,7 +1,7 @@
 """Discrete CQL: Kumar et al., "Conservative Q-learning for offline reinforcement learning", NeurIPS 2020.
 
-QR-DQN whose values are also pressed down where the dataset has no actions, and up where it has: CQL(H), equation 4 of
-arXiv:2006.04779, as in its section 6 and appendix F for Atari.
+QR-DQN with a penalty that lowers the values of all actions and raises those of the dataset's actions: CQL(H), equation
+4 of arXiv:2006.04779, as in its section 6 and appendix F for Atari.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-import torch
 from torch import Tensor, nn
 
 from reverie.algos.base import PRECISIONS
@@ -30,32 +29,28 @@ from reverie.objectives.td import Losses, before
 
 
 def check_settings(value_estimator: ValueEstimator, kappa: float, rows: int) -> None:
-    """Refuse an estimator or a loss that makes no sense for discrete CQL in windows of so many rows.
-
-    Raises:
-        ConfigError: one of them does not fit.
-    """
+    """Raise ConfigError unless the estimator and kappa fit discrete CQL in windows of ``rows`` rows."""
     check_estimator(value_estimator, algorithm="discrete_cql", rows=rows, fits=OneRow)
     check_kappa(kappa)
 
 
 @dataclass(frozen=True, kw_only=True)
 class DiscreteCQLConfig(QRDQNConfig):
-    """Settings of discrete CQL: those of QR-DQN, and for recorded rows those of Tianshou and of the authors' code."""
+    """Settings of discrete CQL: those of QR-DQN, and for recorded data those of Tianshou and of the authors' code."""
 
     needs_data: ClassVar[bool] = True
 
     batch_size: int = 256
     """B, windows in a batch. The authors' code has 32."""
     min_q_weight: float = 10.0
-    """Alpha of equation 4, how much pressing values down counts beside a quantile loss that is summed over N quantiles:
-    Tianshou. The authors' code for Atari has 1 of 200 quantiles. Data of better behaviour bear more."""
+    """Weight alpha of the CQL penalty (equation 4), beside a quantile loss that is summed over N quantiles: Tianshou.
+    The authors' code for Atari has 1, with 200 quantiles. Data of better policies allow larger weights."""
     target_every: int = 500
-    """The target moves at every n-th update: Tianshou. The authors' code has 2000."""
+    """Updates between two updates of the target: Tianshou. The authors' code has 2000."""
     exploration: Randomness = field(default_factory=lambda: EpsilonGreedy(0.05))
-    """Random actions where rows are lived after all: while recording, or online after offline."""
+    """Random actions while exploring: when recording data, or when training online after offline."""
     normalise: Normalise | None = field(default_factory=Running)
-    """Vectors less their mean, over their standard deviation, of all rows of the dataset. The paper has None."""
+    """Normalise vectors: (x - mean) / std, over all rows of the dataset. The paper does not (None)."""
 
     check = staticmethod(check_settings)
 
@@ -63,27 +58,21 @@ class DiscreteCQLConfig(QRDQNConfig):
         super().__post_init__()
         check_min_q_weight(self.min_q_weight)
 
-    def build(self, obs_spec: ObsSpec, action_spec: ActionSpec, device: str = "cpu", seed: int = 0) -> DiscreteCQL:
-        """A learner for these observations and a choice among classes, its weights drawn from ``seed``."""
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            return DiscreteCQL(obs_spec, action_spec, self.where_vectors(obs_spec), torch.device(device))
-
 
 @dataclass(frozen=True, kw_only=True)
 class DiscreteCQLStats(Stats):
-    """What an update of discrete CQL says."""
+    """Metrics of an update of discrete CQL."""
 
     loss_critic: Tensor
     """The quantile loss, summed over the quantiles."""
     train_value: Tensor
-    """The mean of Q(s, a) of the dataset's actions."""
+    """Mean Q of the dataset's actions."""
     train_target: Tensor
-    """The mean of its targets."""
+    """Mean of the distributions' targets."""
     train_gap: Tensor
-    """E[ln sum_a' exp Q(s, a') - Q(s, a)], what is pressed on."""
+    """E[ln sum_a' exp Q(s, a') - Q(s, a)], which the penalty lowers."""
     loss_conservative: Tensor
-    """What that counts, alpha times as much."""
+    """CQL penalty: alpha times the gap."""
 
 
 class DiscreteCQLObjective(QRDQNObjective):
@@ -100,8 +89,7 @@ class DiscreteCQLObjective(QRDQNObjective):
     def critic_loss(self, batch: Batch) -> Losses:
         """sum_i E_j[rho_i(y_j - theta_i(s, a))] + alpha E[ln sum_a' exp Q(s, a') - Q(s, a)]: equation 4.
 
-        Q is the mean of the quantiles. The dataset's own actions are among the classes, so that the first part is never
-        negative.
+        Q is the mean of the quantiles. The sum includes the dataset's own action, so the penalty is never negative.
         """
         quantiles: Tensor = self.network(before(batch.obs))  # [B, T-1, A, N]
         losses = quantile_error(quantiles, self.targets(batch), batch, self.kappa)
@@ -109,18 +97,21 @@ class DiscreteCQLObjective(QRDQNObjective):
 
 
 class DiscreteCQL(QRDQN):
-    """A network of quantiles, the update that trains it from recorded rows, and its policy."""
+    """The learner of discrete CQL: a network of quantiles, its update and its policy."""
 
     cfg: DiscreteCQLConfig
     stats = DiscreteCQLStats
 
     def build_objective(self, obs_spec: ObsSpec, action_spec: ActionSpec) -> DiscreteCQLObjective:
-        """The loss over a network of these sizes."""
+        """Build the network for these specs and the loss over it."""
         c = self.cfg
-        classes, dtype = single_choice("discrete_cql", action_spec), PRECISIONS[c.precision]
+        classes, dtype = single_choice(c.algorithm, action_spec), PRECISIONS[c.precision]
         network = ActionValues(obs_spec, classes, c.networks, dueling=c.dueling, quantiles=c.quantiles, dtype=dtype)
         return DiscreteCQLObjective(network, min_q_weight=c.min_q_weight, **c.common())
 
     def build_step(self) -> Step:
-        """One step of the network."""
-        return ConservativeQuantilesStep(self.objective, {"critic": self.optim}, DiscreteCQLObjective.critic_loss)
+        """Return the gradient step of the network."""
+        return ConservativeQuantilesStep(self.objective, self.optims, DiscreteCQLObjective.critic_loss)
+
+
+DiscreteCQLConfig.learner = DiscreteCQL

@@ -1,8 +1,8 @@
 """Discrete CRR: Wang et al., "Critic regularized regression", NeurIPS 2020, arXiv:2006.15134.
 
-CRR for a choice among classes. The critic answers for all classes at once, so that expectations over actions are sums
-and nothing is drawn while learning. It may be pressed down as in CQL (arXiv:2006.04779), which Tianshou found to help
-on Atari.
+CRR for a single discrete action. The critic gives the values of all actions at once, so expectations over actions are
+exact sums and no actions are sampled in updates. The CQL penalty (arXiv:2006.04779) may be added, which Tianshou found
+to help on Atari.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from torch import Tensor, nn
 from reverie.algos.base import PRECISIONS, ModelFree, ValueConfig
 from reverie.algos.crr import CRRObjective
 from reverie.core.errors import ConfigError
-from reverie.core.protocols import Policy
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.stats import Stats
 from reverie.core.types import Batch, Obs, Update
@@ -36,88 +35,84 @@ from reverie.objectives.td import Losses, before, check_td, squared_error
 
 @dataclass(frozen=True, kw_only=True)
 class DiscreteCRRConfig(ValueConfig):
-    """Settings of discrete CRR: those of CRR and, for what a choice among classes adds, of Tianshou.
+    """Settings of discrete CRR: those of CRR, and of Tianshou for what CRR does not have.
 
-    For Atari, Tianshou has batches of 32, a learning rate of 0.0001, targets that are copied at every 500th update, and
+    For Atari, Tianshou has batches of 32, a learning rate of 0.0001, targets that are copied every 500 updates, and
     min_q_weight = 10.
     """
 
+    action_kinds: ClassVar[frozenset[str]] = frozenset({"discrete"})
     needs_data: ClassVar[bool] = True
 
     batch_size: int = 256
     """B, windows in a batch."""
     batch_length: int = 2
-    """T, rows of each window, whose T - 1 transitions are learned from; 2 is one transition."""
+    """T, rows of each window. The losses cover its T - 1 transitions; 2 is one transition."""
     value_estimator: ValueEstimator = field(default_factory=TD0)
-    """How the critic's targets are made of the rows of a window. The paper's is TD(0)."""
+    """How the critic's targets are computed from the rows of a window. The paper uses TD(0)."""
     filter: Filter = field(default_factory=Exp)
-    """How much an action counts for the policy: exp(1, 20), binary, or all."""
+    """Weight f(A) of an action in the actor's loss, by its advantage A: exp(1, 20), binary, or all."""
     min_q_weight: float = 0.0
-    """How much pressing values down counts, alpha of CQL: 0 is the paper, Tianshou has 10."""
+    """Weight alpha of the CQL penalty, 0 or more: 0 is the paper, Tianshou has 10."""
     critics: int = 1
-    """Critics, of which the least value counts. The paper has one."""
+    """Number of critics; their minimum is used. The paper has one."""
     actor_lr: float = 3e-4
     """Learning rate of the actor: Acme. The paper has 0.0001."""
     critic_lr: float = 3e-4
     """Learning rate of the critic: Acme. The paper has 0.0001."""
     tau: float = 1.0
-    """How far targets move towards their networks when they do; 1 copies them."""
+    """Step of the targets towards their networks at each target update, in (0, 1]; 1 copies them."""
     target_every: int = 100
-    """Targets move at every n-th update."""
+    """Updates between two updates of the targets."""
     bound_values: bool = True
-    """Targets bootstrap from values within what the data's rewards can add up to. Others may explode: those of actions
-    that the data do not have are never put right. The paper has no bounds. Not with reward_scale = return_std."""
+    """Clip the values that targets bootstrap from to the returns that the rewards seen so far allow. Errors at actions
+    that the data lack are never corrected and may diverge. The paper does not clip. Ignored with reward_scale =
+    return_std."""
     networks: NetworkConfig = field(default_factory=NetworkConfig)
-    """Actor and critic: Acme. The paper has residual networks."""
+    """Layers of the actor and the critic: Acme. The paper has residual networks."""
     normalise: Normalise | None = field(default_factory=Running)
-    """Vectors less their mean, over their standard deviation, of all rows of the dataset. The paper has None."""
+    """Normalise vectors: (x - mean) / std, over all rows of the dataset. The paper does not (None)."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_td(self.discount, self.tau, self.target_every)
-        check_estimator(self.value_estimator, algorithm="discrete_crr", rows=self.batch_length)
+        check_estimator(self.value_estimator, algorithm=self.algorithm, rows=self.batch_length)
         check_min_q_weight(self.min_q_weight)
         if self.critics < 1:
             raise ConfigError(f"critics = {self.critics}: expected 1 or more.")
 
-    def build(self, obs_spec: ObsSpec, action_spec: ActionSpec, device: str = "cpu", seed: int = 0) -> DiscreteCRR:
-        """A learner for these observations and a choice among classes, its weights drawn from ``seed``."""
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            return DiscreteCRR(obs_spec, action_spec, self.where_vectors(obs_spec), torch.device(device))
-
 
 @dataclass(frozen=True, kw_only=True)
 class DiscreteCRRStats(Stats):
-    """What an update of discrete CRR says."""
+    """Metrics of an update of discrete CRR."""
 
     loss_critic: Tensor
     """E[w (Q - y)^2], summed over the critics."""
     train_value: Tensor
-    """The mean of what the critic says of the dataset's actions."""
+    """Mean Q of the dataset's actions."""
     train_target: Tensor
-    """The mean of its targets y."""
+    """Mean target y."""
     loss_actor: Tensor
     """E[-f ln pi(a | s)]."""
     train_advantage: Tensor
-    """The mean of A, by how much the dataset's actions are better than the policy's."""
+    """Mean advantage A of the dataset's actions over the policy's."""
     train_weight: Tensor
-    """The mean of f, what they count for the policy."""
+    """Mean weight f of these actions in the actor's loss."""
     train_gap: Tensor | None = None
-    """E[ln sum_a' exp Q(s, a') - Q(s, a)], summed over the critics, if it is pressed on."""
+    """E[ln sum_a' exp Q(s, a') - Q(s, a)], summed over the critics; only with min_q_weight above 0."""
     loss_conservative: Tensor | None = None
-    """What that counts."""
+    """CQL penalty: min_q_weight times the gap; only with min_q_weight above 0."""
 
 
 class DiscreteCRRObjective(CRRObjective):
     """The losses of discrete CRR, with the terms and targets of :class:`~reverie.algos.crr.CRRObjective`.
 
-    ``actor(obs)`` is :class:`~reverie.nn.choices.Choices` of one choice and ``critic(obs)`` the values of all classes,
-    ``[K, ..., A]``; actions of the batch are one-hot.
+    ``actor(obs)`` gives :class:`~reverie.nn.choices.Choices` of one action and ``critic(obs)`` the values of all
+    actions, ``[K, ..., A]``. Actions of the batch are one-hot.
     """
 
     def __init__(self, actor: nn.Module, critic: nn.Module, *, min_q_weight: float = 0.0, **settings: Any) -> None:
-        """``min_q_weight``: how much pressing values down counts; the rest as in CRR, where no actions are drawn."""
+        """``min_q_weight``: weight of the CQL penalty. The rest is as in CRR; ``samples`` is not used."""
         super().__init__(actor, critic, **settings)
         check_min_q_weight(min_q_weight)
         self.min_q_weight = min_q_weight
@@ -153,7 +148,7 @@ class DiscreteCRRObjective(CRRObjective):
 
 
 class DiscreteCRR(ModelFree):
-    """Actor and critic over one choice among classes, the update that trains them, and the policy."""
+    """The learner of discrete CRR: actor and critic over one discrete action, their update and the policy."""
 
     stats = DiscreteCRRStats
 
@@ -162,7 +157,7 @@ class DiscreteCRR(ModelFree):
     ) -> None:
         super().__init__(obs_spec, cfg, device)
         self.cfg = cfg
-        classes = single_choice("discrete_crr", action_spec)
+        classes = single_choice(cfg.algorithm, action_spec)
         seen, dtype = self.preprocess.spec, PRECISIONS[cfg.precision]
         actor = ChoicesActor(seen, (classes,), cfg.networks, dtype)
         critic = ClassValues(seen, classes, cfg.networks, cfg.critics, dtype)
@@ -181,14 +176,12 @@ class DiscreteCRR(ModelFree):
         self._actor = FilteredLikelihoodStep(self.objective, {"actor": self.optims["actor"]}, *known)
         self._policy = self.preprocess.policy(SampledPolicy(actor, device), device)
 
-    @property
-    def policy(self) -> Policy[Any]:
-        """Acts with the newest weights: draws while it explores, takes the likeliest class where it is evaluated."""
-        return self._policy
-
     def train_step(self, batch: Batch) -> Update:
-        """One step of the critic, of the actor by the new critic, and of the targets."""
+        """Take one step of the critic, of the actor with the new critic, and of the targets."""
         batch = self.preprocess(batch)
         critic, actor = self._critic(batch), self._actor(batch)
         self.objective.update_targets()
         return Update(metrics={**critic.metrics, **actor.metrics}, priority=critic.priority)
+
+
+DiscreteCRRConfig.learner = DiscreteCRR

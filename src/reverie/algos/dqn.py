@@ -1,23 +1,22 @@
 """DQN: Mnih et al., "Human-level control through deep reinforcement learning", Nature 2015.
 
 With double Q-learning (van Hasselt, Guez, Silver 2016, arXiv:1509.06461) and the dueling network (Wang et al. 2016,
-arXiv:1511.06581) as options. Returns of n steps are a value estimator, priorities a setting of the replay.
+arXiv:1511.06581) as options. For n-step returns choose a value estimator; priorities are a setting of the replay.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from reverie.algos.base import PRECISIONS, ModelFree, ValueConfig
 from reverie.core.errors import ConfigError
-from reverie.core.protocols import Policy
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.stats import Stats
-from reverie.core.types import Batch, Obs, State, Update
+from reverie.core.types import Batch, Obs, Update
 from reverie.nn.acting import Taped
 from reverie.nn.adam import Adam
 from reverie.nn.exploration import EpsilonGreedy, GreedyPolicy, Randomness
@@ -30,11 +29,7 @@ from reverie.objectives.td import Losses, after, before, bootstrapped, check_td,
 
 
 def check_settings(value_estimator: ValueEstimator, kappa: float, rows: int) -> None:
-    """Refuse an estimator or a loss that makes no sense for DQN in windows of so many rows.
-
-    Raises:
-        ConfigError: one of them does not fit.
-    """
+    """Raise ConfigError unless the estimator and kappa fit DQN in windows of ``rows`` rows."""
     check_estimator(value_estimator, algorithm="dqn", rows=rows)
     if not kappa > 0:
         raise ConfigError(f"kappa = {kappa}: expected a number above 0, or inf for squares.")
@@ -42,36 +37,39 @@ def check_settings(value_estimator: ValueEstimator, kappa: float, rows: int) -> 
 
 @dataclass(frozen=True, kw_only=True)
 class DQNConfig(ValueConfig):
-    """Settings of DQN: the paper's (extended data table 1), where nothing else is said.
+    """Settings of DQN: the paper's (extended data table 1), unless noted otherwise.
 
-    Where its values are made for 50 million frames of Atari, these are for smaller problems; the preset ``dqn_atari``
-    has the paper's.
+    Where the paper's values are for 50 million frames of Atari, these are for smaller problems. The preset
+    ``dqn_atari`` has the paper's.
     """
+
+    action_kinds: ClassVar[frozenset[str]] = frozenset({"discrete"})
 
     batch_size: int = 32
     """B, windows in a batch."""
     batch_length: int = 2
-    """T, rows of each window, whose T - 1 transitions are learned from; 2 is one transition."""
+    """T, rows of each window. The losses cover its T - 1 transitions; 2 is one transition."""
     value_estimator: ValueEstimator = field(default_factory=TD0)
-    """How targets are made of the rows of a window. The paper's is TD(0)."""
+    """How targets are computed from the rows of a window. The paper uses TD(0)."""
     lr: float = 1e-4
-    """Learning rate of Adam: that of Stable-Baselines3 and CleanRL. The paper has RMSProp with 0.00025."""
+    """Learning rate of Adam: that of Stable-Baselines3 and CleanRL. The paper uses RMSProp with 0.00025."""
     adam_eps: float = 1e-8
-    """What Adam adds to the root of the second moment."""
+    """Adam's epsilon, added to the root of the second moment."""
     double: bool = False
-    """Double Q-learning: targets are of the action that the network prefers, not of the one that its target does."""
+    """Double Q-learning: the online network, not the target network, chooses the next action in the targets."""
     dueling: bool = False
-    """A network with streams of their own for the value and for the advantages of actions."""
+    """Dueling network: separate streams for the state's value and for the advantages of actions."""
     kappa: float = 1.0
-    """Errors of the value count as squares up to here and linearly beyond; inf: as squares always."""
+    """Threshold of the Huber loss: errors are squared up to kappa and linear beyond; inf: always squared."""
     tau: float = 1.0
-    """How far the target moves towards the network; 1 copies it."""
+    """Step of the target towards the network at each target update, in (0, 1]; 1 copies it."""
     target_every: int = 1000
-    """The target moves at every n-th update. The paper has 10,000; MinAtar and CleanRL have 1000 and 500."""
+    """Updates between two updates of the target. The paper has 10,000; MinAtar and CleanRL have 1000 and 500."""
     exploration: Randomness = field(default_factory=lambda: EpsilonGreedy(1.0, 0.05, 50_000))
-    """Random actions while exploring. The paper goes from 1 to 0.1 in a million steps."""
+    """Random actions while exploring: epsilon falls from 1 to 0.05 in 50,000 env steps. In the paper, from 1 to 0.1 in
+    a million."""
     networks: NetworkConfig = field(default_factory=NetworkConfig)
-    """The network."""
+    """Layers of the network."""
 
     check = staticmethod(check_settings)
 
@@ -81,34 +79,27 @@ class DQNConfig(ValueConfig):
         self.check(self.value_estimator, self.kappa, self.batch_length)
 
     def common(self) -> dict[str, Any]:
-        """What an objective takes over as it is."""
+        """Return the settings that the objective takes unchanged, by name."""
         names = ("discount", "value_estimator", "double", "kappa", "tau", "target_every")
         return {name: getattr(self, name) for name in names}
-
-    def build(self, obs_spec: ObsSpec, action_spec: ActionSpec, device: str = "cpu", seed: int = 0) -> DQN:
-        """A learner for these observations and a choice among classes, its weights drawn from ``seed``."""
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            return DQN(obs_spec, action_spec, self, torch.device(device))
 
 
 @dataclass(frozen=True, kw_only=True)
 class DQNStats(Stats):
-    """What an update of DQN says."""
+    """Metrics of an update of DQN."""
 
     loss_critic: Tensor
-    """E[w L(Q(s, a) - y)] with the loss of Huber."""
+    """E[w L(Q(s, a) - y)] with the Huber loss L."""
     train_value: Tensor
-    """The mean of what the network says of the actions that were taken."""
+    """Mean Q of the taken actions."""
     train_target: Tensor
-    """The mean of its targets y."""
+    """Mean target y."""
 
 
 class DQNObjective(nn.Module):
     """The loss of DQN. ``objective(batch)`` is its term by name; nothing else of this library is needed.
 
-    ``network(obs)`` are the values ``[..., A]`` of all classes, whatever module it is; actions of the batch are
-    one-hot.
+    ``network(obs)`` gives the values ``[..., A]`` of all actions; any module will do. Actions of the batch are one-hot.
     """
 
     check = staticmethod(check_settings)
@@ -124,7 +115,7 @@ class DQNObjective(nn.Module):
         tau: float = 1.0,
         target_every: int = 1000,
     ) -> None:
-        """``value_estimator``: TD(0) unless given; ``tau``, ``target_every``: how the target follows the network."""
+        """``value_estimator``: TD(0) by default. ``tau``, ``target_every``: how the target follows the network."""
         super().__init__()
         check_td(discount, tau, target_every, value_estimator)
         self.network, self.target_network = network, Target(network, tau, target_every)
@@ -143,7 +134,7 @@ class DQNObjective(nn.Module):
         return huber_error(taken, self.targets(batch), batch, self.kappa)
 
     def values(self, obs: Obs) -> Tensor:
-        """Q of all classes, ``[..., A]``."""
+        """Q of all actions, ``[..., A]``."""
         values: Tensor = self.network(obs)
         return values
 
@@ -154,9 +145,9 @@ class DQNObjective(nn.Module):
 
     @torch.no_grad()
     def next_value(self, obs: Obs) -> Tensor:
-        """What states are worth to the target, ``[...]``: max_a Q'(s, a).
+        """Return the value of states for the targets, ``[...]``: max_a Q'(s, a).
 
-        Doubly, Q'(s, argmax_a Q(s, a)): van Hasselt et al. 2016, equation 4.
+        With ``double`` it is Q'(s, argmax_a Q(s, a)): van Hasselt et al. 2016, equation 4.
         """
         values: Tensor = self.target_network(obs)  # [..., A]
         if not self.doubly:
@@ -164,12 +155,12 @@ class DQNObjective(nn.Module):
         return values.gather(-1, self.values(obs).argmax(-1, keepdim=True)).squeeze(-1)
 
     def update_targets(self) -> None:
-        """After every update: the target moves by tau at every n-th call."""
+        """Update the target, after every update: theta' <- tau theta + (1 - tau) theta' at every n-th call."""
         self.target_network.update()
 
 
 class DQN(ModelFree):
-    """A network, the update that trains it, and the policy that explores."""
+    """The learner of DQN: a network, its update and the policy that explores."""
 
     stats: type[Stats] = DQNStats
 
@@ -178,38 +169,28 @@ class DQN(ModelFree):
         self.cfg = cfg
         self.objective = self.build_objective(self.preprocess.spec, action_spec)
         self.to(device)
-        self.optim = Adam(self.objective.network.parameters(), cfg.lr, eps=cfg.adam_eps)
+        self.optims = {"critic": Adam(self.objective.network.parameters(), cfg.lr, eps=cfg.adam_eps)}
         self._step = self.build_step()
         values = Taped(self.objective.values, self.objective.network)
         greedy = GreedyPolicy(values, cfg.exploration, action_spec.width, device)
         self._policy = self.preprocess.policy(greedy, device)
 
     def build_objective(self, obs_spec: ObsSpec, action_spec: ActionSpec) -> DQNObjective:
-        """The loss over a network of these sizes."""
+        """Build the network for these specs and the loss over it."""
         c = self.cfg
-        classes, dtype = single_choice("dqn", action_spec), PRECISIONS[c.precision]
+        classes, dtype = single_choice(c.algorithm, action_spec), PRECISIONS[c.precision]
         network = ActionValues(obs_spec, classes, c.networks, dueling=c.dueling, dtype=dtype)
         return DQNObjective(network, **c.common())
 
     def build_step(self) -> Step:
-        """One step of the network."""
-        return ValuesStep(self.objective, {"critic": self.optim}, DQNObjective.critic_loss)
-
-    @property
-    def policy(self) -> Policy[Any]:
-        """Acts with the newest weights."""
-        return self._policy
+        """Return the gradient step of the network."""
+        return ValuesStep(self.objective, self.optims, DQNObjective.critic_loss)
 
     def train_step(self, batch: Batch) -> Update:
-        """One step of the network, one of its target: Algorithm 1."""
+        """Take one step of the network and one of its target: Algorithm 1."""
         losses = self._step(self.preprocess(batch))
         self.objective.update_targets()
         return Update(metrics=losses.metrics, priority=losses.priority)
 
-    def extra_state(self) -> dict[str, Any]:
-        """The moments of the optimiser."""
-        return {"optim": self.optim.state_dict()}
 
-    def load_extra_state(self, state: State) -> None:
-        """Take the moments back."""
-        self.optim.load_state_dict(state["optim"])
+DQNConfig.learner = DQN

@@ -1,7 +1,7 @@
 """DreamerV3: Hafner, Pasukonis, Ba, Lillicrap, "Mastering diverse control tasks through world models", Nature 2025.
 
-It computes what the authors' newest code computes (May 2026). Where that code and the paper differ, the code is
-followed; three deliberate corrections are listed in ``docs/dreamer_v3.md``.
+It computes what the authors' newest code computes (May 2026). Where that code and the paper differ, it follows the
+code. Three deliberate corrections are listed in ``docs/dreamer_v3.md``.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -36,7 +36,7 @@ from reverie.objectives.kl import dynamics_and_representation
 from reverie.objectives.policy import reinforce
 from reverie.objectives.returns import lambda_return
 
-# To type checkers, any builder will do; the command line reads flags off the classes that are the defaults.
+# Type checkers accept any builder. The command line reads its flags off the classes of the defaults.
 if TYPE_CHECKING:
     from reverie.nn.decoder import DecoderBuilder as _DecoderField
     from reverie.nn.encoder import EncoderBuilder as _EncoderField
@@ -46,24 +46,24 @@ else:
 
 @dataclass(frozen=True, kw_only=True)
 class LossScales(Config):
-    """Weights of the loss terms. DreamerV3 (2025), equation 2, and what the text gives for actor and critic."""
+    """Weights of the loss terms, 0 or more: DreamerV3 (2025), equation 2, and the text for actor and critic."""
 
     reconstruction: float = 1.0
-    """Each reconstructed observation key."""
+    """Weight of the reconstruction loss of each observation key."""
     reward: float = 1.0
-    """Predicted reward."""
+    """Weight of the reward loss."""
     cont: float = 1.0
-    """Predicted continuation."""
+    """Weight of the continuation loss."""
     dynamics: float = 1.0
-    """KL that teaches the prior."""
+    """Weight of the KL that trains the prior."""
     representation: float = 0.1
-    """KL that makes the posterior predictable."""
+    """Weight of the KL that makes the posterior predictable."""
     actor: float = 1.0
-    """Policy."""
+    """Weight of the actor's loss."""
     critic: float = 1.0
-    """Value on imagined trajectories."""
+    """Weight of the critic's loss on imagined trajectories."""
     replay_critic: float = 0.3
-    """Value on replayed trajectories."""
+    """Weight of the critic's loss on replayed trajectories."""
 
     def __post_init__(self) -> None:
         at_least(self, **{f.name: 0 for f in fields(self)})
@@ -73,46 +73,49 @@ class LossScales(Config):
 class DreamerV3Config(AlgorithmConfig):
     """Settings of DreamerV3; the defaults are the authors', at their size of 12 million parameters."""
 
+    action_kinds: ClassVar[frozenset[str]] = frozenset({"continuous", "discrete", "multi_discrete", "mixed"})
+
     replay_context: int = 1
-    """Rows of each window that only supply the stored latent to start from; 0 starts from zeros."""
+    """Rows at the start of each window that only supply the stored latent to start from; 0 starts from zeros."""
     horizon: int = 15
-    """H, length of imagined trajectories."""
+    """H, length of imagined trajectories in agent steps."""
     discount_horizon: float = 333.0
-    """Discount as a horizon in steps: gamma = 1 - 1 / discount_horizon."""
+    """Discount as a horizon in agent steps, above 1: gamma = 1 - 1 / discount_horizon."""
     lam: float = 0.95
-    """Lambda of the lambda-returns."""
+    """Lambda of the lambda-returns, in [0, 1]."""
     entropy: float = 3e-4
-    """Scale of the policy's entropy bonus."""
+    """Weight of the policy's entropy in nats, summed over the parts of an action."""
     free_nats: float = 1.0
-    """Nats below which a KL loss gives no gradient."""
+    """KL in nats below which a KL loss gives no gradient."""
     slow_rate: float = 0.02
-    """How far the slow critic moves towards the critic at each update."""
+    """Step of the slow critic towards the critic at each update, in (0, 1]."""
     slow_regulariser: float = 1.0
-    """Weight of the slow critic's prediction as a target of the critic."""
+    """Weight of the slow critic's prediction as a second target of the critic."""
     imagine_last: int = 0
-    """Dream from only this many last rows of each window; 0 dreams from all."""
+    """Imagine from only this many last rows of each window, at least 2; 0 imagines from all rows."""
     scales: LossScales = field(default_factory=LossScales)
     """Weights of the loss terms."""
     rssm: RSSMConfig = field(default_factory=RSSMConfig)
-    """Sizes of the recurrent model."""
+    """Sizes of the recurrent state-space model."""
     encoder: _EncoderField = field(default_factory=EncoderConfig)
-    """Builds the encoder: this one, or any object with ``build(obs_spec)``."""
+    """Builds the encoder: this one, or any object with ``build(obs_spec)``. What it builds is a module with an int
+    attribute ``width`` and ``forward(obs, dtype)``, from observations ``[..., *shape]`` to ``[..., width]``."""
     decoder: _DecoderField = field(default_factory=DecoderConfig)
     """Builds the decoder: this one, or any object with ``build(obs_spec, deter, stoch)``."""
     reward: TwoHotConfig = field(default_factory=lambda: TwoHotConfig(layers=1))
-    """The reward head."""
+    """Layers and bins of the reward head."""
     cont: HeadConfig = field(default_factory=lambda: HeadConfig(layers=1))
-    """The continuation head."""
+    """Layers of the continuation head."""
     actor: ActorConfig = field(default_factory=ActorConfig)
-    """The policy head."""
+    """Layers of the policy head, and its distribution."""
     critic: TwoHotConfig = field(default_factory=lambda: TwoHotConfig(layers=3))
-    """The value head."""
+    """Layers and bins of the value head."""
     return_rate: float = 0.01
-    """How fast the scale of returns follows the newest batch."""
+    """Step of the running percentiles of returns towards those of the newest batch, in (0, 1]."""
     return_limit: float = 1.0
-    """Returns are never scaled up: their scale is at least this."""
+    """Smallest scale that returns are divided by, so that small returns are not scaled up."""
     optim: OptimConfig = field(default_factory=OptimConfig)
-    """The one optimiser of all parts."""
+    """The single optimiser of all parts."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -133,14 +136,8 @@ class DreamerV3Config(AlgorithmConfig):
 
     @property
     def discount(self) -> float:
-        """Gamma."""
+        """Discount factor gamma per agent step."""
         return 1 - 1 / self.discount_horizon
-
-    def build(self, obs_spec: ObsSpec, action_spec: ActionSpec, device: str = "cpu", seed: int = 0) -> DreamerV3:
-        """A learner for these observations and actions, its weights drawn from ``seed``."""
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            return DreamerV3(obs_spec, action_spec, self, torch.device(device))
 
 
 SIZES: dict[str, dict[str, int]] = {
@@ -192,74 +189,74 @@ def sized(name: str, base: DreamerV3Config | None = None) -> DreamerV3Config:
 
 @dataclass(frozen=True, kw_only=True)
 class DreamerV3Stats(Stats):
-    """What an update of DreamerV3 says. Losses are before scaling; imagined means over all imagined rows."""
+    """Metrics of an update of DreamerV3. Losses are unweighted; imagined means are over all imagined rows."""
 
     loss_dynamics: Tensor
-    """KL that teaches the prior: the mean of max(free_nats, KL[sg(posterior) | prior])."""
+    """KL that trains the prior: the mean of max(free_nats, KL[sg(posterior) | prior])."""
     loss_representation: Tensor
     """KL that makes the posterior predictable: the mean of max(free_nats, KL[posterior | sg(prior)])."""
     loss_reward: Tensor
-    """-ln p(reward) of the rows."""
+    """-ln p(reward) of replayed rows."""
     loss_cont: Tensor
-    """-ln p(continuation) of the rows, of which 1 means the discount."""
+    """Cross entropy of the continuation of replayed rows, whose target is the discount, or 0 at terminal rows."""
     loss_reconstruction: Mapping[str, Tensor]
-    """The error of each observation by key: a sum of squares, or -ln p of classes."""
+    """Reconstruction error of each observation by key: a sum of squares, or -ln p of classes."""
     loss_actor: Tensor
-    """Of the policy: equation 6."""
+    """Loss of the policy: equation 6."""
     loss_critic: Tensor
-    """Of the values of imagined rows: equation 5, slow critic included."""
+    """Loss of the critic on imagined rows: equation 5, slow critic included."""
     loss_replay_critic: Tensor
-    """The same of replayed rows."""
+    """Loss of the critic on replayed rows."""
     train_prior_entropy: Tensor
-    """Nats of the prior, summed over the stochastic variables."""
+    """Entropy of the prior in nats, summed over the stochastic variables."""
     train_posterior_entropy: Tensor
-    """Nats of the posterior, summed over the stochastic variables."""
+    """Entropy of the posterior in nats, summed over the stochastic variables."""
     train_advantage: Tensor
-    """Imagined return less value, over the scale of returns: its mean."""
+    """Mean advantage: imagined return less value, over the scale of returns."""
     train_advantage_std: Tensor
-    """Its standard deviation."""
+    """Standard deviation of the advantage."""
     train_advantage_magnitude: Tensor
-    """The mean of its size."""
+    """Mean absolute advantage."""
     train_reward: Tensor
-    """The mean imagined reward of a step."""
+    """Mean imagined reward per step."""
     train_cont: Tensor
-    """The mean imagined probability to go on, discount included."""
+    """Mean imagined probability to continue, discount included."""
     train_return: Tensor
-    """Imagined returns less their low percentile, over their scale: their mean."""
+    """Mean scaled return: imagined return less the low percentile, over the scale of returns."""
     train_return_min: Tensor
-    """The smallest of them."""
+    """Smallest scaled return."""
     train_return_max: Tensor
-    """The largest."""
+    """Largest scaled return."""
     train_return_rate: Tensor
-    """The share of them whose size is 1 or more."""
+    """Fraction of scaled returns whose absolute value is 1 or more."""
     train_return_scale: Tensor
-    """What returns are divided by: the running distance of their percentiles, at least ``return_limit``."""
+    """Scale of returns: the running range between their percentiles, at least ``return_limit``."""
     train_value: Tensor
-    """The mean that the critic says of imagined rows."""
+    """Mean value of imagined rows by the critic."""
     train_slow_value: Tensor
-    """The mean that the slow critic says of them."""
+    """Mean value of imagined rows by the slow critic."""
     train_target: Tensor
-    """The mean imagined lambda-return, unscaled."""
+    """Mean imagined lambda-return, unscaled."""
     train_weight: Tensor
-    """The mean probability that an imagined row is reached, discount included."""
+    """Mean probability that an imagined row is reached, discount included."""
     train_entropy: Mapping[str, Tensor]
-    """Nats of the policy, by part of the action."""
+    """Entropy of the policy in nats, by part of the action."""
     opt_loss: Tensor
-    """The weighted sum of all losses, which is what is differentiated."""
+    """The weighted sum of all losses, which is differentiated."""
     opt_grad_norm: Tensor
-    """The norm of the gradient before clipping."""
+    """Norm of the gradient before clipping."""
     opt_grad_rms: Tensor
-    """The same for one parameter: over the root of their number."""
+    """Root mean square of the gradient before clipping, over all parameters."""
     opt_update_rms: Tensor
-    """How far one parameter moved."""
+    """Root mean square of the parameters' change."""
     opt_param_rms: Tensor
-    """How large one parameter is."""
+    """Root mean square of the parameters."""
     opt_lr: Tensor
-    """The learning rate, warm-up included."""
+    """Learning rate, warm-up included."""
 
 
 class Losses(NamedTuple):
-    """All that one forward pass yields."""
+    """Everything that one forward pass computes."""
 
     terms: dict[str, Tensor]  # [B, T] each, before scaling; replay_critic is [B, T - 1]
     metrics: Metrics
@@ -268,7 +265,7 @@ class Losses(NamedTuple):
 
 
 def return_metrics(scaled: Tensor) -> Metrics:
-    """Of imagined returns ``[H, M]``, from 0 at the low percentile to 1 at the high one."""
+    """Return metrics of scaled imagined returns ``[H, M]``: 0 is their low percentile, 1 at most the high one."""
     return {
         "train/return": scaled.mean(),
         "train/return_min": scaled.min(),
@@ -278,7 +275,7 @@ def return_metrics(scaled: Tensor) -> Metrics:
 
 
 class DreamerV3(Algorithm):
-    """World model, actor and critic, and the one update that trains them together."""
+    """The learner of DreamerV3: world model, actor and critic, and the single update that trains them together."""
 
     stats = DreamerV3Stats
 
@@ -306,11 +303,6 @@ class DreamerV3(Algorithm):
         self._policy = LatentPolicy(self.world, self.actor, self.pack)
         self.extra_spec = self._extra_spec()
 
-    @property
-    def policy(self) -> LatentPolicy:
-        """Acts with the newest weights."""
-        return self._policy
-
     # ------------------------------------------------------------------ stored latents
 
     def _extra_spec(self) -> dict[str, ExtraPart]:
@@ -325,10 +317,10 @@ class DreamerV3(Algorithm):
         }
 
     def pack(self, latent: Latent) -> dict[str, Tensor]:
-        """Latents ``[..., D]``, ``[..., S, C]`` as columns: h itself, z as the numbers of its classes ``[..., S]``.
+        """Return latents ``[..., D]``, ``[..., S, C]`` as columns: h itself, z as class indices ``[..., S]``.
 
-        They count from 1, so that columns of zeros, which rows begin with that nobody has learned from, are the initial
-        latent: its z is of no class.
+        Classes count from 1. So columns of zeros, which rows have until they are first trained on, stand for the
+        initial latent, whose z is all zeros.
         """
         types = {k: getattr(torch, part.dtype) for k, part in self.extra_spec.items()}
         if not types:
@@ -339,12 +331,12 @@ class DreamerV3(Algorithm):
         }
 
     def split_context(self, batch: Batch) -> tuple[Context, Batch]:
-        """Where the learned rows start from, and those rows: the stored latent and action of the last context row."""
+        """Split a batch into the stored latent and action of the last context row, and the rows to train on."""
         k, dtype = self.cfg.replay_context, self.world.dtype
         blank = self.world.rssm.initial(batch.shape[0], dtype)
         if k == 0:
             return Context(blank, torch.zeros_like(batch.action[:, 0])), batch
-        if not self.extra_spec.keys() <= batch.extras.keys():  # rows that another policy lived have no latents of ours
+        if not self.extra_spec.keys() <= batch.extras.keys():  # rows of another policy hold no latents
             return Context(blank, batch.action[:, k - 1]), batch.rows(k)
         classes = batch.extras["classes"][:, k - 1].long()  # [B, S]
         stoch = classes.unsqueeze(-1) == torch.arange(1, self.cfg.rssm.classes + 1, device=classes.device)  # [B, S, C]
@@ -354,14 +346,14 @@ class DreamerV3(Algorithm):
     # ------------------------------------------------------------------ learning
 
     def train_step(self, batch: Batch) -> Update:
-        """One gradient step on a batch ``[B, K + T]``."""
+        """Take one gradient step on a batch ``[B, K + T]`` with K context rows."""
         losses, metrics = self.learn(*self.split_context(batch))
         return Update(metrics=metrics, priority=self.surprise(losses.terms), extras=self.pack(losses.post.latent))
 
     def learn(
         self, context: Context, rows: Batch, choose: Chooser = draw, pick: Picker = sample_action
     ) -> tuple[Losses, Metrics]:
-        """One gradient step on rows ``[B, T]``, then one of the slow critic towards the critic."""
+        """Take one gradient step on rows ``[B, T]``, then move the slow critic towards the critic."""
         losses = self.losses(context, rows, choose, pick)
         metrics = losses.metrics | self.optim.step(self.total(losses.terms))
         self.slow_critic.update()
@@ -373,13 +365,13 @@ class DreamerV3(Algorithm):
         return torch.stack([scales[k.split("/")[0]] * v.mean() for k, v in terms.items()]).sum()
 
     def surprise(self, terms: dict[str, Tensor]) -> Tensor:
-        """How badly the world model predicted each window, ``[B]``: its mean loss. Replays may draw by it."""
+        """The world model's mean loss of each window, ``[B]``: a priority for the replay."""
         scales, learned = self.cfg.scales.to_dict(), ("actor", "critic", "replay_critic")
         world = [scales[k.split("/")[0]] * v.detach() for k, v in terms.items() if k not in learned]  # [B, T] each
         return torch.stack(world).sum(0).mean(1).clamp(min=0)  # [B]
 
     def losses(self, context: Context, rows: Batch, choose: Chooser = draw, pick: Picker = sample_action) -> Losses:
-        """Every term of the loss of rows ``[B, T]`` and where they start from; updates the scale of returns."""
+        """Compute every loss term of rows ``[B, T]`` that start from ``context``. Updates the scale of returns."""
         post = self.world.observe(rows, context, choose)
         terms, metrics = self.world_losses(rows, post)
         last = self.cfg.imagine_last or rows.shape[1]
@@ -400,7 +392,7 @@ class DreamerV3(Algorithm):
         log_post, log_prior = log_of(post.probs), log_of(prior)
         dynamics, representation = dynamics_and_representation(log_post, log_prior, self.cfg.free_nats)
         decoded, reward, cont = self.world.predict(post.latent)
-        # The discount is part of the continuation that is learned, so imagination needs no other.
+        # The learned continuation includes the discount, so imagination applies no other.
         alive = (~rows.is_terminal).float() * self.cfg.discount  # [B, T]
         terms = {
             "dynamics": dynamics,
@@ -416,7 +408,7 @@ class DreamerV3(Algorithm):
         """Actor and critic losses ``[H, M]`` (equations 6 and 5) and the imagined returns ``[H, M]``."""
         value = self.critic(dream.feature[:-1])  # [H, M]
         with torch.no_grad():
-            last = self.critic(dream.feature[-1:])  # [1, M]: nothing is learned there
+            last = self.critic(dream.feature[-1:])  # [1, M]: only bootstrapped from
             reward = self.imagined_reward(dream)  # [H+1, M]
             cont = self.world.cont(dream.feature).prob()  # [H+1, M]
             baseline = torch.cat([value.mean(), last.mean()])  # [H+1, M]
@@ -443,12 +435,12 @@ class DreamerV3(Algorithm):
         return {"actor": actor, "critic": critic}, returns, metrics
 
     def imagined_reward(self, dream: Dream) -> Tensor:
-        """What came with each row of dreams, ``[H + 1, M]``."""
+        """The predicted reward of each imagined row, ``[H + 1, M]``."""
         reward: Tensor = self.world.reward(dream.feature).mean()
         return reward
 
     def imagined_returns(self, reward: Tensor, cont: Tensor, value: Tensor) -> Tensor:
-        """R^lambda ``[H, M]`` of dreams ``[H + 1, M]``: equation 5. The discount is a part of ``cont``."""
+        """R^lambda ``[H, M]`` of imagined rows ``[H + 1, M]``: equation 5. ``cont`` includes the discount."""
         return lambda_return(
             reward=reward.T,
             terminal=1 - cont.T,
@@ -469,10 +461,10 @@ class DreamerV3(Algorithm):
         return value.loss(returns, slow, self.cfg.slow_regulariser)
 
     def replay_critic_loss(self, rows: Batch, feature: Tensor, bootstrap: Tensor) -> Tensor:
-        """The critic on replayed rows: real rewards, bootstrapped at every row with its imagined return.
+        """The critic's loss on replayed rows: real rewards, bootstrapped at every row with its imagined return.
 
-        Its gradient reaches the world model through ``feature``. The value of the last row of an episode is never a
-        target, as its action was never taken.
+        Its gradient reaches the world model through ``feature``. The last row of an episode has no loss, as no action
+        follows it.
 
         Args:
             rows: ``[B, T]``.
@@ -499,12 +491,17 @@ class DreamerV3(Algorithm):
 
     @torch.no_grad()
     def dream(self, batch: Batch, context: int) -> dict[str, Tensor]:
-        """See ``context`` rows of a batch ``[B, T]``, imagine the others under the recorded actions.
+        """Observe ``context`` rows of a batch ``[B, T]``, and imagine the others under the recorded actions.
+
+        Nothing is trained, and no latent is stored.
 
         Returns:
-            Predictions ``[B, T, ...]`` in the units of the observations (class probabilities if categorical), and of
-            ``reward`` and ``cont``, the probability to go on; ``inside/deter`` and ``inside/stoch``, the latents that
-            say so, and ``inside/value``, what they are worth to the critic. Nothing is learned, no latent is stored.
+            Predictions ``[B, T, ...]`` by name: observations in their own units (class probabilities if categorical),
+            ``reward``, ``cont`` (the probability to continue), ``inside/deter`` and ``inside/stoch`` (the latents) and
+            ``inside/value`` (their value by the critic).
+
+        Raises:
+            ConfigError: ``context`` is not in 1 ... T - 1.
         """
         if not 0 < context < batch.shape[1]:
             raise ConfigError(f"context = {context}: expected 1 to {batch.shape[1] - 1}, fewer than the rows given.")
@@ -525,12 +522,13 @@ class DreamerV3(Algorithm):
         )
 
     def report(self, batch: Batch, sequences: int = 6) -> dict[str, np.ndarray]:
-        """Videos of an open-loop dream of a few windows: the first half of each is seen, the second imagined."""
+        """Return videos of open-loop predictions of a few windows: the first half observed, the second imagined."""
         images = {k: part for k, part in self.obs_spec.items() if part.kind == "image"}
         if not images:
             return {}
         rows, seen = batch.map(lambda x: x[:sequences]), batch.shape[1] // 2
-        with torch.random.fork_rng():  # looking must not change what is learned next
+        own = [self.device] if self.device.type == "cuda" else []
+        with torch.random.fork_rng(devices=own):  # a report must not change the random numbers of later updates
             predicted = self.dream(rows, seen)
         return {
             f"report/{k}": stacked_video(rows.obs[k], predicted[k], part.low, part.high, seen)
@@ -541,9 +539,12 @@ class DreamerV3(Algorithm):
     # ------------------------------------------------------------------ checkpoints
 
     def extra_state(self) -> dict[str, Any]:
-        """The optimiser's moments."""
+        """Return the optimiser's moments."""
         return {"optim": self.optim.state_dict()}
 
     def load_extra_state(self, state: State) -> None:
-        """Take the optimiser's moments back."""
+        """Restore the optimiser's moments."""
         self.optim.load_state_dict(state["optim"])
+
+
+DreamerV3Config.learner = DreamerV3

@@ -1,25 +1,25 @@
 """FQE, fitted Q evaluation: Le, Voloshin, Yue, "Batch policy learning under constraints", arXiv:1903.08738, 2019.
 
-What another policy would earn is estimated from recorded rows by regression on r + gamma Q(s', pi(s')), again and again
+It estimates the return of another policy from recorded rows, by repeated regression on r + gamma Q(s', pi(s'))
 (algorithm 3). Voloshin, Le, Jiang and Yue, "Empirical study of off-policy policy evaluation for reinforcement
-learning", arXiv:1911.06854, find it among the best of such estimates. It is no way to find a policy, so that it is not
-among the algorithms that train one; ``estimating.py`` asks it.
+learning", arXiv:1911.06854, find it among the best of such estimators. It trains no policy, so it is not listed among
+the algorithms; ``estimating.py`` uses it.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from reverie.algos.base import PRECISIONS, ModelFree, ValueConfig
+from reverie.algos.base import PRECISIONS, ModelFree, ValueConfig, seeded
 from reverie.core.errors import ConfigError, DataError
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.stats import Stats
-from reverie.core.types import Batch, Obs, State, Update
+from reverie.core.types import Batch, Obs, Update
 from reverie.nn.adam import Adam
 from reverie.nn.mlp import ActionCritic, NetworkConfig
 from reverie.nn.normalise import Normalise, Running
@@ -29,41 +29,41 @@ from reverie.objectives.estimators import TD0
 from reverie.objectives.td import Losses, after, before, bootstrapped, check_td, squared_error
 
 CHOSEN = "chosen"
-"""The name of the column of a batch, ``[B, T, n, A]``, that holds what the policy would do in each row."""
+"""Name of the batch's extra ``[B, T, n, A]``: n actions of the evaluated policy in each row."""
 
 
 class Units(NamedTuple):
-    """In what units values are learned: numbers of the data, which change how soon they are found and not what."""
+    """Shift and scale of the critic's outputs, and bounds of values, computed from the data. They speed up learning."""
 
     shift: float = 0.0
-    """What everything is worth at first."""
+    """Value that the critic's output 0 stands for."""
     scale: float = 1.0
-    """How much a number of the network's counts."""
+    """Value of one unit of the critic's output."""
     low: float = -math.inf
-    """No value is less."""
+    """Lower bound of values."""
     high: float = math.inf
-    """No value is more."""
+    """Upper bound of values."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class FQEConfig(ValueConfig):
-    """Settings of FQE. The paper has none that would do here: its regressions are each carried to their end."""
+    """Settings of FQE. They are ours, as the paper runs each regression to convergence and this does not."""
 
     batch_size: int = 256
     """B, windows in a batch."""
     batch_length: int = 2
-    """T, rows of each window, whose T - 1 transitions are learned from; 2 is one transition."""
+    """T, rows of each window. The losses cover its T - 1 transitions; 2 is one transition."""
     lr: float = 1e-3
-    """Learning rate."""
+    """Learning rate of Adam."""
     tau: float = 0.1
-    """How far the critic that gives the targets moves towards the one that learns. What is still missing shrinks by
-    about tau (1 - discount) with each update, so that a small tau takes long; 1 copies it."""
+    """Step of the target critic towards the critic at each target update, in (0, 1]; 1 copies it. The remaining error
+    shrinks by a factor of about 1 - tau (1 - discount) per update, so a small tau takes long."""
     target_every: int = 1
-    """It moves at every n-th update. The paper's regressions are tau = 1 and an n of many updates."""
+    """Updates between two updates of the target. The paper's regressions are tau = 1 with many updates in between."""
     networks: NetworkConfig = field(default_factory=NetworkConfig)
-    """The critic."""
+    """Layers of the critic."""
     normalise: Normalise | None = field(default_factory=Running)
-    """Vectors less their mean, over their standard deviation, of all rows of the dataset."""
+    """Normalise vectors: (x - mean) / std, over all rows of the dataset."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -79,30 +79,27 @@ class FQEConfig(ValueConfig):
         seed: int = 0,
         units: Units | None = None,
     ) -> FQE:
-        """An estimate for these observations and actions of any kind, its weights drawn from ``seed``."""
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            return FQE(
-                obs_spec, action_spec, self.where_vectors(obs_spec), torch.device(device), units if units else Units()
-            )
+        """Return an estimator for these observations and actions of any kind, its weights drawn from ``seed``."""
+        with seeded(seed):
+            return FQE(obs_spec, action_spec, self.for_obs(obs_spec), torch.device(device), units or Units())
 
 
 @dataclass(frozen=True, kw_only=True)
 class FQEStats(Stats):
-    """What an update of FQE says."""
+    """Metrics of an update of FQE."""
 
     loss_critic: Tensor
     """E[w (Q(s, a) - y)^2]."""
     train_value: Tensor
-    """The mean of what the critic says of the dataset's actions."""
+    """Mean Q of the dataset's actions."""
     train_target: Tensor
-    """The mean of the targets y."""
+    """Mean target y."""
 
 
 class FQEObjective(nn.Module):
     """The loss of FQE. ``objective(batch, chosen)`` is its one term; nothing else of this library is needed.
 
-    ``critic(obs, action)`` are values ``[...]`` of observations and actions, which are one-hot where they are classes.
+    ``critic(obs, action)`` gives values ``[...]``. Discrete actions are one-hot.
     """
 
     def __init__(
@@ -115,14 +112,14 @@ class FQEObjective(nn.Module):
         low: float = -math.inf,
         high: float = math.inf,
     ) -> None:
-        """``low`` and ``high``: what values lie between: the paper's functions are bounded as well."""
+        """``low`` and ``high``: bounds that target values are clipped to; the paper's functions are bounded as well."""
         super().__init__()
         check_td(discount, tau, target_every)
         self.critic, self.target_critic = critic, Target(critic, tau, target_every)
         self.discount, self.low, self.high = discount, low, high
 
     def forward(self, batch: Batch, chosen: Tensor) -> Losses:
-        """E[w (Q(s, a) - y)^2] of a batch ``[B, T]``, ``chosen`` ``[B, T, n, A]`` being n actions of the policy."""
+        """E[w (Q(s, a) - y)^2] of a batch ``[B, T]``; ``chosen`` ``[B, T, n, A]`` are n actions of the policy."""
         values: Tensor = self.critic(before(batch.obs), batch.action[:, :-1])  # [B, T-1]
         return squared_error(values, self.targets(batch, chosen), batch)
 
@@ -130,22 +127,22 @@ class FQEObjective(nn.Module):
     def targets(self, batch: Batch, chosen: Tensor) -> Tensor:
         """The y = r + gamma (1 - terminal) mean_i Q'(s', a'_i), ``[B, T - 1]``: algorithm 3.
 
-        A row that is the last of its episode and not terminal is worth what the policy would earn from there on.
+        The last row of an episode that is not terminal (a time limit) is bootstrapped from like any other.
         """
         return bootstrapped(batch, self.worth(after(batch.obs), chosen[:, 1:]), TD0(), self.discount)
 
     @torch.no_grad()
     def worth(self, obs: Obs, chosen: Tensor) -> Tensor:
-        """What observations are worth to a policy, ``[...]``, of n of its actions ``[..., n, A]`` in each of them."""
+        """Value of observations under the policy, ``[...]``, averaged over n of its actions ``[..., n, A]``."""
         return several(self.target_critic.model, obs, chosen).mean(-1).clamp(self.low, self.high)
 
     def update_targets(self) -> None:
-        """After every update: theta' <- tau theta + (1 - tau) theta', at every n-th call."""
+        """Update the targets, after every update: theta' <- tau theta + (1 - tau) theta' at every n-th call."""
         self.target_critic.update()
 
 
 class UnitCritic(nn.Module):
-    """Q(s, a) = shift + scale f(s, a): what is far from 0 need not be learned from 0 on."""
+    """Q(s, a) = shift + scale f(s, a), so that values far from 0 are learned sooner."""
 
     def __init__(self, inner: ActionCritic, units: Units) -> None:
         super().__init__()
@@ -153,17 +150,17 @@ class UnitCritic(nn.Module):
         self.shift, self.scale = units.shift, units.scale
 
     def forward(self, obs: Obs, action: Tensor) -> Tensor:
-        """``[..., *shape]`` and ``[..., A]`` to ``[...]``."""
+        """Return values ``[...]`` of observations ``[..., *shape]`` and actions ``[..., A]``."""
         value: Tensor = self.shift + self.scale * self.inner(obs, action)
         return value
 
     def several(self, obs: Obs, action: Tensor) -> Tensor:
-        """Of n actions ``[..., n, A]`` for each observation, which is encoded once: ``[..., n]``."""
+        """Return values ``[..., n]`` of n actions ``[..., n, A]`` for each observation, which is encoded once."""
         return self.shift + self.scale * self.inner.several(obs, action)
 
 
 class FQE(ModelFree):
-    """A critic and the update that trains it. Batches hold what the policy would do as ``extras["chosen"]``."""
+    """The learner of FQE: a critic and its update. Batches hold the policy's actions in ``extras["chosen"]``."""
 
     stats = FQEStats
 
@@ -176,32 +173,24 @@ class FQE(ModelFree):
         settings = {name: getattr(cfg, name) for name in ("discount", "tau", "target_every")}
         self.objective = FQEObjective(UnitCritic(inner, units), low=units.low, high=units.high, **settings)
         self.to(device)
-        self.optim = Adam(inner.parameters(), cfg.lr)
+        self.optims = {"critic": Adam(inner.parameters(), cfg.lr)}
 
     def train_step(self, batch: Batch) -> Update:
-        """One step of the critic.
+        """Take one step of the critic and of its target.
 
         Raises:
-            DataError: the batch does not say what the policy would do.
+            DataError: the batch has no actions of the policy.
         """
         if CHOSEN not in batch.extras:
             raise DataError(f"the batch has no extras['{CHOSEN}'] [B, T, n, A]: what the policy would do in each row.")
         batch = self.preprocess(batch)
         losses = self.objective(batch, batch.extras[CHOSEN])
-        self.optim.step(losses.terms["critic"])
+        self.optims["critic"].step(losses.terms["critic"])
         self.objective.update_targets()
         return Update(metrics=losses.metrics, priority=losses.priority)
 
     @torch.no_grad()
     def worth(self, batch: Batch) -> Tensor:
-        """What the rows after the context are worth to the policy, ``[B, T]``."""
+        """Return the policy's value of each row after the context, ``[B, T]``."""
         batch = self.preprocess(batch.to(self.device))
         return self.objective.worth(batch.obs, batch.extras[CHOSEN])
-
-    def extra_state(self) -> dict[str, Any]:
-        """The moments of the optimiser."""
-        return {"optim": self.optim.state_dict()}
-
-    def load_extra_state(self, state: State) -> None:
-        """Take the moments back."""
-        self.optim.load_state_dict(state["optim"])

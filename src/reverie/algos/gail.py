@@ -1,21 +1,22 @@
 """GAIL: Ho and Ermon, "Generative adversarial imitation learning", NeurIPS 2016, arXiv:1606.03476, off-policy.
 
-A discriminator tells what an expert did from what the agent did, and being taken for the expert is all that the agent
-is rewarded for. Off-policy it is discriminator-actor-critic: Kostrikov et al., "Discriminator-actor-critic: addressing
-sample inefficiency and reward bias in adversarial imitation learning", ICLR 2019, arXiv:1809.02925, here with SAC in
-place of TD3 and without that paper's absorbing states: see :class:`Reward`.
+A discriminator learns to tell the expert's actions from the agent's, and its output is the agent's only reward. The
+off-policy version is discriminator-actor-critic: Kostrikov et al., "Discriminator-actor-critic: addressing sample
+inefficiency and reward bias in adversarial imitation learning", ICLR 2019, arXiv:1809.02925, here with SAC in place of
+TD3 and without that paper's absorbing states: see :class:`Reward`.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from reverie.algos.base import PRECISIONS
+from reverie.algos.base import PRECISIONS, seeded
 from reverie.algos.sac import SAC, SACConfig
 from reverie.algos.sac_discrete import SACDiscrete
 from reverie.core.config import Choice, above, at_least
@@ -24,7 +25,7 @@ from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.stats import Stats
 from reverie.core.types import Batch, Obs, Update
 from reverie.nn.adam import Adam
-from reverie.nn.mlp import Inputs, NetworkConfig, continuous_width, single_choice
+from reverie.nn.mlp import Inputs, NetworkConfig
 from reverie.nn.normalise import Normalise, Running
 from reverie.objectives.returns import followed
 from reverie.objectives.td import Losses, before, mean_over
@@ -32,23 +33,23 @@ from reverie.objectives.td import Losses, before, mean_over
 
 @dataclass(frozen=True)
 class Reward(Choice):
-    """What an action earns by how much it looks like the expert's, D(s, a) = sigmoid f(s, a).
+    """The reward of an action, a function of the discriminator D(s, a) = sigmoid f(s, a), the probability of expert.
 
-    A terminal state is worth 0. Rewards that are all above 0 make it worth while to go on living, rewards below 0 to be
-    dead soon, whatever the expert does (the second paper calls it reward bias). Choose by what ends episodes.
+    Terminal states have value 0. So rewards that are all positive favour long episodes, and negative rewards short
+    ones, whatever the expert does (the second paper calls it reward bias). Choose by what ends episodes.
     """
 
     def __call__(self, f: Tensor) -> Tensor:
-        """Of f ``[...]``."""
+        """Return rewards ``[...]`` of logits f ``[...]``."""
         raise NotImplementedError
 
 
 @dataclass(frozen=True)
 class Difference(Reward):
-    """The reward ln D - ln(1 - D), which is f: of either sign. AIRL's (Fu et al. 2018, arXiv:1710.11248)."""
+    """The reward ln D - ln(1 - D) = f, of either sign: AIRL's (Fu et al. 2018, arXiv:1710.11248)."""
 
     def __call__(self, f: Tensor) -> Tensor:
-        """``[...]``."""
+        """Return f ``[...]`` itself."""
         return f
 
 
@@ -57,7 +58,7 @@ class Positive(Reward):
     """The reward -ln(1 - D), above 0: that of GAIL's code."""
 
     def __call__(self, f: Tensor) -> Tensor:
-        """``[...]``."""
+        """Return rewards ``[...]`` of logits f ``[...]``."""
         return F.softplus(f)
 
 
@@ -66,7 +67,7 @@ class Negative(Reward):
     """The reward ln D, below 0: that of GAIL's algorithm 1."""
 
     def __call__(self, f: Tensor) -> Tensor:
-        """``[...]``."""
+        """Return rewards ``[...]`` of logits f ``[...]``."""
         return F.logsigmoid(f)
 
 
@@ -74,17 +75,21 @@ class Negative(Reward):
 class GAILConfig(SACConfig):
     """Settings of GAIL: those of SAC, and the discriminator of the authors' code (google-research/dac)."""
 
+    action_kinds: ClassVar[frozenset[str]] = frozenset({"continuous", "discrete"})
+    needs_data: ClassVar[bool] = True
+
     reward: Reward = field(default_factory=Difference)
-    """What is earned: difference, positive or negative."""
+    """The agent's reward, a function of the discriminator: difference, positive or negative."""
     discriminator_lr: float = 1e-3
     """Learning rate of the discriminator."""
     penalty: float = 10.0
-    """How much it counts that the discriminator's slope is not 1 between the expert's rows and the agent's
-    (Gulrajani et al. 2017, arXiv:1704.00028, equation 3)."""
+    """Weight of the discriminator's gradient penalty (Gulrajani et al. 2017, arXiv:1704.00028, equation 3), at points
+    between the expert's rows and the agent's. 0 or more."""
     discriminator: NetworkConfig = field(default_factory=NetworkConfig)
-    """The discriminator, with tanh after each hidden layer."""
+    """Layers of the discriminator, with tanh after each hidden layer."""
     normalise: Normalise | None = field(default_factory=Running)
-    """Vectors less their mean, over their standard deviation, of all rows of either kind: slopes depend on units."""
+    """Normalise vectors: (x - mean) / std, over the expert's and the agent's rows. The gradient penalty depends on the
+    units of observations."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -99,7 +104,7 @@ class GAILConfig(SACConfig):
             raise ConfigError(f"batch_size = {self.batch_size}: expected 2 or more, recorded windows and lived ones.")
 
     def check_data(self, *, recorded: bool, lived: bool) -> None:
-        """See :class:`~reverie.algos.base.AlgorithmConfig`: there must be somebody to be told from the expert."""
+        """See :class:`~reverie.algos.base.AlgorithmConfig`: recorded data and an environment are both needed."""
         if not (recorded and lived):
             has = "there is nothing but recorded data" if recorded else "no data are given"
             raise ConfigError(
@@ -109,38 +114,37 @@ class GAILConfig(SACConfig):
             )
 
     def build(self, obs_spec: ObsSpec, action_spec: ActionSpec, device: str = "cpu", seed: int = 0) -> SAC:
-        """A learner for these observations and actions: SAC's for numbers, discrete SAC's for one choice."""
-        kind: type[Imitator] = GAIL
-        if any(part.kind == "continuous" for part in action_spec.parts.values()):
-            continuous_width("gail", action_spec)
-        else:
-            single_choice("gail", action_spec)
-            kind = GAILDiscrete
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            return kind(obs_spec, action_spec, self.where_vectors(obs_spec), torch.device(device))
+        """Return a learner: over SAC for continuous actions, over discrete SAC for one discrete action.
+
+        Raises:
+            ConfigError: the actions are of both kinds, or several discrete ones.
+        """
+        continuous = any(part.kind == "continuous" for part in action_spec.parts.values())
+        with seeded(seed):
+            kind: type[SAC] = self.learner if continuous else GAILDiscrete
+            return kind(obs_spec, action_spec, self.for_obs(obs_spec), torch.device(device))
 
 
 @dataclass(frozen=True, kw_only=True)
 class GAILStats(Stats):
-    """What an update of GAIL says: its discriminator, and SAC of the lived rows."""
+    """Metrics of an update of GAIL: of the discriminator, and of SAC over the agent's rows."""
 
     loss_discriminator: Tensor
-    """-E_expert[ln D] - E_agent[ln(1 - D)]; 2 ln 2 where it knows nothing, 0 where it is never wrong."""
+    """-E_expert[ln D] - E_agent[ln(1 - D)]: 2 ln 2 if D = 0.5 everywhere, 0 if it is always right."""
     loss_penalty: Tensor
-    """E[(slope - 1)^2], before it is weighed."""
+    """Gradient penalty E[(|grad f| - 1)^2], before it is multiplied by its weight."""
     train_expert: Tensor
-    """The mean of D of the expert's actions."""
+    """Mean D of the expert's actions."""
     train_agent: Tensor
-    """The mean of D of the agent's actions."""
+    """Mean D of the agent's actions."""
     train_imitation: Tensor
-    """The mean reward of the agent's actions, which SAC learns from."""
+    """Mean reward from the discriminator of the agent's actions, which SAC learns from."""
     loss_critic: Tensor
     """E[w (Q - y)^2 / 2], summed over both critics."""
     train_value: Tensor
-    """The mean of what both critics say of the agent's actions."""
+    """Mean Q of the agent's actions over both critics."""
     train_target: Tensor
-    """The mean of their targets y."""
+    """Mean target y."""
     loss_actor: Tensor
     """E[alpha ln pi(a | s) - min_i Q_i(s, a)]."""
     loss_temperature: Tensor
@@ -148,11 +152,11 @@ class GAILStats(Stats):
     train_entropy: Tensor
     """-E[ln pi(a | s)], in nats."""
     train_temperature: Tensor
-    """Alpha, what a nat of entropy is worth."""
+    """Alpha, the weight of the entropy."""
 
 
 class Discriminator(nn.Module):
-    """f(s, a), above 0 where the expert is likelier to have done so. Plain layers, as its slope is learned from too."""
+    """f(s, a), the logit of "by the expert". Plain layers, as the gradient penalty needs second derivatives."""
 
     def __init__(self, obs_spec: ObsSpec, width: int, cfg: NetworkConfig, dtype: torch.dtype = torch.float32) -> None:
         super().__init__()
@@ -165,18 +169,18 @@ class Discriminator(nn.Module):
             nn.init.zeros_(layer.bias)
 
     def encode(self, obs: Obs, action: Tensor) -> Tensor:
-        """What is judged, ``[..., *shape]`` and ``[..., A]`` to ``[..., I]``: features of images, all else as it is."""
+        """Return inputs ``[..., I]`` of ``[..., *shape]`` and ``[..., A]``: features of images, the rest unchanged."""
         return torch.cat([self.inputs(obs).float(), action], -1)
 
     def judge(self, x: Tensor) -> Tensor:
-        """``[..., I]`` to f ``[...]``."""
+        """Return logits f ``[...]`` of inputs ``[..., I]``."""
         for layer in self.hidden:
             x = layer(x).tanh()
         y: Tensor = self.out(x)
         return y.squeeze(-1)
 
     def forward(self, obs: Obs, action: Tensor) -> Tensor:
-        """``[..., *shape]`` and ``[..., A]`` to f ``[...]``."""
+        """Return logits f ``[...]`` of observations ``[..., *shape]`` and actions ``[..., A]``."""
         return self.judge(self.encode(obs, action))
 
 
@@ -187,15 +191,15 @@ class DiscriminatorObjective(nn.Module):
     """
 
     def __init__(self, discriminator: nn.Module, *, penalty: float = 10.0) -> None:
-        """``penalty``: what slopes other than 1 count."""
+        """``penalty``: weight of the gradient penalty."""
         super().__init__()
         self.discriminator, self.penalty = discriminator, penalty
 
     def forward(self, expert: Batch, agent: Batch) -> Losses:
-        """The term ``discriminator`` of two batches ``[B, T]`` and ``[B', T]``.
+        """Return the term ``discriminator`` of two batches ``[B, T]`` and ``[B', T]``.
 
-        -E_expert[ln D(s, a)] - E_agent[ln(1 - D(s, a))] + penalty E[(norm of the gradient of f - 1)^2]: GAIL's equation
-        17 with the expert as what is to be found, and the penalty of Gulrajani et al. on points between both.
+        -E_expert[ln D(s, a)] - E_agent[ln(1 - D(s, a))] + penalty E[(|grad f| - 1)^2]: GAIL's equation 17 with the
+        expert as the positive class, and the gradient penalty of Gulrajani et al. at points between both.
         """
         x, y = self._encoded(expert), self._encoded(agent)  # [B, T-1, I], [B', T-1, I]
         seen, lived = followed(expert.is_last), followed(agent.is_last)
@@ -212,7 +216,7 @@ class DiscriminatorObjective(nn.Module):
         return Losses({"discriminator": found + self.penalty * slope}, metrics)
 
     def slope_error(self, x: Tensor, y: Tensor, seen: Tensor, lived: Tensor) -> Tensor:
-        """E[(norm of the gradient of f - 1)^2] at points drawn between pairs; the shorter batch begins again."""
+        """E[(|grad f| - 1)^2] at random points between pairs of rows; the smaller batch is repeated."""
         pairs = torch.arange(max(len(x), len(y)), device=x.device)
         i, j = pairs % len(x), pairs % len(y)
         share = torch.rand(len(pairs), x.shape[1], 1, dtype=x.dtype, device=x.device)
@@ -228,12 +232,15 @@ class DiscriminatorObjective(nn.Module):
 
 
 def norm(x: Tensor) -> Tensor:
-    """The length of vectors ``[..., I]``, with a gradient where it is 0."""
+    """Return the length of vectors ``[..., I]``; its gradient is finite where the length is 0."""
     return (x.square().sum(-1) + torch.finfo(x.dtype).tiny).sqrt()
 
 
-class Imitator(SAC):
-    """What GAIL adds to SAC: the first :attr:`recorded` windows of a batch are the expert's, the others were lived."""
+class GAIL(SAC):
+    """The learner of GAIL: SAC and a discriminator, here for continuous actions.
+
+    The first :attr:`recorded` windows of a batch are the expert's, the others the agent's.
+    """
 
     stats = GAILStats
     cfg: GAILConfig
@@ -246,24 +253,21 @@ class Imitator(SAC):
         self.optims["discriminator"] = Adam(network.parameters(), cfg.discriminator_lr)
 
     def expect_recorded(self, windows: int) -> None:
-        """So many windows of each batch are the expert's, and stand first."""
+        """Expect the first ``windows`` windows of each batch to be the expert's."""
         self.recorded = windows
 
     def train_step(self, batch: Batch) -> Update:
-        """One step of the discriminator, then one of SAC from the lived rows and what the discriminator says of them.
+        """Take one step of the discriminator, then one of SAC on the agent's rows with the discriminator's rewards.
 
-        SAC does not learn from the expert's rows, as in the second paper's algorithm 1.
+        As in the second paper's algorithm 1, SAC does not learn from the expert's rows.
         """
-        expert, agent = parted(batch, self.recorded)
-        seen = self.preprocess(agent)
-        losses = self.imitation(self.preprocess(expert), seen)
+        expert, agent = (self.preprocess(part) for part in parted(batch, self.recorded))
+        losses = self.imitation(expert, agent)
         self.optims["discriminator"].step(losses.terms["discriminator"])
         with torch.no_grad():
-            earned = self.cfg.reward(self.imitation.discriminator(before(seen.obs), seen.action[:, :-1]))  # [B', T-1]
-            reward = torch.zeros_like(agent.reward)
-            reward[:, -earned.shape[1] :] = earned
-            mean = mean_over(earned, followed(seen.is_last))
-        update = super().train_step(replace(agent, reward=reward))
+            earned = self.cfg.reward(self.imitation.discriminator(before(agent.obs), agent.action[:, :-1]))  # [B', T-1]
+            mean = mean_over(earned, followed(agent.is_last))
+        update = self.learn(replace(agent, reward=F.pad(earned, (1, 0))))  # the reward of row t + 1 is that of action t
         priority = update.priority
         if priority is not None:
             priority = torch.cat([priority.new_ones(self.recorded), priority])
@@ -271,18 +275,17 @@ class Imitator(SAC):
         return Update(metrics=metrics, priority=priority)
 
 
-class GAIL(Imitator):
-    """Actor, critics, temperature and discriminator, for actions that are numbers."""
-
-
-class GAILDiscrete(Imitator, SACDiscrete):
-    """The same for one choice among classes."""
+class GAILDiscrete(GAIL, SACDiscrete):
+    """The learner of GAIL for one discrete action: discrete SAC and a discriminator."""
 
 
 def parted(batch: Batch, windows: int) -> tuple[Batch, Batch]:
-    """The first ``windows`` of a batch, and the others."""
+    """Split a batch into its first ``windows`` windows and the rest."""
 
     def part(rows: slice) -> Batch:
         return batch.map(lambda x: x[rows])
 
     return part(slice(0, windows)), part(slice(windows, None))
+
+
+GAILConfig.learner = GAIL

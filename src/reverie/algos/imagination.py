@@ -1,4 +1,4 @@
-"""Rolling a policy, or recorded actions, through the world model."""
+"""Roll a policy, or recorded actions, through the world model."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from reverie.nn.heads import Actor, JointDistribution
 from reverie.nn.rssm import RSSM, Chooser, Latent
 
 Picker = Callable[[JointDistribution], Tensor]
-"""A policy to an action ``[..., A]``: a sample, or the mode."""
+"""A function from a policy's distribution to an action ``[..., A]``: a sample, or the mode."""
 
 
 class Dream(NamedTuple):
-    """Imagined trajectories, the first state of each being real. Time comes first, so that a step lies in one piece."""
+    """Imagined trajectories, each from a real first state. Time is the first axis, so each step is contiguous."""
 
     feature: Tensor  # [H+1, M, F]
-    hidden: Tensor  # [H, M, units], what the actor made of all but the last one before its last layer; with gradient
+    hidden: Tensor  # [H, M, units], the actor's last hidden layer for all features but the last; with gradient
     action: Tensor  # [H+1, M, A]
 
 
 def sample_action(policy: JointDistribution) -> Tensor:
-    """How dreams choose actions, unless told otherwise."""
+    """Sample an action: the default of :func:`imagine`."""
     return policy.sample()
 
 
@@ -41,8 +41,8 @@ def imagine(
 ) -> Dream:
     """Follow the actor for ``horizon`` steps from latents ``[M, ...]``.
 
-    No gradient goes through time, since all actor losses on these trajectories are likelihood-ratio losses. But what
-    the actor computes at each step is kept with its gradient, so that its loss need not compute it again.
+    No gradient goes through time, since all actor losses on these trajectories are likelihood-ratio losses. But the
+    actor's hidden layer at each step is kept with its gradient, so that its loss need not compute it again.
     """
     hidden, actions, cell = [], [], rssm.cell(start.deter.dtype)
     features = start.deter.new_empty(horizon + 1, len(start.deter), rssm.feature_width)  # [H+1, M, F]
@@ -59,7 +59,7 @@ def imagine(
 
 @torch.no_grad()
 def open_loop(rssm: RSSM, start: Latent, actions: Tensor, choose: Chooser = draw) -> Latent:
-    """The prior's latents ``[B, T, ...]`` under given actions ``[B, T, A]``, each taken before its row."""
+    """Return the prior's latents ``[B, T, ...]`` under actions ``[B, T, A]``, each taken before its row."""
     latent, out, cell = start, [], rssm.cell(start.deter.dtype)
     for action in actions.unbind(1):
         latent = rssm.imagine_step(latent, action, cell, choose)
@@ -68,16 +68,16 @@ def open_loop(rssm: RSSM, start: Latent, actions: Tensor, choose: Chooser = draw
 
 
 def stacked_video(truth: Tensor, prediction: Tensor, low: float, high: float, seen: int) -> np.ndarray:
-    """Truth above prediction above error (grey is none), the sequences side by side.
+    """Return a video: truth above prediction above error (grey is 0), the sequences side by side.
 
-    A line at the top, ``max(1, H // 16)`` high, is dark while rows are seen and bright while they are imagined.
+    A line at the top, ``max(1, H // 16)`` high, is dark while rows are observed and bright while they are imagined.
 
     Args:
         truth: ``[B, T, H, W, C]`` pixels in ``low..high``.
         prediction: the same, float.
-        low: the value of black.
-        high: the value of white.
-        seen: rows that the model was shown.
+        low: value of black.
+        high: value of white.
+        seen: number of rows that the model observed.
 
     Returns:
         ``[T, L + 3 * H, B * W, C]`` uint8, with L the line's height.

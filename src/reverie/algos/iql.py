@@ -1,20 +1,19 @@
 """IQL: Kostrikov, Nair, Levine, "Offline reinforcement learning with implicit Q-learning", ICLR 2022.
 
-What the best actions of a dataset are worth is an expectile of the values of its actions; so no action is asked about
-that the dataset does not hold. The policy imitates, the better actions the more.
+The value of a state is an expectile of the values of the dataset's actions there, so the critic is never evaluated at
+actions outside the dataset. The policy imitates the dataset's actions, weighted by their advantage.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from reverie.algos.base import PRECISIONS, ModelFree, ValueConfig
 from reverie.core.errors import ConfigError
-from reverie.core.protocols import Policy
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.stats import Stats
 from reverie.core.types import Batch, Obs, Update
@@ -35,53 +34,50 @@ from reverie.objectives.transforms import exp
 class IQLConfig(ValueConfig):
     """Settings of IQL: those of the paper for MuJoCo (section 5.1, appendix B) and of its authors' code."""
 
+    action_kinds: ClassVar[frozenset[str]] = frozenset({"continuous"})
     needs_data: ClassVar[bool] = True
 
     batch_size: int = 256
     """B, windows in a batch."""
     batch_length: int = 2
-    """T, rows of each window, whose T - 1 transitions are learned from; 2 is one transition."""
+    """T, rows of each window. The losses cover its T - 1 transitions; 2 is one transition."""
     value_estimator: ValueEstimator = field(default_factory=TD0)
-    """How the critics' targets are made of the rows of a window. The paper's is TD(0)."""
+    """How the critics' targets are computed from the rows of a window. The paper uses TD(0)."""
     expectile: float = 0.7
-    """Tau, which expectile of the values of a state's actions the state is worth: 0.5 their mean, 1 their maximum. The
-    paper has 0.9 for AntMaze."""
+    """Tau in (0, 1): V(s) is this expectile of the values of the dataset's actions. 0.5 is their mean, towards 1 their
+    maximum. The paper has 0.9 for AntMaze."""
     beta: float = 3.0
-    """How much more the better actions count for the policy: 0 imitates all. The paper has 10 for AntMaze."""
+    """Inverse temperature of the actor's weights exp(beta A): 0 imitates all actions alike. The paper has 10 for
+    AntMaze."""
     max_weight: float = 100.0
-    """The most that an action counts: the authors' code."""
+    """Upper bound of the weights exp(beta A): the authors' code."""
     actor_lr: float = 3e-4
     """Learning rate of the actor."""
     actor_cosine: int = 0
-    """Updates over which that falls to 0 along half a cosine; 0: it stays. The authors' 1000000 are a whole run."""
+    """Updates over which the actor's learning rate decays to 0 along half a cosine; 0: constant. The authors' 1000000
+    are all updates of a run."""
     critic_lr: float = 3e-4
     """Learning rate of the critics."""
     value_lr: float = 3e-4
     """Learning rate of the value network."""
     tau: float = 0.005
-    """How far the target critics move towards the critics at an update; 1 copies them."""
+    """Step of the target critics towards the critics at each target update, in (0, 1]; 1 copies them."""
     networks: NetworkConfig = field(default_factory=NetworkConfig)
-    """Actor, critics and value network."""
+    """Layers of the actor, the critics and the value network."""
     normalise: Normalise | None = field(default_factory=Running)
-    """Vectors less their mean, over their standard deviation, of all rows of the dataset. The paper has None."""
+    """Normalise vectors: (x - mean) / std, over all rows of the dataset. The paper does not (None)."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_td(self.discount, self.tau)
-        check_estimator(self.value_estimator, algorithm="iql", rows=self.batch_length)
+        check_estimator(self.value_estimator, algorithm=self.algorithm, rows=self.batch_length)
         check_regression(self.expectile, self.beta, self.max_weight)
         if self.actor_cosine < 0:
             raise ConfigError(f"actor_cosine = {self.actor_cosine}: expected a number of updates, or 0.")
 
-    def build(self, obs_spec: ObsSpec, action_spec: ActionSpec, device: str = "cpu", seed: int = 0) -> IQL:
-        """A learner for these observations and continuous actions, its weights drawn from ``seed``."""
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            return IQL(obs_spec, action_spec, self.where_vectors(obs_spec), torch.device(device))
-
 
 def check_regression(expectile: float, beta: float, max_weight: float) -> None:
-    """Raises ConfigError if one of them is out of range."""
+    """Raise ConfigError if one of these is out of range."""
     if not 0 < expectile < 1:
         raise ConfigError(f"expectile = {expectile}: expected a number between 0 and 1, without them.")
     if not (beta >= 0 and max_weight > 0):
@@ -90,30 +86,30 @@ def check_regression(expectile: float, beta: float, max_weight: float) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class IQLStats(Stats):
-    """What an update of IQL says."""
+    """Metrics of an update of IQL."""
 
     loss_value: Tensor
-    """Of the value network: the expectile loss of equation 5."""
+    """Expectile loss of the value network: equation 5."""
     loss_actor: Tensor
     """E[-min(exp(beta A), max_weight) ln pi(a | s)]."""
     loss_critic: Tensor
-    """Of both critics: E[w (Q - y)^2], summed over them."""
+    """E[w (Q - y)^2], summed over both critics."""
     train_state_value: Tensor
-    """The mean of V(s)."""
+    """Mean V(s)."""
     train_advantage: Tensor
-    """The mean of A = min_i Q'_i(s, a) - V(s)."""
+    """Mean advantage A = min_i Q'_i(s, a) - V(s)."""
     train_weight: Tensor
-    """The mean of what actions count for the policy."""
+    """Mean weight min(exp(beta A), max_weight) in the actor's loss."""
     train_value: Tensor
-    """The mean of what both critics say of the dataset's actions."""
+    """Mean Q of the dataset's actions over both critics."""
     train_target: Tensor
-    """The mean of their targets y."""
+    """Mean target y."""
 
 
 class IQLObjective(nn.Module):
     """The losses of IQL. ``objective(batch)`` is their terms by name; nothing else of this library is needed.
 
-    ``actor(obs)`` is a distribution with ``log_prob(action)`` ``[...]``, ``critic(obs, action)`` the values
+    ``actor(obs)`` gives a distribution with ``log_prob(action)`` ``[...]``, ``critic(obs, action)`` the values
     ``[2, ...]`` of both critics and ``value(obs)`` a value ``[...]``. The gradient of each term reaches its own network
     alone.
     """
@@ -131,7 +127,7 @@ class IQLObjective(nn.Module):
         value_estimator: ValueEstimator | None = None,
         tau: float = 0.005,
     ) -> None:
-        """``value_estimator``: TD(0) unless given; ``beta``, ``max_weight``: of the policy's weights."""
+        """``value_estimator``: TD(0) by default. ``beta``, ``max_weight``: of the weights in the actor's loss."""
         super().__init__()
         check_td(discount, tau, value_estimator=value_estimator)
         check_regression(expectile, beta, max_weight)
@@ -142,7 +138,7 @@ class IQLObjective(nn.Module):
         self.value_estimator = value_estimator or TD0()
 
     def forward(self, batch: Batch) -> Losses:
-        """The terms ``value``, ``actor`` and ``critic`` of a batch ``[B, T]``."""
+        """Return the terms ``value``, ``actor`` and ``critic`` of a batch ``[B, T]``."""
         taken = self.taken_value(batch)
         losses = self.value_loss(batch, taken)
         values = self.state_values(batch)
@@ -156,12 +152,12 @@ class IQLObjective(nn.Module):
 
     @torch.no_grad()
     def state_values(self, batch: Batch) -> Tensor:
-        """V of all rows, ``[B, T]``."""
+        """V(s) of all rows, ``[B, T]``."""
         values: Tensor = self.value(batch.obs)
         return values
 
     def value_loss(self, batch: Batch, taken: Tensor) -> Losses:
-        """L_V = E[L_2^tau(min_i Q'_i(s, a) - V(s))]: equation 5, with ``taken_value``."""
+        """L_V = E[L_2^tau(min_i Q'_i(s, a) - V(s))]: equation 5. ``taken`` is that of :meth:`taken_value`."""
         value = self.value(before(batch.obs))  # [B, T-1]
         mask = followed(batch.is_last)
         loss = mean_over(expectile_loss(taken - value, self.expectile), mask)
@@ -169,7 +165,7 @@ class IQLObjective(nn.Module):
         return Losses({"value": loss}, metrics)
 
     def actor_loss(self, batch: Batch, taken: Tensor, values: Tensor) -> Losses:
-        """L_pi = E[-exp(beta (min_i Q'_i(s, a) - V(s))) ln pi(a | s)]: equation 7, with ``state_values``."""
+        """L_pi = E[-exp(beta (min_i Q'_i(s, a) - V(s))) ln pi(a | s)]: equation 7. ``values``: all V(s)."""
         mask = followed(batch.is_last)
         advantage = taken - values[:, :-1]  # [B, T-1]
         weight = exp(self.beta * advantage).clamp(max=self.max_weight)
@@ -183,13 +179,13 @@ class IQLObjective(nn.Module):
         return Losses({"actor": loss}, metrics)
 
     def critic_loss(self, batch: Batch, values: Tensor) -> Losses:
-        """L_Q = sum_i E[(r + gamma (1 - terminal) V(s') - Q_i(s, a))^2]: equation 6, with ``state_values``."""
+        """L_Q = sum_i E[(r + gamma (1 - terminal) V(s') - Q_i(s, a))^2]: equation 6. ``values``: all V(s)."""
         predicted = self.critic(before(batch.obs), batch.action[:, :-1])  # [2, B, T-1]
         targets = bootstrapped(batch, values[:, 1:], self.value_estimator, self.discount)  # [B, T-1]
         return squared_error(predicted, targets, batch)
 
     def update_targets(self) -> None:
-        """After every update: theta' <- tau theta + (1 - tau) theta'."""
+        """Update the targets, after every update: theta' <- tau theta + (1 - tau) theta'."""
         self.target_critic.update()
 
 
@@ -199,7 +195,7 @@ def expectile_loss(error: Tensor, tau: float) -> Tensor:
 
 
 class StateValue(nn.Module):
-    """V(s): a perceptron."""
+    """V(s): an MLP."""
 
     def __init__(self, obs_spec: ObsSpec, cfg: NetworkConfig, dtype: torch.dtype = torch.float32) -> None:
         super().__init__()
@@ -207,20 +203,21 @@ class StateValue(nn.Module):
         self.body = Perceptron(self.inputs.width, cfg.units, 1)
 
     def forward(self, obs: Obs) -> Tensor:
-        """``[..., *shape]`` to ``[...]``."""
+        """Return values ``[...]`` of observations ``[..., *shape]``."""
         y: Tensor = self.body(self.inputs(obs))
         return y.float().squeeze(-1)
 
 
 class IQL(ModelFree):
-    """Actor, two critics and a value network, the update that trains them, and the policy."""
+    """The learner of IQL: actor, two critics and a value network, their update and the policy."""
 
     stats = IQLStats
 
     def __init__(self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: IQLConfig, device: torch.device) -> None:
         super().__init__(obs_spec, cfg, device)
         self.cfg = cfg
-        seen, width, dtype = self.preprocess.spec, continuous_width("iql", action_spec), PRECISIONS[cfg.precision]
+        seen, dtype = self.preprocess.spec, PRECISIONS[cfg.precision]
+        width = continuous_width(cfg.algorithm, action_spec)
         actor = SteadyNormalActor(seen, width, cfg.networks, dtype)
         critic = ActionCritic(seen, width, cfg.networks, copies=2, dtype=dtype)
         value = StateValue(seen, cfg.networks, dtype)
@@ -243,13 +240,8 @@ class IQL(ModelFree):
         }
         self._policy = self.preprocess.policy(SampledPolicy(actor, device), device)
 
-    @property
-    def policy(self) -> Policy[Any]:
-        """Acts with the newest weights."""
-        return self._policy
-
     def train_step(self, batch: Batch) -> Update:
-        """One step of the value network, of the actor and of the critics by the new values, and of the targets.
+        """Take one step of the value network, of the actor and the critics with the new values, and of the targets.
 
         The order is that of the authors' code; the paper's Algorithm 1 extracts the policy afterwards.
         """
@@ -264,3 +256,6 @@ class IQL(ModelFree):
             losses = losses.joined(rest)
         self.objective.update_targets()
         return Update(metrics=losses.metrics, priority=losses.priority)
+
+
+IQLConfig.learner = IQL

@@ -1,13 +1,13 @@
 """SAC: Haarnoja et al., "Soft actor-critic algorithms and applications", arXiv:1812.05905, 2018.
 
-That is the version with two critics, no value network and a temperature that is learned.
+It is the version with two critics, no value network and a learned temperature.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -15,7 +15,6 @@ from torch import Tensor, nn
 
 from reverie.algos.base import PRECISIONS, ModelFree, ValueConfig
 from reverie.core.config import above, at_least, finite
-from reverie.core.protocols import Policy
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.stats import Stats
 from reverie.core.types import Batch, Obs, Update
@@ -35,59 +34,56 @@ from reverie.objectives.td import Losses, after, before, bootstrapped, check_td,
 class SACConfig(ValueConfig):
     """Settings of SAC: the paper's table 1 (appendix D)."""
 
+    action_kinds: ClassVar[frozenset[str]] = frozenset({"continuous"})
+
     batch_size: int = 256
     """B, windows in a batch."""
     batch_length: int = 2
-    """T, rows of each window, whose T - 1 transitions are learned from; 2 is one transition."""
+    """T, rows of each window. The losses cover its T - 1 transitions; 2 is one transition."""
     value_estimator: ValueEstimator = field(default_factory=TD0)
-    """How the critics' targets are made of the rows of a window. The paper's is TD(0)."""
+    """How the critics' targets are computed from the rows of a window. The paper uses TD(0)."""
     actor_lr: float = 3e-4
     """Learning rate of the actor."""
     critic_lr: float = 3e-4
     """Learning rate of the critics."""
     temperature_lr: float = 3e-4
-    """Learning rate of the temperature; 0 leaves it as it is."""
+    """Learning rate of the temperature; 0 keeps the temperature constant."""
     tau: float = 0.005
-    """How far the target critics move towards the critics at an update; 1 copies them."""
+    """Step of the target critics towards the critics at each target update, in (0, 1]; 1 copies them."""
     target_every: int = 1
-    """The target critics move at every n-th update."""
+    """Updates between two updates of the target critics."""
     temperature: float = 1.0
-    """Alpha at first: the authors' code (github.com/rail-berkeley/softlearning), as the paper gives none."""
+    """Initial temperature alpha, above 0: the authors' code (github.com/rail-berkeley/softlearning), as the paper gives
+    none."""
     target_entropy: float | None = None
-    """Nats of entropy that the temperature is to bring about; None: -A, one less for each number of the action."""
+    """Entropy of the policy, in nats, that the temperature is learned to reach; None: -A, A dimensions of actions."""
     networks: NetworkConfig = field(default_factory=NetworkConfig)
-    """Actor and critics."""
+    """Layers of the actor and the critics."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_td(self.discount, self.tau, self.target_every)
-        check_estimator(self.value_estimator, algorithm="sac", rows=self.batch_length)
+        check_estimator(self.value_estimator, algorithm=self.algorithm, rows=self.batch_length)
         above(self, temperature=0)
         at_least(self, temperature_lr=0)
         finite(self, "target_entropy")
 
     def common(self) -> dict[str, Any]:
-        """What an objective takes over as it is."""
+        """Return the settings that the objective takes unchanged, by name."""
         names = ("temperature", "discount", "value_estimator", "tau", "target_every")
         return {name: getattr(self, name) for name in names}
-
-    def build(self, obs_spec: ObsSpec, action_spec: ActionSpec, device: str = "cpu", seed: int = 0) -> SAC:
-        """A learner for these observations and continuous actions, its weights drawn from ``seed``."""
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            return SAC(obs_spec, action_spec, self, torch.device(device))
 
 
 @dataclass(frozen=True, kw_only=True)
 class SACStats(Stats):
-    """What an update of SAC, discrete or not, says."""
+    """Metrics of an update of SAC, discrete or not."""
 
     loss_critic: Tensor
-    """Of both critics: E[w (Q - y)^2] / 2, summed over them."""
+    """E[w (Q - y)^2] / 2, summed over both critics."""
     train_value: Tensor
-    """The mean of what both critics say of the actions that were taken."""
+    """Mean Q of the taken actions over both critics."""
     train_target: Tensor
-    """The mean of their targets y."""
+    """Mean target y."""
     loss_actor: Tensor
     """E[alpha ln pi(a | s) - min_i Q_i(s, a)]."""
     loss_temperature: Tensor
@@ -95,16 +91,16 @@ class SACStats(Stats):
     train_entropy: Tensor
     """-E[ln pi(a | s)], in nats."""
     train_temperature: Tensor
-    """Alpha, what a nat of entropy is worth."""
+    """Alpha, the weight of the entropy."""
 
 
 class SACObjective(nn.Module):
     """The losses of SAC. ``objective(batch)`` is their terms by name; nothing else of this library is needed.
 
-    ``actor(obs)`` is a distribution with ``sample() -> (action [..., A], log pi [...])`` that can be differentiated,
-    such as :class:`~reverie.nn.squashed.SquashedNormal`; ``critic(obs, action)`` are the values ``[2, ...]`` of both
-    critics; ``nn/mlp.py: Stacked`` makes one of two. The gradient of each term reaches its own parameters alone, that
-    of ``temperature`` the one parameter ``log_temperature``.
+    ``actor(obs)`` gives a distribution with a differentiable ``sample() -> (action [..., A], log pi [...])``, such as
+    :class:`~reverie.nn.squashed.SquashedNormal`. ``critic(obs, action)`` gives the values ``[2, ...]`` of both critics;
+    ``nn/mlp.py: Stacked`` combines two modules. The gradient of each term reaches its own parameters alone, that of
+    ``temperature`` the one parameter ``log_temperature``.
     """
 
     def __init__(
@@ -119,7 +115,7 @@ class SACObjective(nn.Module):
         tau: float = 0.005,
         target_every: int = 1,
     ) -> None:
-        """``target_entropy``: -A in the paper; ``value_estimator``: TD(0) unless given."""
+        """``target_entropy``: in nats, -A in the paper. ``value_estimator``: TD(0) by default."""
         super().__init__()
         check_td(discount, tau, target_every, value_estimator)
         self.actor, self.critic = actor, critic
@@ -131,7 +127,7 @@ class SACObjective(nn.Module):
 
     @property
     def temperature(self) -> Tensor:
-        """Alpha ``[]``, what a nat of entropy is worth; without gradient."""
+        """Alpha ``[]``, the weight of the entropy; without gradient."""
         return self.log_temperature.detach().exp()
 
     def forward(self, batch: Batch) -> Losses:
@@ -167,7 +163,7 @@ class SACObjective(nn.Module):
         return Losses({"actor": actor, "temperature": temperature}, metrics)
 
     def policy_value(self, obs: Obs) -> tuple[Tensor, Tensor]:
-        """min_i Q_i(s, a) and -ln pi(a | s), ``[...]``, with the actor's gradient, of actions that it draws."""
+        """min_i Q_i(s, a) and -ln pi(a | s) of sampled actions, ``[...]`` each, with the actor's gradient."""
         action, log_pi = self.actor(obs).sample()  # [..., A], [...]
         with frozen(self.critic):
             values: Tensor = self.critic(obs, action)  # [2, ...]
@@ -177,31 +173,31 @@ class SACObjective(nn.Module):
     def targets(self, batch: Batch) -> Tensor:
         """The y ``[B, T - 1]``; of one transition, r + gamma (1 - terminal) V(s'): equations 2 and 3.
 
-        Estimators that look further count the entropy -alpha ln pi of each row that they pass on their way. That of
-        row t is added to the reward of row t + 1 and taken away again from the target of row t, as an action earns the
-        entropy of the states it leads to and not of the one it is taken in.
+        Estimators of several steps include the entropy bonus -alpha ln pi of each row that they pass. The bonus of row
+        t is added to the reward of row t + 1 and subtracted from the target of row t, since the value of an action
+        includes the entropy of the states that it leads to, but not of the state that it is taken in.
         """
         value, entropy = self.next_value(after(batch.obs))  # [B, T-1]
         bonus = self.temperature * entropy  # [B, T-1]
         value = value + bonus  # [B, T-1]: V of rows 1 ... T-1
-        bonus = F.pad(bonus, (1, 0))[:, :-1]  # [B, T-1], of rows 0 ... T-2; that of row 0 never counts
+        bonus = F.pad(bonus, (1, 0))[:, :-1]  # [B, T-1], of rows 0 ... T-2; that of row 0 cancels, so 0 will do
         earned = torch.cat([batch.reward[:, :1], batch.reward[:, 1:] + bonus], 1)  # [B, T]
         return bootstrapped(batch, value, self.value_estimator, self.discount, reward=earned) - bonus
 
     @torch.no_grad()
     def next_value(self, obs: Obs) -> tuple[Tensor, Tensor]:
-        """min_i Q'_i(s, a) and -ln pi(a | s), ``[...]``, whose sum weighted by 1 and alpha is V(s): equation 3."""
+        """min_i Q'_i(s, a) and -ln pi(a | s) of sampled actions, ``[...]`` each: the two terms of V(s), equation 3."""
         action, log_pi = self.actor(obs).sample()  # [..., A], [...]
         values: Tensor = self.target_critic(obs, action)  # [2, ...]
         return values.amin(0), -log_pi
 
     def update_targets(self) -> None:
-        """After every update: theta' <- tau theta + (1 - tau) theta', at every n-th call."""
+        """Update the targets, after every update: theta' <- tau theta + (1 - tau) theta' at every n-th call."""
         self.target_critic.update()
 
 
 class SAC(ModelFree):
-    """Actor, two critics and a temperature, the update that trains them, and the policy."""
+    """The learner of SAC: actor, two critics and a temperature, their update and the policy."""
 
     losses: type[SACObjective] = SACObjective
     stats: type[Stats] = SACStats
@@ -224,23 +220,24 @@ class SAC(ModelFree):
         self._policy = self.preprocess.policy(SampledPolicy(actor, device), device)
 
     def build_objective(self, obs_spec: ObsSpec, action_spec: ActionSpec) -> SACObjective:
-        """The losses over networks of these sizes."""
+        """Build the networks for these specs and the losses over them."""
         c = self.cfg
-        width, dtype = continuous_width("sac", action_spec), PRECISIONS[c.precision]
+        width, dtype = continuous_width(c.algorithm, action_spec), PRECISIONS[c.precision]
         actor = GaussianActor(obs_spec, width, c.networks, dtype)
         critic = ActionCritic(obs_spec, width, c.networks, copies=2, dtype=dtype)
         entropy = -float(width) if c.target_entropy is None else c.target_entropy
         return self.losses(actor, critic, target_entropy=entropy, **c.common())
 
-    @property
-    def policy(self) -> Policy[Any]:
-        """Acts with the newest weights."""
-        return self._policy
-
     def train_step(self, batch: Batch) -> Update:
-        """One step of the critics, of the actor through the new critics, of the temperature and the targets."""
-        batch = self.preprocess(batch)
+        """Take one step of the critics, of the actor through the new critics, of the temperature and the targets."""
+        return self.learn(self.preprocess(batch))
+
+    def learn(self, batch: Batch) -> Update:
+        """Do what :meth:`train_step` does, on a batch that has been preprocessed."""
         critic = self._critics(batch)
         rest = self._actor(batch)
         self.objective.update_targets()
         return Update(metrics={**critic.metrics, **rest.metrics}, priority=critic.priority)
+
+
+SACConfig.learner = SAC

@@ -1,13 +1,14 @@
 """Discrete SAC: Christodoulou, "Soft actor-critic for discrete action settings", arXiv:1910.07207, 2019.
 
-SAC for a choice among classes. Critics answer for all classes at once and the policy gives each a probability, so that
-expectations over actions are sums and nothing is drawn while learning.
+SAC for a single discrete action. The critics give the values of all actions at once and the policy their probabilities,
+so expectations over actions are exact sums and no actions are sampled in updates.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -23,23 +24,20 @@ from reverie.nn.values import ClassValues
 
 @dataclass(frozen=True, kw_only=True)
 class SACDiscreteConfig(SACConfig):
-    """Settings of discrete SAC: those of SAC, but for the entropy."""
+    """Settings of discrete SAC: those of SAC, but for the target entropy."""
+
+    action_kinds: ClassVar[frozenset[str]] = frozenset({"discrete"})
 
     target_entropy: float | None = None
-    """Nats of entropy that the temperature is to bring about; None: 0.98 ln A of A classes, the author's code."""
-
-    def build(self, obs_spec: ObsSpec, action_spec: ActionSpec, device: str = "cpu", seed: int = 0) -> SACDiscrete:
-        """A learner for these observations and a choice among classes, its weights drawn from ``seed``."""
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            return SACDiscrete(obs_spec, action_spec, self, torch.device(device))
+    """Entropy of the policy, in nats, that the temperature is learned to reach; None: 0.98 ln A for A actions: the
+    author's code."""
 
 
 class SACDiscreteObjective(SACObjective):
     """The losses of discrete SAC, with the terms and targets of :class:`~reverie.algos.sac.SACObjective`.
 
-    ``actor(obs)`` is a :class:`~reverie.nn.choices.Choices` of one choice, and ``critic(obs)`` the values of all
-    classes, ``[2, ..., A]``.
+    ``actor(obs)`` gives :class:`~reverie.nn.choices.Choices` of one action, and ``critic(obs)`` the values of all
+    actions, ``[2, ..., A]``.
     """
 
     def values(self, obs: Obs, action: Tensor) -> Tensor:
@@ -65,13 +63,16 @@ class SACDiscreteObjective(SACObjective):
 
 
 class SACDiscrete(SAC):
-    """Actor, two critics and a temperature over one choice among classes."""
+    """The learner of discrete SAC: actor, two critics and a temperature over one discrete action."""
 
     def build_objective(self, obs_spec: ObsSpec, action_spec: ActionSpec) -> SACDiscreteObjective:
-        """The losses over networks of these sizes."""
+        """Build the networks for these specs and the losses over them."""
         c = self.cfg
-        classes, dtype = single_choice("sac_discrete", action_spec), PRECISIONS[c.precision]
+        classes, dtype = single_choice(c.algorithm, action_spec), PRECISIONS[c.precision]
         actor = ChoicesActor(obs_spec, (classes,), c.networks, dtype)
         critic = ClassValues(obs_spec, classes, c.networks, copies=2, dtype=dtype)
         entropy = 0.98 * math.log(classes) if c.target_entropy is None else c.target_entropy
         return SACDiscreteObjective(actor, critic, target_entropy=entropy, **c.common())
+
+
+SACDiscreteConfig.learner = SACDiscrete

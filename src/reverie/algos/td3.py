@@ -1,13 +1,13 @@
 """TD3: Fujimoto, van Hoof, Meger, "Addressing function approximation error in actor-critic methods", ICML 2018.
 
-DDPG with three changes: targets from the lesser of two critics (section 4.2), an actor and targets that move less often
-(5.2), and noise on the actions of targets (5.3).
+DDPG with three changes: targets from the minimum of two critics (section 4.2), less frequent updates of the actor and
+the targets (5.2), and noise on the actions of targets (5.3).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from reverie.algos.base import PRECISIONS, ModelFree, ValueConfig
 from reverie.core.config import at_least
 from reverie.core.errors import ConfigError
-from reverie.core.protocols import Policy
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.stats import Stats
 from reverie.core.types import Batch, Obs, State, Update
@@ -32,35 +31,38 @@ from reverie.objectives.td import Losses, after, before, bootstrapped, check_td,
 
 @dataclass(frozen=True, kw_only=True)
 class TD3Config(ValueConfig):
-    """Settings of TD3: those of section 6.1 and of the authors' code (github.com/sfujim/TD3), where they differ."""
+    """Settings of TD3: those of section 6.1, or of the authors' code (github.com/sfujim/TD3) where they differ."""
+
+    action_kinds: ClassVar[frozenset[str]] = frozenset({"continuous"})
 
     batch_size: int = 256
     """B, windows in a batch: the authors' code. The paper has 100."""
     batch_length: int = 2
-    """T, rows of each window, whose T - 1 transitions are learned from; 2 is one transition."""
+    """T, rows of each window. The losses cover its T - 1 transitions; 2 is one transition."""
     value_estimator: ValueEstimator = field(default_factory=TD0)
-    """How the critics' targets are made of the rows of a window. The paper's is TD(0)."""
+    """How the critics' targets are computed from the rows of a window. The paper uses TD(0)."""
     actor_lr: float = 3e-4
     """Learning rate of the actor: the authors' code. The paper has 0.001."""
     critic_lr: float = 3e-4
     """Learning rate of the critics: the authors' code. The paper has 0.001."""
     tau: float = 0.005
-    """How far targets move towards their networks when the actor learns; 1 copies them."""
+    """Step of the targets towards their networks at each update of the actor, in (0, 1]; 1 copies them."""
     policy_delay: int = 2
-    """d: actor and targets move at every d-th update of the critics."""
+    """d: the actor and the targets are updated at every d-th update of the critics."""
     target_noise: float = 0.2
-    """Standard deviation of the noise on the actions of targets."""
+    """Standard deviation of the noise on the actions of targets, in units of the policy's range [-1, 1]."""
     noise_clip: float = 0.5
-    """c, its greatest size."""
+    """c, largest absolute value of that noise, in units of the policy's range [-1, 1]; inf does not clip."""
     exploration: Noise = field(default_factory=Gaussian)
-    """Noise on actions while exploring: Gaussian with a standard deviation of 0.1."""
+    """Noise on actions while exploring, in units of the policy's range [-1, 1]: Gaussian with a standard deviation of
+    0.1."""
     networks: NetworkConfig = field(default_factory=NetworkConfig)
-    """Actor and critics: the authors' code. The paper has layers of 400 and 300."""
+    """Layers of the actor and the critics: the authors' code. The paper has 400 and 300 units."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_td(self.discount, self.tau)
-        check_estimator(self.value_estimator, algorithm="td3", rows=self.batch_length)
+        check_estimator(self.value_estimator, algorithm=self.algorithm, rows=self.batch_length)
         if self.policy_delay < 1:
             raise ConfigError(f"policy_delay = {self.policy_delay}: expected every d-th update, d at least 1.")
         at_least(self, target_noise=0)
@@ -68,38 +70,32 @@ class TD3Config(ValueConfig):
             raise ConfigError(f"noise_clip = {self.noise_clip}: expected 0 or more; inf cuts nothing.")
 
     def common(self) -> dict[str, Any]:
-        """What an objective takes over as it is."""
+        """Return the settings that the objective takes unchanged, by name."""
         names = ("discount", "value_estimator", "tau", "target_noise", "noise_clip")
         return {name: getattr(self, name) for name in names}
-
-    def build(self, obs_spec: ObsSpec, action_spec: ActionSpec, device: str = "cpu", seed: int = 0) -> TD3:
-        """A learner for these observations and continuous actions, its weights drawn from ``seed``."""
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            return TD3(obs_spec, action_spec, self, torch.device(device))
 
 
 @dataclass(frozen=True, kw_only=True)
 class TD3Stats(Stats):
-    """What an update of TD3 says."""
+    """Metrics of an update of TD3."""
 
     loss_critic: Tensor
-    """Of both critics: E[w (Q - y)^2], summed over them."""
+    """E[w (Q - y)^2], summed over both critics."""
     train_value: Tensor
-    """The mean of what both critics say of the actions that were taken."""
+    """Mean Q of the taken actions over both critics."""
     train_target: Tensor
-    """The mean of their targets y."""
+    """Mean target y."""
     loss_actor: Tensor | None = None
-    """-E[Q_1(s, pi(s))]; only when the actor learns."""
+    """-E[Q_1(s, pi(s))]; only in updates of the actor."""
 
 
 class TD3Objective(nn.Module):
     """The losses of TD3. ``objective(batch)`` is their terms by name; nothing else of this library is needed.
 
-    ``actor(obs)`` is an action ``[..., A]`` within [-1, 1] and ``critic(obs, action)`` the values ``[2, ...]`` of both
-    critics, whatever modules they are; ``nn/mlp.py: Stacked`` makes one of two. The gradient of each term reaches its
-    own networks alone. When to step the actor is the caller's: at every ``policy_delay``-th step of the critics, and
-    the targets with it.
+    ``actor(obs)`` gives an action ``[..., A]`` within [-1, 1] and ``critic(obs, action)`` the values ``[2, ...]`` of
+    both critics; any modules will do, and ``nn/mlp.py: Stacked`` combines two. The gradient of each term reaches its
+    own networks alone. The caller decides when to step the actor: at every ``policy_delay``-th step of the critics,
+    and the targets with it.
     """
 
     def __init__(
@@ -113,7 +109,7 @@ class TD3Objective(nn.Module):
         target_noise: float = 0.2,
         noise_clip: float = 0.5,
     ) -> None:
-        """``value_estimator``: TD(0) unless given; ``target_noise``, ``noise_clip``: of the actions of targets."""
+        """``value_estimator``: TD(0) by default. ``target_noise``, ``noise_clip``: noise on the actions of targets."""
         super().__init__()
         check_td(discount, tau, value_estimator=value_estimator)
         self.actor, self.critic = actor, critic
@@ -146,20 +142,20 @@ class TD3Objective(nn.Module):
 
     @torch.no_grad()
     def next_value(self, obs: Obs) -> Tensor:
-        """What states are worth to the targets, min_i Q'_i(s, a~), ``[...]``."""
+        """Return the value of states for the targets, min_i Q'_i(s, a~), ``[...]``."""
         action: Tensor = self.target_actor(obs)  # [B, T-1, A]
         noise = (self.target_noise * torch.randn_like(action)).clamp(-self.noise_clip, self.noise_clip)
         values: Tensor = self.target_critic(obs, (action + noise).clamp(-1, 1))  # [2, B, T-1]
         return values.amin(0)
 
     def update_targets(self) -> None:
-        """After a step of the actor: theta' <- tau theta + (1 - tau) theta'."""
+        """Update the targets, after a step of the actor: theta' <- tau theta + (1 - tau) theta'."""
         self.target_actor.update()
         self.target_critic.update()
 
 
 class TD3(ModelFree):
-    """Actor and two critics, the updates that train them, and the policy that explores."""
+    """The learner of TD3: actor and two critics, their updates and the policy that explores."""
 
     losses: type[TD3Objective] = TD3Objective
     stats: type[Stats] = TD3Stats
@@ -167,40 +163,38 @@ class TD3(ModelFree):
     def __init__(self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: TD3Config, device: torch.device) -> None:
         super().__init__(obs_spec, cfg, device)
         self.cfg = cfg
-        seen, width, dtype = self.preprocess.spec, continuous_width("td3", action_spec), PRECISIONS[cfg.precision]
+        seen, dtype = self.preprocess.spec, PRECISIONS[cfg.precision]
+        width = continuous_width(cfg.algorithm, action_spec)
         actor = DeterministicActor(seen, width, cfg.networks, dtype)
         critic = ActionCritic(seen, width, cfg.networks, copies=2, dtype=dtype)
         self.objective = self.losses(actor, critic, **cfg.common())
         self.to(device)
-        self.actor_optim = Adam(actor.parameters(), cfg.actor_lr)
-        self.critic_optim = Adam(critic.parameters(), cfg.critic_lr)
-        self._critics = RegressionStep(self.objective, {"critic": self.critic_optim}, TD3Objective.critic_loss)
-        self._actor = PolicyGradientStep(self.objective, {"actor": self.actor_optim}, TD3Objective.actor_loss)
+        self.optims = {
+            "actor": Adam(actor.parameters(), cfg.actor_lr),
+            "critic": Adam(critic.parameters(), cfg.critic_lr),
+        }
+        self._critics = RegressionStep(self.objective, self.optims, TD3Objective.critic_loss)
+        self._actor = PolicyGradientStep(self.objective, self.optims, TD3Objective.actor_loss)
         self._policy = self.preprocess.policy(NoisyPolicy(actor, cfg.exploration, width, device), device)
         self.updates = 0
 
-    @property
-    def policy(self) -> Policy[Any]:
-        """Acts with the newest weights."""
-        return self._policy
-
     def update(self, batch: Batch) -> Update:
-        """One update of the critics, every d-th with one of the actor and the targets: Algorithm 1.
+        """Take one update of the critics, every d-th time with one of the actor and the targets: Algorithm 1.
 
-        Which of the two it is, Python counts, so that the others do not pay for an actor that stands still. Each does
-        the same work every time, and has a CUDA graph of its own.
+        Python counts the updates and chooses between two methods, so that updates without the actor do not pay for it.
+        Each method does the same work every time, and has a CUDA graph of its own.
         """
         self.updates += 1
         late = self.updates % self.cfg.policy_delay == 0
         return self.run_step(self.train_step if late else self.critic_step, batch)
 
     def critic_step(self, batch: Batch) -> Update:
-        """One step of the critics alone."""
+        """Take one step of the critics alone."""
         critic = self._critics(self.preprocess(batch))
         return Update(metrics=critic.metrics, priority=critic.priority)
 
     def train_step(self, batch: Batch) -> Update:
-        """One step of the critics, one of the actor through the new first critic, one of the targets."""
+        """Take one step of the critics, one of the actor through the new first critic, and one of the targets."""
         batch = self.preprocess(batch)
         critic = self._critics(batch)
         actor = self._actor(batch)
@@ -208,12 +202,13 @@ class TD3(ModelFree):
         return Update(metrics={**critic.metrics, **actor.metrics}, priority=critic.priority)
 
     def extra_state(self) -> dict[str, Any]:
-        """The moments of both optimisers, and how many updates there were."""
-        optims = {"actor_optim": self.actor_optim.state_dict(), "critic_optim": self.critic_optim.state_dict()}
-        return {**optims, "updates": self.updates}
+        """Return the moments of both optimisers, and the number of updates."""
+        return {**super().extra_state(), "updates": self.updates}
 
     def load_extra_state(self, state: State) -> None:
-        """Take them back."""
-        self.actor_optim.load_state_dict(state["actor_optim"])
-        self.critic_optim.load_state_dict(state["critic_optim"])
+        """Restore them."""
+        super().load_extra_state(state)
         self.updates = int(state["updates"])
+
+
+TD3Config.learner = TD3

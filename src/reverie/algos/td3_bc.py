@@ -14,11 +14,10 @@ from torch import Tensor, nn
 
 from reverie.algos.td3 import TD3, TD3Config, TD3Objective
 from reverie.core.config import at_least
-from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.stats import Stats
 from reverie.core.types import Batch
 from reverie.nn.frozen import frozen
-from reverie.nn.mlp import continuous_width, first
+from reverie.nn.mlp import first
 from reverie.nn.normalise import Normalise, Running
 from reverie.objectives.returns import followed
 from reverie.objectives.td import Losses, before, mean_over
@@ -26,63 +25,55 @@ from reverie.objectives.td import Losses, before, mean_over
 
 @dataclass(frozen=True, kw_only=True)
 class TD3BCConfig(TD3Config):
-    """Settings of TD3+BC: the paper's table 3 (appendix C), which for TD3 are those of its authors' code."""
+    """Settings of TD3+BC: the paper's table 3 (appendix C), whose settings of TD3 are those of TD3's own code."""
 
     needs_data: ClassVar[bool] = True
 
     alpha: float = 2.5
-    """How much the values of actions count beside imitating those of the dataset: equation 5."""
+    """Weight of the value in the actor's loss relative to imitation, 0 or more: equation 5."""
     normalise: Normalise | None = field(default_factory=Running)
-    """Vectors less their mean, over their standard deviation, of all rows of the dataset: equation 4. None: as they
-    are."""
+    """Normalise vectors: (x - mean) / std over all rows of the dataset, equation 4. None: leave them as they are."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         at_least(self, alpha=0)
 
     def common(self) -> dict[str, Any]:
-        """What an objective takes over as it is."""
+        """Return the settings that the objective takes unchanged, by name."""
         return {**super().common(), "alpha": self.alpha}
-
-    def build(self, obs_spec: ObsSpec, action_spec: ActionSpec, device: str = "cpu", seed: int = 0) -> TD3BC:
-        """A learner for these observations and continuous actions, its weights drawn from ``seed``."""
-        continuous_width("td3_bc", action_spec)
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            return TD3BC(obs_spec, action_spec, self.where_vectors(obs_spec), torch.device(device))
 
 
 @dataclass(frozen=True, kw_only=True)
 class TD3BCStats(Stats):
-    """What an update of TD3+BC says."""
+    """Metrics of an update of TD3+BC."""
 
     loss_critic: Tensor
-    """Of both critics: E[w (Q - y)^2], summed over them."""
+    """E[w (Q - y)^2], summed over both critics."""
     train_value: Tensor
-    """The mean of what both critics say of the dataset's actions."""
+    """Mean Q of the dataset's actions over both critics."""
     train_target: Tensor
-    """The mean of their targets y."""
+    """Mean target y."""
     loss_actor: Tensor | None = None
-    """-lambda E[Q_1(s, pi(s))] + E[(pi(s) - a)^2]; only when the actor learns."""
+    """-lambda E[Q_1(s, pi(s))] + E[(pi(s) - a)^2]; only in updates of the actor."""
     loss_cloning: Tensor | None = None
-    """Its second term: how far the actor is from the dataset's actions."""
+    """Imitation term of that loss, E[(pi(s) - a)^2]; only in updates of the actor."""
     train_lambda: Tensor | None = None
-    """Lambda, what a unit of value counts: alpha over the mean size of values."""
+    """Lambda, the weight of the value: alpha over the mean absolute value; only in updates of the actor."""
 
 
 class TD3BCObjective(TD3Objective):
     """The losses of TD3+BC: those of :class:`~reverie.algos.td3.TD3Objective` but for the actor's."""
 
     def __init__(self, actor: nn.Module, critic: nn.Module, *, alpha: float = 2.5, **settings: Any) -> None:
-        """``alpha``: see equation 5; the rest as in TD3."""
+        """``alpha``: that of equation 5. The rest is as in TD3."""
         super().__init__(actor, critic, **settings)
         self.alpha = alpha
 
     def actor_loss(self, batch: Batch) -> Losses:
         """-lambda E[Q_1(s, pi(s))] + E[(pi(s) - a)^2], lambda = alpha / E[abs(Q_1)]: equations 3 and 5.
 
-        As in the authors' code (github.com/sfujim/TD3_BC), lambda is of the values of pi(s), not of those of the
-        dataset's actions, it has no gradient, and squares are averaged over the numbers of an action.
+        As in the authors' code (github.com/sfujim/TD3_BC), lambda uses the values of pi(s), not of the dataset's
+        actions, and has no gradient; squares are averaged over the dimensions of an action.
         """
         obs, mask = before(batch.obs), followed(batch.is_last)
         action = self.actor(obs)  # [B, T-1, A]
@@ -97,7 +88,10 @@ class TD3BCObjective(TD3Objective):
 
 
 class TD3BC(TD3):
-    """Actor and two critics, and the updates that train them from recorded rows."""
+    """The learner of TD3+BC: actor and two critics, their updates and the policy."""
 
     losses = TD3BCObjective
     stats = TD3BCStats
+
+
+TD3BCConfig.learner = TD3BC

@@ -1,6 +1,6 @@
 """The world model shared by the Dreamers: encoder, recurrent state-space model, decoder, reward and continuation.
 
-The papers differ by the objects handed in, never by a flag in here.
+The papers differ by the parts that are passed in, never by a flag in here.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from reverie.nn.rssm import RSSM, Chooser, Latent
 
 
 class Context(NamedTuple):
-    """Where a sequence starts from: the latent and the action before its first row."""
+    """The start of a sequence: the latent and the action before its first row."""
 
     latent: Latent  # [B, ...]
     action: Tensor  # [B, A]
 
 
 class Posterior(NamedTuple):
-    """What the world model makes of a batch."""
+    """The world model's filtered latents of a batch."""
 
     embed: Tensor  # [B, T, E]
     latent: Latent  # [B, T, ...]
@@ -34,7 +34,7 @@ class Posterior(NamedTuple):
 
 
 class WorldModel(nn.Module):
-    """Learns what the world looks like, how it moves, what it pays and when it ends."""
+    """The networks that model observations, dynamics, rewards and ends of episodes."""
 
     def __init__(
         self,
@@ -54,25 +54,25 @@ class WorldModel(nn.Module):
         self.dtype = dtype
 
     def embed(self, obs: Obs) -> Tensor:
-        """Observations ``[..., *shape]`` to ``[..., E]``."""
+        """Encode observations ``[..., *shape]`` to ``[..., E]``."""
         out: Tensor = self.encoder(obs, self.dtype)
         return out
 
     def observe(self, batch: Batch, context: Context, choose: Chooser = draw) -> Posterior:
-        """Filter a batch ``[B, T]`` from where it starts."""
+        """Filter a batch ``[B, T]`` that starts from ``context``."""
         before = torch.cat([context.action[:, None], batch.action[:, :-1]], 1)  # [B, T, A]
         embed = self.embed(batch.obs)  # [B, T, E]
         latent, probs = self.rssm.observe(context.latent, embed, before, batch.is_first, choose)
         return Posterior(embed, latent, probs)
 
     def predict(self, latent: Latent) -> tuple[dict[str, Prediction], TwoHot, Bernoulli]:
-        """Observations, reward and continuation that a latent ``[..., D]`` stands for."""
+        """Predict observations, reward and continuation from latents ``[..., D]``, ``[..., S, C]``."""
         feature = latent.feature  # [..., F]
         return self.decoder(latent), self.reward(feature), self.cont(feature)
 
 
 class PolicyState(NamedTuple):
-    """What a latent policy carries from step to step."""
+    """The state that a latent policy carries from step to step."""
 
     latent: Latent  # [N, ...]
     action: Tensor  # [N, A]
@@ -82,23 +82,23 @@ class LatentPolicy:
     """Filters observations into latents and acts from them."""
 
     def __init__(self, world: WorldModel, actor: Actor, store: Any) -> None:
-        """``store`` turns a latent into the columns that are kept with the rows."""
+        """``store(latent)`` returns the columns that are stored with the rows."""
         self.world = world
         self.actor = actor
         self.store = store
         self.width = max((s.stop for s in actor.slices.values()), default=0)
 
     def initial(self, num_envs: int) -> PolicyState:
-        """Zeros."""
+        """Return the initial latent and actions of zeros, for ``num_envs`` environments."""
         latent = self.world.rssm.initial(num_envs, self.world.dtype)
         return PolicyState(latent, torch.zeros(num_envs, self.width, device=latent.deter.device))
 
     @torch.no_grad()
     def act(self, step: Step, state: PolicyState, mode: Mode) -> tuple[Tensor, PolicyState]:
-        """``(action [N, A] on the CPU, state)``. The latent is sampled in both modes; the action is not in ``eval``.
+        """Return ``(action [N, A] on the CPU, state)``. ``eval`` takes the action's mode, but samples the latent too.
 
-        Samples of a normal distribution are cut to [-1, 1]: environments do it, and so does the world model
-        (``nn/rssm.py``), but whoever reads the stored rows need not know.
+        Samples of a normal distribution are clipped to [-1, 1] before they are stored, as environments and the world
+        model (``nn/rssm.py``) clip them too.
         """
         step = step.to(state.action.device)
         embed = self.world.embed(step.obs)  # [N, E]
@@ -108,10 +108,10 @@ class LatentPolicy:
         return action.cpu(), PolicyState(latent, action)
 
     def override(self, state: PolicyState, action: Tensor) -> PolicyState:
-        """The caller executed ``action`` ``[N, A]`` instead."""
+        """Record that the caller executed ``action`` ``[N, A]`` instead."""
         return state._replace(action=action.to(state.action.device, non_blocking=True))
 
     def extras(self, state: PolicyState) -> dict[str, Tensor]:
-        """The latent, as it is stored with the row that led to it."""
+        """Return the latent as columns, to be stored with the row that led to it."""
         columns: dict[str, Tensor] = self.store(state.latent)
         return {k: v.cpu() for k, v in columns.items()}

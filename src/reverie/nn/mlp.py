@@ -6,13 +6,15 @@ code of TD3 and in CleanRL.
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from reverie.core.config import Config
-from reverie.core.discover import algorithms
+from reverie.core.discover import algorithm_config, algorithms
 from reverie.core.errors import ConfigError
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Obs
@@ -137,21 +139,11 @@ def first(critic: nn.Module, obs: Obs, action: Tensor) -> Tensor:
     return value
 
 
-CONTINUOUS = ("ddpg", "td3", "sac", "dreamer_v3")
-CONTINUOUS_RECORDED = ("bc", "td3_bc", "bcq", "cql", "iql", "crr")
-"""Those that learn from recorded data."""
-CHOICE = ("dqn", "qr_dqn", "sac_discrete", "dreamer_v3")
-CHOICE_RECORDED = ("bc", "discrete_bcq", "discrete_cql", "discrete_crr")
-ANY = ("dreamer_v3",)
-CHOICES_RECORDED = ("bc",)
-"""Where all parts are choices, but more than one."""
-
-
 def continuous_width(algorithm: str, spec: ActionSpec) -> int:
-    """A, the width of actions all of whose parts are continuous.
+    """Return A, the width of actions whose parts are all continuous.
 
     Raises:
-        ConfigError: some are not; names the algorithms that fit.
+        ConfigError: a part is discrete. The message names the algorithms that fit.
     """
     discrete = [key for key in sorted(spec.parts) if spec.parts[key].kind != "continuous"]
     if discrete:
@@ -160,10 +152,10 @@ def continuous_width(algorithm: str, spec: ActionSpec) -> int:
 
 
 def single_choice(algorithm: str, spec: ActionSpec) -> int:
-    """A, the classes of an action that is one choice among them.
+    """Return A, the number of classes of an action that is a single discrete choice.
 
     Raises:
-        ConfigError: it is something else; names the algorithms that fit.
+        ConfigError: it is not. The message names the algorithms that fit.
     """
     continuous = [key for key in sorted(spec.parts) if spec.parts[key].kind == "continuous"]
     if continuous:
@@ -174,10 +166,10 @@ def single_choice(algorithm: str, spec: ActionSpec) -> int:
 
 
 def only_kind(algorithm: str, spec: ActionSpec) -> str:
-    """The kind of all parts, ``continuous`` or ``categorical``.
+    """Return the kind of all parts, ``continuous`` or ``categorical``.
 
     Raises:
-        ConfigError: there are both; names the algorithms that fit.
+        ConfigError: there are both. The message names the algorithms that fit.
     """
     kinds = {part.kind for part in spec.parts.values()}
     if len(kinds) > 1:
@@ -186,18 +178,27 @@ def only_kind(algorithm: str, spec: ActionSpec) -> str:
 
 
 def all_classes(spec: ActionSpec) -> tuple[int, ...]:
-    """How many classes each choice has, in the order of the flat action; 0 choices of continuous parts."""
+    """Return the number of classes of each discrete choice, in the order of the flat action."""
     return tuple(count for key in sorted(spec.parts) for count in spec.parts[key].classes)
 
 
-def _unfit(what: str, spec: ActionSpec) -> ConfigError:
-    kinds, choices = {part.kind for part in spec.parts.values()}, len(all_classes(spec))
-    fit: tuple[tuple[str, ...], tuple[str, ...]] = ANY, ()
+def kind_of(spec: ActionSpec) -> str:
+    """Return ``continuous``, ``discrete`` (one choice), ``multi_discrete`` (several choices) or ``mixed``."""
+    kinds = {part.kind for part in spec.parts.values()}
+    if len(kinds) > 1:
+        return "mixed"
     if kinds == {"continuous"}:
-        fit = CONTINUOUS, CONTINUOUS_RECORDED
-    elif kinds == {"categorical"}:
-        fit = (CHOICE, CHOICE_RECORDED) if choices == 1 else (ANY, CHOICES_RECORDED)
-    known = algorithms()
-    here, offline = (", ".join(name for name in names if name in known) for names in fit)
-    also = f"; with recorded data: {offline}" if offline else ""
-    return ConfigError(f"{what}. Algorithms that fit: {here}{also}.")
+        return "continuous"
+    return "discrete" if len(all_classes(spec)) == 1 else "multi_discrete"
+
+
+def _unfit(what: str, spec: ActionSpec) -> ConfigError:
+    """Return the error ``what``, which names the algorithms that are for actions such as ``spec``."""
+    kind, fit = kind_of(spec), {False: list[str](), True: list[str]()}
+    for name in sorted(algorithms()):
+        with contextlib.suppress(Exception):  # an installed package's algorithm that cannot be imported
+            config: Any = algorithm_config(name)
+            if kind in config.action_kinds:
+                fit[config.needs_data].append(name)
+    also = f"; with recorded data: {', '.join(fit[True])}" if fit[True] else ""
+    return ConfigError(f"{what}. Algorithms that fit: {', '.join(fit[False])}{also}.")

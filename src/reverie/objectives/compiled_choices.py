@@ -1,4 +1,4 @@
-"""Losses and expectations among classes in one call each (``choices.c``), without gradient of their own, for CPUs."""
+"""Losses and expectations over discrete actions, in one call each (``choices.c``), for CPUs and without autograd."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from reverie.core.compiled import compiled, library
 
 
 def fits(*numbers: Tensor) -> bool:
-    """Whether compiled functions can read these, and nobody wants a gradient of what comes out."""
+    """Return whether compiled functions can read these tensors and autograd is off."""
     return not torch.is_grad_enabled() and compiled(*numbers) and all(x.numel() > 0 for x in numbers)
 
 
@@ -24,17 +24,17 @@ def loss_and_gradient(
     weight: Tensor | None = None,
     square: float = 0.0,
 ) -> tuple[Tensor, Tensor]:
-    """E[w (ln sum_b exp x_b - x_a) + square E_b[x_b^2]], ``[]``, over all actions taken, and its gradient.
+    """Return E[w (ln sum_b exp x_b - x_a) + square E_b[x_b^2]], ``[]``, over all actions taken, and its gradient.
 
-    The first part is the cross entropy of logits x, added up over choices, or how far values are above the one taken.
+    The first part is the cross entropy of logits x, summed over the parts of an action, or CQL's gap of values x.
 
     Args:
-        logits: ``[B, T - 1, A]``.
-        action: ``[B, T, A]``, one-hot vectors side by side.
+        logits: x ``[B, T - 1, A]``.
+        action: ``[B, T, A]``, concatenated one-hot vectors.
         last: ``[B, T]``.
-        classes: how many each choice is among; they add up to A.
-        weight: w ``[B, T - 1]``; 1 unless given.
-        square: how much squares count.
+        classes: number of classes of each part of the action; they add up to A.
+        weight: w ``[B, T - 1]``; 1 by default.
+        square: weight of the squares.
     """
     logits, action, last = logits.contiguous(), action.contiguous(), last.contiguous()
     weight = None if weight is None else weight.contiguous()
@@ -48,9 +48,9 @@ def loss_and_gradient(
 
 
 def likely_worth(values: Tensor, logits: Tensor, worth: Tensor, least: float) -> Tensor:
-    """What ``worth`` says of the class of the highest value among the likely ones, ``[...]``, all three ``[..., A]``.
+    """Return ``worth`` ``[...]`` of the action with the highest value among the likely ones. Inputs are ``[..., A]``.
 
-    Likely is whose logit is at least the highest plus ``least``.
+    An action is likely if its logit is at least the highest logit plus ``least`` (at most 0).
     """
     values, logits, worth = values.contiguous(), logits.contiguous(), worth.contiguous()
     out, classes = values.new_empty(values.shape[:-1]), values.shape[-1]
@@ -61,9 +61,10 @@ def likely_worth(values: Tensor, logits: Tensor, worth: Tensor, least: float) ->
 
 
 def expected_least(logits: Tensor, values: Tensor, action: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """sum_a p_a min_i Q_i(a) and min_i Q_i(a) - that, ``[...]`` both, the second only if there is an ``action``.
+    """Return v = sum_b p_b min_i Q_i(b) and the advantage min_i Q_i(a) - v, ``[...]`` each.
 
-    Of logits ``[..., A]``, values ``[K, ..., A]`` and a one-hot action ``[..., A]``.
+    The advantage is uninitialised without ``action``. Inputs are logits ``[..., A]``, values ``[K, ..., A]`` and a
+    one-hot action a ``[..., A]``.
     """
     logits, values = logits.contiguous(), values.contiguous()
     action = None if action is None else action.contiguous()

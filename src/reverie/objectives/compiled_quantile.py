@@ -1,7 +1,7 @@
-"""Quantile regression in a few calls (``quantile.c``), for CPUs; ``quantile.py`` says what they compute.
+"""Quantile regression in a few compiled calls (``quantile.c``), for CPUs. ``quantile.py`` defines the functions.
 
-Of 200 quantiles and as many targets there are 40,000 pairs. Where every operation goes through memory it pays to sort
-them; where they stay in registers, looking at each takes less time than sorting would.
+200 quantiles and as many targets make 40,000 pairs. PyTorch's operations go through memory, so ``quantile.py`` sorts
+the targets. Compiled loops keep pairs in registers, and going over all of them is faster than sorting.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from reverie.core.types import Batch
 from reverie.objectives.compiled_td import Error
 
 PAIRS = 2**17
-"""Pairs from which on a second thread is worth waking."""
+"""Number of pairs from which several threads are faster than one."""
 
 
 def fits(quantiles: Tensor, batch: Batch) -> bool:
-    """Whether compiled functions can read these."""
+    """Return whether compiled functions can read these tensors."""
     flags = (batch.is_last, batch.is_terminal)
     fit = compiled(quantiles, batch.reward, batch.action, batch.weight) and quantiles.numel() > 0
     return fit and all(x.dtype is torch.bool for x in flags)
 
 
 def quantile_huber(prediction: Tensor, target: Tensor, kappa: float) -> Tensor:
-    """``quantile.quantile_huber``: ``[..., N]`` and ``[..., N']`` to ``[...]``."""
+    """Compute ``quantile.quantile_huber``: ``[..., N]`` and ``[..., N']`` to ``[...]``."""
     loss: Tensor = call(_Pairs, prediction, target.detach(), kappa)
     return loss
 
@@ -59,7 +59,7 @@ def _threads(pairs: int) -> int:
 
 
 def best_quantiles(quantiles: Tensor, preferred: Tensor) -> Tensor:
-    """``quantile.best_quantiles``, without gradient: ``[..., A, N]`` twice to ``[..., N]``."""
+    """Compute ``quantile.best_quantiles``, without gradient: ``[..., A, N]`` twice to ``[..., N]``."""
     quantiles, preferred = quantiles.contiguous(), preferred.contiguous()
     *lead, classes, n = quantiles.shape
     out = quantiles.new_empty(*lead, n)
@@ -68,7 +68,7 @@ def best_quantiles(quantiles: Tensor, preferred: Tensor) -> Tensor:
 
 
 def quantile_targets(following: Tensor, batch: Batch, steps: int, discount: float) -> Tensor:
-    """``quantile.quantile_targets``, without gradient: ``[B, T - 1, N]``."""
+    """Compute ``quantile.quantile_targets``, without gradient: ``[B, T - 1, N]``."""
     following, reward = following.contiguous(), batch.reward.contiguous()
     terminal, last = batch.is_terminal.contiguous(), batch.is_last.contiguous()
     y = torch.empty_like(following)
@@ -80,12 +80,12 @@ def quantile_targets(following: Tensor, batch: Batch, steps: int, discount: floa
 
 
 def quantile_error(prediction: Tensor, target: Tensor, batch: Batch, kappa: float) -> Error:
-    """The numbers of ``quantile.quantile_error``: of ``[B, T - 1, A, N]`` and ``[B, T - 1, N]``."""
+    """Compute ``quantile.quantile_error`` of ``[B, T - 1, A, N]`` and ``[B, T - 1, N]``, with gradient."""
     return Error(*call(_Error, prediction, target.detach(), batch, kappa))
 
 
 def error_and_gradient(prediction: Tensor, target: Tensor, batch: Batch, kappa: float) -> tuple[Error, Tensor]:
-    """:func:`quantile_error`, and the gradient of its loss with respect to ``prediction``. Without gradient itself."""
+    """Compute :func:`quantile_error` and the gradient of its loss by ``prediction``, without autograd."""
     rows = (prediction, batch.action, target, batch.is_last, batch.weight)
     read = [x.contiguous() for x in rows]
     windows, steps, classes, n = prediction.shape

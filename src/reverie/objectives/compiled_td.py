@@ -1,4 +1,4 @@
-"""Targets and errors of temporal differences in one call each (``td.c``): they are small, PyTorch's calls are not."""
+"""Targets and errors of temporal differences in one compiled call each (``td.c``), as PyTorch's calls cost more."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from reverie.core.types import Batch
 
 
 class Error(NamedTuple):
-    """The loss with its gradient, and what else there is to know of an error, without."""
+    """The loss of an error, with gradient; priorities and means, without."""
 
     loss: Tensor  # []
     priority: Tensor  # [B]
@@ -22,18 +22,18 @@ class Error(NamedTuple):
 
 
 def fits(rows: Tensor, *flags: Tensor) -> bool:
-    """Whether compiled functions can read these rows ``[B, T]`` and flags."""
+    """Return whether compiled functions can read these rows ``[B, T]`` and flags."""
     return compiled(rows) and all(x.dtype is torch.bool and x.device.type == "cpu" for x in flags)
 
 
 def fits_error(prediction: Tensor, target: Tensor, batch: Batch) -> bool:
-    """Whether :func:`td_error` can be told these."""
+    """Return whether :func:`td_error` can read these tensors."""
     fit = fits(prediction, batch.is_last) and compiled(target, batch.weight)
     return fit and not target.requires_grad and target.numel() > 0
 
 
 def td0(reward: Tensor, terminal: Tensor, last: Tensor, value: Tensor, discount: float) -> Tensor:
-    """``returns.td0``, without gradient."""
+    """Compute ``returns.td0``, without gradient."""
     reward, terminal, last, value = (x.contiguous() for x in (reward, terminal, last, value))
     windows, rows = reward.shape
     target = reward.new_empty(windows, rows - 1)
@@ -45,13 +45,13 @@ def td0(reward: Tensor, terminal: Tensor, last: Tensor, value: Tensor, discount:
 
 
 def masked_mean(x: Tensor, mask: Tensor) -> Tensor:
-    """``td.mean_over``."""
+    """Compute ``td.mean_over``, with gradient."""
     mean: Tensor = call(_MaskedMean, x, mask)
     return mean
 
 
 def mean_and_shares(x: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-    """``td.mean_over`` and its gradient: what each number adds to the mean. Without gradient."""
+    """Compute ``td.mean_over`` and its gradient by ``x``, without autograd."""
     x, mask = x.contiguous(), mask.contiguous()
     share, mean = torch.empty_like(x), x.new_empty(())
     library().masked_mean(x.data_ptr(), mask.data_ptr(), share.data_ptr(), mean.data_ptr(), x.numel())
@@ -76,9 +76,9 @@ class _MaskedMean(torch.autograd.Function):
 def td_error(
     prediction: Tensor, target: Tensor, last: Tensor, weight: Tensor, scale: float = 1.0, kappa: float = -1.0
 ) -> Error:
-    """The numbers of ``td.huber_error`` or, with a negative ``kappa``, of ``td.squared_error``.
+    """Compute ``td.huber_error`` or, with a negative ``kappa``, ``td.squared_error``; the loss has its gradient.
 
-    Of ``prediction`` ``[(K,) B, T - 1]``, ``target`` ``[B, T - 1]``, ``last`` ``[B, T]`` and ``weight`` ``[B]``.
+    ``prediction`` is ``[(K,) B, T - 1]``, ``target`` ``[B, T - 1]``, ``last`` ``[B, T]`` and ``weight`` ``[B]``.
     """
     return Error(*call(_Error, prediction, target, last, weight, scale, kappa))
 
@@ -86,7 +86,7 @@ def td_error(
 def error_and_gradient(
     prediction: Tensor, target: Tensor, last: Tensor, weight: Tensor, scale: float = 1.0, kappa: float = -1.0
 ) -> tuple[Error, Tensor]:
-    """:func:`td_error`, and the gradient of its loss with respect to ``prediction``. Without gradient itself."""
+    """Compute :func:`td_error` and the gradient of its loss by ``prediction``, without autograd."""
     prediction, target = prediction.contiguous(), target.contiguous()
     last, weight = last.contiguous(), weight.contiguous()
     windows, rows = last.shape

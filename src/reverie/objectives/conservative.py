@@ -1,4 +1,4 @@
-"""Values pressed down where the dataset has no actions: CQL, Kumar et al. 2020, arXiv:2006.04779, among classes."""
+"""The penalty of CQL for discrete actions: Kumar et al. 2020, arXiv:2006.04779."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from reverie.objectives.td import Losses, mean_over
 
 
 def choice_gap(values: Tensor, batch: Batch) -> Tensor:
-    """E[ln sum_a' exp Q(s, a') - Q(s, a)], ``[]``, 0 or more: CQL(H), equation 4, whose sum is over all classes.
+    """E[ln sum_a' exp Q(s, a') - Q(s, a)], ``[]``, 0 or more: CQL(H), equation 4. The sum is over all actions.
 
     Args:
-        values: Q of all classes, ``[B, T - 1, A]`` of one critic or ``[K, B, T - 1, A]`` of K, over which it is summed.
-        batch: where actions ``[B, T, A]``, one-hot, and ends of episodes are read.
+        values: Q of all actions, ``[B, T - 1, A]`` of one critic, or ``[K, B, T - 1, A]`` of K, over which the gap is
+            summed.
+        batch: its actions ``[B, T, A]``, one-hot, and ends of episodes are read.
     """
     taken = (values * batch.action[:, :-1]).sum(-1)  # [(K,) B, T-1]
     gap = torch.logsumexp(values, -1) - taken  # [(K,) B, T-1]
@@ -24,17 +25,13 @@ def choice_gap(values: Tensor, batch: Batch) -> Tensor:
 
 
 def pressed(losses: Losses, gap: Tensor, weight: float) -> Losses:
-    """``losses`` and ``weight`` times the gap, what values are pressed on by."""
+    """Return ``losses`` with the penalty, ``weight`` times ``gap``, added to the term ``critic``."""
     conservative = weight * gap
     metrics = {**losses.metrics, "train/gap": gap.detach(), "loss/conservative": conservative.detach()}
     return Losses({**losses.terms, "critic": losses.terms["critic"] + conservative}, metrics, losses.priority)
 
 
 def check_min_q_weight(weight: float) -> None:
-    """Refuse what is no weight of :func:`choice_gap`.
-
-    Raises:
-        ConfigError: it is negative or not finite.
-    """
+    """Raise ConfigError if the weight of :func:`choice_gap` is negative or not finite."""
     if not 0 <= weight < float("inf"):
         raise ConfigError(f"min_q_weight = {weight}: expected a finite number, 0 or more; 0 presses no value down.")

@@ -1,7 +1,7 @@
-"""Which value estimator a learner uses, chosen by an object: ``value_estimator=TDLambda(0.9)``.
+"""Value estimators as settings of a learner: ``value_estimator=TDLambda(0.9)``.
 
-Each object is the configuration of one function of ``objectives/returns.py``. What a window holds and what comes out at
-the ends of episodes is said there.
+Each class configures one function of ``objectives/returns.py``, which describes the rows of a window and the results at
+the ends of episodes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from reverie.objectives.returns import Bootstrap, Estimate, gae, n_step, n_step_
 
 
 class Rows(TypedDict):
-    """What every estimator reads, as in :func:`reverie.objectives.returns.td0`."""
+    """Inputs of every estimator, as in :func:`reverie.objectives.returns.td0`."""
 
     reward: Tensor  # [B, T]
     terminal: Tensor  # [B, T]
@@ -30,24 +30,24 @@ class Rows(TypedDict):
 
 @dataclass(frozen=True)
 class ValueEstimator(Choice):
-    """How the value of a row is estimated from what followed it. Fields may be given by position, as papers do.
+    """How a row's value is estimated from the rows after it. Fields may be given by position.
 
-    One of your own is a frozen dataclass that is derived from this and has :meth:`look_ahead`.
+    To write your own, derive a frozen dataclass from this and implement :meth:`look_ahead`.
     """
 
     needs_behaviour: ClassVar[bool] = False
-    """Whether it must know how likely each action was, and so cannot do with rows alone."""
+    """Whether it needs the log-probabilities of the policy that acted, beside the rows."""
 
     @property
     def rows(self) -> int:
-        """The least number of rows T of a window."""
+        """Smallest number of rows T of a window."""
         return 2
 
     def targets(self, *, reward: Tensor, terminal: Tensor, last: Tensor, value: Tensor, discount: float) -> Tensor:
-        """What rows 0 ... T-2 turned out to be worth, from rows ``[B, T]`` alone: ``[B, T - 1]``.
+        """Return the value targets of rows 0 ... T-2, ``[B, T - 1]``, from rows ``[B, T]`` alone.
 
-        Gradients flow through whatever has one: detach ``value`` if they should not. At the last row of an episode
-        the target is its own value; ``returns.followed`` is the mask of all others.
+        Gradients flow through all inputs that have one: detach ``value`` to prevent it. At the last row of an episode
+        the target is the row's own value; ``returns.followed`` is the mask of all other rows.
 
         Raises:
             ConfigError: the window is too short, or the estimator needs more than rows.
@@ -56,10 +56,10 @@ class ValueEstimator(Choice):
         return self.look_ahead(reward=reward, terminal=terminal, last=last, value=value, discount=discount)
 
     def estimate(self, *, log_pi: Tensor | None = None, log_mu: Tensor | None = None, **rows: Unpack[Rows]) -> Estimate:
-        """Advantage and target ``[B, T - 1]``; the advantage is target - value unless the estimator has its own.
+        """Return advantage and target, ``[B, T - 1]`` each. The advantage is target - value unless overridden.
 
         Args:
-            log_pi: ``[B, T]`` log-probability of each row's action under the policy that learns; for V-trace alone.
+            log_pi: ``[B, T]`` log-probability of each row's action under the learning policy; only read by V-trace.
             log_mu: ``[B, T]`` the same under the policy that acted.
             rows: those of :meth:`targets`.
 
@@ -70,11 +70,7 @@ class ValueEstimator(Choice):
         return Estimate(target - rows["value"][:, :-1], target)
 
     def check_window(self, rows: int) -> None:
-        """Check that a window of so many rows is long enough.
-
-        Raises:
-            ConfigError: it is not.
-        """
+        """Raise ConfigError if windows of ``rows`` rows are too short."""
         if rows < self.rows:
             raise ConfigError(
                 f"value_estimator = {self} in windows of {rows} rows: expected at least {self.rows} rows. "
@@ -82,20 +78,20 @@ class ValueEstimator(Choice):
             )
 
     def look_ahead(self, **rows: Unpack[Rows]) -> Tensor:
-        """What a kind computes: the targets ``[B, T - 1]`` of a window that is long enough."""
+        """Compute the targets ``[B, T - 1]`` of a window that is long enough. Subclasses implement this."""
         raise NotImplementedError
 
     def _shorter(self, rows: int) -> str:
-        """What else would do, in the words of an error."""
+        """Return an alternative to longer windows, for the error message."""
         return ""
 
 
 @dataclass(frozen=True)
 class OneRow(ValueEstimator, base=True):
-    """Those that bootstrap from a single row, and so serve learners for whom a row is worth more than a number."""
+    """Estimators that bootstrap from a single row, so that the row's value may be a distribution."""
 
     def bootstrap(self, *, reward: Tensor, terminal: Tensor, last: Tensor, discount: float) -> Bootstrap:
-        """The target as a sum of rewards, a discount and the row whose value it multiplies, ``[B, T - 1]`` each.
+        """Return the target's sum of rewards, its discount and the row whose value that multiplies, ``[B, T - 1]``.
 
         Raises:
             ConfigError: the window is too short.
@@ -106,24 +102,24 @@ class OneRow(ValueEstimator, base=True):
         )
 
     def steps(self, rows: int) -> int:
-        """How many rewards are summed at most in a window of so many rows."""
+        """Return the largest number of rewards that are summed in a window of ``rows`` rows."""
         raise NotImplementedError
 
     def look_ahead(self, **rows: Unpack[Rows]) -> Tensor:
-        """So many rewards and the value of the row reached."""
+        """Compute the n-step targets, with n by :meth:`steps`."""
         return n_step(**rows, n=self.steps(rows["reward"].shape[1]))
 
 
 @dataclass(frozen=True)
 class TD0(OneRow):
-    """One reward, then the value of the next row. Any policy may have acted."""
+    """One reward plus the discounted value of the next row. Off-policy."""
 
     def steps(self, rows: int) -> int:
-        """One."""
+        """Return 1."""
         return 1
 
     def look_ahead(self, **rows: Unpack[Rows]) -> Tensor:
-        """The next reward and the value of the next row."""
+        """Compute the one-step targets."""
         return td0(**rows)
 
 
@@ -132,20 +128,20 @@ class TD1(OneRow):
     """All rewards up to the end of the episode or window, then the value there."""
 
     def steps(self, rows: int) -> int:
-        """All."""
+        """Return all of the window, ``rows - 1``."""
         return rows - 1
 
     def look_ahead(self, **rows: Unpack[Rows]) -> Tensor:
-        """All rewards and the value of the last row."""
+        """Compute the targets of TD(1)."""
         return td1(**rows)
 
 
 @dataclass(frozen=True)
 class NStep(OneRow):
-    """n rewards, fewer where the episode or the window ends before, then the value of the row reached."""
+    """n rewards, or fewer where the episode or the window ends earlier, then the value of the row reached."""
 
     n: int = 3
-    """Rewards that are summed before the value."""
+    """Number of rewards that are summed before the value, at least 1."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.n, int) or self.n < 1:
@@ -153,11 +149,11 @@ class NStep(OneRow):
 
     @property
     def rows(self) -> int:
-        """The row itself and n after it."""
+        """Smallest number of rows of a window: a row and n after it."""
         return self.n + 1
 
     def steps(self, rows: int) -> int:
-        """As many as asked for."""
+        """Return n."""
         return self.n
 
     def _shorter(self, rows: int) -> str:
@@ -166,7 +162,7 @@ class NStep(OneRow):
 
 @dataclass(frozen=True)
 class TDLambda(ValueEstimator):
-    """A mean of all n-step returns, that of n + 1 steps weighing lambda times that of n."""
+    """A weighted mean of all n-step returns; the weight of n + 1 steps is lambda times that of n."""
 
     lam: float = 0.95
     """Lambda, from 0 (as TD0) to 1 (as TD1)."""
@@ -175,7 +171,7 @@ class TDLambda(ValueEstimator):
         _check_lam(self, self.lam)
 
     def look_ahead(self, **rows: Unpack[Rows]) -> Tensor:
-        """The lambda-returns."""
+        """Compute the lambda-returns."""
         return td_lambda(**rows, lam=self.lam)
 
 
@@ -190,26 +186,27 @@ class GAE(ValueEstimator):
         _check_lam(self, self.lam)
 
     def estimate(self, *, log_pi: Tensor | None = None, log_mu: Tensor | None = None, **rows: Unpack[Rows]) -> Estimate:
-        """Advantage and target ``[B, T - 1]``. The log-probabilities are not read."""
+        """Return advantage and target, ``[B, T - 1]`` each. The log-probabilities are not read."""
         self.check_window(rows["reward"].shape[1])
         return gae(**rows, lam=self.lam)
 
     def look_ahead(self, **rows: Unpack[Rows]) -> Tensor:
-        """The lambda-returns."""
+        """Compute the lambda-returns."""
         return gae(**rows, lam=self.lam).target
 
 
 @dataclass(frozen=True, kw_only=True)
 class VTrace(ValueEstimator):
-    """The value under the policy that learns of what another policy did. It needs the probabilities of both."""
+    """Off-policy values of the learning policy from another policy's actions. Needs the log-probabilities of both."""
 
     needs_behaviour: ClassVar[bool] = True
     lam: float = 1.0
     """Lambda, from 0 (one step) to 1."""
     rho_max: float = 1.0
-    """Where the weight of an error is cut. It decides between which two policies the values settle."""
+    """Upper bound of the weight of a temporal-difference error, above 0. It determines the policy whose values are
+    learned, between the acting and the learning one."""
     c_max: float = 1.0
-    """Where the weight of what is carried on is cut, at most rho_max. It decides how fast they settle."""
+    """Upper bound of the weight of later errors, from 0 to rho_max. It determines the speed of convergence."""
 
     def __post_init__(self) -> None:
         _check_lam(self, self.lam)
@@ -222,7 +219,7 @@ class VTrace(ValueEstimator):
             )
 
     def estimate(self, *, log_pi: Tensor | None = None, log_mu: Tensor | None = None, **rows: Unpack[Rows]) -> Estimate:
-        """Advantage and target ``[B, T - 1]``.
+        """Return advantage and target, ``[B, T - 1]`` each.
 
         Raises:
             ConfigError: there are no log-probabilities, or the window is too short.
@@ -234,18 +231,18 @@ class VTrace(ValueEstimator):
         return vtrace(**rows, log_pi=log_pi, log_mu=log_mu, lam=self.lam, rho_max=self.rho_max, c_max=self.c_max)
 
     def look_ahead(self, **rows: Unpack[Rows]) -> Tensor:
-        """Nothing, from rows alone."""
+        """Raise ConfigError: V-trace cannot do with rows alone."""
         raise ConfigError(f"value_estimator = {self} without log_pi and log_mu: {_NEEDS_BEHAVIOUR}")
 
 
 ESTIMATORS: tuple[type[ValueEstimator], ...] = (TD0, TD1, NStep, TDLambda, GAE, VTrace)
-"""All of them."""
+"""All estimators."""
 
 FROM_ROWS: tuple[type[ValueEstimator], ...] = (TD0, TD1, NStep, TDLambda, GAE)
-"""Those that need no log-probabilities of the policy that acted."""
+"""Estimators that need no log-probabilities of the policy that acted."""
 
 FROM_ONE_ROW: tuple[type[OneRow], ...] = (TD0, TD1, NStep)
-"""Those that bootstrap from a single row, as learners of distributions must."""
+"""Estimators that bootstrap from a single row, as learners of distributions need."""
 
 
 def check_estimator(
@@ -255,9 +252,9 @@ def check_estimator(
 
     Args:
         estimator: the setting.
-        algorithm: who is to use it, for the error.
-        rows: T, the rows of the algorithm's windows.
-        fits: what it must be, for its estimate to make sense: any that needs rows alone, a :class:`OneRow`, a kind.
+        algorithm: name of the algorithm that is to use it, for the error.
+        rows: T, rows of the algorithm's windows.
+        fits: class that the estimator must have: any that needs rows alone, :class:`OneRow` or another subclass.
 
     Raises:
         ConfigError: the estimator does not fit, or needs longer windows.

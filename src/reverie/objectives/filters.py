@@ -1,6 +1,6 @@
-"""How much a recorded action counts for a policy, by its advantage: Wang et al., "Critic regularized regression", 2020.
+"""Weights of recorded actions in CRR's actor loss: Wang et al., "Critic regularized regression", 2020.
 
-The f of equation 2 there (arXiv:2006.15134), chosen by an object: ``filter=Exp(beta=1.0)``.
+They are the f of equation 2 (arXiv:2006.15134), as settings: ``filter=Exp(beta=1.0)``.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from reverie.objectives.transforms import exp
 
 @dataclass(frozen=True)
 class Filter(Choice):
-    """f: how much an action counts for the policy, by its advantage."""
+    """f: weight of an action in the actor's loss, a function of its advantage A."""
 
     def __call__(self, advantage: Tensor) -> Tensor:
-        """``[...]``."""
+        """Return weights ``[...]`` of advantages ``[...]``."""
         raise NotImplementedError
 
 
@@ -29,32 +29,32 @@ class Exp(Filter):
     """min(exp(A / beta), clip): equation 4 and appendix B."""
 
     beta: float = 1.0
-    """How much better an action must be to count e times as much."""
+    """Temperature: an advantage larger by beta has e times the weight. Above 0."""
     clip: float = 20.0
-    """The most that it counts."""
+    """Upper bound of the weight, above 0."""
 
     def __post_init__(self) -> None:
         if not (self.beta > 0 and self.clip > 0):
             raise ConfigError(f"beta = {self.beta}, clip = {self.clip}: expected numbers above 0.")
 
     def __call__(self, advantage: Tensor) -> Tensor:
-        """``[...]``."""
+        """Return weights ``[...]`` of advantages ``[...]``."""
         return exp(advantage / self.beta).clamp(max=self.clip)
 
 
 @dataclass(frozen=True)
 class Binary(Filter):
-    """1 of the better actions, 0 of the others: equation 3."""
+    """1 if the advantage is above 0, else 0: equation 3."""
 
     def __call__(self, advantage: Tensor) -> Tensor:
-        """``[...]``."""
+        """Return weights ``[...]`` of advantages ``[...]``."""
         return (advantage > 0).to(advantage.dtype)
 
 
 @dataclass(frozen=True)
 class All(Filter):
-    """1 of all actions: behaviour cloning, whose critic is that of the clone."""
+    """1 for all actions: behaviour cloning. The critic then evaluates the cloned policy."""
 
     def __call__(self, advantage: Tensor) -> Tensor:
-        """``[...]``."""
+        """Return weights ``[...]`` of advantages ``[...]``."""
         return torch.ones_like(advantage)

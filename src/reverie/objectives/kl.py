@@ -6,7 +6,7 @@ from torch import Tensor
 
 
 def categorical_kl(log_p: Tensor, log_q: Tensor) -> Tensor:
-    """KL(p || q) = sum_c p_c (ln p_c - ln q_c), summed over the S latents.
+    """Return KL(p || q) = sum_c p_c (ln p_c - ln q_c), summed over the S latents.
 
     Args:
         log_p: ``[..., S, C]`` normalised log-probabilities.
@@ -19,7 +19,7 @@ def categorical_kl(log_p: Tensor, log_q: Tensor) -> Tensor:
 
 
 def dynamics_and_representation(log_post: Tensor, log_prior: Tensor, free_nats: float) -> tuple[Tensor, Tensor]:
-    """L_dyn and L_rep. DreamerV3 (Hafner et al. 2025), equation 3.
+    """Return L_dyn and L_rep: DreamerV3 (Hafner et al. 2025), equation 3.
 
     L_dyn = max(free, KL(sg(post) || prior)),  L_rep = max(free, KL(post || sg(prior))). The KL is summed over the
     latents *before* it is clipped.
@@ -27,7 +27,7 @@ def dynamics_and_representation(log_post: Tensor, log_prior: Tensor, free_nats: 
     Args:
         log_post: ``[..., S, C]`` log-probabilities of the posterior, unimix included.
         log_prior: ``[..., S, C]`` log-probabilities of the prior, unimix included.
-        free_nats: nats below which there is no gradient.
+        free_nats: KL in nats below which there is no gradient.
 
     Returns:
         Two losses ``[...]``.

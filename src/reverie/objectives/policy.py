@@ -1,4 +1,4 @@
-"""Losses that improve a policy."""
+"""Losses of policies."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from reverie.core.shapes import same_shape
 
 
 def reinforce(*, log_prob: Tensor, advantage: Tensor, entropy: Tensor, weight: Tensor, entropy_scale: float) -> Tensor:
-    """-w [sg(A) ln pi(a|s) + eta H(pi(.|s))]. Williams (1992); DreamerV3 (Hafner et al. 2025), equation 6.
+    """Return -w [sg(A) ln pi(a|s) + eta H(pi(.|s))]: Williams (1992); DreamerV3 (Hafner et al. 2025), equation 6.
 
     Args:
-        log_prob: ``[...]`` of the actions taken, with gradient.
-        advantage: ``[...]``; its gradient is cut here.
-        entropy: ``[...]`` with gradient.
-        weight: ``[...]``, the probability that the state is reached at all; its gradient is cut here.
+        log_prob: ``[...]`` of the actions taken, in nats, with gradient.
+        advantage: ``[...]``; it is detached here.
+        entropy: ``[...]`` in nats, with gradient.
+        weight: ``[...]``, the probability that the state is reached at all; it is detached here.
         entropy_scale: eta.
 
     Returns:

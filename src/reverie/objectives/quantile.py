@@ -1,8 +1,8 @@
 """Quantile regression: the loss whose minimum is a distribution's quantiles. Dabney et al. 2018, arXiv:1710.10044.
 
-The definition compares each of N predicted quantiles with each of N' targets. Here no such table is ever made: the
-targets are sorted, and what a prediction's errors add up to follows from sums over runs of sorted targets, of which
-there are four, below and above the prediction, within kappa of it and beyond.
+The definition compares each of N predicted quantiles with each of N' targets. Here that table is never made. The
+targets are sorted, and the loss of a prediction follows from sums over four runs of sorted targets: those below and
+above the prediction, within kappa of it and beyond.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ from reverie.objectives.td import Losses, critic_losses, losses_of
 
 
 def midpoints(count: int, device: torch.device | str | None = None, dtype: torch.dtype = torch.float32) -> Tensor:
-    """The fractions tau^_i = (2 i + 1) / (2 N) of which N quantiles are learned, ``[N]``: lemma 2."""
+    """Return the fractions tau^_i = (2 i + 1) / (2 N) of N learned quantiles, ``[N]``: lemma 2."""
     return (torch.arange(count, device=device, dtype=dtype) + 0.5) / count
 
 
 def quantile_huber(prediction: Tensor, target: Tensor, kappa: float = 1.0) -> Tensor:
-    """The quantile Huber loss, summed over predictions and averaged over targets: equations 9 and 10, algorithm 1.
+    """Return the quantile Huber loss, summed over predictions and averaged over targets: equations 9 and 10.
 
     sum_i E_j[ |tau^_i - 1{u < 0}| L(u) ],  u = target_j - prediction_i,
     L(u) = u^2 / 2 where |u| <= kappa and kappa (|u| - kappa / 2) beyond. With kappa = 0, L(u) = |u|: equation 8.
 
-    It takes O((N + N') log N') time and O(N + N') memory for each distribution, and computes in float64, as sums over
-    runs are differences of large sums. In float32 on CPUs a compiled loop goes over the pairs instead. Gradients reach
-    the prediction alone, and cannot be differentiated again.
+    Algorithm 1 minimises it. It takes O((N + N') log N') time and O(N + N') memory for each distribution. It computes
+    in float64, as sums over runs are differences of large sums. In float32 on CPUs a compiled loop goes over the pairs
+    instead. Gradients reach the prediction alone; there are no second derivatives.
 
     Args:
-        prediction: ``[..., N]``, in any order of values; entry i is quantile tau^_i.
+        prediction: ``[..., N]``, need not be sorted; entry i is quantile tau^_i.
         target: ``[..., N']``, in any order.
-        kappa: up to which error the loss is a square, 0 or more.
+        kappa: error up to which the loss is squared, 0 or more.
 
     Returns:
         ``[...]``, in the dtype of the prediction.
@@ -61,9 +61,9 @@ def _check_pairs(prediction: Tensor, target: Tensor) -> None:
 
 
 def best_quantiles(quantiles: Tensor, preferred: Tensor) -> Tensor:
-    """Those of the class with the highest mean: of ``[..., A, N]``, ``[..., N]``, without gradient.
+    """Return the quantiles ``[..., N]`` of the action with the highest mean, from ``[..., A, N]``, without gradient.
 
-    ``preferred`` ``[..., A, N]`` are those whose means decide, the same or another network's.
+    The means of ``preferred`` ``[..., A, N]`` choose the action: the same quantiles, or another network's.
     """
     quantiles, preferred = quantiles.detach(), preferred.detach()
     if compiled(quantiles, preferred) and quantiles.numel():
@@ -72,24 +72,25 @@ def best_quantiles(quantiles: Tensor, preferred: Tensor) -> Tensor:
 
 
 def of_class(quantiles: Tensor, index: Tensor) -> Tensor:
-    """Those of one class each, ``[..., N]``, of ``[..., A, N]`` and ``[...]``."""
+    """Return the quantiles ``[..., N]`` of the actions ``index`` ``[...]``, from ``[..., A, N]``."""
     return _picked(quantiles.flatten(0, -3), index.reshape(-1, 1)).view(*index.shape, -1)
 
 
 def _picked(x: Tensor, index: Tensor) -> Tensor:
-    """``x[m, index[m, j]]``, whole rows at a time: ``[M, K, N]`` and ``[M, J]`` to ``[M, J, N]``."""
+    """Return ``x[m, index[m, j]]``: ``[M, K, N]`` and ``[M, J]`` to ``[M, J, N]``. Copies whole rows of N."""
     start = torch.arange(0, x.shape[0] * x.shape[1], x.shape[1], device=x.device).unsqueeze(1)  # [M, 1]
     return x.flatten(0, 1).index_select(0, (start + index).flatten()).view(*index.shape, -1)
 
 
 def quantile_targets(following: Tensor, batch: Batch, estimator: OneRow, discount: float) -> Tensor:
-    """The targets y_j of rows 0 ... T-2, ``[B, T - 1, N]``, from distributions of rows 1 ... T-1, without gradient.
+    """Return targets y_j of rows 0 ... T-2, ``[B, T - 1, N]``, from distributions of rows 1 ... T-1, without gradient.
 
-    y_j = G + gamma^m (1 - terminal) theta_j, with the rewards G and the row after m steps that ``estimator`` says. What
-    stands where a row is the last of its episode must not be learned from.
+    y_j = G + gamma^m (1 - terminal) theta_j, where ``estimator`` gives the sum of rewards G and the row after m steps.
+    Targets of rows that are the last of their episode are meaningless and must be masked.
     """
     estimator.check_window(batch.shape[1])
-    if compiled_quantile.fits(following, batch):
+    same = type(estimator).bootstrap is OneRow.bootstrap  # a user's class may scale rewards or discount otherwise
+    if same and compiled_quantile.fits(following, batch):
         return compiled_quantile.quantile_targets(following, batch, estimator.steps(batch.shape[1]), discount)
     reward, live, row = estimator.bootstrap(
         reward=batch.reward, terminal=batch.is_terminal, last=batch.is_last, discount=discount
@@ -99,16 +100,16 @@ def quantile_targets(following: Tensor, batch: Batch, estimator: OneRow, discoun
 
 
 def quantile_error(prediction: Tensor, target: Tensor, batch: Batch, kappa: float) -> Losses:
-    """The term ``critic``: :func:`quantile_huber` of the class that was chosen, averaged as by ``td.critic_losses``.
+    """Return the term ``critic``: :func:`quantile_huber` of the taken actions, averaged as in ``td.critic_losses``.
 
     Args:
-        prediction: quantiles of all classes, ``[B, T - 1, A, N]``.
+        prediction: quantiles of all actions, ``[B, T - 1, A, N]``.
         target: ``[B, T - 1, N]``.
-        batch: where actions ``[B, T, A]``, one-hot, weights ``[B]`` and ends of episodes are read.
+        batch: its actions ``[B, T, A]``, one-hot, weights ``[B]`` and ends of episodes are read.
         kappa: that of :func:`quantile_huber`.
 
     Returns:
-        The losses; priorities are means over the quantiles, as what is minimised is a sum over them.
+        The losses. The loss is a sum over the quantiles, priorities are means over them.
     """
     if compiled_quantile.fits(prediction, batch) and compiled(target):
         return losses_of(compiled_quantile.quantile_error(prediction, target, batch, kappa))
@@ -119,17 +120,13 @@ def quantile_error(prediction: Tensor, target: Tensor, batch: Batch, kappa: floa
 
 
 def check_kappa(kappa: float) -> None:
-    """Refuse what is no width of a Huber loss over quantiles.
-
-    Raises:
-        ConfigError: it is negative or not finite.
-    """
+    """Raise ConfigError if the kappa of a quantile Huber loss is negative or not finite."""
     if not 0 <= kappa < float("inf"):
         raise ConfigError(f"kappa = {kappa}: expected a finite number, 0 or more; 0 leaves no part a square.")
 
 
 class _Sorted(torch.autograd.Function):
-    """The loss and its gradient at once."""
+    """Computes the loss and its gradient in the forward pass."""
 
     @staticmethod
     def forward(ctx: Any, prediction: Tensor, target: Tensor, kappa: float) -> Tensor:
@@ -160,9 +157,9 @@ class _Side(NamedTuple):
 
 
 def _sides(theta: Tensor, y: Tensor, kappa: float) -> tuple[_Side, _Side]:
-    """Targets below and above predictions theta ``[M, N]``, from sorted targets y ``[M, N']``."""
-    far_below = torch.searchsorted(y, theta - kappa)  # [M, N]: how many targets lie that far below
-    far_above = torch.searchsorted(y, theta + kappa, right=True)  # [M, N]: how many do not lie that far above
+    """Sum the targets below and above predictions theta ``[M, N]``, from sorted targets y ``[M, N']``."""
+    far_below = torch.searchsorted(y, theta - kappa)  # [M, N]: number of targets below theta - kappa
+    far_above = torch.searchsorted(y, theta + kappa, right=True)  # [M, N]: number of targets up to theta + kappa
     sums = _running(y)  # [M, N' + 1]
     reach = kappa if kappa else 1.0
     total, m = sums[:, -1:], y.shape[-1]
@@ -178,18 +175,18 @@ def _sides(theta: Tensor, y: Tensor, kappa: float) -> tuple[_Side, _Side]:
 
 
 def _running(y: Tensor) -> Tensor:
-    """Sums of the first k numbers of each row, ``[M, N' + 1]`` for k = 0 ... N'."""
+    """Return the sums of the first k numbers of each row, ``[M, N' + 1]`` for k = 0 ... N'."""
     return torch.nn.functional.pad(y.cumsum(-1), (1, 0))
 
 
 def _beyond(distance: Tensor, count: Tensor, reach: float, kappa: float) -> _Side:
-    """Targets where the loss is linear, by their summed distance and their count."""
-    count = count.to(distance.dtype)  # times a number of Python's, whole numbers would become float32
+    """Sum the targets where the loss is linear, given their summed distance and their count."""
+    count = count.to(distance.dtype)  # integers times a Python float would become float32
     return _Side(reach * distance - 0.5 * kappa**2 * count, reach * count)
 
 
 def _within(theta: Tensor, sums: Tensor, squares: Tensor, start: Tensor, stop: Tensor) -> _Side:
-    """Targets number ``start`` to ``stop``, where the loss is a square."""
+    """Sum the targets number ``start`` to ``stop``, where the loss is a square."""
     count = stop - start
     first = sums.gather(-1, stop) - sums.gather(-1, start)
     second = squares.gather(-1, stop) - squares.gather(-1, start)

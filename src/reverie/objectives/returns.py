@@ -1,16 +1,16 @@
-"""What rows turn out to be worth: value estimates of sequences of rows.
+"""Value targets and advantages from sequences of rows.
 
-All functions read rows ``[B, T]`` (``core/types.py``): ``reward[t]`` came with row t, a terminal row is worth nothing,
-and at a row that is the last of its episode every recursion stops. The value of a row is that of the bootstrapping
-network. Results are for rows ``0 ... T-2``, each estimated from what followed it inside the window; the last row of
-the window only lends its value.
+All functions read rows ``[B, T]`` (``core/types.py``): ``reward[t]`` came with row t, a terminal row has value 0, and
+every recursion stops at the last row of an episode. The value of a row is that of the bootstrapping network. Results
+are for rows ``0 ... T-2``, each estimated from the rows after it inside the window; the last row of the window is only
+bootstrapped from.
 
-Windows may cross episodes. Nothing follows the last row of an episode, since the next row belongs to another one, so
-nothing can be learned there: its target is its own value and its advantage is 0. Weigh losses with :func:`followed`.
+Windows may cross episodes. The row after the last row of an episode belongs to another episode, so there is no target
+for the last row: its target is its own value and its advantage is 0. Mask losses with :func:`followed`.
 (:func:`lambda_return` alone leaves there what its recursion yields.)
 
-Targets carry the gradient of what they are made of. Learners that do not want it detach ``value`` and the
-log-probabilities, or call these functions under ``torch.no_grad()``.
+Targets have the gradient of their inputs. To avoid it, detach ``value`` and the log-probabilities, or call these
+functions under ``torch.no_grad()``.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from reverie.objectives.compiled_td import fits
 
 
 class Estimate(NamedTuple):
-    """How much better an action was than expected, and what the row turned out to be worth."""
+    """The advantage of each row's action and the value target of the row."""
 
     advantage: Tensor  # [B, T-1]
     target: Tensor  # [B, T-1]
@@ -42,18 +42,18 @@ class Bootstrap(NamedTuple):
 
 
 def followed(last: Tensor) -> Tensor:
-    """Which of the rows 0 ... T-2 were followed by another row of their episode: bool ``[B, T - 1]``."""
+    """Return the mask of rows 0 ... T-2 that another row of their episode follows: bool ``[B, T - 1]``."""
     return ~last[:, :-1].bool()
 
 
 def lambda_return(
     *, reward: Tensor, terminal: Tensor, last: Tensor, bootstrap: Tensor, discount: float, lam: float
 ) -> Tensor:
-    """The lambda-return of every row but the last. DreamerV3 (Hafner et al. 2025), equation 5.
+    """Return the lambda-return of every row but the last: DreamerV3 (Hafner et al. 2025), equation 5.
 
     R_t = r_{t+1} + gamma (1 - terminal_{t+1}) [(1 - lambda_{t+1}) v_{t+1} + lambda_{t+1} R_{t+1}],  R_T = v_T,
-    with lambda_{t+1} = lambda (1 - last_{t+1}): a terminal row is worth nothing, while a row that is merely the last
-    of its episode (a time limit) hands over to the bootstrap value.
+    with lambda_{t+1} = lambda (1 - last_{t+1}): a terminal row has value 0, while a row that is only the last of its
+    episode (a time limit) is bootstrapped from.
 
     Args:
         reward: ``[B, T]``, the reward that came with each row.
@@ -74,7 +74,7 @@ def lambda_return(
 
 
 def td0(*, reward: Tensor, terminal: Tensor, last: Tensor, value: Tensor, discount: float) -> Tensor:
-    """The one-step target of TD(0). Sutton & Barto (2018), equation 6.2.
+    """Return the one-step target of TD(0): Sutton & Barto (2018), equation 6.2.
 
     G_t = r_{t+1} + gamma (1 - terminal_{t+1}) v_{t+1}.
 
@@ -96,7 +96,7 @@ def td0(*, reward: Tensor, terminal: Tensor, last: Tensor, value: Tensor, discou
 
 
 def td1(*, reward: Tensor, terminal: Tensor, last: Tensor, value: Tensor, discount: float) -> Tensor:
-    """The target of TD(1): all rewards up to the end of the episode or window, then the value there.
+    """Return the target of TD(1): all rewards up to the end of the episode or window, then the value there.
 
     G_t = r_{t+1} + gamma r_{t+2} + ... + gamma^(K-t-1) r_K + gamma^(K-t) (1 - terminal_K) v_K, where K is the first
     row after t that is the last of its episode or of the window. Sutton & Barto (2018), section 12.1: the
@@ -108,11 +108,11 @@ def td1(*, reward: Tensor, terminal: Tensor, last: Tensor, value: Tensor, discou
 
 
 def td_lambda(*, reward: Tensor, terminal: Tensor, last: Tensor, value: Tensor, discount: float, lam: float) -> Tensor:
-    """The target of TD(lambda), a mean of all n-step returns. Sutton & Barto (2018), equation 12.3.
+    """Return the target of TD(lambda), a mean of all n-step returns: Sutton & Barto (2018), equation 12.3.
 
     G_t = (1 - lambda) sum_{n=1}^{K-t-1} lambda^(n-1) G_t^(n) + lambda^(K-t-1) G_t^(K-t), where G^(n) is that of
-    :func:`n_step` and K the first row after t that is the last of its episode or of the window. It is computed by the
-    recursion of :func:`lambda_return`.
+    :func:`n_step` and K is the first row after t that is the last of its episode or of the window. The recursion of
+    :func:`lambda_return` computes it.
 
     Arguments and result are those of :func:`td0`.
     """
@@ -124,10 +124,10 @@ def td_lambda(*, reward: Tensor, terminal: Tensor, last: Tensor, value: Tensor, 
 
 
 def n_step(*, reward: Tensor, terminal: Tensor, last: Tensor, value: Tensor, discount: float, n: int) -> Tensor:
-    """The n-step target. Sutton & Barto (2018), equation 7.1.
+    """Return the n-step target: Sutton & Barto (2018), equation 7.1.
 
     G_t^(n) = r_{t+1} + ... + gamma^(m-1) r_{t+m} + gamma^m (1 - terminal_{t+m}) v_{t+m}, where m is n, or less where
-    the episode or the window ends before.
+    the episode or the window ends earlier.
 
     Arguments and result are those of :func:`td0`. Raises ValueError if n is below 1.
     """
@@ -137,10 +137,10 @@ def n_step(*, reward: Tensor, terminal: Tensor, last: Tensor, value: Tensor, dis
 
 
 def n_step_bootstrap(*, reward: Tensor, terminal: Tensor, last: Tensor, discount: float, n: int) -> Bootstrap:
-    """:func:`n_step` before any value is known: the sum of rewards, gamma^m (1 - terminal) and the row t + m.
+    """Return the parts of :func:`n_step` without values: the sum of rewards, gamma^m (1 - terminal), the row t + m.
 
-    For learners that need more of the row than one value (a distribution, the best of several actions), and for those
-    that would rather not evaluate every row of a window.
+    For learners that bootstrap from more than one number (a distribution, the best of several actions), or that do not
+    evaluate every row of a window.
 
     Arguments are those of :func:`td0`. The last row of an episode bootstraps from itself: ``0 + 1 * value[t]``.
 
@@ -151,7 +151,7 @@ def n_step_bootstrap(*, reward: Tensor, terminal: Tensor, last: Tensor, discount
     if n < 1:
         raise ValueError(f"n = {n}: expected at least 1 step.")
     index = torch.arange(reward.shape[1], device=reward.device)  # [T]
-    stays = last.bool() | (index == len(index) - 1)  # [B, T], where the sum ends, so that more steps change nothing
+    stays = last.bool() | (index == len(index) - 1)  # [B, T], where the sum ends: further steps change nothing
     step = Bootstrap(
         reward.roll(-1, 1).masked_fill(stays, 0),  # [B, T]
         (discount * (1 - terminal.to(reward.dtype))).roll(-1, 1).masked_fill(stays, 1),  # [B, T]
@@ -162,7 +162,7 @@ def n_step_bootstrap(*, reward: Tensor, terminal: Tensor, last: Tensor, discount
 
 
 def gae(*, reward: Tensor, terminal: Tensor, last: Tensor, value: Tensor, discount: float, lam: float) -> Estimate:
-    """Generalised advantage estimation. Schulman et al. (2016), equation 16.
+    """Return advantage and target by generalised advantage estimation: Schulman et al. (2016), equation 16.
 
     delta_t = r_{t+1} + gamma (1 - terminal_{t+1}) v_{t+1} - v_t,
     A_t = delta_t + gamma lambda (1 - terminal_{t+1}) (1 - last_{t+1}) A_{t+1}. The target is A_t + v_t, which is that
@@ -173,7 +173,7 @@ def gae(*, reward: Tensor, terminal: Tensor, last: Tensor, value: Tensor, discou
     same_shape(reward=reward, terminal=terminal, last=last, value=value)
     ended, live = last[:, :-1].bool(), _live(terminal, reward, discount)  # [B, T-1]
     delta = (reward[:, 1:] + live * value[:, 1:] - value[:, :-1]).masked_fill(ended, 0)  # [B, T-1]
-    # A last row adds nothing and carries nothing. So its advantage is 0, which is what the row before it receives.
+    # The last row of an episode has no error and carries nothing on, so its advantage, which the row before gets, is 0.
     carry = (lam * live).masked_fill(ended, 0)  # [B, T-1]
     advantage = _accumulate(delta, carry, torch.zeros_like(delta[:, 0]))  # [B, T-1]
     return Estimate(advantage, advantage + value[:, :-1])
@@ -192,34 +192,34 @@ def vtrace(
     rho_max: float = 1.0,
     c_max: float = 1.0,
 ) -> Estimate:
-    """V-trace: the value under pi of what mu did. Espeholt et al. (2018, IMPALA), equation 1, section 4.2, remark 2.
+    """Return advantage and target of pi from actions of mu: V-trace, Espeholt et al. (2018), equation 1, remark 2.
 
-    With rho_t = min(rho_max, pi / mu) and c_t = lambda min(c_max, pi / mu) of the action taken at row t,
+    With rho_t = min(rho_max, pi / mu) and c_t = lambda min(c_max, pi / mu) of the action taken at row t (section 4.2),
 
     delta_t = rho_t (r_{t+1} + gamma (1 - terminal_{t+1}) v_{t+1} - v_t),
     G_t = v_t + delta_t + gamma (1 - terminal_{t+1}) (1 - last_{t+1}) c_t (G_{t+1} - v_{t+1}),
     A_t = rho_t (r_{t+1} + gamma (1 - terminal_{t+1}) G_{t+1} - v_t).
 
-    G and v agree at the last row of an episode and of the window.
+    At the last row of an episode and of the window, G = v.
 
     Args:
         reward: ``[B, T]``, as the next three and ``discount`` in :func:`td0`.
         terminal: ``[B, T]``.
         last: ``[B, T]``.
         value: ``[B, T]``.
-        log_pi: ``[B, T]`` log-probability, in nats, of each row's action under the policy that is evaluated.
-        log_mu: ``[B, T]`` the same under the policy that acted. Neither is read where no action was taken.
+        log_pi: ``[B, T]`` log-probability, in nats, of each row's action under the evaluated policy pi.
+        log_mu: ``[B, T]`` the same under the acting policy mu. Neither is read where no action was taken.
         discount: gamma.
         lam: lambda.
-        rho_max: where the weight of an error is cut; it decides what the values converge to.
-        c_max: where the weight of what is carried on is cut, at most ``rho_max``; it decides how fast they converge.
+        rho_max: upper bound of the weight of an error; it determines what the values converge to.
+        c_max: upper bound of the weight of later errors, at most ``rho_max``; it determines the speed of convergence.
 
     Returns:
         Advantage and target, ``[B, T - 1]`` each.
     """
     same_shape(reward=reward, terminal=terminal, last=last, value=value, log_pi=log_pi, log_mu=log_mu)
     ended, live = last[:, :-1].bool(), _live(terminal, reward, discount)  # [B, T-1]
-    # Masked before exp: masked after it alone, what is not finite on rows without an action would make gradients NaN.
+    # Masked before exp, since non-finite numbers in rows without an action would make gradients NaN if masked after it.
     ratio = log_pi[:, :-1].masked_fill(ended, 0).sub(log_mu[:, :-1].masked_fill(ended, 0)).exp()  # [B, T-1]
     rho = ratio.clamp(max=rho_max).masked_fill(ended, 0)  # [B, T-1]
     carry = (live * lam * ratio.clamp(max=c_max)).masked_fill(ended, 0)  # [B, T-1]
@@ -230,14 +230,14 @@ def vtrace(
 
 
 def _live(terminal: Tensor, reward: Tensor, discount: float) -> Tensor:
-    """What the future is discounted by, gamma (1 - terminal_{t+1}) ``[B, T - 1]``."""
+    """Return the discount of the next value, gamma (1 - terminal_{t+1}) ``[B, T - 1]``."""
     return (1 - terminal.to(reward.dtype))[:, 1:] * discount
 
 
 def _accumulate(step: Tensor, carry: Tensor, final: Tensor) -> Tensor:
-    """x_t = step_t + carry_t x_{t+1} ``[B, T - 1]`` backwards from ``final`` ``[B]``.
+    """Return x_t = step_t + carry_t x_{t+1} ``[B, T - 1]``, backwards from ``final`` ``[B]``.
 
-    A loop: doublings are faster only where windows are much longer than they are many, and slower where both are.
+    It is a loop: a parallel scan is faster only if T is much larger than B, and slower if both are large.
     """
     out, x = [], final
     for s, c in zip(reversed(step.unbind(1)), reversed(carry.unbind(1)), strict=True):
@@ -247,7 +247,7 @@ def _accumulate(step: Tensor, carry: Tensor, final: Tensor) -> Tensor:
 
 
 def _repeat(step: Bootstrap, n: int) -> Bootstrap:
-    """``step`` taken n times, ``[B, T]``, by halving n."""
+    """Return ``step`` taken n times, ``[B, T]``, by repeated halving of n."""
     if n == 1:
         return step
     half = _repeat(step, n // 2)
@@ -256,6 +256,6 @@ def _repeat(step: Bootstrap, n: int) -> Bootstrap:
 
 
 def _then(first: Bootstrap, second: Bootstrap) -> Bootstrap:
-    """``second`` from where ``first`` arrived, ``[B, T]``."""
+    """Return the steps ``first``, then ``second`` from where it arrived, as one, ``[B, T]``."""
     reward, discount, row = (x.gather(1, first.row) for x in second)
     return Bootstrap(first.reward + first.discount * reward, first.discount * discount, row)

@@ -1,4 +1,4 @@
-"""Learning by temporal differences from windows of rows: what is predicted, for which rows, and how wrong it was."""
+"""Temporal-difference learning from windows of rows: targets, masks, losses and priorities."""
 
 from __future__ import annotations
 
@@ -17,37 +17,37 @@ from reverie.objectives.returns import followed
 
 
 class Losses(NamedTuple):
-    """What an objective says of a batch."""
+    """The losses of an objective on a batch, with metrics and priorities."""
 
     terms: dict[str, Tensor]
-    """Scalars by name. The gradient of each reaches only the parameters that it is meant for."""
+    """Scalar losses by name. The gradient of each reaches only the parameters that it is meant for."""
     metrics: Metrics
     """Scalars without gradient."""
     priority: Tensor | None = None
-    """How wrong the critic was about each window, ``[B]``: the mean of abs(y - Q), or of the loss of a distribution."""
+    """The critic's error on each window, ``[B]``: the mean of abs(y - Q), or of the loss of a distribution."""
 
     def total(self) -> Tensor:
-        """The sum of all terms: one backward pass for all of them."""
+        """Return the sum of all terms, for a single backward pass."""
         return torch.stack(list(self.terms.values())).sum()
 
     def joined(self, other: Losses) -> Losses:
-        """The terms and metrics of both."""
+        """Return the terms and metrics of both. The priority is the other's, if it has one."""
         priority = self.priority if other.priority is None else other.priority
         return Losses({**self.terms, **other.terms}, {**self.metrics, **other.metrics}, priority)
 
 
 def before(obs: Obs) -> Obs:
-    """The observations of rows 0 ... T-2, ``[B, T - 1, ...]``: where actions were taken whose outcome is known."""
+    """Return the observations of rows 0 ... T-2, ``[B, T - 1, ...]``: where the window's transitions start."""
     return {k: v[:, :-1] for k, v in obs.items()}
 
 
 def after(obs: Obs) -> Obs:
-    """The observations of rows 1 ... T-1, ``[B, T - 1, ...]``: where those actions led."""
+    """Return the observations of rows 1 ... T-1, ``[B, T - 1, ...]``: where the window's transitions lead."""
     return {k: v[:, 1:] for k, v in obs.items()}
 
 
 def mean_over(x: Tensor, mask: Tensor) -> Tensor:
-    """The mean of ``x`` ``[B, T - 1]`` where ``mask`` is 1; 0 if that is nowhere."""
+    """Return the mean of ``x`` ``[B, T - 1]`` where ``mask`` is 1, or 0 if that is nowhere."""
     if compiled_td.fits(x, mask) and x.numel():
         return compiled_td.masked_mean(x, mask)
     return (x * mask).sum() / mask.sum().clamp(min=1)
@@ -61,13 +61,13 @@ def bootstrapped(
     reward: Tensor | None = None,
     within: Callable[[Tensor], Tensor] | None = None,
 ) -> Tensor:
-    """The targets y of rows 0 ... T-2, ``[B, T - 1]``, from the ``value`` of rows 1 ... T-1, ``[B, T - 1]``.
+    """Return the targets y of rows 0 ... T-2, ``[B, T - 1]``, from the ``value`` of rows 1 ... T-1, ``[B, T - 1]``.
 
-    No target depends on the value of row 0: there the action that was taken counts, not those that the policy prefers.
-    ``reward`` ``[B, T]`` stands in the place of the batch's own. ``within`` brings values into a range first.
+    No target depends on the value of row 0. ``reward`` ``[B, T]`` replaces the batch's own. ``within`` clips the values
+    first.
 
     Raises:
-        ValueError: the values have other shapes, as those of a critic that keeps a last axis of one.
+        ValueError: the values have another shape, such as ``[B, T - 1, 1]``.
     """
     if value.shape != batch.reward[:, 1:].shape:
         raise ValueError(f"values {tuple(value.shape)}: expected [B, T - 1] = {tuple(batch.reward[:, 1:].shape)}.")
@@ -83,16 +83,16 @@ def bootstrapped(
 
 
 def squared_error(prediction: Tensor, target: Tensor, batch: Batch, scale: float = 1.0) -> Losses:
-    """The term ``critic``: scale E[w (Q - y)^2] over all actions taken, summed over the critics.
+    """Return the term ``critic``: scale E[w (Q - y)^2] over all actions taken, summed over the critics.
 
     Args:
         prediction: Q ``[B, T - 1]`` of one critic or ``[K, B, T - 1]`` of K.
         target: y ``[B, T - 1]``.
-        batch: where weights ``[B]`` and ends of episodes are read.
-        scale: ``0.5`` where a paper has it.
+        batch: its weights ``[B]`` and ends of episodes are read.
+        scale: factor of the loss; ``0.5`` in some papers.
 
     Raises:
-        ValueError: the shapes differ, as those of a critic that keeps a last axis of one.
+        ValueError: the shapes do not fit, for example ``[B, T - 1, 1]``.
     """
     check_error(prediction, target)
     if compiled_td.fits_error(prediction, target, batch):
@@ -102,10 +102,10 @@ def squared_error(prediction: Tensor, target: Tensor, batch: Batch, scale: float
 
 
 def huber_error(prediction: Tensor, target: Tensor, batch: Batch, kappa: float) -> Losses:
-    """The term ``critic``: E[w L(Q - y)] over all actions taken, with the loss of Huber (1964).
+    """Return the term ``critic``: E[w L(Q - y)] over all actions taken, with the loss L of Huber (1964).
 
     L(u) = u^2 / 2 where |u| <= kappa and kappa (|u| - kappa / 2) beyond; its derivative is u clipped to
-    [-kappa, kappa]. kappa may be infinite. All else is as in :func:`squared_error`.
+    [-kappa, kappa]. kappa is above 0 and may be infinite. The rest is as in :func:`squared_error`.
     """
     check_error(prediction, target)
     if compiled_td.fits_error(prediction, target, batch):
@@ -116,7 +116,7 @@ def huber_error(prediction: Tensor, target: Tensor, batch: Batch, kappa: float) 
 
 
 def check_error(prediction: Tensor, target: Tensor) -> None:
-    """Raises ValueError if the shapes are not those of Q and y in :func:`squared_error`."""
+    """Raise ValueError unless the shapes are those of Q and y in :func:`squared_error`."""
     if prediction.shape[-2:] != target.shape or prediction.ndim > 3:
         raise ValueError(f"values {tuple(prediction.shape)}: expected [(K,) B, T - 1] = {tuple(target.shape)}.")
 
@@ -126,7 +126,7 @@ def _compiled(prediction: Tensor, target: Tensor, batch: Batch, scale: float = 1
 
 
 def losses_of(found: compiled_td.Error) -> Losses:
-    """The term ``critic``, its metrics and priorities."""
+    """Return an :class:`~reverie.objectives.compiled_td.Error` as the term ``critic``, its metrics and priorities."""
     metrics = {"loss/critic": found.loss.detach(), "train/value": found.predicted, "train/target": found.target}
     return Losses({"critic": found.loss}, metrics, found.priority)
 
@@ -134,15 +134,15 @@ def losses_of(found: compiled_td.Error) -> Losses:
 def critic_losses(
     loss: Tensor, wrong: Tensor, value: Tensor, target: Tensor, batch: Batch, scale: float = 1.0
 ) -> Losses:
-    """The term ``critic``, scale E[w loss] over all actions taken, summed over the critics; its metrics; priorities.
+    """Return the term ``critic``: scale E[w loss] over all actions taken, summed over the critics.
 
     Args:
         loss: ``[B, T - 1]`` of one critic or ``[K, B, T - 1]`` of K.
-        wrong: the same; how wrong each prediction was, to draw windows by.
-        value: the same; what was predicted.
+        wrong: same shape; absolute error of each prediction, for the priorities.
+        value: same shape; the predictions, for the metrics.
         target: y ``[B, T - 1]``.
-        batch: where weights ``[B]`` and ends of episodes are read.
-        scale: a factor of the loss.
+        batch: its weights ``[B]`` and ends of episodes are read.
+        scale: factor of the loss.
     """
     mask = followed(batch.is_last)  # [B, T-1]
     weight = mask * (scale * batch.weight / mask.sum().clamp(min=1))[:, None]  # [B, T-1]
@@ -160,11 +160,7 @@ def critic_losses(
 
 
 def check_td(discount: float, tau: float, target_every: int = 1, value_estimator: ValueEstimator | None = None) -> None:
-    """Refuse what no learner with targets can have.
-
-    Raises:
-        ConfigError: one of them is out of range.
-    """
+    """Raise ConfigError if a setting of temporal-difference learning is out of range."""
     if not 0 <= discount <= 1:
         raise ConfigError(f"discount = {discount}: expected a number in [0, 1].")
     if not 0 < tau <= 1:

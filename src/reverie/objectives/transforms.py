@@ -1,4 +1,4 @@
-"""Squashing functions and two-hot targets: how large numbers of unknown scale are predicted."""
+"""Squashing functions and two-hot targets, to predict numbers of unknown scale."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ LOG2_E = math.log2(math.e)
 
 
 def exp(x: Tensor) -> Tensor:
-    """e^x, as 2^(x log2 e), to a few units in the last place.
+    """Return e^x as 2^(x log2 e), exact to a few units in the last place.
 
-    ``torch.exp`` goes through MKL on many CPUs, which wakes all threads for a few numbers, and these stay in the way of
-    others for a while: twenty times as long, and everything after it slower.
+    ``torch.exp`` uses MKL on many CPUs, which wakes all threads for a few numbers. It takes twenty times as long, and
+    the threads slow down later operations for a while.
     """
     return torch.exp2(x * LOG2_E)
 
 
 def symlog(x: Tensor) -> Tensor:
-    """sign(x) ln(|x| + 1). DreamerV3 (Hafner et al. 2025), equation 9."""
+    """Return sign(x) ln(|x| + 1): DreamerV3 (Hafner et al. 2025), equation 9."""
     return torch.sign(x) * torch.log1p(torch.abs(x))
 
 
 def symexp(x: Tensor) -> Tensor:
-    """sign(x) (exp(|x|) - 1), the inverse of :func:`symlog`. DreamerV3 (2025), equation 9."""
+    """Return sign(x) (exp(|x|) - 1), the inverse of :func:`symlog`: DreamerV3 (2025), equation 9."""
     return torch.sign(x) * torch.expm1(torch.abs(x))
 
 
 def symexp_bins(count: int) -> Tensor:
-    """Bin values b = symexp(linspace(-20, 20, count)), exactly symmetric about zero. DreamerV3 (2025), equation 10.
+    """Return bins b = symexp(linspace(-20, 20, count)), exactly symmetric about 0: DreamerV3 (2025), equation 10.
 
     The upper half is the mirrored lower half, not a second evaluation, so that ``b[i] == -b[count - 1 - i]`` to the
     last bit. An odd count has a bin at 0; an even count has its two middle bins both at 0.
@@ -41,18 +41,18 @@ def symexp_bins(count: int) -> Tensor:
 
 
 def two_hot(target: Tensor, bins: Tensor) -> tuple[Tensor, Tensor]:
-    """The two bins around each target and their weights, in proportion to nearness. DreamerV3 (2025), equation 11.
+    """Return the two bins around each target and their weights, linear in the distance: DreamerV3 (2025), equation 11.
 
-    Targets beyond the outermost bins sit wholly on them; so does a target that equals a bin. One that is not finite
-    has NaN weights, so that it shows in the loss instead of passing for the largest number there is. Only two of the
-    K weights of the distribution differ from zero, so only those are returned.
+    A target beyond the outermost bins, or equal to a bin, has all its weight on that bin. A target that is not finite
+    has NaN weights, so that it shows in the loss instead of passing for the outermost bin. Only two of the K weights
+    of the distribution differ from zero, so only those are returned.
 
     Args:
         target: ``[...]`` float32.
         bins: ``[K]`` ascending.
 
     Returns:
-        Indices ``[..., 2]`` into the bins, and their weights ``[..., 2]``: non-negative, summing to 1, with mean
+        Indices ``[..., 2]`` of the bins, and their weights ``[..., 2]``: non-negative, with sum 1, and with mean
         ``target`` inside the range of the bins.
     """
     last = len(bins) - 1
@@ -68,10 +68,10 @@ def two_hot(target: Tensor, bins: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def symmetric_mean(probs: Tensor, bins: Tensor) -> Tensor:
-    """sum_i p_i b_i for bins that are symmetric about zero, as sum over b_i > 0 of b_i (p_i - p_-i).
+    """Return sum_i p_i b_i for bins symmetric about zero, computed as the sum over b_i > 0 of b_i (p_i - p_-i).
 
-    A plain sum of uniform probabilities over symmetric bins leaves a rounding error as large as the outermost bins.
-    Taking differences of opposite bins first makes an untrained head predict exactly 0.
+    A plain sum over symmetric bins has rounding errors in proportion to the outermost bins. Taking differences of
+    opposite bins first makes an untrained head, whose probabilities are uniform, predict exactly 0.
 
     Args:
         probs: ``[..., K]``.
