@@ -1,4 +1,4 @@
-"""Which format a file or folder has: told by what is inside. A name that says something else is an error."""
+"""Detects the format of a file or folder by its contents. A file name that contradicts them is an error."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ SUFFIXES = {
 
 
 def open_reader(path: str, options: ReadOptions | None = None) -> Reader:
-    """The reader of the dataset at ``path``: a file, a folder, a glob, or ``minari:NAME``.
+    """Return the reader of the dataset at ``path``: a file, a folder, a glob, or ``minari:NAME``.
 
     Raises:
-        DataError: there is nothing, or nothing that can be read; says what was expected.
+        DataError: there is nothing, or nothing that can be read; the message says what was expected.
         ConfigError: an option does not fit, or a package is missing.
     """
     options = options or ReadOptions()
@@ -61,7 +61,7 @@ def open_reader(path: str, options: ReadOptions | None = None) -> Reader:
 
 
 def missing(path: str) -> DataError:
-    """There is nothing at ``path``."""
+    """Return the error for a path at which there is nothing."""
     place = Path(path).expanduser()
     beside = sorted(p.name for p in place.parent.iterdir()) if place.parent.is_dir() else []
     hint = did_you_mean(place.name, beside)
@@ -104,7 +104,7 @@ def _is_dataset(path: Path) -> bool:
 
 
 def is_table_folder(path: Path) -> bool:
-    """Whether tables are all that is in there to be read."""
+    """Return True if the folder holds tables, in itself or in folders below it."""
     return bool(tables_in(path))
 
 
@@ -144,7 +144,7 @@ def _file(path: Path, options: ReadOptions) -> Reader:
 
 
 def content(path: Path) -> str:
-    """What the first bytes of a file say."""
+    """Return the format that the first bytes of a file show, one of the values of ``SUFFIXES``; "" if unknown."""
     with path.open("rb") as file:
         head = file.read(8)
     if is_hdf5(path):
