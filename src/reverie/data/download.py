@@ -1,8 +1,8 @@
-"""Datasets from the servers that offer them: whole or not at all, going on where a download was cut off.
+"""Downloads datasets: a dataset appears only once it is complete, and an interrupted download can be continued.
 
-A file comes as ``.name.part`` beside its place, by ranges of HTTP, and moves there once its size and its checksum are
-those that the server says. Minari's datasets lie on Hugging Face (or any server that speaks its API), RL Unplugged's
-shards in Google's storage.
+A file is downloaded as ``.name.part`` beside its final path, by HTTP range requests, and renamed once its size and
+checksum are those that the server gives. Minari datasets come from Hugging Face (or any server with its API), RL
+Unplugged's shards from Google Cloud Storage.
 """
 
 from __future__ import annotations
@@ -80,35 +80,37 @@ GAMES = [
 BLOCK = 1 << 20
 PATIENCE = 60.0
 ATTEMPTS = 5
-"""Times that a broken connection is taken up again before that is an error."""
+"""Number of attempts at a file before a broken connection is an error."""
 PAUSE = 1.0
-"""Seconds before the second attempt; each further one waits twice as long."""
+"""Seconds before the second attempt; doubled for each further one."""
 
 Progress = Callable[[str, int, int], None]
-"""Told the name of a file, the bytes that are there and those that there will be (0 if nobody says)."""
+"""Called with the name of a file, the number of bytes that have arrived, and its size in bytes (0 if unknown)."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Remote:
-    """A file on a server, and what is known of it beforehand."""
+    """A file on a server."""
 
     url: str
     size: int | None = None
+    """Size in bytes according to the server's list of files; None if there is none."""
     sha256: str = ""
+    """Checksum in hexadecimal according to that list; "" if there is none."""
 
 
 def silent(name: str, done: int, total: int) -> None:
-    """Nothing."""
+    """Do nothing."""
 
 
 # ---------------------------------------------------------------- one file
 
 
 def fetch(remote: Remote, path: Path, progress: Progress = silent) -> Path:
-    """Bring a file to ``path``, unless it is there. What was cut off before goes on.
+    """Download a file to ``path``, unless that exists. An interrupted download is continued.
 
     Raises:
-        RunError: the server has no such file, cannot be reached, or sends something else than it says.
+        RunError: the server has no such file, cannot be reached, or the file does not match its size or checksum.
     """
     if path.exists():
         return path
@@ -133,20 +135,20 @@ def fetch(remote: Remote, path: Path, progress: Progress = silent) -> Path:
 
 
 def _append(remote: Remote, staged: Path, name: str, progress: Progress) -> dict[str, str]:
-    """Get what is missing of ``staged``; the headers of the answer, with the size of the whole as ``whole``."""
+    """Download what is missing of ``staged``; return the headers of the answer, and the file's size as ``whole``."""
     have = staged.stat().st_size if staged.exists() else 0
     request = urllib.request.Request(remote.url, headers={"Range": f"bytes={have}-"} if have else {})
     try:
         answer = urllib.request.urlopen(request, timeout=PATIENCE)
     except urllib.error.HTTPError as error:
-        if error.code == 416 and have:  # nothing is left to be sent
+        if error.code == 416 and have:  # all of the file is here already
             whole = (error.headers.get("Content-Range") or "").rpartition("/")[2]
             said = {key.lower(): value for key, value in error.headers.items()}
             return (said if _sums(said) or remote.sha256 else said | _headers(remote, have - 1)) | {"whole": whole}
         raise
     with answer:
         headers = {key.lower(): value for key, value in answer.headers.items()}
-        if have and answer.status != 206:  # it does not do ranges, and has begun anew
+        if have and answer.status != 206:  # the server does not support ranges, and sends the whole file
             have = 0
         length = int(headers.get("content-length") or 0)
         total = have + length if length else 0
@@ -161,20 +163,20 @@ def _append(remote: Remote, staged: Path, name: str, progress: Progress) -> dict
 
 
 def _headers(remote: Remote, last: int) -> dict[str, str]:
-    """What the server says with the byte at ``last``: with a file that is all here already, its checksums."""
+    """Return the headers of a request for the bytes from ``last`` on: they have the checksums of a complete file."""
     request = urllib.request.Request(remote.url, headers={"Range": f"bytes={last}-"})
     try:
         with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
             return {key.lower(): value for key, value in answer.headers.items()}
-    except urllib.error.HTTPError:  # its file is smaller than ours: that is found by the size
+    except urllib.error.HTTPError:  # the server's file is smaller than ours: _check will compare the sizes
         return {}
 
 
 def _check(remote: Remote, staged: Path, said: dict[str, str]) -> None:
-    """The file is what the server and its lists say.
+    """Check the size and the checksums of a complete download.
 
     Raises:
-        RunError: it is not; what came is deleted, or it would be gone on with for ever.
+        RunError: one is wrong; the file is deleted, as continuing it could never succeed.
     """
     size = staged.stat().st_size
     expected = remote.size if remote.size is not None else int(said["whole"]) if said["whole"].isdigit() else size
@@ -189,7 +191,7 @@ def _check(remote: Remote, staged: Path, said: dict[str, str]) -> None:
 
 
 def _sums(said: dict[str, str]) -> dict[str, str]:
-    """Checksums that Google's storage sends with a file, ``x-goog-hash: crc32c=..., md5=...``, as hexadecimal."""
+    """Return the checksums in Google's header ``x-goog-hash: crc32c=..., md5=...``, in hexadecimal by kind."""
     out = {}
     for word in said.get("x-goog-hash", "").split(","):
         kind, _, value = word.strip().partition("=")
@@ -199,7 +201,7 @@ def _sums(said: dict[str, str]) -> dict[str, str]:
 
 
 def checksum_of(path: Path, kind: str) -> str:
-    """The ``sha256``, ``md5`` or ``crc32c`` of a file, as hexadecimal."""
+    """Return the ``sha256``, ``md5`` or ``crc32c`` of a file in hexadecimal."""
     if kind == "crc32c":
         from google_crc32c import extend
 
@@ -219,13 +221,13 @@ def checksum_of(path: Path, kind: str) -> str:
 
 
 def download_minari(name: str, server: str = "", progress: Progress = silent) -> Path:
-    """The Minari dataset called ``name``, to where Minari keeps its datasets.
+    """Download the Minari dataset called ``name`` to the folder where Minari keeps its datasets; return its path.
 
-    ``server`` speaks the API of Hugging Face; HF_ENDPOINT or huggingface.co unless given.
+    ``server`` must have the API of Hugging Face; by default it is HF_ENDPOINT, or else huggingface.co.
 
     Raises:
-        ConfigError: that is no name of a dataset.
-        RunError: the server has none of that name, or it did not come whole.
+        ConfigError: Minari does not allow this name.
+        RunError: the server has no such dataset, or its files cannot be downloaded.
     """
     check_name(name)
     place = minari_root() / name
@@ -251,7 +253,11 @@ def download_minari(name: str, server: str = "", progress: Progress = silent) ->
 
 
 def _listed(url: str, name: str) -> list[dict[str, Any]]:
-    """The files below a folder, page after page."""
+    """Return the files below a folder, following the server's pages.
+
+    Raises:
+        RunError: there is no such folder, or the server cannot be reached.
+    """
     found: list[dict[str, Any]] = []
     following: str | None = url
     while following:
@@ -270,11 +276,11 @@ def _listed(url: str, name: str) -> list[dict[str, Any]]:
 def download_shards(
     game: str, run: int, shards: list[int], folder: Path, server: str = "", progress: Progress = silent
 ) -> list[Path]:
-    """Shards of RL Unplugged's Atari data, to ``folder/game``.
+    """Download shards of RL Unplugged's Atari data to ``folder/game``; return their paths.
 
     Raises:
         ConfigError: there is no such game, run or shard.
-        RunError: a shard did not come whole.
+        RunError: a shard cannot be downloaded.
     """
     if game not in GAMES:
         raise ConfigError(
