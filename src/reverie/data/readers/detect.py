@@ -14,7 +14,7 @@ from reverie.data.readers.base import Reader, ReadOptions
 from reverie.data.readers.d4rl import NEEDED as OF_D4RL
 from reverie.data.readers.d4rl import D4RLReader
 from reverie.data.readers.hdf5 import damage, is_hdf5, open_hdf5
-from reverie.data.readers.minari import METADATA, local_names, metadata_of, minari_path
+from reverie.data.readers.minari import local_names, metadata_of, minari_path
 from reverie.data.readers.minari_storages import minari_reader
 from reverie.data.readers.pydreamer import PyDreamerReader
 from reverie.data.readers.rl_unplugged import RLUnpluggedReader, shards_in
@@ -94,12 +94,14 @@ def _folder(path: Path, options: ReadOptions) -> Reader:
     if is_table_folder(path):
         return TableReader(path, options)
     inside = sorted(p.name for p in path.iterdir() if not p.name.startswith("."))
-    datasets = sorted(p.parents[1].as_posix() for p in path.glob(f"*/**/data/{METADATA}"))
+    datasets = [(path / name).as_posix() for name in local_names(path)]
     hint = f" There are datasets in {', '.join(datasets[:6])}." if datasets else ""
     raise DataError(f"{path} holds no dataset, only {', '.join(inside[:10]) or 'nothing'}.{hint} Expected {KNOWN}.")
 
 
 def _is_dataset(path: Path) -> bool:
+    if path.name.startswith("."):  # still being downloaded or written
+        return False
     return metadata_of(path) is not None or is_store(path)
 
 

@@ -49,9 +49,10 @@ def check_name(name: str) -> None:
 
 
 def local_names(root: Path | None = None) -> list[str]:
-    """Return the names of the datasets in ``root``, by default in Minari's own folder."""
+    """Return the names of the datasets in ``root``, by default Minari's folder; not of those still being written."""
     root = root or minari_root()
-    return sorted(path.parents[1].relative_to(root).as_posix() for path in root.glob(f"**/data/{METADATA}"))
+    found = [path.parents[1].relative_to(root) for path in root.glob(f"**/data/{METADATA}")]
+    return sorted(path.as_posix() for path in found if not any(part.startswith(".") for part in path.parts))
 
 
 def minari_path(name: str) -> Path:
