@@ -22,7 +22,7 @@ A process may also be killed while it writes or deletes rows. What it may leave 
                                                      rows of that commit are lost
     zarr.json of an older or newer manifest          mended, as all of it follows from the manifest
     <n> or aside/<n> that the manifest does not list never read; overwritten by the next group of that name
-    a copy in damaged/ of a file not replaced yet    overwritten by the same copy
+    a copy in damaged/ of a file not replaced yet    kept, or overwritten by the same copy
     lease.json (behind a URL)                        taken over, see lease.py
 """
 
