@@ -18,9 +18,11 @@ from test_readers_rl_unplugged import check_shard, shard, transitions
 
 from reverie.commands.data import data_command
 from reverie.core.errors import ConfigError, RunError
-from reverie.data import download
-from reverie.data.download import GAMES, Remote, download_minari, download_shards, fetch
+from reverie.data import fetch as fetching
+from reverie.data.download import GAMES, RL_UNPLUGGED, download_minari, download_shards
+from reverie.data.fetch import fetch
 from reverie.data.readers.detect import open_reader
+from reverie.data.remote_file import Remote
 
 CONTENT = bytes(range(256)) * 4000
 
@@ -35,7 +37,6 @@ class Server(http.server.ThreadingHTTPServer):
         self.links: dict[str, str] = {}
         self.break_after: list[int] = []
         self.ranges = True
-        self.silent_at_the_end = False
         self.fail: list[int] = []
         self.asked: list[tuple[str, str]] = []
 
@@ -61,12 +62,13 @@ class Handler(http.server.BaseHTTPRequestHandler):
         if start >= len(data) > 0:
             self.send_response(416)
             self.send_header("Content-Range", f"bytes */{len(data)}")
-            if not server.silent_at_the_end:
-                self._hash()
             self.end_headers()
             return
         self.send_response(206 if start else 200)
         self.send_header("Content-Length", str(len(data) - start))
+        self.send_header("ETag", f'"{hashlib.md5(data).hexdigest()}"')
+        if start:
+            self.send_header("Content-Range", f"bytes {start}-{len(data) - 1}/{len(data)}")
         self._hash()
         if self.path in server.links:
             self.send_header("Link", f'<{server.links[self.path]}>; rel="next"')
@@ -84,8 +86,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
 @pytest.fixture
 def server(monkeypatch):
-    monkeypatch.setattr(download, "PAUSE", 0.0)
-    monkeypatch.setattr(download, "PATIENCE", 10.0)
+    monkeypatch.setattr(fetching, "PAUSE", 0.0)
+    monkeypatch.setattr(fetching, "PATIENCE", 10.0)
     server = Server()
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
     thread.start()
@@ -116,33 +118,25 @@ def test_a_connection_that_breaks_is_taken_up_again(server, tmp_path):
     server.hashes["/a"] = google(CONTENT)
     server.break_after = [1000, 300_000]
     assert fetch(Remote(url=f"{server.url}/a"), tmp_path / "a").read_bytes() == CONTENT
-    assert [wanted for _, wanted in server.asked] == ["", "bytes=1000-", "bytes=301000-"]
+    assert [wanted for _, wanted in server.asked] == ["", "bytes=999-", "bytes=300998-"]
 
 
 def test_what_came_is_kept_for_the_next_time(server, tmp_path, monkeypatch):
     server.files["/a"] = CONTENT
-    monkeypatch.setattr(download, "ATTEMPTS", 1)
-    server.break_after = [5000]
+    monkeypatch.setattr(fetching, "ATTEMPTS", 1)
+    server.break_after = [5000, 0]
     with pytest.raises(RunError, match="What has come so far is kept"):
         fetch(Remote(url=f"{server.url}/a"), tmp_path / "a")
     assert (tmp_path / ".a.part").stat().st_size == 5000
     assert not (tmp_path / "a").exists()
     assert fetch(Remote(url=f"{server.url}/a"), tmp_path / "a").read_bytes() == CONTENT
-    assert server.asked[-1][1] == "bytes=5000-"
-
-
-def test_all_came_but_nobody_looked_at_it(server, tmp_path):
-    """Killed between the last byte and the check: the server has nothing more to send."""
-    server.files["/a"] = CONTENT
-    server.hashes["/a"] = google(CONTENT)
-    (tmp_path / ".a.part").write_bytes(CONTENT)
-    assert fetch(Remote(url=f"{server.url}/a"), tmp_path / "a").read_bytes() == CONTENT
+    assert server.asked[-1][1] == "bytes=4999-"
 
 
 @pytest.mark.parametrize("damaged", [False, True])
-def test_all_came_and_the_server_says_nothing_more_of_it(server, tmp_path, damaged):
-    """Its checksums come with any byte that it is asked for."""
-    server.files["/a"], server.hashes["/a"], server.silent_at_the_end = CONTENT, google(CONTENT), True
+def test_all_came_but_nobody_looked_at_it(server, tmp_path, damaged):
+    """Killed between the last byte and the check: the server's checksums come with the last byte once more."""
+    server.files["/a"], server.hashes["/a"] = CONTENT, google(CONTENT)
     came = bytearray(CONTENT)
     came[7] ^= damaged
     (tmp_path / ".a.part").write_bytes(came)
@@ -166,6 +160,7 @@ def test_a_server_without_ranges_begins_anew(server, tmp_path):
     [
         ({"size": 17}, "", "1,024,000 bytes came, 17 were said"),
         ({"sha256": "0" * 64}, "", "its sha256 is .*, 0000"),
+        ({"git": "0" * 40}, "", "its git is .*, 0000"),
         ({}, google(b"something else"), "its crc32c is"),
         ({}, google(b"something else").partition(", ")[2], "its md5 is"),
     ],
@@ -192,6 +187,8 @@ def test_servers_that_have_none_or_are_not_there(server, tmp_path):
     assert fetch(Remote(url=f"{server.url}/a"), tmp_path / "a").read_bytes() == CONTENT
     with pytest.raises(RunError, match="cannot be reached"):
         fetch(Remote(url="http://127.0.0.1:9/a"), tmp_path / "c")
+    with pytest.raises(ConfigError, match="the server 'localhost/x': expected an address such as https://"):
+        download_shards("Pong", 1, [0], tmp_path, "localhost/x")
 
 
 # ---------------------------------------------------------------- RL Unplugged
@@ -209,6 +206,11 @@ def test_shards(server, tmp_path, capsys):
     assert [Path(line).name for line in said] == ["run_2-00000-of-00100", "run_2-00007-of-00100"]
     check_shard(open_reader(said[0]), LIVED)
     assert open_reader(str(folder / "Breakout")).about().text["game"] == "Breakout"
+
+
+def test_shards_come_by_https():
+    """Their checksums come with them: nothing else says that they are the right ones."""
+    assert RL_UNPLUGGED.startswith("https://")
 
 
 def test_shards_that_there_are_not(tmp_path):
@@ -232,7 +234,8 @@ def offer(server, folder, name, *, pages=1):
         path = f"{inside}/{file.relative_to(folder).as_posix()}".lstrip("/")
         data = file.read_bytes()
         large = {"lfs": {"oid": hashlib.sha256(data).hexdigest(), "size": len(data)}} if file.suffix == ".hdf5" else {}
-        entries.append({"type": "file", "path": path, "size": len(data), **large})
+        blob = hashlib.sha1(f"blob {len(data)}\0".encode() + data).hexdigest()
+        entries.append({"type": "file", "path": path, "size": len(data), "oid": blob, **large})
         server.files[f"/datasets/farama-minari/{group}/resolve/main/{path}"] = data
     listed = f"/api/datasets/farama-minari/{group}/tree/main/{inside}?recursive=true"
     size = -(-len(entries) // pages)
@@ -261,18 +264,73 @@ def test_a_dataset(server, tmp_path, monkeypatch, capsys, name, pages):
 def test_a_dataset_is_not_there_before_it_is_whole(server, tmp_path, monkeypatch):
     root = tmp_path / "root"
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(root))
-    monkeypatch.setattr(download, "ATTEMPTS", 1)
+    monkeypatch.setattr(fetching, "ATTEMPTS", 1)
     offer(server, write(tmp_path / "made", [buffer(e) for e in LIVED]), "D4RL/door/human-v2")
     main = next(path for path in server.files if path.endswith("main_data.hdf5"))
     listed = next(path for path in server.files if path.startswith("/api"))
-    server.break_after = [10**6, 700]  # the list, then the first file
+    server.break_after = [10**6, 700, 0]  # the list, then the first file, twice
     with pytest.raises(RunError, match="kept"):
         download_minari("D4RL/door/human-v2", server.url)
     assert not (root / "D4RL/door/human-v2").exists()
     download_minari("D4RL/door/human-v2", server.url)
     check(open_reader("minari:D4RL/door/human-v2"), expected(LIVED))
-    assert (main, "bytes=700-") in server.asked
+    assert (main, "bytes=699-") in server.asked
     assert listed in [path for path, _ in server.asked]
+
+
+def test_a_dataset_that_changes_between_two_attempts(server, tmp_path, monkeypatch):
+    """Files that had come already are replaced where they are others now, and deleted where there are none any more."""
+    root, name = tmp_path / "root", "D4RL/door/human-v2"
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(root))
+    made = write(tmp_path / "old", [buffer(e) for e in LIVED[:1]])
+    (made / "data" / "aside.txt").write_text("gone soon")
+    offer(server, made, name)
+    metadata = next(path for path in server.files if path.endswith("metadata.json"))
+    del server.files[metadata]  # the last one
+    with pytest.raises(RunError, match="the server says 404"):
+        download_minari(name, server.url)
+    staged = root / "D4RL/door/.human-v2.part"
+    assert sorted(p.name for p in staged.rglob("*.*")) == ["aside.txt", "main_data.hdf5"]
+    offer(server, write(tmp_path / "new", [buffer(e) for e in LIVED]), name)
+    download_minari(name, server.url)
+    check(open_reader(f"minari:{name}"), expected(LIVED))
+    assert sorted(p.name for p in (root / name).rglob("*.*")) == ["main_data.hdf5", "metadata.json"]
+
+
+def test_a_folder_that_is_in_the_way(server, tmp_path, monkeypatch):
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
+    (tmp_path / "door-v0").mkdir()
+    (tmp_path / "door-v0" / "mine.txt").write_text("x")
+    with pytest.raises(RunError, match="door-v0 exists and is no Minari dataset"):
+        download_minari("door-v0", server.url)
+    assert not server.asked
+
+
+@pytest.mark.parametrize(
+    ("listed", "said"),
+    [
+        (b"<html>", "is no list of files"),
+        (b'{"error": "no"}', "is no list of files"),
+        (b'[{"type": "file"}]', "is no list of files"),
+        (b'[{"type": "file", "path": "other/x"}]', "lists a file 'other/x' outside of the dataset"),
+    ],
+)
+def test_lists_that_make_no_sense(server, tmp_path, monkeypatch, listed, said):
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
+    server.files["/api/datasets/farama-minari/D4RL/tree/main/door/human-v2?recursive=true"] = listed
+    with pytest.raises(RunError, match=said):
+        download_minari("D4RL/door/human-v2", server.url)
+
+
+def test_lists_are_asked_for_again(server, tmp_path, monkeypatch):
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
+    offer(server, write(tmp_path / "made", [buffer(e) for e in LIVED]), "door-v0")
+    server.fail, server.break_after = [503, 429], [5]
+    download_minari("door-v0", server.url)
+    check(open_reader("minari:door-v0"), expected(LIVED))
+    server.fail = [503] * fetching.ATTEMPTS
+    with pytest.raises(RunError, match="cannot be reached: the server says 503"):
+        download_minari("other-v0", server.url)
 
 
 def test_datasets_that_there_are_not(server, tmp_path, monkeypatch):

@@ -233,6 +233,17 @@ def test_a_folder_of_datasets(tmp_path, storage):
         open_reader(str(tmp_path)).about()
 
 
+def test_what_is_still_coming_is_no_dataset(tmp_path, monkeypatch):
+    """As downloads and conversions leave it that were killed."""
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
+    write(tmp_path / "D4RL/door/.human-v2.part", [buffer(e) for e in LIVED])
+    assert readers.local_names() == []
+    with pytest.raises(DataError, match="holds no dataset, only nothing"):
+        open_reader(str(tmp_path / "D4RL/door"))
+    with pytest.raises(DataError, match="There are none yet"):
+        open_reader("minari:D4RL/door/human-v2")
+
+
 def test_the_file_alone_leads_to_its_dataset(tmp_path):
     path = write(tmp_path / "d", [buffer(e) for e in LIVED])
     check(open_reader(str(path / "data/main_data.hdf5")), expected(LIVED))

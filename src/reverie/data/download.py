@@ -1,33 +1,29 @@
-"""Download of datasets, resumed after an interruption and verified.
+"""Downloads datasets: a dataset appears only once it is complete, and an interrupted download can be continued.
 
-A file is downloaded as ``.name.part`` beside its place, by HTTP range requests, and renamed once its size and checksum
-are those that the server states. Minari's datasets are on Hugging Face (or any server with its API), RL Unplugged's
-shards in Google's storage.
+Minari datasets come from Hugging Face (or any server with its API), RL Unplugged's shards from Google Cloud Storage.
+How a single file is downloaded, and what lies on disk meanwhile, is in ``fetch.py``. The files of a Minari dataset are
+gathered in ``.name.part`` beside its folder, which takes that name at the end.
 """
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import http.client
 import json
 import os
 import re
-import time
 import urllib.error
 import urllib.parse
-import urllib.request
-from collections.abc import Callable
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from reverie.core.errors import ConfigError, RunError, did_you_mean
+from reverie.data.fetch import Progress, blocks, fetch, opened, persist, silent
 from reverie.data.readers.minari import METADATA, check_name, minari_root
+from reverie.data.remote_file import Remote, mismatch
 
 HUGGING_FACE = "https://huggingface.co"
 MINARI_OWNER = "farama-minari"
-RL_UNPLUGGED = "http://storage.googleapis.com/rl_unplugged/atari"
+RL_UNPLUGGED = "https://storage.googleapis.com/rl_unplugged/atari"
 SHARDS, RUNS = 100, 5
 GAMES = [
     "Alien",
@@ -77,204 +73,121 @@ GAMES = [
     "YarsRevenge",
     "Zaxxon",
 ]
-BLOCK = 1 << 20
-PATIENCE = 60.0
-ATTEMPTS = 5
-"""Number of attempts to connect before that is an error."""
-PAUSE = 1.0
-"""Seconds before the second attempt; the pause doubles with each further one."""
-
-Progress = Callable[[str, int, int], None]
-"""A callback with the name of a file, the bytes downloaded, and the bytes in all (0 if unknown)."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Remote:
-    """A file on a server, with its size in bytes and its SHA-256 (hexadecimal) if they are known."""
-
-    url: str
-    size: int | None = None
-    sha256: str = ""
-
-
-def silent(name: str, done: int, total: int) -> None:
-    """Report nothing."""
-
-
-# ---------------------------------------------------------------- one file
-
-
-def fetch(remote: Remote, path: Path, progress: Progress = silent) -> Path:
-    """Download a file to ``path`` unless it exists, resuming an interrupted download. Return ``path``.
-
-    Raises:
-        RunError: the server has no such file, cannot be reached, or the file's size or checksum is wrong.
-    """
-    if path.exists():
-        return path
-    path.parent.mkdir(parents=True, exist_ok=True)
-    staged = path.with_name(f".{path.name}.part")
-    for attempt in range(ATTEMPTS):
-        try:
-            said = _append(remote, staged, path.name, progress)
-            break
-        except (urllib.error.URLError, http.client.HTTPException, TimeoutError, ConnectionError) as error:
-            if isinstance(error, urllib.error.HTTPError) and error.code < 500:
-                raise RunError(f"{remote.url}: the server says {error.code} {error.reason}.") from None
-            if attempt == ATTEMPTS - 1:
-                raise RunError(
-                    f"{remote.url} cannot be reached: {getattr(error, 'reason', error)}. What has come so far is kept: "
-                    "the same command goes on from there."
-                ) from None
-            time.sleep(PAUSE * 2**attempt)
-    _check(remote, staged, said)
-    os.replace(staged, path)
-    return path
-
-
-def _append(remote: Remote, staged: Path, name: str, progress: Progress) -> dict[str, str]:
-    """Download the missing part of ``staged``. Return the answer's headers, and the file's size in all as ``whole``."""
-    have = staged.stat().st_size if staged.exists() else 0
-    request = urllib.request.Request(remote.url, headers={"Range": f"bytes={have}-"} if have else {})
-    try:
-        answer = urllib.request.urlopen(request, timeout=PATIENCE)
-    except urllib.error.HTTPError as error:
-        if error.code == 416 and have:  # the file is complete already
-            whole = (error.headers.get("Content-Range") or "").rpartition("/")[2]
-            said = {key.lower(): value for key, value in error.headers.items()}
-            return (said if _sums(said) or remote.sha256 else said | _headers(remote, have - 1)) | {"whole": whole}
-        raise
-    with answer:
-        headers = {key.lower(): value for key, value in answer.headers.items()}
-        if have and answer.status != 206:  # the server does not support ranges and sends the whole file
-            have = 0
-        length = int(headers.get("content-length") or 0)
-        total = have + length if length else 0
-        with staged.open("ab" if have else "wb") as file:
-            while block := answer.read(BLOCK):
-                file.write(block)
-                have += len(block)
-                progress(name, have, total)
-        if total and have < total:
-            raise ConnectionError(f"{have:,} of {total:,} bytes came")
-    return headers | {"whole": str(total or have)}
-
-
-def _headers(remote: Remote, last: int) -> dict[str, str]:
-    """Return the headers of a request for the bytes from ``last`` on, for the checksums of a file that is complete."""
-    request = urllib.request.Request(remote.url, headers={"Range": f"bytes={last}-"})
-    try:
-        with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
-            return {key.lower(): value for key, value in answer.headers.items()}
-    except urllib.error.HTTPError:  # the server's file is smaller than ours: the check of the size finds that
-        return {}
-
-
-def _check(remote: Remote, staged: Path, said: dict[str, str]) -> None:
-    """Raise RunError unless the size and checksums are those that the server stated.
-
-    Raises:
-        RunError: they differ. The file is deleted, or every attempt would resume it.
-    """
-    size = staged.stat().st_size
-    expected = remote.size if remote.size is not None else int(said["whole"]) if said["whole"].isdigit() else size
-    wrong = "" if size == expected else f"{size:,} bytes came, {expected:,} were said"
-    sums = _sums(said) | ({"sha256": remote.sha256} if remote.sha256 else {})
-    for kind, checksum in sums.items():
-        if not wrong and (found := checksum_of(staged, kind)) != checksum:
-            wrong = f"its {kind} is {found}, {checksum} was said"
-    if wrong:
-        staged.unlink()
-        raise RunError(f"{remote.url} did not come whole: {wrong}. It was deleted; try again.")
-
-
-def _sums(said: dict[str, str]) -> dict[str, str]:
-    """Return the checksums in the header ``x-goog-hash: crc32c=..., md5=...`` of Google's storage, as hexadecimal."""
-    out = {}
-    for word in said.get("x-goog-hash", "").split(","):
-        kind, _, value = word.strip().partition("=")
-        if kind in ("crc32c", "md5") and value:
-            out[kind] = base64.b64decode(value).hex()
-    return out
-
-
-def checksum_of(path: Path, kind: str) -> str:
-    """Return the ``sha256``, ``md5`` or ``crc32c`` of a file, as hexadecimal."""
-    if kind == "crc32c":
-        from google_crc32c import extend
-
-        crc = 0
-        with path.open("rb") as file:
-            while block := file.read(BLOCK):
-                crc = extend(crc, block)
-        return f"{crc:08x}"
-    found = hashlib.new(kind)
-    with path.open("rb") as file:
-        while block := file.read(BLOCK):
-            found.update(block)
-    return found.hexdigest()
-
-
-# ---------------------------------------------------------------- datasets
 
 
 def download_minari(name: str, server: str = "", progress: Progress = silent) -> Path:
-    """Download the Minari dataset called ``name`` to Minari's own folder, and return its path.
+    """Download the Minari dataset called ``name`` to the folder where Minari keeps its datasets; return its path.
 
-    ``server`` is a URL with the API of Hugging Face; by default HF_ENDPOINT or huggingface.co.
+    ``server`` must have the API of Hugging Face; by default it is HF_ENDPOINT, or else huggingface.co.
 
     Raises:
-        ConfigError: ``name`` is not a valid name of a dataset.
-        RunError: the server has no such dataset, or the download failed.
+        ConfigError: Minari does not allow this name.
+        RunError: the server has no such dataset, or its files cannot be downloaded.
     """
     check_name(name)
     place = minari_root() / name
     if (place / "data" / METADATA).is_file():
         return place
-    server = (server or os.environ.get("HF_ENDPOINT") or HUGGING_FACE).rstrip("/")
+    if place.is_file() or (place.is_dir() and any(place.iterdir())):
+        raise RunError(f"{place} exists and is no Minari dataset: move it elsewhere, then download again.")
+    server = address(server or os.environ.get("HF_ENDPOINT") or HUGGING_FACE)
     group, _, inside = name.partition("/")
     where = f"datasets/{MINARI_OWNER}/{group}"
-    files = _listed(f"{server}/api/{where}/tree/main/{urllib.parse.quote(inside)}?recursive=true", name)
+    listed = _listed(f"{server}/api/{where}/tree/main/{urllib.parse.quote(inside)}?recursive=true", name)
     staged = place.with_name(f".{place.name}.part")
-    for entry in files:
-        path = str(entry["path"])
-        below = Path(path).relative_to(inside) if inside else Path(path)
-        if ".." in below.parts or below.is_absolute():
-            raise RunError(f"{server} lists a file {path!r} outside of the dataset.")
-        url = f"{server}/{where}/resolve/main/{urllib.parse.quote(path)}"
-        sha256 = str((entry.get("lfs") or {}).get("oid", "")).removeprefix("sha256:")
-        fetch(Remote(url=url, size=entry.get("size"), sha256=sha256), staged / below, progress)
+    wanted = {_below(path, inside, server): _remote(entry, f"{server}/{where}") for path, entry in listed.items()}
+    for below, remote in wanted.items():
+        path = staged / below
+        if path.exists() and mismatch(remote, path):  # the dataset has changed since this file came
+            path.unlink()
+        fetch(remote, path, progress)
+    for path in staged.rglob("*"):
+        if path.is_file() and path.relative_to(staged) not in wanted:  # of an earlier version
+            path.unlink()
     if not (staged / "data" / METADATA).is_file():
         raise RunError(f"{server} has no data/{METADATA} in {name}: it is no dataset.")
     os.replace(staged, place)
     return place
 
 
-def _listed(url: str, name: str) -> list[dict[str, Any]]:
-    """Return the entries of all files below a folder, from every page of the answer."""
-    found: list[dict[str, Any]] = []
+def address(server: str) -> str:
+    """Return the address of a server without a slash at its end.
+
+    Raises:
+        ConfigError: it is not an address of HTTP.
+    """
+    try:
+        parts = urllib.parse.urlsplit(server)
+        fits = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # of the port
+        fits = False
+    if not fits:
+        raise ConfigError(
+            f"the server '{server}': expected an address such as {HUGGING_FACE} or http://localhost:8000."
+        )
+    return server.rstrip("/")
+
+
+def _below(path: str, inside: str, server: str) -> Path:
+    """Return the path of a listed file within its dataset.
+
+    Raises:
+        RunError: it is outside of the dataset.
+    """
+    whole = Path(path)
+    if ".." in whole.parts or not whole.is_relative_to(inside):
+        raise RunError(f"{server} lists a file {path!r} outside of the dataset.")
+    return whole.relative_to(inside)
+
+
+def _remote(entry: dict[str, Any], base: str) -> Remote:
+    """Return a file of a list, with its SHA-256 if it lies in Git LFS, else with its id as a git blob."""
+    url = f"{base}/resolve/main/{urllib.parse.quote(entry['path'])}"
+    large = entry.get("lfs") or {}
+    sha256 = str(large.get("oid", "")).removeprefix("sha256:")
+    blob = "" if large else str(entry.get("oid", ""))
+    git = blob if re.fullmatch("[0-9a-f]{40}", blob) else ""
+    return Remote(url=url, size=entry.get("size"), sha256=sha256, git=git)
+
+
+def _listed(url: str, name: str) -> dict[str, dict[str, Any]]:
+    """Return the entries of all files below a folder by path, following the server's pages.
+
+    Raises:
+        RunError: there is no such folder, the server cannot be reached, or it does not answer with a list of files.
+    """
+    found: dict[str, dict[str, Any]] = {}
     following: str | None = url
     while following:
+        page = following
         try:
-            with urllib.request.urlopen(following, timeout=PATIENCE) as answer:
-                found += json.loads(answer.read())
-                link = re.search(r'<([^>]+)>;\s*rel="next"', answer.headers.get("Link") or "")
+            content, link = persist(partial(_page, page), page)
+            found |= {entry["path"]: entry for entry in json.loads(content) if entry.get("type") == "file"}
         except urllib.error.HTTPError as error:
             raise RunError(f"there is no Minari dataset '{name}' at {url}: {error.code} {error.reason}.") from None
-        except (OSError, ValueError) as error:
-            raise RunError(f"{url} cannot be read: {error}.") from None
-        following = urllib.parse.urljoin(following, link[1]) if link else None
-    return [entry for entry in found if entry.get("type") == "file"]
+        except (ValueError, TypeError, AttributeError, KeyError) as error:
+            raise RunError(
+                f"{page} is no list of files ({error!r}): is it a server with the API of Hugging Face?"
+            ) from None
+        following = urllib.parse.urljoin(page, link) if link else None
+    return found
+
+
+def _page(url: str) -> tuple[bytes, str]:
+    """Return a page of a list, and the address of the next one; "" after the last."""
+    with opened(url) as answer:
+        link = re.search(r'<([^>]+)>;\s*rel="next"', answer.headers.get("Link") or "")
+        return b"".join(blocks(answer, answer.length)), link[1] if link else ""
 
 
 def download_shards(
     game: str, run: int, shards: list[int], folder: Path, server: str = "", progress: Progress = silent
 ) -> list[Path]:
-    """Download shards of RL Unplugged's Atari data to ``folder/game``, and return their paths.
+    """Download shards of RL Unplugged's Atari data to ``folder/game``; return their paths.
 
     Raises:
         ConfigError: there is no such game, run or shard.
-        RunError: the download of a shard failed.
+        RunError: a shard cannot be downloaded.
     """
     if game not in GAMES:
         raise ConfigError(
@@ -284,6 +197,6 @@ def download_shards(
         raise ConfigError(f"run {run}: RL Unplugged has the runs 1 to {RUNS}.")
     if wrong := [shard for shard in shards if not 0 <= shard < SHARDS]:
         raise ConfigError(f"shard {wrong[0]}: RL Unplugged has the shards 0 to {SHARDS - 1} of each run.")
-    base = (server or RL_UNPLUGGED).rstrip("/")
+    base = address(server or RL_UNPLUGGED)
     names = [f"run_{run}-{shard:05d}-of-{SHARDS:05d}" for shard in shards]
     return [fetch(Remote(url=f"{base}/{game}/{name}"), folder / game / name, progress) for name in names]

@@ -1,4 +1,4 @@
-"""Tables of Arrow's in a folder, and their columns as arrays of numbers, a piece of a table at a time."""
+"""Finds Arrow and Parquet tables in a folder, and reads their columns as numeric arrays, one piece at a time."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ class Piece:
 
     rows: int
     found: Any
-    """A batch of Arrow's, or a Parquet file and the number of a group in it."""
+    """A record batch of Arrow, or a Parquet file and the number of a row group in it."""
 
 
 class TableColumn:
-    """One column of all pieces. See ``transitions.Column``."""
+    """One column of all pieces; a ``transitions.Column``."""
 
     def __init__(self, arrow: Any, pieces: list[Piece], name: str, where: str) -> None:
         self.arrow, self.pieces, self.name, self.where = arrow, pieces, name, where
@@ -73,14 +73,14 @@ class TableColumn:
         return np.concatenate([self.read(int(i), int(i) + 1) for i in index])
 
     def episode(self, row: int) -> np.ndarray:
-        """What the list in one row holds."""
+        """Return the values of the list in one row of the table, ``[steps, ...]``."""
         piece = int(np.searchsorted(self.edges, row, "right")) - 1
         array = self._array(piece).slice(row - int(self.edges[piece]), 1)
         return numbers(self.arrow, array.flatten(), self.where)
 
 
 class SideBySide:
-    """Columns of numbers as one of vectors ``[n, k]``, in their order. See ``transitions.Column``."""
+    """k columns of numbers as one column of vectors ``[n, k]``, in their order; a ``transitions.Column``."""
 
     is_list = False
 
@@ -117,10 +117,10 @@ class SideBySide:
 
 
 def numbers(arrow: Any, array: Any, where: str) -> np.ndarray:
-    """An array of Arrow's as ``[n, ...]``, lists of one length as further dimensions, pictures as what they show.
+    """Convert an Arrow array to NumPy, ``[n, ...]``. Lists become further dimensions; compressed pictures are decoded.
 
     Raises:
-        DataError: values are missing, of different lengths, or no numbers.
+        DataError: values are missing, lists differ in length, or values are not numbers.
     """
     kind, types = array.type, arrow.types
     if array.null_count:
@@ -146,7 +146,11 @@ def numbers(arrow: Any, array: Any, where: str) -> np.ndarray:
 
 
 def pictures(found: list[bytes], where: str) -> np.ndarray:
-    """Compressed pictures as ``[n, H, W, C]`` uint8."""
+    """Decode pictures to uint8 ``[n, H, W, C]``, or ``[n, H, W]`` if they are grey.
+
+    Raises:
+        DataError: one cannot be decoded, or they differ in size.
+    """
     from PIL import Image
 
     try:
@@ -156,7 +160,13 @@ def pictures(found: list[bytes], where: str) -> np.ndarray:
 
 
 def tables_in(path: Path) -> list[Path]:
-    """The tables in a folder and below it, by number; neither hidden ones nor what libraries keep for themselves."""
+    """Return the tables in a folder and below it, by number.
+
+    Files and folders whose names begin with ".", "_" or "cache-" are left out.
+
+    Raises:
+        ConfigError: there are several splits (train, test, validation): one must be named.
+    """
     tables = (p for p in path.rglob("*") if p.suffix in SUFFIXES)
     found = sorted((p for p in tables if not any(map(_hidden, p.relative_to(path).parts))), key=by_number)
     splits = {p.relative_to(path).parts[0] for p in found if len(p.relative_to(path).parts) > 1}

@@ -1,11 +1,11 @@
-"""What every reader of recorded data offers: its spaces, and its rows, a part at a time.
+"""The interface of readers of recorded data: spaces, and rows, one part at a time.
 
-A reader gets the *order* of things right: which reward came with which observation, where episodes begin and end, and
-what was seen last. The values stay as they were recorded; ``envs/recorded.py`` makes of them what learners see.
+A reader puts things in the right order: which reward came with which observation, where episodes begin and end, and
+the last observation of each. The values stay as recorded; ``envs/recorded.py`` turns them into what learners see.
 
 Columns are named ``obs`` or ``obs/arm/camera``, ``action`` or ``action/grip``, then ``reward``, ``is_first``,
-``is_last`` and ``is_terminal``, as in ``core/types.py``. Parts follow each other as one stream: an episode may begin in
-one part and end in a later one. The first row of all is ``is_first``, the last one ``is_last``.
+``is_last`` and ``is_terminal``, as in ``core/types.py``. The parts form one stream: an episode may begin in one part
+and end in a later one. The very first row is ``is_first``, the very last one ``is_last``.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ Rows = dict[str, np.ndarray]
 Space = spaces.Space[Any]
 
 Named = str | tuple[str, ...]
-"""A column of a table, or several that are one vector."""
+"""The name of a table's column, or of several that together are one vector."""
 
 FLAGS = ("is_first", "is_last", "is_terminal")
 PART_BYTES = 1_500_000
-"""So large are the parts that readers make where they are free to choose: they stay in a processor's cache."""
+"""Approximate size of a part in bytes, where a reader is free to choose; small enough for a processor's cache."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReadOptions:
-    """What a file cannot say of itself."""
+    """What the user says about files that do not say it themselves."""
 
     columns: dict[str, Named] = field(default_factory=dict)
-    """Which column is what, of a table whose columns are called as somebody liked."""
+    """For tables: the column, or columns, of each role, such as ``{"obs": ["x", "y"], "reward": "r"}``."""
     time_limit: int | None = None
-    """Episodes end after so many steps, in files that do not say where their time ran out."""
+    """Number of steps after which an episode ends, at least 1, for files that do not mark truncations."""
     partial: bool = False
-    """Use what can be read of files that were cut off in the middle."""
+    """Use the readable part of files that were cut off."""
 
     def __post_init__(self) -> None:
         for role, given in self.columns.items():
@@ -60,85 +60,90 @@ class ReadOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class About:
-    """What a dataset says of itself, or what its arrays give away."""
+    """Description of a dataset: what it declares, or else what its arrays show."""
 
     observation: Space
     action: Space
     env: str = ""
-    """The environment's id; empty if it is not said."""
+    """The environment's id; "" if not declared."""
     env_kwargs: dict[str, Any] = field(default_factory=dict)
-    """What the environment was made with."""
+    """Keyword arguments that the environment was made with."""
     env_settings: dict[str, Any] = field(default_factory=dict)
-    """Rows of our own: all settings of the environment that they were lived in, as plain values."""
+    """For our own stores: all settings of the environment that the rows were collected in, as plain values."""
     time_limit: int | None = None
-    """The steps after which the environment ended its episodes, where it says so."""
+    """Number of steps after which the environment truncated episodes; None if not declared."""
     episodes: int | None = None
-    """How many there are, where that is known without reading."""
+    """Number of episodes; None if it is not known without reading the rows."""
     rewards: tuple[float, float] | None = None
-    """The range of rewards that is declared."""
+    """Declared range of rewards."""
     measured: bool = False
-    """Whether bounds of continuous actions follow from the recorded ones, because none were declared."""
+    """True if the action space is not declared, so that bounds or the number of actions come from recorded ones."""
     specs: tuple[ObsSpec, ActionSpec] | None = None
-    """Rows of our own: they are as learners see them already, and these are their parts."""
+    """For our own stores, whose rows are as learners see them: their observations and actions; else None."""
     text: dict[str, str] = field(default_factory=dict)
-    """What else it says, for people."""
+    """Further facts for people, by title."""
 
 
 class Reader(ABC):
-    """A recorded dataset in one file or in files that belong together.
+    """A recorded dataset in one file, or in several files that belong together.
 
     Raises:
-        DataError: it is not what it seems to be, is damaged, or holds what cannot be learned from.
+        DataError: the dataset is of another format, is damaged, or cannot be learned from.
         ConfigError: an option does not fit, or a package is missing.
     """
 
     format: ClassVar[str]
-    """What it is called in sentences."""
+    """Name of the format, for messages."""
 
     def __init__(self, path: Path, options: ReadOptions) -> None:
         self.path, self.options = path, options
         self.notes: Counter[str] = Counter()
-        """What is known of the whole that had to be assumed, and how often."""
+        """Assumptions about the dataset as a whole, and how often each was made."""
         self.met: Counter[str] = Counter()
-        """What was left out or assumed while rows were read the last time, and how often."""
+        """What was left out or assumed in the latest reading of the rows, and how often."""
 
     @abstractmethod
     def about(self) -> About:
-        """Spaces and whatever else is said of the whole."""
+        """Return the spaces, and whatever else is known about the dataset."""
 
     def env_id(self) -> str:
-        """The id of the environment as ``about`` says it, without reading anything large; empty if it is not said."""
+        """Return the environment's id as ``about`` does, but without reading anything large; "" if not declared."""
         return ""
 
     @abstractmethod
     def rows(self) -> int:
-        """How many rows ``parts`` will give. Some formats must be read through for that, without their values."""
+        """Return how many rows ``parts`` will yield. Some formats must be scanned for that, without decoding values."""
 
     @abstractmethod
     def parts(self) -> Iterator[Rows]:
-        """All rows, ``[n, ...]`` by column."""
+        """Yield all rows, columns ``[n, ...]`` by name, one part at a time."""
 
     def as_recorded(self) -> Iterator[Rows]:
-        """All rows with values of the spaces that ``about`` says. ``parts`` are so, but for those of our own stores."""
+        """Yield all rows with values in the spaces of ``about``; the same as ``parts`` except for our own stores."""
         return self.parts()
 
     def ask(self, answer: Callable[[About], tuple[Space | None, str]]) -> None:  # noqa: B027 - most need not ask
-        """Before ``about`` and ``as_recorded``: rows of our own are to have actions as their environment takes them.
+        """Look up the environment's action space, if it is needed to give actions of our own stores in its units.
+
+        Called before ``about`` and ``as_recorded``.
 
         Args:
-            answer: the space of the environment's actions, or why there is none.
+            answer: returns the action space of the environment of an ``About``, or None and the reason.
         """
 
     def files(self) -> Sequence[Path]:
-        """The files that the rows are read from, in order."""
+        """Return the files that the rows are read from, in order."""
         return [self.path]
 
     def disordered(self) -> np.ndarray:
-        """Numbers of episodes in which a step does not begin with what the one before led to, if that is recorded."""
+        """Return the numbers of episodes that had to be cut, as a step does not begin with what the last one led to.
+
+        Empty if next observations were not recorded.
+        """
         return np.empty(0, np.int64)
 
     def close(self) -> None:  # noqa: B027 - most have nothing open
-        """Let go of open files. Nothing can be read after that."""
+        """Close all files. Nothing can be read after that."""
 
     def __enter__(self) -> Self:
         return self
@@ -147,37 +152,37 @@ class Reader(ABC):
         self.close()
 
     def note(self, what: str, times: int = 1) -> None:
-        """Remember something that whoever uses the data should know."""
+        """Add to ``notes`` something that the user of the data should know."""
         if times:
             self.notes[what] += times
 
     def meet(self, what: str, times: int = 1) -> None:
-        """The same of something that is met in the rows, each time that they are read."""
+        """Add to ``met`` something that was found while reading rows."""
         if times:
             self.met[what] += times
 
     def remarks(self) -> list[str]:
-        """The notes as sentences."""
+        """Return all notes as sentences."""
         return [f"{what} ({times:,} times)" if times > 1 else what for what, times in self.noted().items()]
 
     def noted(self) -> Counter[str]:
-        """All notes."""
+        """Return the sum of ``notes`` and ``met``."""
         return self.notes + self.met
 
 
 def needs(package: str, extra: str, error: ImportError) -> ConfigError:
-    """The error for a package that is not installed."""
+    """Return the error for a package that is not installed."""
     return ConfigError(f"{package} is needed to read this ({error}): pip install 'reverie-rl[{extra}]'.")
 
 
-# ---------------------------------------------------------------- spaces of arrays that come without one
+# ---------------------------------------------------------------- spaces of arrays that declare none
 
 
 def observed_space(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Space:
-    """The space of observations ``[n, *shape]`` of ``dtype``.
+    """Return a space for observations of this shape and dtype: uint8 of 2 or 3 dimensions is an image.
 
     Raises:
-        DataError: they are no numbers.
+        DataError: they are not numbers.
     """
     if dtype == np.uint8 and len(shape) in (2, 3):
         return spaces.Box(0, 255, shape, np.uint8)
@@ -189,18 +194,18 @@ def observed_space(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Space:
 def action_space(
     blocks: Callable[[], Iterable[np.ndarray]], where: Path | str, *, scaled: bool = False
 ) -> tuple[Space, bool]:
-    """The space that recorded actions ``[n, ...]`` are from, and whether its bounds had to be measured.
+    """Return a space that contains the recorded actions ``[n, ...]``, and whether its bounds had to be measured.
 
-    Whole numbers are classes. Of others [-1, 1] is taken where it holds all.
+    Integers are discrete actions. Floats get [-1, 1] if that contains all of them, else the measured range.
 
     Args:
-        blocks: the actions, some at a time.
-        where: the file, for sentences.
-        scaled: such files hold what policies say, in [-1, 1], and not what environments take: where that holds all it
-            was not measured.
+        blocks: returns the actions, some at a time; called several times.
+        where: the file, for messages.
+        scaled: True for formats that store the policy's output in [-1, 1] rather than the environment's actions: then
+            [-1, 1] does not count as measured.
 
     Raises:
-        DataError: there are no actions, or none that are finite.
+        DataError: there are no actions, none that are finite, or negative integers.
     """
     seen = [(block.min(), block.max(), block.dtype.kind in "iub") for block in blocks() if block.size]
     if not seen:
@@ -209,7 +214,7 @@ def action_space(
     if whole and low < 0:
         raise DataError(f"{where}: there are whole-number actions down to {low}: expected class numbers from 0 on.")
     shape = next(block.shape[1:] for block in blocks() if block.size)
-    if not np.isfinite([float(s[i]) for s in seen for i in (0, 1)]).all():  # whoever learns from them is told where
+    if not np.isfinite([float(s[i]) for s in seen for i in (0, 1)]).all():  # reported when rows are learned from
         return action_space(lambda: map(_finite_rows, blocks()), where, scaled=scaled)
     if not whole and low >= -1.0 - 1e-5 and high <= 1.0 + 1e-5:
         return spaces.Box(-1.0, 1.0, shape, np.float32), not scaled

@@ -1,10 +1,10 @@
-"""HDF5 files as D4RL has them: one dataset for each thing of a transition, all episodes one after the other.
+"""Reads HDF5 files in D4RL's layout: one dataset per field of a transition, all episodes one after the other.
 
-Those that ``data/columnar.py`` has written say in their attributes what D4RL does not.
+Files written by ``data/columnar.py`` also declare the environment and the action space, in their attributes.
 
-``timeouts`` say where time ran out. Without them an end by time shows only where ``next_observations`` is not what the
-next transition begins with, or is known beforehand (``time_limit``). The same layout without ``timeouts`` is what
-Tianshou's ``load_buffer`` reads.
+``timeouts`` marks truncations. Without it, a truncation is found only where ``next_observations`` differs from the
+observation of the next transition, or by ``time_limit``. Tianshou's ``load_buffer`` reads the same layout without
+``timeouts``.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class D4RLReader(Reader):
             return Hdf5Column(self.path, item)
 
     def about(self) -> About:
-        """Nothing is declared: spaces are those of the arrays."""
+        """See ``Reader``. Spaces that no attribute declares are derived from the arrays."""
         obs = self.columns["observations"]
         action, measured = self._actions
         return About(
@@ -70,7 +70,7 @@ class D4RLReader(Reader):
         )
 
     def env_id(self) -> str:
-        """See ``Reader``; files that were converted here say it."""
+        """See ``Reader``. Only files that were converted by this package declare it."""
         return str(self.file.attrs.get("env_id", ""))
 
     @cached_property
@@ -93,11 +93,11 @@ class D4RLReader(Reader):
         self.file.close()
 
     def rows(self) -> int:
-        """Known from the ends."""
+        """See ``Reader``. Counted from the flags of the transitions."""
         return self._transitions.rows
 
     def parts(self) -> Iterator[Rows]:
-        """A few megabytes at a time."""
+        """See ``Reader``. A part is about ``PART_BYTES`` large."""
         return self._transitions.parts()
 
     @cached_property
@@ -115,7 +115,7 @@ class D4RLReader(Reader):
             where=str(self.path),
             ends_told="timeouts" in columns or self.options.time_limit is not None,
         )
-        _ = made.ends  # looks at all of the file, once
+        _ = made.ends  # computed now: it reads all observations once
         for column in columns.values():
             column.leave()
         return made
@@ -124,7 +124,7 @@ class D4RLReader(Reader):
         return self.columns[name].read(0, self.columns[name].shape[0]).reshape(-1).astype(bool)
 
     def _timeouts(self, total: int) -> np.ndarray:
-        """``[total]`` bool, where an episode ends because its time is over."""
+        """Return where episodes are truncated, bool ``[total]``."""
         if "timeouts" in self.columns:
             return self._flag("timeouts")
         out = np.zeros(total, bool)
@@ -136,7 +136,7 @@ class D4RLReader(Reader):
 
 
 def limited(terminal: np.ndarray, limit: int) -> np.ndarray:
-    """Where time runs out if episodes that do not end before have ``limit`` steps, ``[n]`` bool."""
+    """Return where episodes are truncated if each has at most ``limit`` steps, bool ``[n]``."""
     out = np.zeros_like(terminal)
     start = 0
     for end in [*(np.flatnonzero(terminal) + 1).tolist(), len(terminal)]:

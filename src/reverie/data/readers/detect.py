@@ -1,4 +1,4 @@
-"""Which format a file or folder has: told by what is inside. A name that says something else is an error."""
+"""Detects the format of a file or folder by its contents. A file name that contradicts them is an error."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from reverie.data.readers.base import Reader, ReadOptions
 from reverie.data.readers.d4rl import NEEDED as OF_D4RL
 from reverie.data.readers.d4rl import D4RLReader
 from reverie.data.readers.hdf5 import damage, is_hdf5, open_hdf5
-from reverie.data.readers.minari import METADATA, local_names, metadata_of, minari_path
+from reverie.data.readers.minari import local_names, metadata_of, minari_path
 from reverie.data.readers.minari_storages import minari_reader
 from reverie.data.readers.pydreamer import PyDreamerReader
 from reverie.data.readers.rl_unplugged import RLUnpluggedReader, shards_in
@@ -38,10 +38,10 @@ SUFFIXES = {
 
 
 def open_reader(path: str, options: ReadOptions | None = None) -> Reader:
-    """The reader of the dataset at ``path``: a file, a folder, a glob, or ``minari:NAME``.
+    """Return the reader of the dataset at ``path``: a file, a folder, a glob, or ``minari:NAME``.
 
     Raises:
-        DataError: there is nothing, or nothing that can be read; says what was expected.
+        DataError: there is nothing, or nothing that can be read; the message says what was expected.
         ConfigError: an option does not fit, or a package is missing.
     """
     options = options or ReadOptions()
@@ -61,7 +61,7 @@ def open_reader(path: str, options: ReadOptions | None = None) -> Reader:
 
 
 def missing(path: str) -> DataError:
-    """There is nothing at ``path``."""
+    """Return the error for a path at which there is nothing."""
     place = Path(path).expanduser()
     beside = sorted(p.name for p in place.parent.iterdir()) if place.parent.is_dir() else []
     hint = did_you_mean(place.name, beside)
@@ -94,17 +94,19 @@ def _folder(path: Path, options: ReadOptions) -> Reader:
     if is_table_folder(path):
         return TableReader(path, options)
     inside = sorted(p.name for p in path.iterdir() if not p.name.startswith("."))
-    datasets = sorted(p.parents[1].as_posix() for p in path.glob(f"*/**/data/{METADATA}"))
+    datasets = [(path / name).as_posix() for name in local_names(path)]
     hint = f" There are datasets in {', '.join(datasets[:6])}." if datasets else ""
     raise DataError(f"{path} holds no dataset, only {', '.join(inside[:10]) or 'nothing'}.{hint} Expected {KNOWN}.")
 
 
 def _is_dataset(path: Path) -> bool:
+    if path.name.startswith("."):  # still being downloaded or written
+        return False
     return metadata_of(path) is not None or is_store(path)
 
 
 def is_table_folder(path: Path) -> bool:
-    """Whether tables are all that is in there to be read."""
+    """Return True if the folder holds tables, in itself or in folders below it."""
     return bool(tables_in(path))
 
 
@@ -144,7 +146,7 @@ def _file(path: Path, options: ReadOptions) -> Reader:
 
 
 def content(path: Path) -> str:
-    """What the first bytes of a file say."""
+    """Return the format that the first bytes of a file show, one of the values of ``SUFFIXES``; "" if unknown."""
     with path.open("rb") as file:
         head = file.read(8)
     if is_hdf5(path):

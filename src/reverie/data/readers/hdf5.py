@@ -1,4 +1,4 @@
-"""HDF5 files as columns: mapped into memory where they lie in one piece, else read in pieces. Nothing is unpickled."""
+"""HDF5 datasets as columns: memory-mapped if contiguous in the file, else read in pieces. Nothing is unpickled."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
 CACHE_BYTES = 1 << 20
 LEFT_BYTES = 1 << 18
-"""So much of a mapped column is let go at a time."""
+"""Bytes of a mapped column that are released from memory at a time."""
 KEPT_BYTES = 64_000_000
-"""A column in compressed pieces that takes no more than this is read in one go."""
+"""Largest size in bytes at which a chunked or compressed column is read into memory as a whole."""
 
 
 def is_hdf5(path: Path) -> bool:
-    """Whether the file begins as HDF5 does, perhaps after a user block."""
+    """Return True if the file begins with the signature of HDF5, perhaps after a user block."""
     size = path.stat().st_size
     with path.open("rb") as file:
         for offset in (0, 512, 1024, 2048, 4096):
@@ -37,11 +37,11 @@ def is_hdf5(path: Path) -> bool:
 
 
 def open_hdf5(path: Path) -> h5py.File:
-    """The file, to be read.
+    """Open an HDF5 file for reading.
 
     Raises:
         ConfigError: the package h5py is missing.
-        DataError: the file is cut off, damaged or no HDF5; says which.
+        DataError: the file is cut off, damaged or not HDF5; the message says which.
     """
     try:
         import h5py
@@ -61,10 +61,10 @@ def open_hdf5(path: Path) -> h5py.File:
 
 @contextmanager
 def damage(what: Path | str) -> Iterator[None]:
-    """Where something of a file is looked up or read: what the library fails with there says that it is damaged.
+    """While entered, turn the errors of h5py into one that says that the file is damaged.
 
     Raises:
-        DataError: it is.
+        DataError: an OSError, KeyError or RuntimeError occurred.
     """
     try:
         yield
@@ -75,17 +75,17 @@ def damage(what: Path | str) -> Iterator[None]:
 
 
 def bounded(file: h5py.File) -> h5py.File:
-    """``file``, of whose structure no more is remembered than fits into ``CACHE_BYTES``: thousands of groups add up."""
+    """Limit the metadata cache of ``file`` to ``CACHE_BYTES``, as thousands of groups would fill it, and return it."""
     config = file.id.get_mdc_config()
     config.set_initial_size = True
     config.initial_size = config.min_size = config.max_size = CACHE_BYTES
-    config.incr_mode = config.flash_incr_mode = config.decr_mode = 0  # it stays as it is
+    config.incr_mode = config.flash_incr_mode = config.decr_mode = 0  # no automatic resizing
     file.id.set_mdc_config(config)
     return file
 
 
 def walk(group: h5py.Group, prefix: str = "") -> Iterator[tuple[str, h5py.Dataset]]:
-    """All datasets in a group, by the path to them."""
+    """Yield all datasets in a group and the groups below it, with their paths."""
     import h5py
 
     for name, item in group.items():
@@ -96,13 +96,13 @@ def walk(group: h5py.Group, prefix: str = "") -> Iterator[tuple[str, h5py.Datase
 
 
 class Hdf5Column:
-    """One dataset of numbers, row by row. See ``transitions.Column``."""
+    """A numeric dataset ``[n, ...]``; a ``transitions.Column``."""
 
     def __init__(self, path: Path, dataset: h5py.Dataset) -> None:
-        """A dataset of the file at ``path``.
+        """Wrap a dataset of the file at ``path``.
 
         Raises:
-            DataError: it holds objects or text.
+            DataError: it holds objects, text or a single value.
         """
         if dataset.dtype.kind not in "biuf" or not dataset.shape:
             raise DataError(
@@ -111,12 +111,12 @@ class Hdf5Column:
         self.path, self.dataset = path, dataset
         self.shape: tuple[int, ...] = tuple(dataset.shape)
         self.dtype: np.dtype[Any] = dataset.dtype
-        self._row_bytes = int(dataset.nbytes) // max(1, self.shape[0])  # h5py takes long to say
+        self._row_bytes = int(dataset.nbytes) // max(1, self.shape[0])  # cached: asking h5py is slow
         self._left = 0
 
     @cached_property
     def mapped(self) -> np.ndarray | None:
-        """The whole of it as it lies in the file; None if it does not lie in one piece."""
+        """The whole dataset, mapped from the file; None if it is not contiguous there."""
         data = self.dataset
         offset = data.id.get_offset() if data.chunks is None and not data.external else None
         if offset is None or data.file.userblock_size or offset + data.nbytes > self.path.stat().st_size:
@@ -128,14 +128,14 @@ class Hdf5Column:
         return np.frombuffer(self._map, self.dtype, count, offset).reshape(self.shape)
 
     def leave(self) -> None:
-        """What has been read stays no longer in memory."""
+        """Release the memory of all rows read so far."""
         if self.mapped is not None:
             self._let_go(self.shape[0])
 
     def _let_go(self, stop: int) -> None:
-        """Rows before ``stop`` need no memory of this process any more; the system keeps the file as it likes.
+        """Release the mapped pages of rows before ``stop`` from this process; they may stay in the system's page cache.
 
-        Pages that are needed after all are there again at once, so it does not matter who shares those at the edges.
+        A released page that is read again is simply mapped again, so pages at the edges need no care.
         """
         if 0 <= (stop - self._left) * self._row_bytes < LEFT_BYTES and stop < self.shape[0]:
             return
@@ -147,13 +147,13 @@ class Hdf5Column:
 
     @cached_property
     def kept(self) -> np.ndarray | None:
-        """The whole of it in memory, if that is little: pieces that are compressed are so opened once only."""
+        """The whole dataset in memory if it is small, so that each compressed chunk is decompressed once; else None."""
         return self._guarded(()) if self.mapped is None and self.dataset.nbytes <= KEPT_BYTES else None
 
     def read(self, start: int, stop: int) -> np.ndarray:
         """See ``transitions.Column``."""
         if self.mapped is not None:
-            self._let_go(start)  # by whoever reads in order
+            self._let_go(start)  # reading goes forwards
             return self.mapped[start:stop]
         rows: np.ndarray = self._guarded(slice(start, stop)) if self.kept is None else self.kept[start:stop]
         return rows
@@ -166,7 +166,7 @@ class Hdf5Column:
             return found
         if self.kept is not None:
             return self.kept.take(index, axis=0)
-        if len(index) <= 8:  # each of them may cost a piece to be decompressed, a list of them much more
+        if len(index) <= 8:  # each may decompress a chunk, but indexing h5py with a list costs much more
             return np.stack([self._guarded(int(i)) for i in index])
         rows: np.ndarray = self._guarded(slice(int(index[0]), int(index[-1]) + 1))[index - index[0]]
         return rows
@@ -177,7 +177,7 @@ class Hdf5Column:
 
 
 def kind_of(dataset: h5py.Dataset) -> str:
-    """What a dataset holds that is not numbers."""
+    """Return a description of a dataset that is not an array of numbers."""
     if not dataset.shape:
         return "a single value"
     return "text" if dataset.dtype.kind in "SU" else f"objects ({dataset.dtype})"

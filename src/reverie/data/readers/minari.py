@@ -1,7 +1,7 @@
-"""Minari datasets, read without the library: episodes of T actions with T + 1 observations, in HDF5, Arrow or Parquet.
+"""Reads Minari datasets without the Minari library: episodes of T actions and T + 1 observations.
 
-Whoever joins the observations of all episodes to the actions of all episodes pairs them wrongly from the second episode
-on, since there is one more observation in each. Here every episode is laid out by itself.
+As each episode has one more observation than actions, concatenating the observations and the actions of all episodes
+would pair them wrongly from the second episode on. So each episode is converted to rows by itself.
 """
 
 from __future__ import annotations
@@ -25,40 +25,41 @@ from reverie.data.readers.transitions import OPEN
 
 METADATA = "metadata.json"
 MEASURED = "reverie_action_space_measured"
-"""In the metadata of copies that were made here: the original did not declare the space of its actions."""
+"""Key in the metadata of datasets written by this package: the original did not declare its action space."""
 ENV_ID = "reverie_env_id"
-"""And there: the id of an environment of somebody's own with the module that registers it, which an env_spec lacks."""
+"""Key in the same metadata: an environment's id with the module that registers it, which an env_spec cannot hold."""
 BOTH = "truncated"
-"""The column that ``as_recorded`` adds: where an episode ends terminally while time runs out."""
+"""Column added by ``as_recorded``: True where an episode is terminated and truncated at the same step."""
 EARLY = "an end is marked in the middle of an episode that goes on: it is not taken for one"
 
 
 def minari_root() -> Path:
-    """Where Minari keeps its datasets."""
+    """Return the folder in which Minari keeps its datasets."""
     return Path(os.environ.get("MINARI_DATASETS_PATH") or Path.home() / ".minari" / "datasets")
 
 
 def check_name(name: str) -> None:
-    """``name`` is one that Minari takes.
+    """Check that Minari accepts ``name`` as the name of a dataset.
 
     Raises:
-        ConfigError: it is not.
+        ConfigError: it does not.
     """
     if not re.fullmatch(r"([\w/-]+/)?[\w-]+-v\d+", name):
         raise ConfigError(f"minari:{name}: expected a name with a version, such as D4RL/door/human-v2.")
 
 
 def local_names(root: Path | None = None) -> list[str]:
-    """The datasets that are there."""
+    """Return the names of the datasets in ``root``, by default Minari's folder; not of those still being written."""
     root = root or minari_root()
-    return sorted(path.parents[1].relative_to(root).as_posix() for path in root.glob(f"**/data/{METADATA}"))
+    found = [path.parents[1].relative_to(root) for path in root.glob(f"**/data/{METADATA}")]
+    return sorted(path.as_posix() for path in found if not any(part.startswith(".") for part in path.parts))
 
 
 def minari_path(name: str) -> Path:
-    """The folder of the local dataset called ``name``.
+    """Return the folder of the local dataset called ``name``.
 
     Raises:
-        DataError: there is none; says what there is and how to get it.
+        DataError: there is none; the message says what there is and how to get it.
     """
     root = minari_root()
     if name and (root / name / "data" / METADATA).is_file():
@@ -74,7 +75,7 @@ def minari_path(name: str) -> Path:
 
 
 def metadata_of(path: Path) -> tuple[Path, dict[str, Any]] | None:
-    """The folder of the data and what its metadata say, if ``path`` is a Minari dataset or the ``data`` in one.
+    """Return the data folder and its metadata if ``path`` is a Minari dataset or its ``data`` folder; else None.
 
     Raises:
         DataError: the metadata are damaged.
@@ -93,7 +94,7 @@ def metadata_of(path: Path) -> tuple[Path, dict[str, Any]] | None:
 
 @dataclass(frozen=True)
 class Leaf:
-    """One array of an episode: its column, the way to it, and how it is kept."""
+    """One array of an episode: the name of its column, its path in the file, and its space."""
 
     column: str
     path: tuple[str, ...]
@@ -101,12 +102,12 @@ class Leaf:
 
     @property
     def is_action(self) -> bool:
-        """Whether there is one fewer of it than of observations."""
+        """True if it is an action: an episode has one fewer of these than of observations."""
         return self.column.startswith("action")
 
 
 class MinariReader(Reader):
-    """What the storages have in common."""
+    """What all storage formats of Minari have in common."""
 
     format = "Minari"
 
@@ -125,12 +126,12 @@ class MinariReader(Reader):
 
     @cached_property
     def count(self) -> int:
-        """How many episodes there are, as the metadata say."""
+        """Number of episodes according to the metadata."""
         return self._number("total_episodes")
 
     @cached_property
     def steps(self) -> int:
-        """How many steps there are, as the metadata say."""
+        """Number of steps in all episodes according to the metadata."""
         return self._number("total_steps")
 
     def _number(self, name: str) -> int:
@@ -145,7 +146,7 @@ class MinariReader(Reader):
 
     @property
     def env_spec(self) -> dict[str, Any]:
-        """What it says of its environment, as Gymnasium writes it."""
+        """The environment's specification as Gymnasium serialises it; empty if there is none."""
         said = self.metadata.get("env_spec")
         try:
             found = json.loads(said) if isinstance(said, str) and said.strip() not in ("", "None") else {}
@@ -174,7 +175,7 @@ class MinariReader(Reader):
         return str(self.metadata.get(ENV_ID) or self.env_spec.get("id", ""))
 
     def about(self) -> About:
-        """What the metadata say. Actions without bounds have those of the recorded ones, as undeclared ones."""
+        """See ``Reader``. Actions without declared bounds get those of the recorded ones."""
         spec = self.env_spec
         known = ("dataset_id", "algorithm_name", "author", "minari_version", "code_permalink", "description")
         text = {name: str(self.metadata[name]) for name in known if self.metadata.get(name)}
@@ -192,7 +193,7 @@ class MinariReader(Reader):
 
     @cached_property
     def _bounded(self) -> Space:
-        """The space of actions with bounds, which are looked for in all episodes where they are not declared."""
+        """The action space, with bounds measured over all episodes where none are declared."""
         leaves = {leaf.column: leaf for leaf in self.leaves}
 
         def bounded(column: str, space: Space) -> Space:
@@ -203,19 +204,19 @@ class MinariReader(Reader):
         return with_leaves(self.action, "action", bounded)
 
     def seeds(self) -> list[int | None]:
-        """What each episode's environment was seeded with, where that is kept."""
+        """Return the seed of each episode's environment; None where it was not stored."""
         return [None] * self.count
 
     def rows(self) -> int:
-        """As the metadata say: a row more than steps in each episode."""
+        """See ``Reader``. Computed from the metadata: each episode has one row more than steps."""
         return self.steps + self.count
 
     def parts(self) -> Iterator[Rows]:
-        """See ``as_recorded``; terminal ends are no others."""
+        """Yield the rows of ``as_recorded`` without the column ``BOTH``."""
         return ({name: values for name, values in part.items() if name != BOTH} for part in self.as_recorded())
 
     def as_recorded(self) -> Iterator[Rows]:
-        """Whole episodes, several of them together if they are small."""
+        """Yield whole episodes, several together if they are small, with the column ``BOTH``."""
         self.met.clear()
         kept: list[Rows] = []
         size = found = 0
@@ -228,7 +229,7 @@ class MinariReader(Reader):
                 break
             kept.append(episode)
             size += sum(values.nbytes for values in episode.values())
-            if size >= PART_BYTES // 2:  # which are there twice for a moment
+            if size >= PART_BYTES // 2:  # half, as concatenating needs the memory twice
                 yield taken(kept)
                 size = 0
         if found > self.steps:
@@ -242,11 +243,11 @@ class MinariReader(Reader):
 
     @abstractmethod
     def values(self, index: int, leaf: Leaf) -> np.ndarray:
-        """One array of an episode."""
+        """Return one array of an episode, ``[T + 1, ...]`` if it is an observation, else ``[T, ...]``."""
 
     @abstractmethod
     def episode(self, index: int) -> tuple[dict[str, Any], np.ndarray, np.ndarray, np.ndarray]:
-        """The arrays of an episode by column, T + 1 observations and T actions; rewards, terminations, truncations."""
+        """Return the arrays of an episode: observations and actions by column; rewards, terminations, truncations."""
 
     def _rows(self, index: int) -> Rows | None:
         values, rewards, terminations, truncations = self.episode(index)
@@ -276,14 +277,14 @@ class MinariReader(Reader):
 
 
 def padded(actions: np.ndarray) -> np.ndarray:
-    """With a row of zeros at the end, where nothing is done any more."""
+    """Append a row of zeros, as no action is taken after the last observation."""
     out = np.zeros((len(actions) + 1, *actions.shape[1:]), actions.dtype)
     out[:-1] = actions
     return out
 
 
 def taken(episodes: list[Rows]) -> Rows:
-    """One after the other; ``episodes`` is empty then, so that nobody holds both."""
+    """Concatenate episodes and empty the list, so that not both stay in memory."""
     joined = {name: np.concatenate([rows[name] for rows in episodes]) for name in episodes[0]}
     episodes.clear()
     return joined

@@ -1,4 +1,4 @@
-"""The storages of Minari's datasets: one HDF5 file, or a table of Arrow's or Parquet's for each episode."""
+"""The storage formats of Minari datasets: one HDF5 file, or an Arrow or Parquet table for each episode."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from reverie.data.readers.spaces import is_picture
 
 
 class MinariHdf5Reader(MinariReader):
-    """``data/main_data.hdf5``, a group for each episode."""
+    """Reads ``data/main_data.hdf5``, which has a group for each episode."""
 
     format = "Minari (HDF5)"
 
@@ -39,11 +39,11 @@ class MinariHdf5Reader(MinariReader):
             self.file.close()
 
     def files(self) -> Sequence[Path]:
-        """The metadata and the one file."""
+        """See ``Reader``: the metadata and the HDF5 file."""
         return [self.folder / METADATA, self.main]
 
     def about(self) -> About:
-        """See ``Reader``; what is said of the number of episodes must be so."""
+        """See ``Reader``. Raises DataError unless the metadata and the file agree on the number of episodes."""
         with damage(self.main):
             held = 0 if self.file is None else sum(name.startswith("episode_") for name in self.file)
         if self.file is not None and held != self.count:
@@ -80,7 +80,7 @@ class MinariHdf5Reader(MinariReader):
         return self._numbers(index, leaf.path)
 
     def _numbers(self, index: int, path: tuple[str, ...]) -> np.ndarray:
-        """One dataset, by the shortest way there is: there are thousands of them."""
+        """Return one numeric dataset, by h5py's low-level interface, as there are thousands of them."""
         from h5py import h5d, h5s
 
         name = "/".join(path)
@@ -111,16 +111,16 @@ class MinariHdf5Reader(MinariReader):
 
 
 class MinariArrowReader(MinariReader):
-    """A folder for each episode, with a table of T + 1 rows in Arrow's or Parquet's format."""
+    """Reads one folder per episode, with a table of T + 1 rows in Arrow or Parquet format."""
 
     format = "Minari (Arrow)"
 
     @cached_property
     def arrow(self) -> Any:
-        """The package.
+        """The package pyarrow.
 
         Raises:
-            ConfigError: it is missing.
+            ConfigError: it is not installed.
         """
         try:
             import pyarrow.ipc
@@ -130,7 +130,7 @@ class MinariArrowReader(MinariReader):
         return pyarrow
 
     def files(self) -> Sequence[Path]:
-        """The metadata and the tables."""
+        """See ``Reader``: the metadata and the tables."""
         return [
             self.folder / METADATA,
             *(file for i in range(self.count) for file in self._tables(i)),
@@ -198,10 +198,10 @@ class MinariArrowReader(MinariReader):
 
 
 def decoded(pictures: Sequence[bytes], leaf: Leaf) -> np.ndarray:
-    """Compressed pictures ``[n]`` as ``[n, *shape]``.
+    """Decode n compressed images to uint8 ``[n, *shape]``, with the shape of the leaf's space.
 
     Raises:
-        DataError: one of them is no picture.
+        DataError: one of them cannot be decoded.
     """
     from PIL import Image
 
@@ -215,10 +215,10 @@ def decoded(pictures: Sequence[bytes], leaf: Leaf) -> np.ndarray:
 
 
 def minari_reader(path: Path, options: ReadOptions) -> MinariReader:
-    """The reader for the storage that the dataset at ``path`` has.
+    """Return the reader for the storage format of the dataset at ``path``.
 
     Raises:
-        DataError: it is no Minari dataset, or has another storage.
+        DataError: it is not a Minari dataset, or its storage format is not supported.
     """
     found = metadata_of(path)
     kind = str(found[1]["data_format"]) if found else ""

@@ -1,6 +1,6 @@
-"""PyDreamer's npz files. Their row t holds the action that *led to* what was seen in t; ours moves it one row back.
+"""Reads PyDreamer's npz files. Their row t holds the action that *led to* observation t; ours holds the one taken in t.
 
-A file holds one episode, several one behind the other, or a piece of a long one; ``reset`` is where an episode begins.
+A file holds one episode, several in a row, or a piece of a long one; ``reset`` marks the first row of an episode.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from reverie.data.readers.several import by_number
 
 OF_ROWS = {"action", "reward", "terminal", "reset"}
 OF_GENERATOR = {"action_next", "policy_value", "policy_entropy", "action_prob"}
-"""What PyDreamer stores besides, which is not seen by anybody."""
+"""Arrays that PyDreamer stores as well, which are no observations."""
 LOOKED_AT = 8
-"""Files that are looked at to tell one-hot actions from continuous ones."""
+"""Number of files that are examined to tell one-hot actions from continuous ones."""
 BROKEN = (OSError, ValueError, zipfile.BadZipFile, EOFError, NotImplementedError, RuntimeError)
-"""What reading a damaged npz file fails with; the last two where what it says of itself is nonsense."""
+"""Exceptions of reading a damaged npz file; the last two come from nonsense in its headers."""
 LOST = "a file begins in the middle of an episode whose beginning is not there: it begins where the file does"
 
 
 class PyDreamerReader(Reader):
-    """One file, or some, or all of a folder. Their numbers say in which order they were lived."""
+    """Reads one file, several files or all files of a folder, in the order of the numbers in their names."""
 
     format = "PyDreamer npz"
 
@@ -43,7 +43,7 @@ class PyDreamerReader(Reader):
             raise DataError(f"{path} holds no npz files.")
 
     def files(self) -> Sequence[Path]:
-        """The npz files in the order of the episodes."""
+        """See ``Reader``: the npz files in the order of the episodes."""
         return self.paths
 
     @cached_property
@@ -57,7 +57,7 @@ class PyDreamerReader(Reader):
         return all(is_one_hot(member(path, "action"), member(path, "reset")) for path in self.paths[:LOOKED_AT])
 
     def about(self) -> About:
-        """Nothing is declared: spaces are those of the first files."""
+        """See ``Reader``. Observations are those of the first file; continuous actions are measured over all files."""
         found: dict[str, Space] = {
             name: observed_space(values.shape[1:], values.dtype) for name, values in self._obs(self._first).items()
         }
@@ -80,11 +80,11 @@ class PyDreamerReader(Reader):
         )
 
     def rows(self) -> int:
-        """Read from the head of one array in each file."""
+        """See ``Reader``. Read from the header of one array in each file."""
         return sum(length_of(path, "reset") for path in self.paths)
 
     def parts(self) -> Iterator[Rows]:
-        """One file at a time. The last row of each waits for the next one, which may go on with its episode."""
+        """Yield one file at a time. Its last row needs the next file, in which the episode may continue."""
         self.met.clear()
         held: Rows | None = None
         before: Path | None = None
@@ -98,7 +98,7 @@ class PyDreamerReader(Reader):
             yield self._ended(held, None)
 
     def _obs(self, values: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """What was seen, as columns; ``image_t`` has its time behind, and ``vecobs`` alone needs no name."""
+        """Return observations by column. The last axis of ``image_t`` is time; a lone ``vecobs`` becomes ``obs``."""
         total = len(values["reset"])
         found = {}
         for key, value in values.items():
@@ -110,9 +110,9 @@ class PyDreamerReader(Reader):
         return {"obs": found["obs/vecobs"]} if list(found) == ["obs/vecobs"] else found
 
     def _rows(self, values: dict[str, np.ndarray], path: Path, goes_on: bool) -> Rows:
-        """The rows of a file, as if it were the last: nothing is known of what comes after it.
+        """Convert a file to rows, without knowing what comes after it; ``_ended`` completes its last row.
 
-        ``led`` is the action that led to the first row, which belongs to the row before.
+        The extra column ``led`` ``[1, ...]`` is the action that led to the first row: it belongs to the row before.
         """
         check_names(values, path)
         first = values["reset"].astype(bool).reshape(-1)
@@ -137,7 +137,7 @@ class PyDreamerReader(Reader):
         return rows | {"action": moved, "led": action[:1]}
 
     def _ended(self, rows: Rows, following: Rows | None) -> Rows:
-        """``rows`` with what the next file tells of their last one."""
+        """Complete the last of ``rows`` with the action from the next file, or end the episode there."""
         rows.pop("led")
         if following is not None and not following["is_first"][0]:
             rows["action"][-1] = following["led"][0]
@@ -152,10 +152,10 @@ class PyDreamerReader(Reader):
 
 
 def check_names(values: Mapping[str, np.ndarray], path: Path) -> None:
-    """The arrays that every file of PyDreamer's has are there.
+    """Check that a file has the arrays that all files of PyDreamer have.
 
     Raises:
-        DataError: some are not.
+        DataError: some are missing.
     """
     if missing := sorted(OF_ROWS - values.keys()):
         raise DataError(
@@ -165,14 +165,14 @@ def check_names(values: Mapping[str, np.ndarray], path: Path) -> None:
 
 
 def follows(before: Path | None, path: Path) -> bool:
-    """Whether ``path`` is the next piece of the file ``before``: ``ep000003_000003-1-r5-1000`` after ``...-0-...``."""
+    """Return True if ``path`` is the piece after ``before``: ``ep000003_000003-1-r5-1000`` follows ``...-0-...``."""
     pattern = r"ep(\d+)_(\d+)-(\d+)-r.*"
     one, two = (re.fullmatch(pattern, p.stem) if p is not None else None for p in (before, path))
     return bool(one and two and one[1] == two[1] and one[2] == two[2] and int(two[3]) == int(one[3]) + 1)
 
 
 def is_one_hot(action: np.ndarray, reset: np.ndarray) -> bool:
-    """Whether every action ``[n, A]`` but those of resets is a one-hot vector."""
+    """Return True if every action ``[n, A]``, except in rows of a reset, is a one-hot vector."""
     if action.ndim != 2 or action.shape[1] < 2 or len(action) != reset.size:
         return False
     taken = action[~reset.astype(bool).reshape(-1)]
@@ -180,10 +180,10 @@ def is_one_hot(action: np.ndarray, reset: np.ndarray) -> bool:
 
 
 def load(path: Path) -> dict[str, np.ndarray]:
-    """All arrays of a file.
+    """Return all arrays of a file by name.
 
     Raises:
-        DataError: it is damaged, cut off, or holds objects.
+        DataError: the file is damaged, cut off, or holds Python objects.
     """
     try:
         with np.load(path, allow_pickle=False) as file:
@@ -193,10 +193,10 @@ def load(path: Path) -> dict[str, np.ndarray]:
 
 
 def member(path: Path, name: str) -> np.ndarray:
-    """One array of a file.
+    """Return one array of a file.
 
     Raises:
-        DataError: it is not there, damaged, or holds objects.
+        DataError: the array is missing or damaged, or holds Python objects.
     """
     try:
         with np.load(path, allow_pickle=False) as file:
@@ -209,7 +209,11 @@ def member(path: Path, name: str) -> np.ndarray:
 
 
 def length_of(path: Path, name: str) -> int:
-    """How long one array of a file is, by its head alone."""
+    """Return the length of one array of a file, reading only its header.
+
+    Raises:
+        DataError: the array is missing or damaged.
+    """
     try:
         with zipfile.ZipFile(path) as archive, archive.open(f"{name}.npy") as file:
             version = np.lib.format.read_magic(file)
@@ -223,7 +227,7 @@ def length_of(path: Path, name: str) -> int:
 
 
 def broken(path: Path, error: Any) -> DataError:
-    """The error for a file that cannot be read."""
+    """Return the error for a file that cannot be read."""
     if "allow_pickle" in str(error) or "Object arrays" in str(error):
         return DataError(
             f"{path} holds an array of Python objects. Unpickling runs whatever code the file holds, so it is refused. "

@@ -1,8 +1,9 @@
-"""RL Unplugged's Atari shards: TFRecord files of transitions with four PNG frames before and after each action.
+"""Reads RL Unplugged's Atari shards: TFRecord files of transitions, with four PNG frames before and after each action.
 
-``d_t`` is a discount: 0 where the game is over. Nothing marks an end by time, nor promises an order, so each record is
-held against the next: it goes on with the same episode if it begins with the very frames that this one led to. All
-else ends there, not terminally. So rows are right in whatever order records come, and shards may have any length.
+``d_t`` is a discount: 0 where the game is over. The format neither marks truncations nor guarantees an order. So each
+record is compared with the next: the episode continues if the next one begins with exactly the frames that this one
+led to. Otherwise the episode is truncated here. The rows are thus right whatever the order of the records is, and
+shards may have any length.
 """
 
 from __future__ import annotations
@@ -26,13 +27,13 @@ from reverie.data.readers.transitions import Carried, Places
 
 NEEDED = ("o_t", "o_tp1", "a_t", "r_t", "d_t")
 BLOCK = 512
-"""Transitions that become one part: 14 MB of frames."""
+"""Number of transitions in one part: 14 MB of frames."""
 SHARD = re.compile(r"run_\d+-\d{5}-of-\d{5}")
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One transition, its frames still compressed."""
+    """One transition; its frames are still compressed."""
 
     before: list[bytes]
     after: list[bytes]
@@ -43,10 +44,10 @@ class Record:
 
     @classmethod
     def of(cls, values: dict[str, Values], where: str) -> Record:
-        """The record with these features.
+        """Make a record from the features of a tf.Example; ``where`` is for messages.
 
         Raises:
-            DataError: one is missing, or is something else.
+            DataError: a feature is missing or of another type.
         """
         missing = [name for name in NEEDED if name not in values or not len(values[name])]
         if missing:
@@ -61,7 +62,7 @@ class Record:
         return cls(before, after, int(action), float(reward), float(discount) == 0.0, int(episode[0]))
 
     def leads_to(self, other: Record | None) -> bool:
-        """Whether ``other`` goes on where this one ended."""
+        """Return True if ``other`` continues the episode: it begins with the frames that this one led to."""
         return (
             other is not None
             and not self.terminal
@@ -73,19 +74,19 @@ class Record:
 
 @dataclass(frozen=True)
 class Scan:
-    """What one look at all records says."""
+    """What one pass over all records finds."""
 
     transitions: int
     rows: int
     episodes: int
     actions: int
-    """The largest action, and one more."""
+    """Number of actions: the largest one plus 1."""
     shape: tuple[int, ...]
-    """Of what was seen, ``[H, W, frames]``."""
+    """Shape of observations, ``[H, W, frames]``."""
 
 
 class RLUnpluggedReader(Reader):
-    """One shard, or all of a folder."""
+    """Reads one shard, or all shards of a folder."""
 
     format = "RL Unplugged Atari (TFRecord)"
 
@@ -96,11 +97,11 @@ class RLUnpluggedReader(Reader):
             raise DataError(f"{path} holds no shards such as run_1-00000-of-00100.")
 
     def files(self) -> Sequence[Path]:
-        """The shards by name."""
+        """See ``Reader``: the shards, sorted by name."""
         return self.paths
 
     def about(self) -> About:
-        """Actions are as many as were taken; frames as large as they are."""
+        """See ``Reader``. The number of actions and the size of frames are those found in the records."""
         scan = self._scan
         text = {"shards": f"{len(self.paths):,}", "transitions": f"{scan.transitions:,}"}
         if self.paths[0].parent.name:
@@ -114,7 +115,7 @@ class RLUnpluggedReader(Reader):
         )
 
     def rows(self) -> int:
-        """Counted by looking through all records; their frames stay compressed."""
+        """See ``Reader``. Counted in a pass over all records, without decoding their frames."""
         return self._scan.rows
 
     @cached_property
@@ -147,7 +148,7 @@ class RLUnpluggedReader(Reader):
                 self.notes[f"{said}; those after them are lost"] = 1  # once, however often they are read
 
     def _linked(self) -> Iterator[tuple[Record, bool]]:
-        """Every record, and whether its episode ends with it."""
+        """Yield every record, and whether its episode ends with it."""
         held: Record | None = None
         for record in self._records():
             if held is not None:
@@ -157,10 +158,10 @@ class RLUnpluggedReader(Reader):
             yield held, True
 
     def parts(self) -> Iterator[Rows]:
-        """A few hundred transitions at a time."""
+        """Yield the rows of ``BLOCK`` transitions at a time."""
         carried = Carried()
         block: list[tuple[Record, bool]] = []
-        with ThreadPoolExecutor(1) as ahead:  # pictures are decompressed while the next records are read
+        with ThreadPoolExecutor(1) as ahead:  # decodes frames while the next records are read
             waiting: Any = None
             for linked in self._linked():
                 block.append(linked)
@@ -176,7 +177,11 @@ class RLUnpluggedReader(Reader):
 
 
 def rows_of(block: list[tuple[Record, bool]], carried: Carried) -> Rows:
-    """The rows of transitions that follow each other."""
+    """Return the rows of consecutive transitions, given with whether an episode ends with each; updates ``carried``.
+
+    Raises:
+        DataError: frames cannot be decoded, or differ in size.
+    """
     found = [record for record, _ in block]
     ends = np.array([end for _, end in block])
     terminal = np.array([record.terminal for record in found])
@@ -200,7 +205,7 @@ def rows_of(block: list[tuple[Record, bool]], carried: Carried) -> Rows:
 
 
 class Frames:
-    """Decompresses frames; of the same frame in neighbouring stacks only once."""
+    """Decodes frames; a frame that is in several neighbouring stacks is decoded once."""
 
     KEPT = 64
 
@@ -208,14 +213,14 @@ class Frames:
         self.known: dict[bytes, np.ndarray] = {}
 
     def stack(self, pictures: list[bytes]) -> np.ndarray:
-        """``[H, W, frames]``, the oldest first."""
+        """Return decoded frames as ``[H, W, frames]``, oldest first."""
         return np.stack([self.frame(picture) for picture in pictures], axis=-1)
 
     def frame(self, picture: bytes) -> np.ndarray:
-        """``[H, W]`` uint8.
+        """Return a decoded frame, uint8 ``[H, W]``.
 
         Raises:
-            DataError: it is no picture.
+            DataError: it cannot be decoded.
         """
         found = self.known.get(picture)
         if found is None:
@@ -227,10 +232,10 @@ class Frames:
 
 
 def png(picture: bytes) -> np.ndarray:
-    """A grey picture, ``[H, W]`` uint8.
+    """Decode a picture to grey values, uint8 ``[H, W]``.
 
     Raises:
-        DataError: it cannot be read.
+        DataError: it cannot be decoded.
     """
     from PIL import Image
 
@@ -241,5 +246,5 @@ def png(picture: bytes) -> np.ndarray:
 
 
 def shards_in(path: Path) -> list[Path]:
-    """The shards in a folder, by name."""
+    """Return the shards in a folder, sorted by name."""
     return sorted(p for p in path.iterdir() if SHARD.fullmatch(p.name) or p.suffix in (".tfrecord", ".tfrecords"))

@@ -17,7 +17,7 @@ from reverie.data.readers.base import About, Reader, ReadOptions, Rows, Space
 
 
 class SeveralReader(Reader):
-    """One reader after the other."""
+    """Reads several datasets of one format one after the other."""
 
     def __init__(self, path: Path, readers: Sequence[Reader], options: ReadOptions) -> None:
         super().__init__(path, options)
@@ -27,18 +27,18 @@ class SeveralReader(Reader):
             count = Counter(reader.format for reader in readers)
             each = "; ".join(f"{count[kind]} of {kind}, such as {r.path.name}" for kind, r in kinds.items())
             raise DataError(f"{path} holds several formats: {each}. Give a path or a glob of those of one format.")
-        self.format = f"{len(readers)} x {readers[0].format}"  # type: ignore[misc]  # this one's own
+        self.format = f"{len(readers)} x {readers[0].format}"  # type: ignore[misc]  # set on the instance
 
     def files(self) -> Sequence[Path]:
-        """Those of all."""
+        """See ``Reader``: the files of all readers."""
         return [file for reader in self.readers for file in reader.files()]
 
     def env_id(self) -> str:
-        """That of the first."""
+        """See ``Reader``: the id of the first reader."""
         return self.readers[0].env_id()
 
     def disordered(self) -> np.ndarray:
-        """Those of all, counted through; files whose episodes are not counted anywhere are looked through for that."""
+        """See ``Reader``. Episodes are numbered through all readers; their number is counted by reading all rows."""
         found, before = [np.empty(0, np.int64)], 0
         for reader in self.readers:
             found.append(reader.disordered() + before)
@@ -46,7 +46,7 @@ class SeveralReader(Reader):
         return np.concatenate(found)
 
     def ask(self, answer: Callable[[About], tuple[Space | None, str]]) -> None:
-        """See ``Reader``; each of them asks, and what it said before may be different now."""
+        """See ``Reader``. Every reader asks; cached descriptions are dropped, as they may change."""
         for reader in self.readers:
             reader.ask(answer)
         self.__dict__.pop("_each", None)
@@ -57,15 +57,15 @@ class SeveralReader(Reader):
             reader.close()
 
     def rows(self) -> int:
-        """Of all."""
+        """See ``Reader``: the sum over all readers."""
         return sum(reader.rows() for reader in self.readers)
 
     def parts(self) -> Iterator[Rows]:
-        """One after the other."""
+        """See ``Reader``."""
         return self._all(lambda reader: reader.parts())
 
     def as_recorded(self) -> Iterator[Rows]:
-        """One after the other."""
+        """See ``Reader``."""
         return self._all(lambda reader: reader.as_recorded())
 
     def _all(self, rows: Callable[[Reader], Iterator[Rows]]) -> Iterator[Rows]:
@@ -80,7 +80,11 @@ class SeveralReader(Reader):
         return [reader.about() for reader in self.readers]
 
     def about(self) -> About:
-        """What all of them say; spaces that were only measured become wide enough for all."""
+        """See ``Reader``. Observations must be the same in all; the action space is the smallest that holds all.
+
+        Raises:
+            DataError: observations differ, or actions are of different kinds.
+        """
         first, *rest = self._each
         for reader, other in zip(self.readers[1:], rest, strict=True):
             if other.specs != first.specs or other.observation != first.observation:
@@ -101,15 +105,15 @@ class SeveralReader(Reader):
 
 
 def said(about: About) -> str:
-    """Its observations in a few words."""
+    """Return a short description of the observations."""
     return str(about.observation if about.specs is None else dict(about.specs[0]))
 
 
 def wide_enough(one: Space, other: Space, where: str) -> Space:
-    """A space that holds both.
+    """Return the smallest space of the same kind that contains both.
 
     Raises:
-        DataError: they are of different kinds.
+        DataError: the two are of different kinds.
     """
     if one == other:
         return one
@@ -122,5 +126,5 @@ def wide_enough(one: Space, other: Space, where: str) -> Space:
 
 
 def by_number(path: Path) -> list[int | str]:
-    """Sorts ``part-10`` behind ``part-9``."""
+    """Return a sort key that puts ``part-10`` after ``part-9``."""
     return [int(word) if word.isdigit() else word for word in re.split(r"(\d+)", path.as_posix())]

@@ -1,4 +1,7 @@
-"""Gymnasium's spaces as text, as Minari writes them, and their leaves as columns."""
+"""Gymnasium spaces: their JSON form as Minari writes it, and their leaves as columns.
+
+A *leaf* is a space inside nested Dict and Tuple spaces that is neither itself.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +17,10 @@ from reverie.data.readers.base import Space
 
 
 def space_of(text: str | Mapping[str, Any], where: str) -> Space:
-    """The space that ``text`` describes; errors begin with ``where``.
+    """Return the space that ``text``, JSON, describes; error messages begin with ``where``.
 
     Raises:
-        DataError: it describes none that is known.
+        DataError: the text is not valid, or the kind of space is unknown.
     """
     try:
         described = json.loads(text) if isinstance(text, str) else text
@@ -52,7 +55,7 @@ KINDS: dict[str, Callable[[Mapping[str, Any], str], Space]] = {
 
 
 def text_of(space: Space) -> str:
-    """``space`` as text that ``space_of`` reads, and Minari's library as well."""
+    """Return ``space`` as JSON text, which ``space_of`` and the Minari library can read."""
     return json.dumps(_described(space))
 
 
@@ -70,7 +73,7 @@ def _described(space: Space) -> dict[str, Any]:
 
 
 def with_leaves(space: Space, column: str, made: Callable[[str, Space], Space]) -> Space:
-    """``space`` with ``made(column, leaf)`` in place of each of its leaves; ``column`` is that of all of it."""
+    """Return ``space`` with each leaf replaced by ``made(column, leaf)``; ``column`` is the name of the whole space."""
     if isinstance(space, spaces.Dict):
         return spaces.Dict({key: with_leaves(s, f"{column}/{key}", made) for key, s in space.spaces.items()})
     if isinstance(space, spaces.Tuple):
@@ -79,12 +82,12 @@ def with_leaves(space: Space, column: str, made: Callable[[str, Space], Space]) 
 
 
 def is_open(space: Space) -> bool:
-    """Whether it is a Box without bounds, or with some that are missing."""
+    """Return True if it is a Box of which at least one bound is infinite."""
     return isinstance(space, spaces.Box) and not bool(np.isfinite(space.low).all() and np.isfinite(space.high).all())
 
 
 def opened(space: Space) -> Space:
-    """``space`` without bounds of continuous values."""
+    """Return ``space`` with infinite bounds for all leaves of floats."""
 
     def without(_: str, leaf: Space) -> Space:
         if not isinstance(leaf, spaces.Box) or leaf.dtype.kind != "f":
@@ -95,10 +98,13 @@ def opened(space: Space) -> Space:
 
 
 def in_units(actions: Mapping[str, np.ndarray], space: Space, last: np.ndarray) -> dict[str, np.ndarray]:
-    """Actions in [-1, 1] and class numbers from 0 on as those of ``space``, by column; zeros where ``last``."""
+    """Convert actions in [-1, 1], and discrete actions counted from 0, to actions of ``space``, by column.
+
+    Boxes are scaled linearly to their bounds, integer boxes rounded. Rows in which ``last`` is True get zeros.
+    """
     out = {}
     for column, _, leaf in leaves_of(space, "action"):
-        values = actions[column if column in actions else "action"]  # what is alone has no name in a store
+        values = actions[column if column in actions else "action"]  # a store has no name for a single action
         flat = values.reshape(len(values), -1)
         if isinstance(leaf, spaces.Box):
             low, high = (bound.reshape(-1).astype(np.float64) / 2.0 for bound in (leaf.low, leaf.high))
@@ -112,7 +118,7 @@ def in_units(actions: Mapping[str, np.ndarray], space: Space, last: np.ndarray) 
 
 
 def leaves_of(space: Space, column: str, way: tuple[str, ...] = ()) -> Iterator[tuple[str, tuple[str, ...], Space]]:
-    """Every leaf: the column that it is, the way to it in Minari's files, and its space."""
+    """Yield each leaf as (name of its column, its path in Minari's files, its space)."""
     if isinstance(space, spaces.Dict):
         for key, inner in space.spaces.items():
             yield from leaves_of(inner, f"{column}/{key}", (*way, str(key)))
@@ -124,7 +130,7 @@ def leaves_of(space: Space, column: str, way: tuple[str, ...] = ()) -> Iterator[
 
 
 def nested(space: Space, columns: Mapping[str, np.ndarray], root: str) -> Any:
-    """Columns as values of a space, many at once."""
+    """Arrange columns ``[n, ...]`` as n values of ``space``: dictionaries and tuples of arrays."""
     if isinstance(space, spaces.Dict):
         return {key: nested(inner, columns, f"{root}/{key}") for key, inner in space.spaces.items()}
     if isinstance(space, spaces.Tuple):
@@ -136,7 +142,7 @@ def nested(space: Space, columns: Mapping[str, np.ndarray], root: str) -> Any:
 
 
 def first_of(values: Any) -> Any:
-    """The first of many values of a space."""
+    """Return the first of the values that ``nested`` returns."""
     if isinstance(values, dict):
         return {key: first_of(inner) for key, inner in values.items()}
     if isinstance(values, tuple):
@@ -145,7 +151,7 @@ def first_of(values: Any) -> Any:
 
 
 def is_picture(space: Space) -> bool:
-    """Whether Minari compresses values of this space, where it does so at all: whole bytes, 32 x 32 or larger."""
+    """Return True if Minari compresses values of this space as images: uint8 from 0 to 255, at least 32 x 32."""
     if not isinstance(space, spaces.Box) or space.dtype != np.uint8 or len(space.shape) not in (2, 3):
         return False
     return min(space.shape[:2]) >= 32 and not space.low.any() and bool((space.high == 255).all())

@@ -1,4 +1,4 @@
-"""Observations that were kept as single frames and are seen as the last few of them."""
+"""Frame stacking of observations that were stored as single frames."""
 
 from __future__ import annotations
 
@@ -8,14 +8,13 @@ from reverie.data.readers.transitions import Column
 
 
 class StackedColumn:
-    """The last ``count`` frames of each transition, ``[n, H, W, count]``.
+    """The last ``count`` frames of each transition, ``[n, H, W, C * count]``, oldest first; a ``transitions.Column``.
 
-    At the beginning of an episode, where there are fewer, its first frame fills the places, as in environments that
-    stack their frames.
+    At the beginning of an episode its first frame is repeated, as environments that stack frames do.
     """
 
     def __init__(self, frames: Column, end: np.ndarray, count: int) -> None:
-        """``frames`` ``[n, H, W]`` or ``[n, H, W, C]`` with episodes that ``end`` ``[n]`` with a frame."""
+        """Stack ``frames`` ``[n, H, W]`` or ``[n, H, W, C]``; ``end``, bool ``[n]``, marks the last of each episode."""
         self.frames, self.count = frames, count
         shape = frames.shape[1:] if len(frames.shape) == 4 else (*frames.shape[1:], 1)
         self.shape = (frames.shape[0], *shape[:-1], shape[-1] * count)

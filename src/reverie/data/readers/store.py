@@ -1,4 +1,4 @@
-"""Our own replay stores: rows as they were lived, stream by stream."""
+"""Reads our own replay stores, stream by stream."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from reverie.data.store.manifest import MANIFEST, Damage
 from reverie.data.store.store import Store
 
 ABOUT = "about.json"
-"""Beside a store that was made of other data: what they said of their environment and their actions."""
+"""File in a store that was converted from other data: what those declared about their environment and actions."""
 NAMELESS = "what its actions of -1 to 1 and its class numbers stand for is not known: its environment is not named"
 LOST = "an episode whose beginning is not stored is left out"
 OPEN = "an episode was still going on, or its environment failed: it is taken as cut off by time"
 
 
 class StoreReader(Reader):
-    """The store of a run, or one at a folder."""
+    """Reads the store of a run, or the store in a folder."""
 
     format = "reverie store"
 
@@ -44,11 +44,11 @@ class StoreReader(Reader):
         self.columns = layouts[0]
         said, self.measured = self._settings.get("actions"), bool(self._settings.get("measured"))
         self.units: Space | None = space_of(said, str(path)) if said else None
-        """What the stored actions, in [-1, 1] and one-hot, are actions of; None where that is not known."""
+        """The environment's action space, whose actions are stored in [-1, 1] or one-hot; None if it is not known."""
         self.nameless = False
 
     def ask(self, answer: Callable[[About], tuple[Space | None, str]]) -> None:
-        """See ``Reader``. An environment that does not answer is not named any more: it takes other actions."""
+        """See ``Reader``. If ``answer`` finds no space, ``about`` names no environment: its actions may not fit it."""
         if self.units is not None or not self.env_id():
             return
         self.units, why = answer(self.about())
@@ -57,12 +57,12 @@ class StoreReader(Reader):
             self.note(f"{NAMELESS} in the copy ({why.rstrip('.')})")
 
     def files(self) -> Sequence[Path]:
-        """The manifest: it says of each file how many rows count, and is sealed."""
+        """See ``Reader``: the manifest. It says how many rows each file holds, and has a checksum of its own."""
         return [self.folder / MANIFEST]
 
     @cached_property
     def _settings(self) -> dict[str, Any]:
-        """What the run that it belongs to says of itself; nothing if there is none."""
+        """What files of the run, or of a converted store, declare; empty if there are none."""
         found: dict[str, Any] = {}
         for folder in (self.folder.absolute(), self.folder.absolute().parent, self.path):
             if (folder / "spec.json").is_file():
@@ -82,7 +82,7 @@ class StoreReader(Reader):
         return str((self._settings.get("env") or self._settings.get("said", {})).get("id", ""))
 
     def about(self) -> About:
-        """The parts are those of spec.json; where it is not there, what the columns look like."""
+        """See ``Reader``. Observations and actions are those of spec.json, or else guessed from the columns."""
         spec, env, said = self._settings.get("spec"), self._settings.get("env", {}), self._settings.get("said", {})
         specs = (obs_of(self.columns, spec), action_of(self.columns, spec))
         text = {"algorithm": self._settings["algorithm"]} if self._settings.get("algorithm") else {}
@@ -100,16 +100,16 @@ class StoreReader(Reader):
         )
 
     def rows(self) -> int:
-        """Counted by the flags, which are read for that: rows before a first one do not count."""
+        """See ``Reader``. Counted by reading the flags; episodes whose beginning is missing do not count."""
         flags = episodes(self.store, columns=("reward", "is_first", "is_last"))
         return sum(len(episode) for episode in flags if usable(episode))
 
     def parts(self) -> Iterator[Rows]:
-        """As stored; as recorded where bounds of actions were only measured, since whoever reads may know better."""
+        """Yield rows as stored; as recorded if action bounds were only measured, as the user may know the true ones."""
         return self.as_recorded() if self.measured else self._stored()
 
     def _stored(self) -> Iterator[Rows]:
-        """Whole episodes, several of them together if they are small."""
+        """Yield whole episodes, several together if they are small."""
         self.met.clear()
         kept: list[Rows] = []
         size = 0
@@ -126,7 +126,7 @@ class StoreReader(Reader):
             yield {name: np.concatenate([rows[name] for rows in kept]) for name in kept[0]}
 
     def as_recorded(self) -> Iterator[Rows]:
-        """Class numbers in place of one-hot vectors, and actions in their own units where these are known."""
+        """Yield rows with indices instead of one-hot vectors, and actions in the environment's units if known."""
         spec, seen = self._settings.get("spec"), [name for name in self.columns if name.startswith("obs/")]
         for part in self._stored():
             rows = {name: values for name, values in part.items() if name != "action"}
@@ -149,10 +149,10 @@ class StoreReader(Reader):
 
 
 def said_in(file: Path, needed: Sequence[str] = ()) -> dict[str, Any]:
-    """What a file beside a store says, in JSON or YAML, ``needed`` at least.
+    """Read a JSON or YAML file that lies beside a store.
 
     Raises:
-        DataError: it is damaged.
+        DataError: it is damaged, or one of the sections ``needed`` is missing.
     """
     try:
         text = file.read_text(encoding="utf-8")
@@ -166,7 +166,7 @@ def said_in(file: Path, needed: Sequence[str] = ()) -> dict[str, Any]:
 
 
 def flat_columns(values: Any, root: str) -> Rows:
-    """Arrays in nested dictionaries as columns."""
+    """Flatten nested dictionaries of arrays to columns with names such as ``action/grip``."""
     if not isinstance(values, dict):
         return {root: values}
     return {
@@ -175,17 +175,17 @@ def flat_columns(values: Any, root: str) -> Rows:
 
 
 def usable(episode: Episode) -> bool:
-    """Whether its beginning is there and something was done in it."""
+    """Return True if the episode has its first row and at least one step."""
     return episode.begun and episode.steps > 0
 
 
 def store_in(path: Path) -> Path:
-    """The folder of the store at ``path`` or of the run there."""
+    """Return the folder of the store at ``path``, or of the store of the run at ``path``."""
     return path if (path / MANIFEST).is_file() else path / "replay"
 
 
 def is_store(path: Path) -> bool:
-    """Whether there is a store, or a run with one."""
+    """Return True if there is a store at ``path``, or a run with one."""
     manifest = store_in(path) / MANIFEST
     if not manifest.is_file():
         return False
@@ -194,7 +194,11 @@ def is_store(path: Path) -> bool:
 
 
 def obs_of(columns: Any, spec: Any) -> ObsSpec:
-    """The observation parts of stored columns."""
+    """Return the observations of stored columns, as spec.json declares them or as guessed.
+
+    Raises:
+        DataError: a categorical observation whose number of classes is not declared.
+    """
     said = (spec or {}).get("observation", {})
     out = {}
     for name, column in columns.items():
@@ -211,14 +215,18 @@ def obs_of(columns: Any, spec: Any) -> ObsSpec:
 
 
 def kind_of(shape: tuple[int, ...], dtype: str) -> ObsKind:
-    """What a column must be, by the convention of rows."""
+    """Guess the kind of an observation: uint8 of 3 dimensions is an image, int64 categorical, all else a vector."""
     if dtype == "uint8" and len(shape) == 3:
         return "image"
     return "categorical" if dtype == "int64" else "vector"
 
 
 def action_of(columns: Any, spec: Any) -> ActionSpec:
-    """The action parts; one continuous part where nothing says more."""
+    """Return the actions that spec.json declares, or else a single continuous one.
+
+    Raises:
+        DataError: spec.json does not fit the stored column.
+    """
     width = columns["action"].shape[0]
     said = (spec or {}).get("action")
     if not said:

@@ -1,8 +1,8 @@
-"""Tables in Arrow's or Parquet's format whose columns are called as somebody liked, such as a Hugging Face dataset.
+"""Reads Arrow and Parquet tables with arbitrary column names, such as Hugging Face datasets.
 
-``columns`` says which column is what: ``{obs: observation.state, action: action, reward: next.reward, terminal:
-next.done, episode: episode_index}``; several columns of numbers are one vector, ``obs: [cos, sin]``. A table row is a
-transition, or a whole episode where the rewards are lists.
+The option ``columns`` gives each role its column: ``{obs: observation.state, action: action, reward: next.reward,
+terminal: next.done, episode: episode_index}``. Several numeric columns can form one vector: ``obs: [cos, sin]``. A row
+of the table is a transition, or a whole episode if the rewards are lists.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ USUAL = {
     "truncated": ("truncated", "truncations", "timeout", "timeouts"),
     "episode": ("episode_index", "episode_id", "episode", "traj_id"),
 }
-"""What such columns are often called: a proposal for whoever has to say it."""
+"""Common names of the columns of each role, for proposals in error messages."""
 COLUMNS_OF_OURS = b"reverie.columns"
-"""Where the schema of a table that was written here says which column is what."""
+"""Key in the schema of tables written by this package: the column of each role."""
 ACTIONS_OF_OURS = b"reverie.action_space"
-"""And what space its actions are from, if that was declared."""
+"""Key in the same schema: the action space, if it was declared."""
 NO_ENDS = "no column says where episodes end terminally: all of them are taken as cut off by time"
 
 
@@ -75,7 +75,7 @@ class TableReader(Reader):
         self.roles = self._roles()
 
     def files(self) -> Sequence[Path]:
-        """The tables in their order."""
+        """See ``Reader``: the tables in their order."""
         return self.paths
 
     # ------------------------------------------------------------------ files
@@ -101,7 +101,7 @@ class TableReader(Reader):
 
     @cached_property
     def names(self) -> list[str]:
-        """What the columns are called."""
+        """Names of the columns."""
         found = self.pieces[0].found
         schema = found[0].schema_arrow if isinstance(found, tuple) else found.schema
         return [str(name) for name in schema.names]
@@ -135,20 +135,20 @@ class TableReader(Reader):
         return given
 
     def _own(self, key: bytes = COLUMNS_OF_OURS) -> Any:
-        """What a table of ours says of its columns, or of something else."""
+        """Return an entry of the schema of a table written by this package; empty for other tables."""
         found = self.pieces[0].found
         schema = found[0].schema_arrow if isinstance(found, tuple) else found.schema
         return json.loads((schema.metadata or {}).get(key, b"{}"))
 
     def column(self, role: str) -> TableColumn | SideBySide:
-        """The column that has this role, or those that have it together."""
+        """Return the column of a role, or the several columns that form its vector."""
         named = self.roles[role]
         names = [named] if isinstance(named, str) else named
         found = [TableColumn(self.arrow, self.pieces, name, f"{self.path}: '{name}'") for name in names]
         return found[0] if isinstance(named, str) else SideBySide(found)
 
     def group(self, role: str, root: str) -> dict[str, Column]:
-        """The columns of a role that may have several: ``obs`` or ``obs.camera`` and so on."""
+        """Return all columns of a role such as obs, whose keys are ``obs`` or ``obs.camera``, by their new names."""
         out: dict[str, Column] = {}
         for given in self.roles:
             head, _, key = given.partition(".")
@@ -160,7 +160,7 @@ class TableReader(Reader):
 
     @cached_property
     def whole(self) -> bool:
-        """Whether a row of the table is a whole episode."""
+        """True if a row of the table is a whole episode."""
         return self.column("reward").is_list
 
     @cached_property
@@ -178,7 +178,7 @@ class TableReader(Reader):
         )
 
     def _ends(self) -> tuple[np.ndarray, np.ndarray]:
-        """``[n]`` bool each: where episodes end, and where terminally."""
+        """Return where episodes end, and where they end terminally, each bool ``[n]``."""
 
         def flag(role: str) -> np.ndarray:
             found = self.column(role).read(0, self.total) if role in self.roles else np.zeros(self.total, bool)
@@ -195,10 +195,10 @@ class TableReader(Reader):
         return end, terminal
 
     def _check_order(self, number: np.ndarray, end: np.ndarray) -> None:
-        """Episodes ``[n]`` do not take turns.
+        """Check that the rows of no episode are interrupted by another episode; ``number`` ``[n]`` is that of each row.
 
         Raises:
-            DataError: they do; says which and where.
+            DataError: some are; the message says which and where.
         """
         left, again = torn(number, end)
         if again < 0:
@@ -211,7 +211,7 @@ class TableReader(Reader):
         )
 
     def _files_of(self, *rows: int) -> str:
-        """Which of several files some rows lie in, for sentences."""
+        """Return a remark on which of several files hold these rows; "" if there is one file."""
         if len(self.paths) == 1:
             return ""
         ends = np.cumsum([sum(piece.rows for piece in self._pieces(file)) for file in self.paths])
@@ -219,7 +219,7 @@ class TableReader(Reader):
         return f" (counted through all tables; they are in {' and '.join(dict.fromkeys(names[::-1]))})"
 
     def episodes(self) -> Iterator[Transitions]:
-        """Where a row of the table is an episode: each of them."""
+        """Yield each episode of a table whose rows are episodes."""
         columns = {role: self.column(role) for role in self.roles}
         for row in range(self.total):
             values = {role: column.episode(row) for role, column in columns.items()}
@@ -258,18 +258,18 @@ class TableReader(Reader):
         )
 
     def rows(self) -> int:
-        """Known from the ends."""
+        """See ``Reader``. Counted from the flags of the transitions."""
         return sum(e.rows for e in self.episodes()) if self.whole else self._transitions.rows
 
     def parts(self) -> Iterator[Rows]:
-        """A few megabytes at a time, or an episode."""
+        """See ``Reader``. A part is about ``PART_BYTES`` large, or at most one episode if rows are episodes."""
         if not self.whole:
             return self._transitions.parts()
         self.met.clear()
         return (part for episode in self.episodes() for part in episode.parts())
 
     def about(self) -> About:
-        """Spaces are those of the arrays; of a table of episodes, those of its first ones."""
+        """See ``Reader``. Spaces are derived from the arrays; if rows are episodes, observations from the first one."""
         first = next(self.episodes()) if self.whole else self._transitions
         self.met.clear()
 
@@ -281,7 +281,8 @@ class TableReader(Reader):
             return action_space(lambda: (column.read(i, min(i + 4096, self.total)) for i in starts), self.path)
 
         seen = {name: observed_space(c.shape[1:], c.dtype) for name, c in first.obs.items()}
-        own = {} if self.options.columns else self._own(ACTIONS_OF_OURS)  # of the columns that it names itself
+        # A declared action space is that of the columns that the table itself names.
+        own = {} if self.options.columns else self._own(ACTIONS_OF_OURS)
         done = {} if own else {name: actions(name) for name in first.action}
         return About(
             observation=seen["obs"] if "obs" in seen else nested(seen, "obs", spaces.Dict),
@@ -294,5 +295,5 @@ class TableReader(Reader):
 
 
 def arrays(values: dict[str, np.ndarray]) -> dict[str, Column]:
-    """As columns."""
+    """Wrap arrays as columns."""
     return {name: ArrayColumn(value) for name, value in values.items()}

@@ -1,8 +1,8 @@
-"""TensorFlow's record files without TensorFlow: the framing with its checksums, and the wire format of tf.Example.
+"""Reads TFRecord files without TensorFlow: the framing with its checksums, and the wire format of tf.Example.
 
-A record is ``uint64 length, uint32 crc(length), bytes, uint32 crc(bytes)``, little-endian. The checksum is CRC32C
-(Castagnoli), turned right by 15 bits and moved on by a constant, so that a checksum of data with checksums in it does
-not come out alike (``tensorflow/core/lib/hash/crc32c.h``). tf.Example is a protocol buffer: ``Example{1: Features}``,
+A record is ``uint64 length, uint32 crc(length), bytes, uint32 crc(bytes)``, little-endian. The checksum is a *masked*
+CRC32C (Castagnoli): rotated right by 15 bits, plus a constant, because the CRC of data that contains its own CRC has
+poor properties (``tensorflow/core/lib/hash/crc32c.h``). tf.Example is a protocol buffer: ``Example{1: Features}``,
 ``Features{1: map<string, Feature>}``, ``Feature{1: BytesList, 2: FloatList, 3: Int64List}``, each list ``{1: values}``.
 """
 
@@ -26,14 +26,14 @@ Values = list[bytes] | np.ndarray
 
 
 class CutOff(Exception):
-    """A file ends, or stops making sense, in the middle of a record."""
+    """A file ends in the middle of a record, or a checksum is wrong."""
 
 
 def crc32c() -> Callable[[bytes], int]:
-    """The checksum, from whichever package has a fast one.
+    """Return the function that computes a CRC32C, from the package google-crc32c.
 
     Raises:
-        ConfigError: none has.
+        ConfigError: the package is not installed.
     """
     try:
         from google_crc32c import value
@@ -44,15 +44,15 @@ def crc32c() -> Callable[[bytes], int]:
 
 
 def masked(checksum: int) -> int:
-    """The checksum as files have it."""
+    """Return the masked form of a CRC32C."""
     return (((checksum >> 15) | (checksum << 17)) + MASK) & 0xFFFFFFFF
 
 
 def records(path: Path) -> Iterator[bytes]:
-    """The records of a file, compressed by gzip or not; every checksum is compared.
+    """Yield the records of a file, which may be compressed by gzip; every checksum is verified.
 
     Raises:
-        CutOff: what follows the records so far is not whole: the file was cut, or its bytes are not what they were.
+        CutOff: after the records so far, the file is cut off or damaged.
     """
     value = crc32c()
     with path.open("rb") as plain:
@@ -80,12 +80,12 @@ def records(path: Path) -> Iterator[bytes]:
 
 
 def unzipped(plain: BinaryIO) -> BinaryIO:
-    """What is inside of a file that gzip has compressed; it is closed with ``plain``."""
-    return gzip.GzipFile(fileobj=plain, mode="rb")  # type: ignore[return-value]  # it reads as one does
+    """Return the decompressed contents of a gzip file, as a file; closed together with ``plain``."""
+    return gzip.GzipFile(fileobj=plain, mode="rb")  # type: ignore[return-value]  # it has the methods used here
 
 
 def looks_like_records(path: Path) -> bool:
-    """Whether the file begins with the length of a record and its right checksum."""
+    """Return True if the file begins with the length of a record and a matching checksum."""
     with path.open("rb") as plain:
         zipped = plain.read(2) == GZIP
         plain.seek(0)
@@ -100,7 +100,11 @@ def looks_like_records(path: Path) -> bool:
 
 
 def varint(data: bytes, at: int) -> tuple[int, int]:
-    """The number that begins at ``at``, seven bits a byte, and where it ends."""
+    """Decode the varint (seven bits per byte) at offset ``at``; return its value and the offset after it.
+
+    Raises:
+        DataError: it has more than 64 bits.
+    """
     value = shift = 0
     while True:
         byte = data[at]
@@ -114,10 +118,10 @@ def varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 def fields(data: bytes, start: int = 0, stop: int | None = None) -> Iterator[tuple[int, int, int, int]]:
-    """The fields of a message: ``(number, wire type, start, stop)`` of each; numbers are ``(.., 0, value, end)``.
+    """Yield (number, wire type, start, stop) of each field of a message; for varints (wire type 0) start is the value.
 
     Raises:
-        DataError: it is no message.
+        DataError: the bytes are not a valid message.
     """
     at, stop = start, len(data) if stop is None else stop
     while at < stop:
@@ -142,10 +146,10 @@ def fields(data: bytes, start: int = 0, stop: int | None = None) -> Iterator[tup
 
 
 def example(data: bytes) -> dict[str, Values]:
-    """The features of a tf.Example: lists of bytes, float32 or int64 arrays.
+    """Return the features of a tf.Example by name: lists of bytes, float32 arrays or int64 arrays.
 
     Raises:
-        DataError: it is none.
+        DataError: the bytes are not a tf.Example.
     """
     out: dict[str, Values] = {}
     try:
@@ -160,7 +164,7 @@ def example(data: bytes) -> dict[str, Values]:
 
 
 def _entry(data: bytes, start: int, stop: int, out: dict[str, Values]) -> None:
-    """One entry of the map: ``{1: key, 2: Feature}``."""
+    """Add one entry of the map, ``{1: key, 2: Feature}``, to ``out``."""
     name, feature = "", None
     for number, _, low, high in fields(data, start, stop):
         if number == 1:
@@ -178,13 +182,13 @@ def _bytes(data: bytes, start: int, stop: int) -> Values:
 
 
 def _floats(data: bytes, start: int, stop: int) -> Values:
-    """Packed, or one by one."""
+    """Decode a FloatList, packed or one value per field."""
     parts = [data[low:high] for _, _, low, high in fields(data, start, stop)]
     return np.frombuffer(b"".join(parts), "<f4")
 
 
 def _ints(data: bytes, start: int, stop: int) -> Values:
-    """Packed, or one by one; two's complement of 64 bits."""
+    """Decode an Int64List, packed or one value per field; 64-bit two's complement."""
     found: list[int] = []
     for _, kind, low, high in fields(data, start, stop):
         if kind == 0:

@@ -1,10 +1,10 @@
-"""Tianshou's replay buffers, as ``save_hdf5`` writes them, without unpickling anything.
+"""Reads Tianshou's replay buffers, as ``save_hdf5`` writes them, without unpickling anything.
 
-What Tianshou pickles are Python objects around the data (the list of sub-buffers, a random generator): where rows lie
-follows from the arrays beside them. Only where observations or actions themselves are objects is there no way.
+Tianshou pickles Python objects around the data (the list of sub-buffers, a random generator). They are not needed: the
+arrays beside them say where transitions lie. Only buffers whose observations or actions are Python objects are refused.
 
-A buffer is a ring, or several of them one behind the other. ``last_index`` is the place of each one's newest transition
-and ``_lengths`` how many it holds; a full ring begins right after its newest.
+A buffer is a ring, or several rings one after the other. ``last_index`` is the index of the newest transition of each
+ring, ``_lengths`` the number of transitions in it. In a full ring, the oldest comes right after the newest.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class TianshouReader(Reader):
             )
 
     def about(self) -> About:
-        """Nothing is declared: spaces are those of the arrays."""
+        """See ``Reader``. Nothing is declared: spaces are derived from the arrays."""
         from gymnasium import spaces
 
         def space(columns: dict[str, Column], root: str) -> Any:
@@ -55,7 +55,7 @@ class TianshouReader(Reader):
 
         t = self._transitions
         found = {
-            name: action_space(lambda c=column: [c.read(0, c.shape[0])], self.path, scaled=True)  # type: ignore[misc]  # bound now
+            name: action_space(lambda c=column: [c.read(0, c.shape[0])], self.path, scaled=True)  # type: ignore[misc]  # binds the loop's column
             for name, column in t.action.items()
         }
         action = found["action"][0] if "action" in found else nested(
@@ -78,11 +78,11 @@ class TianshouReader(Reader):
         self.file.close()
 
     def rows(self) -> int:
-        """Known from the ends."""
+        """See ``Reader``. Counted from the flags of the transitions."""
         return self._transitions.rows
 
     def parts(self) -> Iterator[Rows]:
-        """A few megabytes at a time."""
+        """See ``Reader``. A part is about ``PART_BYTES`` large."""
         return self._transitions.parts()
 
     @property
@@ -102,10 +102,10 @@ class TianshouReader(Reader):
 
     @cached_property
     def _rings(self) -> list[tuple[int, int, int, int]]:
-        """Of each ring: where it begins, its room, how many it holds, the place of its newest.
+        """Return (index of the first slot, number of slots, number of transitions, index of the newest) of each ring.
 
         Raises:
-            DataError: that cannot be told from what is not pickled.
+            DataError: the arrays do not say that; only pickled objects would.
         """
         with damage(self.path):
             room = int(self.file.attrs.get("maxsize", self.meta["rew"].shape[0]))
@@ -122,7 +122,7 @@ class TianshouReader(Reader):
 
     @cached_property
     def _order(self) -> np.ndarray:
-        """``[n]``, the places of all transitions, ring by ring, the oldest first."""
+        """Indices of all transitions in the file, ``[n]``, ring by ring, oldest first."""
         places = []
         for start, room, held, newest in self._rings:
             if held >= room and held:
@@ -169,14 +169,14 @@ class TianshouReader(Reader):
             terminal, truncated = done, np.zeros_like(done)
         end = done | terminal | truncated
         cuts = np.cumsum([held for _, _, held, _ in self._rings]) - 1
-        end[cuts[cuts >= 0]] = True  # the newest episode of each ring is still going on
+        end[cuts[cuts >= 0]] = True  # the newest episode of each ring may be unfinished: it is truncated
         full = [held >= room for _, room, held, _ in self._rings]
         self.note(CUT, sum(full))
         obs = self._columns("obs", "obs")
         next_obs = self._columns("obs_next", "obs") if "obs_next" in self.names else {}
         if self._stack > 1:
             obs = {name: StackedColumn(column, end, self._stack) for name, column in obs.items()}
-            next_obs = {}  # made of single frames, whose past would have to be guessed
+            next_obs = {}  # single frames; the earlier frames of their stacks would have to be guessed
         rewards = self._columns("rew", "reward")["reward"]
         return Transitions(
             obs=obs,
@@ -199,7 +199,7 @@ class TianshouReader(Reader):
 
 
 class Shifted:
-    """A column from some place on."""
+    """The transitions of a column from an index on."""
 
     def __init__(self, column: Column, start: int, count: int) -> None:
         self.column, self.start = column, start
@@ -215,14 +215,14 @@ class Shifted:
 
 
 class Reordered:
-    """A column in another order."""
+    """The transitions of a column in another order."""
 
     def __init__(self, column: Column, order: np.ndarray) -> None:
         self.column, self.order = column, order
         self.shape, self.dtype = (len(order), *column.shape[1:]), column.dtype
 
     def read(self, start: int, stop: int) -> np.ndarray:
-        """See ``Column``. Runs of neighbours are read together."""
+        """See ``Column``. Transitions that are neighbours in the file are read together."""
         order = self.order[start:stop]
         cuts = np.flatnonzero(np.diff(order) != 1) + 1
         runs = np.split(order, cuts)
@@ -236,7 +236,7 @@ class Reordered:
 
 
 def nested(found: dict[str, Any], root: str, kind: Any) -> Any:
-    """Spaces by names such as ``obs/arm/camera`` as spaces in spaces."""
+    """Arrange spaces with names such as ``obs/arm/camera`` as nested spaces of type ``kind``."""
     out: dict[str, Any] = {}
     for name, space in found.items():
         *parents, leaf = name.removeprefix(f"{root}/").split("/")

@@ -1,18 +1,19 @@
-"""Transitions, as most files hold them, to rows.
+"""Converts transitions, as most files hold them, to rows.
 
-A transition is an observation, the action taken then, and what came of it: a reward, an end, perhaps the observation
-after it. A row is what was seen, with the reward that came with it. So an episode of n transitions is n + 1 rows, where
-the last one shows what the last action led to::
+A transition is an observation, the action taken there, and its outcome: a reward, whether the episode ends, perhaps the
+next observation. A row is an observation, with the reward that came with it. So an episode of n transitions has n + 1
+rows, the last of which holds the final observation::
 
     transition    o0 a0 r1    o1 a1 r2    o2 a2 r3 end
     row           o0 a0 0     o1 a1 r1    o2 a2 r2         o3 0 r3 last
 
-Where ``o3`` was not recorded there are two cases. After a terminal end nothing is ever asked of it, since the future is
-worth nothing: ``o2`` is shown once more. After an end by time its value is needed and cannot be made up: the last
-transition is left out, and ``o2`` becomes the last row.
+If ``o3`` was not recorded there are two cases. After a terminal end its value is never used, as it is 0 by definition:
+``o2`` is repeated. After a truncation its value is needed and cannot be made up: the last transition is left out, and
+``o2`` becomes the last row.
 
-Where ``o2`` is recorded as what ``a1`` led to, it must be what the next transition begins with. Where it is not (a file
-whose transitions were shuffled, or of which some were left out) the episode is cut, as by time, and ``o2`` shown.
+If the next observation of ``a1`` was recorded, it must equal the observation of the next transition. If it does not (a
+file whose transitions were shuffled or filtered), the episode is truncated there, with the recorded next observation
+as its last row.
 """
 
 from __future__ import annotations
@@ -32,13 +33,13 @@ DROPPED = "the observation after the end of an episode was not recorded: its las
 OPEN = "an episode has no end: it is taken as cut off by time"
 TORN = "a step does not begin with what the one before led to: the episode is cut there, as by time"
 BLOCK = 1 << 14
-"""Transitions that are looked at together."""
+"""Number of transitions that are read together."""
 COMPARED = 1 << 10
-"""Those whose observations are held against each other together: they stay in a processor's cache."""
+"""Number of transitions whose observations are compared together; they fit into a processor's cache."""
 
 
 class Column(Protocol):
-    """One thing of every transition, somewhere."""
+    """One field of all n transitions, wherever it is stored."""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -47,21 +48,21 @@ class Column(Protocol):
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Of the values."""
+        """Type of the values."""
         ...
 
     def read(self, start: int, stop: int) -> np.ndarray:
-        """Those of transitions ``start`` to ``stop - 1``, perhaps the file itself: not to be written to."""
+        """Return the values of transitions ``start`` to ``stop - 1``, read-only: they may be the file itself."""
         ...
 
     def at(self, index: np.ndarray) -> np.ndarray:
-        """Those of some transitions, in ascending order, copied."""
+        """Return a copy of the values of the transitions ``index``, which is in ascending order."""
         ...
 
 
 @dataclass(frozen=True)
 class ArrayColumn:
-    """A column that lies in memory."""
+    """A column in memory."""
 
     values: np.ndarray
 
@@ -72,7 +73,7 @@ class ArrayColumn:
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Of the values."""
+        """Type of the values."""
         return self.values.dtype
 
     def read(self, start: int, stop: int) -> np.ndarray:
@@ -87,20 +88,20 @@ class ArrayColumn:
 
 @dataclass(frozen=True, kw_only=True)
 class Transitions:
-    """Columns of n transitions in the order in which they were lived, episode after episode."""
+    """Columns of n transitions in the order in which they were collected, episode after episode."""
 
     obs: Mapping[str, Column]
     next_obs: Mapping[str, Column]
-    """The same keys, or none if what an action led to was not recorded."""
+    """The same keys as ``obs``; empty if next observations were not recorded."""
     action: Mapping[str, Column]
     reward: Column
-    end: np.ndarray  # [n] bool, an episode ends with this transition, for whatever cause
-    terminal: np.ndarray  # [n] bool, and the future is worth nothing
+    end: np.ndarray  # [n] bool, an episode ends with this transition, terminated or truncated
+    terminal: np.ndarray  # [n] bool, it is terminated: the value of the next observation is 0
     note: Callable[[str, int], None]
     where: str
-    """The file, for sentences."""
+    """The file, for messages."""
     ends_told: bool = True
-    """Whether ``end`` has ends by time. If not, they show where ``next_obs`` is not what follows."""
+    """True if ``end`` includes truncations. Else these are found only where ``next_obs`` differs from what follows."""
 
     def __post_init__(self) -> None:
         self._check()
@@ -114,10 +115,10 @@ class Transitions:
             self.note(REPEATED, int(lost[1]))
 
     def _check(self) -> None:
-        """The columns can be what they are said to be.
+        """Check the shapes of the columns.
 
         Raises:
-            DataError: they cannot; names them.
+            DataError: rewards are not scalars, or next observations have other shapes than observations.
         """
         if int(np.prod(self.reward.shape[1:], dtype=np.int64)) != 1:
             raise DataError(f"{self.where}: its rewards are {list(self.reward.shape)}: expected one of each step.")
@@ -130,14 +131,14 @@ class Transitions:
                 )
 
     def _told(self) -> np.ndarray:
-        """``[n]`` bool: an end is said, or there is no next transition."""
+        """Return where an end is declared or no transition follows, bool ``[n]``."""
         out: np.ndarray = self.end | self.terminal
         out[-1:] = True
         return out
 
     @cached_property
     def ends(self) -> np.ndarray:
-        """``[n]`` bool: an end is said, or the next transition does not begin with what this one led to."""
+        """Where an end is declared or the next transition does not begin with what this one led to, bool ``[n]``."""
         out = self._told()
         for name, column in self.next_obs.items():
             mark_jumps(self.obs[name], column, out)
@@ -145,18 +146,18 @@ class Transitions:
 
     @property
     def rows(self) -> int:
-        """How many rows they make."""
+        """Number of rows that ``parts`` will yield."""
         return len(self.end) + int(np.count_nonzero(self.ends if self.next_obs else self.terminal))
 
     def disordered(self) -> np.ndarray:
-        """Numbers of episodes that had to be cut, since what follows is not what they led to."""
+        """Return the numbers of episodes that were cut because the next transition begins with another observation."""
         ends = self.ends
         episode = np.cumsum(ends) - ends
         found: np.ndarray = episode[ends & ~self._told()] if self.ends_told else np.empty(0, np.int64)
         return found
 
     def parts(self) -> Iterator[Rows]:
-        """The rows, a part at a time."""
+        """Yield the rows, about ``PART_BYTES`` at a time."""
         columns = [*self.obs.values(), *self.action.values()]
         size = sum(int(np.prod(c.shape[1:], dtype=np.int64)) * c.dtype.itemsize for c in columns)
         block = block_of(size)
@@ -182,32 +183,32 @@ class Transitions:
 
 @dataclass
 class Carried:
-    """What one part hands on to the next."""
+    """State that one part hands on to the next."""
 
     inside: bool = False
-    """An episode goes on."""
+    """True if an episode continues in the next part."""
     reward: float = 0.0
-    """The reward that came with its next row."""
+    """Reward of the first row of the next part."""
 
 
 @dataclass(frozen=True)
 class Places:
-    """Where m rows come from, given the ends of n transitions."""
+    """Maps m rows to the n transitions that they come from. *Added* rows hold the final observation of an episode."""
 
     source: np.ndarray
-    """``[m]``, the transition of each row; of an added one the transition that led to it."""
+    """Index of each row's transition, ``[m]``; for an added row, of the transition that led to it."""
     added: np.ndarray
-    """Rows that show what the last transition of an episode led to."""
+    """Indices of the added rows."""
     shown: np.ndarray
-    """Those transitions."""
+    """Index of the transition of each added row."""
     last: np.ndarray
-    """Rows that end an episode, in order."""
+    """Indices of the rows that end an episode, in ascending order."""
     terminal: np.ndarray
-    """Which of these are terminal."""
+    """For each row of ``last``, whether it is terminal."""
 
     @classmethod
     def of(cls, ends: np.ndarray, terminal: np.ndarray, has_next: bool) -> Places:
-        """The places of transitions with these flags ``[n]``."""
+        """Compute the mapping from flags, bool ``[n]``; ``has_next`` says whether next observations were recorded."""
         adds = ends if has_next else terminal
         shown = np.flatnonzero(adds)
         added = shown + 1 + np.arange(len(shown))
@@ -216,12 +217,12 @@ class Places:
             extra = np.zeros(len(source), np.int64)
             extra[added] = 1
             source -= np.cumsum(extra)
-        at = np.flatnonzero(ends)  # a transition's own row lies as many places further on as were added before it
+        at = np.flatnonzero(ends)  # a transition's own row is its index plus the number of rows added before it
         last = at + np.searchsorted(shown, at) + adds[at]
         return cls(source, added, shown, last, terminal[at])
 
     def flags(self, inside: bool) -> Rows:
-        """``is_first``, ``is_last``, ``is_terminal``; the first row goes on with an episode if ``inside``."""
+        """Return ``is_first``, ``is_last`` and ``is_terminal``; with ``inside`` the first row continues an episode."""
         first, last, terminal = (np.zeros(len(self.source), bool) for _ in range(3))
         first[:1] = not inside
         last[self.last] = True
@@ -230,7 +231,7 @@ class Places:
         return {"is_first": first, "is_last": last, "is_terminal": terminal}
 
     def rewards(self, rewards: np.ndarray, carried: float) -> np.ndarray:
-        """Each row's reward: that of the transition before it in its episode."""
+        """Return each row's reward: that of the previous transition; 0 in the first row of an episode."""
         flat = rewards.reshape(len(rewards), -1)[:, 0]
         out = np.empty(len(self.source), np.float32)
         out[:1] = carried
@@ -241,12 +242,12 @@ class Places:
 
 
 def block_of(size: int) -> int:
-    """How many transitions of ``size`` bytes make a part."""
+    """Return how many transitions of ``size`` bytes make a part: at least 256."""
     return max(256, PART_BYTES // max(1, size))
 
 
 def mark_jumps(obs: Column, next_obs: Column, ends: np.ndarray) -> None:
-    """Mark in ``ends`` ``[n]`` after which transitions the next one does not begin with what this one led to."""
+    """Set ``ends`` ``[n]`` to True where the next transition does not begin with this one's next observation."""
     total = obs.shape[0]
     for begin in range(0, total - 1, BLOCK):
         end = min(begin + BLOCK, total - 1)
@@ -257,14 +258,19 @@ def mark_jumps(obs: Column, next_obs: Column, ends: np.ndarray) -> None:
             differs = one != two
             differs[ends[start:stop]] = False
             if differs.any():
-                differs &= (one == one) & (two == two)  # what is no number is a matter of its own
+                differs &= (one == one) & (two == two)  # NaN is reported elsewhere
                 ends[start:stop] |= differs.reshape(stop - start, -1).any(axis=1)
 
 
 def torn(episode: np.ndarray, end: np.ndarray) -> tuple[int, int]:
-    """The first episode ``[n]`` that comes again though it was left before an ``end`` ``[n]`` of its own.
+    """Find an episode that is interrupted by another one: its number comes again after it was left without an ``end``.
 
-    The transitions behind which it was left and with which it comes again; -1 and -1 if there is none.
+    Args:
+        episode: number of the episode of each transition, ``[n]``.
+        end: whether an episode ends with the transition, bool ``[n]``.
+
+    Returns:
+        The index of the last transition before the interruption, and of the first one after it; -1, -1 if none.
     """
     cut = episode[1:] != episode[:-1]
     left = np.flatnonzero(cut & ~end[:-1])

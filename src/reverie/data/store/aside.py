@@ -1,14 +1,29 @@
-"""Writing where something may be: what lies beyond a row is set aside, and the last chunk comes back into memory.
+"""Prepares a store for writing: repairs it after a crash, sets newer rows aside, reads the last chunk into memory.
 
-A process may be killed between any two steps:
+Rows that are *set aside* lie in a group of their own, ``aside/<n>``, which the manifest lists and no training reads. A
+run does that when it is resumed at a row older than its newest one. It may be killed between any two of these steps:
 
-1. Files with rows to be set aside are copied to ``aside/<n>/``, and every ``zarr.json`` is written as the manifest is
-   about to say. Killed here, all of it is done again next time.
-2. The manifest is replaced: it lists ``aside/<n>`` and ends the segment earlier. This is the moment when it counts.
-3. Files that lie wholly beyond are deleted. Killed before, the next resume finds them and deletes them; nobody reads
-   them, and rows added later replace them before the manifest counts those.
-4. The file in which the segment now ends still holds rows beyond. It is replaced, by one with the rows before and new
-   ones, when the manifest is about to count these.
+1. The files with those rows are copied to ``aside/<n>``, and each ``zarr.json`` is written as step 2 will need it.
+2. The manifest is replaced: now it lists ``aside/<n>``, and the segment ends earlier.
+3. Files of the segment that hold only rows set aside are deleted.
+4. The file in which the segment ends still holds newer rows. It is replaced when the next rows are written.
+
+A process may also be killed while it writes or deletes rows. What it may leave behind, and what happens to it
+("resume" deletes only in the segment that is resumed; "mended" means by the next ``begin`` or ``resume``)::
+
+    left in the store                                then
+    -----------------------------------------------  ------------------------------------------------------------
+    .<file>.part, written half (local folders)       never read; deleted by resume, or overwritten
+    chunk files after the manifest's last row        never read; deleted by resume, or overwritten by new rows
+    newer rows in the file of the last row           never read; overwritten by new rows
+    chunk files before the manifest's first row      never read; deleted by resume
+    manifest.json newer than its backup              manifest.json is used; the backup is mended
+    one of the two manifests damaged or lost         the other is used; mended. If the backup was a commit behind, the
+                                                     rows of that commit are lost
+    zarr.json of an older or newer manifest          mended, as all of it follows from the manifest
+    <n> or aside/<n> that the manifest does not list never read; overwritten by the next group of that name
+    a copy in damaged/ of a file not replaced yet    kept, or overwritten by the same copy
+    lease.json (behind a URL)                        taken over, see lease.py
 """
 
 from __future__ import annotations
@@ -30,10 +45,10 @@ DAMAGED = "damaged/"
 
 
 def check_place(objects: Objects, manifest: Manifest) -> None:
-    """The place is empty, or a store.
+    """Check that the place is empty or a store.
 
     Raises:
-        RunError: it holds something else.
+        RunError: it holds other files and no manifest.
     """
     if manifest.segments or manifest.aside:
         return
@@ -47,10 +62,10 @@ def check_place(objects: Objects, manifest: Manifest) -> None:
 
 
 def set_aside(objects: Objects, manifest: Manifest, segment: Segment, rows: int) -> Manifest:
-    """Step 1, and the manifest of step 2: ``segment`` ends at ``rows`` and is the last one.
+    """Do step 1, and return the manifest for step 2, in which ``segment`` is the last one and ends before row ``rows``.
 
-    Segments begun later stay where they are and are listed as set aside. Rows are copied as whole files, so that the
-    group begins with some that the segment has, too; its ``first`` says where those set aside begin.
+    Segments after it are not moved, only listed as set aside. Rows are copied as whole files, so the new group may
+    begin with rows that the segment keeps; its ``first`` says where the rows set aside begin.
     """
     position = manifest.segments.index(segment)
     later = tuple(replace(s, origin=s.name) for s in manifest.segments[position + 1 :])
@@ -74,7 +89,7 @@ def _moved(segment: Segment, base: int) -> Iterator[Damage]:
 
 
 def copy_chunks(objects: Objects, source: Segment, target: Segment, number: int) -> None:
-    """The files of ``source`` from chunk ``number`` on become those of ``target`` from 0 on. Lost ones stay lost."""
+    """Copy the files of ``source``, from chunk ``number`` on, to chunks 0 and on of ``target``; skip missing ones."""
 
     def copy(job: tuple[str, int, int]) -> None:
         name, stream, index = job
@@ -91,7 +106,7 @@ def copy_chunks(objects: Objects, source: Segment, target: Segment, number: int)
 
 
 def tidied(objects: Objects, segment: Segment) -> None:
-    """Step 3, and what killed processes left: files that were being written, chunks outside the segment's rows."""
+    """Do step 3: delete the segment's ``.part`` files, and chunk files that hold none of its rows."""
     strays = []
     for file in objects.sizes(segment.name):
         name = file.rpartition("/")[2]
@@ -107,10 +122,10 @@ def tidied(objects: Objects, segment: Segment) -> None:
 def loaded(
     objects: Objects, segment: Segment, say: Callable[[str], None]
 ) -> tuple[Segment, dict[str, np.ndarray] | None]:
-    """The last chunk of every stream and column, if the segment ends within one: new rows go on in it.
+    """Read the last chunk of every stream and column, ``[streams, R, *shape]``, as new rows will be added to it.
 
-    What is damaged is zeros there. As those files will be replaced, they are copied to ``damaged/`` first, and the
-    rows are noted in the segment that is returned.
+    Returns the segment and the chunk, None if the segment ends between two chunks. Damaged rows are zeros. As their
+    files will be replaced, they are copied to ``damaged/`` first, and the rows are listed in the returned segment.
     """
     base = segment.rows // segment.chunk * segment.chunk
     if base == segment.rows:
@@ -142,9 +157,10 @@ def _keep_damaged(objects: Objects, file: str) -> None:
 
 
 def mend(objects: Objects, manifest: Manifest) -> dict[str, str]:
-    """Write those ``zarr.json`` again that do not say what the manifest says; names of lost and damaged ones, and why.
+    """Write each ``zarr.json`` again that is not as the manifest says.
 
-    Others are of another commit, as when a process was killed after it had replaced the manifest.
+    Returns the names of the missing and damaged ones, with the reason. Those of another commit, left by a process that
+    was killed between writing the manifest and writing them, are not reported.
     """
     wrong, harmed = wrong_meta(objects, manifest)
     for name, expected in wrong.items():
@@ -155,7 +171,7 @@ def mend(objects: Objects, manifest: Manifest) -> dict[str, str]:
 
 
 def wrong_meta(objects: Objects, manifest: Manifest) -> tuple[dict[str, bytes], dict[str, str]]:
-    """The ``zarr.json`` that are not as the manifest says, and how they should be; why, for the lost and damaged."""
+    """Return the right contents of each ``zarr.json`` that is wrong, and the reason for missing and damaged ones."""
     wrong: dict[str, bytes] = {}
     harmed: dict[str, str] = {}
 

@@ -1,4 +1,4 @@
-"""Whether the rows of a store keep their promises."""
+"""Checks all files of a store, and that its rows follow the convention of rows."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from reverie.data.store.store import Store
 
 @dataclass
 class Report:
-    """What was looked at and what was found."""
+    """Number of files and rows read, and what is wrong with them."""
 
     files: int = 0
     rows: int = 0
     damaged: list[str] = field(default_factory=list)
-    """Files that cannot be read as they were written."""
+    """Files that are missing or do not match their checksum or the manifest, a sentence each."""
     broken: list[str] = field(default_factory=list)
-    """Rows that are read and cannot be right."""
+    """Readable rows that break a rule, a sentence for each rule, stream and range of rows."""
 
     @property
     def sound(self) -> bool:
-        """Whether nothing is wrong."""
+        """True if nothing is wrong."""
         return not self.damaged and not self.broken
 
 
 def validate(store: Store) -> Report:
-    """Read every file of every segment and of what was set aside. Takes the memory of one chunk of all streams."""
+    """Read every file of every segment and of the rows set aside. Needs the memory of one chunk of all streams."""
     report = Report()
     _, harmed = wrong_meta(store.objects, store.manifest)
     report.damaged += [f"{name}: {why}" for name, why in harmed.items()]
@@ -46,7 +46,7 @@ def validate(store: Store) -> Report:
 
 
 def broken_rows(segment: Segment, chunk: Chunk, ended: dict[int, tuple[int, bool]]) -> Iterator[str]:
-    """What is wrong with the rows of a chunk that are not damaged, one line for each rule and stream."""
+    """Yield a sentence for each rule that undamaged rows of a chunk break; ``ended`` is updated for the next chunk."""
     for index, stream in enumerate(chunk.streams):
         for start, stop in chunk.intact(stream):
             part = slice(start - chunk.start, stop - chunk.start)
@@ -60,7 +60,7 @@ def broken_rows(segment: Segment, chunk: Chunk, ended: dict[int, tuple[int, bool
 
 
 def broken(rows: dict[str, np.ndarray], over: bool) -> dict[str, np.ndarray]:
-    """Which of n rows break each rule, ``[n]``; ``over``: an episode ended right before."""
+    """Return for each rule which of n rows break it, bool ``[n]``. ``over``: an episode ended right before them."""
     first, last = rows["is_first"], rows["is_last"]
     after_last = np.concatenate([[over], last[:-1]])
     out = {

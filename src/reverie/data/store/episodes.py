@@ -1,4 +1,4 @@
-"""All rows of a store once, episode by episode."""
+"""Reads a store episode by episode, each row once."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ Rows = dict[str, np.ndarray]
 
 @dataclass(frozen=True, slots=True)
 class Episode:
-    """Rows of one stream that follow each other, ``[n, *shape]`` by column.
+    """An episode or a part of one: consecutive rows of one stream, columns ``[n, *shape]``.
 
-    Only the first may be ``is_first``, only the last ``is_last``. The beginning or the end is missing where an
+    Only the first row may be ``is_first``, only the last ``is_last``. The beginning or the end is missing if an
     environment failed, rows are damaged, or the run was still going on.
     """
 
@@ -33,41 +33,41 @@ class Episode:
 
     @property
     def begun(self) -> bool:
-        """Whether its beginning is here."""
+        """True if its first row is here."""
         return bool(self.rows["is_first"][0])
 
     @property
     def ended(self) -> bool:
-        """Whether its end is here."""
+        """True if its last row is here."""
         return bool(self.rows["is_last"][-1])
 
     @property
     def complete(self) -> bool:
-        """Whether all of it is here."""
+        """True if both its first and its last row are here."""
         return self.begun and self.ended
 
     @property
     def score(self) -> float:
-        """The sum of its rewards."""
+        """Sum of the rewards, not discounted."""
         return float(self.rows["reward"].sum(dtype=np.float64))
 
     @property
     def steps(self) -> int:
-        """Actions whose outcome is known."""
+        """Number of actions whose outcome is known: one fewer than rows."""
         return len(self) - 1
 
 
 def ignore(damage: Damage) -> None:
-    """Nothing."""
+    """Do nothing."""
 
 
 def episodes(
     store: Store, *, columns: Sequence[str] | None = None, on_damage: Callable[[Damage], None] = ignore
 ) -> Iterator[Episode]:
-    """Every episode of ``store``, segment by segment and stream by stream; damaged rows are left out.
+    """Yield every episode of ``store``, segment by segment and stream by stream; damaged rows are left out.
 
-    Rows that a segment has copied from older ones come once, as do those of no segment that was set aside. Takes the
-    memory of one chunk and one episode. ``columns``, if given, holds at least is_first, is_last and reward.
+    Rows that a segment has copied from older segments come once; rows set aside do not come at all. Needs the memory
+    of one chunk and one episode. ``columns``, if given, must hold at least is_first, is_last and reward.
     """
     for segment in store.segments:
         for stream in range(segment.streams):
@@ -81,7 +81,7 @@ def stream_episodes(
     columns: Sequence[str] | None,
     on_damage: Callable[[Damage], None],
 ) -> Iterator[Episode]:
-    """The episodes of one stream of a segment."""
+    """Yield the episodes of one stream of a segment."""
     parts: list[Rows] = []
     begin = following = -1
     for chunk in store.read(segment, segment.start + segment.imported, None, [stream], columns):
@@ -102,7 +102,7 @@ def stream_episodes(
 
 
 def pieces(rows: Rows, start: int, stop: int) -> Iterator[tuple[int, int]]:
-    """Where to cut rows ``start`` to ``stop`` of a chunk of one stream, so that no episode ends inside a piece."""
+    """Yield the ranges ``(low, high)`` into which rows ``start`` to ``stop - 1`` split so that each has one episode."""
     first, last = rows["is_first"][0, start:stop], rows["is_last"][0, start:stop]
     cuts = start + 1 + np.flatnonzero(first[1:] | last[:-1])
     edges = [start, *cuts.tolist(), stop]
@@ -110,7 +110,7 @@ def pieces(rows: Rows, start: int, stop: int) -> Iterator[tuple[int, int]]:
 
 
 def joined(segment: Segment, stream: int, start: int, parts: list[Rows]) -> Episode:
-    """``parts`` as one episode; empties the list."""
+    """Concatenate ``parts`` to an episode; empties the list."""
     rows = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
     parts.clear()
     return Episode(segment.name, stream, start, rows)

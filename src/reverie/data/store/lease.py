@@ -1,14 +1,17 @@
-"""Who may write to a store behind a URL: a lease beside its manifest, where no system could hold a lock.
+"""The lease of a store behind a URL, which lets one run at a time write. Local folders use file locks instead.
 
-``lease.json`` names its owner and when that last said so. The owner renews it while it is there, and looks at it
-before it writes rows and before it writes the manifest; whose lease another has taken stops writing. A lease is taken
-where there is none, where its owner was the same run or the process is gone from this machine, where the very segment
-that its owner writes is resumed, and where it has not been renewed for ``EXPIRES`` seconds. Times are those of the
-hosts' own clocks.
+``lease.json`` lies beside the manifest. It names its owner and the time at which the owner last renewed it. The owner
+checks and renews it before it writes rows and before it writes the manifest; if another run has taken the lease, the
+owner stops writing. A run may take a lease if one of these holds:
 
-Places that can write under a condition let one of two win who want it at the same moment. Elsewhere what is there is
-looked at before and after: then two may believe for a moment that they own it, and one of them finds out before its
-next rows.
+- there is none;
+- its owner is the same run on the same machine, or a process of this machine that has ended;
+- its owner writes the very segment that is to be resumed;
+- it has not been renewed for ``EXPIRES`` seconds, by the clocks of the two hosts.
+
+Where the place supports conditional writes, only one of two simultaneous attempts succeeds. Elsewhere the lease is read
+before and after it is written: two runs may then both believe for a moment that they own it, and one of them finds
+out before it writes its next rows.
 """
 
 from __future__ import annotations
@@ -27,72 +30,74 @@ from reverie.core.errors import RunError
 from reverie.data.store.objects import LEASE, Objects
 
 EXPIRES = 120.0
-"""Seconds without renewal after which anybody may take a lease."""
+"""Seconds without renewal after which any run may take a lease."""
 RENEWS = 20.0
-"""Seconds after which its owner renews it."""
+"""Age in seconds from which on the owner renews its lease."""
 TRIES = 5
-"""So often others may come first while this one looks whether they are to be respected."""
+"""Number of attempts to write the lease, each of which fails if another run writes it at the same time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Owner:
-    """What a lease says."""
+    """The contents of a lease: who owns it."""
 
     id: str
-    """Of whoever writes: of one store that was opened, and no other."""
+    """Random identifier of one open ``Store``."""
     run: str = ""
-    """Its run folder."""
+    """Folder of the run; "" for none."""
     host: str = ""
     machine: str = ""
-    """The host until it is started again, and which of its processes see each other's numbers."""
+    """Identifies one boot of the host and one PID namespace (container) on it; see ``machine()``."""
     pid: int = 0
     segment: str = ""
-    """The id of the segment that it writes."""
+    """Id of the segment that is being written."""
     since: float = 0.0
-    """Unix time at which it took the lease."""
+    """Unix time at which the lease was taken."""
     time: float = 0.0
-    """Unix time at which it last renewed it."""
+    """Unix time at which the lease was last renewed."""
 
     def __str__(self) -> str:
         run = f"the run {self.run}" if self.run else "another run"
         return f"{run} (process {self.pid} on host {self.host})"
 
     def gone(self) -> bool:
-        """Whether it was a process of this machine, and is no more."""
+        """Return True if the owner was a process of this machine and has ended."""
         if self.machine != machine() or os.name != "posix":
             return False
         try:
             os.kill(self.pid, 0)
         except ProcessLookupError:
             return True
-        except OSError:  # somebody else's
+        except OSError:  # it exists, and belongs to another user
             pass
         return False
 
 
 class Lease:
-    """The right to write to a store, which one at a time has."""
+    """The right to write to a store, which one process at a time has."""
 
     def __init__(
         self, objects: Objects, run: str, say: Callable[[str], None], clock: Callable[[], float] = time.time
     ) -> None:
-        """Nothing is read or written yet.
+        """Prepare a lease; nothing is read or written yet.
 
         Args:
             objects: the place of the store.
             run: the folder of the run that wants to write; "" for none.
             say: gets a sentence when the lease of another run is taken over.
-            clock: Unix time in seconds.
+            clock: returns the Unix time in seconds.
         """
         self.objects, self.say, self.clock = objects, say, clock
         self.me = Owner(id=uuid.uuid4().hex, run=run, host=socket.gethostname(), machine=machine(), pid=os.getpid())
         self.held = False
 
     def take(self, segment: str = "") -> None:
-        """Become the owner. ``segment`` is the id of the one that is resumed; its owner need not be waited for.
+        """Become the owner.
+
+        ``segment`` is the id of the segment to be resumed; its lease is taken over without waiting.
 
         Raises:
-            RunError: another has it; says who, since when, and when that ends.
+            RunError: another run owns the lease; the message says which, and when it expires.
         """
         if self.held:
             self.hold()
@@ -111,10 +116,10 @@ class Lease:
         raise RunError(f"the store {self.objects.where} is wanted by several runs at once: choose another place.")
 
     def hold(self, segment: str | None = None) -> None:
-        """See that it is still ours, and renew it when that is due, or when ``segment`` is another than it says.
+        """Check that the lease is still ours; renew it if it is due or if ``segment`` (an id) has changed.
 
         Raises:
-            RunError: it was taken by another.
+            RunError: another run has taken it.
         """
         changed = segment is not None and segment != self.me.segment
         if segment is not None:
@@ -130,7 +135,7 @@ class Lease:
         raise RunError(f"the store {self.objects.where} is wanted by several runs at once: this one stops writing.")
 
     def release(self) -> None:
-        """Let others have it at once."""
+        """Delete the lease if it is still ours, so that other runs need not wait."""
         if self.held:
             self.held = False
             _, owner = self._read()
@@ -146,8 +151,8 @@ class Lease:
         return max(0.0, self.clock() - owner.time)
 
     def _read(self) -> tuple[str, Owner | None]:
-        """What tells the lease that is there from others, "" if there is none; and whose it is, if that can be read."""
-        tag = self.objects.tag(LEASE)  # first: if it changes before it is read, no write will be let through
+        """Return the version tag of the lease ("" if there is none), and its owner if the file can be parsed."""
+        tag = self.objects.tag(LEASE)  # read first: if the lease changes in between, a write with this tag is refused
         try:
             said = json.loads(self.objects.get(LEASE)) if tag else None
             return tag, Owner(**said) if said else None
@@ -176,7 +181,7 @@ class Lease:
 
 
 def machine() -> str:
-    """The host until it is started again, and whose processes are seen from here: those of this container."""
+    """Return an identifier of the host, its current boot and the PID namespace (container) of this process."""
     name = socket.gethostname()
     with contextlib.suppress(OSError):
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()

@@ -1,4 +1,7 @@
-"""What a store counts as stored: its manifest, a JSON file with a seal, written twice."""
+"""The manifest of a store: a JSON file that lists its segments and how many rows of each are stored.
+
+It holds a SHA-256 of its own contents (the *seal*), and is written twice, as ``manifest.json`` and its backup.
+"""
 
 from __future__ import annotations
 
@@ -15,13 +18,13 @@ from reverie.data.store.objects import Objects
 from reverie.data.store.sittings import Sittings
 
 FORMAT = 2
-"""1 knew neither of whom segments are nor of their sittings."""
+"""Version of the manifest's format. Version 1 had neither the run nor the sittings of a segment."""
 MANIFEST, BACKUP = "manifest.json", "manifest-backup.json"
 
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """Rows of one stream that cannot be used, and why."""
+    """Rows ``start`` to ``stop - 1`` of one stream that cannot be used, and why."""
 
     file: str
     stream: int
@@ -35,50 +38,50 @@ class Damage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Segment:
-    """Rows of a fixed number of streams and fixed columns; a Zarr group with one array a column.
+    """Rows with fixed columns and a fixed number of streams; a Zarr group with one array per column.
 
-    Row numbers are positions in the arrays: ``[streams, rows, *shape]``.
+    Each array is ``[streams, rows, *shape]``; a row's number is its index in the second dimension.
     """
 
     name: str
-    """The group's folder in the store."""
+    """Folder of the Zarr group in the store."""
     id: str = ""
-    """What no other segment of any store is called."""
+    """Random identifier, unique among all stores."""
     run: str = ""
-    """The folder of the run that writes it; "" if that is not known, as in a run's own folder."""
+    """Folder of the run that writes it; "" if not known, as for a store in the run's own folder."""
     streams: int
     columns: Mapping[str, Column]
     chunk: int
-    """Rows of one stream that lie together in a file."""
+    """Number of rows per file; a file holds rows of one stream and one column."""
     start: int = 0
-    """The number of the first row that it ever had."""
+    """Number of the first row that was ever written."""
     first: int = 0
-    """The oldest row still there."""
+    """Number of the oldest row that has not been deleted."""
     rows: int = 0
-    """One more than the number of the newest row; of each stream, as they grow together."""
+    """Number of the newest row plus 1. The same for all streams, as they grow together."""
     imported: int = 0
-    """So many rows from ``start`` on are copies of this store's own older rows."""
+    """How many rows, from ``start`` on, are copies of rows in older segments of the same store."""
     damaged: tuple[Damage, ...] = ()
-    """Rows found damaged when the segment was taken up again; their file has been replaced since."""
+    """Rows found damaged when writing was resumed; their file has been replaced since."""
     origin: str = ""
-    """Rows set aside: the segment that they were part of."""
+    """For rows set aside: name of the segment that they were part of; else ""."""
     offset: int = 0
-    """Rows set aside: the number that this group's row 0 had there."""
+    """For rows set aside: the number that row 0 of this group had in ``origin``."""
     sittings: Sittings = ()
-    """Who wrote which rows; by the numbers that rows set aside had in ``origin``."""
+    """Which process wrote which rows. For rows set aside, the numbers are those of ``origin``."""
 
     @property
     def own_rows(self) -> int:
-        """Rows of all streams that are still there and no copies of this store's older ones."""
+        """Number of rows, over all streams, that are neither deleted nor copies of rows in older segments."""
         return (self.rows - max(self.first, self.start + self.imported)) * self.streams
 
     @property
     def nbytes_of_row(self) -> int:
-        """Bytes of one row of one stream, not compressed."""
+        """Uncompressed bytes of one row of one stream."""
         return sum(column.nbytes for column in self.columns.values())
 
     def plain(self) -> dict[str, Any]:
-        """Values fit for JSON."""
+        """Return the segment as a dictionary that JSON can hold."""
         columns = {name: {"shape": list(c.shape), "dtype": c.dtype} for name, c in self.columns.items()}
         fields = {name: getattr(self, name) for name in self.__slots__}
         damaged = [asdict(damage) for damage in self.damaged]
@@ -86,7 +89,7 @@ class Segment:
 
     @classmethod
     def of(cls, plain: Mapping[str, Any]) -> Segment:
-        """The inverse of ``plain``."""
+        """Return the segment that ``plain`` describes; the inverse of the method ``plain``."""
         columns = {name: Column(tuple(c["shape"]), str(c["dtype"])) for name, c in plain["columns"].items()}
         damaged = tuple(Damage(**damage) for damage in plain["damaged"])
         sittings = marks.of_plain(plain.get("sittings", ()))
@@ -95,31 +98,31 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """Segments, the oldest first, and what was set aside."""
+    """The segments, oldest first, and the groups of rows that were set aside."""
 
     segments: tuple[Segment, ...] = ()
     aside: tuple[Segment, ...] = ()
 
     def segment(self, name: str) -> Segment | None:
-        """The segment of that name."""
+        """Return the segment called ``name``, or None."""
         return next((segment for segment in self.segments if segment.name == name), None)
 
     def replaced(self, segment: Segment) -> Manifest:
-        """With ``segment`` in the place of the one of its name."""
+        """Return a manifest in which ``segment`` replaces the one with the same name."""
         return replace(self, segments=tuple(segment if s.name == segment.name else s for s in self.segments))
 
     def next_name(self) -> str:
-        """A name that no segment has had."""
+        """Return a name for a new segment: the next number that no segment has had."""
         taken = [int(s.name) for s in (*self.segments, *self.aside) if s.name.isdigit()]
         return str(max(taken, default=-1) + 1)
 
     def next_aside(self) -> str:
-        """A name for rows set aside."""
+        """Return a name for a new group of rows set aside, such as ``aside/2``."""
         taken = [int(s.name.removeprefix(ASIDE)) for s in self.aside if s.name.startswith(ASIDE)]
         return f"{ASIDE}{max(taken, default=-1) + 1}"
 
     def encoded(self) -> bytes:
-        """The file."""
+        """Return the bytes of the file, with the seal."""
         content = {"format": FORMAT, "segments": [s.plain() for s in self.segments],
                    "aside": [s.plain() for s in self.aside]}  # fmt: skip
         return json.dumps({**content, "seal": seal(content)}, indent=1).encode()
@@ -129,15 +132,15 @@ ASIDE = "aside/"
 
 
 def seal(content: Mapping[str, Any]) -> str:
-    """SHA-256 of what the manifest itself says."""
+    """Return the SHA-256 of ``content`` as JSON with sorted keys, in hexadecimal."""
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def decoded(data: bytes) -> Manifest:
-    """The manifest in a file.
+    """Parse the bytes of a manifest and check its seal.
 
     Raises:
-        ValueError: it is damaged.
+        ValueError: the manifest is damaged.
         RunError: its format is newer than this version can read.
     """
     try:
@@ -153,10 +156,12 @@ def decoded(data: bytes) -> Manifest:
 
 
 def load(objects: Objects, say: Callable[[str], None]) -> Manifest | None:
-    """The manifest of the store, None where there is none; a damaged or lost one is said, and its copy used.
+    """Read the manifest of a store; None if there is none.
+
+    If one of the two files is damaged or missing, ``say`` gets a sentence about it and the other one is used.
 
     Raises:
-        RunError: both are damaged, or from a newer version.
+        RunError: no file is usable and at least one is damaged, or one is from a newer version.
     """
     wrong: dict[str, str] = {}
     found: list[Manifest] = []
@@ -183,14 +188,14 @@ def load(objects: Objects, say: Callable[[str], None]) -> Manifest | None:
 
 
 def save(objects: Objects, manifest: Manifest) -> None:
-    """Replace the manifest; from then on its rows count. Then the copy, so that no single file holds the truth."""
+    """Replace the manifest, then its backup. Rows count as stored as soon as the first of the two is replaced."""
     data = manifest.encoded()
     objects.put(MANIFEST, data)
     objects.put(BACKUP, data)
 
 
 def mend(objects: Objects, manifest: Manifest) -> None:
-    """Write the two files again unless both say this."""
+    """Write each of the two files again unless it holds exactly ``manifest``."""
     data = manifest.encoded()
     for name in (MANIFEST, BACKUP):
         try:
@@ -202,10 +207,10 @@ def mend(objects: Objects, manifest: Manifest) -> None:
 
 
 def check_same(segment: Segment, columns: Mapping[str, Column], streams: int, where: str) -> None:
-    """Rows of ``columns`` and ``streams`` can go on in ``segment``.
+    """Check that rows with these columns and this number of streams can be appended to ``segment``.
 
     Raises:
-        ConfigError: they cannot; names each difference.
+        ConfigError: they cannot; the message names each difference.
     """
     wrong = [f"{name} is not in it" for name in columns if name not in segment.columns]
     wrong += [f"it has {name}, too" for name in segment.columns if name not in columns]

@@ -1,4 +1,4 @@
-"""Where a store lies: named pieces of bytes, in a local folder (here) or behind a URL (``remote.py``)."""
+"""The place of a store: bytes under names (*objects*), in a local folder (here) or behind a URL (``remote.py``)."""
 
 from __future__ import annotations
 
@@ -13,71 +13,71 @@ from reverie.core.errors import RunError
 from reverie.data import files
 
 LEASE = "lease.json"
-"""Who may write, in places that need it said; see ``lease.py``."""
+"""Name of the object that says who may write, in places that have no locks; see ``lease.py``."""
 
 
 class Objects(ABC):
-    """Pieces of bytes by name, such as ``0/reward/c.0.3``. A piece is replaced in one go: readers see old or new.
+    """Bytes under names such as ``0/reward/c.0.3``. An object is replaced atomically: readers see the old or the new.
 
-    Up to ``threads`` threads may stage at the same time.
+    Up to ``threads`` threads may call ``stage`` at the same time.
     """
 
     where: str
-    """What people call the place: a path or a URL."""
+    """The path or URL, for messages."""
     threads: int
-    """How many pieces are best sent or fetched at the same time."""
+    """Number of objects that are best sent or fetched at the same time."""
     leased = False
-    """Whether a lease keeps others from writing, as nothing else does."""
+    """True if the place has no locks, so that a lease must keep other runs from writing."""
     failures: tuple[type[Exception], ...]
-    """What a place that cannot be reached or has no room left raises; ``FileNotFoundError`` is not meant."""
+    """Exceptions of a place that cannot be reached or is full; callers treat ``FileNotFoundError`` separately."""
 
     @abstractmethod
     def get(self, name: str) -> bytes:
-        """The piece.
+        """Return the bytes of an object.
 
         Raises:
-            FileNotFoundError: there is none.
+            FileNotFoundError: there is none of that name.
         """
 
     @abstractmethod
     def stage(self, name: str, *parts: bytes | memoryview) -> None:
-        """Write a piece, its parts one after the other, which counts once ``publish`` has returned."""
+        """Write an object, the concatenation of ``parts``. It is safe only once ``publish`` has returned."""
 
     @abstractmethod
     def publish(self) -> None:
-        """All that was staged outlives a power failure from here on. If this fails, all of it must be staged again."""
+        """Make all staged objects survive a power failure. If this fails, all of them must be staged again."""
 
     @abstractmethod
     def delete(self, names: Iterable[str]) -> None:
-        """Remove those pieces that are there."""
+        """Delete those of the named objects that exist."""
 
     @abstractmethod
     def sizes(self, prefix: str = "") -> Mapping[str, int | None]:
-        """Bytes of every piece below the folder ``prefix``, by name in alphabetical order.
+        """Return the size in bytes of every object below the folder ``prefix``, by name in alphabetical order.
 
-        None where the place does not say, as lists of web servers.
+        None stands for a size that the place does not tell, as listings of web servers.
         """
 
     @abstractmethod
     def error(self, error: Exception) -> RunError:
-        """One of ``failures`` as a sentence that helps, for when nothing has begun yet."""
+        """Return a RunError for one of ``failures``, with advice on what to do."""
 
     def put(self, name: str, data: bytes) -> None:
-        """Write one piece, safe when this returns."""
+        """Write one object; it is safe when this returns."""
         self.stage(name, data)
         self.publish()
 
     def tag(self, name: str) -> str:
-        """What tells this version of a piece from all others; "" if there is no such piece."""
+        """Return a tag that identifies the present version of an object; "" if there is none."""
         try:
             return hashlib.sha256(self.get(name)).hexdigest()
         except FileNotFoundError:
             return ""
 
     def swap(self, name: str, data: bytes, tag: str) -> bool:
-        """Write a piece if its version is still that of ``tag``; whether it was, and ``data`` is there now.
+        """Write an object if its version is still ``tag`` ("": if there is none); return True if it holds ``data`` now.
 
-        As well as a place can do it: here another may write in between and is only found out afterwards, if at all.
+        This default is not atomic: another process may write in between, which is noticed afterwards, if at all.
         """
         if self.tag(name) != tag:
             return False
@@ -86,23 +86,23 @@ class Objects(ABC):
 
 
 PART = ".part"
-"""End of the name of a file that is being written."""
+"""Suffix of a file that is being written."""
 AT_ONCE = 32 * 2**20
-"""Bytes that are written in one go."""
+"""Number of staged bytes that are written to files in one call."""
 
 
 class LocalObjects(Objects):
-    """Files in a folder. Written beside their place, synchronised, renamed; then the folders are synchronised.
+    """Files in a folder. Each is written as ``.name.part``, synchronised and renamed; then folders are synchronised.
 
-    That is put off until there is a good deal of it, and then done in few calls (``files``).
+    Writing is deferred until ``AT_ONCE`` bytes are staged or until ``publish``, so that it takes few calls (``files``).
     """
 
     def __init__(self, folder: Path) -> None:
-        """Nothing is created before something is published."""
+        """Open a folder; nothing is created until something is written."""
         self.where, self.threads, self.failures = str(folder), 1, (OSError,)
         self.folder = folder
-        self.staged: dict[Path, Path] = {}  # the place, and the file beside it
-        self.unwritten: dict[Path, files.Parts] = {}  # of those beside
+        self.staged: dict[Path, Path] = {}  # final path to the path of its .part file
+        self.unwritten: dict[Path, files.Parts] = {}  # path of a .part file to its contents, not written yet
         self.unwritten_bytes = 0
 
     def get(self, name: str) -> bytes:

@@ -1,4 +1,4 @@
-"""Writing to a place that fails now and then: try again until it works, and say so without a flood of words."""
+"""Retries of writes to a place that fails now and then, with few messages about it."""
 
 from __future__ import annotations
 
@@ -13,17 +13,20 @@ T = TypeVar("T")
 
 
 class Stopped(Exception):
-    """The store was closed before a write got through."""
+    """The store was closed before a write succeeded."""
 
 
 class Patience:
-    """Repeats what fails until it works or ``stop`` is set; says when trouble starts, when it lasts, when it ends."""
+    """Repeats an action until it works or ``stop`` is set; says when trouble starts, when it lasts and when it ends.
 
-    first_delay, longest_delay = 0.1, 10.0
+    The pause between attempts doubles each time.
+    """
+
+    first_delay, longest_delay = 0.1, 10.0  # seconds
     silence = 30.0
     """Seconds without an answer that count as trouble."""
     repeat = 60.0
-    """Seconds before trouble is spoken of again, doubled each time."""
+    """Seconds before the second message about the same trouble; doubled for each further one."""
 
     def __init__(
         self,
@@ -33,21 +36,29 @@ class Patience:
         waiting: Callable[[], str],
         lasts: bool = True,
     ) -> None:
-        """``waiting`` says how much is held back, such as "12 MB of rows"; without ``lasts`` nothing is repeated."""
+        """Prepare; nothing is done yet.
+
+        Args:
+            where: the store's path or URL, for messages.
+            failures: the exceptions after which an action is repeated.
+            say: gets the messages.
+            waiting: returns how much is held back, such as "200 rows (12 MB)".
+            lasts: False to repeat nothing.
+        """
         self.where, self.failures, self.say, self.waiting = where, failures if lasts else (), say, waiting
         self.stop = threading.Event()
         self.lock = threading.Lock()
-        self.busy: float | None = None  # when the write in progress was last heard of
-        self.since: float | None = None  # when trouble was first spoken of
+        self.busy: float | None = None  # time of the last sign of life of the write in progress; None between writes
+        self.since: float | None = None  # time of the first message about the present trouble
         self.next_word = 0.0
         self.pause = self.repeat
 
     def insist(self, action: Callable[[], T]) -> T:
-        """The result of ``action``, which may be repeated.
+        """Call ``action`` until it succeeds, and return its result.
 
         Raises:
-            Stopped: the store is being closed, and it had not worked until then.
-            Exception: what ``action`` raised, if that is not to be repeated.
+            Stopped: ``stop`` was set before it succeeded.
+            Exception: what ``action`` raised, if it is one of ours or none of ``failures``.
         """
         delay, tries = self.first_delay, 0
         while True:
@@ -57,7 +68,7 @@ class Patience:
                 raise
             except self.failures as error:
                 tries += 1
-                if tries > 1:  # one slip is not worth a word
+                if tries > 1:  # a single failure is not worth a message
                     self.trouble(reason(error))
                 if self.stop.wait(delay):
                     raise Stopped(reason(error)) from error
@@ -67,7 +78,7 @@ class Patience:
                 return result
 
     def trouble(self, why: str) -> None:
-        """Say that nothing can be written, if it has not been said lately."""
+        """Say that nothing can be written and ``why``, unless that was said lately."""
         now = time.monotonic()
         with self.lock:
             lasting = self.since is not None
@@ -84,17 +95,17 @@ class Patience:
                      "and it is tried again until it works")  # fmt: skip
 
     def look(self) -> None:
-        """Say that a write hangs, if it does."""
+        """Say that the write in progress hangs, if it has shown no sign of life for ``silence`` seconds."""
         busy = self.busy
         if busy is not None and time.monotonic() - busy > self.silence:
             self.trouble(f"no answer for {time.monotonic() - busy:.0f} s")
 
     def begin(self) -> None:
-        """A write begins."""
+        """Note that a write begins."""
         self.busy = time.monotonic()
 
     def end(self) -> None:
-        """It has worked."""
+        """Note that the write has succeeded; say that trouble is over if any was reported."""
         self.busy = None
         with self.lock:
             since, self.since, self.pause = self.since, None, self.repeat
@@ -104,6 +115,6 @@ class Patience:
 
 
 def reason(error: Exception) -> str:
-    """An error in a few words."""
+    """Return an error in at most 200 characters."""
     text = getattr(error, "strerror", None) or " ".join(str(error).split()) or type(error).__name__
     return str(text)[:200].rstrip(".")

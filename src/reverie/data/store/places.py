@@ -1,4 +1,4 @@
-"""Where a store can lie: a folder here, or a URL."""
+"""Opens the place of a store: a local folder or a URL."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from reverie.data.store.remote import RemoteObjects
 
 
 def open_objects(url: str | Path) -> Objects:
-    """The place that ``url`` means: a folder, or anything that fsspec knows.
+    """Return the place at ``url``: a local folder, or any URL that fsspec knows.
 
     Raises:
-        ConfigError: an unknown kind of URL, or a package is missing.
+        ConfigError: the kind of URL is unknown, or a package is missing.
     """
     text = str(url)
     if "://" not in text:

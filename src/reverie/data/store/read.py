@@ -1,4 +1,4 @@
-"""Rows out of a store, a chunk at a time; what is damaged is left out and named."""
+"""Reads rows of a store, one chunk at a time; damaged rows are reported and replaced by zeros."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from reverie.data.store.threads import for_each
 from reverie.data.store.zarr import chunk_name, decode
 
 Room = Callable[[int], Mapping[str, np.ndarray] | None]
-"""Where so many rows are to be put."""
+"""Given a number of rows, returns the arrays to read them into, or None for new ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,22 +25,22 @@ class Chunk:
     start: int
     stop: int
     streams: tuple[int, ...]
-    """The numbers of the streams, S of them."""
+    """Numbers of the S streams."""
     rows: dict[str, np.ndarray]
-    """Every column ``[S, stop - start, *shape]``; zeros where it is damaged."""
+    """Columns ``[S, stop - start, *shape]`` by name; zeros where damaged."""
     damaged: list[Damage]
     placed: bool = False
-    """Whether the rows are where the reader wanted them."""
+    """True if the rows are in the arrays that the caller's ``room`` gave."""
 
     def whole(self) -> Iterator[tuple[int, dict[str, np.ndarray]]]:
-        """What is not damaged: the number of a stream and a run of its rows ``[n, *shape]``, with every column."""
+        """Yield every undamaged range of rows: the number of its stream, and its columns ``[n, *shape]``."""
         for index, stream in enumerate(self.streams):
             for start, stop in self.intact(stream):
                 part = slice(start - self.start, stop - self.start)
                 yield stream, {name: column[index, part] for name, column in self.rows.items()}
 
     def intact(self, stream: int) -> list[tuple[int, int]]:
-        """From which row to before which one ``stream`` has no damage in any column, in order."""
+        """Return the ranges ``(start, stop)`` of row numbers, in order, in which no column of ``stream`` is damaged."""
         good = np.ones(self.stop - self.start + 2, bool)
         good[0] = good[-1] = False
         for damage in self.damaged:
@@ -59,13 +59,13 @@ def read(
     columns: Sequence[str] | None = None,
     room: Room | None = None,
 ) -> Iterator[Chunk]:
-    """Committed rows from ``start`` to before ``stop``, oldest first, so many at once as a chunk has.
+    """Yield the committed rows ``start`` to ``stop - 1``, oldest first, one chunk at a time.
 
-    ``room`` says for each chunk where its rows are to be put, or None: in memory of their own. Damage in columns that
-    are not among ``columns`` goes unnoticed.
+    ``room`` returns the arrays that a chunk is read into, or None for new ones. Damage in columns that are not among
+    ``columns`` goes unnoticed.
 
     Raises:
-        OSError: the place cannot be read at all.
+        RunError: the place is behind a URL and cannot be read. A file that a local disk cannot read counts as damaged.
     """
     chosen = tuple(range(segment.streams) if streams is None else streams)
     names = tuple(segment.columns if columns is None else columns)
@@ -85,7 +85,11 @@ def read_chunk(
     columns: Sequence[str],
     room: Mapping[str, np.ndarray] | None = None,
 ) -> Chunk:
-    """Rows that lie in one chunk of each stream and column, put into ``room`` ``[S, stop - start, *shape]``."""
+    """Read rows that lie in one chunk, into ``room`` (columns ``[S, stop - start, *shape]``) or else new arrays.
+
+    Raises:
+        RunError: the place is behind a URL and cannot be read.
+    """
     number, low = divmod(start, segment.chunk)
     high, full = low + stop - start, stop - start == segment.chunk
     shape = (len(streams), stop - start)
@@ -110,7 +114,7 @@ def read_chunk(
         except (FileNotFoundError, ValueError) as error:
             why = "is missing" if isinstance(error, FileNotFoundError) else str(error)
         except OSError as error:
-            if not isinstance(objects, LocalObjects):  # a server may have it again in a minute
+            if not isinstance(objects, LocalObjects):  # the server may answer again in a minute
                 raise RunError(f"{objects.where}/{file} cannot be read: {error}. Try again later.") from error
             why = f"cannot be read: {error.strerror or error}"
         else:

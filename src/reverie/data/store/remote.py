@@ -1,4 +1,4 @@
-"""A store behind a URL: S3, Google Cloud, Azure, memory, or whatever else fsspec knows."""
+"""The place of a store behind a URL: S3, Google Cloud, Azure, memory, or anything else that fsspec knows."""
 
 from __future__ import annotations
 
@@ -13,32 +13,32 @@ from reverie.data.store.patience import reason
 from reverie.data.store.threads import for_each
 
 EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs", "az": "azure", "abfs": "azure", "abfss": "azure"}
-"""Names of the extras of this package that bring what a kind of URL needs."""
+"""Extra of this package (``pip install 'reverie-rl[s3]'``) that each kind of URL needs."""
 CREDENTIALS = {
     "s3": "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE, or run `aws configure`",
     "gcs": "set GOOGLE_APPLICATION_CREDENTIALS, or run `gcloud auth application-default login`",
     "azure": "set AZURE_STORAGE_CONNECTION_STRING, or AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY",
 }
 OPTIONS: dict[str, dict[str, Any]] = {
-    # An answer that does not come must become an error at some time; trying again is the caller's.
+    # A missing answer must become an error at some time; retrying is left to the caller (``patience.py``).
     "s3": {"config_kwargs": {"connect_timeout": 10, "read_timeout": 30, "retries": {"max_attempts": 1}}},
 }
 EXCLUSIVE = {"s3", "s3a", "gs", "gcs", "memory"}
-"""Kinds of URLs whose file systems make a piece only where there is none, if asked to."""
+"""Kinds of URLs whose file systems can create an object on condition that there is none yet."""
 OTHER_VERSION = {"PreconditionFailed", "412", "ConditionalRequestConflict", "409"}
-"""What S3 says if a condition does not hold."""
+"""Error codes of S3 for a condition that does not hold."""
 
 
 class RemoteObjects(Objects):
-    """Objects of a cloud store, each written by one request, which is all or nothing."""
+    """Objects in cloud storage. Each is written by one request, which is all or nothing."""
 
     leased = True
 
     def __init__(self, url: str) -> None:
-        """Nothing is asked of the place yet.
+        """Prepare the file system of ``url``; no request is sent yet.
 
         Raises:
-            ConfigError: an unknown kind of URL, or a package is missing.
+            ConfigError: the kind of URL is unknown, or a package is missing.
         """
         self.where, self.threads, self.failures = url.rstrip("/"), 8, (Exception,)
         self.kind = url.partition("://")[0]
@@ -57,10 +57,10 @@ class RemoteObjects(Objects):
         self.fs.pipe_file(self._path(name), parts[0] if len(parts) == 1 else b"".join(parts))
 
     def publish(self) -> None:
-        """See ``Objects``: what was sent is there."""
+        """See ``Objects``. Does nothing: an object is safe once its request has returned."""
 
     def tag(self, name: str) -> str:
-        """See ``Objects``. S3 has tags of its own."""
+        """See ``Objects``. S3 has version tags of its own (ETag)."""
         if EXTRAS.get(self.kind) != "s3":
             return super().tag(name)
         try:
@@ -69,7 +69,7 @@ class RemoteObjects(Objects):
             return ""
 
     def swap(self, name: str, data: bytes, tag: str) -> bool:
-        """See ``Objects``. Decided by the place where it can; a server that knows no conditions is asked again."""
+        """See ``Objects``. Uses a conditional request where the place has one, and else the default of ``Objects``."""
         try:
             if not tag and self.kind in EXCLUSIVE:
                 self.fs.pipe_file(self._path(name), data, mode="create")
@@ -88,7 +88,7 @@ class RemoteObjects(Objects):
         return True
 
     def _is(self, name: str, data: bytes) -> bool:
-        """Whether a piece is ``data``: a write may have worked whose answer was lost, and was then sent again."""
+        """Return True if an object holds ``data``: then our own write had succeeded, but its answer was lost."""
         try:
             return self.get(name) == data
         except FileNotFoundError:
@@ -127,16 +127,16 @@ class RemoteObjects(Objects):
 
 
 def code_of(error: OSError) -> str:
-    """What S3 calls an error; "" if it was not S3's."""
+    """Return the error code of S3; "" if the error is not from S3."""
     response = getattr(error.__cause__, "response", None) or {}
     return str(response.get("Error", {}).get("Code", ""))
 
 
 def file_system(url: str, kind: str) -> tuple[Any, str]:
-    """What fsspec has for ``url``, and the path in there.
+    """Return the fsspec file system of ``url``, and the path within it.
 
     Raises:
-        ConfigError: an unknown kind of URL, or a package is missing.
+        ConfigError: the kind of URL is unknown, or a package is missing.
     """
     import fsspec
 

@@ -1,7 +1,12 @@
-"""Whose rows are where: each time that a process begins to write to a segment is a *sitting* with a mark of its own.
+"""Sittings: which process wrote which rows of a segment.
 
-A segment lists its sittings, and a checkpoint those of the rows that it knows. Where the two agree, the rows are the
-same ones; from where they differ, somebody else has written there since: a copy of the run, which shares its store.
+A *sitting* begins each time that a process begins or resumes a segment. It is a random *mark* and the number of the
+first row that the process wrote; it ends where the next one starts. A run that wrote rows 0 to 99, was killed, and was
+resumed at row 80 has the sittings ``(mark a, 0), (mark b, 80)``, and the rows 80 to 99 of mark a are set aside.
+
+The manifest lists the sittings of each segment, a checkpoint those of the rows that it knows. Up to the first row at
+which the two lists differ, the rows of the two are the same. From there on another process has written: a copy of the
+run (``cp -r``), which shares the store with it. Comparing sittings replaces comparing the rows themselves.
 """
 
 from __future__ import annotations
@@ -21,27 +26,27 @@ class Sitting:
     """One process that wrote rows."""
 
     mark: str
-    """What no other sitting is called."""
+    """Random identifier, unique among all sittings."""
     start: int
-    """The number of its first row."""
+    """Number of its first row in the segment."""
 
 
 Sittings = tuple[Sitting, ...]
-"""In the order of their rows. Those of earlier versions are not listed."""
+"""Sittings in the order of their rows. Rows written by versions that had no sittings are not covered."""
 
 
 def until(sittings: Iterable[Sitting], stop: int) -> Sittings:
-    """Those that have rows before ``stop``."""
+    """Return the sittings that begin before row ``stop``."""
     return tuple(sitting for sitting in sittings if sitting.start < stop)
 
 
 def begun(sittings: Iterable[Sitting], start: int) -> Sittings:
-    """Those before row ``start``, and a new one from there on."""
+    """Return the sittings that begin before row ``start``, followed by a new one that begins there."""
     return (*until(sittings, start), Sitting(uuid.uuid4().hex, start))
 
 
 def same_until(mine: Iterable[Sitting], others: Iterable[Sitting], stop: int) -> int:
-    """Rows before this number, which is ``stop`` at most, are the same ones in two places with rows of one segment."""
+    """Return the number of the first row, at most ``stop``, from which on two lists of sittings differ."""
     for a, b in itertools.zip_longest(until(mine, stop), until(others, stop)):
         if a != b:
             return min(sitting.start for sitting in (a, b) if sitting is not None)
@@ -49,14 +54,14 @@ def same_until(mine: Iterable[Sitting], others: Iterable[Sitting], stop: int) ->
 
 
 def held_until(segments: Iterable[Segment], sittings: Sittings, stop: int) -> int:
-    """Rows of ``sittings`` before this number, which is ``stop`` at most, are in one of ``segments`` already."""
+    """Return the row number, at most ``stop``, before which one of ``segments`` has all rows of ``sittings``, or 0."""
     related = [segment for segment in segments if sittings and segment.sittings[:1] == sittings[:1]]
     return max((min(s.rows, same_until(sittings, s.sittings, stop)) for s in related), default=0)
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Rows ``start`` to ``stop - 1`` of a segment, and the group that has them: itself, or one of rows set aside."""
+    """Rows ``start`` to ``stop - 1`` of a segment, and the group that holds them: the segment or a group set aside."""
 
     group: Segment
     start: int
@@ -64,10 +69,13 @@ class Part:
 
 
 def parts_of(groups: Sequence[Segment], sittings: Sittings, start: int, stop: int) -> list[Part]:
-    """Where rows ``start`` to ``stop - 1`` are that were written in ``sittings``, up to the first that are lost.
+    """Find rows ``start`` to ``stop - 1``, as written in ``sittings``; the parts end before the first row that is lost.
 
-    Of ``groups``, which all have rows of one segment, the first ones are preferred. Rows from before all of them were
-    deleted.
+    Args:
+        groups: a segment and groups set aside from it; of two that hold equally many rows the earlier one is taken.
+        sittings: those that wrote the wanted rows.
+        start: number of the first row. Rows older than the oldest of all groups were deleted, and are skipped.
+        stop: number of the last row plus 1.
     """
     parts: list[Part] = []
     start = max(start, min((group.offset + group.first for group in groups), default=start))
@@ -86,10 +94,10 @@ def parts_of(groups: Sequence[Segment], sittings: Sittings, start: int, stop: in
 
 
 def plain(sittings: Iterable[Sitting]) -> list[Any]:
-    """Values fit for JSON."""
+    """Return sittings as lists that JSON can hold."""
     return [[sitting.mark, sitting.start] for sitting in sittings]
 
 
 def of_plain(values: Iterable[Any]) -> Sittings:
-    """The inverse of ``plain``."""
+    """Return the sittings that ``plain`` describes; the inverse of the function ``plain``."""
     return tuple(Sitting(str(mark), int(start)) for mark, start in values)

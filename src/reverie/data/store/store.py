@@ -1,14 +1,22 @@
-"""The durable store: every row that was lived, in Zarr 3, in a local folder or behind a URL.
+"""The durable store: every row that a run has collected, in Zarr 3, in a local folder or behind a URL.
 
 ::
 
-    manifest.json, manifest-backup.json      what counts as stored; replaced in one go, sealed
+    manifest.json, manifest-backup.json      which rows are stored; replaced atomically, with a checksum
     lease.json                               who writes, behind a URL (lease.py)
     zarr.json                                so that zarr.open(folder) shows everything
-    0/  1/  ...                              segments: fixed columns, a fixed number of streams
-        obs/image/zarr.json  c.0.0.0.0.0     one array a column [streams, rows, *shape]; a file is one stream's chunk
-    aside/0/  ...                            rows that a resumed run has set aside
+    0/  1/  ...                              segments
+        obs/image/zarr.json  c.0.0.0.0.0     one array per column [streams, rows, *shape]; a file is one stream's chunk
+    aside/0/  ...                            rows that a resumed run has set aside (aside.py)
     damaged/0/...                            damaged files that had to be replaced
+
+- *stream*: the rows of one environment, in order.
+- *segment*: streams with fixed columns, all of one length; another begins when columns or environments change. New
+  rows go to the last segment only. Row numbers count from its first row.
+- *chunk*: a fixed number of consecutive rows of one stream and column; one file.
+- *manifest*: the list of segments and of their rows. A row is *stored*, or *committed*, once the manifest counts it;
+  files that hold other rows as well are normal (the table in ``aside.py`` says what a crash may leave).
+- *sitting*: one process that writes to a segment, and the rows that it wrote (sittings.py).
 """
 
 from __future__ import annotations
@@ -39,11 +47,11 @@ T = TypeVar("T")
 
 
 class Store:
-    """Rows appended by a background thread, and read back.
+    """Appends rows in a background thread, and reads them back.
 
-    Rows of N streams grow together; row numbers and streams are those of the replay. A row counts as stored once
-    ``manifest.json`` says so. Files are never changed, only replaced in one go, by files that hold the same rows and
-    more. A process may be killed at any moment.
+    All N streams grow together; row numbers and streams are those of the replay. A row is stored once
+    ``manifest.json`` counts it. Files are never changed in place, only replaced atomically by files that hold the same
+    rows and more. So the process may be killed at any moment.
     """
 
     def __init__(
@@ -56,61 +64,65 @@ class Store:
         run: str = "",
         waits: bool = True,
     ) -> None:
-        """Nothing is written before ``claim``, ``begin`` or ``resume``. ``say`` gets sentences, from any thread.
+        """Open a store for reading. Nothing is written before ``claim``, ``begin`` or ``resume``.
 
-        ``keep``: "all" rows for ever, or what the "replay" holds, that is, what ``drop`` leaves. ``run`` is the folder
-        of the run that writes, as others are told that want to; "" where all segments are of the same run. With
-        ``waits`` rows that cannot be written wait until they can; that is an error at once otherwise.
+        Args:
+            url: a folder, or a URL that fsspec knows.
+            say: gets messages, from any thread.
+            buffer_bytes: bytes of rows that may wait in memory to be written.
+            keep: "all" to keep all rows for ever; "replay" to delete those that ``drop`` names.
+            run: the folder of the run that writes, for the messages of other runs; "" if all segments are of one run.
+            waits: True to keep rows in memory and retry while they cannot be written; False to raise at once.
 
         Raises:
-            ConfigError: the URL cannot be used: an unknown kind, or a package is missing.
-            RunError: it cannot be reached, or what is there is of a newer version or damaged beyond use.
+            ConfigError: the kind of URL is unknown, or a package is missing.
+            RunError: the place cannot be reached, or its manifest is of a newer version or damaged beyond use.
         """
         self.objects = open_objects(url)
         self.say, self.buffer_bytes, self.keep, self.run = say, buffer_bytes, keep, run
         self.waits = waits
         self.stopping: Callable[[], bool] = lambda: False
-        """Asked while ``add`` waits for a full buffer: True lets it go over the bound, as the run is about to end."""
+        """Asked while ``add`` waits for room in a full buffer; True lets it exceed the bound, as the run will end."""
         self.manifest = self._reached(lambda: manifests.load(self.objects, say)) or Manifest()
         self.writer: Writer | None = None
         self.lease = Lease(self.objects, run, say) if self.objects.leased else None
 
     @property
     def segments(self) -> list[Segment]:
-        """The segments as committed, the oldest first; rows go to the last."""
+        """The segments with their committed rows, oldest first. New rows go to the last."""
         return list(self.manifest.segments)
 
     @property
     def aside(self) -> list[Segment]:
-        """What was set aside; can be read as segments can."""
+        """The groups of rows set aside; ``read`` takes them like segments."""
         return list(self.manifest.aside)
 
     @property
     def count(self) -> int:
-        """The number that the next row of the current segment gets."""
+        """Number of the next row of the current segment."""
         return self._writing().count
 
     @property
     def committed(self) -> int:
-        """Rows of the current segment below this number are stored."""
+        """Rows of the current segment with smaller numbers than this are stored."""
         return self._writing().committed
 
     @property
     def sittings(self) -> Sittings:
-        """Those of the current segment, this one included."""
+        """The sittings of the current segment, this process's own included."""
         return self._writing().segment.sittings
 
     def owns(self, segment: Segment) -> bool:
-        """Whether a segment is of this run, or nobody knows of whom."""
+        """Return True if this run wrote the segment, or if nothing is known about who did."""
         return not self.run or segment.run in ("", self.run)
 
     def claim(self, segment: str = "") -> None:
-        """Make sure that no other run writes here, and see what is there now. ``begin`` and ``resume`` do it anyway.
+        """Take the lease, if the place needs one, and read the manifest again. ``begin`` and ``resume`` call this.
 
-        ``segment`` is the id of the one that is to be resumed: its lease is taken from whoever has it.
+        ``segment`` is the id of the segment to be resumed: its lease is taken from whoever has it.
 
         Raises:
-            RunError: another run writes, or the place cannot be written, or holds something that is no store.
+            RunError: another run writes, the place cannot be written, or it holds something that is no store.
         """
         self._reached(lambda: check_place(self.objects, self.manifest))
         lease = self.lease
@@ -128,10 +140,15 @@ class Store:
         first: int = 0,
         sittings: Sittings | None = None,
     ) -> str:
-        """Begin a segment whose next row has the number ``first``, and return its name.
+        """Begin a segment and return its name.
 
-        The first ``imported`` rows of each stream that will be added are copies of rows that this store already has.
-        ``sittings``: where the first rows were written before, under the same numbers, with this one at the end.
+        Args:
+            columns: shapes and dtypes of the columns by name.
+            streams: number of environments.
+            imported: how many of the first rows of each stream will be copies of rows that this store has already.
+            first: number of the first row.
+            sittings: of a segment that is continued here with the same row numbers, ours at the end; None for a
+                new sitting.
 
         Raises:
             RunError: the place cannot be written, holds something that is no store, or is written by another run.
@@ -161,14 +178,14 @@ class Store:
     def resume(
         self, segment: str, rows: int, columns: Mapping[str, Column], streams: int, *, keep_newer: bool = False
     ) -> int:
-        """Go on writing ``segment`` after its row ``rows - 1``; returns the number that the next row gets.
+        """Continue ``segment`` after its row ``rows - 1``; return the number of the next row.
 
-        That is less than ``rows`` if fewer are stored. Stored rows beyond, and segments that this run began later, are
-        set aside, unless ``keep_newer`` says to go on after them.
+        The result is less than ``rows`` if fewer rows are stored. Newer rows, and segments that this run began later,
+        are set aside; with ``keep_newer`` they stay, and writing continues after the newest row of ``segment``.
 
         Raises:
             RunError: there is no such segment, the place cannot be written, or another run writes to it.
-            ConfigError: the segment holds other columns or another number of streams.
+            ConfigError: the segment has other columns or another number of streams.
         """
         self._stop(None)
         known_as = self.manifest.segment(segment)
@@ -190,26 +207,26 @@ class Store:
         return current.rows
 
     def add(self, rows: Rows) -> None:
-        """One row of each stream ``[N, *shape]``; they are copied, and stored soon.
+        """Copy one row of each stream, columns ``[N, *shape]``; the thread stores them soon.
 
-        Never waits, except when ``buffer_bytes`` wait for the store: then it says so, and waits until there is room.
+        Waits only if ``buffer_bytes`` of rows are in memory already: then it says so, and waits until there is room.
 
         Raises:
-            DataError: on the first call only: a column is missing, unknown or of another shape.
-            RunError: the thread has failed, which it should not.
+            DataError: a column is missing, unknown or of another shape. Only the first call checks.
+            RunError: another run has taken the lease, or the thread has failed.
         """
         self._writing().add(rows)
 
     def extend(self, rows: Mapping[str, np.ndarray]) -> None:
-        """Many rows of each stream ``[N, n, *shape]``; as ``add``."""
+        """Copy n rows of each stream, columns ``[N, n, *shape]``; else as ``add``."""
         self._writing().extend(rows)
 
     def flush(self, timeout: float | None = None) -> bool:
-        """Store everything added so far; whether that was done within ``timeout`` seconds (None: wait for ever)."""
+        """Store all rows added so far; True if that took at most ``timeout`` seconds (None: wait for ever)."""
         return self._writing().flush(timeout)
 
     def pending(self) -> dict[str, np.ndarray]:
-        """Rows that are not stored yet, ``[N, count - committed, *shape]``."""
+        """Return the rows that are not stored yet, columns ``[N, count - committed, *shape]``."""
         return self._writing().pending()
 
     def read(
@@ -221,13 +238,13 @@ class Store:
         columns: Sequence[str] | None = None,
         room: Room | None = None,
     ) -> Iterator[Chunk]:
-        """Stored rows from ``start`` to before ``stop``, oldest first, a chunk at a time; all streams and columns.
+        """Yield the stored rows ``start`` to ``stop - 1`` (None: to the newest), oldest first, one chunk at a time.
 
-        ``room`` says where so many rows are to be put, None: in memory of their own. Damaged rows are named in
-        ``Chunk.damaged`` and left out by ``Chunk.whole``.
+        ``streams`` and ``columns`` default to all. ``room`` returns the arrays that a chunk is read into, or None for
+        new ones. Damaged rows are listed in ``Chunk.damaged`` and left out by ``Chunk.whole``.
 
         Raises:
-            RunError: there is no such segment.
+            RunError: there is no such segment, or the place is behind a URL and cannot be read.
         """
         found = segment if isinstance(segment, Segment) else self.manifest.segment(segment)
         if found is None:
@@ -235,14 +252,14 @@ class Store:
         return read(self.objects, found, start, stop, streams, columns, room)
 
     def drop(self, before: int) -> None:
-        """Files of the current segment that lie wholly before row ``before`` may be deleted; kept with keep = all."""
+        """Delete the files of the current segment that hold only rows before ``before``; nothing if keep = "all"."""
         if self.keep != "all":
             self._writing().drop(before)
 
     def close(self, timeout: float | None = None) -> bool:
-        """Store everything, within ``timeout`` seconds, and end the thread; whether all of it is stored."""
+        """Store all rows, waiting at most ``timeout`` seconds, and end the thread; True if all rows are stored."""
         done = self._stop(timeout)
-        if self.lease is not None and done:  # else the place does not answer, and the lease ends by itself
+        if self.lease is not None and done:  # else the place does not answer, and the lease will expire
             with contextlib.suppress(*self.objects.failures):
                 self.lease.release()
         return done
@@ -254,7 +271,7 @@ class Store:
         if writer is None:
             return True
         writer.close(timeout)
-        left = writer.count - writer.committed  # its thread may have had them written after the time was over
+        left = writer.count - writer.committed  # asked again: the thread may have written more after the timeout
         if left:
             self.say(f"the store {self.objects.where} was closed before {left} rows of each stream could be written")
         return not left
@@ -275,7 +292,7 @@ class Store:
         self.writer.stopping = lambda: self.stopping()
 
     def _commit(self, segment: Segment) -> None:
-        """Make the rows of ``segment`` count; in the writer's thread."""
+        """Write a manifest that counts the rows of ``segment``; called in the writer's thread."""
         manifest = self.manifest.replaced(segment)
         manifests.save(self.objects, manifest)
         self.manifest = manifest
@@ -289,7 +306,7 @@ class Store:
         self.manifest = manifest
 
     def _cut(self, segment: Segment, rows: int, keep_newer: bool) -> None:
-        """Make ``segment`` the last and end it at ``rows``."""
+        """Make ``segment`` the last one and end it before row ``rows``; with ``keep_newer`` only make it the last."""
         position = self.manifest.segments.index(segment)
         later = self.manifest.segments[position + 1 :]
         stay = tuple(s for s in later if keep_newer or not self.owns(s))
@@ -306,7 +323,7 @@ class Store:
             self.say(f"{count} rows stored after this checkpoint were set aside, in {self.objects.where}: {names}")
 
     def _mend(self) -> None:
-        """Both manifests, and the ``zarr.json`` of what was stored before."""
+        """Repair both manifest files and every ``zarr.json``."""
         if not self.manifest.segments:
             return
         self._reached(lambda: manifests.mend(self.objects, self.manifest))
@@ -314,7 +331,7 @@ class Store:
             self.say(f"{self.objects.where}/{name} {why}: written again from the manifest")
 
     def _reached(self, action: Callable[[], T]) -> T:
-        """The result of ``action``; what keeps it from the place is told as an error of ours."""
+        """Return the result of ``action``; errors of the place are raised as a RunError with advice."""
         try:
             return action()
         except ReverieError:

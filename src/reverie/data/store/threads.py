@@ -1,4 +1,4 @@
-"""Small jobs on a few threads, none of which keeps a process from ending."""
+"""Small jobs on a few daemon threads, which do not keep the process from exiting."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ T = TypeVar("T")
 
 
 def for_each(function: Callable[[T], None], items: Iterable[T], threads: int) -> None:
-    """``function(item)`` for every item, up to ``threads`` of them at a time; all have ended when this returns.
+    """Call ``function(item)`` for every item, on up to ``threads`` threads; return when all have ended.
 
-    The standard library's pools are waited for at exit, which a server that does not answer would draw out.
+    The thread pools of the standard library are joined at exit, which would hang if a server does not answer.
 
     Raises:
-        Exception: the first that ``function`` raised.
+        BaseException: what ``function`` raised; if it raised on several threads, that of the thread started first.
     """
     if threads == 1:
         for item in items:

@@ -1,4 +1,4 @@
-"""The thread that writes rows: full chunks as they come, the last one as far as it goes when asked."""
+"""The thread that writes rows to a store: full chunks at once, the rest of the last chunk when ``flush`` is called."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ Block = dict[str, np.ndarray]
 
 
 class Writer:
-    """Takes rows of one segment into memory and brings them to the store in a thread of its own.
+    """Copies rows of one segment into memory, and writes them to the store in a thread of its own.
 
-    ``add`` copies into the newest *block*. The thread takes blocks that are full, or as much of the newest as a flush
-    asks for; a block leaves memory once all its rows are committed. Only ``add`` writes rows of a block, and only
-    those that the thread has not been told of yet, so that neither waits for the other.
+    ``add`` copies into the newest *block*. The thread writes full blocks, or as much of the newest as a flush asks for.
+    A block leaves memory once all its rows are committed. Neither side locks a block: the thread reads rows only up to
+    the row number that it was told, and ``add`` writes only rows after that.
     """
 
     def __init__(
@@ -44,12 +44,19 @@ class Writer:
         every: float = 0.0,
         waits: bool = True,
     ) -> None:
-        """``newest`` is the last block, if the segment ends within one; ``commit`` makes the segment's rows count.
+        """Start the thread.
 
-        ``waits``: what cannot be written is tried again until it can; ``add`` and ``flush`` raise it otherwise.
-
-        ``guard`` raises if nothing may be written any more: it is called before anything is, and whenever nothing was
-        for ``every`` seconds.
+        Args:
+            objects: the place of the store.
+            segment: the segment to append to.
+            commit: writes a manifest in which this segment has the rows that were written.
+            say: gets messages, from any thread.
+            buffer_bytes: bytes of rows that may wait in memory; at least two blocks may.
+            newest: the last block, if the segment ends within one.
+            guard: raises if nothing may be written any more. Called before each write, and after ``every`` seconds
+                without one.
+            every: see ``guard``.
+            waits: True to retry failed writes until they succeed; else ``add`` and ``flush`` raise the error.
         """
         self.objects, self.segment, self.commit, self.guard, self.every = objects, segment, commit, guard, every
         self.count = self.committed = segment.rows
@@ -61,7 +68,7 @@ class Writer:
         if segment.rows % segment.chunk:
             self.blocks[segment.rows // segment.chunk] = newest if newest is not None else self._new_block(np.zeros)
         self.spare: list[Block] = []
-        self.rings: Rings | None = None  # of the newest block
+        self.rings: Rings | None = None  # writes rows into the newest block
         self.wanted = segment.rows
         self.oldest_wanted = segment.first
         self.failure: BaseException | None = None
@@ -71,10 +78,11 @@ class Writer:
         self.thread.start()
 
     def add(self, rows: Rows) -> None:
-        """One row of each stream ``[N, *shape]``; they are copied.
+        """Copy one row of each stream, columns ``[N, *shape]``.
 
         Raises:
-            DataError: on the first call only: a column is missing, unknown or of another shape.
+            DataError: a column is missing, unknown or of another shape. Only the first call checks.
+            RunError: writing has failed for good.
         """
         if not self.checked:
             self._check(rows, 1)
@@ -86,10 +94,11 @@ class Writer:
         self._added(1)
 
     def extend(self, rows: Mapping[str, np.ndarray]) -> None:
-        """Many rows of each stream ``[N, n, *shape]``; they are copied.
+        """Copy n rows of each stream, columns ``[N, n, *shape]``.
 
         Raises:
             DataError: a column is missing, unknown or of another shape.
+            RunError: writing has failed for good.
         """
         self._check(rows, 2)
         done, total = 0, next(iter(rows.values())).shape[1]
@@ -102,7 +111,7 @@ class Writer:
             self._added(n)
 
     def flush(self, timeout: float | None = None) -> bool:
-        """Write everything added so far; whether it is committed. Waits ``timeout`` seconds at most, None: for ever."""
+        """Write all rows added so far, waiting at most ``timeout`` seconds (None: for ever); True if that was done."""
         end = None if timeout is None else time.monotonic() + timeout
         with self.changed:
             self.wanted = goal = self.count
@@ -112,13 +121,13 @@ class Writer:
         return self.committed >= goal
 
     def drop(self, before: int) -> None:
-        """Delete what lies wholly before that row, soon."""
+        """Let the thread delete the files that hold only rows before number ``before``."""
         with self.changed:
             self.oldest_wanted = max(self.oldest_wanted, before)
             self.changed.notify_all()
 
     def pending(self) -> dict[str, np.ndarray]:
-        """Rows that are not committed, ``[N, count - committed, *shape]``."""
+        """Return copies of the rows that are not committed, columns ``[N, count - committed, *shape]``."""
         with self.changed:
             start, chunk = self.committed, self.segment.chunk
             blocks = [(number * chunk, self.blocks[number]) for number in sorted(self.blocks)]
@@ -130,7 +139,7 @@ class Writer:
         return out
 
     def close(self, timeout: float | None) -> bool:
-        """Flush and end the thread; whether everything is committed."""
+        """Flush and end the thread; True if everything is committed."""
         try:
             return self.flush(timeout)
         finally:
@@ -152,7 +161,7 @@ class Writer:
         return block
 
     def _wait_for_room(self) -> None:
-        """Return when a block is free, or when the run is to stop: then the last rows go over the bound."""
+        """Wait until a block is free, or until the run is to stop: its last rows may exceed the bound."""
         waiting, said = time.monotonic(), False
         while len(self.blocks) >= self.most_blocks and not self.stopping():
             self._wait(0.2)
@@ -174,7 +183,7 @@ class Writer:
             self._raise_failure()
 
     def _wait(self, timeout: float) -> None:
-        """Until the thread has done something; Ctrl-C gets through."""
+        """Wait until the thread has done something, at most ``timeout`` seconds; Ctrl-C interrupts it."""
         self._raise_failure()
         with self.changed:
             self.changed.wait(timeout)
@@ -212,7 +221,7 @@ class Writer:
 
     def _run(self) -> None:
         try:
-            compressor()  # made while the run is being set up
+            compressor()  # loaded here, while the run is still being set up
             while not self.patience.stop.is_set():
                 stop, drop = self._next()
                 self._check_allowed()
@@ -228,9 +237,9 @@ class Writer:
                 self.changed.notify_all()
 
     def _next(self) -> tuple[int, int]:
-        """Wait for something to do: rows up to before which number to write, and rows before which one to delete.
+        """Wait for work. Return the row number to write up to, and the one to delete up to (both exclusive).
 
-        With a guard not for longer than it can be left alone.
+        If there is a guard, return after ``every`` seconds without work, so that it can be called.
         """
         chunk = self.segment.chunk
         with self.changed:
@@ -250,14 +259,14 @@ class Writer:
             self.patience.end()
 
     def _count(self, segment: Segment) -> None:
-        """Make the rows of ``segment`` count, if that is still allowed when its files have been written."""
+        """Commit the rows of ``segment``, unless the guard forbids it now that the files have been written."""
         if self.guard is not None:
             self.guard()
         self.commit(segment)
         self.segment = segment
 
     def _write(self, stop: int) -> None:
-        """Rows up to ``stop``, all in one block: chunks first, then the manifest."""
+        """Write the rows before number ``stop``, which all lie in one block: first the chunks, then the manifest."""
         number = self.committed // self.segment.chunk
         block = self.blocks[number]
         self.patience.begin()
@@ -286,7 +295,7 @@ class Writer:
         self.objects.publish()
 
     def _drop(self, first: int) -> None:
-        """The manifest first: a file that should be gone is harmless, rows that count but are gone are not."""
+        """Delete files of rows before ``first``. The manifest goes first: it must never count rows that are gone."""
         old = range(self.segment.first // self.segment.chunk, first // self.segment.chunk)
         segment = replace(self.segment, first=first)
         self.patience.begin()
@@ -296,7 +305,7 @@ class Writer:
 
 
 def filled(rows: np.ndarray, count: int) -> np.ndarray:
-    """A chunk with the first ``count`` of ``rows`` ``[R, *shape]``, zeros after them."""
+    """Return ``rows`` ``[R, *shape]`` with zeros after the first ``count``; a copy unless all of them count."""
     if count == len(rows):
         return rows
     out = np.zeros_like(rows)
@@ -305,7 +314,7 @@ def filled(rows: np.ndarray, count: int) -> np.ndarray:
 
 
 def groups(items: Sequence[T], sizes: Sequence[int]) -> Iterator[list[T]]:
-    """``items`` in order, so many together as have ``AT_ONCE`` bytes, one at least."""
+    """Split ``items`` into consecutive groups of at most ``AT_ONCE`` bytes, or of a single larger item."""
     some: list[T] = []
     held = 0
     for item, size in zip(items, sizes, strict=True):

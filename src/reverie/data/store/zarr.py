@@ -1,8 +1,8 @@
-"""The Zarr 3 format of a store: metadata of groups and arrays, and the bytes of a chunk.
+"""The Zarr 3 format of a store: the metadata of groups and arrays, and the bytes of a chunk.
 
-Chunks are encoded here and not by Zarr's own arrays: they have to be synchronised in groups before the manifest
-counts them, overwritten in one go, and made without an event loop beside the run's threads. The codecs are those that
-Zarr uses itself, and the tests read everything back with ``zarr.open``.
+Chunks are encoded here and not by the Zarr library, for three reasons: many files must be synchronised together before
+the manifest counts them, files must be replaced atomically, and no event loop should run beside the run's threads. The
+codecs are those of Zarr (Zstandard, then a CRC32C); the tests read everything back with ``zarr.open``.
 """
 
 from __future__ import annotations
@@ -21,15 +21,16 @@ from reverie.data.storage import Column
 from reverie.data.store.manifest import Manifest, Segment, seal
 
 LEVEL = 1
-"""Zstandard's level: the fastest of the usual ones."""
+"""Compression level of Zstandard: the fastest of its standard levels."""
 CHUNK_BYTES, BLOCK_BYTES, MOST_ROWS = 4 * 2**20, 256 * 2**20, 4096
 META = "zarr.json"
 
 
 def chunk_rows(columns: Iterable[Column], streams: int) -> int:
-    """Rows of one stream in a chunk: a power of two, 2 to 4 MB of the largest column.
+    """Return the number of rows per chunk: a power of two of at most ``MOST_ROWS``, 2 to 4 MiB of the largest column.
 
-    Fewer where there are so many streams that their newest chunks, which are held in memory, were too much.
+    Fewer if there are so many streams that one chunk of all streams and columns, which is held in memory, would exceed
+    ``BLOCK_BYTES``. At least 1.
     """
     sizes = [max(column.nbytes, 1) for column in columns]
     most = min(MOST_ROWS, CHUNK_BYTES // max(sizes), BLOCK_BYTES // (sum(sizes) * streams))
@@ -37,13 +38,16 @@ def chunk_rows(columns: Iterable[Column], streams: int) -> int:
 
 
 def chunk_name(segment: Segment, column: str, stream: int, number: int) -> str:
-    """The file of rows ``number * segment.chunk`` and on of one stream, such as ``0/obs/image/c.2.17.0.0.0``."""
+    """Return the file name of chunk ``number`` of one stream and column, such as ``0/obs/image/c.2.17.0.0.0``.
+
+    Its first row is ``number * segment.chunk``.
+    """
     return f"{segment.name}/{column}/c.{stream}.{number}{'.0' * len(segment.columns[column].shape)}"
 
 
 @functools.cache
 def codec() -> Any:
-    """Zstandard as Zarr uses it, for reading."""
+    """Return the Zstandard codec that Zarr uses, for reading."""
     from numcodecs.zstd import Zstd  # type: ignore[import-untyped]
 
     return Zstd()
@@ -51,12 +55,12 @@ def codec() -> Any:
 
 @functools.cache
 def compressor() -> zstandard.ZstdCompressor:
-    """Zstandard for writing: many pieces in one call, all without the interpreter's lock."""
+    """Return the Zstandard compressor for writing: one call compresses many chunks, without holding the GIL."""
     return zstandard.ZstdCompressor(level=LEVEL)
 
 
 def encode(chunks: Sequence[np.ndarray]) -> list[tuple[memoryview, bytes]]:
-    """Chunks: the contiguous rows ``[R, *shape]`` of each compressed, and a CRC32C of that."""
+    """Compress each chunk, contiguous rows ``[R, *shape]``; return (compressed, its CRC32C as 4 bytes) of each."""
     contents: list[Any] = [rows.reshape(-1).view(np.uint8) for rows in chunks]
     pieces: Any = compressor().multi_compress_to_buffer(contents)
     compressed = [memoryview(piece) for piece in pieces]
@@ -64,7 +68,7 @@ def encode(chunks: Sequence[np.ndarray]) -> list[tuple[memoryview, bytes]]:
 
 
 def checksums(pieces: Sequence[memoryview]) -> list[int]:
-    """The CRC32C of each; without the interpreter's lock if there are compiled functions."""
+    """Return the CRC32C of each piece; computed without holding the GIL if there are compiled kernels."""
     library = kernels()
     if library is None:
         import google_crc32c
@@ -80,10 +84,10 @@ def checksums(pieces: Sequence[memoryview]) -> list[int]:
 
 
 def decode(data: bytes, out: np.ndarray) -> None:
-    """Read a chunk into the contiguous ``out`` ``[R, *shape]``.
+    """Decode a chunk into the contiguous array ``out`` ``[R, *shape]``.
 
     Raises:
-        ValueError: it is damaged; says how.
+        ValueError: it is damaged; the message says how.
     """
     import google_crc32c
 
@@ -99,7 +103,7 @@ def decode(data: bytes, out: np.ndarray) -> None:
 
 
 def array_meta(segment: Segment, name: str) -> dict[str, Any]:
-    """``zarr.json`` of a column: its shape follows the committed rows."""
+    """Return the ``zarr.json`` of a column. Its shape says how many rows are committed."""
     column = segment.columns[name]
     kind = np.dtype(column.dtype)
     grid = {"chunk_shape": [1, segment.chunk, *column.shape]}
@@ -122,12 +126,12 @@ def array_meta(segment: Segment, name: str) -> dict[str, Any]:
 
 
 def group_meta(attributes: dict[str, Any]) -> dict[str, Any]:
-    """``zarr.json`` of a group."""
+    """Return the ``zarr.json`` of a group."""
     return {"zarr_format": 3, "node_type": "group", "attributes": attributes}
 
 
 def segment_meta(segment: Segment) -> dict[str, dict[str, Any]]:
-    """Every ``zarr.json`` of a segment by name: the group, the groups inside, the columns."""
+    """Return every ``zarr.json`` of a segment, by name: of the group, the groups inside it and the columns."""
     about = {k: v for k, v in segment.plain().items() if k in ("start", "first", "imported", "origin", "offset")}
     metas = {f"{segment.name}/{META}": group_meta(about)}
     for name in segment.columns:
@@ -139,7 +143,7 @@ def segment_meta(segment: Segment) -> dict[str, dict[str, Any]]:
 
 
 def store_meta(manifest: Manifest) -> dict[str, bytes]:
-    """Every ``zarr.json`` of a store by name. All follow from the manifest."""
+    """Return the bytes of every ``zarr.json`` of a store, by name. All follow from the manifest."""
     metas = {META: group_meta({})}
     if any("/" in segment.name for segment in manifest.aside):
         metas[f"aside/{META}"] = group_meta({})
@@ -149,13 +153,13 @@ def store_meta(manifest: Manifest) -> dict[str, bytes]:
 
 
 def packed(meta: dict[str, Any]) -> bytes:
-    """JSON as it is written, with a seal among the attributes."""
+    """Return the bytes of a ``zarr.json``, with a seal (SHA-256) among its attributes."""
     attributes = {**meta["attributes"], "seal": seal(meta)}
     return json.dumps({**meta, "attributes": attributes}, indent=1).encode()
 
 
 def is_sealed(data: bytes) -> bool:
-    """Whether a ``zarr.json`` is as it was once written."""
+    """Return True if a ``zarr.json`` matches its own seal."""
     try:
         meta = json.loads(data)
         return bool(meta["attributes"].pop("seal") == seal(meta))
@@ -164,7 +168,7 @@ def is_sealed(data: bytes) -> bool:
 
 
 def files_of(segment: Segment, numbers: range) -> Iterator[str]:
-    """The files of every stream and column with those chunk numbers."""
+    """Yield the names of the chunk files of every stream and column with those chunk numbers."""
     for number in numbers:
         for name in segment.columns:
             for stream in range(segment.streams):
