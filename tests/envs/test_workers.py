@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from reverie.envs.dummy import Count
+from reverie.envs.worker import WorkerSlot
 
 SCRIPT = """
 import os, signal, sys
@@ -59,3 +60,118 @@ def test_signals_to_a_whole_job_are_the_parents_affair(make):
         os.kill(env._slots[0].process.pid, number)
         assert not env.step(torch.zeros(1, 2)).is_first.any()
     assert env.restarts == 0
+
+
+def run_python(code, *args, **kwargs):
+    return subprocess.run([sys.executable, *args], input=code, capture_output=True, text=True, timeout=60, **kwargs)
+
+
+START = """
+from reverie.envs.base import EnvConfig
+from reverie.envs.vector import make_env
+import multiprocessing, os, signal
+
+def start(method):
+    return make_env(EnvConfig(id="reverie/Count-v0", num=3, vector="process", start_method=method), seed=0)
+"""
+
+
+def test_ctrl_c_is_heard_while_a_worker_is_forked():
+    """Python ignores what a handler raises in a callback of fork, where this signal arrives."""
+    done = run_python(
+        START
+        + """
+os.register_at_fork(after_in_parent=lambda: os.kill(os.getpid(), signal.SIGINT))
+try:
+    start("fork")
+except KeyboardInterrupt:
+    print("interrupted", multiprocessing.active_children(), signal.getsignal(signal.SIGINT).__name__)
+"""
+    )
+    assert done.stdout == "interrupted [] default_int_handler\n", done.stderr
+
+
+@pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
+def test_ctrl_c_while_workers_start_leaves_none(make, monkeypatch, method):
+    monkeypatch.setattr(WorkerSlot, "receive", interrupted)
+    started = []
+    monkeypatch.setattr(WorkerSlot, "start", lambda self, start=WorkerSlot.start: (start(self), started.append(self)))
+    with pytest.raises(KeyboardInterrupt):
+        make(Count, vector="process", num=3, start_method=method)
+    assert len(started) == 3
+    assert not any(slot.process.is_alive() for slot in started)
+
+
+def interrupted(*args):
+    raise KeyboardInterrupt
+
+
+def test_ctrl_c_right_after_a_worker_started_does_not_hang_the_end_of_the_program():
+    done = run_python(
+        START
+        + """
+from multiprocessing.process import BaseProcess
+from reverie.envs import starting, worker
+starting.worker.kill = lambda slots: None  # as where nobody is left to call it
+begin = BaseProcess.start
+def start_and_interrupt(self):
+    begin(self)
+    raise KeyboardInterrupt
+BaseProcess.start = start_and_interrupt
+start("fork")
+"""
+    )
+    assert "KeyboardInterrupt" in done.stderr.splitlines()[-1]
+
+
+@pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
+def test_a_worker_that_was_killed_is_said_to_be(make, capsys, method):
+    env = make(Count, vector="process", num=2, start_method=method)
+    env.reset()
+    env.step(torch.zeros(2, 2))
+    for slot in env._slots:
+        os.kill(slot.process.pid, signal.SIGKILL)
+    assert env.step(torch.zeros(2, 2)).is_first.all()
+    said = capsys.readouterr().err.splitlines()
+    assert len(said) == 2
+    assert all("(exit code -9)" in line and "It was killed (SIGKILL)" in line for line in said)
+
+
+@pytest.mark.parametrize("method", ["forkserver", "spawn"])
+def test_a_script_from_standard_input_that_workers_cannot_import_is_told_so(method):
+    done = run_python(START + f'start("{method}")', "-")
+    assert "could not import '<stdin>': save the script as a file" in done.stderr.splitlines()[-1]
+
+
+def test_a_script_without_a_guard_is_told_so(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(START + 'start("spawn")')
+    done = run_python(None, script)
+    assert 'must do so under `if __name__ == "__main__":`' in done.stderr.splitlines()[-1]
+
+
+@pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
+def test_an_environment_of_an_interactive_session_starts_in_a_thread(method):
+    done = run_python(
+        START
+        + f"""
+import threading, torch
+from reverie.envs.dummy import Count
+
+class Mine(Count): pass
+
+def play():
+    config = EnvConfig(id="Mine", num=2, vector="process", start_method="{method}")
+    env = make_env(config, seed=0, factory=Mine)
+    env.reset()
+    print(env.step(torch.zeros(2, 2)).obs["observation"].tolist())
+    env.close()
+
+thread = threading.Thread(target=play)
+thread.start()
+thread.join()
+""",
+        "-c",
+        "import sys; exec(sys.stdin.read())",
+    )
+    assert done.stdout == "[[1.0], [1.0]]\n", done.stderr

@@ -74,6 +74,9 @@ def _made(config: EnvConfig, slots: list[Slot]) -> Made:
     except Failed as failed:
         worker.close(slots)
         raise failed.error from failed
+    except BaseException:  # such as Ctrl-C
+        worker.kill(slots)
+        raise
     for number, each in enumerate(made):
         if each != made[0]:
             worker.close(slots)

@@ -10,9 +10,10 @@ import contextlib
 import multiprocessing
 import os
 import signal
+import sys
 import time
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
@@ -22,6 +23,7 @@ from gymnasium.vector.utils import CloudpickleWrapper, clear_mpi_env_vars
 from reverie.core.errors import ConfigError, EnvError, ReverieError
 from reverie.envs.line import Column, Line, shared
 from reverie.envs.slot import Failed, Inside, Maker, Slot, trace_of
+from reverie.envs.worker_signals import deferred_signals, leave_signals_to_the_parent
 
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS"), "1")
 """Environment variables that numerical libraries read when they are loaded. By default they start one thread per core,
@@ -93,15 +95,16 @@ class WorkerSlot:
         self._line = Line(near)
         # A forked process also holds our end of its pipe, and must close it to notice when this process ends.
         ours = near if self._context.get_start_method() == "fork" else None
+        # Deferred for this method alone: it is quick, and other methods run no callbacks in this process.
+        deferred = deferred_signals() if ours is not None else contextlib.nullcontext()
         try:
-            with _environment(ONE_THREAD), clear_mpi_env_vars():
+            with _environment(ONE_THREAD), clear_mpi_env_vars(), deferred:
                 self.process = self._context.Process(target=_work, args=(*self._work, far, ours), daemon=True)
+                RUNNING.add(self)  # first: after Ctrl-C in between, the end of this process would wait for the worker
                 self.process.start()
         except OSError as error:
-            self._line = None
+            self.kill()
             self._failed = Failed(EnvError(f"environment {self._number}: no worker process can be started: {error}"))
-        else:
-            RUNNING.add(self)
         far.close()
 
     def __del__(self) -> None:
@@ -154,16 +157,15 @@ class WorkerSlot:
 
     def _lost(self) -> EnvError:
         """Return the error for a worker that ended without an answer."""
-        wait([self.process.sentinel], timeout=5)
-        code = self.process.exitcode
+        deadline = time.monotonic() + PATIENCE
+        while (code := self.process.exitcode) is None and time.monotonic() < deadline:
+            wait([self.process.sentinel], timeout=PATIENCE)
+            time.sleep(0.001)  # the sentinel is ready a moment before the exit code is
         self.kill()
-        start = (
-            "It died at its start: a script that makes worker processes must do so under "
-            "`if __name__ == \"__main__\":`, or use start_method='fork'. "
-        )
+        memory = " It was killed (SIGKILL), which usually means that memory ran out." if code == -signal.SIGKILL else ""
         return EnvError(
-            f"the worker process of environment {self._number} died (exit code {code}); what it printed is above. "
-            f"{'' if self._made else start}A code of -9 usually means that memory ran out."
+            f"the worker process of environment {self._number} died (exit code {code}); what it printed is above."
+            f"{memory}{'' if self._made else _why_at_start()}"
         )
 
     def stop(self, last: bool = False) -> None:
@@ -184,8 +186,9 @@ class WorkerSlot:
         if self._line is not None:
             self._line.close()
             self._line = None
-            self.process.kill()
-            self.process.join()
+            if self.process is not None and self.process.pid is not None:  # None if it was not started
+                self.process.kill()
+                self.process.join()
             RUNNING.discard(self)
 
 
@@ -201,6 +204,15 @@ def close(slots: Iterable[Slot]) -> None:
         slot.kill()
     for each in slots:
         each.stop(last=True)
+
+
+def kill(slots: Iterable[Slot]) -> None:
+    """Close ``slots`` without waiting for workers, whatever they are doing."""
+    for slot in slots:
+        if isinstance(slot, WorkerSlot):
+            slot.kill()
+        else:
+            slot.stop(last=True)
 
 
 RUNNING: weakref.WeakSet[WorkerSlot] = weakref.WeakSet()
@@ -231,11 +243,22 @@ def _environment(values: Mapping[str, str]) -> Iterator[None]:
                 os.environ[name] = value
 
 
+def _why_at_start() -> str:
+    """Return a hint for a worker that died before it had made its environment."""
+    script = getattr(sys.modules["__main__"], "__file__", None)
+    if script is not None and not os.path.exists(script):
+        return f" It could not import '{script}': save the script as a file, or use env.start_method = 'fork'."
+    return (
+        " It died at its start: a script that makes worker processes must do so under "
+        "`if __name__ == \"__main__\":`, or use env.start_method = 'fork'."
+    )
+
+
 def _work(
     number: int, make: Maker, columns: dict[str, Column], actions: Column, pipe: Connection, theirs: Connection | None
 ) -> None:
     """Run a worker: make its environment, then answer requests until ``close`` or until the parent is gone."""
-    _leave_signals_to_the_parent()
+    leave_signals_to_the_parent()
     os.environ.update(ONE_THREAD)  # a forkserver that was started earlier lacks them
     if theirs is not None:
         theirs.close()
@@ -270,16 +293,3 @@ def _failure(number: int, error: Exception) -> tuple[bool, tuple[ReverieError, s
     """Return a failed answer: ``error`` as a type that every process can unpickle, and its traceback."""
     known = error if isinstance(error, ReverieError) else EnvError(f"environment {number}: {error!r}")
     return False, (known, trace_of(error))
-
-
-def _leave_signals_to_the_parent() -> None:
-    """Do nothing on Ctrl-C, SIGTERM, SIGUSR1 and SIGHUP, which whole jobs get: the parent decides when workers end.
-
-    Only Ctrl-C is ignored (SIG_IGN). The others get an empty handler, as programs that an environment starts would
-    inherit SIG_IGN and could not be ended.
-    """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    nothing: Callable[..., None] = lambda *_: None  # noqa: E731
-    for name in ("SIGTERM", "SIGUSR1", "SIGHUP"):
-        if hasattr(signal, name) and signal.getsignal(getattr(signal, name)) is not signal.SIG_IGN:
-            signal.signal(getattr(signal, name), nothing)
