@@ -26,8 +26,8 @@ def deferred_signals() -> Iterator[None]:
         for number, handler in handlers.items():
             if callable(handler):
                 signal.signal(number, handler)
-        for number in arrived:
-            signal.raise_signal(number)
+        for late in arrived:
+            signal.raise_signal(late)
 
 
 def leave_signals_to_the_parent() -> None:
