@@ -135,7 +135,7 @@ class CQLConfig(SACConfig):
     """Value of next states in the targets: expected, mode, soft, or best(10)."""
     floor: Floor | None = None
     """Lower bound of the policy's values in the penalty: monte_carlo is Cal-QL, by the returns of recorded rows. Rows
-    collected online have no bound, other than in its authors' code. None: no bound, as in CQL."""
+    collected online have no bound, unlike in its authors' code. None: no bound, as in CQL."""
     actor_lr: float = 1e-4
     """Learning rate of the actor."""
     temperature_lr: float = 1e-4

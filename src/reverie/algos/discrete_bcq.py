@@ -59,8 +59,8 @@ class DiscreteBCQConfig(ValueConfig):
     value_estimator: ValueEstimator = field(default_factory=TD0)
     """How targets are computed from the rows of a window. The paper uses TD(0)."""
     threshold: float = 0.3
-    """Smallest probability of an action relative to the likeliest one, in [0, 1] (tau in the paper); others are never
-    taken. 0 allows all actions, 1 only the likeliest."""
+    """Smallest probability of an action relative to the likeliest one, in [0, 1] (tau in the paper); others are
+    excluded. 0 allows all actions, 1 only the likeliest."""
     logit_weight: float = 0.01
     """Weight of the mean squared logit of the clone, a regulariser: the authors' code."""
     kappa: float = 1.0
