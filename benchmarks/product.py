@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Why ``nn/product.py`` exists: float32 matrix products through MKL and through oneDNN, in pairs.
+"""Why ``nn/matmul.py`` exists: float32 matrix products through MKL and through oneDNN, in pairs.
 
 python benchmarks/product.py [--threads 1]
 """
@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 import torch.nn.functional as F
 
-from reverie.nn import product
+from reverie.nn import matmul
 
 SHAPES = [(16, 256, 64), (128, 128, 64), (512, 256, 64), (8192, 256, 64), (8192, 64, 255), (16384, 640, 64)]
 
@@ -34,14 +34,14 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
-    if product._product is None:
+    if matmul._product is None:
         raise SystemExit("this build of PyTorch does not have the operator")
     rows = []
     for m, k, n in SHAPES:
         x, weight, bias = torch.randn(m, k), torch.randn(n, k), torch.randn(n)
         pair = (
             lambda x=x, w=weight, b=bias: F.linear(x, w, b),
-            lambda x=x, w=weight, b=bias: product._product(x, w, b, "none", [], ""),
+            lambda x=x, w=weight, b=bias: matmul._product(x, w, b, "none", [], ""),
         )
         times = max(3, int(2e9 / (2 * m * k * n) / 10))
         samples = [[seconds(call, times) for call in pair] for _ in range(7)]  # A B A B ...

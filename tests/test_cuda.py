@@ -31,14 +31,14 @@ RUNS: dict[str, dict[str, Any]] = {
     "ddpg": PUSHED,
     "td3": PUSHED | SCALED,
     "sac": PUSHED | {"algo.value_estimator": "n_step(2)"},
-    "sac_discrete": CHOSEN | SCALED,
+    "discrete_sac": CHOSEN | SCALED,
     "dqn": CHOSEN | PRIORITIES,
     "qr_dqn": CHOSEN | {"algo.quantiles": 5},
     "dreamer_v3": {**SETTINGS, "env": "reverie/Count-v0", "replay_ratio": 0.2, "schedule.report_every": 60},
     "gail": CHOSEN,
     **dict.fromkeys((*PUSHES, *CHOOSES), RECORDED),
 }
-WAIT = {"nn/exploration.py:act", "nn/several.py:act", "algos/world_model.py:act", "algos/world_model.py:extras"}
+WAIT = {"nn/exploration.py:act", "nn/action_samples.py:act", "algos/world_model.py:act", "algos/world_model.py:extras"}
 """What waits for the device whenever environments are stepped: for actions, and for what is stored beside them."""
 
 
@@ -46,7 +46,7 @@ WAIT = {"nn/exploration.py:act", "nn/several.py:act", "algos/world_model.py:act"
 def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeCuda]:
     """The device; what is compiled for CPUs is left out, so that they do the same there."""
     monkeypatch.setattr("reverie.core.compiled.kernels", lambda: None)
-    monkeypatch.setattr("reverie.nn.product._product", None)
+    monkeypatch.setattr("reverie.nn.matmul._product", None)
     with fake_cuda(monkeypatch) as device:
         yield device
 

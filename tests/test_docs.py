@@ -25,8 +25,8 @@ from reverie.envs.dummy import Count
 from reverie.envs.suites import SUITES
 from reverie.envs.vector import make_env
 from reverie.experiment import ExperimentConfig
+from reverie.nn.actor_critic import NetworkConfig
 from reverie.nn.encoder import stage_sizes
-from reverie.nn.mlp import NetworkConfig
 from reverie.nn.normalise import Running
 from reverie.presets import PRESETS
 from reverie.run.collect import Collector

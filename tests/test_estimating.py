@@ -20,7 +20,7 @@ from reverie.algos.fqe import FQEConfig
 from reverie.cli import main
 from reverie.core.errors import ConfigError, DataError
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
-from reverie.core.statistics import Estimate
+from reverie.core.statistics import IntervalEstimate
 from reverie.core.types import Step, Window
 from reverie.data.dataset import DatasetConfig
 from reverie.estimating import Estimator, PolicyEstimate, config_for
@@ -349,7 +349,7 @@ def test_actions_that_are_none(tmp_path):
 
 def test_what_an_estimate_cannot_say_stands_beside_it():
     kept = {"episodes": 3, "updates": 10, "loss": 0.0, "mode": "eval"}
-    known = {"value": Estimate(1.0, 0.5, 1.5), "recorded": Estimate(1.0, 0.5, 1.5), **kept}
+    known = {"value": IntervalEstimate(1.0, 0.5, 1.5), "recorded": IntervalEstimate(1.0, 0.5, 1.5), **kept}
     plain, endless = (PolicyEstimate(**known, cut_off=cut, discount=1.0).words() for cut in (0, 2))
     assert "how far FQE is wrong is not in them" in plain
     assert "with discount 1 episodes that were cut off have no end" in endless

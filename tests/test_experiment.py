@@ -28,7 +28,7 @@ from reverie.agent.evaluation import evaluate_run
 from reverie.algos.dreamer_v3 import SIZES, DreamerV3Config
 from reverie.core.errors import ConfigError, DataError, EnvError, ReverieError, RunError
 from reverie.core.machine import available_memory, choose_device
-from reverie.core.randomness import Randomness, derived_seeds, reproducible
+from reverie.core.randomness import RngState, derived_seeds, reproducible
 from reverie.core.specs import ObsPart
 from reverie.core.types import Batch, Window
 from reverie.data.readers.detect import open_reader
@@ -37,8 +37,8 @@ from reverie.log.sinks import read_metrics
 from reverie.nn.encoder import EncoderConfig
 from reverie.nn.rssm import Latent
 from reverie.presets import layered
+from reverie.training.messages import say_nothing
 from reverie.training.run import train
-from reverie.training.telling import say_nothing
 from tiny import NETWORKS, SETTINGS
 
 CONFIG = ExperimentConfig().merge(SETTINGS)
@@ -135,9 +135,9 @@ def test_seeds_differ_and_only_some_move_with_the_start() -> None:
 
 
 def test_randomness_goes_on_where_it_was_saved() -> None:
-    state = Randomness().state_dict()
+    state = RngState().state_dict()
     expected = torch.rand(3)
-    Randomness().load_state_dict(state)
+    RngState().load_state_dict(state)
     assert torch.equal(torch.rand(3), expected)
 
 

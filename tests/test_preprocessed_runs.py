@@ -20,20 +20,20 @@ from reverie.folder import RunFolder
 from reverie.presets import base
 from reverie.run.checkpoint import Checkpoints, read
 from reverie.run.collect import executed
-from reverie.training.keeping import Keeper
+from reverie.training.checkpointing import Keeper
+from reverie.training.messages import say_nothing
 from reverie.training.run import train
-from reverie.training.telling import say_nothing
 
 SMALL = {
     "steps": 120, "replay_ratio": 0.5, "learning_starts": 20, "random_steps": 30, "env.num": 2, "env.vector": "serial",
     "eval_episodes": 2, "eval_envs": 2, "threads": 1, "seed": 0, "console": False, "tensorboard": False,
     "replay.capacity": 90, "algo.batch_size": 8, "algo.networks.units": (8,), "schedule.eval_every": 40,
 }  # fmt: skip
-ENVS = {"td3": "reverie/Match-v0", "sac_discrete": "reverie/Look-v0"}
+ENVS = {"td3": "reverie/Match-v0", "discrete_sac": "reverie/Look-v0"}
 
 
 def settings(name: str, **more: Any) -> ExperimentConfig:
-    depth = {"algo.networks.encoder": "dreamer(depth=2)"} if name == "sac_discrete" else {}
+    depth = {"algo.networks.encoder": "dreamer(depth=2)"} if name == "discrete_sac" else {}
     return base(name, ENVS[name]).merge(SMALL | {"env.id": ENVS[name]} | depth | more)
 
 
@@ -161,7 +161,7 @@ def test_priorities_are_written_and_weights_are_learned_from(name: str) -> None:
     built = build(config.merge({"algo.frame_keys": ".*"}))
     while len(built.replay) < 40:
         built.collector.collect()
-    priorities = built.replay.dealer.priorities
+    priorities = built.replay.batch_sampler.priorities
     assert priorities is not None
     for _ in range(3):
         batch = built.replay.sample()
@@ -216,7 +216,7 @@ def test_settings_that_contradict_each_other_leave_nothing(more: dict[str, Any],
 
 def test_images_are_not_normalised(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"there are no vectors here, only 'image' \(image\)"):
-        train(settings("sac_discrete", **{"algo.normalise": "running"}), run=tmp_path / "run", say=say_nothing)
+        train(settings("discrete_sac", **{"algo.normalise": "running"}), run=tmp_path / "run", say=say_nothing)
 
 
 def test_a_run_that_could_not_learn_says_why(tmp_path: Path) -> None:

@@ -19,8 +19,8 @@ from reverie.core.errors import ConfigError
 from reverie.envs.dummy import Count
 from reverie.experiment import ExperimentConfig
 from reverie.presets import PRESETS, SUITES, base, layered, overlay, preset_name, resized
+from reverie.training.messages import say_nothing
 from reverie.training.run import train
-from reverie.training.telling import say_nothing
 from tiny import SETTINGS
 
 NUMBERS = {"type": "Box", "dtype": "float32", "shape": [1], "low": [-1.0], "high": [1.0]}

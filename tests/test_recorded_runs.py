@@ -23,8 +23,8 @@ from reverie.cli import main
 from reverie.core.errors import ConfigError, DataError, RunError
 from reverie.core.types import Batch, Window
 from reverie.data import columnar, export
+from reverie.data.batch_sampler import BatchSamplerConfig
 from reverie.data.dataset import Dataset, DatasetConfig, crc32c
-from reverie.data.dealer import DealerConfig
 from reverie.data.readers.detect import open_reader
 from reverie.data.storage import Column, HostStorage
 from reverie.experiment import ExperimentConfig
@@ -138,7 +138,7 @@ def test_returns_are_those_of_whole_episodes_wherever_they_are_cut(block: int, e
     }
     columns = {name: Column(values.shape[1:], str(values.dtype)) for name, values in rows.items()}
     columns["extras/return"] = Column((), "float32")
-    dataset = Dataset(HostStorage(columns, 1, 5), Window(batch=2, length=2), seed=0, config=DealerConfig())
+    dataset = Dataset(HostStorage(columns, 1, 5), Window(batch=2, length=2), seed=0, config=BatchSamplerConfig())
     parts = [{name: values[piece] for name, values in rows.items()} for piece in (slice(edge), slice(edge, 5))]
     dataset.fill((part for part in parts if len(part["reward"])), 5)
     write_returns(dataset, 0.5, block)
@@ -443,7 +443,7 @@ def test_what_does_not_fit(pendulum: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"data\.fraction = 0\.5: of 1 windows"):
         train(pendulum, tmp_path / "run", env="Pendulum-v1", steps=10, **{"algo.batch_size": 1})
     with pytest.raises(ConfigError, match="choice among classes"):
-        reverie.train("sac_discrete", data=pendulum, run=tmp_path / "run", say=quiet)
+        reverie.train("discrete_sac", data=pendulum, run=tmp_path / "run", say=quiet)
     assert not (tmp_path / "run").exists()
 
 

@@ -29,8 +29,8 @@ from reverie.run.checkpoint import Checkpoints
 from reverie.run.lock import RunLock
 from reverie.training import run as training
 from reverie.training import sinks
+from reverie.training.messages import say_nothing
 from reverie.training.run import train
-from reverie.training.telling import say_nothing
 from tiny import SETTINGS
 
 CONFIG = ExperimentConfig().merge(SETTINGS).merge({"steps": 60, "learning_starts": 5, "env.id": "Steps"})

@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from reverie.algos.dreamer_v3 import DreamerV3, DreamerV3Config, Losses
+from reverie.algos.dreamer_v3 import DreamerV3, DreamerV3Config, WorldModelLosses
 from reverie.algos.imagination import Dream
 from reverie.algos.world_model import Context
 from reverie.core.errors import ConfigError
@@ -378,13 +378,13 @@ def mode(policy: JointDistribution) -> Tensor:
     return policy.mode()
 
 
-def loss_values(losses: Losses) -> dict[str, Any]:
+def loss_values(losses: WorldModelLosses) -> dict[str, Any]:
     """The loss terms under the authors' names."""
     short = {k: k.removeprefix("reconstruction/") for k in losses.terms}
     return {f"loss/{LOSSES.get(short[k], short[k])}": term for k, term in losses.terms.items()}
 
 
-def world_values(agent: DreamerV3, losses: Losses) -> dict[str, Any]:
+def world_values(agent: DreamerV3, losses: WorldModelLosses) -> dict[str, Any]:
     """What the world model says of the recorded rows, under the authors' names. Logits are those before unimix."""
     latent, rssm = losses.post.latent, agent.world.rssm
     decoded, reward, cont = agent.world.predict(latent)

@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from reverie.algos.discrete_bcq import DiscreteBCQConfig
     from reverie.algos.discrete_cql import DiscreteCQLConfig
     from reverie.algos.discrete_crr import DiscreteCRRConfig
+    from reverie.algos.discrete_sac import DiscreteSACConfig
     from reverie.algos.dqn import DQNConfig
     from reverie.algos.dreamer_v3 import DreamerV3Config
     from reverie.algos.gail import GAILConfig
     from reverie.algos.iql import IQLConfig
     from reverie.algos.qr_dqn import QRDQNConfig
     from reverie.algos.sac import SACConfig
-    from reverie.algos.sac_discrete import SACDiscreteConfig
     from reverie.algos.td3 import TD3Config
     from reverie.algos.td3_bc import TD3BCConfig
     from reverie.api import train, train_seeds
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from reverie.estimating import PolicyEstimate
     from reverie.experiment import ExperimentConfig
     from reverie.run.evaluate import Evaluation
-    from reverie.training.judging import Result
+    from reverie.training.evaluator import Result
     from reverie.training.seeds import SeedsResult
 
 if "torch" not in sys.modules:
@@ -66,7 +66,7 @@ _HOMES = {
     "IQLConfig": "reverie.algos.iql",
     "QRDQNConfig": "reverie.algos.qr_dqn",
     "SACConfig": "reverie.algos.sac",
-    "SACDiscreteConfig": "reverie.algos.sac_discrete",
+    "DiscreteSACConfig": "reverie.algos.discrete_sac",
     "TD3Config": "reverie.algos.td3",
     "TD3BCConfig": "reverie.algos.td3_bc",
     "train": "reverie.api",
@@ -76,7 +76,7 @@ _HOMES = {
     "PolicyEstimate": "reverie.estimating",
     "ExperimentConfig": "reverie.experiment",
     "Evaluation": "reverie.run.evaluate",
-    "Result": "reverie.training.judging",
+    "Result": "reverie.training.evaluator",
     "SeedsResult": "reverie.training.seeds",
 }
 """Module of each public name. Names are imported on first use, so that ``import reverie`` is quick."""
@@ -95,6 +95,7 @@ __all__ = [
     "DiscreteBCQConfig",
     "DiscreteCQLConfig",
     "DiscreteCRRConfig",
+    "DiscreteSACConfig",
     "DreamReport",
     "DreamerV3Config",
     "EnvConfig",
@@ -107,7 +108,6 @@ __all__ = [
     "QRDQNConfig",
     "Result",
     "SACConfig",
-    "SACDiscreteConfig",
     "SeedsResult",
     "TD3BCConfig",
     "TD3Config",

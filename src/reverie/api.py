@@ -20,16 +20,16 @@ from reverie.core.errors import ConfigError, RunError, brief, did_you_mean
 from reverie.core.protocols import Sink
 from reverie.core.randomness import left_as_found
 from reverie.data.dataset import DatasetConfig, no_path
-from reverie.envs.handed import EnvLike, env_name
+from reverie.envs.factory import EnvLike, env_name
 from reverie.experiment import ExperimentConfig
 from reverie.log.console import tell
 from reverie.offline import HALF
 from reverie.presets import layered, overlay, resized
-from reverie.training.judging import Result
+from reverie.training.evaluator import Result
+from reverie.training.messages import Say
 from reverie.training.run import train as run_training
 from reverie.training.seeds import SeedsResult
 from reverie.training.seeds import train_seeds as run_seeds
-from reverie.training.telling import Say
 
 _TRAINING = threading.Lock()
 

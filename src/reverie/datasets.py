@@ -29,9 +29,9 @@ from reverie.data.store.episodes import Episode
 from reverie.data.store.store import Store
 from reverie.data.validation import DataReport, Validator, replay
 from reverie.envs.base import make_gym
-from reverie.envs.given_back import GivenBack
 from reverie.envs.naming import registered, written
 from reverie.envs.spaces import ActionCodec
+from reverie.envs.unflatten import GivenBack
 from reverie.folder import write_json, writing
 from reverie.recorded import Recorded, env_of, made_with, shown
 from reverie.run.signature import signature

@@ -1,4 +1,4 @@
-"""Estimate the return of a policy from recorded rows alone, where there is no environment to evaluate it in.
+"""IntervalEstimate the return of a policy from recorded rows alone, where there is no environment to evaluate it in.
 
 The estimator is fitted Q evaluation (FQE, ``algos/fqe.py``). It estimates discounted returns, which are not scores: all
 its names in the logs begin with ``estimate/``.
@@ -20,10 +20,10 @@ from reverie.core import statistics
 from reverie.core.errors import ConfigError, DataError, RunError
 from reverie.core.randomness import reproducible
 from reverie.core.specs import ActionSpec, ObsSpec
-from reverie.core.statistics import Estimate
+from reverie.core.statistics import IntervalEstimate
 from reverie.core.types import Batch, Mode, State
+from reverie.data.batch_sampler import BatchSamplerConfig
 from reverie.data.dataset import Dataset
-from reverie.data.dealer import DealerConfig
 from reverie.data.replay import Replay
 from reverie.data.storage import EXTRAS
 from reverie.folder import RunFolder, write_found
@@ -44,10 +44,10 @@ ENDLESS = (
 class PolicyEstimate:
     """Estimated return of a policy from the first states of a dataset's episodes, and the returns recorded there."""
 
-    value: Estimate
+    value: IntervalEstimate
     """Mean discounted return that FQE expects of the policy, with a 95 % bootstrap interval over episodes. The interval
     is that of a mean over these first states; it does not contain the error of FQE itself."""
-    recorded: Estimate
+    recorded: IntervalEstimate
     """Mean discounted return of the recorded episodes. Rewards that would have followed a truncation are not in it."""
     discount: float
     """Discount factor gamma of both."""
@@ -97,7 +97,7 @@ class PolicyEstimate:
         )
 
 
-def between(found: Estimate) -> str:
+def between(found: IntervalEstimate) -> str:
     """Format a number with its interval."""
     return f"{found.value:.2f}" + (f" (95 % {found.low:.2f} to {found.high:.2f})" if found.sure else "")
 
@@ -136,8 +136,8 @@ class Estimator:
             self.fqe.preprocess.normaliser.fit(
                 {key: torch.from_numpy(dataset.column(f"obs/{key}").copy()) for key in keys}
             )
-        self.rows = Replay(dataset.storage, self.fqe.window, seed=seed, config=DealerConfig(online=False))
-        self.rows.dealer.add(first[None], lived=False)
+        self.rows = Replay(dataset.storage, self.fqe.window, seed=seed, config=BatchSamplerConfig(online=False))
+        self.rows.batch_sampler.add(first[None], lived=False)
         self.updates = 0
 
     def _recorded(self) -> tuple[np.ndarray, int]:

@@ -29,7 +29,7 @@ from reverie.data.mix import shares
 from reverie.data.prefetch import ahead
 from reverie.data.replay import Replay, ReplayConfig
 from reverie.envs.base import EnvConfig
-from reverie.envs.handed import EnvLike, MakeEnv, Single, env_factory
+from reverie.envs.factory import EnvLike, MakeEnv, Single, env_factory
 from reverie.envs.vector import make_env
 from reverie.estimating import Estimator, PolicyEstimate
 from reverie.run.collect import Collector

@@ -26,11 +26,11 @@ from reverie.data.prefetch import ahead
 from reverie.data.readers.detect import open_reader
 from reverie.data.storage import EXTRAS
 from reverie.envs.base import make_gym
-from reverie.envs.handed import EnvLike, MakeEnv, env_factory
+from reverie.envs.factory import EnvLike, MakeEnv, env_factory
 from reverie.estimating import Estimator
 from reverie.experiment import Experiment, ExperimentConfig, check_start, make_eval_env
 from reverie.experiment import build as build_lived
-from reverie.nn.returned import RETURN, Later, returns_to_go
+from reverie.nn.returns_to_go import RETURN, Later, returns_to_go
 from reverie.recorded import Recorded, env_of, open_recorded, shown
 from reverie.run.signature import changes, signature
 
@@ -225,7 +225,7 @@ def read(
             recorded,
             window=window,
             seed=seed,
-            dealer=config.replay,
+            batch_sampler=config.replay,
             extra_spec=algo.extra_spec,
             scratch=scratch,
             parts=counted(recorded.parts()),

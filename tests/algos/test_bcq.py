@@ -11,14 +11,14 @@ from reverie.algos.bcq import BCQConfig, BCQObjective
 from reverie.core.errors import ConfigError
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.core.types import Step
-from reverie.nn.mlp import Stacked
+from reverie.nn.actor_critic import Stacked
 
 GAMMA, LAMBDA, SAMPLES = 0.9, 0.7, 4
 
 
 def objective(**settings) -> BCQObjective:
     torch.manual_seed(0)
-    given = {"discount": GAMMA, "lesser": LAMBDA, "samples": SAMPLES} | settings
+    given = {"discount": GAMMA, "lmbda": LAMBDA, "samples": SAMPLES} | settings
     made = BCQObjective(TinyVAE(), TinyPerturb(), Stacked(TinyCritic(), TinyCritic()), **given)
     lag(made.target_perturb)
     lag(made.target_critic)
@@ -155,7 +155,7 @@ def test_a_divergence_of_infinitely_wide_codes_stays_a_number():
 
 @pytest.mark.parametrize(
     ("settings", "said"),
-    [({"samples": 0}, "samples = 0"), ({"phi": -0.1}, "phi = -0.1"), ({"lesser": 1.5}, "lesser = 1.5"),
+    [({"samples": 0}, "samples = 0"), ({"phi": -0.1}, "phi = -0.1"), ({"lmbda": 1.5}, "lmbda = 1.5"),
      ({"act_samples": 0}, "act_samples = 0"), ({"latent": 0}, "latent = 0")],
 )  # fmt: skip
 def test_settings_that_cannot_be(settings, said):
@@ -165,7 +165,7 @@ def test_settings_that_cannot_be(settings, said):
 
 def test_settings_of_the_paper():
     c = BCQConfig()
-    assert (c.phi, c.lesser, c.samples, c.act_samples, c.tau, c.lr, c.batch_size) == (
+    assert (c.phi, c.lmbda, c.samples, c.act_samples, c.tau, c.lr, c.batch_size) == (
         0.05,
         0.75,
         10,

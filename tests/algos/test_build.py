@@ -22,7 +22,7 @@ TINY = {
 }  # fmt: skip
 TINY_IMAGES = {"networks.units": (8,), "networks.encoder.depth": 2}
 NAMES = sorted(name for name, home in algorithms().items() if home == f"reverie.algos.{name}")
-DISCRETE = ("dqn", "qr_dqn", "sac_discrete", "discrete_bcq", "discrete_cql", "discrete_crr")
+DISCRETE = ("dqn", "qr_dqn", "discrete_sac", "discrete_bcq", "discrete_cql", "discrete_crr")
 
 
 def config_of(name: str) -> Config:

@@ -12,8 +12,8 @@ from reverie.algos.cql import Best, CQLConfig, CQLObjective, Expected, Fixed, La
 from reverie.algos.sac import SACObjective
 from reverie.core.errors import ConfigError, DataError
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
-from reverie.nn.mlp import Stacked
-from reverie.nn.returned import RETURN, returns_to_go
+from reverie.nn.actor_critic import Stacked
+from reverie.nn.returns_to_go import RETURN, returns_to_go
 
 GAMMA, ALPHA, N = 0.9, 0.7, 3
 
@@ -63,8 +63,8 @@ def slow_critic(made, data, estimator, uniform, here, there, after):
                     floor = data.extras[RETURN][b, t]
                     q = q if q > floor else floor.clone()
                 exponents.append(q - density.detach())
-            total = sum(torch.exp(x / made.softness) for x in exponents)
-            gaps = gaps + made.softness * torch.log(total) - taken
+            total = sum(torch.exp(x / made.cql_temperature) for x in exponents)
+            gaps = gaps + made.cql_temperature * torch.log(total) - taken
     return td / len(moves(data)), gaps / len(moves(data))
 
 
@@ -83,7 +83,7 @@ def with_returns(data, seed=0):
 
 @pytest.mark.parametrize("estimator", ESTIMATORS[:3], ids=str)
 @pytest.mark.parametrize("backup", [Mode(), Expected(), Soft(), Best(2)], ids=str)
-@pytest.mark.parametrize("more", [{}, {"softness": 0.3}, {"floor": MonteCarlo()}], ids=["", "soft", "floor"])
+@pytest.mark.parametrize("more", [{}, {"cql_temperature": 0.3}, {"floor": MonteCarlo()}], ids=["", "soft", "floor"])
 def test_critics_against_the_definition(estimator, backup, more):
     made = objective(value_estimator=estimator, backup=backup, conservatism=Fixed(2.0), **more)
     data = with_returns(batch(size=8))
@@ -290,7 +290,7 @@ def test_rows_that_are_lived_have_returns_that_nobody_knows():
 
 @pytest.mark.parametrize(
     ("settings", "said"),
-    [({"samples": 0}, "samples = 0"), ({"softness": 0.0}, "softness = 0.0")],
+    [({"samples": 0}, "samples = 0"), ({"cql_temperature": 0.0}, "cql_temperature = 0.0")],
 )
 def test_settings_that_cannot_be(settings, said):
     with pytest.raises(ConfigError, match=said):

@@ -9,7 +9,7 @@ from windows import ACTS, ESTIMATORS, TinyCritic, batch, moves, row, slow_target
 
 from reverie.algos.crr import CRRConfig, CRRObjective, Max, Mean
 from reverie.core.errors import ConfigError
-from reverie.nn.mlp import Stacked
+from reverie.nn.actor_critic import Stacked
 from reverie.objectives.filters import All, Binary, Exp
 
 GAMMA, SAMPLES = 0.9, 3

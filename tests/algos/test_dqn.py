@@ -14,8 +14,8 @@ from reverie.algos.dqn import DQN, DQNConfig, DQNObjective
 from reverie.core.errors import ConfigError
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.core.types import Batch, Step
-from reverie.nn.mlp import NetworkConfig
-from reverie.nn.values import ActionValues, Dueling
+from reverie.nn.actor_critic import NetworkConfig
+from reverie.nn.values import DiscreteQNetwork, Dueling
 from reverie.objectives.estimators import NStep, VTrace
 
 GAMMA = 0.9
@@ -220,7 +220,7 @@ def test_dueling_quantiles_are_joined_one_by_one():
 @pytest.mark.parametrize("dueling", [False, True])
 @pytest.mark.parametrize("quantiles", [None, 7])
 def test_values_keep_leading_axes(dueling, quantiles):
-    network = ActionValues(OBS, 3, NetworkConfig(units=(8, 8)), dueling=dueling, quantiles=quantiles)
+    network = DiscreteQNetwork(OBS, 3, NetworkConfig(units=(8, 8)), dueling=dueling, quantiles=quantiles)
     tail = (3,) if quantiles is None else (3, 7)
     for lead in ((2,), (2, 5)):
         assert network({"state": torch.randn(*lead, WIDE)}).shape == (*lead, *tail)

@@ -9,7 +9,7 @@ from recorded import close
 from torch import nn
 from windows import ACTS, WIDE, batch, moves, row
 
-from reverie.algos.gail import GAIL, Difference, DiscriminatorObjective, GAILConfig, GAILDiscrete, Negative, Positive
+from reverie.algos.gail import GAIL, Difference, DiscreteGAIL, DiscriminatorObjective, GAILConfig, Negative, Positive
 from reverie.core.errors import ConfigError
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.core.types import Batch
@@ -58,7 +58,7 @@ def slow(made, expert, agent, share):
 @pytest.mark.parametrize(("recorded", "lived"), [(6, 6), (3, 7), (5, 2)])
 def test_loss_and_gradients_against_the_definition(recorded, lived):
     torch.manual_seed(0)
-    made = DiscriminatorObjective(TinyDiscriminator(), penalty=PENALTY)
+    made = DiscriminatorObjective(TinyDiscriminator(), gradient_penalty=PENALTY)
     expert, agent = batch(recorded, seed=1), batch(lived, seed=2)
     torch.manual_seed(7)
     losses = made(expert, agent)
@@ -69,7 +69,7 @@ def test_loss_and_gradients_against_the_definition(recorded, lived):
 
 
 def test_one_who_knows_nothing_and_one_who_knows():
-    made = DiscriminatorObjective(TinyDiscriminator(), penalty=0.0)
+    made = DiscriminatorObjective(TinyDiscriminator(), gradient_penalty=0.0)
     for p in made.parameters():
         p.data.zero_()
     expert, agent = (replace(batch(seed=i), weight=torch.ones(5, dtype=torch.float64)) for i in (1, 2))
@@ -143,7 +143,7 @@ def test_sac_learns_what_the_discriminator_says_of_lived_rows(spec, kind, monkey
 
 @both
 def test_the_first_windows_are_the_experts(spec):
-    made, data = agent(spec, penalty=0.0, discriminator_lr=0.02), rows(discrete=spec is CHOICE)
+    made, data = agent(spec, gradient_penalty=0.0, discriminator_lr=0.02), rows(discrete=spec is CHOICE)
     made.expect_recorded(3)
     for _ in range(200):
         update = made.update(data)
@@ -156,7 +156,7 @@ def test_the_first_windows_are_the_experts(spec):
 @both
 def test_states_are_whole_and_policies_act(spec):
     one, two, discrete = agent(spec), agent(spec), spec is CHOICE
-    assert type(one) is (GAILDiscrete if discrete else GAIL)
+    assert type(one) is (DiscreteGAIL if discrete else GAIL)
     one.update(rows(0, discrete))
     two.load_state_dict(one.state_dict())
     for made in (one, two):
@@ -181,8 +181,8 @@ def test_stacks_of_frames_and_normalised_vectors():
 
 
 def test_what_cannot_be():
-    with pytest.raises(ConfigError, match="penalty = -1"):
-        GAILConfig(penalty=-1)
+    with pytest.raises(ConfigError, match="gradient_penalty = -1"):
+        GAILConfig(gradient_penalty=-1)
     with pytest.raises(ConfigError, match="there is nothing to scale"):
         GAILConfig().merge({"reward_scale": "return_std"})
     with pytest.raises(ConfigError, match="batch_size = 1"):
@@ -197,4 +197,9 @@ def test_what_cannot_be():
 
 def test_settings_of_the_authors():
     c = GAILConfig()
-    assert (c.reward, c.penalty, c.discriminator_lr, c.discriminator.units) == (Difference(), 10.0, 1e-3, (256, 256))
+    assert (c.reward, c.gradient_penalty, c.discriminator_lr, c.discriminator.units) == (
+        Difference(),
+        10.0,
+        1e-3,
+        (256, 256),
+    )

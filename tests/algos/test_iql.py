@@ -10,7 +10,7 @@ from windows import ESTIMATORS, TinyCritic, batch, moves, row, slow_target
 from reverie.algos.iql import IQLConfig, IQLObjective, expectile_loss
 from reverie.core.errors import ConfigError
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
-from reverie.nn.mlp import Stacked
+from reverie.nn.actor_critic import Stacked
 
 GAMMA, TAU, BETA, MOST = 0.9, 0.8, 4.0, 0.3
 

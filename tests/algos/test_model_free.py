@@ -13,11 +13,11 @@ from tape import Tapes, device_only
 from reverie.algos.base import Algorithm
 from reverie.algos.capture import WARM_UPS, Captured
 from reverie.algos.ddpg import DDPGConfig
+from reverie.algos.discrete_sac import DiscreteSACConfig
 from reverie.algos.dqn import DQNConfig
 from reverie.algos.gail import GAILConfig
 from reverie.algos.qr_dqn import QRDQNConfig
 from reverie.algos.sac import SACConfig
-from reverie.algos.sac_discrete import SACDiscreteConfig
 from reverie.algos.td3 import TD3Config
 from reverie.core.discover import algorithm_config
 from reverie.core.errors import ConfigError, RunError
@@ -28,12 +28,12 @@ from reverie.objectives.estimators import NStep, TDLambda, ValueEstimator
 from reverie.objectives.returns import td0, td_lambda
 
 CONFIGS = {
-    "ddpg": DDPGConfig, "td3": TD3Config, "sac": SACConfig, "sac_discrete": SACDiscreteConfig, "dqn": DQNConfig,
+    "ddpg": DDPGConfig, "td3": TD3Config, "sac": SACConfig, "discrete_sac": DiscreteSACConfig, "dqn": DQNConfig,
     "qr_dqn": QRDQNConfig, "gail": GAILConfig, "gail_discrete": GAILConfig,
 }  # fmt: skip
 VALUES = {"dqn": {"target_every": 1}, "qr_dqn": {"target_every": 1, "quantiles": 5}}
 """Those without an actor, and small settings of their own."""
-CHOOSING = ("sac_discrete", "gail_discrete", *VALUES)
+CHOOSING = ("discrete_sac", "gail_discrete", *VALUES)
 IMITATING = {"discriminator.units": (8, 8), "discriminator.encoder.depth": 2, "normalise": None}
 TINY = {"batch_size": 4, "networks.units": (8, 8), "networks.encoder.depth": 2}
 SPECS = {
@@ -228,13 +228,13 @@ PARTS = {
             "ddpg",
             ["jump"],
             "is for continuous actions, but 'jump' is a",
-            ["dqn", "dreamer_v3", "qr_dqn", "sac_discrete"],
+            ["dqn", "dreamer_v3", "qr_dqn", "discrete_sac"],
         ),
         ("td3", ["jump", "turn"], "is for continuous actions, but 'jump' is a choice", ["dreamer_v3"]),
         ("sac", ["keys"], "is for continuous actions, but 'keys' is a choice", ["dreamer_v3"]),
-        ("sac_discrete", ["turn"], "but 'turn' is continuous", ["ddpg", "dreamer_v3", "sac", "td3"]),
-        ("sac_discrete", ["turn", "jump"], "but 'turn' is continuous", ["dreamer_v3"]),
-        ("sac_discrete", ["keys"], "an action here is several", ["dreamer_v3"]),
+        ("discrete_sac", ["turn"], "but 'turn' is continuous", ["ddpg", "dreamer_v3", "sac", "td3"]),
+        ("discrete_sac", ["turn", "jump"], "but 'turn' is continuous", ["dreamer_v3"]),
+        ("discrete_sac", ["keys"], "an action here is several", ["dreamer_v3"]),
         ("dqn", ["turn"], "but 'turn' is continuous", ["ddpg", "dreamer_v3", "sac", "td3"]),
         ("dqn", ["keys"], "an action here is several", ["dreamer_v3"]),
         ("qr_dqn", ["jump", "turn"], "but 'turn' is continuous", ["dreamer_v3"]),
@@ -261,10 +261,10 @@ SENSELESS = [
     *((name, {setting: NAN}, f"{setting} = nan")
       for name in ("td3", "td3_bc") for setting in ("target_noise", "noise_clip")),
     *((name, {"target_entropy": value}, f"target_entropy = {value}")
-      for name in ("sac", "sac_discrete", "cql", "gail") for value in (NAN, INF, -INF)),
+      for name in ("sac", "discrete_sac", "cql", "gail") for value in (NAN, INF, -INF)),
     *((name, {setting: INF}, f"{setting} = inf") for name, setting in (
-        ("sac", "temperature"), ("sac_discrete", "temperature"), ("bcq", "phi"), ("cql", "softness"),
-        ("gail", "penalty"), ("td3_bc", "alpha"))),
+        ("sac", "temperature"), ("discrete_sac", "temperature"), ("bcq", "phi"), ("cql", "cql_temperature"),
+        ("gail", "gradient_penalty"), ("td3_bc", "alpha"))),
     *(("cql", {"conservatism": f"{kind}(1e999)"}, "= inf") for kind in ("fixed", "lagrange")),
 ]  # fmt: skip
 

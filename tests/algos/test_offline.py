@@ -19,8 +19,8 @@ from reverie.algos.crr import CRRConfig, Max
 from reverie.algos.discrete_bcq import DiscreteBCQConfig
 from reverie.algos.discrete_cql import DiscreteCQLConfig
 from reverie.algos.discrete_crr import DiscreteCRRConfig
+from reverie.algos.discrete_sac import DiscreteSACConfig
 from reverie.algos.iql import IQLConfig
-from reverie.algos.sac_discrete import SACDiscreteConfig
 from reverie.algos.td3_bc import TD3BCConfig
 from reverie.core.discover import algorithm_config, algorithms
 from reverie.core.errors import ConfigError, DataError, RunError
@@ -28,7 +28,7 @@ from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.core.stats import Stats
 from reverie.core.types import Batch, Step
 from reverie.nn.normalise import Running
-from reverie.nn.returned import RETURN
+from reverie.nn.returns_to_go import RETURN
 from reverie.objectives.estimators import NStep, TDLambda, VTrace
 from reverie.objectives.filters import Binary
 
@@ -347,7 +347,7 @@ def test_actions_of_the_other_kind_are_refused_by_the_name_of_the_algorithm(name
 @pytest.mark.parametrize(
     ("config", "parts", "names"),
     [
-        (SACDiscreteConfig(), {"turn": ActionPart(kind="continuous", size=2)}, "bc, bcq, cql, crr, gail, iql, td3_bc"),
+        (DiscreteSACConfig(), {"turn": ActionPart(kind="continuous", size=2)}, "bc, bcq, cql, crr, gail, iql, td3_bc"),
         (DiscreteCQLConfig(), {"turn": ActionPart(kind="continuous", size=2)}, "bc, bcq, cql, crr, gail, iql, td3_bc"),
         (CQLConfig(), CHOICE.parts, "bc, discrete_bcq, discrete_cql, discrete_crr, gail"),
         (DiscreteBCQConfig(), CHOICES.parts, "bc"),
@@ -366,15 +366,15 @@ def test_an_algorithm_of_ones_own_is_named_where_it_fits(monkeypatch):
         """An algorithm of a package."""
 
     known = {"mine": "my.package:Mine", "broken": "no.such:Module", **algorithms()}
-    monkeypatch.setattr("reverie.nn.mlp.algorithms", lambda: known)
+    monkeypatch.setattr("reverie.nn.actor_critic.algorithms", lambda: known)
     monkeypatch.setattr(
-        "reverie.nn.mlp.algorithm_config", lambda name: {"mine": Mine}.get(name) or algorithm_config(name)
+        "reverie.nn.actor_critic.algorithm_config", lambda name: {"mine": Mine}.get(name) or algorithm_config(name)
     )
     with pytest.raises(ConfigError, match=r"; with recorded data: bc, bcq, cql, crr, gail, iql, mine, td3_bc\.$"):
-        SACDiscreteConfig().build(SPECS["vector"], MOVES)
+        DiscreteSACConfig().build(SPECS["vector"], MOVES)
 
 
-@pytest.mark.parametrize("name", ["cql", "gail", "sac_discrete", "td3_bc"])
+@pytest.mark.parametrize("name", ["cql", "gail", "discrete_sac", "td3_bc"])
 def test_estimators_are_refused_by_the_name_of_the_algorithm(name):
     """Also where the setting is inherited."""
     with pytest.raises(ConfigError, match=f"{name} expects one of TD0"):

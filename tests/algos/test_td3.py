@@ -9,7 +9,7 @@ from windows import ACTS, ESTIMATORS, TinyActor, TinyCritic, batch, gradients, m
 from reverie.algos.td3 import TD3Config, TD3Objective
 from reverie.core.errors import ConfigError
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
-from reverie.nn.mlp import Stacked
+from reverie.nn.actor_critic import Stacked
 
 GAMMA, SIGMA, CLIP = 0.9, 0.5, 0.4
 

@@ -8,7 +8,7 @@ from windows import ESTIMATORS, TinyActor, TinyCritic, batch, moves, row
 from reverie.algos.td3 import TD3Objective
 from reverie.algos.td3_bc import TD3BCConfig, TD3BCObjective
 from reverie.core.errors import ConfigError
-from reverie.nn.mlp import Stacked
+from reverie.nn.actor_critic import Stacked
 
 ALPHA = 1.7
 

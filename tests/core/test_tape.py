@@ -7,7 +7,7 @@ import gc
 import pytest
 import torch
 
-from reverie.core import plain
+from reverie.core import elementwise
 from reverie.core.compiled import library
 from reverie.core.compiler import kernels
 from reverie.core.tape import Compiled, Tape, current
@@ -124,7 +124,7 @@ def test_constants_outlive_their_makers():
 def test_what_compiled_functions_would_round_otherwise_is_left_to_pytorch(monkeypatch):
     x, y = torch.randn(9), torch.randn(9)
     for kind, left in (("add", False), ("mul", True)):  # as if a + b were known under another name
-        monkeypatch.setitem(plain._KNOWN, torch.ops.aten.add.Tensor, plain._two(kind))
+        monkeypatch.setitem(elementwise._KNOWN, torch.ops.aten.add.Tensor, elementwise._two(kind))
         with Tape() as tape:
             z = x + y
         assert torch.equal(z, x + y)

@@ -13,8 +13,8 @@ from test_readers_hdf5 import columns, write
 from reverie.core.errors import ConfigError, DataError
 from reverie.core.specs import ActionPart, ActionSpec, ExtraPart, ObsPart
 from reverie.core.types import Update, Window
+from reverie.data.batch_sampler import BatchSamplerConfig
 from reverie.data.dataset import Dataset, DatasetConfig
-from reverie.data.dealer import DealerConfig
 from reverie.data.mix import Mix, shares
 from reverie.data.replay import ReplayConfig
 from reverie.envs.base import EnvConfig
@@ -79,7 +79,7 @@ def test_the_windows_are_those_that_there_would_be_without_frames(tmp_path, stor
         build(given, window, config=config, scratch=tmp_path)
         for window in (Window(batch=8, length=2), Window(batch=8, length=2, context=3, context_crosses=True))
     )
-    handles = [one.dealer.starts.at(np.arange(len(one))) for one in (plain, stacked)]
+    handles = [one.batch_sampler.starts.at(np.arange(len(one))) for one in (plain, stacked)]
     assert np.array_equal(handles[0], handles[1] + 3)
     for one, other in [(plain.sample(), stacked.sample()) for _ in range(20)]:
         assert torch.equal(one.obs["vec"], other.rows(3).obs["vec"])
@@ -128,9 +128,9 @@ def test_a_fingerprint_is_the_same_without_the_quick_checksums(monkeypatch):
 
 
 def test_latents_and_priorities_are_kept_beside_the_rows():
-    config = DealerConfig().merge({"fractions.priority": 1.0, "fractions.uniform": 0.0, "priority.alpha": 1.0})
+    config = BatchSamplerConfig().merge({"fractions.priority": 1.0, "fractions.uniform": 0.0, "priority.alpha": 1.0})
     extra = {"deter": ExtraPart(shape=(2,), dtype="float32")}
-    dataset = build(dealer=config, extra_spec=extra)
+    dataset = build(batch_sampler=config, extra_spec=extra)
     batch = dataset.sample()
     assert not batch.extras["deter"].any()
     chosen = batch.index == batch.index[0]
@@ -144,7 +144,7 @@ def test_latents_and_priorities_are_kept_beside_the_rows():
 
 
 def test_nothing_is_new_so_there_is_no_online_queue():
-    assert build(dealer=ReplayConfig(online=True)).dealer.online is None
+    assert build(batch_sampler=ReplayConfig(online=True)).batch_sampler.online is None
 
 
 def test_statistics():

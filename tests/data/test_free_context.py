@@ -42,9 +42,11 @@ MOMENTS = pytest.mark.parametrize("rows", [5, 30, 42, 70])  # before and after t
 def test_each_way_of_drawing_is_as_likely_to_take_what_it_takes_without_context(way: dict, rows: int) -> None:
     lives = [lived(window, rows, fractions={"uniform": 0, **way}) for window in (PLAIN, FRAMES)]
     for turn in range(4):
-        handles = [life.replay.dealer.starts.at(np.arange(len(life.replay))) for life in lives]
+        handles = [life.replay.batch_sampler.starts.at(np.arange(len(life.replay))) for life in lives]
         assert learned(lives[0], handles[0]) == learned(lives[1], handles[1])
-        likely = [life.replay.dealer.sampler.probability(found) for life, found in zip(lives, handles, strict=True)]
+        likely = [
+            life.replay.batch_sampler.sampler.probability(found) for life, found in zip(lives, handles, strict=True)
+        ]
         assert likely[0] == pytest.approx(likely[1])
         for life, found in zip(lives, handles, strict=True):
             priority = torch.linspace(0, 3, len(found))
@@ -57,7 +59,7 @@ def test_each_way_of_drawing_is_as_likely_to_take_what_it_takes_without_context(
 def test_the_same_windows_come_in_the_same_order(online: bool, rows: int) -> None:
     lives = [lived(window, rows, online=online, fractions={"uniform": 1, "ends": 1}) for window in (PLAIN, FRAMES)]
     for _ in range(3):
-        drawn = [life.replay.dealer.draw() for life in lives]
+        drawn = [life.replay.batch_sampler.draw() for life in lives]
         assert learned(lives[0], drawn[0][0]) == learned(lives[1], drawn[1][0])
         for life in lives:
             life.add([False, True])
@@ -66,7 +68,9 @@ def test_the_same_windows_come_in_the_same_order(online: bool, rows: int) -> Non
 def test_draws_are_uniform_over_what_is_learned_from() -> None:
     life = lived(FRAMES)
     rows = {(i, t) for i in range(2) for t in range(30, 69) if not life.rows[i][t + 1]["first"]}
-    counts = Counter((int(h) % 2, int(h) // 2) for _ in range(60) for h in learned(life, life.replay.dealer.draw()[0]))
+    counts = Counter(
+        (int(h) % 2, int(h) // 2) for _ in range(60) for h in learned(life, life.replay.batch_sampler.draw()[0])
+    )
     assert set(counts) == rows
     expected = 60 * 200 / len(rows)
     chi2 = sum((counts[row] - expected) ** 2 / expected for row in rows)

@@ -205,13 +205,13 @@ def test_rows_from_elsewhere_are_not_dealt_out_as_new_and_extras_are_zeros() -> 
     rows = life.replay.read(0, 25)
     new = Lived(2, 40, life.window, config=ReplayConfig())
     new.replay.extend({name: column for name, column in rows.items() if not name.startswith("extras/")})
-    assert not new.replay.dealer.online.queue
+    assert not new.replay.batch_sampler.online.queue
     batch = new.replay.sample()
     assert not batch.extras["deter"].any()
     assert not batch.extras["stoch"].any()
     for t in range(4):
         new.replay.add(*life.row([t == 0, t == 0]))
-    assert list(new.replay.dealer.online.queue) == [25 * 2, 25 * 2 + 1]
+    assert list(new.replay.batch_sampler.online.queue) == [25 * 2, 25 * 2 + 1]
 
 
 def test_bulk_rows_that_are_not_as_declared_are_refused() -> None:

@@ -37,7 +37,7 @@ def windows_of(life: Lived) -> list[int]:
 
 def chi_square_fits(life: Lived, expected: dict[int, float], batches: int = 60) -> bool:
     """Whether what is drawn is distributed as expected: the statistic is within five deviations of its mean."""
-    drawn = Counter(h for _ in range(batches) for h in life.replay.dealer.draw()[0].tolist())
+    drawn = Counter(h for _ in range(batches) for h in life.replay.batch_sampler.draw()[0].tolist())
     total = sum(drawn.values())
     assert set(drawn) <= {handle for handle, p in expected.items() if p > 0}
     statistic = sum((drawn[h] - total * p) ** 2 / (total * p) for h, p in expected.items() if p > 0)
@@ -90,7 +90,7 @@ def give_priorities(life: Lived) -> dict[int, float]:
 def test_recency_follows_its_law(crosses: bool, exponent: float) -> None:
     life = some_life({"recency": 1.0}, crosses, recency_exponent=exponent)
     expected = recency(life, exponent)
-    got = life.replay.dealer.sampler.probability(np.array(list(expected)))
+    got = life.replay.batch_sampler.sampler.probability(np.array(list(expected)))
     assert got == pytest.approx(list(expected.values()), rel=1e-6)
     assert chi_square_fits(life, expected)
 
@@ -100,7 +100,7 @@ def test_ends_follow_their_law(crosses: bool) -> None:
     life = some_life({"ends": 1.0}, crosses)
     expected = ends(life)
     assert max(expected.values()) > min(expected.values())
-    got = life.replay.dealer.sampler.probability(np.array(list(expected)))
+    got = life.replay.batch_sampler.sampler.probability(np.array(list(expected)))
     assert got == pytest.approx(list(expected.values()))
     assert chi_square_fits(life, expected)
 
@@ -117,7 +117,7 @@ def test_ends_before_any_episode_has_ended_are_all_windows(crosses: bool) -> Non
 def test_priorities_follow_equation_1(crosses: bool, alpha: float) -> None:
     life = some_life({"priority": 1.0}, crosses, **{"priority.alpha": alpha})
     expected = by_priority(life, give_priorities(life), alpha)
-    got = life.replay.dealer.sampler.probability(np.array(list(expected)))
+    got = life.replay.batch_sampler.sampler.probability(np.array(list(expected)))
     assert got == pytest.approx(list(expected.values()))
     assert chi_square_fits(life, expected)
 
@@ -129,7 +129,7 @@ def test_a_mixture_draws_each_part_by_its_fraction(crosses: bool) -> None:
     priority = by_priority(life, give_priorities(life), 0.6)
     new, last, windows = recency(life, 1.0), ends(life), windows_of(life)
     expected = {h: (1 / len(windows) + 3 * priority[h] + 2 * new[h] + 2 * last[h]) / 8 for h in windows}
-    assert life.replay.dealer.sampler.probability(np.array(windows)) == pytest.approx(list(expected.values()))
+    assert life.replay.batch_sampler.sampler.probability(np.array(windows)) == pytest.approx(list(expected.values()))
     assert chi_square_fits(life, expected)
 
 
@@ -141,7 +141,7 @@ def test_probabilities_sum_to_one_whatever_has_been_lived() -> None:
         index = life.replay.sample().index
         update = Update(metrics={}, priority=torch.from_numpy(rng.random(len(index))))
         life.replay.feedback(index, update)
-        for sampler in life.replay.dealer.sampler.samplers.values():
+        for sampler in life.replay.batch_sampler.sampler.samplers.values():
             assert sampler.probability(np.array(windows_of(life))).sum() == pytest.approx(1)
 
 
@@ -169,7 +169,7 @@ def test_without_priorities_and_for_new_windows_weights_are_one() -> None:
     life = Lived(2, 40, Window(batch=8, length=3, crosses_episodes=True), config=config)
     for _ in range(20):
         life.add([False, False])
-    fresh = len(life.replay.dealer.online.queue)
+    fresh = len(life.replay.batch_sampler.online.queue)
     assert 8 < fresh < 16
     assert (life.replay.sample().weight == 1).all()
     life.replay.feedback(torch.arange(30), Update(metrics={}, priority=torch.linspace(0, 1, 30)))
@@ -205,8 +205,8 @@ def test_priorities_agree_with_a_dictionary(crosses: bool, free: bool, spare: in
                 highest = max(highest, value + 1e-6)
         total = sum(known.values())
         expected = [known[handle] / total for handle in windows]
-        assert life.replay.dealer.sampler.probability(np.array(windows)) == pytest.approx(expected, rel=1e-5)
-        assert set(life.replay.dealer.draw()[0].tolist()) <= set(windows)
+        assert life.replay.batch_sampler.sampler.probability(np.array(windows)) == pytest.approx(expected, rel=1e-5)
+        assert set(life.replay.batch_sampler.draw()[0].tolist()) <= set(windows)
 
 
 def test_a_negative_priority_is_refused() -> None:

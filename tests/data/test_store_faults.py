@@ -16,7 +16,7 @@ import pytest
 
 from reverie.core.errors import RunError
 from reverie.data import files
-from reverie.data.store.patience import Patience
+from reverie.data.store.retry import Patience
 from reverie.data.store.store import Store
 from store_rows import COLUMNS, STREAMS, assert_rows, contents, row, small_chunks, stacked
 

@@ -13,7 +13,7 @@ import pytest
 
 from reverie.core.errors import ConfigError, RunError
 from reverie.data.store import remote
-from reverie.data.store.patience import Patience
+from reverie.data.store.retry import Patience
 from reverie.data.store.store import Store
 from store_rows import COLUMNS, STREAMS, assert_rows, contents, row, small_chunks, stacked
 

@@ -36,7 +36,7 @@ class Lies(Match):
 def test_numbers_are_imitated(tmp_path: Path) -> None:
     """Of what is lost, which the environment calls a gain: 0 at best, 53 without looking, 160 at most."""
     data = played(Lies(), lambda obs: obs.copy(), tmp_path / "expert.hdf5", 30, rewarded=False)
-    more = {"algo.penalty": 0.1, "algo.discriminator_lr": 3e-3, "steps": 1100}
+    more = {"algo.gradient_penalty": 0.1, "algo.discriminator_lr": 3e-3, "steps": 1100}
     result = reverie.train(
         "gail", env=Lies, data=data, run=tmp_path / "run", say=lambda text: None, **SETTINGS | more
     )  # fmt: skip

@@ -34,7 +34,7 @@ def test_choices_solved(env, tmp_path):
     """Best 10, by chance 5: rewards go on when the clock ends an episode, and what to do is in a picture."""
     settings = SMALL | {"steps": 1500, "schedule.eval_every": 100, "stop_score": 9.5, "algo.networks.encoder.depth": 4}
     settings |= {"algo.temperature": 0.1, "algo.temperature_lr": 0.0, "algo.batch_size": 32}
-    result = reverie.train("sac_discrete", env=env, run=tmp_path / "run", **settings)
+    result = reverie.train("discrete_sac", env=env, run=tmp_path / "run", **settings)
     assert sum(result.evaluation.scores) / len(result.evaluation.scores) >= 9.0
 
 

@@ -20,7 +20,7 @@ from reverie.algos.td3_bc import TD3BCConfig
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.core.types import Step
 from reverie.data.replay import ReplayConfig
-from reverie.nn.returned import RETURN, returns_to_go
+from reverie.nn.returns_to_go import RETURN, returns_to_go
 from reverie.objectives.filters import Binary, Exp
 
 OBS = {"state": ObsPart(kind="vector", shape=(2,), dtype="float32")}

@@ -23,7 +23,7 @@ OWN = {
     "ddpg": FAST | {"algo.exploration": "gaussian(0.2)"},
     "td3": FAST | {"algo.exploration": "gaussian(0.2)"},
     "sac": FAST | {"algo.temperature_lr": 3e-3, "algo.temperature": 0.5},
-    "sac_discrete": FAST | {"algo.temperature": 0.1, "algo.temperature_lr": 0.0},
+    "discrete_sac": FAST | {"algo.temperature": 0.1, "algo.temperature_lr": 0.0},
 }
 
 
@@ -113,7 +113,7 @@ def test_without_that_they_do(tmp_path: Any) -> None:
 def test_stacked_frames_are_as_good_a_memory_as_they_are_long(frames: int, best: bool, tmp_path: Any) -> None:
     """What is asked for was shown three rows before: 1 for who remembers, 0 for others."""
     memory = {"algo.frames": frames, "algo.frame_keys": ".*", "stop_score": 0.99, "steps": 2000 if best else 1000}
-    settings = SMALL | OWN["sac_discrete"] | memory
-    result = reverie.train("sac_discrete", env=lambda: Cue(delay=3), run=tmp_path / "run", **settings)
+    settings = SMALL | OWN["discrete_sac"] | memory
+    result = reverie.train("discrete_sac", env=lambda: Cue(delay=3), run=tmp_path / "run", **settings)
     assert (mean(result) > 0.9) == best
     assert best or abs(mean(result)) < 0.6

@@ -18,7 +18,7 @@ from reverie.log import trackers
 from reverie.log.sinks import VideoSink
 from reverie.log.trackers import MlflowSink, Tracked, WandbSink, check_installed
 from reverie.training import sinks
-from reverie.training.telling import say_nothing
+from reverie.training.messages import say_nothing
 
 VALUES = {"loss/critic": np.float32(0.5), "nothing": float("nan"), "film": np.zeros((2, 8, 8, 3), np.uint8)}
 SETTINGS = {

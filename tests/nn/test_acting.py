@@ -13,11 +13,11 @@ from reverie.core.specs import ObsPart
 from reverie.core.types import Step
 from reverie.nn import acting
 from reverie.nn.acting import MAX_KINDS, Taped
+from reverie.nn.actor_critic import DeterministicActor, NetworkConfig
 from reverie.nn.exploration import EpsilonGreedy, Gaussian, GreedyPolicy, NoisyPolicy, SampledPolicy
-from reverie.nn.gaussian import NormalActor, SteadyNormalActor
-from reverie.nn.mlp import DeterministicActor, NetworkConfig
-from reverie.nn.squashed import GaussianActor
-from reverie.nn.values import ActionValues
+from reverie.nn.gaussian import FixedStdGaussianActor, GaussianActor
+from reverie.nn.squashed import TanhGaussianActor
+from reverie.nn.values import DiscreteQNetwork
 
 SPEC = {
     "vector": ObsPart(kind="vector", shape=(5,), dtype="float32"),
@@ -165,14 +165,14 @@ def policies() -> dict[str, Callable[[], object]]:
         return again
 
     def greedy(dueling: bool) -> GreedyPolicy:
-        values = ActionValues(SPEC, 4, SMALL, dueling=dueling)
+        values = DiscreteQNetwork(SPEC, 4, SMALL, dueling=dueling)
         return GreedyPolicy(Taped(values, values), EpsilonGreedy(0.5), 4, CPU)
 
     return {
         "noisy": made(lambda: NoisyPolicy(actor(), Gaussian(0.3), 3, CPU)),
-        "squashed": made(lambda: SampledPolicy(GaussianActor(SPEC, 3, SMALL, torch.float32), CPU)),
-        "normal": made(lambda: SampledPolicy(NormalActor(SPEC, 3, SMALL), CPU)),
-        "steady": made(lambda: SampledPolicy(SteadyNormalActor(SPEC, 3, SMALL), CPU)),
+        "squashed": made(lambda: SampledPolicy(TanhGaussianActor(SPEC, 3, SMALL, torch.float32), CPU)),
+        "normal": made(lambda: SampledPolicy(GaussianActor(SPEC, 3, SMALL), CPU)),
+        "steady": made(lambda: SampledPolicy(FixedStdGaussianActor(SPEC, 3, SMALL), CPU)),
         "greedy": made(lambda: greedy(False)),
         "dueling": made(lambda: greedy(True)),
     }

@@ -15,7 +15,7 @@ from reverie.core.compiler import kernels
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.core.types import Batch
 from reverie.nn.choices import Choices
-from reverie.nn.steps import Step
+from reverie.nn.steps import ExplicitStep
 from reverie.objectives import compiled_choices
 from reverie.objectives.estimators import NStep, TDLambda
 from reverie.objectives.filters import All, Binary, Exp
@@ -88,7 +88,7 @@ def test_numbers_are_those_of_the_definition(name, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(torch.autograd, "grad", refuse)
         fast = updates(agent)
-    monkeypatch.setattr(Step, "known", lambda self: False)
+    monkeypatch.setattr(ExplicitStep, "known", lambda self: False)
     monkeypatch.setattr(compiled_choices, "fits", lambda *numbers: False)
     slow = updates(other)
     for a, b in zip(fast, slow, strict=True):

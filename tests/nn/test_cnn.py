@@ -10,9 +10,9 @@ from reverie.algos.dqn import DQNConfig
 from reverie.core.config import Config
 from reverie.core.errors import ConfigError
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
+from reverie.nn.actor_critic import Inputs, NetworkConfig
 from reverie.nn.cnn import Dreamer, ImageEncoder, Minatar, Nature
 from reverie.nn.encoder import Encoder
-from reverie.nn.mlp import Inputs, NetworkConfig
 
 CHOICE = ActionSpec(parts={"move": ActionPart(kind="categorical", classes=(3,))})
 

@@ -11,12 +11,12 @@ from reverie.core.tree import filled, leaves
 from reverie.core.types import Step
 from reverie.nn.exploration import (
     EpsilonGreedy,
+    EpsilonSchedule,
     Gaussian,
     GreedyPolicy,
     Noise,
     NoisyPolicy,
     OrnsteinUhlenbeck,
-    Randomness,
 )
 
 
@@ -140,7 +140,7 @@ def test_settings_that_cannot_be(settings, said):
 # ---------------------------------------------------------------- epsilon-greedy
 
 
-def greedy(randomness: Randomness, classes: int = 4) -> GreedyPolicy:
+def greedy(randomness: EpsilonSchedule, classes: int = 4) -> GreedyPolicy:
     """Prefers class 1."""
     return GreedyPolicy(
         lambda obs: torch.eye(classes)[[1]].repeat(len(obs["x"]), 1), randomness, classes, torch.device("cpu")
@@ -205,11 +205,11 @@ def test_a_policy_that_was_saved_goes_on_exactly():
 
 
 def test_epsilon_greedy_is_a_setting_in_words():
-    made = Randomness.parse("epsilon_greedy(1.0, 0.05, anneal_steps=1000)")
+    made = EpsilonSchedule.parse("epsilon_greedy(1.0, 0.05, anneal_steps=1000)")
     assert made == EpsilonGreedy(1.0, 0.05, 1000)
-    assert Randomness.parse(made.text()) == made
+    assert EpsilonSchedule.parse(made.text()) == made
     with pytest.raises(ConfigError, match=r"there is no 'epsilon_greed'\. Did you mean 'epsilon_greedy'"):
-        Randomness.parse("epsilon_greed(0.1)")
+        EpsilonSchedule.parse("epsilon_greed(0.1)")
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from torch import nn
 
 from reverie.core.compiler import kernels
 from reverie.nn import perceptron
-from reverie.nn.perceptron import Perceptron, defined
+from reverie.nn.perceptron import ReluMLP, defined
 
 # Widths on both sides of what the C files work in: LANES, NARROW, TILE, PANEL; rows around STRIP, and beyond MOST_ROWS
 # and TOGETHER.
@@ -44,7 +44,7 @@ def path(request, monkeypatch):
         monkeypatch.setattr(perceptron, "compiled", lambda *x: False)
 
 
-def exact(net: Perceptron, x: torch.Tensor, grad: torch.Tensor):
+def exact(net: ReluMLP, x: torch.Tensor, grad: torch.Tensor):
     """The result and the gradients of x and theta in float64."""
     theta = net.theta.detach().double().requires_grad_()
     x = x.detach().double().requires_grad_()
@@ -56,7 +56,7 @@ def exact(net: Perceptron, x: torch.Tensor, grad: torch.Tensor):
 @pytest.mark.parametrize(("inputs", "units", "outputs", "copies", "rows"), SHAPES)
 def test_results_and_gradients_are_those_of_the_definition(inputs, units, outputs, copies, rows, path):
     torch.manual_seed(0)
-    net, x = Perceptron(inputs, units, outputs, copies), torch.randn(rows, inputs, requires_grad=True)
+    net, x = ReluMLP(inputs, units, outputs, copies), torch.randn(rows, inputs, requires_grad=True)
     y = net(x)
     assert y.shape == ((rows, outputs) if copies is None else (copies, rows, outputs))
     grad = torch.randn_like(y)
@@ -71,7 +71,7 @@ def test_results_and_gradients_are_those_of_the_definition(inputs, units, output
 
 
 def test_it_is_a_perceptron_of_pytorch(path):
-    net = Perceptron(4, (7, 5), 2, copies=3)
+    net = ReluMLP(4, (7, 5), 2, copies=3)
     x = torch.randn(6, 2, 4)
     y = net(x)
     for k in range(3):
@@ -85,9 +85,9 @@ def test_it_is_a_perceptron_of_pytorch(path):
 
 def test_squashed_numbers_are_tanh_of_the_others(path):
     torch.manual_seed(0)
-    net, x = Perceptron(5, (40,), 3, squash=True), 3 * torch.randn(70, 5, requires_grad=True)
+    net, x = ReluMLP(5, (40,), 3, squash=True), 3 * torch.randn(70, 5, requires_grad=True)
     x.retain_grad()
-    plain = Perceptron(5, (40,), 3)
+    plain = ReluMLP(5, (40,), 3)
     plain.load_state_dict(net.state_dict())
     grad = torch.randn(70, 3)
     found = torch.autograd.grad(net(x), [x, net.theta], grad)
@@ -98,7 +98,7 @@ def test_squashed_numbers_are_tanh_of_the_others(path):
 
 
 def test_each_copy_has_gradients_of_its_own_and_can_be_asked_alone(path):
-    net, x = Perceptron(4, (7, 5), 2, copies=3), torch.randn(6, 4)
+    net, x = ReluMLP(4, (7, 5), 2, copies=3), torch.randn(6, 4)
     torch.testing.assert_close(net(x, copy=1), net(x)[1], rtol=1e-6, atol=1e-7)
     for y in (net(x)[1], net(x, copy=1)):
         (grad,) = torch.autograd.grad(y.sum(), [net.theta])
@@ -107,7 +107,7 @@ def test_each_copy_has_gradients_of_its_own_and_can_be_asked_alone(path):
 
 
 def test_parts_belong_side_by_side(path):
-    net = Perceptron(5, (40,), 3, copies=2)
+    net = ReluMLP(5, (40,), 3, copies=2)
     first, second = torch.randn(4, 7, 2, requires_grad=True), torch.randn(4, 7, 3)
     whole = torch.cat([first, second], -1).detach().requires_grad_()
     y = net(first, second)
@@ -118,7 +118,7 @@ def test_parts_belong_side_by_side(path):
 
 
 def test_what_needs_no_gradient_gets_none(path):
-    net, x = Perceptron(5, (40,), 3, copies=2), torch.randn(6, 5, requires_grad=True)
+    net, x = ReluMLP(5, (40,), 3, copies=2), torch.randn(6, 5, requires_grad=True)
     net.requires_grad_(False)
     (dx,) = torch.autograd.grad(net(x).sum(), [x])
     net.requires_grad_(True)
@@ -138,7 +138,7 @@ def test_what_needs_no_gradient_gets_none(path):
 def test_numbers_do_not_depend_on_threads_or_on_the_rest_of_the_batch(rows, outputs, copies, tiled, monkeypatch):
     monkeypatch.setattr(perceptron, "TILED", tiled)
     torch.manual_seed(0)
-    net, x, before = Perceptron(17, (256, 256), outputs, copies), torch.randn(rows, 17), torch.get_num_threads()
+    net, x, before = ReluMLP(17, (256, 256), outputs, copies), torch.randn(rows, 17), torch.get_num_threads()
     x.requires_grad_()
     found = []
     try:
@@ -163,7 +163,7 @@ def test_threads_wait_for_what_others_prepare(tiled, monkeypatch):
     x, before = torch.randn(300, 17, requires_grad=True), torch.get_num_threads()
     try:
         for _ in range(10):
-            net, found = Perceptron(17, (256, 256), 9, 2), []
+            net, found = ReluMLP(17, (256, 256), 9, 2), []
             for threads in (8, 1):
                 torch.set_num_threads(threads)
                 found.append(torch.autograd.grad(net(x).square().sum(), [net.theta, x]))
@@ -176,7 +176,7 @@ def test_threads_wait_for_what_others_prepare(tiled, monkeypatch):
 @pytest.mark.parametrize("copies", [None, 2])
 def test_matrix_units_are_as_exact_as_vector_units(copies, monkeypatch):
     torch.manual_seed(0)
-    net, x = Perceptron(23, (256, 256), 6, copies), torch.randn(256, 23, requires_grad=True)
+    net, x = ReluMLP(23, (256, 256), 6, copies), torch.randn(256, 23, requires_grad=True)
     grad, wrong = torch.randn(net(x).shape), {}
     expected = exact(net, x, grad)
     for tiled in (64, 10**9):
@@ -191,7 +191,7 @@ def test_matrix_units_are_as_exact_as_vector_units(copies, monkeypatch):
 def test_single_products_are_exact_to_the_last_bits(path):
     """Of sums alone it would not be seen that a part of a number is missing."""
     torch.manual_seed(0)
-    net, x = Perceptron(1, (), 400), torch.randn(300, 1)
+    net, x = ReluMLP(1, (), 400), torch.randn(300, 1)
     with torch.no_grad():
         ((weight, bias),) = net.layers()
         bias.zero_()
@@ -203,7 +203,7 @@ def test_single_products_are_exact_to_the_last_bits(path):
 def test_numbers_of_any_size_are_multiplied(monkeypatch):
     """Sums of bfloat16 reach as far as float32 does, and underflow as a whole."""
     monkeypatch.setattr(perceptron, "TILED", 1)
-    net = Perceptron(2, (40,), 40)
+    net = ReluMLP(2, (40,), 40)
     for size in (1e-30, 1e-12, 1e12, 1e30):
         x = size * torch.randn(70, 2)
         with torch.no_grad():
@@ -214,7 +214,7 @@ def test_numbers_of_any_size_are_multiplied(monkeypatch):
 @needs_compiler
 def test_threads_wait_for_each_other_in_other_processes_too():
     """A child has none of the threads of its parent, and makes its own."""
-    net, x, before = Perceptron(17, (256, 256), 6), torch.randn(300, 17), torch.get_num_threads()
+    net, x, before = ReluMLP(17, (256, 256), 6), torch.randn(300, 17), torch.get_num_threads()
     torch.set_num_threads(2)
     try:
         y = net(x).detach()
@@ -230,7 +230,7 @@ def test_threads_wait_for_each_other_in_other_processes_too():
 @needs_compiler
 def test_threads_that_a_child_hires_do_not_begin_with_the_last_task_of_its_parent():
     """The first of many are there while the others are still being made."""
-    net, x, before = Perceptron(17, (256, 256), 6), torch.randn(300, 17), torch.get_num_threads()
+    net, x, before = ReluMLP(17, (256, 256), 6), torch.randn(300, 17), torch.get_num_threads()
     torch.set_num_threads(8)
     try:
         with torch.no_grad():
@@ -247,7 +247,7 @@ def test_threads_that_a_child_hires_do_not_begin_with_the_last_task_of_its_paren
 
 @needs_compiler
 def test_two_callers_at_once_do_not_disturb_each_other():
-    net, x, before = Perceptron(17, (256, 256), 6), torch.randn(300, 17), torch.get_num_threads()
+    net, x, before = ReluMLP(17, (256, 256), 6), torch.randn(300, 17), torch.get_num_threads()
     torch.set_num_threads(2)
     try:
         with torch.no_grad(), ThreadPoolExecutor(3) as pool:
@@ -258,7 +258,7 @@ def test_two_callers_at_once_do_not_disturb_each_other():
 
 
 def test_nan_is_not_swallowed(path):
-    net, x = Perceptron(5, (40, 8), 3), torch.randn(6, 5)
+    net, x = ReluMLP(5, (40, 8), 3), torch.randn(6, 5)
     x[2, 1] = torch.nan
     y = net(x)
     assert y[2].isnan().all()
@@ -268,7 +268,7 @@ def test_nan_is_not_swallowed(path):
 
 
 def test_what_fills_up_a_row_stays_zero():
-    net = Perceptron(3, (5,), 2, copies=2)
+    net = ReluMLP(3, (5,), 2, copies=2)
     used = (3 + 1) * 5 + (5 + 1) * 2
     assert net.theta.shape == (2, 32)
     (grad,) = torch.autograd.grad(net(torch.randn(9, 3)).sum(), [net.theta])
@@ -278,31 +278,31 @@ def test_what_fills_up_a_row_stays_zero():
 
 def test_initial_weights_are_those_of_torch_linear():
     torch.manual_seed(0)
-    for weight, bias in Perceptron(100, (400,), 400, copies=2).layers():
+    for weight, bias in ReluMLP(100, (400,), 400, copies=2).layers():
         for p in (weight, bias):
             assert p.abs().max().item() <= weight.shape[1] ** -0.5
             assert p.std().item() == pytest.approx((3 * weight.shape[1]) ** -0.5, rel=0.1)
 
 
 def test_bfloat16_and_float64_are_computed_as_they_are():
-    net, x = Perceptron(5, (40,), 3), torch.randn(6, 5)
+    net, x = ReluMLP(5, (40,), 3), torch.randn(6, 5)
     assert net(x.bfloat16()).dtype == torch.bfloat16
     torch.testing.assert_close(net(x.bfloat16()).float(), net(x), rtol=0.05, atol=0.05)
     assert copy.deepcopy(net).double()(x.double()).dtype == torch.float64
 
 
 def test_no_rows_are_no_rows(path):
-    assert Perceptron(5, (40,), 3, copies=2)(torch.zeros(0, 4, 5)).shape == (2, 0, 4, 3)
+    assert ReluMLP(5, (40,), 3, copies=2)(torch.zeros(0, 4, 5)).shape == (2, 0, 4, 3)
 
 
 def test_layers_of_other_widths_do_not_fit_although_they_are_as_many_numbers():
-    one, other = Perceptron(3, (8,), 1), Perceptron(3, (9,), 1)
+    one, other = ReluMLP(3, (8,), 1), ReluMLP(3, (9,), 1)
     assert one.theta.shape == other.theta.shape
     with pytest.raises(RuntimeError, match=r"widths are \(3, 8, 1\) there and \(3, 9, 1\) here"):
         other.load_state_dict(one.state_dict())
     with pytest.raises(RuntimeError, match=r"body.widths are"):
         torch.nn.ModuleDict({"body": other}).load_state_dict(torch.nn.ModuleDict({"body": one}).state_dict())
-    again = Perceptron(3, (8,), 1)
+    again = ReluMLP(3, (8,), 1)
     again.load_state_dict({"theta": one.theta})  # as it was saved before
     assert torch.equal(again.theta, one.theta)
     with pytest.raises(RuntimeError, match="Missing key"):

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from reverie.nn import squashed
-from reverie.nn.several import draws
+from reverie.nn.action_samples import draws
 from reverie.nn.squashed import LOG_STD, SquashedNormal
 
 

@@ -4,11 +4,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from reverie.nn import doubling, stages, winograd
-from reverie.nn.doubling import conv_unfold_norm_silu, conv_unfold_sigmoid
+from reverie.nn import stages, upsample, winograd
 from reverie.nn.fused import unfold_parities
 from reverie.nn.pixels import unit_squared_error
 from reverie.nn.stages import conv_pool_norm_silu
+from reverie.nn.upsample import conv_unfold_norm_silu, conv_unfold_sigmoid
 
 EPS = 1e-4
 
@@ -101,7 +101,7 @@ def test_through_winograd_forwards_and_backwards(monkeypatch):
 
 
 def test_the_definitions_in_pytorch_are_the_same(monkeypatch):
-    for module in (stages, doubling, winograd):
+    for module in (stages, upsample, winograd):
         monkeypatch.setattr(module, "compiled", lambda *_: False)
     x, weight, bias, scale = inputs(3, 6, 5, 3, 8, 3, scales=8)
     assert_same(lambda *a: conv_pool_norm_silu(*a, EPS), pooled, (x, weight, bias, scale))

@@ -7,16 +7,16 @@ import pytest
 import torch
 
 from reverie.algos.ddpg import DDPGConfig
+from reverie.algos.discrete_sac import DiscreteSACConfig
 from reverie.algos.dqn import DQNConfig
 from reverie.algos.qr_dqn import QRDQNConfig
 from reverie.algos.sac import SACConfig, SACObjective
-from reverie.algos.sac_discrete import SACDiscreteConfig
 from reverie.algos.td3 import TD3Config
 from reverie.algos.td3_bc import TD3BCConfig
 from reverie.core.compiler import kernels
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.core.types import Batch
-from reverie.nn.steps import PolicyGradientStep, RegressionStep, SoftPolicyStep, Step
+from reverie.nn.steps import ExplicitStep, PolicyGradientStep, RegressionStep, SoftPolicyStep
 from reverie.objectives.estimators import NStep, TDLambda
 
 MOVES = ActionSpec(parts={"move": ActionPart(kind="continuous", size=3)})
@@ -40,7 +40,7 @@ needs_compiler = pytest.mark.skipif(kernels() is None, reason="nothing is compil
 
 
 def built(config, units=(40, 33)):
-    actions = CHOICE if isinstance(config, DQNConfig | SACDiscreteConfig) else MOVES
+    actions = CHOICE if isinstance(config, DQNConfig | DiscreteSACConfig) else MOVES
     return config.merge({"networks.units": units}).build(SEEN, actions, seed=3)
 
 
@@ -48,7 +48,7 @@ def batch(agent, seed) -> Batch:
     g = torch.Generator().manual_seed(seed)
     shape = agent.window.batch, agent.window.rows
     last = torch.rand(shape, generator=g) < 0.2
-    discrete = isinstance(agent.cfg, DQNConfig | SACDiscreteConfig)
+    discrete = isinstance(agent.cfg, DQNConfig | DiscreteSACConfig)
     chosen = torch.eye(4)[torch.randint(0, 4, shape, generator=g)]
     return Batch(
         obs={"state": torch.randn(*shape, 5, generator=g), "token": torch.randint(0, 3, shape, generator=g)},
@@ -82,7 +82,7 @@ def test_numbers_are_those_of_the_definition(name, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(torch.autograd, "grad", refuse)
         fast = updates(agent)
-    monkeypatch.setattr(Step, "known", lambda self: False)
+    monkeypatch.setattr(ExplicitStep, "known", lambda self: False)
     slow = updates(other)
     for a, b in zip(fast, slow, strict=True):
         assert a.metrics.keys() == b.metrics.keys()
@@ -99,7 +99,7 @@ def test_of_equal_critics_each_has_its_part_in_the_gradient(monkeypatch):
         agent.objective.critic.body.theta[1] = agent.objective.critic.body.theta[0]
     other = copy.deepcopy(agent)
     updates(agent, 1)
-    monkeypatch.setattr(Step, "known", lambda self: False)
+    monkeypatch.setattr(ExplicitStep, "known", lambda self: False)
     updates(other, 1)
     torch.testing.assert_close(tensors(agent), tensors(other), rtol=1e-6, atol=1e-6)
 
@@ -119,7 +119,7 @@ def test_another_loss_is_computed_from_its_own_definition():
     agent.objective.__class__ = Doubled
     assert agent._critics.known()
     assert not agent._actor.known()
-    for config in (TD3BCConfig(normalise=None), SACDiscreteConfig()):
+    for config in (TD3BCConfig(normalise=None), DiscreteSACConfig()):
         agent = built(config)
         assert not agent._actor.known()
         assert agent._critics.known() == isinstance(config, TD3BCConfig)

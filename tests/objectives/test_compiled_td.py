@@ -5,7 +5,7 @@ import torch
 
 from reverie.core.types import Batch
 from reverie.objectives import compiled_td
-from reverie.objectives.returns import followed, td0
+from reverie.objectives.returns import td0, transition_mask
 from reverie.objectives.td import huber_error, mean_over, squared_error
 
 B, T = 7, 4
@@ -87,7 +87,7 @@ def test_nan_is_not_swallowed():
 
 
 def test_masked_means(monkeypatch):
-    x, mask = torch.randn(B, T - 1, requires_grad=True), followed(rows(5).is_last)
+    x, mask = torch.randn(B, T - 1, requires_grad=True), transition_mask(rows(5).is_last)
 
     def compute():
         mean = mean_over(x, mask)

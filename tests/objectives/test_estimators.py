@@ -58,7 +58,7 @@ def test_estimates(rows, behaviour):
         advantage, target = estimator.estimate(**rows)
         assert torch.equal(target, estimator.targets(**rows))
         assert torch.equal(advantage, target - rows["value"][:, :-1])
-        assert (advantage[~returns.followed(rows["last"])] == 0).all()
+        assert (advantage[~returns.transition_mask(rows["last"])] == 0).all()
     expected = returns.gae(**rows, lam=0.7)
     assert all(map(torch.equal, GAE(0.7).estimate(**rows, **behaviour), expected))
     settings = {"lam": 0.9, "rho_max": 2.0, "c_max": 0.5}

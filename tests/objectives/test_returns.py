@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reverie.objectives.returns import (
-    followed,
     gae,
     lambda_return,
     n_step,
@@ -17,6 +16,7 @@ from reverie.objectives.returns import (
     td0,
     td1,
     td_lambda,
+    transition_mask,
     vtrace,
 )
 
@@ -160,8 +160,8 @@ def test_advantages_by_hand():
 
 
 def test_followed_leaves_out_last_rows():
-    assert followed(tensors(HAND)["last"])[0].tolist() == [True, True, False, True, True, False, True]
-    assert followed(torch.tensor([[0.0, 1.0, 0.0]]))[0].tolist() == [True, False]
+    assert transition_mask(tensors(HAND)["last"])[0].tolist() == [True, True, False, True, True, False, True]
+    assert transition_mask(torch.tensor([[0.0, 1.0, 0.0]]))[0].tolist() == [True, False]
 
 
 # Slow definitions: each target by its formula, one row at a time. x holds lists, t is a row, g is gamma.
@@ -310,8 +310,10 @@ def test_n_step_bootstrap_names_the_row(rows, g, n):
     close(view.reward + view.discount * x["value"].gather(1, view.row), compute("n_step", x, g, n=n))
     start = torch.arange(view.row.shape[1])
     assert ((view.row - start <= n) & (view.row >= start)).all()
-    assert ((view.row == start) == ~followed(x["last"])).all()  # only the last row of an episode stays where it is
-    assert (view.discount[x["terminal"].gather(1, view.row) & followed(x["last"])] == 0).all()
+    assert (
+        (view.row == start) == ~transition_mask(x["last"])
+    ).all()  # only the last row of an episode stays where it is
+    assert (view.discount[x["terminal"].gather(1, view.row) & transition_mask(x["last"])] == 0).all()
 
 
 def test_n_step_bootstrap_by_hand():

@@ -8,14 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import reverie.training.durable
+import reverie.training.replay_state
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.core.types import Window
 from reverie.data.replay import Replay, ReplayConfig
 from reverie.data.storage import columns_of
 from reverie.data.store import zarr
 from reverie.data.store.store import Store
-from reverie.training.durable import DurableReplay
+from reverie.training.replay_state import DurableReplay
 
 OBS = {"image": ObsPart(kind="image", shape=(24, 24, 3), dtype="uint8")}
 ACTION = ActionSpec(parts={"action": ActionPart(kind="categorical", classes=(4,))})
@@ -51,7 +51,7 @@ def test_another_number_of_streams(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damaged: bool, stored: bool
 ) -> None:
     monkeypatch.setattr(zarr, "CHUNK_BYTES", LOST * 24 * 24 * 3)
-    monkeypatch.setattr(reverie.training.durable, "BLOCK_BYTES", 300_000)
+    monkeypatch.setattr(reverie.training.replay_state, "BLOCK_BYTES", 300_000)
 
     def opened() -> Store:
         return Store(tmp_path, say=lambda text: None, buffer_bytes=600_000)

@@ -30,12 +30,12 @@ from reverie.run.evaluate import Evaluation
 from reverie.run.interrupt import Stopped, stopping
 from reverie.run.lock import RunLock
 from reverie.run.verify import step_of
-from reverie.training import judging
-from reverie.training.durable import DurableReplay
-from reverie.training.judging import Result
-from reverie.training.keeping import place_of
+from reverie.training import evaluator
+from reverie.training.checkpointing import place_of
+from reverie.training.evaluator import Result
+from reverie.training.messages import say_nothing
+from reverie.training.replay_state import DurableReplay
 from reverie.training.run import train
-from reverie.training.telling import say_nothing
 from tiny import SETTINGS
 
 CONFIG = ExperimentConfig().merge(SETTINGS).merge(
@@ -643,7 +643,7 @@ def test_a_score_is_of_the_end_that_a_run_has_now(tmp_path: Path, monkeypatch: p
     train(CONFIG, env=Walk, run=run, say=say_nothing)
     said: list[str] = []
     with monkeypatch.context() as patch:
-        patch.setattr(judging, "final_evaluation", stopped)
+        patch.setattr(evaluator, "final_evaluation", stopped)
         result = train(longer, env=Walk, run=run, say=said.append)
     assert (result.reason, result.signal, result.evaluation) == ("interrupted", signal.SIGTERM, None)
     assert "SIGTERM: the run is saved, its final evaluation is left out" in said[-1]

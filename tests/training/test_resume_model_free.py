@@ -21,8 +21,8 @@ from reverie.algos.td3 import TD3Config
 from reverie.core.errors import RunError
 from reverie.core.types import Batch, Update
 from reverie.experiment import ExperimentConfig, build
+from reverie.training.messages import say_nothing
 from reverie.training.run import train
-from reverie.training.telling import say_nothing
 from tiny import SETTINGS
 
 COMMON = {k: v for k, v in SETTINGS.items() if k != "algo"} | {

@@ -32,10 +32,10 @@ from reverie.run.interrupt import Interrupt, heeded
 from reverie.run.lock import RunLock
 from reverie.training import seeds as module
 from reverie.training.children import Child, Signals, own_paths, verdict
+from reverie.training.messages import say_nothing
 from reverie.training.run import train
 from reverie.training.seeds import default_jobs, train_seeds
 from reverie.training.seeds_folder import SeedsFolder
-from reverie.training.telling import say_nothing
 from tiny import SETTINGS
 
 CONFIG = ExperimentConfig().merge(SETTINGS).merge({"threads": 1, "schedule.eval_every": 40})

@@ -24,8 +24,8 @@ from reverie.core.randomness import derived_seeds, reproducible
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Mode, Step
 from reverie.envs.base import make_gym
+from reverie.envs.factory import EnvLike, MakeEnv, as_handed, env_factory
 from reverie.envs.flat import FlatEnv, make_flat
-from reverie.envs.handed import EnvLike, MakeEnv, as_handed, env_factory
 from reverie.envs.images import FlatObs, FrameStack
 from reverie.envs.spaces import ActionCodec
 from reverie.experiment import ExperimentConfig, make_eval_env

@@ -23,7 +23,7 @@ from reverie.core.randomness import derived_seeds, reproducible
 from reverie.core.specs import ObsPart, ObsSpec
 from reverie.core.types import Batch, Mode, Step
 from reverie.envs.flat import make_flat
-from reverie.envs.painting import Paint, painter
+from reverie.envs.render import Paint, painter
 from reverie.experiment import make_eval_env
 from reverie.folder import RunFolder, check_writable, write_json, writing
 from reverie.log.plot import dream_errors, dream_traces
@@ -69,7 +69,7 @@ def dream(
     """Play episodes, show the model ``context`` rows of each, let it imagine the rest, and compare the two.
 
     Videos of images, traces of vectors, the error at each step, and all arrays with latents and values
-    (:func:`packed`) go to ``<run>/dream/``. Where vectors suffice to draw the environment (envs/painting.py), there is
+    (:func:`packed`) go to ``<run>/dream/``. Where vectors suffice to draw the environment (envs/render.py), there is
     a video of that as well.
 
     Args:

@@ -50,8 +50,8 @@ class AlgorithmConfig(Config):
     """Class of the learner, made as ``learner(obs_spec, action_spec, config, device)``. It is defined after its
     configuration, and so assigned there: ``MyConfig.learner = MyLearner``."""
     action_kinds: ClassVar[frozenset[str]] = frozenset()
-    """Kinds of action spaces that it learns (``nn/mlp.py: kind_of``). Errors about actions name the algorithms that fit
-    by this, so one that does not say is not named."""
+    """Kinds of action spaces that it learns (``nn/actor_critic.py: kind_of``). Errors about actions name the algorithms
+    that fit by this, so one that does not say is not named."""
     needs_data: ClassVar[bool] = False
     """Whether the algorithm is meant for recorded data. It may collect rows itself all the same."""
 

@@ -18,14 +18,14 @@ from reverie.core.protocols import Policy
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.stats import Stats
 from reverie.core.types import Batch, Update
+from reverie.nn.actor_critic import DeterministicActor, NetworkConfig, all_classes, only_kind
 from reverie.nn.adam import Adam
 from reverie.nn.choice_steps import LikelihoodStep
 from reverie.nn.choices import ChoicesActor
 from reverie.nn.exploration import Gaussian, NoisyPolicy, SampledPolicy
-from reverie.nn.gaussian import NormalActor
-from reverie.nn.mlp import DeterministicActor, NetworkConfig, all_classes, only_kind
+from reverie.nn.gaussian import GaussianActor
 from reverie.nn.normalise import Normalise, Running
-from reverie.objectives.returns import followed
+from reverie.objectives.returns import transition_mask
 from reverie.objectives.td import Losses, before, mean_over
 
 
@@ -64,7 +64,7 @@ class Stochastic(Clone):
 
     def actor(self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: NetworkConfig, dtype: torch.dtype) -> nn.Module:
         """Return a network from ``[..., *shape]`` to normal distributions."""
-        return NormalActor(obs_spec, action_spec.width, cfg, dtype)
+        return GaussianActor(obs_spec, action_spec.width, cfg, dtype)
 
 
 @dataclass(frozen=True)
@@ -150,7 +150,7 @@ class BCObjective(nn.Module):
         found, action = self.actor(before(batch.obs)), batch.action[:, :-1]
         deterministic = isinstance(found, Tensor)
         error = (found - action).square().mean(-1) if deterministic else -found.log_prob(action)  # [B, T-1]
-        loss = mean_over(error, followed(batch.is_last))
+        loss = mean_over(error, transition_mask(batch.is_last))
         return Losses({"actor": loss}, {"loss/actor": loss.detach()})
 
 

@@ -18,16 +18,16 @@ from reverie.core.errors import ConfigError
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.stats import Stats
 from reverie.core.types import Batch, Obs, Update
+from reverie.nn.action_samples import BestOfSeveral, several
+from reverie.nn.actor_critic import NetworkConfig, QEnsemble, continuous_width, first
 from reverie.nn.adam import Adam
 from reverie.nn.frozen import frozen
 from reverie.nn.generative import ActionVAE, Perturbation
-from reverie.nn.mlp import ActionCritic, NetworkConfig, continuous_width, first
 from reverie.nn.normalise import Normalise, Running
-from reverie.nn.several import BestOfSeveral, several
 from reverie.nn.target import Target
 from reverie.objectives.estimators import TD0, ValueEstimator, check_estimator
-from reverie.objectives.returns import followed
-from reverie.objectives.td import Losses, after, before, bootstrapped, check_td, mean_over, squared_error
+from reverie.objectives.returns import transition_mask
+from reverie.objectives.td import Losses, after, before, check_td, mean_over, squared_error, td_targets
 from reverie.objectives.transforms import exp
 
 LATENT = 0.5
@@ -53,7 +53,7 @@ class BCQConfig(ValueConfig):
     """n, actions sampled to act; the best is taken. The authors' code samples 100."""
     phi: float = 0.05
     """Largest perturbation of an action, in units of the policy's range [-1, 1]. 0 leaves actions as they are."""
-    lesser: float = 0.75
+    lmbda: float = 0.75
     """Lambda in [0, 1], weight of min(Q1, Q2) in the target; max(Q1, Q2) has weight 1 - lambda (equation 13)."""
     latent: int | None = None
     """Dimensions of the VAE's latent; None: 2 A, where A is the dimension of actions."""
@@ -72,19 +72,19 @@ class BCQConfig(ValueConfig):
         super().__post_init__()
         check_td(self.discount, self.tau)
         check_estimator(self.value_estimator, algorithm=self.algorithm, rows=self.batch_length)
-        check_choice(self.samples, self.phi, self.lesser)
+        check_choice(self.samples, self.phi, self.lmbda)
         if self.act_samples < 1 or (self.latent is not None and self.latent < 1):
             raise ConfigError(f"act_samples = {self.act_samples}, latent = {self.latent}: expected 1 or more.")
 
 
-def check_choice(samples: int, phi: float, lesser: float) -> None:
+def check_choice(samples: int, phi: float, lmbda: float) -> None:
     """Raise ConfigError if one of these is out of range."""
     if samples < 1:
         raise ConfigError(f"samples = {samples}: expected 1 or more.")
     if not 0 <= phi < math.inf:
         raise ConfigError(f"phi = {phi}: expected 0, which leaves actions as they are, or a finite number above it.")
-    if not 0 <= lesser <= 1:
-        raise ConfigError(f"lesser = {lesser}: expected a part, 0 to 1.")
+    if not 0 <= lmbda <= 1:
+        raise ConfigError(f"lmbda = {lmbda}: expected a part, 0 to 1.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,18 +126,18 @@ class BCQObjective(nn.Module):
         critic: nn.Module,
         *,
         samples: int = 10,
-        lesser: float = 0.75,
+        lmbda: float = 0.75,
         discount: float = 0.99,
         value_estimator: ValueEstimator | None = None,
         tau: float = 0.005,
     ) -> None:
-        """``samples``: n; ``lesser``: lambda of equation 13; ``value_estimator``: TD(0) unless given."""
+        """``samples``: n; ``lmbda``: lambda of equation 13; ``value_estimator``: TD(0) unless given."""
         super().__init__()
         check_td(discount, tau, value_estimator=value_estimator)
-        check_choice(samples, 0.0, lesser)
+        check_choice(samples, 0.0, lmbda)
         self.vae, self.perturb, self.critic = vae, perturb, critic
         self.target_perturb, self.target_critic = Target(perturb, tau), Target(critic, tau)
-        self.samples, self.lesser = samples, lesser
+        self.samples, self.lmbda = samples, lmbda
         self.discount = discount
         self.value_estimator = value_estimator or TD0()
 
@@ -151,7 +151,7 @@ class BCQObjective(nn.Module):
         Squares are averaged over the dimensions of an action, and divergences over those of its latent. With 2 A latent
         dimensions that is the factor 1 / (2 A) of appendix D.1.
         """
-        action, mask = batch.action[:, :-1], followed(batch.is_last)
+        action, mask = batch.action[:, :-1], transition_mask(batch.is_last)
         coded = self.vae(before(batch.obs), action)
         reconstruction = mean_over((coded.action - action).square().mean(-1), mask)
         divergence = mean_over(divergence_from_standard(coded.mean, coded.log_std).mean(-1), mask)
@@ -163,7 +163,7 @@ class BCQObjective(nn.Module):
         """sum_i E[(Q_i(s, a) - y)^2]: Algorithm 1."""
         values = self.critic(before(batch.obs), batch.action[:, :-1])  # [2, B, T-1]
         worth = self.next_value(after(batch.obs), self.latents(batch.reward[:, 1:], self.samples))  # [B, T-1]
-        return squared_error(values, bootstrapped(batch, worth, self.value_estimator, self.discount), batch)
+        return squared_error(values, td_targets(batch, worth, self.value_estimator, self.discount), batch)
 
     def actor_loss(self, batch: Batch) -> Losses:
         """E[-Q_1(s, a + xi(s, a))], a ~ G(s): equation 12."""
@@ -173,7 +173,7 @@ class BCQObjective(nn.Module):
         action = self.perturb(obs, drawn)
         with frozen(self.critic):
             value = first(self.critic, obs, action)  # [B, T-1]
-        loss = -mean_over(value, followed(batch.is_last))
+        loss = -mean_over(value, transition_mask(batch.is_last))
         return Losses({"actor": loss}, {"loss/actor": loss.detach()})
 
     def latents(self, rows: Tensor, n: int) -> Tensor:
@@ -190,7 +190,7 @@ class BCQObjective(nn.Module):
         drawn = self.vae.decode(obs, latent)  # [..., n, A]
         action = several(self.target_perturb.model, obs, drawn)
         values = several(self.target_critic.model, obs, action)  # [2, ..., n]
-        worth = self.lesser * values.amin(0) + (1 - self.lesser) * values.amax(0)  # [..., n]
+        worth = self.lmbda * values.amin(0) + (1 - self.lmbda) * values.amax(0)  # [..., n]
         return worth.amax(-1)
 
     @torch.no_grad()
@@ -224,13 +224,13 @@ class BCQ(ModelFree):
         width = continuous_width(cfg.algorithm, action_spec)
         vae = ActionVAE(seen, width, cfg.latent or 2 * width, cfg.vae, dtype)
         perturb = Perturbation(seen, width, cfg.phi, cfg.networks, dtype)
-        critic = ActionCritic(seen, width, cfg.networks, copies=2, dtype=dtype)
+        critic = QEnsemble(seen, width, cfg.networks, copies=2, dtype=dtype)
         self.objective = BCQObjective(
             vae,
             perturb,
             critic,
             samples=cfg.samples,
-            lesser=cfg.lesser,
+            lmbda=cfg.lmbda,
             discount=cfg.discount,
             value_estimator=cfg.value_estimator,
             tau=cfg.tau,

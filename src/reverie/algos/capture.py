@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from reverie.core.errors import RunError
-from reverie.core.moving import Inlet, Outlet
 from reverie.core.python_state import PythonState
+from reverie.core.static_buffers import Inlet, Outlet
 from reverie.core.tape import Tape
 from reverie.core.types import Batch, Update
 

@@ -20,14 +20,14 @@ from reverie.core.errors import ConfigError, DataError
 from reverie.core.specs import ActionSpec, ExtraPart, ObsSpec
 from reverie.core.stats import Stats
 from reverie.core.types import Batch, Obs, Update
+from reverie.nn.action_samples import draws, several
+from reverie.nn.actor_critic import NetworkConfig
 from reverie.nn.adam import Adam
 from reverie.nn.fused import log_sum_exp
-from reverie.nn.mlp import NetworkConfig
 from reverie.nn.normalise import Normalise, Running
-from reverie.nn.returned import RETURN, Unreturned
+from reverie.nn.returns_to_go import RETURN, Unreturned
 from reverie.nn.rewards import ReturnStd
-from reverie.nn.several import draws, several
-from reverie.objectives.returns import followed
+from reverie.objectives.returns import transition_mask
 from reverie.objectives.td import Losses, after, before, mean_over, squared_error
 
 MOST = 1e6
@@ -129,7 +129,7 @@ class CQLConfig(SACConfig):
     """Weight alpha of the CQL penalty: fixed(5), or lagrange(10), which learns it so that the gap is about 10."""
     samples: int = 10
     """N, actions sampled of each of three kinds: uniform, from pi(s) and from pi(s')."""
-    softness: float = 1.0
+    cql_temperature: float = 1.0
     """Temperature T of the soft maximum of their values, T ln sum exp(Q / T); towards 0 it is the maximum."""
     backup: Backup = field(default_factory=Expected)
     """Value of next states in the targets: expected, mode, soft, or best(10)."""
@@ -148,7 +148,7 @@ class CQLConfig(SACConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         at_least(self, samples=1)
-        above(self, softness=0)
+        above(self, cql_temperature=0)
         if self.floor is not None and isinstance(self.reward_scale, ReturnStd) and self.reward_scale.clip is not None:
             raise ConfigError(
                 f"reward_scale = {self.reward_scale.text()} with floor = {self.floor.text()}: rewards are cut and what "
@@ -157,7 +157,7 @@ class CQLConfig(SACConfig):
 
     def common(self) -> dict[str, Any]:
         """Return the settings that the objective takes unchanged, by name."""
-        names = ("conservatism", "samples", "softness", "backup", "floor")
+        names = ("conservatism", "samples", "cql_temperature", "backup", "floor")
         return {**super().common(), **{name: getattr(self, name) for name in names}}
 
 
@@ -207,7 +207,7 @@ class CQLObjective(SACObjective):
         *,
         conservatism: Conservatism | None = None,
         samples: int = 10,
-        softness: float = 1.0,
+        cql_temperature: float = 1.0,
         backup: Backup | None = None,
         floor: Floor | None = None,
         **settings: Any,
@@ -215,7 +215,7 @@ class CQLObjective(SACObjective):
         """``conservatism``: fixed(5) unless given; ``backup``: expected; the rest as in SAC."""
         super().__init__(actor, critic, **settings)
         self.conservatism, self.backup, self.floor = conservatism or Fixed(), backup or Expected(), floor
-        self.samples, self.softness = samples, softness
+        self.samples, self.cql_temperature = samples, cql_temperature
         self.log_multiplier = None
         if isinstance(self.conservatism, Lagrange):
             self.log_multiplier = nn.Parameter(torch.tensor(math.log(self.conservatism.initial)))
@@ -234,8 +234,8 @@ class CQLObjective(SACObjective):
         taken = taken.squeeze(-1)  # [2, B, T-1]
         losses = squared_error(taken, self.targets(batch), batch)
         others, floored = self.raised(others, batch)
-        soft = self.softness * log_sum_exp((others - log_density) / self.softness)  # [2, B, T-1]
-        gap = mean_over((soft - taken).mean(0), followed(batch.is_last))
+        soft = self.cql_temperature * log_sum_exp((others - log_density) / self.cql_temperature)  # [2, B, T-1]
+        gap = mean_over((soft - taken).mean(0), transition_mask(batch.is_last))
         return self.pressed(losses, gap, critics=len(values), metrics=floored)
 
     def pressed(self, losses: Losses, gap: Tensor, critics: int, metrics: dict[str, Tensor]) -> Losses:
@@ -285,7 +285,7 @@ class CQLObjective(SACObjective):
         floor = batch.extras[RETURN][:, :-1, None]  # [B, T-1, 1]
         uniform, policy = values[..., : self.samples], values[..., self.samples :]
         below = (policy.detach() < floor).to(values.dtype).mean((0, -1))  # [B, T-1]
-        metrics = {"train/floored": mean_over(below, followed(batch.is_last))}
+        metrics = {"train/floored": mean_over(below, transition_mask(batch.is_last))}
         return torch.cat([uniform, torch.maximum(policy, floor)], -1), metrics
 
     @torch.no_grad()

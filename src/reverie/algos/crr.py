@@ -18,17 +18,17 @@ from reverie.core.errors import ConfigError
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.stats import Stats
 from reverie.core.types import Batch, Obs, Update
+from reverie.nn.action_samples import draws, several
+from reverie.nn.actor_critic import NetworkConfig, QEnsemble, continuous_width
 from reverie.nn.adam import Adam
 from reverie.nn.exploration import SampledPolicy
-from reverie.nn.gaussian import NormalActor
-from reverie.nn.mlp import ActionCritic, NetworkConfig, continuous_width
+from reverie.nn.gaussian import GaussianActor
 from reverie.nn.normalise import Normalise, Running
-from reverie.nn.several import draws, several
 from reverie.nn.target import Target
 from reverie.objectives.estimators import TD0, ValueEstimator, check_estimator
 from reverie.objectives.filters import Exp, Filter
-from reverie.objectives.returns import followed
-from reverie.objectives.td import Losses, after, before, bootstrapped, check_td, mean_over, squared_error
+from reverie.objectives.returns import transition_mask
+from reverie.objectives.td import Losses, after, before, check_td, mean_over, squared_error, td_targets
 
 
 @dataclass(frozen=True)
@@ -171,7 +171,7 @@ class CRRObjective(nn.Module):
 
     def actor_loss(self, batch: Batch) -> Losses:
         """E[-f(A) ln pi(a | s)], where f has no gradient: equation 2."""
-        obs, action, mask = before(batch.obs), batch.action[:, :-1], followed(batch.is_last)
+        obs, action, mask = before(batch.obs), batch.action[:, :-1], transition_mask(batch.is_last)
         policy = self.actor(obs)
         with torch.no_grad():
             advantage = self.advantage(obs, action, policy)  # [B, T-1]
@@ -204,7 +204,7 @@ class CRRObjective(nn.Module):
     def targets(self, batch: Batch) -> Tensor:
         """The y ``[B, T - 1]``; of one transition, r + gamma (1 - terminal) Q'(s', a'): Algorithm 1."""
         value = self.next_value(after(batch.obs))  # [B, T-1]
-        return bootstrapped(batch, value, self.value_estimator, self.discount, within=self.within)
+        return td_targets(batch, value, self.value_estimator, self.discount, within=self.within)
 
     @torch.no_grad()
     def next_value(self, obs: Obs) -> Tensor:
@@ -240,8 +240,8 @@ class CRR(ModelFree):
         """Build the networks for these specs and the losses over them."""
         c = self.cfg
         width, dtype = continuous_width(c.algorithm, action_spec), PRECISIONS[c.precision]
-        actor = NormalActor(obs_spec, width, c.networks, dtype)
-        critic = ActionCritic(obs_spec, width, c.networks, copies=c.critics, dtype=dtype)
+        actor = GaussianActor(obs_spec, width, c.networks, dtype)
+        critic = QEnsemble(obs_spec, width, c.networks, copies=c.critics, dtype=dtype)
         names = ("filter", "baseline", "samples", "discount", "value_estimator", "tau", "target_every")
         settings = {name: getattr(c, name) for name in names}
         return CRRObjective(actor, critic, **settings, within=self.within_range)

@@ -16,15 +16,15 @@ from reverie.algos.base import PRECISIONS, ModelFree, ValueConfig
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.stats import Stats
 from reverie.core.types import Batch, Obs, Update
+from reverie.nn.actor_critic import DeterministicActor, NetworkConfig, QEnsemble, continuous_width
 from reverie.nn.adam import Adam
 from reverie.nn.exploration import Noise, NoisyPolicy, OrnsteinUhlenbeck
 from reverie.nn.frozen import frozen
-from reverie.nn.mlp import ActionCritic, DeterministicActor, NetworkConfig, continuous_width
 from reverie.nn.steps import PolicyGradientStep, RegressionStep
 from reverie.nn.target import Target
 from reverie.objectives.estimators import TD0, ValueEstimator, check_estimator
-from reverie.objectives.returns import followed
-from reverie.objectives.td import Losses, after, before, bootstrapped, check_td, mean_over, squared_error
+from reverie.objectives.returns import transition_mask
+from reverie.objectives.td import Losses, after, before, check_td, mean_over, squared_error, td_targets
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,13 +115,13 @@ class DDPGObjective(nn.Module):
         obs = before(batch.obs)
         with frozen(self.critic):
             value = self.critic(obs, self.actor(obs))  # [B, T-1]
-        loss = -mean_over(value, followed(batch.is_last))
+        loss = -mean_over(value, transition_mask(batch.is_last))
         return Losses({"actor": loss}, {"loss/actor": loss.detach()})
 
     @torch.no_grad()
     def targets(self, batch: Batch) -> Tensor:
         """The y ``[B, T - 1]``; of one transition, r + gamma (1 - terminal) Q'(s', mu'(s')): Algorithm 1."""
-        return bootstrapped(batch, self.next_value(after(batch.obs)), self.value_estimator, self.discount)
+        return td_targets(batch, self.next_value(after(batch.obs)), self.value_estimator, self.discount)
 
     @torch.no_grad()
     def next_value(self, obs: Obs) -> Tensor:
@@ -146,7 +146,7 @@ class DDPG(ModelFree):
         seen, dtype = self.preprocess.spec, PRECISIONS[cfg.precision]
         width = continuous_width(cfg.algorithm, action_spec)
         actor = DeterministicActor(seen, width, cfg.networks, dtype)
-        critic = ActionCritic(seen, width, cfg.networks, dtype=dtype)
+        critic = QEnsemble(seen, width, cfg.networks, dtype=dtype)
         self.objective = DDPGObjective(
             actor,
             critic,

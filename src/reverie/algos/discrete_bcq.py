@@ -18,17 +18,17 @@ from reverie.core.errors import ConfigError
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.stats import Stats
 from reverie.core.types import Batch, Obs, Update
+from reverie.nn.actor_critic import NetworkConfig, single_choice
 from reverie.nn.adam import Adam
 from reverie.nn.choice_steps import ClonedValuesStep
-from reverie.nn.exploration import EpsilonGreedy, GreedyPolicy, Randomness
-from reverie.nn.mlp import NetworkConfig, single_choice
+from reverie.nn.exploration import EpsilonGreedy, EpsilonSchedule, GreedyPolicy
 from reverie.nn.normalise import Normalise, Running
 from reverie.nn.target import Target
-from reverie.nn.values import ClassValues
+from reverie.nn.values import DiscreteQEnsemble
 from reverie.objectives import compiled_choices
 from reverie.objectives.estimators import TD0, ValueEstimator, check_estimator
-from reverie.objectives.returns import followed
-from reverie.objectives.td import Losses, after, before, bootstrapped, check_td, huber_error, mean_over
+from reverie.objectives.returns import transition_mask
+from reverie.objectives.td import Losses, after, before, check_td, huber_error, mean_over, td_targets
 
 
 def check_settings(threshold: float, logit_weight: float, kappa: float) -> None:
@@ -73,7 +73,7 @@ class DiscreteBCQConfig(ValueConfig):
     """Step of the target towards the network at each target update, in (0, 1]; 1 copies it."""
     target_every: int = 1
     """Updates between two updates of the target."""
-    exploration: Randomness = field(default_factory=lambda: EpsilonGreedy(0.05))
+    exploration: EpsilonSchedule = field(default_factory=lambda: EpsilonGreedy(0.05))
     """Random actions while exploring: when recording data, or when training online after offline."""
     bound_values: bool = True
     """Clip the values that targets bootstrap from to the returns that the rewards seen so far allow. Errors at actions
@@ -148,7 +148,7 @@ class DiscreteBCQObjective(nn.Module):
         losses = huber_error((values * action).sum(-1), self.targets(batch), batch, self.kappa)
         unlikely = torch.logsumexp(logits, -1) - (logits * action).sum(-1)  # [B, T-1]
         wide = logits.square().mean(-1)  # [B, T-1]
-        imitation = mean_over(unlikely + self.logit_weight * wide, followed(batch.is_last))
+        imitation = mean_over(unlikely + self.logit_weight * wide, transition_mask(batch.is_last))
         return losses.joined(Losses({"imitation": imitation}, {"loss/imitation": imitation.detach()}))
 
     def loss(self, batch: Batch) -> Losses:
@@ -171,7 +171,7 @@ class DiscreteBCQObjective(nn.Module):
     def targets(self, batch: Batch) -> Tensor:
         """The y ``[B, T - 1]``; of one transition, r + gamma (1 - terminal) Q'(s', a'): Algorithm 1."""
         value = self.next_value(after(batch.obs))  # [B, T-1]
-        return bootstrapped(batch, value, self.value_estimator, self.discount, within=self.within)
+        return td_targets(batch, value, self.value_estimator, self.discount, within=self.within)
 
     @torch.no_grad()
     def next_value(self, obs: Obs) -> Tensor:
@@ -205,7 +205,7 @@ class DiscreteBCQ(ModelFree):
         super().__init__(obs_spec, cfg, device)
         self.cfg = cfg
         classes, dtype = single_choice(cfg.algorithm, action_spec), PRECISIONS[cfg.precision]
-        network = ClassValues(self.preprocess.spec, classes, cfg.networks, 2, dtype)
+        network = DiscreteQEnsemble(self.preprocess.spec, classes, cfg.networks, 2, dtype)
         names = ("threshold", "logit_weight", "discount", "value_estimator", "kappa", "tau", "target_every")
         settings = {name: getattr(cfg, name) for name in names}
         self.objective = DiscreteBCQObjective(network, **settings, within=self.within_range)

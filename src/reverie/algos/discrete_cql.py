@@ -16,12 +16,12 @@ from reverie.algos.qr_dqn import QRDQN, QRDQNConfig, QRDQNObjective
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.stats import Stats
 from reverie.core.types import Batch
+from reverie.nn.actor_critic import single_choice
 from reverie.nn.choice_steps import ConservativeQuantilesStep
-from reverie.nn.exploration import EpsilonGreedy, Randomness
-from reverie.nn.mlp import single_choice
+from reverie.nn.exploration import EpsilonGreedy, EpsilonSchedule
 from reverie.nn.normalise import Normalise, Running
-from reverie.nn.steps import Step
-from reverie.nn.values import ActionValues
+from reverie.nn.steps import ExplicitStep
+from reverie.nn.values import DiscreteQNetwork
 from reverie.objectives.conservative import check_min_q_weight, choice_gap, pressed
 from reverie.objectives.estimators import OneRow, ValueEstimator, check_estimator
 from reverie.objectives.quantile import check_kappa, quantile_error
@@ -47,7 +47,7 @@ class DiscreteCQLConfig(QRDQNConfig):
     The authors' code for Atari has 1, with 200 quantiles. Data of better policies allow larger weights."""
     target_every: int = 500
     """Updates between two updates of the target: Tianshou. The authors' code has 2000."""
-    exploration: Randomness = field(default_factory=lambda: EpsilonGreedy(0.05))
+    exploration: EpsilonSchedule = field(default_factory=lambda: EpsilonGreedy(0.05))
     """Random actions while exploring: when recording data, or when training online after offline."""
     normalise: Normalise | None = field(default_factory=Running)
     """Normalise vectors: (x - mean) / std, over all rows of the dataset. The paper does not (None)."""
@@ -106,10 +106,10 @@ class DiscreteCQL(QRDQN):
         """Build the network for these specs and the loss over it."""
         c = self.cfg
         classes, dtype = single_choice(c.algorithm, action_spec), PRECISIONS[c.precision]
-        network = ActionValues(obs_spec, classes, c.networks, dueling=c.dueling, quantiles=c.quantiles, dtype=dtype)
+        network = DiscreteQNetwork(obs_spec, classes, c.networks, dueling=c.dueling, quantiles=c.quantiles, dtype=dtype)
         return DiscreteCQLObjective(network, min_q_weight=c.min_q_weight, **c.common())
 
-    def build_step(self) -> Step:
+    def build_step(self) -> ExplicitStep:
         """Return the gradient step of the network."""
         return ConservativeQuantilesStep(self.objective, self.optims, DiscreteCQLObjective.critic_loss)
 

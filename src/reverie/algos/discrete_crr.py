@@ -19,13 +19,13 @@ from reverie.core.errors import ConfigError
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.stats import Stats
 from reverie.core.types import Batch, Obs, Update
+from reverie.nn.actor_critic import NetworkConfig, single_choice
 from reverie.nn.adam import Adam
 from reverie.nn.choice_steps import ClassCriticsStep, FilteredLikelihoodStep
 from reverie.nn.choices import Choices, ChoicesActor
 from reverie.nn.exploration import SampledPolicy
-from reverie.nn.mlp import NetworkConfig, single_choice
 from reverie.nn.normalise import Normalise, Running
-from reverie.nn.values import ClassValues
+from reverie.nn.values import DiscreteQEnsemble
 from reverie.objectives import compiled_choices
 from reverie.objectives.conservative import check_min_q_weight, choice_gap, pressed
 from reverie.objectives.estimators import TD0, ValueEstimator, check_estimator
@@ -160,7 +160,7 @@ class DiscreteCRR(ModelFree):
         classes = single_choice(cfg.algorithm, action_spec)
         seen, dtype = self.preprocess.spec, PRECISIONS[cfg.precision]
         actor = ChoicesActor(seen, (classes,), cfg.networks, dtype)
-        critic = ClassValues(seen, classes, cfg.networks, cfg.critics, dtype)
+        critic = DiscreteQEnsemble(seen, classes, cfg.networks, cfg.critics, dtype)
         names = ("filter", "min_q_weight", "discount", "value_estimator", "tau", "target_every")
         settings = {name: getattr(cfg, name) for name in names}
         self.objective = DiscreteCRRObjective(actor, critic, **settings, within=self.within_range)

@@ -18,14 +18,14 @@ from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.stats import Stats
 from reverie.core.types import Batch, Obs, Update
 from reverie.nn.acting import Taped
+from reverie.nn.actor_critic import NetworkConfig, single_choice
 from reverie.nn.adam import Adam
-from reverie.nn.exploration import EpsilonGreedy, GreedyPolicy, Randomness
-from reverie.nn.mlp import NetworkConfig, single_choice
-from reverie.nn.steps import Step, ValuesStep
+from reverie.nn.exploration import EpsilonGreedy, EpsilonSchedule, GreedyPolicy
+from reverie.nn.steps import ExplicitStep, ValuesStep
 from reverie.nn.target import Target
-from reverie.nn.values import ActionValues
+from reverie.nn.values import DiscreteQNetwork
 from reverie.objectives.estimators import TD0, ValueEstimator, check_estimator
-from reverie.objectives.td import Losses, after, before, bootstrapped, check_td, huber_error
+from reverie.objectives.td import Losses, after, before, check_td, huber_error, td_targets
 
 
 def check_settings(value_estimator: ValueEstimator, kappa: float, rows: int) -> None:
@@ -62,10 +62,10 @@ class DQNConfig(ValueConfig):
     kappa: float = 1.0
     """Threshold of the Huber loss: errors are squared up to kappa and linear beyond; inf: always squared."""
     tau: float = 1.0
-    """Step of the target towards the network at each target update, in (0, 1]; 1 copies it."""
+    """ExplicitStep of the target towards the network at each target update, in (0, 1]; 1 copies it."""
     target_every: int = 1000
     """Updates between two updates of the target. The paper has 10,000; MinAtar and CleanRL have 1000 and 500."""
-    exploration: Randomness = field(default_factory=lambda: EpsilonGreedy(1.0, 0.05, 50_000))
+    exploration: EpsilonSchedule = field(default_factory=lambda: EpsilonGreedy(1.0, 0.05, 50_000))
     """Random actions while exploring: epsilon falls from 1 to 0.05 in 50,000 env steps. In the paper, from 1 to 0.1 in
     a million."""
     networks: NetworkConfig = field(default_factory=NetworkConfig)
@@ -141,7 +141,7 @@ class DQNObjective(nn.Module):
     @torch.no_grad()
     def targets(self, batch: Batch) -> Tensor:
         """The y ``[B, T - 1]``; of one transition, r + gamma (1 - terminal) max_a Q'(s', a): Algorithm 1."""
-        return bootstrapped(batch, self.next_value(after(batch.obs)), self.value_estimator, self.discount)
+        return td_targets(batch, self.next_value(after(batch.obs)), self.value_estimator, self.discount)
 
     @torch.no_grad()
     def next_value(self, obs: Obs) -> Tensor:
@@ -179,10 +179,10 @@ class DQN(ModelFree):
         """Build the network for these specs and the loss over it."""
         c = self.cfg
         classes, dtype = single_choice(c.algorithm, action_spec), PRECISIONS[c.precision]
-        network = ActionValues(obs_spec, classes, c.networks, dueling=c.dueling, dtype=dtype)
+        network = DiscreteQNetwork(obs_spec, classes, c.networks, dueling=c.dueling, dtype=dtype)
         return DQNObjective(network, **c.common())
 
-    def build_step(self) -> Step:
+    def build_step(self) -> ExplicitStep:
         """Return the gradient step of the network."""
         return ValuesStep(self.objective, self.optims, DQNObjective.critic_loss)
 

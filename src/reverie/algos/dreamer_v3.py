@@ -189,7 +189,7 @@ def sized(name: str, base: DreamerV3Config | None = None) -> DreamerV3Config:
 
 @dataclass(frozen=True, kw_only=True)
 class DreamerV3Stats(Stats):
-    """Metrics of an update of DreamerV3. Losses are unweighted; imagined means are over all imagined rows."""
+    """Metrics of an update of DreamerV3. WorldModelLosses are unweighted; imagined means are over all imagined rows."""
 
     loss_dynamics: Tensor
     """KL that trains the prior: the mean of max(free_nats, KL[sg(posterior) | prior])."""
@@ -255,7 +255,7 @@ class DreamerV3Stats(Stats):
     """Learning rate, warm-up included."""
 
 
-class Losses(NamedTuple):
+class WorldModelLosses(NamedTuple):
     """Everything that one forward pass computes."""
 
     terms: dict[str, Tensor]  # [B, T] each, before scaling; replay_critic is [B, T - 1]
@@ -352,7 +352,7 @@ class DreamerV3(Algorithm):
 
     def learn(
         self, context: Context, rows: Batch, choose: Chooser = draw, pick: Picker = sample_action
-    ) -> tuple[Losses, Metrics]:
+    ) -> tuple[WorldModelLosses, Metrics]:
         """Take one gradient step on rows ``[B, T]``, then move the slow critic towards the critic."""
         losses = self.losses(context, rows, choose, pick)
         metrics = losses.metrics | self.optim.step(self.total(losses.terms))
@@ -370,7 +370,9 @@ class DreamerV3(Algorithm):
         world = [scales[k.split("/")[0]] * v.detach() for k, v in terms.items() if k not in learned]  # [B, T] each
         return torch.stack(world).sum(0).mean(1).clamp(min=0)  # [B]
 
-    def losses(self, context: Context, rows: Batch, choose: Chooser = draw, pick: Picker = sample_action) -> Losses:
+    def losses(
+        self, context: Context, rows: Batch, choose: Chooser = draw, pick: Picker = sample_action
+    ) -> WorldModelLosses:
         """Compute every loss term of rows ``[B, T]`` that start from ``context``. Updates the scale of returns."""
         post = self.world.observe(rows, context, choose)
         terms, metrics = self.world_losses(rows, post)
@@ -384,7 +386,7 @@ class DreamerV3(Algorithm):
             rows.rows(-last), post.latent.feature[:, -last:], returns[0].view(shape)
         )
         metrics |= more | {f"loss/{k}": v.detach().mean() for k, v in terms.items()}
-        return Losses(terms, metrics, post, dream)
+        return WorldModelLosses(terms, metrics, post, dream)
 
     def world_losses(self, rows: Batch, post: Posterior) -> tuple[dict[str, Tensor], Metrics]:
         """Equation 3: reconstruction, reward, continuation, dynamics and representation, ``[B, T]`` each."""

@@ -20,13 +20,13 @@ from reverie.core.errors import ConfigError, DataError
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.stats import Stats
 from reverie.core.types import Batch, Obs, Update
+from reverie.nn.action_samples import several
+from reverie.nn.actor_critic import NetworkConfig, QEnsemble
 from reverie.nn.adam import Adam
-from reverie.nn.mlp import ActionCritic, NetworkConfig
 from reverie.nn.normalise import Normalise, Running
-from reverie.nn.several import several
 from reverie.nn.target import Target
 from reverie.objectives.estimators import TD0
-from reverie.objectives.td import Losses, after, before, bootstrapped, check_td, squared_error
+from reverie.objectives.td import Losses, after, before, check_td, squared_error, td_targets
 
 CHOSEN = "chosen"
 """Name of the batch's extra ``[B, T, n, A]``: n actions of the evaluated policy in each row."""
@@ -129,7 +129,7 @@ class FQEObjective(nn.Module):
 
         The last row of an episode that is not terminal (a time limit) is bootstrapped from like any other.
         """
-        return bootstrapped(batch, self.worth(after(batch.obs), chosen[:, 1:]), TD0(), self.discount)
+        return td_targets(batch, self.worth(after(batch.obs), chosen[:, 1:]), TD0(), self.discount)
 
     @torch.no_grad()
     def worth(self, obs: Obs, chosen: Tensor) -> Tensor:
@@ -144,7 +144,7 @@ class FQEObjective(nn.Module):
 class UnitCritic(nn.Module):
     """Q(s, a) = shift + scale f(s, a), so that values far from 0 are learned sooner."""
 
-    def __init__(self, inner: ActionCritic, units: Units) -> None:
+    def __init__(self, inner: QEnsemble, units: Units) -> None:
         super().__init__()
         self.inner = inner
         self.shift, self.scale = units.shift, units.scale
@@ -169,7 +169,7 @@ class FQE(ModelFree):
     ) -> None:
         super().__init__(obs_spec, cfg, device)
         self.cfg = cfg
-        inner = ActionCritic(self.preprocess.spec, action_spec.width, cfg.networks, dtype=PRECISIONS[cfg.precision])
+        inner = QEnsemble(self.preprocess.spec, action_spec.width, cfg.networks, dtype=PRECISIONS[cfg.precision])
         settings = {name: getattr(cfg, name) for name in ("discount", "tau", "target_every")}
         self.objective = FQEObjective(UnitCritic(inner, units), low=units.low, high=units.high, **settings)
         self.to(device)

@@ -17,17 +17,17 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from reverie.algos.base import PRECISIONS, seeded
+from reverie.algos.discrete_sac import DiscreteSAC
 from reverie.algos.sac import SAC, SACConfig
-from reverie.algos.sac_discrete import SACDiscrete
 from reverie.core.config import Choice, above, at_least
 from reverie.core.errors import ConfigError
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.stats import Stats
 from reverie.core.types import Batch, Obs, Update
+from reverie.nn.actor_critic import Inputs, NetworkConfig
 from reverie.nn.adam import Adam
-from reverie.nn.mlp import Inputs, NetworkConfig
 from reverie.nn.normalise import Normalise, Running
-from reverie.objectives.returns import followed
+from reverie.objectives.returns import transition_mask
 from reverie.objectives.td import Losses, before, mean_over
 
 
@@ -82,7 +82,7 @@ class GAILConfig(SACConfig):
     """The agent's reward, a function of the discriminator: difference, positive or negative."""
     discriminator_lr: float = 1e-3
     """Learning rate of the discriminator."""
-    penalty: float = 10.0
+    gradient_penalty: float = 10.0
     """Weight of the discriminator's gradient penalty (Gulrajani et al. 2017, arXiv:1704.00028, equation 3), at points
     between the expert's rows and the agent's. 0 or more."""
     discriminator: NetworkConfig = field(default_factory=NetworkConfig)
@@ -94,7 +94,7 @@ class GAILConfig(SACConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         above(self, discriminator_lr=0)
-        at_least(self, penalty=0)
+        at_least(self, gradient_penalty=0)
         if self.reward_scale is not None:
             raise ConfigError(
                 f"reward_scale = {self.reward_scale.text()}: the environment's rewards are not learned from, so there "
@@ -121,7 +121,7 @@ class GAILConfig(SACConfig):
         """
         continuous = any(part.kind == "continuous" for part in action_spec.parts.values())
         with seeded(seed):
-            kind: type[SAC] = self.learner if continuous else GAILDiscrete
+            kind: type[SAC] = self.learner if continuous else DiscreteGAIL
             return kind(obs_spec, action_spec, self.for_obs(obs_spec), torch.device(device))
 
 
@@ -190,10 +190,10 @@ class DiscriminatorObjective(nn.Module):
     ``discriminator`` has the methods ``encode`` and ``judge`` of :class:`Discriminator`.
     """
 
-    def __init__(self, discriminator: nn.Module, *, penalty: float = 10.0) -> None:
-        """``penalty``: weight of the gradient penalty."""
+    def __init__(self, discriminator: nn.Module, *, gradient_penalty: float = 10.0) -> None:
+        """``gradient_penalty``: weight of the gradient penalty."""
         super().__init__()
-        self.discriminator, self.penalty = discriminator, penalty
+        self.discriminator, self.gradient_penalty = discriminator, gradient_penalty
 
     def forward(self, expert: Batch, agent: Batch) -> Losses:
         """Return the term ``discriminator`` of two batches ``[B, T]`` and ``[B', T]``.
@@ -202,7 +202,7 @@ class DiscriminatorObjective(nn.Module):
         expert as the positive class, and the gradient penalty of Gulrajani et al. at points between both.
         """
         x, y = self._encoded(expert), self._encoded(agent)  # [B, T-1, I], [B', T-1, I]
-        seen, lived = followed(expert.is_last), followed(agent.is_last)
+        seen, lived = transition_mask(expert.is_last), transition_mask(agent.is_last)
         f, g = self.discriminator.judge(x), self.discriminator.judge(y)  # type: ignore[operator]
         found = mean_over(F.softplus(-f) * expert.weight[:, None], seen)
         found = found + mean_over(F.softplus(g) * agent.weight[:, None], lived)
@@ -213,7 +213,7 @@ class DiscriminatorObjective(nn.Module):
             "train/expert": mean_over(f.detach().sigmoid(), seen),
             "train/agent": mean_over(g.detach().sigmoid(), lived),
         }
-        return Losses({"discriminator": found + self.penalty * slope}, metrics)
+        return Losses({"discriminator": found + self.gradient_penalty * slope}, metrics)
 
     def slope_error(self, x: Tensor, y: Tensor, seen: Tensor, lived: Tensor) -> Tensor:
         """E[(|grad f| - 1)^2] at random points between pairs of rows; the smaller batch is repeated."""
@@ -249,7 +249,7 @@ class GAIL(SAC):
         super().__init__(obs_spec, action_spec, cfg, device)
         self.recorded = cfg.batch_size // 2
         network = Discriminator(self.preprocess.spec, action_spec.width, cfg.discriminator, PRECISIONS[cfg.precision])
-        self.imitation = DiscriminatorObjective(network, penalty=cfg.penalty).to(device)
+        self.imitation = DiscriminatorObjective(network, gradient_penalty=cfg.gradient_penalty).to(device)
         self.optims["discriminator"] = Adam(network.parameters(), cfg.discriminator_lr)
 
     def expect_recorded(self, windows: int) -> None:
@@ -266,7 +266,7 @@ class GAIL(SAC):
         self.optims["discriminator"].step(losses.terms["discriminator"])
         with torch.no_grad():
             earned = self.cfg.reward(self.imitation.discriminator(before(agent.obs), agent.action[:, :-1]))  # [B', T-1]
-            mean = mean_over(earned, followed(agent.is_last))
+            mean = mean_over(earned, transition_mask(agent.is_last))
         update = self.learn(replace(agent, reward=F.pad(earned, (1, 0))))  # the reward of row t + 1 is that of action t
         priority = update.priority
         if priority is not None:
@@ -275,7 +275,7 @@ class GAIL(SAC):
         return Update(metrics=metrics, priority=priority)
 
 
-class GAILDiscrete(GAIL, SACDiscrete):
+class DiscreteGAIL(GAIL, DiscreteSAC):
     """The learner of GAIL for one discrete action: discrete SAC and a discriminator."""
 
 

@@ -17,16 +17,16 @@ from reverie.core.errors import ConfigError
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.stats import Stats
 from reverie.core.types import Batch, Obs, Update
+from reverie.nn.actor_critic import Inputs, NetworkConfig, QEnsemble, continuous_width
 from reverie.nn.adam import Adam
 from reverie.nn.exploration import SampledPolicy
-from reverie.nn.gaussian import SteadyNormalActor
-from reverie.nn.mlp import ActionCritic, Inputs, NetworkConfig, continuous_width
+from reverie.nn.gaussian import FixedStdGaussianActor
 from reverie.nn.normalise import Normalise, Running
-from reverie.nn.perceptron import Perceptron
+from reverie.nn.perceptron import ReluMLP
 from reverie.nn.target import Target
 from reverie.objectives.estimators import TD0, ValueEstimator, check_estimator
-from reverie.objectives.returns import followed
-from reverie.objectives.td import Losses, before, bootstrapped, check_td, mean_over, squared_error
+from reverie.objectives.returns import transition_mask
+from reverie.objectives.td import Losses, before, check_td, mean_over, squared_error, td_targets
 from reverie.objectives.transforms import exp
 
 
@@ -159,14 +159,14 @@ class IQLObjective(nn.Module):
     def value_loss(self, batch: Batch, taken: Tensor) -> Losses:
         """L_V = E[L_2^tau(min_i Q'_i(s, a) - V(s))]: equation 5. ``taken`` is that of :meth:`taken_value`."""
         value = self.value(before(batch.obs))  # [B, T-1]
-        mask = followed(batch.is_last)
+        mask = transition_mask(batch.is_last)
         loss = mean_over(expectile_loss(taken - value, self.expectile), mask)
         metrics = {"loss/value": loss.detach(), "train/state_value": mean_over(value.detach(), mask)}
         return Losses({"value": loss}, metrics)
 
     def actor_loss(self, batch: Batch, taken: Tensor, values: Tensor) -> Losses:
         """L_pi = E[-exp(beta (min_i Q'_i(s, a) - V(s))) ln pi(a | s)]: equation 7. ``values``: all V(s)."""
-        mask = followed(batch.is_last)
+        mask = transition_mask(batch.is_last)
         advantage = taken - values[:, :-1]  # [B, T-1]
         weight = exp(self.beta * advantage).clamp(max=self.max_weight)
         log_pi = self.actor(before(batch.obs)).log_prob(batch.action[:, :-1])  # [B, T-1]
@@ -181,7 +181,7 @@ class IQLObjective(nn.Module):
     def critic_loss(self, batch: Batch, values: Tensor) -> Losses:
         """L_Q = sum_i E[(r + gamma (1 - terminal) V(s') - Q_i(s, a))^2]: equation 6. ``values``: all V(s)."""
         predicted = self.critic(before(batch.obs), batch.action[:, :-1])  # [2, B, T-1]
-        targets = bootstrapped(batch, values[:, 1:], self.value_estimator, self.discount)  # [B, T-1]
+        targets = td_targets(batch, values[:, 1:], self.value_estimator, self.discount)  # [B, T-1]
         return squared_error(predicted, targets, batch)
 
     def update_targets(self) -> None:
@@ -200,7 +200,7 @@ class StateValue(nn.Module):
     def __init__(self, obs_spec: ObsSpec, cfg: NetworkConfig, dtype: torch.dtype = torch.float32) -> None:
         super().__init__()
         self.inputs = Inputs(obs_spec, cfg, dtype)
-        self.body = Perceptron(self.inputs.width, cfg.units, 1)
+        self.body = ReluMLP(self.inputs.width, cfg.units, 1)
 
     def forward(self, obs: Obs) -> Tensor:
         """Return values ``[...]`` of observations ``[..., *shape]``."""
@@ -218,8 +218,8 @@ class IQL(ModelFree):
         self.cfg = cfg
         seen, dtype = self.preprocess.spec, PRECISIONS[cfg.precision]
         width = continuous_width(cfg.algorithm, action_spec)
-        actor = SteadyNormalActor(seen, width, cfg.networks, dtype)
-        critic = ActionCritic(seen, width, cfg.networks, copies=2, dtype=dtype)
+        actor = FixedStdGaussianActor(seen, width, cfg.networks, dtype)
+        critic = QEnsemble(seen, width, cfg.networks, copies=2, dtype=dtype)
         value = StateValue(seen, cfg.networks, dtype)
         self.objective = IQLObjective(
             actor,

@@ -16,9 +16,9 @@ from reverie.core.errors import ConfigError
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.stats import Stats
 from reverie.core.types import Batch, Obs
-from reverie.nn.mlp import single_choice
-from reverie.nn.steps import QuantilesStep, Step
-from reverie.nn.values import ActionValues
+from reverie.nn.actor_critic import single_choice
+from reverie.nn.steps import ExplicitStep, QuantilesStep
+from reverie.nn.values import DiscreteQNetwork
 from reverie.objectives.estimators import OneRow, ValueEstimator, check_estimator
 from reverie.objectives.quantile import best_quantiles, check_kappa, quantile_error, quantile_targets
 from reverie.objectives.td import Losses, after, before
@@ -106,10 +106,10 @@ class QRDQN(DQN):
         """Build the network for these specs and the loss over it."""
         c = self.cfg
         classes, dtype = single_choice(c.algorithm, action_spec), PRECISIONS[c.precision]
-        network = ActionValues(obs_spec, classes, c.networks, dueling=c.dueling, quantiles=c.quantiles, dtype=dtype)
+        network = DiscreteQNetwork(obs_spec, classes, c.networks, dueling=c.dueling, quantiles=c.quantiles, dtype=dtype)
         return QRDQNObjective(network, **c.common())
 
-    def build_step(self) -> Step:
+    def build_step(self) -> ExplicitStep:
         """Return the gradient step of the network."""
         return QuantilesStep(self.objective, self.optims, QRDQNObjective.critic_loss)
 

@@ -18,16 +18,16 @@ from reverie.core.config import above, at_least, finite
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.stats import Stats
 from reverie.core.types import Batch, Obs, Update
+from reverie.nn.actor_critic import NetworkConfig, QEnsemble, continuous_width
 from reverie.nn.adam import Adam
 from reverie.nn.exploration import SampledPolicy
 from reverie.nn.frozen import frozen
-from reverie.nn.mlp import ActionCritic, NetworkConfig, continuous_width
-from reverie.nn.squashed import GaussianActor
+from reverie.nn.squashed import TanhGaussianActor
 from reverie.nn.steps import RegressionStep, SoftPolicyStep
 from reverie.nn.target import Target
 from reverie.objectives.estimators import TD0, ValueEstimator, check_estimator
-from reverie.objectives.returns import followed
-from reverie.objectives.td import Losses, after, before, bootstrapped, check_td, mean_over, squared_error
+from reverie.objectives.returns import transition_mask
+from reverie.objectives.td import Losses, after, before, check_td, mean_over, squared_error, td_targets
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,8 +99,8 @@ class SACObjective(nn.Module):
 
     ``actor(obs)`` gives a distribution with a differentiable ``sample() -> (action [..., A], log pi [...])``, such as
     :class:`~reverie.nn.squashed.SquashedNormal`. ``critic(obs, action)`` gives the values ``[2, ...]`` of both critics;
-    ``nn/mlp.py: Stacked`` combines two modules. The gradient of each term reaches its own parameters alone, that of
-    ``temperature`` the one parameter ``log_temperature``.
+    ``nn/actor_critic.py: Stacked`` combines two modules. The gradient of each term reaches its own parameters alone,
+    that of ``temperature`` the one parameter ``log_temperature``.
     """
 
     def __init__(
@@ -150,7 +150,7 @@ class SACObjective(nn.Module):
         J_pi = E[alpha ln pi(a | s) - min_i Q_i(s, a)],  J_alpha = E[-alpha (ln pi(a | s) + target entropy)].
         """
         value, entropy = self.policy_value(before(batch.obs))  # [B, T-1]
-        mask = followed(batch.is_last)
+        mask = transition_mask(batch.is_last)
         actor = -mean_over(value + self.temperature * entropy, mask)
         entropy = mean_over(entropy.detach(), mask)
         temperature = self.log_temperature.exp() * (entropy - self.target_entropy)
@@ -182,7 +182,7 @@ class SACObjective(nn.Module):
         value = value + bonus  # [B, T-1]: V of rows 1 ... T-1
         bonus = F.pad(bonus, (1, 0))[:, :-1]  # [B, T-1], of rows 0 ... T-2; that of row 0 cancels, so 0 will do
         earned = torch.cat([batch.reward[:, :1], batch.reward[:, 1:] + bonus], 1)  # [B, T]
-        return bootstrapped(batch, value, self.value_estimator, self.discount, reward=earned) - bonus
+        return td_targets(batch, value, self.value_estimator, self.discount, reward=earned) - bonus
 
     @torch.no_grad()
     def next_value(self, obs: Obs) -> tuple[Tensor, Tensor]:
@@ -223,8 +223,8 @@ class SAC(ModelFree):
         """Build the networks for these specs and the losses over them."""
         c = self.cfg
         width, dtype = continuous_width(c.algorithm, action_spec), PRECISIONS[c.precision]
-        actor = GaussianActor(obs_spec, width, c.networks, dtype)
-        critic = ActionCritic(obs_spec, width, c.networks, copies=2, dtype=dtype)
+        actor = TanhGaussianActor(obs_spec, width, c.networks, dtype)
+        critic = QEnsemble(obs_spec, width, c.networks, copies=2, dtype=dtype)
         entropy = -float(width) if c.target_entropy is None else c.target_entropy
         return self.losses(actor, critic, target_entropy=entropy, **c.common())
 

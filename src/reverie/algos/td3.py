@@ -18,15 +18,15 @@ from reverie.core.errors import ConfigError
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.stats import Stats
 from reverie.core.types import Batch, Obs, State, Update
+from reverie.nn.actor_critic import DeterministicActor, NetworkConfig, QEnsemble, continuous_width, first
 from reverie.nn.adam import Adam
 from reverie.nn.exploration import Gaussian, Noise, NoisyPolicy
 from reverie.nn.frozen import frozen
-from reverie.nn.mlp import ActionCritic, DeterministicActor, NetworkConfig, continuous_width, first
 from reverie.nn.steps import PolicyGradientStep, RegressionStep
 from reverie.nn.target import Target
 from reverie.objectives.estimators import TD0, ValueEstimator, check_estimator
-from reverie.objectives.returns import followed
-from reverie.objectives.td import Losses, after, before, bootstrapped, check_td, mean_over, squared_error
+from reverie.objectives.returns import transition_mask
+from reverie.objectives.td import Losses, after, before, check_td, mean_over, squared_error, td_targets
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,9 +93,9 @@ class TD3Objective(nn.Module):
     """The losses of TD3. ``objective(batch)`` is their terms by name; nothing else of this library is needed.
 
     ``actor(obs)`` gives an action ``[..., A]`` within [-1, 1] and ``critic(obs, action)`` the values ``[2, ...]`` of
-    both critics; any modules will do, and ``nn/mlp.py: Stacked`` combines two. The gradient of each term reaches its
-    own networks alone. The caller decides when to step the actor: at every ``policy_delay``-th step of the critics,
-    and the targets with it.
+    both critics; any modules will do, and ``nn/actor_critic.py: Stacked`` combines two. The gradient of each term
+    reaches its own networks alone. The caller decides when to step the actor: at every ``policy_delay``-th step of the
+    critics, and the targets with it.
     """
 
     def __init__(
@@ -132,13 +132,13 @@ class TD3Objective(nn.Module):
         obs = before(batch.obs)
         with frozen(self.critic):
             value = first(self.critic, obs, self.actor(obs))  # [B, T-1]
-        loss = -mean_over(value, followed(batch.is_last))
+        loss = -mean_over(value, transition_mask(batch.is_last))
         return Losses({"actor": loss}, {"loss/actor": loss.detach()})
 
     @torch.no_grad()
     def targets(self, batch: Batch) -> Tensor:
         """The y ``[B, T - 1]``; of one transition, r + gamma (1 - terminal) min_i Q'_i(s', a~): algorithm 1."""
-        return bootstrapped(batch, self.next_value(after(batch.obs)), self.value_estimator, self.discount)
+        return td_targets(batch, self.next_value(after(batch.obs)), self.value_estimator, self.discount)
 
     @torch.no_grad()
     def next_value(self, obs: Obs) -> Tensor:
@@ -166,7 +166,7 @@ class TD3(ModelFree):
         seen, dtype = self.preprocess.spec, PRECISIONS[cfg.precision]
         width = continuous_width(cfg.algorithm, action_spec)
         actor = DeterministicActor(seen, width, cfg.networks, dtype)
-        critic = ActionCritic(seen, width, cfg.networks, copies=2, dtype=dtype)
+        critic = QEnsemble(seen, width, cfg.networks, copies=2, dtype=dtype)
         self.objective = self.losses(actor, critic, **cfg.common())
         self.to(device)
         self.optims = {

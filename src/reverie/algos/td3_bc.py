@@ -16,10 +16,10 @@ from reverie.algos.td3 import TD3, TD3Config, TD3Objective
 from reverie.core.config import at_least
 from reverie.core.stats import Stats
 from reverie.core.types import Batch
+from reverie.nn.actor_critic import first
 from reverie.nn.frozen import frozen
-from reverie.nn.mlp import first
 from reverie.nn.normalise import Normalise, Running
-from reverie.objectives.returns import followed
+from reverie.objectives.returns import transition_mask
 from reverie.objectives.td import Losses, before, mean_over
 
 
@@ -75,7 +75,7 @@ class TD3BCObjective(TD3Objective):
         As in the authors' code (github.com/sfujim/TD3_BC), lambda uses the values of pi(s), not of the dataset's
         actions, and has no gradient; squares are averaged over the dimensions of an action.
         """
-        obs, mask = before(batch.obs), followed(batch.is_last)
+        obs, mask = before(batch.obs), transition_mask(batch.is_last)
         action = self.actor(obs)  # [B, T-1, A]
         with frozen(self.critic):
             value = first(self.critic, obs, action)  # [B, T-1]

@@ -43,7 +43,7 @@ def reproducible(seed: int) -> Iterator[None]:
 @contextlib.contextmanager
 def left_as_found() -> Iterator[None]:
     """Restore the states of the global generators when the context ends."""
-    generators = Randomness()
+    generators = RngState()
     found = generators.state_dict()
     try:
         yield
@@ -51,7 +51,7 @@ def left_as_found() -> Iterator[None]:
         generators.load_state_dict(found)
 
 
-class Randomness:
+class RngState:
     """States of the global generators of Python, NumPy and PyTorch, as a part of a checkpoint."""
 
     def state_dict(self) -> State:

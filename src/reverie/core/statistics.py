@@ -32,7 +32,7 @@ BLOCK = 500_000
 """Number of scores resampled at a time, which bounds the memory."""
 
 
-class Estimate(NamedTuple):
+class IntervalEstimate(NamedTuple):
     """A measure and its confidence interval, whose ends are NaN if there were too few scores."""
 
     value: float
@@ -140,10 +140,10 @@ def resample(scores: np.ndarray, count: int, generator: np.random.Generator) -> 
     return np.take_along_axis(scores[None], picks, axis=1)
 
 
-def estimate(measure: Measure, scores: ArrayLike, resamples: int = RESAMPLES) -> Estimate:
+def estimate(measure: Measure, scores: ArrayLike, resamples: int = RESAMPLES) -> IntervalEstimate:
     """Return a measure of ``scores`` with its 95 % confidence interval."""
     low, high = interval(measure, scores, resamples=resamples)
-    return Estimate(float(measure(scores)), float(low), float(high))
+    return IntervalEstimate(float(measure(scores)), float(low), float(high))
 
 
 def running_mean(values: np.ndarray) -> np.ndarray:

@@ -37,7 +37,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from reverie.core.compiler import kernels
-from reverie.core.plain import Plain, plain
+from reverie.core.elementwise import Plain, plain
 
 ALIGNED = 64
 """Alignment of rooms, in bytes."""

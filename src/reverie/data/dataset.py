@@ -14,12 +14,12 @@ from reverie.core.config import Config
 from reverie.core.errors import ConfigError, DataError, brief
 from reverie.core.specs import ActionSpec, ExtraPart, ObsSpec
 from reverie.core.types import Window
-from reverie.data.dealer import DealerConfig
+from reverie.data.batch_sampler import BatchSamplerConfig
 from reverie.data.mapped import MappedStorage
 from reverie.data.readers.base import Named, ReadOptions, Rows
 from reverie.data.replay import Replay
-from reverie.data.starts import EpisodeStarts
 from reverie.data.storage import HostStorage, Storage, columns_of
+from reverie.data.window_index import EpisodeStarts
 
 
 def no_path(data: object) -> ConfigError:
@@ -77,7 +77,7 @@ class DatasetConfig(Config):
         *,
         window: Window,
         seed: int,
-        dealer: DealerConfig | None = None,
+        batch_sampler: BatchSamplerConfig | None = None,
         extra_spec: Mapping[str, ExtraPart] | None = None,
         scratch: Path | None = None,
         parts: Iterator[Rows] | None = None,
@@ -88,29 +88,29 @@ class DatasetConfig(Config):
             rows: recorded rows with their specs.
             window: the windows of a batch.
             seed: seed of the samplers.
-            dealer: how windows are chosen; uniformly by default. Its online queue is not used, as no rows are new.
+            batch_sampler: how windows are chosen; uniformly by default. Its online queue is unused, as no rows are new.
             extra_spec: columns that an algorithm stores with the rows; they begin as blank.
             scratch: folder of memory-mapped files.
             parts: ``rows.parts()``, wrapped to report progress.
 
         Raises:
             DataError: there are no rows, more than announced, or no window fits.
-            ConfigError: memory or disk space is missing, or ``dealer`` does not fit the windows.
+            ConfigError: memory or disk space is missing, or ``batch_sampler`` does not fit the windows.
         """
-        dealer = dealer or DealerConfig()
-        dealer.check(window)
+        batch_sampler = batch_sampler or BatchSamplerConfig()
+        batch_sampler.check(window)
         columns = columns_of(rows.obs_spec, rows.action_spec, extra_spec or {})
         total = rows.rows()
         if total < 1:
             raise DataError("the dataset holds no rows.")
-        capacity = total + window.free  # or the windows of the first rows would count as evicted (data/starts.py)
+        capacity = total + window.free  # or the windows of the first rows would count as evicted (data/window_index.py)
         storage: Storage
         if self.storage == "mmap":
             storage = MappedStorage(columns, 1, capacity, scratch or Path(tempfile.gettempdir()))
         else:
             storage = HostStorage(columns, 1, capacity)
-        chosen = dealer.merge({"online": False})
-        settings = DealerConfig(**{f.name: getattr(chosen, f.name) for f in fields(DealerConfig)})
+        chosen = batch_sampler.merge({"online": False})
+        settings = BatchSamplerConfig(**{f.name: getattr(chosen, f.name) for f in fields(BatchSamplerConfig)})
         dataset = Dataset(storage, window, seed=seed, config=settings)
         dataset.fill(parts if parts is not None else rows.parts(), total)
         return dataset
@@ -148,8 +148,8 @@ class Dataset(Replay):
             DataError: there are more than announced, none, or no window fits.
         """
         sums: dict[str, int] = {}
-        if isinstance(self.dealer.starts, EpisodeStarts):
-            self.dealer.starts.queue.reserve(most)
+        if isinstance(self.batch_sampler.starts, EpisodeStarts):
+            self.batch_sampler.starts.queue.reserve(most)
         for part in parts:
             if self.count + len(part["is_first"]) > most:
                 raise DataError(f"there are more than the {most:,} rows that the dataset announces: it is damaged.")

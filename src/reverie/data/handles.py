@@ -1,4 +1,4 @@
-"""A queue of window handles (``data/starts.py``)."""
+"""A queue of window handles (``data/window_index.py``)."""
 
 from __future__ import annotations
 

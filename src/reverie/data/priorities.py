@@ -15,8 +15,8 @@ from reverie.core.compiler import kernels
 from reverie.core.config import Config
 from reverie.core.errors import ConfigError, DataError
 from reverie.core.types import State
-from reverie.data.starts import Starts
 from reverie.data.storage import Storage
+from reverie.data.window_index import Starts
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,7 +16,7 @@ from torch import Tensor
 from reverie.core.errors import ConfigError, RunError
 from reverie.core.specs import ActionSpec, ExtraPart, ObsSpec
 from reverie.core.types import Batch, State, Step, Update, Window
-from reverie.data.dealer import Dealer, DealerConfig
+from reverie.data.batch_sampler import BatchSampler, BatchSamplerConfig
 from reverie.data.device import storage_on
 from reverie.data.extras import load_extras, save_extras
 from reverie.data.feedback import Feedback
@@ -28,7 +28,7 @@ from reverie.data.store.read import Chunk
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReplayConfig(DealerConfig):
+class ReplayConfig(BatchSamplerConfig):
     """Settings of the replay buffer."""
 
     capacity: int | str = 1_000_000
@@ -119,10 +119,10 @@ class Replay:
     ``begin_at``, ``extend`` and ``load_extras`` and loads that state behaves the same.
     """
 
-    def __init__(self, storage: Storage, window: Window, *, seed: int, config: DealerConfig) -> None:
+    def __init__(self, storage: Storage, window: Window, *, seed: int, config: BatchSamplerConfig) -> None:
         """Use an empty ``storage`` whose columns are named as by ``storage.columns_of``."""
         self.window, self.storage = window, storage
-        self.dealer = Dealer(storage, window, seed, config)
+        self.batch_sampler = BatchSampler(storage, window, seed, config)
         self.store: RowStore | None = None
         self.pending: list[Feedback] = []
         self.obs_names = {name: name.removeprefix("obs/") for name in storage.specs if name.startswith("obs/")}
@@ -130,7 +130,7 @@ class Replay:
 
     def __len__(self) -> int:
         """Return the number of windows that can be sampled, which DreamerV3's authors count before learning starts."""
-        return len(self.dealer.starts)
+        return len(self.batch_sampler.starts)
 
     @property
     def count(self) -> int:
@@ -164,7 +164,7 @@ class Replay:
         rows["action"], rows["reward"] = action, step.reward
         rows["is_first"], rows["is_last"], rows["is_terminal"] = step.is_first, step.is_last, step.is_terminal
         self.storage.add(rows | {f"{EXTRAS}{key}": value for key, value in extras.items()} if extras else rows)
-        self.dealer.add_one(step.is_first.tolist())
+        self.batch_sampler.add_one(step.is_first.tolist())
         if self.store is not None:
             self.store.add(rows)
 
@@ -175,7 +175,7 @@ class Replay:
         """
         self.storage.begin_at(first)
         self.pending.clear()
-        self.dealer.clear()
+        self.batch_sampler.clear()
 
     def extend(self, rows: Mapping[str, np.ndarray]) -> None:
         """Add n rows to each stream, ``[N, n, ...]`` by column. Absent extras are blank; the store gets nothing.
@@ -192,7 +192,7 @@ class Replay:
             self.begin_at(self.count + more - kept)
             rows = {name: values[:, -kept:] for name, values in rows.items()}
         self.storage.extend(rows)
-        self.dealer.add(rows["is_first"].astype(bool), lived=False)
+        self.batch_sampler.add(rows["is_first"].astype(bool), lived=False)
 
     def room(self, rows: int) -> dict[str, np.ndarray] | None:
         """Return views ``[N, rows, ...]`` of the memory for the next rows, without extras, to fill before ``refill``.
@@ -212,7 +212,7 @@ class Replay:
                 return False
             if chunk.placed:
                 self.storage.make_room(chunk.stop - chunk.start)
-                self.dealer.add(chunk.rows["is_first"].astype(bool), lived=False)
+                self.batch_sampler.add(chunk.rows["is_first"].astype(bool), lived=False)
             else:
                 self.extend(chunk.rows)
         return True
@@ -249,9 +249,9 @@ class Replay:
         """
         if len(self) == 0:
             raise self._too_few()
-        if self.dealer.in_sequence:
+        if self.batch_sampler.in_sequence:
             self.flush()  # the next windows start from the latents written back to the last ones
-        handles, weights = self.dealer.draw()
+        handles, weights = self.batch_sampler.draw()
         rows = self.storage.gather(handles, self.window.rows)
         device = rows["reward"].device
         return Batch(
@@ -280,7 +280,9 @@ class Replay:
         from these latents.
         """
         self.flush()
-        priority = None if self.dealer.priorities is None or update.priority is None else update.priority.detach()
+        priority = (
+            None if self.batch_sampler.priorities is None or update.priority is None else update.priority.detach()
+        )
         if not update.extras and priority is None:
             return
         extras = {key: value.detach() for key, value in update.extras.items()}
@@ -300,8 +302,8 @@ class Replay:
     def _write(self, feedback: Feedback) -> None:
         for key, value in feedback.extras.items():
             self.storage.write(f"{EXTRAS}{key}", feedback.handles, self.window.rows - value.shape[1], value)
-        if feedback.priority is not None and self.dealer.priorities is not None:
-            self.dealer.priorities.feedback(feedback.handles, as_numpy(feedback.priority))
+        if feedback.priority is not None and self.batch_sampler.priorities is not None:
+            self.batch_sampler.priorities.feedback(feedback.handles, as_numpy(feedback.priority))
 
     # ------------------------------------------------------------------ state
 
@@ -310,11 +312,11 @@ class Replay:
 
         Pending feedback is saved as pending, or a run would depend on when it is saved.
         """
-        return {**self.dealer.state_dict(), "pending": [feedback.state_dict() for feedback in self.pending]}
+        return {**self.batch_sampler.state_dict(), "pending": [feedback.state_dict() for feedback in self.pending]}
 
     def load_state_dict(self, state: State) -> None:
         """Restore a saved state if the replay holds the same rows already, else only its generators."""
-        same, known = self.dealer.load_state_dict(state), set(self.extra_names.values())
+        same, known = self.batch_sampler.load_state_dict(state), set(self.extra_names.values())
         pending = [Feedback.from_state(entry) for entry in state["pending"]] if same else []
         self.pending = [entry for entry in pending if entry.extras.keys() <= known]  # other versions have others
 

@@ -1,8 +1,9 @@
 """Samplers: which of the available windows make a batch.
 
 A new way of sampling is a class with the methods of ``Sampler``, and those of ``Component`` if it can be mixed with
-others (``data/mixture.py``). ``data/starts.py`` knows which windows are available, and has a figure of them.
-``data/priorities.py`` samples by priority and ``data/sequence.py`` whole episodes; ``data/dealer.py`` combines all.
+others (``data/mixture.py``). ``data/window_index.py`` knows which windows are available, and has a figure of them.
+``data/priorities.py`` samples by priority and ``data/sequence.py`` whole episodes; ``data/batch_sampler.py`` combines
+all.
 """
 
 from __future__ import annotations
@@ -15,10 +16,10 @@ import torch
 from torch import Tensor
 
 from reverie.core.types import State
-from reverie.data.chance import Integers
 from reverie.data.handles import HandleQueue
-from reverie.data.starts import Beginnings, Starts
+from reverie.data.randint import Integers
 from reverie.data.storage import Storage
+from reverie.data.window_index import Beginnings, Starts
 
 
 class Sampler(Protocol):

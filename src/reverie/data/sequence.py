@@ -1,6 +1,6 @@
 """Sampling whole episodes in order, for truncated backpropagation through time.
 
-``data/starts.py`` has a figure of windows, episodes and eviction.
+``data/window_index.py`` has a figure of windows, episodes and eviction.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from torch import Tensor
 
 from reverie.core.types import State, Window
 from reverie.data.handles import HandleQueue
-from reverie.data.starts import Beginnings, Starts
 from reverie.data.storage import Storage
+from reverie.data.window_index import Beginnings, Starts
 
 
 class Sequence:

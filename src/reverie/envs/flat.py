@@ -15,7 +15,7 @@ from gymnasium import spaces
 
 from reverie.core.errors import DataError, EnvError, ReverieError
 from reverie.core.specs import ActionSpec, ObsPart
-from reverie.envs import alarm
+from reverie.envs import timeout
 from reverie.envs.base import EnvConfig, Factory, make_gym
 from reverie.envs.images import FlatObs, FrameStack, ImageOptions
 from reverie.envs.spaces import ActionCodec, ObsCodec
@@ -140,7 +140,7 @@ class FlatEnv(gymnasium.Wrapper[Any, np.ndarray, Any, Any]):
         try:
             obs, _ = answered("reset", begun(self.env, seed, options), OF_RESET)
             return self._flat(obs, True), {}
-        except (Exception, alarm.Overdue) as error:
+        except (Exception, timeout.Overdue) as error:
             raise self._placed(error) from error
 
     def step(self, action: np.ndarray) -> tuple[FlatObs, float, bool, bool, dict[str, Any]]:
@@ -154,7 +154,7 @@ class FlatEnv(gymnasium.Wrapper[Any, np.ndarray, Any, Any]):
             if self._clip:
                 reward = self._clip(reward)
             return self._flat(obs, False), reward, bool(terminated), bool(truncated), {}
-        except (Exception, alarm.Overdue) as error:
+        except (Exception, timeout.Overdue) as error:
             raise self._placed(error) from error
 
     def _flat(self, obs: Any, first: bool) -> FlatObs:
@@ -197,8 +197,8 @@ class FlatEnv(gymnasium.Wrapper[Any, np.ndarray, Any, Any]):
             return DataError(f"{at}: {error}")
         if isinstance(error, ReverieError):
             return EnvError(f"{at}: {error}")
-        last = [f for f in traceback.extract_tb(error.__traceback__) if f.filename != alarm.__file__][-1]
-        what = f"hangs: {error}" if isinstance(error, alarm.Overdue) else f"failed with {_said(error)}"
+        last = [f for f in traceback.extract_tb(error.__traceback__) if f.filename != timeout.__file__][-1]
+        what = f"hangs: {error}" if isinstance(error, timeout.Overdue) else f"failed with {_said(error)}"
         return EnvError(f"{at} {what} ({last.filename}:{last.lineno} in {last.name})")
 
 

@@ -15,10 +15,10 @@ import numpy as np
 
 from reverie.core.errors import EnvError, ReverieError
 from reverie.core.specs import ActionSpec, ObsPart
-from reverie.envs import alarm, flat
-from reverie.envs.alarm import ALARM, Overdue
+from reverie.envs import flat, timeout
 from reverie.envs.flat import FlatEnv
 from reverie.envs.snapshot import put, take
+from reverie.envs.timeout import ALARM, Overdue
 
 Rows = Mapping[str, np.ndarray]
 Maker = Callable[[], FlatEnv]
@@ -190,4 +190,4 @@ def trace_of(error: BaseException) -> str:
     return "Traceback (most recent call last):\n" + "".join(lines).rstrip()
 
 
-OURS = (__file__, flat.__file__, alarm.__file__)
+OURS = (__file__, flat.__file__, timeout.__file__)

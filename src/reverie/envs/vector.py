@@ -21,13 +21,13 @@ from reverie.core.errors import ActionError, DataError, EnvError, ReverieError, 
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Step
 from reverie.envs import worker
-from reverie.envs.alarm import ALARM
 from reverie.envs.base import EnvConfig, Factory
 from reverie.envs.failures import Failures
 from reverie.envs.flat import make_flat
 from reverie.envs.leaves import surely_finite
 from reverie.envs.slot import Failed, Made, Maker, Slot
 from reverie.envs.starting import Restarts, Say, derive_seeds, start_serial, start_workers
+from reverie.envs.timeout import ALARM
 
 
 def make_env(

@@ -21,8 +21,8 @@ import numpy as np
 from gymnasium.vector.utils import CloudpickleWrapper, clear_mpi_env_vars
 
 from reverie.core.errors import ConfigError, EnvError, ReverieError
-from reverie.envs.line import Column, Line, shared
 from reverie.envs.slot import Failed, Inside, Maker, Slot, trace_of
+from reverie.envs.worker_pipe import Column, Line, shared
 from reverie.envs.worker_signals import deferred_signals, leave_signals_to_the_parent
 
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS"), "1")

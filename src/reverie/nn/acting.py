@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from reverie.core.compiler import kernels
 from reverie.core.tape import Tape
 from reverie.core.types import Obs
-from reverie.nn.perceptron import Perceptron
+from reverie.nn.perceptron import ReluMLP
 
 MAX_KINDS = 8
 """Largest number of recordings, one for each kind of input; inputs of further kinds call the network."""
@@ -31,7 +31,7 @@ class Taped:
     """``answer(obs)`` without gradient, bit-identical, with most of the overhead of PyTorch and Python removed.
 
     Multiplying one row with weights of 256 x 256 takes 5 us. The overhead of that call is 90 us after an update, which
-    evicts its code from the caches; with a tape it is 40 us. Only networks of :class:`Perceptron` on CPUs are recorded,
+    evicts its code from the caches; with a tape it is 40 us. Only networks of :class:`ReluMLP` on CPUs are recorded,
     because they have no state but their parameters; all others are called. A replay draws new random numbers.
     """
 
@@ -41,7 +41,7 @@ class Taped:
         self.numbers = [*network.parameters(), *network.buffers()]
         self.recordings: dict[Any, Recording | None] = {}
         owners = [m for m in network.modules() if [*m.parameters(recurse=False), *m.buffers(recurse=False)]]
-        self.fits = bool(owners) and all(type(owner) is Perceptron for owner in owners) and kernels() is not None
+        self.fits = bool(owners) and all(type(owner) is ReluMLP for owner in owners) and kernels() is not None
 
     def __call__(self, obs: Obs) -> Tensor:
         """Return ``answer(obs)`` of observations ``[N, ...]``, in a tensor that the caller may change."""

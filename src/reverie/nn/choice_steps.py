@@ -13,15 +13,15 @@ from torch import Tensor
 
 from reverie.core.types import Batch
 from reverie.nn.choices import ChoicesActor
-from reverie.nn.steps import Step, asked, descend
-from reverie.nn.values import ActionValues, ClassValues
+from reverie.nn.steps import ExplicitStep, asked, descend
+from reverie.nn.values import DiscreteQEnsemble, DiscreteQNetwork
 from reverie.objectives import compiled_choices, compiled_quantile, compiled_td
 from reverie.objectives.conservative import pressed
-from reverie.objectives.returns import followed
+from reverie.objectives.returns import transition_mask
 from reverie.objectives.td import Losses, before, losses_of, mean_over
 
 
-class LikelihoodStep(Step):
+class LikelihoodStep(ExplicitStep):
     """Update an actor by behaviour cloning: E[-ln pi(a | s)] of the recorded actions."""
 
     networks: ClassVar = {"actor": ChoicesActor}
@@ -36,13 +36,13 @@ class LikelihoodStep(Step):
         return Losses({"actor": loss}, {"loss/actor": loss})
 
 
-class ClonedValuesStep(Step):
+class ClonedValuesStep(ExplicitStep):
     """Update Q-values and a behaviour clone G in one network: E[w L(Q(s, a) - y)] + E[-ln G(a | s)] + c E[i^2].
 
     i are the logits of G, and c is the objective's ``logit_weight``.
     """
 
-    networks: ClassVar = {"network": ClassValues}
+    networks: ClassVar = {"network": DiscreteQEnsemble}
 
     def explicit(self, batch: Batch) -> Losses:
         """Update by a hand-written backward pass, see :class:`~reverie.nn.steps.Step`."""
@@ -61,10 +61,10 @@ class ClonedValuesStep(Step):
         return Losses({"network": error.loss + imitation}, metrics, losses.priority)
 
 
-class ConservativeQuantilesStep(Step):
+class ConservativeQuantilesStep(ExplicitStep):
     """Update quantiles of the return with CQL's penalty on the Q-values of unseen actions; Q is the quantiles' mean."""
 
-    networks: ClassVar = {"network": ActionValues}
+    networks: ClassVar = {"network": DiscreteQNetwork}
 
     def explicit(self, batch: Batch) -> Losses:
         """Update by a hand-written backward pass, see :class:`~reverie.nn.steps.Step`."""
@@ -79,10 +79,10 @@ class ConservativeQuantilesStep(Step):
         return pressed(losses_of(error), gap, o.min_q_weight)
 
 
-class ClassCriticsStep(Step):
+class ClassCriticsStep(ExplicitStep):
     """Update critics of discrete actions: sum_i E[w (Q_i(s, a) - y)^2] + alpha gap_i, where gap_i is CQL's penalty."""
 
-    networks: ClassVar = {"critic": ClassValues}
+    networks: ClassVar = {"critic": DiscreteQEnsemble}
 
     def explicit(self, batch: Batch) -> Losses:
         """Update by a hand-written backward pass, see :class:`~reverie.nn.steps.Step`."""
@@ -104,14 +104,14 @@ class ClassCriticsStep(Step):
         return gap
 
 
-class FilteredLikelihoodStep(Step):
+class FilteredLikelihoodStep(ExplicitStep):
     """Update an actor by cloning recorded actions, weighted by a filter f of the advantage: E[-f(A) ln pi(a | s)]."""
 
-    networks: ClassVar = {"actor": ChoicesActor, "critic": ClassValues}
+    networks: ClassVar = {"actor": ChoicesActor, "critic": DiscreteQEnsemble}
 
     def explicit(self, batch: Batch) -> Losses:
         """Update by a hand-written backward pass, see :class:`~reverie.nn.steps.Step`."""
-        o, obs, taken, mask = self.objective, before(batch.obs), batch.action[:, :-1], followed(batch.is_last)
+        o, obs, taken, mask = self.objective, before(batch.obs), batch.action[:, :-1], transition_mask(batch.is_last)
         passed = asked(o.actor, obs)
         logits = passed.y.view(taken.shape)
         _, advantage = compiled_choices.expected_least(logits, o.critic(obs), taken)  # [B, T-1]

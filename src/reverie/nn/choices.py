@@ -8,8 +8,8 @@ from torch import Tensor, nn
 
 from reverie.core.specs import ObsSpec
 from reverie.core.types import Obs
-from reverie.nn.mlp import Inputs, NetworkConfig
-from reverie.nn.perceptron import Perceptron
+from reverie.nn.actor_critic import Inputs, NetworkConfig
+from reverie.nn.perceptron import ReluMLP
 
 
 class Choices:
@@ -59,7 +59,7 @@ class ChoicesActor(nn.Module):
         super().__init__()
         self.classes = classes
         self.inputs = Inputs(obs_spec, cfg, dtype)
-        self.body = Perceptron(self.inputs.width, cfg.units, sum(classes))
+        self.body = ReluMLP(self.inputs.width, cfg.units, sum(classes))
 
     def forward(self, obs: Obs) -> Choices:
         """Map observations ``[..., *shape]`` to a distribution over actions ``[..., A]``."""

@@ -13,11 +13,11 @@ from reverie.core.config import Config, check_pattern
 from reverie.core.errors import ConfigError
 from reverie.core.specs import ObsPart, ObsSpec
 from reverie.nn.distributions import Categoricals
-from reverie.nn.doubling import conv_unfold_norm_silu, conv_unfold_sigmoid
 from reverie.nn.encoder import by_size, check_sizes, select, split_kinds, stage_depths, stage_sizes
 from reverie.nn.layers import MLP, BlockLinear, DoublingConv, Linear, RMSNormSiLU
 from reverie.nn.pixels import unit_squared_error
 from reverie.nn.rssm import Latent
+from reverie.nn.upsample import conv_unfold_norm_silu, conv_unfold_sigmoid
 from reverie.objectives.transforms import symexp, symlog
 
 

@@ -219,7 +219,7 @@ def likeliest(actor: nn.Module, obs: Obs) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Randomness(Choice):
+class EpsilonSchedule(Choice):
     """Schedule of the probability that a discrete action is drawn uniformly at random."""
 
     def chance(self, steps: Tensor) -> Tensor | float:
@@ -228,7 +228,7 @@ class Randomness(Choice):
 
 
 @dataclass(frozen=True)
-class EpsilonGreedy(Randomness):
+class EpsilonGreedy(EpsilonSchedule):
     """A random action with probability epsilon, which may be annealed linearly."""
 
     epsilon: float = 1.0
@@ -246,7 +246,7 @@ class EpsilonGreedy(Randomness):
         _check_steps("final_epsilon", self.final_epsilon, self.anneal_steps)
 
     def chance(self, steps: Tensor) -> Tensor | float:
-        """Return epsilon, see :meth:`Randomness.chance`."""
+        """Return epsilon, see :meth:`EpsilonSchedule.chance`."""
         return _annealed(self.epsilon, self.final_epsilon, self.anneal_steps, steps)
 
 
@@ -260,7 +260,7 @@ class GreedyPolicy:
     """An epsilon-greedy policy: the action of the highest value, sometimes a random one while exploring."""
 
     def __init__(
-        self, values: Callable[[Obs], Tensor], randomness: Randomness, classes: int, device: torch.device
+        self, values: Callable[[Obs], Tensor], randomness: EpsilonSchedule, classes: int, device: torch.device
     ) -> None:
         """``values(obs)`` returns the values ``[N, A]`` of all discrete actions; ``classes`` is A."""
         self.values, self.randomness, self.classes, self.device = values, randomness, classes, device

@@ -9,9 +9,9 @@ from torch import Tensor, nn
 
 from reverie.core.specs import ObsSpec
 from reverie.core.types import Obs
-from reverie.nn.mlp import Inputs, NetworkConfig
-from reverie.nn.perceptron import Perceptron
-from reverie.nn.several import times
+from reverie.nn.action_samples import times
+from reverie.nn.actor_critic import Inputs, NetworkConfig
+from reverie.nn.perceptron import ReluMLP
 from reverie.objectives.transforms import exp
 
 LOG_STD = (-5.0, 2.0)
@@ -47,13 +47,13 @@ class DiagonalNormal:
         return (-0.5 * noise.square() - self.log_std - 0.5 * math.log(2 * math.pi)).sum(-1)
 
 
-class NormalActor(nn.Module):
+class GaussianActor(nn.Module):
     """A policy pi(a | s) = N(tanh(f(s)), sigma(s)^2), where one perceptron outputs f and ln sigma."""
 
     def __init__(self, obs_spec: ObsSpec, width: int, cfg: NetworkConfig, dtype: torch.dtype = torch.float32) -> None:
         super().__init__()
         self.inputs = Inputs(obs_spec, cfg, dtype)
-        self.body = Perceptron(self.inputs.width, cfg.units, 2 * width)
+        self.body = ReluMLP(self.inputs.width, cfg.units, 2 * width)
 
     def forward(self, obs: Obs) -> DiagonalNormal:
         """Map observations ``[..., *shape]`` to a distribution over actions ``[..., A]``."""
@@ -62,13 +62,13 @@ class NormalActor(nn.Module):
         return DiagonalNormal(mean.tanh(), log_std.clamp(*LOG_STD))
 
 
-class SteadyNormalActor(nn.Module):
+class FixedStdGaussianActor(nn.Module):
     """A policy pi(a | s) = N(tanh(f(s)), sigma^2), with a learned sigma independent of the state, initially 1."""
 
     def __init__(self, obs_spec: ObsSpec, width: int, cfg: NetworkConfig, dtype: torch.dtype = torch.float32) -> None:
         super().__init__()
         self.inputs = Inputs(obs_spec, cfg, dtype)
-        self.body = Perceptron(self.inputs.width, cfg.units, width, squash=True)
+        self.body = ReluMLP(self.inputs.width, cfg.units, width, squash=True)
         self.log_std = nn.Parameter(torch.zeros(width))
 
     def forward(self, obs: Obs) -> DiagonalNormal:

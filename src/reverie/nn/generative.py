@@ -9,9 +9,9 @@ from torch import Tensor, nn
 
 from reverie.core.specs import ObsSpec
 from reverie.core.types import Obs
-from reverie.nn.mlp import Inputs, NetworkConfig
-from reverie.nn.perceptron import Perceptron
-from reverie.nn.several import beside
+from reverie.nn.action_samples import beside
+from reverie.nn.actor_critic import Inputs, NetworkConfig
+from reverie.nn.perceptron import ReluMLP
 from reverie.objectives.transforms import exp
 
 LOG_STD = (-4.0, 15.0)
@@ -36,8 +36,8 @@ class ActionVAE(nn.Module):
         super().__init__()
         self.latent = latent
         self.inputs = Inputs(obs_spec, cfg, dtype)
-        self.encoder = Perceptron(self.inputs.width + width, cfg.units, 2 * latent)
-        self.decoder = Perceptron(self.inputs.width + latent, cfg.units, width, squash=True)
+        self.encoder = ReluMLP(self.inputs.width + width, cfg.units, 2 * latent)
+        self.decoder = ReluMLP(self.inputs.width + latent, cfg.units, width, squash=True)
 
     def forward(self, obs: Obs, action: Tensor) -> Coded:
         """Encode and decode actions ``[..., A]`` given observations, by a latent z ~ N(mean, std^2); with gradient."""
@@ -65,7 +65,7 @@ class Perturbation(nn.Module):
     ) -> None:
         super().__init__()
         self.inputs = Inputs(obs_spec, cfg, dtype)
-        self.body = Perceptron(self.inputs.width + width, cfg.units, width, squash=True)
+        self.body = ReluMLP(self.inputs.width + width, cfg.units, width, squash=True)
         self.phi = phi
 
     def forward(self, obs: Obs, action: Tensor) -> Tensor:

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 from reverie.core.compiled import compiled
 from reverie.nn.fused import norm_silu
+from reverie.nn.matmul import MIN_ROWS, linear
 from reverie.nn.packing import Kept, packed
-from reverie.nn.product import MIN_ROWS, linear
 from reverie.nn.recurrence import mlp
 from reverie.nn.sequence import StepLinear
 

@@ -15,7 +15,7 @@ from torch.autograd.function import once_differentiable
 
 from reverie.core.compiled import call, compiled, library, threads
 from reverie.nn.distributions import TwoHot
-from reverie.nn.product import linear
+from reverie.nn.matmul import linear
 
 PANEL, STRIP, PIECES = 32, 64, 16
 """As in ``panels.h`` and ``number_head.c``: columns and rows computed at once, and parts of a sum over rows."""

@@ -6,7 +6,7 @@
  * threads nor on the other rows of the batch.
  */
 
-#include "../core/crew.h"
+#include "../core/thread_pool.h"
 #include "perceptron.h"
 
 /* ---------------------------------------------------------------------- forwards */

@@ -7,7 +7,7 @@ C call computes all layers of K MLPs (``copies``) forward, and one backward:
 * :func:`back` applies the chain rule from the last layer to the first. With x the input of a layer, W its weights and g
   the gradient of its output, dW = x^T g, db = sum of g over rows, and dx = g W^T, set to 0 where ReLU gave 0.
 
-:class:`Perceptron` uses them, as an autograd function, for float32 on CPUs if there is a C compiler. GPUs, other
+:class:`ReluMLP` uses them, as an autograd function, for float32 on CPUs if there is a C compiler. GPUs, other
 precisions and machines without a compiler use :func:`defined` and autograd. ``nn/steps.py`` calls them without
 autograd. ``tests/nn/test_perceptron.py: test_results_and_gradients_are_those_of_the_definition`` holds both equal to
 autograd in float64.
@@ -175,7 +175,7 @@ class _Perceptron(torch.autograd.Function):
         return dtheta, None, *([None] * len(ctx.sizes) if dx is None else torch.split(dx, ctx.sizes, 1))
 
 
-class Perceptron(nn.Module):
+class ReluMLP(nn.Module):
     """An MLP with ReLU, or K of them (``copies``) that share their input. ``squash`` applies tanh to the output.
 
     It is initialised as ``torch.nn.Linear``. All parameters are one tensor ``theta`` ``[K, P]``, one copy in each row,

@@ -10,7 +10,7 @@
 
 #include <stdlib.h>
 
-#include "../core/crew.h"
+#include "../core/thread_pool.h"
 #include "blocks.h"
 #include "perceptron.h"
 

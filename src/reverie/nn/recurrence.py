@@ -14,8 +14,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from reverie.core.compiled import library
+from reverie.nn.matmul import weight_gradient
 from reverie.nn.packing import packed, pointers
-from reverie.nn.product import weight_gradient
 
 STRIP = 32
 """Rows that a thread processes at once, as in ``recurrence.c``."""

@@ -23,7 +23,7 @@ from reverie.nn.compiled_rssm import CompiledRSSM
 from reverie.nn.distributions import straight_through
 from reverie.nn.fused import draw, gru, unimix_probs
 from reverie.nn.layers import BlockLinear, BlockSteps, Linear, RMSNormSiLU, StepLayers
-from reverie.nn.product import linear
+from reverie.nn.matmul import linear
 from reverie.nn.sequence import StepLinear
 
 Chooser = Callable[[Tensor], Tensor]

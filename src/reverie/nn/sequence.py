@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from reverie.nn.product import block_linear, linear, weight_gradient
+from reverie.nn.matmul import block_linear, linear, weight_gradient
 
 Notes = list[tuple[Tensor, Tensor]]
 """Input ``[M, ...]`` and gradient of the output ``[M, ...]`` of each step whose backward pass is done."""

@@ -13,9 +13,9 @@ from torch.autograd.function import once_differentiable
 from reverie.core.compiled import call, compiled, library
 from reverie.core.specs import ObsSpec
 from reverie.core.types import Obs
-from reverie.nn.mlp import Inputs, NetworkConfig
-from reverie.nn.perceptron import Perceptron
-from reverie.nn.several import times
+from reverie.nn.action_samples import times
+from reverie.nn.actor_critic import Inputs, NetworkConfig
+from reverie.nn.perceptron import ReluMLP
 from reverie.objectives.transforms import exp
 
 LOG_STD = (-20.0, 2.0)
@@ -125,13 +125,13 @@ def apart(x: Tensor) -> Tensor:
     return flat if flat.stride(1) == 1 else flat.contiguous()
 
 
-class GaussianActor(nn.Module):
+class TanhGaussianActor(nn.Module):
     """A policy pi(a | s): an MLP to a tanh-squashed Gaussian over [-1, 1]^A (appendix C of the SAC paper)."""
 
     def __init__(self, obs_spec: ObsSpec, width: int, cfg: NetworkConfig, dtype: torch.dtype) -> None:
         super().__init__()
         self.inputs = Inputs(obs_spec, cfg, dtype)
-        self.body = Perceptron(self.inputs.width, cfg.units, 2 * width)
+        self.body = ReluMLP(self.inputs.width, cfg.units, 2 * width)
 
     def forward(self, obs: Obs) -> SquashedNormal:
         """Map observations ``[..., *shape]`` to a distribution over actions ``[..., A]``."""

@@ -2,7 +2,7 @@
 
 PyTorch code in :func:`conv_pool_norm_silu` defines the computation. On CPUs in float32, images are processed in parts
 whose convolution stays in the cache, and only what the backward pass cannot do without is stored. The compiled
-functions are in ``images.c`` and ``pooled.c``; ``tests/nn/test_stages.py`` compares both paths. ``doubling.py`` has the
+functions are in ``images.c`` and ``pooled.c``; ``tests/nn/test_stages.py`` compares both paths. ``upsample.py`` has the
 stages of the decoder.
 """
 

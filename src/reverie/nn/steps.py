@@ -1,8 +1,8 @@
 """Gradient steps with hand-written backward passes instead of autograd, for small MLPs on CPUs.
 
 A method of the objective defines each loss, and autograd can differentiate it. For small networks autograd's overhead
-takes as long as parts of the computation. So each subclass of :class:`Step` also does the update of one loss by hand
-(``explicit``):
+takes as long as parts of the computation. So each subclass of :class:`ExplicitStep` also does the update of one loss by
+hand (``explicit``):
 
 1. a forward pass of each network that keeps the hidden layers' values (:func:`asked`);
 2. the loss and its gradient with respect to the networks' outputs, from a compiled function of ``objectives``;
@@ -28,17 +28,17 @@ from torch import Tensor, nn
 
 from reverie.core.compiled import compiled
 from reverie.core.types import Batch
+from reverie.nn.actor_critic import DeterministicActor, QEnsemble
 from reverie.nn.adam import Adam
-from reverie.nn.mlp import ActionCritic, DeterministicActor
-from reverie.nn.perceptron import Layout, Pass, Perceptron, back, forth
-from reverie.nn.squashed import GaussianActor, draw, draw_back
-from reverie.nn.values import ActionValues
+from reverie.nn.perceptron import Layout, Pass, ReluMLP, back, forth
+from reverie.nn.squashed import TanhGaussianActor, draw, draw_back
+from reverie.nn.values import DiscreteQNetwork
 from reverie.objectives import compiled_quantile, compiled_td
-from reverie.objectives.returns import followed
+from reverie.objectives.returns import transition_mask
 from reverie.objectives.td import Losses, before, losses_of
 
 
-class Step:
+class ExplicitStep:
     """A gradient step on a loss of an objective: by a hand-written backward pass where possible, else by autograd.
 
     ``step(batch)`` computes the loss, updates the parameters in ``optims`` and returns the loss before the update.
@@ -74,7 +74,7 @@ class Step:
     def fits(self, batch: Batch) -> bool:
         """Return whether the compiled functions can be used for this batch and these networks."""
         networks = [getattr(self.objective, name) for name in self.networks]
-        if not all(isinstance(net.body, Perceptron) and net.inputs.encoder is None for net in networks):
+        if not all(isinstance(net.body, ReluMLP) and net.inputs.encoder is None for net in networks):
             return False
         numbers = (batch.action, batch.reward, batch.weight, *(net.body.theta for net in networks))
         whole = batch.is_last.dtype is torch.bool and batch.reward.numel() > batch.reward.shape[0]
@@ -85,10 +85,10 @@ class Step:
         raise NotImplementedError
 
 
-class RegressionStep(Step):
+class RegressionStep(ExplicitStep):
     """Update critics Q_i(s, a): sum_i scale E[w (Q_i(s, a) - y)^2], with targets y and weights w."""
 
-    networks: ClassVar = {"critic": ActionCritic}
+    networks: ClassVar = {"critic": QEnsemble}
 
     def __init__(
         self, objective: Any, optims: Mapping[str, Adam], *definitions: Callable[..., Any], scale: float = 1.0
@@ -98,7 +98,7 @@ class RegressionStep(Step):
         self.scale = scale
 
     def explicit(self, batch: Batch) -> Losses:
-        """Update by a hand-written backward pass, see :class:`Step`."""
+        """Update by a hand-written backward pass, see :class:`ExplicitStep`."""
         critic, target = self.objective.critic, self.objective.targets(batch)
         passed = asked(critic, before(batch.obs), batch.action[:, :-1])
         values = passed.y.view(-1, *target.shape)  # [K, B, T-1]
@@ -107,13 +107,13 @@ class RegressionStep(Step):
         return losses_of(error)
 
 
-class ValuesStep(Step):
+class ValuesStep(ExplicitStep):
     """Update Q(s, .) of discrete actions: E[w L(Q(s, a) - y)] for the action a taken, where L is the Huber loss."""
 
-    networks: ClassVar = {"network": ActionValues}
+    networks: ClassVar = {"network": DiscreteQNetwork}
 
     def explicit(self, batch: Batch) -> Losses:
-        """Update by a hand-written backward pass, see :class:`Step`."""
+        """Update by a hand-written backward pass, see :class:`ExplicitStep`."""
         network, target, taken = self.objective.network, self.objective.targets(batch), batch.action[:, :-1]
         passed = asked(network, before(batch.obs))
         values = (passed.y.view(taken.shape) * taken).sum(-1)  # [B, T-1]
@@ -124,13 +124,13 @@ class ValuesStep(Step):
         return losses_of(error)
 
 
-class QuantilesStep(Step):
+class QuantilesStep(ExplicitStep):
     """Update quantiles theta_i of the return of the action taken: sum_i E_j[rho_i(y_j - theta_i(s, a))]."""
 
-    networks: ClassVar = {"network": ActionValues}
+    networks: ClassVar = {"network": DiscreteQNetwork}
 
     def explicit(self, batch: Batch) -> Losses:
-        """Update by a hand-written backward pass, see :class:`Step`."""
+        """Update by a hand-written backward pass, see :class:`ExplicitStep`."""
         network, target = self.objective.network, self.objective.targets(batch)  # y: [B, T-1, N]
         passed = asked(network, before(batch.obs))
         quantiles = passed.y.view(*target.shape[:-1], *network.shape)  # [B, T-1, A, N]
@@ -139,15 +139,15 @@ class QuantilesStep(Step):
         return losses_of(error)
 
 
-class PolicyGradientStep(Step):
+class PolicyGradientStep(ExplicitStep):
     """Update an actor mu(s) by the deterministic policy gradient of the first critic: E[-Q_1(s, mu(s))]."""
 
-    networks: ClassVar = {"actor": DeterministicActor, "critic": ActionCritic}
+    networks: ClassVar = {"actor": DeterministicActor, "critic": QEnsemble}
 
     def explicit(self, batch: Batch) -> Losses:
-        """Update by a hand-written backward pass, see :class:`Step`."""
+        """Update by a hand-written backward pass, see :class:`ExplicitStep`."""
         actor, critic, obs = self.objective.actor, self.objective.critic, before(batch.obs)
-        mask = followed(batch.is_last)
+        mask = transition_mask(batch.is_last)
         acted = asked(actor, obs)
         valued = asked(critic, obs, acted.y.view(*mask.shape, -1), copies=1)
         value, share = compiled_td.mean_and_shares(valued.y.view(mask.shape), mask)
@@ -155,17 +155,17 @@ class PolicyGradientStep(Step):
         return Losses({"actor": -value}, {"loss/actor": -value})
 
 
-class SoftPolicyStep(Step):
+class SoftPolicyStep(ExplicitStep):
     """Update SAC's policy by the smallest critic and the entropy, and the temperature alpha by a target entropy.
 
     E[alpha ln pi(a | s) - min_i Q_i(s, a)] and E[-alpha (ln pi(a | s) + target entropy)], with the same sampled a.
     """
 
-    networks: ClassVar = {"actor": GaussianActor, "critic": ActionCritic}
+    networks: ClassVar = {"actor": TanhGaussianActor, "critic": QEnsemble}
 
     def explicit(self, batch: Batch) -> Losses:
-        """Update by a hand-written backward pass, see :class:`Step`."""
-        o, obs, mask = self.objective, before(batch.obs), followed(batch.is_last)
+        """Update by a hand-written backward pass, see :class:`ExplicitStep`."""
+        o, obs, mask = self.objective, before(batch.obs), transition_mask(batch.is_last)
         acted = asked(o.actor, obs)
         mean, raw = acted.y[0].chunk(2, -1)  # [M, A]
         noise = torch.randn(*mask.shape, mean.shape[-1])  # [B, T-1, A]
@@ -204,7 +204,7 @@ def asked(network: Any, obs: Any, action: Tensor | None = None, copies: int | No
     return forth(theta, layout, *(x.reshape(-1, x.shape[-1]) for x in parts))
 
 
-def of_first(body: Perceptron, copies: int | None) -> tuple[Tensor, Layout]:
+def of_first(body: ReluMLP, copies: int | None) -> tuple[Tensor, Layout]:
     """Return the parameters ``[K, P]`` and layout of all copies or, if ``copies`` is given, of the first one."""
     return (body.theta, body.layout) if copies is None else (body.theta[:1], body.alone)
 

@@ -7,8 +7,8 @@ from torch import Tensor, nn
 
 from reverie.core.specs import ObsSpec
 from reverie.core.types import Obs
-from reverie.nn.mlp import Inputs, NetworkConfig
-from reverie.nn.perceptron import Perceptron
+from reverie.nn.actor_critic import Inputs, NetworkConfig
+from reverie.nn.perceptron import ReluMLP
 
 
 class Dueling(nn.Module):
@@ -23,10 +23,10 @@ class Dueling(nn.Module):
         super().__init__()
         *shared, last = units
         self.classes, self.each = classes, each
-        self.shared = Perceptron(inputs, tuple(shared[:-1]), shared[-1]) if shared else None
+        self.shared = ReluMLP(inputs, tuple(shared[:-1]), shared[-1]) if shared else None
         width = shared[-1] if shared else inputs
-        self.value = Perceptron(width, (last,), each)
-        self.advantage = Perceptron(width, (last,), classes * each)
+        self.value = ReluMLP(width, (last,), each)
+        self.advantage = ReluMLP(width, (last,), classes * each)
 
     def forward(self, x: Tensor) -> Tensor:
         """Map ``[..., inputs]`` to ``[..., classes * each]``."""
@@ -38,7 +38,7 @@ class Dueling(nn.Module):
         return q.flatten(-2)
 
 
-class ActionValues(nn.Module):
+class DiscreteQNetwork(nn.Module):
     """A critic Q(s, .) of A discrete actions (``classes``); with ``quantiles``, N quantiles of the return of each."""
 
     def __init__(
@@ -59,7 +59,7 @@ class ActionValues(nn.Module):
         if dueling:
             self.body = Dueling(width, cfg.units, classes, quantiles or 1)
         else:
-            self.body = Perceptron(width, cfg.units, classes * (quantiles or 1))
+            self.body = ReluMLP(width, cfg.units, classes * (quantiles or 1))
 
     def forward(self, obs: Obs) -> Tensor:
         """Map observations ``[..., *shape]`` to values ``[..., A]``, or to quantiles ``[..., A, N]``."""
@@ -67,7 +67,7 @@ class ActionValues(nn.Module):
         return y if len(self.shape) == 1 else y.view(*y.shape[:-1], *self.shape)
 
 
-class ClassValues(nn.Module):
+class DiscreteQEnsemble(nn.Module):
     """K MLPs that share only a CNN, each with one output for each discrete action: K critics, or values and logits."""
 
     def __init__(
@@ -75,7 +75,7 @@ class ClassValues(nn.Module):
     ) -> None:
         super().__init__()
         self.inputs = Inputs(obs_spec, cfg, dtype)
-        self.body = Perceptron(self.inputs.width, cfg.units, classes, copies)
+        self.body = ReluMLP(self.inputs.width, cfg.units, classes, copies)
 
     def forward(self, obs: Obs) -> Tensor:
         """Map observations ``[..., *shape]`` to ``[K, ..., A]``."""

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from reverie.core.errors import ConfigError
 from reverie.core.types import Batch
-from reverie.objectives.returns import followed
+from reverie.objectives.returns import transition_mask
 from reverie.objectives.td import Losses, mean_over
 
 
@@ -21,7 +21,7 @@ def choice_gap(values: Tensor, batch: Batch) -> Tensor:
     """
     taken = (values * batch.action[:, :-1]).sum(-1)  # [(K,) B, T-1]
     gap = torch.logsumexp(values, -1) - taken  # [(K,) B, T-1]
-    return mean_over(gap if gap.ndim == 2 else gap.sum(0), followed(batch.is_last))
+    return mean_over(gap if gap.ndim == 2 else gap.sum(0), transition_mask(batch.is_last))
 
 
 def pressed(losses: Losses, gap: Tensor, weight: float) -> Losses:

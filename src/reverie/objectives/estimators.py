@@ -47,7 +47,7 @@ class ValueEstimator(Choice):
         """Return the value targets of rows 0 ... T-2, ``[B, T - 1]``, from rows ``[B, T]`` alone.
 
         Gradients flow through all inputs that have one: detach ``value`` to prevent it. At the last row of an episode
-        the target is the row's own value; ``returns.followed`` is the mask of all other rows.
+        the target is the row's own value; ``returns.transition_mask`` is the mask of all other rows.
 
         Raises:
             ConfigError: the window is too short, or the estimator needs more than rows.

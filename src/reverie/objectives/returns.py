@@ -6,7 +6,7 @@ are for rows ``0 ... T-2``, each estimated from the rows after it inside the win
 bootstrapped from.
 
 Windows may cross episodes. The row after the last row of an episode belongs to another episode, so there is no target
-for the last row: its target is its own value and its advantage is 0. Mask losses with :func:`followed`.
+for the last row: its target is its own value and its advantage is 0. Mask losses with :func:`transition_mask`.
 (:func:`lambda_return` alone leaves there what its recursion yields.)
 
 Targets have the gradient of their inputs. To avoid it, detach ``value`` and the log-probabilities, or call these
@@ -41,7 +41,7 @@ class Bootstrap(NamedTuple):
     row: Tensor  # [B, T-1] int64, t + m
 
 
-def followed(last: Tensor) -> Tensor:
+def transition_mask(last: Tensor) -> Tensor:
     """Return the mask of rows 0 ... T-2 that another row of their episode follows: bool ``[B, T - 1]``."""
     return ~last[:, :-1].bool()
 
@@ -92,7 +92,7 @@ def td0(*, reward: Tensor, terminal: Tensor, last: Tensor, value: Tensor, discou
     if fits(reward, terminal, last) and compiled(value) and not (torch.is_grad_enabled() and value.requires_grad):
         return compiled_td.td0(reward, terminal, last, value, discount)
     target = reward[:, 1:] + _live(terminal, reward, discount) * value[:, 1:]  # [B, T-1]
-    return torch.where(followed(last), target, value[:, :-1])
+    return torch.where(transition_mask(last), target, value[:, :-1])
 
 
 def td1(*, reward: Tensor, terminal: Tensor, last: Tensor, value: Tensor, discount: float) -> Tensor:
@@ -120,7 +120,7 @@ def td_lambda(*, reward: Tensor, terminal: Tensor, last: Tensor, value: Tensor, 
     returns = lambda_return(
         reward=reward, terminal=terminal, last=last, bootstrap=value, discount=discount, lam=lam
     )  # [B, T-1]
-    return torch.where(followed(last), returns, value[:, :-1])
+    return torch.where(transition_mask(last), returns, value[:, :-1])
 
 
 def n_step(*, reward: Tensor, terminal: Tensor, last: Tensor, value: Tensor, discount: float, n: int) -> Tensor:

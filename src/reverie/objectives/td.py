@@ -13,7 +13,7 @@ from reverie.core.errors import ConfigError
 from reverie.core.types import Batch, Metrics, Obs
 from reverie.objectives import compiled_td
 from reverie.objectives.estimators import ValueEstimator
-from reverie.objectives.returns import followed
+from reverie.objectives.returns import transition_mask
 
 
 class Losses(NamedTuple):
@@ -53,7 +53,7 @@ def mean_over(x: Tensor, mask: Tensor) -> Tensor:
     return (x * mask).sum() / mask.sum().clamp(min=1)
 
 
-def bootstrapped(
+def td_targets(
     batch: Batch,
     value: Tensor,
     estimator: ValueEstimator,
@@ -144,7 +144,7 @@ def critic_losses(
         batch: its weights ``[B]`` and ends of episodes are read.
         scale: factor of the loss.
     """
-    mask = followed(batch.is_last)  # [B, T-1]
+    mask = transition_mask(batch.is_last)  # [B, T-1]
     weight = mask * (scale * batch.weight / mask.sum().clamp(min=1))[:, None]  # [B, T-1]
     total = (weight * loss).sum()
     with torch.no_grad():

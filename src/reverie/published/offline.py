@@ -120,7 +120,7 @@ def gail() -> ExperimentConfig:
 def gail_pendulum() -> ExperimentConfig:
     """GAIL with an expert's data on Pendulum-v1, beside the environment, as SAC; settings are ours."""
     small = {"algo.batch_size": 128, "algo.networks.units": (64, 64), "algo.discriminator.units": (64, 64)}
-    softer = {"algo.penalty": 1.0, "algo.temperature": 0.1, "algo.temperature_lr": 1e-3}
+    softer = {"algo.gradient_penalty": 1.0, "algo.temperature": 0.1, "algo.temperature_lr": 1e-3}
     return ExperimentConfig(algo=GAILConfig()).merge(PENDULUM | small | softer)
 
 
@@ -131,7 +131,12 @@ def gail_cartpole() -> ExperimentConfig:
     """
     short = {"steps": 4000, "learning_starts": 500, "random_steps": 500, "replay.capacity": 50_000}
     small = {"algo.batch_size": 128, "algo.networks.units": (64, 64), "algo.discriminator.units": (64, 64)}
-    softer = {"algo.penalty": 1.0, "algo.temperature": 0.1, "algo.temperature_lr": 0.0, "algo.reward": "positive"}
+    softer = {
+        "algo.gradient_penalty": 1.0,
+        "algo.temperature": 0.1,
+        "algo.temperature_lr": 0.0,
+        "algo.reward": "positive",
+    }
     return ExperimentConfig(algo=GAILConfig()).merge(PENDULUM | {"env.id": "CartPole-v1"} | short | small | softer)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from reverie.core.errors import ConfigError
 from reverie.core.protocols import Env, Policy
-from reverie.core.statistics import Estimate, estimate, iqm
+from reverie.core.statistics import IntervalEstimate, estimate, iqm
 from reverie.core.types import Mode
 from reverie.run.collect import EpisodeCounter, EpisodeStats, executed
 
@@ -32,7 +32,7 @@ class Evaluation:
         """Return an evaluation with the episodes of ``more`` appended."""
         return replace(self, scores=[*self.scores, *more.scores], lengths=[*self.lengths, *more.lengths])
 
-    def iqm(self) -> Estimate:
+    def iqm(self) -> IntervalEstimate:
         """Return the interquartile mean of the scores with its 95 % interval over episodes of this policy.
 
         For the uncertainty over seeds of an algorithm see :mod:`reverie.training.aggregate`.

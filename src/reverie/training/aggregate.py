@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from reverie.core.statistics import CONFIDENCE, Estimate, Measure, estimate, iqm, mean, median, running_mean
+from reverie.core.statistics import CONFIDENCE, IntervalEstimate, Measure, estimate, iqm, mean, median, running_mean
 from reverie.experiment import ExperimentConfig
 from reverie.folder import RunFolder, found_at_end, write_json
 from reverie.log.sinks import read_metrics
@@ -43,7 +43,7 @@ class Curve:
     """``[S, K]``. A seed that ended early because it reached ``stop_score`` keeps its last score."""
     measured: list[Series]
     """Measured points of each seed, before they are put on common steps."""
-    measures: dict[str, list[Estimate]]
+    measures: dict[str, list[IntervalEstimate]]
     """For each of :data:`MEASURES`, K estimates over the seeds."""
 
     def interval(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
@@ -64,7 +64,7 @@ class Aggregate:
     """Steps that each seed took, in ``unit``."""
     unit: str
     """Unit of ``steps``: "env steps" or "updates"."""
-    score: dict[str, Estimate]
+    score: dict[str, IntervalEstimate]
     """IQM, mean and median over the seeds that have a score; empty if none has."""
     curve: Curve
 
@@ -192,10 +192,10 @@ def write_aggregate(path: Path, found: Aggregate | None, head: Mapping[str, Any]
     write_json(path, values)
 
 
-def columns(estimates: Sequence[Estimate]) -> dict[str, list[float | None]]:
+def columns(estimates: Sequence[IntervalEstimate]) -> dict[str, list[float | None]]:
     """Return estimates as one list for each of their fields."""
     rows = [plain(found._asdict()) for found in estimates]
-    return {name: [row[name] for row in rows] for name in Estimate._fields}
+    return {name: [row[name] for row in rows] for name in IntervalEstimate._fields}
 
 
 def plain(values: Mapping[str, float]) -> dict[str, float | None]:

@@ -11,7 +11,7 @@ from reverie.data.dataset import DatasetConfig
 from reverie.experiment import Experiment
 from reverie.folder import RunFolder, check_spec, read_saved, settings_changes
 from reverie.run.checkpoint import Checkpoints
-from reverie.training.telling import Say
+from reverie.training.messages import Say
 
 
 def begin_with(experiment: Experiment, say: Say) -> None:

@@ -17,7 +17,7 @@ from reverie.core.config import Choice, Config
 from reverie.core.discover import algorithm_name, version
 from reverie.core.errors import ReverieError, RunError
 from reverie.core.protocols import Sink
-from reverie.envs.handed import EnvLike, env_name
+from reverie.envs.factory import EnvLike, env_name
 from reverie.experiment import Experiment, ExperimentConfig
 from reverie.folder import (
     RunFolder,
@@ -43,11 +43,11 @@ from reverie.run.evaluate import Evaluation
 from reverie.run.lock import RunLock
 from reverie.run.schedule import position
 from reverie.run.verify import step_of
+from reverie.training.checkpointing import Keeper, place_of
+from reverie.training.evaluator import Result, evaluator_of, is_of, judged, result_of
 from reverie.training.initial import begin_with, check_same_kind
-from reverie.training.judging import Result, evaluator_of, is_of, judged, result_of
-from reverie.training.keeping import Keeper, place_of
+from reverie.training.messages import Say, describe, why_idle
 from reverie.training.sinks import TRACKERS, check_sinks, sinks_of
-from reverie.training.telling import Say, describe, why_idle
 
 ROOT = Path("runs")
 

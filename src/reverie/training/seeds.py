@@ -24,6 +24,7 @@ from reverie.run.interrupt import heeded
 from reverie.run.lock import RunLock
 from reverie.training.aggregate import Aggregate, aggregate, unit_of, write_aggregate
 from reverie.training.children import Child, Signals, verdict
+from reverie.training.messages import Say
 from reverie.training.seeds_folder import (
     SeedsFolder,
     check_finished,
@@ -36,7 +37,6 @@ from reverie.training.seeds_folder import (
     write_settings,
 )
 from reverie.training.sinks import at_the_end
-from reverie.training.telling import Say
 
 POLL = 0.2
 """Seconds between two polls of the child processes."""

@@ -23,8 +23,8 @@ from reverie.folder import (
     new_path,
     read_yaml,
 )
+from reverie.training.messages import Say
 from reverie.training.run import ROOT, custom_objects
-from reverie.training.telling import Say
 
 
 @dataclass(frozen=True)

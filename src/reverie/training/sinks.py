@@ -21,7 +21,7 @@ from reverie.log.sinks import JsonlSink, TensorBoardSink, VideoSink
 from reverie.log.trackers import MlflowSink, Tracked, WandbSink
 from reverie.offline import Updates
 from reverie.run.schedule import position
-from reverie.training.telling import Say
+from reverie.training.messages import Say
 
 
 @contextlib.contextmanager

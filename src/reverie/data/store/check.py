@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from reverie.data.store.aside import wrong_meta
 from reverie.data.store.manifest import Segment
 from reverie.data.store.read import Chunk
+from reverie.data.store.rollback import wrong_meta
 from reverie.data.store.store import Store
 
 

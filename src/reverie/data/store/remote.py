@@ -9,7 +9,7 @@ from typing import Any
 
 from reverie.core.errors import ConfigError, RunError, did_you_mean
 from reverie.data.store.objects import Objects
-from reverie.data.store.patience import reason
+from reverie.data.store.retry import reason
 from reverie.data.store.threads import for_each
 
 EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs", "az": "azure", "abfs": "azure", "abfss": "azure"}
@@ -20,7 +20,7 @@ CREDENTIALS = {
     "azure": "set AZURE_STORAGE_CONNECTION_STRING, or AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY",
 }
 OPTIONS: dict[str, dict[str, Any]] = {
-    # A missing answer must become an error at some time; retrying is left to the caller (``patience.py``).
+    # A missing answer must become an error at some time; retrying is left to the caller (``retry.py``).
     "s3": {"config_kwargs": {"connect_timeout": 10, "read_timeout": 30, "retries": {"max_attempts": 1}}},
 }
 EXCLUSIVE = {"s3", "s3a", "gs", "gcs", "memory"}

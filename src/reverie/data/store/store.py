@@ -7,7 +7,7 @@
     zarr.json                                so that zarr.open(folder) shows everything
     0/  1/  ...                              segments
         obs/image/zarr.json  c.0.0.0.0.0     one array per column [streams, rows, *shape]; a file is one stream's chunk
-    aside/0/  ...                            rows that a resumed run has set aside (aside.py)
+    aside/0/  ...                            rows that a resumed run has set aside (rollback.py)
     damaged/0/...                            damaged files that had to be replaced
 
 - *stream*: the rows of one environment, in order.
@@ -15,7 +15,7 @@
   rows go to the last segment only. Row numbers count from its first row.
 - *chunk*: a fixed number of consecutive rows of one stream and column; one file.
 - *manifest*: the list of segments and of their rows. A row is *stored*, or *committed*, once the manifest counts it;
-  files that hold other rows as well are normal (the table in ``aside.py`` says what a crash may leave).
+  files that hold other rows as well are normal (the table in ``rollback.py`` says what a crash may leave).
 - *sitting*: one process that writes to a segment, and the rows that it wrote (sittings.py).
 """
 
@@ -34,11 +34,11 @@ from reverie.core.errors import ReverieError, RunError
 from reverie.data.rings import Rows
 from reverie.data.storage import Column
 from reverie.data.store import manifest as manifests
-from reverie.data.store.aside import check_place, loaded, mend, set_aside, tidied
 from reverie.data.store.lease import RENEWS, Lease
 from reverie.data.store.manifest import Manifest, Segment, check_same
 from reverie.data.store.places import open_objects
 from reverie.data.store.read import Chunk, Room, read
+from reverie.data.store.rollback import check_place, loaded, mend, set_aside, tidied
 from reverie.data.store.sittings import Sittings, begun
 from reverie.data.store.writer import Writer
 from reverie.data.store.zarr import META, array_meta, chunk_rows, packed

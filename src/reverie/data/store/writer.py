@@ -14,7 +14,7 @@ from reverie.core.errors import DataError, RunError
 from reverie.data.rings import Rings, Rows
 from reverie.data.store.manifest import Segment
 from reverie.data.store.objects import AT_ONCE, Objects
-from reverie.data.store.patience import Patience, Stopped
+from reverie.data.store.retry import Patience, Stopped
 from reverie.data.store.threads import for_each
 from reverie.data.store.zarr import chunk_name, compressor, encode, files_of
 

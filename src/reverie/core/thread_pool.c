@@ -1,6 +1,6 @@
-/* See crew.h. */
+/* See thread_pool.h. */
 
-#include "crew.h"
+#include "thread_pool.h"
 
 #ifdef _WIN32
 

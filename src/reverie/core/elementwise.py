@@ -1,4 +1,4 @@
-"""Small PyTorch operations as calls of one compiled function (``plain.c``), for tapes (``core/tape.py``).
+"""Small PyTorch operations as calls of one compiled function (``elementwise.c``), for tapes (``core/tape.py``).
 
 PyTorch takes up to 100 microseconds to dispatch the addition of two numbers when matrix products have evicted its code
 from the caches. Only operations that load, round once or compare, and store are replaced, because their results are
@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 DIMS = 4
-"""Number of dimensions in ``plain.c``."""
+"""Number of dimensions in ``elementwise.c``."""
 
 SMALL = 2**18
 """Number of elements up to which one thread finishes before PyTorch's other threads are awake."""
@@ -30,11 +30,11 @@ KINDS = (
     "copy_1", "copy_4", "copy_8", "widen", "not", "fill", "neg", "abs", "square", "clamp", "add", "less",
     "add_times", "add_8", "from", "mul", "div", "min", "max", "eq", "ge", "le", "lt", "and", "put", "tanh_back",
 )  # fmt: skip
-"""Names of the operations, in the order of ``plain.c``."""
+"""Names of the operations, in the order of ``elementwise.c``."""
 
 
 class _Layout(ctypes.Structure):
-    """The struct ``Layout`` of ``plain.c``."""
+    """The struct ``Layout`` of ``elementwise.c``."""
 
     _fields_ = tuple((name, ctypes.c_int64 * DIMS) for name in ("sizes", "to", "a", "b"))
 

@@ -18,10 +18,10 @@ from reverie.core.discover import algorithm_config, algorithms
 from reverie.core.errors import ConfigError
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Obs
+from reverie.nn.action_samples import beside
 from reverie.nn.cnn import Dreamer, ImageEncoder
 from reverie.nn.encoder import one_hot, split_kinds
-from reverie.nn.perceptron import Perceptron
-from reverie.nn.several import beside
+from reverie.nn.perceptron import ReluMLP
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +72,7 @@ class DeterministicActor(nn.Module):
     def __init__(self, obs_spec: ObsSpec, width: int, cfg: NetworkConfig, dtype: torch.dtype = torch.float32) -> None:
         super().__init__()
         self.inputs = Inputs(obs_spec, cfg, dtype)
-        self.body = Perceptron(self.inputs.width, cfg.units, width, squash=True)
+        self.body = ReluMLP(self.inputs.width, cfg.units, width, squash=True)
 
     def forward(self, obs: Obs) -> Tensor:
         """Map observations ``[..., *shape]`` to actions ``[..., A]``."""
@@ -80,7 +80,7 @@ class DeterministicActor(nn.Module):
         return y.float()
 
 
-class ActionCritic(nn.Module):
+class QEnsemble(nn.Module):
     """A critic Q(s, a), or K critics (``copies``) that share only a CNN."""
 
     def __init__(
@@ -93,7 +93,7 @@ class ActionCritic(nn.Module):
     ) -> None:
         super().__init__()
         self.inputs = Inputs(obs_spec, cfg, dtype)
-        self.body = Perceptron(self.inputs.width + width, cfg.units, 1, copies)
+        self.body = ReluMLP(self.inputs.width + width, cfg.units, 1, copies)
 
     def forward(self, obs: Obs, action: Tensor) -> Tensor:
         """Map observations ``[..., *shape]`` and actions ``[..., A]`` to values ``[...]``; ``[K, ...]`` of K copies."""

@@ -8,7 +8,7 @@ from test_model_free import build
 from torch import nn
 from windows import ESTIMATORS, WIDE, batch, gradients, moves, row, slow_target
 
-from reverie.algos.sac_discrete import SACDiscreteObjective
+from reverie.algos.discrete_sac import DiscreteSACObjective
 from reverie.nn.choices import Choices
 
 GAMMA, ALPHA, ENTROPY, CLASSES = 0.9, 0.7, 0.9, 2  # as many classes as the batches' actions are wide
@@ -32,10 +32,10 @@ class TinyCritics(nn.Module):
         return torch.stack([layer(obs["state"]) for layer in self.layers])
 
 
-def objective(**settings) -> SACDiscreteObjective:
+def objective(**settings) -> DiscreteSACObjective:
     torch.manual_seed(0)
     given = {"discount": GAMMA, "temperature": ALPHA, "target_entropy": ENTROPY} | settings
-    made = SACDiscreteObjective(TinyChoice(), TinyCritics(), **given).double()
+    made = DiscreteSACObjective(TinyChoice(), TinyCritics(), **given).double()
     for p in made.target_critic.parameters():
         p.data.add_(torch.randn_like(p) * 0.3)  # targets lag behind
     return made
@@ -102,5 +102,5 @@ def test_draws_have_the_probabilities_of_the_choice():
 
 
 def test_the_entropy_aimed_at_is_a_share_of_the_greatest():
-    assert build("sac_discrete").objective.target_entropy == pytest.approx(0.98 * math.log(3))
-    assert build("sac_discrete", target_entropy=0.5).objective.target_entropy == 0.5
+    assert build("discrete_sac").objective.target_entropy == pytest.approx(0.98 * math.log(3))
+    assert build("discrete_sac", target_entropy=0.5).objective.target_entropy == 0.5

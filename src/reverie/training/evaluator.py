@@ -16,9 +16,9 @@ from reverie.run import train as loop
 from reverie.run.evaluate import Evaluation
 from reverie.run.interrupt import Stopped, stopping
 from reverie.run.schedule import position
-from reverie.training.keeping import Keeper
+from reverie.training.checkpointing import Keeper
+from reverie.training.messages import Say
 from reverie.training.sinks import at_the_end
-from reverie.training.telling import Say
 
 
 @dataclass(frozen=True, kw_only=True)

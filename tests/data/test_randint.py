@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reverie.core.compiler import kernels
-from reverie.data import chance
-from reverie.data.chance import Integers
+from reverie.data import randint
 from reverie.data.handles import HandleQueue
+from reverie.data.randint import Integers
 
 BOUNDS = st.one_of(
     st.integers(1, 300), st.integers(1, 2**34), st.sampled_from([2**31 + 1, 2**32 - 1, 2**32, 2**32 + 1, 3 * 2**30])
@@ -54,7 +54,7 @@ def queue_of(handles: np.ndarray) -> HandleQueue:
 @pytest.mark.parametrize("library", ["compiled", "numpy"])
 def test_handles_are_drawn_from_those_held(library: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if library == "numpy":
-        monkeypatch.setattr(chance, "kernels", lambda: None)
+        monkeypatch.setattr(randint, "kernels", lambda: None)
     queue = queue_of(3 * np.arange(50))
     queue.drop(30)
     queue.add(np.arange(150, 400))  # moves the others
@@ -71,7 +71,7 @@ def test_handles_are_drawn_from_those_held(library: str, monkeypatch: pytest.Mon
 @pytest.mark.parametrize("library", ["compiled", "numpy"])
 def test_of_no_numbers_none_can_be_drawn(library: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if library == "numpy":
-        monkeypatch.setattr(chance, "kernels", lambda: None)
+        monkeypatch.setattr(randint, "kernels", lambda: None)
     with pytest.raises(ValueError, match="high"):
         Integers(np.random.default_rng(0))(0, 1)
 

@@ -1,5 +1,5 @@
 /* Small elementwise operations of PyTorch, for tapes (core/tape.py): here they take less time than their dispatch in
- * PyTorch. Results equal PyTorch's bit for bit. Called by core/plain.py.
+ * PyTorch. Results equal PyTorch's bit for bit. Called by core/elementwise.py.
  */
 
 #include <stdint.h>
@@ -12,7 +12,7 @@ typedef struct {
     int64_t sizes[DIMS], to[DIMS], a[DIMS], b[DIMS];
 } Layout;
 
-/* In the order of KINDS in plain.py. */
+/* In the order of KINDS in elementwise.py. */
 typedef enum { COPY_1, COPY_4, COPY_8, WIDEN, NOT, FILL, NEG, ABS, SQUARE, CLAMP, ADD, LESS, ADD_TIMES, ADD_8, FROM, MUL, DIV, MIN, MAX, EQ, GE, LE, LT, AND, PUT, TANH_BACK } Kind;
 
 /* Loop over the innermost dimension; vectorised where everything is contiguous, or the second input is one number. */

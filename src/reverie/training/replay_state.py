@@ -48,7 +48,7 @@ from reverie.data.store.manifest import Segment
 from reverie.data.store.sittings import Part, begun, held_until, parts_of, same_until, until
 from reverie.data.store.store import Store
 from reverie.run.collect import Collector
-from reverie.training.pieces import Found, Names, Say, all_pieces, found_pieces, length_of, once, own_rows
+from reverie.training.stored_rows import Found, Names, Say, all_pieces, found_pieces, length_of, once, own_rows
 
 PATIENCE = 10.0
 """Seconds that a checkpoint waits for the store. Rows not confirmed by then go into the checkpoint."""
@@ -269,7 +269,7 @@ class DurableReplay:
         """Begin a segment with the rows of ``source``, or an empty one. ``imported``: the store has these already."""
         self.replay.begin_at(0)
         if source is not None and (count := lay_out(self.replay.storage, source)):
-            self.replay.dealer.add(self.replay.storage.read(0, count, ["is_first"])["is_first"], lived=False)
+            self.replay.batch_sampler.add(self.replay.storage.read(0, count, ["is_first"])["is_first"], lived=False)
         if self.store is not None:
             copies = self.replay.count if imported else 0
             self.segment = self.store.begin(self.columns, self.streams, first=self.replay.oldest, imported=copies)

@@ -17,13 +17,13 @@ from reverie.algos.base import PRECISIONS
 from reverie.algos.sac import SAC, SACConfig, SACObjective
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Obs
+from reverie.nn.actor_critic import single_choice
 from reverie.nn.choices import ChoicesActor
-from reverie.nn.mlp import single_choice
-from reverie.nn.values import ClassValues
+from reverie.nn.values import DiscreteQEnsemble
 
 
 @dataclass(frozen=True, kw_only=True)
-class SACDiscreteConfig(SACConfig):
+class DiscreteSACConfig(SACConfig):
     """Settings of discrete SAC: those of SAC, but for the target entropy."""
 
     action_kinds: ClassVar[frozenset[str]] = frozenset({"discrete"})
@@ -33,7 +33,7 @@ class SACDiscreteConfig(SACConfig):
     author's code."""
 
 
-class SACDiscreteObjective(SACObjective):
+class DiscreteSACObjective(SACObjective):
     """The losses of discrete SAC, with the terms and targets of :class:`~reverie.algos.sac.SACObjective`.
 
     ``actor(obs)`` gives :class:`~reverie.nn.choices.Choices` of one action, and ``critic(obs)`` the values of all
@@ -62,17 +62,17 @@ class SACDiscreteObjective(SACObjective):
         return (probs * values.amin(0)).sum(-1), -(probs * log_probs).sum(-1)
 
 
-class SACDiscrete(SAC):
+class DiscreteSAC(SAC):
     """The learner of discrete SAC: actor, two critics and a temperature over one discrete action."""
 
-    def build_objective(self, obs_spec: ObsSpec, action_spec: ActionSpec) -> SACDiscreteObjective:
+    def build_objective(self, obs_spec: ObsSpec, action_spec: ActionSpec) -> DiscreteSACObjective:
         """Build the networks for these specs and the losses over them."""
         c = self.cfg
         classes, dtype = single_choice(c.algorithm, action_spec), PRECISIONS[c.precision]
         actor = ChoicesActor(obs_spec, (classes,), c.networks, dtype)
-        critic = ClassValues(obs_spec, classes, c.networks, copies=2, dtype=dtype)
+        critic = DiscreteQEnsemble(obs_spec, classes, c.networks, copies=2, dtype=dtype)
         entropy = 0.98 * math.log(classes) if c.target_entropy is None else c.target_entropy
-        return SACDiscreteObjective(actor, critic, target_entropy=entropy, **c.common())
+        return DiscreteSACObjective(actor, critic, target_entropy=entropy, **c.common())
 
 
-SACDiscreteConfig.learner = SACDiscrete
+DiscreteSACConfig.learner = DiscreteSAC

@@ -11,7 +11,8 @@ One stream of a storage with capacity 8, after 11 rows of two episodes. x: a win
     EpisodeStarts(3)          .  .  .   x  .  .   x  x  x  .  .     windows of one episode
     EpisodeStarts(3, free=1)  .  .  .   x  .  x   x  x  x  .  .     ... but for the first row (context)
 
-Invariants, on which samplers (``data/sampling.py``, ``data/sequence.py``) and the dealer (``data/dealer.py``) rely:
+Invariants, on which samplers (``data/sampling.py``, ``data/sequence.py``) and the batch sampler
+(``data/batch_sampler.py``) rely:
 
 1. A handle is ``row * streams + stream``. Windows are ordered by their handles, which is the order in which they become
    complete and the order in which they are evicted. A handle never means another window later.
@@ -32,8 +33,8 @@ from typing import Protocol
 import numpy as np
 from torch import Tensor
 
-from reverie.data.chance import Integers
 from reverie.data.handles import HandleQueue
+from reverie.data.randint import Integers
 from reverie.data.storage import Storage
 
 

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from reverie.envs.alarm import Alarm, Overdue
+from reverie.envs.timeout import Alarm, Overdue
 
 
 @pytest.fixture

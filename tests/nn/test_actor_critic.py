@@ -11,9 +11,9 @@ from reverie.core.errors import ConfigError, RunError
 from reverie.core.specs import ObsPart
 from reverie.core.tape import Tape
 from reverie.nn import adam
+from reverie.nn.actor_critic import DeterministicActor, Inputs, NetworkConfig, QEnsemble, Stacked
 from reverie.nn.adam import Adam
 from reverie.nn.frozen import frozen
-from reverie.nn.mlp import ActionCritic, DeterministicActor, Inputs, NetworkConfig, Stacked
 from reverie.nn.target import Target
 
 SMALL = NetworkConfig(units=(7, 5))
@@ -53,9 +53,9 @@ def test_actor_and_critics_keep_leading_axes():
     action = DeterministicActor(SPEC, 2, SMALL)(obs)
     assert action.shape == (3, 4, 2)
     assert action.abs().max() < 1
-    assert ActionCritic(SPEC, 2, SMALL)(obs, action).shape == (3, 4)
-    assert ActionCritic(SPEC, 2, SMALL, copies=2)(obs, action).shape == (2, 3, 4)
-    one, two = ActionCritic(SPEC, 2, SMALL), ActionCritic(SPEC, 2, SMALL)
+    assert QEnsemble(SPEC, 2, SMALL)(obs, action).shape == (3, 4)
+    assert QEnsemble(SPEC, 2, SMALL, copies=2)(obs, action).shape == (2, 3, 4)
+    one, two = QEnsemble(SPEC, 2, SMALL), QEnsemble(SPEC, 2, SMALL)
     both = Stacked(one, two)(obs, action)
     assert torch.equal(both, torch.stack([one(obs, action), two(obs, action)]))
 

@@ -1,4 +1,4 @@
-"""The figure in ``data/starts.py`` shows the windows that there are."""
+"""The figure in ``data/window_index.py`` shows the windows that there are."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import re
 import numpy as np
 import torch
 
-from reverie.data import starts
-from reverie.data.starts import AllStarts, EpisodeStarts
+from reverie.data import window_index
 from reverie.data.storage import Column, HostStorage
+from reverie.data.window_index import AllStarts, EpisodeStarts
 
-FIGURE = starts.__doc__ or ""
+FIGURE = window_index.__doc__ or ""
 
 
 def line(name: str) -> list[str]:

@@ -12,7 +12,7 @@ a checkpoint, and steps are left               ``load_learner``, then ``load``: 
 damaged checkpoints                            the newest that is whole counts (``run/checkpoint.py``)
 =============================================  =========================================================================
 
-``load`` of the replay has cases of its own: see ``training/durable.py``.
+``load`` of the replay has cases of its own: see ``training/replay_state.py``.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ import torch
 
 from reverie.core.errors import RunError
 from reverie.core.protocols import Stateful
-from reverie.core.randomness import Randomness
+from reverie.core.randomness import RngState
 from reverie.core.specs import ObsSpec
 from reverie.core.types import Batch, State
 from reverie.data.replay import Replay, ReplayConfig
@@ -39,8 +39,8 @@ from reverie.offline import DurableDataset
 from reverie.run.checkpoint import Checkpoints
 from reverie.run.lock import RunLock
 from reverie.run.schedule import position
-from reverie.training.durable import PATIENCE, DurableCollector, DurableReplay
-from reverie.training.pieces import Say
+from reverie.training.replay_state import PATIENCE, DurableCollector, DurableReplay
+from reverie.training.stored_rows import Say
 
 LEARNER = ("algo", "clock", "best")
 """Parts loaded first, to decide whether there is anything left to do."""
@@ -117,7 +117,7 @@ class Keeper:
             parts["collector"] = DurableCollector(experiment.collector, self.replay, self.say)
         if self.data is not None:
             parts["data"] = self.data
-        return parts | {"random": Randomness()}
+        return parts | {"random": RngState()}
 
     def claim(self) -> None:
         """Check that a run without a checkpoint to resume from may write to its store.

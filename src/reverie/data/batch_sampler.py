@@ -1,6 +1,6 @@
-"""Choosing the windows of each batch: the dealer combines the samplers that the settings name.
+"""Choosing the windows of each batch: the batch sampler combines the samplers that the settings name.
 
-It also registers new rows with ``Beginnings``, ``Starts`` and the samplers (invariant 5 of ``data/starts.py``).
+It also registers new rows with ``Beginnings``, ``Starts`` and the samplers (invariant 5 of ``data/window_index.py``).
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from reverie.data.mixture import FractionsConfig, Mixture
 from reverie.data.priorities import Prioritised, PriorityConfig
 from reverie.data.sampling import Component, Ends, OnlineQueue, Recency, Sampler, Uniform
 from reverie.data.sequence import Sequence
-from reverie.data.starts import AllStarts, Beginnings, EpisodeStarts, Starts
 from reverie.data.storage import Storage
+from reverie.data.window_index import AllStarts, Beginnings, EpisodeStarts, Starts
 
 
 @dataclass(frozen=True, kw_only=True)
-class DealerConfig(Config):
+class BatchSamplerConfig(Config):
     """How the windows of a batch are chosen."""
 
     online: bool = True
@@ -68,10 +68,10 @@ class DealerConfig(Config):
             )
 
 
-class Dealer:
+class BatchSampler:
     """Keeps track of the windows of a storage and draws B of them at a time."""
 
-    def __init__(self, rows: Storage, window: Window, seed: int, config: DealerConfig) -> None:
+    def __init__(self, rows: Storage, window: Window, seed: int, config: BatchSamplerConfig) -> None:
         """Draw windows of ``rows``, a storage that is still empty."""
         self.rows, self.window = rows, window
         crosses = window.crosses_episodes
@@ -92,7 +92,7 @@ class Dealer:
     def _sequence(self, seed: int) -> Sequence:
         return Sequence(self.starts, np.random.default_rng(seed), self.rows, self.beginnings, self.window)
 
-    def _mixture(self, config: DealerConfig, seed: int) -> Mixture:
+    def _mixture(self, config: BatchSamplerConfig, seed: int) -> Mixture:
         starts, rows = self.starts, self.rows
         makers: dict[str, Callable[[np.random.Generator], Component]] = {
             "uniform": lambda rng: Uniform(starts, rng),

@@ -1,4 +1,4 @@
-/* Random integers below a bound, equal to those of NumPy's Generator.integers. Called by data/chance.py. */
+/* Random integers below a bound, equal to those of NumPy's Generator.integers. Called by data/randint.py. */
 
 #include <stdint.h>
 

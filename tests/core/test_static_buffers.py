@@ -3,14 +3,14 @@
 import pytest
 import torch
 
-from reverie.core import moving
-from reverie.core.moving import MANY, Inlet, Outlet
+from reverie.core import static_buffers
+from reverie.core.static_buffers import MANY, Inlet, Outlet
 
 
 @pytest.fixture(params=["compiled", "plain"], autouse=True)
 def _functions(request, monkeypatch):
     if request.param == "plain":
-        monkeypatch.setattr(moving, "kernels", lambda: None)
+        monkeypatch.setattr(static_buffers, "kernels", lambda: None)
 
 
 GAPS = {"none": lambda x: x, "column": lambda x: x.expand(3, 8).T[:, 0], "turned": lambda x: x.view(2, 4).T.reshape(8)}

@@ -8,8 +8,8 @@ from gymnasium import spaces
 
 from reverie.data.readers.spaces import leaves_of, nested
 from reverie.envs.base import EnvConfig
-from reverie.envs.given_back import GivenBack
 from reverie.envs.spaces import ObsCodec
+from reverie.envs.unflatten import GivenBack
 
 SPACES = {
     "vector": spaces.Box(-3, 3, (2,), np.float32),

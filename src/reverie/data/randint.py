@@ -1,4 +1,4 @@
-"""Random integers in one compiled call (``chance.c``)."""
+"""Random integers in one compiled call (``randint.c``)."""
 
 from __future__ import annotations
 

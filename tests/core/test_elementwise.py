@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from reverie.core.compiler import kernels
-from reverie.core.plain import SMALL
+from reverie.core.elementwise import SMALL
 from reverie.core.tape import Compiled, Tape
 
 pytestmark = pytest.mark.skipif(kernels() is None, reason="there are no compiled functions here")

@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from reverie.nn import product
+from reverie.nn import matmul
 
 
 @pytest.mark.parametrize("rows", [3, 200])
@@ -19,7 +19,7 @@ def test_equal_to_torch(rows, layout):
     if layout == "three axes":
         x = torch.randn(rows, 4, 24)
     results = []
-    for call in (product.linear, F.linear):
+    for call in (matmul.linear, F.linear):
         inputs = [t.detach().requires_grad_() for t in (x, weight, bias)]
         y = call(*inputs)
         results.append([y, *torch.autograd.grad((y * y.detach().cos()).sum(), inputs)])
@@ -28,25 +28,25 @@ def test_equal_to_torch(rows, layout):
 
 
 def test_a_build_without_the_operator_falls_back(monkeypatch):
-    monkeypatch.setattr(product, "_product", None)
+    monkeypatch.setattr(matmul, "_product", None)
     x, weight, bias = torch.randn(300, 5), torch.randn(2, 5), torch.randn(2)
-    assert torch.equal(product.linear(x, weight, bias), F.linear(x, weight, bias))
+    assert torch.equal(matmul.linear(x, weight, bias), F.linear(x, weight, bias))
 
 
 def plain(monkeypatch, call):
     """What ``call`` says through oneDNN, and without it."""
     ours = call()
-    monkeypatch.setattr(product, "_product", None)
+    monkeypatch.setattr(matmul, "_product", None)
     return ours, call()
 
 
 @pytest.mark.parametrize("rows", [3, 128, 301])
-@pytest.mark.parametrize("inputs", [1, 24, product.NARROW, product.NARROW + 1])
+@pytest.mark.parametrize("inputs", [1, 24, matmul.NARROW, matmul.NARROW + 1])
 @pytest.mark.parametrize("outputs", [1, 7, 300])
 def test_gradients_of_weights_are_products_however_they_are_made(rows, inputs, outputs, monkeypatch):
     torch.manual_seed(0)
     x, grad = torch.randn(rows, inputs), torch.randn(rows, outputs)
-    ours, without = plain(monkeypatch, lambda: product.weight_gradient(x, grad))
+    ours, without = plain(monkeypatch, lambda: matmul.weight_gradient(x, grad))
     exact = (grad.double().T @ x.double()).float()
     for found in (ours, without):
         torch.testing.assert_close(found, exact, rtol=1e-4, atol=1e-4)
@@ -64,7 +64,7 @@ def test_block_diagonal_products_are_those_of_the_whole_matrix(rows, base, block
     leaves = [t.requires_grad_() for t in (x, weight, *more)]
 
     def ours():
-        y = product.block_linear(x, weight, more[0] if more else None)
+        y = matmul.block_linear(x, weight, more[0] if more else None)
         return [y, *torch.autograd.grad((y * y.detach().cos()).sum(), leaves)]
 
     expected = x @ torch.block_diag(*weight).T + (more[0] if more else 0)

@@ -10,7 +10,7 @@ from reverie.core.errors import EnvError
 from reverie.core.specs import ObsPart
 from reverie.envs.base import EnvConfig
 from reverie.envs.flat import make_flat
-from reverie.envs.painting import painter
+from reverie.envs.render import painter
 
 CLASSIC = ["CartPole-v1", "MountainCar-v0", "MountainCarContinuous-v0", "Pendulum-v1", "Acrobot-v1"]
 MUJOCO = ["InvertedPendulum-v5", "HalfCheetah-v5", "Hopper-v5", "Walker2d-v5", "Swimmer-v5"]
