@@ -17,6 +17,7 @@ import yaml
 from reverie.core.discover import same_algorithm
 from reverie.core.errors import ConfigError, RunError, did_you_mean
 from reverie.core.files import write_atomic
+from reverie.core.renamed import present_names
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.run.lock import LOCK
 from reverie.run.signature import changes, signature
@@ -267,7 +268,8 @@ def read_saved(path: Path) -> Saved:
         raise RunError(f"{config} lacks {', '.join(missing)}: it is not the config.yaml of a run.")
     if content["schema"] > SCHEMA:
         raise RunError(f"{config} has schema {content['schema']}; this version reads up to {SCHEMA}: upgrade reverie.")
-    return Saved(algorithm=content["algorithm"], experiment=content["experiment"], custom=content.get("custom", {}))
+    algorithm, experiment = present_names(content["algorithm"], content["experiment"])
+    return Saved(algorithm=algorithm, experiment=experiment, custom=content.get("custom", {}))
 
 
 def read_yaml(path: Path) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from typing import Any
 from reverie.algos.base import AlgorithmConfig
 from reverie.core.discover import algorithm_config, algorithm_name, same_algorithm
 from reverie.core.errors import ConfigError, did_you_mean
+from reverie.core.renamed import present_names
 from reverie.envs.base import EnvConfig
 from reverie.experiment import ExperimentConfig
 from reverie.folder import SCHEMA, read_yaml
@@ -174,10 +175,11 @@ def _of_a_run(path: Path, values: Mapping[str, Any], algorithm: str) -> dict[str
             f"{path}: expected all options below 'experiment:', as in a run's config.yaml, or none; "
             f"found {', '.join(map(repr, beside)) or repr(inner)}."
         )
-    schema, own = values.get("schema", SCHEMA), str(values.get("algorithm", algorithm))
+    schema = values.get("schema", SCHEMA)
+    own, inner = present_names(str(values.get("algorithm", algorithm)), dict(inner))
     if schema > SCHEMA or not same_algorithm(own, algorithm):
         raise ConfigError(f"{path} is of {own}, schema {schema}: expected {algorithm}, at most {SCHEMA}.")
-    return dict(inner)
+    return inner
 
 
 def _env_id(values: Mapping[str, Any]) -> str | None:

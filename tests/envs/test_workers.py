@@ -8,11 +8,13 @@ import signal
 import subprocess
 import sys
 import time
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import pytest
 import torch
 
+from reverie.core.errors import EnvError
 from reverie.envs.dummy import Count
 from reverie.envs.worker import WorkerSlot
 
@@ -102,6 +104,21 @@ def test_ctrl_c_while_workers_start_leaves_none(make, monkeypatch, method):
     assert not any(slot.process.is_alive() for slot in started)
 
 
+def test_a_worker_that_cannot_be_started_is_an_error_that_says_why(make, monkeypatch):
+    calls = []
+
+    def start(self, start=BaseProcess.start):
+        calls.append(self)
+        if len(calls) == 2:
+            raise BlockingIOError(11, "Resource temporarily unavailable")
+        start(self)
+
+    monkeypatch.setattr(BaseProcess, "start", start)
+    with pytest.raises(EnvError, match=r"environment 1: no worker process can be started: .* unavailable"):
+        make(Count, vector="process", num=3, start_method="fork")
+    assert not calls[0].is_alive()
+
+
 def interrupted(*args):
     raise KeyboardInterrupt
 
@@ -175,3 +192,50 @@ thread.join()
         "import sys; exec(sys.stdin.read())",
     )
     assert done.stdout == "[[1.0], [1.0]]\n", done.stderr
+
+
+@pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
+def test_a_forked_process_leaves_the_workers_of_its_parent_alone(method):
+    """Its copy of the environments is deleted when it ends."""
+    done = run_python(
+        START
+        + f"""
+import sys, torch
+env = start("{method}")
+env.reset()
+env.step(torch.zeros(3, 2))
+if not (child := os.fork()):
+    env.close()
+    sys.exit()
+os.waitpid(child, 0)
+env.step(torch.zeros(3, 2))
+print("restarts", env.restarts)
+""",
+        "-c",
+        "import sys; exec(sys.stdin.read())",
+    )
+    assert done.stdout == "restarts 0\n", done.stderr
+
+
+@pytest.mark.parametrize("outer", ["fork", "spawn"])
+@pytest.mark.parametrize("method", ["fork", "forkserver"])
+def test_a_process_of_multiprocessing_that_leaves_environments_open_ends(tmp_path, outer, method):
+    script = tmp_path / "script.py"
+    script.write_text(
+        START
+        + f"""
+def leave():
+    global env
+    env = start("{method}")
+    env.reset()
+
+if __name__ == "__main__":
+    process = multiprocessing.get_context("{outer}").Process(target=leave)
+    process.start()
+    process.join(30)
+    print("exit code", process.exitcode)
+    process.kill()
+"""
+    )
+    done = run_python(None, script)
+    assert done.stdout == "exit code 0\n", done.stderr

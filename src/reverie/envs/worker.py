@@ -5,16 +5,15 @@ This file must not import torch: each worker would spend seconds and hundreds of
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import multiprocessing
 import os
 import signal
-import sys
 import time
 import weakref
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable
 from multiprocessing.connection import Connection, wait
+from multiprocessing.util import Finalize
 from typing import Any
 
 import numpy as np
@@ -23,7 +22,12 @@ from gymnasium.vector.utils import CloudpickleWrapper, clear_mpi_env_vars
 from reverie.core.errors import ConfigError, EnvError, ReverieError
 from reverie.envs.slot import Failed, Inside, Maker, Slot, trace_of
 from reverie.envs.worker_pipe import Column, Line, shared
-from reverie.envs.worker_signals import deferred_signals, leave_signals_to_the_parent
+from reverie.envs.worker_setup import (
+    deferred_signals,
+    environment_variables,
+    leave_signals_to_the_parent,
+    why_at_start,
+)
 
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS"), "1")
 """Environment variables that numerical libraries read when they are loaded. By default they start one thread per core,
@@ -93,14 +97,12 @@ class WorkerSlot:
         self._turn, self._sent = 0, time.monotonic()
         near, far = self._context.Pipe()
         self._line = Line(near)
-        # A forked process also holds our end of its pipe, and must close it to notice when this process ends.
-        ours = near if self._context.get_start_method() == "fork" else None
-        # Deferred for this method alone: it is quick, and other methods run no callbacks in this process.
-        deferred = deferred_signals() if ours is not None else contextlib.nullcontext()
+        # Deferred for fork alone: it is quick, and the other methods run no callbacks in this process.
+        deferred = deferred_signals() if self._context.get_start_method() == "fork" else contextlib.nullcontext()
         try:
-            with _environment(ONE_THREAD), clear_mpi_env_vars(), deferred:
-                self.process = self._context.Process(target=_work, args=(*self._work, far, ours), daemon=True)
-                RUNNING.add(self)  # first: after Ctrl-C in between, the end of this process would wait for the worker
+            with environment_variables(ONE_THREAD), clear_mpi_env_vars(), deferred:
+                self.process = self._context.Process(target=_work, args=(*self._work, far), daemon=True)
+                _add_running(self)  # first: after Ctrl-C in between, the end of this process would wait for the worker
                 self.process.start()
         except OSError as error:
             self.kill()
@@ -165,7 +167,7 @@ class WorkerSlot:
         memory = " It was killed (SIGKILL), which usually means that memory ran out." if code == -signal.SIGKILL else ""
         return EnvError(
             f"the worker process of environment {self._number} died (exit code {code}); what it printed is above."
-            f"{memory}{'' if self._made else _why_at_start()}"
+            f"{memory}{'' if self._made else why_at_start()}"
         )
 
     def stop(self, last: bool = False) -> None:
@@ -191,11 +193,22 @@ class WorkerSlot:
                 self.process.join()
             RUNNING.discard(self)
 
+    @property
+    def running(self) -> bool:
+        """Return whether a process was started that is not closed yet."""
+        return self._line is not None
+
+    def forget(self) -> None:
+        """Close the pipe in a process forked from the worker's parent, which must not end the worker."""
+        if self._line is not None:
+            self._line.close()
+            self._line = None
+
 
 def close(slots: Iterable[Slot]) -> None:
     """Close all ``slots`` at the same time; answers that are due are dropped."""
     slots = list(slots)
-    running = [slot for slot in slots if isinstance(slot, WorkerSlot)]
+    running = [slot for slot in slots if isinstance(slot, WorkerSlot) and slot.running]
     for slot in running:
         slot.dismiss()
     deadline = time.monotonic() + PATIENCE
@@ -216,52 +229,42 @@ def kill(slots: Iterable[Slot]) -> None:
 
 
 RUNNING: weakref.WeakSet[WorkerSlot] = weakref.WeakSet()
+"""Slots of this process whose workers run."""
+ENDING: list[Finalize] = []
+"""The finalizer that kills workers, once this process has started one."""
 
 
-def _end_all(owner: int = os.getpid()) -> None:
-    """Kill the workers that are left when this process ends: multiprocessing sends SIGTERM, which they ignore."""
-    if os.getpid() == owner:
-        for slot in list(RUNNING):
-            slot.kill()
+def _add_running(slot: WorkerSlot) -> None:
+    """Remember ``slot``, and let multiprocessing kill what is left when this process ends.
+
+    Its own way is SIGTERM, which workers ignore, and to wait for them.
+    """
+    if not ENDING:
+        ENDING.append(Finalize(None, _end_all, exitpriority=0))
+    RUNNING.add(slot)
 
 
-atexit.register(_end_all)
+def _end_all() -> None:
+    for slot in list(RUNNING):
+        slot.kill()
 
 
-@contextlib.contextmanager
-def _environment(values: Mapping[str, str]) -> Iterator[None]:
-    """Set environment variables for processes that are started inside; afterwards they are as before."""
-    before = {name: os.environ.get(name) for name in values}
-    os.environ.update(values)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
+def _forget_all() -> None:
+    """Let go of the parent's workers in a forked process: it must neither end them nor hold their pipes open."""
+    for slot in list(RUNNING):
+        slot.forget()
+    RUNNING.clear()
+    ENDING.clear()
 
 
-def _why_at_start() -> str:
-    """Return a hint for a worker that died before it had made its environment."""
-    script = getattr(sys.modules["__main__"], "__file__", None)
-    if script is not None and not os.path.exists(script):
-        return f" It could not import '{script}': save the script as a file, or use env.start_method = 'fork'."
-    return (
-        " It died at its start: a script that makes worker processes must do so under "
-        "`if __name__ == \"__main__\":`, or use env.start_method = 'fork'."
-    )
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_all)
 
 
-def _work(
-    number: int, make: Maker, columns: dict[str, Column], actions: Column, pipe: Connection, theirs: Connection | None
-) -> None:
+def _work(number: int, make: Maker, columns: dict[str, Column], actions: Column, pipe: Connection) -> None:
     """Run a worker: make its environment, then answer requests until ``close`` or until the parent is gone."""
     leave_signals_to_the_parent()
     os.environ.update(ONE_THREAD)  # a forkserver that was started earlier lacks them
-    if theirs is not None:
-        theirs.close()
     line = Line(pipe)
     rows = {key: column.array()[number, ...] for key, column in columns.items()}
     with contextlib.suppress(EOFError, OSError):

@@ -1,4 +1,4 @@
-"""Signals around worker processes: deferred in the parent while one is forked, left to the parent in a worker.
+"""What surrounds the start of a worker process: environment variables, signals, and a hint if it fails.
 
 This file must not import torch; see ``envs/worker.py``.
 """
@@ -6,9 +6,26 @@ This file must not import torch; see ``envs/worker.py``.
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
+import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+
+
+@contextlib.contextmanager
+def environment_variables(values: Mapping[str, str]) -> Iterator[None]:
+    """Set environment variables for processes that are started inside; afterwards they are as before."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
 
 
 @contextlib.contextmanager
@@ -48,3 +65,14 @@ def _signals() -> list[signal.Signals]:
     """Return the signals that are meant for the parent, as far as this system has them."""
     names = ("SIGINT", "SIGTERM", "SIGUSR1", "SIGHUP")
     return [getattr(signal, name) for name in names if hasattr(signal, name)]
+
+
+def why_at_start() -> str:
+    """Return a hint for a worker that died before it had made its environment."""
+    script = getattr(sys.modules["__main__"], "__file__", None)
+    if script is not None and not os.path.exists(script):
+        return f" It could not import '{script}': save the script as a file, or use env.start_method = 'fork'."
+    return (
+        " It died at its start: a script that makes worker processes must do so under "
+        "`if __name__ == \"__main__\":`, or use env.start_method = 'fork'."
+    )
