@@ -36,15 +36,15 @@ def deferred_signals() -> Iterator[None]:
     handlers = {number: signal.getsignal(number) for number in _signals()} if main else {}
     for number, handler in handlers.items():
         if callable(handler):
-            signal.signal(number, lambda number, _: arrived.append(number))
+            signal.signal(number, lambda late, _: arrived.append(late))
     try:
         yield
     finally:
         for number, handler in handlers.items():
             if callable(handler):
                 signal.signal(number, handler)
-        for number in arrived:
-            signal.raise_signal(number)
+        for late in arrived:
+            signal.raise_signal(late)
 
 
 def leave_signals_to_the_parent() -> None:
