@@ -36,7 +36,7 @@ def deferred_signals() -> Iterator[None]:
     handlers = {number: signal.getsignal(number) for number in _signals()} if main else {}
     for number, handler in handlers.items():
         if callable(handler):
-            signal.signal(number, lambda number, _: arrived.append(number))
+            signal.signal(number, lambda late, _: arrived.append(late))
     try:
         yield
     finally:
