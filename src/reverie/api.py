@@ -40,7 +40,7 @@ def train(
     *,
     size: str | None = None,
     preset: str | None = None,
-    config: Path | str | Sequence[Path | str] = (),
+    config: Path | str | Sequence[Path | str] | None = None,
     run: Path | str | None = None,
     keep_newer: bool = False,
     say: Say = tell,
@@ -114,7 +114,7 @@ def train_seeds(
     jobs: int = 0,
     size: str | None = None,
     preset: str | None = None,
-    config: Path | str | Sequence[Path | str] = (),
+    config: Path | str | Sequence[Path | str] | None = None,
     run: Path | str | None = None,
     keep_newer: bool = False,
     say: Say = tell,
@@ -160,7 +160,7 @@ def settings_of(
     env: EnvLike | None,
     size: str | None,
     preset: str | None,
-    config: Path | str | Sequence[Path | str],
+    config: Path | str | Sequence[Path | str] | None,
     overrides: dict[str, Any],
 ) -> ExperimentConfig:
     """Merge the layers of settings that :func:`train` takes.
@@ -170,7 +170,7 @@ def settings_of(
     """
     check_names(overrides)
     check_twice(env, overrides)
-    files = [config] if isinstance(config, str | Path) else config
+    files = [config] if isinstance(config, str | Path) else config or ()
     if isinstance(overrides.get("data"), str | Path):
         overrides["data.path"] = str(overrides.pop("data"))
     check_data(overrides.get("data", {}))
