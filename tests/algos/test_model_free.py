@@ -228,7 +228,7 @@ PARTS = {
             "ddpg",
             ["jump"],
             "is for continuous actions, but 'jump' is a",
-            ["dqn", "dreamer_v3", "qr_dqn", "discrete_sac"],
+            ["discrete_sac", "dqn", "dreamer_v3", "qr_dqn"],
         ),
         ("td3", ["jump", "turn"], "is for continuous actions, but 'jump' is a choice", ["dreamer_v3"]),
         ("sac", ["keys"], "is for continuous actions, but 'keys' is a choice", ["dreamer_v3"]),

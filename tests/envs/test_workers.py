@@ -83,6 +83,7 @@ def test_ctrl_c_is_heard_while_a_worker_is_forked():
     done = run_python(
         START
         + """
+signal.signal(signal.SIGINT, signal.default_int_handler)  # shells have what they start in the background ignore it
 os.register_at_fork(after_in_parent=lambda: os.kill(os.getpid(), signal.SIGINT))
 try:
     start("fork")
