@@ -22,6 +22,7 @@ import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from installed import WHERE, installed
 from machine import machine, write
@@ -32,6 +33,7 @@ LIMIT = 1200
 NUMBERS = ("parameters", "first_update_s", "update_s", "act_1_ms", "act_8_ms", "peak_gb")
 OLD = "architecture of 2023: a dense GRU narrowed to {} to be of the same size, small strided convolutions"
 
+Row = dict[str, Any]
 Numbers = dict[str, float]
 """What `peers/measure.py` measured of one learner."""
 
@@ -116,7 +118,7 @@ class Alternation:
 
     def run(self, pythons: dict[str, Path]) -> None:
         """All rounds. What failed once is not tried again."""
-        pairs = [(name, variant) for name in pythons for variant in SYSTEMS[name].variants]
+        pairs = [(name, variant) for name in pythons for variant in chosen(name, self.args.variants)]
         self._ours()
         for _ in range(self.args.rounds):
             for name, variant in pairs:
@@ -146,7 +148,7 @@ class Alternation:
         self.theirs.setdefault((name, variant), []).append(numbers)
         self.ratios.setdefault((name, variant), []).append(numbers["update_s"] / neighbours)
 
-    def rows(self) -> list[dict[str, object]]:
+    def rows(self) -> list[Row]:
         """Medians over the rounds; of a system that failed, why."""
         out = [{"system": "reverie", "setting": self.setting, **medians(self.ours), "ratio": 1.0, "note": ""}]
         for key, runs in self.theirs.items():
@@ -172,6 +174,11 @@ def medians(runs: list[Numbers]) -> Numbers:
     return {key: statistics.median(run[key] for run in runs) for key in NUMBERS}
 
 
+def chosen(name: str, variants: list[str]) -> list[str]:
+    """The variants of a system to measure: those asked for, or all if it has none of these."""
+    return [v for v in SYSTEMS[name].variants if v in variants] or list(SYSTEMS[name].variants)
+
+
 def commit(clone: Path) -> str:
     """Which version is checked out there."""
     command = ["git", "-C", str(clone), "rev-parse", "--short=7", "HEAD"]
@@ -186,7 +193,7 @@ def clone(word: str) -> tuple[str, Path]:
     """
     name, _, folder = word.partition("=")
     cloned = [key for key, system in SYSTEMS.items() if system.repository]
-    if name not in cloned or not Path(folder, ".git").exists():
+    if name not in cloned or not folder or not Path(folder, ".git").exists():
         names = ", ".join(f"{key}=FOLDER ({SYSTEMS[key].repository})" for key in cloned)
         raise argparse.ArgumentTypeError(f"{word!r}: expected a clone's folder, as {names}")
     return name, Path(folder)
@@ -200,6 +207,23 @@ def available(args: argparse.Namespace) -> dict[str, tuple[str, ...]]:
     return {name: SYSTEMS[name].packages for name in args.systems if name not in missing}
 
 
+def beside_earlier(path: Path, rows: list[Row], asked: int) -> tuple[dict[str, object] | None, list[Row]]:
+    """The machine of the file at ``path`` and its rows with these among them, if only some systems were asked for.
+
+    Each new row says how long our update took then, as the machine's speed has another day's.
+    """
+    if asked == len(SYSTEMS) or not path.exists():
+        return None, rows
+    earlier = json.loads(path.read_text())
+    ours = {row["setting"]: row["update_s"] for row in rows if row["system"] == "reverie"}
+    new = [row for row in rows if row["system"] != "reverie"]
+    for row in new:
+        apart = f"measured apart from the others, beside {ours[row['setting']]:.3g} s of ours for {row['setting']}"
+        row["note"] = f"{row['note']}; {apart}"
+    names = {(row["setting"], row["system"]) for row in new}
+    return earlier["machine"], [r for r in earlier["rows"] if (r["setting"], r["system"]) not in names] + new
+
+
 def options() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -208,6 +232,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--where", type=Path, default=WHERE, help="folder of the environments")
     parser.add_argument("--clones", nargs="*", type=clone, default=[], metavar="NAME=FOLDER")
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--variants", nargs="*", default=[], help="of these alone, of systems that have several")
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--seconds", type=float, default=2.0, help="of updates in each process, and at least three")
     parser.add_argument("--under", nargs="*", default=[], help="a command to run each measurement under, as taskset")
@@ -221,12 +246,13 @@ def main() -> int:
     """Install, measure and write."""
     args = options()
     pythons = installed(available(args), args.where)
-    rows: list[dict[str, object]] = []
+    rows: list[Row] = []
     for setting in args.settings:
         turns = Alternation(setting, args)
         turns.run(pythons)
         rows += turns.rows()
-    write(args.out, machine(args.threads) | {"threads": args.threads}, rows)
+    before, rows = beside_earlier(args.out, rows, len(args.systems))
+    write(args.out, before or machine(args.threads) | {"threads": args.threads}, rows)
     return 0
 
 

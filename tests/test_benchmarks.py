@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import sys
@@ -472,3 +473,31 @@ def test_kernels_of_an_update_are_counted_by_function_without_views(
     assert found["nn/fused.py: norm_silu"] % 2 == 0  # the norm and SiLU
     assert found["elsewhere"] == 0
     assert 1000 < found["nn/optim.py: step"] < found.total() / 2
+
+
+def test_peers_measured_apart_stand_beside_earlier_ones_and_say_so(scripts: Any, tmp_path: Path) -> None:
+    peers, out = scripts("peers"), tmp_path / "peers.json"
+    earlier = [
+        {"setting": "V", "system": "reverie", "update_s": 0.1, "ratio": 1.0, "note": ""},
+        {"setting": "V", "system": "slow 2", "update_s": 0.4, "ratio": 4.0, "note": "old"},
+    ]
+    out.write_text(json.dumps({"machine": {"cores": 2}, "rows": earlier}))
+    rows = [
+        {"setting": "V", "system": "reverie", "update_s": 0.2, "ratio": 1.0, "note": ""},
+        {"setting": "V", "system": "slow 2", "update_s": 0.6, "ratio": 3.0, "note": "new"},
+    ]
+    machine, kept = peers.beside_earlier(out, [dict(row) for row in rows], asked=1)
+    assert machine == {"cores": 2}
+    assert kept == [earlier[0], {**rows[1], "note": "new; measured apart from the others, beside 0.2 s of ours for V"}]
+    assert peers.beside_earlier(out, rows, asked=len(peers.SYSTEMS)) == (None, rows)
+    assert peers.chosen("r2dreamer", ["eager"]) == ["eager"]
+    assert peers.chosen("torchrl", ["eager"]) == ["dreamer_v3"]
+
+
+def test_clones_are_folders_of_systems_that_have_a_repository(scripts: Any, tmp_path: Path) -> None:
+    peers = scripts("peers")
+    (tmp_path / ".git").mkdir()
+    assert peers.clone(f"r2dreamer={tmp_path}") == ("r2dreamer", tmp_path)
+    for word in (f"sheeprl={tmp_path}", f"r2dreamer={tmp_path / 'nothing'}", "r2dreamer"):
+        with pytest.raises(argparse.ArgumentTypeError, match="expected a clone's folder, as dreamerv3=FOLDER"):
+            peers.clone(word)
