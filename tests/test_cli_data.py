@@ -59,6 +59,19 @@ def test_info(run, capsys, inside):
         assert words in said
 
 
+@pytest.mark.parametrize(
+    ("command", "option", "named"),
+    [
+        ("info", ["--columns", "{obs: state}"], r"columns = \{'obs': 'state'\}: has no effect on a run or a store"),
+        ("info", ["--time-limit", "20"], "time_limit = 20"), ("validate", ["--partial"], "partial = True"),
+        ("validate", ["--replay", "5"], "replay = 5: has no effect"),
+    ],
+)  # fmt: skip
+def test_options_that_a_store_does_not_need_are_refused(run, command, option, named):
+    with pytest.raises(ConfigError, match=named):
+        data_command([command, str(run), *option])
+
+
 def test_validate(run, capsys):
     assert data_command(["validate", str(run)]) == 0
     assert "sound" in capsys.readouterr().out

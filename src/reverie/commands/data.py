@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import sys
 from collections.abc import Callable
@@ -13,9 +14,9 @@ import yaml
 from tyro.conf import Positional, arg
 
 from reverie.commands.args import fail, parse
-from reverie.commands.datasets import InfoCommand, ValidateCommand, dataset_info, dataset_validate
+from reverie.commands.datasets import InfoCommand, Reading, ValidateCommand, dataset_info, dataset_validate
 from reverie.commands.gather import convert_command, download_command, record_command, subsample_command
-from reverie.core.errors import RunError, did_you_mean
+from reverie.core.errors import ConfigError, RunError, did_you_mean
 
 if TYPE_CHECKING:  # these import torch, which --help does not need
     from reverie.data.store.manifest import Segment
@@ -137,6 +138,14 @@ def signature_beside(path: str) -> dict[str, Any] | None:
     return None
 
 
+def check_no_effect(said: Reading, *names: str) -> None:
+    """Raise ConfigError if an option was given that a store does not need, as it describes itself."""
+    usual = {field.name: field.default for field in dataclasses.fields(said)} | {"columns": {}}
+    for name in ("columns", "time_limit", "partial", *names):
+        if (value := getattr(said, name)) != usual[name]:
+            raise ConfigError(f"{name} = {value}: has no effect on a run or a store of reverie. Leave it out.")
+
+
 # ---------------------------------------------------------------- info
 
 
@@ -148,6 +157,7 @@ def info_command(args: list[str]) -> int:
     said = parse(InfoCommand, args, "data info")
     if not is_of_a_store(said.path) or said.plot is not None:
         return dataset_info(said)
+    check_no_effect(said)
     store = open_store(said.path)
     table = Table(box=None, show_header=False, padding=(0, 2))
     for title, lines in sections(store).items():
@@ -233,6 +243,7 @@ def validate_command(args: list[str]) -> int:
     said = parse(ValidateCommand, args, "data validate")
     if not is_of_a_store(said.path) or said.quarantine is not None:
         return dataset_validate(said)
+    check_no_effect(said, "replay")
     manifests: list[str] = []  # damage of the manifests comes first
     store = open_store(said.path, manifests.append)
     report = validate(store)
