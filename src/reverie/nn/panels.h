@@ -54,10 +54,11 @@ static inline int64_t panels_of(int64_t width) { return (width + PANEL - 1) / PA
 
 /* ---------------------------------------------------------------------- products */
 
-/* sum_k a[r, k] b[k, :] of `rows` rows and PANEL columns; a[r, k] lies at r * ar + k * ak. */
-static inline __attribute__((always_inline)) void tile(const float *a, int64_t ar, int64_t ak, const float *b,
-                                                       int64_t ldb, float *out, int64_t depth, const int64_t rows) {
-    Vector sum[TILE][VECTORS];
+/* sum_k a[r, k] b[k, :] of `rows` rows and PANEL columns; a[r, k] lies at r * ar + k * ak. `rows` is a compile-time constant,
+ * so that the sums are registers. */
+static inline __attribute__((always_inline)) void tile_sums(const float *a, int64_t ar, int64_t ak, const float *b,
+                                                            int64_t ldb, Vector sum[TILE][VECTORS], int64_t depth,
+                                                            const int64_t rows) {
     for (int64_t r = 0; r < rows; r++)
         for (int v = 0; v < VECTORS; v++) sum[r][v] = (Vector){0};
     for (int64_t k = 0; k < depth; k++) {
@@ -65,6 +66,13 @@ static inline __attribute__((always_inline)) void tile(const float *a, int64_t a
         for (int64_t r = 0; r < rows; r++)
             for (int v = 0; v < VECTORS; v++) sum[r][v] += a[r * ar + k * ak] * row[v];
     }
+}
+
+/* Compute tile_sums() of a part of a tile, or of one in which not all columns exist, into `out` [rows, PANEL]. */
+static inline __attribute__((always_inline)) void tile(const float *a, int64_t ar, int64_t ak, const float *b,
+                                                       int64_t ldb, float *out, int64_t depth, const int64_t rows) {
+    Vector sum[TILE][VECTORS];
+    tile_sums(a, ar, ak, b, ldb, sum, depth, rows);
     memcpy(out, sum, rows * PANEL * sizeof(float));
 }
 
@@ -73,13 +81,7 @@ static inline __attribute__((always_inline)) void whole_tile(const float *a, int
                                                              int64_t ldb, float *c, int64_t ldc, int64_t depth,
                                                              const float *bias, const float *mask, const Then then) {
     Vector sum[TILE][VECTORS];
-    for (int64_t r = 0; r < TILE; r++)
-        for (int v = 0; v < VECTORS; v++) sum[r][v] = (Vector){0};
-    for (int64_t k = 0; k < depth; k++) {
-        const Vector *row = (const Vector *)(b + k * ldb);
-        for (int64_t r = 0; r < TILE; r++)
-            for (int v = 0; v < VECTORS; v++) sum[r][v] += a[r * ar + k * ak] * row[v];
-    }
+    tile_sums(a, ar, ak, b, ldb, sum, depth, TILE);
     for (int64_t r = 0; r < TILE; r++)
         for (int v = 0; v < VECTORS; v++) {
             Vector *to = (Vector *)(c + r * ldc) + v, out = sum[r][v];
