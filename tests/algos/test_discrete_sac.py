@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from recorded import close
 from test_model_free import build
 from torch import nn
 from windows import ESTIMATORS, WIDE, batch, gradients, moves, row, slow_target
@@ -75,12 +76,7 @@ def test_losses_and_gradients_against_the_definition(estimator):
     data.action.copy_(one_hot(data))
     losses, slow = made(data), slow_losses(made, data, estimator)
     own = {"critic": made.critic.parameters(), "actor": made.actor.parameters(), "temperature": [made.log_temperature]}
-    for name, parameters in own.items():
-        parameters = list(parameters)
-        torch.testing.assert_close(losses.terms[name], slow[name], rtol=1e-10, atol=1e-12)
-        expected = torch.autograd.grad(slow[name], parameters)
-        got = torch.autograd.grad(losses.terms[name], parameters)
-        torch.testing.assert_close(got, expected, rtol=1e-9, atol=1e-12)
+    close(losses, slow, own)
 
 
 def test_each_term_reaches_its_own_parameters_alone():
