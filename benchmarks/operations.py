@@ -24,9 +24,12 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from update import SETTINGS, config
 
+import reverie
 from reverie.core.discover import version
 from reverie.noise import noise_batch
 
+PACKAGE = f"{Path(reverie.__file__).parent}{os.sep}"
+"""Where the library lies; a clone's folder may have the same name."""
 VIEWS = {
     "_reshape_alias", "_unsafe_view", "alias", "as_strided", "detach", "diagonal", "empty", "empty_like",
     "empty_strided", "expand", "lift_fresh", "new_empty", "new_empty_strided", "permute", "select", "slice", "split",
@@ -60,8 +63,8 @@ class Kernels(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func.overloadpacket.__name__ not in VIEWS:
-            own = [f for f in traceback.extract_stack(limit=16) if "/reverie/" in f.filename]
-            place = own[-1].filename.rpartition("/reverie/")[2] if own else "elsewhere"
+            own = [f for f in traceback.extract_stack(limit=16) if f.filename.startswith(PACKAGE)]
+            place = own[-1].filename.removeprefix(PACKAGE) if own else "elsewhere"
             self.by_function[f"{place}: {own[-1].name}" if own else place] += 1
         return func(*args, **(kwargs or {}))
 

@@ -8,10 +8,12 @@ before somebody waits. What is captured in a graph changes nothing before it is 
 from __future__ import annotations
 
 import contextlib
+import os
 import traceback
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -19,6 +21,10 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode, return_and_correct_aliasing
 from torch.utils._pytree import tree_leaves, tree_map
 
+import reverie
+
+PACKAGE = f"{Path(reverie.__file__).parent}{os.sep}"
+"""Where the library lies; a clone's folder may have the same name."""
 aten = torch.ops.aten
 CUDA = torch.device("cuda", 0)
 READS = {aten._local_scalar_dense.default, aten.equal.default, aten.nonzero.default, aten.masked_select.default}
@@ -90,8 +96,8 @@ class FakeCuda(TorchDispatchMode):
             raise RuntimeError("CUDA error: operation not permitted when stream is capturing")
         if self.debug == "warn":
             warnings.warn("called a synchronizing CUDA operation", stacklevel=2)
-        ours = [f for f in traceback.extract_stack() if "/reverie/" in f.filename and f.name[0] != "<"]
-        self.waits[f"{ours[-1].filename.rpartition('/reverie/')[2]}:{ours[-1].name}" if ours else "test"] += 1
+        ours = [f for f in traceback.extract_stack() if f.filename.startswith(PACKAGE) and f.name[0] != "<"]
+        self.waits[f"{ours[-1].filename.removeprefix(PACKAGE)}:{ours[-1].name}" if ours else "test"] += 1
         for copy in self.coming:
             copy()
         self.coming.clear()
