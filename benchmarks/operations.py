@@ -4,8 +4,9 @@
     python benchmarks/operations.py [--settings V I] [--precision float32 bfloat16] [--out benchmarks/operations.json]
 
 The learner stands on PyTorch's meta device, where operations have shapes and no numbers. Every operation that is not
-merely a view counts as one kernel. RMSNorm is one operation on a GPU, forwards, and two backwards; elsewhere PyTorch
-takes it apart, so it is counted by a stand-in. Settings are those of `update.py`.
+merely a view counts as one kernel, as does every start of a Triton kernel. What PyTorch would launch without Triton is
+counted as well. RMSNorm is then one operation on a GPU, forwards, and two backwards; elsewhere PyTorch takes it apart,
+so it is counted by a stand-in. Settings are those of `update.py`.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import traceback
 from collections import Counter
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch import Tensor
@@ -26,6 +28,7 @@ from update import SETTINGS, config
 
 import reverie
 from reverie.core.discover import version
+from reverie.nn import gpu
 from reverie.noise import noise_batch
 
 PACKAGE = f"{Path(reverie.__file__).parent}{os.sep}"
@@ -63,19 +66,24 @@ class Kernels(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func.overloadpacket.__name__ not in VIEWS:
-            own = [f for f in traceback.extract_stack(limit=16) if f.filename.startswith(PACKAGE)]
-            place = own[-1].filename.removeprefix(PACKAGE) if own else "elsewhere"
-            self.by_function[f"{place}: {own[-1].name}" if own else place] += 1
+            self.launched()
         return func(*args, **(kwargs or {}))
 
+    def launched(self, *args: Any, **constants: Any) -> None:
+        """One kernel more."""
+        own = [f for f in traceback.extract_stack(limit=16) if f.filename.startswith(PACKAGE)]
+        place = own[-1].filename.removeprefix(PACKAGE) if own else "elsewhere"
+        self.by_function[f"{place}: {own[-1].name}" if own else place] += 1
 
-def count(name: str, precision: str, steps: int | None = None) -> Counter[str]:
-    """Kernels of one update by function; ``steps``: the length of its windows."""
+
+def count(name: str, precision: str, steps: int | None = None, triton: bool = True) -> Counter[str]:
+    """Kernels of one update by function; ``steps``: the length of its windows; ``triton``: whether it is there."""
     _, obs, action, _ = SETTINGS[name]
     cfg = config(name, precision)
     agent = cfg.merge({"batch_length": steps or cfg.batch_length}).build(obs, action, device="meta")
     data = noise_batch(agent, obs, action).to(torch.device("meta"))
-    with Kernels() as kernels:
+    ready = patch.object(gpu, "ready", lambda *tensors: triton)
+    with ready, Kernels() as kernels, patch.object(gpu, "_launch", kernels.launched):
         agent.train_step(data)
     return kernels.by_function
 
@@ -91,16 +99,18 @@ def main() -> int:
     torch.nn.functional.rms_norm = lambda x, shape, weight=None, eps=None: Norm.apply(x, weight)
     rows = []
     for name, precision in [(n, p) for n in args.settings for p in args.precision]:
-        found = count(name, precision)
+        found, plain = count(name, precision), count(name, precision, triton=False)
         first = dict(found.most_common(SHOWN))
         rest = found.total() - sum(first.values())
         half = config(name, precision).batch_length // 2
-        step = (
-            found.total() - count(name, precision, half).total()
-        ) / half  # of the recurrence, forwards and backwards
+        shorter = count(name, precision, half)
+        step = (found.total() - shorter.total()) / half  # of the recurrence, forwards and backwards
         row = {"setting": name, "precision": precision, "kernels": found.total(), "kernels_of_a_step": step}
-        rows.append({**row, "by_function": first, "rest": rest})
-        print(f"{name}, {precision}: {found.total():,} kernels, {step:g} for each of {2 * half} steps of the windows")
+        rows.append({**row, "kernels_without_triton": plain.total(), "by_function": first, "rest": rest})
+        print(
+            f"{name}, {precision}: {found.total():,} kernels, {plain.total():,} without Triton; "
+            f"{step:.3g} for each of {2 * half} steps of the windows"
+        )
         for place, number in first.items():
             print(f"  {number:6,}  {place}")
         print(f"  {rest:6,}  the rest", flush=True)

@@ -1,5 +1,6 @@
 """What all tests share."""
 
+import os
 from pathlib import Path
 
 import gymnasium
@@ -8,6 +9,9 @@ import pytest
 import torch
 
 from played import played
+
+if not torch.cuda.is_available():
+    os.environ["TRITON_INTERPRET"] = "1"  # read when Triton is imported: its kernels then run on the CPU
 
 GOLDEN = Path(__file__).parent / "golden"
 

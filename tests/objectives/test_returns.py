@@ -8,6 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from reverie.objectives import returns
 from reverie.objectives.returns import (
     gae,
     lambda_return,
@@ -488,3 +489,15 @@ def test_vtrace_against_recording(setting, golden):
         rho = np.exp(np.minimum(0, z["in/log_pi"][b] - z["in/log_mu"][b]))
         following = np.append(surplus[1:], 0) * ~z["in/done"][b]
         same(advantage, start, expected + rho * gamma * following)
+
+
+@pytest.mark.parametrize("steps", [1, 2, 7, 64, 100])
+def test_the_parallel_scan_of_gpus_is_the_loop(steps):
+    torch.manual_seed(0)
+    step, carry = torch.randn(3, steps, dtype=torch.float64), torch.rand(3, steps, dtype=torch.float64)
+    carry[torch.rand(3, steps) < 0.2] = 0  # ends of episodes
+    inputs = [step.requires_grad_(), carry.requires_grad_(), torch.randn(3, dtype=torch.float64, requires_grad=True)]
+    loop, scan = returns._accumulate(*inputs), returns._scan(*inputs)
+    torch.testing.assert_close(scan, loop)
+    grad = torch.randn_like(loop)
+    torch.testing.assert_close(torch.autograd.grad(scan, inputs, grad), torch.autograd.grad(loop, inputs, grad))

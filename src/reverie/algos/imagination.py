@@ -9,8 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from reverie.nn import gpu
 from reverie.nn.fused import draw
 from reverie.nn.heads import Actor, JointDistribution
+from reverie.nn.layers import StepLayers
 from reverie.nn.rssm import RSSM, Chooser, Latent
 
 Picker = Callable[[JointDistribution], Tensor]
@@ -42,19 +44,23 @@ def imagine(
     """Follow the actor for ``horizon`` steps from latents ``[M, ...]``.
 
     No gradient goes through time, since all actor losses on these trajectories are likelihood-ratio losses. But the
-    actor's hidden layer at each step is kept with its gradient, so that its loss need not compute it again.
+    actor's last hidden layer is needed with its gradient. On CPUs that of each step is kept. On GPUs it is computed
+    again, for all steps at once: a fifteenth of the kernels, most of them in the backward pass.
     """
-    hidden, actions, cell = [], [], rssm.cell(start.deter.dtype)
+    dtype, again = start.deter.dtype, gpu.ready(start.deter)
+    hidden, actions, cell = [], [], rssm.cell(dtype)
+    layers = StepLayers(actor.mlp, dtype) if again else actor.mlp
     features = start.deter.new_empty(horizon + 1, len(start.deter), rssm.feature_width)  # [H+1, M, F]
     start.write_feature(features[0])
     for step, now in enumerate(features):
-        with torch.enable_grad():
-            hidden.append(actor.mlp(now))  # [M, units]
+        with torch.set_grad_enabled(not again):
+            hidden.append(layers(now))  # [M, units]
         actions.append(pick(actor.heads(hidden[-1])))  # [M, A]
         if step < horizon:
             rssm.dream_step(now, actions[-1], features[step + 1], cell, choose)
     with torch.enable_grad():
-        return Dream(features, torch.stack(hidden[:-1]), torch.stack(actions))
+        kept = actor.mlp(features[:-1]) if again else torch.stack(hidden[:-1])  # [H, M, units]
+        return Dream(features, kept, torch.stack(actions))
 
 
 @torch.no_grad()

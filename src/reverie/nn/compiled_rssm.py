@@ -1,6 +1,7 @@
-"""Runs an RSSM's sequences in C: packs its parameters for the C code, and says when that code can be used.
+"""Runs an RSSM's sequences in C or, on a GPU, with Triton kernels, and says when that can be done.
 
-``nn/rssm.py`` defines the computation; ``recurrence.c`` does it for many steps in one call.
+``nn/rssm.py`` defines the computation. ``recurrence.c`` does it for many steps in one call, ``nn/gpu_recurrence.py``
+with few kernels.
 """
 
 from __future__ import annotations
@@ -11,16 +12,16 @@ import torch
 from torch import Tensor, nn
 
 from reverie.core.compiled import compiled
-from reverie.nn import recurrence
+from reverie.nn import gpu, gpu_recurrence, recurrence
 from reverie.nn.packing import Kept
 
 if TYPE_CHECKING:
     from reverie.nn.layers import BlockLinear
-    from reverie.nn.rssm import RSSM, Latent
+    from reverie.nn.rssm import RSSM, Cell, Latent
 
 
 class CompiledRSSM:
-    """The compiled path of an :class:`~reverie.nn.rssm.RSSM`. It computes in float32, whatever the input dtype."""
+    """The compiled path of an :class:`~reverie.nn.rssm.RSSM`. On CPUs it computes in float32, whatever the dtype."""
 
     def __init__(self, rssm: RSSM) -> None:
         c = rssm.cfg
@@ -35,7 +36,8 @@ class CompiledRSSM:
     def fits(self, latent: Latent) -> bool:
         """Return whether the compiled functions exist and support these layers, and ``latent`` needs no gradient."""
         needs_grad = torch.is_grad_enabled() and (latent.deter.requires_grad or latent.stoch.requires_grad)
-        return self.supported and not needs_grad and compiled(self.rssm.gates.weight)
+        exist = compiled(self.rssm.gates.weight) or gpu.ready(latent.deter)
+        return self.supported and not needs_grad and exist
 
     def observe(self, latent: Latent, actions: Tensor, embeds: Tensor, keep: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Filter a sequence of observations, starting from ``latent``; inputs outside the recurrence come precomputed.
@@ -49,11 +51,15 @@ class CompiledRSSM:
         Returns:
             h ``[B, T, D]``, z ``[B, T, S, C]`` and posterior probabilities ``[B, T, S, C]``.
         """
-        c, inputs = self.rssm.cfg, (latent.deter, latent.stoch.flatten(1), actions, embeds, keep.T)
-        given = (*(x.float().contiguous() for x in inputs), torch.rand(len(actions), len(keep), c.stoch))
-        if torch.is_grad_enabled():
-            weights = recurrence.Weights(**self._sequence_weights(), **self._posterior_head())
-            out = recurrence.Observe.apply(self.sizes, *given, *weights)  # type: ignore[no-untyped-call]
+        c, inputs = self.rssm.cfg, (latent.deter, latent.stoch.flatten(1), actions, embeds)
+        on_gpu = not compiled(self.rssm.gates.weight)
+        dtype = latent.deter.dtype if on_gpu else torch.float32
+        uniform = torch.rand(len(actions), len(keep), c.stoch, device=keep.device)
+        given = (*(x.to(dtype).contiguous() for x in inputs), keep.T.float().contiguous(), uniform)
+        if on_gpu or torch.is_grad_enabled():
+            weights = recurrence.Weights(**_cast(self._sequence_weights() | self._posterior_head(), dtype))
+            function = gpu_recurrence.Observe if on_gpu else recurrence.Observe
+            out = function.apply(self.sizes, *given, *weights)  # type: ignore[no-untyped-call]
         else:
             trace = recurrence.run(self.sizes, self.posterior.get(self._packed_posterior), *given)
             out = (trace.deter, trace.stoch, trace.probs)
@@ -61,8 +67,11 @@ class CompiledRSSM:
         stoch, probs = (x.view(*keep.shape, c.stoch, c.classes) for x in (stoch, probs))
         return deter.to(latent.deter.dtype), stoch.to(latent.deter.dtype), probs
 
-    def dream_step(self, feature: Tensor, action: Tensor, out: Tensor) -> None:
+    def dream_step(self, feature: Tensor, action: Tensor, out: Tensor, cell: Cell) -> None:
         """Take a step under the prior, from features ``[M, F]`` and embedded actions ``[M, hidden]`` to ``out``."""
+        if not compiled(self.rssm.gates.weight):
+            gpu_recurrence.imagine(self.sizes, cell, feature, action, out.data)
+            return
         wide = out if out.dtype is torch.float32 else torch.empty(out.shape)
         weights = self.prior.get(self._packed_prior)
         recurrence.imagine(self.sizes, weights, feature.float(), action.float(), wide)
@@ -101,6 +110,11 @@ class CompiledRSSM:
             "gates": rssm.gates.weight,
             "gates_bias": rssm.gates.bias,
         }
+
+
+def _cast(weights: dict[str, Tensor], dtype: torch.dtype) -> dict[str, Tensor]:
+    """Return the weights in ``dtype``; the scales of norms stay as they are."""
+    return {name: x if name.endswith("_scale") else x.to(dtype) for name, x in weights.items()}
 
 
 def _named(name: str, linear: nn.Module, norm: nn.Module | None = None) -> dict[str, Tensor]:

@@ -6,6 +6,7 @@ All of them compute in float32. ``log_prob`` and ``entropy`` sum over the action
 from __future__ import annotations
 
 import math
+from functools import cached_property
 from typing import Any, Protocol
 
 import torch
@@ -89,15 +90,20 @@ class Categoricals:
         self.classes = classes
         self.ragged = len(set(classes)) > 1
         padded = self._pad(logits.float(), -1e9)  # [..., n, C]
+        self._logits, self._unimix = padded, unimix
         probs = softmax(padded)
-        if unimix:
-            counts = classes if self.ragged else classes[:1]  # created on the device: a copy would wait for it
-            sizes = torch.cat([torch.full((1, 1), float(c), device=logits.device) for c in counts])  # [n or 1, 1]
+        if unimix and not self.ragged:
+            probs = (1 - unimix) * probs + unimix / classes[0]
+        elif unimix:
+            sizes = torch.cat([torch.full((1, 1), float(c), device=logits.device) for c in classes])  # [n, 1]
+            # The sizes are made on the device: a copy would wait for it.
             probs = torch.where(padded > -1e8, (1 - unimix) * probs + unimix / sizes, 0.0)
-            self.log_probs = probs.clamp(min=1e-30).log()
-        else:
-            self.log_probs = torch.log_softmax(padded, -1)
         self.probs = probs
+
+    @cached_property
+    def log_probs(self) -> Tensor:
+        """Log-probabilities of the classes, ``[..., n, C]``."""
+        return self.probs.clamp(min=1e-30).log() if self._unimix else torch.log_softmax(self._logits, -1)
 
     def _pad(self, flat: Tensor, value: float) -> Tensor:
         if not self.ragged:

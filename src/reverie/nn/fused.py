@@ -1,7 +1,8 @@
 """Fused chains of element-wise operations: compiled for CPUs (``kernels.c``), in plain PyTorch everywhere else.
 
 PyTorch code defines each function; the compiled one is used for float32 on CPUs if there is a compiler. PyTorch runs
-such a chain operation by operation, reading and writing memory each time, forward and backward.
+such a chain operation by operation, reading and writing memory each time, forward and backward. On GPUs, the norm is a
+Triton kernel (``nn/gpu.py``).
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from reverie.core.compiled import call, compiled, library, threads
+from reverie.nn import gpu
 from reverie.objectives.transforms import symmetric_mean
 
 # ---------------------------------------------------------------------- norm and activation
@@ -48,6 +50,8 @@ class _NormSiLU(torch.autograd.Function):
 
 def norm_silu(x: Tensor, scale: Tensor, eps: float) -> Tensor:
     """Return SiLU(scale x / sqrt(mean(x^2) + eps)), normed over the last axis of ``[..., C]``, computed in float32."""
+    if gpu.ready(x, scale):
+        return gpu.norm_silu(x, scale, eps)
     wide = x.float()
     if compiled(wide, scale) and x.numel():
         y: Tensor = call(_NormSiLU, wide, scale, eps, (0, 0))

@@ -88,12 +88,15 @@ class Latent(NamedTuple):
 
 
 class Cell(NamedTuple):
-    """The sequence model's layers, prepared once for all steps of a sequence."""
+    """The layers of the sequence model and the prior, prepared once for all steps of a sequence."""
 
     in_deter: StepLayers
     in_stoch: StepLayers
+    in_action: StepLayers
     recurrent: list[BlockSteps]
+    norms: list[RMSNormSiLU]
     gates: BlockSteps
+    prior: StepLayers
 
 
 class LogitNet(nn.Module):
@@ -110,6 +113,16 @@ class LogitNet(nn.Module):
         """Map ``[..., inputs]`` to logits ``[..., outputs]``."""
         logits: Tensor = self.rest(self.first(x))
         return logits
+
+    @property
+    def layers(self) -> nn.Sequential:
+        """All layers, in their order."""
+        return nn.Sequential(self.first, *self.rest)
+
+
+def _clipped(action: Tensor) -> Tensor:
+    """Clip actions to [-1, 1] with the gradient that the authors use: the scale that clips is a constant."""
+    return action / action.detach().abs().clamp(min=1)
 
 
 class RSSM(nn.Module):
@@ -146,14 +159,19 @@ class RSSM(nn.Module):
 
     def action_input(self, action: Tensor) -> Tensor:
         """Embed previous actions ``[..., A]``, clipped to [-1, 1]: ``[..., hidden]``."""
-        embedded: Tensor = self.in_action(action / action.detach().abs().clamp(min=1))
+        embedded: Tensor = self.in_action(_clipped(action))
         return embedded
 
     def cell(self, dtype: torch.dtype) -> Cell:
-        """Return the layers of :meth:`sequence_step`, to be prepared once for a whole sequence."""
-        recurrent = [layer.steps(dtype) for layer in self.recurrent if isinstance(layer, BlockLinear)]
+        """Return the layers of a step, to be prepared once for a whole sequence."""
         return Cell(
-            StepLayers(self.in_deter, dtype), StepLayers(self.in_stoch, dtype), recurrent, self.gates.steps(dtype)
+            in_deter=StepLayers(self.in_deter, dtype),
+            in_stoch=StepLayers(self.in_stoch, dtype),
+            in_action=StepLayers(self.in_action, dtype),
+            recurrent=[layer.steps(dtype) for layer in self.recurrent if isinstance(layer, BlockLinear)],
+            norms=[norm for norm in self.recurrent_norms if isinstance(norm, RMSNormSiLU)],
+            gates=self.gates.steps(dtype),
+            prior=StepLayers(self.prior_net.layers, dtype),
         )
 
     def sequence_step(self, latent: Latent, action: Tensor, cell: Cell) -> Tensor:
@@ -161,7 +179,7 @@ class RSSM(nn.Module):
         inputs = [cell.in_deter(latent.deter), cell.in_stoch(latent.stoch.flatten(1)), action]
         shared: Tensor | None = torch.cat(inputs, -1)  # [M, 3 * hidden]
         x = latent.deter  # [M, D]
-        for layer, norm in zip(cell.recurrent, self.recurrent_norms, strict=True):
+        for layer, norm in zip(cell.recurrent, cell.norms, strict=True):
             x, shared = norm(layer(x, shared)), None  # [M, D]
         gates = cell.gates(x, shared).view(len(x), self.cfg.blocks, 3, -1)  # three gates of each block
         return gru(gates, latent.deter)
@@ -218,15 +236,15 @@ class RSSM(nn.Module):
 
     def imagine_step(self, latent: Latent, action: Tensor, cell: Cell, choose: Chooser = draw) -> Latent:
         """Take one step under the prior, from a latent ``[M, ...]`` and flat actions ``[M, A]`` to the next latent."""
-        deter = self.sequence_step(latent, self.action_input(action.to(latent.deter.dtype)), cell)
-        probs = self.prior(deter)
+        deter = self.sequence_step(latent, cell.in_action(_clipped(action.to(latent.deter.dtype))), cell)
+        probs = self._probs(cell.prior(deter))
         return Latent(deter, straight_through(probs, choose(probs)).to(deter.dtype))
 
     def dream_step(self, feature: Tensor, action: Tensor, out: Tensor, cell: Cell, choose: Chooser = draw) -> None:
         """Do :meth:`imagine_step` without gradient, from features ``[M, F]`` to features ``out`` ``[M, F]``."""
         latent = self.split(feature)
         if choose is draw and self.compiled.fits(latent):
-            self.compiled.dream_step(feature, self.action_input(action.to(feature.dtype)), out)
+            self.compiled.dream_step(feature, cell.in_action(_clipped(action.to(feature.dtype))), out, cell)
         else:
             self.imagine_step(latent, action, cell, choose).write_feature(out)
 

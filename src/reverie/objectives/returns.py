@@ -18,12 +18,16 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from reverie.core.compiled import compiled
 from reverie.core.shapes import same_shape
 from reverie.objectives import compiled_td
 from reverie.objectives.compiled_td import fits
+
+SCAN = 32
+"""Number of rows from which a parallel scan on a GPU takes fewer kernels than a loop."""
 
 
 class Estimate(NamedTuple):
@@ -237,13 +241,29 @@ def _live(terminal: Tensor, reward: Tensor, discount: float) -> Tensor:
 def _accumulate(step: Tensor, carry: Tensor, final: Tensor) -> Tensor:
     """Return x_t = step_t + carry_t x_{t+1} ``[B, T - 1]``, backwards from ``final`` ``[B]``.
 
-    It is a loop: a parallel scan is faster only if T is much larger than B, and slower if both are large.
+    On CPUs it is a loop. On GPUs, where each step would be a kernel, long sequences take a parallel scan.
     """
+    if step.device.type != "cpu" and step.shape[1] > SCAN:
+        return _scan(step, carry, final)
     out, x = [], final
     for s, c in zip(reversed(step.unbind(1)), reversed(carry.unbind(1)), strict=True):
         x = torch.addcmul(s, c, x)
         out.append(x)
     return torch.stack(out[::-1], 1)
+
+
+def _scan(step: Tensor, carry: Tensor, final: Tensor) -> Tensor:
+    """Return what :func:`_accumulate` does, in log2(T) rounds: Hillis & Steele (1986).
+
+    After each round, row t stands for the next n rows: x_t = sum over them + carry_t * x_{t+n}. n doubles.
+    """
+    x = torch.cat([step, final[:, None]], 1)  # [B, T]
+    carry, n = F.pad(carry, (0, 1)), 1  # [B, T]: the last row carries nothing
+    while n < x.shape[1]:
+        x = torch.cat([torch.addcmul(x[:, :-n], carry[:, :-n], x[:, n:]), x[:, -n:]], 1)
+        carry = torch.cat([carry[:, :-n] * carry[:, n:], carry[:, -n:]], 1)
+        n *= 2
+    return x[:, :-1]
 
 
 def _repeat(step: Bootstrap, n: int) -> Bootstrap:

@@ -1,0 +1,272 @@
+"""The Triton kernels of ``triton_kernels.py`` on PyTorch tensors, and whether they can be used.
+
+On a GPU, an update of small networks takes as long as its kernels take to start, one after another. Each function here
+starts one kernel where PyTorch would start two to ten. The first call on a device compiles the kernels and compares
+their results with PyTorch's; if they fail or differ, everything runs in PyTorch, and one warning says so.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import warnings
+from types import ModuleType
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from reverie.core.compiler import SWITCH
+
+TILE = 2048
+"""Elements that a program processes at once."""
+
+PROGRAMS = 1024
+"""Most programs of a backward pass of norms; each sums the scale's gradient over its rows."""
+
+SPREAD = 64
+"""Programs over which few rows are spread, so that many of the GPU's processors take part."""
+
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+
+
+def ready(*tensors: Tensor) -> bool:
+    """Return whether the Triton kernels can be used for ``tensors``: they lie on a GPU on which the kernels work."""
+    device = tensors[0].device
+    if device.type != "cuda" or any(x.dtype not in DTYPES for x in tensors) or torch.compiler.is_compiling():
+        return False
+    return not trouble(device)
+
+
+@functools.cache
+def trouble(device: torch.device) -> str:
+    """Return why the kernels cannot be used on ``device``, or an empty string; warn once unless that is intended."""
+    if os.environ.get(SWITCH, "").lower() == "off":
+        return f"{SWITCH}=off"
+    if torch.version.cuda is None and torch.version.hip is None:
+        return "this PyTorch was built without GPU support"
+    try:
+        check(device)
+    except Exception as error:  # whatever Triton, its compiler or the driver raises: PyTorch does without them
+        warnings.warn(f"Triton kernels are not used, so GPU updates are slower: {error!r}.", stacklevel=3)
+        return repr(error)
+    return ""
+
+
+@functools.cache
+def _kernels() -> ModuleType:
+    from reverie.nn import triton_kernels  # imports Triton, which only PyTorch's builds for GPUs bring along
+
+    return triton_kernels
+
+
+def _launch(name: str, grid: tuple[int, ...], *args: Any, **constants: Any) -> None:
+    if 0 in grid:
+        return
+    near = next(x for x in args if isinstance(x, Tensor))
+    with torch.cuda.device_of(near):  # type: ignore[no-untyped-call]  # Triton launches on the current device
+        getattr(_kernels(), name)[grid](*args, **constants)
+
+
+def _tile(rows: int, width: int) -> dict[str, int]:
+    """Return the shape of a program's tile of ``rows`` rows of ``width`` elements: fewer rows if there are few."""
+    wide = 1 << (width - 1).bit_length()
+    tall = max(1, min(TILE // wide, rows // SPREAD))
+    return {"ROWS": 1 << (tall.bit_length() - 1), "WIDTH": wide, "num_warps": max(4, min(16, wide // 1024))}
+
+
+def _count(total: int, size: int) -> int:
+    return -(-total // size)
+
+
+# ---------------------------------------------------------------------- norm and activation
+
+
+def norm_silu_into(x: Tensor, scale: Tensor, out: Tensor, eps: float) -> None:
+    """Write SiLU(scale x / sqrt(mean(x^2) + eps)) of x ``[M, C]`` or ``[M, G, C]`` into ``out`` of that shape.
+
+    Each of G groups has its own row of ``scale`` ``[G, C]``. The last two axes must have no gaps.
+    """
+    groups, width = (1, *x.shape)[-2:] if x.ndim == 3 else (1, x.shape[-1])
+    rows = x.numel() // width
+    tile = _tile(rows, width)
+    _launch(
+        "norm_silu", (_count(rows, tile["ROWS"]),), x, scale, out, rows, width, groups, x.stride(0), out.stride(0), eps,
+        **tile,
+    )  # fmt: skip
+
+
+def norm_silu_gradient(
+    x: Tensor, scale: Tensor, grad: Tensor, dx: Tensor, dscale: Tensor, eps: float, add: bool = False
+) -> None:
+    """Write the gradients of :func:`norm_silu_into`: ``dx`` like x, and parts of scale's, ``[programs, G * C]``.
+
+    The sum of the parts over programs is scale's gradient; with ``add`` they are added to what ``dscale`` holds.
+    """
+    groups, width = x.shape[1:] if x.ndim == 3 else (1, x.shape[-1])
+    _launch(
+        "norm_silu_backward", (len(dscale), groups), x, scale, grad, dx, dscale, len(x), width, x.stride(0),
+        grad.stride(0), dx.stride(0), eps, ADD=add, **_tile(len(x), width),
+    )  # fmt: skip
+
+
+class _NormSiLU(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, scale: Tensor, eps: float) -> Tensor:
+        flat = x.reshape(-1, x.shape[-1]).contiguous()
+        ctx.save_for_backward(flat, scale)
+        ctx.eps, out = eps, torch.empty_like(flat)
+        norm_silu_into(flat, scale, out, eps)
+        return out.view(x.shape)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None]:
+        x, scale = ctx.saved_tensors
+        rows, width = x.shape
+        flat, dx = grad.reshape(rows, width).contiguous(), torch.empty_like(x)
+        programs = max(1, min(PROGRAMS, _count(rows, _tile(rows, width)["ROWS"])))
+        dscale = torch.empty(programs, width, device=x.device)
+        norm_silu_gradient(x, scale, flat, dx, dscale, ctx.eps)
+        return dx.view(grad.shape), dscale.sum(0), None
+
+
+def norm_silu(x: Tensor, scale: Tensor, eps: float) -> Tensor:
+    """Return SiLU(scale x / sqrt(mean(x^2) + eps)) over the last axis of ``[..., C]``, computed in float32."""
+    out: Tensor = _NormSiLU.apply(x, scale, eps)  # type: ignore[no-untyped-call]  # torch leaves it untyped
+    return out
+
+
+# ---------------------------------------------------------------------- recurrence
+
+
+def gru_into(
+    gates: Tensor, h: Tensor, out: Tensor, blocks: int, before: Tensor | None = None, keep: Tensor | None = None
+) -> None:
+    """Write the GRU's next state (``fused.gru``) of h ``[M, D]`` into ``out`` ``[M, D]``.
+
+    ``gates`` are ``[M, 3 * D]``. ``before`` ``[M, D]`` gets keep * out, for ``keep`` ``[M]``. These have no gaps.
+    """
+    rows, deter = h.shape
+    _launch(
+        "gru", (_count(rows * deter, TILE // 2),), gates, h, out, before, keep, rows, deter, deter // blocks,
+        h.stride(0), out.stride(0), BEFORE=before is not None, BLOCK=TILE // 2,
+    )  # fmt: skip
+
+
+def gru_gradient(
+    gates: Tensor, h: Tensor, grads: tuple[Tensor, Tensor], blocks: int, dgates: Tensor, dh: Tensor,
+    keep: Tensor | None,
+) -> None:  # fmt: skip
+    """Write the gradients of :func:`gru_into` for the sum of ``grads``, ``[M, D]`` each.
+
+    With ``keep`` ``[M]``, keep times what ``dh`` ``[M, D]`` holds is added to that sum before dh is written.
+    """
+    rows, deter = h.shape
+    _launch(
+        "gru_backward", (_count(rows * deter, TILE // 2),), gates, h, *grads, dh, keep, dgates, dh, rows, deter,
+        deter // blocks, grads[1].stride(0), CARRIED=keep is not None, BLOCK=TILE // 2,
+    )  # fmt: skip
+
+
+# ---------------------------------------------------------------------- categorical latents
+
+
+def sample_into(
+    logits: Tensor, uniform: Tensor, onehot: Tensor, mix: float, probs: Tensor | None = None,
+    before: Tensor | None = None, keep: Tensor | None = None,
+) -> None:  # fmt: skip
+    """Write one-hot samples of logits ``[M, S * C]`` into ``onehot`` of that shape, and maybe their probabilities.
+
+    The probabilities ``[M, S * C]`` are ``fused.unimix_probs``; ``uniform`` are random numbers ``[M, S]``. ``before``
+    ``[M, S * C]`` gets keep ``[M]`` * onehot.
+    """
+    rows, stoch = uniform.shape
+    classes = logits.shape[1] // stoch
+    tile = _tile(rows * stoch, classes)
+    _launch(
+        "sample", (_count(rows * stoch, tile["ROWS"]),), logits, uniform, probs, onehot, before, keep, rows * stoch,
+        stoch, classes, onehot.stride(0), mix, PROBS=probs is not None, BEFORE=before is not None, **tile,
+    )  # fmt: skip
+
+
+def sample_gradient(
+    probs: Tensor, grads: tuple[Tensor, Tensor], stoch: int, mix: float, dlogits: Tensor, carried: Tensor,
+    keep: Tensor | None,
+) -> None:  # fmt: skip
+    """Write the gradient of :func:`sample_into`'s logits ``[M, S * C]``, given those of probabilities and samples.
+
+    The samples' gradient passes straight to the probabilities. With ``keep`` ``[M]``, keep times ``carried``
+    ``[M, S * C]`` is added to them.
+    """
+    rows, classes = len(probs) * stoch, probs.shape[1] // stoch
+    tile = _tile(rows, classes)
+    _launch(
+        "sample_backward", (_count(rows, tile["ROWS"]),), probs, *grads, carried, keep, dlogits, rows, stoch, classes,
+        mix, CARRIED=keep is not None, **tile,
+    )  # fmt: skip
+
+
+# ---------------------------------------------------------------------- self-check
+
+
+def check(device: torch.device) -> None:
+    """Run every kernel once on ``device``, and compare its results with PyTorch's.
+
+    Raises:
+        RuntimeError: a kernel computes something else.
+    """
+    g = torch.Generator().manual_seed(0)  # the generators of training stay as they are
+
+    def numbers(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=g).to(device)
+
+    with torch.enable_grad():
+        compared = [*_norms(numbers), *_cells(numbers), *_samples(numbers)]
+        for name, ours, defined in ((name, a.detach(), b.detach()) for name, a, b in compared):
+            if not torch.allclose(ours, defined, rtol=1e-3, atol=1e-3):
+                raise RuntimeError(f"{name} is off by {(ours - defined).abs().max().item():.3g}")
+
+
+Compared = list[tuple[str, Tensor, Tensor]]
+
+
+def _norms(numbers: Any) -> Compared:
+    x, scale, grad = numbers(9, 40).requires_grad_(), numbers(40).requires_grad_(), numbers(9, 40)
+    ours = norm_silu(x, scale, 1e-4)  # first, so that its memory does not hold the definition's numbers
+    gradients = torch.autograd.grad(ours, (x, scale), grad)
+    defined = F.silu(F.rms_norm(x, scale.shape, scale, 1e-4))
+    pairs = zip(gradients, torch.autograd.grad(defined, (x, scale), grad), strict=True)
+    return [("norm_silu", ours, defined), *(("norm_silu_backward", *pair) for pair in pairs)]
+
+
+def _cells(numbers: Any) -> Compared:
+    gates, h, grad = numbers(5, 2, 3, 6).requires_grad_(), numbers(5, 12).requires_grad_(), numbers(5, 12)
+    reset, candidate, update = gates.unbind(2)
+    new = torch.tanh(torch.sigmoid(reset) * candidate).flatten(1)
+    defined = torch.lerp(h, new, torch.sigmoid(update - 1).flatten(1))
+    keep = (numbers(5) > 0).float()
+    ours, before, dgates, dh = (torch.full_like(x, torch.nan) for x in (h, h, gates, h))
+    gru_into(gates, h, ours, 2, before, keep)
+    dh.fill_(1.0)
+    gru_gradient(gates, h, (grad, grad), 2, dgates, dh, keep)
+    wanted = torch.autograd.grad(defined, (gates, h), 2 * grad + keep[:, None])
+    pairs = [("gru", ours, defined), ("gru", before, defined * keep[:, None])]
+    return [*pairs, ("gru_backward", dgates, wanted[0]), ("gru_backward", dh, wanted[1])]
+
+
+def _samples(numbers: Any) -> Compared:
+    logits, grad, keep = numbers(6, 15).requires_grad_(), numbers(6, 15), (numbers(6) > 0).float()
+    uniform = torch.sigmoid(numbers(6, 3))
+    defined = (0.99 * torch.softmax(logits.view(6, 3, 5), -1) + 0.01 / 5).flatten(1)
+    probs, onehot, before, dlogits = (torch.full_like(logits, torch.nan) for _ in range(4))
+    sample_into(logits, uniform, onehot, 0.01, probs, before, keep)
+    sample_gradient(probs, (grad, grad), 3, 0.01, dlogits, torch.ones_like(grad), keep)
+    cumulative = defined.view(6, 3, 5).cumsum(-1)
+    index = (cumulative < uniform.unsqueeze(-1) * cumulative[..., -1:]).sum(-1, keepdim=True)
+    drawn = torch.zeros(6, 3, 5, device=logits.device).scatter_(-1, index, 1.0).flatten(1)
+    (wanted,) = torch.autograd.grad(defined, logits, 2 * grad + keep[:, None])
+    pairs = [("sample", probs, defined), ("sample", onehot, drawn), ("sample", before, drawn * keep[:, None])]
+    return [*pairs, ("sample_backward", dlogits, wanted)]

@@ -1,0 +1,224 @@
+"""Whole sequences of the recurrent state-space model (RSSM) on a GPU, with as few kernels as possible.
+
+``nn/rssm.py`` defines the computation. Autograd would start some 85 kernels for each step of a sequence, forward and
+backward; here it is 24, half of them matrix products. That is done in four ways:
+
+- The backward pass is written by hand, and the weights' gradients are products over all steps at once.
+- Element-wise chains are single kernels (``nn/gpu.py``).
+- Biases are written to the outputs of all steps beforehand, so that products only add to them.
+- All intermediate values of a sequence are slices of a few tensors, so that nothing is stacked or concatenated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from reverie.nn import gpu
+from reverie.nn.recurrence import Sizes, Weights
+
+if TYPE_CHECKING:
+    from reverie.nn.rssm import Cell
+
+
+class Trace(NamedTuple):
+    """The intermediate values of all steps, ``[T, M, ...]``. N: hidden units. D: deterministic ones. Z = S * C."""
+
+    before_deter: Tensor  # [T, M, D], h before the step: zeros where an episode begins
+    before_stoch: Tensor  # [T, M, Z]
+    pre_inputs: Tensor  # [T, M, 2, N], before the norms of the embedded h and z
+    shared: Tensor  # [T, M, 3 N], the embedded h, z and action
+    pre_recurrent: Tensor  # [T, M, D]
+    recurrent: Tensor  # [T, M, D]
+    gates: Tensor  # [T, M, 3 D]
+    deter: Tensor  # [T, M, D]
+    pre_head: Tensor  # [T, M, N]
+    head: Tensor  # [T, M, N]
+    logits: Tensor  # [T, M, Z]
+    probs: Tensor  # [T, M, Z] float32
+    stoch: Tensor  # [T, M, Z]
+
+
+def _blocks(x: Tensor, blocks: int) -> Tensor:
+    """View ``[M, K * width]`` as ``[K, M, width]``."""
+    return x.view(len(x), blocks, -1).transpose(0, 1)
+
+
+def _pair(shared: Tensor, hidden: int) -> Tensor:
+    """View the parts of h and z in the shared inputs ``[M, 3 N]`` as ``[M, 2, N]``."""
+    return shared.view(len(shared), 3, hidden)[:, :2]
+
+
+def _trace(
+    s: Sizes, w: Weights, deter: Tensor, stoch: Tensor, action: Tensor, embed: Tensor, keep: Tensor
+) -> Trace:  # fmt: skip
+    """Return a trace with the first step's state, and with what is added to each product, in its place."""
+    (steps, rows), d, n, z = keep.shape, s.deter, s.hidden, s.stoch * s.classes
+
+    def new(*shape: int, dtype: torch.dtype = deter.dtype) -> Tensor:
+        return torch.empty(steps, rows, *shape, dtype=dtype, device=deter.device)
+
+    x = Trace(
+        new(d), new(z), new(2, n), new(3 * n), new(d), new(d), new(3 * d), new(d), embed.clone(), new(n), new(z),
+        new(z, dtype=torch.float32), new(z),
+    )  # fmt: skip
+    x.before_deter[0] = deter * keep[0, :, None]
+    x.before_stoch[0] = stoch * keep[0, :, None]
+    x.pre_inputs.copy_(torch.stack([w.in_deter_bias, w.in_stoch_bias]))
+    x.shared[..., 2 * n :] = action
+    x.pre_recurrent.copy_(w.recurrent_bias)
+    x.gates.copy_(w.gates_bias)
+    x.logits.copy_(w.logits_bias)
+    return x
+
+
+def run(
+    s: Sizes, w: Weights, deter: Tensor, stoch: Tensor, action: Tensor, embed: Tensor, keep: Tensor, uniform: Tensor
+) -> Trace:
+    """Filter a sequence ``[T, M, ...]``, from the state ``deter`` ``[M, D]``, ``stoch`` ``[M, Z]``."""
+    x, n, k = _trace(s, w, deter, stoch, action, embed, keep), s.hidden, s.blocks
+    scales = torch.stack([w.in_deter_scale, w.in_stoch_scale])  # [2, N]
+    for t in range(len(keep)):
+        h, pre, more = x.before_deter[t], x.pre_inputs[t], t + 1 < len(keep)
+        following = x.before_deter[t + 1] if more else None
+        following_stoch, kept = (x.before_stoch[t + 1], keep[t + 1]) if more else (None, None)
+        pre[:, 0].addmm_(h, w.in_deter.T)  # [M, N]
+        pre[:, 1].addmm_(x.before_stoch[t], w.in_stoch.T)  # [M, N]
+        gpu.norm_silu_into(pre, scales, _pair(x.shared[t], n), s.eps)
+        x.pre_recurrent[t].addmm_(x.shared[t], w.shared.T)  # [M, D]
+        _blocks(x.pre_recurrent[t], k).baddbmm_(_blocks(h, k), w.own.mT)
+        gpu.norm_silu_into(x.pre_recurrent[t], w.recurrent_scale, x.recurrent[t], s.eps)
+        _blocks(x.gates[t], k).baddbmm_(_blocks(x.recurrent[t], k), w.gates.mT)  # [M, 3 D]
+        gpu.gru_into(x.gates[t], h, x.deter[t], k, following, kept)
+        x.pre_head[t].addmm_(x.deter[t], w.head.T)  # [M, N]
+        gpu.norm_silu_into(x.pre_head[t], w.head_scale, x.head[t], s.eps)
+        x.logits[t].addmm_(x.head[t], w.logits.T)  # [M, Z]
+        gpu.sample_into(x.logits[t], uniform[t], x.stoch[t], s.unimix, x.probs[t], following_stoch, kept)
+    return x
+
+
+class _Gradients(NamedTuple):
+    """The gradients of the layers' outputs at all steps, ``[T, M, ...]``, and parts of the scales' ``[M, ...]``."""
+
+    inputs: Tensor  # [T, M, 2, N]
+    shared: Tensor  # [T, M, 3 N]
+    recurrent: Tensor  # [T, M, D]
+    gates: Tensor  # [T, M, 3 D]
+    head: Tensor  # [T, M, N]
+    logits: Tensor  # [T, M, Z]
+    inputs_scale: Tensor  # [M, 2 N]
+    recurrent_scale: Tensor  # [M, D]
+    head_scale: Tensor  # [M, N]
+
+
+def _back(
+    s: Sizes, w: Weights, x: Trace, keep: Tensor, ddeter: Tensor, dstoch: Tensor, dprobs: Tensor
+) -> _Gradients:  # fmt: skip
+    """Go back through all steps, given the gradients of h ``[T, M, D]``, z and its probabilities ``[T, M, Z]``."""
+    rows, n, k = keep.shape[1], s.hidden, s.blocks
+    scales = torch.stack([w.in_deter_scale, w.in_stoch_scale])  # [2, N]
+    parts = (torch.zeros(rows, width, device=keep.device) for width in (2 * n, s.deter, n))
+    like = (x.pre_inputs, x.shared, x.pre_recurrent, x.gates, x.pre_head, x.logits)
+    g = _Gradients(*(torch.empty_like(y) for y in like), *parts)
+    dhead, drecurrent = torch.empty_like(x.head[0]), torch.empty_like(x.recurrent[0])
+    dh, before, dz = torch.empty_like(drecurrent), torch.empty_like(drecurrent), torch.empty_like(x.stoch[0])
+    for t in reversed(range(len(keep))):
+        kept = keep[t + 1] if t + 1 < len(keep) else None  # from the following step, before and dz hold gradients
+        gpu.sample_gradient(x.probs[t], (dprobs[t], dstoch[t]), s.stoch, s.unimix, g.logits[t], dz, kept)
+        torch.mm(g.logits[t], w.logits, out=dhead)
+        gpu.norm_silu_gradient(x.pre_head[t], w.head_scale, dhead, g.head[t], g.head_scale, s.eps, add=True)
+        torch.mm(g.head[t], w.head, out=dh)
+        gpu.gru_gradient(x.gates[t], x.before_deter[t], (dh, ddeter[t]), k, g.gates[t], before, kept)
+        torch.bmm(_blocks(g.gates[t], k), w.gates, out=_blocks(drecurrent, k))
+        gpu.norm_silu_gradient(
+            x.pre_recurrent[t], w.recurrent_scale, drecurrent, g.recurrent[t], g.recurrent_scale, s.eps, add=True
+        )
+        _blocks(before, k).baddbmm_(_blocks(g.recurrent[t], k), w.own)
+        torch.mm(g.recurrent[t], w.shared, out=g.shared[t])
+        dinputs = _pair(g.shared[t], n)  # [M, 2, N]
+        gpu.norm_silu_gradient(x.pre_inputs[t], scales, dinputs, g.inputs[t], g.inputs_scale, s.eps, add=True)
+        before.addmm_(g.inputs[t, :, 0], w.in_deter)
+        torch.mm(g.inputs[t, :, 1], w.in_stoch, out=dz)
+    return g
+
+
+def _weight_gradients(s: Sizes, x: Trace, g: _Gradients) -> Weights:
+    """Return each weight's gradient, by one product over all steps."""
+
+    def product(grad: Tensor, value: Tensor) -> Tensor:
+        return grad.flatten(0, 1).T @ value.flatten(0, 1)  # [outputs, inputs]
+
+    def by_block(grad: Tensor, value: Tensor) -> Tensor:
+        return _blocks(grad.flatten(0, 1), s.blocks).mT @ _blocks(value.flatten(0, 1), s.blocks)  # [K, out, in]
+
+    biases = {
+        "in_deter": g.inputs[:, :, 0], "in_stoch": g.inputs[:, :, 1], "recurrent": g.recurrent, "gates": g.gates,
+        "logits": g.logits,
+    }  # fmt: skip
+    in_deter_scale, in_stoch_scale = g.inputs_scale.sum(0).chunk(2)
+    return Weights(
+        in_deter=product(g.inputs[:, :, 0], x.before_deter), in_stoch=product(g.inputs[:, :, 1], x.before_stoch),
+        shared=product(g.recurrent, x.shared), own=by_block(g.recurrent, x.before_deter),
+        gates=by_block(g.gates, x.recurrent), head=product(g.head, x.deter), logits=product(g.logits, x.head),
+        in_deter_scale=in_deter_scale, in_stoch_scale=in_stoch_scale, recurrent_scale=g.recurrent_scale.sum(0),
+        head_scale=g.head_scale.sum(0), **{f"{name}_bias": grad.sum((0, 1)) for name, grad in biases.items()},
+    )  # fmt: skip
+
+
+class Observe(torch.autograd.Function):
+    """:func:`run` with its backward pass; ``tests/nn/test_gpu.py`` holds it equal to autograd in ``nn/rssm.py``."""
+
+    @staticmethod
+    def forward(  # noqa: D102
+        ctx: Any, sizes: Sizes, deter: Tensor, stoch: Tensor, action: Tensor, embed: Tensor, keep: Tensor,
+        uniform: Tensor, *weights: Tensor,
+    ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+        trace = run(sizes, Weights(*weights), deter, stoch, action, embed, keep, uniform)
+        ctx.sizes = sizes
+        ctx.save_for_backward(keep, *trace, *weights)
+        return trace.deter, trace.stoch, trace.probs
+
+    @staticmethod
+    @once_differentiable
+    def backward(  # noqa: D102
+        ctx: Any, ddeter: Tensor, dstoch: Tensor, dprobs: Tensor
+    ) -> tuple[Tensor | None, ...]:
+        keep, *saved = ctx.saved_tensors
+        s, count = ctx.sizes, len(Trace._fields)
+        x, w = Trace(*saved[:count]), Weights(*saved[count:])
+        g = _back(s, w, x, keep, ddeter.contiguous(), dstoch.contiguous(), dprobs.contiguous())
+        return (None, None, None, g.shared[..., 2 * s.hidden :], g.head, None, None, *_weight_gradients(s, x, g))
+
+
+def imagine(s: Sizes, cell: Cell, feature: Tensor, action: Tensor, out: Tensor) -> None:
+    """Take a step under the prior, from features ``[M, D + Z]`` and embedded actions ``[M, N]`` to ``out``."""
+    rows, d, n, k = len(feature), s.deter, s.hidden, s.blocks
+    h, z = feature[:, :d], feature[:, d:]
+    shared, recurrent = feature.new_empty(rows, 3 * n), feature.new_empty(rows, d)
+    _layer(h, cell.in_deter.layers[:2], shared[:, :n])
+    _layer(z, cell.in_stoch.layers[:2], shared[:, n : 2 * n])
+    shared[:, 2 * n :] = action
+    (layer,), (norm,) = cell.recurrent, cell.norms
+    assert layer.shared is not None, "the first recurrent layer reads the shared inputs"
+    pre = layer.shared(shared)  # [M, D]
+    _blocks(pre, k).baddbmm_(_blocks(h, k), layer.own.weight.mT)
+    gpu.norm_silu_into(pre, norm.weight, recurrent, s.eps)
+    assert cell.gates.own.bias is not None, "gates have a bias"
+    gates = cell.gates.own.bias.repeat(rows, 1)  # [M, 3 D]
+    _blocks(gates, k).baddbmm_(_blocks(recurrent, k), cell.gates.own.weight.mT)
+    gpu.gru_into(gates, h, out[:, :d], k)
+    *layers, last = cell.prior.layers
+    hidden = _layer(out[:, :d], layers[:2], feature.new_empty(rows, n))
+    hidden = _layer(hidden, layers[2:], torch.empty_like(hidden))
+    gpu.sample_into(last(hidden), torch.rand(rows, s.stoch, device=out.device), out[:, d:], s.unimix)
+
+
+def _layer(x: Tensor, layers: Sequence[Any], out: Tensor) -> Tensor:
+    """Write a linear layer of x ``[M, inputs]``, with norm and SiLU, to ``out`` ``[M, outputs]``, and return it."""
+    linear, norm = layers
+    gpu.norm_silu_into(linear(x), norm.weight, out, norm.eps)
+    return out

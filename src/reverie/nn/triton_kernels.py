@@ -1,0 +1,180 @@
+"""Triton kernels for the chains of small operations in the world model's recurrence. ``nn/gpu.py`` launches them.
+
+All compute in float32, whatever the dtype of their inputs and outputs. Loads and stores convert.
+
+Shapes: M rows, C the width of a norm, D = blocks * ``width`` the deterministic state, S latents of ``classes`` classes.
+"""
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def norm_silu(
+    x, scale, y, rows, width, groups, x_stride, y_stride, eps, ROWS: tl.constexpr, WIDTH: tl.constexpr
+):  # fmt: skip
+    """Write y = SiLU(scale x / sqrt(mean(x^2) + eps)) over the last axis of x ``[M, groups, C]``.
+
+    ``rows`` = M * groups. Each group has a scale of its own, ``[groups, C]``. Strides are those of axis M.
+    """
+    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    column = tl.arange(0, WIDTH)
+    there = (row < rows)[:, None] & (column < width)[None, :]
+    lane = ((row % groups) * width)[:, None] + column[None, :]
+    line = (row // groups)[:, None]
+    v = tl.load(x + line * x_stride + lane, mask=there, other=0.0).to(tl.float32)
+    z = v * tl.rsqrt(tl.sum(v * v, 1) / width + eps)[:, None] * tl.load(scale + lane, mask=there, other=0.0)
+    tl.store(y + line * y_stride + lane, z * tl.sigmoid(z), mask=there)
+
+
+@triton.jit
+def norm_silu_backward(
+    x, scale, dy, dx, dscale, rows, width, x_stride, dy_stride, dx_stride, eps,
+    ADD: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr,
+):  # fmt: skip
+    """Write dx ``[M, groups, C]``, and each program's part of scale's gradient to dscale ``[programs, groups, C]``.
+
+    ``rows`` = M. Program (p, g) takes every P-th tile of group g. With ADD, parts are added to what dscale holds. The
+    parts are summed afterwards: atomic additions would not be reproducible.
+    """
+    group = tl.program_id(1)
+    column = tl.arange(0, WIDTH)
+    known = column < width
+    lane = group * width + column
+    s = tl.load(scale + lane, mask=known, other=0.0)
+    total = tl.zeros([WIDTH], tl.float32)
+    for first in range(tl.program_id(0) * ROWS, rows, tl.num_programs(0) * ROWS):
+        row = (first + tl.arange(0, ROWS)).to(tl.int64)[:, None]
+        there = (row < rows) & known[None, :]
+        v = tl.load(x + row * x_stride + lane[None, :], mask=there, other=0.0).to(tl.float32)
+        g = tl.load(dy + row * dy_stride + lane[None, :], mask=there, other=0.0).to(tl.float32)
+        inverse = tl.rsqrt(tl.sum(v * v, 1) / width + eps)[:, None]
+        normed = v * inverse
+        z = normed * s[None, :]
+        gate = tl.sigmoid(z)
+        dz = g * gate * (1 + z * (1 - gate))
+        total += tl.sum(dz * normed, 0)
+        dnormed = dz * s[None, :]
+        d = inverse * (dnormed - normed * (tl.sum(dnormed * normed, 1) / width)[:, None])
+        tl.store(dx + row * dx_stride + lane[None, :], d, mask=there)
+    part = dscale + tl.program_id(0) * tl.num_programs(1) * width + lane
+    if ADD:
+        total += tl.load(part, mask=known, other=0.0)
+    tl.store(part, total, mask=known)
+
+
+@triton.jit
+def tanh(x):
+    """Triton has no tanh that its interpreter knows."""
+    e = tl.exp(-2 * tl.abs(x))
+    return tl.where(x < 0, e - 1, 1 - e) / (1 + e)
+
+
+@triton.jit(do_not_specialize_on_alignment=["keep"])
+def gru(
+    gates, h, out, before, keep, rows, deter, width, h_stride, out_stride, BEFORE: tl.constexpr, BLOCK: tl.constexpr
+):  # fmt: skip
+    """Write out = h + z (n - h) ``[M, D]``, with n = tanh(sigmoid(reset) candidate) and z = sigmoid(update - 1).
+
+    gates are ``[M, blocks, 3, width]``: reset, candidate and update. With BEFORE, before ``[M, D]`` is keep * out, for
+    keep ``[M]``.
+    """
+    i = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    there = i < rows * deter
+    row, j = i // deter, i % deter
+    at = gates + row * 3 * deter + (j // width) * 3 * width + j % width
+    reset = tl.sigmoid(tl.load(at, mask=there, other=0.0).to(tl.float32))
+    new = tanh(reset * tl.load(at + width, mask=there, other=0.0).to(tl.float32))
+    update = tl.sigmoid(tl.load(at + 2 * width, mask=there, other=0.0).to(tl.float32) - 1)
+    old = tl.load(h + row * h_stride + j, mask=there, other=0.0).to(tl.float32)
+    y = old + update * (new - old)
+    tl.store(out + row * out_stride + j, y, mask=there)
+    if BEFORE:
+        tl.store(before + i, y * tl.load(keep + row, mask=there, other=0.0), mask=there)
+
+
+@triton.jit(do_not_specialize_on_alignment=["keep"])
+def gru_backward(
+    gates, h, dout, more, carried, keep, dgates, dh, rows, deter, width, more_stride,
+    CARRIED: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Write the gradients of :func:`gru`, whose output's is dout + more ``[M, D]``, with CARRIED + keep * carried.
+
+    ``carried`` may be the same memory as ``dh``.
+    """
+    i = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    there = i < rows * deter
+    row, j = i // deter, i % deter
+    at = row * 3 * deter + (j // width) * 3 * width + j % width
+    reset = tl.sigmoid(tl.load(gates + at, mask=there, other=0.0).to(tl.float32))
+    candidate = tl.load(gates + at + width, mask=there, other=0.0).to(tl.float32)
+    update = tl.sigmoid(tl.load(gates + at + 2 * width, mask=there, other=0.0).to(tl.float32) - 1)
+    new = tanh(reset * candidate)
+    g = tl.load(dout + i, mask=there, other=0.0).to(tl.float32)
+    g += tl.load(more + row * more_stride + j, mask=there, other=0.0).to(tl.float32)
+    if CARRIED:
+        g += tl.load(carried + i, mask=there, other=0.0).to(tl.float32) * tl.load(keep + row, mask=there, other=0.0)
+    d = g * update * (1 - new * new)
+    tl.store(dgates + at, d * candidate * reset * (1 - reset), mask=there)
+    tl.store(dgates + at + width, d * reset, mask=there)
+    change = new - tl.load(h + i, mask=there, other=0.0).to(tl.float32)
+    tl.store(dgates + at + 2 * width, g * change * update * (1 - update), mask=there)
+    tl.store(dh + i, g * (1 - update), mask=there)
+
+
+@triton.jit(do_not_specialize_on_alignment=["keep", "uniform"])
+def sample(
+    logits, uniform, probs, onehot, before, keep, rows, stoch, classes, onehot_stride, mix,
+    PROBS: tl.constexpr, BEFORE: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr,
+):  # fmt: skip
+    """Write probs = (1 - mix) softmax(logits) + mix / classes ``[M, S, C]``, and a one-hot sample of them.
+
+    ``rows`` = M * S. The sample inverts the cumulative distribution at ``uniform`` ``[M, S]``. With BEFORE, before is
+    keep * onehot, for keep ``[M]``.
+    """
+    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    column = tl.arange(0, WIDTH)
+    known = row < rows
+    there = known[:, None] & (column < classes)[None, :]
+    at = row[:, None] * classes + column[None, :]
+    v = tl.load(logits + at, mask=there, other=float("-inf")).to(tl.float32)
+    weight = tl.where(there, tl.exp(v - tl.where(known, tl.max(v, 1), 0.0)[:, None]), 0.0)
+    p = weight / tl.where(known, tl.sum(weight, 1), 1.0)[:, None]
+    p = tl.where(there, (1 - mix) * p + mix / classes, 0.0)
+    if PROBS:
+        tl.store(probs + at, p, mask=there)
+    cumulative = tl.cumsum(p, 1)
+    # The last sum is not exactly 1 because of rounding; scaling by it keeps every index within the classes.
+    last = tl.sum(tl.where((column == classes - 1)[None, :], cumulative, 0.0), 1)
+    limit = tl.load(uniform + row, mask=known, other=0.0) * last
+    index = tl.sum(tl.where(there & (cumulative < limit[:, None]), 1, 0), 1)
+    drawn = tl.where(column[None, :] == index[:, None], 1.0, 0.0)
+    line = row // stoch
+    tl.store(onehot + line[:, None] * onehot_stride + (at - line[:, None] * stoch * classes), drawn, mask=there)
+    if BEFORE:
+        tl.store(before + at, drawn * tl.load(keep + line, mask=known, other=0.0)[:, None], mask=there)
+
+
+@triton.jit(do_not_specialize_on_alignment=["keep"])
+def sample_backward(
+    probs, dprobs, donehot, carried, keep, dlogits, rows, stoch, classes, mix,
+    CARRIED: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr,
+):  # fmt: skip
+    """Write the gradient of :func:`sample`'s logits; that of the one-hot sample passes straight to the probabilities.
+
+    The gradient of the probabilities is dprobs + donehot + keep * carried, ``[M, S, C]`` each; the last with CARRIED.
+    """
+    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    column = tl.arange(0, WIDTH)
+    known = row < rows
+    there = known[:, None] & (column < classes)[None, :]
+    at = row[:, None] * classes + column[None, :]
+    g = tl.load(dprobs + at, mask=there, other=0.0).to(tl.float32)
+    g += tl.load(donehot + at, mask=there, other=0.0).to(tl.float32)
+    if CARRIED:
+        kept = tl.load(keep + row // stoch, mask=known, other=0.0)[:, None]
+        g += tl.load(carried + at, mask=there, other=0.0).to(tl.float32) * kept
+    # (1 - mix) softmax(logits)
+    p = tl.load(probs + at, mask=there, other=0.0) - tl.where(there, mix / classes, 0.0)
+    mean = tl.sum(p * g, 1) / (1 - mix)
+    tl.store(dlogits + at, p * (g - mean[:, None]), mask=there)

@@ -1,0 +1,309 @@
+"""Triton kernels against their definitions, on a GPU or by Triton's interpreter on the CPU; and compiled for a GPU."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from reverie.algos.dreamer_v3 import DreamerV3Config
+from reverie.core.compiler import SWITCH
+from reverie.core.specs import ActionPart, ActionSpec, ObsPart
+from reverie.nn import fused, gpu
+from reverie.nn.rssm import RSSMConfig
+from reverie.noise import noise_batch
+
+pytest.importorskip("triton")
+DEVICE = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
+NAMES = ["gru", "gru_backward", "norm_silu", "norm_silu_backward", "sample", "sample_backward"]
+SIZES = {
+    "small": {"deter": 64, "hidden": 32, "stoch": 4, "classes": 5, "blocks": 4},
+    "12m": {"deter": 256, "hidden": 64, "stoch": 8, "classes": 16},
+    "odd": {"deter": 72, "hidden": 40, "stoch": 3, "classes": 7, "blocks": 3},
+    "one block": {"deter": 33, "hidden": 33, "stoch": 1, "classes": 2, "blocks": 1},
+}
+
+
+@pytest.fixture
+def on_gpu(monkeypatch):
+    """The CPU counts as a GPU. The result switches that off and on."""
+    assert DEVICE.type == "cuda" or os.environ.get("TRITON_INTERPRET") == "1", "tests/conftest.py sets it"
+    used = [True]
+    monkeypatch.setattr("reverie.core.compiled.kernels", lambda: None)
+    monkeypatch.setattr(gpu, "ready", lambda *tensors: used[0] and all(x.dtype in gpu.DTYPES for x in tensors))
+    torch.manual_seed(0)
+
+    def switch(on: bool) -> None:
+        used[0] = on
+
+    return switch
+
+
+# ---------------------------------------------------------------------- single kernels
+
+
+def test_the_check_of_a_device_passes(on_gpu):
+    state = torch.get_rng_state()
+    gpu.check(DEVICE)
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+class Off:
+    """A kernel whose results are a little off."""
+
+    def __init__(self, kernel):
+        self.kernel = kernel
+
+    def __getitem__(self, grid):
+        def launch(*args, **constants):
+            self.kernel[grid](*args, **constants)
+            for name, x in zip(self.kernel.arg_names, args, strict=False):
+                if name in ("y", "dx", "dscale", "out", "before", "dgates", "dh", "onehot", "dlogits"):
+                    x.detach().add_(0.01)
+
+        return launch
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_check_finds_a_kernel_that_computes_something_else(on_gpu, monkeypatch, name):
+    kernels = gpu._kernels()
+    monkeypatch.setattr(kernels, name, Off(getattr(kernels, name)))
+    with pytest.raises(RuntimeError, match="is off by"):
+        gpu.check(DEVICE)
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (3, 17), (2, 5, 64), (700, 3), (0, 4), (2, 4097)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_norms(on_gpu, shape, dtype):
+    x = torch.randn(shape).to(DEVICE, dtype)
+    scale, grad = torch.randn(shape[-1]).to(DEVICE), torch.randn(shape).to(DEVICE, dtype)
+    found = {}
+    for on in (True, False):
+        on_gpu(on)
+        given = [x.clone().requires_grad_(), scale.clone().requires_grad_()]
+        y = fused.norm_silu(*given, 1e-4)
+        found[on] = [y, *torch.autograd.grad(y, given, grad)]
+    exact = dtype is torch.float32
+    for ours, defined in zip(found[True], found[False], strict=True):
+        assert ours.dtype is defined.dtype
+        torch.testing.assert_close(ours, defined, rtol=1e-5 if exact else 0.03, atol=3e-5 if exact else 0.06)
+
+
+# ---------------------------------------------------------------------- whole sequences
+
+
+def drawer(numbers):
+    """Chooses classes by the given uniform numbers, one tensor a step."""
+    left = iter(numbers)
+
+    def choose(probs):
+        cumulative = probs.detach().cumsum(-1)
+        return (cumulative < next(left).unsqueeze(-1) * cumulative[..., -1:]).sum(-1)
+
+    return choose
+
+
+@pytest.fixture(params=SIZES)
+def case(request, on_gpu):
+    """A model, rows of three sequences of six steps, and where they start."""
+    torch.set_default_device(DEVICE)
+    rssm = RSSMConfig(**SIZES[request.param]).build(24, 3).to(DEVICE)
+    for p in rssm.parameters():
+        torch.nn.init.normal_(p, 1.0 if p.ndim == 1 else 0.0, 0.2)
+    embed, action = torch.randn(3, 6, 24, requires_grad=True), torch.randn(3, 6, 3, requires_grad=True)
+    start = rssm.initial(3, torch.float32).map(torch.rand_like)
+    yield rssm, start, embed, action, torch.rand(3, 6) < 0.3
+    torch.set_default_device(None)
+
+
+def numbers(seed, *shape):
+    torch.manual_seed(seed)
+    return torch.rand(*shape)
+
+
+def gradients(rssm, inputs, latent, probs):
+    torch.manual_seed(3)
+    outputs = [latent.deter, latent.stoch, probs]
+    wanted = [*inputs, *rssm.in_deter.parameters(), *rssm.in_stoch.parameters(), *rssm.in_action.parameters(),
+              *rssm.recurrent.parameters(), *rssm.recurrent_norms.parameters(), *rssm.gates.parameters(),
+              *rssm.posterior.parameters()]  # fmt: skip
+    return torch.autograd.grad(outputs, wanted, [torch.randn(x.shape).to(x.dtype) for x in outputs])
+
+
+def test_observing_and_its_gradients(case, on_gpu):
+    rssm, start, embed, action, is_first = case
+    torch.manual_seed(1)
+    fast = rssm.observe(start, embed, action, is_first)
+    on_gpu(False)
+    slow = rssm.observe(start, embed, action, is_first, drawer(numbers(1, 6, 3, rssm.cfg.stoch)))
+    for ours, theirs in zip((*fast[0], fast[1]), (*slow[0], slow[1]), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=2e-6)
+    wanted = gradients(rssm, (embed, action), *slow)
+    for ours, theirs in zip(gradients(rssm, (embed, action), *fast), wanted, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5 * float(theirs.abs().max()))
+
+
+def test_observing_in_bfloat16(case, on_gpu):
+    """Nothing is sampled here that rounding could change: the probabilities of each step are near those of float32."""
+    rssm, start, embed, action, _ = case
+    is_first = torch.ones(3, 6, dtype=torch.bool)  # each step starts from zeros, so that samples do not matter
+    half, narrow = start.map(lambda x: x.bfloat16()), embed.detach().bfloat16().requires_grad_()
+    latent, probs = rssm.observe(half, narrow, action, is_first)
+    assert (latent.deter.dtype, latent.stoch.dtype, probs.dtype) == (torch.bfloat16, torch.bfloat16, torch.float32)
+    wide = rssm.observe(start, embed, action, is_first)
+    torch.testing.assert_close(probs, wide[1], rtol=0.1, atol=0.05)
+    ours, theirs = (
+        torch.autograd.grad(p.square().sum(), [x, *rssm.posterior.parameters(), *rssm.gates.parameters()])
+        for p, x in ((probs, narrow), (wide[1], embed))
+    )
+    for a, b in zip(ours, theirs, strict=True):
+        assert float((a - b).norm()) < 0.1 * float(b.norm()) + 1e-3
+
+
+@torch.no_grad()
+def test_acting_is_one_step_of_it(case):
+    rssm, start, embed, action, is_first = case
+    torch.manual_seed(1)
+    whole, _ = rssm.observe(start, embed[:, :1], action[:, :1], is_first[:, :1])
+    torch.manual_seed(1)
+    step = rssm.observe_step(start, embed[:, 0], action[:, 0], is_first[:, 0])
+    torch.testing.assert_close(step, whole.map(lambda x: x[:, 0]))
+
+
+@pytest.mark.parametrize("rows", [1, 70])
+@torch.no_grad()
+def test_dreaming(case, on_gpu, rows):
+    rssm, *_ = case
+    feature = torch.rand(rows, rssm.feature_width)
+    action, out, slow = 2 * torch.randn(rows, 3), torch.empty_like(feature), torch.empty_like(feature)
+    cell = rssm.cell(torch.float32)
+    torch.manual_seed(2)
+    rssm.dream_step(feature, action, out, cell)
+    on_gpu(False)
+    rssm.dream_step(feature, action, slow, cell, drawer([numbers(2, rows, rssm.cfg.stoch)]))
+    torch.testing.assert_close(out, slow, rtol=1e-5, atol=2e-6)
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of the interpreter
+def test_nan_is_handed_on(case):
+    rssm, start, embed, action, is_first = case
+    embed = embed.detach().clone()
+    embed[0, 2] = torch.nan
+    is_first[:] = False
+    with torch.no_grad():
+        latent, probs = rssm.observe(start, embed, action, is_first)
+    assert probs[0, 2].isnan().all()
+    assert latent.deter[1:].isfinite().all()
+
+
+# ---------------------------------------------------------------------- whole updates
+
+TINY = {
+    "rssm.deter": 16, "rssm.hidden": 8, "rssm.stoch": 3, "rssm.classes": 4, "rssm.blocks": 4, "encoder.units": 8,
+    "encoder.depth": 2, "decoder.units": 8, "decoder.depth": 2, "reward.units": 8, "cont.units": 8, "actor.units": 8,
+    "critic.units": 8, "batch_size": 2, "batch_length": 5, "horizon": 3, "optim.warmup": 0, "optim.lr": 1e-2,
+    "graph": False, "critic.scale": 1.0, "reward.scale": 1.0,
+}  # fmt: skip
+OBS = {
+    "image": ObsPart(kind="image", shape=(8, 8, 3), dtype="uint8"),
+    "state": ObsPart(kind="vector", shape=(5,), dtype="float32"),
+}
+ACTION = ActionSpec(parts={"push": ActionPart(kind="categorical", classes=(4,))})
+
+
+@pytest.mark.skipif(DEVICE.type == "cuda", reason="random numbers of a GPU come in another order")
+def test_updates_learn_what_they_do_without_these_kernels(on_gpu):
+    seen = []
+    for on in (True, False):
+        on_gpu(on)
+        agent = DreamerV3Config().merge(TINY).build(OBS, ACTION, seed=1)
+        torch.manual_seed(2)
+        data = noise_batch(agent, OBS, ACTION)
+        metrics = agent.train_step(data).metrics
+        grads = {f"gradient of {name}": p.grad for name, p in agent.named_parameters() if p.grad is not None}
+        seen.append({**metrics, **grads})
+    assert seen[0].keys() == seen[1].keys()
+    for key, value in seen[1].items():
+        torch.testing.assert_close(seen[0][key], value, rtol=1e-4, atol=2e-6, msg=lambda m, key=key: f"{key}: {m}")
+
+
+# ---------------------------------------------------------------------- when they are used
+
+
+def test_they_are_not_used_without_a_gpu(monkeypatch):
+    assert not gpu.ready(torch.ones(2))
+    monkeypatch.setattr(torch.version, "cuda", None)
+    gpu.trouble.cache_clear()
+    assert gpu.trouble(torch.device("cuda")) == "this PyTorch was built without GPU support"
+    gpu.trouble.cache_clear()
+
+
+def test_a_kernel_that_fails_leaves_everything_to_pytorch(monkeypatch):
+    def fails(device):
+        raise RuntimeError("ptxas: no such file")
+
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    monkeypatch.setattr(gpu, "check", fails)
+    gpu.trouble.cache_clear()
+    with pytest.warns(UserWarning, match="Triton kernels are not used, so GPU updates are slower: .*ptxas"):
+        assert "ptxas" in gpu.trouble(torch.device("cuda"))
+    monkeypatch.setenv(SWITCH, "off")
+    gpu.trouble.cache_clear()
+    assert gpu.trouble(torch.device("cuda")) == f"{SWITCH}=off"
+    gpu.trouble.cache_clear()
+
+
+COMPILE = """
+import sys
+import torch
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+from reverie.core import compiled
+from reverie.nn import gpu
+from reverie.nn.rssm import RSSMConfig
+
+NAMES = {torch.float32: "*fp32", torch.bfloat16: "*bf16"}
+KERNELS, DONE = gpu._kernels(), {}
+
+
+def compile(name, grid, *args, **constants):
+    kernel = getattr(KERNELS, name)
+    constants.pop("num_warps", None)
+    given = dict(zip(kernel.arg_names, args))
+    absent = {k: None for k, v in given.items() if v is None}
+    signature = {}
+    for key, value in given.items():
+        kind = "i32" if isinstance(value, int) else "fp32" if isinstance(value, float) else "constexpr"
+        signature[key] = NAMES[value.dtype] if isinstance(value, torch.Tensor) else kind
+    constants = absent | constants
+    signature |= dict.fromkeys(constants, "constexpr")
+    key = (name, str(signature), str(constants))
+    if key not in DONE:
+        source = ASTSource(fn=kernel, signature=signature, constexprs=constants)
+        DONE[key] = "cubin" in triton.compile(source, target=GPUTarget("cuda", 90, 32)).asm
+
+
+compiled.kernels = lambda: None
+gpu.ready = lambda *tensors: True
+gpu._launch = compile
+rssm = RSSMConfig(deter=256, hidden=64, stoch=8, classes=16).build(24, 3)
+start = rssm.initial(2, torch.bfloat16)
+embed = torch.zeros(2, 2, 24, dtype=torch.bfloat16, requires_grad=True)
+latent, probs = rssm.observe(start, embed, torch.zeros(2, 2, 3), torch.zeros(2, 2, dtype=torch.bool))
+probs.sum().backward()
+with torch.no_grad():
+    feature = torch.zeros(9, rssm.feature_width, dtype=torch.bfloat16)
+    rssm.dream_step(feature, torch.zeros(9, 3), torch.empty_like(feature), rssm.cell(torch.bfloat16))
+print(sorted({name for name, *_ in DONE}), all(DONE.values()))
+"""
+
+
+def test_they_compile_for_a_gpu(tmp_path):
+    """Whatever an update would start, in bfloat16, compiles to the code of an H100 or H200. It needs no GPU."""
+    env = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"} | {"TRITON_CACHE_DIR": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", COMPILE], env=env, capture_output=True, text=True, check=False)
+    assert done.stdout.strip() == f"{NAMES} True", done.stderr[-2000:]
