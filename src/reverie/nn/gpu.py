@@ -74,7 +74,7 @@ def _tile(rows: int, width: int) -> dict[str, int]:
     """Return the shape of a program's tile of ``rows`` rows of ``width`` elements: fewer rows if there are few."""
     wide = 1 << (width - 1).bit_length()
     tall = max(1, min(TILE // wide, rows // SPREAD))
-    return {"ROWS": 1 << (tall.bit_length() - 1), "WIDTH": wide, "num_warps": max(4, min(16, wide // 1024))}
+    return {"ROWS": 1 << (tall.bit_length() - 1), "WIDTH": wide, "num_warps": max(4, min(32, wide // 512))}
 
 
 def _count(total: int, size: int) -> int:
