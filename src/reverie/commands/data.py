@@ -73,7 +73,7 @@ OVERVIEW = """usage: reverie data {info,validate,convert,subsample,record,downlo
 
   info       describe a dataset, a run or a replay store
   validate   report damage and impossible values; keep the good episodes
-  convert    write a dataset in another format: Minari, D4RL, Parquet, PyDreamer, store
+  convert    write a dataset as Minari, D4RL, Parquet, PyDreamer or a store
   subsample  write a random part of a dataset
   record     run a trained agent and write its episodes
   download   download a Minari dataset or shards of RL Unplugged

@@ -209,7 +209,7 @@ class TableReader(Reader):
         raise DataError(
             f"{self.path}: the steps of episode {number[again]} ('{self.roles['episode']}') are not contiguous: "
             f"they stop after row {left:,} and continue in row {again:,}{self._files_of(left, again)}. Sort the table "
-            "by this column (stably, to keep the order of steps), or give episodes of different files different numbers."
+            "by this column (stably, to keep the order of steps), or give episodes of different files different ids."
         )
 
     def _files_of(self, *rows: int) -> str:
