@@ -160,7 +160,9 @@ def check_writable(path: Path) -> None:
     if not nearest.is_dir():
         raise RunError(f"cannot write to {path}: {nearest} is a file.")
     if not os.access(nearest, os.W_OK | os.X_OK):
-        raise RunError(f"cannot write to {path}: {nearest} is read-only. Use a writable folder (copy the run to it).")
+        raise RunError(
+            f"cannot write to {path}: {nearest} is read-only. Use a writable folder; to continue a run, copy it there."
+        )
 
 
 def check_spec(folder: RunFolder, obs: ObsSpec, action: ActionSpec) -> None:

@@ -140,7 +140,7 @@ class Recorded:
                 rows = {**self.obs(part, first), "action": self.actions(part, first)}
             except DataError as error:
                 raise DataError(
-                    f"{self.reader.path}: {error}. `reverie data validate` lists all such rows; with --quarantine it "
+                    f"{self.reader.path}: {error}. `reverie data validate` finds all such rows; with --quarantine it "
                     "writes the good episodes to a new dataset."
                 ) from None
         rows = self.images(rows | {"is_first": part["is_first"]})
@@ -151,7 +151,7 @@ class Recorded:
         if not np.isfinite(np.add.reduce(reward)) and not np.isfinite(reward).all():
             row = first + int(np.argmin(np.isfinite(reward)))
             raise DataError(
-                f"{self.reader.path}: the reward of row {row} is {reward[row - first]}. `reverie data validate` lists "
+                f"{self.reader.path}: the reward of row {row} is {reward[row - first]}. `reverie data validate` finds "
                 "all such rows; with --quarantine it writes the good episodes to a new dataset."
             )
         if self.clip == "none":

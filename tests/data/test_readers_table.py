@@ -204,7 +204,7 @@ def test_columns_that_are_no_vector(tmp_path, change, said):
 def test_what_must_be_said(tmp_path):
     path = str(save(tmp_path / "d", columns()))
     proposal = "obs: observation.state, action: action, reward: next.reward, terminal: next.done"
-    with pytest.raises(ConfigError, match=f"no column is named for obs and action and reward.*{proposal}"):
+    with pytest.raises(ConfigError, match=f"no column is named for obs, action, reward.*{proposal}"):
         open_reader(path)
     with pytest.raises(ConfigError, match=r"no column 'actoin'\. Did you mean 'action'"):
         open_reader(path, ReadOptions(columns=MAPPING | {"action": "actoin"}))

@@ -133,7 +133,7 @@ class TableReader(Reader):
             shown = ", ".join(f"{role}: {name}" for role, name in usual.items() if name) or "obs: ..., action: ..."
             raise ConfigError(
                 f"{self.path} has the columns {', '.join(self.names)}: no column is named for "
-                f"{' and '.join(missing)}. Pass the names, such as --data.columns '{{{shown}}}'."
+                f"{', '.join(missing)}. Pass the names, such as --data.columns '{{{shown}}}'."
             )
         return given
 
