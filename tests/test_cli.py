@@ -189,7 +189,7 @@ def test_keys_in_files_are_checked_too(elsewhere: Path, capsys: Captured) -> Non
 
 def test_another_runs_folder(trained: Path, tiny: Path, capsys: Captured) -> None:
     assert main(["train", "dreamer_v3", "--env", "Acrobot-v1", "--config", str(tiny), "--run", str(trained)]) == 1
-    assert "holds a run of environment 'CartPole-v1', not 'Acrobot-v1'" in capsys.readouterr().err
+    assert "contains a run with environment 'CartPole-v1', not 'Acrobot-v1'" in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("odd")
@@ -280,7 +280,11 @@ def test_a_run_goes_on_with_its_own_settings(trained: Path, tmp_path: Path, caps
         (["--resume", "nowhere"], 1, "no run in nowhere: there is no such folder"),
         (["--resume", "run", "--run", "run"], 2, "--run and --resume"),
         (["sac", "--resume", "run"], 1, "run is a run of dreamer_v3, not of sac"),
-        (["--resume", "run", "--env", "Acrobot-v1"], 1, "holds a run of environment 'CartPole-v1', not 'Acrobot-v1'"),
+        (
+            ["--resume", "run", "--env", "Acrobot-v1"],
+            1,
+            "contains a run with environment 'CartPole-v1', not 'Acrobot-v1'",
+        ),
     ],
 )
 def test_what_cannot_be_resumed(

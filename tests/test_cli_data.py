@@ -50,9 +50,9 @@ def test_info(run, capsys, inside):
     for words in (
         "rows 60",
         "obs/image uint8 [4, 4, 3]",
-        "0 2 streams, rows 0 to 29 of each, 8 in a file",
+        "0 2 streams, rows 0 to 29 of each, 8 per file",
         "complete 2",
-        "in part 2",
+        "incomplete 2",
         "return mean 14.00",
         "aside/0 rows 30 to 31 of segment 0, 2 streams",
     ):
@@ -62,9 +62,9 @@ def test_info(run, capsys, inside):
 @pytest.mark.parametrize(
     ("command", "option", "named"),
     [
-        ("info", ["--columns", "{obs: state}"], r"columns = \{'obs': 'state'\}: has no effect on a run or a store"),
+        ("info", ["--columns", "{obs: state}"], r"columns = \{'obs': 'state'\}: this option has no effect on a run or"),
         ("info", ["--time-limit", "20"], "time_limit = 20"), ("validate", ["--partial"], "partial = True"),
-        ("validate", ["--replay", "5"], "replay = 5: has no effect"),
+        ("validate", ["--replay", "5"], "replay = 5: this option has no effect"),
     ],
 )  # fmt: skip
 def test_options_that_a_store_does_not_need_are_refused(run, command, option, named):
@@ -79,7 +79,7 @@ def test_validate(run, capsys):
     (run / "replay/manifest-backup.json").unlink()
     assert data_command(["validate", str(run)]) == 1
     said = capsys.readouterr()
-    assert "damaged  0/reward/c.1.2: is missing (rows 16 to 23 of stream 1)" in said.out
+    assert "damaged  0/reward/c.1.2 is missing (rows 16 to 23 of stream 1)" in said.out
     assert "manifest-backup.json is missing" in said.out
 
 
@@ -94,7 +94,7 @@ def test_export(run, tmp_path, capsys):
 def test_export_says_what_was_left_out(run, tmp_path, capsys):
     (run / "replay/0/reward/c.1.2").unlink()
     assert data_command(["export", str(run / "replay"), "--to", "pydreamer", str(tmp_path / "npz")]) == 0
-    assert "left out 0/reward/c.1.2" in capsys.readouterr().err
+    assert "left out: 0/reward/c.1.2 is missing" in capsys.readouterr().err
 
 
 def test_export_to_minari_knows_the_actions(run, tmp_path):
@@ -118,7 +118,7 @@ def test_wrong_usage(run, tmp_path, capsys):
         data_command(["info", str(run)])
     (run / "elsewhere").rename(run / "replay")
     (run / "config.yaml").write_text(yaml.safe_dump({"experiment": {"replay": {"store": "none"}}}))
-    with pytest.raises(RunError, match="its rows were not kept"):
+    with pytest.raises(RunError, match=r"has no replay store: it was made with replay\.store = none"):
         data_command(["info", str(run)])
 
 
@@ -147,7 +147,7 @@ def test_a_store_on_a_web_server(run, web, tmp_path, capsys):
     assert data_command(["info", f"{web}/run/replay"]) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert "rows 60" in said
-    assert "size not told by the place, 0.0 MB in memory" in said
+    assert "size stored size unknown, 0.0 MB in memory" in said
     assert data_command(["validate", f"{web}/run/replay"]) == 0
     assert data_command(["export", f"{web}/run/replay", "--to", "pydreamer", str(tmp_path / "npz")]) == 0
 
@@ -184,7 +184,7 @@ def test_info_of_a_dataset(dataset, tmp_path, capsys):
         "observation Box(-inf, inf, (3,), float32)",
         "action Box(-1.0, 1.0, (2,), float32)",
         "number 10 with 200 steps",
-        "ends 5 terminal, 5 cut off",
+        "ends 5 terminal, 5 truncated",
         "steps mean 20.0, 20 to 20",
         "50% of the range used",
     ):
@@ -202,7 +202,7 @@ def test_validate_and_quarantine(dataset, tmp_path, capsys):
     assert data_command(["validate", str(dataset)]) == 1
     said = capsys.readouterr().out
     assert "wrong    reward is NaN or infinite: 1 rows in 1 episode, first in row 74, episode 3" in said
-    assert "remark   rewards were not held against an environment" in said
+    assert "remark   no episodes were replayed in an environment" in said
     assert "210 rows in 10 episodes: 1 bad" in said
     before = dataset.read_bytes()
     assert data_command(["validate", str(dataset), "--quarantine", str(tmp_path / "good")]) == 1
@@ -216,7 +216,7 @@ def test_validate_and_quarantine(dataset, tmp_path, capsys):
 def test_quarantine_of_a_run(run, tmp_path, capsys):
     assert data_command(["validate", str(run), "--quarantine", str(tmp_path / "good")]) == 0
     said = capsys.readouterr().out
-    assert "an episode was still going on" in said
+    assert "an episode was still running" in said
     assert "4 episodes with 56 steps" in said
 
 
@@ -224,7 +224,7 @@ def test_nothing_is_written_where_nothing_is_good(dataset, tmp_path, capsys):
     with h5py.File(dataset, "a") as file:
         file["rewards"][:] = np.nan
     assert data_command(["validate", str(dataset), "--quarantine", str(tmp_path / "good")]) == 1
-    assert "no episode is good" in capsys.readouterr().err
+    assert "every episode breaks a rule" in capsys.readouterr().err
     assert not (tmp_path / "good").exists()
 
 
@@ -233,7 +233,7 @@ def test_convert_a_run(run, tmp_path, capsys, to):
     assert data_command(["convert", str(run), str(tmp_path / "out"), "--to", to]) == 0
     said = capsys.readouterr()
     assert "4 episodes with 56 steps" in said.out
-    assert "still going on" in said.err
+    assert "still running" in said.err
     assert data_command(["info", str(tmp_path / "out")]) == 0
 
 
@@ -248,7 +248,7 @@ def test_a_full_disk_ends_a_conversion(run, tmp_path, capsys, monkeypatch):
     before = sorted(tmp_path.iterdir())
     with pytest.raises(RunError, match="No space left on device"):
         data_command(["convert", str(run), str(tmp_path / "copy"), "--to", "store"])
-    assert "the run goes on" not in capsys.readouterr().out
+    assert "the run continues" not in capsys.readouterr().out
     assert sorted(tmp_path.iterdir()) == before
 
 
@@ -257,7 +257,7 @@ def test_subsample(dataset, tmp_path, capsys):
     assert "1 episodes with 20 steps" in capsys.readouterr().out
     with pytest.raises(RunError, match="a exists"):
         data_command(["subsample", str(dataset), str(tmp_path / "a"), "--fraction", "0.1"])
-    with pytest.raises(ConfigError, match="give one of them"):
+    with pytest.raises(ConfigError, match="pass exactly one of them"):
         data_command(["subsample", str(dataset), str(tmp_path / "b")])
     assert data_command(["subsample", str(dataset), str(tmp_path / "b"), "--steps", "7", "--by", "step"]) == 0
     assert "with 7 steps" in capsys.readouterr().out

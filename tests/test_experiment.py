@@ -269,7 +269,7 @@ def test_a_run_that_had_all_its_steps_says_so(trained: Path, tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        ({"env__id": "Acrobot-v1"}, r"holds a run of environment 'CartPole-v1', not 'Acrobot-v1'"),
+        ({"env__id": "Acrobot-v1"}, r"contains a run with environment 'CartPole-v1', not 'Acrobot-v1'"),
         (
             {"algo__rssm__deter": 64},
             r"does not fit these settings: .*size mismatch.* What has changed: algo\.rssm\.deter: \d+ -> 64\.",
@@ -291,7 +291,7 @@ def test_another_runs_folder_is_left_alone(trained: Path, tmp_path: Path, more: 
 
 def test_a_folder_that_is_no_run_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("years of work")
-    with pytest.raises(RunError, match=r"not empty and not a run"):
+    with pytest.raises(RunError, match=r"not empty and is not a run"):
         train(settings(), run=tmp_path, say=say_nothing)
     with pytest.raises(RunError, match=r"is a file"):
         train(settings(), run=tmp_path / "thesis.tex", say=say_nothing)

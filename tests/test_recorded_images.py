@@ -116,14 +116,14 @@ def test_recorded_rows_are_what_the_environment_would_have_shown(options: dict[s
     [
         (
             {"frame_stack": 4},
-            r"env.frame_stack = 4: the recorded rows are no such stacks \(arm \[2\], .* algo.frames",
+            r"env.frame_stack = 4: the recorded observations are not stacks of 4 frames \(arm \[2\], .*algo.frames",
         ),
-        ({"pixels": "only", "exclude": "image"}, r"env.pixels = 'only': nothing can be drawn .* hold no 'image'"),
+        ({"pixels": "only", "exclude": "image"}, r"env.pixels = 'only': images cannot be rendered .* have no 'image'"),
         (
             {"resize": (64, 64), "include": "arm"},
-            r"env.resize is for images, and the recorded rows have none \(arm \[2\]",
+            r"env.resize needs image observations; the recorded rows have none \(arm \[2\]",
         ),
-        ({"grayscale": True, "include": "arm"}, r"env.grayscale is for images"),
+        ({"grayscale": True, "include": "arm"}, r"env.grayscale needs image observations"),
     ],
 )
 def test_what_rows_cannot_become(options: dict[str, Any], says: str) -> None:
@@ -186,15 +186,15 @@ def test_rows_of_our_own(was: dict[str, Any], asked: dict[str, Any], shape: tupl
     ("was", "asked", "says"),
     [
         ({"resize": [84, 84]}, {"resize": (64, 64)}, r"env.resize = \(64, 64\): .* recorded with env.resize = "
-         r"\(84, 84\), and that cannot come before what was done to them. Leave it out."),
-        ({"grayscale": True}, {"resize": (64, 64)}, "recorded with env.grayscale = True, and that cannot come before"),
-        ({"frame_stack": 4}, {"resize": (64, 64)}, "recorded with env.frame_stack = 4, and that cannot come before"),
-        ({"frame_stack": 4}, {"grayscale": True}, "recorded with env.frame_stack = 4, and that cannot come before"),
-        ({}, {"frame_stack": 4}, "recorded with env.frame_stack = 1, and algo.frames stacks frames"),
-        ({"action_repeat": 2}, {"action_repeat": 4}, "recorded with env.action_repeat = 2, and a row is what was"),
+         r"\(84, 84\); this cannot be undone. Leave it out."),
+        ({"grayscale": True}, {"resize": (64, 64)}, "recorded with env.grayscale = True; this cannot be undone"),
+        ({"frame_stack": 4}, {"resize": (64, 64)}, "recorded with env.frame_stack = 4; this cannot be undone"),
+        ({"frame_stack": 4}, {"grayscale": True}, "recorded with env.frame_stack = 4; this cannot be undone"),
+        ({}, {"frame_stack": 4}, "recorded with env.frame_stack = 1; frames can only be stacked during learning"),
+        ({"action_repeat": 2}, {"action_repeat": 4}, "recorded with env.action_repeat = 2; the number of frames"),
         ({}, {"action_repeat": 4, "pool_frames": 2}, "env.action_repeat = 4: .* env.action_repeat = 1"),
-        ({}, {"pixels": "only"}, "env.pixels = only: .* with env.pixels = none, and nothing can be drawn"),
-        ({"clip_reward": "sign"}, {"clip_reward": "tanh"}, "env.clip_reward = tanh: .* env.clip_reward = sign, and"),
+        ({}, {"pixels": "only"}, "env.pixels = only: .* with env.pixels = none; images cannot be rendered"),
+        ({"clip_reward": "sign"}, {"clip_reward": "tanh"}, "env.clip_reward = tanh: .* env.clip_reward = sign; this"),
     ],
 )  # fmt: skip
 def test_rows_of_our_own_that_cannot_be_changed(was: dict[str, Any], asked: dict[str, Any], says: str) -> None:

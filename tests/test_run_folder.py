@@ -234,7 +234,7 @@ def test_settings_are_compared_to_the_leaves() -> None:
 @pytest.mark.parametrize(
     ("env", "message"),
     [
-        (Wider, r"observation 'vec' was vector \(5,\), is now \(6,\): the environment is not the one"),
+        (Wider, r"observation 'vec' was vector \(5,\), is now \(6,\): the environment differs from the one"),
         (Freer, r"action '.*' was categorical of 2 classes, is now of 3 classes: the environment"),
     ],
 )
@@ -284,16 +284,16 @@ def test_scores_are_not_lost_in_a_read_only_folder(
 def test_dreams_begin_only_where_they_can_be_written(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     agent = load(run, env=Steps)
     (run / "dream").write_text("in the way")
-    with pytest.raises(RunError, match=r"cannot write into .*dream: .* is a file"):
+    with pytest.raises(RunError, match=r"cannot write to .*dream: .* is a file"):
         dream(agent)
     monkeypatch.setattr("os.access", lambda path, mode: False)
-    with pytest.raises(RunError, match=r"cannot write into .*: .*run is read-only"):
+    with pytest.raises(RunError, match=r"cannot write to .*: .*run is read-only"):
         check_writable(RunFolder(run).videos / "deep")
 
 
 def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(RunError, match=r"cannot write into .*file/run: .*file is a file"):
+    with pytest.raises(RunError, match=r"cannot write to .*file/run: .*file is a file"):
         train(CONFIG, env=Steps, run=tmp_path / "file" / "run", say=say_nothing)
 
 

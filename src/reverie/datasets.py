@@ -39,10 +39,10 @@ from reverie.run.signature import signature
 Format = Literal["minari", "d4rl", "parquet", "pydreamer", "store"]
 SEED = "seed"
 """Name of the column that ``seeded`` adds."""
-UNBOUNDED = "the space of its actions is not declared: in the copy, continuous ones have no bounds"
+UNBOUNDED = "the action space is not declared: continuous actions are written without bounds"
 SCALED = (
-    "the space of its actions is not declared: PyDreamer's files hold them in [-1, 1] or one-hot, by what was "
-    "recorded, and do not say so. Other formats keep them as they are"
+    "the action space is not declared: actions are written in [-1, 1] or one-hot, scaled by the range of the recorded "
+    "ones, which PyDreamer's files do not store. Other formats keep actions as recorded"
 )
 Episodes = Callable[[Iterator[Rows]], Iterator[Rows]]
 """A function from episodes to those episodes, or pieces of episodes, that are to be written."""
@@ -67,13 +67,13 @@ def write(reader: Reader, target: str, to: Format = "minari", choose: Episodes =
         ReverieError: the data cannot be read, ``target`` exists, or a package is missing. Nothing is left then.
     """
     if target.startswith("minari:") and to != "minari":
-        raise ConfigError(f"{target} is the name of a Minari dataset: give a folder for {to}.")
+        raise ConfigError(f"{target} is the name of a Minari dataset: pass a path for the format {to}.")
     with writing(Path(target.removeprefix("minari:"))):
         if to in ("minari", "d4rl", "parquet"):
             reader.ask(actions_of)
             about = reader.about()
             if about.env and (settings := made_with(about)):
-                reader.note(f"the copy names {about.env} without {', '.join(settings)}, with which it was lived")
+                reader.note(f"the copy names {about.env}, but not its settings while recording: {', '.join(settings)}")
         if to == "minari":
             return _to_minari(reader, target, choose)
         if to in ("d4rl", "parquet"):
@@ -195,7 +195,7 @@ def to_store(episodes: Iterable[Rows], folder: Path, recorded: Recorded) -> Expo
             done.episodes, done.steps = done.episodes + 1, done.steps + len(rows["reward"]) - 1
         store.close(None)
         if not done.episodes:
-            raise RunError("there is no episode to be written.")
+            raise RunError("the dataset contains no episodes to write.")
         write_json(staged / "spec.json", signature(recorded.obs_spec, recorded.action_spec))
         write_json(staged / ABOUT, said_of(recorded))
     return done
@@ -231,9 +231,9 @@ class Share:
 
     def __post_init__(self) -> None:
         if (self.fraction is None) == (self.steps is None):
-            raise ConfigError(f"fraction = {self.fraction}, steps = {self.steps}: give one of them.")
+            raise ConfigError(f"fraction = {self.fraction}, steps = {self.steps}: pass exactly one of them.")
         if self.fraction is not None and not 0.0 < self.fraction <= 1.0:
-            raise ConfigError(f"fraction = {self.fraction}: expected a part above 0 and up to 1.")
+            raise ConfigError(f"fraction = {self.fraction}: expected a fraction above 0 and up to 1.")
         if self.steps is not None and self.steps < 1:
             raise ConfigError(f"steps = {self.steps}: expected at least 1.")
 
@@ -247,7 +247,7 @@ class Share:
             return max(1, round(self.fraction * total))
         assert self.steps is not None
         if self.steps > total:
-            raise ConfigError(f"steps = {self.steps}: the dataset has {total:,}.")
+            raise ConfigError(f"steps = {self.steps}: the dataset has only {total:,} steps.")
         return self.steps
 
 
@@ -271,7 +271,7 @@ def part(reader: Reader, share: Share) -> Episodes:
 def flags_of(reader: Reader) -> Iterator[Rows]:
     """Yield all rows without observations and actions."""
     names = ("reward", "is_first", "is_last", "is_terminal")
-    with shown(f"looking through {reader.path.name}", reader.rows()) as counted:
+    with shown(f"reading {reader.path.name}", reader.rows()) as counted:
         for rows in counted(reader.parts()):
             yield {name: rows[name] for name in names}
 
@@ -300,14 +300,15 @@ def validate(reader: Reader, replayed: int = 3) -> DataReport:
             if env is not None and number in left:
                 first = validator.report.rows - len(rows["reward"])
                 differs = replay(env, rows, about, int(seeds[number] or 0))
-                validator.report.add(f"not what {about.env} shows and gives for these actions", differs, first)
+                validator.report.add(f"differs from a replay in {about.env} with its seed and actions", differs, first)
     validator.report.disordered(reader.disordered())
     report = validator.report
     report.remarks += reader.remarks()
     if env is None:
-        report.remarks.append(f"rewards were not held against an environment: {why}")
+        report.remarks.append(f"no episodes were replayed in an environment: {why}")
     elif not left:
-        report.remarks.append("rewards were not held against the environment: no episode says what it was seeded with")
+        why = "no episode has a recorded seed" if replayed else "the number of episodes to replay is 0"
+        report.remarks.append(f"no episodes were replayed in the environment: {why}")
     if env is not None:
         env.close()
     return report
@@ -316,7 +317,7 @@ def validate(reader: Reader, replayed: int = 3) -> DataReport:
 def environment_of(about: About) -> tuple[gymnasium.Env[Any, Any] | None, str]:
     """Return the environment that data name, or the reason why there is none."""
     if not about.env:
-        return None, "the data name none"
+        return None, "the data do not name one"
     try:
         return make_gym(env_of(about), None, render=False), ""
     except EnvError as error:
@@ -334,7 +335,7 @@ def actions_of(about: About) -> tuple[Space | None, str]:
         fits = about.specs is None or ActionCodec(space).spec == about.specs[1]
     except EnvError as error:
         return None, str(error)
-    return (space, "") if fits else (None, f"{about.env} takes {space}, and the stored actions are others")
+    return (space, "") if fits else (None, f"the stored actions do not fit the action space of {about.env}, {space}")
 
 
 def good(report: DataReport) -> Episodes:

@@ -146,7 +146,7 @@ def writing(path: Path) -> Iterator[None]:
     except OSError as error:
         raise RunError(
             f"cannot write {error.filename or path}: {error.strerror or error}. "
-            "Free space there, or choose a folder that can be written."
+            "Free space there, or choose a writable folder."
         ) from error
 
 
@@ -158,9 +158,11 @@ def check_writable(path: Path) -> None:
     """
     nearest = next(folder for folder in (path, *path.absolute().parents) if folder.exists())
     if not nearest.is_dir():
-        raise RunError(f"cannot write into {path}: {nearest} is a file.")
+        raise RunError(f"cannot write to {path}: {nearest} is a file.")
     if not os.access(nearest, os.W_OK | os.X_OK):
-        raise RunError(f"cannot write into {path}: {nearest} is read-only. Copy the run to where it can be written.")
+        raise RunError(
+            f"cannot write to {path}: {nearest} is read-only. Use a writable folder; to continue a run, copy it there."
+        )
 
 
 def check_spec(folder: RunFolder, obs: ObsSpec, action: ActionSpec) -> None:
@@ -176,14 +178,14 @@ def check_spec(folder: RunFolder, obs: ObsSpec, action: ActionSpec) -> None:
     try:
         saved = json.loads(folder.spec.read_text(encoding="utf-8"))
         if not all(isinstance(saved.get(part), dict) and saved[part] for part in ("observation", "action")):
-            raise ValueError("it names no observations, or no actions")
+            raise ValueError("no observations or no actions")
         found = changes(saved, signature(obs, action))
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise RunError(f"{folder.spec} is damaged ({error!r}): delete it to go on without this check.") from error
+        raise RunError(f"{folder.spec} is damaged ({error!r}): delete it to continue without this check.") from error
     if found:
         raise RunError(
-            f"{'; '.join(found)}: the environment is not the one that {folder.path} was trained on. Give it again as "
-            "it was, with the same env options, or choose another run folder."
+            f"{'; '.join(found)}: the environment differs from the one that {folder.path} was trained on. Use the same "
+            "environment with the same env options, or choose another run folder."
         )
 
 
@@ -261,11 +263,11 @@ def read_saved(path: Path) -> Saved:
     """
     config = RunFolder(path).config
     if not config.is_file():
-        raise RunError(f"no run in {path}: {_why_no_run(path)}")
+        raise RunError(f"there is no run in {path}: {_why_no_run(path)}")
     content = read_yaml(config)
     missing = [key for key in ("schema", "algorithm", "experiment") if key not in content]
     if missing:
-        raise RunError(f"{config} lacks {', '.join(missing)}: it is not the config.yaml of a run.")
+        raise RunError(f"{config} is not the config.yaml of a run: it has no {', '.join(missing)}.")
     if content["schema"] > SCHEMA:
         raise RunError(f"{config} has schema {content['schema']}; this version reads up to {SCHEMA}: upgrade reverie.")
     algorithm, experiment = present_names(content["algorithm"], content["experiment"])
@@ -288,7 +290,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
     if content is None:
         return {}
     if not isinstance(content, dict):
-        raise ConfigError(f"{path} holds a {type(content).__name__}: expected a mapping from options to values.")
+        raise ConfigError(f"{path} contains a {type(content).__name__}: expected a mapping from options to values.")
     return content
 
 
@@ -311,14 +313,14 @@ def check_usable(path: Path, algorithm: str, env: str) -> bool:
     if not path.exists() or all(is_leftover(inside) for inside in path.iterdir()):
         return False
     if not RunFolder(path).config.is_file():
-        raise RunError(f"{path} is not empty and not a run (it has no config.yaml): choose another run folder.")
+        raise RunError(f"{path} is not empty and is not a run (it has no config.yaml): choose another run folder.")
     saved = read_saved(path)
     found = {"algorithm": saved.algorithm, "environment": saved.experiment.get("env", {}).get("id")}
     for what, wanted in {"algorithm": algorithm, "environment": env}.items():
         if found[what] != wanted and not (what == "algorithm" and same_algorithm(saved.algorithm, wanted)):
             raise RunError(
-                f"{path} holds a run of {what} '{found[what]}', not '{wanted}': "
-                "choose another run folder, or repeat the settings of that run to continue it."
+                f"{path} contains a run with {what} '{found[what]}', not '{wanted}': "
+                "choose another run folder, or use the settings of that run to continue it."
             )
     return True
 

@@ -24,7 +24,8 @@ from reverie.envs.naming import registered
 from reverie.envs.recorded import RecordedActions, RecordedImages, RecordedObs
 
 MEASURED = (
-    "the bounds of its actions are not declared: those of the recorded ones are taken. With an environment, its own are"
+    "the action space is not declared: it is inferred from the recorded actions (if there is an environment with a "
+    "matching action space, that is used instead)"
 )
 LATE = {
     "resize": ("resize", "grayscale", "frame_stack"),
@@ -33,10 +34,10 @@ LATE = {
 }
 """Settings of environments that can be applied to recorded rows, unless one of those listed was applied before."""
 CANNOT = {
-    "frame_stack": "algo.frames stacks frames as they are learned from, where an algorithm has it",
-    "action_repeat": "a row is what was decided once",
+    "frame_stack": "frames can only be stacked during learning (algo.frames, if the algorithm has it)",
+    "action_repeat": "the number of frames per decision cannot be changed afterwards",
     "pool_frames": "the frames between two rows were not recorded",
-    "pixels": "nothing can be drawn from recorded rows",
+    "pixels": "images cannot be rendered from recorded rows",
 }
 """Settings that cannot be applied to recorded rows, and why."""
 PATIENCE = 1.0
@@ -69,7 +70,7 @@ class Recorded:
         if env is not None and not self.about.env_settings:
             check_shown(seen, env)
             if env.action_repeat > 1:
-                reader.note(f"rows are taken for decisions that lasted env.action_repeat = {env.action_repeat} frames")
+                reader.note(f"each row is assumed to cover env.action_repeat = {env.action_repeat} frames")
         todo = to_apply(self.about, env or EnvConfig())
         self.clip = todo.clip_reward
         try:
@@ -93,7 +94,10 @@ class Recorded:
     def _own(self, specs: tuple[ObsSpec, ActionSpec], env: EnvConfig | None) -> tuple[ObsSpec, ActionSpec]:
         kept = {key: part for key, part in specs[0].items() if env is None or env.keeps(key)}
         if not kept:
-            raise DataError(f"{self.reader.path}: no observation is left to learn from of {', '.join(specs[0])}.")
+            raise DataError(
+                f"{self.reader.path}: env.include and env.exclude select none of the recorded observations "
+                f"({', '.join(specs[0])})."
+            )
         return kept, specs[1]
 
     def _action_space(self, given: spaces.Space[Any] | None) -> spaces.Space[Any]:
@@ -136,8 +140,8 @@ class Recorded:
                 rows = {**self.obs(part, first), "action": self.actions(part, first)}
             except DataError as error:
                 raise DataError(
-                    f"{self.reader.path}: {error}. `reverie data validate` finds all of these, with --quarantine it "
-                    "writes the good episodes elsewhere."
+                    f"{self.reader.path}: {error}. `reverie data validate` finds all such rows; with --quarantine it "
+                    "writes the good episodes to a new dataset."
                 ) from None
         rows = self.images(rows | {"is_first": part["is_first"]})
         rows["reward"] = self._reward(part["reward"].astype(np.float32, copy=False), first)
@@ -148,7 +152,7 @@ class Recorded:
             row = first + int(np.argmin(np.isfinite(reward)))
             raise DataError(
                 f"{self.reader.path}: the reward of row {row} is {reward[row - first]}. `reverie data validate` finds "
-                "all of these, with --quarantine it writes the good episodes elsewhere."
+                "all such rows; with --quarantine it writes the good episodes to a new dataset."
             )
         if self.clip == "none":
             return reward
@@ -204,9 +208,9 @@ def to_apply(about: About, env: EnvConfig) -> EnvConfig:
         if name in LATE and not before:
             todo[name] = asked
             continue
-        why = CANNOT.get(name, "that cannot come before what was done to them")
+        why = CANNOT.get(name, "this cannot be undone")
         told = " and ".join(before) or f"env.{name} = {getattr(was, name)}"
-        raise ConfigError(f"env.{name} = {asked}: the rows were recorded with {told}, and {why}. Leave it out.")
+        raise ConfigError(f"env.{name} = {asked}: the rows were recorded with {told}; {why}. Leave it out.")
     return usual.merge(todo)
 
 
@@ -228,13 +232,15 @@ def check_shown(seen: ObsSpec, env: EnvConfig) -> None:
     has = ", ".join(f"{key} {list(part.shape)}" for key, part in seen.items())
     count = env.frame_stack
     if count > 1 and any(p.shape[-1] % count if p.kind == "image" else p.shape[:1] != (count,) for p in seen.values()):
-        raise ConfigError(f"env.frame_stack = {count}: the recorded rows are no such stacks ({has}), and "
-                          f"{CANNOT['frame_stack']}. Leave it out.")  # fmt: skip
+        raise ConfigError(f"env.frame_stack = {count}: the recorded observations are not stacks of {count} frames "
+                          f"({has}); {CANNOT['frame_stack']}. Leave it out.")  # fmt: skip
     if env.pixels != "none" and "image" not in seen:
-        raise ConfigError(f"env.pixels = '{env.pixels}': {CANNOT['pixels']}, and they hold no 'image' ({has}).")
+        raise ConfigError(
+            f"env.pixels = '{env.pixels}': {CANNOT['pixels']}, and these have no 'image' ({has}). Leave it out."
+        )
     if (env.resize or env.grayscale) and not images:
         name = "resize" if env.resize else "grayscale"
-        raise ConfigError(f"env.{name} is for images, and the recorded rows have none ({has}). Leave it out.")
+        raise ConfigError(f"env.{name} needs image observations; the recorded rows have none ({has}). Leave it out.")
 
 
 def env_of(about: About, env: EnvConfig | None = None) -> EnvConfig:

@@ -165,12 +165,12 @@ def test_statistics_read_no_observations(monkeypatch):
 
 
 def test_datasets_that_cannot_be():
-    with pytest.raises(DataError, match="more than the 10 rows that the dataset announces"):
+    with pytest.raises(DataError, match="more than the 10 rows that it declares"):
         build(Given(announced=10))
     build(Given(announced=100))  # fewer may come, where some are damaged
     with pytest.raises(DataError, match=r"no episode of the dataset has the 9 rows of a window"):
         build(window=Window(batch=2, length=9))
-    with pytest.raises(DataError, match="holds no rows"):
+    with pytest.raises(DataError, match="contains no rows"):
         build(Given([], announced=1))
     for values in ({"fraction": 0.0}, {"fraction": 1.5}, {"time_limit": 0}, {"storage": "tape"}):
         with pytest.raises(ConfigError, match=next(iter(values))):
@@ -255,7 +255,7 @@ def test_bounds_of_actions_come_from_the_environment_where_data_do_not_say_their
     measured = open_recorded(config)
     parts = list(measured.parts())
     assert max(part["action"].max() for part in parts) == 1.0
-    assert any("bounds of its actions are not declared" in line for line in measured.remarks())
+    assert any("action space is not declared" in line for line in measured.remarks())
     known = open_recorded(config, action_space=spaces.Box(-3, 3, (1,), np.float32))
     assert max(part["action"].max() for part in known.parts()) == 0.5
     assert not known.remarks()

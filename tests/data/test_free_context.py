@@ -86,15 +86,15 @@ def test_before_the_first_row_of_all_comes_that_row_again() -> None:
 
 
 def test_a_window_needs_no_more_rows_than_are_learned_from() -> None:
-    with pytest.raises(RunError, match="1 rows of each stream, a window needs 2"):
+    with pytest.raises(RunError, match="1 rows of each stream; a window needs 2"):
         lived(FRAMES, rows=1).replay.sample()
     make = {"obs_spec": OBS, "action_spec": ACTION, "extra_spec": EXTRA, "num_envs": 2, "seed": 0}
     assert ReplayConfig(capacity=4).build(window=FRAMES, **make).storage.capacity == 2 + FREE
-    with pytest.raises(ConfigError, match=r"a window has 5 \(3 context \+ 2\): expected replay.capacity of at least 4"):
+    with pytest.raises(ConfigError, match=r"a window has 5 \(3 context \+ 2\). Expected at least 4 rows"):
         ReplayConfig(capacity=3).build(window=FRAMES, **make)
 
 
 def test_no_state_is_carried_through_whole_episodes() -> None:
     make = {"obs_spec": OBS, "action_spec": ACTION, "extra_spec": EXTRA, "num_envs": 2, "seed": 0}
-    with pytest.raises(ConfigError, match=r"replay.sequence = True, but .* an algorithm that carries a state"):
+    with pytest.raises(ConfigError, match=r"replay.sequence = True, but .* another algorithm that carries state"):
         ReplayConfig(sequence=True).build(window=FRAMES, **make)

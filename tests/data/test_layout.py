@@ -81,9 +81,9 @@ def test_fewer_or_more_than_were_counted(lost: int, more: int, streams: int) -> 
 
 def test_parts_that_do_not_fit_together_are_refused() -> None:
     good, storage = rows_of(0, [True, False]), HostStorage(COLUMNS, 1, 5)
-    with pytest.raises(DataError, match=r"have the columns \['is_first', 'number'\]; expected \['image', 'is_first', "):
+    with pytest.raises(DataError, match=r"have the columns \['is_first', 'number'\]: expected \['image', 'is_first', "):
         lay_out(storage, source_of([(True, {"is_first": good["is_first"], "number": good["number"]})]))
-    with pytest.raises(DataError, match=r"differ in their length: .*'number': 1"):
+    with pytest.raises(DataError, match=r"have different lengths: .*'number': 1"):
         lay_out(storage, source_of([(True, good | {"number": good["number"][:1]})]))
 
 

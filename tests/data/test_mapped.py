@@ -59,14 +59,19 @@ def test_it_is_a_replay_like_any_other_and_leaves_no_files(tmp_path: Path) -> No
 def test_a_disk_too_small_is_refused_with_both_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     usage = namedtuple("usage", "total used free")
     monkeypatch.setattr(mapped.shutil, "disk_usage", lambda folder: usage(10**12, 0, 10**9))
-    with pytest.raises(ConfigError, match=r"100000000 rows need 4.0 GB on the disk of .*, and 1.0 GB are free. Lower"):
+    with pytest.raises(
+        ConfigError, match=r"100000000 rows need 4.0 GB on the disk of .*, but only 1.0 GB are free. Free some"
+    ):
         build(tmp_path, capacity=50_000_000)
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(
     ("number", "says"),
-    [(errno.ENOSPC, r"40 rows need .* GB on the disk"), (errno.EACCES, r"no files can be mapped in .* denied")],
+    [
+        (errno.ENOSPC, r"40 rows need .* GB on the disk"),
+        (errno.EACCES, r"cannot create memory-mapped files in .* denied"),
+    ],
 )
 def test_a_disk_that_fills_up_meanwhile(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, says: str

@@ -103,7 +103,7 @@ def test_a_column_in_damaged_pieces(whole, tmp_path):
     for piece in _places(content, b"\x78"):  # where zlib's streams begin
         content[piece + 2 : piece + 8] = bytes(6)
     path.write_bytes(content)
-    with pytest.raises(DataError, match=r"a\.hdf5: '\w+' is damaged: .*Get it again"):
+    with pytest.raises(DataError, match=r"a\.hdf5: '\w+' is damaged: .*Download or copy the file again"):
         read(path)
 
 

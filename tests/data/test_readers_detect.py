@@ -19,13 +19,13 @@ def test_a_name_says_nothing(tmp_path):
 @pytest.mark.parametrize(
     ("name", "content", "said"),
     [
-        ("a.npz", None, r"a\.npz is called \.npz, but what it holds is HDF5"),
-        ("a.hdf5", b"PK\x03\x04" + bytes(50), r"a\.hdf5 is called \.hdf5, but what it holds is npz"),
-        ("a.hdf5", b"<html>404 not found</html>", r"is called \.hdf5, but does not begin as HDF5 does"),
-        ("a.parquet", b"nonsense" * 9, r"does not begin as Parquet does"),
+        ("a.npz", None, r"a\.npz has the suffix \.npz, but its content is HDF5"),
+        ("a.hdf5", b"PK\x03\x04" + bytes(50), r"a\.hdf5 has the suffix \.hdf5, but its content is npz"),
+        ("a.hdf5", b"<html>404 not found</html>", r"has the suffix \.hdf5, but its content is not HDF5"),
+        ("a.parquet", b"nonsense" * 9, r"its content is not Parquet"),
         ("a.txt", b"1, 2, 3, 4, 5, 6, 7", r"its format is not known .*b'1, 2, 3,'.*Expected a Minari dataset"),
         ("a.hdf5", b"", r"a\.hdf5 is empty"),
-        ("a.npz", b"PK\x03\x04" + bytes(50), r"a\.npz is damaged or cut off"),
+        ("a.npz", b"PK\x03\x04" + bytes(50), r"a\.npz is damaged or incomplete"),
     ],
 )
 def test_files_that_are_not_what_their_name_says(tmp_path, name, content, said):
@@ -41,7 +41,7 @@ def test_files_that_are_not_what_their_name_says(tmp_path, name, content, said):
 def test_hdf5_of_something_else(tmp_path):
     with h5py.File(tmp_path / "a.hdf5", "w") as file:
         file["weights"] = np.zeros(3)
-    with pytest.raises(DataError, match=r"is HDF5, but holds weights: neither observations.* nor _meta"):
+    with pytest.raises(DataError, match=r"is an HDF5 file that contains weights: expected observations.* or _meta"):
         open_reader(str(tmp_path / "a.hdf5"))
 
 
@@ -52,12 +52,12 @@ def test_what_is_not_there(tmp_path, monkeypatch):
         DataError, match=r"no dataset at .*Did you mean 'halfcheetah-medium\.hdf5'.*reverie data download"
     ):
         open_reader(str(tmp_path / "halfcheetah-expert.hdf5"))
-    with pytest.raises(DataError, match=r"there are: halfcheetah-medium\.hdf5"):
+    with pytest.raises(DataError, match=r"contains: halfcheetah-medium\.hdf5"):
         open_reader(str(tmp_path / "zzz"))
     with pytest.raises(DataError, match="no dataset at"):
         open_reader(str(tmp_path / "*.npz"))
     (tmp_path / "empty").mkdir()
-    with pytest.raises(DataError, match="holds no dataset, only nothing"):
+    with pytest.raises(DataError, match="contains no dataset, only nothing"):
         open_reader(str(tmp_path / "empty"))
     with pytest.raises(DataError, match="the path of the dataset is empty"):
         open_reader("")
@@ -76,10 +76,10 @@ def test_several_files_that_do_not_belong_together(tmp_path):
     write(tmp_path / "a.hdf5", columns())
     other = columns() | {name: np.zeros((14, 5), np.float32) for name in ("observations", "next_observations")}
     write(tmp_path / "b.hdf5", other)
-    with pytest.raises(DataError, match=r"b\.hdf5 has observations .*5.*not files of one dataset"):
+    with pytest.raises(DataError, match=r"b\.hdf5 has observations .*5.*not parts of the same dataset"):
         open_reader(str(tmp_path)).about()
     tianshou(tmp_path / "c.hdf5", [(14, transitions_of(LIVED), 13, 14)])
-    with pytest.raises(DataError, match="holds several formats"):
+    with pytest.raises(DataError, match="contains several formats"):
         open_reader(str(tmp_path))
 
 

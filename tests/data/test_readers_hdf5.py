@@ -92,7 +92,7 @@ def test_d4rl_that_can_not_know_says_so(tmp_path):
     path = write(tmp_path / "a.hdf5", values)
     reader = open_reader(str(path))
     assert reader.rows() == 11 + 2
-    assert any("an end by time cannot be told" in line for line in reader.remarks())
+    assert any("only terminal ends of episodes are known" in line for line in reader.remarks())
     known = open_reader(str(path), ReadOptions(time_limit=3))
     check(known, expected(lived, last_seen=False))
 
@@ -166,7 +166,7 @@ def test_transitions_in_any_order_keep_what_they_led_to(tmp_path_factory, data, 
         assert reader.rows() == len(rows["reward"])
         told = values.get("timeouts", np.zeros(len(chosen), bool)) | values["terminals"]
         torn = [i for i in range(len(chosen) - 1) if chosen[i + 1] != chosen[i] + 1 and not told[i]]
-        assert [line.partition(" (")[0] for line in reader.remarks() if "cut there" in line] == (
+        assert [line.partition(" (")[0] for line in reader.remarks() if "truncated there" in line] == (
             [transitions.TORN] if times and torn else []
         )
         assert len(reader.disordered()) == (len(torn) if times else 0)
@@ -190,10 +190,13 @@ def test_what_is_no_number_cuts_nothing(tmp_path):
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (lambda v: v.update(rewards=np.zeros((14, 2), np.float32)), r"its rewards are \[14, 2\]: expected one of each"),
+        (
+            lambda v: v.update(rewards=np.zeros((14, 2), np.float32)),
+            r"rewards have shape \[14, 2\]: expected one for each",
+        ),
         (
             lambda v: v.update(next_observations=np.zeros((14, 3), np.float32)),
-            r"is \[3\].*before it is \[2\]: expected",
+            r"have shape \[3\], .* observations is \[2\]: expected",
         ),
     ],
 )
@@ -229,12 +232,12 @@ def test_actions_out_of_the_usual_bounds_are_measured(tmp_path):
     ("change", "said"),
     [
         (lambda v: v.pop("actions"), "has no actions"),
-        (lambda v: v.update(rewards=v["rewards"][:-1]), "not of one length"),
-        (lambda v: v.update({name: value[:0] for name, value in v.items()}), "holds no transitions"),
-        (lambda v: v.update(actions=np.zeros((14, 0), np.float32)), "no actions in it"),
-        (lambda v: v.update(actions=np.full((14, 1), np.nan, np.float32)), "no actions in it"),
-        (lambda v: v.update(actions=np.full(14, -1)), "class numbers from 0 on"),
-        (lambda v: v.update(observations=[b"text"] * 14), "holds objects|holds text"),
+        (lambda v: v.update(rewards=v["rewards"][:-1]), "have different lengths"),
+        (lambda v: v.update({name: value[:0] for name, value in v.items()}), "contains no transitions"),
+        (lambda v: v.update(actions=np.zeros((14, 0), np.float32)), "contains no actions"),
+        (lambda v: v.update(actions=np.full((14, 1), np.nan, np.float32)), "contains no actions"),
+        (lambda v: v.update(actions=np.full(14, -1)), "class numbers, 0 or more"),
+        (lambda v: v.update(observations=[b"text"] * 14), "contains objects|contains text"),
     ],
 )
 def test_d4rl_that_cannot_be(tmp_path, change, said):
@@ -248,7 +251,7 @@ def test_d4rl_that_cannot_be(tmp_path, change, said):
 def test_a_file_cut_in_the_middle(tmp_path):
     path = write(tmp_path / "a.hdf5", columns())
     path.write_bytes(path.read_bytes()[:3000])
-    with pytest.raises(DataError, match=r"a\.hdf5 is cut off: 3,000 bytes"):
+    with pytest.raises(DataError, match=r"a\.hdf5 is incomplete: it has 3,000 bytes"):
         open_reader(str(path))
 
 
@@ -321,7 +324,7 @@ def test_tianshou_full_ring(tmp_path, by):
     path = tianshou(tmp_path / "a.hdf5", [(14, rotated(transitions_of(LIVED), by), (13 + by) % 14, 14)])
     reader = open_reader(str(path))
     check(reader, expected(LIVED))
-    assert any("lost its beginning" in line for line in reader.remarks())
+    assert any("lost its first steps" in line for line in reader.remarks())
 
 
 @pytest.mark.usefixtures("small_parts")
@@ -347,7 +350,7 @@ def test_tianshou_of_old(tmp_path):
     path = tianshou(tmp_path / "a.hdf5", [(20, transitions_of(LIVED), 13, 14)], old=True)
     reader = open_reader(str(path))
     check(reader, expected([Lived(e.number, e.steps) for e in LIVED]))
-    assert any("does not tell ends by time" in line for line in reader.remarks())
+    assert any("does not distinguish truncated from terminated" in line for line in reader.remarks())
 
 
 @pytest.mark.usefixtures("small_parts")
@@ -401,7 +404,7 @@ def test_tianshou_objects_are_refused_and_never_unpickled(tmp_path):
         file.create_dataset("trap", data=data).attrs["__data_type__"] = "Trap"
 
     path = tianshou(tmp_path / "a.hdf5", [(14, transitions_of(LIVED), 13, 14)], extra=trapped)
-    with pytest.raises(DataError, match=r"'_meta/obs' is a pickled ndarray.*it is refused"):
+    with pytest.raises(DataError, match=r"'_meta/obs' is a pickled ndarray, which is not read"):
         list(open_reader(str(path)).parts())
     assert not (tmp_path / "trap").exists()
 
@@ -409,5 +412,5 @@ def test_tianshou_objects_are_refused_and_never_unpickled(tmp_path):
 def test_tianshou_that_was_never_filled(tmp_path):
     with h5py.File(tmp_path / "a.hdf5", "w") as file:
         file.create_group("_meta")
-    with pytest.raises(DataError, match="saved before anything was added"):
+    with pytest.raises(DataError, match="saved before any transition was added"):
         open_reader(str(tmp_path / "a.hdf5"))

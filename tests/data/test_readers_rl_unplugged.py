@@ -183,17 +183,17 @@ def test_a_shard_cut_in_the_middle(tmp_path):
     whole = path.read_bytes()
     sizes = np.cumsum([len(framed(message(t))) for t in transitions(LIVED)])
     path.write_bytes(whole[: sizes[4] + 9])
-    with pytest.raises(DataError, match=r"is not whole: it ends within.*5 transitions were read.*data\.partial"):
+    with pytest.raises(DataError, match=r"is incomplete: it ends within.*5 transitions can be read.*data\.partial"):
         open_reader(str(path)).rows()
     reader = open_reader(str(path), ReadOptions(partial=True))
     check_shard(reader, [Lived(1, 3), Lived(2, 1, "truncated"), Lived(3, 1, "truncated")])
-    assert any("5 transitions were read" in line for line in reader.remarks())
+    assert any("5 transitions can be read" in line for line in reader.remarks())
     path.write_bytes(gzip.compress(whole)[:-400])
-    with pytest.raises(DataError, match=r"is not whole.*transitions were read"):
+    with pytest.raises(DataError, match=r"is incomplete.*transitions can be read"):
         open_reader(str(path)).rows()
 
 
-@pytest.mark.parametrize(("offset", "said"), [(3, "length"), (12 + 40, "record")])
+@pytest.mark.parametrize(("offset", "said"), [(3, "record's length"), (12 + 40, "record")])
 def test_a_byte_that_was_changed(tmp_path, offset, said):
     """In the length of the third record, and in the middle of what it holds."""
     path = shard(tmp_path / "run_1-00000-of-00100", transitions(LIVED), zipped=False)
@@ -201,7 +201,7 @@ def test_a_byte_that_was_changed(tmp_path, offset, said):
     third = sum(len(framed(message(features))) for features in transitions(LIVED)[:2])
     data[third + offset] ^= 4
     path.write_bytes(data)
-    with pytest.raises(DataError, match=rf"the checksum of a {said} is wrong.*2 transitions were read"):
+    with pytest.raises(DataError, match=rf"the checksum of a {said} is wrong.*2 transitions can be read"):
         open_reader(str(path)).rows()
 
 
@@ -219,8 +219,8 @@ def test_the_newest_frame_alone_does_not_make_a_neighbour(tmp_path):
     ("change", "said"),
     [
         (lambda t: t.pop("o_tp1"), "record 0 has no o_tp1"),
-        (lambda t: t.update(o_t=[b"no picture"] * 4, o_tp1=[b"no picture"] * 4), "cannot be read as a picture"),
-        (lambda t: t.update(o_tp1=t["o_tp1"][:3]), "not the same number of pictures"),
+        (lambda t: t.update(o_t=[b"no picture"] * 4, o_tp1=[b"no picture"] * 4), "cannot be read as an image"),
+        (lambda t: t.update(o_tp1=t["o_tp1"][:3]), "the same number of images"),
     ],
 )
 def test_records_of_something_else(tmp_path, change, said):

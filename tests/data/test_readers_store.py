@@ -103,9 +103,9 @@ def test_without_a_spec(tmp_path):
 
 def test_stores_that_are_no_dataset(tmp_path):
     stored(tmp_path / "a", [cut(named(LIVED), 0, 0)])
-    with pytest.raises(DataError, match="holds no rows"):
+    with pytest.raises(DataError, match="contains no rows"):
         open_reader(str(tmp_path / "a"))
     stored(tmp_path / "b", [named(LIVED)])
     (tmp_path / "spec.json").write_text(json.dumps({**SPEC, "action": {"action": {"kind": "continuous", "size": 4}}}))
-    with pytest.raises(DataError, match="says actions of 4 numbers, the store has 1"):
+    with pytest.raises(DataError, match="declares actions of 4 numbers, but the store has 1"):
         open_reader(str(tmp_path / "b")).about()

@@ -95,7 +95,7 @@ def test_ends_that_nobody_tells(tmp_path):
     given = {name: MAPPING[name] for name in ("obs", "action", "reward", "episode")} | {"next_obs": "after"}
     reader = open_reader(str(path), ReadOptions(columns=given))
     check(reader, expected([Lived(e.number, e.steps, "truncated") for e in LIVED]))
-    assert any("no column says where" in line for line in reader.remarks())
+    assert any("no column marks terminal steps" in line for line in reader.remarks())
 
 
 @pytest.mark.parametrize("kind", ["stream", "parquet"])
@@ -183,15 +183,15 @@ def test_lists_of_numbers_are_one_vector_of_each_step(tmp_path):
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"obs": 3}, r"data\.columns\.obs = 3: expected the name of a column, or a list of names"),
-        ({"obs": ["t", 3]}, r"data\.columns\.obs = \['t', 3\]: expected the name"),
+        ({"obs": 3}, r"data\.columns\.obs = 3: expected a column name, or a list of numeric columns"),
+        ({"obs": ["t", 3]}, r"data\.columns\.obs = \['t', 3\]: expected a column name"),
         ({"obs": []}, r"data\.columns\.obs = \[\]: expected"),
-        ({"obs": {"a": "t"}}, r"data\.columns\.obs = .*Several observations are obs\.state"),
+        ({"obs": {"a": "t"}}, r"data\.columns\.obs = .*Name several observations obs\.state"),
         ({"obs": ["t", "nmber"]}, r"has no column 'nmber'\. Did you mean 'number'"),
         ({"reward": ["t", "number"]}, r"data\.columns\.reward = \['t', 'number'\]: expected one column"),
         (
             {"obs": ["t", "observation.state"]},
-            r"'observation.state' holds values of shape \[2\], and is one of several",
+            r"'observation.state' contains values of shape \[2\]: columns that are joined",
         ),
     ],
 )
@@ -204,21 +204,24 @@ def test_columns_that_are_no_vector(tmp_path, change, said):
 def test_what_must_be_said(tmp_path):
     path = str(save(tmp_path / "d", columns()))
     proposal = "obs: observation.state, action: action, reward: next.reward, terminal: next.done"
-    with pytest.raises(ConfigError, match=f"which is the obs and the action and the reward must be said.*{proposal}"):
+    with pytest.raises(ConfigError, match=f"no column is named for obs, action, reward.*{proposal}"):
         open_reader(path)
     with pytest.raises(ConfigError, match=r"no column 'actoin'\. Did you mean 'action'"):
         open_reader(path, ReadOptions(columns=MAPPING | {"action": "actoin"}))
-    with pytest.raises(ConfigError, match="there is no 'prize'"):
+    with pytest.raises(ConfigError, match=r"unknown name 'prize'\. Expected .* such as obs.camera"):
         open_reader(path, ReadOptions(columns=MAPPING | {"prize": "action"}))
 
 
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (lambda v: v["next.reward"].__setitem__(3, None), "values that are missing"),
-        (lambda v: v["observation.state"].__setitem__(3, [1.0]), "not all of one shape|lists of different lengths"),
-        (lambda v: v.update(action=["left"] * 14), "holds string"),
-        (lambda v: v.update({name: [] for name in v}), "holds no rows"),
+        (lambda v: v["next.reward"].__setitem__(3, None), "1 missing values"),
+        (
+            lambda v: v["observation.state"].__setitem__(3, [1.0]),
+            "values of different shapes|lists of different lengths",
+        ),
+        (lambda v: v.update(action=["left"] * 14), "contains string"),
+        (lambda v: v.update({name: [] for name in v}), "contains no rows"),
     ],
 )
 def test_tables_that_cannot_be(tmp_path, change, said):
@@ -233,21 +236,21 @@ def test_a_table_cut_in_the_middle(tmp_path):
     path = save(tmp_path / "d", columns(), kind="parquet")
     file = next(path.glob("*.parquet"))
     file.write_bytes(file.read_bytes()[:-20])
-    with pytest.raises(DataError, match="damaged, cut off or of another format"):
+    with pytest.raises(DataError, match="damaged, incomplete or of another format"):
         open_reader(str(path), ReadOptions(columns=MAPPING))
 
 
 def test_the_parts_of_a_dataset_are_named(tmp_path):
     for split in ("train", "test"):
         save(tmp_path / "d" / split, columns())
-    with pytest.raises(ConfigError, match=r"has the parts test, train: name the one to read"):
+    with pytest.raises(ConfigError, match=r"has the splits test, train: pass the path of one"):
         open_reader(str(tmp_path / "d"), ReadOptions(columns=MAPPING))
     open_reader(str(tmp_path / "d/train"), ReadOptions(columns=MAPPING))
 
 
 def test_tables_in_hidden_folders_are_nobodys(tmp_path):
     save(tmp_path / ".venv/lib/diamonds", columns())
-    with pytest.raises(DataError, match="holds no dataset, only nothing"):
+    with pytest.raises(DataError, match="contains no dataset, only nothing"):
         open_reader(str(tmp_path))
     save(tmp_path / "d", columns())
     assert len(open_reader(str(tmp_path), ReadOptions(columns=MAPPING)).paths) == 1
@@ -260,7 +263,8 @@ def test_episodes_that_take_turns_are_refused(tmp_path, kind, pieces):
     values = {name: [column[i] for i in PERMUTED] for name, column in columns().items()}
     path = save(tmp_path / "t", values, kind=kind, pieces=pieces)
     with pytest.raises(
-        DataError, match=r"'episode_index' is 1 in row 2 again.*without an end after row 0.*Sort the ta"
+        DataError,
+        match=r"of episode 1 \('episode_index'\) are not contiguous: .*row 0 and continue in row 2.*\. Sort the table",
     ):
         open_reader(str(path), ReadOptions(columns=MAPPING)).about()
 
@@ -270,7 +274,7 @@ def test_an_episode_that_goes_on_in_another_file_than_the_next(tmp_path):
     values["next.done"][3] = False
     path = save(tmp_path / "t", values, pieces=2)
     with pytest.raises(
-        DataError, match=r"is 1 in row 6 again.*after row 3.*in data-00001-of-00002.arrow and data-00000"
+        DataError, match=r"of episode 1 .*after row 3 .*in row 6 .*in data-00001-of-00002.arrow and data-00000"
     ):
         open_reader(str(path), ReadOptions(columns=MAPPING)).about()
 

@@ -187,7 +187,7 @@ def test_too_few_rows_is_an_error_that_says_what_is_missing():
     life = Lived(1, 10, Window(batch=2, length=4, context=1, crosses_episodes=True))
     life.add([True])
     assert len(life.replay) == 0
-    with pytest.raises(RunError, match="1 rows of each stream, a window needs 5"):
+    with pytest.raises(RunError, match="1 rows of each stream; a window needs 5"):
         life.replay.sample()
 
 
@@ -196,13 +196,15 @@ def test_episodes_shorter_than_the_window_are_explained():
     for t in range(30):
         life.add([t % 3 == 0])
     assert len(life.replay) == 0
-    with pytest.raises(RunError, match="no episode has had the 4 rows"):
+    with pytest.raises(RunError, match="no episode has the 4 rows"):
         life.replay.sample()
 
 
 def test_window_longer_than_a_stream_is_refused_with_the_numbers():
     config = ReplayConfig(capacity=100)
-    with pytest.raises(ConfigError, match=r"100 rows over 8 envs is 12 .* 65 \(1 context \+ 64\).* at least 520"):
+    with pytest.raises(
+        ConfigError, match=r"= 100: each of 8 environments gets 12 rows, .* 65 \(1 context \+ 64\).* at least 520"
+    ):
         config.build(
             obs_spec=OBS,
             action_spec=ACTION,
@@ -260,7 +262,7 @@ def test_rows_that_do_not_fit_on_the_gpu_are_refused_with_the_numbers(monkeypatc
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (10_000_000, 80_000_000))
     columns = columns_of(OBS, ACTION, EXTRA)
     with pytest.raises(
-        ConfigError, match=r"2000000 rows need 0.1 GB of memory on cuda, and 0.0 GB are free.* 210526, or"
+        ConfigError, match=r"2000000 rows need 0.1 GB of memory on cuda, but only 0.0 GB are free.* 210526, or"
     ):
         DeviceStorage(columns, 2, 1_000_000, torch.device("cuda"))
 

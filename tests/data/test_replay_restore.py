@@ -222,7 +222,7 @@ def test_bulk_rows_that_are_not_as_declared_are_refused() -> None:
         life.replay.extend({name: column for name, column in rows.items() if name != "reward"})
     with pytest.raises(DataError, match=r"reward has shape \(1, 1\): expected \(2, 1\)"):
         life.replay.extend(rows | {"reward": rows["reward"][:1]})
-    with pytest.raises(DataError, match="rows 0 to 2 were asked for, rows 0 to 1 are held"):
+    with pytest.raises(DataError, match="cannot read rows 0 to 2: there are rows 0 to 1"):
         life.replay.read(0, 2)
     assert life.replay.count == 1
 
@@ -234,7 +234,7 @@ def test_extras_of_other_rows_or_damaged_files_are_refused(tmp_path: Path) -> No
     first, *_ = life.replay.save_extras(tmp_path)
     assert first.name == "deter.npy"
     life.add([False, False])
-    with pytest.raises(DataError, match=r"deter.npy holds float16 \(2, 3, 2\): expected float16 \(2, 4, 2\)"):
+    with pytest.raises(DataError, match=r"deter.npy contains float16 \(2, 3, 2\): expected float16 \(2, 4, 2\)"):
         life.replay.load_extras(tmp_path)
     life.replay.save_extras(tmp_path)
     first.write_bytes(first.read_bytes()[:-3])
@@ -255,7 +255,7 @@ def test_extras_of_another_version_are_left_out_as_a_whole(tmp_path: Path, capsy
     life.replay.save_extras(tmp_path)
     (tmp_path / "stoch.npy").rename(tmp_path / "class.npy")
     new.replay.load_extras(tmp_path)
-    assert "written by another version, with class, deter beside the rows in place of" in capsys.readouterr().err
+    assert "written by another version: it contains class, deter instead of" in capsys.readouterr().err
     rows = new.replay.read(0, 25)
     assert not rows["extras/deter"].any()
     assert not rows["extras/stoch"].any()

@@ -211,7 +211,7 @@ def test_priorities_agree_with_a_dictionary(crosses: bool, free: bool, spare: in
 
 def test_a_negative_priority_is_refused() -> None:
     life = some_life({"priority": 1.0}, crosses=True)
-    with pytest.raises(DataError, match=r"priority -0.5: expected numbers, 0 or more"):
+    with pytest.raises(DataError, match=r"priority -0.5: expected a number, 0 or more"):
         life.replay.feedback(torch.tensor([60]), Update(metrics={}, priority=torch.tensor([-0.5])))
 
 
@@ -265,14 +265,17 @@ def test_all_is_the_same_for_the_same_seed() -> None:
         ({"fractions.uniform": -1}, r"replay.fractions.uniform = -1.0: expected a number, 0 or more"),
         (
             {"fractions.uniform": 0},
-            r"replay.fractions.uniform = 0.0, and all others are 0 as well: expected one above 0",
+            r"replay.fractions.uniform = 0.0, and all others are 0 too: expected at least one above 0",
         ),
         ({"priority.alpha": -1}, r"replay.priority.alpha = -1.0: expected a number, 0 or more"),
         ({"priority.beta": 2}, r"replay.priority.beta = 2.0: expected a number, 0 to 1"),
         ({"priority.epsilon": 0}, r"replay.priority.epsilon = 0.0: expected a number above 0"),
         ({"priority.beta_windows": -1}, r"replay.priority.beta_windows = -1"),
         ({"recency_exponent": -1}, r"replay.recency_exponent = -1.0"),
-        ({"sequence": True, "fractions.priority": 1}, r"replay.sequence = True, replay.fractions = .* one of the two"),
+        (
+            {"sequence": True, "fractions.priority": 1},
+            r"replay.sequence = True, replay.fractions = .* only one of the two",
+        ),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(values, says) -> None:

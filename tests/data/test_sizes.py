@@ -62,7 +62,7 @@ def build(most: int | None = None, **settings):
 def test_a_capacity_in_bytes_counts_all_columns() -> None:
     replay = build(capacity="10kB")
     assert replay.nbytes <= 10_000 < replay.nbytes + 2 * ROW
-    with pytest.raises(ConfigError, match=r"capacity = 100B is 2 rows, which over 2 envs is 1 rows for each, but a w"):
+    with pytest.raises(ConfigError, match=r"capacity = 100B \(2 rows\): each of 2 environments gets 1 rows, but a w"):
         build(capacity="100B")
 
 

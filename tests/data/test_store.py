@@ -206,13 +206,13 @@ def test_other_spaces_are_refused(store):
     del other["reward"]
     with pytest.raises(ConfigError) as error:
         store.resume("0", 0, other, 3)
-    for words in ("obs/new is not in it", "it has reward, too", "not float32 [5]", "it has 2 streams, not 3"):
+    for words in ("the store has no obs/new", "only the store has reward", "not float32 [5]", "2 streams, not 3"):
         assert words in str(error.value)
 
 
 def test_what_is_no_store_is_left_alone(tmp_path, said):
     (tmp_path / "letter.txt").write_text("dear")
-    with pytest.raises(RunError, match=r"not empty and not a store .*letter.txt"):
+    with pytest.raises(RunError, match=r"not empty and is not a replay store .*letter.txt"):
         Store(tmp_path, say=said.append).begin(COLUMNS, STREAMS)
     assert [path.name for path in tmp_path.iterdir()] == ["letter.txt"]
 

@@ -120,10 +120,10 @@ def test_validate_names_rows_that_cannot_be(tmp_path, streams):
     assert sorted(report.broken) == sorted(
         f"segment 0, stream 0: {what}"
         for what in (
-            "a reward that is not 0 on an is_first row (row 5)",
+            "non-zero reward on an is_first row (row 5)",
             "obs/arm/angle is NaN or infinite (row 6 and 1 more)",
-            "an action on an is_last row (row 16)",
-            "an episode goes on after its is_last row (row 17)",
+            "non-zero action on an is_last row (row 16)",
+            "episode continues after its is_last row (row 17)",
             "is_terminal without is_last (row 20)",
         )
     )
@@ -135,8 +135,8 @@ def test_validate_names_damaged_files(store, tmp_path):
     (tmp_path / "replay/0/obs/image/c.1.2.0.0.0").write_bytes(b"")
     report = validate(store)
     assert report.damaged == [
-        "0/zarr.json: is missing",
-        "0/obs/image/c.1.2.0.0.0: has 0 bytes (rows 16 to 23 of stream 1)",
+        "0/zarr.json is missing",
+        "0/obs/image/c.1.2.0.0.0 has only 0 bytes (rows 16 to 23 of stream 1)",
     ]
 
 

@@ -360,8 +360,8 @@ def test_a_full_disk_is_a_pause(tmp_path, monkeypatch):
     assert store.close(10)
     assert_rows(contents(Store(tmp_path, say=quiet), "0")[0], stacked(range(40)))
     assert len(said) == 2
-    assert "cannot be written now (No space left on device)" in said[0]
-    assert "can be written again" in said[1]
+    assert "(No space left on device): the run continues" in said[0]
+    assert "no rows were lost" in said[1]
 
 
 def test_who_does_not_wait_is_told_at_once(tmp_path, monkeypatch):
@@ -390,11 +390,11 @@ def test_memory_is_bounded(tmp_path, monkeypatch):
 
     threading.Thread(target=one_more, daemon=True).start()
     assert not done.wait(1.5)
-    assert any("the run waits for it" in text for text in said)
+    assert any("The run pauses" in text for text in said)
     disk.full = False
     assert done.wait(10)
     assert store.close(10)
-    assert any("the run goes on" in text for text in said)
+    assert any("the run continues" in text for text in said)
     assert_rows(contents(Store(tmp_path, say=quiet), "0")[0], stacked(range(17)))
 
 
@@ -416,5 +416,5 @@ def test_a_folder_that_cannot_be_written(tmp_path, monkeypatch):
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
 
     monkeypatch.setattr(files, "write", refused)
-    with pytest.raises(RunError, match=r"cannot be used: Permission denied \(.*\).*choose a folder"):
+    with pytest.raises(RunError, match=r"cannot be used: Permission denied \(.*\).*choose a writable folder"):
         Store(tmp_path, say=quiet).begin(COLUMNS, STREAMS)

@@ -95,8 +95,9 @@ def test_one_run_at_a_time(url, clock, said):
     clock.now += 5
     with pytest.raises(
         RunError,
-        match=rf"is being written by the run /runs/one \(process {os.getpid()} on host a\), which last said so 5 s ago."
-        r" Wait for its end, or choose another place with replay.store. If that run is dead, try again in 115 s",
+        match=rf"is in use by the run /runs/one \(process {os.getpid()} on host a\), which renewed its lease 5 s ago."
+        r" Wait until it has finished, or choose another store with replay.store. If that run is dead, try again in "
+        "115 s",
     ):
         second.begin(COLUMNS, STREAMS)
     assert [s.name for s in Store(url, say=said.append).segments] == ["0"]
@@ -124,17 +125,17 @@ def test_a_lease_is_renewed_and_ends_by_itself(url, clock, said):
         first.lease.hold()
         assert (owner_of(url).time, owner_of(url).since) == (clock.now, since)
     clock.now += EXPIRES - 0.1
-    with pytest.raises(RunError, match="is being written by"):
+    with pytest.raises(RunError, match="is in use by"):
         second.begin(COLUMNS, STREAMS)
     clock.now += 0.2
     second.begin(COLUMNS, STREAMS)
     assert said == [
-        f"the store {second.objects.where}: the lease of the run /runs/one (process {os.getpid()} on host a), last "
-        f"renewed {EXPIRES:.0f} s ago, is taken over"
+        f"the store {second.objects.where}: took over the lease of the run /runs/one (process {os.getpid()} on host "
+        f"a), last renewed {EXPIRES:.0f} s ago"
     ]
     clock.now += 7
     first.extend(stacked(range(10)))
-    with pytest.raises(RunError, match=r"was taken over by the run /runs/two .* 7 s ago: .* Nothing more is written"):
+    with pytest.raises(RunError, match=r"was taken over by the run /runs/two .* 7 s ago: .* This run no longer writes"):
         first.flush(10)
     assert first.committed == 0
     with pytest.raises(RunError, match="was taken over"):  # the run learns of it when it adds rows
@@ -171,9 +172,9 @@ def test_a_run_that_is_resumed_takes_its_own(url, clock, said):
     here = opened(url, clock, said, "/runs/one", "a", pid=1)
     assert here.resume("0", 10, COLUMNS, STREAMS) == 10
     moved = opened(url, clock, said, "/mnt/elsewhere", "b")
-    with pytest.raises(RunError, match="is being written by the run /runs/one"):
+    with pytest.raises(RunError, match="is in use by the run /runs/one"):
         moved.claim()
-    with pytest.raises(RunError, match="is being written by the run /runs/one"):
+    with pytest.raises(RunError, match="is in use by the run /runs/one"):
         moved.claim("of another store")
     assert moved.resume("0", 10, COLUMNS, STREAMS) == 10
     moved.extend(stacked(range(10, 12)))
@@ -193,7 +194,7 @@ def test_a_process_that_is_gone(url, clock, said):
     second = Store(url, say=said.append, run="/runs/two")
     second.lease.clock = clock
     second.begin(COLUMNS, STREAMS)
-    assert "is taken over" in said[0]
+    assert "took over the lease" in said[0]
     assert second.close(10)
 
 
@@ -209,7 +210,7 @@ def test_two_at_the_same_moment(url, clock, said, monkeypatch):
         return swap(objects, name, data, tag)
 
     monkeypatch.setattr(type(second.objects), "swap", late)
-    with pytest.raises(RunError, match="is being written by the run /runs/one"):
+    with pytest.raises(RunError, match="is in use by the run /runs/one"):
         second.lease.take()
     assert owner_of(url).run == "/runs/one"
     clock.now += EXPIRES + 1
@@ -220,7 +221,7 @@ def test_two_at_the_same_moment(url, clock, said, monkeypatch):
         return swap(objects, name, data, tag)
 
     monkeypatch.setattr(type(second.objects), "swap", later)
-    with pytest.raises(RunError, match="is being written by the run /runs/one"):
+    with pytest.raises(RunError, match="is in use by the run /runs/one"):
         second.lease.take()
     assert owner_of(url).run == "/runs/one"
 

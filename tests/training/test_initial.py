@@ -122,7 +122,7 @@ def test_a_checkpoint_may_be_named(offline, tmp_path):
     [
         ({"init": "nothing"}, r"init = 'nothing': expected a run folder, or a checkpoint in one"),
         ({"algorithm": "td3"}, r"is a run of td3_bc, and this is to be one of td3"),
-        ({"env": "MountainCarContinuous-v0"}, r"the environment is not the one that .*offline was trained on"),
+        ({"env": "MountainCarContinuous-v0"}, r"the environment differs from the one that .*offline was trained on"),
         ({"algo.networks.units": (9,)}, r"What differs: .*algo.networks.units: \[8\] -> \[9\]"),
     ],
 )

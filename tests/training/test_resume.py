@@ -707,7 +707,7 @@ def test_latents_of_another_version_begin_as_zeros(
         run_until(run, 61, monkeypatch)
     monkeypatch.setattr(Walk, "stop_at", 10**9)
     result = train(CONFIG, env=Walk, run=run, say=say_nothing)
-    assert "written by another version, with deter, stoch beside the rows in place of" in capsys.readouterr().err
+    assert "written by another version: it contains deter, stoch instead of" in capsys.readouterr().err
     assert (result.reason, result.env_steps >= 100) == ("finished", True)
 
 

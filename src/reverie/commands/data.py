@@ -73,14 +73,14 @@ OVERVIEW = """usage: reverie data {info,validate,convert,subsample,record,downlo
 
   info       describe a dataset, a run or a replay store
   validate   report damage and impossible values; keep the good episodes
-  convert    write it in another format: Minari, D4RL, Parquet, PyDreamer, store
+  convert    write a dataset as Minari, D4RL, Parquet, PyDreamer or a store
   subsample  write a random part of a dataset
-  record     play with a trained agent and write the episodes
-  download   download a dataset of Minari, or shards of RL Unplugged
-  export     write the episodes of a replay store, in a folder or behind a URL
+  record     run a trained agent and write its episodes
+  download   download a Minari dataset or shards of RL Unplugged
+  export     write the episodes of a replay store (a folder or a URL)
 
-Datasets are files, folders or globs of Minari, D4RL, Tianshou, RL Unplugged,
-PyDreamer, Arrow and Parquet, or runs.
+A dataset is a file, folder or glob in the format of Minari, D4RL, Tianshou,
+RL Unplugged, PyDreamer, Arrow or Parquet, or a run.
 `reverie data COMMAND --help` lists the options of a command."""
 
 
@@ -120,13 +120,13 @@ def store_of(path: str) -> str:
     content = yaml.safe_load(config.read_text(encoding="utf-8")) or {}
     named = content.get("experiment", {}).get("replay", {}).get("store", "auto")
     if named == "none":
-        raise RunError(f"the run {path} was made with replay.store = none: its rows were not kept.")
+        raise RunError(f"the run {path} has no replay store: it was made with replay.store = none.")
     return str(Path(path) / "replay") if named == "auto" else str(named)
 
 
 def _inside(path: str) -> str:
     folders = [] if "://" in path else sorted(p.parent for p in Path(path).glob("*/manifest.json"))
-    return f" There is one in {folders[0]}." if folders else " Expected a run folder, or a folder or URL of a store."
+    return f" There is one in {folders[0]}." if folders else " Expected a run folder, or the path or URL of a store."
 
 
 def signature_beside(path: str) -> dict[str, Any] | None:
@@ -143,7 +143,7 @@ def check_no_effect(said: Reading, *names: str) -> None:
     usual = {field.name: field.default for field in dataclasses.fields(said)} | {"columns": {}}
     for name in ("columns", "time_limit", "partial", *names):
         if (value := getattr(said, name)) != usual[name]:
-            raise ConfigError(f"{name} = {value}: has no effect on a run or a store of reverie. Leave it out.")
+            raise ConfigError(f"{name} = {value}: this option has no effect on a run or a replay store. Leave it out.")
 
 
 # ---------------------------------------------------------------- info
@@ -184,22 +184,22 @@ def sections(store: Store) -> dict[str, list[tuple[str, str]]]:
 
 
 def size_lines(store: Store) -> list[tuple[str, str]]:
-    """Return place, rows and size of a store."""
+    """Return path, rows and size of a store."""
     bytes_ = sum((s.rows - s.first) * s.streams * s.nbytes_of_row for s in (*store.segments, *store.aside))
     sizes = store.objects.sizes().values()
     known = [size for size in sizes if size is not None]
-    stored = f"{sum(known) / 1e6:,.1f} MB stored" if len(known) == len(sizes) else "not told by the place"
+    stored = f"{sum(known) / 1e6:,.1f} MB stored" if len(known) == len(sizes) else "stored size unknown"
     return [
-        ("place", store.objects.where),
+        ("path", store.objects.where),
         ("rows", f"{sum(s.own_rows for s in store.segments):,}"),
         ("size", f"{stored}, {bytes_ / 1e6:,.1f} MB in memory"),
     ]
 
 
 def segment_words(segment: Segment) -> str:
-    """Describe a segment: ``8 streams, rows 0 to 1023, 256 in a file``."""
+    """Describe a segment: ``8 streams, rows 0 to 1023 of each, 256 per file``."""
     rows = f"rows {segment.first:,} to {segment.rows - 1:,}" if segment.rows > segment.first else "no rows"
-    words = f"{segment.streams} streams, {rows} of each, {segment.chunk} in a file"
+    words = f"{segment.streams} streams, {rows} of each, {segment.chunk} per file"
     if segment.imported:
         words += f", the first {segment.imported:,} copied from older segments"
     return words
@@ -226,7 +226,7 @@ def episode_lines(store: Store) -> tuple[list[tuple[str, str]], list[tuple[str, 
             lengths.append(episode.steps)
         else:
             parts += 1
-    lines = [("complete", f"{len(scores):,}"), ("in part", f"{parts:,}")]
+    lines = [("complete", f"{len(scores):,}"), ("incomplete", f"{parts:,}")]
     if scores:
         lines.append(("return", f"mean {np.mean(scores):.2f}, {min(scores):.2f} to {max(scores):.2f}"))
         lines.append(("steps", f"mean {np.mean(lengths):.1f}, {min(lengths):,} to {max(lengths):,}"))
@@ -278,6 +278,6 @@ def export_command(args: list[str]) -> int:
         else:
             done = to_minari(found, target, store.segments[-1], signature_beside(said.path))
     for line in left_out:
-        print(f"left out {line}", file=sys.stderr)
+        print(f"left out: {line}", file=sys.stderr)
     print(f"{done.episodes:,} episodes with {done.steps:,} steps: {done.path}")
     return 0

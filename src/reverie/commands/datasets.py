@@ -24,7 +24,7 @@ SHOWN = 20
 
 @dataclass(frozen=True, kw_only=True)
 class Reading:
-    """How to read files that do not tell everything themselves."""
+    """How to read files that do not describe themselves completely."""
 
     columns: dict[str, str | tuple[str, ...]] = field(default_factory=dict)
     """Column names of tables, '{obs: state, action: action, reward: reward, terminal: done}'; several columns that form
@@ -32,7 +32,7 @@ class Reading:
     time_limit: int | None = None
     """Steps after which episodes are truncated, for files that do not mark truncations."""
     partial: bool = False
-    """Use what can be read of files that break off in the middle."""
+    """Use the readable part of files that are cut off."""
 
     @property
     def options(self) -> ReadOptions:
@@ -122,17 +122,17 @@ def dataset_sections(reader: Reader, about: About, summary: Summary) -> dict[str
     episodes = len(summary.scores)
     steps = sum(summary.lengths)
     found: dict[str, list[tuple[str, str]]] = {
-        "dataset": [("place", str(reader.path)), ("format", reader.format), *about.text.items()],
+        "dataset": [("path", str(reader.path)), ("format", reader.format), *about.text.items()],
         "spaces": [("observation", short(about.observation)), ("action", short(about.action))],
         "episodes": [("number", f"{episodes:,} with {steps:,} steps")],
     }
     if about.env:
         found["dataset"].append(("environment", about.env))
     if about.measured:
-        found["spaces"].append(("", "not declared: what holds the recorded actions"))
+        found["spaces"].append(("", "not declared: inferred from the recorded actions"))
     if episodes:
         scores, lengths = np.asarray(summary.scores), np.asarray(summary.lengths)
-        ends = f"{summary.terminal:,} terminal, {episodes - summary.terminal:,} cut off by time or otherwise"
+        ends = f"{summary.terminal:,} terminal, {episodes - summary.terminal:,} truncated"
         low, high = summary.rewards
         found["episodes"] += [
             ("ends", ends),
@@ -173,7 +173,7 @@ def dataset_validate(said: ValidateCommand) -> int:
         if said.quarantine is None:
             return 0 if report.sound else 1
         if len(report.bad) == report.episodes:
-            return fail("no episode is good: nothing was written.", 1)
+            return fail("every episode breaks a rule: nothing was written.", 1)
         done = write(reader, said.quarantine, said.to, good(report))
         for remark in sorted(set(reader.remarks()) - set(report.remarks)):
             print(f"remark   {remark}")

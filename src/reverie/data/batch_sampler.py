@@ -45,8 +45,8 @@ class BatchSamplerConfig(Config):
             raise ConfigError(f"replay.recency_exponent = {self.recency_exponent}: expected a number, 0 or more.")
         if self.sequence and self.fractions.shares() != {"uniform": 1.0}:
             raise ConfigError(
-                f"replay.sequence = True, replay.fractions = {self.fractions.to_dict()}: whole episodes in their order "
-                "leave nothing to be drawn in other ways. Give one of the two."
+                f"replay.sequence = True, replay.fractions = {self.fractions.to_dict()}: with "
+                "replay.sequence whole episodes are read in order, so no fractions apply. Set only one of the two."
             )
 
     def check(self, window: Window) -> None:
@@ -57,14 +57,13 @@ class BatchSamplerConfig(Config):
         """
         if self.sequence and window.context == window.free:
             raise ConfigError(
-                "replay.sequence = True, but the algorithm's windows have no context rows, by which state would be "
-                "carried: expected algo.replay_context of 1 or more, or an algorithm that carries a state."
+                "replay.sequence = True, but the algorithm's windows have no context rows to carry state: expected "
+                "algo.replay_context of 1 or more, or another algorithm that carries state."
             )
         if self.fractions.priority and not window.gives_priorities:
             raise ConfigError(
-                f"replay.fractions.priority = {self.fractions.priority}, but the algorithm never says how much is left "
-                "to learn from a window, so all would be drawn alike: expected 0, or an algorithm with a critic or a "
-                "world model."
+                f"replay.fractions.priority = {self.fractions.priority}, but the algorithm computes no priorities, "
+                "so all windows would be sampled alike: expected 0, or an algorithm with a critic or a world model."
             )
 
 

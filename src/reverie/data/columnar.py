@@ -55,7 +55,7 @@ def blocks_of(episodes: Iterable[Rows], done: Exported) -> Iterator[Rows]:
     if held:
         yield {name: np.concatenate([each[name] for each in held]) for name in held[0]}
     if not done.episodes:
-        raise RunError("there is no episode to be written.")
+        raise RunError("the dataset contains no episodes to write.")
 
 
 # ---------------------------------------------------------------- D4RL
@@ -92,7 +92,7 @@ def write_d4rl(episodes: Iterable[Rows], target: Path, about: About) -> Exported
     with staged_file(target) as staged, h5py.File(staged, "w") as file, emptied(staged):
         for block in blocks_of(episodes, done):
             check_room(target, 2 * size_of(block) + BUFFERED)
-            check_plain(block, "D4RL's files", "one array of observations and one of actions", several=False)
+            check_plain(block, "D4RL files", "one array of observations and one of actions", several=False)
             for name, called in OF_D4RL.items():
                 append(file, called, block[name])
         file.attrs.update(declared(about))
@@ -198,8 +198,8 @@ def check_plain(block: Mapping[str, np.ndarray], what: str, expected: str, *, se
     wrong = odd if several else odd or nested
     if wrong:
         raise ConfigError(
-            f"{what} hold {expected}, and there {'is' if len(wrong) == 1 else 'are'} {', '.join(wrong)}: write it to "
-            "Minari's format (--to minari), which holds everything."
+            f"{what} can only store {expected}, not {', '.join(wrong)} of this dataset. Use Minari's format, which can "
+            "store everything (--to minari)."
         )
 
 

@@ -26,8 +26,8 @@ def no_path(data: object) -> ConfigError:
     """Return the error for ``data`` that are not a path, such as episodes in memory; it says how to write them."""
     return ConfigError(
         f"data = {brief(data)} ({type(data).__name__}): expected a path, minari:NAME, or a "
-        "DatasetConfig(path=...). Data in memory are written first: as Parquet, a row for each step (of pandas "
-        "frame.to_parquet('steps.parquet')), as HDF5 or as a Minari dataset; docs/datasets.md has an example."
+        "DatasetConfig(path=...). Write data in memory to a file first: Parquet with a row for each step (in pandas, "
+        "frame.to_parquet('steps.parquet')), HDF5 or a Minari dataset; see the example in docs/datasets.md."
     )
 
 
@@ -56,7 +56,7 @@ class DatasetConfig(Config):
 
     def __post_init__(self) -> None:
         if not 0.0 < self.fraction <= 1.0:
-            raise ConfigError(f"data.fraction = {self.fraction}: expected a part above 0 and up to 1.")
+            raise ConfigError(f"data.fraction = {self.fraction}: expected a fraction above 0 and up to 1.")
         _ = self.reading  # it checks its own settings
         if self.estimate_updates < 0:
             raise ConfigError(f"data.estimate_updates = {self.estimate_updates}: expected 0 or more.")
@@ -102,7 +102,7 @@ class DatasetConfig(Config):
         columns = columns_of(rows.obs_spec, rows.action_spec, extra_spec or {})
         total = rows.rows()
         if total < 1:
-            raise DataError("the dataset holds no rows.")
+            raise DataError("the dataset contains no rows.")
         capacity = total + window.free  # or the windows of the first rows would count as evicted (data/window_index.py)
         storage: Storage
         if self.storage == "mmap":
@@ -152,7 +152,7 @@ class Dataset(Replay):
             self.batch_sampler.starts.queue.reserve(most)
         for part in parts:
             if self.count + len(part["is_first"]) > most:
-                raise DataError(f"there are more than the {most:,} rows that the dataset announces: it is damaged.")
+                raise DataError(f"the dataset is damaged: it contains more than the {most:,} rows that it declares.")
             done = np.clip(part["action"], -1, 1)  # as environments did: older stores hold actions before clipping
             self.extend({name: values[None] for name, values in (part | {"action": done}).items()})
             for name, values in part.items():
@@ -160,11 +160,11 @@ class Dataset(Replay):
             del part, values, done  # free them before the next part is made
         self.fingerprint = "-".join([str(self.count), *(f"{name}:{sums[name]:08x}" for name in sorted(sums))])
         if not self.count:
-            raise DataError("the dataset holds no rows.")
+            raise DataError("the dataset contains no rows.")
         if not len(self):
             raise DataError(
-                f"no episode of the dataset has the {self.window.rows} rows of a window: the algorithm needs longer "
-                "ones, or a shorter window (algo.batch_length)."
+                f"no episode of the dataset has the {self.window.rows} rows of a window. Use longer episodes, "
+                "or shorter windows (algo.batch_length)."
             )
 
     def column(self, name: str) -> np.ndarray:

@@ -55,11 +55,11 @@ class DeviceStorage(Storage):
 
     def _too_large(self, free: int | None) -> ConfigError:
         rows = self.streams * self.capacity
-        room = "more than can be had" if free is None else f"and {free / 1e9:.1f} GB are free"
+        room = "more than is available" if free is None else f"but only {free / 1e9:.1f} GB are free"
         fits = "" if free is None else f" to at most {int(0.8 * free / (self.nbytes / rows))}"
         return ConfigError(
             f"{rows} rows need {self.nbytes / 1e9:.1f} GB of memory on {self.device}, {room}. "
-            f"Lower replay.capacity{fits}, or keep rows in this computer's memory: replay.device = 'cpu'."
+            f"Lower replay.capacity{fits}, or keep the rows in host memory (replay.device = 'cpu')."
         )
 
     def _put(self, rows: Mapping[str, Tensor], slot: int) -> None:

@@ -89,7 +89,7 @@ def download_minari(name: str, server: str = "", progress: Progress = silent) ->
     if (place / "data" / METADATA).is_file():
         return place
     if place.is_file() or (place.is_dir() and any(place.iterdir())):
-        raise RunError(f"{place} exists and is no Minari dataset: move it elsewhere, then download again.")
+        raise RunError(f"{place} exists but is not a Minari dataset: move it elsewhere, then download again.")
     server = address(server or os.environ.get("HF_ENDPOINT") or HUGGING_FACE)
     group, _, inside = name.partition("/")
     where = f"datasets/{MINARI_OWNER}/{group}"
@@ -105,7 +105,7 @@ def download_minari(name: str, server: str = "", progress: Progress = silent) ->
         if path.is_file() and path.relative_to(staged) not in wanted:  # of an earlier version
             path.unlink()
     if not (staged / "data" / METADATA).is_file():
-        raise RunError(f"{server} has no data/{METADATA} in {name}: it is no dataset.")
+        raise RunError(f"'{name}' on {server} is not a Minari dataset: it has no data/{METADATA}.")
     os.replace(staged, place)
     return place
 
@@ -122,9 +122,7 @@ def address(server: str) -> str:
     except ValueError:  # of the port
         fits = False
     if not fits:
-        raise ConfigError(
-            f"the server '{server}': expected an address such as {HUGGING_FACE} or http://localhost:8000."
-        )
+        raise ConfigError(f"the server '{server}': expected a URL such as {HUGGING_FACE} or http://localhost:8000.")
     return server.rstrip("/")
 
 
@@ -136,7 +134,7 @@ def _below(path: str, inside: str, server: str) -> Path:
     """
     whole = Path(path)
     if ".." in whole.parts or not whole.is_relative_to(inside):
-        raise RunError(f"{server} lists a file {path!r} outside of the dataset.")
+        raise RunError(f"{server} lists the file {path!r}, which is outside the dataset: nothing was downloaded.")
     return whole.relative_to(inside)
 
 
@@ -164,10 +162,10 @@ def _listed(url: str, name: str) -> dict[str, dict[str, Any]]:
             content, link = persist(partial(_page, page), page)
             found |= {entry["path"]: entry for entry in json.loads(content) if entry.get("type") == "file"}
         except urllib.error.HTTPError as error:
-            raise RunError(f"there is no Minari dataset '{name}' at {url}: {error.code} {error.reason}.") from None
+            raise RunError(f"no Minari dataset '{name}' found: {url} returned {error.code} {error.reason}.") from None
         except (ValueError, TypeError, AttributeError, KeyError) as error:
             raise RunError(
-                f"{page} is no list of files ({error!r}): is it a server with the API of Hugging Face?"
+                f"{page} did not return a list of files ({error!r}). Check that the server has Hugging Face's API."
             ) from None
         following = urllib.parse.urljoin(page, link) if link else None
     return found
@@ -194,9 +192,9 @@ def download_shards(
             f"RL Unplugged has no game '{game}'.{did_you_mean(game, GAMES)} There are: {', '.join(GAMES)}."
         )
     if not 1 <= run <= RUNS:
-        raise ConfigError(f"run {run}: RL Unplugged has the runs 1 to {RUNS}.")
+        raise ConfigError(f"run {run}: expected 1 to {RUNS}, the runs of RL Unplugged.")
     if wrong := [shard for shard in shards if not 0 <= shard < SHARDS]:
-        raise ConfigError(f"shard {wrong[0]}: RL Unplugged has the shards 0 to {SHARDS - 1} of each run.")
+        raise ConfigError(f"shard {wrong[0]}: expected 0 to {SHARDS - 1}, the shards of each run of RL Unplugged.")
     base = address(server or RL_UNPLUGGED)
     names = [f"run_{run}-{shard:05d}-of-{SHARDS:05d}" for shard in shards]
     return [fetch(Remote(url=f"{base}/{game}/{name}"), folder / game / name, progress) for name in names]

@@ -46,9 +46,9 @@ def one_layout(segments: Iterable[Segment]) -> None:
     """
     layouts = [dict(segment.columns) for segment in segments if segment.rows > segment.first]
     if not layouts:
-        raise RunError("the store holds no rows: there is nothing to export.")
+        raise RunError("the store contains no rows to export.")
     if any(layout != layouts[0] for layout in layouts):
-        raise RunError("the segments of the store have different columns: they cannot become one dataset.")
+        raise RunError("the segments of the store have different columns: they cannot be exported as one dataset.")
 
 
 @contextlib.contextmanager
@@ -107,7 +107,7 @@ def emptied(staged: Path) -> Iterator[None]:
 def no_room(path: Path, error: BaseException) -> RunError | None:
     """Return an error saying that the disk of ``path`` is full if that is the cause of ``error``, else None."""
     full = f"errno = {errno.ENOSPC}" in str(error) or getattr(error, "errno", None) == errno.ENOSPC
-    why = f"cannot write {path}: too little space is left on that disk. Free some; what was begun has been removed."
+    why = f"cannot write {path}: the disk is full. Free some space; the unfinished output has been removed."
     return RunError(why) if full else None
 
 
@@ -247,7 +247,7 @@ def write_minari(
         storage.update_metadata(said | dict(about))
         storage.update_episodes(buffers())
         if not done.episodes:
-            raise RunError("there is no episode to be written.")
+            raise RunError("the dataset contains no episodes to write.")
     return done
 
 

@@ -50,8 +50,8 @@ def load_extras(storage: Storage, folder: Path, first: int | None = None) -> Non
     if wanted - found and found - wanted:
         there, expected = (", ".join(sorted(path.stem for path in paths)) for paths in (found, wanted))
         warn(
-            f"{folder} was written by another version, with {there} beside the rows in place of {expected}: these "
-            "begin as zeros, and are replaced as rows are learned from."
+            f"{folder} was written by another version: it contains {there} instead of {expected}. {expected} start as "
+            "zeros and are replaced as rows are learned from."
         )
         return
     first = storage.oldest if first is None else first
@@ -76,8 +76,8 @@ def opened(storage: Storage, name: str, path: Path, first: int) -> np.ndarray:
     expected = header(storage, name, first)
     if array.shape != expected["shape"] or array.dtype != np.dtype(storage.specs[name].dtype):
         raise DataError(
-            f"{path} holds {array.dtype} {array.shape}: expected {storage.specs[name].dtype} {expected['shape']}, "
-            f"{name} of the rows {first} to {storage.count} of {storage.streams} streams."
+            f"{path} contains {array.dtype} {array.shape}: expected {storage.specs[name].dtype} {expected['shape']}, "
+            f"{name} of rows {first} to {storage.count} of {storage.streams} streams."
         )
     return array
 

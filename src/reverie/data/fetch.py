@@ -37,7 +37,7 @@ PAUSE = 1.0
 """Seconds before the second attempt; doubled for each further one in a row without a new byte."""
 OVERLOADED = (408, 425, 429)
 """Status codes below 500 that ask for another attempt: Request Timeout, Too Early, Too Many Requests."""
-KEPT = "What has come so far is kept: the same command goes on from there."
+KEPT = "The partial download is kept: run the same command again to continue it."
 
 Progress = Callable[[str, int, int], None]
 """Called with the name of a file, the number of bytes that have arrived, and its size in bytes (0 if unknown)."""
@@ -123,9 +123,9 @@ def fetch(remote: Remote, path: Path, progress: Progress = silent) -> Path:
             size, sums = persist(lambda: _append(remote, part, progress), remote.url, part.size)
             if wrong := mismatch(remote, part.content, size, sums):
                 part.delete()
-                raise RunError(f"{remote.url} did not come whole: {wrong}. It was deleted; try again.")
+                raise RunError(f"the download of {remote.url} is damaged: {wrong}. It was deleted; try again.")
         except urllib.error.HTTPError as error:
-            raise RunError(f"{remote.url}: the server says {error.code} {error.reason}.") from None
+            raise RunError(f"cannot download {remote.url}: the server returned {error.code} {error.reason}.") from None
         except OSError as error:  # of the disk, which does not always say which file it was
             error.filename = error.filename or str(path)
             raise
@@ -150,7 +150,9 @@ def _alone(part: Part) -> Iterator[None]:
                 try:
                     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 except BlockingIOError:
-                    raise RunError(f"{part.path} is being downloaded by another process: wait for its end.") from None
+                    raise RunError(
+                        f"{part.path} is being downloaded by another process: wait until that has finished."
+                    ) from None
                 except OSError:  # a file system without locks
                     pass
             if not part.is_at(file):  # its last owner has moved or deleted it before it could be locked
@@ -182,7 +184,7 @@ def persist(action: Callable[[], T], url: str, done: Callable[[], int] = lambda:
             now = done()
             most, failed = max(most, now), 0 if now > most else failed + 1
             if failed >= ATTEMPTS:
-                raise RunError(f"{url} cannot be reached: {error}.{f' {KEPT}' if now else ''}") from None
+                raise RunError(f"cannot download {url}: {error}.{f' {KEPT}' if now else ''}") from None
         time.sleep(PAUSE * 2 ** max(0, failed - 1))
 
 
@@ -202,13 +204,13 @@ def opened(url: str, headers: Mapping[str, str] | None = None) -> http.client.HT
         answer: http.client.HTTPResponse = urllib.request.urlopen(request, timeout=PATIENCE)
     except urllib.error.HTTPError as error:
         if error.code in OVERLOADED or error.code >= 500:
-            raise Broken(f"the server says {error.code} {error.reason}") from None
+            raise Broken(f"the server returned {error.code} {error.reason}") from None
         raise
     except (OSError, http.client.HTTPException) as error:
         raise Broken(_reason(error)) from None
     if url.startswith("https:") and not answer.geturl().startswith("https:"):
         answer.close()
-        raise RunError(f"{url} leads to {answer.geturl()}, which anybody on the way could replace: expected https.")
+        raise RunError(f"{url} redirects to {answer.geturl()}, which is not encrypted: expected https.")
     return answer
 
 
@@ -228,7 +230,7 @@ def blocks(answer: http.client.HTTPResponse, left: int | None) -> Iterator[bytes
         left = None if left is None else left - len(block)
         yield block
     if left:
-        raise Broken(f"the connection was closed, {left:,} bytes early")
+        raise Broken(f"the connection was closed with {left:,} bytes missing")
 
 
 def _reason(error: Exception) -> str:
@@ -265,7 +267,9 @@ def _append(remote: Remote, part: Part, progress: Progress) -> tuple[int, dict[s
             start, total, left = 0, answer.length or remote.size or 0, answer.length
             part.begin(_validator(said))
         else:
-            raise RunError(f"{remote.url}: the server says {answer.status} {answer.reason}: expected 200 OK.")
+            raise RunError(
+                f"cannot download {remote.url}: the server returned {answer.status} {answer.reason}; expected 200 OK."
+            )
         have = start
         with part.content.open("r+b") as file:
             file.seek(start)
@@ -274,7 +278,7 @@ def _append(remote: Remote, part: Part, progress: Progress) -> tuple[int, dict[s
                 have += len(block)
                 progress(part.path.name, have, total)
     if have < total:
-        raise Broken(f"{have:,} of {total:,} bytes came")
+        raise Broken(f"received {have:,} of {total:,} bytes")
     return total or have, sums_in(said)
 
 
@@ -289,7 +293,7 @@ def _continued(remote: Remote, part: Part, said: Mapping[str, str], start: int) 
     same = (not now or now == known) if known else bool(remote.sums or sums_in(said))
     if found is None or int(found[1]) != start or not same:
         part.begin()
-        raise Broken("what the server sends does not continue what has come so far")
+        raise Broken("the server's answer does not continue the partial download")
     return int(found[2]) if found[2] != "*" else remote.size or 0
 
 

@@ -48,7 +48,7 @@ def place(storage: Storage, parts: Iterable[Mapping[str, np.ndarray]], skip: int
     came = 0
     for rows in parts:
         if rows.keys() != expected:
-            raise DataError(f"rows to be laid out have the columns {sorted(rows)}; expected {sorted(expected)}.")
+            raise DataError(f"the rows have the columns {sorted(rows)}: expected {sorted(expected)}.")
         n = len(rows["is_first"])
         done = min(n, max(0, skip - came))
         while done < n and came + done - skip < storage.count * storage.streams:  # ignore more rows than were counted
@@ -67,7 +67,7 @@ def whole(pieces: Iterable[Piece]) -> Iterator[Mapping[str, np.ndarray]]:
     for broken, rows in pieces:
         lengths = {name: len(values) for name, values in rows.items()}
         if len(set(lengths.values())) > 1:
-            raise DataError(f"the columns of rows to be laid out differ in their length: {lengths}.")
+            raise DataError(f"the columns of the rows have different lengths: {lengths}.")
         begun = begun and not broken
         found = np.flatnonzero(rows["is_first"])
         start = 0 if begun else int(found[0]) if len(found) else len(rows["is_first"])

@@ -60,8 +60,8 @@ class MappedStorage(HostStorage):
             if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
                 raise self._too_large(shutil.disk_usage(self.folder).free) from None
             raise ConfigError(
-                f"replay.storage = 'mmap': no files can be mapped in {self.folder} ({error.strerror or error}). "
-                "Choose another folder for the run, or replay.storage = 'ram'."
+                f"storage = 'mmap': cannot create memory-mapped files in {self.folder} ({error.strerror or error}). "
+                "Choose another run folder, or set replay.storage = 'ram' (for recorded data, data.storage = 'ram')."
             ) from None
 
     def _memory(self, dtype: np.dtype[Any], shape: tuple[int, ...]) -> np.ndarray:
@@ -82,8 +82,9 @@ class MappedStorage(HostStorage):
     def _too_large(self, free: int) -> ConfigError:
         rows = self.streams * self.capacity
         return ConfigError(
-            f"{rows} rows need {self.nbytes / 1e9:.1f} GB on the disk of {self.folder}, and {free / 1e9:.1f} GB are "
-            f"free. Lower replay.capacity to at most {int(0.9 * free / (self.nbytes / rows))}, or free some space."
+            f"{rows} rows need {self.nbytes / 1e9:.1f} GB on the disk of {self.folder}, but only {free / 1e9:.1f} GB "
+            "are free. Free some space, or reduce the rows (for a replay, replay.capacity) to at most "
+            f"{int(0.9 * free / (self.nbytes / rows))}."
         )
 
 

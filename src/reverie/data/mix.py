@@ -58,7 +58,7 @@ def shares(window: Window, fraction: float) -> tuple[Window, Window]:
     recorded = round(window.batch * fraction)
     if not 0 < recorded < window.batch:
         raise ConfigError(
-            f"data.fraction = {fraction}: of {window.batch} windows in a batch (algo.batch_size) that is {recorded} "
-            "recorded ones; expected at least one recorded and one lived."
+            f"data.fraction = {fraction}: of the {window.batch} windows of a batch (algo.batch_size), {recorded} would "
+            "be recorded; expected at least one recorded and one collected."
         )
     return replace(window, batch=recorded), replace(window, batch=window.batch - recorded)

@@ -36,7 +36,7 @@ class FractionsConfig(Config):
                 raise ConfigError(f"replay.fractions.{name} = {value}: expected a number, 0 or more.")
         if self.total == 0:
             raise ConfigError(
-                f"replay.fractions.uniform = {self.uniform}, and all others are 0 as well: expected one above 0."
+                f"replay.fractions.uniform = {self.uniform}, and all others are 0 too: expected at least one above 0."
             )
 
     @property

@@ -104,7 +104,7 @@ class Prioritised:
             DataError: a priority is negative.
         """
         if len(negative := priority[priority < 0]):
-            raise DataError(f"an update gave a window the priority {negative[0]:.4g}: expected numbers, 0 or more.")
+            raise DataError(f"an update returned the priority {negative[0]:.4g}: expected a number, 0 or more.")
         slots = handles % len(self.priority)
         known = (handles >= self.starts.oldest) & (self.priority[slots] > 0) & np.isfinite(priority)
         if known.any():

@@ -37,10 +37,10 @@ def mismatch(remote: Remote, path: Path, size: int | None = None, sums: Mapping[
     """
     found, expected = path.stat().st_size, remote.size if remote.size is not None else size
     if expected is not None and found != expected:
-        return f"{found:,} bytes came, {expected:,} were said"
+        return f"received {found:,} bytes; expected {expected:,}"
     for kind, checksum in {**(sums or {}), **remote.sums}.items():
         if (computed := checksum_of(path, kind)) != checksum:
-            return f"its {kind} is {computed}, {checksum} was said"
+            return f"its {kind} is {computed}; expected {checksum}"
     return ""
 
 

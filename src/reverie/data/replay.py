@@ -53,8 +53,8 @@ class ReplayConfig(BatchSamplerConfig):
             raise ConfigError(f"replay.device = '{self.device}': expected cpu, cuda or cuda:<number>.")
         if self.device != "cpu" and self.storage != "ram":
             raise ConfigError(
-                f"replay.device = '{self.device}', replay.storage = '{self.storage}': files are mapped into the memory "
-                "of this computer only. Use replay.device = 'cpu' or replay.storage = 'ram'."
+                f"replay.device = '{self.device}', replay.storage = '{self.storage}': rows on a GPU cannot be in "
+                "memory-mapped files. Use replay.device = 'cpu' or replay.storage = 'ram'."
             )
         super().__post_init__()
 
@@ -96,11 +96,11 @@ class ReplayConfig(BatchSamplerConfig):
 
     def _check_window(self, rows: int, num_envs: int, window: Window) -> None:
         if rows // num_envs < window.rows - window.free:
-            amount = "" if isinstance(self.capacity, int) else f" is {rows} rows, which"
+            amount = "" if isinstance(self.capacity, int) else f" ({rows} rows)"
             raise ConfigError(
-                f"replay.capacity = {self.capacity}{amount or ' rows'} over {num_envs} envs is {rows // num_envs} rows "
-                f"for each, but a window has {window.rows} ({window.context} context + {window.length}): "
-                f"expected replay.capacity of at least {(window.rows - window.free) * num_envs}."
+                f"replay.capacity = {self.capacity}{amount}: each of {num_envs} environments gets {rows // num_envs} "
+                f"rows, but a window has {window.rows} ({window.context} context + {window.length}). Expected at least "
+                f"{(window.rows - window.free) * num_envs} rows."
             )
 
 
@@ -323,8 +323,8 @@ class Replay:
     def _too_few(self) -> RunError:
         rows, needed = self.count - self.oldest, self.window.rows - self.window.free
         if rows < needed:
-            return RunError(f"the replay has {rows} rows of each stream, a window needs {needed}: collect more first.")
+            return RunError(f"the replay has {rows} rows of each stream; a window needs {needed}: collect more first.")
         return RunError(
-            f"no episode has had the {needed} rows of a window yet, and windows may not cross the end of an episode: "
-            "collect longer episodes or choose shorter windows."
+            f"no episode has the {needed} rows of a window yet, and windows may not cross the end of an episode: "
+            "collect longer episodes or choose shorter windows (algo.batch_length)."
         )

@@ -39,10 +39,10 @@ def parse_size(value: int | str, name: str) -> Size:
     except InvalidOperation:
         number = Decimal(0)
     if match is None or match[2] not in PREFIXES or number <= 0 or number > MOST:
-        raise ConfigError(f"{name} = {value!r}: expected {EXAMPLES}, 1 or more.")
+        raise ConfigError(f"{name} = {value!r}: expected {EXAMPLES}, at least 1.")
     if match[2] and not match[3]:
         raise ConfigError(f"{name} = {value!r}: rows or bytes? Expected {EXAMPLES}.")
     amount = number * PREFIXES[match[2]]
     if amount < 1 or (not match[3] and amount % 1):
-        raise ConfigError(f"{name} = {value!r}: expected {EXAMPLES}, 1 or more and no fractions of one.")
+        raise ConfigError(f"{name} = {value!r}: expected {EXAMPLES}, at least 1 and a whole number of rows.")
     return Size(int(amount), bool(match[3]))

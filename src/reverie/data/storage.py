@@ -57,7 +57,7 @@ def columns_of(obs: ObsSpec, action: ActionSpec, extras: Mapping[str, ExtraPart]
         try:
             np.dtype(column.dtype)
         except TypeError:
-            raise ConfigError(f"{name} has dtype {column.dtype!r}: rows are stored as a NumPy dtype.") from None
+            raise ConfigError(f"{name} has dtype {column.dtype!r}: expected the name of a NumPy dtype.") from None
     return columns
 
 
@@ -158,7 +158,7 @@ class Storage(ABC):
             DataError: some of them are not held.
         """
         if not self.oldest <= start <= stop <= self.count:
-            raise DataError(f"rows {start} to {stop} were asked for, rows {self.oldest} to {self.count} are held.")
+            raise DataError(f"cannot read rows {start} to {stop}: there are rows {self.oldest} to {self.count}.")
         streams = slice(None) if stream is None else slice(stream, stream + 1)
         rows = {}
         for name in self.specs if names is None else names:
@@ -219,7 +219,7 @@ class Storage(ABC):
     def _check(self, shapes: Mapping[str, tuple[int, ...]], leading: tuple[int, ...]) -> None:
         if shapes.keys() != self.specs.keys():
             missing, unknown = sorted(self.specs.keys() - shapes.keys()), sorted(shapes.keys() - self.specs.keys())
-            raise DataError(f"rows do not have the columns that were declared: missing {missing}, unknown {unknown}.")
+            raise DataError(f"the rows do not have the declared columns: missing {missing}, unknown {unknown}.")
         for name, shape in shapes.items():
             expected = (*leading, *self.specs[name].shape)
             if shape != expected:
@@ -244,8 +244,9 @@ class HostStorage(Storage):
             _ = self.columns
         except (MemoryError, ValueError):
             raise ConfigError(
-                f"{self.streams * self.capacity} rows need {self.nbytes / 1e9:.1f} GB of memory, more than can be had. "
-                "Lower replay.capacity or store smaller observations."
+                f"{self.streams * self.capacity} rows need {self.nbytes / 1e9:.1f} GB of memory, more than is "
+                "available. Lower replay.capacity, use memory-mapped files (replay.storage = 'mmap', or data.storage = "
+                "'mmap' for recorded data), or store smaller observations."
             ) from None
 
     @cached_property

@@ -93,10 +93,10 @@ class ActionUse:
         """Return the statistics as one line of text."""
         if isinstance(self.space, spaces.Box):
             if self.low is None or self.high is None:
-                return "never taken"
+                return "no actions"
             used = f"{', '.join(f'{a:.3g} to {b:.3g}' for a, b in zip(self.low[:6], self.high[:6], strict=True))}"
             numbers = max(1, self.steps * len(self.low))
-            more = f", {self.outside:,} beyond" if self.outside else ""
+            more = f", {self.outside:,} outside" if self.outside else ""
             return (
                 f"{self.coverage:.0%} of the range used ({used}{' ...' if len(self.low) > 6 else ''}), "
                 f"{self.at_bounds / numbers:.1%} at the bounds{more}"

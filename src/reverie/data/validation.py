@@ -59,7 +59,7 @@ class DataReport:
     def disordered(self, episodes: np.ndarray) -> None:
         """Record that in ``episodes`` the next observation of a step differs from the following step's observation."""
         if len(episodes):
-            rule = "a step does not begin with what the one before led to: out of order?"
+            rule = "observation differs from the previous step's next observation: steps out of order?"
             first = f"in episode {int(episodes[0])}"
             self.findings[rule] = Finding(rule, len(episodes), len(episodes), first)
             self.bad = sorted({*self.bad, *episodes.tolist()})
@@ -100,7 +100,7 @@ class Validator:
 
     def _rules(self, rows: Rows) -> Iterator[tuple[str, np.ndarray]]:
         total = len(rows["reward"])
-        yield "an episode without a step", np.full(total, total < 2)
+        yield "episode without steps", np.full(total, total < 2)
         yield from flags_that_cannot_be(rows)
         for name, column in rows.items():
             if column.dtype.kind == "f":
@@ -109,7 +109,7 @@ class Validator:
                 yield f"{name} is NaN or infinite", ~finite
                 with np.errstate(invalid="ignore"):
                     yield (
-                        f"{name} has numbers beyond {HUGE:g}: never written?",
+                        f"{name} has magnitudes above {HUGE:g}: never written?",
                         finite & np.asarray((np.abs(flat) > HUGE).any(axis=1)),
                     )
         for name, space in self.obs:
@@ -117,17 +117,17 @@ class Validator:
         if not self.measured:
             for name, space in self.actions:
                 yield from outside(name, rows[name], space, rows["is_last"])
-        yield "nothing but zeros: never written?", blank(rows)
+        yield "all values are 0: never written?", blank(rows)
         yield from self._ends(rows, total)
-        yield "the same episode again", np.full(total, self._again(rows))
+        yield "duplicate of an earlier episode", np.full(total, self._again(rows))
 
     def _ends(self, rows: Rows, total: int) -> Iterator[tuple[str, np.ndarray]]:
         if self.longest is not None:
-            yield f"an episode longer than the environment's {self.longest} steps", np.arange(total) > self.longest
+            yield f"episode exceeds its environment's limit of {self.longest} steps", np.arange(total) > self.longest
         if self.rewards is not None:
             low, high = self.rewards
             wrong = ((rows["reward"] < low) | (rows["reward"] > high)) & ~rows["is_first"]
-            yield f"a reward beyond the declared {low:g} to {high:g}", wrong
+            yield f"reward outside the declared range {low:g} to {high:g}", wrong
 
     def _again(self, rows: Rows) -> bool:
         """Return whether an episode of two steps or more equals an earlier one, bit for bit."""
@@ -147,10 +147,10 @@ def flags_that_cannot_be(rows: Rows) -> Iterator[tuple[str, np.ndarray]]:
     first, last, terminal = (rows[name] for name in FLAGS)
     inner = np.ones(len(first), bool)
     inner[0] = False
-    yield "an episode begins without is_first", ~first & ~inner
-    yield "an episode goes on after its is_last row", np.concatenate([[False], last[:-1]])
+    yield "episode starts without is_first", ~first & ~inner
+    yield "episode continues after its is_last row", np.concatenate([[False], last[:-1]])
     yield "is_terminal without is_last", terminal & ~last
-    yield "a reward that is not 0 on an is_first row", first & (rows["reward"] != 0)
+    yield "non-zero reward on an is_first row", first & (rows["reward"] != 0)
 
 
 def outside(name: str, values: np.ndarray, space: object, excused: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
@@ -160,21 +160,21 @@ def outside(name: str, values: np.ndarray, space: object, excused: np.ndarray) -
     """
     total = len(values)
     if isinstance(space, spaces.Text):
-        yield f"{name} is not text of its space", np.array([not space.contains(str(text)) for text in values], bool)
+        yield f"{name} is not in its Text space", np.array([not space.contains(str(text)) for text in values], bool)
         return
     shape = getattr(space, "shape", None)
     if shape is not None and values.shape[1:] != shape:
-        yield f"{name} has shape {values.shape[1:]}, its space declares {shape}", np.ones(total, bool)
+        yield f"{name} has shape {values.shape[1:]}; its space declares {shape}", np.ones(total, bool)
         return
     declared = getattr(space, "dtype", None)
     if declared is not None and not same_kind(values.dtype, np.dtype(declared)):
-        yield f"{name} has dtype {values.dtype}, its space declares {declared}", np.ones(total, bool)
+        yield f"{name} has dtype {values.dtype}; its space declares {declared}", np.ones(total, bool)
         return
     low, high = bounds_of(space)
     flat = values.reshape(total, -1)
     with np.errstate(invalid="ignore"):
         wrong = ((flat < low) | (flat > high)).any(axis=1)
-    yield f"{name} is beyond the bounds of its space", wrong & ~excused
+    yield f"{name} is outside the bounds of its space", wrong & ~excused
 
 
 def same_kind(found: np.dtype[np.generic], declared: np.dtype[np.generic]) -> bool:

@@ -50,7 +50,7 @@ class TableColumn:
         try:
             return found[0].read_row_group(found[1], columns=[self.name]).column(0).combine_chunks()
         except (self.arrow.ArrowException, OSError) as error:
-            raise DataError(f"{self.where} is damaged: {error}. Get the table again.") from None
+            raise DataError(f"{self.where} is damaged: {error}. Download or copy the table again.") from None
 
     def read(self, start: int, stop: int) -> np.ndarray:
         """See ``Column``."""
@@ -63,9 +63,7 @@ class TableColumn:
             parts.append(numbers(self.arrow, inside, self.where))
             start = end
         if len({part.shape[1:] for part in parts}) > 1:
-            raise DataError(
-                f"{self.where}: its values are not all of one shape: {sorted({p.shape[1:] for p in parts})}."
-            )
+            raise DataError(f"{self.where} has values of different shapes: {sorted({p.shape[1:] for p in parts})}.")
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
     def at(self, index: np.ndarray) -> np.ndarray:
@@ -105,13 +103,13 @@ class SideBySide:
         for column, part in zip(self.columns, parts, strict=True):
             if part.ndim > 1:
                 raise ConfigError(
-                    f"{column.where} holds values of shape {list(part.shape[1:])}, and is one of several columns that "
-                    "are to be one vector: expected a number in each step. Name it alone, such as "
+                    f"{column.where} contains values of shape {list(part.shape[1:])}: columns that are joined into one "
+                    "vector must contain a number in each step. Name this column alone, such as "
                     f"obs.{column.name}: {column.name}."
                 )
             if len(part) != len(parts[0]):
                 raise DataError(
-                    f"{column.where} has {len(part)} values where '{self.columns[0].name}' has {len(parts[0])}."
+                    f"{column.where} has {len(part)} values, but '{self.columns[0].name}' has {len(parts[0])}."
                 )
         return np.stack(parts, axis=1)
 
@@ -124,7 +122,7 @@ def numbers(arrow: Any, array: Any, where: str) -> np.ndarray:
     """
     kind, types = array.type, arrow.types
     if array.null_count:
-        raise DataError(f"{where} has {array.null_count} values that are missing.")
+        raise DataError(f"{where} has {array.null_count} missing values.")
     if types.is_struct(kind) and "bytes" in [f.name for f in kind]:
         return pictures(array.field("bytes").to_pylist(), where)
     if types.is_binary(kind) or types.is_large_binary(kind):
@@ -141,7 +139,7 @@ def numbers(arrow: Any, array: Any, where: str) -> np.ndarray:
                 raise DataError(f"{where} has lists of different lengths: {lengths.min()} to {lengths.max()}.")
         return inner.reshape(len(array), -1, *inner.shape[1:])
     if not (types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind)):
-        raise DataError(f"{where} holds {kind}: expected numbers, lists of them, or pictures.")
+        raise DataError(f"{where} contains {kind}: expected numbers, lists of numbers, or images.")
     return np.asarray(array.to_numpy(zero_copy_only=False))
 
 
@@ -156,7 +154,7 @@ def pictures(found: list[bytes], where: str) -> np.ndarray:
     try:
         return np.stack([np.asarray(Image.open(io.BytesIO(picture)), np.uint8) for picture in found])
     except (OSError, ValueError, TypeError) as error:
-        raise DataError(f"{where}: a picture cannot be read: {error}.") from None
+        raise DataError(f"{where}: an image cannot be read: {error}.") from None
 
 
 def tables_in(path: Path) -> list[Path]:
@@ -172,7 +170,7 @@ def tables_in(path: Path) -> list[Path]:
     splits = {p.relative_to(path).parts[0] for p in found if len(p.relative_to(path).parts) > 1}
     if {"train"} < splits and splits <= {"train", "test", "validation"}:
         raise ConfigError(
-            f"{path} has the parts {', '.join(sorted(splits))}: name the one to read, such as {path}/train."
+            f"{path} has the splits {', '.join(sorted(splits))}: pass the path of one, such as {path}/train."
         )
     return found
 

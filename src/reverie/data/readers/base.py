@@ -50,9 +50,8 @@ class ReadOptions:
             names = list(given) if isinstance(given, list | tuple) else [given]
             if not names or not all(isinstance(name, str) for name in names):
                 raise ConfigError(
-                    f"data.columns.{role} = {brief(given)}: expected the name of a column, or a list of names of "
-                    "columns of numbers that are one vector, such as [x, y]. Several observations are obs.state and "
-                    "obs.camera."
+                    f"data.columns.{role} = {brief(given)}: expected a column name, or a list of numeric columns "
+                    "that form one vector, such as [x, y]. Name several observations obs.state, obs.camera and so on."
                 )
         if self.time_limit is not None and self.time_limit < 1:
             raise ConfigError(f"data.time_limit = {self.time_limit}: expected at least 1.")
@@ -187,7 +186,7 @@ def observed_space(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Space:
     if dtype == np.uint8 and len(shape) in (2, 3):
         return spaces.Box(0, 255, shape, np.uint8)
     if dtype.kind not in "biuf":
-        raise DataError(f"observations of dtype {dtype}: expected numbers.")
+        raise DataError(f"observations have dtype {dtype}: expected numbers.")
     return spaces.Box(-np.inf, np.inf, shape, np.float32)
 
 
@@ -209,10 +208,10 @@ def action_space(
     """
     seen = [(block.min(), block.max(), block.dtype.kind in "iub") for block in blocks() if block.size]
     if not seen:
-        raise DataError(f"{where}: there are no actions in it: nothing can be learned about what to do.")
+        raise DataError(f"{where} contains no actions, or none that are finite.")
     low, high, whole = min(s[0] for s in seen), max(s[1] for s in seen), all(s[2] for s in seen)
     if whole and low < 0:
-        raise DataError(f"{where}: there are whole-number actions down to {low}: expected class numbers from 0 on.")
+        raise DataError(f"{where} contains integer actions down to {low}: expected class numbers, 0 or more.")
     shape = next(block.shape[1:] for block in blocks() if block.size)
     if not np.isfinite([float(s[i]) for s in seen for i in (0, 1)]).all():  # reported when rows are learned from
         return action_space(lambda: map(_finite_rows, blocks()), where, scaled=scaled)

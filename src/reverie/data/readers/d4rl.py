@@ -25,8 +25,8 @@ from reverie.data.readers.transitions import BLOCK, Transitions
 NEEDED = ("observations", "actions", "rewards", "terminals")
 
 UNSEEN = (
-    "neither timeouts nor next_observations are there: an end by time cannot be told from the next step. Give "
-    "--data.time-limit if episodes have one; only terminal ends are known otherwise"
+    "the file has neither timeouts nor next_observations: only terminal ends of episodes are known. If episodes have a "
+    "time limit, pass --data.time-limit"
 )
 
 
@@ -39,21 +39,21 @@ class D4RLReader(Reader):
         super().__init__(path, options)
         self.file = open_hdf5(path)
         if missing := [name for name in NEEDED if name not in self.file]:
-            raise DataError(f"{path} has no {', '.join(missing)}: D4RL files have {', '.join(NEEDED)}.")
+            raise DataError(f"{path} has no {', '.join(missing)}: a D4RL file has {', '.join(NEEDED)}.")
         self.columns = {name: self._column(name) for name in (*NEEDED, "timeouts", "next_observations")
                         if name in self.file}  # fmt: skip
         lengths = {name: column.shape[0] for name, column in self.columns.items()}
         if len(set(lengths.values())) > 1:
-            raise DataError(f"{path}: its columns are not of one length: {lengths}.")
+            raise DataError(f"{path}: the columns have different lengths: {lengths}.")
         if not lengths["rewards"]:
-            raise DataError(f"{path} holds no transitions.")
+            raise DataError(f"{path} contains no transitions.")
 
     def _column(self, name: str) -> Hdf5Column:
         with damage(f"{self.path}: '{name}'"):
             item = self.file[name]
             if not hasattr(item, "dtype"):
                 raise DataError(
-                    f"{self.path}: '{name}' is a group. Dictionaries of observations are read from Minari's format."
+                    f"{self.path}: '{name}' is a group: expected an array. Nested observations need Minari's format."
                 )
             return Hdf5Column(self.path, item)
 

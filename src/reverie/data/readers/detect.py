@@ -27,9 +27,8 @@ from reverie.data.readers.tianshou import TianshouReader
 Opener = Callable[[Path, ReadOptions], Reader]
 
 KNOWN = (
-    "a Minari dataset (a folder, or minari:NAME), HDF5 of D4RL or of Tianshou's buffers, RL Unplugged's Atari shards, "
-    "PyDreamer's npz files, a run or replay store of ours, a folder of Arrow or Parquet tables; or a folder or glob of "
-    "these"
+    "a Minari dataset (a folder, or minari:NAME), an HDF5 file of D4RL or of a Tianshou buffer, RL Unplugged's Atari "
+    "shards, PyDreamer's npz files, a run folder or replay store, Arrow or Parquet tables, or a folder or glob of these"
 )
 SUFFIXES = {
     ".hdf5": "HDF5", ".h5": "HDF5", ".hdf": "HDF5", ".npz": "npz", ".parquet": "Parquet", ".arrow": "Arrow",
@@ -65,14 +64,12 @@ def missing(path: str) -> DataError:
     place = Path(path).expanduser()
     beside = sorted(p.name for p in place.parent.iterdir()) if place.parent.is_dir() else []
     hint = did_you_mean(place.name, beside)
-    where = (
-        f" In {place.parent} there are: {', '.join(beside[:10])}{' ...' if len(beside) > 10 else ''}." if beside else ""
-    )
+    where = f" {place.parent} contains: {', '.join(beside[:10])}{' ...' if len(beside) > 10 else ''}." if beside else ""
     if (names := local_names()) and path in names:
         hint = f" Did you mean 'minari:{path}'?"
     return DataError(
         f"there is no dataset at {path}.{hint}{where if not hint else ''} Expected {KNOWN}. "
-        "`reverie data download --help` says how to get one."
+        "See `reverie data download --help` to download one."
     )
 
 
@@ -95,8 +92,8 @@ def _folder(path: Path, options: ReadOptions) -> Reader:
         return TableReader(path, options)
     inside = sorted(p.name for p in path.iterdir() if not p.name.startswith("."))
     datasets = [(path / name).as_posix() for name in local_names(path)]
-    hint = f" There are datasets in {', '.join(datasets[:6])}." if datasets else ""
-    raise DataError(f"{path} holds no dataset, only {', '.join(inside[:10]) or 'nothing'}.{hint} Expected {KNOWN}.")
+    hint = f" There are datasets at {', '.join(datasets[:6])}." if datasets else ""
+    raise DataError(f"{path} contains no dataset, only {', '.join(inside[:10]) or 'nothing'}.{hint} Expected {KNOWN}.")
 
 
 def _is_dataset(path: Path) -> bool:
@@ -128,7 +125,7 @@ def _file(path: Path, options: ReadOptions) -> Reader:
     named = SUFFIXES.get(path.suffix.lower())
     if kind and named and kind != named:
         raise DataError(
-            f"{path} is called {path.suffix}, but what it holds is {kind}: rename it, or get the right file."
+            f"{path} has the suffix {path.suffix}, but its content is {kind}: rename it, or use the right file."
         )
     openers: dict[str, Opener] = {
         "HDF5": _hdf5,
@@ -141,8 +138,8 @@ def _file(path: Path, options: ReadOptions) -> Reader:
         return openers[kind](path, options)
     with path.open("rb") as file:
         head = file.read(8)
-    why = f"it is called {path.suffix}, but does not begin as {named} does" if named else "its format is not known"
-    raise DataError(f"{path} cannot be read: {why} (it begins with {head!r}). Expected {KNOWN}.")
+    why = f"it has the suffix {path.suffix}, but its content is not {named}" if named else "its format is not known"
+    raise DataError(f"{path} cannot be read: {why} (its first bytes are {head!r}). Expected {KNOWN}.")
 
 
 def content(path: Path) -> str:
@@ -171,7 +168,7 @@ def _hdf5(path: Path, options: ReadOptions) -> Reader:
         return D4RLReader(path, options)
     shown = ", ".join(names[:10]) or "nothing"
     raise DataError(
-        f"{path} is HDF5, but holds {shown}: neither {', '.join(OF_D4RL)} (D4RL) nor _meta (a buffer of Tianshou's)."
+        f"{path} is an HDF5 file that contains {shown}: expected {', '.join(OF_D4RL)} (D4RL) or _meta (Tianshou)."
     )
 
 
@@ -179,9 +176,9 @@ def _npz(path: Path, options: ReadOptions) -> Reader:
     try:
         names = [name.removesuffix(".npy") for name in zipfile.ZipFile(path).namelist()]
     except zipfile.BadZipFile as error:
-        raise DataError(f"{path} is damaged or cut off: {error}.") from None
+        raise DataError(f"{path} is damaged or incomplete: {error}.") from None
     if {"action", "reward", "reset", "terminal"} <= set(names):
         return PyDreamerReader(path, options)
     raise DataError(
-        f"{path} holds the arrays {', '.join(names[:10])}; PyDreamer's episodes have action, reward, terminal, reset."
+        f"{path} contains the arrays {', '.join(names[:10])}: expected action, reward, terminal and reset (PyDreamer)."
     )

@@ -53,8 +53,8 @@ def open_hdf5(path: Path) -> h5py.File:
         said = str(error)
         if "truncated" in said:
             raise DataError(
-                f"{path} is cut off: {path.stat().st_size:,} bytes are there and it says that it has more ({said}). "
-                "An HDF5 file cannot be read in part: get it again."
+                f"{path} is incomplete: it has {path.stat().st_size:,} bytes, fewer than its header says ({said}). "
+                "An HDF5 file cannot be read in part: download or copy it again."
             ) from None
         raise DataError(f"{path} cannot be read as HDF5: {said}.") from None
 
@@ -71,7 +71,8 @@ def damage(what: Path | str) -> Iterator[None]:
     except ReverieError:
         raise
     except (OSError, KeyError, RuntimeError) as error:
-        raise DataError(f"{what} is damaged: {error.args[0] if error.args else error}. Get it again.") from None
+        why = error.args[0] if error.args else error
+        raise DataError(f"{what} is damaged: {why}. Download or copy the file again.") from None
 
 
 def bounded(file: h5py.File) -> h5py.File:
@@ -106,7 +107,7 @@ class Hdf5Column:
         """
         if dataset.dtype.kind not in "biuf" or not dataset.shape:
             raise DataError(
-                f"{path}: '{dataset.name.strip('/')}' holds {kind_of(dataset)}, where numbers are expected."
+                f"{path}: '{dataset.name.strip('/')}' contains {kind_of(dataset)}: expected an array of numbers."
             )
         self.path, self.dataset = path, dataset
         self.shape: tuple[int, ...] = tuple(dataset.shape)

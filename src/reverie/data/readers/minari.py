@@ -30,7 +30,7 @@ ENV_ID = "reverie_env_id"
 """Key in the same metadata: an environment's id with the module that registers it, which an env_spec cannot hold."""
 BOTH = "truncated"
 """Column added by ``as_recorded``: True where an episode is terminated and truncated at the same step."""
-EARLY = "an end is marked in the middle of an episode that goes on: it is not taken for one"
+EARLY = "terminated or truncated is set before the last step of an episode: ignored"
 
 
 def minari_root() -> Path:
@@ -70,7 +70,7 @@ def minari_path(name: str) -> Path:
     )
     raise DataError(
         f"there is no Minari dataset '{name}' in {root} (MINARI_DATASETS_PATH).{did_you_mean(name, known)} {there} "
-        f"`reverie data download minari:{name}` gets it."
+        f"Download it with `reverie data download minari:{name}`."
     )
 
 
@@ -115,7 +115,7 @@ class MinariReader(Reader):
         super().__init__(path, options)
         found = metadata_of(path)
         if found is None:
-            raise DataError(f"{path} is no Minari dataset: there is no data/{METADATA} in it.")
+            raise DataError(f"{path} is not a Minari dataset: it has no data/{METADATA}.")
         self.folder, self.metadata = found
         self.observation, self.action = self._space("observation_space"), self._space("action_space")
         self.leaves = [
@@ -137,10 +137,10 @@ class MinariReader(Reader):
     def _number(self, name: str) -> int:
         value = self.metadata.get(name)
         if isinstance(value, bool) or not isinstance(value, int | float) or value < 0 or value != int(value):
-            said = "does not say" if value is None else f"says {value!r} for"
+            said = "is missing" if value is None else f"= {value!r}"
             raise DataError(
-                f"{self.folder / METADATA} {said} {name}: expected how many there are. Write the dataset again with "
-                "Minari, or mend this number."
+                f"{self.folder / METADATA}: {name} {said}: expected a whole number, 0 or more. Correct it, or write "
+                "the dataset again with Minari."
             )
         return int(value)
 
@@ -164,7 +164,7 @@ class MinariReader(Reader):
             made = gymnasium.make(env, **(self.env_spec.get("kwargs") or {}))
         except Exception as error:
             raise DataError(
-                f"{self.path} does not say its {name}, and its environment '{env}' cannot be made: {error}."
+                f"{self.path} declares no {name}, and its environment '{env}' cannot be made: {error}."
             ) from None
         space: Space = getattr(made, name)
         made.close()
@@ -234,10 +234,10 @@ class MinariReader(Reader):
                 size = 0
         if found > self.steps:
             raise DataError(
-                f"{self.folder / METADATA} says total_steps = {self.steps:,}, and the episodes have more: the two are "
-                "of different states of the dataset. Get it again, or mend this number."
+                f"{self.folder / METADATA} says total_steps = {self.steps:,}, but the episodes have more steps. "
+                "Correct this number, or download or copy the dataset again."
             )
-        self.meet(f"{METADATA} says {self.steps:,} steps, the episodes have {found:,}", int(found < self.steps))
+        self.meet(f"{METADATA} says {self.steps:,} steps, but the episodes have {found:,}", int(found < self.steps))
         if kept:
             yield taken(kept)
 
@@ -262,7 +262,7 @@ class MinariReader(Reader):
                 )
             rows[leaf.column] = padded(values[leaf.column]) if leaf.is_action else values[leaf.column]
         if not steps:
-            self.meet("an episode without a step is left out")
+            self.meet("an episode without steps is left out")
             return None
         reward = np.zeros(steps + 1, np.float32)
         reward[1:] = rewards

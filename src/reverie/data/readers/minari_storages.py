@@ -28,7 +28,7 @@ class MinariHdf5Reader(MinariReader):
         super().__init__(path, options)
         self.main = self.folder / "main_data.hdf5"
         if not self.main.is_file():
-            raise DataError(f"{self.main} is missing: the dataset is not complete. Get it again.")
+            raise DataError(f"{self.main} is missing: the dataset is incomplete. Download or copy it again.")
         self.empty = self.main.stat().st_size == 0
         self.file = None if self.empty else open_hdf5(self.main)
         self.kinds: dict[str, np.dtype[Any]] = {}
@@ -48,8 +48,8 @@ class MinariHdf5Reader(MinariReader):
             held = 0 if self.file is None else sum(name.startswith("episode_") for name in self.file)
         if self.file is not None and held != self.count:
             raise DataError(
-                f"{self.folder / METADATA} says total_episodes = {self.count:,}, and {self.main.name} holds {held:,}: "
-                "the two are of different states of the dataset. Get it again, or mend this number."
+                f"{self.folder / METADATA} says total_episodes = {self.count:,}, but {self.main.name} has {held:,} "
+                "episodes. Correct this number, or download or copy the dataset again."
             )
         return super().about()
 
@@ -99,7 +99,7 @@ class MinariHdf5Reader(MinariReader):
 
     def _checked(self, dtype: np.dtype[Any], index: int, name: str) -> np.dtype[Any]:
         if dtype.kind not in "biuf":
-            raise DataError(f"{self.main}: episode_{index}/{name} holds {dtype}: expected numbers.")
+            raise DataError(f"{self.main}: episode_{index}/{name} contains {dtype}: expected numbers.")
         return dtype
 
     def _all(self, index: int, path: tuple[str, ...]) -> Any:
@@ -148,7 +148,7 @@ class MinariArrowReader(MinariReader):
         folder = self.folder / str(index)
         found = sorted(p for p in folder.glob("*") if p.suffix in (".arrow", ".parquet")) if folder.is_dir() else []
         if not found:
-            raise DataError(f"{folder} holds no table: the dataset is not complete. Get it again.")
+            raise DataError(f"{folder} contains no table: the dataset is incomplete. Download or copy it again.")
         return found
 
     def _table(self, index: int) -> Any:
@@ -160,7 +160,7 @@ class MinariArrowReader(MinariReader):
                 else:
                     tables.append(self.arrow.ipc.open_file(self.arrow.memory_map(str(file))).read_all())
             except (self.arrow.ArrowInvalid, OSError) as error:
-                raise DataError(f"{file} is damaged or cut off: {error}.") from None
+                raise DataError(f"{file} is damaged or incomplete: {error}.") from None
         return self.arrow.concat_tables(tables)
 
     def episode(self, index: int) -> tuple[dict[str, Any], np.ndarray, np.ndarray, np.ndarray]:
@@ -210,7 +210,7 @@ def decoded(pictures: Sequence[bytes], leaf: Leaf) -> np.ndarray:
         try:
             out[i] = np.asarray(Image.open(io.BytesIO(picture)), np.uint8)
         except (OSError, ValueError) as error:
-            raise DataError(f"{'/'.join(leaf.path)}: picture {i} cannot be read: {error}.") from None
+            raise DataError(f"{'/'.join(leaf.path)}: image {i} cannot be read: {error}.") from None
     return out
 
 
@@ -226,4 +226,4 @@ def minari_reader(path: Path, options: ReadOptions) -> MinariReader:
         return MinariHdf5Reader(path, options)
     if kind in ("arrow", "parquet"):
         return MinariArrowReader(path, options)
-    raise DataError(f"{path}: data_format is '{kind}'; hdf5, arrow and parquet can be read.")
+    raise DataError(f"{path}: data_format = '{kind}': expected hdf5, arrow or parquet.")

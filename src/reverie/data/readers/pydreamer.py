@@ -27,7 +27,7 @@ LOOKED_AT = 8
 """Number of files that are examined to tell one-hot actions from continuous ones."""
 BROKEN = (OSError, ValueError, zipfile.BadZipFile, EOFError, NotImplementedError, RuntimeError)
 """Exceptions of reading a damaged npz file; the last two come from nonsense in its headers."""
-LOST = "a file begins in the middle of an episode whose beginning is not there: it begins where the file does"
+LOST = "a file begins within an episode whose first steps are missing: the episode starts with the file"
 
 
 class PyDreamerReader(Reader):
@@ -40,7 +40,7 @@ class PyDreamerReader(Reader):
         found = paths or (path.glob("*.npz") if path.is_dir() else [path])
         self.paths = sorted(found, key=by_number)
         if not self.paths:
-            raise DataError(f"{path} holds no npz files.")
+            raise DataError(f"{path} contains no npz files.")
 
     def files(self) -> Sequence[Path]:
         """See ``Reader``: the npz files in the order of the episodes."""
@@ -62,7 +62,7 @@ class PyDreamerReader(Reader):
             name: observed_space(values.shape[1:], values.dtype) for name, values in self._obs(self._first).items()
         }
         if not found:
-            raise DataError(f"{self.paths[0]} holds no observations, only {', '.join(self._first)}.")
+            raise DataError(f"{self.paths[0]} contains no observations, only {', '.join(self._first)}.")
         action: Space
         if self._one_hot:
             action, measured = spaces.Discrete(self._first["action"].shape[1]), False
@@ -117,7 +117,7 @@ class PyDreamerReader(Reader):
         check_names(values, path)
         first = values["reset"].astype(bool).reshape(-1)
         if not len(first):
-            raise DataError(f"{path} holds no rows.")
+            raise DataError(f"{path} contains no rows.")
         if not first[0] and not goes_on:
             self.meet(LOST)
             first = first.copy()
@@ -133,7 +133,7 @@ class PyDreamerReader(Reader):
         rows["is_terminal"] = values["terminal"].astype(bool).reshape(-1)
         lengths = {name: len(column) for name, column in (rows | {"action": action}).items()}
         if len(set(lengths.values())) > 1:
-            raise DataError(f"{path}: its arrays are not of one length: {lengths}.")
+            raise DataError(f"{path}: the arrays have different lengths: {lengths}.")
         return rows | {"action": moved, "led": action[:1]}
 
     def _ended(self, rows: Rows, following: Rows | None) -> Rows:
@@ -159,8 +159,8 @@ def check_names(values: Mapping[str, np.ndarray], path: Path) -> None:
     """
     if missing := sorted(OF_ROWS - values.keys()):
         raise DataError(
-            f"{path} has no {', '.join(missing)}: PyDreamer's files have {', '.join(sorted(OF_ROWS))}. Move it "
-            "elsewhere if it does not belong to the data."
+            f"{path} has no {', '.join(missing)}: a PyDreamer file has {', '.join(sorted(OF_ROWS))}. If it is not "
+            "part of the dataset, move it elsewhere."
         )
 
 
@@ -203,7 +203,7 @@ def member(path: Path, name: str) -> np.ndarray:
             values: np.ndarray = file[name]
             return values
     except KeyError:
-        raise DataError(f"{path} has no '{name}': it is no episode of PyDreamer's.") from None
+        raise DataError(f"{path} has no '{name}': it is not a PyDreamer episode.") from None
     except (*BROKEN, zlib.error) as error:
         raise broken(path, error) from None
 
@@ -221,7 +221,7 @@ def length_of(path: Path, name: str) -> int:
             shape: tuple[int, ...] = read(file)[0]
             return shape[0]
     except KeyError:
-        raise DataError(f"{path} has no '{name}': it is no episode of PyDreamer's.") from None
+        raise DataError(f"{path} has no '{name}': it is not a PyDreamer episode.") from None
     except (*BROKEN, IndexError) as error:
         raise broken(path, error) from None
 
@@ -230,7 +230,7 @@ def broken(path: Path, error: Any) -> DataError:
     """Return the error for a file that cannot be read."""
     if "allow_pickle" in str(error) or "Object arrays" in str(error):
         return DataError(
-            f"{path} holds an array of Python objects. Unpickling runs whatever code the file holds, so it is refused. "
+            f"{path} contains an array of Python objects, which are not read because unpickling can run any code. "
             "Save arrays of numbers."
         )
-    return DataError(f"{path} is damaged or cut off: {error}.")
+    return DataError(f"{path} is damaged or incomplete: {error}.")

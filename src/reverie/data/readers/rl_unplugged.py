@@ -51,12 +51,10 @@ class Record:
         """
         missing = [name for name in NEEDED if name not in values or not len(values[name])]
         if missing:
-            raise DataError(
-                f"{where} has no {', '.join(missing)}: RL Unplugged's Atari shards have {', '.join(NEEDED)}."
-            )
+            raise DataError(f"{where} has no {', '.join(missing)}: a record of RL Unplugged has {', '.join(NEEDED)}.")
         before, after = values["o_t"], values["o_tp1"]
         if not isinstance(before, list) or not isinstance(after, list) or len(before) != len(after):
-            raise DataError(f"{where}: o_t and o_tp1 are not the same number of pictures.")
+            raise DataError(f"{where}: o_t and o_tp1 must be lists with the same number of images.")
         episode = values.get("episode_id", [0])
         action, reward, discount = (values[name][0] for name in ("a_t", "r_t", "d_t"))
         return cls(before, after, int(action), float(reward), float(discount) == 0.0, int(episode[0]))
@@ -94,7 +92,7 @@ class RLUnpluggedReader(Reader):
         super().__init__(path, options)
         self.paths = shards_in(path) if path.is_dir() else [path]
         if not self.paths:
-            raise DataError(f"{path} holds no shards such as run_1-00000-of-00100.")
+            raise DataError(f"{path} contains no shards such as run_1-00000-of-00100.")
 
     def files(self) -> Sequence[Path]:
         """See ``Reader``: the shards, sorted by name."""
@@ -127,7 +125,7 @@ class RLUnpluggedReader(Reader):
                 shape = Frames().stack(record.before).shape
             transitions, ends, actions = transitions + 1, ends + end, max(actions, record.action + 1)
         if not transitions:
-            raise DataError(f"{self.path} holds no transitions.")
+            raise DataError(f"{self.path} contains no transitions.")
         return Scan(transitions, transitions + ends, ends, actions, shape)
 
     def _records(self) -> Iterator[Record]:
@@ -139,13 +137,13 @@ class RLUnpluggedReader(Reader):
                     count += 1
             except CutOff as reason:
                 size = path.stat().st_size
-                said = f"{path} is not whole: {reason}. {count:,} transitions were read ({size:,} bytes are there)"
+                said = f"{path} is incomplete: {reason}. Only {count:,} transitions can be read (it has {size:,} bytes)"
                 if not self.options.partial:
                     raise DataError(
-                        f"{said}; those after them are lost. Get the shard again (`reverie data download`), or use "
-                        "what there is with --data.partial."
+                        f"{said}. Download the shard again (`reverie data download`), or pass --data.partial to use "
+                        "these."
                     ) from None
-                self.notes[f"{said}; those after them are lost"] = 1  # once, however often they are read
+                self.notes[said] = 1  # once, however often they are read
 
     def _linked(self) -> Iterator[tuple[Record, bool]]:
         """Yield every record, and whether its episode ends with it."""
@@ -193,7 +191,7 @@ def rows_of(block: list[tuple[Record, bool]], carried: Carried) -> Rows:
         for row, index in enumerate(place.source.tolist())
     ]
     if any(picture.shape != pictures[0].shape for picture in pictures):
-        raise DataError("the frames of the shard are not of one size.")
+        raise DataError("the frames of the shard have different sizes.")
     action = np.array([record.action for record in found], np.int64)[place.source]
     action[place.last] = 0
     rewards = np.array([record.reward for record in found], np.float32)
@@ -242,7 +240,7 @@ def png(picture: bytes) -> np.ndarray:
     try:
         return np.asarray(Image.open(io.BytesIO(picture)).convert("L"), np.uint8)
     except (OSError, ValueError, SyntaxError) as error:
-        raise DataError(f"a frame cannot be read as a picture: {error}.") from None
+        raise DataError(f"a frame cannot be read as an image: {error}.") from None
 
 
 def shards_in(path: Path) -> list[Path]:

@@ -25,8 +25,8 @@ class SeveralReader(Reader):
         kinds = {reader.format: reader for reader in reversed(readers)}
         if len(kinds) > 1:
             count = Counter(reader.format for reader in readers)
-            each = "; ".join(f"{count[kind]} of {kind}, such as {r.path.name}" for kind, r in kinds.items())
-            raise DataError(f"{path} holds several formats: {each}. Give a path or a glob of those of one format.")
+            each = "; ".join(f"{count[kind]} {kind} (such as {r.path.name})" for kind, r in kinds.items())
+            raise DataError(f"{path} contains several formats: {each}. Pass a path or glob of one format.")
         self.format = f"{len(readers)} x {readers[0].format}"  # type: ignore[misc]  # set on the instance
 
     def files(self) -> Sequence[Path]:
@@ -89,8 +89,8 @@ class SeveralReader(Reader):
         for reader, other in zip(self.readers[1:], rest, strict=True):
             if other.specs != first.specs or other.observation != first.observation:
                 raise DataError(
-                    f"{reader.path} has observations {said(other)}, {self.readers[0].path} has {said(first)}: "
-                    "these are not files of one dataset."
+                    f"{reader.path} has observations {said(other)}, but {self.readers[0].path} has {said(first)}: "
+                    "these are not parts of the same dataset."
                 )
         action = first.action
         for reader, other in zip(self.readers[1:], rest, strict=True):
@@ -122,7 +122,7 @@ def wide_enough(one: Space, other: Space, where: str) -> Space:
     if isinstance(one, spaces.Box) and isinstance(other, spaces.Box) and one.shape == other.shape:
         low, high = np.minimum(one.low, other.low), np.maximum(one.high, other.high)
         return spaces.Box(low, high, one.shape, np.float32)
-    raise DataError(f"{where} have different actions, {other} and {one}: these are not files of one dataset.")
+    raise DataError(f"{where} have different actions, {other} and {one}: they are not parts of the same dataset.")
 
 
 def by_number(path: Path) -> list[int | str]:

@@ -26,7 +26,7 @@ def space_of(text: str | Mapping[str, Any], where: str) -> Space:
         described = json.loads(text) if isinstance(text, str) else text
         return KINDS[described["type"]](described, where)
     except (ValueError, KeyError, TypeError) as error:
-        raise DataError(f"{where}: a space cannot be read ({error!r}): {str(text)[:200]}") from None
+        raise DataError(f"{where}: cannot read a space ({error!r}): {str(text)[:200]}") from None
 
 
 def _box(said: Mapping[str, Any], where: str) -> Space:

@@ -22,9 +22,9 @@ from reverie.data.store.store import Store
 
 ABOUT = "about.json"
 """File in a store that was converted from other data: what those declared about their environment and actions."""
-NAMELESS = "what its actions of -1 to 1 and its class numbers stand for is not known: its environment is not named"
-LOST = "an episode whose beginning is not stored is left out"
-OPEN = "an episode was still going on, or its environment failed: it is taken as cut off by time"
+NAMELESS = "the environment's action space is not known: actions stay as stored, and the environment is not named"
+LOST = "an episode whose first row is not stored is left out"
+OPEN = "an episode was still running, or its environment failed: it is treated as truncated"
 
 
 class StoreReader(Reader):
@@ -38,9 +38,9 @@ class StoreReader(Reader):
         self.store = Store(self.folder, say=lambda text: self.note(text))
         layouts = [dict(s.columns) for s in self.store.segments if s.rows > s.first]
         if not layouts:
-            raise DataError(f"the store in {path} holds no rows.")
+            raise DataError(f"the store in {path} contains no rows.")
         if any(layout != layouts[0] for layout in layouts):
-            raise DataError(f"the segments of the store in {path} have different columns: they are no single dataset.")
+            raise DataError(f"the segments of the store in {path} have different columns: they are not one dataset.")
         self.columns = layouts[0]
         said, self.measured = self._settings.get("actions"), bool(self._settings.get("measured"))
         self.units: Space | None = space_of(said, str(path)) if said else None
@@ -158,10 +158,10 @@ def said_in(file: Path, needed: Sequence[str] = ()) -> dict[str, Any]:
         text = file.read_text(encoding="utf-8")
         found = (yaml.safe_load(text) or {}) if file.suffix == ".yaml" else json.loads(text)
     except (ValueError, yaml.YAMLError) as error:
-        raise DataError(f"{file} is damaged: {error}. Its rows are not: put the file of a copy in its place.") from None
+        raise DataError(f"{file} is damaged: {error}. The rows are not: restore the file from a backup.") from None
     if not isinstance(found, dict) or not all(isinstance(found.get(name), dict) for name in needed):
-        expected = f"{' and '.join(needed) or 'names and values'} are expected"
-        raise DataError(f"{file} is damaged: it holds {str(found)[:80]!r}, where {expected}.")
+        expected = f"a mapping with {' and '.join(needed)}" if needed else "a mapping"
+        raise DataError(f"{file} is damaged: it contains {str(found)[:80]!r}; expected {expected}.")
     return found
 
 
@@ -210,7 +210,9 @@ def obs_of(columns: Any, spec: Any) -> ObsSpec:
             low, high = part.get("low", 0.0), part.get("high", 255.0)
             out[key] = ObsPart(kind=kind, shape=column.shape, dtype=column.dtype, classes=classes, low=low, high=high)
             if kind == "categorical" and not classes:
-                raise DataError(f"observation '{key}' is of classes, and no spec.json beside the store says how many.")
+                raise DataError(
+                    f"observation '{key}' is categorical, but no spec.json beside the store declares its classes."
+                )
     return out
 
 
@@ -237,5 +239,5 @@ def action_of(columns: Any, spec: Any) -> ActionSpec:
     }
     found = ActionSpec(parts=parts)
     if found.width != width:
-        raise DataError(f"spec.json says actions of {found.width} numbers, the store has {width}.")
+        raise DataError(f"spec.json declares actions of {found.width} numbers, but the store has {width}.")
     return found

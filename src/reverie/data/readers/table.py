@@ -49,7 +49,7 @@ COLUMNS_OF_OURS = b"reverie.columns"
 """Key in the schema of tables written by this package: the column of each role."""
 ACTIONS_OF_OURS = b"reverie.action_space"
 """Key in the same schema: the action space, if it was declared."""
-NO_ENDS = "no column says where episodes end terminally: all of them are taken as cut off by time"
+NO_ENDS = "no column marks terminal steps: all episodes are treated as truncated"
 
 
 class TableReader(Reader):
@@ -61,7 +61,7 @@ class TableReader(Reader):
         super().__init__(path, options)
         self.paths = list(paths) or (tables_in(path) if path.is_dir() else [path])
         if not self.paths:
-            raise DataError(f"{path} holds no tables ({', '.join(SUFFIXES)}).")
+            raise DataError(f"{path} contains no tables ({', '.join(SUFFIXES)}).")
         try:
             import pyarrow.ipc
             import pyarrow.parquet
@@ -71,7 +71,7 @@ class TableReader(Reader):
         self.pieces = [piece for file in self.paths for piece in self._pieces(file)]
         self.total = sum(piece.rows for piece in self.pieces)
         if not self.total:
-            raise DataError(f"{path} holds no rows.")
+            raise DataError(f"{path} contains no rows.")
         self.roles = self._roles()
 
     def files(self) -> Sequence[Path]:
@@ -97,7 +97,7 @@ class TableReader(Reader):
             for batch in batches:
                 yield Piece(batch.num_rows, batch)
         except (arrow.ArrowInvalid, OSError) as error:
-            raise DataError(f"{file} is damaged, cut off or of another format: {error}.") from None
+            raise DataError(f"{file} is damaged, incomplete or of another format: {error}.") from None
 
     @cached_property
     def names(self) -> list[str]:
@@ -113,11 +113,14 @@ class TableReader(Reader):
             if role.partition(".")[0] not in ROLES or (
                 role.partition(".")[2] and role.partition(".")[0] not in ROLES[:3]
             ):
-                raise ConfigError(f"data.columns: there is no '{role}'. There are: {', '.join(ROLES)}, and obs.<key>.")
+                raise ConfigError(
+                    f"data.columns: unknown name '{role}'. Expected {', '.join(ROLES)}, or a key of "
+                    f"{', '.join(ROLES[:3])} such as obs.camera."
+                )
             if not isinstance(named, str) and role.partition(".")[0] not in ROLES[:3]:
                 raise ConfigError(
-                    f"data.columns.{role} = {list(named)}: expected one column; only observations and actions may be "
-                    "vectors of several."
+                    f"data.columns.{role} = {list(named)}: expected one column; only observations and actions can be "
+                    "vectors of several columns."
                 )
             for column in [named] if isinstance(named, str) else named:
                 if column not in self.names:
@@ -129,8 +132,8 @@ class TableReader(Reader):
             usual = {role: next((n for n in names if n in self.names), None) for role, names in USUAL.items()}
             shown = ", ".join(f"{role}: {name}" for role, name in usual.items() if name) or "obs: ..., action: ..."
             raise ConfigError(
-                f"{self.path} is a table with the columns {', '.join(self.names)}; which is the "
-                f"{' and the '.join(missing)} must be said, such as --data.columns '{{{shown}}}'."
+                f"{self.path} has the columns {', '.join(self.names)}: no column is named for "
+                f"{', '.join(missing)}. Pass the names, such as --data.columns '{{{shown}}}'."
             )
         return given
 
@@ -204,10 +207,9 @@ class TableReader(Reader):
         if again < 0:
             return
         raise DataError(
-            f"{self.path}: '{self.roles['episode']}' is {number[again]} in row {again:,} again, and that episode was "
-            f"left without an end after row {left:,}{self._files_of(left, again)}: expected all steps of an "
-            "episode one after the other. Sort the table by this column (stably, so that steps stay in their order), "
-            "or give episodes of different files different numbers."
+            f"{self.path}: the steps of episode {number[again]} ('{self.roles['episode']}') are not contiguous: "
+            f"they stop after row {left:,} and continue in row {again:,}{self._files_of(left, again)}. Sort the table "
+            "by this column (stably, to keep the order of steps), or give episodes of different files different ids."
         )
 
     def _files_of(self, *rows: int) -> str:
@@ -216,7 +218,7 @@ class TableReader(Reader):
             return ""
         ends = np.cumsum([sum(piece.rows for piece in self._pieces(file)) for file in self.paths])
         names = [self.paths[int(np.searchsorted(ends, row, "right"))].name for row in rows]
-        return f" (counted through all tables; they are in {' and '.join(dict.fromkeys(names[::-1]))})"
+        return f" (rows are numbered through all tables; these are in {' and '.join(dict.fromkeys(names[::-1]))})"
 
     def episodes(self) -> Iterator[Transitions]:
         """Yield each episode of a table whose rows are episodes."""
@@ -237,7 +239,11 @@ class TableReader(Reader):
             if head == "obs" and len(found) == steps + 1:
                 obs[name], after[name] = found[:-1], found[1:]
             elif len(found) != steps:
-                raise DataError(f"{self.path}: row {row} has {steps} rewards and {len(found)} of '{self.roles[role]}'.")
+                expected = f"{steps} or {steps + 1}" if head == "obs" else f"{steps}"
+                raise DataError(
+                    f"{self.path}: row {row} has {steps} rewards, but {len(found)} values in '{self.roles[role]}': "
+                    f"expected {expected}."
+                )
             elif head in ("obs", "action"):
                 (obs if head == "obs" else action)[name] = found
             elif head == "next_obs":

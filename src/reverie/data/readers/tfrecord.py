@@ -65,10 +65,10 @@ def records(path: Path) -> Iterator[bytes]:
                 if not head:
                     return
                 if len(head) < 12:
-                    raise CutOff("it ends within the length of a record")
+                    raise CutOff("it ends within the length field of a record")
                 length, check = struct.unpack("<QI", head)
                 if masked(value(head[:8])) != check:
-                    raise CutOff("the checksum of a length is wrong")
+                    raise CutOff("the checksum of a record's length is wrong")
                 body = file.read(length + 4)
             except (EOFError, zlib.error, OSError) as error:
                 raise CutOff(str(error)) from None
@@ -138,7 +138,7 @@ def fields(data: bytes, start: int = 0, stop: int | None = None) -> Iterator[tup
         elif kind in (1, 5):
             end = at + (8 if kind == 1 else 4)
         else:
-            raise DataError(f"a record holds a field of wire type {kind}, which tf.Example has not.")
+            raise DataError(f"a record contains a field of wire type {kind}, which tf.Example does not use.")
         if end > stop:
             raise DataError("a field of a record is longer than the record.")
         yield key >> 3, kind, at, end
@@ -159,7 +159,7 @@ def example(data: bytes) -> dict[str, Values]:
                     if inner == 1:
                         _entry(data, low, high, out)
     except IndexError:
-        raise DataError("a record ends within a number: it is no tf.Example.") from None
+        raise DataError("a record ends within a number: it is not a tf.Example.") from None
     return out
 
 

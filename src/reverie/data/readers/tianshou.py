@@ -23,8 +23,8 @@ from reverie.data.readers.stacked import StackedColumn
 from reverie.data.readers.transitions import Column, Transitions
 
 MARK = "__data_type__"
-UNTOLD = "the buffer is of a version that does not tell ends by time from terminal ones: all are taken as terminal"
-CUT = "the oldest episode of a full ring has lost its beginning: it starts where the ring does"
+UNTOLD = "the buffer does not distinguish truncated from terminated: all ends are treated as terminal"
+CUT = "the oldest episode of a full ring may have lost its first steps: it starts at the oldest stored step"
 
 
 class TianshouReader(Reader):
@@ -36,13 +36,13 @@ class TianshouReader(Reader):
         super().__init__(path, options)
         self.file = open_hdf5(path)
         if "_meta" not in self.file:
-            raise DataError(f"{path} has no group '_meta': it is no buffer that Tianshou has saved.")
+            raise DataError(f"{path} has no group '_meta': it is not a buffer saved by Tianshou.")
         with damage(path):
             self.meta = self.file["_meta"]
             self.names = set(self.meta)
         if missing := [name for name in ("obs", "act", "rew", "done") if name not in self.names]:
             raise DataError(
-                f"{path} has no {', '.join(missing)}: the buffer was saved before anything was added to it."
+                f"{path} has no {', '.join(missing)}: the buffer was saved before any transition was added."
             )
 
     def about(self) -> About:
@@ -116,7 +116,10 @@ class TianshouReader(Reader):
             after = int(self.file.attrs.get("_insertion_idx", self.file.attrs.get("_index", held % max(1, room))))
             return [(0, room, held, (after - 1) % max(1, held))]
         if newest is None or edges is None or not len(newest) == len(lengths) == len(edges) - 1:
-            raise DataError(f"{self.path}: where its {len(lengths)} rings lie is not said, but in pickled objects.")
+            raise DataError(
+                f"{self.path}: the positions of its {len(lengths)} rings are stored as pickled objects, which are not "
+                "read because unpickling can run any code."
+            )
         starts, rooms = edges[:-1], np.diff(edges)
         return [tuple(map(int, ring)) for ring in zip(starts, rooms, lengths, newest, strict=True)]  # type: ignore[misc]
 
@@ -131,7 +134,7 @@ class TianshouReader(Reader):
                 places.append(np.arange(start, start + held))
         order = np.concatenate(places) if places else np.empty(0, np.int64)
         if not len(order):
-            raise DataError(f"{self.path} holds no transitions.")
+            raise DataError(f"{self.path} contains no transitions.")
         return order
 
     # ------------------------------------------------------------------ what they are
@@ -146,8 +149,8 @@ class TianshouReader(Reader):
             name = f"_meta/{group}/{way}".rstrip("/")
             if kind not in ("ndarray", "Tensor"):
                 raise DataError(
-                    f"{self.path}: '{name}' is a pickled {kind.removeprefix('pickled_')}. Unpickling runs whatever "
-                    "code the file holds, so it is refused. Save the buffer with arrays of numbers in place of objects."
+                    f"{self.path}: '{name}' is a pickled {kind.removeprefix('pickled_')}, which is not read because "
+                    "unpickling can run any code. Save the buffer with arrays of numbers instead of objects."
                 )
             column = Hdf5Column(self.path, dataset)
             out[f"{root}/{way}".rstrip("/")] = self._ordered(column)

@@ -28,10 +28,10 @@ import numpy as np
 from reverie.core.errors import DataError
 from reverie.data.readers.base import PART_BYTES, Rows
 
-REPEATED = "the observation after a terminal end was not recorded: the one before is shown again"
-DROPPED = "the observation after the end of an episode was not recorded: its last step is left out"
-OPEN = "an episode has no end: it is taken as cut off by time"
-TORN = "a step does not begin with what the one before led to: the episode is cut there, as by time"
+REPEATED = "the observation after a terminal step was not recorded: the previous one is repeated"
+DROPPED = "the observation after the last step of a truncated episode was not recorded: this step is left out"
+OPEN = "an episode has no end: it is treated as truncated"
+TORN = "a step does not start from the previous step's next observation: the episode is truncated there"
 BLOCK = 1 << 14
 """Number of transitions that are read together."""
 COMPARED = 1 << 10
@@ -121,13 +121,13 @@ class Transitions:
             DataError: rewards are not scalars, or next observations have other shapes than observations.
         """
         if int(np.prod(self.reward.shape[1:], dtype=np.int64)) != 1:
-            raise DataError(f"{self.where}: its rewards are {list(self.reward.shape)}: expected one of each step.")
+            raise DataError(f"{self.where}: rewards have shape {list(self.reward.shape)}: expected one for each step.")
         for name, column in self.next_obs.items():
             if name not in self.obs or column.shape[1:] != self.obs[name].shape[1:]:
-                before = list(self.obs[name].shape[1:]) if name in self.obs else "nothing"
+                before = list(self.obs[name].shape[1:]) if name in self.obs else "missing"
                 raise DataError(
-                    f"{self.where}: what was seen after an action is {list(column.shape[1:])} in {name}, and what was "
-                    f"seen before it is {before}: expected the same."
+                    f"{self.where}: next observations of {name} have shape {list(column.shape[1:])}, but the shape of "
+                    f"observations is {before}: expected the same."
                 )
 
     def _told(self) -> np.ndarray:

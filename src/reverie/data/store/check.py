@@ -34,7 +34,7 @@ def validate(store: Store) -> Report:
     """Read every file of every segment and of the rows set aside. Needs the memory of one chunk of all streams."""
     report = Report()
     _, harmed = wrong_meta(store.objects, store.manifest)
-    report.damaged += [f"{name}: {why}" for name, why in harmed.items()]
+    report.damaged += [f"{name} {why}" for name, why in harmed.items()]
     for segment in (*store.segments, *store.aside):
         ended: dict[int, tuple[int, bool]] = {}  # by stream: the next row, and whether an episode ended before it
         for chunk in store.read(segment):
@@ -64,9 +64,9 @@ def broken(rows: dict[str, np.ndarray], over: bool) -> dict[str, np.ndarray]:
     first, last = rows["is_first"], rows["is_last"]
     after_last = np.concatenate([[over], last[:-1]])
     out = {
-        "an episode goes on after its is_last row": after_last & ~first,
-        "a reward that is not 0 on an is_first row": first & (rows["reward"] != 0),
-        "an action on an is_last row": last & (rows["action"] != 0).any(axis=1),
+        "episode continues after its is_last row": after_last & ~first,
+        "non-zero reward on an is_first row": first & (rows["reward"] != 0),
+        "non-zero action on an is_last row": last & (rows["action"] != 0).any(axis=1),
         "is_terminal without is_last": rows["is_terminal"] & ~last,
     }
     for name, column in rows.items():

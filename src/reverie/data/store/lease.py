@@ -110,10 +110,10 @@ class Lease:
             if self._write(tag):
                 self.held = True
                 if owner is not None and owner.run != self.me.run:
-                    self.say(f"the store {self.objects.where}: the lease of {owner}, last renewed "
-                             f"{self._age(owner):.0f} s ago, is taken over")  # fmt: skip
+                    self.say(f"the store {self.objects.where}: took over the lease of {owner}, last renewed "
+                             f"{self._age(owner):.0f} s ago")  # fmt: skip
                 return
-        raise RunError(f"the store {self.objects.where} is wanted by several runs at once: choose another place.")
+        raise RunError(f"several runs are writing to the store {self.objects.where}: choose another with replay.store.")
 
     def hold(self, segment: str | None = None) -> None:
         """Check that the lease is still ours; renew it if it is due or if ``segment`` (an id) has changed.
@@ -132,7 +132,7 @@ class Lease:
                 return
             if self._write(tag):
                 return
-        raise RunError(f"the store {self.objects.where} is wanted by several runs at once: this one stops writing.")
+        raise RunError(f"several runs are writing to the store {self.objects.where}: this one has stopped doing so.")
 
     def release(self) -> None:
         """Delete the lease if it is still ours, so that other runs need not wait."""
@@ -166,17 +166,17 @@ class Lease:
     def _refused(self, owner: Owner) -> RunError:
         age = self._age(owner)
         return RunError(
-            f"the store {self.objects.where} is being written by {owner}, which last said so {age:.0f} s ago. Wait for "
-            f"its end, or choose another place with replay.store. If that run is dead, try again in "
-            f"{max(1.0, EXPIRES - age):.0f} s, or resume it: it takes its own lease over at once."
+            f"the store {self.objects.where} is in use by {owner}, which renewed its lease {age:.0f} s ago. Wait until "
+            "it has finished, or choose another store with replay.store. If that run is dead, try again in "
+            f"{max(1.0, EXPIRES - age):.0f} s, or resume it: a run can take over its own lease at once."
         )
 
     def _lost(self, owner: Owner) -> RunError:
         ago = max(0.0, self.clock() - owner.since)
         return RunError(
-            f"the store {self.objects.where} was taken over by {owner} {ago:.0f} s ago: either it resumed what this "
-            f"run was writing, or this run had not been heard of for {EXPIRES:.0f} s. Nothing more is written from "
-            "here. Stop one of the two, or let this one go on with another replay.store."
+            f"the store {self.objects.where} was taken over by {owner} {ago:.0f} s ago: either it resumed the "
+            f"segment of this run, or this run did not renew its lease for {EXPIRES:.0f} s. This run no longer "
+            "writes to it. Stop one of the two runs, or continue this one with another replay.store."
         )
 
 

@@ -33,7 +33,7 @@ class Damage:
     reason: str
 
     def __str__(self) -> str:
-        return f"{self.file}: {self.reason} (rows {self.start} to {self.stop - 1} of stream {self.stream})"
+        return f"{self.file} {self.reason} (rows {self.start} to {self.stop - 1} of stream {self.stream})"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,7 +149,7 @@ def decoded(data: bytes) -> Manifest:
         if version > FORMAT:
             raise RunError(f"it has format {version}; this version reads up to {FORMAT}: upgrade reverie.")
         if sealed != seal(content):
-            raise ValueError("its contents do not match their seal")
+            raise ValueError("its checksum does not match")
         return Manifest(*(tuple(Segment.of(s) for s in content[part]) for part in ("segments", "aside")))
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise ValueError(str(error) or repr(error)) from error
@@ -182,8 +182,8 @@ def load(objects: Objects, say: Callable[[str], None]) -> Manifest | None:
         return None
     listed = " and ".join(f"{name} {why}" for name, why in wrong.items())
     raise RunError(
-        f"the store {objects.where} has no usable manifest: {listed}. Its rows are still there, each segment a Zarr "
-        "group that zarr.open can read: bring one of the two files back from a backup, or choose another folder."
+        f"the store {objects.where} has no usable manifest: {listed}. Its rows are still there: each segment is a "
+        "Zarr group that zarr.open can read. Restore one of the two files from a backup, or choose another store."
     )
 
 
@@ -212,17 +212,17 @@ def check_same(segment: Segment, columns: Mapping[str, Column], streams: int, wh
     Raises:
         ConfigError: they cannot; the message names each difference.
     """
-    wrong = [f"{name} is not in it" for name in columns if name not in segment.columns]
-    wrong += [f"it has {name}, too" for name in segment.columns if name not in columns]
+    wrong = [f"the store has no {name}" for name in columns if name not in segment.columns]
+    wrong += [f"only the store has {name}" for name in segment.columns if name not in columns]
     wrong += [
-        f"{name} is {held.dtype} {list(held.shape)} in it, not {columns[name].dtype} {list(columns[name].shape)}"
+        f"{name} is {held.dtype} {list(held.shape)} there, not {columns[name].dtype} {list(columns[name].shape)}"
         for name, held in segment.columns.items()
         if name in columns and held != columns[name]
     ]
     if segment.streams != streams:
-        wrong.append(f"it has {segment.streams} streams, not {streams}")
+        wrong.append(f"the store has {segment.streams} streams, not {streams}")
     if wrong:
         raise ConfigError(
-            f"the store {where} holds other rows in segment {segment.name}: {'; '.join(wrong)}. Use the environment "
-            "that filled it, or choose another folder."
+            f"the new rows do not match segment {segment.name} of the store {where}: {'; '.join(wrong)}. Use the "
+            "environment that filled the store, or choose another store."
         )

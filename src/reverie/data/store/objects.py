@@ -150,6 +150,5 @@ class LocalObjects(Objects):
         """See ``Objects``."""
         name, why = getattr(error, "filename", None) or self.where, getattr(error, "strerror", None) or error
         return RunError(
-            f"the store {self.where} cannot be used: {why} ({name}). Free space there, or choose a folder that can "
-            "be written."
+            f"the store {self.where} cannot be used: {why} ({name}). Free space there, or choose a writable folder."
         )

@@ -119,7 +119,7 @@ class RemoteObjects(Objects):
         if refused and extra:
             return f"Credentials are missing or not accepted: {CREDENTIALS[extra]}."
         if isinstance(error, FileNotFoundError):
-            return f"Make the bucket {self.root.strip('/').partition('/')[0]} first, or check its name."
+            return f"Create the bucket {self.root.strip('/').partition('/')[0]} first, or check its name."
         return "Check the address and the network, or choose a local folder."
 
     def _path(self, name: str) -> str:
@@ -152,7 +152,7 @@ def file_system(url: str, kind: str) -> tuple[Any, str]:
             raise ConfigError(f"the store '{url}' cannot be opened: {reason(error)}.") from None
         known = sorted(fsspec.available_protocols())
         raise ConfigError(
-            f"the store '{url}': no kind of URL is called {kind}://.{did_you_mean(kind, known)} "
-            "Expected a folder, s3://, gs://, az://, or another that fsspec knows."
+            f"the store '{url}': unknown URL scheme {kind}://.{did_you_mean(kind, known)} "
+            "Expected a folder, s3://, gs://, az://, or another scheme of fsspec."
         ) from None
     return fs, path

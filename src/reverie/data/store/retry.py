@@ -88,11 +88,11 @@ class Patience:
             self.next_word, self.pause = now + self.pause, self.pause * 2
             seconds = now - self.since
         if lasting:
-            self.say(f"the store {self.where} still cannot be written after {seconds:.0f} s ({why}): "
-                     f"{self.waiting()} wait in memory")  # fmt: skip
+            self.say(f"still cannot write to the store {self.where} after {seconds:.0f} s ({why}): "
+                     f"{self.waiting()} are waiting in memory")  # fmt: skip
         else:
-            self.say(f"the store {self.where} cannot be written now ({why}): the run goes on, rows wait in memory, "
-                     "and it is tried again until it works")  # fmt: skip
+            self.say(f"cannot write to the store {self.where} ({why}): the run continues, rows wait in memory, "
+                     "and writing is retried until it succeeds")  # fmt: skip
 
     def look(self) -> None:
         """Say that the write in progress hangs, if it has shown no sign of life for ``silence`` seconds."""
@@ -110,8 +110,8 @@ class Patience:
         with self.lock:
             since, self.since, self.pause = self.since, None, self.repeat
         if since is not None:
-            self.say(f"the store {self.where} can be written again, {time.monotonic() - since:.0f} s later: "
-                     "no row was lost")  # fmt: skip
+            self.say(f"can write to the store {self.where} again after {time.monotonic() - since:.0f} s: "
+                     "no rows were lost")  # fmt: skip
 
 
 def reason(error: Exception) -> str:

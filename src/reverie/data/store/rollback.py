@@ -56,8 +56,8 @@ def check_place(objects: Objects, manifest: Manifest) -> None:
     strangers = [name for name in found if not name.endswith((PART, META, LEASE)) and name[0] != "."]
     if strangers and MANIFEST not in strangers:
         raise RunError(
-            f"{objects.where} is not empty and not a store (it has no {MANIFEST}, but {strangers[0]}): choose "
-            "another folder."
+            f"{objects.where} is not empty and is not a replay store (it contains {strangers[0]} but no {MANIFEST}): "
+            "choose another folder."
         )
 
 

@@ -320,7 +320,7 @@ class Store:
         if fresh:
             count = sum((s.rows - s.first) * s.streams for s in fresh)
             names = " and ".join(s.name for s in fresh)
-            self.say(f"{count} rows stored after this checkpoint were set aside, in {self.objects.where}: {names}")
+            self.say(f"{count} rows stored after this checkpoint were set aside in {self.objects.where}: {names}")
 
     def _mend(self) -> None:
         """Repair both manifest files and every ``zarr.json``."""
@@ -328,7 +328,7 @@ class Store:
             return
         self._reached(lambda: manifests.mend(self.objects, self.manifest))
         for name, why in self._reached(lambda: mend(self.objects, self.manifest)).items():
-            self.say(f"{self.objects.where}/{name} {why}: written again from the manifest")
+            self.say(f"{self.objects.where}/{name} {why}: rewritten from the manifest")
 
     def _reached(self, action: Callable[[], T]) -> T:
         """Return the result of ``action``; errors of the place are raised as a RunError with advice."""

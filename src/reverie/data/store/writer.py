@@ -168,11 +168,11 @@ class Writer:
             if not said and time.monotonic() - waiting > 1.0:
                 said = True
                 self.patience.say(
-                    f"the store {self.objects.where} has not taken {self._waiting()}, as much as may wait: "
-                    "the run waits for it"
+                    f"the buffer of the store {self.objects.where} is full (replay.buffer): {self._waiting()} are "
+                    "waiting. The run pauses until some of them are written"
                 )
         if said:
-            self.patience.say("the store takes rows again: the run goes on")
+            self.patience.say("the store accepts rows again: the run continues")
 
     def _added(self, n: int) -> None:
         self.count += n
@@ -195,7 +195,7 @@ class Writer:
         if not self.waits and isinstance(self.failure, self.objects.failures):
             raise self.objects.error(self.failure) from self.failure
         if self.failure is not None:
-            raise RunError(f"the store {self.objects.where} has failed: {self.failure!r}.") from self.failure
+            raise RunError(f"writing to the store {self.objects.where} failed: {self.failure!r}.") from self.failure
 
     def _waiting(self) -> str:
         rows = (self.count - self.committed) * self.segment.streams
@@ -205,7 +205,7 @@ class Writer:
         columns = self.segment.columns
         if rows.keys() != columns.keys():
             missing, unknown = sorted(columns.keys() - rows.keys()), sorted(rows.keys() - columns.keys())
-            raise DataError(f"rows do not have the columns of the store: missing {missing}, unknown {unknown}.")
+            raise DataError(f"the rows do not have the columns of the store: missing {missing}, unknown {unknown}.")
         length = tuple(rows[next(iter(columns))].shape)[1:axes]
         for name, value in rows.items():
             expected = (self.segment.streams, *length, *columns[name].shape)

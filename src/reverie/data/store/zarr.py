@@ -92,10 +92,10 @@ def decode(data: bytes, out: np.ndarray) -> None:
     import google_crc32c
 
     if len(data) < 4:
-        raise ValueError(f"has {len(data)} bytes")
+        raise ValueError(f"has only {len(data)} bytes")
     content, (checksum,) = data[:-4], struct.unpack("<I", data[-4:])
     if google_crc32c.value(content) != checksum:
-        raise ValueError("does not match its CRC32C")
+        raise ValueError("does not match its CRC32C checksum")
     try:
         codec().decode(content, out=out.reshape(-1).view(np.uint8))
     except (RuntimeError, ValueError) as error:
