@@ -268,11 +268,11 @@ class Wide(Walk):
 
 def test_rows_of_other_spaces_are_refused_before_anything_is_written(whole: Path, tmp_path: Path) -> None:
     config = CONFIG.merge({"replay.init": (str(whole),)})
-    with pytest.raises(RunError, match=r"other spaces .* differ in obs/observation"):
+    with pytest.raises(RunError, match=r"do not fit this environment.* columns: obs/observation"):
         train(config, env=Wide, run=tmp_path / "new", say=say_nothing)
     with pytest.raises(RunError, match=r"no replay store found there"):
         train(CONFIG.merge({"replay.init": (str(tmp_path),)}), env=Walk, run=tmp_path / "new", say=say_nothing)
-    with pytest.raises(RunError, match=r"replay.store = .*other spaces"):
+    with pytest.raises(RunError, match=r"replay.store = .*do not fit this environment"):
         train(CONFIG.merge({"replay.store": str(whole / "replay")}), env=Wide, run=tmp_path / "new", say=say_nothing)
     assert not (tmp_path / "new").exists()
 
@@ -350,7 +350,7 @@ def test_a_store_has_one_writer(tmp_path: Path) -> None:
 def test_a_new_run_does_not_begin_among_the_rows_of_another(tmp_path: Path) -> None:
     shared, other = {"replay.store": str(tmp_path / "rows"), "steps": 20}, tmp_path / "other"
     train(CONFIG.merge(shared), env=Walk, run=tmp_path / "run", say=say_nothing)
-    with pytest.raises(RunError, match=rf"rows of the run {tmp_path / 'run'}: .* --replay.init") as error:
+    with pytest.raises(RunError, match=rf"rows of the run {tmp_path / 'run'}\. .* --replay.init") as error:
         train(CONFIG.merge(shared), env=Walk, run=other, say=say_nothing)
     assert "another place with --replay.store" in str(error.value)
     train(CONFIG.merge({"steps": 20}), env=Walk, run=tmp_path / "run2", say=say_nothing)
@@ -577,7 +577,7 @@ def test_a_run_that_was_good_enough_stays_ended(tmp_path: Path) -> None:
     assert train(config, env=Walk, run=tmp_path / "run", say=say_nothing).env_steps < 40
     said: list[str] = []
     assert train(config, env=Walk, run=tmp_path / "run", say=said.append).env_steps < 40
-    assert "stop_score = -1e+06 ends it" in said[-1]
+    assert "has reached stop_score = -1e+06" in said[-1]
     (tmp_path / "run" / "eval.json").unlink()  # as if it had been stopped in its last evaluation
     again = train(config, env=Walk, run=tmp_path / "run", say=said.append)
     assert again.evaluation is not None

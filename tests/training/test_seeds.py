@@ -166,7 +166,7 @@ def test_the_same_again_leaves_those_alone_that_have_finished(stage: type[Actor]
     result = train_seeds(CONFIG, range(4), run="all", say=say_nothing)
     assert began(stage) == [1, 3]
     assert [seed.state for seed in result.seeds] == ["finished"] * 4
-    assert result.seeds[0].note == "finished already"
+    assert result.seeds[0].note == "already finished"
     train_seeds(CONFIG, range(4), run="all", say=say_nothing)
     assert not began(stage)
 
@@ -277,7 +277,7 @@ def test_an_error_here_lets_the_children_save_and_end(stage: type[Actor], monkey
         ({}, [], r"seeds = \[\]: expected different whole numbers"),
         ({}, [1, 2, 1], r"seeds = \[1, 2, 1\]: expected different"),
         ({}, [-1], r"seeds = \[-1\]: expected different whole numbers, 0 or more"),
-        ({"replay.store": "s3://bucket/x"}, [0, 1], r"replay.store = 's3://bucket/x': several seeds cannot write into"),
+        ({"replay.store": "s3://bucket/x"}, [0, 1], r"replay.store = 's3://bucket/x': several seeds cannot write to"),
     ],
 )
 def test_what_cannot_be_is_named(values: dict[str, Any], seeds: list[int], message: str, elsewhere: Path) -> None:

@@ -168,16 +168,20 @@ class Keeper:
 
     def why_done(self) -> str:
         """Return why the loaded run is over and how to continue it, as a predicate, or "" if it is not."""
-        config, best = self.experiment.config, self.best.score
+        config, clock, best = self.experiment.config, self.experiment.clock, self.best.score
         wanted = config.stop_score if config.evaluates_on_the_way else None
         if wanted is not None and best is not None and best >= wanted:
             return (
-                f"has reached stop_score = {wanted:g} (best score {best:g}): raise it, or set it to None, to continue"
+                f"has reached stop_score = {wanted:g} (best score {best:g}): increase it or set it to None to continue"
             )
-        if self.experiment.clock.done and config.data.alone:
-            return f"has finished its {config.updates:,} updates: raise updates to continue"
-        if self.experiment.clock.done:
-            return f"has finished its {config.steps:,} env steps: raise steps to continue"
+        if clock.done and config.data.alone:
+            return (
+                f"has already made {clock.updates:,} updates (updates = {config.updates}): increase updates to continue"
+            )
+        if clock.done:
+            return (
+                f"has already made {clock.env_steps:,} env steps (steps = {config.steps}): increase steps to continue"
+            )
         return ""
 
     def load(self, path: Path) -> None:

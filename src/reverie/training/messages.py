@@ -48,7 +48,7 @@ def describe(experiment: Experiment, say: Say) -> None:
         say(f"there will be {few} updates: {starts}, but the run has only {config.steps} env steps")
     say(
         f"{algorithm_name(type(config.algo))} on {config.env.id}: {count / 1e6:.2f}M parameters on "
-        f"{experiment.algo.device}, {config.env.num} envs, {ratio:g} updates per env step "
+        f"{experiment.algo.device}, {config.env.num} env{'s' * (config.env.num > 1)}, {ratio:g} updates per env step "
         f"(train ratio {ratio * window.batch * window.length:g}), replay up to {needed / 1e9:.2f} GB{room}"
     )
 

@@ -260,7 +260,7 @@ class DurableReplay:
         if home is not None and home.rows > found.stored and not found.store.owns(home):
             self.say(
                 f"rows in {where} newer than the checkpoint belong to the run {home.run}: they are kept, and this run "
-                "continues beside them. Unless this run had that path before, use a separate replay.store for each run"
+                "continues beside them. Unless this run was there before, use a separate replay.store for each run"
             )
             return False
         return home is not None

@@ -172,7 +172,8 @@ class Crew:
         with Signals(heeded()) as signals, contextlib.ExitStack() as stack:
             if left:
                 together = f"{min(self.jobs, left)} at a time" if min(self.jobs, left) > 1 else "one at a time"
-                self.say(f"{title}: {left} seeds, {together}, in {self.folder.path}; their output is in seed-*.log")
+                seeds = f"{left} seed{'s' * (left > 1)}, {together}"
+                self.say(f"{title}: {seeds}, in {self.folder.path}; their output is in seed-*.log")
                 if self.jobs > 1 and not self.config.threads and choose_device(self.config.device) == "cpu":
                     self.say("each seed uses all CPU cores: for small networks, --threads 1 is faster")
                 self.board = board_of(list(self.lanes.values()), title) if self.config.console else NoBoard()

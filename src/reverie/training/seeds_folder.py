@@ -80,7 +80,7 @@ def check_seeds(config: ExperimentConfig, seeds: Sequence[int], jobs: int) -> No
     if not seeds or min(seeds) < 0 or len(set(seeds)) < len(seeds):
         raise ConfigError(f"seeds = {brief(list(seeds))}: expected different whole numbers, 0 or more.")
     if jobs < 0:
-        raise ConfigError(f"jobs = {jobs}: expected 1 or more, or 0 for as many as the CPU cores allow.")
+        raise ConfigError(f"jobs = {jobs}: expected at least 1, or 0 for as many as the CPU cores allow.")
     if not found_elsewhere(type(config.algo)):
         raise ConfigError(
             f"algorithm = {algorithm_name(type(config.algo))}: each seed runs in its own process, which must import "
@@ -167,7 +167,7 @@ def check_finished(
     if lines and done and now[total] <= before.get(total, 0):
         raise RunError(
             f"{folder.path}: {'seed' if len(done) == 1 else 'seeds'} {', '.join(map(str, done))} finished with other "
-            f"settings ({'; '.join(lines)}), so their results would not match. Choose another --run, or raise "
+            f"settings ({'; '.join(lines)}), so their results would not match. Choose another --run, or increase "
             f"--{total} to continue them with the new settings."
         )
 
