@@ -309,7 +309,7 @@ def test_a_kind_that_is_there_need_not_be_imported(monkeypatch):
         ("own_colours:Own(lvel=3)", r"unknown option 'lvel'\. Did you mean 'level'"),
         ("own_colours:", r"expected a name, or a name with settings"),
         ("__main__:Own", r"It was defined in a script: move it to a module"),
-        (f"{__name__}:Half", r"Half is an abstract base class"),
+        (f"{__name__}:Half", r"Half is a base class"),
     ],
 )
 def test_what_is_no_kind_of_the_users_own_is_told(text, message):

@@ -214,7 +214,7 @@ class Choice(Config):
         there = {f"{kind.__module__}:{kind.__name__}": kind for kind in cls._descendants()}
         kind: type[Self] = there.get(name) or imported(name, what=what, base=cls)
         if kind._is_base:
-            raise ConfigError(f"{what}: {kind.__name__} is an abstract base class. Use one of its subclasses.")
+            raise ConfigError(f"{what}: {kind.__name__} is a base class. Use one of its subclasses.")
         return kind
 
     @classmethod
