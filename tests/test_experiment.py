@@ -418,7 +418,7 @@ def test_never_is_never_in_any_unit(every: int | str, wanted: bool) -> None:
 def test_an_instance_cannot_be_two() -> None:
     with pytest.raises(ConfigError, match=r"env\.num = 2.*Give a function"):
         build(ExperimentConfig().merge(SMALL), env=Corridor())
-    with pytest.raises(ConfigError, match=r"eval_every = 5 with an environment instance"):
+    with pytest.raises(ConfigError, match=r"eval_every = 5: evaluations during training need a second environment"):
         build(ExperimentConfig().merge(SMALL).merge({"env.num": 1, "schedule.eval_every": 5}), env=Corridor())
 
 
