@@ -315,10 +315,10 @@ def test_a_machine_describes_itself() -> None:
         (["--vector", "3", "--classes", "1"], "--classes = 1: expected at least 2."),
         (["--vector", "3", "--envs", "0"], "--envs = 0: expected at least 1."),
         (["--vector", "3", "--steps", "0"], "--steps = 0: expected at least 1."),
-        (["--vector", "3", "--json", "no/such.json"], "--json = no/such.json: there is no folder"),
-        (["--vector", "3", "--env", "CartPole-v1"], "leave out --image and --vector"),
-        (["--action", "3"], "--action and --classes go with --image or --vector"),
-        (["--vector", "3", "--action", "3", "--classes", "3"], "give one of them"),
+        (["--vector", "3", "--json", "no/such.json"], "--json = no/such.json: the folder"),
+        (["--vector", "3", "--env", "CartPole-v1"], "Leave out --image and --vector"),
+        (["--action", "3"], "--action and --classes have no effect without --image or --vector"),
+        (["--vector", "3", "--action", "3", "--classes", "3"], "set only one of them"),
         (["--vector", "3", "--vektor", "3"], "Perhaps you meant"),
         (["--vector", "3", "--precision", "float16"], "bfloat16"),
     ],
@@ -379,7 +379,7 @@ def test_a_shape_from_words_to_file(tmp_path: Path, capsys: pytest.CaptureFixtur
     words = ["--vector", "3", "--action", "2", "--size", "nano", "--batch", "2x4", "--steps", "1_000"]
     assert main(["bench", *words, "--threads", "1", "--device", "cpu", "--json", str(path)]) == 0
     text = capsys.readouterr().out
-    for piece in ("parameters", "an update", "for 8 envs", "GFLOP/s", "of the float32 rate", "64,000 updates"):
+    for piece in ("parameters", "update", "for 8 envs", "GFLOP/s", "of the float32 rate", "64,000 updates"):
         assert piece in text
     values = json.loads(path.read_text())
     run = values["forecast"]

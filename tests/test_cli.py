@@ -150,7 +150,7 @@ def test_list_names_algorithms_sizes_and_presets(capsys: Captured) -> None:
         (["train", "dreamer_v3", "--env.clip-reward", "sing"], 2, "'none', 'sign'"),
         (["train", "dreamer_v3", "--env.kwargs", "[1, 2"], 2, "is not YAML"),
         (["train", "dreamer_v3", "--env.kwargs", "3"], 2, "is not a mapping"),
-        (["train", "--steps", "5", "dreamer_v2"], 2, "name the algorithm first"),
+        (["train", "--steps", "5", "dreamer_v2"], 2, "Put the algorithm first"),
         (["train", "dreamer_v2"], 1, "unknown algorithm 'dreamer_v2'. Did you mean 'dreamer_v3'?"),
         (["train", "dreamer_v3", "--size", "13m"], 1, "Did you mean '1m', '12m' or '100m'?"),
         (["train", "dreamer_v3", "--preset", "atri"], 1, "unknown preset 'atri'. Did you mean 'atari'"),
@@ -158,7 +158,7 @@ def test_list_names_algorithms_sizes_and_presets(capsys: Captured) -> None:
         (["train", "dreamer_v3", "--env", "nowhere:Thing-v0"], 1, "'nowhere' cannot be imported"),
         (["train", "dreamer_v3", "--config", "no.yaml"], 1, "there is no file no.yaml"),
         (["train", "dreamer_v3", "--env", "CartPole-v1", "--replay.capacity", "30"], 1, "replay.capacity"),
-        (["train", "dreamer_v3", "--replay-ratio", "1", "--train-ratio", "32"], 2, "give one of them"),
+        (["train", "dreamer_v3", "--replay-ratio", "1", "--train-ratio", "32"], 2, "Set only one of them"),
         (["train", "dreamer_v3", "--schedule.log-every", "5x"], 2, "5x"),
         (["eval"], 2, "RUN"),
         (["eval", "nothing"], 1, "no run in nothing: there is no such folder"),
@@ -269,7 +269,7 @@ def test_a_run_goes_on_with_its_own_settings(trained: Path, tmp_path: Path, caps
     before = saved(tmp_path / "run")
     assert main(["train", "--resume", "run", "--steps", "160"]) == 0
     out = capsys.readouterr().out
-    assert re.search(r"continuing run from env step 12\d\nits replay holds \d+ rows", out)
+    assert re.search(r"continuing run from env step 12\d\nthe replay holds \d+ rows", out)
     assert re.findall(r"^\S+: .* -> .*$", out, re.MULTILINE) == ["steps: 120 -> 160"]
     assert saved(tmp_path / "run") == {**before, "steps": 160}
 
@@ -412,13 +412,13 @@ def test_steps_where_nothing_is_lived_are_refused(tmp_path: Path, capsys: Captur
     data = ["--data", str(tmp_path / "nowhere.hdf5"), "--data-fraction", "1.0", "--eval-env", "CartPole-v1"]
     for flag in ("steps", "learning_starts", "env.num", "replay.capacity"):
         assert main(["train", "dqn", *data, f"--{flag}", "600"]) == 2
-        assert f"--{flag.replace('_', '-')} has no effect where all is recorded" in capsys.readouterr().err
+        assert f"--{flag.replace('_', '-')} has no effect on a run on recorded data alone" in capsys.readouterr().err
 
 
 def test_updates_where_something_is_lived_are_refused(tmp_path: Path, capsys: Captured) -> None:
     for args in ([], ["--data", str(tmp_path / "nowhere.hdf5")]):
         assert main(["train", "dqn", "--env", "CartPole-v1", *args, "--updates", "600"]) == 2
-        assert "--updates has no effect where something is lived" in capsys.readouterr().err
+        assert "--updates has no effect on a run that collects rows" in capsys.readouterr().err
 
 
 def test_info_shows_the_newest_evaluation(trained: Path, tmp_path: Path, capsys: Captured) -> None:
@@ -451,7 +451,7 @@ def test_dream(trained: Path, tmp_path: Path, capsys: Captured) -> None:
     assert json.loads((tmp_path / "run" / "dream" / "dream.json").read_text())["context"] == 3
     assert (tmp_path / "run" / "dream" / "traces.png").exists()
     assert main(["dream", "run", "--context", "3", "--horizon", "400", "--sequences", "5"]) == 0
-    assert re.search(r"[1-4] dreams? of 5 \(the other episodes ended sooner\)", capsys.readouterr().out)
+    assert re.search(r"[1-4] dreams? of 5 \(the other episodes were too short\)", capsys.readouterr().out)
     assert main(["dream", "run", "--context", "0"]) == 1
 
 
@@ -520,7 +520,7 @@ def test_a_missing_compiler_is_said_once_and_done_without(
         assert main([command, *args]) == 0
     assert not [w for w in caught if "compiler" in str(w.message)]  # it is a sentence, without a line of code
     shown = capsys.readouterr()
-    assert (shown.out + shown.err).count("there is no C compiler (cc, gcc or clang). Install one: apt install gcc") == 1
+    assert (shown.out + shown.err).count("no C compiler found (cc, gcc or clang). Install one: apt install gcc") == 1
 
 
 # ---------------------------------------------------------------- reading ahead

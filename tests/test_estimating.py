@@ -225,7 +225,7 @@ def test_no_number_is_called_a_score():
     assert set(found.metrics()) == {"estimate/return", "estimate/return_low", "estimate/return_high", "estimate/loss",
                                     "estimate/recorded_return", "estimate/recorded_return_low", "estimate/discount",
                                     "estimate/recorded_return_high", "estimate/updates"}  # fmt: skip
-    assert found.words().startswith("estimated by FQE, nothing was played: discounted return ")
+    assert found.words().startswith("estimated by FQE, no episodes played: discounted return ")
     assert "fitted Q evaluation" in found.to_dict()["what"]
     single = Estimator(learner(Table([0.0] * 4)), dataset(recorded(2)), OBS, ACTION, FAST).estimate(1)
     assert "estimate/return_low" not in single.metrics()
@@ -238,7 +238,7 @@ def test_what_cannot_be_estimated():
         estimator.estimate(0)
     wide = ActionSpec(parts={"move": ActionPart(kind="categorical", classes=(3,))})
     more = {**columns, "action": np.pad(columns["action"], ((0, 0), (0, 1)))}
-    with pytest.raises(DataError, match=r"actions are \(2,\) for each row, those of the data \(3,\)"):
+    with pytest.raises(DataError, match=r"actions have shape \(2,\), those of the data \(3,\)"):
         Estimator(learner(Table([0.0] * 4)), dataset(more, action=wide), OBS, wide, FAST).estimate(1)
     single = {k: np.concatenate([v[:1], v[:1]]) for k, v in columns.items()}
     single["is_first"], single["is_last"] = np.ones(2, bool), np.ones(2, bool)
@@ -276,7 +276,7 @@ def test_a_run_without_an_environment_is_estimated_and_says_so(data, tmp_path, c
     assert result.evaluation is None
     assert result.estimate is not None
     assert result.estimate.updates == 12
-    assert any("estimated from the data by FQE (4 updates at a time)" in line for line in said)
+    assert any("estimated from the data by FQE (4 updates per estimate)" in line for line in said)
     assert "estimated by FQE" in capsys.readouterr().out
     assert not (run / "eval.json").exists()
     saved = json.loads((run / "estimate.json").read_text())
@@ -331,7 +331,7 @@ def test_any_run_on_any_data(data, tmp_path, capsys):
     for path, more in ((run, []), (tmp_path / "lived", ["--mode", "sample", "--draws", "2"])):
         assert main(["estimate", str(path), "--data", str(data), "--updates", "3", *more]) == 0
         said = capsys.readouterr().out
-        assert "estimated by FQE, nothing was played" in said
+        assert "estimated by FQE, no episodes played" in said
         assert "estimate.json" in said
         assert json.loads((path / "estimate.json").read_text())["updates"] == 3
 
@@ -351,8 +351,8 @@ def test_what_an_estimate_cannot_say_stands_beside_it():
     kept = {"episodes": 3, "updates": 10, "loss": 0.0, "mode": "eval"}
     known = {"value": IntervalEstimate(1.0, 0.5, 1.5), "recorded": IntervalEstimate(1.0, 0.5, 1.5), **kept}
     plain, endless = (PolicyEstimate(**known, cut_off=cut, discount=1.0).words() for cut in (0, 2))
-    assert "how far FQE is wrong is not in them" in plain
-    assert "with discount 1 episodes that were cut off have no end" in endless
+    assert "do not include the error of FQE itself" in plain
+    assert "with discount 1, the returns of truncated episodes have no bound" in endless
     assert "with discount 1" not in plain
 
 

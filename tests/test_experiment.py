@@ -62,7 +62,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"replay_ratio": 0.5, "train_ratio": 32}, "give one of them"),
+        ({"replay_ratio": 0.5, "train_ratio": 32}, "Set only one of them"),
         ({"steps": 0}, "steps = 0: expected at least 1"),
         ({"seed": -1}, "seed = -1: expected at least 0"),
         ({"replay_ratio": -1}, r"replay_ratio = -1\.0: expected a finite number"),
@@ -96,7 +96,7 @@ def test_a_window_longer_than_the_replay_is_refused() -> None:
 
 def test_a_replay_larger_than_memory_is_refused_with_the_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(experiments, "available_memory", lambda: 20_000)
-    with pytest.raises(ConfigError, match=r"need 0\.0 GB, but 0\.0 GB of memory are available\. A capacity of \d+"):
+    with pytest.raises(ConfigError, match=r"need 0\.0 GB, but only 0\.0 GB of memory is available\. Lower it to \d+"):
         build(settings(steps=1000))
     build(settings(steps=10)).close()  # a run so short that it never fills its replay
 
@@ -272,11 +272,11 @@ def test_a_run_that_had_all_its_steps_says_so(trained: Path, tmp_path: Path) -> 
         ({"env__id": "Acrobot-v1"}, r"contains a run with environment 'CartPole-v1', not 'Acrobot-v1'"),
         (
             {"algo__rssm__deter": 64},
-            r"does not fit these settings: .*size mismatch.* What has changed: algo\.rssm\.deter: \d+ -> 64\.",
+            r"does not fit these settings: .*size mismatch.* Changed settings: algo\.rssm\.deter: \d+ -> 64\.",
         ),
         (
             {"algo__precision": "bfloat16", "steps": 500},
-            r"expected float16 .* What has changed: algo\.precision: float32 -> bfloat16\.",
+            r"expected float16 .* Changed settings: algo\.precision: float32 -> bfloat16\.",
         ),
     ],
 )
@@ -418,7 +418,7 @@ def test_never_is_never_in_any_unit(every: int | str, wanted: bool) -> None:
 def test_an_instance_cannot_be_two() -> None:
     with pytest.raises(ConfigError, match=r"env\.num = 2.*Give a function"):
         build(ExperimentConfig().merge(SMALL), env=Corridor())
-    with pytest.raises(ConfigError, match=r"eval_every = 5 with an environment instance"):
+    with pytest.raises(ConfigError, match=r"eval_every = 5: evaluations during training need a second environment"):
         build(ExperimentConfig().merge(SMALL).merge({"env.num": 1, "schedule.eval_every": 5}), env=Corridor())
 
 
@@ -453,7 +453,7 @@ def test_a_finished_run_says_what_it_has_not_learned_with(tmp_path: Path) -> Non
     other = settings(steps=60, eval_episodes=0, algo__horizon=7, replay_ratio=0.75)
     train(other, run=tmp_path / "run", say=said.append)
     assert any(
-        "it has not learned with what is said now: replay_ratio: " in line and "algo.horizon" in line for line in said
+        "has not used these changed settings: replay_ratio: " in line and "algo.horizon" in line for line in said
     )
 
 
@@ -490,7 +490,7 @@ def test_two_trainings_at_once_are_refused(tmp_path: Path) -> None:
         def write(self, values: Any, step: int) -> None:
             reverie.train(settings(steps=60), run=tmp_path / "inner", say=say_nothing)
 
-    with pytest.raises(RunError, match="another training runs in this process"):
+    with pytest.raises(RunError, match="another training is running in this process"):
         reverie.train(settings(steps=60), run=tmp_path / "outer", say=say_nothing, sinks=[Nested()])
     reverie.train(settings(steps=60, eval_episodes=0), run=tmp_path / "next", say=say_nothing)  # once it is over
 
@@ -883,8 +883,8 @@ def test_a_run_that_ends_before_it_learns_says_so_before_it_begins(tmp_path: Pat
     said: list[str] = []
     more = FEW | {"learning_starts": starts, "eval_episodes": 0, "say": said.append}
     reverie.train("td3", env=Paying, run=tmp_path / "run", **more)
-    found = [line for line in said if "updates will be made" in line]
-    expected = f"{few} updates will be made: learning starts after {starts} windows, and there are 10 env steps"
+    found = [line for line in said if "there will be" in line]
+    expected = f"there will be {few} updates: learning starts after {starts} windows, but the run has only 10 env steps"
     assert found == ([expected] if few else [])
 
 

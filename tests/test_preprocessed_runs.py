@@ -224,5 +224,8 @@ def test_a_run_that_could_not_learn_says_why(tmp_path: Path) -> None:
     said: list[str] = []
     config = settings("td3", **{"algo.batch_length": 12, "replay.capacity": 3000})
     assert train(config, run=tmp_path / "run", say=said.append).updates == 0
-    expected = "no updates were made: learning waits for 20 windows, of 12 rows of one episode each, and there are 0."
+    expected = (
+        "no updates were made: learning starts after 20 windows of 12 rows within one episode, but the replay offers "
+        "only 0."
+    )
     assert sum(line.startswith(expected) for line in said) == 1

@@ -371,7 +371,7 @@ def test_without_an_environment(pendulum: Path, tmp_path: Path) -> None:
     said: list[str] = []
     result = train(pendulum, tmp_path / "run", updates=3, say=said.append)
     assert result.evaluation is None
-    assert any("do not name their environment: nothing is evaluated. --eval-env" in line for line in said)
+    assert any("no evaluations: the data do not name their environment. Pass --eval-env" in line for line in said)
     with pytest.raises(RunError, match=r"trained on .*pendulum\.hdf5 alone, without an environment"):
         reverie.load(tmp_path / "run")
     assert reverie.load(tmp_path / "run", env="Pendulum-v1").evaluate(1).lengths == [200]
@@ -416,7 +416,9 @@ def test_data_that_changed(pendulum: Path, tmp_path: Path) -> None:
     train(path, tmp_path / "run", updates=3)
     with h5py.File(path, "a") as file:
         file["rewards"][7] += 1.0
-    with pytest.raises(RunError, match=r"the data are not those that the run was trained on \(164 rows then, 164 now"):
+    with pytest.raises(
+        RunError, match=r"these are not the data that the run was trained on \(164 rows then, 164 rows now"
+    ):
         train(path, tmp_path / "run", updates=6)
     path.unlink()
     with pytest.raises(DataError, match="there is no dataset at"):
@@ -435,8 +437,8 @@ def test_the_same_data_in_another_place(pendulum: Path, tmp_path: Path) -> None:
 
 
 def test_what_does_not_fit(pendulum: Path, tmp_path: Path) -> None:
-    said = r"does not fit the environment CartPole-v1: .* of the data is vector \(3,\), of CartPole-v1 "
-    with pytest.raises(DataError, match=said + r"\(4,\); action .*categorical of 2"):
+    said = r"does not fit the environment CartPole-v1: .* is vector \(3,\) in the data, but \(4,\) in CartPole-v1; "
+    with pytest.raises(DataError, match=said + r"action .*categorical of 2"):
         train(pendulum, tmp_path / "run", **{"data.eval_env": "CartPole-v1"})
     with pytest.raises(DataError, match="does not fit the environment MountainCarContinuous-v0"):
         train(pendulum, tmp_path / "run", env="MountainCarContinuous-v0", steps=10)

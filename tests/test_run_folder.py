@@ -157,7 +157,7 @@ def test_a_folder_in_which_a_run_was_begun_meanwhile_is_refused(
         return built
 
     monkeypatch.setattr(training, "build", slow)
-    with pytest.raises(RunError, match="another process has just made a run"):
+    with pytest.raises(RunError, match="another process has just created a run"):
         train(CONFIG, env=Steps, run=tmp_path / "run", say=say_nothing)
     assert contents(tmp_path / "run") == contents(done)
 
@@ -173,9 +173,9 @@ def test_what_a_process_left_that_was_killed_as_it_began_is_no_run(tmp_path: Pat
 
 
 def test_an_environment_that_breaks_leaves_a_checkpoint_to_go_on_from(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"nan.* its checkpoint is (.*step-\d+)$") as caught:
+    with pytest.raises(DataError, match=r"nan.* was saved as (.*step-\d+)$") as caught:
         train(CONFIG.merge({"env.restarts": 0}), env=Breaking, run=tmp_path / "run", say=say_nothing)
-    path = Path(str(caught.value).rpartition(" is ")[2])
+    path = Path(str(caught.value).rpartition(" as ")[2])
     assert Checkpoints(tmp_path / "run" / "checkpoints").latest() == path
     said: list[str] = []
     train(CONFIG, env=Steps, run=tmp_path / "run", say=said.append)
@@ -216,7 +216,7 @@ def test_a_run_that_is_done_is_not_written(run: Path) -> None:
     before, said = contents(run), []
     result = train(CONFIG.merge({"steps": 30, "algo.batch_length": 4}), env=Steps, run=run, say=said.append)
     assert contents(run) == before
-    assert any("already" in line for line in said)
+    assert any("has already made 60 env steps (steps = 30): increase steps" in line for line in said)
     assert result.reason == "finished"
     assert result.files["checkpoint"].is_dir()
 
@@ -303,7 +303,7 @@ def test_logs_that_cannot_be_written_end_no_run(tmp_path: Path, monkeypatch: pyt
     said: list[str] = []
     config = CONFIG.merge({"tensorboard": True, "schedule.log_every": 10})
     assert train(config, env=Steps, run=tmp_path / "run", say=said.append).reason == "finished"
-    assert len([line for line in said if "The run goes on" in line]) == 1
+    assert len([line for line in said if "The run continues" in line]) == 1
 
 
 def test_a_disk_that_is_full_at_the_end_takes_no_score_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -312,7 +312,7 @@ def test_a_disk_that_is_full_at_the_end_takes_no_score_away(tmp_path: Path, monk
     said: list[str] = []
     result = train(CONFIG, env=Steps, run=tmp_path / "run", say=said.append)
     assert result.evaluation is not None
-    assert sum("not written: [Errno 13] Permission denied" in line for line in said) == 2
+    assert sum("cannot write: [Errno 13] Permission denied" in line for line in said) == 2
 
 
 def test_a_file_that_cannot_be_written_is_named_as_people_know_it(

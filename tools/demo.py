@@ -56,19 +56,19 @@ def main(argv: list[str] | None = None) -> int:
 
 def demonstrate(run: Path, seed: int) -> int:
     """The demonstration in a new run folder."""
-    print("DreamerV3 learns CartPole-v1 from nothing: about one to four minutes on two CPU cores.\n")
+    print("DreamerV3 learns CartPole-v1 from scratch: about one to four minutes on two CPU cores.\n")
     started = time.monotonic()
     result = reverie.train("dreamer_v3", env="CartPole-v1", preset="cartpole", seed=seed, run=run)
     minutes = (time.monotonic() - started) / 60
     if result.reason == "interrupted":
-        print(f"interrupted; go on with: {program('reverie')} train dreamer_v3 --env CartPole-v1 --run {run}")
+        print(f"interrupted; to continue: {program('reverie')} train --resume {run}")
         return 130
     agent = reverie.load(run)
     judged = evaluate_run(agent, EPISODES, video=True)  # episodes that no evaluation during training has played
     dreamt = dream(agent, context=CONTEXT, horizon=HORIZON)
     score = sum(judged.evaluation.scores) / EPISODES
     verdict = "solved" if score >= SOLVED else "not solved"
-    print(f"\n{verdict}: a mean return of {score:.1f} over {EPISODES} episodes (solved: {SOLVED:g}, possible: 500),")
+    print(f"\n{verdict}: mean return {score:.1f} over {EPISODES} episodes (solved from {SOLVED:g}, maximum 500),")
     print(f"learned in {minutes:.1f} minutes from {result.env_steps:,} steps with {result.updates:,} updates.\n")
     files = {
         "learning curve": result.files["curve"],
@@ -84,9 +84,9 @@ def demonstrate(run: Path, seed: int) -> int:
             print(f"  {what:<21}{path}")
     trained = getattr(agent.config.algo, "horizon", HORIZON)
     print(
-        f"\nThe dream: shown {CONTEXT} rows, the model imagines {HORIZON} more. In training the agent only ever dreams "
-        f"{trained} steps\nahead. A model this small, after minutes of training, follows the swing of cart and pole; "
-        "where\nthey are is off from the beginning and drifts. The policy gets by on that."
+        f"\nThe dream: the model sees {CONTEXT} rows and imagines {HORIZON} more. During training it imagines only "
+        f"{trained} steps.\nAfter minutes of training, a model this small follows the swing of cart and pole, but "
+        "their positions are\noff from the start and drift. This is enough for the policy."
     )
     print("\nLook further:")
     for command in (f"info {run}", f"dream {run} --horizon 48", f"eval {run} --mode sample --video"):

@@ -97,8 +97,8 @@ def alone() -> Iterator[None]:
     """
     if not _TRAINING.acquire(blocking=False):
         raise RunError(
-            "another training runs in this process, and both would draw from the same random numbers. Train one after "
-            "the other, or in processes of their own: reverie.train_seeds, or the command line."
+            "another training is running in this process, and both would use the same random generators. Train one "
+            "after the other, or in separate processes: with reverie.train_seeds or the command line."
         )
     try:
         yield
@@ -147,8 +147,8 @@ def train_seeds(
     """
     if env is not None and not isinstance(env, str):
         raise ConfigError(
-            f"env = {env_name(env)}: seeds run in processes of their own, which cannot be handed an object. Register "
-            "the environment with Gymnasium in a module, and give 'module:Id'."
+            f"env = {env_name(env)}: each seed runs in its own process, which cannot receive a Python object. Register "
+            "the environment with Gymnasium in a module, and pass 'module:Id'."
         )
     settings = settings_of(algorithm, env, size, preset, config, overrides)
     chosen = range(settings.seed, settings.seed + seeds) if isinstance(seeds, int) else seeds
@@ -236,7 +236,7 @@ def check_names(overrides: Mapping[str, Any]) -> None:
     for name in overrides:
         if name.partition(".")[0] not in (*fields, "env", "envs", "env_options"):
             hint = did_you_mean(name, [*known, *parameters])
-            raise ConfigError(f"unknown option '{name}'.{hint} Known here: {', '.join(sorted(known))}.")
+            raise ConfigError(f"unknown option '{name}'.{hint} Available: {', '.join(sorted(known))}.")
 
 
 def check_whole(preset: str | None, files: Sequence[Path | str]) -> None:
@@ -248,8 +248,8 @@ def check_whole(preset: str | None, files: Sequence[Path | str]) -> None:
     for name, value in {"preset": preset, "config": ", ".join(map(str, files))}.items():
         if value:
             raise ConfigError(
-                f"{name} = '{value}' beside an ExperimentConfig, which has all settings already. Give the algorithm's "
-                f"name to use {name}, or change single settings: reverie.train(experiment, steps=1000)."
+                f"{name} = '{value}': an ExperimentConfig was passed, which already sets all options. Pass the "
+                f"algorithm's name to use {name}, or override single options: reverie.train(experiment, steps=1000)."
             )
 
 
@@ -267,8 +267,8 @@ def check_twice(env: EnvLike | None, overrides: Mapping[str, Any]) -> None:
         others = [given[path] for given in (overrides, nested) if path in given]
         if isinstance(value, str | Path | Integral) and any(str(other) != str(value) for other in others):
             raise ConfigError(
-                f"{name} = {value} and {path} = {others[0]} contradict each other: they are two names of the same "
-                "setting; give one of them."
+                f"{name} = {value} and {path} = {others[0]} contradict each other: both set the same option. Set only "
+                "one of them."
             )
 
 
@@ -282,6 +282,6 @@ def check_instance(overrides: Mapping[str, Any]) -> None:
     num = overrides.get("env.num", options.get("num", 1) if isinstance(options, Mapping) else 1)
     if num != 1:
         raise ConfigError(
-            f"envs={num} with an environment instance: an instance is one environment. Leave it out or say envs=1, or "
-            "give a function that makes environments in place of the instance."
+            f"envs = {num}: an environment instance is a single environment. Leave out envs, or pass a function that "
+            "creates environments instead of the instance."
         )

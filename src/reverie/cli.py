@@ -105,7 +105,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     command = COMMANDS.get(args[0])
     if command is None:
-        known = f"There are: {', '.join(COMMANDS)}."
+        known = f"Available: {', '.join(COMMANDS)}."
         return fail(f"unknown command '{args[0]}'.{did_you_mean(args[0], COMMANDS)} {known}", 2)
     try:
         return command(args[1:]) or 0
@@ -160,7 +160,7 @@ def eval_command(args: list[str]) -> int:
     print(f"{agent.config.env.id}, {agent.checkpoint.name}, actions: {said.mode}")
     print(score_line(report.evaluation))
     if said.video and "video" not in report.files and not report.unwritten:
-        print("no video: this environment cannot be drawn")
+        print("no video: this environment cannot render images")
     print_files(report.files)
     return 0
 
@@ -181,12 +181,12 @@ def dream_command(args: list[str]) -> int:
         actions=said.mode,
         seed=said.seed,
     )
-    fewer = f" of {said.sequences} (the other episodes ended sooner)" if report.sequences < said.sequences else ""
+    fewer = f" of {said.sequences} (the other episodes were too short)" if report.sequences < said.sequences else ""
     dreams = f"{report.sequences} dream{'s' * (report.sequences > 1)}{fewer}"
-    print(f"{agent.config.env.id}, {agent.checkpoint.name}: {dreams} after {report.context} rows seen")
-    print("error per step imagined, and in brackets what repeating the last row would give")
+    print(f"{agent.config.env.id}, {agent.checkpoint.name}: {dreams} after {report.context} observed rows")
+    print("error per imagined step; in brackets, the error of repeating the last observed row")
     trained = getattr(agent.config.algo, "horizon", None)
-    print("" if trained is None else f"(in training the model only ever imagines {trained} steps ahead)\n")
+    print("" if trained is None else f"(during training, the model imagines only {trained} steps ahead)\n")
     print(error_table(report.errors, report.repeated))
     print()
     for key, unit in report.units.items():
@@ -202,10 +202,10 @@ def list_command(args: list[str]) -> int:
     for name, home in sorted(algorithms().items()):
         own = home.startswith("reverie.algos.")
         read = outline(home.removeprefix("reverie.")) if own else None
-        print(f"  {name:<14}{read.summary if read else f'of a package: {home}'}")
+        print(f"  {name:<14}{read.summary if read else f'from an installed package: {home}'}")
         if read and "SIZES" in read.tables:
             print(f"  {'':<14}sizes: {', '.join(read.tables['SIZES'])}")
-    print("\npresets (--preset NAME; otherwise the environment's id chooses one, by the beginnings in brackets)")
+    print("\npresets (--preset NAME; by default chosen by the environment's id, whose prefixes are in brackets)")
     for module in ("published.dreamer", "published.model_free", "published.offline"):
         read = outline(module)
         for name in read.tables["PRESETS"]:
@@ -256,9 +256,9 @@ def compare_command(args: list[str]) -> int:
     """Run ``reverie compare``."""
     said = parse(CompareCommand, args, "compare")
     if not said.runs:
-        return fail("compare what? Give the folders that reverie train --seeds has made.", 2)
+        return fail("no folders to compare. Pass folders created by reverie train --seeds.", 2)
     if said.figure is not None and said.figure.suffix != ".png":
-        return fail(f"--figure {said.figure}: expected a name that ends with .png.", 2)
+        return fail(f"--figure {said.figure}: expected a file name ending in .png.", 2)
     from reverie.training.compare import compared_figure, comparison, read_contender  # numpy comes with it
 
     contenders = [read_contender(path) for path in said.runs]
@@ -317,7 +317,7 @@ def replay_line(folder: Path) -> str:
     from reverie.data.store.store import Store
 
     if not folder.is_dir():
-        return "not in this folder"
+        return "none in this folder"
     said: list[str] = []
     try:
         store = Store(folder, say=said.append)

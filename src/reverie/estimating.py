@@ -35,8 +35,8 @@ MOST = 10_000
 """Most episodes in a mean, evenly spread: the bootstrap over more would take longer than everything else."""
 
 ENDLESS = (
-    "with discount 1 episodes that were cut off have no end to their return: the longer FQE is trained, the larger its "
-    "values. Give a discount below 1"
+    "with discount 1, the returns of truncated episodes have no bound: the longer FQE trains, the larger its values. "
+    "Use a discount below 1"
 )
 
 
@@ -80,20 +80,20 @@ class PolicyEstimate:
                  for name, x in {"return": self.value, "recorded_return": self.recorded}.items()}  # fmt: skip
         kept = {name: getattr(self, name) for name in ("discount", "episodes", "cut_off", "updates", "loss")}
         what = (
-            "discounted return, estimated by fitted Q evaluation from recorded data; nothing was played. low and high "
-            "are of the mean over first states: how far the estimate is wrong is not in them"
+            "discounted return, estimated by fitted Q evaluation from recorded data; no episodes were played. low and "
+            "high are the interval of the mean over first states and do not include the error of the estimate itself"
         )
         return {"what": what, "actions": "mode" if self.mode == "eval" else "sample", **parts, **kept}
 
     def words(self) -> str:
         """Format the estimate for the terminal, in three or four lines."""
-        cut = f", {self.cut_off:,} of them cut off" if self.cut_off else ""
+        cut = f", {self.cut_off:,} of them truncated" if self.cut_off else ""
         endless = f"\n  {ENDLESS}" if self.discount == 1 and self.cut_off else ""
         return (
-            f"estimated by FQE, nothing was played: discounted return {between(self.value)} of the policy\n"
+            f"estimated by FQE, no episodes played: discounted return of the policy {between(self.value)}\n"
             f"  recorded: {between(self.recorded)} in {self.episodes:,} episodes{cut}; "
             f"discount {self.discount:g}, {self.updates:,} updates\n"
-            f"  intervals are those of a mean over first states: how far FQE is wrong is not in them{endless}"
+            f"  intervals are for the mean over first states and do not include the error of FQE itself{endless}"
         )
 
 
@@ -127,7 +127,7 @@ class Estimator:
         first = dataset.column("is_first")
         self.begins = np.flatnonzero(first & ~np.append(first[1:], True))  # [E] rows that a step follows
         if not len(self.begins):
-            raise DataError("no episode of the dataset has a step: there is nothing to estimate from.")
+            raise DataError("no episode of the dataset has a step, so there is nothing to estimate from.")
         self.returns, self.cut_off = self._recorded()
         device = str(algo.device)
         self.fqe = config.build(obs_spec, action_spec, device, seed, self._units(config.discount))
@@ -177,14 +177,14 @@ class Estimator:
             RunError: the estimate is not finite.
         """
         if updates < 1 or draws < 1:
-            raise ConfigError(f"updates = {updates}, draws = {draws}: expected 1 or more of each.")
+            raise ConfigError(f"updates = {updates}, draws = {draws}: expected at least 1 of each.")
         with reproducible(self.seed + self.updates):
             chosen = actions_of(self.algo.policy, self._columns(), self.width, mode=mode, draws=draws)
             losses = torch.stack([self._update(chosen) for _ in range(updates)])
             value = np.concatenate([self._worth(rows, chosen) for rows in blocks(thinned(self.begins))])
         self.updates += updates
         if not np.isfinite(value).all():
-            raise RunError("the estimate by FQE is not a finite number: take a lower learning rate (FQEConfig.lr).")
+            raise RunError("the estimate by FQE is not a finite number. Use a lower learning rate (FQEConfig.lr).")
         return PolicyEstimate(
             value=statistics.estimate(statistics.mean, value),
             recorded=statistics.estimate(statistics.mean, thinned(self.returns)),

@@ -94,13 +94,13 @@ class ExperimentConfig(Config):
     def __post_init__(self) -> None:
         if self.replay_ratio is not None and self.train_ratio is not None:
             raise ConfigError(
-                f"replay_ratio = {self.replay_ratio} and train_ratio = {self.train_ratio}: they say the same thing in "
-                "different units (train_ratio = replay_ratio x B x T); give one of them."
+                f"replay_ratio = {self.replay_ratio} and train_ratio = {self.train_ratio}: both set the same quantity "
+                "in different units (train_ratio = replay_ratio x B x T). Set only one of them."
             )
         at_least(self, steps=1, updates=1, learning_starts=0, random_steps=0, seed=0, threads=0)
         at_least(self, eval_episodes=0, eval_envs=1, keep_checkpoints=1, replay_ratio=0, train_ratio=0)
         if self.stop_score is not None and math.isnan(self.stop_score):
-            raise ConfigError(f"stop_score = {self.stop_score}: expected a number, or none.")
+            raise ConfigError(f"stop_score = {self.stop_score}: expected a number or None.")
         if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", self.device):
             raise ConfigError(f"device = '{self.device}': expected auto, cpu, cuda or cuda:<number>.")
 
@@ -166,7 +166,7 @@ class Experiment:
         seed = derived_seeds(self.config.seed)[which]
         env = self.eval_env or (self.again() if self.again is not None else self.env)
         if env is None:
-            raise ConfigError("there is no environment to evaluate in: give one with data.eval_env.")
+            raise ConfigError("there is no environment to evaluate in. Set data.eval_env.")
         with reproducible(seed):
             return evaluate(env, self.algo.policy, episodes, mode, record, seed=seed)
 
@@ -177,7 +177,10 @@ class Experiment:
             ConfigError: the run has no estimator.
         """
         if self.estimator is None:
-            raise ConfigError("estimates stand in only where there is no environment: data.eval_env = 'none'.")
+            raise ConfigError(
+                "this run has no estimator. Returns are estimated in runs on recorded data alone with data.eval_env = "
+                "'none' and data.estimate_updates above 0."
+            )
         return self.estimator.estimate(self.config.data.estimate_updates)
 
     def close(self) -> None:
@@ -269,8 +272,8 @@ def wants_eval_env(config: ExperimentConfig, env: EnvLike | None) -> bool:
         return config.eval_episodes > 0
     if config.evaluates_on_the_way:
         raise ConfigError(
-            f"schedule.eval_every = {config.schedule.eval_every} with an environment instance: evaluation needs "
-            "environments of its own. Give a function that makes environments, or set it to 0."
+            f"schedule.eval_every = {config.schedule.eval_every}: evaluations during training need a second "
+            "environment, but only one instance was passed. Pass a function that creates environments, or use 0."
         )
     return False
 
@@ -319,7 +322,7 @@ def check_capacity(config: ExperimentConfig, replay: Replay) -> None:
     if config.learning_starts > offered:
         raise ConfigError(
             f"learning_starts = {config.learning_starts} windows, but replay.capacity = {config.replay.capacity} "
-            f"({rows} rows) over {config.env.num} envs offers at most {offered} windows of {length} rows: learning "
+            f"({rows} rows) over {config.env.num} envs holds at most {offered} windows of {length} rows, so learning "
             "would never start. Lower learning_starts or raise replay.capacity."
         )
 
@@ -356,7 +359,6 @@ def check_memory(config: ExperimentConfig, replay: Replay) -> None:
         per_row = row_bytes(replay)
         raise ConfigError(
             f"replay.capacity = {config.replay.capacity}: {config.replay.rows(per_row)} rows of {per_row:,.0f} bytes "
-            f"need {needed / 1e9:.1f} GB, but {free / 1e9:.1f} GB of memory are available. A capacity of "
-            f"{int(free * 0.8 / per_row)} would fit; replay.storage = 'mmap', smaller observations or a smaller size "
-            "of the algorithm help as well."
+            f"need {needed / 1e9:.1f} GB, but only {free / 1e9:.1f} GB of memory is available. Lower it to "
+            f"{int(free * 0.8 / per_row)}, or use replay.storage = 'mmap', smaller observations or smaller networks."
         )

@@ -83,13 +83,13 @@ def resolved(
     with contextlib.closing(open_recorded(config.data, config.env)) as recorded:
         about = recorded.about
     if not about.env:
-        say("the data do not name their environment: nothing is evaluated. --eval-env ID evaluates in one")
+        say("no evaluations: the data do not name their environment. Pass --eval-env ID to evaluate in one")
         return without_env(config)
     found = config.merge({"env": env_of(about, config.env).to_dict()})
     try:
         make_gym(found.env, None, render=False).close()
     except EnvError as error:
-        say(f"nothing is evaluated: {error}")
+        say(f"no evaluations: {error}")
         return without_env(config)
     return found
 
@@ -268,13 +268,21 @@ def check_fit(recorded: Recorded, obs: ObsSpec, action: ActionSpec, env: str) ->
     """
     found = changes(signature(recorded.obs_spec, recorded.action_spec), signature(obs, action))
     if found:
-        what = "; ".join(
-            line.replace(" was ", " of the data is ").replace(", is now ", f", of {env} ") for line in found
-        )
+        what = "; ".join(_difference(line, env) for line in found)
         raise DataError(
-            f"{recorded.where} does not fit the environment {env}: {what}. Give the environment that it was recorded "
-            "in with the same options (env.include and env.exclude choose among observations), or other data."
+            f"{recorded.where} does not fit the environment {env}: {what}. Use the environment that the data were "
+            "recorded in with the same options (env.include and env.exclude select observations), or other data."
         )
+
+
+def _difference(change: str, env: str) -> str:
+    """Return one of :func:`changes` from the data to ``env`` as a difference between the two."""
+    other = re.fullmatch(r"(.*) was (.*), is now (.*)", change)
+    if other is not None:
+        return f"{other[1]} is {other[2]} in the data, but {other[3]} in {env}"
+    return (
+        f"{change} in {env}" if change.endswith(" is missing") else f"{change.removesuffix('new')}missing in the data"
+    )
 
 
 class DurableDataset:
@@ -301,8 +309,8 @@ class DurableDataset:
         if of_rows(state["fingerprint"]) != self.dataset.fingerprint:
             before, now = (str(s).partition("-")[0] for s in (state["fingerprint"], self.dataset.fingerprint))
             raise RunError(
-                f"data.path = '{self.path}': the data are not those that the run was trained on ({before} rows then, "
-                f"{now} now, and what they hold differs). Give those again, or choose another run folder."
+                f"data.path = '{self.path}': these are not the data that the run was trained on ({before} rows then, "
+                f"{now} rows now, with different contents). Pass the same data, or choose another run folder."
             )
         self.saved = state
         self.dataset.load_state_dict(state["replay"])

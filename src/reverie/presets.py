@@ -58,7 +58,7 @@ def base(algorithm: str, env: str | None = None, preset: str | None = None) -> E
         assert isinstance(algo, AlgorithmConfig)
         return ExperimentConfig(algo=algo)
     if name not in PRESETS:
-        raise ConfigError(f"unknown preset '{preset}'.{did_you_mean(name, PRESETS)} There are: {', '.join(PRESETS)}.")
+        raise ConfigError(f"unknown preset '{preset}'.{did_you_mean(name, PRESETS)} Available: {', '.join(PRESETS)}.")
     config = PRESETS[name]()
     if type(config.algo) is not config_class:  # a subclass is another algorithm
         raise ConfigError(f"preset '{name}' is for {algorithm_name(type(config.algo))}, not for {algorithm}.")
@@ -122,8 +122,8 @@ def _check_no_algo(settings: Sequence[tuple[Path, dict[str, Any]]]) -> None:
         names = [name for name, value in values.items() if name.partition(".")[0] == "algo" and value != {}]
         if names:
             raise ConfigError(
-                f"{path} has settings of the algorithm ('{names[0]}'), and algorithm is a configuration, which has all "
-                "of them. Give the algorithm's name to use those of the file, or take them out of the file."
+                f"{path} sets options of the algorithm ('{names[0]}'), but algorithm is a configuration object, which "
+                "already sets all of them. Pass the algorithm's name to use the file, or remove them from the file."
             )
 
 
@@ -171,14 +171,15 @@ def _of_a_run(path: Path, values: Mapping[str, Any], algorithm: str) -> dict[str
     beside = sorted(values.keys() - {"schema", "reverie", "algorithm", "custom", "experiment"})
     inner = values["experiment"]
     if beside or not isinstance(inner, Mapping):
+        found = f"{', '.join(map(repr, beside))} beside it" if beside else f"{inner!r} there"
         raise ConfigError(
-            f"{path}: expected all options below 'experiment:', as in a run's config.yaml, or none; "
-            f"found {', '.join(map(repr, beside)) or repr(inner)}."
+            f"{path}: expected all options below 'experiment:', as in a run's config.yaml, or no 'experiment:' at all. "
+            f"Found {found}."
         )
     schema = values.get("schema", SCHEMA)
     own, inner = present_names(str(values.get("algorithm", algorithm)), dict(inner))
     if schema > SCHEMA or not same_algorithm(own, algorithm):
-        raise ConfigError(f"{path} is of {own}, schema {schema}: expected {algorithm}, at most {SCHEMA}.")
+        raise ConfigError(f"{path} holds settings of {own}, schema {schema}: expected {algorithm}, schema <= {SCHEMA}.")
     return inner
 
 

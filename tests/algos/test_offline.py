@@ -179,7 +179,7 @@ def test_what_an_update_says_has_types_and_words(name):
 
 def test_stats_of_another_learner_are_refused():
     metrics = build("iql").update(batch(build("iql"))).metrics
-    with pytest.raises(DataError, match=r"BCQStats: .*'loss/vae'.* are missing, .*'loss/value'"):
+    with pytest.raises(DataError, match=r"BCQStats: .*'loss/vae'.* are missing; .*'loss/value'"):
         build("bcq").stats.of(metrics)
     with pytest.raises(DataError, match=r"\['loss/actor'\] are missing"):
         build("bc").stats.of({})

@@ -212,8 +212,8 @@ def test_replays_see_statistics_that_have_moved(name: str, functions: str) -> No
     [
         ({"frames": 0}, "frames = 0: expected at least 1"),
         ({"frame_keys": "state"}, "frame_keys = 'state', frames = 1"),
-        ({"frames": 2, "frame_keys": "("}, "frame_keys = '\\(': expected a regular expression"),
-        ({"normalise": "fixd"}, "normalise = 'fixd': there is no 'fixd'. Did you mean 'fixed'"),
+        ({"frames": 2, "frame_keys": "("}, "frame_keys = '\\(': expected a valid regular expression"),
+        ({"normalise": "fixd"}, "normalise = 'fixd': unknown name 'fixd'. Did you mean 'fixed'"),
         ({"normalise": 3}, "normalise = 3 .*expected Normalise"),
         ({"reward_scale": "factor(0)"}, "reward_scale = 'factor\\(0\\)': factor = 0.0: expected a number above 0"),
     ],

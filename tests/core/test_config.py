@@ -83,7 +83,7 @@ def test_the_original_is_not_touched() -> None:
     [
         ({"stepz": 1}, r"unknown option 'stepz'\. Did you mean 'steps'"),
         ({"inner.unit": 1}, r"unknown option 'inner\.unit'\. Did you mean 'inner\.units'"),
-        ({"zzzzzz": 1}, r"unknown option 'zzzzzz'\. Known here: depths, flag, inner, kwargs"),
+        ({"zzzzzz": 1}, r"unknown option 'zzzzzz'\. Available: depths, flag, inner, kwargs"),
         ({"steps": "many"}, r"steps = 'many' \(str\): expected int"),
         ({"steps": 1.5}, r"steps = 1\.5 \(float\): expected int"),
         ({"steps": True}, r"steps = True \(bool\): expected int"),
@@ -299,14 +299,17 @@ def test_a_kind_that_is_there_need_not_be_imported(monkeypatch):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("own_colours:Owner", r"shade = 'own_colours:Owner': 'own_colours' has no Shade of that name\.$"),
-        ("own_colours:Another()", r"has no Shade of that name"),
-        ("no_colours:Own(1)", r"module 'no_colours' cannot be imported .* run from the folder of module.py"),
+        (
+            "own_colours:Owner",
+            r"shade = 'own_colours:Owner': module 'own_colours' has no subclass of Shade with that name\.$",
+        ),
+        ("own_colours:Another()", r"has no subclass of Shade with that name"),
+        ("no_colours:Own(1)", r"module 'no_colours' cannot be imported .* run in the folder of module.py"),
         ("broken_colours:Own", r"importing module 'broken_colours' failed: ZeroDivisionError: division by zero"),
         ("own_colours:Own(lvel=3)", r"unknown option 'lvel'\. Did you mean 'level'"),
-        ("own_colours:", r"expected a name, or one with its settings"),
-        ("__main__:Own", r"It was defined in a script: put it into a module"),
-        (f"{__name__}:Half", r"Half is a base of kinds, and none itself"),
+        ("own_colours:", r"expected a name, or a name with settings"),
+        ("__main__:Own", r"It was defined in a script: move it to a module"),
+        (f"{__name__}:Half", r"Half is a base class"),
     ],
 )
 def test_what_is_no_kind_of_the_users_own_is_told(text, message):
@@ -322,13 +325,13 @@ def test_kinds_are_written_as_people_write_them(text):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("rgb_mixx", r"colour = 'rgb_mixx': there is no 'rgb_mixx'. Did you mean 'rgb_mix'\? There are: plain"),
+        ("rgb_mixx", r"colour = 'rgb_mixx': unknown name 'rgb_mixx'. Did you mean 'rgb_mix'\? Available: plain"),
         ("rgb_mix(1, 2, 3)", r"expected at most 2 settings: share, depth"),
         ("rgb_mix(dept=3)", r"colour = 'rgb_mix\(dept=3\)': unknown option 'dept'. Did you mean 'depth'"),
-        ("rgb_mix(depth=half)", r"expected a name, or one with its settings"),
+        ("rgb_mix(depth=half)", r"expected a name, or a name with settings"),
         ("rgb_mix(depth=inf)", r"depth = inf \(float\): expected int"),
-        ("colours.rgb_mix(0.5)", r"expected a name, or one with its settings"),
-        ("__import__('os').system('x')", r"expected a name, or one with its settings"),
+        ("colours.rgb_mix(0.5)", r"expected a name, or a name with settings"),
+        ("__import__('os').system('x')", r"expected a name, or a name with settings"),
     ],
 )
 def test_what_is_no_kind_is_told(text, message):

@@ -73,10 +73,10 @@ def test_a_short_name_is_of_the_same_class() -> None:
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("nowhere:Config", r"module 'nowhere' cannot be imported \(No module named 'nowhere'\).*on PYTHONPATH"),
-        ("pathlib:Path", "'pathlib' has no AlgorithmConfig of that name"),
-        ("pathlib:Nothing", "'pathlib' has no AlgorithmConfig of that name"),
-        ("__main__:Mine", "It was defined in a script: put it into a module"),
+        ("nowhere:Config", r"module 'nowhere' cannot be imported \(No module named 'nowhere'\).*to PYTHONPATH"),
+        ("pathlib:Path", "'pathlib' has no subclass of AlgorithmConfig with that name"),
+        ("pathlib:Nothing", "'pathlib' has no subclass of AlgorithmConfig with that name"),
+        ("__main__:Mine", "It was defined in a script: move it to a module"),
     ],
 )
 def test_a_class_that_is_not_there(name: str, said: str) -> None:

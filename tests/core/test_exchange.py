@@ -77,7 +77,7 @@ def test_an_end_within_a_slice_is_refused():
     sample["next"]["done"][1, 4] = True
     Batch.from_tensordict(sample)
     sample["next"]["done"][1, 3] = True
-    with pytest.raises(DataError, match="within a slice: sample slices of one trajectory"):
+    with pytest.raises(DataError, match=r"inside a slice\. Sample slices of a single trajectory"):
         Batch.from_tensordict(sample)
 
 

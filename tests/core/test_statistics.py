@@ -146,7 +146,7 @@ def test_no_scores_are_an_error(scores: Any) -> None:
 
 
 def test_different_tasks_are_not_compared() -> None:
-    with pytest.raises(DataError, match="scores of 2 and of 3 tasks"):
+    with pytest.raises(DataError, match="scores on 2 and on 3 tasks"):
         probability_of_improvement(np.zeros((4, 2)), np.zeros((4, 3)))
 
 

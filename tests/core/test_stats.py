@@ -37,11 +37,11 @@ def test_names_and_groups() -> None:
 @pytest.mark.parametrize(
     ("metrics", "says"),
     [
-        ({}, r"Some: \['loss/parts', 'loss/two_words'\] are missing, \[\] are none"),
-        ({"loss/two_words": ONE}, r"Some: \['loss/parts'\] are missing, \[\] are none"),
-        (TOLD | {"loss/parts": ONE}, r"\[\] are missing, \['loss/parts'\] are none"),
-        (TOLD | {"loss/two_words/more": ONE, "b": ONE}, r"\[\] are missing, \['b', 'loss/two_words/more'\] are none"),
-        (TOLD | {"loss/partsa": ONE}, r"\[\] are missing, \['loss/partsa'\] are none"),
+        ({}, r"Some: metrics \['loss/parts', 'loss/two_words'\] are missing\."),
+        ({"loss/two_words": ONE}, r"Some: metrics \['loss/parts'\] are missing\."),
+        (TOLD | {"loss/parts": ONE}, r"Some: metrics \['loss/parts'\] are unknown\."),
+        (TOLD | {"loss/two_words/more": ONE, "b": ONE}, r"Some: metrics \['b', 'loss/two_words/more'\] are unknown\."),
+        (TOLD | {"loss/partsa": ONE}, r"Some: metrics \['loss/partsa'\] are unknown\."),
     ],
 )
 def test_what_belongs_to_another(metrics: dict[str, Tensor], says: str) -> None:

@@ -165,7 +165,7 @@ def test_options_for_images_without_images():
         ({"noop_max": -1}, "env.noop_max = -1"),
         ({"pool_frames": 2}, "env.pool_frames = 2: there are only action_repeat = 1"),
         ({"resize": (0, 8)}, "env.resize = 0"),
-        ({"include": "("}, r"env.include = '\(': expected a regular expression, but missing"),
+        ({"include": "("}, r"env.include = '\(': expected a valid regular expression \(missing"),
         ({"timeout": math.inf}, "env.timeout = inf: expected a finite number, 0 or more"),
     ],
 )

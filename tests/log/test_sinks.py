@@ -139,4 +139,6 @@ def test_a_file_that_cannot_be_written_for_a_while_ends_no_run(tmp_path):
         patient.write({"x": step}, step)
     patient.close()
     assert [row["step"] for row in read_metrics(tmp_path / "m.jsonl")] == list(range(8))
-    assert said == ["not written: [Errno 28] No space left on device. The run goes on, and lines wait"] * 2
+    assert (
+        said == ["cannot write a log file: [Errno 28] No space left on device. The run continues, and lines wait"] * 2
+    )

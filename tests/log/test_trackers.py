@@ -102,7 +102,7 @@ def test_training_goes_on_when_weights_and_biases_has_died(run, wandb):
         sink.write(VALUES, step)
     sink.close()
     assert said == [
-        "Weights & Biases: Connection lost. Training goes on without it; metrics.jsonl has every entry",
+        "Weights & Biases: Connection lost. Training continues without it; metrics.jsonl has every entry",
     ]
 
 
@@ -128,7 +128,7 @@ def test_the_real_one_keeps_a_run_on_the_disk(tmp_path, monkeypatch):
         time.sleep(1.1)  # it names its folders by the second
     ident = json.loads((tmp_path / "run" / "tracked.json").read_text())["wandb"]
     assert len(list((tmp_path / "run" / "wandb").glob(f"offline-run-*-{ident}/run-{ident}.wandb"))) == 2
-    assert sum("Weights & Biases: wandb sync" in line for line in said) == 2
+    assert sum("to upload the run, use wandb sync" in line for line in said) == 2
 
 
 def test_mlflow_gets_numbers_settings_and_videos(run, mlflow):
@@ -185,7 +185,7 @@ def test_a_server_that_stays_away_is_told_of(run, mlflow):
     sink.close()
     assert len(said) == 1
     assert said[0].startswith("MLflow: 2 values and 0 videos were not sent (")
-    assert "metrics.jsonl and videos/ have them" in said[0]
+    assert "metrics.jsonl and videos/ contain them" in said[0]
 
 
 def test_a_server_that_does_not_answer_is_waited_for_no_longer_than_is_said(run, mlflow, monkeypatch):
@@ -197,8 +197,8 @@ def test_a_server_that_does_not_answer_is_waited_for_no_longer_than_is_said(run,
     sink.write({"x": 1.0}, 1)
     sink.close()
     answer.set()
-    assert said[0] == "MLflow: its server does not answer; waiting for it for 0.2 s"
-    assert said[1].startswith("MLflow: 1 values and 0 videos were not sent (no answer)")
+    assert said[0] == "MLflow: the server does not respond; waiting up to 0.2 s"
+    assert said[1].startswith("MLflow: 1 values and 0 videos were not sent (no response)")
 
 
 def test_no_such_place_is_said_before_training(run, mlflow, monkeypatch):
@@ -215,7 +215,7 @@ def test_a_package_that_is_not_there_is_named_before_anything_is_made(tmp_path, 
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize(("clip", "title"), [("none", ""), ("sign", "; training returns are of clipped rewards")])
+@pytest.mark.parametrize(("clip", "title"), [("none", ""), ("sign", "; training returns sum clipped rewards")])
 def test_the_curve_says_of_what_rewards_it_is(tmp_path, monkeypatch, clip, title):
     drawn: list[str] = []
     monkeypatch.setattr(sinks, "learning_curve", lambda metrics, png, title: drawn.append(title))

@@ -57,7 +57,7 @@ def test_the_picture_is_the_picture(tmp_path: Path) -> None:
     "frames", [np.zeros((0, 8, 8, 3), np.uint8), np.zeros((2, 8, 8), np.uint8), np.zeros((2, 8, 8, 3))]
 )
 def test_what_is_no_video_is_refused(tmp_path: Path, frames: np.ndarray) -> None:
-    with pytest.raises(ValueError, match="expected uint8"):
+    with pytest.raises(ValueError, match="expected non-empty uint8"):
         write_video(tmp_path / "v.mp4", frames)
     assert not list(tmp_path.iterdir())
 

@@ -120,7 +120,7 @@ def test_an_encoder_is_chosen_by_name():
     assert config.encoder == Minatar(8)
     assert NetworkConfig.from_dict(config.to_dict()) == config
     assert set(ImageEncoder.kinds()) == {"dreamer", "nature", "minatar"}
-    with pytest.raises(ConfigError, match=r"encoder = 'natur': there is no 'natur'\. Did you mean 'nature'"):
+    with pytest.raises(ConfigError, match=r"encoder = 'natur': unknown name 'natur'\. Did you mean 'nature'"):
         NetworkConfig().merge({"encoder": "natur"})
 
 

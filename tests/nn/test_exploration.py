@@ -208,7 +208,7 @@ def test_epsilon_greedy_is_a_setting_in_words():
     made = EpsilonSchedule.parse("epsilon_greedy(1.0, 0.05, anneal_steps=1000)")
     assert made == EpsilonGreedy(1.0, 0.05, 1000)
     assert EpsilonSchedule.parse(made.text()) == made
-    with pytest.raises(ConfigError, match=r"there is no 'epsilon_greed'\. Did you mean 'epsilon_greedy'"):
+    with pytest.raises(ConfigError, match=r"unknown name 'epsilon_greed'\. Did you mean 'epsilon_greedy'"):
         EpsilonSchedule.parse("epsilon_greed(0.1)")
 
 

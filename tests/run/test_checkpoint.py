@@ -113,7 +113,7 @@ def test_only_what_is_asked_for_is_read(tmp_path):
     store = Checkpoints(tmp_path)
     path = store.save(1, {"algo": Box({"x": 1}), "clock": Box({"t": 2})})
     assert read(path, ["clock"]) == {"clock": {"t": 2}}
-    with pytest.raises(RunError, match=r"no part 'replay'; it holds algo, clock"):
+    with pytest.raises(RunError, match=r"no part 'replay'\. Its parts: algo, clock"):
         store.load(path, {"replay": Box()})
 
 
@@ -214,7 +214,7 @@ def test_damage_is_named_and_the_one_before_used(tmp_path, name, damage):
     assert Checkpoints(tmp_path, say=said.append).latest() == before
     assert len(said) == 1
     assert said[0].startswith(f"checkpoint step-000000002 is damaged ({name} is ")
-    assert said[0].endswith("): using step-000000001")
+    assert said[0].endswith("): using step-000000001 instead")
     assert list(store.damaged()) == ["step-000000002"]
 
 
@@ -236,17 +236,17 @@ def test_a_newer_format_is_refused(tmp_path):
     (path / "manifest.json").write_text(json.dumps({**manifest, "format": 99}))
     with pytest.raises(RunError, match="format 99"):
         store.load(path, {"a": Box()})
-    with pytest.raises(RunError, match=r"can be read by this version: step-000000001 \(has format 99.*upgrade reverie"):
+    with pytest.raises(RunError, match=r"can be read by this version: step-000000001 \(has format 99.*Upgrade reverie"):
         store.latest()
     path.rename(tmp_path / "step-000000002")
     older, said = store.save(1, {"a": Box({})}), []
     assert Checkpoints(tmp_path, say=said.append).latest() == older
     newer = "checkpoint step-000000002 has format 99; this version reads up to 2: upgrade reverie"
-    assert said == [f"{newer}: using step-000000001"]
+    assert said == [f"{newer}: using step-000000001 instead"]
 
 
 def test_what_is_not_data_is_refused_before_anything_is_written(tmp_path):
-    with pytest.raises(RunError, match=r"cannot save algo/net/fn: .* no function"):
+    with pytest.raises(RunError, match=r"cannot save algo/net/fn: .* not function"):
         Checkpoints(tmp_path / "x").save(1, {"algo": Box({"net": {"fn": lambda: 0}})})
     assert not (tmp_path / "x").exists()
     with pytest.raises(ConfigError, match="keep = 0"):
@@ -293,12 +293,12 @@ def test_looking_does_not_disturb_the_one_who_writes(tmp_path):
 
 def test_found_by_name_or_path(tmp_path, monkeypatch):
     store = Checkpoints(tmp_path / "checkpoints")
-    with pytest.raises(RunError, match=r"no checkpoint 'step-1' in .*It has none yet"):
+    with pytest.raises(RunError, match=r"no checkpoint 'step-1' in .*The folder has no checkpoints yet"):
         store.find("step-1")
     path = store.save(1002, {"a": Box({})})
     assert store.find("step-000001002") == path
     assert store.find(path) == store.find(str(path)) == path
-    with pytest.raises(RunError, match=r"Did you mean 'step-000001002'\? There are: step-000001002\."):
+    with pytest.raises(RunError, match=r"Did you mean 'step-000001002'\? Available: step-000001002\."):
         store.find("step-00001002")
 
 
@@ -313,7 +313,7 @@ def test_a_state_that_does_not_fit_is_told(tmp_path):
         load_state_dict = property(lambda self: self.net.load_state_dict)
 
     path = store.save(1, {"net": Net(narrow)})
-    with pytest.raises(RunError, match=r"does not fit these settings: .*size mismatch.*repeat the settings"):
+    with pytest.raises(RunError, match=r"does not fit these settings: .*size mismatch.*Use the settings"):
         store.load(path, {"net": Net(torch.nn.Linear(6, 2))})
 
 

@@ -147,5 +147,5 @@ def test_orders_hold_every_row_once_and_little_else(lengths):
 
 
 def test_actions_of_another_width_are_refused():
-    with pytest.raises(DataError, match=r"actions are \(2,\) for each row, those of the data \(3,\)"):
+    with pytest.raises(DataError, match=r"actions have shape \(2,\), those of the data \(3,\)"):
         actions_of(Sees(), columns(), 3)

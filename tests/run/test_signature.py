@@ -30,8 +30,8 @@ def told(obs, action, new_obs, new_action):
             "observation 'vec' was vector (5,), is now (6,)",
         ),
         ({"vec": EYE}, "observation 'vec' was vector (5,), is now image (8, 8, 3) uint8 in 0..255"),
-        ({}, "observation 'vec' was vector (5,), is gone"),
-        ({"vec": VEC, "room": ROOM}, "observation 'room' is new: categorical (2,) of 2 x 3 classes"),
+        ({}, "observation 'vec' (vector (5,)) is missing"),
+        ({"vec": VEC, "room": ROOM}, "observation 'room' (categorical (2,) of 2 x 3 classes) is new"),
     ],
 )
 def test_observations_that_changed(obs, expected):

@@ -368,7 +368,7 @@ def failing(run, error, at=12):
 
 def test_an_error_of_the_environment_saves_first_and_says_where(fakes):
     run = failing(setting(fakes), DataError("reward is nan."))
-    with pytest.raises(DataError, match=r"^reward is nan\. The run was stopped at env step 9; its .* is saved-9$"):
+    with pytest.raises(DataError, match=r"^reward is nan\. The run stopped at env step 9 and was saved as saved-9$"):
         run.go(schedule=Schedule(log_every=0, save_every=0))
     assert run.saves == [(9, False)]
     assert run.sink.entries[-1][0] == 9
@@ -378,14 +378,14 @@ def test_an_error_of_others_carries_a_note(fakes):
     run = failing(setting(fakes), KeyError("door"))
     with pytest.raises(KeyError) as caught:
         run.go()
-    assert caught.value.__notes__ == ["The run was stopped at env step 9; its checkpoint is saved-9"]
+    assert caught.value.__notes__ == ["The run stopped at env step 9 and was saved as saved-9"]
 
 
 def test_an_interrupt_that_nobody_sent_saves_and_one_of_the_impatient_does_not(fakes):
     run = failing(setting(fakes), KeyboardInterrupt())
     with pytest.raises(KeyboardInterrupt) as caught:
         run.go()
-    assert caught.value.__notes__ == ["The run was stopped at env step 9; its checkpoint is saved-9"]
+    assert caught.value.__notes__ == ["The run stopped at env step 9 and was saved as saved-9"]
     run = setting(fakes)
     step = run.env.step
 
@@ -454,7 +454,7 @@ def test_an_error_and_a_full_disk(fakes):
         raise RunError("no space left")
 
     run = failing(setting(fakes), DataError("reward is nan."))
-    with pytest.raises(DataError, match=r"env step 9\. It could not be saved: no space left$"):
+    with pytest.raises(DataError, match=r"env step 9 and could not be saved: no space left$"):
         run.go(checkpoint=full)
     with pytest.raises(RunError, match=r"^no space left$"):
         setting(fakes).go(checkpoint=full, schedule=Schedule(save_every=10))
@@ -466,6 +466,6 @@ def test_logs_that_cannot_be_written_end_the_run_with_a_checkpoint(fakes):
             raise OSError(28, "No space left on device", "metrics.jsonl")
 
     run = setting(fakes)
-    with pytest.raises(RunError, match=r"cannot write metrics\.jsonl: No space left.* checkpoint is saved-10$"):
+    with pytest.raises(RunError, match=r"cannot write metrics\.jsonl: No space left.* was saved as saved-10$"):
         run.go(sinks=[Full()], schedule=Schedule(log_every=10))
     assert run.saves == [(10, False)]

@@ -195,4 +195,4 @@ def test_the_table_is_for_people(tmp_path: Path) -> None:
     assert "    12    -1000.00        15,000" in text.splitlines()
     assert "   IQM     -430.08   -1000.00 to -140.25" in text.splitlines()
     two = table(aggregate(dict(list(runs.items())[:2]), EVERY_100))
-    assert "median     -145.12   too few for one" in two
+    assert "median     -145.12   too few seeds" in two

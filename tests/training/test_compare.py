@@ -45,7 +45,7 @@ def test_what_people_read(capsys: Captured) -> None:
     assert lines[0].index("95 %") == lines[1].index("-158.33 to")
     (pair,) = (line for line in lines if " over " in line)
     assert re.fullmatch(r"  0\.96 \(95 % 0\.\d\d to 1\.00\)  td3 over sac-long", pair)  # -160 loses against -158
-    assert re.split(r"  +", lines[-1].strip()) == ["ddpg", "2", "3500.00", "3500.00", "3500.00", "too few for one"]
+    assert re.split(r"  +", lines[-1].strip()) == ["ddpg", "2", "3500.00", "3500.00", "3500.00", "too few seeds"]
     assert lines[-1].index("too few") == lines[-2].index("95 %")
 
 
@@ -70,17 +70,17 @@ def test_a_figure_of_their_curves(capsys: Captured) -> None:
     width, height = Image.open("two/panels.png").size
     assert height > width  # Pendulum without td3, and Hopper
     assert main(["compare", *paths, "--figure", "panels.pdf"]) == 2
-    assert "--figure panels.pdf: expected a name that ends with .png" in capsys.readouterr().err
+    assert "--figure panels.pdf: expected a file name ending in .png" in capsys.readouterr().err
 
 
 def test_nothing_to_compare_is_a_mistake(capsys: Captured) -> None:
     assert main(["compare"]) == 2
-    assert "compare what?" in capsys.readouterr().err
+    assert "no folders to compare" in capsys.readouterr().err
 
 
 def test_few_seeds_have_no_interval(capsys: Captured) -> None:
     assert main(["compare", folder("a", "X", 1.0, 2.0), folder("b", "X", 1.5, 0.0)]) == 0
-    assert "  0.75 (too few for an interval)  a over b" in capsys.readouterr().out
+    assert "  0.75 (too few seeds for an interval)  a over b" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

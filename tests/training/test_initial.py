@@ -69,7 +69,7 @@ def test_a_run_that_lives_begins_with_the_agent_of_one_that_did_not(offline, bes
     other = noise(tmp_path / "other.hdf5", spread=300)  # with which that agent has nothing to do
     more = {"data": other, "data.fraction": 0.5} if beside else {}
     said = train(tmp_path / "run", init=str(offline), steps=20, **LIVED, **more)  # learning never starts
-    assert any(line.startswith(f"beginning with the agent of {offline}/checkpoints/step-") for line in said)
+    assert any(line.startswith(f"starting with the agent of {offline}/checkpoints/step-") for line in said)
     torch.testing.assert_close(learner(tmp_path / "run"), learner(offline), rtol=0, atol=0)
     torch.testing.assert_close(seen(tmp_path / "run"), seen(offline), rtol=0.2, atol=0)  # of the data, 20 rows aside
 
@@ -121,9 +121,9 @@ def test_a_checkpoint_may_be_named(offline, tmp_path):
     ("more", "message"),
     [
         ({"init": "nothing"}, r"init = 'nothing': expected a run folder, or a checkpoint in one"),
-        ({"algorithm": "td3"}, r"is a run of td3_bc, and this is to be one of td3"),
+        ({"algorithm": "td3"}, r"expected a run of td3, but it is a run of td3_bc"),
         ({"env": "MountainCarContinuous-v0"}, r"the environment differs from the one that .*offline was trained on"),
-        ({"algo.networks.units": (9,)}, r"What differs: .*algo.networks.units: \[8\] -> \[9\]"),
+        ({"algo.networks.units": (9,)}, r"Different settings: .*algo.networks.units: \[8\] -> \[9\]"),
     ],
 )
 def test_what_cannot_be_begun_with_leaves_nothing(offline, more, message, tmp_path):
@@ -136,11 +136,11 @@ def test_what_cannot_be_begun_with_leaves_nothing(offline, more, message, tmp_pa
 def test_what_a_run_learns_from_stays_what_it_was(data, tmp_path):
     alone = tmp_path / "alone"
     train(alone, data=data, updates=10, env="Pendulum-v1", **{"data.fraction": 1.0})
-    with pytest.raises(RunError, match=r"learned from recorded data alone, .* --init .*alone"):
+    with pytest.raises(RunError, match=r"was trained on recorded data alone, .* --init .*alone"):
         train(alone, steps=20, data=data, **LIVED, **{"data.fraction": 0.5})
     lived = tmp_path / "lived"
     train(lived, steps=20, **LIVED)
-    with pytest.raises(RunError, match=r"learned from what it lived, and cannot go on otherwise"):
+    with pytest.raises(RunError, match=r"was trained on collected rows, which cannot change"):
         train(lived, steps=30, data=data, **LIVED, **{"data.fraction": 0.5})
     both = tmp_path / "both"
     train(both, steps=20, data=data, **LIVED, **{"data.fraction": 0.5})

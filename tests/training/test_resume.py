@@ -170,8 +170,8 @@ def test_newer_rows_can_be_kept(whole: Path, tmp_path: Path) -> None:
     said: list[str] = []
     train(CONFIG, env=Walk, run=run, say=said.append, keep_newer=True)
     assert not any("set aside" in line for line in said)
-    assert any("rows that are newer than the checkpoint: they are kept" in line for line in said)
-    assert any("not those of the checkpoint any more: environments begin new episodes" in line for line in said)
+    assert any("rows newer than the checkpoint: they are kept" in line for line in said)
+    assert any("no longer those of the checkpoint: environments start new episodes" in line for line in said)
     store = Store(run / "replay", say=say_nothing)
     (segment,) = store.segments
     assert segment.rows > before
@@ -184,7 +184,7 @@ def test_an_episode_that_cannot_go_on_is_closed_as_truncated(tmp_path: Path, mon
     rows = Store(run / "replay", say=say_nothing).segments[-1].rows
     said: list[str] = []
     train(CONFIG, env=Closed, run=run, say=said.append)
-    assert any("2 of 2 environments cannot go on in the middle of an episode" in line for line in said)
+    assert any("2 of 2 environments cannot resume in the middle of an episode" in line for line in said)
     store = Store(run / "replay", say=say_nothing)
     seam = next(iter(store.read(store.segments[-1], rows, rows + 2))).rows
     assert seam["is_last"][:, 0].all()
@@ -217,7 +217,7 @@ def test_damaged_rows_are_named_and_the_rest_is_used(whole: Path, tmp_path: Path
     result = train(CONFIG.merge({"steps": 130}), env=Walk, run=run, say=said.append)
     assert result.reason == "finished"
     assert any("reward/c.1.0" in line for line in said)
-    assert any("laid out anew" in line for line in said)
+    assert any("rebuilt from its rows" in line for line in said)
 
 
 def test_a_store_elsewhere_and_back(whole: Path, tmp_path: Path) -> None:
@@ -268,11 +268,11 @@ class Wide(Walk):
 
 def test_rows_of_other_spaces_are_refused_before_anything_is_written(whole: Path, tmp_path: Path) -> None:
     config = CONFIG.merge({"replay.init": (str(whole),)})
-    with pytest.raises(RunError, match=r"other spaces .* differ in obs/observation"):
+    with pytest.raises(RunError, match=r"do not fit this environment.* columns: obs/observation"):
         train(config, env=Wide, run=tmp_path / "new", say=say_nothing)
-    with pytest.raises(RunError, match=r"there is no replay store there"):
+    with pytest.raises(RunError, match=r"no replay store found there"):
         train(CONFIG.merge({"replay.init": (str(tmp_path),)}), env=Walk, run=tmp_path / "new", say=say_nothing)
-    with pytest.raises(RunError, match=r"replay.store = .*other spaces"):
+    with pytest.raises(RunError, match=r"replay.store = .*do not fit this environment"):
         train(CONFIG.merge({"replay.store": str(whole / "replay")}), env=Wide, run=tmp_path / "new", say=say_nothing)
     assert not (tmp_path / "new").exists()
 
@@ -350,9 +350,9 @@ def test_a_store_has_one_writer(tmp_path: Path) -> None:
 def test_a_new_run_does_not_begin_among_the_rows_of_another(tmp_path: Path) -> None:
     shared, other = {"replay.store": str(tmp_path / "rows"), "steps": 20}, tmp_path / "other"
     train(CONFIG.merge(shared), env=Walk, run=tmp_path / "run", say=say_nothing)
-    with pytest.raises(RunError, match=rf"rows of the run {tmp_path / 'run'}: .* --replay.init") as error:
+    with pytest.raises(RunError, match=rf"rows of the run {tmp_path / 'run'}\. .* --replay.init") as error:
         train(CONFIG.merge(shared), env=Walk, run=other, say=say_nothing)
-    assert "another with --replay.store" in str(error.value)
+    assert "another place with --replay.store" in str(error.value)
     train(CONFIG.merge({"steps": 20}), env=Walk, run=tmp_path / "run2", say=say_nothing)
     with pytest.raises(RunError, match="rows of another run"):  # where the segments name nobody
         train(CONFIG.merge({"replay.store": str(tmp_path / "run2" / "replay")}), env=Walk, run=other, say=say_nothing)
@@ -438,10 +438,10 @@ def test_a_copy_of_a_run_takes_nothing_from_it_in_the_store_they_share(undisturb
     shutil.copytree(run, copy)
     going_on(run, 100)
     said = going_on(copy, 130, **{"algo.optim.lr": 0.01})
-    assert any(f"newer than the checkpoint are of the run {run}: they stay" in line for line in said)
+    assert any(f"newer than the checkpoint belong to the run {run}: they are kept" in line for line in said)
     assert not any("set aside" in line for line in said)
     said = going_on(run, 160)
-    assert not any("set aside" in line or "new ones begin" in line for line in said)
+    assert not any("set aside" in line or "start new ones" in line for line in said)
     assert_learned_the_same(run, undisturbed)
     store = Store(tmp_path / "rows", say=say_nothing)
     assert not store.aside
@@ -466,7 +466,7 @@ def test_rows_that_were_replaced_are_taken_from_where_they_were_set_aside(undist
     run, former = tmp_path / "run", tmp_path / "former"
     under_another_name(run, former)
     said = going_on(run, 160)
-    assert any("another run, such as a copy of this one, has gone on" in line and "aside/0" in line for line in said)
+    assert any("another run, such as a copy of this one, has continued" in line and "aside/0" in line for line in said)
     assert_learned_the_same(run, undisturbed)
     own = Store(tmp_path / "rows", say=say_nothing).segments[-1]
     assert 60 <= own.imported * own.streams < 80 < own.rows * own.streams  # those set aside are nowhere else
@@ -483,9 +483,9 @@ def test_rows_that_were_replaced_and_are_gone_are_told(tmp_path: Path) -> None:
     store = Store(tmp_path / "rows", say=say_nothing)
     manifest.save(store.objects, replace(store.manifest, aside=()))
     said = going_on(run, 160)
-    assert any("rows of the checkpoint are not in" in line for line in said)
-    assert any("laid out anew" in line for line in said)
-    assert any("not those of the checkpoint any more" in line for line in said)
+    assert any("rows of the checkpoint are no longer in" in line for line in said)
+    assert any("rebuilt from its rows" in line for line in said)
+    assert any("no longer those of the checkpoint" in line for line in said)
 
 
 def test_a_store_of_an_earlier_version_goes_on(
@@ -577,7 +577,7 @@ def test_a_run_that_was_good_enough_stays_ended(tmp_path: Path) -> None:
     assert train(config, env=Walk, run=tmp_path / "run", say=say_nothing).env_steps < 40
     said: list[str] = []
     assert train(config, env=Walk, run=tmp_path / "run", say=said.append).env_steps < 40
-    assert "stop_score = -1e+06 ends it" in said[-1]
+    assert "has reached stop_score = -1e+06" in said[-1]
     (tmp_path / "run" / "eval.json").unlink()  # as if it had been stopped in its last evaluation
     again = train(config, env=Walk, run=tmp_path / "run", say=said.append)
     assert again.evaluation is not None
@@ -598,7 +598,7 @@ def test_a_run_that_a_score_of_0_has_ended_stays_ended(tmp_path: Path) -> None:
     assert ended < 40
     said: list[str] = []
     assert train(config, env=Worthless, run=tmp_path / "run", say=said.append).env_steps == ended
-    assert "reached 0, and stop_score = 0 ends it" in said[-1]
+    assert "has reached stop_score = 0 (best score 0)" in said[-1]
 
 
 def test_a_score_that_was_luck_ends_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -629,7 +629,7 @@ def test_a_run_without_checkpoints_says_that_it_begins_anew(tmp_path: Path) -> N
     shutil.rmtree(run / "checkpoints")
     said: list[str] = []
     train(CONFIG, env=Walk, run=run, say=said.append)
-    assert any("has no checkpoint: it begins anew" in line for line in said)
+    assert any("has no checkpoint: it starts over" in line for line in said)
     assert sum(segment.rows for segment in Store(run / "replay", say=say_nothing).segments) == 2 * before
 
 
@@ -646,7 +646,7 @@ def test_a_score_is_of_the_end_that_a_run_has_now(tmp_path: Path, monkeypatch: p
         patch.setattr(evaluator, "final_evaluation", stopped)
         result = train(longer, env=Walk, run=run, say=said.append)
     assert (result.reason, result.signal, result.evaluation) == ("interrupted", signal.SIGTERM, None)
-    assert "SIGTERM: the run is saved, its final evaluation is left out" in said[-1]
+    assert "SIGTERM: the run is saved without its final evaluation" in said[-1]
     assert RunFolder(run).checkpoints in Path(result.files["checkpoint"]).parents
     assert result.files["curve"].exists()
     late = train(longer.merge({"eval_episodes": 2}), env=Walk, run=run, say=say_nothing)
@@ -661,7 +661,7 @@ def test_a_score_is_of_the_end_that_a_run_has_now(tmp_path: Path, monkeypatch: p
     assert "stays" not in said[-1]
     again = train(longer.merge({"eval_episodes": 3}), env=Walk, run=run, say=said.append)
     assert again.evaluation == late.evaluation
-    assert "is of 2 episodes and stays; eval_episodes = 3 has no effect on a run that is over" in said[-1]
+    assert "eval_episodes = 3 has no effect on a finished run: its final evaluation of 2 episodes is kept" in said[-1]
     assert f"reverie eval {run} --episodes 3" in said[-1]
     assert len([row for row in read_metrics(run / "metrics.jsonl") if "eval/score" in row]) == 2
 

@@ -111,7 +111,7 @@ def test_a_run_whose_weights_broke_goes_on_from_before(
         (
             {"algo.temperature_lr": 0.0},
             {},
-            "there is no 'temperature_optim' in it. It was .* other parts .* optimisers",
+            "it contains no 'temperature_optim'. It was .* other parts .* optimisers",
         ),
         ({}, {"algo.target_every": 5}, r"target_critic\.count\"\. It was .* other parts .*algo.target_every: 1 -> 5"),
     ],

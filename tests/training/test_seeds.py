@@ -151,7 +151,7 @@ def test_a_seed_that_fails_takes_no_other_with_it(stage: type[Actor]) -> None:
     result = train_seeds(CONFIG, range(4), jobs=2, run="all", say=say_nothing)
     assert [seed.state for seed in result.seeds] == ["failed", "finished", "failed", "finished"]
     assert result.seeds[0].note == "failed: the reward is nan"
-    assert result.seeds[2].note == "failed: killed by SIGKILL, perhaps for want of memory"
+    assert result.seeds[2].note == "failed: killed by SIGKILL, possibly out of memory"
     assert result.seeds[0].log.read_text() == "reverie: the reward is nan"
     assert result.aggregate is not None
     assert result.aggregate.seeds == [1, 3]
@@ -166,7 +166,7 @@ def test_the_same_again_leaves_those_alone_that_have_finished(stage: type[Actor]
     result = train_seeds(CONFIG, range(4), run="all", say=say_nothing)
     assert began(stage) == [1, 3]
     assert [seed.state for seed in result.seeds] == ["finished"] * 4
-    assert result.seeds[0].note == "finished already"
+    assert result.seeds[0].note == "already finished"
     train_seeds(CONFIG, range(4), run="all", say=say_nothing)
     assert not began(stage)
 
@@ -203,7 +203,7 @@ def test_without_a_folder_the_same_settings_are_gone_on_with(stage: type[Actor])
     first = train_seeds(CONFIG, range(2), say=say_nothing).run
     said: list[str] = []
     assert train_seeds(CONFIG.merge({"seed": 9}), range(2), say=said.append).run == first
-    assert said[0] == f"going on with {first}, which has these settings; another --run begins anew"
+    assert said[0] == f"continuing {first}, which has the same settings; choose another run folder to start over"
     other = train_seeds(CONFIG.merge({"steps": 90}), range(2), say=say_nothing).run
     assert other != first
     assert {path.name.rpartition("-seeds-")[0] for path in Path("runs").iterdir()} == {"CartPole-v1-dreamer_v3"}
@@ -246,7 +246,7 @@ def test_a_signal_is_told_to_each_child_once(stage: type[Actor], number: signal.
     assert result.signal == number
     assert [seed.state for seed in result.seeds] == ["stopped", "stopped", "waiting", "waiting"]
     assert result.seeds[0].note == f"stopped by {number.name}"
-    assert any(text.startswith(f"{number.name}: the running seeds finish their turn") for text in said)
+    assert any(text.startswith(f"{number.name}: the running seeds finish their iteration") for text in said)
     assert signal.getsignal(number) == before
     stage.patience = 0
     assert [seed.state for seed in train_seeds(CONFIG, range(4), run="all", say=say_nothing).seeds] == ["finished"] * 4
@@ -277,7 +277,7 @@ def test_an_error_here_lets_the_children_save_and_end(stage: type[Actor], monkey
         ({}, [], r"seeds = \[\]: expected different whole numbers"),
         ({}, [1, 2, 1], r"seeds = \[1, 2, 1\]: expected different"),
         ({}, [-1], r"seeds = \[-1\]: expected different whole numbers, 0 or more"),
-        ({"replay.store": "s3://bucket/x"}, [0, 1], r"replay.store = 's3://bucket/x': several seeds cannot write into"),
+        ({"replay.store": "s3://bucket/x"}, [0, 1], r"replay.store = 's3://bucket/x': several seeds cannot write to"),
     ],
 )
 def test_what_cannot_be_is_named(values: dict[str, Any], seeds: list[int], message: str, elsewhere: Path) -> None:
@@ -290,9 +290,9 @@ def test_objects_of_python_cannot_be_told_to_a_process(elsewhere: Path) -> None:
     class Own(type(CONFIG.algo.encoder)):  # type: ignore[misc]
         pass
 
-    with pytest.raises(ConfigError, match=r"algo\.encoder = .*Own: seeds run in processes of their own"):
+    with pytest.raises(ConfigError, match=r"algo\.encoder = .*Own: each seed runs in its own process"):
         train_seeds(CONFIG.merge({"algo": CONFIG.algo.merge({"encoder": Own()})}), [0, 1], say=say_nothing)
-    with pytest.raises(ConfigError, match=r"<lambda>: .*give 'module:Id'"):
+    with pytest.raises(ConfigError, match=r"<lambda>: .*pass 'module:Id'"):
         reverie.train_seeds("td3", env=lambda: None, say=say_nothing)  # type: ignore[arg-type]
     assert not list(elsewhere.iterdir())
 
@@ -310,7 +310,7 @@ def test_an_algorithm_that_other_processes_do_not_find_is_refused(
     vars(made)["Lost"] = lost
     monkeypatch.setitem(sys.modules, "made_here", made)
     for config, name in {Inside: r"test_seeds:.*Inside", script: "__main__:Script", lost: "made_here:Lost"}.items():
-        with pytest.raises(ConfigError, match=rf"algorithm = {name}: seeds run in .* they cannot import this one"):
+        with pytest.raises(ConfigError, match=rf"algorithm = {name}: each seed runs in .* this one cannot be imported"):
             train_seeds(ExperimentConfig(algo=config()), [0, 1], say=say_nothing)
     assert not list(elsewhere.iterdir())
 
@@ -333,7 +333,7 @@ def test_an_own_algorithm_is_told_to_processes_by_its_name(
     name = "own_algorithm_module:OwnConfig"
     args = ["train", name, "--env", "CartPole-v1", "--steps", "60", "--learning-starts", "40", "--eval-episodes", "1"]
     assert cli([*args, "--threads", "1", "--no-tensorboard", "--seeds", "2", "--run", "all", "--algo.depth", "3"]) == 0
-    assert "2 of 2 seeds have finished" in capsys.readouterr().out
+    assert "2 of 2 seeds finished" in capsys.readouterr().out
     found = yaml.safe_load(Path("all/seed-1/config.yaml").read_text())
     assert (found["algorithm"], found["experiment"]["algo"]["depth"]) == (name, 3)
     assert cli(["compare", "all"]) == 0
@@ -413,7 +413,7 @@ def test_seeds_are_so_many_or_these() -> None:
 def test_flags_that_contradict_each_other() -> None:
     assert lone_flags(["--seeds", "3", "--seed", "2", "--jobs", "4"]) is None
     assert "--jobs has no effect" in str(lone_flags(["--jobs", "2"]))
-    assert "--seeds and --resume" in str(lone_flags(["--seeds=2", "--resume", "x"]))
+    assert "--resume continues a single run" in str(lone_flags(["--seeds=2", "--resume", "x"]))
     assert "--seed and a list" in str(lone_flags(["--seed", "2", "--seeds", "1,2"]))
 
 
@@ -434,10 +434,10 @@ def test_the_command_says_what_came_of_it(stage: type[Actor], tiny: str, capsys:
         "seed 1  started",
         "seed 3  finished at 120 steps, score 30.00",
         "seed 2  failed: the reward is nan",
-        "2 of 3 seeds have finished",
-        "   IQM       20.00   too few for one",
+        "2 of 3 seeds finished",
+        "   IQM       20.00   too few seeds",
         "seed 2: failed: the reward is nan; see all/seed-2.log",
-        "The same command goes on",
+        "Run the same command",
         "aggregate:      all/aggregate.json",
     ):
         assert piece in text
@@ -508,14 +508,14 @@ def test_seeds_that_were_stopped_end_as_the_runs_that_they_would_be_alone(
     parent.send_signal(signal.SIGTERM)
     out, _ = parent.communicate(timeout=60)
     assert parent.returncode == 143, out
-    assert "SIGTERM: the running seeds finish their turn and save" in out
+    assert "SIGTERM: the running seeds finish their iteration, then save" in out
     assert [run["state"] for run in read(folder.aggregate)["runs"]] == ["stopped"] * 2
     for seed in (3, 4):
         assert list(folder.run(seed).checkpoints.glob("step-*"))
         assert "interrupted at env step" in folder.log(seed).read_text()
     (elsewhere / "slow").unlink()
     assert cli(args) == 0
-    assert "2 of 2 seeds have finished" in capsys.readouterr().out
+    assert "2 of 2 seeds finished" in capsys.readouterr().out
     alone = CONFIG.merge({"seed": 4, "env.id": "slow_env_module:Slow-v0", "schedule.log_every": 10})
     train(alone, run="alone", say=say_nothing)
     assert_same(folder.run(4).path, Path("alone"))

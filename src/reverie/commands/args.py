@@ -118,7 +118,7 @@ def fail(message: str, code: int) -> int:
 def score_line(evaluation: Any) -> str:
     """Format mean, interquartile mean with its interval, and spread of an evaluation."""
     metrics, scores, middle = evaluation.metrics(), evaluation.scores, evaluation.iqm()
-    sure = f"95 % {middle.low:.2f} to {middle.high:.2f}" if middle.sure else "too few for an interval"
+    sure = f"95 % {middle.low:.2f} to {middle.high:.2f}" if middle.sure else "too few episodes for an interval"
     return (
         f"mean return {metrics['eval/score']:.2f} (IQM {middle.value:.2f}, {sure}) over {len(scores)} episodes\n"
         f"  median {metrics['eval/score_median']:.2f}, std {metrics['eval/score_std']:.2f}, "

@@ -60,17 +60,21 @@ class BenchCommand:
     def __post_init__(self) -> None:
         shaped = self.image != "" or self.vector is not None
         if shaped and self.env:
-            raise ConfigError(f"env = {self.env}: an environment has its own shapes; leave out --image and --vector.")
+            raise ConfigError(f"env = {self.env}: an environment has its own shapes. Leave out --image and --vector.")
         if not shaped and (self.action is not None or self.classes is not None):
-            raise ConfigError("--action and --classes go with --image or --vector; an environment has its own actions.")
+            raise ConfigError(
+                "--action and --classes have no effect without --image or --vector: an environment has its own actions."
+            )
         if self.action is not None and self.classes is not None:
-            raise ConfigError(f"action = {self.action} and classes = {self.classes}: give one of them.")
+            raise ConfigError(f"action = {self.action} and classes = {self.classes}: set only one of them.")
         for name, least in {"vector": 1, "action": 1, "classes": 2, "envs": 1, "steps": 1, "threads": 0}.items():
             value = getattr(self, name)
             if value is not None and value < least:
                 raise ConfigError(f"{name} = {value}: expected at least {least}.")
         if self.json is not None and not self.json.absolute().parent.is_dir():
-            raise ConfigError(f"json = {self.json}: there is no folder {self.json.absolute().parent}; make it first.")
+            raise ConfigError(
+                f"json = {self.json}: the folder {self.json.absolute().parent} does not exist. Create it first."
+            )
         if self.image:
             image_shape(self.image)
         if self.batch:
@@ -139,7 +143,7 @@ def measured(said: BenchCommand, config: ExperimentConfig) -> Report:
 
     print_trouble(choose_device(config.device))
     if said.shaped:
-        print(f"measuring {said.algorithm} on noise ...", flush=True)
+        print(f"measuring {said.algorithm} on random data ...", flush=True)
         return bench.measure(config, *shapes(said))
     from reverie.envs.vector import make_env
 
@@ -206,12 +210,12 @@ def learner_lines(report: Report) -> list[Line]:
     lines = [
         ("parameters", f"{speed.parameters / 1e6:.2f}M", ""),
         ("first update", seconds(speed.first_update_s), "once"),
-        ("an update", seconds(speed.update_s), f"{speed.rows_per_s:,.{int(speed.rows_per_s < 10)}f} rows a second"),
-        *(("a decision", seconds(ms / 1e3), f"for {n} env{'s' * (n > 1)}") for n, ms in speed.act_ms.items()),
-        ("memory", f"{speed.peak_gb:.2f} GB", "at most, without a replay"),
+        ("update", seconds(speed.update_s), f"{speed.rows_per_s:,.{int(speed.rows_per_s < 10)}f} rows per second"),
+        *(("decision", seconds(ms / 1e3), f"for {n} env{'s' * (n > 1)}") for n, ms in speed.act_ms.items()),
+        ("memory", f"{speed.peak_gb:.2f} GB", "peak, without a replay"),
     ]
     if speed.device_peak_gb is not None:
-        lines.append(("GPU memory", f"{speed.device_peak_gb:.2f} GB", "at most"))
+        lines.append(("GPU memory", f"{speed.device_peak_gb:.2f} GB", "peak"))
     return lines
 
 
@@ -220,14 +224,14 @@ def machine_lines(report: Report) -> list[Line]:
     machine = report.machine
     lines = [
         ("computer", machine["gpu"] or machine["processor"], f"{machine['threads']} threads, {machine['cores']} cores"),
-        *(("matrices", f"{rate:,.0f} GFLOP/s", name) for name, rate in report.matrix_gflops.items()),
+        *(("matrix products", f"{rate:,.0f} GFLOP/s", name) for name, rate in report.matrix_gflops.items()),
     ]
     if machine["kernels"] is not None:
-        lines.append(("kernels", machine["kernels"], "of element-wise operations"))
+        lines.append(("kernels", machine["kernels"], "for element-wise operations"))
     if report.speed.gflop is not None:
-        lines.append(("an update", f"{report.speed.gflop:,.1f} GFLOP", "products and convolutions"))
+        lines.append(("update", f"{report.speed.gflop:,.1f} GFLOP", "matrix products and convolutions"))
     if report.share is not None:
-        lines.append(("reached", f"{report.share:.0%}", f"of the {report.precision} rate"))
+        lines.append(("utilisation", f"{report.share:.0%}", f"of the {report.precision} rate"))
     return lines
 
 
@@ -235,11 +239,11 @@ def run_lines(report: Report) -> list[Line]:
     """Return the lines about the time of a run."""
     run = report.forecast
     parts = f"updates {hours(run.updates_h)}, decisions {hours(run.acting_h)}"
-    parts += ", environments not known" if run.envs_h is None else f", environments {hours(run.envs_h)}"
+    parts += ", environments unknown" if run.envs_h is None else f", environments {hours(run.envs_h)}"
     lines = [("env steps", f"{run.env_steps:,}", f"{run.updates:,} updates")]
     if run.env_steps_per_s is not None:
-        lines.append(("environments", f"{run.env_steps_per_s:,.0f} steps/s", "by themselves"))
-    return [*lines, ("takes", hours(run.hours), parts)]
+        lines.append(("environments", f"{run.env_steps_per_s:,.0f} steps/s", "on their own"))
+    return [*lines, ("time", hours(run.hours), parts)]
 
 
 def seconds(value: float) -> str:

@@ -152,7 +152,8 @@ def download_command(args: list[str]) -> int:
     kind, _, name = said.name.partition(":")
     if kind not in ("minari", "rl_unplugged") or not name:
         raise ConfigError(
-            f"{said.name}: expected minari:NAME, such as minari:D4RL/door/human-v2, or rl_unplugged:GAME."
+            f"{said.name}: expected minari:NAME, such as minari:D4RL/door/human-v2, or rl_unplugged:GAME, such as "
+            "rl_unplugged:Breakout."
         )
     with downloading() as progress, writing(said.folder):
         if kind == "minari":

@@ -85,7 +85,10 @@ def train_command(args: list[str]) -> int:
     shown = shown_by(config, said)
     parsed = parse(TrainCommand, args, "train", default=TrainCommand(common=shown, experiment=config))
     if parsed.common.algorithm != said.algorithm:
-        return fail(f"'{parsed.common.algorithm}' comes late: name the algorithm first, reverie train ALGORITHM ...", 2)
+        return fail(
+            f"'{parsed.common.algorithm}' comes after an option. Put the algorithm first: reverie train ALGORITHM ...",
+            2,
+        )
     config = shortly_said(parsed.experiment, parsed.common, shown)
     if config.data.alone and said.env and said.resume is None:
         config = config.merge(in_an_environment(args, said.env))
@@ -127,11 +130,11 @@ def without_effect(args: list[str], config: ExperimentConfig) -> str | None:
         return f"--{lone[0]} has no effect without --data."
     if config.data.alone and (idle := next((flag for flag in OF_THE_LIVED if flag_value(args, flag)), None)):
         return (
-            f"--{idle} has no effect where all is recorded: such a run counts in --updates. With --env ID, and a "
-            "--data-fraction below 1, it lives as well."
+            f"--{idle} has no effect on a run on recorded data alone, whose length is --updates. To collect rows as "
+            "well, pass --env ID and a --data-fraction below 1."
         )
     if not config.data.alone and flag_value(args, "updates"):
-        return "--updates has no effect where something is lived: such a run counts in env steps, --steps."
+        return "--updates has no effect on a run that collects rows. Set its length in env steps with --steps."
     return None
 
 
@@ -153,16 +156,16 @@ def seeds_command(config: ExperimentConfig, said: Common) -> int:
     assert said.seeds is not None
     seeds = read_seeds(said.seeds, config.seed)
     if seeds is None:
-        return fail(f"--seeds {said.seeds}: expected how many, such as 5, or which, such as 1,5,7.", 2)
+        return fail(f"--seeds {said.seeds}: expected a number of seeds such as 5, or a list such as 1,5,7.", 2)
     result = train_seeds(config, seeds, jobs=said.jobs, run=said.run, keep_newer=said.keep_newer)
     unfinished = [seed for seed in result.seeds if seed.state != "finished"]
-    tell(f"\n{len(seeds) - len(unfinished)} of {len(seeds)} seeds have finished")
+    tell(f"\n{len(seeds) - len(unfinished)} of {len(seeds)} seeds finished")
     if result.aggregate is not None:
         print(f"\n{table(result.aggregate)}\n")
     for seed in unfinished:
         print(f"seed {seed.seed}: {seed.note or seed.state}" + (f"; see {seed.log}" if seed.log.exists() else ""))
     if unfinished:
-        print("The same command goes on with the seeds that have not finished.")
+        print("Run the same command again to continue the unfinished seeds.")
     print_files(result.files)
     return 128 + result.signal if result.signal is not None else int(bool(unfinished))
 
@@ -185,12 +188,14 @@ def resumed(said: Common, *, named: bool) -> Common:
     assert said.resume is not None
     saved = read_saved(said.resume)
     if named and not same_algorithm(said.algorithm, saved.algorithm):
-        raise RunError(f"{said.resume} is a run of {saved.algorithm}, not of {said.algorithm}: leave the name away.")
+        raise RunError(
+            f"{said.resume} is a run of {saved.algorithm}, not of {said.algorithm}. Leave out the algorithm."
+        )
     if saved.custom:
         listed = ", ".join(f"{place} = {what}" for place, what in saved.custom.items())
         raise RunError(
-            f"{said.resume} was trained with {listed}, handed over in Python, which no flag can say: continue it "
-            "there, reverie.train(..., run=...)."
+            f"{said.resume} was trained with {listed}, a Python object that no flag can set. Continue the run in "
+            "Python: reverie.train(..., run=...)."
         )
     return replace(said, algorithm=saved.algorithm, config=(RunFolder(said.resume).config, *said.config))
 
@@ -220,11 +225,11 @@ def contradiction(args: list[str]) -> str | None:
         said = {f"--{name}": " ".join(flag_value(args, name) or ()) for name in (short, full)}
         if all(said.values()) and len(set(said.values())) > 1:
             both = " and ".join(f"{flag} {value}" for flag, value in said.items())
-            return f"{both} contradict each other: they are two ways to say the same thing; give one of them."
+            return f"{both} contradict each other: both set the same option. Set only one of them."
     if flag_value(args, "run") and flag_value(args, "resume"):
-        return "--run and --resume: both name the folder of the run; --resume also takes over its settings. Give one."
+        return "--run and --resume both name the run folder, and --resume also uses its settings. Set only one of them."
     if flag_value(args, "resume") and flag_value(args, "preset"):
-        return "--preset has no effect with --resume: a run keeps its settings. Say by their flags which are to change."
+        return "--preset has no effect with --resume: a run keeps its settings. Change single settings by their flags."
     return lone_flags(args)
 
 
@@ -234,9 +239,9 @@ def lone_flags(args: list[str]) -> str | None:
     if seeds is None:
         return "--jobs has no effect without --seeds: one run is one process." if flag_value(args, "jobs") else None
     if flag_value(args, "resume"):
-        return "--seeds and --resume: give the folder of the seeds as --run, with the settings that they had."
+        return "--resume continues a single run. To continue seeds, pass their folder as --run, with their settings."
     if flag_value(args, "seed") and "," in "".join(seeds):
-        return "--seed and a list of --seeds contradict each other: give one of them."
+        return "--seed and a list of --seeds contradict each other. Set only one of them."
     return None
 
 

@@ -154,7 +154,7 @@ def _check(library: ctypes.CDLL) -> None:
     library.norm_silu(x.data_ptr(), ones.data_ptr(), y.data_ptr(), 1, 40, 0, 0, 1e-4, 1)
     expected = torch.nn.functional.silu(torch.nn.functional.rms_norm(x, [40], ones, 1e-4))
     if not torch.allclose(y, expected, atol=1e-5):
-        raise RuntimeError("they compute something else than PyTorch. Try another compiler: CC=clang.")
+        raise RuntimeError("their results differ from PyTorch's. Try another compiler: CC=clang.")
 
 
 # ---------------------------------------------------------------------- the cache
@@ -234,7 +234,7 @@ def _compile(folder: Path, key: str) -> Path:
             said = said or _trouble_of([*compiler, *flags, "-shared", *objects, "-o", str(out), "-lm"])
             if not said:
                 return out.replace(folder / f"kernels-{key}-{_digest(out.read_bytes())}.so")
-    raise RuntimeError(f"the C compiler {shlex.join(compiler)} failed, saying: {said[-300:]}")
+    raise RuntimeError(f"the C compiler {shlex.join(compiler)} failed: {said[-300:]}")
 
 
 def _trouble_of(command: list[str]) -> str:
@@ -243,7 +243,7 @@ def _trouble_of(command: list[str]) -> str:
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_PATIENCE)
     if done.returncode == 0 and made.is_file():
         return ""
-    return done.stderr.strip() or f"it ended with {done.returncode}"
+    return done.stderr.strip() or f"it wrote no output (exit code {done.returncode})"
 
 
 def _compiler() -> list[str]:
@@ -252,6 +252,6 @@ def _compiler() -> list[str]:
         if words and shutil.which(words[0]):
             return words
     raise RuntimeError(
-        "there is no C compiler (cc, gcc or clang). Install one: apt install gcc libc6-dev on Debian and Ubuntu, "
+        "no C compiler found (cc, gcc or clang). Install one: apt install gcc libc6-dev on Debian and Ubuntu, "
         "xcode-select --install on macOS."
     )

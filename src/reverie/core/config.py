@@ -52,7 +52,7 @@ class Config:
             where = f"{path}.{key}" if path else key
             if key not in names:
                 known = [f"{path}.{n}" if path else n for n in names]
-                hint = did_you_mean(where, known) or f" Known here: {', '.join(sorted(names))}."
+                hint = did_you_mean(where, known) or f" Available: {', '.join(sorted(names))}."
                 raise ConfigError(f"unknown option '{where}'.{hint}")
             old = getattr(self, key)
             if isinstance(old, Config) and isinstance(value, Mapping):
@@ -137,7 +137,7 @@ def check_regex(name: str, text: str) -> None:
     try:
         re.compile(text)
     except re.error as error:
-        raise ConfigError(f"{name} = {brief(text)}: expected a regular expression, but {error}.") from None
+        raise ConfigError(f"{name} = {brief(text)}: expected a valid regular expression ({error}).") from None
 
 
 @dataclass(frozen=True)
@@ -189,15 +189,17 @@ class Choice(Config):
             named = {str(word.arg): _literal(word.value) for word in words}
         except (SyntaxError, ValueError):
             raise ConfigError(
-                f"{where} = {brief(text)}: expected a name, or one with its settings: name(...)."
+                f"{where} = {brief(text)}: expected a name, or a name with settings: name(setting=value)."
             ) from None
         if own:
             kind = cls._imported(f"{module}:{name.id}", f"{where} = {brief(text)}")
         elif name.id in kinds:
             kind = kinds[name.id]
         else:
-            known = f" There are: {', '.join(kinds)}; your own is 'module:Class'."
-            raise ConfigError(f"{where} = {brief(text)}: there is no '{name.id}'.{did_you_mean(name.id, kinds)}{known}")
+            known = f" Available: {', '.join(kinds)}, or 'module:Class' for your own."
+            raise ConfigError(
+                f"{where} = {brief(text)}: unknown name '{name.id}'.{did_you_mean(name.id, kinds)}{known}"
+            )
         fields = [f.name for f in dataclasses.fields(kind)]
         if len(given) > len(fields):
             raise ConfigError(f"{where} = {brief(text)}: expected at most {len(fields)} settings: {', '.join(fields)}.")
@@ -212,7 +214,7 @@ class Choice(Config):
         there = {f"{kind.__module__}:{kind.__name__}": kind for kind in cls._descendants()}
         kind: type[Self] = there.get(name) or imported(name, what=what, base=cls)
         if kind._is_base:
-            raise ConfigError(f"{what}: {kind.__name__} is a base of kinds, and none itself.")
+            raise ConfigError(f"{what}: {kind.__name__} is a base class. Use one of its subclasses.")
         return kind
 
     @classmethod

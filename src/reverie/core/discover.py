@@ -46,7 +46,7 @@ def algorithm_config(name: str) -> type[Config]:
     if wanted not in known:
         hint = did_you_mean(wanted, known)
         raise ConfigError(
-            f"unknown algorithm '{name}'.{hint} There are: {', '.join(sorted(known))}; your own is 'module:Class'."
+            f"unknown algorithm '{name}'.{hint} Available: {', '.join(sorted(known))}, or 'module:Class' for your own."
         )
     base = _base_class()
     if not known[wanted].startswith(f"{GROUP}."):

@@ -43,14 +43,14 @@ def imported(name: str, *, what: str, base: type) -> Any:
         found: Any = importlib.import_module(module)
     except ImportError as error:
         raise ConfigError(
-            f"{what}: module '{module}' cannot be imported ({error}). Expected 'module:Class', run from the folder of "
-            "module.py or with it on PYTHONPATH."
+            f"{what}: module '{module}' cannot be imported ({error}). Use the form 'module:Class', and run in the "
+            "folder of module.py or add that folder to PYTHONPATH."
         ) from error
     except Exception as error:  # a user's module may raise anything
         raise ConfigError(f"{what}: importing module '{module}' failed: {type(error).__name__}: {error}") from error
     for part in path.split("."):
         found = getattr(found, part, None)
     if not (isinstance(found, type) and issubclass(found, base)):
-        script = " It was defined in a script: put it into a module." if module == "__main__" else ""
-        raise ConfigError(f"{what}: '{module}' has no {base.__name__} of that name.{script}")
+        script = " It was defined in a script: move it to a module." if module == "__main__" else ""
+        raise ConfigError(f"{what}: module '{module}' has no subclass of {base.__name__} with that name.{script}")
     return found

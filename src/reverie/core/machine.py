@@ -24,7 +24,8 @@ def choose_device(name: str) -> str:
         return "cuda" if count else "cpu"
     index = int(name.partition(":")[2] or 0)
     if name.startswith("cuda") and index >= count:
-        raise ConfigError(f"device = '{name}': PyTorch sees {count} CUDA devices here. Use auto or cpu.")
+        found = "1 CUDA device" if count == 1 else f"{count} CUDA devices"
+        raise ConfigError(f"device = '{name}': PyTorch sees {found} here. Use auto or cpu.")
     return name
 
 

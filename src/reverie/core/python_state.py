@@ -34,10 +34,10 @@ class PythonState:
         if not names:
             return ""
         if names[0] in ("random", "numpy.random"):
-            return f"it draws from {names[0]}, which a replay does not: draw from PyTorch"
+            return f"it draws random numbers from {names[0]}, which a replay cannot repeat: use PyTorch's generators"
         return (
-            f"it changes {names[0]}, which Python keeps and a replay would not: keep it in a buffer (register_buffer) "
-            "and change that in place"
+            f"it changes the Python value {names[0]}, which a replay cannot repeat: store it in a buffer "
+            "(register_buffer) and change the buffer in place"
         )
 
 

@@ -86,7 +86,7 @@ def probability_of_improvement(scores: ArrayLike, others: ArrayLike) -> np.ndarr
     """
     a, b = table(scores), table(others)
     if a.shape[-1] != b.shape[-1]:
-        raise DataError(f"scores of {a.shape[-1]} and of {b.shape[-1]} tasks: both must be of the same tasks.")
+        raise DataError(f"scores on {a.shape[-1]} and on {b.shape[-1]} tasks: expected the same tasks in both.")
     left, right = a[..., :, None, :], b[..., None, :, :]  # [..., R, 1, M], [..., 1, Q, M]
     return np.asarray(((left > right) + 0.5 * (left == right)).mean((-3, -2, -1)))
 
@@ -163,5 +163,5 @@ def table(scores: ArrayLike) -> np.ndarray:
     """
     values = np.asarray(scores, np.float64)
     if values.ndim == 0 or not values.size:
-        raise DataError(f"scores of shape {values.shape}: expected [R] of R runs, or [R, M] of R runs on M tasks.")
+        raise DataError(f"scores of shape {values.shape}: expected [R] for R runs, or [R, M] for R runs on M tasks.")
     return values[:, None] if values.ndim == 1 else values

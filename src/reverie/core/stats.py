@@ -50,9 +50,9 @@ class Stats:
                 unknown.append(key)
         missing = sorted(name for name, field in cls.names(always=True).items() if field not in found)
         if unknown or missing:
-            raise DataError(
-                f"{cls.__name__}: {missing} are missing, {sorted(unknown)} are none of its: are they another's?"
-            )
+            wrong = {"missing": missing, "unknown": sorted(unknown)}
+            said = "; ".join(f"metrics {names} are {what}" for what, names in wrong.items() if names)
+            raise DataError(f"{cls.__name__}: {said}. Check that the metrics are those of this algorithm.")
         return cls(**found)
 
     @classmethod

@@ -297,10 +297,10 @@ def _shares(out: Any, given: Any) -> bool:
 def _obstacle(func: Any, args: Any, out: Any) -> str:
     """Return why this operation cannot be repeated, or an empty string."""
     if any(isinstance(x, bool | int | float) for x in tree_leaves(out)):
-        return f"{func} reads a number{_where()}"
+        return f"{func} reads the value of a tensor{_where()}"
     if torch.Tag.dynamic_output_shape in func.tags:
         masks = func is not _aten.index.Tensor or any(x is not None and x.dtype == torch.bool for x in args[1])
-        return f"the shape of what {func} makes depends on numbers{_where()}" if masks else ""
+        return f"the shape of the result of {func} depends on the values of its inputs{_where()}" if masks else ""
     return ""
 
 

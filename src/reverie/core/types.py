@@ -172,7 +172,7 @@ def _rows_of_steps(data: Any, obs: Sequence[str]) -> dict[str, Any]:
     led = data["next"]
     done, terminated, reward = (led[k].flatten(1) for k in ("done", "terminated", "reward"))  # [B, T]
     if done[:, :-1].any():
-        raise DataError("an episode ends within a slice: sample slices of one trajectory each, or single steps.")
+        raise DataError("an episode ends inside a slice. Sample slices of a single trajectory each, or single steps.")
     names = obs or [k for k, v in data.items() if k in led.keys() and k != "reward" and v.is_floating_point()]  # noqa: SIM118
     none = torch.zeros_like(done[:, :1])  # [B, 1]
     first = data.get("is_init", None)

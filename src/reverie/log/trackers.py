@@ -45,7 +45,9 @@ def check_installed(names: Mapping[str, bool]) -> None:
     """
     for name, wanted in names.items():
         if wanted and importlib.util.find_spec(name) is None:
-            raise ConfigError(f"{name} = True: the package {name} is not installed. pip install 'reverie-rl[{name}]'.")
+            raise ConfigError(
+                f"{name} = True: the package {name} is not installed. Install it: pip install 'reverie-rl[{name}]'."
+            )
 
 
 class WandbSink:
@@ -77,7 +79,7 @@ class WandbSink:
             )
         except Exception as error:  # of many kinds, some of them private
             raise RunError(
-                f"Weights & Biases: {error} Log in with 'wandb login', or set WANDB_MODE=offline to send it later."
+                f"Weights & Biases: {error} Log in with 'wandb login', or set WANDB_MODE=offline to upload it later."
             ) from error
         self._run.define_metric("env_step")
         self._run.define_metric("*", step_metric="env_step")
@@ -85,7 +87,9 @@ class WandbSink:
     @property
     def where(self) -> str:
         """Return the URL of the run, or how to send it later if offline."""
-        return f"wandb sync {Path(self._run.dir).parent} sends it later" if self._run.offline else str(self._run.url)
+        if self._run.offline:
+            return f"offline; to upload the run, use wandb sync {Path(self._run.dir).parent}"
+        return str(self._run.url)
 
     def write(self, values: Values, step: int) -> None:
         """Hand over scalars that are finite, and videos."""
@@ -108,7 +112,7 @@ class WandbSink:
             yield
         except Exception as error:  # of any kind: none of them shall end a run
             if not self._lost:
-                self._say(f"Weights & Biases: {error}. Training goes on without it; metrics.jsonl has every entry")
+                self._say(f"Weights & Biases: {error}. Training continues without it; metrics.jsonl has every entry")
             self._lost = True
 
 
@@ -198,14 +202,14 @@ class MlflowSink:
         self._handed.put(None)
         self._thread.join(min(WORDLESS, self.PATIENCE))
         if self._thread.is_alive():
-            self._say(f"MLflow: its server does not answer; waiting for it for {self.PATIENCE:g} s")
+            self._say(f"MLflow: the server does not respond; waiting up to {self.PATIENCE:g} s")
             self._thread.join(self.PATIENCE)
         left = f"{len(self._pending)} values and {len(self._films)} videos"
-        why = self._last or "no answer"
+        why = self._last or "no response"
         if self._pending or self._films:
-            self._say(f"MLflow: {left} were not sent ({why}); metrics.jsonl and videos/ have them")
+            self._say(f"MLflow: {left} were not sent ({why}); metrics.jsonl and videos/ contain them")
         elif self._thread.is_alive() or self._last:
-            self._say(f"MLflow: the run could not be ended there ({why})")
+            self._say(f"MLflow: the run could not be marked as finished ({why})")
 
 
 def _videos(folder: Path, values: Values, step: int) -> Iterator[tuple[str, Path]]:

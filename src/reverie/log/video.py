@@ -27,7 +27,9 @@ def write_video(path: Path, frames: np.ndarray, fps: int = 30) -> Path:
         ValueError: there are no frames, or they are not bytes of that shape.
     """
     if frames.ndim != 4 or frames.dtype != np.uint8 or 0 in frames.shape:
-        raise ValueError(f"a video of {frames.dtype} {frames.shape}: expected uint8 [T, H, W, C], none of them 0.")
+        raise ValueError(
+            f"frames have type {frames.dtype} and shape {frames.shape}: expected non-empty uint8 [T, H, W, C]."
+        )
     shown = pad_even(upscale(to_rgb(frames)))
     path.parent.mkdir(parents=True, exist_ok=True)
     staged = path.with_name(f".{path.stem}.part{path.suffix}")

@@ -48,7 +48,7 @@ class Checkpoints:
             ConfigError: ``keep`` is not at least 1.
         """
         if keep < 1:
-            raise ConfigError(f"keep = {keep}: expected to keep at least 1 checkpoint.")
+            raise ConfigError(f"keep = {keep}: expected at least 1 checkpoint.")
         self.folder, self.keep, self.say = Path(folder), keep, say
         self._found: Path | None = None  # the checkpoint that ``latest`` has just verified
         self._state: dict[str, str] = {}  # the problem of each verified checkpoint, "" if it is whole
@@ -74,7 +74,9 @@ class Checkpoints:
             _move(staged, final)
         except (OSError, SafetensorError) as error:
             shutil.rmtree(staged, ignore_errors=True)
-            raise RunError(f"cannot write checkpoint {final}: {error}. Free space or choose another folder.") from error
+            raise RunError(
+                f"cannot write checkpoint {final}: {error}. Free space there, or choose another writable folder."
+            ) from error
         self._state[name] = ""
         self._prune(final)
         for older in self.all():
@@ -102,11 +104,11 @@ class Checkpoints:
         except (RuntimeError, LookupError, ValueError, TypeError) as error:
             reason = " ".join(line.strip() for line in str(error).strip().splitlines()[:3]).rstrip(".")
             if isinstance(error, KeyError):
-                reason = f"there is no {reason} in it"
+                reason = f"it contains no {reason}"
             raise RunError(
-                f"{path} does not fit these settings: {reason}. It was written by a learner of other parts (networks, "
-                "targets, normalisers, optimisers) or in another environment: repeat the settings of its run (--config "
-                "<run>/config.yaml), or choose another run."
+                f"{path} does not fit these settings: {reason}. It was written by a learner with other parts "
+                "(networks, targets, normalisers, optimisers) or in another environment. Use the settings of its run "
+                "(--config <run>/config.yaml), or choose another run."
             ) from error
 
     def all(self) -> list[Path]:
@@ -135,7 +137,7 @@ class Checkpoints:
                 if not problem:
                     for bad, why in wrong.items():
                         what = why if is_newer(why) else f"is damaged ({why})"
-                        self.say(f"checkpoint {bad.name} {what}: using {path.name}")
+                        self.say(f"checkpoint {bad.name} {what}: using {path.name} instead")
                     self._found = path
                     return path
                 wrong[path] = problem
@@ -146,12 +148,12 @@ class Checkpoints:
         listed = "; ".join(f"{path.name} ({why})" for path, why in reversed(wrong.items()))
         if any(map(is_newer, wrong.values())):
             raise RunError(
-                f"no checkpoint in {self.folder} can be read by this version: {listed}. Nothing was overwritten: "
-                "upgrade reverie, or choose another run folder."
+                f"no checkpoint in {self.folder} can be read by this version: {listed}. Nothing was overwritten. "
+                "Upgrade reverie, or choose another run folder."
             )
         raise RunError(
-            f"every checkpoint in {self.folder} is damaged: {listed}. Nothing was overwritten: bring them back from "
-            "a backup, move them away to begin anew, or choose another run folder."
+            f"every checkpoint in {self.folder} is damaged: {listed}. Nothing was overwritten. Restore them from a "
+            "backup, move them away to start over, or choose another run folder."
         )
 
     def chosen(self, name: Path | str | None) -> Path:
@@ -167,9 +169,9 @@ class Checkpoints:
         if diverged:
             raise RunError(
                 f"{self.folder.parent} diverged before its first checkpoint: there is only {diverged[-1].name}, whose "
-                "losses, weights or actions are not finite. Train anew with a lower learning rate or float32."
+                "losses, weights or actions are not finite. Train again with a lower learning rate or in float32."
             )
-        raise RunError(f"{self.folder.parent} has no checkpoint yet: let it train until its first one.")
+        raise RunError(f"{self.folder.parent} has no checkpoint yet. Train until the first one is saved.")
 
     def find(self, name: Path | str) -> Path:
         """Return the checkpoint called ``name`` in this folder, or at that path; ``best`` is the one marked best.
@@ -183,7 +185,7 @@ class Checkpoints:
             if path.is_dir():
                 return path
         known = sorted(path.name for path in self.folder.glob("*-*") if path.is_dir() and path.name[0] != ".")
-        listed = f" There are: {', '.join(known)}." if known else " It has none yet."
+        listed = f" Available: {', '.join(known)}." if known else " The folder has no checkpoints yet."
         raise RunError(f"no checkpoint '{name}' in {self.folder}.{did_you_mean(Path(name).name, known)}{listed}")
 
     def mark_best(self, path: Path) -> None:
@@ -240,7 +242,7 @@ def read(path: Path | str, parts: Iterable[str], *, verified: bool = False) -> d
     wanted = list(parts)
     for name in wanted:
         if name not in state:
-            raise RunError(f"checkpoint {path} has no part '{name}'; it holds {', '.join(sorted(state))}.")
+            raise RunError(f"checkpoint {path} has no part '{name}'. Its parts: {', '.join(sorted(state))}.")
     with safe_open(path / TENSORS, framework="pt") as tensors:
         return {name: decode(state[name], tensors.get_tensor) for name in wanted}
 

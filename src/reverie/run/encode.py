@@ -38,7 +38,9 @@ def encode(value: Any, path: str, tensors: dict[str, Tensor]) -> Any:
         return {TUPLE: entries} if isinstance(value, tuple) else entries
     if isinstance(value, Mapping):
         return _encode_mapping(value, path, tensors)
-    raise RunError(f"cannot save {path}: a checkpoint holds tensors, arrays and plain data, no {type(value).__name__}.")
+    raise RunError(
+        f"cannot save {path}: a checkpoint can hold tensors, arrays and plain data, but not {type(value).__name__}."
+    )
 
 
 def decode(value: Any, tensor: Callable[[str], Tensor]) -> Any:

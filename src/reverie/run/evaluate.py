@@ -72,7 +72,7 @@ def evaluate(
         ConfigError: ``episodes`` is not at least 1.
     """
     if episodes < 1:
-        raise ConfigError(f"episodes = {episodes}: expected at least 1 to evaluate.")
+        raise ConfigError(f"episodes = {episodes}: expected at least 1 for an evaluation.")
     quota = [episodes // env.num_envs + (i < episodes % env.num_envs) for i in range(env.num_envs)]
     played: list[list[EpisodeStats]] = [[] for _ in quota]
     frames: list[np.ndarray] = []

@@ -100,7 +100,8 @@ class Interrupt(contextlib.ExitStack):
             raise KeyboardInterrupt
         self.received, self.since = signal.Signals(number), time.monotonic()
         self.clock.stop = True
-        self.say(f"{self.received.name}: finishing this turn, then saving. Once more to stop at once without saving.")
+        name = self.received.name
+        self.say(f"{name}: finishing this iteration, then saving. Interrupt again to stop at once without saving.")
 
     def say(self, text: str) -> None:
         """Print one line to stderr, unbuffered: the signal may have interrupted a write to a buffered stream."""

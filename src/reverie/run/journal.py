@@ -60,7 +60,9 @@ class Journal:
                     sink.write(values, position(self.clock))
         except OSError as error:
             where = error.filename or "the logs"
-            raise RunError(f"cannot write {where}: {error.strerror or error}. Free space on that disk.") from error
+            raise RunError(
+                f"cannot write {where}: {error.strerror or error}. Free space there, or make the folder writable."
+            ) from error
 
     def log(self) -> None:
         """Write one entry with everything; none if there were no env steps and no updates since the last."""

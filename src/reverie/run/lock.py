@@ -60,7 +60,7 @@ class RunLock:
                 descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o666)
             except OSError as error:
                 raise RunError(
-                    f"cannot write into {self.folder}: {error.strerror}. Choose a folder that can be written."
+                    f"cannot write into {self.folder}: {error.strerror}. Choose a writable folder."
                 ) from error
             if self._take(descriptor):
                 return self
@@ -87,7 +87,7 @@ class RunLock:
         except BlockingIOError:
             os.close(descriptor)
             raise RunError(
-                f"{self.folder} is being written by {self._owner()}: wait for its end, or choose {self.instead}."
+                f"{self.folder} is being written by {self._owner()}. Wait until it ends, or choose {self.instead}."
             ) from None
         except OSError:  # a file system without locks
             pass

@@ -56,8 +56,8 @@ def actions_of(
             action, after = policy.act(step, state, mode)
             if action.shape != (len(rows), width):
                 raise DataError(
-                    f"the policy's actions are {tuple(action.shape[1:])} for each row, those of the data ({width},): "
-                    "give data of the environment that it was trained on."
+                    f"the policy's actions have shape {tuple(action.shape[1:])}, those of the data ({width},). Pass "
+                    "data from the environment that the policy was trained on."
                 )
             found[rows[real], n] = action.numpy()[real]
         state = policy.override(after, torch.from_numpy(done[rows.clip(min=0)]))

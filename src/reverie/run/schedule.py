@@ -50,8 +50,8 @@ def parse_period(value: int | str, name: str = "period") -> tuple[float, bool]:
         number = math.nan
     if match is None or not math.isfinite(number):
         raise ConfigError(
-            f"{name} = {value!r}: expected env steps such as 10000 or 5e6, or a time such as 30s, 5m or 2h (units in "
-            "lower case; millions of steps as 5e6, not 5M)."
+            f"{name} = {value!r}: expected a number of env steps such as 10000 or 5e6, or a time such as 30s, 5m or "
+            "2h (units in lower case; write millions of steps as 5e6, not 5M)."
         )
     unit = match[2]
     return number * SECONDS.get(unit, 1.0), bool(unit)

@@ -23,8 +23,8 @@ def changes(saved: Signature, now: Signature) -> list[str]:
     out: list[str] = []
     for what in ("observation", "action"):
         before, after = saved.get(what, {}), now[what]
-        out += [f"{what} '{key}' was {_words(before[key])}, is gone" for key in before if key not in after]
-        out += [f"{what} '{key}' is new: {_words(after[key])}" for key in after if key not in before]
+        out += [f"{what} '{key}' ({_words(before[key])}) is missing" for key in before if key not in after]
+        out += [f"{what} '{key}' ({_words(after[key])}) is new" for key in after if key not in before]
         for key in before:
             if key in after and dict(before[key]) != dict(after[key]):
                 old, new = _words(before[key]), _words(after[key])

@@ -166,11 +166,11 @@ def saved_on_error(journal: Journal, guard: LossGuard, checkpoint: Save | None) 
             stop_if_unfit(guard, clock, checkpoint)
             raise diverged(str(error).rstrip("."), checkpoint) from error
         try:
-            note = f"The run was stopped at {clock.place}; its checkpoint is {save(guard, clock, checkpoint)}"
+            note = f"The run stopped at {clock.place} and was saved as {save(guard, clock, checkpoint)}"
         except Exception as another:
             if str(another) == str(error):  # writing the checkpoint was the first error
                 raise error from error.__cause__
-            note = f"The run was stopped at {clock.place}. It could not be saved: {another}"
+            note = f"The run stopped at {clock.place} and could not be saved: {another}"
         add_to(error, note)
         raise
 
@@ -207,8 +207,8 @@ def stop_if_unfit(guard: LossGuard, clock: Clock, checkpoint: Save | None) -> No
 
 def diverged(what: str, checkpoint: Save | None) -> Diverged:
     """Write a checkpoint for inspection and return the error that ends the run; ``what`` says what happened."""
-    saved = f" The state is in {checkpoint(diverged=True)}." if checkpoint is not None else ""
+    saved = f" Its state is saved as {checkpoint(diverged=True)}." if checkpoint is not None else ""
     return Diverged(
         f"{what}: the run was stopped.{saved} "
-        "Continue from an earlier checkpoint with a lower learning rate or float32, or look for extreme rewards."
+        "Continue from an earlier checkpoint with a lower learning rate or in float32, or check for extreme rewards."
     )

@@ -52,7 +52,7 @@ def verify(path: Path) -> dict[str, Any]:
         manifest: dict[str, Any] = json.loads(manifest_path.read_text())
         sealed, version, files = manifest.pop("seal"), int(manifest["format"]), dict(manifest["files"])
         if version <= FORMAT and sealed != seal(manifest):
-            raise ValueError("its contents do not match their seal")
+            raise ValueError("its contents do not match their checksum")
         names = dict.fromkeys((TENSORS, STATE, *files))
         expected = {name: (int(files[name]["bytes"]), str(files[name]["sha256"])) for name in names}
     except FileNotFoundError:

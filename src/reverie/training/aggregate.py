@@ -210,10 +210,10 @@ def table(found: Aggregate) -> str:
         lines.append(f"{seed:>6}{'-' if score is None else f'{score:.2f}':>12}{steps:>14,}")
     if not found.score:
         return "\n".join(
-            [*lines, "", "no scores: there was no evaluation at their ends (--eval-episodes 0, or --eval-env none)"]
+            [*lines, "", "no scores: the seeds had no final evaluation (--eval-episodes 0, or --eval-env none)"]
         )
     lines += ["", f"{'':>6}{'score':>12}   95 % interval over {sum(s is not None for s in found.scores)} seeds"]
     for name, value in found.score.items():
-        ends = f"{value.low:.2f} to {value.high:.2f}" if value.sure else "too few for one"
+        ends = f"{value.low:.2f} to {value.high:.2f}" if value.sure else "too few seeds"
         lines.append(f"{'IQM' if name == 'iqm' else name:>6}{value.value:>12.2f}   {ends}")
     return "\n".join(lines)

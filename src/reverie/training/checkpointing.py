@@ -137,7 +137,8 @@ class Keeper:
             self.replay.begin(self.sources)
         if self.sources:
             replay = self.experiment.replay
-            self.say(f"the replay starts with {replay.count * self.replay.streams:,} rows of {', '.join(self.sources)}")
+            rows = replay.count * self.replay.streams
+            self.say(f"the replay starts with {rows:,} rows from {', '.join(self.sources)}")
             given.append(replay)
         self._show(given)
 
@@ -166,15 +167,21 @@ class Keeper:
         self.checkpoints.load(path, {name: parts[name] for name in LEARNER})
 
     def why_done(self) -> str:
-        """Return in a few words why the loaded run is over, or "" if it is not."""
-        config, best = self.experiment.config, self.best.score
+        """Return why the loaded run is over and how to continue it, as a predicate, or "" if it is not."""
+        config, clock, best = self.experiment.config, self.experiment.clock, self.best.score
         wanted = config.stop_score if config.evaluates_on_the_way else None
         if wanted is not None and best is not None and best >= wanted:
-            return f"reached {best:g}, and stop_score = {wanted:g} ends it: a higher one, or none,"
-        if self.experiment.clock.done and config.data.alone:
-            return f"had its {config.updates:,} updates already: more updates"
-        if self.experiment.clock.done:
-            return f"had its {config.steps:,} env steps already: more steps"
+            return (
+                f"has reached stop_score = {wanted:g} (best score {best:g}): increase it or set it to None to continue"
+            )
+        if clock.done and config.data.alone:
+            return (
+                f"has already made {clock.updates:,} updates (updates = {config.updates}): increase updates to continue"
+            )
+        if clock.done:
+            return (
+                f"has already made {clock.env_steps:,} env steps (steps = {config.steps}): increase steps to continue"
+            )
         return ""
 
     def load(self, path: Path) -> None:
@@ -191,7 +198,7 @@ class Keeper:
         if self.best.step and self.checkpoints.best() is None:  # the mark had been lost
             self.checkpoints.mark_best(path)
         if self.experiment.collector is not None:
-            self.say(f"its replay holds {self.replay.streams * (replay.count - replay.oldest):,} rows")
+            self.say(f"the replay holds {self.replay.streams * (replay.count - replay.oldest):,} rows")
 
     def save(self, *, diverged: bool = False) -> Path:
         """Write a checkpoint of the whole state of the run.
@@ -282,9 +289,8 @@ def check_free(store: Store, folder: RunFolder) -> None:
     if found := (*others, *unknown):
         whose = f"the run {others[0].run}" if others else "another run"
         raise RunError(
-            f"the store {store.objects.where} holds {sum(s.own_rows for s in found):,} rows of {whose}: a new run "
-            "needs a place of its own. Choose another with --replay.store; --replay.init with this one begins with its "
-            "rows."
+            f"the store {store.objects.where} already holds {sum(s.own_rows for s in found):,} rows of {whose}. Choose "
+            "another place with --replay.store. To start with these rows, pass this store as --replay.init."
         )
 
 
@@ -298,7 +304,7 @@ def init_store(path: str, replay: DurableReplay, say: Say) -> Store:
     store = Store(inside if inside.is_dir() else path, say=say)
     if not store.segments:
         raise RunError(
-            f"replay.init = '{path}': there is no replay store there. Give the folder of a run, or of a store."
+            f"replay.init = '{path}': no replay store found there. Pass a run folder, or the folder or URL of a store."
         )
     check_columns(store, replay, f"replay.init = '{path}'")
     return store
@@ -314,6 +320,6 @@ def check_columns(store: Store, replay: DurableReplay, what: str) -> None:
         names = {*segment.columns, *replay.columns}
         if differing := sorted(n for n in names if segment.columns.get(n) != replay.columns.get(n)):
             raise RunError(
-                f"{what}: the rows there are of other spaces than this environment's; they differ in "
-                f"{', '.join(differing)}. Choose another place."
+                f"{what}: the stored rows do not fit this environment's observations and actions. Different columns: "
+                f"{', '.join(differing)}. Choose another store."
             )

@@ -44,12 +44,14 @@ def read_contender(path: Path) -> Contender:
     except FileNotFoundError:
         near = did_you_mean(path.name, [p.parent.name for p in path.absolute().parent.glob("*/aggregate.json")])
         raise RunError(
-            f"no seeds in {path}: it has no aggregate.json.{near} Give folders that reverie train --seeds has made."
+            f"no seeds in {path}: it has no aggregate.json.{near} Pass folders created by reverie train --seeds."
         ) from None
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise RunError(f"{file} is damaged ({error!r}): the command that made it writes it anew.") from error
+        raise RunError(
+            f"{file} is damaged ({error!r}). Run the command that created it again to rewrite it."
+        ) from error
     if not scores:
-        raise RunError(f"{file} holds no scores: no seed has finished, or there was no evaluation at their ends.")
+        raise RunError(f"{file} holds no scores: no seed has finished, or the seeds had no final evaluation.")
     return Contender(path, env, np.array(scores), curve)
 
 
@@ -82,11 +84,12 @@ def comparison(contenders: Sequence[Contender]) -> str:
         lines = [f"{env:<{width + 2}}{'seeds':>7}{'mean':>11}{'median':>11}{'IQM':>11}   95 % interval"]
         lines += [f"  {contender.path!s:<{width}}{row(contender.scores)}" for contender in group]
         if len(group) > 1:
-            lines += ["", "How probably a seed of the one has a better score than a seed of the other:"]
+            lines += ["", "Probability that a seed of the first has a better score than a seed of the second:"]
         for one, other in itertools.combinations(group, 2):
             value = float(probability_of_improvement(one.scores, other.scores))
             low, high = interval(probability_of_improvement, one.scores, other.scores, resamples=RESAMPLES)
-            ends = f"95 % {low:.2f} to {high:.2f}" if np.isfinite([low, high]).all() else "too few for an interval"
+            sure = np.isfinite([low, high]).all()
+            ends = f"95 % {low:.2f} to {high:.2f}" if sure else "too few seeds for an interval"
             lines.append(f"  {value:.2f} ({ends})  {one.path} over {other.path}")
         parts.append("\n".join(lines))
     return "\n\n".join(parts)
@@ -95,5 +98,5 @@ def comparison(contenders: Sequence[Contender]) -> str:
 def row(scores: np.ndarray) -> str:
     """Return the cells of one table row: number of scores, mean, median, and IQM with its interval."""
     middle = estimate(iqm, scores, RESAMPLES)
-    ends = f"{middle.low:.2f} to {middle.high:.2f}" if middle.sure else "too few for one"
+    ends = f"{middle.low:.2f} to {middle.high:.2f}" if middle.sure else "too few seeds"
     return f"{len(scores):>7}{mean(scores):>11.2f}{median(scores):>11.2f}{middle.value:>11.2f}   {ends}"

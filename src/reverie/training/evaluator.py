@@ -75,7 +75,10 @@ def judged(result: Result, experiment: Experiment, folder: RunFolder, sinks: Seq
                 evaluation = final_evaluation(experiment, folder, say)
             estimate = final_estimate(experiment, folder, say)
     except Stopped as stopped:
-        say(f"{stopped}: the run is saved, its final evaluation is left out. The same command makes it")
+        say(
+            f"{stopped}: the run is saved without its final evaluation. To evaluate it, continue the run: --resume "
+            f"{folder.path}, in Python run='{folder.path}'"
+        )
         return replace(result, reason="interrupted", signal=stopped.number.value)
     for metrics in [found.metrics() for found in (evaluation, estimate) if found is not None]:
         for sink in sinks:

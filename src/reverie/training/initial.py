@@ -32,17 +32,17 @@ def begin_with(experiment: Experiment, say: Say) -> None:
         raise RunError(f"init = '{given}': expected a run folder, or a checkpoint in one.")
     saved, name = read_saved(folder.path), algorithm_name(type(experiment.config.algo))
     if not same_algorithm(saved.algorithm, name):
-        raise RunError(f"init = '{given}' is a run of {saved.algorithm}, and this is to be one of {name}.")
+        raise RunError(f"init = '{given}': expected a run of {name}, but it is a run of {saved.algorithm}.")
     check_spec(folder, experiment.obs_spec, experiment.action_spec)
     path = Checkpoints(folder.checkpoints, say=say).chosen(given.name if inside else None)
     try:
         Checkpoints(folder.checkpoints, say=say).load(path, {"algo": experiment.algo})
     except RunError as error:
         lines = settings_changes(saved.experiment.get("algo", {}), experiment.config.algo.to_dict(), "algo.")
-        raise RunError(f"{error} What differs: {'; '.join(lines) or 'nothing that is known'}.") from error
+        raise RunError(f"{error} Different settings: {'; '.join(lines) or 'none found'}.") from error
     if isinstance(experiment.algo, ModelFree):
         experiment.algo.renew()
-    say(f"beginning with the agent of {path}")
+    say(f"starting with the agent of {path}")
 
 
 def check_same_kind(folder: RunFolder, data: DatasetConfig) -> None:
@@ -55,8 +55,9 @@ def check_same_kind(folder: RunFolder, data: DatasetConfig) -> None:
     """
     before = DatasetConfig.from_dict(read_saved(folder.path).experiment.get("data", {}))
     if before.alone != data.alone or (data.path and not before.path):
-        were = "what it lived" if not before.path else "recorded data alone" if before.alone else "both, data and life"
+        recorded = "recorded data alone" if before.alone else "recorded and collected rows"
+        were = recorded if before.path else "collected rows"
         raise RunError(
-            f"{folder.path} learned from {were}, and cannot go on otherwise. Begin a new run with its agent: --init "
-            f"{folder.path}, in Python init='{folder.path}'."
+            f"{folder.path} was trained on {were}, which cannot change when it continues. To start a new run with its "
+            f"agent, pass --init {folder.path}, in Python init='{folder.path}'."
         )

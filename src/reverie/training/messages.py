@@ -31,7 +31,10 @@ def describe(experiment: Experiment, say: Say) -> None:
     if experiment.algo.device.type == "cpu" and trouble():
         say(trouble())
     if experiment.algo.device.type == "cpu" and count > 5e6:
-        say(f"{count / 1e6:.0f}M parameters are slow on a CPU: --preset cpu or --size nano is the small model")
+        say(
+            f"{count / 1e6:.0f}M parameters are slow on a CPU: use smaller networks (for dreamer_v3 with --preset cpu "
+            "or --size nano)"
+        )
     describe_data(experiment, say)
     if config.data.alone:
         say(
@@ -42,10 +45,10 @@ def describe(experiment: Experiment, say: Say) -> None:
     if config.steps <= config.learning_starts:
         starts = f"learning starts after {config.learning_starts} windows"
         few = "no" if config.steps < config.learning_starts else "hardly any"
-        say(f"{few} updates will be made: {starts}, and there are {config.steps} env steps")
+        say(f"there will be {few} updates: {starts}, but the run has only {config.steps} env steps")
     say(
         f"{algorithm_name(type(config.algo))} on {config.env.id}: {count / 1e6:.2f}M parameters on "
-        f"{experiment.algo.device}, {config.env.num} envs, {ratio:g} updates per env step "
+        f"{experiment.algo.device}, {config.env.num} env{'s' * (config.env.num > 1)}, {ratio:g} updates per env step "
         f"(train ratio {ratio * window.batch * window.length:g}), replay up to {needed / 1e9:.2f} GB{room}"
     )
 
@@ -59,13 +62,13 @@ def describe_data(experiment: Experiment, say: Say) -> None:
         say(described(experiment))
     elif config.algo.needs_data:
         say(
-            f"{algorithm_name(type(config.algo))} was made for recorded data, and none are given: it learns from what "
-            "it lives itself. --data PATH gives it some"
+            f"{algorithm_name(type(config.algo))} is meant for recorded data, but there is none: it learns only from "
+            "the rows that it collects. Pass --data PATH to add recorded data"
         )
     if experiment.estimator is not None:
         say(
-            f"what the policy would earn will be estimated from the data by FQE ({config.data.estimate_updates:,} "
-            "updates at a time); data.estimate_updates = 0 leaves that away"
+            f"the policy's return will be estimated from the data by FQE ({config.data.estimate_updates:,} updates "
+            "per estimate); set data.estimate_updates = 0 to disable this"
         )
 
 
@@ -75,8 +78,8 @@ def why_idle(experiment: Experiment) -> str:
     expected = config.data.alone or config.ratio(window) == 0 or config.steps < config.learning_starts
     if experiment.clock.updates or expected or offered >= config.learning_starts:
         return ""
-    within = "" if window.crosses_episodes else f", of {window.rows - window.free} rows of one episode each"
+    within = "" if window.crosses_episodes else f" of {window.rows - window.free} rows within one episode"
     return (
-        f"no updates were made: learning waits for {config.learning_starts} windows{within}, and there are {offered}. "
-        "Lower learning_starts, or take shorter windows (algo.batch_length)"
+        f"no updates were made: learning starts after {config.learning_starts} windows{within}, but the replay offers "
+        f"only {offered}. Lower learning_starts, or use shorter windows (algo.batch_length)"
     )

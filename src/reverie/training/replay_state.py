@@ -134,13 +134,13 @@ class DurableReplay:
             self.store.claim(state.get("segment", ""))
         found = self._found(state)
         if found is None:
-            self.say("the replay starts empty: its rows were not stored, or are not where they were")
+            self.say("the replay starts empty: its rows were not stored, or are no longer where they were")
             self._start_with(None)
         elif not self._read_back(found, state):
             self.copied, say = True, once(self.say)
             imported = found.store is self.store and found.in_place
             self._start_with(lambda columns: found_pieces(found, say, columns), imported)
-            self.say(f"its rows were laid out anew: {self.replay.count:,} in each of {self.streams} streams")
+            self.say(f"the replay was rebuilt from its rows: {self.replay.count:,} in each of {self.streams} streams")
 
     def save_files(self, folder: Path) -> None:
         """Write the latents."""
@@ -194,24 +194,24 @@ class DurableReplay:
     def _say_newer(self, home: Segment, known: int) -> None:
         newer = max(0, home.rows - known)
         self.say(
-            f"the store has {newer * home.streams:,} rows that are newer than the checkpoint: they are kept"
+            f"the store has {newer * home.streams:,} rows newer than the checkpoint: they are kept"
             if newer
-            else "the store has no rows that are newer than the checkpoint: only whole files survive a kill"
+            else "the store has no rows newer than the checkpoint: only complete files survive a kill"
         )
 
     def _say_moved(self, found: Found) -> None:
         """Report rows that another run has replaced or set aside, or that are gone."""
-        where, own = found.store.objects.where, "Give each run a replay.store of its own"
+        where, own = found.store.objects.where, "Use a separate replay.store for each run"
         aside = [part.group.name for part in found.parts if part.group not in found.store.segments]
         if found.lost:
             self.say(
-                f"{found.lost * found.like.streams:,} rows of the checkpoint are not in {where} any more: another run, "
-                f"such as a copy of this one, has gone on there in their place, or they were deleted. {own}"
+                f"{found.lost * found.like.streams:,} rows of the checkpoint are no longer in {where}: another run, "
+                f"such as a copy of this one, has replaced them, or they were deleted. {own}"
             )
         elif aside:
             self.say(
-                f"another run, such as a copy of this one, has gone on in {where} and set rows of this one aside: "
-                f"none is lost, they are taken from {' and '.join(aside)}. {own}"
+                f"another run, such as a copy of this one, has continued in {where} and set rows of this run aside. "
+                f"None is lost: they are read from {' and '.join(aside)}. {own}"
             )
 
     def _read_back(self, found: Found, state: State) -> bool:
@@ -255,12 +255,12 @@ class DurableReplay:
         """Return whether to write on in the segment of the rows. Rows of another run are never set aside."""
         home, where = found.home, found.store.objects.where
         if self.store is not found.store and self.store is not None:
-            self.say(f"the replay was in {where}: its rows are copied to {self.store.objects.where} and go on there")
+            self.say(f"the replay was in {where}: its rows are copied to {self.store.objects.where}, the new store")
             return False
         if home is not None and home.rows > found.stored and not found.store.owns(home):
             self.say(
-                f"rows in {where} that are newer than the checkpoint are of the run {home.run}: they stay, and this "
-                "one goes on beside them. If that is not this run's former place, give each a replay.store of its own"
+                f"rows in {where} newer than the checkpoint belong to the run {home.run}: they are kept, and this run "
+                "continues beside them. Unless this run was there before, use a separate replay.store for each run"
             )
             return False
         return home is not None
@@ -320,9 +320,9 @@ class DurableCollector:
         if self.replay.exact and (folder / ENVIRONMENTS).exists():
             lost = self.collector.resume(self.saved, read_snapshots(folder / ENVIRONMENTS))
         if lost and not self.replay.exact:
-            self.say("the rows are not those of the checkpoint any more: environments begin new episodes")
+            self.say("the rows are no longer those of the checkpoint: environments start new episodes")
         elif lost:
-            self.say(f"{lost} of {num} environments cannot go on in the middle of an episode: new ones begin")
+            self.say(f"{lost} of {num} environments cannot resume in the middle of an episode: they start new ones")
 
 
 def read_snapshots(path: Path) -> list[bytes | None]:

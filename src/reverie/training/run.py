@@ -82,7 +82,7 @@ def train(
     check_installed({name: getattr(config, name) for name in TRACKERS})
     check_sinks(sinks)
     if isinstance(env, gymnasium.Env) and config.evaluates_on_the_way:
-        say("no evaluations during training: the environment is one instance, which cannot be made a second time")
+        say("no evaluations during training: they need a second environment, but only one instance was passed")
         config = config.merge({"schedule.eval_every": 0})
     config = resolved(config, env, say, None if run is None else env_before(RunFolder(Path(run))))
     folder = RunFolder(Path(run) if run is not None else new_path(ROOT, subject(config), name))
@@ -96,7 +96,7 @@ def train(
             stack.enter_context(RunLock(folder.path))
             newest = newest_of(checkpoints)
             if newest is None:
-                say(f"{folder.path} has no checkpoint: it begins anew, beside what is stored and logged there")
+                say(f"{folder.path} has no checkpoint: it starts over, and keeps the rows and logs stored there")
         experiment = build(config, env, start=step_of(newest) if newest else 0, scratch=folder.path)
         stack.callback(experiment.close)
         if newest is not None:
@@ -107,7 +107,7 @@ def train(
             with naming_changes(keeper):
                 keeper.load_learner(newest)
             if done := keeper.why_done():
-                say(f"{folder.path} has {done} let it go on")
+                say(f"{folder.path} {done}")
                 return _judged_late(experiment, folder, newest, f"{name} on {subject(config)}", say, sinks)
             stack.push(keeper.close)
             with naming_changes(keeper):
@@ -154,7 +154,7 @@ def naming_changes(keeper: Keeper) -> Iterator[None]:
         now = json.loads(json.dumps(keeper.experiment.config.algo.to_dict()))
         lines = settings_changes(read_saved(keeper.folder.path).experiment.get("algo", {}), now, "algo.")
         if lines:
-            error.args = (f"{error} What has changed: {'; '.join(lines)}.",)
+            error.args = (f"{error} Changed settings: {'; '.join(lines)}.",)
         raise
 
 
@@ -168,7 +168,7 @@ def begin(folder: RunFolder, stack: contextlib.ExitStack) -> None:
         folder.path.mkdir(parents=True, exist_ok=True)
     stack.enter_context(RunLock(folder.path))
     if folder.config.exists():
-        raise RunError(f"another process has just made a run in {folder.path}: choose another run folder.")
+        raise RunError(f"another process has just created a run in {folder.path}. Choose another run folder.")
 
 
 def write_settings(folder: RunFolder, saved: Saved, experiment: Experiment, say: Say, *, anew: bool) -> None:
@@ -213,7 +213,7 @@ def _judged_late(
     result, config = result_of(experiment, folder, newest), experiment.config
     now = yaml.safe_load(yaml.safe_dump(config.to_dict()))
     if lines := learned_otherwise(read_saved(folder.path).experiment, now):
-        say(f"it has not learned with what is said now: {'; '.join(lines)}")
+        say(f"the training is finished and has not used these changed settings: {'; '.join(lines)}")
     lacks_score = config.eval_episodes > 0 and not is_of(folder.evaluation, position(experiment.clock))
     lacks_estimate = experiment.estimator is not None and not is_of(folder.estimate, position(experiment.clock))
     if not lacks_score and not lacks_estimate:
@@ -231,9 +231,9 @@ def evaluation_before(config: ExperimentConfig, folder: RunFolder, say: Say) -> 
     found = final_evaluation_in(folder) if config.eval_episodes else None
     if found is not None and len(found.scores) != config.eval_episodes:
         say(
-            f"its final evaluation is of {len(found.scores)} episodes and stays; eval_episodes = "
-            f"{config.eval_episodes} has no effect on a run that is over: reverie eval {folder.path} --episodes "
-            f"{config.eval_episodes} plays others"
+            f"eval_episodes = {config.eval_episodes} has no effect on a finished run: its final evaluation of "
+            f"{len(found.scores)} episodes is kept. To play more, use reverie eval {folder.path} --episodes "
+            f"{config.eval_episodes}"
         )
     return found
 

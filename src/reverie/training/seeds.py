@@ -155,7 +155,7 @@ class Crew:
         states = {} if again else self.folder.states()
         for seed, lane in self.lanes.items():
             if states.get(seed) == "finished" and self.begun(seed):
-                lane.state, lane.note = "finished", "finished already"
+                lane.state, lane.note = "finished", "already finished"
 
     def begun(self, seed: int) -> bool:
         """Return whether there is a run of this seed."""
@@ -172,9 +172,10 @@ class Crew:
         with Signals(heeded()) as signals, contextlib.ExitStack() as stack:
             if left:
                 together = f"{min(self.jobs, left)} at a time" if min(self.jobs, left) > 1 else "one at a time"
-                self.say(f"{title}: {left} seeds, {together}, in {self.folder.path}; what each says is in seed-*.log")
+                seeds = f"{left} seed{'s' * (left > 1)}, {together}"
+                self.say(f"{title}: {seeds}, in {self.folder.path}; their output is in seed-*.log")
                 if self.jobs > 1 and not self.config.threads and choose_device(self.config.device) == "cpu":
-                    self.say("each of them takes all cores: --threads 1 is faster for small networks")
+                    self.say("each seed uses all CPU cores: for small networks, --threads 1 is faster")
                 self.board = board_of(list(self.lanes.values()), title) if self.config.console else NoBoard()
             stack.callback(self.board.close)
             stack.callback(self.end)
@@ -236,8 +237,8 @@ class Crew:
             self.told += 1
             if self.told == 1:
                 self.say(
-                    f"{signal.Signals(number).name}: the running seeds finish their turn and save. Once more to stop "
-                    "them at once without saving."
+                    f"{signal.Signals(number).name}: the running seeds finish their iteration, then save. Interrupt "
+                    "again to stop them at once without saving."
                 )
             for child in self.running.values():
                 child.tell(number if self.told < 3 else signal.SIGKILL)

@@ -80,23 +80,23 @@ def check_seeds(config: ExperimentConfig, seeds: Sequence[int], jobs: int) -> No
     if not seeds or min(seeds) < 0 or len(set(seeds)) < len(seeds):
         raise ConfigError(f"seeds = {brief(list(seeds))}: expected different whole numbers, 0 or more.")
     if jobs < 0:
-        raise ConfigError(f"jobs = {jobs}: expected at least 1, or 0 for as many as the cores allow.")
+        raise ConfigError(f"jobs = {jobs}: expected at least 1, or 0 for as many as the CPU cores allow.")
     if not found_elsewhere(type(config.algo)):
         raise ConfigError(
-            f"algorithm = {algorithm_name(type(config.algo))}: seeds run in processes of their own, which find an "
-            "algorithm by its name, and they cannot import this one. Put the class at the top of a module in this "
-            "folder or on PYTHONPATH, or train seed by seed, reverie.train(..., seed=...)."
+            f"algorithm = {algorithm_name(type(config.algo))}: each seed runs in its own process, which must import "
+            "the algorithm by name, and this one cannot be imported. Define the class at the top level of a module in "
+            "this folder or on PYTHONPATH, or train the seeds one by one: reverie.train(..., seed=...)."
         )
     if custom := custom_objects(config, None):
         listed = ", ".join(f"{place} = {what}" for place, what in custom.items())
         raise ConfigError(
-            f"{listed}: seeds run in processes of their own, which know settings from a file, but this is an object of "
-            "Python. Train seed by seed, reverie.train(..., seed=...)."
+            f"{listed}: each seed runs in its own process, which reads the settings from a file, and a file cannot "
+            "hold this Python object. Train the seeds one by one: reverie.train(..., seed=...)."
         )
     if config.replay.store not in ("auto", "none"):
         raise ConfigError(
-            f"replay.store = '{config.replay.store}': several seeds cannot write into one store. Leave it at auto, the "
-            "folder of each run."
+            f"replay.store = '{config.replay.store}': several seeds cannot write to one store. Use auto, a store in "
+            "the folder of each run, or none."
         )
 
 
@@ -120,7 +120,7 @@ def choose_folder(subject: str, algorithm: str, plain: dict[str, Any], say: Say)
         with contextlib.suppress(ConfigError):
             found = read_yaml(path / SeedsFolder(path).settings.name)
             if found.get("experiment") == plain and same_algorithm(str(found.get("algorithm")), algorithm):
-                say(f"going on with {path}, which has these settings; another --run begins anew")
+                say(f"continuing {path}, which has the same settings; choose another run folder to start over")
                 return path
     return new
 
@@ -137,17 +137,17 @@ def check_folder(folder: SeedsFolder, algorithm: str, env: str) -> dict[str, Any
     if not path.exists() or all(is_leftover(inside) for inside in path.iterdir()):
         return None
     if RunFolder(path).config.is_file():
-        raise RunError(f"{path} is the run of a single seed: choose another folder for several.")
+        raise RunError(f"{path} is the run of a single seed: choose another folder for several seeds.")
     if not folder.settings.is_file():
-        raise RunError(f"{path} is not empty and holds no seeds (it has no settings.yaml): choose another folder.")
+        raise RunError(f"{path} is not empty, but holds no seeds (it has no settings.yaml): choose another folder.")
     content = read_yaml(folder.settings)
     settings = content.get("experiment", {})
     found = {"algorithm": content.get("algorithm"), "environment": settings.get("env", {}).get("id")}
     for what, wanted in {"algorithm": algorithm, "environment": env}.items():
         if found[what] != wanted and not (what == "algorithm" and same_algorithm(str(found[what]), wanted)):
             raise RunError(
-                f"{path} holds seeds of {what} '{found[what]}', not '{wanted}': choose another folder, or repeat the "
-                "settings of those seeds to go on with them."
+                f"{path} holds seeds of {what} '{found[what]}', not '{wanted}'. Choose another folder, or use the "
+                "settings of those seeds to continue them."
             )
     return dict(settings)
 
@@ -167,8 +167,8 @@ def check_finished(
     if lines and done and now[total] <= before.get(total, 0):
         raise RunError(
             f"{folder.path}: {'seed' if len(done) == 1 else 'seeds'} {', '.join(map(str, done))} finished with other "
-            f"settings ({'; '.join(lines)}), which their results would stay those of. Choose another --run, or give "
-            f"more --{total} to let them go on otherwise."
+            f"settings ({'; '.join(lines)}), so their results would not match. Choose another --run, or increase "
+            f"--{total} to continue them with the new settings."
         )
 
 

@@ -31,7 +31,7 @@ def sinks_of(
     """Open all sinks, those of the user (``own``) last. On exit all are closed, and the learning curve is drawn."""
     clipped = experiment.config.env.clip_reward != "none" and experiment.env is not None
     with contextlib.ExitStack() as stack:
-        curve = f"{title}; training returns are of clipped rewards" if clipped else title
+        curve = f"{title}; training returns sum clipped rewards" if clipped else title
         stack.callback(at_the_end, say, learning_curve, folder.metrics, folder.curve, curve)
         own = [Apart(sink) for sink in own]
         for sink in own:
@@ -73,7 +73,7 @@ class Patient:
             self.sink.write(values, step)
         except OSError as error:
             if not self.failed:
-                self.say(f"not written: {error}. The run goes on, and {self.meanwhile}")
+                self.say(f"cannot write a log file: {error}. The run continues, and {self.meanwhile}")
             self.failed = True
         else:
             self.failed = False
@@ -93,7 +93,7 @@ def check_sinks(sinks: Sequence[Sink]) -> None:
         if lacks := [name for name in ("write", "close") if not callable(getattr(sink, name, None))]:
             raise ConfigError(
                 f"sinks: {type(sink).__name__} has no method {' and no '.join(lacks)}: expected "
-                "write(values, step) and close(), as reverie.core.protocols.Sink."
+                "write(values, step) and close(), as in reverie.core.protocols.Sink."
             )
 
 
@@ -102,11 +102,11 @@ def open_sinks(experiment: Experiment, folder: RunFolder, title: str, say: Say) 
     config, clock = experiment.config, experiment.clock
     with writing(folder.path):
         lines = JsonlSink(folder.metrics, since=position(clock))
-        yield Patient(lines, f"lines of {folder.metrics} wait in memory", say)
-        yield Patient(VideoSink(folder.videos), "it is left out", say)
+        yield Patient(lines, f"the entries of {folder.metrics} wait in memory", say)
+        yield Patient(VideoSink(folder.videos), "the video is skipped", say)
         if config.tensorboard:
             board = TensorBoardSink(folder.tensorboard, purge_step=position(clock) + 1 if position(clock) else None)
-            yield Patient(board, f"{folder.metrics} has all of it", say)
+            yield Patient(board, f"{folder.metrics} holds all measurements", say)
         yield from open_trackers(config, folder, title, say)
     if config.console:
         alone = config.data.alone
@@ -143,4 +143,4 @@ def at_the_end(say: Say, write: Callable[..., Any], *args: Any) -> None:
     try:
         write(*args)
     except OSError as error:
-        say(f"not written: {error}")
+        say(f"cannot write: {error}")

@@ -84,7 +84,7 @@ def all_pieces(store: Store, say: Say, columns: Names, most: int | None = None) 
     """
     if not any(segment.rows > segment.first for segment in store.segments):
         raise RunError(
-            f"there are no rows in {store.objects.where}: replay.init takes the run folder or store of an earlier run."
+            f"no rows in {store.objects.where}. Set replay.init to the run folder or store of an earlier run."
         )
     for segment in store.segments:
         oldest = segment.start + segment.imported
