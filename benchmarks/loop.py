@@ -25,8 +25,8 @@ import torch
 from machine import child, machine, write
 
 from reverie.core.hardware import wait_for
+from reverie.core.specs import EXTRAS
 from reverie.core.types import Batch
-from reverie.data.storage import EXTRAS
 from reverie.data.store.store import Store
 from reverie.experiment import Experiment, ExperimentConfig, build
 from reverie.folder import RunFolder

@@ -197,6 +197,57 @@ def test_nobody_knows_what_rows_of_another_run_earned(tmp_path: Path, floors: li
     assert torch.cat([x.flatten() for x in floors]).isneginf().all()
 
 
+class Count(gymnasium.Env[Any, Any]):
+    """Episodes of 3, 4, 5, 3, ... steps with a reward of 1 each; every second one ends by the clock."""
+
+    observation_space = gymnasium.spaces.Box(-10, 10, (2,), np.float32)
+    action_space = gymnasium.spaces.Box(-1, 1, (1,), np.float32)
+
+    def __init__(self) -> None:
+        self.episode = -1
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        self.episode, self.done = self.episode + 1, 0
+        return self._seen(), {}
+
+    def _seen(self) -> np.ndarray:
+        return np.array([self.done, self.episode % 2], np.float32)
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.done += 1
+        over = self.done == 3 + self.episode % 3
+        by_itself = self.episode % 2 == 0
+        return self._seen(), 1.0, over and by_itself, over and not by_itself, {}
+
+
+def test_returns_of_collected_episodes_are_known_when_they_have_ended(
+    tmp_path: Path, floors: list[torch.Tensor]
+) -> None:
+    """And a run that was stopped in the middle of one sees the same as one that was not."""
+    lived = SMALL | CAL_QL | {"env": Count, "learning_starts": 4, "say": quiet, "algo.discount": 0.5}
+    reverie.train("cql", **lived, run=tmp_path / "whole", steps=60)
+    whole, ends = torch.cat(floors), {0.0, 1.0, 1.5, 1.75, 1.875, 1.9375}
+    assert {x for x in whole.flatten().tolist() if x > -np.inf} == ends
+    assert whole[-40:].isneginf().any()  # of episodes that the clock ended, or that go on
+    del floors[:]
+    reverie.train("cql", **lived, run=tmp_path / "parts", steps=31)
+    reverie.train("cql", **lived, run=tmp_path / "parts", steps=60)
+    torch.testing.assert_close(torch.cat(floors), whole, rtol=0, atol=0)
+    assert not list((tmp_path / "parts").rglob("return.npy"))
+
+
+def test_returns_of_collected_and_of_recorded_rows_stand_in_one_batch(
+    tmp_path: Path, floors: list[torch.Tensor]
+) -> None:
+    lived = SMALL | CAL_QL | {"env": Count, "learning_starts": 4, "say": quiet}
+    reverie.train("cql", **lived, run=tmp_path / "before", steps=40)
+    del floors[:]
+    reverie.train("cql", **lived, run=tmp_path / "mixed", steps=40, data=tmp_path / "before")
+    known = torch.stack(floors).isfinite()  # [updates, B, T]
+    assert known[-10:, :4].any()
+    assert known[-10:, 4:].any()
+
+
 def test_returns_are_those_of_the_discount(pendulum: Path, tmp_path: Path, floors: list[torch.Tensor]) -> None:
     first, later = {"algorithm": "cql", "updates": 2, **CAL_QL}, {"updates": 4, "algo.discount": 0.5}
     with h5py.File(shutil.copy(pendulum, tmp_path / "ended.hdf5"), "a") as file:

@@ -19,13 +19,12 @@ from reverie.algos.fqe import CHOSEN, FQEConfig, Units
 from reverie.core import statistics
 from reverie.core.errors import ConfigError, DataError, RunError
 from reverie.core.randomness import reproducible
-from reverie.core.specs import ActionSpec, ObsSpec
+from reverie.core.specs import EXTRAS, ActionSpec, ObsSpec
 from reverie.core.statistics import IntervalEstimate
 from reverie.core.types import Batch, Mode, State
 from reverie.data.batch_sampler import BatchSamplerConfig
 from reverie.data.dataset import Dataset
 from reverie.data.replay import Replay
-from reverie.data.storage import EXTRAS
 from reverie.folder import RunFolder, write_found
 from reverie.run.recall import actions_of
 

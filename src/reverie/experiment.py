@@ -225,6 +225,7 @@ def build(
             most=most_rows(config),
             scratch=scratch,
         )
+        replay.hindsight = algo.hindsight
         check_memory(config, replay)
         check_capacity(config, replay)
         eval_env = make_eval_env(config, factory, workers=True) if wants_eval_env(config, env) else None

@@ -18,13 +18,12 @@ from reverie.core.errors import DataError, EnvError, ReverieError, RunError
 from reverie.core.machine import choose_device, keep_freed_memory
 from reverie.core.protocols import Env
 from reverie.core.randomness import derived_seeds, seed_everything
-from reverie.core.specs import ActionSpec, ObsSpec
+from reverie.core.specs import EXTRAS, ActionSpec, ObsSpec
 from reverie.core.types import State
 from reverie.data.dataset import Dataset, DatasetConfig
 from reverie.data.mix import Mix, shares
 from reverie.data.prefetch import ahead
 from reverie.data.readers.detect import open_reader
-from reverie.data.storage import EXTRAS
 from reverie.envs.base import make_gym
 from reverie.envs.factory import EnvLike, MakeEnv, env_factory
 from reverie.estimating import Estimator

@@ -12,8 +12,10 @@ from reverie.algos.cql import Best, CQLConfig, CQLObjective, Expected, Fixed, La
 from reverie.algos.sac import SACObjective
 from reverie.core.errors import ConfigError, DataError
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
+from reverie.core.types import Step
+from reverie.data.storage import Column, HostStorage
 from reverie.nn.actor_critic import Stacked
-from reverie.nn.returns_to_go import RETURN, returns_to_go
+from reverie.nn.returns_to_go import RETURN, ReturnsInHindsight, returns_to_go
 
 GAMMA, ALPHA, N = 0.9, 0.7, 3
 
@@ -259,6 +261,32 @@ def test_what_a_failure_cut_off_does_not_earn_what_came_after_it():
     first, terminal = np.array([1, 0, 1, 0], bool), np.array([0, 0, 0, 1], bool)
     found = returns_to_go(reward=reward, first=first, last=terminal, terminal=terminal, discount=0.5)
     assert found.tolist() == [-math.inf, -math.inf, 5, 0]
+
+
+def test_returns_in_hindsight_are_those_of_all_rows():
+    """Row by row, in a ring that forgets, and after it was filled again."""
+    g = torch.Generator().manual_seed(0)
+    storage = HostStorage({**{k: Column((), "bool") for k in ("is_first", "is_last", "is_terminal")},
+                           "reward": Column((), "float32"), "extras/return": Column((), "float32")}, 2, 12)  # fmt: skip
+    hindsight, rows = ReturnsInHindsight(0.9), {name: [] for name in ("reward", "first", "last", "terminal")}
+    last = torch.ones(2, dtype=torch.bool)
+    for t in range(60):
+        first, last = last, torch.rand(2, generator=g) < 0.25
+        terminal, reward = last & (torch.rand(2, generator=g) < 0.7), torch.randn(2, generator=g)
+        for name, value in zip(rows, (reward, first, last, terminal), strict=True):
+            rows[name].append(value)
+        storage.add({"reward": reward, "is_first": first, "is_last": last, "is_terminal": terminal,
+                     "extras/return": torch.full((2,), -math.inf)})  # fmt: skip
+        step = Step(obs={}, reward=reward, is_first=first, is_last=last, is_terminal=terminal)
+        hindsight.added(storage, step)
+        if t == 40:
+            hindsight = ReturnsInHindsight(0.9)
+            hindsight.filled(storage)
+        held = storage.read(storage.oldest, storage.count)["extras/return"]
+        for stream in range(2):
+            whole = {name: torch.stack(values)[:, stream].numpy() for name, values in rows.items()}
+            wanted = returns_to_go(**whole, discount=0.9)[-held.shape[1] :]
+            np.testing.assert_array_equal(held[stream], wanted)
 
 
 def test_the_best_of_each_critic_is_taken_before_the_lesser_of_both():

@@ -15,7 +15,7 @@ from reverie.algos.capture import Captured, CudaGraphs, Tapes, TrainStep
 from reverie.core.config import Config, at_least, check_pattern
 from reverie.core.discover import algorithm_name
 from reverie.core.errors import ConfigError
-from reverie.core.protocols import Policy, Watcher
+from reverie.core.protocols import Hindsight, Policy, Watcher
 from reverie.core.specs import ActionSpec, ExtraPart, ObsSpec
 from reverie.core.types import Batch, State, Update, Window
 from reverie.nn.adam import Adam
@@ -217,6 +217,11 @@ class Algorithm(nn.Module):
     @property
     def watcher(self) -> Watcher | None:
         """The object that must see each collected row, to keep statistics; None by default."""
+        return None
+
+    @property
+    def hindsight(self) -> Hindsight | None:
+        """The object that fills an extra column of collected rows when later rows are known; None by default."""
         return None
 
     @property

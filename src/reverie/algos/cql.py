@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from reverie.algos.sac import SAC, SACConfig, SACObjective
 from reverie.core.config import Choice, above, at_least, finite
 from reverie.core.errors import ConfigError, DataError
+from reverie.core.protocols import Hindsight
 from reverie.core.specs import ActionSpec, ExtraPart, ObsSpec
 from reverie.core.stats import Stats
 from reverie.core.types import Batch, Obs, Update
@@ -25,7 +26,7 @@ from reverie.nn.actor_critic import NetworkConfig
 from reverie.nn.adam import Adam
 from reverie.nn.fused import log_sum_exp
 from reverie.nn.normalise import Normalise, Running
-from reverie.nn.returns_to_go import RETURN, Unreturned
+from reverie.nn.returns_to_go import RETURN, ReturnsInHindsight, Unreturned
 from reverie.nn.rewards import ReturnStd
 from reverie.objectives.returns import transition_mask
 from reverie.objectives.td import Losses, after, before, mean_over, squared_error
@@ -134,8 +135,8 @@ class CQLConfig(SACConfig):
     backup: Backup = field(default_factory=Expected)
     """Value of next states in the targets: expected, mode, soft, or best(10)."""
     floor: Floor | None = None
-    """Lower bound of the policy's values in the penalty: monte_carlo is Cal-QL, by the returns of recorded rows. Rows
-    collected online have no bound, unlike in its authors' code. None: no bound, as in CQL."""
+    """Lower bound of the policy's values in the penalty: monte_carlo is Cal-QL, by the returns of episodes that ended
+    in a terminal state. None: no bound, as in CQL."""
     actor_lr: float = 1e-4
     """Learning rate of the actor."""
     temperature_lr: float = 1e-4
@@ -316,6 +317,11 @@ class CQL(SAC):
         if cfg.floor is not None:
             self.extra_spec = {RETURN: ExtraPart(shape=(), dtype="float32", blank=-math.inf, kept=False)}
             self._policy = self.preprocess.policy(Unreturned(self.objective.actor, device), device)
+
+    @property
+    def hindsight(self) -> Hindsight | None:
+        """With a floor, the returns of episodes that a run collects are known when they have ended."""
+        return None if self.objective.floor is None else ReturnsInHindsight(self.cfg.discount)
 
     def train_step(self, batch: Batch) -> Update:
         """Take one step of the critics and the multiplier, then of the actor and the temperature, then the targets."""

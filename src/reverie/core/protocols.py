@@ -182,6 +182,40 @@ class Source(Protocol):
         ...
 
 
+class RowStorage(Protocol):
+    """Rows of several streams, numbered by stream: what :class:`Hindsight` needs of a storage."""
+
+    streams: int
+    count: int
+
+    @property
+    def oldest(self) -> int:
+        """Number of the oldest row held."""
+        ...
+
+    def read(
+        self, start: int, stop: int, names: list[str] | None = None, stream: int | None = None
+    ) -> dict[str, np.ndarray]:
+        """Return rows ``start`` to ``stop`` of some columns of one stream, ``[1, n, ...]``."""
+        ...
+
+    def replace(self, name: str, start: int, stream: int, values: np.ndarray) -> None:
+        """Overwrite one column of one stream, from row ``start`` on."""
+        ...
+
+
+class Hindsight(Protocol):
+    """Fills an extra column of rows that are held already, once the rows after them are known."""
+
+    def added(self, storage: RowStorage, step: Step) -> None:
+        """Do so after one row was added to each stream."""
+        ...
+
+    def filled(self, storage: RowStorage) -> None:
+        """Do so for all rows, after many were added."""
+        ...
+
+
 class RowSink(Protocol):
     """Receives rows as they are collected."""
 

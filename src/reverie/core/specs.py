@@ -13,6 +13,9 @@ from typing import Literal
 
 ObsKind = Literal["image", "vector", "categorical"]
 
+EXTRAS = "extras/"
+"""Prefix of the names of extra columns in stored rows, which the policy stores and updates overwrite."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObsPart:

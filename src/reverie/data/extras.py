@@ -8,7 +8,8 @@ from urllib.parse import quote
 import numpy as np
 
 from reverie.core.errors import DataError, warn
-from reverie.data.storage import EXTRAS, Storage
+from reverie.core.specs import EXTRAS
+from reverie.data.storage import Storage
 
 PIECE = 2**26
 """Approximate bytes that are held in memory at once."""

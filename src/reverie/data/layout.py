@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 import numpy as np
 
 from reverie.core.errors import DataError
-from reverie.data.storage import EXTRAS, Storage
+from reverie.core.specs import EXTRAS
+from reverie.data.storage import Storage
 
 Piece = tuple[bool, Mapping[str, np.ndarray]]
 """``(broken, rows)``: rows ``[n, ...]`` of one stream; ``broken`` if they do not continue the piece before."""

@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from reverie.core.errors import ConfigError, RunError
-from reverie.core.specs import ActionSpec, ExtraPart, ObsSpec
+from reverie.core.protocols import Hindsight
+from reverie.core.specs import EXTRAS, ActionSpec, ExtraPart, ObsSpec
 from reverie.core.types import Batch, State, Step, Update, Window
 from reverie.data.batch_sampler import BatchSampler, BatchSamplerConfig
 from reverie.data.device import storage_on
@@ -23,7 +24,7 @@ from reverie.data.feedback import Feedback
 from reverie.data.mapped import MappedStorage
 from reverie.data.rings import Rows, as_numpy
 from reverie.data.sizes import parse_size
-from reverie.data.storage import EXTRAS, HostStorage, Storage, bytes_of, columns_of
+from reverie.data.storage import HostStorage, Storage, bytes_of, columns_of
 from reverie.data.store.read import Chunk
 
 
@@ -124,6 +125,8 @@ class Replay:
         self.window, self.storage = window, storage
         self.batch_sampler = BatchSampler(storage, window, seed, config)
         self.store: RowStore | None = None
+        self.hindsight: Hindsight | None = None
+        self.stale = False  # rows were added that hindsight has not seen
         self.pending: list[Feedback] = []
         self.obs_names = {name: name.removeprefix("obs/") for name in storage.specs if name.startswith("obs/")}
         self.extra_names = {name: name.removeprefix(EXTRAS) for name in storage.specs if name.startswith(EXTRAS)}
@@ -165,6 +168,8 @@ class Replay:
         rows["is_first"], rows["is_last"], rows["is_terminal"] = step.is_first, step.is_last, step.is_terminal
         self.storage.add(rows | {f"{EXTRAS}{key}": value for key, value in extras.items()} if extras else rows)
         self.batch_sampler.add_one(step.is_first.tolist())
+        if self.hindsight is not None and not self.stale:
+            self.hindsight.added(self.storage, step)
         if self.store is not None:
             self.store.add(rows)
 
@@ -174,6 +179,7 @@ class Replay:
         Random generators keep their states.
         """
         self.storage.begin_at(first)
+        self.stale = True
         self.pending.clear()
         self.batch_sampler.clear()
 
@@ -192,6 +198,7 @@ class Replay:
             self.begin_at(self.count + more - kept)
             rows = {name: values[:, -kept:] for name, values in rows.items()}
         self.storage.extend(rows)
+        self.stale = True
         self.batch_sampler.add(rows["is_first"].astype(bool), lived=False)
 
     def room(self, rows: int) -> dict[str, np.ndarray] | None:
@@ -212,6 +219,7 @@ class Replay:
                 return False
             if chunk.placed:
                 self.storage.make_room(chunk.stop - chunk.start)
+                self.stale = True
                 self.batch_sampler.add(chunk.rows["is_first"].astype(bool), lived=False)
             else:
                 self.extend(chunk.rows)
@@ -251,6 +259,9 @@ class Replay:
             raise self._too_few()
         if self.batch_sampler.in_sequence:
             self.flush()  # the next windows start from the latents written back to the last ones
+        if self.stale and self.hindsight is not None:
+            self.hindsight.filled(self.storage)
+        self.stale = False
         handles, weights = self.batch_sampler.draw()
         rows = self.storage.gather(handles, self.window.rows)
         device = rows["reward"].device

@@ -16,12 +16,8 @@ import numpy as np
 from torch import Tensor
 
 from reverie.core.errors import ConfigError, DataError
-from reverie.core.specs import ActionSpec, ExtraPart, ObsSpec
+from reverie.core.specs import EXTRAS, ActionSpec, ExtraPart, ObsSpec
 from reverie.data.rings import Rings, as_numpy, slots_of
-
-EXTRAS = "extras/"
-"""Prefix of the names of extra columns, which the policy stores and updates overwrite."""
-
 
 SMALL = 1024
 """Bytes of one row up to which a column is interleaved with others."""

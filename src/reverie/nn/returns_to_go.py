@@ -1,4 +1,8 @@
-"""Returns-to-go as an extra column of rows: computed for data sets, unknown (-inf) in rows of the run (Cal-QL)."""
+"""Returns-to-go as an extra column of rows, for Cal-QL.
+
+They are computed for datasets as they are read. In rows that a run collects they are unknown (-inf) until the episode
+has ended.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from reverie.core.protocols import RowStorage
+from reverie.core.specs import EXTRAS
 from reverie.core.types import Mode, Step
 from reverie.nn.exploration import SampledPolicy
 
@@ -57,6 +63,38 @@ def returns_to_go(
         found.append(worth)
         gained = earned
     return np.array(found[::-1], np.float32)
+
+
+class ReturnsInHindsight:
+    """Writes the returns-to-go of an episode's rows when a terminal row has ended it. A ``Hindsight``."""
+
+    def __init__(self, discount: float) -> None:
+        self.discount = discount
+        self.begun: list[int] = []  # number of the row at which each stream's episode began
+
+    def added(self, storage: RowStorage, step: Step) -> None:
+        """See ``Hindsight``."""
+        now, self.begun = storage.count - 1, self.begun or [storage.oldest] * storage.streams
+        for stream, (first, terminal) in enumerate(zip(step.is_first.tolist(), step.is_terminal.tolist(), strict=True)):
+            if first:
+                self.begun[stream] = now
+            if terminal:
+                self._write(storage, stream, self.begun[stream])
+
+    def filled(self, storage: RowStorage) -> None:
+        """See ``Hindsight``."""
+        self.begun = [self._write(storage, stream, storage.oldest) for stream in range(storage.streams)]
+
+    def _write(self, storage: RowStorage, stream: int, start: int) -> int:
+        """Write the returns-to-go of a stream's rows from ``start`` on; return where its last episode begins."""
+        start = max(start, storage.oldest)  # an episode may be longer than the memory
+        names = ["reward", "is_first", "is_last", "is_terminal"]
+        rows = storage.read(start, storage.count, names, stream)
+        reward, first, last, terminal = (rows[name][0] for name in names)
+        found = returns_to_go(reward=reward, first=first, last=last, terminal=terminal, discount=self.discount)
+        storage.replace(EXTRAS + RETURN, start, stream, found)
+        begins = np.flatnonzero(first)
+        return start + int(begins[-1]) if len(begins) else start
 
 
 class Unreturned(SampledPolicy):

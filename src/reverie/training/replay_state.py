@@ -39,10 +39,10 @@ from pathlib import Path
 from typing import Any
 
 from reverie.core.errors import RunError
+from reverie.core.specs import EXTRAS
 from reverie.core.types import State
 from reverie.data.layout import Piece, Source, lay_out
 from reverie.data.replay import Replay
-from reverie.data.storage import EXTRAS
 from reverie.data.store import sittings as marks
 from reverie.data.store.manifest import Segment
 from reverie.data.store.sittings import Part, begun, held_until, parts_of, same_until, until
