@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from reverie.nn import gpu
 from reverie.nn.fused import cross_entropy, draw, one_hot, softmax_mean
 from reverie.objectives.transforms import two_hot
 
@@ -91,14 +92,18 @@ class Categoricals:
         self.ragged = len(set(classes)) > 1
         padded = self._pad(logits.float(), -1e9)  # [..., n, C]
         self._logits, self._unimix = padded, unimix
-        probs = softmax(padded)
-        if unimix and not self.ragged:
-            probs = (1 - unimix) * probs + unimix / classes[0]
-        elif unimix:
-            sizes = torch.cat([torch.full((1, 1), float(c), device=logits.device) for c in classes])  # [n, 1]
-            # The sizes are made on the device: a copy would wait for it.
-            probs = torch.where(padded > -1e8, (1 - unimix) * probs + unimix / sizes, 0.0)
-        self.probs = probs
+
+    @cached_property
+    def probs(self) -> Tensor:
+        """Probabilities of the classes, ``[..., n, C]``."""
+        probs = softmax(self._logits)
+        if not self._unimix:
+            return probs
+        if not self.ragged:
+            return (1 - self._unimix) * probs + self._unimix / self.classes[0]
+        # Created on the device: a copy would wait for it.
+        sizes = torch.cat([torch.full((1, 1), float(c), device=probs.device) for c in self.classes])  # [n, 1]
+        return torch.where(self._logits > -1e8, (1 - self._unimix) * probs + self._unimix / sizes, 0.0)
 
     @cached_property
     def log_probs(self) -> Tensor:
@@ -123,6 +128,8 @@ class Categoricals:
 
     def sample(self) -> Tensor:
         """Return a sample ``[..., sum(classes)]``, one-hot for each variable."""
+        if gpu.ready(self._logits) and not self.ragged:
+            return gpu.sample(self._logits.detach(), self._unimix).flatten(-2)
         return self._onehot(draw(self.probs))
 
     def mode(self) -> Tensor:

@@ -192,6 +192,15 @@ def sample_into(
     )  # fmt: skip
 
 
+def sample(logits: Tensor, mix: float) -> Tensor:
+    """Return one-hot samples of logits ``[..., n, C]``, in that shape, as :func:`sample_into` draws them."""
+    *lead, stoch, classes = logits.shape
+    flat = logits.reshape(-1, stoch * classes).contiguous()
+    onehot = torch.empty_like(flat)
+    sample_into(flat, torch.rand(len(flat), stoch, device=flat.device), onehot, mix)
+    return onehot.view(*lead, stoch, classes)
+
+
 def sample_gradient(
     probs: Tensor, grads: tuple[Tensor, Tensor], stoch: int, mix: float, dlogits: Tensor, carried: Tensor,
     keep: Tensor | None,

@@ -121,7 +121,9 @@ class LogitNet(nn.Module):
 
 
 def _clipped(action: Tensor) -> Tensor:
-    """Clip actions to [-1, 1] with the gradient that the authors use: the scale that clips is a constant."""
+    """Clip actions to [-1, 1]. Its gradient is the authors': the factor that clips counts as a constant."""
+    if not action.requires_grad:
+        return action.clamp(-1, 1)  # the same numbers by one operation
     return action / action.detach().abs().clamp(min=1)
 
 
