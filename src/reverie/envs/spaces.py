@@ -149,7 +149,7 @@ def _check_branch(value: Any, path: Path, space: Space) -> None:
     if isinstance(space, spaces.Dict):
         given = value.keys() if isinstance(value, Mapping) else None
         if given != space.spaces.keys():
-            got = f"is a {type(value).__name__}" if given is None else f"has the keys {sorted(map(str, given))}"
+            got = f"is of type {type(value).__name__}" if given is None else f"has the keys {sorted(map(str, given))}"
             raise DataError(f"{where} {got}; its space declares the keys {sorted(map(str, space.spaces))}")
     elif isinstance(space, spaces.Tuple) and (not isinstance(value, tuple | list) or len(value) != len(space)):
         raise DataError(f"{where} is {value!r}; its space declares a tuple of length {len(space)}")

@@ -73,7 +73,7 @@ class ValueEstimator(Choice):
         """Raise ConfigError if windows of ``rows`` rows are too short."""
         if rows < self.rows:
             raise ConfigError(
-                f"value_estimator = {self} in windows of {rows} rows: expected windows of at least {self.rows} rows. "
+                f"value_estimator = {self} in windows of {rows} rows: expected at least {self.rows} rows. "
                 f"Use longer windows{self._shorter(rows)}."
             )
 
