@@ -207,7 +207,10 @@ def test_a_module_that_registers_nothing(elsewhere: Path, monkeypatch: pytest.Mo
     (elsewhere / "no_env_module.py").write_text("x = 1\n")
     monkeypatch.syspath_prepend(str(elsewhere))
     assert main(["train", "dreamer_v3", "--env", "no_env_module:Thing-v0"]) == 1
-    assert "'no_env_module' registers none; importing the module must register it" in capsys.readouterr().err
+    assert (
+        "importing 'no_env_module' registers no environments. Register it there: gymnasium.register"
+        in capsys.readouterr().err
+    )
 
 
 # ---------------------------------------------------------------- training

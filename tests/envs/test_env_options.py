@@ -150,9 +150,9 @@ def test_keys_are_chosen_by_pattern():
 
 
 def test_options_for_images_without_images():
-    with pytest.raises(EnvError, match="env.resize needs image observations"):
+    with pytest.raises(EnvError, match=r"env.resize needs image observations"):
         steps(1, resize=(8, 8))
-    with pytest.raises(EnvError, match="env.grayscale needs images with 3 channels, but observation 'image' has 4"):
+    with pytest.raises(EnvError, match=r"env.grayscale needs images with 3 channels, but observation 'image' has 4"):
         steps(1, lambda: env_zoo.Scripted(spaces.Box(0, 255, (8, 8, 4), np.uint8), []), grayscale=True)
 
 

@@ -90,7 +90,7 @@ def test_instances(make):
     assert make(instance).reset().is_first.all()
     with pytest.raises(EnvError, match=r"env.num = 2, .* with an environment instance"):
         make(instance, num=2)
-    with pytest.raises(EnvError, match="env.vector = 'process'"):
+    with pytest.raises(EnvError, match=r"env.vector = 'process'"):
         make(instance, vector="process")
     with pytest.raises(EnvError, match="returned the same environment twice"):
         make(lambda: instance, num=2)
