@@ -132,7 +132,7 @@ def test_a_clone_chooses_as_often_as_was_chosen(move):
 
 def test_what_imitates_is_chosen_by_the_actions():
     assert isinstance(build(KEYS, clone=Categorical()).objective.actor, nn.Module)
-    with pytest.raises(ConfigError, match=r"clone = stochastic is for continuous actions, but these actions are categor.*"
+    with pytest.raises(ConfigError, match=r"clone = stochastic is for continuous actions, but these actions are .*"
                                           "Use one of categorical, or none"):  # fmt: skip
         build(JUMP, clone=Stochastic())
     with pytest.raises(ConfigError, match=r"clone = categorical is for .* Use one of deterministic, stochastic, or"):

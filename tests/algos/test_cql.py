@@ -298,7 +298,7 @@ def test_settings_that_cannot_be(settings, said):
 
 
 def test_a_floor_needs_rewards_that_are_not_cut():
-    with pytest.raises(ConfigError, match=r"reward_scale = return_std\(clip=10\.0\) , floor = monte_carlo"):
+    with pytest.raises(ConfigError, match=r"reward_scale = return_std\(clip=10\.0\), floor = monte_carlo"):
         CQLConfig(floor=MonteCarlo()).merge({"reward_scale": "return_std"})
     CQLConfig(floor=MonteCarlo()).merge({"reward_scale": "return_std(None)"})
 

@@ -278,7 +278,7 @@ def test_returns_of_running_episodes_are_saved_for_as_many_environments_as_there
 
 @pytest.mark.parametrize("text", ["factor(0)", "factor(-1)", "return_std(0)"])
 def test_scales_that_cannot_be(text: str) -> None:
-    with pytest.raises(ConfigError, match="expected a number above 0"):
+    with pytest.raises(ConfigError, match=r"expected a (finite )?number above 0"):
         RewardScale.parse(text)
 
 
