@@ -406,7 +406,9 @@ def test_an_instance_has_its_true_rewards_and_stays_open(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("env", [3, gymnasium.make_vec("CartPole-v1", num_envs=2)])
 def test_what_is_no_environment_is_refused(env: Any) -> None:
-    with pytest.raises(ConfigError, match=r"env = .*expected an id, a function that makes an environment, or one"):
+    with pytest.raises(
+        ConfigError, match=r"env = .*expected an environment id, a function that makes an environment, or a single"
+    ):
         build(settings(), env)
 
 
@@ -416,7 +418,7 @@ def test_never_is_never_in_any_unit(every: int | str, wanted: bool) -> None:
 
 
 def test_an_instance_cannot_be_two() -> None:
-    with pytest.raises(ConfigError, match=r"env\.num = 2.*Give a function"):
+    with pytest.raises(ConfigError, match=r"env\.num = 2.*Pass a function"):
         build(ExperimentConfig().merge(SMALL), env=Corridor())
     with pytest.raises(ConfigError, match=r"eval_every = 5 with an environment instance"):
         build(ExperimentConfig().merge(SMALL).merge({"env.num": 1, "schedule.eval_every": 5}), env=Corridor())
@@ -558,7 +560,7 @@ def test_act_on_one_observation(trained: Path) -> None:
 
 def test_what_cannot_be_acted_on_or_seeded_with(trained: Path) -> None:
     agent = load(trained)
-    with pytest.raises(DataError, match="a batch of no observations"):
+    with pytest.raises(DataError, match="obs is an empty batch"):
         agent.act(np.zeros((0, 4), np.float32))
     for seed in ("a", -1, 1.5):
         with pytest.raises(ConfigError, match=f"seed = {seed!r}: expected an integer, at least 0"):
@@ -771,7 +773,7 @@ def test_dream_needs_something_to_imagine(corridor: Path) -> None:
         dream(agent, actions="best")
     with pytest.raises(ConfigError, match="episodes = 0: expected at least 1"):
         agent.evaluate(0)
-    with pytest.raises(RunError, match="more than the 10 rows of context"):
+    with pytest.raises(RunError, match="longer than context = 10 rows"):
         dream(agent, context=10)
     with pytest.raises(ConfigError, match="horizon = 0: expected at least 1"):
         dream(agent, horizon=0)

@@ -149,7 +149,7 @@ def test_returns_are_those_of_whole_episodes_wherever_they_are_cut(block: int, e
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"algo.frames": 2, "env.frame_stack": 2, "data.eval_env": "Pendulum-v1"}, "stacks of stacks"),
+        ({"algo.frames": 2, "env.frame_stack": 2, "data.eval_env": "Pendulum-v1"}, "frames would be stacked twice"),
         ({"algo.value_estimator": "gae(0.9)"}, r"algo\.batch_length = 2: .* nothing to look ahead to"),
     ],
 )
