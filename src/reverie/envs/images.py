@@ -44,7 +44,7 @@ class ImageOptions:
         if (size or grey) and not images:
             option = "resize" if size else "grayscale"
             raise EnvError(
-                f"env.{option} needs image observations, but there are none among {', '.join(sorted(spec))}. "
+                f"env.{option} needs image observations, but found only {', '.join(map(repr, sorted(spec)))}. "
                 "Set env.pixels = 'only' to observe rendered images."
             )
         for key, part in images.items():

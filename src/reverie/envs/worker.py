@@ -169,7 +169,7 @@ class WorkerSlot:
         self.kill()
         memory = " It was killed (SIGKILL), probably because memory ran out." if code == -signal.SIGKILL else ""
         return EnvError(
-            f"the worker process of environment {self._number} died (exit code {code}); any output of it is above."
+            f"the worker process of environment {self._number} died (exit code {code}); its output, if any, is above."
             f"{memory}{'' if self._made else why_at_start()}"
         )
 
