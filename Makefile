@@ -23,15 +23,22 @@ $(VENV)/.dev: pyproject.toml constraints.txt tools/venv.sh
 	tools/venv.sh $(PYTHON) $(VENV) "dev"
 	@touch $@ $(VENV)/.demo
 
+# Triton, for the tests of GPU kernels, lies apart: loaded behind Mesa's OpenGL, whose LLVM is another, it crashes.
+$(VENV)/.triton: $(VENV)/.dev
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -c constraints.txt \
+		--upgrade --target $(VENV)/triton triton
+	@touch $@
+
 demo: $(VENV)/.demo
 	$(BIN)/python tools/demo.py --run $(DEMO_RUN) --seed $(SEED)
 
-test: $(VENV)/.dev
+test: $(VENV)/.dev $(VENV)/.triton
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python -m pytest -n 2
+	PYTHONPATH=$(VENV)/triton $(BIN)/python -m pytest tests/nn/test_gpu.py
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

@@ -282,7 +282,7 @@ def test_time_limits_that_cannot_be(dataset, tmp_path, command, limit):
 def test_recording_needs_a_run(tmp_path):
     with pytest.raises(RunError, match="no run in"):
         data_command(["record", str(tmp_path), str(tmp_path / "out"), "--episodes", "1"])
-    with pytest.raises(ConfigError, match="give one of them"):
+    with pytest.raises(ConfigError, match="expected exactly one of them"):
         data_command(["record", str(tmp_path), str(tmp_path / "out")])
 
 

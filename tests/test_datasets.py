@@ -693,7 +693,10 @@ def test_what_makes_an_environment_is_left_out_where_nobody_finds_it(walked, tmp
     trained, forget = walked
     run = trained("Made-v0")
     assert cli(["data", "record", str(run), str(tmp_path / "recorded"), "--episodes", "2"]) == 0
-    assert "remark   what makes Made-v0 is <function <lambda>" in capsys.readouterr().err
+    assert (
+        "remark   other processes cannot import the entry point of Made-v0, <function <lambda>"
+        in capsys.readouterr().err
+    )
     forget()
     with open_reader(str(tmp_path / "recorded")) as reader:
         assert reader.about().env == "walk_module:Made-v0"
@@ -701,7 +704,7 @@ def test_what_makes_an_environment_is_left_out_where_nobody_finds_it(walked, tmp
     spec = replace(gymnasium.spec("CartPole-v1"), kwargs={"at": np.zeros(2)})
     text, remark = written(spec)
     assert text == ""
-    assert "do not name the environment CartPole-v1: what it was made with cannot be written" in remark
+    assert "does not name its environment CartPole-v1: its arguments cannot be written as JSON" in remark
 
 
 def test_recordings_that_cannot_be(agent, tmp_path):

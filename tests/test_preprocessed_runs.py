@@ -200,11 +200,11 @@ def test_actions_without_bounds_are_refused(name: str, tmp_path: Path) -> None:
     ("more", "said"),
     [
         ({"algo.normalise": "fixed(31)"}, "random_steps = 30, learning_starts = 20"),
-        ({"algo.frames": 2}, r"frames = 2 without frame_keys.* only 'observation' \(vector\)"),
+        ({"algo.frames": 2}, r"frames = 2 without frame_keys.* among the observations: 'observation' \(vector\)"),
         ({"algo.frames": 2, "algo.frame_keys": "observatio"}, "matches no observation. Did you mean 'observation'"),
-        ({"algo.frames": 2, "algo.frame_keys": ".*", "env.frame_stack": 2}, "stacks of stacks"),
+        ({"algo.frames": 2, "algo.frame_keys": ".*", "env.frame_stack": 2}, "frames would be stacked twice"),
         ({"algo.frames": 2, "algo.frame_keys": ".*", "replay.sequence": True}, "replay.sequence = True"),
-        ({"algo.value_estimator": "td_lambda(0.9)"}, r"td_lambda\(lam=0.9\), algo.batch_length = 2: .* would be td0"),
+        ({"algo.value_estimator": "td_lambda(0.9)"}, r"td_lambda\(lam=0.9\), algo.batch_length = 2: .* equals td0"),
         ({"algo.frames": 200, "algo.frame_keys": ".*", "replay.capacity": 1}, "replay.capacity = 1"),
     ],
 )
@@ -215,7 +215,7 @@ def test_settings_that_contradict_each_other_leave_nothing(more: dict[str, Any],
 
 
 def test_images_are_not_normalised(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"there are no vectors here, only 'image' \(image\)"):
+    with pytest.raises(ConfigError, match=r"only vectors are normalised, but the observations are 'image' \(image\)"):
         train(settings("discrete_sac", **{"algo.normalise": "running"}), run=tmp_path / "run", say=say_nothing)
 
 

@@ -140,7 +140,7 @@ def test_too_many_colours() -> None:
         def about(self) -> About:
             return About(observation=spaces.Box(0, 255, (8, 8, 12), np.uint8), action=spaces.Discrete(3))
 
-    with pytest.raises(DataError, match="grayscale takes 3 colours to one; 'image' has 12"):
+    with pytest.raises(DataError, match=r"env.grayscale needs images with 3 channels, but observation 'image' has 12"):
         Recorded(Many(), EnvConfig(grayscale=True))
 
 

@@ -132,13 +132,13 @@ def test_a_clone_chooses_as_often_as_was_chosen(move):
 
 def test_what_imitates_is_chosen_by_the_actions():
     assert isinstance(build(KEYS, clone=Categorical()).objective.actor, nn.Module)
-    with pytest.raises(ConfigError, match=r"clone = stochastic is for continuous actions, and these are categorical. "
-                                          "Give one of categorical, or none"):  # fmt: skip
+    with pytest.raises(ConfigError, match=r"clone = stochastic is for continuous actions, but these actions are .*"
+                                          "Use one of categorical, or none"):  # fmt: skip
         build(JUMP, clone=Stochastic())
-    with pytest.raises(ConfigError, match=r"clone = categorical is for .* Give one of deterministic, stochastic, or"):
+    with pytest.raises(ConfigError, match=r"clone = categorical is for .* Use one of deterministic, stochastic, or"):
         build(MOVE, clone=Categorical())
     with pytest.raises(
-        ConfigError, match=r"^bc is for actions that are all .*, not both\. Algorithms .*: dreamer_v3\.$"
+        ConfigError, match=r"^bc needs actions that are all .* has both\. Suitable algorithms: dreamer_v3\.$"
     ):
         BCConfig().build(VECTOR, ActionSpec(parts={"move": MOVE, "jump": JUMP}))
 

@@ -176,7 +176,7 @@ def test_the_order_of_keys_is_no_other_kind():
 
 def test_too_many_kinds_are_learned_from_without_a_graph_which_is_said_once():
     agent, tapes, update = mean()
-    with pytest.warns(UserWarning, match=f"more than {MAX_KINDS} shapes") as said:
+    with pytest.warns(UserWarning, match=f"more than {MAX_KINDS} combinations of shapes") as said:
         [update(rows(length)) for length in range(1, MAX_KINDS + 4)]
     assert len(said) == 1
     assert tapes.calls == ["warm up"] * MAX_KINDS

@@ -135,10 +135,10 @@ def test_a_critic_with_a_last_axis_of_one_is_an_error():
             return super().forward(obs, action)[..., None]
 
     made = DDPGObjective(TinyActor(), Kept())
-    with pytest.raises(ValueError, match=r"values \(5, 4, 1\): expected \[B, T - 1\] = \(5, 4\)"):
+    with pytest.raises(ValueError, match=r"values of shape \(5, 4, 1\): expected \[B, T - 1\] = \(5, 4\)"):
         made(batch())
     made.target_critic.model = TinyCritic()
-    with pytest.raises(ValueError, match=r"values \(5, 4, 1\): expected \[\(K,\) B, T - 1\] = \(5, 4\)"):
+    with pytest.raises(ValueError, match=r"values of shape \(5, 4, 1\): expected \[\(K,\) B, T - 1\] = \(5, 4\)"):
         made(batch())
 
 

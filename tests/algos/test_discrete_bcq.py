@@ -140,7 +140,7 @@ def test_the_policy_acts_among_what_is_likely():
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"threshold": 1.5}, "threshold = 1.5: expected 0"), ({"threshold": -0.1}, "threshold = -0.1"),
+        ({"threshold": 1.5}, "threshold = 1.5: expected a number"), ({"threshold": -0.1}, "threshold = -0.1"),
         ({"logit_weight": -1.0}, "logit_weight = -1.0"), ({"kappa": 0.0}, "kappa = 0.0"),
         ({"tau": 0.0}, "tau = 0.0"), ({"target_every": 0}, "target_every = 0"),
         ({"value_estimator": NStep(3)}, "windows of 2 rows: expected at least 4"),

@@ -414,7 +414,7 @@ def test_learning_lowers_the_loss_on_one_batch():
         ({"horizon": 0}, "horizon = 0"), ({"lam": 1.5}, "lam = 1.5"), ({"batch_size": 0}, "batch_size = 0"),
         ({"discount_horizon": 1.0}, "discount_horizon = 1.0"), ({"replay_context": -1}, "replay_context = -1"),
         ({"imagine_last": 65}, "imagine_last = 65"), ({"precision": "float8"}, "precision = 'float8'"),
-        ({"imagine_last": 1}, "imagine_last = 1: expected 0, or 2 to batch_length = 64"),
+        ({"imagine_last": 1}, "imagine_last = 1: expected 0, or from 2 to batch_length = 64"),
         ({"slow_rate": 0.0}, "slow_rate = 0.0"), ({"slow_rate": 1.5}, "slow_rate = 1.5"),
         ({"return_rate": -1.0}, "return_rate = -1.0"), ({"return_limit": 0.0}, "return_limit = 0.0"),
         ({"entropy": float("nan")}, "entropy = nan: expected a finite number, 0 or more"),

@@ -183,15 +183,15 @@ def test_stacks_of_frames_and_normalised_vectors():
 def test_what_cannot_be():
     with pytest.raises(ConfigError, match="gradient_penalty = -1"):
         GAILConfig(gradient_penalty=-1)
-    with pytest.raises(ConfigError, match="there is nothing to scale"):
+    with pytest.raises(ConfigError, match="gail does not learn from the environment"):
         GAILConfig().merge({"reward_scale": "return_std"})
     with pytest.raises(ConfigError, match="batch_size = 1"):
         GAILConfig(batch_size=1)
     several = ActionSpec(parts={"jump": ActionPart(kind="categorical", classes=(2, 3))})
-    with pytest.raises(ConfigError, match="gail is for a single choice"):
+    with pytest.raises(ConfigError, match="gail needs a single discrete action"):
         agent(several)
     mixed = ActionSpec(parts={**MOVES.parts, **CHOICE.parts})
-    with pytest.raises(ConfigError, match="gail is for continuous actions, but 'jump' is a choice"):
+    with pytest.raises(ConfigError, match="gail needs continuous actions, but action 'jump' is discrete"):
         agent(mixed)
 
 

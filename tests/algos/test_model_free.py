@@ -227,25 +227,25 @@ PARTS = {
         (
             "ddpg",
             ["jump"],
-            "is for continuous actions, but 'jump' is a",
+            "needs continuous actions, but action 'jump' is discrete",
             ["discrete_sac", "dqn", "dreamer_v3", "qr_dqn"],
         ),
-        ("td3", ["jump", "turn"], "is for continuous actions, but 'jump' is a choice", ["dreamer_v3"]),
-        ("sac", ["keys"], "is for continuous actions, but 'keys' is a choice", ["dreamer_v3"]),
-        ("discrete_sac", ["turn"], "but 'turn' is continuous", ["ddpg", "dreamer_v3", "sac", "td3"]),
-        ("discrete_sac", ["turn", "jump"], "but 'turn' is continuous", ["dreamer_v3"]),
-        ("discrete_sac", ["keys"], "an action here is several", ["dreamer_v3"]),
-        ("dqn", ["turn"], "but 'turn' is continuous", ["ddpg", "dreamer_v3", "sac", "td3"]),
-        ("dqn", ["keys"], "an action here is several", ["dreamer_v3"]),
-        ("qr_dqn", ["jump", "turn"], "but 'turn' is continuous", ["dreamer_v3"]),
-        ("qr_dqn", ["jump", "keys"], "an action here is several", ["dreamer_v3"]),
+        ("td3", ["jump", "turn"], "needs continuous actions, but action 'jump' is discrete", ["dreamer_v3"]),
+        ("sac", ["keys"], "needs continuous actions, but action 'keys' is discrete", ["dreamer_v3"]),
+        ("discrete_sac", ["turn"], "but action 'turn' is continuous", ["ddpg", "dreamer_v3", "sac", "td3"]),
+        ("discrete_sac", ["turn", "jump"], "but action 'turn' is continuous", ["dreamer_v3"]),
+        ("discrete_sac", ["keys"], "but the action space has several", ["dreamer_v3"]),
+        ("dqn", ["turn"], "but action 'turn' is continuous", ["ddpg", "dreamer_v3", "sac", "td3"]),
+        ("dqn", ["keys"], "but the action space has several", ["dreamer_v3"]),
+        ("qr_dqn", ["jump", "turn"], "but action 'turn' is continuous", ["dreamer_v3"]),
+        ("qr_dqn", ["jump", "keys"], "but the action space has several", ["dreamer_v3"]),
     ],
 )
 def test_other_actions_name_the_algorithms_that_fit(name, parts, said, fit):
     spec = ActionSpec(parts={key: PARTS[key] for key in parts})
     with pytest.raises(ConfigError, match=rf"^{name} .*{said}") as error:
         CONFIGS[name]().build(SPECS["vector"], spec)
-    named = str(error.value).partition("Algorithms that fit: ")[2].rstrip(".").partition("; with")[0].split(", ")
+    named = str(error.value).partition("Suitable algorithms: ")[2].rstrip(".").partition("; with")[0].split(", ")
     assert named == fit
 
 

@@ -335,11 +335,11 @@ def test_actions_of_the_other_kind_are_refused_by_the_name_of_the_algorithm(name
     own = type(CONFIGS[name]).__module__.rpartition(".")[2]
     if CONFIGS[name] == BCConfig():
         return  # for either kind
-    other, said = CHOICE, rf"^{own} is for continuous actions, but 'jump' is a choice"
+    other, said = CHOICE, rf"^{own} needs continuous actions, but action 'jump' is discrete"
     if name in CHOOSING:
-        other, said = MOVES, rf"^{own} is for a choice among classes, but 'a' is continuous"
+        other, said = MOVES, rf"^{own} needs a discrete action, but action 'a' is continuous"
     if own == "bc":
-        said = r"^algo\.clone = .* is for c.* actions, and these are c"
+        said = r"^algo\.clone = .* is for c.* actions, but these actions are c"
     with pytest.raises(ConfigError, match=said):
         CONFIGS[name].build(SPECS["vector"], other)
 
@@ -382,7 +382,7 @@ def test_estimators_are_refused_by_the_name_of_the_algorithm(name):
 
 
 def test_no_algorithm_for_recorded_data_is_for_actions_of_both_kinds():
-    with pytest.raises(ConfigError, match=r"Algorithms that fit: dreamer_v3\.$"):
+    with pytest.raises(ConfigError, match=r"Suitable algorithms: dreamer_v3\.$"):
         CQLConfig().build(SPECS["vector"], ActionSpec(parts={**MOVES.parts, **CHOICE.parts}))
 
 

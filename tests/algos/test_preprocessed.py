@@ -215,7 +215,10 @@ def test_replays_see_statistics_that_have_moved(name: str, functions: str) -> No
         ({"frames": 2, "frame_keys": "("}, "frame_keys = '\\(': expected a valid regular expression"),
         ({"normalise": "fixd"}, "normalise = 'fixd': unknown name 'fixd'. Did you mean 'fixed'"),
         ({"normalise": 3}, "normalise = 3 .*expected Normalise"),
-        ({"reward_scale": "factor(0)"}, "reward_scale = 'factor\\(0\\)': factor = 0.0: expected a number above 0"),
+        (
+            {"reward_scale": "factor(0)"},
+            "reward_scale = 'factor\\(0\\)': factor = 0.0: expected a finite number above 0",
+        ),
     ],
 )
 def test_settings_that_cannot_be(settings: dict, said: str) -> None:
@@ -227,7 +230,7 @@ def test_statistics_are_fixed_before_anybody_acts_or_learns() -> None:
     config = TD3Config().merge({"normalise": "fixed(100)"})
     config.check_run(random_steps=100, learning_starts=100, frame_stack=1)
     for random_steps, learning_starts in ((99, 100), (100, 99)):
-        with pytest.raises(ConfigError, match=r"algo.normalise = fixed\(rows=100.*Raise both to 100 or more"):
+        with pytest.raises(ConfigError, match=r"algo.normalise = fixed\(rows=100.*Raise both to at least 100"):
             config.check_run(random_steps=random_steps, learning_starts=learning_starts, frame_stack=1)
     TD3Config().merge({"normalise": "running"}).check_run(random_steps=0, learning_starts=1, frame_stack=1)
 

@@ -276,7 +276,7 @@ def test_what_an_environment_leaves_out_or_clips_is_left_out_and_clipped(tmp_pat
     env = EnvConfig(clip_reward="sign")
     rewards = np.concatenate([part["reward"] for part in open_recorded(config, env).parts()])
     np.testing.assert_array_equal(rewards, np.sign(Given().columns["reward"]))
-    with pytest.raises(DataError, match="no observation is left to learn from"):
+    with pytest.raises(DataError, match="no observations are left to learn from"):
         open_recorded(config, EnvConfig(exclude="observation"))
 
 

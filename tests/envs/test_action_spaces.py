@@ -84,7 +84,7 @@ def test_unbounded_actions_say_which_and_what_to_do():
 
 @pytest.mark.parametrize("space", [spaces.Text(3), spaces.Dict({"a": spaces.Sequence(spaces.Discrete(2))})])
 def test_actions_that_cannot_be_chosen(space):
-    with pytest.raises(EnvError, match="which a policy cannot choose from"):
+    with pytest.raises(EnvError, match="which is not supported: expected Discrete"):
         ActionCodec(space)
 
 
@@ -95,7 +95,7 @@ def test_two_actions_of_one_name():
 
 @pytest.mark.parametrize("space", [spaces.Dict({}), spaces.Box(-1, 1, (0,))])
 def test_nothing_to_choose(space):
-    with pytest.raises(EnvError, match="nothing to choose"):
+    with pytest.raises(EnvError, match="expected at least one"):
         ActionCodec(space)
 
 

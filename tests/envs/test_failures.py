@@ -113,7 +113,7 @@ def test_what_hangs_in_this_process_is_interrupted(faulty, undisturbed, how, num
     env = faulty(dict.fromkeys(numbers, (*place, how)), timeout=0.15)
     check(rows(env, 16), undisturbed, dict.fromkeys(numbers, row))
     check_sentences(env, numbers, place)
-    assert "hangs: no answer within 0.15 seconds (" in env.said[0]
+    assert "timed out: no response within env.timeout = 0.15 seconds (" in env.said[0]
     assert "env_zoo.py" in env.said[0]
 
 
@@ -126,7 +126,7 @@ def test_workers_that_fail_die_and_hang(faulty, undisturbed, plan):
     row_of = dict(PLACES)
     check(got, undisturbed, {number: row_of[fault[:2]] for number, fault in plan.items()})
     assert env.restarts == len(plan)
-    expected = {"raise": "Unpicklable: a wheel", "die": r"exit code 7", "sleep": "no answer", "nan": "is nan"}
+    expected = {"raise": "Unpicklable: a wheel", "die": r"exit code 7", "sleep": "no response", "nan": "is nan"}
     for (number, fault), line in zip(plan.items(), env.said, strict=True):
         assert f"environment {number}" in line
         assert expected[fault[2]] in line
@@ -146,7 +146,7 @@ def test_one_that_keeps_failing_is_waited_for_longer_and_longer(faulty, undistur
     got = rows(env, 16)
     assert env.slept == [1.0, 2.0, 4.0]
     assert env.restarts == 4
-    assert "started again in 4 seconds: environment 1" in env.said[-1]
+    assert "restarting a failed environment in 4 seconds: environment 1" in env.said[-1]
     assert got["is_first"][:, 1].nonzero().ravel().tolist() == [0, 3, 4, 10]
     for number in (0, 2):
         assert torch.equal(got["obs"][:, number], undisturbed["obs"][:, number])
@@ -158,7 +158,9 @@ def test_too_many_failures_end_it_with_the_traceback(faulty, vector):
     env = faulty({1: (1, 2, "raise")}, more, restarts=2, restart_window=50.0, vector=vector)
     env.reset()
     env.step(torch.zeros(3, 2))
-    with pytest.raises(EnvError, match=r"3 failures .* within 0 seconds, and env.restarts = 2 .* = 50") as caught:
+    with pytest.raises(
+        EnvError, match=r"3 environment failures within 0 seconds: .* env.restarts = 2 .* = 50"
+    ) as caught:
         env.step(torch.zeros(3, 2))
     text = str(caught.value)
     assert "environment 1 ('Faulty'), step 0 of episode 1 failed with Unpicklable: a wheel and an axle" in text
@@ -167,9 +169,9 @@ def test_too_many_failures_end_it_with_the_traceback(faulty, vector):
     assert "flat.py" not in text
     assert env.restarts == 2
     assert env.snapshot() == [None] * 3
-    with pytest.raises(EnvError, match="3 failures"):
+    with pytest.raises(EnvError, match="3 environment failures"):
         env.send(torch.zeros(3, 2))
-    with pytest.raises(EnvError, match="3 failures"):
+    with pytest.raises(EnvError, match="3 environment failures"):
         env.reset()
 
 
@@ -218,7 +220,7 @@ def test_failures_within_a_window(events, most, window):
         past.append((now, number))
         recent = [who for when, who in past if now - when < window]
         if len(recent) > most:
-            with pytest.raises(EnvError, match=f"{len(recent)} failures"):
+            with pytest.raises(EnvError, match=f"{len(recent)} environment failures"):
                 failures.add(number, Failed(EnvError("broken")))
             return
         before = recent.count(number) - 1

@@ -107,7 +107,7 @@ def test_an_environment_may_draw_its_observations_itself():
     ("says", "words"),
     [
         (lambda obs: obs["nothing"], "Own.render_observation failed"),
-        (lambda obs: np.zeros((4, 4)), r"returned float64 \(4, 4\): expected a picture, uint8 \[H, W, 3\]"),
+        (lambda obs: np.zeros((4, 4)), r"returned float64 \(4, 4\): expected a uint8 image \[H, W, 3\]"),
     ],
 )
 def test_one_that_draws_them_wrongly_is_named(says, words):

@@ -23,7 +23,7 @@ def test_one_number_of_any_type(reward):
 
 @pytest.mark.parametrize("reward", ["1.5", None, [1.0, 2.0], np.zeros((0,)), {"r": 1.0}, 1j])
 def test_anything_else_is_no_reward(reward):
-    with pytest.raises(DataError, match=r"the reward is .*; expected a number"):
+    with pytest.raises(DataError, match=r"the reward is .*: expected a number"):
         number(reward)
 
 
@@ -31,5 +31,5 @@ def test_the_error_says_which_environment():
     env = env_zoo.Scripted(spaces.Discrete(2), [0, 1], rewards=[0.0, None])
     flat = make_flat(EnvConfig(id="Odd-v0"), lambda: env, 0, False)
     flat.reset()
-    with pytest.raises(DataError, match=r"environment 0.*step 1.*the reward is None; expected a number"):
+    with pytest.raises(DataError, match=r"environment 0.*step 1.*the reward is None: expected a number"):
         flat.step(np.zeros(flat.action_spec.width, np.float32))

@@ -302,11 +302,13 @@ def test_what_does_not_fit_is_said(said, make):
         assert len(fresh.said) == 1
         return fresh.said[0]
 
-    assert "begins a new episode; its snapshot is of no use: it cannot be read" in why(said(env_zoo.Seeded), b"garbage")
+    assert "begins a new episode because its snapshot cannot be used: it cannot be read" in why(
+        said(env_zoo.Seeded), b"garbage"
+    )
     assert "it cannot be read" in why(said(env_zoo.Seeded), taken[:40])
-    assert "another row" in why(said(env_zoo.Seeded), taken, ended)
-    assert "another environment" in why(said(env_zoo.Global), taken)
-    assert "with other settings" in why(said(env_zoo.Seeded, clip_reward="sign"), taken)
+    assert "a different row" in why(said(env_zoo.Seeded), taken, ended)
+    assert "a different environment" in why(said(env_zoo.Global), taken)
+    assert "with different settings" in why(said(env_zoo.Seeded, clip_reward="sign"), taken)
     assert "num" not in EnvConfig().one()
     assert snapshot.put(make(env_zoo.Seeded)._slots[0].inside.env, inside)[1] == ""
     with pytest.raises(DataError, match="2 snapshots and 1 rows"):
@@ -319,7 +321,7 @@ def test_a_format_of_another_time(said, make, monkeypatch):
     monkeypatch.setattr(snapshot, "FORMAT", 2)
     fresh = said(env_zoo.Seeded)
     assert fresh.restore(taken, step).is_last.all()
-    assert "format 1, this program writes 2" in fresh.said[0]
+    assert "format 1, but this version writes 2" in fresh.said[0]
 
 
 def test_what_is_half_restored_is_made_anew(said, make):
@@ -327,7 +329,7 @@ def test_what_is_half_restored_is_made_anew(said, make):
     fresh = said(env_zoo.Fragile)
     broken = fresh._slots[0].inside.env
     assert fresh.restore(env.snapshot(), step).is_last.all()
-    assert "it does not fit (KeyError: 'wheel')" in fresh.said[0]
+    assert "it does not fit this environment (KeyError: 'wheel')" in fresh.said[0]
     assert fresh._slots[0].inside.env is not broken
     assert fresh.step(torch.zeros(1, 2)).is_first.all()
 

@@ -167,7 +167,7 @@ def test_text_is_one_class_for_each_character_and_zero_for_padding(text):
             np.zeros(2, np.float32),
             r"'observation' has shape \(2,\); its space declares \(3,\)",
         ),
-        (spaces.Box(-1, 1, (3,)), np.array([0, np.nan, 0]), r"is nan at index \(1,\); expected finite float32"),
+        (spaces.Box(-1, 1, (3,)), np.array([0, np.nan, 0]), r"is nan at index \(1,\): expected finite float32"),
         (spaces.Box(-1, 1, (3,)), np.array([0, 0, -np.inf]), r"is -inf at index \(2,\)"),
         (spaces.Box(-1, 1, (1,)), np.array([None]), "has dtype object; its space declares float32"),
         (spaces.Box(0, 255, (2, 2, 3), np.uint8), np.zeros((2, 2, 3)), "'image' has dtype float64; .* uint8"),
@@ -176,14 +176,18 @@ def test_text_is_one_class_for_each_character_and_zero_for_padding(text):
         (spaces.Discrete(3, start=1), 0, "is 0; its space declares 1..3"),
         (spaces.Discrete(3), 1.5, "has dtype float64"),
         (spaces.MultiDiscrete([2, 3]), np.array([1, 3]), r"is 3 at index \(1,\); its space declares 0..2"),
-        (spaces.Text(3, charset="ab"), "abba", "'abba', 4 characters; its space declares at most 3"),
-        (spaces.Text(3, charset="ab"), "abc", "does not declare the character 'c'"),
+        (spaces.Text(3, charset="ab"), "abba", "'abba' with 4 characters; its space declares at most 3"),
+        (spaces.Text(3, charset="ab"), "abc", "with the character 'c' that its space does not declare"),
         (spaces.Text(3, charset="ab"), 5, "is 5; its space declares text"),
-        (spaces.Box(-1, 1, (2,)), [[1.0], [1.0, 2.0]], "'observation' cannot be read as an array"),
-        (spaces.Dict({"a": spaces.Discrete(2)}), {"b": 1}, r"the observation is \['b'\]; .* keys \['a'\]"),
-        (spaces.Dict({"a": spaces.Discrete(2)}), {"a": 1, "b": 1}, r"is \['a', 'b'\]"),
-        (spaces.Dict({"a": spaces.Dict({"b": spaces.Discrete(2)})}), {"a": 1}, r"observation 'a' is int; .* \['b'\]"),
-        (spaces.Tuple((spaces.Discrete(2),)), (1, 1), r"is \(1, 1\); its space declares a tuple of 1"),
+        (spaces.Box(-1, 1, (2,)), [[1.0], [1.0, 2.0]], "'observation' cannot be converted to an array"),
+        (spaces.Dict({"a": spaces.Discrete(2)}), {"b": 1}, r"the observation has the keys \['b'\]; .* keys \['a'\]"),
+        (spaces.Dict({"a": spaces.Discrete(2)}), {"a": 1, "b": 1}, r"has the keys \['a', 'b'\]"),
+        (
+            spaces.Dict({"a": spaces.Dict({"b": spaces.Discrete(2)})}),
+            {"a": 1},
+            r"observation 'a' is of type int; .* \['b'\]",
+        ),
+        (spaces.Tuple((spaces.Discrete(2),)), (1, 1), r"is \(1, 1\); its space declares a tuple of length 1"),
     ],
 )
 def test_observations_outside_their_space(space, obs, message):
@@ -195,7 +199,7 @@ def test_observations_outside_their_space(space, obs, message):
 @pytest.mark.parametrize("space", [spaces.Graph(spaces.Discrete(2), None), spaces.Sequence(spaces.Discrete(3))])
 def test_spaces_that_cannot_be_learned_from(space):
     nested = spaces.Dict({"net": space, "x": spaces.Discrete(2)})
-    with pytest.raises(EnvError, match=rf"observation 'net' is a {type(space).__name__} space.*exclude='net'"):
+    with pytest.raises(EnvError, match=rf"observation 'net' has a {type(space).__name__} space.*exclude = 'net'"):
         ObsCodec(nested)
     assert set(ObsCodec(nested, keep=lambda key: key != "net").spec) == {"x"}
 
@@ -203,16 +207,16 @@ def test_spaces_that_cannot_be_learned_from(space):
 def test_object_dtype():
     space = spaces.Box(-1, 1, (2,))
     space.dtype = np.dtype(object)
-    with pytest.raises(EnvError, match="'observation' holds elements of dtype object; expected numbers"):
+    with pytest.raises(EnvError, match="'observation' has dtype object: expected a numeric dtype"):
         ObsCodec(space)
 
 
 def test_nothing_left_and_equal_keys():
     space = spaces.Dict({"a": spaces.Discrete(2), "b": spaces.Discrete(2)})
-    with pytest.raises(EnvError, match=r"no observation is left.*'a', 'b'"):
+    with pytest.raises(EnvError, match=r"no observations are left.*'a', 'b'"):
         ObsCodec(space, keep=lambda key: False)
     twice = spaces.Dict({"a/b": spaces.Discrete(2), "a": spaces.Dict({"b": spaces.Discrete(2)})})
-    with pytest.raises(EnvError, match="two observations are both called 'a/b'"):
+    with pytest.raises(EnvError, match="two observations have the same key 'a/b'"):
         ObsCodec(twice)
 
 

@@ -39,7 +39,7 @@ def limited(alarm, limit, call):
 def test_each_call_has_its_own_time(alarm):
     for _ in range(20):
         limited(alarm, 0.2, lambda: time.sleep(0.02))
-    with pytest.raises(Overdue, match=r"no answer within 0.05 seconds"):
+    with pytest.raises(Overdue, match=r"no response within env.timeout = 0.05 seconds"):
         limited(alarm, 0.05, hang)
     with pytest.raises(Overdue):
         limited(alarm, 0.05, lambda: time.sleep(20))

@@ -70,5 +70,5 @@ def test_all_together_and_what_was_seen_of_them() -> None:
 
 
 def test_rows_of_something_else_are_told() -> None:
-    with pytest.raises(ValueError, match="shows something else"):
+    with pytest.raises(ValueError, match="differ from the recorded ones"):
         GivenBack(SPACES["double"], ObsCodec(SPACES["vector"]).spec, EnvConfig())

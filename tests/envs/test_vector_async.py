@@ -54,10 +54,10 @@ def test_send_does_not_wait_for_the_workers(make, tmp_path):
 def test_turns_that_are_out_of_order(make, vector):
     env = make(functools.partial(Count, truncate_at=9), vector=vector)
     env.reset()
-    with pytest.raises(EnvError, match=r"receive\(\) before send\(\)"):
+    with pytest.raises(EnvError, match=r"receive\(\) was called before send\(\)"):
         env.receive()
     env.send(torch.zeros(1, 2))
-    with pytest.raises(EnvError, match=r"send\(\) twice"):
+    with pytest.raises(EnvError, match=r"send\(\) was called twice"):
         env.send(torch.zeros(1, 2))
     assert env.receive().obs["observation"].item() == 1
 
@@ -74,7 +74,7 @@ def test_what_is_asked_between_send_and_receive(make, vector):
     env.send(action)
     first = env.reset(seed=3)
     assert first.is_first.all()
-    with pytest.raises(EnvError, match=r"receive\(\) before send\(\)"):
+    with pytest.raises(EnvError, match=r"receive\(\) was called before send\(\)"):
         env.receive()
     env.send(action)
     assert same(env.receive(), env_after(make, vector, action))

@@ -115,7 +115,7 @@ def test_a_worker_that_cannot_be_started_is_an_error_that_says_why(make, monkeyp
         start(self)
 
     monkeypatch.setattr(BaseProcess, "start", start)
-    with pytest.raises(EnvError, match=r"environment 1: no worker process can be started: .* unavailable"):
+    with pytest.raises(EnvError, match=r"environment 1: its worker process could not be started: .* unavailable"):
         make(Count, vector="process", num=3, start_method="fork")
     assert not calls[0].is_alive()
 
@@ -158,7 +158,7 @@ def test_a_worker_that_was_killed_is_said_to_be(make, capsys, method):
 @pytest.mark.parametrize("method", ["forkserver", "spawn"])
 def test_a_script_from_standard_input_that_workers_cannot_import_is_told_so(method):
     done = run_python(START + f'start("{method}")', "-")
-    assert "could not import '<stdin>': save the script as a file" in done.stderr.splitlines()[-1]
+    assert "could not import '<stdin>'. Save the script as a file" in done.stderr.splitlines()[-1]
 
 
 def test_a_script_without_a_guard_is_told_so(tmp_path):

@@ -93,7 +93,7 @@ def test_each_key_matters_to_the_embedding():
 def test_keys_are_chosen_by_pattern():
     encoder = EncoderConfig(depth=4, units=16, keys="state|dir.*").build(SPEC)
     assert set(encoder.spec) == {"state", "direction"}
-    with pytest.raises(ConfigError, match=r"'sound' matches no observation; there are: camera, cards"):
+    with pytest.raises(ConfigError, match=r"'sound' matches no observation. The observations are: camera, cards"):
         EncoderConfig(keys="sound").build(SPEC)
 
 
@@ -113,7 +113,7 @@ def test_image_loss_is_the_sum_of_squares_of_unit_pixels():
 
 def test_blocks_must_fit():
     spec = {"image": ObsPart(kind="image", shape=(8, 8, 1), dtype="uint8")}
-    with pytest.raises(ConfigError, match="blocks = 8 must divide"):
+    with pytest.raises(ConfigError, match="blocks = 8: expected a divisor of"):
         DecoderConfig(depth=1, mults=(3,)).build(spec, 8, 4)
 
 

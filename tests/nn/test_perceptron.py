@@ -299,7 +299,7 @@ def test_no_rows_are_no_rows(path):
 def test_layers_of_other_widths_do_not_fit_although_they_are_as_many_numbers():
     one, other = ReluMLP(3, (8,), 1), ReluMLP(3, (9,), 1)
     assert one.theta.shape == other.theta.shape
-    with pytest.raises(RuntimeError, match=r"widths are \(3, 8, 1\) there and \(3, 9, 1\) here"):
+    with pytest.raises(RuntimeError, match=r"widths are \(3, 8, 1\) in the checkpoint, but \(3, 9, 1\) here"):
         other.load_state_dict(one.state_dict())
     with pytest.raises(RuntimeError, match=r"body.widths are"):
         torch.nn.ModuleDict({"body": other}).load_state_dict(torch.nn.ModuleDict({"body": one}).state_dict())

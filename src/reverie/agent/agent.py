@@ -119,20 +119,21 @@ class Agent:
         """
         if state is not None and not isinstance(state, AgentState):
             raise DataError(
-                f"state = {brief(state)}: expected what the last call of act returned, or None where an episode begins."
-                " How to act is said by name: actions='sample'."
+                f"state = {brief(state)}: expected the state that the last call of act returned, or None at the "
+                "beginning of an episode. Pass how to act by name: actions='sample'."
             )
         single, rows = self.observer.split(obs)
         if not rows:
-            raise DataError("obs is a batch of no observations: expected one or more.")
+            raise DataError("obs is an empty batch: expected at least one observation.")
         first = np.full(len(rows), state is None) if is_first is None else np.asarray(is_first, bool).reshape(-1)
         if state is None:
             state = AgentState(self.algo.policy.initial(len(rows)), self.observer.stacks(len(rows)))
             first = np.ones(len(rows), bool)
         if not len(rows) == len(state.stacks) == len(first):
             raise DataError(
-                f"{len(rows)} observations, a state of {len(state.stacks)} and is_first of {len(first)}: expected the "
-                "same number of each. Begin with state=None when the number of environments changes."
+                f"obs has {len(rows)} observations, state is of {len(state.stacks)} environments, and is_first has "
+                f"{len(first)} values: expected the same number of each. Pass state=None when the number of "
+                "environments changes."
             )
         stacks = tuple(copy.deepcopy(stack) for stack in state.stacks)  # the caller may go back to the old state
         flat = [self.observer(row, *more) for row, *more in zip(rows, stacks, first, strict=True)]
@@ -178,7 +179,7 @@ class Agent:
             raise ConfigError(f"episodes = {episodes}: expected at least 1.")
         given: Any = seed
         if not (given is None or (isinstance(given, Integral) and int(given) >= 0)):
-            raise ConfigError(f"seed = {brief(seed)}: expected a whole number, 0 or more.")
+            raise ConfigError(f"seed = {brief(seed)}: expected an integer, at least 0.")
         seed = derived_seeds(self.config.seed)["test"] if seed is None else int(seed)
         config = self.config.merge({"eval_episodes": episodes})
         env = make_eval_env(config, self.factory, render=record)
@@ -238,12 +239,12 @@ def load(
         config = config.merge({"env.id": env})
     elif isinstance(env, str) and env != config.env.id:
         raise RunError(
-            f"{folder.path} was trained in {config.env.id}, and acts there: env = {brief(env)} is for a run that "
-            "learned from recorded data alone. In Python, give a function that makes the environment."
+            f"{folder.path} was trained in {config.env.id}: env = {brief(env)} can only be given for a run on recorded "
+            "data alone. Leave it out, or pass a function that makes the environment."
         )
     elif config.env.id == NO_ENV and factory is None:
         raise RunError(
-            f"{folder.path} was trained on {config.data.path} alone, without an environment: give one to act in, --env "
+            f"{folder.path} was trained on {config.data.path} alone, without an environment. Pass one to act in: --env "
             "ID, or reverie.load(run, env=...)."
         )
     flat = make_flat(config.env, factory, 0, False)
@@ -264,8 +265,8 @@ def saved_config(run: Path, env: EnvLike | None = None, algo: AlgorithmConfig | 
         if (env if place == "env" else algo) is None:
             argument = "env" if place == "env" else "algo"
             raise RunError(
-                f"{run} was trained with {place} = {what}, an object that was handed over in Python and cannot be read "
-                f"from its config.yaml: give it again, reverie.load(run, {argument}=...)."
+                f"{run} was trained with {place} = {what}, a Python object that cannot be read from its config.yaml. "
+                f"Pass it again: reverie.load(run, {argument}=...)."
             )
     start = ExperimentConfig(algo=algo if algo is not None else default_algo(saved))
     return start.merge(saved.experiment)

@@ -138,8 +138,8 @@ def gather(env: Env, agent: Agent, context: int, horizon: int, sequences: int, m
             break
     if not episodes:
         raise RunError(
-            f"none of {MAX_EPISODES} episodes had more than the {context} rows of context: nothing is left to imagine. "
-            "Lower --context."
+            f"none of {MAX_EPISODES} episodes is longer than context = {context} rows, so no rows are left to predict. "
+            "Use a smaller --context."
         )
     # A few long dreams are better than many short ones: cut to the length that half of the episodes have.
     lengths = sorted(len(rows) for rows in episodes)
@@ -245,10 +245,12 @@ def measure(truth: Arrays, predicted: Arrays, spec: ObsSpec, context: int) -> tu
 
 def _unit(key: str, part: ObsPart | None) -> str:
     if part is None:
-        return "root mean square" if key == "reward" else "root mean square of a probability"
+        return "root-mean-square error" if key == "reward" else "root-mean-square error of a probability"
     if part.kind == "categorical":
-        return "probability not given to the true class"
-    return "root mean square" if part.kind == "vector" else f"root mean square of {part.low:g}..{part.high:g}"
+        return "probability not assigned to the true class"
+    if part.kind == "vector":
+        return "root-mean-square error"
+    return f"root-mean-square error in {part.low:g}..{part.high:g}"
 
 
 def draw(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -126,7 +127,7 @@ def with_data(config: ExperimentConfig, data: DatasetConfig | Path | str | None,
             raise no_path(data)
         config = config.merge({"data": DatasetConfig(path=str(data), storage=config.data.storage)})
     if not config.data.path:
-        raise RunError(f"{run} was not trained on recorded data: say which to estimate from, --data PATH.")
+        raise RunError(f"{run} was not trained on recorded data. Pass the dataset to estimate from: --data PATH.")
     return config.merge({"env.clip_reward": "none"})
 
 
@@ -150,12 +151,18 @@ def check_fit(recorded: Recorded, folder: RunFolder) -> None:
     saved = json.loads(folder.spec.read_text(encoding="utf-8"))
     found = changes(saved, signature(recorded.obs_spec, recorded.action_spec))
     if found:
+        words = {
+            " was ": " of the agent is ",
+            ", is now ": ", of the data ",
+            ", is gone": ", and missing from the data",
+            " is new: ": " of the data is unknown to the agent: ",
+        }
         what = "; ".join(
-            line.replace(" was ", " of the agent is ").replace(", is now ", ", of the data ") for line in found
+            functools.reduce(lambda line, pair: line.replace(*pair), words.items(), line) for line in found
         )
         raise DataError(
-            f"{recorded.where} does not fit the agent in {folder.path}: {what}. Give data of the environment that it "
-            "was trained on."
+            f"{recorded.where} does not fit the agent in {folder.path}: {what}. Use data of the environment that "
+            "the agent was trained in."
         )
 
 

@@ -56,7 +56,7 @@ class Observer:
         """
         if self._drawn and not (isinstance(obs, Mapping) and set(obs) == set(self.space)):  # type: ignore[call-overload]  # a Dict
             raise DataError(
-                f"this agent sees what render() draws: pass a dictionary of {' and '.join(map(repr, self.space))}, "  # type: ignore[call-overload]
+                f"this agent observes rendered frames: pass a dictionary of {' and '.join(map(repr, self.space))}, "  # type: ignore[call-overload]
                 "where 'image' is env.render()."
             )
         count = _count(self.space, obs)
@@ -82,7 +82,7 @@ class Observer:
         wrong = [key for key, part in self.spec.items() if flat[key].shape != part.shape]
         if wrong:
             key = wrong[0]
-            raise DataError(f"'{key}' has shape {flat[key].shape}; the agent sees {self.spec[key].shape}.")
+            raise DataError(f"observation '{key}' has shape {flat[key].shape}: expected {self.spec[key].shape}.")
         return flat
 
 

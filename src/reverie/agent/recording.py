@@ -38,15 +38,15 @@ class RecordConfig:
 
     def __post_init__(self) -> None:
         if (self.episodes is None) == (self.steps is None):
-            raise ConfigError(f"episodes = {self.episodes}, steps = {self.steps}: give one of them.")
+            raise ConfigError(f"episodes = {self.episodes}, steps = {self.steps}: expected exactly one of them.")
         for name in ("episodes", "steps"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ConfigError(f"{name} = {getattr(self, name)}: expected at least 1.")
         if not 0.0 <= self.epsilon <= 1.0:
-            raise ConfigError(f"epsilon = {self.epsilon}: expected a probability, 0 to 1.")
+            raise ConfigError(f"epsilon = {self.epsilon}: expected a probability in [0, 1].")
         if not self.noise >= 0.0:
-            raise ConfigError(f"noise = {self.noise}: expected 0 or more.")
+            raise ConfigError(f"noise = {self.noise}: expected at least 0.")
 
 
 def record(agent: Agent, target: str, config: RecordConfig) -> Exported:
@@ -62,7 +62,10 @@ def record(agent: Agent, target: str, config: RecordConfig) -> Exported:
     env = agent.make_env()
     try:
         if config.noise and not any(isinstance(leaf, spaces.Box) for leaf in leaves(env.action_space)):
-            raise ConfigError(f"noise = {config.noise}: no action of {env.action_space} is continuous. Use epsilon.")
+            raise ConfigError(
+                f"noise = {config.noise}: expected continuous actions, but the action space is {env.action_space}. "
+                "Use epsilon instead."
+            )
         about: dict[str, Any] = {"algorithm_name": f"{type(agent.algo).__name__} ({agent.checkpoint.name})"}
         about["description"] = (
             f"{agent.checkpoint.name} of {agent.run.name}, actions: {config.actions}, epsilon {config.epsilon:g}, "
@@ -81,7 +84,7 @@ def record(agent: Agent, target: str, config: RecordConfig) -> Exported:
 def named_env(agent: Agent, env: gymnasium.Env[Any, Any]) -> tuple[dict[str, str], str]:
     """Return the environment's entries of the metadata, and a remark on what they cannot say; each may be empty."""
     if env.spec is None:
-        return {}, "the data do not name their environment: it was handed over in Python and has no id"
+        return {}, "the dataset does not name its environment, which was passed as a Python object without an id"
     text, remark = written(env.spec)
     said = {"env_spec": text} if text else {}
     if text and agent.factory is None and ":" in agent.config.env.id:

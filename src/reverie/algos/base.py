@@ -68,7 +68,8 @@ class AlgorithmConfig(Config):
     def __post_init__(self) -> None:
         if self.batch_size < 1 or self.batch_length < 2:
             raise ConfigError(
-                f"batch_size = {self.batch_size}, batch_length = {self.batch_length}: expected at least 1 and 2."
+                f"batch_size = {self.batch_size}, batch_length = {self.batch_length}: expected batch_size >= 1 and "
+                "batch_length >= 2."
             )
 
     @property
@@ -123,7 +124,9 @@ class ModelFreeConfig(AlgorithmConfig):
         super().__post_init__()
         at_least(self, frames=1)
         if self.frame_keys and self.frames == 1:
-            raise ConfigError(f"frame_keys = {self.frame_keys!r}, frames = 1: give frames, how many of them to stack.")
+            raise ConfigError(
+                f"frame_keys = {self.frame_keys!r}, frames = 1: set frames to the number of frames to stack."
+            )
         check_pattern(self, "frame_keys")
 
     def check_run(self, *, random_steps: int, learning_starts: int, frame_stack: int) -> None:
@@ -133,13 +136,13 @@ class ModelFreeConfig(AlgorithmConfig):
             assert self.normalise is not None
             raise ConfigError(
                 f"algo.normalise = {self.normalise.text()}, random_steps = {random_steps}, learning_starts = "
-                f"{learning_starts}: the policy would act, or learn, on observations whose statistics are not fixed "
-                f"yet. Raise both to {wanted} or more, or give algo.normalise = running, which needs none."
+                f"{learning_starts}: the policy would act or learn before the statistics of observations are fixed. "
+                f"Raise both to at least {wanted}, or use algo.normalise = running, which does not need this."
             )
         if self.frames > 1 and frame_stack > 1:
             raise ConfigError(
-                f"algo.frames = {self.frames}, env.frame_stack = {frame_stack}: that would be stacks of stacks. Give "
-                "one of them; algo.frames needs as little memory as no stack at all."
+                f"algo.frames = {self.frames}, env.frame_stack = {frame_stack}: frames would be stacked twice. Set "
+                "only one of them; algo.frames uses less memory because the replay stores each frame once."
             )
 
     def for_obs(self, obs_spec: ObsSpec) -> Self:
@@ -173,8 +176,8 @@ class ValueConfig(ModelFreeConfig):
         estimator = getattr(self, "value_estimator", None)
         if self.batch_length == 2 and isinstance(estimator, TD1 | TDLambda | GAE):
             raise ConfigError(
-                f"algo.value_estimator = {estimator.text()}, algo.batch_length = 2: in windows of one transition there "
-                "is nothing to look ahead to, and this would be td0. Give algo.batch_length = 3 or more, or say td0."
+                f"algo.value_estimator = {estimator.text()}, algo.batch_length = 2: windows of a single transition "
+                "leave nothing to look ahead to, so this equals td0. Set algo.batch_length to at least 3, or use td0."
             )
 
     def preprocessor(self, obs_spec: ObsSpec) -> Preprocessor:
@@ -268,7 +271,7 @@ class Algorithm(nn.Module):
         Raises:
             NotImplementedError: the algorithm has no world model.
         """
-        raise NotImplementedError(f"{type(self).__name__} has no world model to dream with.")
+        raise NotImplementedError(f"{type(self).__name__} has no world model, which dreaming needs.")
 
     def extra_state(self) -> dict[str, Any]:
         """Return what a checkpoint must hold beside parameters and buffers: optimisers, counters."""

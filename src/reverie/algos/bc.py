@@ -103,8 +103,8 @@ class BCConfig(ModelFreeConfig):
         """See :class:`~reverie.algos.base.AlgorithmConfig`: recorded data are needed."""
         if not recorded:
             raise ConfigError(
-                "bc imitates what was recorded, and no data are given: --data PATH. `reverie data record` makes some "
-                "with a trained agent."
+                "bc learns from recorded data, but no dataset was given. Pass --data PATH; `reverie data record` "
+                "records a dataset with a trained agent."
             )
 
     def fitting(self, spec: ActionSpec) -> Clone:
@@ -119,8 +119,8 @@ class BCConfig(ModelFreeConfig):
         if self.clone.kind != kind:
             fit = ", ".join(name for name, found in Clone.kinds().items() if found.kind == kind)
             raise ConfigError(
-                f"algo.clone = {self.clone.text()} is for {self.clone.kind} actions, and these are {kind}. Give one of "
-                f"{fit}, or none, which chooses by the actions."
+                f"algo.clone = {self.clone.text()} is for {self.clone.kind} actions, but these actions are {kind}. Use "
+                f"one of {fit}, or none to choose it by the kind of the actions."
             )
         return self.clone
 

@@ -74,17 +74,17 @@ class BCQConfig(ValueConfig):
         check_estimator(self.value_estimator, algorithm=self.algorithm, rows=self.batch_length)
         check_choice(self.samples, self.phi, self.lmbda)
         if self.act_samples < 1 or (self.latent is not None and self.latent < 1):
-            raise ConfigError(f"act_samples = {self.act_samples}, latent = {self.latent}: expected 1 or more.")
+            raise ConfigError(f"act_samples = {self.act_samples}, latent = {self.latent}: expected at least 1.")
 
 
 def check_choice(samples: int, phi: float, lmbda: float) -> None:
     """Raise ConfigError if one of these is out of range."""
     if samples < 1:
-        raise ConfigError(f"samples = {samples}: expected 1 or more.")
+        raise ConfigError(f"samples = {samples}: expected at least 1.")
     if not 0 <= phi < math.inf:
-        raise ConfigError(f"phi = {phi}: expected 0, which leaves actions as they are, or a finite number above it.")
+        raise ConfigError(f"phi = {phi}: expected a finite number, 0 or more; 0 leaves actions unchanged.")
     if not 0 <= lmbda <= 1:
-        raise ConfigError(f"lmbda = {lmbda}: expected a part, 0 to 1.")
+        raise ConfigError(f"lmbda = {lmbda}: expected a number in [0, 1].")
 
 
 @dataclass(frozen=True, kw_only=True)

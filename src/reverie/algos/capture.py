@@ -33,7 +33,7 @@ WARM_UPS = 3
 MAX_KINDS = 4
 """Most kinds of batches that are captured; each takes memory of its own for inputs and outputs."""
 
-WITHOUT = "Say graph=False (--algo.no-graph) to run updates without one."
+WITHOUT = "Set graph=False (--algo.no-graph) to run updates without it."
 
 
 class Recorder(Protocol):
@@ -168,7 +168,7 @@ class Replayed:
         update, obstacle = self.recorder.warm_up(self._step)
         if obstacle := obstacle or before.changed_in(PythonState(learner)):
             self.obstacle = obstacle
-            warnings.warn(f"updates run without {self.recorder.title}, so slower: {obstacle}.", stacklevel=5)
+            warnings.warn(f"the update runs without {self.recorder.title}, which is slower: {obstacle}.", stacklevel=5)
         return update
 
 
@@ -206,8 +206,8 @@ class Captured:
         if not self.told:
             self.told = True
             warnings.warn(
-                f"batches came in more than {MAX_KINDS} shapes: those of further shapes are learned from without "
-                f"{self.recorder.title}, so slower. Give all batches one shape.",
+                f"batches came in more than {MAX_KINDS} combinations of shapes, dtypes and thread counts: updates on "
+                f"others run without {self.recorder.title}, which is slower. Use the same for all batches.",
                 stacklevel=3,
             )
         return self.train_step(batch.to(self.device))

@@ -70,7 +70,7 @@ class Lagrange(Conservatism):
         above(self, lr=0)
         finite(self, "threshold")
         if not 0 < self.initial <= MOST:
-            raise ConfigError(f"initial = {self.initial}: expected a positive number, at most {MOST:g}.")
+            raise ConfigError(f"initial = {self.initial}: expected a number above 0, at most {MOST:g}.")
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ class Best(Backup):
 
     def __post_init__(self) -> None:
         if self.n < 1:
-            raise ConfigError(f"n = {self.n}: expected 1 or more.")
+            raise ConfigError(f"n = {self.n}: expected at least 1.")
 
 
 @dataclass(frozen=True)
@@ -152,8 +152,8 @@ class CQLConfig(SACConfig):
         above(self, cql_temperature=0)
         if self.floor is not None and isinstance(self.reward_scale, ReturnStd) and self.reward_scale.clip is not None:
             raise ConfigError(
-                f"reward_scale = {self.reward_scale.text()} with floor = {self.floor.text()}: rewards are cut and what "
-                "they add up to is not, so that no value could reach it. Give return_std(None), or factor(...)."
+                f"reward_scale = {self.reward_scale.text()}, floor = {self.floor.text()}: values of clipped rewards "
+                "cannot reach a floor of unclipped returns. Use reward_scale = return_std(None) or factor(...)."
             )
 
     def common(self) -> dict[str, Any]:
@@ -280,8 +280,8 @@ class CQLObjective(SACObjective):
             return values, {}
         if RETURN not in batch.extras:
             raise DataError(
-                f"floor = {self.floor.text()}: batches have no '{RETURN}' among their extras. They come with datasets "
-                "whose returns are known; without, give floor = none."
+                f"floor = {self.floor.text()}: the batch has no extras['{RETURN}']. Use a dataset whose returns are "
+                "known, or set floor = none."
             )
         floor = batch.extras[RETURN][:, :-1, None]  # [B, T-1, 1]
         uniform, policy = values[..., : self.samples], values[..., self.samples :]

@@ -105,7 +105,7 @@ class CRRConfig(ValueConfig):
         check_td(self.discount, self.tau, self.target_every)
         check_estimator(self.value_estimator, algorithm=self.algorithm, rows=self.batch_length)
         if self.samples < 1 or self.critics < 1:
-            raise ConfigError(f"samples = {self.samples}, critics = {self.critics}: expected 1 or more.")
+            raise ConfigError(f"samples = {self.samples}, critics = {self.critics}: expected at least 1.")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -34,11 +34,13 @@ from reverie.objectives.td import Losses, after, before, check_td, huber_error, 
 def check_settings(threshold: float, logit_weight: float, kappa: float) -> None:
     """Raise ConfigError if one of these is out of range."""
     if not 0 <= threshold <= 1:
-        raise ConfigError(f"threshold = {threshold}: expected 0, which is double Q-learning, to 1, which is a clone.")
+        raise ConfigError(
+            f"threshold = {threshold}: expected a number in [0, 1]; 0 is double Q-learning, 1 behaviour cloning."
+        )
     if not 0 <= logit_weight < math.inf:
         raise ConfigError(f"logit_weight = {logit_weight}: expected a finite number, 0 or more.")
     if not kappa > 0:
-        raise ConfigError(f"kappa = {kappa}: expected a number above 0, or inf for squares.")
+        raise ConfigError(f"kappa = {kappa}: expected a number above 0; inf gives the squared error.")
 
 
 @dataclass(frozen=True, kw_only=True)

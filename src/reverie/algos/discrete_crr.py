@@ -79,7 +79,7 @@ class DiscreteCRRConfig(ValueConfig):
         check_estimator(self.value_estimator, algorithm=self.algorithm, rows=self.batch_length)
         check_min_q_weight(self.min_q_weight)
         if self.critics < 1:
-            raise ConfigError(f"critics = {self.critics}: expected 1 or more.")
+            raise ConfigError(f"critics = {self.critics}: expected at least 1.")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -32,7 +32,7 @@ def check_settings(value_estimator: ValueEstimator, kappa: float, rows: int) -> 
     """Raise ConfigError unless the estimator and kappa fit DQN in windows of ``rows`` rows."""
     check_estimator(value_estimator, algorithm="dqn", rows=rows)
     if not kappa > 0:
-        raise ConfigError(f"kappa = {kappa}: expected a number above 0, or inf for squares.")
+        raise ConfigError(f"kappa = {kappa}: expected a number above 0; inf gives the squared error.")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -121,17 +121,17 @@ class DreamerV3Config(AlgorithmConfig):
         super().__post_init__()
         at_least(self, horizon=1, replay_context=0, entropy=0, free_nats=0, slow_regulariser=0)
         if not self.discount_horizon > 1:
-            raise ConfigError(f"discount_horizon = {self.discount_horizon}: expected more than 1 step.")
+            raise ConfigError(f"discount_horizon = {self.discount_horizon}: expected a number of steps above 1.")
         if not 0 <= self.lam <= 1:
             raise ConfigError(f"lam = {self.lam}: expected a number in [0, 1].")
         for name in ("slow_rate", "return_rate"):
             if not 0 < getattr(self, name) <= 1:
-                raise ConfigError(f"{name} = {getattr(self, name)}: expected a number above 0, up to 1.")
+                raise ConfigError(f"{name} = {getattr(self, name)}: expected a number in (0, 1].")
         if not 0 < self.return_limit < math.inf:
             raise ConfigError(f"return_limit = {self.return_limit}: expected a finite number above 0.")
         if self.imagine_last and not 2 <= self.imagine_last <= self.batch_length:  # one row has no return to replay
             raise ConfigError(
-                f"imagine_last = {self.imagine_last}: expected 0, or 2 to batch_length = {self.batch_length}."
+                f"imagine_last = {self.imagine_last}: expected 0, or from 2 to batch_length = {self.batch_length}."
             )
 
     @property
@@ -506,7 +506,9 @@ class DreamerV3(Algorithm):
             ConfigError: ``context`` is not in 1 ... T - 1.
         """
         if not 0 < context < batch.shape[1]:
-            raise ConfigError(f"context = {context}: expected 1 to {batch.shape[1] - 1}, fewer than the rows given.")
+            raise ConfigError(
+                f"context = {context}: expected 1 to {batch.shape[1] - 1}, fewer than the rows of the batch."
+            )
         batch = batch.to(self.device)
         blank = self.world.rssm.initial(batch.shape[0], self.world.dtype)
         start = Context(blank, torch.zeros_like(batch.action[:, 0]))

@@ -69,7 +69,7 @@ class FQEConfig(ValueConfig):
         super().__post_init__()
         check_td(self.discount, self.tau, self.target_every)
         if self.reward_scale is not None:
-            raise ConfigError(f"reward_scale = {self.reward_scale.text()}: estimates are of rewards as they are.")
+            raise ConfigError(f"reward_scale = {self.reward_scale.text()}: expected none; FQE needs unscaled rewards.")
 
     def build(
         self,
@@ -182,7 +182,7 @@ class FQE(ModelFree):
             DataError: the batch has no actions of the policy.
         """
         if CHOSEN not in batch.extras:
-            raise DataError(f"the batch has no extras['{CHOSEN}'] [B, T, n, A]: what the policy would do in each row.")
+            raise DataError(f"the batch has no extras['{CHOSEN}'] [B, T, n, A], the policy's actions in each row.")
         batch = self.preprocess(batch)
         losses = self.objective(batch, batch.extras[CHOSEN])
         self.optims["critic"].step(losses.terms["critic"])

@@ -97,20 +97,20 @@ class GAILConfig(SACConfig):
         at_least(self, gradient_penalty=0)
         if self.reward_scale is not None:
             raise ConfigError(
-                f"reward_scale = {self.reward_scale.text()}: the environment's rewards are not learned from, so there "
-                "is nothing to scale. algo.temperature says how much entropy counts beside what is earned."
+                f"reward_scale = {self.reward_scale.text()}: expected none; gail does not learn from the "
+                "environment's rewards. Use algo.temperature and algo.temperature_lr to weigh entropy."
             )
         if self.batch_size < 2:
-            raise ConfigError(f"batch_size = {self.batch_size}: expected 2 or more, recorded windows and lived ones.")
+            raise ConfigError(f"batch_size = {self.batch_size}: expected at least 2, for recorded and new windows.")
 
     def check_data(self, *, recorded: bool, lived: bool) -> None:
         """See :class:`~reverie.algos.base.AlgorithmConfig`: recorded data and an environment are both needed."""
         if not (recorded and lived):
-            has = "there is nothing but recorded data" if recorded else "no data are given"
+            has = "only recorded data were given" if recorded else "no dataset was given"
             raise ConfigError(
-                "gail learns to do what an expert did by acting itself: a discriminator tells recorded rows from lived "
-                f"ones, and {has}. Give both, --data PATH of the expert and --env ID to live in, with a data.fraction "
-                "below 1. From data alone bc learns to imitate."
+                f"gail learns from an expert's dataset and from its own actions in an environment, but {has}. "
+                "Pass --data PATH for the expert's dataset and --env ID for the environment, with data.fraction below "
+                "1. Use bc to imitate from data alone."
             )
 
     def build(self, obs_spec: ObsSpec, action_spec: ActionSpec, device: str = "cpu", seed: int = 0) -> SAC:

@@ -73,15 +73,15 @@ class IQLConfig(ValueConfig):
         check_estimator(self.value_estimator, algorithm=self.algorithm, rows=self.batch_length)
         check_regression(self.expectile, self.beta, self.max_weight)
         if self.actor_cosine < 0:
-            raise ConfigError(f"actor_cosine = {self.actor_cosine}: expected a number of updates, or 0.")
+            raise ConfigError(f"actor_cosine = {self.actor_cosine}: expected a number of updates, 0 or more.")
 
 
 def check_regression(expectile: float, beta: float, max_weight: float) -> None:
     """Raise ConfigError if one of these is out of range."""
     if not 0 < expectile < 1:
-        raise ConfigError(f"expectile = {expectile}: expected a number between 0 and 1, without them.")
+        raise ConfigError(f"expectile = {expectile}: expected a number in (0, 1).")
     if not (beta >= 0 and max_weight > 0):
-        raise ConfigError(f"beta = {beta}, max_weight = {max_weight}: expected 0 or more, and a number above 0.")
+        raise ConfigError(f"beta = {beta}, max_weight = {max_weight}: expected beta >= 0 and max_weight > 0.")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -45,7 +45,7 @@ class QRDQNConfig(DQNConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.quantiles < 1:
-            raise ConfigError(f"quantiles = {self.quantiles}: expected 1 or more.")
+            raise ConfigError(f"quantiles = {self.quantiles}: expected at least 1.")
 
 
 @dataclass(frozen=True, kw_only=True)

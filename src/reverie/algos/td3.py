@@ -64,10 +64,10 @@ class TD3Config(ValueConfig):
         check_td(self.discount, self.tau)
         check_estimator(self.value_estimator, algorithm=self.algorithm, rows=self.batch_length)
         if self.policy_delay < 1:
-            raise ConfigError(f"policy_delay = {self.policy_delay}: expected every d-th update, d at least 1.")
+            raise ConfigError(f"policy_delay = {self.policy_delay}: expected at least 1 update.")
         at_least(self, target_noise=0)
         if not self.noise_clip >= 0:
-            raise ConfigError(f"noise_clip = {self.noise_clip}: expected 0 or more; inf cuts nothing.")
+            raise ConfigError(f"noise_clip = {self.noise_clip}: expected 0 or more; inf clips nothing.")
 
     def common(self) -> dict[str, Any]:
         """Return the settings that the objective takes unchanged, by name."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import importlib
 import re
 import sys
 from pathlib import Path
@@ -16,16 +17,21 @@ from reverie.core.errors import ConfigError
 def choose_device(name: str) -> str:
     """Return ``name``, with ``auto`` replaced by ``cuda`` if PyTorch sees a GPU and else by ``cpu``.
 
+    Call it before environments are made: it imports Triton if that is installed. PyTorch would do so later, which
+    crashes if an environment has loaded Mesa's OpenGL meanwhile, as both contain LLVM.
+
     Raises:
         ConfigError: ``name`` is a GPU that does not exist.
     """
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if name == "auto":
-        return "cuda" if count else "cpu"
+        name = "cuda" if count else "cpu"
     index = int(name.partition(":")[2] or 0)
     if name.startswith("cuda") and index >= count:
         found = "1 CUDA device" if count == 1 else f"{count} CUDA devices"
         raise ConfigError(f"device = '{name}': PyTorch sees {found} here. Use auto or cpu.")
+    with contextlib.suppress(ImportError):
+        importlib.import_module("triton")
     return name
 
 

@@ -103,12 +103,12 @@ class EnvConfig(Config):
         for name in ("noop_max", "restarts", "timeout"):
             check_at_least(f"env.{name}", getattr(self, name), 0)
         if not self.restart_window > 0.0:
-            raise ConfigError(f"env.restart_window = {self.restart_window}: expected seconds above 0.")
+            raise ConfigError(f"env.restart_window = {self.restart_window}: expected a number of seconds above 0.")
         if self.time_limit is not None:
             check_at_least("env.time_limit", self.time_limit, 1)
         if self.pool_frames > self.action_repeat:
             raise ConfigError(
-                f"env.pool_frames = {self.pool_frames}: there are only action_repeat = {self.action_repeat} frames."
+                f"env.pool_frames = {self.pool_frames}: expected at most env.action_repeat = {self.action_repeat}."
             )
         for side in self.resize or ():
             check_at_least("env.resize", side, 1)
@@ -149,10 +149,13 @@ def _from_factory(factory: Factory | Env, arguments: Mapping[str, Any]) -> Env:
     if isinstance(env, gymnasium.Env):
         return env
     if isinstance(env, gymnasium.vector.VectorEnv):
-        raise EnvError(f"the environment factory returned {env}; expected one environment. Ask for many with env.num.")
+        raise EnvError(
+            f"the environment factory returned the vector environment {env}: expected a single gymnasium.Env. "
+            "Set env.num to run several copies of one."
+        )
     raise EnvError(
-        f"the environment factory returned a {type(env).__module__}.{type(env).__qualname__}; "
-        "expected a gymnasium.Env. One of old Gym's can be wrapped by shimmy.GymV26CompatibilityV0."
+        f"the environment factory returned a {type(env).__module__}.{type(env).__qualname__}: "
+        "expected a gymnasium.Env. Wrap environments of the old Gym API with shimmy.GymV26CompatibilityV0(env=...)."
     )
 
 
@@ -166,8 +169,8 @@ def taken(factory: Factory, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
         names = names_of(factory) or []
         called = getattr(factory, "__qualname__", type(factory).__qualname__)
         raise EnvError(
-            f"env.kwargs: {called} takes no '{name}'.{did_you_mean(name, names)} By name it takes "
-            f"{', '.join(names) or 'nothing'}."
+            f"env.kwargs: {called} has no argument '{name}'.{did_you_mean(name, names)} It accepts "
+            f"{', '.join(names) or 'no keyword arguments'}."
         )
     return arguments
 
@@ -206,7 +209,7 @@ def _from_registry(config: EnvConfig, render: bool) -> Env:
         if isinstance(error, GymError) and name not in gymnasium.registry:
             raise (not_registered(config.id, registered) if module else unknown(config.id)) from error
         shown = ", ".join(f"{key}={brief(value)}" for key, value in given.items())
-        raise EnvError(f"environment '{config.id}' cannot be made with ({shown}): {_said(error)}") from error
+        raise EnvError(f"environment '{config.id}' could not be created with ({shown}): {_said(error)}") from error
 
 
 def _make_arguments(config: EnvConfig, name: str) -> dict[str, Any]:
@@ -241,8 +244,8 @@ def import_for(module: str, env_id: str) -> frozenset[str]:
         importlib.import_module(module)
     except Exception as error:
         raise EnvError(
-            f"environment '{env_id}': the module '{module}' cannot be imported ({_said(error)}). "
-            "It must be installed, or lie in this folder or one of PYTHONPATH."
+            f"environment '{env_id}': the module '{module}' could not be imported ({_said(error)}). "
+            "Install it, or put it in the current folder or on PYTHONPATH."
         ) from error
     own = {name for name, spec in gymnasium.registry.items() if _home(spec.entry_point) == module}
     return frozenset(own | gymnasium.registry.keys() - before)

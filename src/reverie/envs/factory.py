@@ -26,20 +26,20 @@ def env_factory(config: EnvConfig, env: EnvLike | None) -> MakeEnv | None:
         return None
     if isinstance(env, gymnasium.vector.VectorEnv) or not (isinstance(env, gymnasium.Env) or callable(env)):
         raise ConfigError(
-            f"env = {brief(env)}: expected an id, a function that makes an environment, or one environment of "
-            "Gymnasium. Many at once are env.num copies of one."
+            f"env = {brief(env)}: expected an environment id, a function that makes an environment, or a single "
+            "gymnasium.Env. Set env.num to run several copies of one."
         )
     if not isinstance(env, gymnasium.Env):
         return env
     if config.num != 1 or config.vector != "serial":
         raise ConfigError(
-            f"env.num = {config.num}, env.vector = '{config.vector}' with an environment instance: an instance "
-            "is one environment in this process. Give a function that makes environments instead."
+            f"env.num = {config.num}, env.vector = '{config.vector}' with an environment instance: expected "
+            "env.num = 1 and env.vector = 'serial'. Pass a function that makes environments instead of an instance."
         )
     if config.kwargs:
         raise ConfigError(
-            f"env.kwargs = {brief(config.kwargs)} with an environment instance, which is made already. Give its class "
-            "or a function that makes it, or make it so."
+            f"env.kwargs = {brief(config.kwargs)} with an environment instance: these arguments have no effect on it. "
+            "Pass them when you create the instance, or pass its class or a function that makes it."
         )
     return Single(env)
 

@@ -43,9 +43,9 @@ class Failures:
         if not self._most:
             return fatal(failed)
         return EnvError(
-            f"{len(self._past)} failures of environments within {_duration(self._past[-1][0] - self._past[0][0])}, and "
-            f"env.restarts = {self._most} are put up with in env.restart_window = {self._window:g} seconds. "
-            f"The last one: {_with_trace(failed)}"
+            f"{len(self._past)} environment failures within {_duration(self._past[-1][0] - self._past[0][0])}: at most "
+            f"env.restarts = {self._most} are allowed within env.restart_window = {self._window:g} seconds. "
+            f"The last failure: {_with_trace(failed)}"
         )
 
 

@@ -36,8 +36,8 @@ def begun(env: gymnasium.Env[Any, Any], seed: int | None, options: dict[str, Any
     except TypeError as error:
         if "reset() got an unexpected keyword argument" not in str(error):
             raise
-        expected = "expected reset(self, *, seed=None, options=None), which calls super().reset(seed=seed)"
-        raise DataError(f"{error}; {expected}") from error
+        remedy = "Define reset(self, *, seed=None, options=None) and call super().reset(seed=seed) in it"
+        raise DataError(f"{error}. {remedy}") from error
 
 
 def answered(method: str, found: Any, names: tuple[str, ...]) -> Any:
@@ -48,10 +48,10 @@ def answered(method: str, found: Any, names: tuple[str, ...]) -> Any:
     """
     if isinstance(found, tuple | list) and len(found) == len(names):
         return found
-    what = f"{len(found)} values" if isinstance(found, tuple | list) else f"a {type(found).__name__}"
+    what = f"{len(found)} values" if isinstance(found, tuple | list) else f"a single {type(found).__name__}"
     raise DataError(
-        f"{method}() returned {what}; Gymnasium's returns {len(names)}: {', '.join(names)}. An environment made for "
-        "old Gym can be wrapped by shimmy.GymV26CompatibilityV0 or shimmy.GymV21CompatibilityV0"
+        f"{method}() returned {what}: expected {len(names)} values ({', '.join(names)}). Wrap environments of the "
+        "old Gym API with shimmy.GymV26CompatibilityV0(env=...) or shimmy.GymV21CompatibilityV0(env=...)"
     )
 
 
@@ -74,7 +74,8 @@ def make_flat(
     except ReverieError:
         raise
     except Exception as error:
-        raise EnvError(f"environment {index} ('{config.id}') could not be made: {_said(error)}") from error
+        named = f" ('{config.id}')" if factory is None else ""
+        raise EnvError(f"environment {index}{named} could not be created: {_said(error)}") from error
 
 
 class FlatEnv(gymnasium.Wrapper[Any, np.ndarray, Any, Any]):
@@ -112,23 +113,34 @@ class FlatEnv(gymnasium.Wrapper[Any, np.ndarray, Any, Any]):
         spec = dict(codec.spec) if codec else {}
         if pixels:
             if "image" in spec:
-                raise EnvError("pixels='add' draws the key 'image', which this environment has. Exclude one of them.")
+                raise EnvError(
+                    "env.pixels = 'add' adds the observation 'image', but the environment already has one. "
+                    "Use env.pixels = 'none' to keep its own, or 'only' to observe the rendered image alone."
+                )
             spec["image"] = ObsPart(kind="image", shape=self._first_drawing().shape, dtype="uint8")
         if not spec:
-            raise EnvError("no observation is left: pixels='only' offers only 'image', which is not included.")
+            raise EnvError(
+                "no observations are left: env.pixels = 'only' provides only 'image', which env.include or env.exclude "
+                "removes."
+            )
         return codec, spec
 
     def _first_drawing(self) -> np.ndarray:
         if self.env.render_mode is None:
-            raise EnvError(f"{self._where} draws no pixels in render mode None; make it with render_mode='rgb_array'.")
+            raise EnvError(
+                f"{self._where} cannot render images: its render_mode is None. Create it with render_mode='rgb_array'."
+            )
         self.env.reset()
         try:
             image = _rgb(self.env.render())
         except Exception as error:
-            hint = "Headless machines need EGL or OSMesa (set MUJOCO_GL) for MuJoCo."
-            raise EnvError(f"{self._where} cannot draw pixels: {_said(error)}. {hint}") from error
+            hint = "On a headless machine, MuJoCo needs MUJOCO_GL=egl or MUJOCO_GL=osmesa."
+            raise EnvError(f"{self._where} could not render an image: {_said(error)}. {hint}") from error
         if image is None:
-            raise EnvError(f"{self._where} draws nothing in render mode {self.env.render_mode!r}; use 'rgb_array'.")
+            raise EnvError(
+                f"{self._where}: render() returned no image with render_mode={self.env.render_mode!r}. "
+                "It must return an array with render_mode='rgb_array'."
+            )
         return image
 
     def reset(
@@ -150,7 +162,7 @@ class FlatEnv(gymnasium.Wrapper[Any, np.ndarray, Any, Any]):
             obs, reward, terminated, truncated, _ = answered("step", self.env.step(self._action(action)), OF_STEP)
             reward = number(reward)
             if not -LARGEST <= reward <= LARGEST:
-                raise DataError(f"the reward is {reward}; expected a finite float32")
+                raise DataError(f"the reward is {reward}: expected a finite float32 number")
             if self._clip:
                 reward = self._clip(reward)
             return self._flat(obs, False), reward, bool(terminated), bool(truncated), {}
@@ -167,7 +179,7 @@ class FlatEnv(gymnasium.Wrapper[Any, np.ndarray, Any, Any]):
     def _drawing(self) -> np.ndarray:
         image = _rgb(self.env.render())
         if image is None:
-            raise EnvError("render() returned nothing to see")
+            raise EnvError("render() returned no image")
         return image
 
     def frame(self) -> np.ndarray | None:
@@ -177,7 +189,7 @@ class FlatEnv(gymnasium.Wrapper[Any, np.ndarray, Any, Any]):
         try:
             return _rgb(self.env.render())
         except Exception as error:
-            warnings.warn(f"{self._where} cannot be drawn: {_said(error)}", stacklevel=2)
+            warnings.warn(f"{self._where} could not be rendered: {_said(error)}", stacklevel=2)
             return None
 
     def snapshot(self) -> tuple[int, int, FlatObs]:
@@ -198,7 +210,7 @@ class FlatEnv(gymnasium.Wrapper[Any, np.ndarray, Any, Any]):
         if isinstance(error, ReverieError):
             return EnvError(f"{at}: {error}")
         last = [f for f in traceback.extract_tb(error.__traceback__) if f.filename != timeout.__file__][-1]
-        what = f"hangs: {error}" if isinstance(error, timeout.Overdue) else f"failed with {_said(error)}"
+        what = f"timed out: {error}" if isinstance(error, timeout.Overdue) else f"failed with {_said(error)}"
         return EnvError(f"{at} {what} ({last.filename}:{last.lineno} in {last.name})")
 
 
@@ -246,5 +258,5 @@ def number(reward: Any) -> float:
         return float(reward)
     found = np.asarray(reward)
     if found.size != 1 or found.dtype.kind not in "biuf":
-        raise DataError(f"the reward is {reward!r}; expected a number")
+        raise DataError(f"the reward is {reward!r}: expected a number")
     return float(found.reshape(()))

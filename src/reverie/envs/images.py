@@ -43,14 +43,19 @@ class ImageOptions:
         images = {key: part for key, part in spec.items() if part.kind == "image"}
         if (size or grey) and not images:
             option = "resize" if size else "grayscale"
-            raise EnvError(f"{option} is for images, and the observations {sorted(spec)} have none. Try pixels='only'.")
+            raise EnvError(
+                f"env.{option} needs image observations, but found only {', '.join(map(repr, sorted(spec)))}. "
+                "Set env.pixels = 'only' to observe rendered images."
+            )
         for key, part in images.items():
             if size and part.shape[:2] != size:
                 self._steps.append((key, lambda image: resize(image, size)))
                 part = replace(part, shape=(*size, part.shape[2]))
             if grey and part.shape[2] != 1:
                 if part.shape[2] != 3:
-                    raise EnvError(f"grayscale takes 3 colours to one; '{key}' has {part.shape[2]} channels.")
+                    raise EnvError(
+                        f"env.grayscale needs images with 3 channels, but observation '{key}' has {part.shape[2]}."
+                    )
                 self._steps.append((key, grayscale))
                 part = replace(part, shape=(*part.shape[:2], 1))
             self.spec[key] = part

@@ -53,8 +53,8 @@ def make_leaf(space: spaces.Space[Any], channels: Channels) -> Leaf:
     if isinstance(space, spaces.Box) and space.dtype.kind in NUMBERS:
         return _image(space, channels) if _is_image(space) else _vector(space)
     if isinstance(space, spaces.Box):
-        raise EnvError(f"holds elements of dtype {space.dtype}; expected numbers")
-    raise EnvError(f"is a {type(space).__name__} space; expected Box, Discrete, MultiDiscrete, MultiBinary or Text")
+        raise EnvError(f"has dtype {space.dtype}: expected a numeric dtype")
+    raise EnvError(f"has a {type(space).__name__} space: expected Box, Discrete, MultiDiscrete, MultiBinary or Text")
 
 
 def numeric(value: Any, shape: tuple[int, ...], dtype: Any, kinds: str = NUMBERS) -> np.ndarray:
@@ -83,7 +83,7 @@ def finite(shape: tuple[int, ...], dtype: Any = np.float32) -> Convert:
                 array = given.astype(np.float32)
         if not np.isfinite(array).all():
             index = tuple(int(i) for i in np.argwhere(~np.isfinite(array))[0])
-            raise DataError(f"is {given[index]} at index {index}; expected finite float32 numbers")
+            raise DataError(f"is {given[index]} at index {index}: expected finite float32 numbers")
         return array
 
     return convert
@@ -222,12 +222,12 @@ def _text(space: spaces.Text) -> Leaf:
         if not isinstance(value, str):
             raise DataError(f"is {value!r}; its space declares text")
         if len(value) > length:
-            raise DataError(f"is {value!r}, {len(value)} characters; its space declares at most {length}")
+            raise DataError(f"is {value!r} with {len(value)} characters; its space declares at most {length}")
         out = np.zeros(length, np.int64)
         try:
             out[: len(value)] = [codes[character] for character in value]
         except KeyError as error:
-            raise DataError(f"is {value!r}; its space does not declare the character {error}") from None
+            raise DataError(f"is {value!r}, with the character {error} that its space does not declare") from None
         return out
 
     return Leaf(part, convert)

@@ -36,15 +36,18 @@ def written(spec: EnvSpec) -> tuple[str, str]:
     plain.entry_point = _named(spec.entry_point)
     if plain.entry_point is None:
         remark = (
-            f"what makes {spec.id} is {spec.entry_point}, which other processes do not find: only who registers it can "
-            "make it from these data"
+            f"other processes cannot import the entry point of {spec.id}, {spec.entry_point}: register the environment "
+            "before you make it from this dataset"
         )
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about parts that cannot be written
             return plain.to_json(), remark
     except (TypeError, ValueError) as error:
-        return "", f"the data do not name the environment {spec.id}: what it was made with cannot be written ({error})"
+        return (
+            "",
+            f"the dataset does not name its environment {spec.id}: its arguments cannot be written as JSON ({error})",
+        )
 
 
 def _named(maker: object) -> str | None:

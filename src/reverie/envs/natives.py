@@ -58,7 +58,7 @@ class _Atari:
     def _frames(self, sticky: float) -> int:
         """Return the number of frames after which a new action has almost surely replaced the last one."""
         if sticky >= 0.9:
-            raise ValueError("actions that stick for good cannot be found")
+            raise ValueError("the last action cannot be found with a repeat_action_probability of 0.9 or more")
         return math.ceil(math.log(self.FORGOTTEN) / math.log(sticky))
 
     def _last_action(self, ale: Any, state: Any, frames: int) -> int:
@@ -69,7 +69,7 @@ class _Atari:
             if self._after(ale, frames) == after:
                 return action
         ale.restoreState(state)
-        raise ValueError("no action leads to where the emulator goes on to")
+        raise ValueError("no action reproduces the next state of the emulator")
 
     def _give(self, ale: Any, state: Any, action: int, frames: int) -> None:
         """Put the emulator in ``state``, with ``action`` as its last action."""
@@ -103,7 +103,7 @@ class _MujocoModel:
 
     def give(self, value: Any, state: bytes) -> None:
         if self.take(value) != state:
-            raise ValueError("its MuJoCo model was changed after it was made")
+            raise ValueError("the MuJoCo model differs from the saved one")
 
 
 def _kinds() -> Iterator[tuple[tuple[str, str], Native]]:

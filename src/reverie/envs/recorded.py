@@ -27,7 +27,7 @@ Convert = Callable[[np.ndarray], np.ndarray]
 
 SLACK = 1e-4
 """How far rounding alone may put an action outside its bounds, in units of half their distance."""
-OUTSIDE = "an action out of its bounds is moved to the nearest bound"
+OUTSIDE = "an action outside its bounds was moved to the nearest bound"
 
 
 class RecordedObs:
@@ -58,7 +58,7 @@ class RecordedObs:
         out = {}
         for key, column, convert in self.columns:
             if column not in rows:
-                raise DataError(f"there is no column '{column}' in the recorded rows; there are {', '.join(rows)}.")
+                raise DataError(f"the recorded rows have no column '{column}'. They have: {', '.join(rows)}.")
             try:
                 out[f"obs/{key}"] = convert(rows[column])
             except AtRow as error:
@@ -118,7 +118,7 @@ class RecordedActions:
         parts = []
         for key, column, leaf in self.columns:
             if column not in rows:
-                raise DataError(f"there is no column '{column}' in the recorded rows; there are {', '.join(rows)}.")
+                raise DataError(f"the recorded rows have no column '{column}'. They have: {', '.join(rows)}.")
             try:
                 parts.append(self._flat(leaf, rows[column], rows["is_last"]))
             except AtRow as error:
@@ -131,7 +131,7 @@ class RecordedActions:
         counts, start = _classes(leaf)
         chosen = values.reshape(len(values), -1)
         if chosen.shape[1] != len(counts):
-            raise AtRow(0, f"has {chosen.shape[1]} choices; its space declares {len(counts)}")
+            raise AtRow(0, f"has {chosen.shape[1]} discrete values; its space declares {len(counts)}")
         index = chosen.astype(np.int64) - start
         index[last] = 0
         wrong = (index < 0) | (index >= counts) | (index + start != chosen) & ~last[:, None]
@@ -215,7 +215,7 @@ def _finite(out: np.ndarray, given: np.ndarray) -> None:
     good = np.isfinite(out.reshape(len(out), -1)).all(axis=1)
     if not good.all():
         row = int(np.argmin(good))
-        raise AtRow(row, f"holds {given[row]}: expected finite float32 numbers")
+        raise AtRow(row, f"is {given[row]}: expected finite float32 numbers")
 
 
 def _bytes(values: np.ndarray, given: tuple[int, ...], shape: tuple[int, ...]) -> np.ndarray:
@@ -229,12 +229,12 @@ def _bytes(values: np.ndarray, given: tuple[int, ...], shape: tuple[int, ...]) -
 
 def _indices(values: np.ndarray, counts: np.ndarray, start: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
     if values.dtype.kind not in "biu":
-        raise AtRow(0, f"has dtype {values.dtype}; its space declares whole numbers")
+        raise AtRow(0, f"has dtype {values.dtype}; its space declares integers")
     index = values.reshape(len(values), -1).astype(np.int64) - start
     wrong = (index < 0) | (index >= counts)
     if wrong.any():
         row = int(np.argwhere(wrong)[0][0])
-        raise AtRow(row, f"is {values[row]}; its space declares {counts.tolist()} classes from {start.tolist()} on")
+        raise AtRow(row, f"is {values[row]}; its space declares {counts.tolist()} classes starting at {start.tolist()}")
     shaped: np.ndarray = index.reshape(len(values), *shape)
     return shaped
 

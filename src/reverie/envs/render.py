@@ -63,7 +63,7 @@ def _picture(env: Any, own: Callable[[Any], Any], obs: Mapping[str, np.ndarray])
         raise EnvError(f"{type(env).__name__}.{OWN} failed: {type(error).__name__}: {error}") from error
     if not _is_picture(frame):
         raise EnvError(
-            f"{type(env).__name__}.{OWN} returned {frame.dtype} {frame.shape}: expected a picture, uint8 [H, W, 3]."
+            f"{type(env).__name__}.{OWN} returned {frame.dtype} {frame.shape}: expected a uint8 image [H, W, 3]."
         )
     return frame
 

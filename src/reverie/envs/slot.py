@@ -166,7 +166,7 @@ class LocalSlot:
         except SystemExit as error:
             self._failed = Failed(EnvError(f"an environment called sys.exit({error.code!r})"), trace_of(error))
         except Overdue as error:
-            self._failed = Failed(EnvError(f"an environment hangs: {error}"), trace_of(error))
+            self._failed = Failed(EnvError(f"an environment timed out: {error}"), trace_of(error))
 
     def stop(self, last: bool = False) -> None:
         """Close the environment, unless it must stay open to be started again."""

@@ -71,9 +71,9 @@ def put(env: Env, snapshot: bytes) -> tuple[Any, str]:
     try:
         form, identity, body = pickle.loads(zlib.decompress(snapshot))
         if form != FORMAT:
-            return None, f"it is of format {form}, this program writes {FORMAT}"
+            return None, f"it has format {form}, but this version writes {FORMAT}"
         if identity != _identity(layers):
-            return None, "it was taken of another environment, or with other settings"
+            return None, "it was taken from a different environment or with different settings"
         states, extra = _Unpickler(io.BytesIO(body), layers).load()
     except Exception as error:
         return None, f"it cannot be read ({type(error).__name__}: {error})"
@@ -81,7 +81,7 @@ def put(env: Env, snapshot: bytes) -> tuple[Any, str]:
         for layer, state in zip(layers, states, strict=True):
             _given(layer, state)
     except Exception as error:
-        raise EnvError(f"it does not fit ({type(error).__name__}: {error})") from error
+        raise EnvError(f"it does not fit this environment ({type(error).__name__}: {error})") from error
     return extra, ""
 
 

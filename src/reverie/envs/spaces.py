@@ -43,19 +43,23 @@ class ObsCodec:
                 self._add(path, inner, keep, channels, seen)
         if not self.spec:
             known = ", ".join(f"'{key}'" for key in seen) or "none"
-            raise EnvError(f"no observation is left to learn from. Keys of this environment: {known}.")
+            raise EnvError(
+                f"no observations are left to learn from. Available keys, before env.include and env.exclude: {known}."
+            )
 
     def _add(self, path: Path, space: Space, keep: Callable[[str], bool], channels: Channels, seen: list[str]) -> None:
         key = "/".join(map(str, path)) or ("image" if _bare_image(space, channels) else "observation")
         if key in seen:
-            raise EnvError(f"two observations are both called '{key}' once nested keys are joined; rename one of them.")
+            raise EnvError(
+                f"two observations have the same key '{key}' once nested keys are joined. Rename one of them."
+            )
         seen.append(key)
         if not keep(key):
             return
         try:
             leaf = make_leaf(space, channels)
         except EnvError as error:
-            remedy = f"Leave it out with exclude='{key}', or wrap the environment to convert it."
+            remedy = f"Leave it out with env.exclude = '{key}', or convert it with a wrapper around the environment."
             raise EnvError(f"observation '{key}' {error}. {remedy}") from None
         self.spec[key] = leaf.part
         self.leaves.append((key, path, leaf.convert))
@@ -75,7 +79,7 @@ class ObsCodec:
             except DataError as error:
                 raise DataError(f"observation '{key}' {error}") from None
             except (TypeError, ValueError) as error:
-                raise DataError(f"observation '{key}' cannot be read as an array: {error}") from error
+                raise DataError(f"observation '{key}' cannot be converted to an array: {error}") from error
         return out
 
 
@@ -92,9 +96,11 @@ class ActionCodec:
         named = [(action_key(path), inner) for path, inner in leaves_of(space)]
         leaves = dict(named)
         if len(leaves) < len(named):
-            raise EnvError(f"two of the actions {sorted(key for key, _ in named)} are called the same; rename one.")
+            raise EnvError(
+                f"two of the actions {sorted(key for key, _ in named)} have the same key. Rename one of them."
+            )
         if not leaves:
-            raise EnvError("the action space is empty: there is nothing to choose.")
+            raise EnvError("the action space is empty: expected at least one action.")
         self.spec = ActionSpec(parts={key: _action_part(key, leaf) for key, leaf in leaves.items()})
         self._decode = _decoder(space, (), self.spec.slices())
 
@@ -143,10 +149,10 @@ def _check_branch(value: Any, path: Path, space: Space) -> None:
     if isinstance(space, spaces.Dict):
         given = value.keys() if isinstance(value, Mapping) else None
         if given != space.spaces.keys():
-            got = type(value).__name__ if given is None else sorted(map(str, given))
-            raise DataError(f"{where} is {got}; its space declares the keys {sorted(map(str, space.spaces))}")
+            got = f"is of type {type(value).__name__}" if given is None else f"has the keys {sorted(map(str, given))}"
+            raise DataError(f"{where} {got}; its space declares the keys {sorted(map(str, space.spaces))}")
     elif isinstance(space, spaces.Tuple) and (not isinstance(value, tuple | list) or len(value) != len(space)):
-        raise DataError(f"{where} is {value!r}; its space declares a tuple of {len(space)}")
+        raise DataError(f"{where} is {value!r}; its space declares a tuple of length {len(space)}")
 
 
 def _bare_image(space: Space, channels: Channels) -> bool:
@@ -171,25 +177,25 @@ def _action_part(key: str, space: Space) -> ActionPart:
     if isinstance(space, spaces.Box) and space.dtype.kind in "iuf":
         _check_bounds(key, space)
         return ActionPart(kind="continuous", size=math.prod(space.shape))
-    known = "Discrete, MultiDiscrete, MultiBinary, Box, or Dict and Tuple of these"
-    raise EnvError(f"action '{key}' is {space}, which a policy cannot choose from; expected {known}.")
+    known = "Discrete, MultiDiscrete, MultiBinary, numeric Box, or a Dict or Tuple of these"
+    raise EnvError(f"action '{key}' has the space {space}, which is not supported: expected {known}.")
 
 
 def _check_bounds(key: str, space: spaces.Box) -> None:
     if math.prod(space.shape) == 0:
-        raise EnvError(f"action '{key}' has shape {space.shape}: there is nothing to choose.")
+        raise EnvError(f"action '{key}' has shape {space.shape}: expected at least one number.")
     open_ends = np.argwhere(~(np.isfinite(space.low) & np.isfinite(space.high)))
     if not len(open_ends):
         return
     dims = [tuple(map(int, i)) if len(i) > 1 else int(i[0]) for i in open_ends[:8] if len(i)]
     at = tuple(open_ends[0])
     box = f"gymnasium.spaces.Box(-1.0, 1.0, {space.shape})"
+    where = f" in dimensions {dims}{'...' if len(open_ends) > 8 else ''}" if dims else ""
     raise EnvError(
-        f"action '{key}' is unbounded in dimensions {dims}{'...' if len(open_ends) > 8 else ''} "
-        f"(low {space.low[at]}, high {space.high[at]}); expected finite bounds, to which [-1, 1] is scaled. "
-        "Declare them in the environment, or wrap it: "
+        f"action '{key}' is unbounded{where} (low {space.low[at]}, high {space.high[at]}): expected finite bounds, "
+        "to which [-1, 1] is scaled. Declare them in the environment, or wrap it: "
         f"gymnasium.wrappers.TransformAction(env, lambda action: action, {box}). "
-        "RescaleAction needs bounds to start from, and ClipAction takes them away: put both inside that wrapper."
+        "ClipAction removes bounds: apply it inside this wrapper. RescaleAction needs them: apply it outside."
     )
 
 

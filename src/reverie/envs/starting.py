@@ -25,7 +25,7 @@ def derive_seeds(seed: int, num: int) -> list[int]:
         ConfigError: ``seed`` is negative.
     """
     if seed < 0:
-        raise ConfigError(f"seed = {seed}: expected 0 or more.")
+        raise ConfigError(f"seed = {seed}: expected at least 0.")
     return [int(word) >> 1 for word in np.random.SeedSequence(seed).generate_state(num)]
 
 
@@ -45,8 +45,8 @@ def start_serial(config: EnvConfig, makers: list[Maker], instance: bool) -> Star
     if len({id(slot.inside.env.unwrapped) for slot in slots if slot.inside}) < len(makers):
         worker.close(slots)
         raise EnvError(
-            f"the environment factory returned the same environment twice; num={len(makers)} needs as many. "
-            "Make a new one on each call."
+            f"the environment factory returned the same environment twice, but env.num = {len(makers)}. "
+            "Create a new environment in each call."
         )
     arrays = {key: np.zeros((len(makers), *part.shape), part.dtype) for key, part in made.obs_spec.items()}
     for number, slot in enumerate(slots):
@@ -81,8 +81,8 @@ def _made(config: EnvConfig, slots: list[Slot]) -> Made:
         if each != made[0]:
             worker.close(slots)
             raise EnvError(
-                f"{config.num} environments '{config.id}' could not be made: environment {number} sees {each.obs_spec} "
-                f"and does {each.action_spec}, environment 0 {made[0].obs_spec} and {made[0].action_spec}."
+                f"the environments have different spaces: environment {number} has the observations {each.obs_spec} "
+                f"and the actions {each.action_spec}, environment 0 has {made[0].obs_spec} and {made[0].action_spec}."
             )
     return made[0]
 
@@ -123,7 +123,7 @@ class Restarts:
                 raise fatal(failed) from failed
             seconds = self._failures.add(number, failed)
             waiting = f" in {seconds:g} seconds" if seconds else ""
-            self._say(f"an environment failed and is started again{waiting}: {failed.error}")
+            self._say(f"restarting a failed environment{waiting}: {failed.error}")
             slot.stop()
             if seconds:
                 self._sleep(seconds)
@@ -138,7 +138,7 @@ class Restarts:
     def _start(self, slot: Slot, seed: int) -> None:
         slot.start()
         if slot.receive() != self._made:
-            raise Failed(EnvError("an environment that was made anew has other spaces than before."))
+            raise Failed(EnvError("the restarted environment has different spaces than before."))
         slot.send("reset", seed)
         slot.receive()
 
@@ -154,7 +154,7 @@ class Restarts:
         except Exception as error:
             return f"it cannot be read ({type(error).__name__}: {error})"
         if then != ended:
-            return "it was taken at another row"
+            return "it was taken at a different row"
         try:
             slot.send("restore", inside)
             why: str = slot.receive()

@@ -101,9 +101,9 @@ def unknown(env_id: str) -> EnvError:
             suite.register()
     _, _, name = env_id.rpartition(":")
     missing = [suite for suite in SUITES if not suite.installed]
-    extras = f" More come with {', '.join(_pip(suite) for suite in missing)}." if missing else ""
+    extras = f" More environments come with {', '.join(_pip(suite) for suite in missing)}." if missing else ""
     near = did_you_mean(name, gymnasium.registry)
-    rule = " An environment of your own is named 'module:Id', and importing the module must register it."
+    rule = " For an environment of your own, use 'module:Id', where importing the module registers Id."
     return EnvError(f"unknown environment '{env_id}'.{near}{extras}{rule}")
 
 
@@ -113,7 +113,8 @@ def not_registered(env_id: str, registered: Collection[str]) -> EnvError:
     if not registered:
         call = f"gymnasium.register('{name}', entry_point=...)"
         return EnvError(
-            f"unknown environment '{env_id}': '{module}' registers none; importing the module must register it: {call}."
+            f"unknown environment '{env_id}': importing '{module}' registers no environments. "
+            f"Register it there: {call}."
         )
     listed = ", ".join(f"'{module}:{known}'" for known in sorted(registered)[:10])
     more = f" and {len(registered) - 10} more" if len(registered) > 10 else ""
@@ -126,4 +127,4 @@ def _pip(suite: Suite) -> str:
 
 
 def _install(suite: Suite) -> str:
-    return f"Install it: {_pip(suite)}"
+    return f"Install it with: {_pip(suite)}"

@@ -78,7 +78,7 @@ class Alarm:
         left = self._since + self._limit - now
         if left <= 0.0 and sys.gettrace() is None:
             self._since = None
-            raise Overdue(f"no answer within {self._limit:g} seconds")
+            raise Overdue(f"no response within env.timeout = {self._limit:g} seconds")
         self._set(now, left if left > 0.0 else self._limit)  # overdue is allowed under a debugger
 
 

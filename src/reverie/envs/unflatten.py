@@ -29,7 +29,7 @@ class GivenBack:
     def __init__(self, space: Space, spec: ObsSpec, env: EnvConfig) -> None:
         codec = ObsCodec(space, env.keeps, env.channels)
         if codec.spec != dict(spec):
-            raise ValueError("the environment shows something else")
+            raise ValueError("the observations of the environment differ from the recorded ones")
         kept = {path for _, path, _ in codec.leaves}
         self.space = _pruned(space, (), kept)
         self._columns = [
@@ -58,7 +58,7 @@ def _pruned(space: Space, path: tuple[Any, ...], kept: set[tuple[Any, ...]]) -> 
         return spaces.Dict({k: _pruned(inner, (*path, k), kept) for k, inner in space.spaces.items() if seen(k)})
     if isinstance(space, spaces.Tuple):
         if not all(map(seen, range(len(space.spaces)))):
-            raise ValueError("a part of a tuple was not seen, and what follows it would be called otherwise")
+            raise ValueError("a part of a tuple was not recorded, so the keys of the parts after it would change")
         return spaces.Tuple(tuple(_pruned(inner, (*path, i), kept) for i, inner in enumerate(space.spaces)))
     return space
 

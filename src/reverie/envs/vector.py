@@ -52,8 +52,8 @@ def make_env(
     instance = isinstance(factory, gymnasium.Env)
     if instance and (config.num > 1 or config.vector == "process"):
         raise EnvError(
-            f"an environment instance serves num=1 and vector='serial', not num={config.num} and "
-            f"vector={config.vector!r}; give a function that makes one."
+            f"env.num = {config.num}, env.vector = '{config.vector}' with an environment instance: expected "
+            "env.num = 1 and env.vector = 'serial'. Pass a function that makes environments instead of an instance."
         )
     makers: list[Maker] = [functools.partial(make_flat, config, factory, index, render) for index in range(config.num)]
     try:
@@ -63,7 +63,8 @@ def make_env(
     except ReverieError:
         raise
     except Exception as error:
-        raise EnvError(f"{config.num} environments '{config.id}' could not be made: {error}") from error
+        named = f" '{config.id}'" if factory is None else ""
+        raise EnvError(f"{config.num} environments{named} could not be created: {error}") from error
     return VectorEnv(*started, seeds, Failures(config.restarts, config.restart_window), say=say)
 
 
@@ -142,9 +143,9 @@ class VectorEnv:
         """
         self._check_open()
         if self._ended is None:
-            raise EnvError("step() before reset(): there is no episode to go on with.")
+            raise EnvError("step() was called before reset(). Call reset() first to begin an episode.")
         if self._answer is not None:
-            raise EnvError("send() twice: the answer to the last action is still due; call receive() first.")
+            raise EnvError("send() was called twice. Call receive() before you send another action.")
         self._begin(self._checked(action))
         self._answer = self._finish
 
@@ -156,7 +157,7 @@ class VectorEnv:
         """
         answer, self._answer = self._answer, None
         if answer is None:
-            raise EnvError("receive() before send(): there is no action that could be answered.")
+            raise EnvError("receive() was called before send(). Send an action first.")
         return answer()
 
     def _check_open(self) -> None:
@@ -170,10 +171,10 @@ class VectorEnv:
             action = action.detach().to("cpu", torch.float32)
         flat: np.ndarray = action.numpy()
         if flat.shape != self._action_shape:
-            raise DataError(f"the action has shape {flat.shape}; expected [N, A] = {self._action_shape}.")
+            raise DataError(f"the action has shape {flat.shape}: expected [N, A] = {self._action_shape}.")
         if not surely_finite(flat) and not np.isfinite(flat).all():
             bad = int(np.argwhere(~np.isfinite(flat))[0, 0])
-            raise ActionError(f"the action for environment {bad} is {flat[bad].tolist()}; expected finite numbers.")
+            raise ActionError(f"the action for environment {bad} is {flat[bad].tolist()}: expected finite numbers.")
         return flat
 
     def _begin(self, action: np.ndarray | None) -> None:
@@ -272,9 +273,7 @@ class VectorEnv:
         """
         self._check_open()
         if not len(snapshots) == len(step) == self.num_envs:
-            raise DataError(
-                f"{len(snapshots)} snapshots and {len(step)} rows; expected one of each for {self.num_envs} of them."
-            )
+            raise DataError(f"{len(snapshots)} snapshots and {len(step)} rows: expected {self.num_envs} of each.")
         self._settle()
         self._answer = None
         self._torn = False
@@ -286,7 +285,7 @@ class VectorEnv:
                 continue
             last[number] = True
             if why:
-                self._say(f"environment {number} begins a new episode; its snapshot is of no use: {why}")
+                self._say(f"environment {number} begins a new episode because its snapshot cannot be used: {why}")
         self._ended = last
         self._restarts.lived = [True] * self.num_envs
         return dataclasses.replace(step, is_last=flags(last))

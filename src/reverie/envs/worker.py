@@ -54,7 +54,7 @@ def workers(method: str, makers: list[Maker], timeout: float) -> tuple[list[Slot
     if method == "auto":
         method = "forkserver" if "forkserver" in known else "spawn"
     if method not in known:
-        raise ConfigError(f"env.start_method = {method!r}: this system has {', '.join(known)}.")
+        raise ConfigError(f"env.start_method = {method!r}: expected one of auto, {', '.join(known)} on this system.")
     context = multiprocessing.get_context(method)
     if method == "forkserver":
         # The server imports it once; workers then start in milliseconds.
@@ -106,7 +106,9 @@ class WorkerSlot:
                 self.process.start()
         except OSError as error:
             self.kill()
-            self._failed = Failed(EnvError(f"environment {self._number}: no worker process can be started: {error}"))
+            self._failed = Failed(
+                EnvError(f"environment {self._number}: its worker process could not be started: {error}")
+            )
         far.close()
 
     def __del__(self) -> None:
@@ -154,7 +156,8 @@ class WorkerSlot:
 
     def _overdue(self) -> EnvError:
         return EnvError(
-            f"environment {self._number} hangs: no answer from its worker process within {self._timeout:g} seconds"
+            f"environment {self._number} timed out: no response from its worker process within "
+            f"env.timeout = {self._timeout:g} seconds"
         )
 
     def _lost(self) -> EnvError:
@@ -164,9 +167,9 @@ class WorkerSlot:
             wait([self.process.sentinel], timeout=PATIENCE)
             time.sleep(0.001)  # the sentinel is ready a moment before the exit code is
         self.kill()
-        memory = " It was killed (SIGKILL), which usually means that memory ran out." if code == -signal.SIGKILL else ""
+        memory = " It was killed (SIGKILL), probably because memory ran out." if code == -signal.SIGKILL else ""
         return EnvError(
-            f"the worker process of environment {self._number} died (exit code {code}); what it printed is above."
+            f"the worker process of environment {self._number} died (exit code {code}); its output, if any, is above."
             f"{memory}{'' if self._made else why_at_start()}"
         )
 

@@ -71,8 +71,8 @@ def why_at_start() -> str:
     """Return a hint for a worker that died before it had made its environment."""
     script = getattr(sys.modules["__main__"], "__file__", None)
     if script is not None and not os.path.exists(script):
-        return f" It could not import '{script}': save the script as a file, or use env.start_method = 'fork'."
+        return f" It could not import '{script}'. Save the script as a file, or use env.start_method = 'fork'."
     return (
-        " It died at its start: a script that makes worker processes must do so under "
+        " It died during start-up: a script that starts worker processes must do so under "
         "`if __name__ == \"__main__\":`, or use env.start_method = 'fork'."
     )

@@ -26,8 +26,10 @@ class NoopReset(gymnasium.Wrapper[Any, Any, Any, Any]):
         super().__init__(env)
         meanings: list[str] = getattr(env.unwrapped, "get_action_meanings", lambda: [])()
         if not isinstance(env.action_space, spaces.Discrete) or meanings[:1] != ["NOOP"]:
-            has = f"has {meanings}" if meanings else "does not say what its actions mean"
-            raise EnvError(f"noop_max needs an environment whose action 0 is NOOP, as in Atari; this one {has}.")
+            has = f"has the actions {meanings}" if meanings else "does not name its actions"
+            raise EnvError(
+                f"env.noop_max needs an environment whose action 0 is NOOP, as in Atari, but this one {has}."
+            )
         self._most = most
         self._random = np.random.default_rng()
 
@@ -59,7 +61,9 @@ class ActionRepeat(gymnasium.Wrapper[Any, Any, Any, Any]):
         self._pool = pool
         space = env.observation_space
         if pool > 1 and not (isinstance(space, spaces.Box) and space.dtype == np.uint8):
-            raise EnvError(f"pool_frames = {pool} needs uint8 images as observations; this environment has {space}.")
+            raise EnvError(
+                f"env.pool_frames = {pool} needs uint8 images as observations, but the environment has {space}."
+            )
 
     def step(self, action: Any) -> Stepped:
         """Take ``action`` up to ``times`` times; the reward is the sum."""

@@ -35,7 +35,7 @@ class NetworkConfig(Config):
 
     def __post_init__(self) -> None:
         if not self.units or min(self.units) < 1:
-            raise ConfigError(f"units = {self.units}: expected one hidden layer or more, of widths of 1 or more.")
+            raise ConfigError(f"units = {self.units}: expected at least one hidden layer, each at least 1 wide.")
 
 
 class Inputs(nn.Module):
@@ -49,8 +49,8 @@ class Inputs(nn.Module):
         self.encoder = cfg.encoder.build(images) if images else None
         if self.encoder is not None and not isinstance(getattr(self.encoder, "width", None), int):
             raise ConfigError(
-                f"the encoder {type(self.encoder).__name__} has no width: expected the number of values that it makes "
-                "of an observation, as an attribute."
+                f"the encoder {type(self.encoder).__name__} has no attribute width: expected an int, the number of "
+                "features that it returns for an observation."
             )
         self.width += self.encoder.width if self.encoder is not None else 0
 
@@ -147,7 +147,7 @@ def continuous_width(algorithm: str, spec: ActionSpec) -> int:
     """
     discrete = [key for key in sorted(spec.parts) if spec.parts[key].kind != "continuous"]
     if discrete:
-        raise _unfit(f"{algorithm} is for continuous actions, but {discrete[0]!r} is a choice among classes", spec)
+        raise _unfit(f"{algorithm} needs continuous actions, but action {discrete[0]!r} is discrete", spec)
     return spec.width
 
 
@@ -159,9 +159,9 @@ def single_choice(algorithm: str, spec: ActionSpec) -> int:
     """
     continuous = [key for key in sorted(spec.parts) if spec.parts[key].kind == "continuous"]
     if continuous:
-        raise _unfit(f"{algorithm} is for a choice among classes, but {continuous[0]!r} is continuous", spec)
+        raise _unfit(f"{algorithm} needs a discrete action, but action {continuous[0]!r} is continuous", spec)
     if sum(len(part.classes) for part in spec.parts.values()) != 1:
-        raise _unfit(f"{algorithm} is for a single choice among classes, but an action here is several", spec)
+        raise _unfit(f"{algorithm} needs a single discrete action, but the action space has several", spec)
     return spec.width
 
 
@@ -173,7 +173,9 @@ def only_kind(algorithm: str, spec: ActionSpec) -> str:
     """
     kinds = {part.kind for part in spec.parts.values()}
     if len(kinds) > 1:
-        raise _unfit(f"{algorithm} is for actions that are all continuous or all choices among classes, not both", spec)
+        raise _unfit(
+            f"{algorithm} needs actions that are all continuous or all discrete, but the action space has both", spec
+        )
     return kinds.pop()
 
 
@@ -201,4 +203,4 @@ def _unfit(what: str, spec: ActionSpec) -> ConfigError:
             if kind in config.action_kinds:
                 fit[config.needs_data].append(name)
     also = f"; with recorded data: {', '.join(fit[True])}" if fit[True] else ""
-    return ConfigError(f"{what}. Algorithms that fit: {', '.join(fit[False])}{also}.")
+    return ConfigError(f"{what}. Suitable algorithms: {', '.join(fit[False])}{also}.")

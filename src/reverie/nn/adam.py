@@ -46,7 +46,7 @@ class Adam:
             if not 0 < value < math.inf:
                 raise ConfigError(f"{name} = {value}: expected a finite number above 0.")
         if cosine < 0:
-            raise ConfigError(f"cosine = {cosine}: expected a number of updates, or 0.")
+            raise ConfigError(f"cosine = {cosine}: expected a number of updates, 0 or more.")
         self.lr, self.betas, self.eps, self.cosine = lr, betas, eps, cosine
         self.params: list[Tensor] = [p for p in parameters if p.requires_grad]
         self.mean = [torch.zeros_like(p, requires_grad=False) for p in self.params]
@@ -127,8 +127,8 @@ class Adam:
             had, has = (tuple(x[name].shape) if name in x else "absent" for x in (state, mine))
             if had != has:
                 raise RunError(
-                    f"optimiser state '{name}' is {had}, this learner's is {has}: it was saved with networks of other "
-                    "sizes. Load it with those settings."
+                    f"optimiser state '{name}' is {had} in the checkpoint and {has} here: the checkpoint was "
+                    "saved with different network sizes. Load it with the settings it was trained with."
                 )
         for name, tensor in mine.items():
             tensor.copy_(state[name])

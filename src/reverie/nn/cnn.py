@@ -84,7 +84,7 @@ class Minatar(ImageEncoder):
 
     def __post_init__(self) -> None:
         if self.channels < 1:
-            raise ConfigError(f"channels = {self.channels}: expected 1 or more.")
+            raise ConfigError(f"channels = {self.channels}: expected at least 1.")
 
     def build(self, spec: ObsSpec) -> Convolutions:
         """Return an encoder, see :class:`ImageEncoder`."""
@@ -144,9 +144,9 @@ def flat_width(image: ObsPart, layers: tuple[Layer, ...], name: str) -> int:
         if min(size) < layer.kernel:
             seen, (height, width) = f"{size[0]} x {size[1]}", image.shape[:2]
             raise ConfigError(
-                f"algo.networks.encoder = '{name}' for images of {height} x {width}: its kernels of {layer.kernel} x "
-                f"{layer.kernel} would see {seen}. 'dreamer' takes images of any size, 'minatar' from 3 x 3 on; "
-                "env.resize makes them larger."
+                f"algo.networks.encoder = '{name}' for images of {height} x {width} pixels: its {layer.kernel} x "
+                f"{layer.kernel} kernels would have an input of {seen}. Use 'dreamer' for images of any size or "
+                "'minatar' from 3 x 3, or enlarge the images with env.resize."
             )
         size = [(side - layer.kernel) // layer.stride + 1 for side in size]
     return size[0] * size[1] * layers[-1].channels

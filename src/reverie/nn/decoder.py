@@ -166,8 +166,10 @@ class _CNN(nn.Module):
         self.small = (*self.sizes[0], depths[-1])
         pixels = self.small[0] * self.small[1] * self.small[2]
         if depths[-1] % cfg.blocks or deter % cfg.blocks:
-            given = f"decoder blocks = {cfg.blocks} must divide the last stage's {depths[-1]} channels"
-            raise ConfigError(f"{given} (depth * mults[-1]) and deter = {deter}: change one of them.")
+            channels = f"the {depths[-1]} channels of the last stage (depth * mults[-1])"
+            raise ConfigError(
+                f"decoder blocks = {cfg.blocks}: expected a divisor of {channels} and of deter = {deter}."
+            )
         self.from_deter = BlockLinear(deter, pixels, cfg.blocks)
         self.from_stoch = nn.Sequential(
             Linear(stoch, 2 * cfg.units), RMSNormSiLU(2 * cfg.units), Linear(2 * cfg.units, pixels)

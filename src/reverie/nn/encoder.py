@@ -77,9 +77,11 @@ def check_sizes(depth: int, mults: tuple[int, ...], units: int, layers: int, ker
     """
     if min(depth, units, layers, *mults, len(mults)) < 1:
         given = f"depth = {depth}, mults = {mults}, units = {units}, layers = {layers}"
-        raise ConfigError(f"{given}: expected sizes of 1 or more and at least one stage.")
+        raise ConfigError(f"{given}: expected sizes of at least 1 and at least one entry in mults.")
     if kernel < 1 or kernel % 2 == 0:
-        raise ConfigError(f"kernel = {kernel}: expected an odd number, which keeps height and width.")
+        raise ConfigError(
+            f"kernel = {kernel}: expected an odd number, at least 1; even kernels change height and width."
+        )
 
 
 def select(spec: ObsSpec, pattern: str) -> dict[str, ObsPart]:
@@ -90,7 +92,9 @@ def select(spec: ObsSpec, pattern: str) -> dict[str, ObsPart]:
     """
     chosen = {k: spec[k] for k in sorted(spec) if re.fullmatch(pattern, k)}
     if not chosen:
-        raise ConfigError(f"keys = {pattern!r} matches no observation; there are: {', '.join(sorted(spec))}.")
+        raise ConfigError(
+            f"keys = {pattern!r} matches no observation. The observations are: {', '.join(sorted(spec))}."
+        )
     return chosen
 
 

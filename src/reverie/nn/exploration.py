@@ -87,7 +87,7 @@ class OrnsteinUhlenbeck(Noise):
     def __post_init__(self) -> None:
         _check_annealing(self.sigma, self.final_sigma, self.anneal_steps)
         if not (self.dt > 0 and 0 <= self.theta * self.dt <= 1):
-            raise ConfigError(f"theta = {self.theta}, dt = {self.dt}: expected dt > 0 and theta dt in [0, 1].")
+            raise ConfigError(f"theta = {self.theta}, dt = {self.dt}: expected dt > 0 and theta * dt in [0, 1].")
 
     def advance(self, process: Tensor) -> Tensor:
         """Return the next x, ``[N, A]``."""
@@ -101,15 +101,15 @@ class OrnsteinUhlenbeck(Noise):
 
 def _check_annealing(sigma: float, final_sigma: float | None, anneal_steps: int) -> None:
     if sigma < 0 or (final_sigma or 0) < 0:
-        raise ConfigError(f"sigma = {sigma}, final_sigma = {final_sigma}: expected 0 or more.")
+        raise ConfigError(f"sigma = {sigma}, final_sigma = {final_sigma}: expected at least 0.")
     _check_steps("final_sigma", final_sigma, anneal_steps)
 
 
 def _check_steps(name: str, final: float | None, anneal_steps: int) -> None:
     if anneal_steps < 0 or (anneal_steps > 0) != (final is not None):
         raise ConfigError(
-            f"{name} = {final}, anneal_steps = {anneal_steps}: annealing needs both, a final value and a number of "
-            "steps of 1 or more."
+            f"{name} = {final}, anneal_steps = {anneal_steps}: annealing needs both a final value and at least one "
+            "step."
         )
 
 
@@ -242,7 +242,7 @@ class EpsilonGreedy(EpsilonSchedule):
         for name in ("epsilon", "final_epsilon"):
             value = getattr(self, name)
             if value is not None and not 0 <= value <= 1:
-                raise ConfigError(f"{name} = {value}: expected a probability, 0 to 1.")
+                raise ConfigError(f"{name} = {value}: expected a probability in [0, 1].")
         _check_steps("final_epsilon", self.final_epsilon, self.anneal_steps)
 
     def chance(self, steps: Tensor) -> Tensor | float:

@@ -92,12 +92,12 @@ def chosen(spec: ObsSpec, count: int, keys: str) -> list[str]:
         found = [key for key in sorted(spec) if re.fullmatch(keys, key)]
         if not found:
             hint = did_you_mean(keys, spec)
-            raise ConfigError(f"frame_keys = {keys!r} matches no observation.{hint} There are: {there}.")
+            raise ConfigError(f"frame_keys = {keys!r} matches no observation.{hint} The observations are: {there}.")
         return found
     found = [key for key in sorted(spec) if spec[key].kind == "image"]
     if not found:
         raise ConfigError(
-            f"frames = {count} without frame_keys: that stacks images, and there are none here, only {there}. Say "
-            f"which others to stack, such as frame_keys = {min(spec)!r}."
+            f"frames = {count} without frame_keys stacks images, but there are none among the observations: {there}. "
+            f"Name the ones to stack, such as frame_keys = {min(spec)!r}."
         )
     return found

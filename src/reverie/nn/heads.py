@@ -98,7 +98,7 @@ class ActorConfig(Config):
     def __post_init__(self) -> None:
         at_least(self, layers=0, units=1, scale=0)
         if not 0 <= self.unimix < 1:
-            raise ConfigError(f"unimix = {self.unimix}: expected a share in [0, 1).")
+            raise ConfigError(f"unimix = {self.unimix}: expected a number in [0, 1).")
         if not 0 < self.min_std <= self.max_std:
             raise ConfigError(f"min_std = {self.min_std}, max_std = {self.max_std}: expected 0 < min_std <= max_std.")
 

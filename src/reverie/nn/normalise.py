@@ -52,7 +52,7 @@ class Fixed(Normalise):
 
     def __post_init__(self) -> None:
         if not isinstance(self.rows, int) or self.rows < 2:
-            raise ConfigError(f"rows = {self.rows}: expected a whole number, 2 or more, to have a standard deviation.")
+            raise ConfigError(f"rows = {self.rows}: expected an integer, at least 2, to compute a standard deviation.")
         check_clip(self.clip)
 
     @property
@@ -171,8 +171,8 @@ class Normaliser(nn.Module):
         if not vectors:
             seen = ", ".join(f"{key!r} ({spec[key].kind})" for key in sorted(spec))
             raise ConfigError(
-                f"normalise = {cfg.text()}: there are no vectors here, only {seen}. Images are scaled to [0, 1] and "
-                "classes are one-hot as they are: leave it out."
+                f"normalise = {cfg.text()}: only vectors are normalised, but the observations are {seen}. Images are "
+                "always scaled to [0, 1] and classes one-hot encoded. Set normalise = none."
             )
         self.cfg = cfg
         self.keys = list(vectors)
@@ -214,16 +214,17 @@ class Normaliser(nn.Module):
         found = {key: np.argwhere(constant(*part.mean_and_std())) for key, part in self._each()}
         said = [f"{_places(where)} of observation '{key}'" for key, where in found.items() if len(where)]
         if said:
+            frozen = "and later changes will not be scaled" if self.cfg.limit else "until they change"
             warn(
-                f"{' and '.join(said)} did not change in {self.count} rows: normalised, they are 0 as long as that "
-                "holds, and not scaled afterwards. What never changes can be left out of the environment."
+                f"{' and '.join(said)} did not change in {self.count} rows: the normalised values are 0 {frozen}. "
+                "Leave constant values out of the environment's observations."
             )
 
 
 def _places(where: np.ndarray, most: int = 8) -> str:
     """Return text such as ``dimensions 3, 5`` for indices ``[n, dims]``, with at most ``most`` of them."""
     if not where.shape[1]:
-        return "the one number"
+        return "the single number"
     named = [str(tuple(map(int, i)) if len(i) > 1 else int(i[0])) for i in where[:most]]
     more = f" and {len(where) - most} more" if len(where) > most else ""
     return f"dimension{'s' if len(where) > 1 else ''} {', '.join(named)}{more}"

@@ -210,7 +210,9 @@ class ReluMLP(nn.Module):
         widths = state.pop(f"{prefix}widths", None)
         super()._load_from_state_dict(state, prefix, local_metadata, strict, missing, unexpected, errors)
         if widths is not None and tuple(widths.tolist()) != self.layout.widths:
-            errors.append(f"{prefix}widths are {tuple(widths.tolist())} there and {self.layout.widths} here.")
+            errors.append(
+                f"{prefix}widths are {tuple(widths.tolist())} in the checkpoint, but {self.layout.widths} here."
+            )
 
     def layers(self) -> list[tuple[Tensor, Tensor]]:
         """Return each layer's weights ``[K, inputs, outputs]`` and biases ``[K, 1, outputs]``, views of ``theta``."""

@@ -31,7 +31,7 @@ class Factor(RewardScale):
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.factor) and self.factor > 0):
-            raise ConfigError(f"factor = {self.factor}: expected a number above 0.")
+            raise ConfigError(f"factor = {self.factor}: expected a finite number above 0.")
 
 
 @dataclass(frozen=True)

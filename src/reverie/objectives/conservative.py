@@ -34,4 +34,4 @@ def pressed(losses: Losses, gap: Tensor, weight: float) -> Losses:
 def check_min_q_weight(weight: float) -> None:
     """Raise ConfigError if the weight of :func:`choice_gap` is negative or not finite."""
     if not 0 <= weight < float("inf"):
-        raise ConfigError(f"min_q_weight = {weight}: expected a finite number, 0 or more; 0 presses no value down.")
+        raise ConfigError(f"min_q_weight = {weight}: expected a finite number, 0 or more; 0 turns the penalty off.")

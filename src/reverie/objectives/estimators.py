@@ -74,7 +74,7 @@ class ValueEstimator(Choice):
         if rows < self.rows:
             raise ConfigError(
                 f"value_estimator = {self} in windows of {rows} rows: expected at least {self.rows} rows. "
-                f"Give longer windows{self._shorter(rows)}."
+                f"Use longer windows{self._shorter(rows)}."
             )
 
     def look_ahead(self, **rows: Unpack[Rows]) -> Tensor:
@@ -145,7 +145,7 @@ class NStep(OneRow):
 
     def __post_init__(self) -> None:
         if not isinstance(self.n, int) or self.n < 1:
-            raise ConfigError(f"NStep.n = {self.n}: expected a whole number, 1 or more.")
+            raise ConfigError(f"NStep.n = {self.n}: expected an integer, at least 1.")
 
     @property
     def rows(self) -> int:
@@ -157,7 +157,7 @@ class NStep(OneRow):
         return self.n
 
     def _shorter(self, rows: int) -> str:
-        return f", or n = {rows - 1} or less" if rows > 1 else ""
+        return f", or n of at most {rows - 1}" if rows > 1 else ""
 
 
 @dataclass(frozen=True)
@@ -214,8 +214,8 @@ class VTrace(ValueEstimator):
             raise ConfigError(f"VTrace.rho_max = {self.rho_max}: expected a number above 0.")
         if not 0 <= self.c_max <= self.rho_max:
             raise ConfigError(
-                f"VTrace.c_max = {self.c_max}: expected a number from 0 to rho_max = {self.rho_max}, without which "
-                "V-trace need not converge (Espeholt et al. 2018, section 4.1)."
+                f"VTrace.c_max = {self.c_max}: expected a number from 0 to rho_max = {self.rho_max}; above it, "
+                "V-trace may not converge (Espeholt et al. 2018, section 4.1)."
             )
 
     def estimate(self, *, log_pi: Tensor | None = None, log_mu: Tensor | None = None, **rows: Unpack[Rows]) -> Estimate:
@@ -263,21 +263,21 @@ def check_estimator(
         known = _names(FROM_ONE_ROW if fits is OneRow else FROM_ROWS)
         why = _reason(estimator)
         raise ConfigError(
-            f"value_estimator = {estimator!r}: {algorithm} expects one of {known}, or your own that is derived from "
+            f"value_estimator = {estimator!r}: {algorithm} expects one of {known}, or your own subclass of "
             f"{fits.__name__}.{why}"
         )
     try:
         estimator.check_window(rows)
     except ConfigError as error:
-        raise ConfigError(f"{error} Their length is batch_length.") from None
+        raise ConfigError(f"{error} The length of windows is batch_length.") from None
 
 
 def _reason(estimator: object) -> str:
     if not isinstance(estimator, ValueEstimator):
         return ""
     if estimator.needs_behaviour:
-        return " It needs the log-probabilities of the policy that acted, which this learner does not have."
-    return " The estimate must rest on the value of a single row."
+        return " It needs the log-probabilities of the acting policy, which this algorithm does not have."
+    return " The estimate must bootstrap from the value of a single row."
 
 
 def _names(estimators: Sequence[type[ValueEstimator]]) -> str:
@@ -286,10 +286,10 @@ def _names(estimators: Sequence[type[ValueEstimator]]) -> str:
 
 def _check_lam(estimator: ValueEstimator, lam: float) -> None:
     if not (math.isfinite(lam) and 0 <= lam <= 1):
-        raise ConfigError(f"{type(estimator).__name__}.lam = {lam}: expected a number from 0 to 1.")
+        raise ConfigError(f"{type(estimator).__name__}.lam = {lam}: expected a number in [0, 1].")
 
 
 _NEEDS_BEHAVIOUR = (
-    "V-trace weighs what happened by how much likelier the learning policy was to do it than the policy that acted. "
-    f"Give both log-probabilities to estimate(), or use one of {_names(FROM_ROWS)}."
+    "V-trace weights each row by the ratio of its action's probabilities under the learning and the acting policy. "
+    f"Pass log_pi and log_mu to estimate(), or use one of {_names(FROM_ROWS)}."
 )

@@ -122,7 +122,9 @@ def quantile_error(prediction: Tensor, target: Tensor, batch: Batch, kappa: floa
 def check_kappa(kappa: float) -> None:
     """Raise ConfigError if the kappa of a quantile Huber loss is negative or not finite."""
     if not 0 <= kappa < float("inf"):
-        raise ConfigError(f"kappa = {kappa}: expected a finite number, 0 or more; 0 leaves no part a square.")
+        raise ConfigError(
+            f"kappa = {kappa}: expected a finite number, 0 or more; 0 gives the quantile loss without smoothing."
+        )
 
 
 class _Sorted(torch.autograd.Function):

@@ -70,7 +70,9 @@ def td_targets(
         ValueError: the values have another shape, such as ``[B, T - 1, 1]``.
     """
     if value.shape != batch.reward[:, 1:].shape:
-        raise ValueError(f"values {tuple(value.shape)}: expected [B, T - 1] = {tuple(batch.reward[:, 1:].shape)}.")
+        raise ValueError(
+            f"values of shape {tuple(value.shape)}: expected [B, T - 1] = {tuple(batch.reward[:, 1:].shape)}."
+        )
     if within is not None:
         value = within(value)
     return estimator.targets(
@@ -118,7 +120,9 @@ def huber_error(prediction: Tensor, target: Tensor, batch: Batch, kappa: float) 
 def check_error(prediction: Tensor, target: Tensor) -> None:
     """Raise ValueError unless the shapes are those of Q and y in :func:`squared_error`."""
     if prediction.shape[-2:] != target.shape or prediction.ndim > 3:
-        raise ValueError(f"values {tuple(prediction.shape)}: expected [(K,) B, T - 1] = {tuple(target.shape)}.")
+        raise ValueError(
+            f"values of shape {tuple(prediction.shape)}: expected [(K,) B, T - 1] = {tuple(target.shape)}."
+        )
 
 
 def _compiled(prediction: Tensor, target: Tensor, batch: Batch, scale: float = 1.0, kappa: float = -1.0) -> Losses:
@@ -168,4 +172,4 @@ def check_td(discount: float, tau: float, target_every: int = 1, value_estimator
     if value_estimator is not None and not isinstance(value_estimator, ValueEstimator):
         raise ConfigError(f"value_estimator = {value_estimator!r}: expected an estimator such as TD0() or NStep(3).")
     if target_every < 1:
-        raise ConfigError(f"target_every = {target_every}: expected every n-th update, n at least 1.")
+        raise ConfigError(f"target_every = {target_every}: expected at least 1 update.")

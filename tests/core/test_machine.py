@@ -1,0 +1,17 @@
+"""The resources of this machine."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from reverie.core.machine import choose_device
+
+
+def test_triton_is_loaded_before_environments_are(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Behind Mesa's OpenGL it would crash."""
+    (tmp_path / "triton.py").touch()
+    monkeypatch.delitem(sys.modules, "triton", raising=False)
+    monkeypatch.syspath_prepend(tmp_path)
+    assert choose_device("cpu") == "cpu"
+    assert sys.modules.pop("triton").__file__ == str(tmp_path / "triton.py")
