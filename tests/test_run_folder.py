@@ -137,7 +137,7 @@ def test_a_checkpoint_is_chosen_by_its_name(run: Path) -> None:
 
 def test_a_run_that_is_being_written_can_be_read_but_not_trained(run: Path) -> None:
     with RunLock(run):
-        with pytest.raises(RunError, match=r"run is being written by process \d+ on host"):
+        with pytest.raises(RunError, match=r"run is in use by process \d+ on host"):
             train(CONFIG.merge({"steps": 90}), env=Steps, run=run, say=say_nothing)
         agent = load(run, env=Steps)
         assert evaluate_run(agent, 1).evaluation.scores == [9.0]
@@ -234,8 +234,14 @@ def test_settings_are_compared_to_the_leaves() -> None:
 @pytest.mark.parametrize(
     ("env", "message"),
     [
-        (Wider, r"observation 'vec' was vector \(5,\), is now \(6,\): the environment differs from the one"),
-        (Freer, r"action '.*' was categorical of 2 classes, is now of 3 classes: the environment"),
+        (
+            Wider,
+            r"observation 'vec' is vector \(5,\) in the run, but \(6,\) in this environment: the environment",
+        ),
+        (
+            Freer,
+            r"action '.*' of 2 classes in the run, but of 3 classes in this environment: the environment",
+        ),
     ],
 )
 def test_an_environment_that_changed_is_told(run: Path, env: type[Steps], message: str) -> None:

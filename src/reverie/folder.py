@@ -20,7 +20,7 @@ from reverie.core.files import write_atomic
 from reverie.core.renamed import present_names
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.run.lock import LOCK
-from reverie.run.signature import changes, signature
+from reverie.run.signature import differences, signature
 
 SCHEMA = 1
 """Version of config.yaml. A file of a newer version is refused."""
@@ -179,7 +179,7 @@ def check_spec(folder: RunFolder, obs: ObsSpec, action: ActionSpec) -> None:
         saved = json.loads(folder.spec.read_text(encoding="utf-8"))
         if not all(isinstance(saved.get(part), dict) and saved[part] for part in ("observation", "action")):
             raise ValueError("no observations or no actions")
-        found = changes(saved, signature(obs, action))
+        found = differences(saved, signature(obs, action), ("the run", "this environment"))
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise RunError(f"{folder.spec} is damaged ({error!r}): delete it to continue without this check.") from error
     if found:

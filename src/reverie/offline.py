@@ -31,7 +31,7 @@ from reverie.experiment import Experiment, ExperimentConfig, check_start, make_e
 from reverie.experiment import build as build_lived
 from reverie.nn.returns_to_go import RETURN, Later, returns_to_go
 from reverie.recorded import Recorded, env_of, open_recorded, shown
-from reverie.run.signature import changes, signature
+from reverie.run.signature import differences, signature
 
 NO_ENV = "none"
 """Environment id of a run that has no environment."""
@@ -265,23 +265,13 @@ def check_fit(recorded: Recorded, obs: ObsSpec, action: ActionSpec, env: str) ->
     Raises:
         DataError: they have not; the message names each difference.
     """
-    found = changes(signature(recorded.obs_spec, recorded.action_spec), signature(obs, action))
+    found = differences(signature(recorded.obs_spec, recorded.action_spec), signature(obs, action), ("the data", env))
     if found:
-        what = "; ".join(_difference(line, env) for line in found)
         raise DataError(
-            f"{recorded.where} does not fit the environment {env}: {what}. Use the environment that the data were "
-            "recorded in with the same options (env.include and env.exclude select observations), or other data."
+            f"{recorded.where} does not fit the environment {env}: {'; '.join(found)}. Use the environment that the "
+            "data were recorded in with the same options (env.include and env.exclude select observations), or other "
+            "data."
         )
-
-
-def _difference(change: str, env: str) -> str:
-    """Return one of :func:`changes` from the data to ``env`` as a difference between the two."""
-    other = re.fullmatch(r"(.*) was (.*), is now (.*)", change)
-    if other is not None:
-        return f"{other[1]} is {other[2]} in the data, but {other[3]} in {env}"
-    return (
-        f"{change} in {env}" if change.endswith(" is missing") else f"{change.removesuffix('new')}missing in the data"
-    )
 
 
 class DurableDataset:

@@ -214,7 +214,7 @@ def test_by_name(tmp_path, monkeypatch):
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
     write(tmp_path / "tests/written-v0", [buffer(e) for e in LIVED])
     check(open_reader("minari:tests/written-v0"), expected(LIVED))
-    said = r"no Minari dataset 'tests/writen-v0'.*Did you mean 'tests/written-v0'.*There are: tests/written-v0\. Download it with `reverie data download minari:tests/writen-v0`"  # noqa: E501
+    said = r"no Minari dataset 'tests/writen-v0'.*Did you mean 'tests/written-v0'.*Available: tests/written-v0\. Download it with `reverie data download minari:tests/writen-v0`"  # noqa: E501
     with pytest.raises(DataError, match=said):
         open_reader("minari:tests/writen-v0")
     with pytest.raises(DataError, match="Did you mean 'minari:tests/written-v0'"):

@@ -77,7 +77,7 @@ def test_state_round_trip_continues_equally():
 def test_state_of_other_parameters_is_refused_and_changes_nothing():
     small, large = (OptimConfig().build([torch.nn.Parameter(torch.ones(n))]) for n in (1, 3))
     small.updates += 1
-    with pytest.raises(RunError, match=r"'square' has shape \(1,\), this learner's has \(3,\)"):
+    with pytest.raises(RunError, match=r"'square' has shape \(1,\) in the checkpoint and \(3,\) here"):
         large.load_state_dict(small.state_dict())
     assert float(large.updates) == 0
 

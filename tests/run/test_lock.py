@@ -30,7 +30,7 @@ def test_another_process_is_named_and_a_killed_one_forgotten(tmp_path):
     assert holder.stdout is not None
     assert holder.stdout.readline() == "held\n"
     with (
-        pytest.raises(RunError, match=f"is being written by process {holder.pid} on host"),
+        pytest.raises(RunError, match=f"is in use by process {holder.pid} on host"),
         RunLock(tmp_path),
     ):
         pass
@@ -82,5 +82,5 @@ def test_without_locks_nothing_is_locked(tmp_path, monkeypatch):
 
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path):
-    with pytest.raises(RunError, match=f"cannot write into {tmp_path / 'none'}"), RunLock(tmp_path / "none"):
+    with pytest.raises(RunError, match=f"cannot write to {tmp_path / 'none'}"), RunLock(tmp_path / "none"):
         pass

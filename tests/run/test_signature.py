@@ -7,7 +7,7 @@ import json
 import pytest
 
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
-from reverie.run.signature import changes, signature
+from reverie.run.signature import differences, signature
 
 SIX = ObsPart(kind="vector", shape=(6,), dtype="float32")
 VEC = ObsPart(kind="vector", shape=(5,), dtype="float32")
@@ -19,7 +19,7 @@ TURN = ActionPart(kind="continuous", size=2)
 
 def told(obs, action, new_obs, new_action):
     saved = json.loads(json.dumps(signature(obs, ActionSpec(parts=action))))
-    return changes(saved, signature(new_obs, ActionSpec(parts=new_action)))
+    return differences(saved, signature(new_obs, ActionSpec(parts=new_action)), ("A", "B"))
 
 
 @pytest.mark.parametrize(
@@ -27,11 +27,11 @@ def told(obs, action, new_obs, new_action):
     [
         (
             {"vec": ObsPart(kind="vector", shape=(6,), dtype="float32")},
-            "observation 'vec' was vector (5,), is now (6,)",
+            "observation 'vec' is vector (5,) in A, but (6,) in B",
         ),
-        ({"vec": EYE}, "observation 'vec' was vector (5,), is now image (8, 8, 3) uint8 in 0..255"),
-        ({}, "observation 'vec' (vector (5,)) is missing"),
-        ({"vec": VEC, "room": ROOM}, "observation 'room' (categorical (2,) of 2 x 3 classes) is new"),
+        ({"vec": EYE}, "observation 'vec' is vector (5,) in A, but image (8, 8, 3) uint8 in 0..255 in B"),
+        ({}, "observation 'vec' (vector (5,)) is missing in B"),
+        ({"vec": VEC, "room": ROOM}, "observation 'room' (categorical (2,) of 2 x 3 classes) is missing in A"),
     ],
 )
 def test_observations_that_changed(obs, expected):
@@ -41,8 +41,8 @@ def test_observations_that_changed(obs, expected):
 def test_actions_that_changed():
     five, three = ActionPart(kind="categorical", classes=(5,)), ActionPart(kind="continuous", size=3)
     assert told({}, {"go": GO, "turn": TURN}, {}, {"go": five, "turn": three}) == [
-        "action 'go' was categorical of 4 classes, is now of 5 classes",
-        "action 'turn' was continuous of 2 numbers, is now of 3 numbers",
+        "action 'go' is categorical of 4 classes in A, but of 5 classes in B",
+        "action 'turn' is continuous of 2 numbers in A, but of 3 numbers in B",
     ]
 
 

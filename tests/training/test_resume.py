@@ -342,7 +342,7 @@ def test_a_store_has_one_writer(tmp_path: Path) -> None:
     """Who is refused leaves nothing."""
     rows, other = tmp_path / "rows", tmp_path / "other"
     rows.mkdir()
-    with RunLock(rows), pytest.raises(RunError, match=r"rows is being written by process .*place with --replay.store"):
+    with RunLock(rows), pytest.raises(RunError, match=r"rows is in use by process .*place with --replay.store"):
         train(CONFIG.merge({"replay.store": str(rows)}), env=Walk, run=other, say=say_nothing)
     assert not other.exists()
 

@@ -365,7 +365,7 @@ def test_folders_of_something_else_are_left_alone(stage: type[Actor], elsewhere:
         train_seeds(CONFIG.merge({"env.id": "Acrobot-v1"}), [0], run="all", say=say_nothing)
     with pytest.raises(RunError, match="holds seeds of algorithm 'dreamer_v3', not 'td3'"):
         train_seeds(ExperimentConfig(algo=TD3Config()), [0], run="all", say=say_nothing)
-    with RunLock(Path("all")), pytest.raises(RunError, match="is being written by process"):
+    with RunLock(Path("all")), pytest.raises(RunError, match="is in use by process"):
         train_seeds(CONFIG, [0, 1], run="all", say=say_nothing)
     assert began(stage) == [0]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -23,7 +22,7 @@ from reverie.folder import RunFolder, writing
 from reverie.offline import NO_ENV, action_space_of
 from reverie.recorded import Recorded, open_recorded, shown
 from reverie.run.checkpoint import Checkpoints
-from reverie.run.signature import changes, signature
+from reverie.run.signature import differences, signature
 from reverie.run.verify import step_of
 
 
@@ -149,20 +148,12 @@ def check_fit(recorded: Recorded, folder: RunFolder) -> None:
     if not folder.spec.is_file():
         return
     saved = json.loads(folder.spec.read_text(encoding="utf-8"))
-    found = changes(saved, signature(recorded.obs_spec, recorded.action_spec))
+    now = signature(recorded.obs_spec, recorded.action_spec)
+    found = differences(saved, now, ("the agent", "the data"))
     if found:
-        words = {
-            " was ": " of the agent is ",
-            ", is now ": ", of the data ",
-            ", is gone": ", and missing from the data",
-            " is new: ": " of the data is unknown to the agent: ",
-        }
-        what = "; ".join(
-            functools.reduce(lambda line, pair: line.replace(*pair), words.items(), line) for line in found
-        )
         raise DataError(
-            f"{recorded.where} does not fit the agent in {folder.path}: {what}. Use data of the environment that "
-            "the agent was trained in."
+            f"{recorded.where} does not fit the agent in {folder.path}: {'; '.join(found)}. Use data of the "
+            "environment that the agent was trained in."
         )
 
 

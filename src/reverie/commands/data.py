@@ -50,7 +50,7 @@ def data_command(args: list[str]) -> int:
         print(OVERVIEW)
         return 0 if args else 2
     if args[0] not in commands:
-        known = f"There are: {', '.join(commands)}."
+        known = f"Available: {', '.join(commands)}."
         return fail(f"unknown command 'data {args[0]}'.{did_you_mean(args[0], commands)} {known}", 2)
     from reverie.run.interrupt import Stopped, stopping
 

@@ -189,7 +189,7 @@ def download_shards(
     """
     if game not in GAMES:
         raise ConfigError(
-            f"RL Unplugged has no game '{game}'.{did_you_mean(game, GAMES)} There are: {', '.join(GAMES)}."
+            f"RL Unplugged has no game '{game}'.{did_you_mean(game, GAMES)} Available: {', '.join(GAMES)}."
         )
     if not 1 <= run <= RUNS:
         raise ConfigError(f"run {run}: expected 1 to {RUNS}, the runs of RL Unplugged.")

@@ -144,8 +144,9 @@ class Optim:
         for name, tensor in self.state_dict().items():
             if state[name].shape != tensor.shape:
                 raise RunError(
-                    f"optimiser state '{name}' has shape {tuple(state[name].shape)}, this learner's has "
-                    f"{tuple(tensor.shape)}: it was saved with networks of other sizes. Load it with those settings."
+                    f"optimiser state '{name}' has shape {tuple(state[name].shape)} in the checkpoint and "
+                    f"{tuple(tensor.shape)} here: the checkpoint was saved with different network sizes. Load it with "
+                    "the settings it was trained with."
                 )
         for name, tensor in self.state_dict().items():
             tensor.copy_(state[name])

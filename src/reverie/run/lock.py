@@ -59,9 +59,7 @@ class RunLock:
             try:
                 descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o666)
             except OSError as error:
-                raise RunError(
-                    f"cannot write into {self.folder}: {error.strerror}. Choose a writable folder."
-                ) from error
+                raise RunError(f"cannot write to {self.folder}: {error.strerror}. Choose a writable folder.") from error
             if self._take(descriptor):
                 return self
             os.close(descriptor)
@@ -87,7 +85,7 @@ class RunLock:
         except BlockingIOError:
             os.close(descriptor)
             raise RunError(
-                f"{self.folder} is being written by {self._owner()}. Wait until it ends, or choose {self.instead}."
+                f"{self.folder} is in use by {self._owner()}. Wait until it has finished, or choose {self.instead}."
             ) from None
         except OSError:  # a file system without locks
             pass

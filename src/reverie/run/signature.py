@@ -18,18 +18,23 @@ def signature(obs: ObsSpec, action: ActionSpec) -> Signature:
     return {what: {key: _plain(part) for key, part in found.items()} for what, found in parts.items()}
 
 
-def changes(saved: Signature, now: Signature) -> list[str]:
-    """Return the differences, each in a few words: ``observation 'vec' was vector (5,), is now (6,)``."""
+def differences(one: Signature, two: Signature, where: tuple[str, str]) -> list[str]:
+    """Return how two signatures differ, one line for each part; ``where`` names both, such as "the data", "the agent".
+
+    A line reads: ``observation 'vec' is vector (5,) in the data, but (6,) in the agent``.
+    """
     out: list[str] = []
     for what in ("observation", "action"):
-        before, after = saved.get(what, {}), now[what]
-        out += [f"{what} '{key}' ({_words(before[key])}) is missing" for key in before if key not in after]
-        out += [f"{what} '{key}' ({_words(after[key])}) is new" for key in after if key not in before]
-        for key in before:
-            if key in after and dict(before[key]) != dict(after[key]):
-                old, new = _words(before[key]), _words(after[key])
-                short = new.removeprefix(f"{before[key].get('kind')} ")
-                out.append(f"{what} '{key}' was {old}, is now {short}")
+        first, second = one.get(what, {}), two[what]
+        for key in (*first, *(key for key in second if key not in first)):
+            name = f"{what} '{key}'"
+            if key not in second:
+                out.append(f"{name} ({_words(first[key])}) is missing in {where[1]}")
+            elif key not in first:
+                out.append(f"{name} ({_words(second[key])}) is missing in {where[0]}")
+            elif dict(first[key]) != dict(second[key]):
+                short = _words(second[key]).removeprefix(f"{first[key].get('kind')} ")
+                out.append(f"{name} is {_words(first[key])} in {where[0]}, but {short} in {where[1]}")
     return out
 
 

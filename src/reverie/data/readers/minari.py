@@ -66,7 +66,7 @@ def minari_path(name: str) -> Path:
         return root / name
     known = local_names(root)
     there = (
-        f"There are: {', '.join(known[:12])}{' ...' if len(known) > 12 else ''}." if known else "There are none yet."
+        f"Available: {', '.join(known[:12])}{' ...' if len(known) > 12 else ''}." if known else "There are none yet."
     )
     raise DataError(
         f"there is no Minari dataset '{name}' in {root} (MINARI_DATASETS_PATH).{did_you_mean(name, known)} {there} "
@@ -164,7 +164,7 @@ class MinariReader(Reader):
             made = gymnasium.make(env, **(self.env_spec.get("kwargs") or {}))
         except Exception as error:
             raise DataError(
-                f"{self.path} declares no {name}, and its environment '{env}' cannot be made: {error}."
+                f"{self.path} declares no {name}, and its environment '{env}' could not be created: {error}."
             ) from None
         space: Space = getattr(made, name)
         made.close()
