@@ -201,7 +201,7 @@ def test_info_draws_the_rows_of_a_run_as_well(run, tmp_path, capsys):
 def test_validate_and_quarantine(dataset, tmp_path, capsys):
     assert data_command(["validate", str(dataset)]) == 1
     said = capsys.readouterr().out
-    assert "wrong    reward is NaN or infinite: 1 rows in 1 episode, first in row 74, episode 3" in said
+    assert "wrong    reward is NaN or infinite: 1 row in 1 episode, first in row 74, episode 3" in said
     assert "remark   no episodes were replayed in an environment" in said
     assert "210 rows in 10 episodes: 1 bad" in said
     before = dataset.read_bytes()
@@ -254,7 +254,7 @@ def test_a_full_disk_ends_a_conversion(run, tmp_path, capsys, monkeypatch):
 
 def test_subsample(dataset, tmp_path, capsys):
     assert data_command(["subsample", str(dataset), str(tmp_path / "a"), "--fraction", "0.1"]) == 0
-    assert "1 episodes with 20 steps" in capsys.readouterr().out
+    assert "1 episode with 20 steps" in capsys.readouterr().out
     with pytest.raises(RunError, match="a exists"):
         data_command(["subsample", str(dataset), str(tmp_path / "a"), "--fraction", "0.1"])
     with pytest.raises(ConfigError, match="pass exactly one of them"):

@@ -458,7 +458,7 @@ def test_rows_that_were_never_written(tmp_path):
 def test_a_step_out_of_order(tmp_path):
     found = report(tmp_path, lambda values: values["observations"].__setitem__(6, [77, 77]))
     assert found.bad == [2]
-    assert "out of order?: 1 rows in 1 episode, first in episode 2" in str(*found.findings.values())
+    assert "out of order?: 1 row in 1 episode, first in episode 2" in str(*found.findings.values())
 
 
 def test_the_same_episode_twice(tmp_path):
@@ -552,7 +552,7 @@ def test_a_reward_that_the_environment_does_not_give_is_found(agent, tmp_path):
     assert found.bad == [1]
     rule = next(iter(found.findings.values()))
     assert str(rule).startswith(
-        "differs from a replay in Pendulum-v1 with its seed and actions: 1 rows in 1 episode, first in row 209"
+        "differs from a replay in Pendulum-v1 with its seed and actions: 1 row in 1 episode, first in row 209"
     )
 
 

@@ -19,6 +19,7 @@ from reverie.commands.estimate import estimate_command
 from reverie.core.discover import algorithms, outline, version
 from reverie.core.errors import ReverieError, did_you_mean
 from reverie.core.waiting import spin_briefly
+from reverie.core.words import several
 
 ESTIMATE = "estimate/return"
 """Metric shown in place of evaluations, for a run on recorded data that has no environment."""
@@ -287,7 +288,7 @@ def evaluation_line(file: Path, logged: float | None) -> str:
     try:
         own = json.loads(file.read_text(encoding="utf-8"))
         where = f", {own['checkpoint']}" if "checkpoint" in own else ""
-        return f"{own['score']['mean']:.2f} over {own['episodes']} episodes (newest{where})"
+        return f"{own['score']['mean']:.2f} over {several(own['episodes'], 'episode')} (newest{where})"
     except (OSError, ValueError, KeyError, TypeError):
         return f"{logged:.2f} (newest)" if logged is not None else "-"
 
@@ -324,7 +325,7 @@ def replay_line(folder: Path) -> str:
     except ReverieError as error:
         return str(error)
     rows, aside = (sum(s.own_rows for s in part) for part in (store.segments, store.aside))
-    return "; ".join([f"{rows:,} rows" + (f", {aside:,} set aside" if aside else ""), *said])
+    return "; ".join([f"{several(rows, 'row')}" + (f", {aside:,} set aside" if aside else ""), *said])
 
 
 COMMANDS = {

@@ -86,7 +86,7 @@ def test_before_the_first_row_of_all_comes_that_row_again() -> None:
 
 
 def test_a_window_needs_no_more_rows_than_are_learned_from() -> None:
-    with pytest.raises(RunError, match="1 rows of each stream; a window needs 2"):
+    with pytest.raises(RunError, match="1 row of each stream; a window needs 2"):
         lived(FRAMES, rows=1).replay.sample()
     make = {"obs_spec": OBS, "action_spec": ACTION, "extra_spec": EXTRA, "num_envs": 2, "seed": 0}
     assert ReplayConfig(capacity=4).build(window=FRAMES, **make).storage.capacity == 2 + FREE

@@ -187,7 +187,7 @@ def test_too_few_rows_is_an_error_that_says_what_is_missing():
     life = Lived(1, 10, Window(batch=2, length=4, context=1, crosses_episodes=True))
     life.add([True])
     assert len(life.replay) == 0
-    with pytest.raises(RunError, match="1 rows of each stream; a window needs 5"):
+    with pytest.raises(RunError, match="1 row of each stream; a window needs 5"):
         life.replay.sample()
 
 

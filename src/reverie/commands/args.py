@@ -19,6 +19,7 @@ from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, Pri
 
 from reverie.core.config import Choice
 from reverie.core.errors import ConfigError
+from reverie.core.words import several
 
 registry = ConstructorRegistry()
 
@@ -118,9 +119,10 @@ def fail(message: str, code: int) -> int:
 def score_line(evaluation: Any) -> str:
     """Format mean, interquartile mean with its interval, and spread of an evaluation."""
     metrics, scores, middle = evaluation.metrics(), evaluation.scores, evaluation.iqm()
+    episodes = several(len(scores), "episode")
     sure = f"95 % {middle.low:.2f} to {middle.high:.2f}" if middle.sure else "too few episodes for an interval"
     return (
-        f"mean return {metrics['eval/score']:.2f} (IQM {middle.value:.2f}, {sure}) over {len(scores)} episodes\n"
+        f"mean return {metrics['eval/score']:.2f} (IQM {middle.value:.2f}, {sure}) over {episodes}\n"
         f"  median {metrics['eval/score_median']:.2f}, std {metrics['eval/score_std']:.2f}, "
         f"min {min(scores):.2f}, max {max(scores):.2f}; mean length {metrics['eval/length']:.1f}"
     )

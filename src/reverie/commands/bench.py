@@ -12,6 +12,7 @@ from tyro.conf import Positional, arg
 from reverie.commands.args import parse, print_trouble
 from reverie.core.discover import version
 from reverie.core.errors import ConfigError
+from reverie.core.words import several
 
 if TYPE_CHECKING:  # these import torch, which --help does not need
     from reverie.bench import Report
@@ -240,7 +241,7 @@ def run_lines(report: Report) -> list[Line]:
     run = report.forecast
     parts = f"updates {hours(run.updates_h)}, decisions {hours(run.acting_h)}"
     parts += ", environments unknown" if run.envs_h is None else f", environments {hours(run.envs_h)}"
-    lines = [("env steps", f"{run.env_steps:,}", f"{run.updates:,} updates")]
+    lines = [("env steps", f"{run.env_steps:,}", f"{several(run.updates, 'update')}")]
     if run.env_steps_per_s is not None:
         lines.append(("environments", f"{run.env_steps_per_s:,.0f} steps/s", "on their own"))
     return [*lines, ("time", hours(run.hours), parts)]

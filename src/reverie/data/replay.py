@@ -17,6 +17,7 @@ from reverie.core.errors import ConfigError, RunError
 from reverie.core.protocols import Hindsight
 from reverie.core.specs import EXTRAS, ActionSpec, ExtraPart, ObsSpec
 from reverie.core.types import Batch, State, Step, Update, Window
+from reverie.core.words import several
 from reverie.data.batch_sampler import BatchSampler, BatchSamplerConfig
 from reverie.data.device import storage_on
 from reverie.data.extras import load_extras, save_extras
@@ -334,7 +335,9 @@ class Replay:
     def _too_few(self) -> RunError:
         rows, needed = self.count - self.oldest, self.window.rows - self.window.free
         if rows < needed:
-            return RunError(f"the replay has {rows} rows of each stream; a window needs {needed}: collect more first.")
+            return RunError(
+                f"the replay has {several(rows, 'row')} of each stream; a window needs {needed}: collect more first."
+            )
         return RunError(
             f"no episode has the {needed} rows of a window yet, and windows may not cross the end of an episode: "
             "collect longer episodes or choose shorter windows (algo.batch_length)."

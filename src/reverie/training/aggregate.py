@@ -16,6 +16,7 @@ from typing import Any, Literal
 import numpy as np
 
 from reverie.core.statistics import CONFIDENCE, IntervalEstimate, Measure, estimate, iqm, mean, median, running_mean
+from reverie.core.words import several
 from reverie.experiment import ExperimentConfig
 from reverie.folder import RunFolder, found_at_end, write_json
 from reverie.log.sinks import read_metrics
@@ -212,7 +213,8 @@ def table(found: Aggregate) -> str:
         return "\n".join(
             [*lines, "", "no scores: the seeds had no final evaluation (--eval-episodes 0, or --eval-env none)"]
         )
-    lines += ["", f"{'':>6}{'score':>12}   95 % interval over {sum(s is not None for s in found.scores)} seeds"]
+    seeds = several(sum(score is not None for score in found.scores), "seed")
+    lines += ["", f"{'':>6}{'score':>12}   95 % interval over {seeds}"]
     for name, value in found.score.items():
         ends = f"{value.low:.2f} to {value.high:.2f}" if value.sure else "too few seeds"
         lines.append(f"{'IQM' if name == 'iqm' else name:>6}{value.value:>12.2f}   {ends}")

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from reverie.core.compiler import trouble
 from reverie.core.discover import algorithm_name
 from reverie.core.machine import available_memory
+from reverie.core.words import several
 from reverie.experiment import Experiment, replay_bytes
 from reverie.offline import described
 
@@ -39,7 +40,7 @@ def describe(experiment: Experiment, say: Say) -> None:
     if config.data.alone:
         say(
             f"{algorithm_name(type(config.algo))} from recorded data alone: {count / 1e6:.2f}M parameters on "
-            f"{experiment.algo.device}, {config.updates:,} updates, {needed / 1e9:.2f} GB of rows"
+            f"{experiment.algo.device}, {several(config.updates, 'update')}, {needed / 1e9:.2f} GB of rows"
         )
         return
     if config.steps <= config.learning_starts:

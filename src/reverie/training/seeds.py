@@ -15,6 +15,7 @@ import torch
 from reverie.core.discover import algorithm_name
 from reverie.core.errors import RunError
 from reverie.core.machine import choose_device
+from reverie.core.words import several
 from reverie.experiment import ExperimentConfig
 from reverie.folder import SCHEMA, check_writable, settings_changes, writing
 from reverie.log.board import Board, Lane, NoBoard, State, board_of
@@ -270,7 +271,7 @@ class Crew:
         with writing(folder.path):
             found = self.write()
         if found is not None:
-            at_the_end(self.say, draw, found, folder.curve, f"{title}, {len(found.seeds)} seeds")
+            at_the_end(self.say, draw, found, folder.curve, f"{title}, {several(len(found.seeds), 'seed')}")
         return SeedsResult(
             run=folder.path,
             seeds=[

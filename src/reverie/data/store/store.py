@@ -31,6 +31,7 @@ from typing import Literal, TypeVar
 import numpy as np
 
 from reverie.core.errors import ReverieError, RunError
+from reverie.core.words import several
 from reverie.data.rings import Rows
 from reverie.data.storage import Column
 from reverie.data.store import manifest as manifests
@@ -273,7 +274,8 @@ class Store:
         writer.close(timeout)
         left = writer.count - writer.committed  # asked again: the thread may have written more after the timeout
         if left:
-            self.say(f"the store {self.objects.where} was closed before {left} rows of each stream could be written")
+            rows = several(left, "row")
+            self.say(f"the store {self.objects.where} was closed before {rows} of each stream could be written")
         return not left
 
     def _writing(self) -> Writer:
@@ -320,7 +322,9 @@ class Store:
         if fresh:
             count = sum((s.rows - s.first) * s.streams for s in fresh)
             names = " and ".join(s.name for s in fresh)
-            self.say(f"{count} rows stored after this checkpoint were set aside in {self.objects.where}: {names}")
+            self.say(
+                f"{several(count, 'row')} stored after this checkpoint were set aside in {self.objects.where}: {names}"
+            )
 
     def _mend(self) -> None:
         """Repair both manifest files and every ``zarr.json``."""
