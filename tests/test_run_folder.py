@@ -240,7 +240,7 @@ def test_settings_are_compared_to_the_leaves() -> None:
         ),
         (
             Freer,
-            r"action '.*' of 2 classes in the run, but of 3 classes in this environment: the environment",
+            r"action '.*' is .* of 2 classes in the run, but of 3 classes in this environment: the environment",
         ),
     ],
 )
