@@ -299,17 +299,13 @@ def discrete_bcq(ours: Ours) -> Learner:
     # patch: its clone has an encoder of its own, as ours and the authors'
     m.imitator._encoder = copy.deepcopy(m.imitator._encoder)
     m.optim.optim.add_param_group({"params": list(m.imitator._encoder.parameters())})
-
     # patch: the clone's logits are regularised, not its log-probabilities
     m.imitator.forward = lambda x: SimpleNamespace(logits=m.imitator._fc(m.imitator._encoder(x)))
     names = {"td_loss": "loss/critic", "imitator_loss": "loss/imitation"}
     nets = _values(impl)
     nets["network.body"].append(Linears([m.imitator], m.optim.optim))
-    return Learner(
-        nets,
-        updating(impl, names, NO_NOISE),
-        "the clone shares no layers with the values, and its logits are regularised",
-    )
+    note = "the clone shares no layers with the values, and its logits are regularised"
+    return Learner(nets, updating(impl, names, NO_NOISE), note)
 
 
 def bc(ours: Ours) -> Learner:
@@ -335,17 +331,17 @@ def fqe(ours: Ours) -> Learner:
     config = FQEConfig(encoder_factory=VectorEncoderFactory(ours["units"]), **settings)
     evaluation = FQE(policy, config, device="cpu:0")
     evaluation.create_impl((ours["obs"],), ours["actions"])
-    impl, names = evaluation.impl, [name for name in ours["first"] if name.startswith("target")]
-    m = impl._modules
+    impl, m = evaluation.impl, evaluation.impl._modules
     nets = {
-        name.removeprefix("target_").replace(".model", ""): [Linears([m.q_funcs[0]], m.optim.optim)] for name in names
+        "critic.inner.body": [Linears([m.q_funcs[0]], m.optim.optim)],
+        "target_critic.model.inner.body": [Linears([m.targ_q_funcs[0]])],
     }
 
     def update(k: int, t: Transitions) -> dict[str, float]:
         impl._algo = SimpleNamespace(predict_best_action=lambda _: t["chosen"])
         return {"loss/critic": impl.inner_update(batch(t), k + 1)["loss"]}
 
-    return Learner(nets | {names[0]: [Linears([m.targ_q_funcs[0]])]}, update)
+    return Learner(nets, update)
 
 
 LEARNERS: dict[str, Callable[[Ours], Learner]] = {

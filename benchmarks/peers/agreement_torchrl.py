@@ -50,7 +50,7 @@ from torchrl.objectives import (
 )
 from torchrl.objectives.value import functional
 
-TAU = 0.1
+TAU, SAMPLES = 0.1, 4
 Loss = Callable[[TensorDict], Tensor]
 Draws = Sequence[tuple[str, Sequence[int]]]
 
@@ -332,6 +332,24 @@ def cql(ours: Ours) -> Learner:
     return Learner(nets(loss, adams), named, "values of next states' actions are taken in the states themselves")
 
 
+def cql_best(ours: Ours) -> Learner:
+    """The critics' error alone: its conservative term has one policy's action of each state, not several."""
+    p = Parts(ours)
+    loss = CQLLoss(p.squashed(), p.critic(), loss_function="l2", alpha_init=1.0, num_random=SAMPLES, max_q_backup=True,
+                   action_spec=p.spec)  # fmt: skip
+    loss.make_value_estimator(gamma=p.gamma)
+    many = (p.rows, 1, SAMPLES, p.size)
+
+    def update(k: int, t: Transitions) -> dict[str, Tensor]:
+        *_, best = draws(k, ("u", many), *[("n", many)] * 3)
+        unused = torch.zeros(p.rows, p.size)
+        with drawing([unused, best]):
+            return {"loss/critic": loss.q_loss(p.sample(t))[0]}
+
+    found = nets(loss, adams_of(p, loss, "actor_network", "qvalue_network"))
+    return Learner(found, update, "the critics' error of the first update alone", updates=1, learns=False)
+
+
 @contextmanager
 def _here(loss: Any, sample: TensorDict) -> Iterator[None]:
     """Patch: values of the actions that the policy takes in next states are those in the states, as in the authors'."""
@@ -439,6 +457,7 @@ LEARNERS: dict[str, Callable[[Ours], Learner]] = {
     "discrete_sac": discrete_sac,
     "iql": iql,
     "cql": cql,
+    "cql_best": cql_best,
     "dqn": dqn,
     "double_dqn": double_dqn,
     "discrete_cql_huber": discrete_cql_huber,

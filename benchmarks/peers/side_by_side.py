@@ -242,11 +242,12 @@ def learned(learner: Learner, ours: Ours) -> list[Quantity]:
     """Losses of all updates, gradients of the first, weights after the last.
 
     Raises:
-        KeyError: it has networks or losses that ours never had.
+        KeyError: it has networks or losses that ours never had, or lacks a network of ours.
     """
-    missing = set(learner.nets) - set(ours["first"])
-    if missing:
-        raise KeyError(f"ours has no {', '.join(sorted(missing))}")
+    networks = {name for name, weights in ours["first"].items() if isinstance(weights, list)}
+    unmatched = (set(learner.nets) - set(ours["first"])) | (networks - set(learner.nets))
+    if unmatched:
+        raise KeyError(f"only one side has {', '.join(sorted(unmatched))}")
     for _, net, weights in pairs(learner, ours["first"]):
         net.put(weights)
     found, said = [], set()
@@ -273,13 +274,15 @@ Estimator = Callable[[Stream, float, float], Mapping[str, Any]]
 
 
 def estimated(estimator: Estimator, ours: Ours) -> list[Quantity]:
-    """Each estimate over all streams, in double precision where the peer computes in PyTorch's default."""
-    torch.set_default_dtype(torch.float64)
+    """Each estimate over all streams; in double precision, also what the peer makes itself."""
     both: dict[str, list[tuple[Tensor, Tensor]]] = {}
-    for stream in ours["streams"]:
-        for name, value in estimator(stream, ours["discount"], ours["lam"]).items():
-            both.setdefault(name, []).append((flat(value), flat(stream["ours"][name])))
-    torch.set_default_dtype(torch.float32)
+    torch.set_default_dtype(torch.float64)
+    try:
+        for stream in ours["streams"]:
+            for name, value in estimator(stream, ours["discount"], ours["lam"]).items():
+                both.setdefault(name, []).append((flat(value), flat(stream["ours"][name])))
+    finally:
+        torch.set_default_dtype(torch.float32)
     return [quantity(name, *(torch.cat(side) for side in zip(*rows, strict=True))) for name, rows in both.items()]
 
 
