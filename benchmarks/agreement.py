@@ -152,7 +152,7 @@ def agreement_table(result: Mapping[str, Any]) -> list[str]:
     for row in sorted((row for row in rows if row["note"]), key=lambda row: PEERS.index(row["peer"])):
         said.setdefault((row["peer"], row["note"]), []).append(ALGORITHMS[row["algorithm"]])
     notes = [f"- {title(peer)}, {'; '.join(names)}: {note}" for (peer, note), names in said.items()]
-    return [*grid(["", "compared", *map(title, PEERS)], lines), *([""] if notes else []), *notes]
+    return [*grid(["algorithm", "compared", *map(title, PEERS)], lines), *([""] if notes else []), *notes]
 
 
 def cell(row: Row) -> str:
