@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The tables of docs/performance.md and docs/offline.md, from the results beside this script.
+"""The tables of docs/performance.md, docs/offline.md and docs/objectives.md, from the results beside this script.
 
     python benchmarks/table.py [--check]
 
@@ -17,11 +17,12 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from agreement import agreement_table
 from offline_table import estimates_table, offline_peers_table, offline_table
 from words import digits, grid, time
 
 HERE = Path(__file__).parent
-PAGES = tuple(HERE.parent / "docs" / name for name in ("performance.md", "offline.md"))
+PAGES = tuple(HERE.parent / "docs" / name for name in ("performance.md", "offline.md", "objectives.md"))
 BLOCK = re.compile(r"(<!-- table:(\S+) -->\n)(.*?)(<!-- /table -->)", re.DOTALL)
 
 Result = Mapping[str, Any]
@@ -230,6 +231,7 @@ TABLES: dict[str, Callable[[Result], list[str]]] = {
     ),
     "offline_rates": model_free_peers_table,
     "estimates": lambda result: estimates_table(result["rows"]),
+    "agreement": agreement_table,
 }
 """Each table by its name, which is that of its result file."""
 

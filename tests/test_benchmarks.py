@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import ast
 import json
 import os
 import sys
@@ -504,3 +505,205 @@ def test_clones_are_folders_of_systems_that_have_a_repository(scripts: Any, tmp_
     for word in (f"sheeprl={tmp_path}", f"r2dreamer={tmp_path / 'nothing'}", "r2dreamer"):
         with pytest.raises(argparse.ArgumentTypeError, match="expected a clone's folder, as dreamerv3=FOLDER"):
             peers.clone(word)
+
+
+# ---------------------------------------------------------------- agreement with other libraries
+
+
+@pytest.fixture
+def beside(scripts: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Import a script of ``peers/`` by name."""
+    monkeypatch.syspath_prepend(str(FOLDER / "peers"))
+    return scripts
+
+
+def answered(algorithm: str, *differences: float, **words: str) -> dict[str, Any]:
+    quantities = [{"what": f"loss {i}", "difference": d, "scale": 4.0} for i, d in enumerate(differences)]
+    return {"algorithm": algorithm, "note": "", "known": "", "quantities": quantities, **words}
+
+
+def plain_clone(beside: Any, ours: Any, rate: float) -> Any:
+    """Behaviour cloning in ten lines of PyTorch, as a peer."""
+    side = beside("side_by_side")
+    layers = [torch.nn.Linear(a, b) for a, b in zip([5, 32, 32], [32, 32, 3], strict=True)]
+    network = torch.nn.Sequential(layers[0], torch.nn.ReLU(), layers[1], torch.nn.ReLU(), layers[2], torch.nn.Tanh())
+    adam = torch.optim.Adam(network.parameters(), rate)
+
+    def update(_: int, t: Any) -> dict[str, float]:
+        loss = (network(t["obs"]) - t["act"]).square().mean()
+        adam.zero_grad()
+        loss.backward()
+        adam.step()
+        return {"loss/actor": loss.item()}
+
+    return side.Learner({"actor.body": [side.Linears([network], adam)]}, update, note="plain")
+
+
+def test_every_algorithm_of_the_comparison_is_ours_and_has_a_peer(beside: Any) -> None:
+    agreement, ours = beside("agreement"), beside("agreement_reverie")
+    assert list(ours.TASKS) == list(agreement.LEARNERS)
+    assert set(ours.ESTIMATES) == set(agreement.ESTIMATORS)
+    theirs: set[str] = set()
+    for peer in agreement.PEERS:
+        source = (FOLDER / "peers" / f"agreement_{peer}.py").read_text()
+        tree = ast.parse(source[source.index("LEARNERS: dict") :])
+        keys = [key for node in ast.walk(tree) if isinstance(node, ast.Dict) for key in node.keys]
+        found = {key.value for key in keys if isinstance(key, ast.Constant)}
+        assert found <= set(agreement.ALGORITHMS), peer
+        theirs |= found
+    assert theirs == set(agreement.ALGORITHMS)
+
+
+def test_numbers_agree_within_the_digits_of_float32(scripts: Any) -> None:
+    agrees = scripts("agreement").agrees
+    assert agrees(1e-6, 0.0)
+    assert not agrees(1e-5, 0.1)
+    assert agrees(1e-4, 10.0)
+    assert not agrees(3e-4, 10.0)
+    assert not agrees(float("nan"), 1.0)
+
+
+def test_what_differs_without_a_reason_is_named(scripts: Any) -> None:
+    agreement = scripts("agreement")
+    answers = [
+        answered("td3", 1e-6, 2e-6, note="patched"),
+        answered("sac", 1e-6, 0.5),
+        answered("cql_best", 0.5, known="another maximum"),
+        {"algorithm": "bcq", "failed": "KeyError: 'vae'"},
+    ]
+    rows = [agreement.row_of("d3rlpy", answer) for answer in answers]
+    assert rows[0] == {"algorithm": "td3", "peer": "d3rlpy", "compared": 2, "difference": 2e-6, "scale": 4.0,
+                       "note": "patched", "agrees": True}  # fmt: skip
+    assert rows[2]["note"] == "differs: another maximum"
+    assert agreement.unexplained(rows) == ["sac, d3rlpy: loss 1", "bcq, d3rlpy: failed: KeyError: 'vae'"]
+    table = agreement.agreement_table({"rows": agreement.merged([], rows)})
+    assert [line.split(" | ")[1:] for line in table[2:6]] == [
+        ["2", "-", "-", "2e-06 of 4", "- |"],
+        ["2", "-", "-", "**5e-01 of 4**", "- |"],
+        ["0", "-", "-", "failed", "- |"],
+        ["1", "-", "-", "**5e-01 of 4**", "- |"],
+    ]
+    assert table[6:8] == ["", "- d3rlpy 2.8.1, TD3: patched"]
+
+
+def test_what_was_not_compared_again_stays(scripts: Any) -> None:
+    agreement = scripts("agreement")
+    old = [agreement.row_of(peer, answered("td3", 1e-6)) for peer in ("sb3", "d3rlpy")]
+    new = [agreement.row_of("d3rlpy", answered(name, 0.0)) for name in ("td3", "ddpg")]
+    found = agreement.merged(old, new)
+    assert [(r["algorithm"], r["peer"]) for r in found] == [("ddpg", "d3rlpy"), ("td3", "sb3"), ("td3", "d3rlpy")]
+    assert [r["difference"] for r in found] == [0.0, 1e-6, 0.0]
+
+
+def test_an_unknown_algorithm_is_named_with_those_there_are(
+    scripts: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        run(scripts("agreement"), monkeypatch, "--algorithms", "ppo")
+    said = capsys.readouterr().err
+    assert "invalid choice: 'ppo'" in said
+    assert "td3_bc" in said
+
+
+@pytest.mark.parametrize(("difference", "status"), [(1e-7, 0), (0.1, 1)])
+def test_the_status_of_the_comparison_says_whether_numbers_agree(
+    scripts: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    difference: float,
+    status: int,
+) -> None:
+    agreement, said = scripts("agreement"), []
+    answer = json.dumps({"versions": {"d3rlpy": "2"}, "answers": [answered("td3", difference)]})
+    monkeypatch.setattr(agreement, "installed", lambda wanted, where: {name: Path(name) for name in wanted})
+    monkeypatch.setattr(agreement, "run", lambda python, name, *words: (said.append((name, words[1:])), answer)[1])
+    out = tmp_path / "agreement.json"
+    words = ["--peers", "d3rlpy", "--algorithms", "td3", "--out", str(out)]
+    assert run(agreement, monkeypatch, *words) == status
+    assert said == [("reverie", ("td3",)), ("d3rlpy", ("td3",))]
+    result = json.loads(out.read_text())
+    assert result["machine"]["versions"] == {"d3rlpy": "2"}
+    assert result["rows"][0]["agrees"] == (not status)
+    assert ("differs: td3, d3rlpy: loss 0" in capsys.readouterr().err) == bool(status)
+
+
+def test_what_is_on_the_page_agrees_or_says_why() -> None:
+    rows = json.loads((FOLDER / "agreement.json").read_text(encoding="utf-8"))["rows"]
+    assert {row["peer"] for row in rows} == {"sb3", "tianshou", "d3rlpy", "torchrl"}
+    assert all(row["agrees"] or row["known"] for row in rows)
+
+
+def test_a_learner_is_compared_in_losses_gradients_and_weights(beside: Any) -> None:
+    side, ours = beside("side_by_side"), beside("agreement_reverie")
+    mine = ours.learn(ours.TASKS["bc"])
+    agrees = beside("agreement").agrees
+    same = side.learned(plain_clone(beside, mine, mine["lr"]), mine)
+    losses = [f"loss/actor {k}" for k in range(6)]
+    assert [q.what for q in same] == [losses[0], "grad actor.body 0", *losses[1:], "actor.body 0"]
+    assert all(agrees(q.difference, q.scale) for q in same)
+    other = side.learned(plain_clone(beside, mine, 2 * mine["lr"]), mine)
+    assert [q.what for q in other if not agrees(q.difference, q.scale)] == [*losses[1:], "actor.body 0"]
+
+
+def test_a_learner_without_a_network_or_loss_of_ours_fails_with_its_name(
+    beside: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    side, ours = beside("side_by_side"), beside("agreement_reverie")
+    mine = ours.learn(ours.TASKS["bc"])
+    learner = plain_clone(beside, mine, 1e-3)
+    learner.nets["critic.body"] = []
+    assert "only one side has critic.body" in side.answer("bc", lambda _: learner, None, mine)["failed"]
+    learner = plain_clone(beside, mine, 1e-3)
+    learner.update = lambda k, t: {"loss/critic": 0.0}
+    assert "ours never has loss/critic" in side.answer("bc", lambda _: learner, None, mine)["failed"]
+    capsys.readouterr()
+
+
+def test_heads_and_losses_of_another_scale_are_ours_after_all(beside: Any) -> None:
+    side = beside("side_by_side")
+    body, mean, log_std = torch.nn.Linear(4, 3), torch.nn.Linear(3, 2), torch.nn.Linear(3, 2)
+    adam = torch.optim.Adam([p for m in (body, mean, log_std) for p in m.parameters()])
+    net = side.Linears([body, mean, log_std], adam, times=2.0)
+    ours = [(torch.randn(3, 4), torch.randn(3)), (torch.randn(4, 3), torch.randn(4))]
+    net.put(ours)
+    assert adam.param_groups[0]["eps"] == 2e-8
+    assert torch.equal(torch.cat([mean.weight, log_std.weight]), ours[1][0])
+    assert side.quantity("x", net.weights(), net.arranged(ours)).difference == 0
+    assert net.gradient() is None
+    (2 * (mean(body(torch.ones(4))).sum() + log_std(body(torch.ones(4))).sum())).backward()
+    adam.step()
+    assert torch.allclose(net.gradient()[1][1], torch.ones(2))
+    with pytest.raises(ValueError, match="a layer is"):
+        net.put([(torch.randn(3, 5), torch.randn(3)), ours[1]])
+
+
+def test_a_peer_draws_our_random_numbers_and_all_of_them(beside: Any) -> None:
+    side = beside("side_by_side")
+    normal, uniform = side.draws(3, ("n", (2, 2)), ("u", (4,)))
+    torch.manual_seed(side.SEED + 3)
+    assert torch.equal(normal, torch.randn(2, 2))
+    before = torch.randn
+    with side.drawing([normal, uniform, normal]):
+        assert torch.equal(torch.normal(torch.ones(4), torch.full((4,), 2.0)), 1 + 2 * normal.flatten())
+        assert torch.allclose(torch.empty(4).uniform_(2, 6), 4 + 2 * uniform)
+        assert torch.equal(torch.randn((2, 2)), normal)
+    assert torch.randn is before
+    with pytest.raises(ValueError, match="1 draws of ours were not made"), side.drawing([normal]):
+        pass
+    with pytest.raises(ValueError, match=r"\(3,\) was drawn where ours has \(2, 2\)"), side.drawing([normal]):
+        torch.randn(3)
+
+
+def test_estimators_are_compared_over_all_streams(beside: Any) -> None:
+    side, ours = beside("side_by_side"), beside("agreement_reverie")
+    mine = ours.estimate("n_step")
+
+    def one(stream: Any, discount: float, lam: float) -> dict[str, torch.Tensor]:
+        return {"1": stream["reward"] + discount * stream["nextv"] * ~stream["term"]}
+
+    [found] = side.estimated(one, mine)
+    assert found.what == "1"
+    assert found.difference < 1e-12 < found.scale
+    [wrong] = side.estimated(lambda s, *_: {"1": one(s, 0.9, 0.0)["1"]}, mine)
+    assert wrong.difference > 0.01
