@@ -22,6 +22,7 @@ from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Mode, Step
 from reverie.data.prefetch import ahead
 from reverie.experiment import ExperimentConfig
+from reverie.nn import gpu
 from reverie.noise import noise_batch, noise_step
 from reverie.run.collect import Collector, random_action
 
@@ -135,7 +136,7 @@ def measure(
         forecast=forecast(config, config.ratio(learner.window), speed, rate, turns),
         precision=config.algo.precision,
         matrix_gflops={name: rate / 1e9 for name, rate in matrix_rates(device).items()},
-        machine=describe(device) | {"kernels": state() if device.type == "cpu" else None},
+        machine=describe(device) | {"kernels": state() if device.type == "cpu" else gpu.state(device)},
     )
 
 

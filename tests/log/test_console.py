@@ -147,3 +147,16 @@ def test_numbers_are_short() -> None:
         "-", "nan", "0.000", "0.500", "1.23e+06", "2.00e-05", "500", "1234",
     ]  # fmt: skip
     assert span(3661.9) == "1:01:01"
+
+
+def test_a_run_on_recorded_data_alone_counts_updates():
+    clock, stream = Clock(), io.StringIO()
+    clock.env_steps = clock.updates = 20  # it counts updates as steps
+    console_sink(clock, 100, "t", stream, "updates").write({"loss/critic": 1.0}, 20)
+    header = stream.getvalue().splitlines()[1].split()
+    assert header[:4] == ["time", "updates", "updates/s", "left"]
+    live, drawn = console_sink(clock, 100, "t", terminal := Terminal(), "updates"), ""
+    live.close()
+    drawn = terminal.getvalue()
+    assert "20 of at most 100 updates" in drawn
+    assert "steps" not in drawn

@@ -354,3 +354,10 @@ def test_they_compile_for_a_gpu(tmp_path):
     env = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"} | {"TRITON_CACHE_DIR": str(tmp_path)}
     done = subprocess.run([sys.executable, "-c", COMPILE], env=env, capture_output=True, text=True, check=False)
     assert done.stdout.strip() == f"{NAMES} True", done.stderr[-2000:]
+
+
+def test_reports_say_what_computes(monkeypatch):
+    monkeypatch.setattr(gpu, "trouble", lambda device: "")
+    assert gpu.state(torch.device("cuda")) == "Triton"
+    monkeypatch.setattr(gpu, "trouble", lambda device: "no C compiler")
+    assert gpu.state(torch.device("cuda")) == "PyTorch (no C compiler)"

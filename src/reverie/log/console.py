@@ -70,11 +70,13 @@ class Progress(Protocol):
         ...
 
 
-def console_sink(clock: Progress, total_steps: int, title: str, stream: TextIO | None = None) -> PlainSink | LiveSink:
-    """Return the display for ``stream`` (default: standard output)."""
+def console_sink(
+    clock: Progress, total_steps: int, title: str, stream: TextIO | None = None, unit: str = "steps"
+) -> PlainSink | LiveSink:
+    """Return the display for ``stream`` (default: standard output). ``unit``: what is counted, steps or updates."""
     stream = sys.stdout if stream is None else stream
     kind = LiveSink if stream.isatty() else PlainSink
-    return kind(clock, total_steps, title, stream)
+    return kind(clock, total_steps, title, stream, unit)
 
 
 class Pace:
@@ -101,8 +103,8 @@ class Pace:
 class PlainSink:
     """Prints one aligned line per entry. The header is repeated every 25 lines and when the columns change."""
 
-    def __init__(self, clock: Progress, total_steps: int, title: str, stream: TextIO) -> None:
-        self._clock, self._stream, self._pace = clock, stream, Pace(clock, total_steps)
+    def __init__(self, clock: Progress, total_steps: int, title: str, stream: TextIO, unit: str = "steps") -> None:
+        self._clock, self._stream, self._pace, self._unit = clock, stream, Pace(clock, total_steps), unit
         self._columns: list[str] = []
         self._lines = 0
         self._latest: dict[str, float] = {}
@@ -115,7 +117,9 @@ class PlainSink:
             return
         self._latest.update(new)
         row = {"time": span(self._clock.seconds), "step": f"{step:,}", "updates": f"{self._clock.updates:,}"}
-        row |= {"steps/s": short(self._pace.rate()), "left": self._pace.left()}
+        if self._unit == "updates":
+            del row["step"]
+        row |= {f"{self._unit}/s": short(self._pace.rate()), "left": self._pace.left()}
         row |= {"return": short(self._latest.get("episode/score")), "eval": short(self._latest.get("eval/score"))}
         row |= {name: short(self._latest[key]) for name, key in INTERVAL.items() if key in self._latest}
         row |= {name: short(self._latest[key]) for name, key in ESTIMATE.items() if key in self._latest}
@@ -138,8 +142,8 @@ class PlainSink:
 class LiveSink:
     """Shows a panel, redrawn four times a second: progress, rate, time left, scores and losses."""
 
-    def __init__(self, clock: Progress, total_steps: int, title: str, stream: TextIO) -> None:
-        self._clock, self._total, self._title, self._stream = clock, total_steps, title, stream
+    def __init__(self, clock: Progress, total_steps: int, title: str, stream: TextIO, unit: str = "steps") -> None:
+        self._clock, self._total, self._title, self._stream, self._unit = clock, total_steps, title, stream, unit
         self._pace = Pace(clock, total_steps)
         self._latest: dict[str, float] = {}
         self._closed = False
@@ -168,13 +172,13 @@ class LiveSink:
             row.add_column(justify="right", no_wrap=True)
         share = f"{min(1.0, steps / max(1, self._total)):.0%}  "
         bar = ProgressBar(total=max(1, self._total), completed=min(steps, self._total))
-        count = f"{steps:,} / {self._total:,} steps"
+        count = f"{steps:,} / {self._total:,} {self._unit}"
         if not self._closed:
-            row.add_row(bar, share + count, f"{short(self._pace.rate())} steps/s", f"{self._pace.left()} left")
+            row.add_row(bar, share + count, f"{short(self._pace.rate())} {self._unit}/s", f"{self._pace.left()} left")
         elif steps >= self._total:
-            row.add_row(bar, f"{steps:,} steps", "", "done")
+            row.add_row(bar, f"{steps:,} {self._unit}", "", "done")
         else:  # ``stop_score`` was reached, or a signal came
-            row.add_row(bar, f"{steps:,} of at most {self._total:,} steps", "", "ended early")
+            row.add_row(bar, f"{steps:,} of at most {self._total:,} {self._unit}", "", "ended early")
         return row
 
     def _tables(self) -> Columns:

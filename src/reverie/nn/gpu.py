@@ -57,6 +57,12 @@ def trouble(device: torch.device) -> str:
     return ""
 
 
+def state(device: torch.device) -> str:
+    """Return whether the kernels are used on ``device``, for reports: ``Triton``, or ``PyTorch`` and why."""
+    why = trouble(device)
+    return f"PyTorch ({why})" if why else "Triton"
+
+
 @functools.cache
 def _kernels() -> ModuleType:
     from reverie.nn import triton_kernels  # imports Triton, which only PyTorch's builds for GPUs bring along

@@ -111,7 +111,7 @@ def open_sinks(experiment: Experiment, folder: RunFolder, title: str, say: Say) 
     if config.console:
         alone = config.data.alone
         shown, total = (Updates(clock), config.updates) if alone else (clock, config.steps)
-        yield console_sink(shown, total, title, sys.stdout)
+        yield console_sink(shown, total, title, sys.stdout, "updates" if alone else "steps")
 
 
 def open_trackers(config: ExperimentConfig, folder: RunFolder, title: str, say: Say) -> Iterator[Sink]:
