@@ -225,6 +225,22 @@ def test_waiting_is_heard_and_the_debug_mode_put_back(monkeypatch):
     assert modes == ["warn", 0] * 4
 
 
+def test_other_warnings_of_a_warm_up_are_shown(monkeypatch, recwarn):
+    for name in ("get_sync_debug_mode", "set_sync_debug_mode"):
+        monkeypatch.setattr(torch.cuda, name, lambda *mode: 0)
+    monkeypatch.setattr(capture, "_SHOWN", set())
+
+    def warns():
+        warnings.warn("the weather will change", stacklevel=1)
+        warnings.warn("called a synchronizing CUDA operation", stacklevel=1)
+        return Update(metrics={})
+
+    warnings.simplefilter("default")
+    for _ in range(2):
+        assert "waits for the device at" in capture._listen(warns)[1]
+    assert [str(w.message) for w in recwarn] == ["the weather will change"]
+
+
 class FakeCuda(SimpleNamespace):
     """As much of ``torch.cuda`` as a capture needs; it notes what happens and fails like CUDA."""
 

@@ -15,3 +15,10 @@ def test_triton_is_loaded_before_environments_are(monkeypatch: pytest.MonkeyPatc
     monkeypatch.syspath_prepend(tmp_path)
     assert choose_device("cpu") == "cpu"
     assert sys.modules.pop("triton").__file__ == str(tmp_path / "triton.py")
+
+
+def test_a_broken_triton_stops_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "triton.py").write_text("raise AttributeError('of another version')")
+    monkeypatch.delitem(sys.modules, "triton", raising=False)
+    monkeypatch.syspath_prepend(tmp_path)
+    assert choose_device("cpu") == "cpu"

@@ -94,6 +94,16 @@ def test_categoricals_of_unequal_size_are_independent_choices():
     assert (samples[..., 2:].sum(-1) == 1).all()
 
 
+@pytest.mark.parametrize("unimix", [0.0, 0.1])
+def test_what_was_read_without_gradients_has_them_later(unimix):
+    logits = torch.randn(5, 4, requires_grad=True)
+    dist = Categoricals(logits, (4,), unimix)
+    with torch.no_grad():
+        dist.entropy()
+    (dist.probs.square().sum() + dist.entropy().sum()).backward()
+    assert (logits.grad != 0).all()
+
+
 def test_an_absent_index_counts_nothing():
     dist = Categoricals(torch.randn(1, 6), (3, 3))
     both = dist.log_prob_index(torch.tensor([[1, -1]]))

@@ -51,6 +51,13 @@ def test_the_check_of_a_device_passes(on_gpu):
     assert torch.equal(torch.get_rng_state(), state)
 
 
+@pytest.mark.parametrize("within", [torch.no_grad, torch.inference_mode, lambda: torch.device("meta")])
+def test_the_check_passes_whatever_the_caller_is_doing(on_gpu, within):
+    """What is found out once is for all later calls; without a GPU, ``meta`` is another default device."""
+    with within():
+        gpu.check(DEVICE)
+
+
 class Off:
     """A kernel whose results are a little off."""
 
@@ -90,6 +97,34 @@ def test_norms(on_gpu, shape, dtype):
     for ours, defined in zip(found[True], found[False], strict=True):
         assert ours.dtype is defined.dtype
         torch.testing.assert_close(ours, defined, rtol=1e-5 if exact else 0.03, atol=3e-5 if exact else 0.06)
+
+
+def test_norms_of_doubled_images(on_gpu, monkeypatch):
+    """Nothing is copied to float32 for them."""
+    x, scale = torch.randn(2, 3, 4, 2, 2, 5).to(DEVICE, torch.bfloat16), torch.randn(5).to(DEVICE)
+    monkeypatch.setattr(torch.Tensor, "float", None)
+    y = fused.unfold_norm_silu(x, scale, 1e-4)
+    assert torch.equal(y, fused.norm_silu(fused.unfold_parities(x), scale, 1e-4))
+
+
+def test_as_many_elements_as_32_bits_cannot_count(on_gpu):
+    """The first of 2^20 rows of 2^12 numbers."""
+    gates, h, out = (torch.randn(1, n, device=DEVICE) for n in (3 * 4096, 4096, 4096))
+    gpu.gru_into(gates, h, out, 1)
+    found = {"gru": [torch.zeros_like(h)], "gru_backward": [torch.zeros_like(gates), torch.zeros_like(h)]}
+    sizes = (2**20, 4096, 4096, 4096)
+    gpu._launch("gru", (4,), gates, h, *found["gru"], None, None, *sizes, 4096, BEFORE=False, BLOCK=1024)
+    gpu._launch(
+        "gru_backward", (4,), gates, h, h, h, h, None, *found["gru_backward"], *sizes, CARRIED=False, BLOCK=1024
+    )
+    assert torch.equal(found["gru"][0], out)
+    dgates, dh = torch.zeros_like(gates), torch.zeros_like(h)
+    gpu.gru_gradient(gates, h, (h, h), 1, dgates, dh, None)
+    torch.testing.assert_close(found["gru_backward"], [dgates, dh])
+
+
+def test_a_program_has_no_more_warps_than_any_gpu_takes():
+    assert [gpu._tile(1, width)["num_warps"] for width in (1, 4096, 12288, 10**6)] == [4, 8, 16, 16]
 
 
 # ---------------------------------------------------------------------- whole sequences
@@ -247,12 +282,24 @@ def test_a_kernel_that_fails_leaves_everything_to_pytorch(monkeypatch):
 
     monkeypatch.setattr(torch.version, "cuda", "13.0")
     monkeypatch.setattr(gpu, "check", fails)
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     gpu.trouble.cache_clear()
     with pytest.warns(UserWarning, match="Triton kernels are not used, so GPU updates are slower: .*ptxas"):
         assert "ptxas" in gpu.trouble(torch.device("cuda"))
     monkeypatch.setenv(SWITCH, "off")
     gpu.trouble.cache_clear()
     assert gpu.trouble(torch.device("cuda")) == f"{SWITCH}=off"
+    gpu.trouble.cache_clear()
+
+
+def test_the_interpreter_does_not_train(monkeypatch):
+    """It is for debugging: it would take seconds for what a GPU does in microseconds."""
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    monkeypatch.setattr(gpu, "check", lambda device: None)
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    gpu.trouble.cache_clear()
+    with pytest.warns(UserWarning, match="Triton kernels are not used.*TRITON_INTERPRET is set"):
+        assert gpu.trouble(torch.device("cuda"))
     gpu.trouble.cache_clear()
 
 

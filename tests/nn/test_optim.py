@@ -29,8 +29,9 @@ def reference(params, grads, cfg, steps):
     return params
 
 
+@pytest.mark.parametrize("on_gpu", [False, True])
 @pytest.mark.parametrize("warmup", [0, 3])
-def test_against_definition(warmup):
+def test_against_definition(warmup, on_gpu):
     rng = np.random.default_rng(0)
     shapes = [(4, 3), (5,), (2, 2, 3)]
     start = [rng.normal(size=s).astype(np.float32) for s in shapes]
@@ -39,6 +40,8 @@ def test_against_definition(warmup):
     params = [torch.nn.Parameter(torch.from_numpy(p.copy())) for p in start]
     cfg = OptimConfig(lr=0.01, warmup=warmup)
     optim = cfg.build(params)
+    if on_gpu:  # there, each element's tensor is looked up
+        optim.owner = torch.repeat_interleave(torch.tensor([12, 5, 12])).int()
     for g in grads:
         optim.step(sum((p * torch.from_numpy(x)).sum() for p, x in zip(params, g, strict=True)))
     for ours, expected in zip(params, reference(start, grads, cfg, 6), strict=True):

@@ -33,6 +33,8 @@ WARM_UPS = 3
 MAX_KINDS = 4
 """Most kinds of batches that are captured; each takes memory of its own for inputs and outputs."""
 
+_SHOWN: set[tuple[str, str, int]] = set()  # other warnings of warm-ups: each is shown once
+
 WITHOUT = "Set graph=False (--algo.no-graph) to run updates without it."
 
 
@@ -125,6 +127,11 @@ def _listen(call: Callable[[], Update]) -> tuple[Update, str]:
             update = call()
     finally:
         torch.cuda.set_sync_debug_mode(before)
+    for w in said:
+        place = (str(w.message), w.filename, w.lineno)
+        if "synchroniz" not in str(w.message) and place not in _SHOWN:
+            _SHOWN.add(place)
+            warnings.warn_explicit(w.message, w.category, w.filename, w.lineno)
     waits = [f"it waits for the device at {w.filename}:{w.lineno}" for w in said if "synchroniz" in str(w.message)]
     return update, waits[0] if waits else ""
 

@@ -96,7 +96,20 @@ class Categoricals:
     @cached_property
     def probs(self) -> Tensor:
         """Probabilities of the classes, ``[..., n, C]``."""
-        probs = softmax(self._logits)
+        with self._graph():
+            return self._mixed(softmax(self._logits))
+
+    @cached_property
+    def log_probs(self) -> Tensor:
+        """Log-probabilities of the classes, ``[..., n, C]``."""
+        with self._graph():
+            return self.probs.clamp(min=1e-30).log() if self._unimix else torch.log_softmax(self._logits, -1)
+
+    def _graph(self) -> torch.set_grad_enabled:
+        """Record a graph if the logits have one: what is computed here is kept for calls that may need gradients."""
+        return torch.set_grad_enabled(self._logits.requires_grad)
+
+    def _mixed(self, probs: Tensor) -> Tensor:
         if not self._unimix:
             return probs
         if not self.ragged:
@@ -104,11 +117,6 @@ class Categoricals:
         # Created on the device: a copy would wait for it.
         sizes = torch.cat([torch.full((1, 1), float(c), device=probs.device) for c in self.classes])  # [n, 1]
         return torch.where(self._logits > -1e8, (1 - self._unimix) * probs + self._unimix / sizes, 0.0)
-
-    @cached_property
-    def log_probs(self) -> Tensor:
-        """Log-probabilities of the classes, ``[..., n, C]``."""
-        return self.probs.clamp(min=1e-30).log() if self._unimix else torch.log_softmax(self._logits, -1)
 
     def _pad(self, flat: Tensor, value: float) -> Tensor:
         if not self.ragged:

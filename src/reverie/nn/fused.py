@@ -67,6 +67,8 @@ def unfold_parities(x: Tensor) -> Tensor:
 
 def unfold_norm_silu(x: Tensor, scale: Tensor, eps: float) -> Tensor:
     """Return :func:`norm_silu` of :func:`unfold_parities`, writing each pixel directly to its final place."""
+    if gpu.ready(x, scale):
+        return gpu.norm_silu(unfold_parities(x), scale, eps)
     wide, (m, h, w, _, _, channels) = x.float(), x.shape
     if not (compiled(wide, scale) and x.numel()):
         return norm_silu(unfold_parities(x), scale, eps)

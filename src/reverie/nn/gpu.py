@@ -48,6 +48,8 @@ def trouble(device: torch.device) -> str:
     if torch.version.cuda is None and torch.version.hip is None:
         return "this PyTorch was built without GPU support"
     try:
+        if os.environ.get("TRITON_INTERPRET", "").lower() in ("1", "true", "on", "yes", "y"):
+            raise RuntimeError("TRITON_INTERPRET is set, and Triton would run them on the CPU")
         check(device)
     except Exception as error:  # whatever Triton, its compiler or the driver raises: PyTorch does without them
         warnings.warn(f"Triton kernels are not used, so GPU updates are slower: {error!r}.", stacklevel=3)
@@ -80,7 +82,8 @@ def _tile(rows: int, width: int) -> dict[str, int]:
     """Return the shape of a program's tile of ``rows`` rows of ``width`` elements: fewer rows if there are few."""
     wide = 1 << (width - 1).bit_length()
     tall = max(1, min(TILE // wide, rows // SPREAD))
-    return {"ROWS": 1 << (tall.bit_length() - 1), "WIDTH": wide, "num_warps": max(4, min(32, wide // 512))}
+    # AMD's GPUs take at most 16 warps, of 64 threads each.
+    return {"ROWS": 1 << (tall.bit_length() - 1), "WIDTH": wide, "num_warps": max(4, min(16, wide // 512))}
 
 
 def _count(total: int, size: int) -> int:
@@ -134,7 +137,7 @@ class _NormSiLU(torch.autograd.Function):
         rows, width = x.shape
         flat, dx = grad.reshape(rows, width).contiguous(), torch.empty_like(x)
         programs = max(1, min(PROGRAMS, _count(rows, _tile(rows, width)["ROWS"])))
-        dscale = torch.empty(programs, width, device=x.device)
+        dscale = torch.empty(programs, width, dtype=torch.float32, device=x.device)
         norm_silu_gradient(x, scale, flat, dx, dscale, ctx.eps)
         return dx.view(grad.shape), dscale.sum(0), None
 
@@ -236,9 +239,9 @@ def check(device: torch.device) -> None:
     g = torch.Generator().manual_seed(0)  # the generators of training stay as they are
 
     def numbers(*shape: int) -> Tensor:
-        return torch.randn(*shape, generator=g).to(device)
+        return torch.randn(*shape, generator=g, dtype=torch.float32, device="cpu").to(device)
 
-    with torch.enable_grad():
+    with torch.inference_mode(False), torch.enable_grad():  # whatever the caller is doing
         compared = [*_norms(numbers), *_cells(numbers), *_samples(numbers)]
         for name, ours, defined in ((name, a.detach(), b.detach()) for name, a, b in compared):
             if not torch.allclose(ours, defined, rtol=1e-3, atol=1e-3):
@@ -281,7 +284,7 @@ def _samples(numbers: Any) -> Compared:
     sample_gradient(probs, (grad, grad), 3, 0.01, dlogits, torch.ones_like(grad), keep)
     cumulative = defined.view(6, 3, 5).cumsum(-1)
     index = (cumulative < uniform.unsqueeze(-1) * cumulative[..., -1:]).sum(-1, keepdim=True)
-    drawn = torch.zeros(6, 3, 5, device=logits.device).scatter_(-1, index, 1.0).flatten(1)
+    drawn = torch.zeros_like(cumulative).scatter_(-1, index, 1.0).flatten(1)
     (wanted,) = torch.autograd.grad(defined, logits, 2 * grad + keep[:, None])
     pairs = [("sample", probs, defined), ("sample", onehot, drawn), ("sample", before, drawn * keep[:, None])]
     return [*pairs, ("sample_backward", dlogits, wanted)]

@@ -109,7 +109,7 @@ class Optim:
         clip = 1 / ratio.clamp(min=1) if self.cfg.agc else torch.ones_like(ratio)  # [P]
         if self.owner is not None:  # two large kernels in place of a small one for each tensor
             flat = torch.cat([grad.flatten() for grad in grads])
-            return flat.mul_(clip[self.owner])
+            return flat.mul_(clip.index_select(0, self.owner))  # clip[owner] would make the numbers 64 bits wide
         flat = torch.empty(self.count, device=clip.device)
         for part, grad, factor in zip(self._parts(flat), grads, clip.unbind(), strict=True):
             torch.mul(grad, factor, out=part)

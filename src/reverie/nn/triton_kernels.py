@@ -80,8 +80,8 @@ def gru(
     keep ``[M]``.
     """
     i = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    there = i < rows * deter
     row, j = i // deter, i % deter
+    there = row < rows
     at = gates + row * 3 * deter + (j // width) * 3 * width + j % width
     reset = tl.sigmoid(tl.load(at, mask=there, other=0.0).to(tl.float32))
     new = tanh(reset * tl.load(at + width, mask=there, other=0.0).to(tl.float32))
@@ -103,8 +103,8 @@ def gru_backward(
     ``carried`` may be the same memory as ``dh``.
     """
     i = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    there = i < rows * deter
     row, j = i // deter, i % deter
+    there = row < rows
     at = row * 3 * deter + (j // width) * 3 * width + j % width
     reset = tl.sigmoid(tl.load(gates + at, mask=there, other=0.0).to(tl.float32))
     candidate = tl.load(gates + at + width, mask=there, other=0.0).to(tl.float32)
