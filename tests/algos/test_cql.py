@@ -271,7 +271,8 @@ def test_returns_in_hindsight_are_those_of_all_rows():
     hindsight, rows = ReturnsInHindsight(0.9), {name: [] for name in ("reward", "first", "last", "terminal")}
     last = torch.ones(2, dtype=torch.bool)
     for t in range(60):
-        first, last = last, torch.rand(2, generator=g) < 0.25
+        ends = torch.rand(2, generator=g) < (0.0 if 15 < t < 32 else 0.25)  # one is longer than the ring
+        first, last = last, ends
         terminal, reward = last & (torch.rand(2, generator=g) < 0.7), torch.randn(2, generator=g)
         for name, value in zip(rows, (reward, first, last, terminal), strict=True):
             rows[name].append(value)
@@ -287,6 +288,21 @@ def test_returns_in_hindsight_are_those_of_all_rows():
             whole = {name: torch.stack(values)[:, stream].numpy() for name, values in rows.items()}
             wanted = returns_to_go(**whole, discount=0.9)[-held.shape[1] :]
             np.testing.assert_array_equal(held[stream], wanted)
+
+
+def test_only_the_rows_of_an_episode_are_read_when_it_ends(monkeypatch):
+    storage = HostStorage({**{k: Column((), "bool") for k in ("is_first", "is_last", "is_terminal")},
+                           "reward": Column((), "float32"), "extras/return": Column((), "float32")}, 1, 100)  # fmt: skip
+    hindsight, read, rows = ReturnsInHindsight(0.9), storage.read, []
+    monkeypatch.setattr(
+        storage, "read", lambda start, stop, *args: rows.append(stop - start) or read(start, stop, *args)
+    )
+    for t in range(50):
+        flags = {"is_first": t % 5 == 0, "is_last": t % 5 == 4, "is_terminal": t % 5 == 4}
+        step = {k: torch.tensor([v]) for k, v in flags.items()} | {"reward": torch.ones(1)}
+        storage.add({**step, "extras/return": torch.zeros(1)})
+        hindsight.added(storage, Step(obs={}, **step))
+    assert rows == [5] * 10
 
 
 def test_the_best_of_each_critic_is_taken_before_the_lesser_of_both():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -85,6 +86,43 @@ def test_a_damaged_chunk_is_not_taken() -> None:
     assert life.replay.refill([good])
     assert not life.replay.refill([bad, good])
     assert life.replay.count == 5
+
+
+class Seen:
+    """A hindsight that notes what it was shown."""
+
+    def __init__(self) -> None:
+        self.shown: list[str] = []
+
+    def added(self, storage: Any, step: Any) -> None:
+        self.shown.append(f"row {storage.count - 1}")
+
+    def filled(self, storage: Any) -> None:
+        self.shown.append(f"all to {storage.count}")
+
+
+@pytest.mark.parametrize("placed", [True, False])
+def test_hindsight_sees_all_rows_before_they_are_sampled(placed: bool) -> None:
+    life = Lived(1, 100, Window(batch=1, length=2), 0)
+    replay = life.replay
+    replay.hindsight = seen = Seen()
+
+    def fill() -> None:
+        rows = {name: np.zeros((1, 5, *spec.shape), spec.dtype) for name, spec in columns_of(OBS, ACTION, {}).items()}
+        room = replay.room(5) if placed else None
+        for name, column in (room or {}).items():
+            column[...] = rows[name]
+        assert replay.refill([Chunk(replay.count, replay.count + 5, (0,), rows, [], placed=placed)])
+
+    fill()
+    assert not seen.shown
+    replay.sample()
+    life.add([True])
+    replay.sample()
+    fill()
+    life.add([True])
+    replay.sample()
+    assert seen.shown == ["all to 5", "row 5", "all to 12"]
 
 
 def live(life: Lived, others: list[Replay], rng: np.random.Generator, steps: int) -> None:
