@@ -263,11 +263,14 @@ def test_what_a_failure_cut_off_does_not_earn_what_came_after_it():
     assert found.tolist() == [-math.inf, -math.inf, 5, 0]
 
 
+COLUMNS = {k: Column((), "bool") for k in ("is_first", "is_last", "is_terminal")}
+COLUMNS |= {k: Column((), "float32") for k in ("reward", "extras/return")}
+
+
 def test_returns_in_hindsight_are_those_of_all_rows():
     """Row by row, in a ring that forgets, and after it was filled again."""
     g = torch.Generator().manual_seed(0)
-    storage = HostStorage({**{k: Column((), "bool") for k in ("is_first", "is_last", "is_terminal")},
-                           "reward": Column((), "float32"), "extras/return": Column((), "float32")}, 2, 12)  # fmt: skip
+    storage = HostStorage(COLUMNS, 2, 12)
     hindsight, rows = ReturnsInHindsight(0.9), {name: [] for name in ("reward", "first", "last", "terminal")}
     last = torch.ones(2, dtype=torch.bool)
     for t in range(60):
@@ -291,12 +294,14 @@ def test_returns_in_hindsight_are_those_of_all_rows():
 
 
 def test_only_the_rows_of_an_episode_are_read_when_it_ends(monkeypatch):
-    storage = HostStorage({**{k: Column((), "bool") for k in ("is_first", "is_last", "is_terminal")},
-                           "reward": Column((), "float32"), "extras/return": Column((), "float32")}, 1, 100)  # fmt: skip
-    hindsight, read, rows = ReturnsInHindsight(0.9), storage.read, []
-    monkeypatch.setattr(
-        storage, "read", lambda start, stop, *args: rows.append(stop - start) or read(start, stop, *args)
-    )
+    storage, hindsight, rows = HostStorage(COLUMNS, 1, 100), ReturnsInHindsight(0.9), []
+    read = storage.read
+
+    def counted(start, stop, *args):
+        rows.append(stop - start)
+        return read(start, stop, *args)
+
+    monkeypatch.setattr(storage, "read", counted)
     for t in range(50):
         flags = {"is_first": t % 5 == 0, "is_last": t % 5 == 4, "is_terminal": t % 5 == 4}
         step = {k: torch.tensor([v]) for k, v in flags.items()} | {"reward": torch.ones(1)}
