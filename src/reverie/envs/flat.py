@@ -13,7 +13,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from reverie.core.errors import DataError, EnvError, ReverieError
+from reverie.core.errors import DataError, EnvError, ReverieError, told
 from reverie.core.specs import ActionSpec, ObsPart
 from reverie.envs import timeout
 from reverie.envs.base import EnvConfig, Factory, make_gym
@@ -74,7 +74,7 @@ def make_flat(
     except ReverieError:
         raise
     except Exception as error:
-        raise EnvError(f"environment {index} ('{config.id}') could not be made: {_said(error)}") from error
+        raise EnvError(f"environment {index} ('{config.id}') could not be made: {told(error)}") from error
 
 
 class FlatEnv(gymnasium.Wrapper[Any, np.ndarray, Any, Any]):
