@@ -83,6 +83,7 @@ class Pace:
     def __init__(self, clock: Progress, total_steps: int, now: Callable[[], float] = time.monotonic) -> None:
         self._clock, self._total, self._now = clock, total_steps, now
         self._marks: list[tuple[float, int]] = [(now(), clock.env_steps)]
+        self._learns = clock.updates > 0
 
     def rate(self) -> float:
         """Return env steps per second."""
@@ -90,6 +91,8 @@ class Pace:
         since, before = self._marks[0]
         if now - self._marks[-1][0] >= 1.0:
             self._marks = [*(m for m in self._marks if now - m[0] <= 60.0), (now, steps)]
+        if self._clock.updates and not self._learns:  # without updates, steps were faster than they will be
+            self._learns, self._marks = True, [(now, steps)]
         return (steps - before) / (now - since) if now > since else 0.0
 
     def left(self) -> str:
