@@ -119,8 +119,9 @@ def score_line(evaluation: Any) -> str:
     """Format mean, interquartile mean with its interval, and spread of an evaluation."""
     metrics, scores, middle = evaluation.metrics(), evaluation.scores, evaluation.iqm()
     sure = f"95 % {middle.low:.2f} to {middle.high:.2f}" if middle.sure else "too few episodes for an interval"
+    played = f"{len(scores)} episode{'s' * (len(scores) != 1)}"
     return (
-        f"mean return {metrics['eval/score']:.2f} (IQM {middle.value:.2f}, {sure}) over {len(scores)} episodes\n"
+        f"mean return {metrics['eval/score']:.2f} (IQM {middle.value:.2f}, {sure}) over {played}\n"
         f"  median {metrics['eval/score_median']:.2f}, std {metrics['eval/score_std']:.2f}, "
         f"min {min(scores):.2f}, max {max(scores):.2f}; mean length {metrics['eval/length']:.1f}"
     )

@@ -94,7 +94,8 @@ def is_of(file: Path, step: int) -> bool:
 
 def final_evaluation(experiment: Experiment, folder: RunFolder, say: Say) -> Evaluation:
     """Evaluate the final agent of the run."""
-    say(f"evaluating: {experiment.config.eval_episodes} episodes")
+    episodes = experiment.config.eval_episodes
+    say(f"evaluating: {episodes} episode{'s' * (episodes != 1)}")
     evaluation = experiment.evaluate(experiment.config.eval_episodes, which="test")
     at_the_end(say, write_evaluation, folder, evaluation, experiment.config, position(experiment.clock))
     return evaluation
