@@ -575,9 +575,9 @@ def test_what_a_run_says_of_itself_has_units_that_fit(tmp_path: Path) -> None:
     said: list[str] = []
     config = ExperimentConfig().merge(SMALL).merge({"replay_ratio": 1.0, "train_ratio": None, "eval_episodes": 1})
     train(config.merge({"steps": 20, "learning_starts": 100}), run=tmp_path / "run", say=said.append)
-    assert re.search(r", 1 update per env step \(.*, replay up to \d\.\d\d MB", "\n".join(said))
+    assert re.search(r", 1 update per env step \(.*, replay up to \d+\.\d\d [kM]B", "\n".join(said))
     assert "evaluating: 1 episode" in said
-    assert [memory(size) for size in (512, 99_000_000, 250_000_000)] == ["0.00 MB", "99.00 MB", "0.25 GB"]
+    assert [memory(size) for size in (512, 99_000_000, 250_000_000)] == ["0.51 kB", "99.00 MB", "0.25 GB"]
 
 
 def test_act_on_a_batch_as_on_each_alone(corridor: Path) -> None:

@@ -55,8 +55,9 @@ def describe(experiment: Experiment, say: Say) -> None:
 
 
 def memory(size: int) -> str:
-    """Return a number of bytes in GB, or in MB where that would be less than a tenth."""
-    return f"{size / 1e9:.2f} GB" if size >= 1e8 else f"{size / 1e6:.2f} MB"
+    """Return a number of bytes in GB, or in MB or kB where that would be less than a tenth."""
+    unit, name = next(((u, n) for u, n in ((1e9, "GB"), (1e6, "MB")) if size >= 0.1 * u), (1e3, "kB"))
+    return f"{size / unit:.2f} {name}"
 
 
 def describe_data(experiment: Experiment, say: Say) -> None:
