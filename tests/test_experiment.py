@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import shutil
 import subprocess
 import sys
@@ -25,6 +26,7 @@ from reverie.agent import dreaming
 from reverie.agent.agent import load
 from reverie.agent.dreaming import dream, measure, one_hot, painted
 from reverie.agent.evaluation import evaluate_run
+from reverie.agent.observer import Observer
 from reverie.algos.dreamer_v3 import SIZES, DreamerV3Config
 from reverie.core.errors import ConfigError, DataError, EnvError, ReverieError, RunError
 from reverie.core.machine import available_memory, choose_device
@@ -32,12 +34,15 @@ from reverie.core.randomness import RngState, derived_seeds, reproducible
 from reverie.core.specs import ObsPart
 from reverie.core.types import Batch, Window
 from reverie.data.readers.detect import open_reader
+from reverie.envs.base import EnvConfig
+from reverie.envs.dummy import Count
+from reverie.envs.flat import make_flat
 from reverie.experiment import ExperimentConfig, build
 from reverie.log.sinks import read_metrics
 from reverie.nn.encoder import EncoderConfig
 from reverie.nn.rssm import Latent
 from reverie.presets import layered
-from reverie.training.messages import say_nothing
+from reverie.training.messages import memory, say_nothing
 from reverie.training.run import train
 from tiny import NETWORKS, SETTINGS
 
@@ -310,7 +315,7 @@ def test_nothing_is_created_before_everything_was_checked(tmp_path: Path, more: 
 
 @pytest.mark.parametrize(
     ("text", "message"),
-    [("schema: 99\nalgorithm: dreamer_v3\nexperiment: {}\n", "schema 99"), ("steps: 3\n", "lacks schema, algorithm")],
+    [("schema: 99\nalgorithm: dreamer_v3\nexperiment: {}\n", "schema 99"), ("steps: 3\n", "has no schema, algorithm")],
 )
 def test_a_config_of_another_time_is_refused(tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / "config.yaml").write_text(text)
@@ -568,6 +573,15 @@ def test_what_cannot_be_acted_on_or_seeded_with(trained: Path) -> None:
     assert agent.evaluate(1, seed=np.int64(3)).scores == agent.evaluate(1, seed=3).scores  # type: ignore[arg-type]
 
 
+def test_what_a_run_says_of_itself_has_units_that_fit(tmp_path: Path) -> None:
+    said: list[str] = []
+    config = ExperimentConfig().merge(SMALL).merge({"replay_ratio": 1.0, "train_ratio": None, "eval_episodes": 1})
+    train(config.merge({"steps": 20, "learning_starts": 100}), run=tmp_path / "run", say=said.append)
+    assert re.search(r", 1 update per env step \(.*, replay up to \d+\.\d\d [kM]B", "\n".join(said))
+    assert "evaluating: 1 episode" in said
+    assert [memory(size) for size in (512, 99_000_000, 250_000_000)] == ["0.51 kB", "99.00 MB", "0.25 GB"]
+
+
 def test_act_on_a_batch_as_on_each_alone(corridor: Path) -> None:
     agent = load(corridor, env=Corridor)
     envs = gymnasium.vector.SyncVectorEnv([Corridor] * 3)
@@ -611,6 +625,17 @@ def test_a_state_of_another_batch_is_refused(trained: Path) -> None:
     _, state = agent.act(np.zeros((2, 4), np.float32))
     with pytest.raises(DataError, match="3 observations, state is of 2 environments"):
         agent.act(np.zeros((3, 4), np.float32), state)
+
+
+def test_a_batch_with_parts_of_different_lengths_is_refused() -> None:
+    parts = {"camera": gymnasium.spaces.Box(0, 255, (4, 4, 3), np.uint8), "state": gymnasium.spaces.Box(-1, 1, (2,))}
+    env = Count()
+    env.observation_space = gymnasium.spaces.Dict(parts)
+    observer = Observer(make_flat(EnvConfig(), env, 0, False), EnvConfig())
+    for cameras, states in ((3, 2), (2, 3)):
+        obs = {"camera": np.zeros((cameras, 4, 4, 3), np.uint8), "state": np.zeros((states, 2), np.float32)}
+        with pytest.raises(DataError, match=f"not of one length: expected {cameras} observations in each"):
+            observer.split(obs)
 
 
 def test_a_state_may_be_gone_back_to(tmp_path: Path) -> None:

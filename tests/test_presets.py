@@ -267,7 +267,7 @@ def test_short_ways_to_write_a_file(tmp_path: Path, text: str) -> None:
         ("algo: {horizn: 3}\n", r"a\.yaml: unknown option 'algo\.horizn'. Did you mean 'algo\.horizon'"),
         ("steps: many\n", r"a\.yaml: steps = 'many' \(str\): expected int"),
         ("steps: [1\n", r"a\.yaml cannot be read as YAML"),
-        ("- 1\n- 2\n", r"a\.yaml holds a list: expected a mapping"),
+        ("- 1\n- 2\n", r"a\.yaml contains a list: expected a mapping"),
         (
             "schema: 1\nalgorithm: other\nexperiment: {}\n",
             r"a\.yaml holds settings of other, schema 1: expected dreamer_v3",
@@ -336,6 +336,12 @@ def test_names_that_train_does_not_know(asked: list[ExperimentConfig]) -> None:
             api.train("dreamer_v3", **{wrong: 1})
     with pytest.raises(ConfigError, match=r"Available: .*env_options, envs, "):
         api.train("dreamer_v3", zzz=1)
+    inner = {"horizon": "algo.horizon", "rssm.deter": "algo.rssm.deter", "eval_env": "data.eval_env"}
+    for given, path in inner.items():
+        with pytest.raises(ConfigError, match=rf"'{given}'. Did you mean '{path}'\? Pass it as .*'{path}': \.\.\."):
+            api.train("dreamer_v3", **{given: 1})
+    with pytest.raises(ConfigError, match=r"'double'. Did you mean 'algo\.double'"):
+        api.train("dqn", double=True)
     with pytest.raises(ConfigError, match=r"unknown option 'algo\.horizn'"):
         api.train("dreamer_v3", **{"algo.horizn": 1})
     api.train("dreamer_v3", envs=3, env_options={"time_limit": 9}, **{"env.noop_max": 2, "algo.horizon": 4})

@@ -15,7 +15,7 @@ import gymnasium
 
 from reverie.algos.base import AlgorithmConfig
 from reverie.core.config import Config
-from reverie.core.discover import algorithm_name
+from reverie.core.discover import algorithm_config, algorithm_name
 from reverie.core.errors import ConfigError, RunError, brief, did_you_mean
 from reverie.core.protocols import Sink
 from reverie.core.randomness import left_as_found
@@ -168,7 +168,7 @@ def settings_of(
     Raises:
         ConfigError: they do not fit together.
     """
-    check_names(overrides)
+    check_names(overrides, algorithm)
     check_twice(env, overrides)
     files = [config] if isinstance(config, str | Path) else config or ()
     if isinstance(overrides.get("data"), str | Path):
@@ -224,19 +224,39 @@ def check_data(data: object) -> None:
         raise no_path(data)
 
 
-def check_names(overrides: Mapping[str, Any]) -> None:
+def check_names(overrides: Mapping[str, Any], algorithm: object) -> None:
     """Check that every override is an option of :func:`train`.
 
     Raises:
-        ConfigError: one is not; the message names those that are.
+        ConfigError: one is not; the message names those that are, or where ``algorithm``'s or another part has it.
     """
     parameters = [name for name in inspect.signature(train).parameters if name != "overrides"]
     fields = [field.name for field in dataclasses.fields(ExperimentConfig) if field.name != "env"]
     known = [*fields, "envs", "env_options"]
     for name in overrides:
         if name.partition(".")[0] not in (*fields, "env", "envs", "env_options"):
+            if inner := [path for path in inner_options(algorithm) if path.endswith(f".{name}")]:
+                listed = " or ".join(f"'{path}'" for path in inner[:3])
+                how = f"**{{'{inner[0]}': ...}}"
+                raise ConfigError(f"unknown option '{name}'. Did you mean {listed}? Pass it as {how}.")
             hint = did_you_mean(name, [*known, *parameters])
             raise ConfigError(f"unknown option '{name}'.{hint} Available: {', '.join(sorted(known))}.")
+
+
+def inner_options(algorithm: object) -> list[str]:
+    """Return the options inside parts of the settings, as ``algo.lr``: of ``algorithm``, by name or as an object."""
+    whole = algorithm if isinstance(algorithm, ExperimentConfig) else ExperimentConfig()
+    parts: dict[str, object] = {field.name: getattr(whole, field.name) for field in dataclasses.fields(whole)}
+    if isinstance(algorithm, str):
+        parts["algo"] = algorithm_config(algorithm)()
+    elif isinstance(algorithm, AlgorithmConfig):
+        parts["algo"] = algorithm
+    paths: list[str] = []
+    while parts:
+        inside = [(f"{path}.", part) for path, part in parts.items() if isinstance(part, Config)]
+        parts = {at + f.name: getattr(part, f.name) for at, part in inside for f in dataclasses.fields(part)}
+        paths += parts
+    return paths
 
 
 def check_whole(preset: str | None, files: Sequence[Path | str]) -> None:

@@ -29,7 +29,7 @@ from reverie.data.storage import columns_of
 from reverie.data.store.episodes import Episode
 from reverie.data.store.store import Store
 from reverie.data.validation import DataReport, Validator, replay
-from reverie.envs.base import make_gym
+from reverie.envs.base import make_gym, put_away
 from reverie.envs.naming import registered, written
 from reverie.envs.spaces import ActionCodec
 from reverie.envs.unflatten import GivenBack
@@ -118,7 +118,7 @@ def given_back(about: About) -> GivenBack | None:
     except (EnvError, ValueError):
         return None
     finally:
-        env.close()
+        put_away(env)
 
 
 def _named_env(reader: Reader, about: About) -> dict[str, str]:
@@ -311,7 +311,7 @@ def validate(reader: Reader, replayed: int = 3) -> DataReport:
         why = "no episode has a recorded seed" if replayed else "the number of episodes to replay is 0"
         report.remarks.append(f"no episodes were replayed in the environment: {why}")
     if env is not None:
-        env.close()
+        put_away(env)
     return report
 
 
@@ -331,7 +331,7 @@ def actions_of(about: About) -> tuple[Space | None, str]:
     if env is None:
         return None, why
     space: Space = env.action_space
-    env.close()
+    put_away(env)
     try:
         fits = about.specs is None or ActionCodec(space).spec == about.specs[1]
     except EnvError as error:

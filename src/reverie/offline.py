@@ -25,7 +25,7 @@ from reverie.data.dataset import Dataset, DatasetConfig
 from reverie.data.mix import Mix, shares
 from reverie.data.prefetch import ahead
 from reverie.data.readers.detect import open_reader
-from reverie.envs.base import make_gym
+from reverie.envs.base import make_gym, put_away
 from reverie.envs.factory import EnvLike, MakeEnv, env_factory
 from reverie.estimating import Estimator
 from reverie.experiment import Experiment, ExperimentConfig, check_start, make_eval_env
@@ -256,7 +256,7 @@ def action_space_of(config: ExperimentConfig, factory: MakeEnv | None) -> spaces
     env = make_gym(config.env, factory, render=False)
     space: spaces.Space[Any] = env.action_space
     if factory is None:
-        env.close()
+        put_away(env)
     return space
 
 

@@ -1,13 +1,16 @@
 """What learners promise: weights by the seed alone, no trace in the caller's generators, all optimisers kept."""
 
+from dataclasses import dataclass
+
 import pytest
 import torch
 
-from reverie.algos.base import seeded
+from reverie.algos.base import Algorithm, AlgorithmConfig, seeded
 from reverie.algos.dreamer_v3 import DreamerV3Config
 from reverie.algos.fqe import FQEConfig
 from reverie.core.config import Config
 from reverie.core.discover import algorithm_config, algorithms
+from reverie.core.errors import ConfigError
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.core.types import Batch
 
@@ -108,3 +111,30 @@ def test_checkpoints_of_before_are_read_whose_only_optimiser_is_called_optim(nam
     (key,) = (key for key in state if key.endswith("_optim"))
     other.load_state_dict({"model": state["model"], "optim": state[key]})
     same(other, agent)
+
+
+@dataclass(frozen=True)
+class Unfinished(AlgorithmConfig):
+    """Names no learner."""
+
+
+class Bare(Algorithm):
+    """Returns its metrics alone."""
+
+    def __init__(self):
+        super().__init__()
+        self.device = torch.device("cpu")
+
+    def train_step(self, batch):
+        return {"loss/critic": torch.zeros(())}
+
+
+def test_what_is_left_out_of_an_algorithm_of_ones_own_is_told():
+    with pytest.raises(ConfigError, match=r"Unfinished does not say what it builds: set Unfinished\.learner"):
+        Unfinished().build({}, MOVES)
+    bare, no = Bare(), torch.zeros(2, 2, dtype=torch.bool)
+    bare.graph = False
+    rows = {"reward": torch.zeros(2, 2), "action": torch.zeros(2, 2, 2), "weight": torch.ones(2)}
+    batch = Batch(obs={}, is_first=no, is_last=no, is_terminal=no, index=torch.arange(2), **rows)
+    with pytest.raises(ConfigError, match=r"Bare\.train_step returned \{'loss/critic': .*expected .*Update\(metrics="):
+        bare.update(batch)

@@ -302,7 +302,7 @@ def test_only_a_cuda_device_captures_and_only_if_wanted(monkeypatch):
     agent = Mean()
     assert isinstance(agent.update(rows(4)), Update)
     agent.device = torch.device("cuda:1")
-    assert agent.update(rows(4)) == ("captured", torch.device("cuda:1"))
+    assert agent.run_step(agent.train_step, rows(4)) == ("captured", torch.device("cuda:1"))
     agent.graph, agent.device = False, torch.device("cpu")
     assert isinstance(agent.update(rows(4)), Update)
 

@@ -274,6 +274,7 @@ def own_module(tmp_path, monkeypatch):
     """A module that a user has in the folder from which the library is used, with a kind of the user's own."""
     (tmp_path / "own_colours.py").write_text(OWN.format(base=Shade.__module__, name=Shade.__name__))
     (tmp_path / "broken_colours.py").write_text("1 / 0")
+    (tmp_path / "lost_colours.py").write_text("import no_such_palette")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
     yield
@@ -305,7 +306,8 @@ def test_a_kind_that_is_there_need_not_be_imported(monkeypatch):
         ),
         ("own_colours:Another()", r"has no subclass of Shade with that name"),
         ("no_colours:Own(1)", r"module 'no_colours' cannot be imported .* run in the folder of module.py"),
-        ("broken_colours:Own", r"importing module 'broken_colours' failed: ZeroDivisionError: division by zero"),
+        ("broken_colours:Own", r"failed: ZeroDivisionError: division by zero \(.*broken_colours.py:1 in <module>\)"),
+        ("lost_colours:Own", r"importing module 'lost_colours' failed: ModuleNotFoundError: .*'no_such_palette' \("),
         ("own_colours:Own(lvel=3)", r"unknown option 'lvel'\. Did you mean 'level'"),
         ("own_colours:", r"expected a name, or a name with settings"),
         ("__main__:Own", r"It was defined in a script: move it to a module"),

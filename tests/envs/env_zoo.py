@@ -55,6 +55,21 @@ class Crashing(Scripted):
         return super().step(action)
 
 
+class Sticking(Scripted):
+    """Cannot be closed."""
+
+    def __init__(self):
+        super().__init__(spaces.Box(-1, 1, (1,)), [np.zeros(1, np.float32)])
+
+    def close(self):
+        raise RuntimeError("the lid sticks")
+
+
+def without_a_seat():
+    """Fails to make an environment."""
+    raise OSError("no seat")
+
+
 class OldStep(Scripted):
     """Answers as Gym did up to 0.25."""
 

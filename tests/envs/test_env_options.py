@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 
 import env_zoo
+import gymnasium
 import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
+from gymnasium.envs.registration import EnvSpec
 
 from reverie.core.errors import ConfigError, EnvError
 from reverie.envs import suites
@@ -201,6 +203,16 @@ def test_unknown_ids(env_id, message):
 def test_wrong_arguments_for_an_environment():
     with pytest.raises(EnvError, match=r"'CartPole-v1' could not be created with .*gravity=3.*TypeError"):
         make_env(EnvConfig(kwargs={"gravity": 3}), seed=0)
+
+
+def test_a_mistake_in_the_users_own_code_is_told_with_its_line(tmp_path, monkeypatch):
+    (tmp_path / "lost_walk.py").write_text("import no_such_legs\n")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(EnvError, match=r"importing module 'lost_walk' failed: .*'no_such_legs' \(.*lost_walk.py:1 in"):
+        make_env(EnvConfig(id="lost_walk:Walk-v0"), seed=0)
+    monkeypatch.setitem(gymnasium.registry, "NoLegs-v0", EnvSpec("NoLegs-v0", entry_point=env_zoo.without_a_seat))
+    with pytest.raises(EnvError, match=r"'NoLegs-v0' cannot be made: OSError: no seat \(.*env_zoo.py:\d+ in without"):
+        make_env(EnvConfig(id="NoLegs-v0"), seed=0)
 
 
 def test_a_missing_suite_names_its_extra(monkeypatch):

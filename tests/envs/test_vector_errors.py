@@ -85,6 +85,13 @@ def test_a_worker_that_cannot_be_made_says_why():
         make_env(EnvConfig(num=2, vector="process"), seed=0, factory=env_zoo.only_in_main)
 
 
+@BOTH
+def test_an_environment_whose_close_fails_can_be_used(make, vector):
+    env = make(env_zoo.Sticking, num=2, vector=vector)
+    assert env.reset().is_first.all()
+    env.close()
+
+
 def test_instances(make):
     instance = env_zoo.Seeded()
     assert make(instance).reset().is_first.all()

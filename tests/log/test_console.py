@@ -142,6 +142,16 @@ def test_pace_knows_rate_and_time_left() -> None:
     assert pace.rate() == 50.0
 
 
+def test_pace_forgets_what_was_before_the_first_update() -> None:
+    clock, now = Clock(), [0.0]
+    pace = Pace(clock, 1000, lambda: now[0])
+    now[0], clock.env_steps, clock.updates = 5.0, 500, 1
+    assert pace.rate() == pace.rate() == 100.0  # nothing is known yet of steps with updates
+    now[0], clock.env_steps, clock.updates = 10.0, 550, 50
+    assert pace.rate() == 10.0
+    assert pace.left() == "0:00:45"
+
+
 def test_numbers_are_short() -> None:
     assert [short(v) for v in (None, float("nan"), 0.0, 0.5, 1234567.0, 2e-5, 500.0, 1234.5)] == [
         "-", "nan", "0.000", "0.500", "1.23e+06", "2.00e-05", "500", "1234",

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from reverie.log.dataset_plot import dataset_plot
 from reverie.log.plot import dream_errors, dream_traces, learning_curve, seeds_curve
 from reverie.log.sinks import JsonlSink
 
@@ -23,7 +24,7 @@ def pixels(png: Path, colour: tuple[int, ...]) -> int:
     return int((np.asarray(Image.open(png).convert("RGB")) == colour).all(-1).sum())
 
 
-BLUE, ORANGE = (59, 111, 182), (217, 119, 43)
+BLUE, ORANGE, GREY = (59, 111, 182), (217, 119, 43), (138, 143, 152)
 
 
 def test_curve_shows_training_and_evaluation(tmp_path: Path) -> None:
@@ -129,6 +130,40 @@ def test_one_evaluation_has_its_interval_too(tmp_path: Path) -> None:
         assert png is not None
         pictures.append(png.read_bytes())
     assert pictures[0] != pictures[1]
+
+
+def test_an_evaluation_at_the_end_has_a_mark_of_its_own(tmp_path: Path) -> None:
+    pictures = {}
+    for name, steps in {"apart": (100, 200, 300), "again": (100, 200, 200)}.items():
+        sink = JsonlSink(tmp_path / f"{name}.jsonl")
+        for step, score in zip(steps, (1.0, 2.0, -9.0), strict=True):
+            ends = {"eval/score_iqm_low": score - 1, "eval/score_iqm_high": score + 1}
+            sink.write({"eval/score": score, "eval/score_iqm": score, **ends}, step)
+        sink.close()
+        png = learning_curve(tmp_path / f"{name}.jsonl", tmp_path / f"{name}.png")
+        assert png is not None
+        pictures[name] = DARK in colours(png)
+    assert pictures == {"apart": False, "again": True}
+
+
+def test_the_axis_of_a_curve_says_what_it_counts(tmp_path: Path) -> None:
+    metrics = evaluated(tmp_path / "a.jsonl")
+    pictures = [learning_curve(metrics, tmp_path / f"{unit}.png", "", unit) for unit in ("env steps", "updates")]
+    assert len({png.read_bytes() for png in pictures if png is not None}) == 2
+
+
+def test_episodes_of_one_length_are_seen(tmp_path: Path) -> None:
+    uses = {"turn": np.array([[3, 4]])}
+    png = dataset_plot(tmp_path / "d.png", [float(score) for score in range(10)], [200] * 10, uses)
+    assert pixels(png, GREY) > 1000
+
+
+def test_uses_of_several_choices_have_a_scale(tmp_path: Path) -> None:
+    drawn = []
+    for uses in ([[5, 5], [5, 5]], [[9, 1], [5, 5]]):
+        png = dataset_plot(tmp_path / "d.png", [1.0, 2.0], [3, 4], {"turn": np.array(uses)})
+        drawn.append(len(colours(png)))
+    assert min(drawn) > 200  # the bar beside the map has all shades
 
 
 STEPS = np.arange(1.0, 6.0) * 1000

@@ -218,10 +218,10 @@ def test_a_package_that_is_not_there_is_named_before_anything_is_made(tmp_path, 
 @pytest.mark.parametrize(("clip", "title"), [("none", ""), ("sign", "; training returns sum clipped rewards")])
 def test_the_curve_says_of_what_rewards_it_is(tmp_path, monkeypatch, clip, title):
     drawn: list[str] = []
-    monkeypatch.setattr(sinks, "learning_curve", lambda metrics, png, title: drawn.append(title))
+    monkeypatch.setattr(sinks, "learning_curve", lambda metrics, png, *about: drawn.append(about))
     settings = {**SETTINGS, "env.clip_reward": clip}
     reverie.train("dqn", env="CartPole-v1", run=tmp_path / "run", say=say_nothing, **settings)
-    assert drawn == [f"dqn on CartPole-v1{title}"]
+    assert drawn == [(f"dqn on CartPole-v1{title}", "env steps")]
 
 
 class Mine:

@@ -142,6 +142,16 @@ def test_vtrace_needs_to_know_how_likely_each_action_was(rows, behaviour):
         VTrace().estimate(**rows, log_pi=behaviour["log_pi"])
 
 
+def test_targets_of_another_shape_are_refused(rows):
+    @dataclass(frozen=True)
+    class All(ValueEstimator):
+        def look_ahead(self, **rows):
+            return rows["reward"]
+
+    with pytest.raises(ConfigError, match=r"All\(\): its targets have the shape \(3, 8\); .* \[B, T - 1\] = \(3, 7\)"):
+        All().targets(**rows)
+
+
 def test_an_algorithm_says_which_estimators_fit():
     for kind in FROM_ROWS:
         check_estimator(kind(), algorithm="ddpg", rows=4)

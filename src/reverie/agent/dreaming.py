@@ -22,6 +22,7 @@ from reverie.core.protocols import Env
 from reverie.core.randomness import derived_seeds, reproducible
 from reverie.core.specs import ObsPart, ObsSpec
 from reverie.core.types import Batch, Mode, Step
+from reverie.envs.base import put_away
 from reverie.envs.flat import make_flat
 from reverie.envs.render import Paint, painter
 from reverie.experiment import make_eval_env
@@ -311,7 +312,7 @@ def painted(agent: Agent, batch: Batch, predicted: Arrays) -> tuple[np.ndarray, 
         real = {key: batch.obs[key].numpy() for key in spec}
         return _pictures(paint, real), _pictures(paint, {key: predicted[key] for key in spec})
     finally:
-        env.close()
+        put_away(env)
 
 
 def _pictures(paint: Paint, obs: Arrays) -> np.ndarray:

@@ -52,7 +52,7 @@ class Observer:
         """Return whether ``obs`` is a single observation, and the list of observations in it.
 
         Raises:
-            DataError: the agent needs a rendered image and got none.
+            DataError: the agent needs a rendered image and got none, or the parts of a batch are not of one length.
         """
         if self._drawn and not (isinstance(obs, Mapping) and set(obs) == set(self.space)):  # type: ignore[call-overload]  # a Dict
             raise DataError(
@@ -62,7 +62,12 @@ class Observer:
         count = _count(self.space, obs)
         if count is None:
             return True, [obs]
-        return False, list(iterate(batch_space(self.space, count), obs))
+        try:
+            return False, list(iterate(batch_space(self.space, count), obs))
+        except (ValueError, IndexError):  # gymnasium's: a part ends before the others
+            raise DataError(
+                f"obs is a batch whose parts are not of one length: expected {count} observations in each."
+            ) from None
 
     def __call__(self, obs: Any, stack: FrameStack | None, first: bool) -> FlatObs:
         """Convert one observation to flat arrays.

@@ -16,6 +16,7 @@ from reverie.core.randomness import derived_seeds, reproducible
 from reverie.data.export import Exported, write_minari
 from reverie.data.readers.base import Space
 from reverie.data.readers.minari import ENV_ID
+from reverie.envs.base import put_away
 from reverie.envs.naming import written
 
 
@@ -78,7 +79,7 @@ def record(agent: Agent, target: str, config: RecordConfig) -> Exported:
         done.remarks += [remark] if remark else []
         return done
     finally:
-        env.close()
+        put_away(env)
 
 
 def named_env(agent: Agent, env: gymnasium.Env[Any, Any]) -> tuple[dict[str, str], str]:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from reverie.algos.capture import Captured, CudaGraphs, Tapes, TrainStep
 from reverie.core.config import Config, at_least, check_pattern
 from reverie.core.discover import algorithm_name
-from reverie.core.errors import ConfigError
+from reverie.core.errors import ConfigError, brief
 from reverie.core.protocols import Hindsight, Policy, Watcher
 from reverie.core.specs import ActionSpec, ExtraPart, ObsSpec
 from reverie.core.types import Batch, State, Update, Window
@@ -98,8 +98,12 @@ class AlgorithmConfig(Config):
         """Return a learner for these observations and actions, its weights drawn from ``seed`` and nothing else.
 
         Raises:
-            ConfigError: the settings do not fit the observations, or the algorithm is not for such actions.
+            ConfigError: the settings do not fit the observations, the algorithm is not for such actions, or it has no
+                learner.
         """
+        if not hasattr(self, "learner"):
+            name = type(self).__name__
+            raise ConfigError(f"{name} does not say what it builds: set {name}.learner to the class of your learner.")
         with seeded(seed):
             learner: Algorithm = self.learner(obs_spec, action_spec, self.for_obs(obs_spec), torch.device(device))
             return learner
@@ -234,7 +238,13 @@ class Algorithm(nn.Module):
 
     def update(self, batch: Batch) -> Update:
         """Take one gradient step on a batch on any device. Does not wait for the device; the caller owns the result."""
-        return self.run_step(self.train_step, batch)
+        found: object = self.run_step(self.train_step, batch)
+        if isinstance(found, Update):
+            return found
+        raise ConfigError(
+            f"{type(self).__name__}.train_step returned {brief(found)}: expected "
+            "reverie.core.types.Update(metrics={'loss/critic': ...})."
+        )
 
     def run_step(self, step: TrainStep, batch: Batch) -> Update:
         """Run ``step``, a method of this learner such as ``train_step``, on a batch on any device.

@@ -6,10 +6,13 @@ import difflib
 import re
 import reprlib
 import sys
+import traceback
 from collections.abc import Iterable
 
 BRIEF = 100
 """Maximum number of characters of a value in an error message."""
+NOT_OF_USERS = frozenset({"reverie", "gymnasium", "importlib"})
+"""Packages whose lines say nothing about a mistake in the user's code."""
 _REPR = reprlib.Repr()
 _REPR.maxlist = _REPR.maxtuple = _REPR.maxdict = _REPR.maxset = _REPR.maxfrozenset = 20
 _REPR.maxstring = _REPR.maxother = BRIEF
@@ -43,6 +46,15 @@ def brief(value: object) -> str:
     """Return ``repr(value)`` on one line, shortened to ``BRIEF`` characters."""
     text = re.sub(r"\n\s*", " ", _REPR.repr(value))
     return text if len(text) <= BRIEF else f"{text[: BRIEF - 4]} ..."
+
+
+def told(error: BaseException) -> str:
+    """Return the type and message of ``error``, and the line of the user's code, if any, that raised it."""
+    said = f"{type(error).__name__}: {error}"
+    frame, line = next(reversed([*traceback.walk_tb(error.__traceback__)]), (None, 0))
+    if frame is None or str(frame.f_globals.get("__name__")).partition(".")[0] in NOT_OF_USERS:
+        return said
+    return f"{said} ({frame.f_code.co_filename}:{line} in {frame.f_code.co_name})"
 
 
 def warn(text: str) -> None:

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from reverie.core.errors import ConfigError
+from reverie.core.errors import ConfigError, told
 
 
 def importable() -> None:
@@ -31,6 +31,11 @@ def findable(module: str) -> bool:
     return module != "__main__" and any(finder.find_spec(module, place) is not None for finder in sys.meta_path)
 
 
+def absent(module: str, error: Exception) -> bool:
+    """Return whether ``error`` says that ``module`` is not there, rather than that its own code fails."""
+    return isinstance(error, ModuleNotFoundError) and f"{module}.".startswith(f"{error.name}.")
+
+
 def imported(name: str, *, what: str, base: type) -> Any:
     """Return the class named ``module:Class``, which must be derived from ``base``; error texts begin with ``what``.
 
@@ -41,13 +46,13 @@ def imported(name: str, *, what: str, base: type) -> Any:
     importable()
     try:
         found: Any = importlib.import_module(module)
-    except ImportError as error:
+    except Exception as error:  # a user's module may raise anything
+        if not absent(module, error):
+            raise ConfigError(f"{what}: importing module '{module}' failed: {told(error)}") from error
         raise ConfigError(
             f"{what}: module '{module}' cannot be imported ({error}). Use the form 'module:Class', and run in the "
             "folder of module.py or add that folder to PYTHONPATH."
         ) from error
-    except Exception as error:  # a user's module may raise anything
-        raise ConfigError(f"{what}: importing module '{module}' failed: {type(error).__name__}: {error}") from error
     for part in path.split("."):
         found = getattr(found, part, None)
     if not (isinstance(found, type) and issubclass(found, base)):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import inspect
 import os
@@ -15,8 +16,8 @@ from gymnasium.error import DependencyNotInstalled
 from gymnasium.error import Error as GymError
 
 from reverie.core.config import Config, check_at_least, check_regex
-from reverie.core.errors import ConfigError, EnvError, ReverieError, brief, did_you_mean
-from reverie.core.importing import importable
+from reverie.core.errors import ConfigError, EnvError, ReverieError, brief, did_you_mean, told
+from reverie.core.importing import absent, importable
 from reverie.envs import dmc
 from reverie.envs.suites import load_suite, not_registered, unknown
 from reverie.envs.wrappers import ActionRepeat, NoopReset
@@ -208,8 +209,10 @@ def _from_registry(config: EnvConfig, render: bool) -> Env:
     except Exception as error:
         if isinstance(error, GymError) and name not in gymnasium.registry:
             raise (not_registered(config.id, registered) if module else unknown(config.id)) from error
+        del given["disable_env_checker"]
         shown = ", ".join(f"{key}={brief(value)}" for key, value in given.items())
-        raise EnvError(f"environment '{config.id}' could not be created with ({shown}): {_said(error)}") from error
+        with_these = f" with ({shown})" if shown else ""
+        raise EnvError(f"environment '{config.id}' could not be created{with_these}: {told(error)}") from error
 
 
 def _make_arguments(config: EnvConfig, name: str) -> dict[str, Any]:
@@ -243,8 +246,10 @@ def import_for(module: str, env_id: str) -> frozenset[str]:
     try:
         importlib.import_module(module)
     except Exception as error:
+        if not absent(module, error):
+            raise EnvError(f"environment '{env_id}': importing module '{module}' failed: {told(error)}") from error
         raise EnvError(
-            f"environment '{env_id}': the module '{module}' could not be imported ({_said(error)}). "
+            f"environment '{env_id}': the module '{module}' could not be imported ({error}). "
             "Install it, or put it in the current folder or on PYTHONPATH."
         ) from error
     own = {name for name, spec in gymnasium.registry.items() if _home(spec.entry_point) == module}
@@ -258,5 +263,7 @@ def _home(entry_point: object) -> str:
     return str(getattr(entry_point, "__module__", ""))
 
 
-def _said(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}"
+def put_away(env: Env) -> None:
+    """Close an environment of the user's whose work is done; what its ``close`` raises spoils nothing."""
+    with contextlib.suppress(Exception):
+        env.close()

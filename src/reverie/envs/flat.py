@@ -13,7 +13,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from reverie.core.errors import DataError, EnvError, ReverieError
+from reverie.core.errors import DataError, EnvError, ReverieError, told
 from reverie.core.specs import ActionSpec, ObsPart
 from reverie.envs import timeout
 from reverie.envs.base import EnvConfig, Factory, make_gym
@@ -75,7 +75,7 @@ def make_flat(
         raise
     except Exception as error:
         named = f" ('{config.id}')" if factory is None else ""
-        raise EnvError(f"environment {index}{named} could not be created: {_said(error)}") from error
+        raise EnvError(f"environment {index}{named} could not be created: {told(error)}") from error
 
 
 class FlatEnv(gymnasium.Wrapper[Any, np.ndarray, Any, Any]):

@@ -20,6 +20,7 @@ import numpy as np
 from gymnasium.vector.utils import CloudpickleWrapper, clear_mpi_env_vars
 
 from reverie.core.errors import ConfigError, EnvError, ReverieError
+from reverie.envs.base import put_away
 from reverie.envs.slot import Failed, Inside, Maker, Slot, trace_of
 from reverie.envs.worker_pipe import Column, Line, shared
 from reverie.envs.worker_setup import (
@@ -61,7 +62,7 @@ def workers(method: str, makers: list[Maker], timeout: float) -> tuple[list[Slot
         context.set_forkserver_preload([__name__])
     probe = makers[0]()
     spec, width = probe.obs_spec, probe.action_spec.width
-    probe.close()
+    put_away(probe)
     num = len(makers)
     columns = {key: shared(context, (num, *part.shape), part.dtype) for key, part in spec.items()}
     actions = shared(context, (num, width), "float32")

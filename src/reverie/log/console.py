@@ -85,6 +85,8 @@ class Pace:
     def __init__(self, clock: Progress, total_steps: int, now: Callable[[], float] = time.monotonic) -> None:
         self._clock, self._total, self._now = clock, total_steps, now
         self._marks: list[tuple[float, int]] = [(now(), clock.env_steps)]
+        self._learns = clock.updates > 0
+        self._rate = 0.0  # the last one known: at the first moment of learning there is no newer one
 
     def rate(self) -> float:
         """Return env steps per second."""
@@ -92,7 +94,11 @@ class Pace:
         since, before = self._marks[0]
         if now - self._marks[-1][0] >= 1.0:
             self._marks = [*(m for m in self._marks if now - m[0] <= 60.0), (now, steps)]
-        return (steps - before) / (now - since) if now > since else 0.0
+        if self._clock.updates and not self._learns:  # without updates, steps were faster than they will be
+            self._learns, self._marks = True, [(now, steps)]
+        if steps > before or now - since > 60.0:
+            self._rate = (steps - before) / (now - since) if now > since else 0.0
+        return self._rate
 
     def left(self) -> str:
         """Return the time left as ``h:mm:ss``, or ``-`` while it is unknown."""

@@ -40,10 +40,13 @@ def dataset_plot(
         axes = _axes(figure.add_subplot(grid[0, place]), f"{name} of an episode", "episodes")
         finite = [value for value in values if np.isfinite(value)]
         if finite:
-            axes.hist(finite, bins=min(40, max(5, len(finite) // 5)), color=color)
+            if min(finite) == max(finite):  # one bar, wide enough to be seen
+                half = max(1.0, abs(finite[0]))
+                axes.bar(finite[0], len(finite), width=half / 10, color=color)
+                axes.set_xlim(finite[0] - half, finite[0] + half)
+            else:
+                axes.hist(finite, bins=min(40, max(5, len(finite) // 5)), color=color)
             axes.yaxis.set_major_locator(MaxNLocator(integer=True))
-            if min(finite) == max(finite):
-                axes.set_xlim(finite[0] - max(1.0, abs(finite[0])), finite[0] + max(1.0, abs(finite[0])))
     for row, (name, counts) in enumerate(actions.items(), start=1):
         _use(figure.add_subplot(grid[row, :]), name, counts, (ranges or {}).get(name))
     figure.suptitle(title, x=0.02, ha="left", fontweight="bold")
@@ -63,6 +66,9 @@ def _use(axes: Axes, name: str, counts: np.ndarray, bounds: tuple[float, float] 
             axes.bar(edges[:-1], counts[0], width=np.diff(edges), align="edge", color=ORANGE, edgecolor="white")
         return
     shares = counts[:MOST] / np.maximum(1, counts[:MOST].sum(axis=1, keepdims=True))
-    axes.imshow(shares, aspect="auto", cmap="Blues", vmin=0)
+    image = axes.imshow(shares, aspect="auto", cmap="Blues", vmin=0)
+    axes.figure.colorbar(image, ax=axes, label="share of a dimension's actions")
+    axes.yaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     axes.set_xlabel(f"{name}: part of the range from the low to the high bound, or class")
     axes.set_ylabel("dimension")

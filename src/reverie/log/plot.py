@@ -30,25 +30,30 @@ RETURNS = {"evaluation": "mean return of an evaluation", "training": "return of 
 """Axis labels for the scores of several seeds."""
 
 
-def learning_curve(metrics: Path, png: Path, title: str = "") -> Path | None:
-    """Draw the scores in ``metrics.jsonl`` over env steps; return ``png``, or None if there is no score yet.
+def learning_curve(metrics: Path, png: Path, title: str = "", unit: str = "env steps") -> Path | None:
+    """Draw the scores in ``metrics.jsonl`` over steps of ``unit``; return ``png``, or None if there is no score yet.
 
-    Evaluations are drawn as interquartile means with 95 % intervals; those of earlier versions as means.
+    Evaluations are drawn as interquartile means with 95 % intervals; those of earlier versions as means. One at the
+    same step as the one before is that at the end of training, on other episodes: it gets a mark of its own.
     """
     rows = read_metrics(metrics)
     train, evaluation = _series(rows, "episode/score"), _evaluations(rows)
     if not len(train[0]) and not len(evaluation[0]):
         return None
     figure = Figure(figsize=(7.5, 4.5), layout="constrained")
-    axes = _axes(figure.subplots(), "env steps", "return of an episode")
+    axes = _axes(figure.subplots(), unit, "return of an episode")
     if len(train[0]):
         axes.plot(*train, color=BLUE, alpha=0.3, linewidth=1)
         smooth = running_mean(train[1])
         axes.plot(train[0], smooth, alone(train), color=BLUE, linewidth=2, label="training episodes, running mean")
     if len(evaluation[0]):
         measure = "interquartile mean" if any("eval/score_iqm" in row for row in rows) else "mean"
-        axes.plot(*evaluation[:2], "o-", color=ORANGE, linewidth=1.5, markersize=5, label=f"evaluation, {measure}")
-        _band(axes, *evaluation, label="its 95 % interval")
+        again = np.diff(evaluation[0], prepend=-1.0) == 0
+        on_the_way, final = (_taken(evaluation, chosen) for chosen in (~again, again))
+        axes.plot(*on_the_way[:2], "o-", color=ORANGE, linewidth=1.5, markersize=5, label=f"evaluation, {measure}")
+        _band(axes, *on_the_way, label="its 95 % interval")
+        if len(final[0]):
+            _finals(axes, final)
     _finish(axes, title)
     return _save(figure, png)
 
@@ -89,11 +94,7 @@ def seeds_curve(
         axes.plot(*middle[:2], alone(middle), color=colour, linewidth=2.2, label="interquartile mean of the seeds")
         _band(axes, *middle, label="its 95 % interval", color=colour)
     if len(final[0]):
-        ends = np.nan_to_num(np.abs(np.array(final[2:]) - final[1]))
-        axes.errorbar(
-            *final[:2], yerr=ends, fmt="D", color=DARK, markersize=5, capsize=4, linewidth=1.5, zorder=5,
-            label="evaluation at the end, with its interval" if ends.any() else "evaluation at the end",
-        )  # fmt: skip
+        _finals(axes, final)
     _finish(axes, title)
     return _save(figure, png)
 
@@ -246,6 +247,21 @@ def _band(
         axes.errorbar(steps, middle, yerr=np.abs(np.stack([low, high]) - middle), color=color, capsize=4, label=label)
     elif known.any():
         axes.fill_between(steps, low, high, where=known, color=color, alpha=0.2, linewidth=0, label=label)
+
+
+def _finals(axes: Axes, final: Interval) -> None:
+    """Mark evaluations at the end of training, with error bars where their intervals are known."""
+    ends = np.nan_to_num(np.abs(np.array(final[2:]) - final[1]))
+    axes.errorbar(
+        *final[:2], yerr=ends, fmt="D", color=DARK, markersize=5, capsize=4, linewidth=1.5, zorder=5,
+        label="evaluation at the end, with its interval" if ends.any() else "evaluation at the end",
+    )  # fmt: skip
+
+
+def _taken(series: Interval, chosen: np.ndarray) -> Interval:
+    """Return the points of ``series`` where ``chosen`` ``[K]`` is True."""
+    steps, middle, low, high = (part[chosen] for part in series)
+    return steps, middle, low, high
 
 
 def _axes(axes: Axes, xlabel: str, ylabel: str) -> Axes:

@@ -50,10 +50,16 @@ class ValueEstimator(Choice):
         the target is the row's own value; ``returns.transition_mask`` is the mask of all other rows.
 
         Raises:
-            ConfigError: the window is too short, or the estimator needs more than rows.
+            ConfigError: the window is too short, the estimator needs more than rows, or its targets have another shape.
         """
         self.check_window(reward.shape[1])
-        return self.look_ahead(reward=reward, terminal=terminal, last=last, value=value, discount=discount)
+        found = self.look_ahead(reward=reward, terminal=terminal, last=last, value=value, discount=discount)
+        if found.shape != (wanted := reward[:, 1:].shape):
+            raise ConfigError(
+                f"value_estimator = {self}: its targets have the shape {tuple(found.shape)}; expected one for each row "
+                f"but the last, [B, T - 1] = {tuple(wanted)}."
+            )
+        return found
 
     def estimate(self, *, log_pi: Tensor | None = None, log_mu: Tensor | None = None, **rows: Unpack[Rows]) -> Estimate:
         """Return advantage and target, ``[B, T - 1]`` each. The advantage is target - value unless overridden.

@@ -40,7 +40,7 @@ def describe(experiment: Experiment, say: Say) -> None:
     if config.data.alone:
         say(
             f"{algorithm_name(type(config.algo))} from recorded data alone: {count / 1e6:.2f}M parameters on "
-            f"{experiment.algo.device}, {several(config.updates, 'update')}, {needed / 1e9:.2f} GB of rows"
+            f"{experiment.algo.device}, {several(config.updates, 'update')}, {memory(needed)} of rows"
         )
         return
     if config.steps <= config.learning_starts:
@@ -49,9 +49,16 @@ def describe(experiment: Experiment, say: Say) -> None:
         say(f"there will be {few} updates: {starts}, but the run has only {config.steps} env steps")
     say(
         f"{algorithm_name(type(config.algo))} on {config.env.id}: {count / 1e6:.2f}M parameters on "
-        f"{experiment.algo.device}, {config.env.num} env{'s' * (config.env.num > 1)}, {ratio:g} updates per env step "
-        f"(train ratio {ratio * window.batch * window.length:g}), replay up to {needed / 1e9:.2f} GB{room}"
+        f"{experiment.algo.device}, {config.env.num} env{'s' * (config.env.num > 1)}, "
+        f"{ratio:g} update{'s' * (ratio != 1)} per env step (train ratio {ratio * window.batch * window.length:g}), "
+        f"replay up to {memory(needed)}{room}"
     )
+
+
+def memory(size: int) -> str:
+    """Return a number of bytes in GB, or in MB or kB where that would be less than a tenth."""
+    unit, name = next(((u, n) for u, n in ((1e9, "GB"), (1e6, "MB")) if size >= 0.1 * u), (1e3, "kB"))
+    return f"{size / unit:.2f} {name}"
 
 
 def describe_data(experiment: Experiment, say: Say) -> None:

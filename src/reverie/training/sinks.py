@@ -32,7 +32,8 @@ def sinks_of(
     clipped = experiment.config.env.clip_reward != "none" and experiment.env is not None
     with contextlib.ExitStack() as stack:
         curve = f"{title}; training returns sum clipped rewards" if clipped else title
-        stack.callback(at_the_end, say, learning_curve, folder.metrics, folder.curve, curve)
+        unit = "updates" if experiment.config.data.alone else "env steps"
+        stack.callback(at_the_end, say, learning_curve, folder.metrics, folder.curve, curve, unit)
         own = [Apart(sink) for sink in own]
         for sink in own:
             stack.callback(at_the_end, say, sink.close)
@@ -131,11 +132,11 @@ TRACKERS = {"wandb": "Weights & Biases", "mlflow": "MLflow"}
 """Settings that switch a tracker on, and the tracker's name."""
 
 
-def learning_curve(metrics: Path, png: Path, title: str) -> Path | None:
+def learning_curve(metrics: Path, png: Path, title: str, unit: str) -> Path | None:
     """Draw the learning curve, as :func:`reverie.log.plot.learning_curve`."""
     from reverie.log.plot import learning_curve as draw  # matplotlib: a fifth of all imports, not needed to start
 
-    return draw(metrics, png, title)
+    return draw(metrics, png, title, unit)
 
 
 def at_the_end(say: Say, write: Callable[..., Any], *args: Any) -> None:
