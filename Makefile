@@ -38,7 +38,7 @@ test: $(VENV)/.dev $(VENV)/.triton
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python -m pytest -n 2
-	PYTHONPATH=$(VENV)/triton $(BIN)/python -m pytest tests/nn/test_gpu.py
+	PYTHONPATH=$(VENV)/triton $(BIN)/python -m pytest -n 2 tests/nn/test_gpu.py
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
