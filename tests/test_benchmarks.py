@@ -707,3 +707,12 @@ def test_estimators_are_compared_over_all_streams(beside: Any) -> None:
     assert found.difference < 1e-12 < found.scale
     [wrong] = side.estimated(lambda s, *_: {"1": one(s, 0.9, 0.0)["1"]}, mine)
     assert wrong.difference > 0.01
+
+
+def test_the_kernels_of_a_gpu_stand_on_the_page_as_they_were_counted() -> None:
+    rows = {(r["setting"], r["precision"]): r for r in json.loads((FOLDER / "operations.json").read_text())["rows"]}
+    page = (FOLDER.parent / "docs/performance.md").read_text()
+    for name in ("V", "I"):
+        narrow, half = rows[name, "float32"], rows[name, "bfloat16"]
+        cells = [r[key] for key in ("kernels", "kernels_without_triton") for r in (narrow, half)]
+        assert f"| {name} | {' | '.join(f'{x:,}' for x in cells)} |" in page

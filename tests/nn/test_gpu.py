@@ -8,12 +8,12 @@ import sys
 
 import pytest
 import torch
+from filtering import drawer, filtered, gradients, numbers
 
 from reverie.algos.dreamer_v3 import DreamerV3Config
 from reverie.core.compiler import SWITCH
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.nn import fused, gpu
-from reverie.nn.rssm import RSSMConfig
 from reverie.noise import noise_batch
 
 pytest.importorskip("triton")
@@ -130,42 +130,12 @@ def test_a_program_has_no_more_warps_than_any_gpu_takes():
 # ---------------------------------------------------------------------- whole sequences
 
 
-def drawer(numbers):
-    """Chooses classes by the given uniform numbers, one tensor a step."""
-    left = iter(numbers)
-
-    def choose(probs):
-        cumulative = probs.detach().cumsum(-1)
-        return (cumulative < next(left).unsqueeze(-1) * cumulative[..., -1:]).sum(-1)
-
-    return choose
-
-
 @pytest.fixture(params=SIZES)
 def case(request, on_gpu):
     """A model, rows of three sequences of six steps, and where they start."""
     torch.set_default_device(DEVICE)
-    rssm = RSSMConfig(**SIZES[request.param]).build(24, 3).to(DEVICE)
-    for p in rssm.parameters():
-        torch.nn.init.normal_(p, 1.0 if p.ndim == 1 else 0.0, 0.2)
-    embed, action = torch.randn(3, 6, 24, requires_grad=True), torch.randn(3, 6, 3, requires_grad=True)
-    start = rssm.initial(3, torch.float32).map(torch.rand_like)
-    yield rssm, start, embed, action, torch.rand(3, 6) < 0.3
+    yield filtered(SIZES[request.param])
     torch.set_default_device(None)
-
-
-def numbers(seed, *shape):
-    torch.manual_seed(seed)
-    return torch.rand(*shape)
-
-
-def gradients(rssm, inputs, latent, probs):
-    torch.manual_seed(3)
-    outputs = [latent.deter, latent.stoch, probs]
-    wanted = [*inputs, *rssm.in_deter.parameters(), *rssm.in_stoch.parameters(), *rssm.in_action.parameters(),
-              *rssm.recurrent.parameters(), *rssm.recurrent_norms.parameters(), *rssm.gates.parameters(),
-              *rssm.posterior.parameters()]  # fmt: skip
-    return torch.autograd.grad(outputs, wanted, [torch.randn(x.shape).to(x.dtype) for x in outputs])
 
 
 def test_observing_and_its_gradients(case, on_gpu):

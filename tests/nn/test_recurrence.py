@@ -4,10 +4,10 @@ import copy
 
 import pytest
 import torch
+from filtering import drawer, filtered, gradients, numbers
 
 from reverie.core.compiler import kernels
 from reverie.nn.layers import MLP
-from reverie.nn.rssm import RSSMConfig
 
 pytestmark = pytest.mark.skipif(kernels() is None, reason="no C compiler")
 
@@ -19,42 +19,11 @@ SIZES = {
 }
 
 
-def drawer(numbers):
-    """Chooses classes by the given uniform numbers, one tensor a step."""
-    left = iter(numbers)
-
-    def choose(probs):
-        cumulative = probs.detach().cumsum(-1)
-        return (cumulative < next(left).unsqueeze(-1) * cumulative[..., -1:]).sum(-1)
-
-    return choose
-
-
 @pytest.fixture(params=SIZES)
 def case(request):
     """A model, rows of three sequences of six steps, and where they start."""
     torch.manual_seed(0)
-    rssm = RSSMConfig(**SIZES[request.param]).build(24, 3)
-    for p in rssm.parameters():
-        torch.nn.init.normal_(p, 1.0 if p.ndim == 1 else 0.0, 0.2)
-    embed, action = torch.randn(3, 6, 24, requires_grad=True), torch.randn(3, 6, 3, requires_grad=True)
-    is_first = torch.rand(3, 6) < 0.3
-    start = rssm.initial(3, torch.float32).map(torch.rand_like)
-    return rssm, start, embed, action, is_first
-
-
-def numbers(seed, *shape):
-    torch.manual_seed(seed)
-    return torch.rand(*shape)
-
-
-def gradients(rssm, inputs, latent, probs):
-    torch.manual_seed(3)
-    outputs = [latent.deter, latent.stoch, probs]
-    wanted = [*inputs, *rssm.in_deter.parameters(), *rssm.in_stoch.parameters(), *rssm.in_action.parameters(),
-              *rssm.recurrent.parameters(), *rssm.recurrent_norms.parameters(), *rssm.gates.parameters(),
-              *rssm.posterior.parameters()]  # fmt: skip
-    return torch.autograd.grad(outputs, wanted, [torch.randn(x.shape) for x in outputs])
+    return filtered(SIZES[request.param])
 
 
 @pytest.mark.parametrize("threads", [1, 2])
