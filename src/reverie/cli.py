@@ -19,7 +19,7 @@ from reverie.commands.estimate import estimate_command
 from reverie.core.discover import algorithms, outline, version
 from reverie.core.errors import ReverieError, did_you_mean
 from reverie.core.waiting import spin_briefly
-from reverie.core.words import several
+from reverie.core.words import plural
 
 ESTIMATE = "estimate/return"
 """Metric shown in place of evaluations, for a run on recorded data that has no environment."""
@@ -183,7 +183,7 @@ def dream_command(args: list[str]) -> int:
         seed=said.seed,
     )
     fewer = f" of {said.sequences} (the other episodes were too short)" if report.sequences < said.sequences else ""
-    dreams = f"{report.sequences} dream{'s' * (report.sequences > 1)}{fewer}"
+    dreams = f"{plural(report.sequences, 'dream')}{fewer}"
     print(f"{agent.config.env.id}, {agent.checkpoint.name}: {dreams} after {report.context} observed rows")
     print("error per imagined step; in brackets, the error of repeating the last observed row")
     trained = getattr(agent.config.algo, "horizon", None)
@@ -288,7 +288,7 @@ def evaluation_line(file: Path, logged: float | None) -> str:
     try:
         own = json.loads(file.read_text(encoding="utf-8"))
         where = f", {own['checkpoint']}" if "checkpoint" in own else ""
-        return f"{own['score']['mean']:.2f} over {several(own['episodes'], 'episode')} (newest{where})"
+        return f"{own['score']['mean']:.2f} over {plural(own['episodes'], 'episode')} (newest{where})"
     except (OSError, ValueError, KeyError, TypeError):
         return f"{logged:.2f} (newest)" if logged is not None else "-"
 
@@ -325,7 +325,7 @@ def replay_line(folder: Path) -> str:
     except ReverieError as error:
         return str(error)
     rows, aside = (sum(s.own_rows for s in part) for part in (store.segments, store.aside))
-    return "; ".join([f"{several(rows, 'row')}" + (f", {aside:,} set aside" if aside else ""), *said])
+    return "; ".join([f"{plural(rows, 'row')}" + (f", {aside:,} set aside" if aside else ""), *said])
 
 
 COMMANDS = {

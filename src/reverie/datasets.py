@@ -17,7 +17,7 @@ import numpy as np
 from gymnasium.envs.registration import EnvSpec
 
 from reverie.core.errors import ConfigError, EnvError, RunError
-from reverie.core.words import several
+from reverie.core.words import plural
 from reverie.data.columnar import write_d4rl, write_parquet
 from reverie.data.episodes import chosen, drawn, episodes_of, pieces_of
 from reverie.data.export import Exported, staged_at, to_pydreamer, write_minari
@@ -248,7 +248,7 @@ class Share:
             return max(1, round(self.fraction * total))
         assert self.steps is not None
         if self.steps > total:
-            raise ConfigError(f"steps = {self.steps}: the dataset has only {several(total, 'step')}.")
+            raise ConfigError(f"steps = {self.steps}: the dataset has only {plural(total, 'step')}.")
         return self.steps
 
 

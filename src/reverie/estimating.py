@@ -22,7 +22,7 @@ from reverie.core.randomness import reproducible
 from reverie.core.specs import EXTRAS, ActionSpec, ObsSpec
 from reverie.core.statistics import IntervalEstimate
 from reverie.core.types import Batch, Mode, State
-from reverie.core.words import several
+from reverie.core.words import plural
 from reverie.data.batch_sampler import BatchSamplerConfig
 from reverie.data.dataset import Dataset
 from reverie.data.replay import Replay
@@ -91,8 +91,8 @@ class PolicyEstimate:
         endless = f"\n  {ENDLESS}" if self.discount == 1 and self.cut_off else ""
         return (
             f"estimated by FQE, no episodes played: discounted return of the policy {between(self.value)}\n"
-            f"  recorded: {between(self.recorded)} in {several(self.episodes, 'episode')}{cut}; "
-            f"discount {self.discount:g}, {several(self.updates, 'update')}\n"
+            f"  recorded: {between(self.recorded)} in {plural(self.episodes, 'episode')}{cut}; "
+            f"discount {self.discount:g}, {plural(self.updates, 'update')}\n"
             f"  intervals are for the mean over first states and do not include the error of FQE itself{endless}"
         )
 

@@ -20,7 +20,7 @@ from reverie.core.protocols import Env
 from reverie.core.randomness import derived_seeds, seed_everything
 from reverie.core.specs import EXTRAS, ActionSpec, ObsSpec
 from reverie.core.types import State
-from reverie.core.words import several
+from reverie.core.words import plural
 from reverie.data.dataset import Dataset, DatasetConfig
 from reverie.data.mix import Mix, shares
 from reverie.data.prefetch import ahead
@@ -353,6 +353,6 @@ def described(experiment: Experiment) -> str:
     part = "" if data.alone else f", {data.fraction:g} of each batch"
     low, mean, high = statistics.scores
     return (
-        f"{statistics.steps:,} recorded steps in {several(statistics.episodes, 'episode')} of {data.path}{part}: "
+        f"{statistics.steps:,} recorded steps in {plural(statistics.episodes, 'episode')} of {data.path}{part}: "
         f"returns {low:.1f} to {high:.1f}, mean {mean:.1f}"
     )

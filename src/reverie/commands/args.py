@@ -19,7 +19,7 @@ from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, Pri
 
 from reverie.core.config import Choice
 from reverie.core.errors import ConfigError
-from reverie.core.words import several
+from reverie.core.words import plural
 
 registry = ConstructorRegistry()
 
@@ -119,7 +119,7 @@ def fail(message: str, code: int) -> int:
 def score_line(evaluation: Any) -> str:
     """Format mean, interquartile mean with its interval, and spread of an evaluation."""
     metrics, scores, middle = evaluation.metrics(), evaluation.scores, evaluation.iqm()
-    episodes = several(len(scores), "episode")
+    episodes = plural(len(scores), "episode")
     sure = f"95 % {middle.low:.2f} to {middle.high:.2f}" if middle.sure else "too few episodes for an interval"
     return (
         f"mean return {metrics['eval/score']:.2f} (IQM {middle.value:.2f}, {sure}) over {episodes}\n"

@@ -12,7 +12,7 @@ from tyro.conf import Positional, arg
 from reverie.commands.args import parse, print_trouble
 from reverie.core.discover import version
 from reverie.core.errors import ConfigError
-from reverie.core.words import several
+from reverie.core.words import plural
 
 if TYPE_CHECKING:  # these import torch, which --help does not need
     from reverie.bench import Report
@@ -212,7 +212,7 @@ def learner_lines(report: Report) -> list[Line]:
         ("parameters", f"{speed.parameters / 1e6:.2f}M", ""),
         ("first update", seconds(speed.first_update_s), "once"),
         ("update", seconds(speed.update_s), f"{speed.rows_per_s:,.{int(speed.rows_per_s < 10)}f} rows per second"),
-        *(("decision", seconds(ms / 1e3), f"for {n} env{'s' * (n > 1)}") for n, ms in speed.act_ms.items()),
+        *(("decision", seconds(ms / 1e3), f"for {plural(n, 'env')}") for n, ms in speed.act_ms.items()),
         ("memory", f"{speed.peak_gb:.2f} GB", "peak, without a replay"),
     ]
     if speed.device_peak_gb is not None:
@@ -241,7 +241,7 @@ def run_lines(report: Report) -> list[Line]:
     run = report.forecast
     parts = f"updates {hours(run.updates_h)}, decisions {hours(run.acting_h)}"
     parts += ", environments unknown" if run.envs_h is None else f", environments {hours(run.envs_h)}"
-    lines = [("env steps", f"{run.env_steps:,}", f"{several(run.updates, 'update')}")]
+    lines = [("env steps", f"{run.env_steps:,}", f"{plural(run.updates, 'update')}")]
     if run.env_steps_per_s is not None:
         lines.append(("environments", f"{run.env_steps_per_s:,.0f} steps/s", "on their own"))
     return [*lines, ("time", hours(run.hours), parts)]

@@ -17,7 +17,7 @@ from reverie.commands.args import fail, parse
 from reverie.commands.datasets import InfoCommand, Reading, ValidateCommand, dataset_info, dataset_validate
 from reverie.commands.gather import convert_command, download_command, record_command, subsample_command
 from reverie.core.errors import ConfigError, RunError, did_you_mean
-from reverie.core.words import several
+from reverie.core.words import plural
 
 if TYPE_CHECKING:  # these import torch, which --help does not need
     from reverie.data.store.manifest import Segment
@@ -254,7 +254,7 @@ def validate_command(args: list[str]) -> int:
     for line in report.broken:
         print(f"wrong    {line}")
     verdict = "sound" if report.sound else f"{len(report.damaged)} damaged, {len(report.broken)} wrong"
-    print(f"{several(report.rows, 'row')} in {several(report.files, 'file')}: {verdict}")
+    print(f"{plural(report.rows, 'row')} in {plural(report.files, 'file')}: {verdict}")
     return 0 if report.sound else 1
 
 
@@ -280,5 +280,5 @@ def export_command(args: list[str]) -> int:
             done = to_minari(found, target, store.segments[-1], signature_beside(said.path))
     for line in left_out:
         print(f"left out: {line}", file=sys.stderr)
-    print(f"{several(done.episodes, 'episode')} with {several(done.steps, 'step')}: {done.path}")
+    print(f"{plural(done.episodes, 'episode')} with {plural(done.steps, 'step')}: {done.path}")
     return 0

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from tyro.conf import Positional, arg
 
 from reverie.commands.args import fail
-from reverie.core.words import several
+from reverie.core.words import plural
 
 if TYPE_CHECKING:  # these import torch, which --help does not need
     from reverie.data.export import Exported
@@ -125,7 +125,7 @@ def dataset_sections(reader: Reader, about: About, summary: Summary) -> dict[str
     found: dict[str, list[tuple[str, str]]] = {
         "dataset": [("path", str(reader.path)), ("format", reader.format), *about.text.items()],
         "spaces": [("observation", short(about.observation)), ("action", short(about.action))],
-        "episodes": [("number", f"{episodes:,} with {several(steps, 'step')}")],
+        "episodes": [("number", f"{episodes:,} with {plural(steps, 'step')}")],
     }
     if about.env:
         found["dataset"].append(("environment", about.env))
@@ -170,7 +170,7 @@ def dataset_validate(said: ValidateCommand) -> int:
         for remark in report.remarks[:SHOWN]:
             print(f"remark   {remark}")
         verdict = "sound" if report.sound else f"{len(report.bad):,} bad"
-        print(f"{several(report.rows, 'row')} in {several(report.episodes, 'episode')}: {verdict}")
+        print(f"{plural(report.rows, 'row')} in {plural(report.episodes, 'episode')}: {verdict}")
         if said.quarantine is None:
             return 0 if report.sound else 1
         if len(report.bad) == report.episodes:
@@ -184,4 +184,4 @@ def dataset_validate(said: ValidateCommand) -> int:
 
 def tell(done: Exported) -> None:
     """Print what was written."""
-    print(f"{several(done.episodes, 'episode')} with {several(done.steps, 'step')}: {done.path}")
+    print(f"{plural(done.episodes, 'episode')} with {plural(done.steps, 'step')}: {done.path}")

@@ -11,7 +11,7 @@ from tyro.conf import Positional, arg
 from reverie.commands.args import fail, parse, print_files, score_line
 from reverie.core.discover import same_algorithm
 from reverie.core.errors import RunError
-from reverie.core.words import several
+from reverie.core.words import plural
 from reverie.experiment import ExperimentConfig
 from reverie.folder import RunFolder, read_saved
 from reverie.log.console import tell
@@ -99,7 +99,7 @@ def train_command(args: list[str]) -> int:
         return seeds_command(config, parsed.common)
     result = train(config, run=parsed.common.resume or parsed.common.run, keep_newer=parsed.common.keep_newer)
     place = "" if config.data.alone else f"at env step {result.env_steps:,} "
-    tell(f"\n{result.reason} {place}after {several(result.updates, 'update')}")
+    tell(f"\n{result.reason} {place}after {plural(result.updates, 'update')}")
     if result.evaluation is not None:
         print(score_line(result.evaluation))
     if result.estimate is not None:
@@ -160,7 +160,7 @@ def seeds_command(config: ExperimentConfig, said: Common) -> int:
         return fail(f"--seeds {said.seeds}: expected a number of seeds such as 5, or a list such as 1,5,7.", 2)
     result = train_seeds(config, seeds, jobs=said.jobs, run=said.run, keep_newer=said.keep_newer)
     unfinished = [seed for seed in result.seeds if seed.state != "finished"]
-    tell(f"\n{len(seeds) - len(unfinished)} of {several(len(seeds), 'seed')} finished")
+    tell(f"\n{len(seeds) - len(unfinished)} of {plural(len(seeds), 'seed')} finished")
     if result.aggregate is not None:
         print(f"\n{table(result.aggregate)}\n")
     for seed in unfinished:

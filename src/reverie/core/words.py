@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 
-def several(number: int, noun: str) -> str:
+def plural(number: int, noun: str) -> str:
     """Return a number with its noun: ``1 row``, ``2,000 rows``."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"

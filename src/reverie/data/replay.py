@@ -17,7 +17,7 @@ from reverie.core.errors import ConfigError, RunError
 from reverie.core.protocols import Hindsight
 from reverie.core.specs import EXTRAS, ActionSpec, ExtraPart, ObsSpec
 from reverie.core.types import Batch, State, Step, Update, Window
-from reverie.core.words import several
+from reverie.core.words import plural
 from reverie.data.batch_sampler import BatchSampler, BatchSamplerConfig
 from reverie.data.device import storage_on
 from reverie.data.extras import load_extras, save_extras
@@ -336,7 +336,7 @@ class Replay:
         rows, needed = self.count - self.oldest, self.window.rows - self.window.free
         if rows < needed:
             return RunError(
-                f"the replay has {several(rows, 'row')} of each stream; a window needs {needed}: collect more first."
+                f"the replay has {plural(rows, 'row')} of each stream; a window needs {needed}: collect more first."
             )
         return RunError(
             f"no episode has the {needed} rows of a window yet, and windows may not cross the end of an episode: "

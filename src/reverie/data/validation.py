@@ -15,7 +15,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from reverie.core.words import several
+from reverie.core.words import plural
 from reverie.data.readers.base import FLAGS, About, Rows
 from reverie.data.readers.spaces import first_of, leaves_of, nested
 
@@ -36,7 +36,7 @@ class Finding:
     """Place of the first such row, as text."""
 
     def __str__(self) -> str:
-        return f"{self.rule}: {several(self.rows, 'row')} in {several(self.episodes, 'episode')}, first {self.first}"
+        return f"{self.rule}: {plural(self.rows, 'row')} in {plural(self.episodes, 'episode')}, first {self.first}"
 
 
 @dataclass

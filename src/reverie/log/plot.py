@@ -16,7 +16,7 @@ from matplotlib.ticker import MaxNLocator
 
 from reverie.core.files import write_atomic
 from reverie.core.statistics import running_mean
-from reverie.core.words import several
+from reverie.core.words import plural
 from reverie.log.sinks import read_metrics
 
 Series = tuple[np.ndarray, np.ndarray]
@@ -88,7 +88,7 @@ def seeds_curve(
     axes = _axes(figure.subplots(), unit, RETURNS[what])
     colour = ORANGE if what == "evaluation" else BLUE
     for number, series in enumerate(seeds):
-        label = f"each of {several(len(seeds), 'seed')}" if not number and len(series[0]) else None
+        label = f"each of {plural(len(seeds), 'seed')}" if not number and len(series[0]) else None
         axes.plot(*series, alone(series), color=GREY, alpha=0.55, linewidth=0.9, label=label)
     if len(middle[0]):
         axes.plot(*middle[:2], alone(middle), color=colour, linewidth=2.2, label="interquartile mean of the seeds")

@@ -16,7 +16,7 @@ from typing import Any, Literal
 import numpy as np
 
 from reverie.core.statistics import CONFIDENCE, IntervalEstimate, Measure, estimate, iqm, mean, median, running_mean
-from reverie.core.words import several
+from reverie.core.words import plural
 from reverie.experiment import ExperimentConfig
 from reverie.folder import RunFolder, found_at_end, write_json
 from reverie.log.sinks import read_metrics
@@ -213,7 +213,7 @@ def table(found: Aggregate) -> str:
         return "\n".join(
             [*lines, "", "no scores: the seeds had no final evaluation (--eval-episodes 0, or --eval-env none)"]
         )
-    seeds = several(sum(score is not None for score in found.scores), "seed")
+    seeds = plural(sum(score is not None for score in found.scores), "seed")
     lines += ["", f"{'':>6}{'score':>12}   95 % interval over {seeds}"]
     for name, value in found.score.items():
         ends = f"{value.low:.2f} to {value.high:.2f}" if value.sure else "too few seeds"

@@ -30,7 +30,7 @@ from reverie.core.protocols import Stateful
 from reverie.core.randomness import RngState
 from reverie.core.specs import ObsSpec
 from reverie.core.types import Batch, State
-from reverie.core.words import several
+from reverie.core.words import plural
 from reverie.data.replay import Replay, ReplayConfig
 from reverie.data.sizes import parse_size
 from reverie.data.store.store import Store
@@ -139,7 +139,7 @@ class Keeper:
         if self.sources:
             replay = self.experiment.replay
             rows = replay.count * self.replay.streams
-            self.say(f"the replay starts with {several(rows, 'row')} from {', '.join(self.sources)}")
+            self.say(f"the replay starts with {plural(rows, 'row')} from {', '.join(self.sources)}")
             given.append(replay)
         self._show(given)
 
@@ -176,7 +176,7 @@ class Keeper:
                 f"has reached stop_score = {wanted:g} (best score {best:g}): increase it or set it to None to continue"
             )
         if clock.done and config.data.alone:
-            made = several(clock.updates, "update")
+            made = plural(clock.updates, "update")
             return f"has already made {made} (updates = {config.updates}): increase updates to continue"
         if clock.done:
             return (
@@ -198,7 +198,7 @@ class Keeper:
         if self.best.step and self.checkpoints.best() is None:  # the mark had been lost
             self.checkpoints.mark_best(path)
         if self.experiment.collector is not None:
-            self.say(f"the replay holds {several(self.replay.streams * (replay.count - replay.oldest), 'row')}")
+            self.say(f"the replay holds {plural(self.replay.streams * (replay.count - replay.oldest), 'row')}")
 
     def save(self, *, diverged: bool = False) -> Path:
         """Write a checkpoint of the whole state of the run.

@@ -9,7 +9,7 @@ from typing import Literal
 
 from reverie.agent.evaluation import write_evaluation
 from reverie.core.protocols import Sink
-from reverie.core.words import several
+from reverie.core.words import plural
 from reverie.estimating import PolicyEstimate, write_estimate
 from reverie.experiment import Experiment
 from reverie.folder import RunFolder, found_at_end
@@ -95,7 +95,7 @@ def is_of(file: Path, step: int) -> bool:
 
 def final_evaluation(experiment: Experiment, folder: RunFolder, say: Say) -> Evaluation:
     """Evaluate the final agent of the run."""
-    say(f"evaluating: {several(experiment.config.eval_episodes, 'episode')}")
+    say(f"evaluating: {plural(experiment.config.eval_episodes, 'episode')}")
     evaluation = experiment.evaluate(experiment.config.eval_episodes, which="test")
     at_the_end(say, write_evaluation, folder, evaluation, experiment.config, position(experiment.clock))
     return evaluation

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from reverie.core.compiler import trouble
 from reverie.core.discover import algorithm_name
 from reverie.core.machine import available_memory
-from reverie.core.words import several
+from reverie.core.words import plural
 from reverie.experiment import Experiment, replay_bytes
 from reverie.offline import described
 
@@ -40,7 +40,7 @@ def describe(experiment: Experiment, say: Say) -> None:
     if config.data.alone:
         say(
             f"{algorithm_name(type(config.algo))} from recorded data alone: {count / 1e6:.2f}M parameters on "
-            f"{experiment.algo.device}, {several(config.updates, 'update')}, {memory(needed)} of rows"
+            f"{experiment.algo.device}, {plural(config.updates, 'update')}, {memory(needed)} of rows"
         )
         return
     if config.steps <= config.learning_starts:
@@ -49,7 +49,7 @@ def describe(experiment: Experiment, say: Say) -> None:
         say(f"there will be {few} updates: {starts}, but the run has only {config.steps} env steps")
     say(
         f"{algorithm_name(type(config.algo))} on {config.env.id}: {count / 1e6:.2f}M parameters on "
-        f"{experiment.algo.device}, {config.env.num} env{'s' * (config.env.num > 1)}, "
+        f"{experiment.algo.device}, {plural(config.env.num, 'env')}, "
         f"{ratio:g} update{'s' * (ratio != 1)} per env step (train ratio {ratio * window.batch * window.length:g}), "
         f"replay up to {memory(needed)}{room}"
     )

@@ -41,7 +41,7 @@ from typing import Any
 from reverie.core.errors import RunError
 from reverie.core.specs import EXTRAS
 from reverie.core.types import State
-from reverie.core.words import several
+from reverie.core.words import plural
 from reverie.data.layout import Piece, Source, lay_out
 from reverie.data.replay import Replay
 from reverie.data.store import sittings as marks
@@ -195,7 +195,7 @@ class DurableReplay:
     def _say_newer(self, home: Segment, known: int) -> None:
         newer = max(0, home.rows - known)
         self.say(
-            f"the store has {several(newer * home.streams, 'row')} newer than the checkpoint: they are kept"
+            f"the store has {plural(newer * home.streams, 'row')} newer than the checkpoint: they are kept"
             if newer
             else "the store has no rows newer than the checkpoint: only complete files survive a kill"
         )

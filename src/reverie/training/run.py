@@ -17,7 +17,7 @@ from reverie.core.config import Choice, Config
 from reverie.core.discover import algorithm_name, version
 from reverie.core.errors import ReverieError, RunError
 from reverie.core.protocols import Sink
-from reverie.core.words import several
+from reverie.core.words import plural
 from reverie.envs.factory import EnvLike, env_name
 from reverie.experiment import Experiment, ExperimentConfig
 from reverie.folder import (
@@ -233,7 +233,7 @@ def evaluation_before(config: ExperimentConfig, folder: RunFolder, say: Say) -> 
     if found is not None and len(found.scores) != config.eval_episodes:
         say(
             f"eval_episodes = {config.eval_episodes} has no effect on a finished run: its final evaluation of "
-            f"{several(len(found.scores), 'episode')} is kept. To play more, use reverie eval {folder.path} --episodes "
+            f"{plural(len(found.scores), 'episode')} is kept. To play more, use reverie eval {folder.path} --episodes "
             f"{config.eval_episodes}"
         )
     return found

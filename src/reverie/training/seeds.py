@@ -15,7 +15,7 @@ import torch
 from reverie.core.discover import algorithm_name
 from reverie.core.errors import RunError
 from reverie.core.machine import choose_device
-from reverie.core.words import several
+from reverie.core.words import plural
 from reverie.experiment import ExperimentConfig
 from reverie.folder import SCHEMA, check_writable, settings_changes, writing
 from reverie.log.board import Board, Lane, NoBoard, State, board_of
@@ -173,7 +173,7 @@ class Crew:
         with Signals(heeded()) as signals, contextlib.ExitStack() as stack:
             if left:
                 together = f"{min(self.jobs, left)} at a time" if min(self.jobs, left) > 1 else "one at a time"
-                seeds = f"{left} seed{'s' * (left > 1)}, {together}"
+                seeds = f"{plural(left, 'seed')}, {together}"
                 self.say(f"{title}: {seeds}, in {self.folder.path}; their output is in seed-*.log")
                 if self.jobs > 1 and not self.config.threads and choose_device(self.config.device) == "cpu":
                     self.say("each seed uses all CPU cores: for small networks, --threads 1 is faster")
@@ -271,7 +271,7 @@ class Crew:
         with writing(folder.path):
             found = self.write()
         if found is not None:
-            at_the_end(self.say, draw, found, folder.curve, f"{title}, {several(len(found.seeds), 'seed')}")
+            at_the_end(self.say, draw, found, folder.curve, f"{title}, {plural(len(found.seeds), 'seed')}")
         return SeedsResult(
             run=folder.path,
             seeds=[

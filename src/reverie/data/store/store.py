@@ -31,7 +31,7 @@ from typing import Literal, TypeVar
 import numpy as np
 
 from reverie.core.errors import ReverieError, RunError
-from reverie.core.words import several
+from reverie.core.words import plural
 from reverie.data.rings import Rows
 from reverie.data.storage import Column
 from reverie.data.store import manifest as manifests
@@ -274,7 +274,7 @@ class Store:
         writer.close(timeout)
         left = writer.count - writer.committed  # asked again: the thread may have written more after the timeout
         if left:
-            rows = several(left, "row")
+            rows = plural(left, "row")
             self.say(f"the store {self.objects.where} was closed before {rows} of each stream could be written")
         return not left
 
@@ -323,7 +323,7 @@ class Store:
             count = sum((s.rows - s.first) * s.streams for s in fresh)
             names = " and ".join(s.name for s in fresh)
             self.say(
-                f"{several(count, 'row')} stored after this checkpoint were set aside in {self.objects.where}: {names}"
+                f"{plural(count, 'row')} stored after this checkpoint were set aside in {self.objects.where}: {names}"
             )
 
     def _mend(self) -> None:
