@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import platform
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -88,6 +90,15 @@ def read_only(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 # ---------------------------------------------------------------- kept
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64" or not shutil.which("cc"), reason="no compiler for these processors")
+@pytest.mark.parametrize("processor", ["x86-64", "x86-64-v3", "x86-64-v4", "sapphirerapids"])
+def test_the_sources_are_right_for_other_processors(processor: str) -> None:
+    """Each has code of its own for AVX2, AVX-512 or matrix units, which a compiler of another machine does not see."""
+    flags = ["-fsyntax-only", "-fopenmp", f"-march={processor}", "-Werror=implicit-function-declaration"]
+    done = subprocess.run(["cc", *flags, *map(str, compiler.SOURCES)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 def test_they_are_compiled_once(copying: Path, cache: Path) -> None:

@@ -13,8 +13,8 @@ from reverie.core.compiler import kernels
 from reverie.nn import perceptron
 from reverie.nn.perceptron import ReluMLP, defined
 
-# Widths on both sides of what the C files work in: LANES, NARROW, TILE, PANEL; rows around STRIP, and beyond MOST_ROWS
-# and TOGETHER.
+# Widths on both sides of what the C files work in: LANES, NARROW, TILE, PANEL, WORD; rows around STRIP and GATED_ROWS,
+# and beyond MOST_ROWS and TOGETHER.
 SHAPES = [
     (4, (7, 5), 2, None, 3),
     (17, (256, 256), 6, None, 256),
@@ -31,6 +31,9 @@ SHAPES = [
     (20, (5, 33), 1, 3, 600),
     (20, (40, 6), 1, 2, 70),
     (3, (33, 12, 40, 64), 1, 2, 300),
+    (6, (100, 130), 1, 2, 1100),
+    (17, (256, 256), 1, 2, 63),
+    (17, (256, 256), 1, None, 64),
 ]
 
 needs_compiler = pytest.mark.skipif(kernels() is None, reason="nothing is compiled")
@@ -257,9 +260,11 @@ def test_two_callers_at_once_do_not_disturb_each_other():
         torch.set_num_threads(before)
 
 
-@pytest.mark.parametrize(("rows", "units"), [(6, (40, 8)), (20, (64, 32))])  # parts of tiles, and whole ones
-def test_nan_is_not_swallowed(path, rows, units):
-    net, x = ReluMLP(5, units, 3), torch.randn(rows, 5)
+@pytest.mark.parametrize(
+    ("rows", "units", "outputs"), [(6, (40, 8), 3), (20, (64, 32), 3), (70, (64, 40), 1)]
+)  # parts of tiles, whole ones, and gates
+def test_nan_is_not_swallowed(path, rows, units, outputs):
+    net, x = ReluMLP(5, units, outputs), torch.randn(rows, 5)
     x[2, 1] = torch.nan
     y = net(x)
     assert y[2].isnan().all()

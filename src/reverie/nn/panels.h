@@ -5,7 +5,7 @@
 #ifndef REVERIE_PANELS_H
 #define REVERIE_PANELS_H
 
-#ifdef __AVX512F__
+#ifdef __AVX2__
 #include <immintrin.h>
 #endif
 

@@ -3,6 +3,8 @@
 #ifndef REVERIE_PERCEPTRON_H
 #define REVERIE_PERCEPTRON_H
 
+#include <stdlib.h>
+
 #include "panels.h"
 
 #define STRIP 64 /* rows of a batch that a thread processes at once */
@@ -13,6 +15,20 @@ typedef struct {
     const int64_t *widths; /* [layers + 1] */
     const float *parameters;
 } Network;
+
+/* Memory for a call, kept for the thread's next call, because the system would have to clear new memory. Null if there is
+ * none left. */
+static inline void *room_for(int64_t bytes) {
+    static _Thread_local void *kept = 0;
+    static _Thread_local int64_t size = 0;
+    if (bytes > size) {
+        free(kept);
+        size = (bytes + 4095) / 4096 * 4096;
+        kept = aligned_alloc(4096, (size_t)size);
+        size = kept ? size : 0;
+    }
+    return kept;
+}
 
 /* ---------------------------------------------------------------------- a few outputs, such as a value */
 

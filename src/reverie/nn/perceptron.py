@@ -27,11 +27,8 @@ from torch.autograd.function import once_differentiable
 
 from reverie.core.compiled import call, compiled, library
 
-PANEL, NARROW, ALIGNED = 32, 8, 16
-"""Outputs that a thread sums at once; outputs that are too few for that (as in the C files); floats in a cache line."""
-
-TOGETHER = 512
-"""Rows of the backward pass that are processed together by vector units: many strips of ``perceptron.h``."""
+PANEL, ALIGNED = 32, 16
+"""Outputs that a thread sums at once (as in the C files); floats in a cache line."""
 
 TILED = 64
 """Smallest number of rows for which matrix units (AMX) are used: below, converting the weights takes too long."""
@@ -69,7 +66,6 @@ class Layout:
         self.stride = -(-used // ALIGNED) * ALIGNED
         self.widest = max(widths)
         self.hidden = copies * sum(widths[1:-1])
-        self.transposed = copies * sum(-(-i // PANEL) * PANEL * o for i, o in pairwise(widths))
         self._widths = (ctypes.c_int64 * len(widths))(*widths)
 
     def __deepcopy__(self, memo: Any) -> Layout:
@@ -138,20 +134,11 @@ def back(
     grad = torch.ops.aten.tanh_backward(grad.contiguous(), y) if layout.squash else grad.contiguous()
     dx = torch.empty_like(x) if inputs else None
     dtheta = torch.empty_like(theta) if parameters else None
-    rows, threads = x.shape[0], layout.threads(x.shape[0])
     to = 0 if dx is None else dx.data_ptr(), 0 if dtheta is None else dtheta.data_ptr()
+    rows, tiled = x.shape[0], layout.tiled(x.shape[0])
+    backward = library().perceptron_tiles_backward if tiled else library().perceptron_backward
     found = layout.network(theta), x.data_ptr(), hidden.data_ptr(), grad.data_ptr()
-    if layout.tiled(rows):
-        library().perceptron_tiles_backward(*found, *to, rows, threads)
-        return dx, dtheta
-    some = min(rows, TOGETHER)
-    gradients, scratch = layout.hidden * some, max(PANEL * some, NARROW * (layout.widest + 1))
-    room = x.new_empty(gradients + layout.transposed + threads * scratch)
-    dhidden = room.data_ptr()
-    transposed = dhidden + 4 * gradients
-    library().perceptron_backward(
-        *found, dhidden, *to, rows, some, transposed, transposed + 4 * layout.transposed, scratch, threads
-    )  # fmt: skip
+    backward(*found, *to, rows, layout.threads(rows))
     return dx, dtheta
 
 

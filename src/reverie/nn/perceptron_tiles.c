@@ -132,20 +132,6 @@ int perceptron_tiles_granted(void) {
     return granted;
 }
 
-/* Memory for a call, kept for the thread's next call, because the system would have to clear new memory. Null if there is
- * none left. */
-static Half *room_for(int64_t bytes) {
-    static _Thread_local void *kept = 0;
-    static _Thread_local int64_t size = 0;
-    if (bytes > size) {
-        free(kept);
-        size = (bytes + 4095) / 4096 * 4096;
-        kept = aligned_alloc(4096, (size_t)size);
-        size = kept ? size : 0;
-    }
-    return kept;
-}
-
 typedef struct {
     const Call *call;
     const Phase *phases;
