@@ -55,6 +55,11 @@ def trained(tmp_path_factory: pytest.TempPathFactory, tiny: Path) -> Path:
     return run
 
 
+def test_the_default_environment_is_named(tmp_path: Path, capsys: Captured) -> None:
+    assert main(["train", "dqn", "--steps", "9", "--eval-episodes", "0", "--run", str(tmp_path / "run")]) == 0
+    assert "no --env was given: training in CartPole-v1" in capsys.readouterr().out
+
+
 def saved(run: Path) -> dict[str, object]:
     settings: dict[str, object] = yaml.safe_load((run / "config.yaml").read_text())["experiment"]
     return settings

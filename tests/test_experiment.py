@@ -277,11 +277,11 @@ def test_a_run_that_had_all_its_steps_says_so(trained: Path, tmp_path: Path) -> 
         ({"env__id": "Acrobot-v1"}, r"contains a run with environment 'CartPole-v1', not 'Acrobot-v1'"),
         (
             {"algo__rssm__deter": 64},
-            r"does not fit these settings: .*size mismatch.* Changed settings: algo\.rssm\.deter: \d+ -> 64\.",
+            r"begun with other settings: algo\.rssm\.deter: \d+ -> 64\. .* does not fit these settings: .*mismatch",
         ),
         (
             {"algo__precision": "bfloat16", "steps": 500},
-            r"expected float16 .* Changed settings: algo\.precision: float32 -> bfloat16\.",
+            r"begun with other settings: algo\.precision: float32 -> bfloat16\. .*expected float16 ",
         ),
     ],
 )
@@ -547,6 +547,13 @@ def test_an_own_value_estimator_in_a_module_is_found_again(tmp_path: Path) -> No
 
 
 # ---------------------------------------------------------------- using an agent
+
+
+def test_what_an_agent_is_can_be_read(trained: Path) -> None:
+    agent = load(trained)
+    assert repr(agent) == f"Agent(dreamer_v3 in CartPole-v1, from {agent.checkpoint})"
+    with pytest.raises(RunError, match="run = 3: expected the path of a run folder"):
+        load(3)  # type: ignore[arg-type]
 
 
 def test_act_on_one_observation(trained: Path) -> None:

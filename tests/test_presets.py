@@ -336,7 +336,7 @@ def test_names_that_train_does_not_know(asked: list[ExperimentConfig]) -> None:
             api.train("dreamer_v3", **{wrong: 1})
     with pytest.raises(ConfigError, match=r"Available: .*env_options, envs, "):
         api.train("dreamer_v3", zzz=1)
-    inner = {"horizon": "algo.horizon", "rssm.deter": "algo.rssm.deter", "eval_env": "data.eval_env"}
+    inner = {"horizon": "algo.horizon", "rssm.deter": "algo.rssm.deter", "estimate_updates": "data.estimate_updates"}
     for given, path in inner.items():
         with pytest.raises(ConfigError, match=rf"'{given}'. Did you mean '{path}'\? Pass it as .*'{path}': \.\.\."):
             api.train("dreamer_v3", **{given: 1})
@@ -404,6 +404,16 @@ def test_a_whole_experiment_of_python_takes_no_lower_layers(files: dict[str, str
             settings_of(WHOLE, **given)
     with pytest.raises(ConfigError, match="has no named sizes"):
         settings_of(WHOLE, size="nano")
+
+
+def test_settings_of_data_have_short_names() -> None:
+    assert settings_of("iql", data="a.hdf5", eval_env="Pendulum-v1").data.eval_env == "Pendulum-v1"
+    assert settings_of("iql", env="Pendulum-v1", data="a.hdf5", data_fraction=0.25).data.fraction == 0.25
+    assert settings_of("iql", env="Pendulum-v1", data={"path": "a.hdf5"}, data_fraction=1.0).data.fraction == 1
+    with pytest.raises(ConfigError, match=r"data_fraction = 0.5 and data.fraction = 0.25 contradict each other"):
+        settings_of("iql", data={"path": "a.hdf5", "fraction": 0.25}, data_fraction=0.5)
+    with pytest.raises(ConfigError, match="eval_env has no effect without data"):
+        settings_of("iql", eval_env="Pendulum-v1")
 
 
 @pytest.mark.parametrize("algorithm", ["dqn", OBJECT, WHOLE])

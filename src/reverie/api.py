@@ -7,7 +7,7 @@ import dataclasses
 import inspect
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from numbers import Integral
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,9 @@ from reverie.training.seeds import SeedsResult
 from reverie.training.seeds import train_seeds as run_seeds
 
 _TRAINING = threading.Lock()
+
+SHORT = {"envs": "env.num", "eval_env": "data.eval_env", "data_fraction": "data.fraction"}
+"""Short names of settings. ``data`` is one of ``data.path`` as well, if it is a path."""
 
 
 def train(
@@ -68,7 +71,8 @@ def train(
         **overrides: any field of :class:`ExperimentConfig`, nested as a dictionary (``env_options`` for those of the
             environment) or by dotted path: ``**{"algo.horizon": 20}``. ``envs=8`` is short for ``env.num``, which
             is 1 if ``env`` is an instance. ``data=path`` is short for ``data.path``, recorded data to learn from: from
-            these alone, or with an ``env`` also from what is collected there.
+            these alone, or with an ``env`` also from what is collected there. Beside it, ``eval_env`` is short for
+            ``data.eval_env`` and ``data_fraction`` for ``data.fraction``.
 
     Returns:
         How the run ended: steps, updates, final evaluation and files.
@@ -174,6 +178,8 @@ def settings_of(
     if isinstance(overrides.get("data"), str | Path):
         overrides["data.path"] = str(overrides.pop("data"))
     check_data(overrides.get("data", {}))
+    idle = [name for name in overrides if SHORT.get(name, "").startswith("data.")]
+    overrides.update({path: overrides.pop(name) for name, path in SHORT.items() if name in overrides})
     if isinstance(data := overrides.get("data"), DatasetConfig):  # dotted paths may set the rest
         usual = DatasetConfig().to_dict()
         overrides["data"] = {name: value for name, value in data.to_dict().items() if value != usual[name]}
@@ -195,12 +201,12 @@ def settings_of(
         settings = layered(word, env=name, preset=preset, size=size, files=files, data=data, handed=handed, algo=algo)
     if "env_options" in overrides:
         overrides["env"] = overrides.pop("env_options")
-    if "envs" in overrides:
-        overrides["env.num"] = overrides.pop("envs")
     if isinstance(env, gymnasium.Env):
         settings = settings.merge({"env.num": 1, "env.vector": "serial"})  # presets may ask for several
         check_instance(overrides)
     settings = overlay(settings, overrides)
+    if idle and not settings.data.path:
+        raise ConfigError(f"{idle[0]} has no effect without data: pass data=PATH as well.")
     if settings.data.alone and env is not None and not says_fraction(overrides):
         return settings.merge({"data.fraction": HALF})
     return settings.merge({"data.eval_env": name}) if settings.data.alone and isinstance(env, str) else settings
@@ -232,9 +238,9 @@ def check_names(overrides: Mapping[str, Any], algorithm: object) -> None:
     """
     parameters = [name for name in inspect.signature(train).parameters if name != "overrides"]
     fields = [field.name for field in dataclasses.fields(ExperimentConfig) if field.name != "env"]
-    known = [*fields, "envs", "env_options"]
+    known = [*fields, *SHORT, "env_options"]
     for name in overrides:
-        if name.partition(".")[0] not in (*fields, "env", "envs", "env_options"):
+        if name.partition(".")[0] not in (*known, "env"):
             if inner := [path for path in inner_options(algorithm) if path.endswith(f".{name}")]:
                 listed = " or ".join(f"'{path}'" for path in inner[:3])
                 how = f"**{{'{inner[0]}': ...}}"
@@ -279,13 +285,14 @@ def check_twice(env: EnvLike | None, overrides: Mapping[str, Any]) -> None:
     Raises:
         ConfigError: one is.
     """
-    options = overrides.get("env_options")
-    nested = {f"env.{name}": value for name, value in options.items()} if isinstance(options, Mapping) else {}
-    short = {"env": (env, "env.id"), "envs": (overrides.get("envs"), "env.num")}
-    short["data"] = overrides.get("data"), "data.path"
+    parts = {"env": overrides.get("env_options"), "data": overrides.get("data")}
+    mappings = {part: options for part, options in parts.items() if isinstance(options, Mapping)}
+    nested = {f"{part}.{name}": value for part, options in mappings.items() for name, value in options.items()}
+    short = {"env": (env, "env.id"), "data": (overrides.get("data"), "data.path")}
+    short |= {name: (overrides.get(name), path) for name, path in SHORT.items()}
     for name, (value, path) in short.items():
         others = [given[path] for given in (overrides, nested) if path in given]
-        if isinstance(value, str | Path | Integral) and any(str(other) != str(value) for other in others):
+        if isinstance(value, str | Path | Real) and any(str(other) != str(value) for other in others):
             raise ConfigError(
                 f"{name} = {value} and {path} = {others[0]} contradict each other: both set the same option. Set only "
                 "one of them."

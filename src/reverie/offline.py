@@ -352,7 +352,8 @@ def described(experiment: Experiment) -> str:
     statistics = dataset.statistics()
     part = "" if data.alone else f", {data.fraction:g} of each batch"
     low, mean, high = statistics.scores
+    steps = plural(statistics.steps, "recorded step")
     return (
-        f"{statistics.steps:,} recorded steps in {plural(statistics.episodes, 'episode')} of {data.path}{part}: "
+        f"{steps} in {plural(statistics.episodes, 'episode')} of {data.path}{part}: "
         f"returns {low:.1f} to {high:.1f}, mean {mean:.1f}"
     )

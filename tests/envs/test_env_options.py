@@ -200,6 +200,12 @@ def test_unknown_ids(env_id, message):
         make_env(EnvConfig(id=env_id), seed=0)
 
 
+def test_a_file_is_no_id(tmp_path):
+    (tmp_path / "room.py").touch()
+    with pytest.raises(EnvError, match=r"room\.py is a file: use 'room:Id' in its folder"):
+        make_env(EnvConfig(id=str(tmp_path / "room.py")), seed=0)
+
+
 def test_wrong_arguments_for_an_environment():
     with pytest.raises(EnvError, match=r"'CartPole-v1' could not be created with .*gravity=3.*TypeError"):
         make_env(EnvConfig(kwargs={"gravity": 3}), seed=0)

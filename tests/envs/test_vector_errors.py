@@ -30,7 +30,7 @@ def test_nan_names_env_key_step_and_value(make, vector):
 
 @BOTH
 def test_environments_of_old_gym_are_told_apart(make, vector):
-    with pytest.raises(DataError, match=r"reset\(\) returned a single int: expected 2 values \(observation, info\)"):
+    with pytest.raises(DataError, match=r"reset\(\) returned one value of type int: expected 2 values \(obs"):
         make(env_zoo.OldReset, vector=vector, restarts=0).reset()
     with pytest.raises(DataError, match=r"argument 'seed'. Define reset\(self, \*, seed=None, options=None\)"):
         make(env_zoo.Seedless, vector=vector, restarts=0).reset()

@@ -88,6 +88,9 @@ class Agent:
         self.factory = factory
         self._decode = ActionCodec(self.action_space)
 
+    def __repr__(self) -> str:
+        return f"Agent({self.config.algo.algorithm} in {self.config.env.id}, from {self.checkpoint})"
+
     @property
     def obs_spec(self) -> ObsSpec:
         """Observations that the networks receive."""
@@ -229,6 +232,8 @@ def load(
         ConfigError: the device does not exist here, or the run's config.yaml cannot be read by this version.
         EnvError: the environment cannot be made.
     """
+    if not isinstance(run, str | Path):
+        raise RunError(f"run = {brief(run)}: expected the path of a run folder.")
     folder = RunFolder(Path(run))
     config = saved_config(folder.path, env, algo)
     config = config.merge({"env.kwargs": as_handed(config.env, env).kwargs})

@@ -95,6 +95,7 @@ def train_command(args: list[str]) -> int:
         config = config.merge(in_an_environment(args, said.env))
     if (idle := without_effect(args, config)) is not None:
         return fail(idle, 2)
+    name_default(said, config)
     if parsed.common.seeds is not None:
         return seeds_command(config, parsed.common)
     result = train(config, run=parsed.common.resume or parsed.common.run, keep_newer=parsed.common.keep_newer)
@@ -122,6 +123,12 @@ def shortly_said(config: ExperimentConfig, said: Common, shown: Common) -> Exper
     """Return ``config`` with what was set by short flags."""
     changed = {path: getattr(said, name) for name, path in SHORT.items() if getattr(said, name) != getattr(shown, name)}
     return config.merge(changed)
+
+
+def name_default(said: Common, config: ExperimentConfig) -> None:
+    """Name the environment on the terminal if nothing that was said chooses one."""
+    if not (said.env or said.data or said.config or said.preset):
+        tell(f"no --env was given: training in {config.env.id}")
 
 
 def without_effect(args: list[str], config: ExperimentConfig) -> str | None:

@@ -48,7 +48,7 @@ def answered(method: str, found: Any, names: tuple[str, ...]) -> Any:
     """
     if isinstance(found, tuple | list) and len(found) == len(names):
         return found
-    what = f"{len(found)} values" if isinstance(found, tuple | list) else f"a single {type(found).__name__}"
+    what = f"{len(found)} values" if isinstance(found, tuple | list) else f"one value of type {type(found).__name__}"
     raise DataError(
         f"{method}() returned {what}: expected {len(names)} values ({', '.join(names)}). Wrap environments of the "
         "old Gym API with shimmy.GymV26CompatibilityV0(env=...) or shimmy.GymV21CompatibilityV0(env=...)"

@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from importlib.util import find_spec
+from pathlib import Path
 
 import gymnasium
 
@@ -104,6 +105,8 @@ def unknown(env_id: str) -> EnvError:
     extras = f" More environments come with {', '.join(_pip(suite) for suite in missing)}." if missing else ""
     near = did_you_mean(name, gymnasium.registry)
     rule = " For an environment of your own, use 'module:Id', where importing the module registers Id."
+    if env_id.endswith(".py") and Path(env_id).is_file():
+        rule = f" {env_id} is a file: use '{Path(env_id).stem}:Id' in its folder, where it registers Id."
     return EnvError(f"unknown environment '{env_id}'.{near}{extras}{rule}")
 
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from reverie.core.specs import ActionSpec, ObsSpec
+from reverie.core.words import plural
 
 Signature = Mapping[str, Mapping[str, Mapping[str, Any]]]
 """``{"observation": {key: part}, "action": {key: part}}``, each part a mapping of its fields, fit for JSON."""
@@ -49,7 +50,7 @@ def _words(part: Mapping[str, Any]) -> str:
     if "shape" in part:
         words.append(str(tuple(part["shape"])))
     if part.get("size"):
-        words.append(f"of {part['size']} numbers")
+        words.append(f"of {plural(part['size'], 'number')}")
     if part.get("classes"):
         words.append(f"of {' x '.join(map(str, part['classes']))} classes")
     if part.get("kind") == "image":

@@ -141,7 +141,8 @@ class DurableReplay:
             self.copied, say = True, once(self.say)
             imported = found.store is self.store and found.in_place
             self._start_with(lambda columns: found_pieces(found, say, columns), imported)
-            self.say(f"the replay was rebuilt from its rows: {self.replay.count:,} in each of {self.streams} streams")
+            streams = plural(self.streams, "stream")
+            self.say(f"the replay was rebuilt from its rows: {self.replay.count:,} in each of {streams}")
 
     def save_files(self, folder: Path) -> None:
         """Write the latents."""

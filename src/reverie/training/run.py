@@ -148,14 +148,14 @@ def newest_of(checkpoints: Checkpoints) -> Path | None:
 
 @contextlib.contextmanager
 def naming_changes(keeper: Keeper) -> Iterator[None]:
-    """Append to errors raised inside the settings of the algorithm that differ from those of the run."""
+    """Begin errors raised inside with the settings of the algorithm that differ from those of the run."""
     try:
         yield
     except ReverieError as error:
         now = json.loads(json.dumps(keeper.experiment.config.algo.to_dict()))
         lines = settings_changes(read_saved(keeper.folder.path).experiment.get("algo", {}), now, "algo.")
         if lines:
-            error.args = (f"{error} Changed settings: {'; '.join(lines)}.",)
+            error.args = (f"the run was begun with other settings: {'; '.join(lines)}. {error}",)
         raise
 
 
