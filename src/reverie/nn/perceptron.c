@@ -34,7 +34,7 @@ static void forward_layer(const float *x, int64_t inputs, const float *weights, 
 typedef struct {
     const Network *n;
     const float *x;
-    float *hidden, *y, *scratch;
+    float *hidden, *y, *scratch; /* scratch: [threads, widest, PANEL] */
     int64_t rows, widest, taken;
 } Forth;
 
@@ -59,11 +59,11 @@ static void forth(void *given, Worker worker) {
 }
 
 /* Map x [rows, inputs], the input of all copies, to y [copies, rows, outputs]. The values of each hidden layer are stored in
- * `hidden`, [copies, rows, width] one after the other. `scratch` is [threads, widest, PANEL]. */
-void perceptron(const Network *n, const float *x, float *hidden, float *y, int64_t rows, float *scratch,
-                int64_t threads) {
-    Forth c = {.n = n, .x = x, .hidden = hidden, .y = y, .scratch = scratch, .rows = rows};
+ * `hidden`, [copies, rows, width] one after the other. */
+void perceptron(const Network *n, const float *x, float *hidden, float *y, int64_t rows, int64_t threads) {
+    Forth c = {.n = n, .x = x, .hidden = hidden, .y = y, .rows = rows};
     for (int64_t l = 0; l <= n->layers; l++) c.widest = n->widths[l] > c.widest ? n->widths[l] : c.widest;
+    c.scratch = room_for(threads * c.widest * PANEL * sizeof(float));
     together(forth, &c, threads);
 }
 

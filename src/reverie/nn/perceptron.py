@@ -27,8 +27,8 @@ from torch.autograd.function import once_differentiable
 
 from reverie.core.compiled import call, compiled, library
 
-PANEL, ALIGNED = 32, 16
-"""Outputs that a thread sums at once (as in the C files); floats in a cache line."""
+ALIGNED = 16
+"""Floats in a cache line."""
 
 TILED = 64
 """Smallest number of rows for which matrix units (AMX) are used: below, converting the weights takes too long."""
@@ -64,7 +64,6 @@ class Layout:
         self.multiplications = sum(i * o for i, o in pairwise(widths))
         used = sum((i + 1) * o for i, o in pairwise(widths))
         self.stride = -(-used // ALIGNED) * ALIGNED
-        self.widest = max(widths)
         self.hidden = copies * sum(widths[1:-1])
         self._widths = (ctypes.c_int64 * len(widths))(*widths)
 
@@ -115,11 +114,7 @@ def forth(theta: Tensor, layout: Layout, *parts: Tensor, keep: bool = True) -> P
     hidden = x.new_empty(rows * layout.hidden if keep or not tiled else 0)
     y = x.new_empty(layout.copies, rows, layout.widths[-1])
     found = layout.network(theta), x.data_ptr(), hidden.data_ptr() if len(hidden) else 0, y.data_ptr(), rows
-    if tiled:
-        library().perceptron_tiles(*found, threads)
-    else:
-        scratch = x.new_empty(threads * layout.widest * PANEL)
-        library().perceptron(*found, scratch.data_ptr(), threads)
+    (library().perceptron_tiles if tiled else library().perceptron)(*found, threads)
     return Pass(x, hidden, y)
 
 
