@@ -2,7 +2,7 @@
  *
  * By the method of the four Russians (Arlazarov, Dinic, Kronrod and Faradzev 1970): the sums of all subsets of four rows are
  * computed once and kept in a table, so that an output needs one addition for four gates, not four multiplications and
- * additions. perceptron.c uses this for the gradient of a layer behind ReLU.
+ * additions. perceptron_backward.c uses this for the gradient of a layer behind ReLU.
  */
 
 #ifndef REVERIE_GATES_H

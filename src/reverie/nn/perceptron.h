@@ -1,4 +1,4 @@
-/* Shared by perceptron.c and perceptron_tiles.c: the layout of a network, and layers of a few outputs. */
+/* Shared by perceptron.c, perceptron_backward.c and perceptron_tiles.c: the layout of a network, and layers of a few outputs. */
 
 #ifndef REVERIE_PERCEPTRON_H
 #define REVERIE_PERCEPTRON_H

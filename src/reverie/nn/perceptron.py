@@ -1,4 +1,4 @@
-"""Multilayer perceptrons (MLPs) with ReLU, with a hand-written backward pass in C (``perceptron.c``).
+"""Multilayer perceptrons (MLPs) with ReLU, with a hand-written backward pass in C (``perceptron_backward.c``).
 
 Each layer is a product of a few microseconds, so half of the time would go to PyTorch's calls between layers. Here one
 C call computes all layers of K MLPs (``copies``) forward, and one backward:
