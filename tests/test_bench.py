@@ -90,6 +90,19 @@ def test_operations_of_an_update_are_those_of_its_equations(precision: str) -> N
     assert count_flops(config, VECTOR, TURNS) == pytest.approx(expected, rel=0.15)
 
 
+@pytest.mark.parametrize(
+    ("lines", "name"),
+    [
+        ("cpu family\t: 25\nmodel\t\t: 17\nmodel name\t: AMD EPYC\n", "AMD EPYC (family 25, model 17)"),
+        ("cpu family\t: 6\nmodel\t\t: 143\nmodel name\t: Intel(R) Xeon(R) Gold 6430\n", "Intel(R) Xeon(R) Gold 6430"),
+        ("model name\t: ARMv8\n", "ARMv8"),
+    ],
+)
+def test_a_processor_without_a_number_is_named_by_its_family(lines: str, name: str, tmp_path: Path) -> None:
+    (tmp_path / "cpuinfo").write_text(f"processor\t: 0\n{lines}power management:\n\nprocessor\t: 1\n{lines}")
+    assert hardware.processor(tmp_path / "cpuinfo") == name
+
+
 def test_operations_grow_with_the_batch_and_take_no_memory() -> None:
     one, two = (count_flops(TINY.merge({"batch_size": b}), MIXED, BOTH) for b in (2, 4))
     assert 1.9 * one < two < 2.1 * one

@@ -65,6 +65,17 @@ def test_what_is_not_there(tmp_path, monkeypatch):
         open_reader("minari:door-v0")
 
 
+def test_a_folder_of_several_formats_is_not_read_in_part(tmp_path):
+    write(tmp_path / "a.hdf5", columns())
+    (tmp_path / "notes.txt").write_text("of no matter")
+    check(open_reader(str(tmp_path)), expected(LIVED))
+    (tmp_path / "b.npz").touch()
+    (tmp_path / "c.parquet").touch()
+    with pytest.raises(DataError, match=r"formats \(HDF5: a\.hdf5; npz: b\.npz; tables: c\.parquet\)\. Pass one"):
+        open_reader(str(tmp_path))
+    check(open_reader(str(tmp_path / "*.hdf5")), expected(LIVED))
+
+
 def test_several_files_in_the_order_of_their_numbers(tmp_path):
     for name, lived in {"part-10.hdf5": LIVED[3:], "part-9.hdf5": LIVED[1:3], "part-1.hdf5": LIVED[:1]}.items():
         write(tmp_path / name, columns(lived))

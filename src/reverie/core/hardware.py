@@ -22,10 +22,18 @@ GPU_SIZES, CPU_SIZES = (4096, 8192), (512, 1024, 2048)
 """Side lengths of the square matrices that are multiplied."""
 
 
-def processor() -> str:
-    """Return the processor's model name, as precisely as the system reports it."""
-    with contextlib.suppress(OSError, IndexError):
-        return str(re.findall(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)[0])
+def processor(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
+    """Return the processor's model name, as precisely as the system reports it.
+
+    Virtual machines may report a name without a number, such as "AMD EPYC": the numbers of its family and model are
+    appended, since generations differ twofold in speed.
+    """
+    with contextlib.suppress(OSError, KeyError):
+        facts: dict[str, str] = dict(re.findall(r"^(\w[\w ]*?)[ \t]*:[ \t]*(.+)$", cpuinfo.read_text(), re.MULTILINE))
+        name = facts["model name"]
+        if re.search(r"\d", name) or not {"cpu family", "model"} <= set(facts):
+            return name
+        return f"{name} (family {facts['cpu family']}, model {facts['model']})"
     return platform.processor() or platform.machine()
 
 

@@ -78,6 +78,7 @@ def _folder(path: Path, options: ReadOptions) -> Reader:
         return minari_reader(path, options)
     if is_store(path):
         return StoreReader(path, options)
+    check_alike(path)
     if any(path.glob("*.npz")):
         return PyDreamerReader(path, options)
     if shards_in(path):
@@ -94,6 +95,27 @@ def _folder(path: Path, options: ReadOptions) -> Reader:
     datasets = [(path / name).as_posix() for name in local_names(path)]
     hint = f" There are datasets at {', '.join(datasets[:6])}." if datasets else ""
     raise DataError(f"{path} contains no dataset, only {', '.join(inside[:10]) or 'nothing'}.{hint} Expected {KNOWN}.")
+
+
+def check_alike(path: Path) -> None:
+    """Check that the datasets in a folder are of one format: of several, all but one would not be read.
+
+    Raises:
+        DataError: they are not.
+    """
+    found: dict[str, list[str]] = {}
+    for inside in sorted(path.iterdir()):
+        if inside.is_dir():
+            kind = "Minari or a replay store" if _is_dataset(inside) else ""
+        else:
+            kind = "tables" if inside.suffix.lower() in OF_TABLES else SUFFIXES.get(inside.suffix.lower(), "")
+        if kind and not inside.name.startswith("."):
+            found.setdefault(kind, []).append(inside.name)
+    if len(found) > 1:
+        listed = "; ".join(f"{kind}: {', '.join(names[:3])}" for kind, names in found.items())
+        raise DataError(
+            f"{path} contains datasets of several formats ({listed}). Pass one of them, or a glob such as '*.hdf5'."
+        )
 
 
 def _is_dataset(path: Path) -> bool:
