@@ -15,17 +15,19 @@ typedef struct {
 /* In the order of KINDS in elementwise.py. */
 typedef enum { COPY_1, COPY_4, COPY_8, WIDEN, NOT, FILL, NEG, ABS, SQUARE, CLAMP, ADD, LESS, ADD_TIMES, ADD_8, FROM, MUL, DIV, MIN, MAX, EQ, GE, LE, LT, AND, PUT, TANH_BACK } Kind;
 
-/* Loop over the innermost dimension; vectorised where everything is contiguous, or the second input is one number. */
+/* Loop over the innermost dimension; vectorised where everything is contiguous, or the second input is one number. Arrays may
+ * be the same, but do not overlap otherwise. Other strides stay scalar, since vectors of them take seconds to compile. */
 #define ROW(OUT, IN, EXPRESSION) { \
     OUT *row_to = (OUT *)to + at_to; \
     const IN *row_a = (const IN *)a + at_a, *row_b = (const IN *)b + at_b; \
     if (dt == 1 && da == 1 && db == 1) { \
-        for (int64_t i = 0; i < n; i++) { IN p = row_a[i], q = row_b[i]; (void)p, (void)q; row_to[i] = (EXPRESSION); } \
+        _Pragma("omp simd") for (int64_t i = 0; i < n; i++) { IN p = row_a[i], q = row_b[i]; (void)p, (void)q; row_to[i] = (EXPRESSION); } \
     } else if (dt == 1 && da == 1 && db == 0) { \
         IN q = *row_b; \
-        for (int64_t i = 0; i < n; i++) { IN p = row_a[i]; (void)p, (void)q; row_to[i] = (EXPRESSION); } \
+        _Pragma("omp simd") for (int64_t i = 0; i < n; i++) { IN p = row_a[i]; (void)p, (void)q; row_to[i] = (EXPRESSION); } \
     } else { \
         for (int64_t i = 0; i < n; i++) { \
+            __asm__ volatile(""); \
             IN p = row_a[i * da], q = row_b[i * db]; (void)p, (void)q; row_to[i * dt] = (EXPRESSION); \
         } \
     } \
