@@ -113,7 +113,7 @@ def test_a_run_whose_weights_broke_goes_on_from_before(
             {},
             "it contains no 'temperature_optim'. It was .* other parts .* optimisers",
         ),
-        ({}, {"algo.target_every": 5}, r"target_critic\.count\"\. It was .* other parts .*algo.target_every: 1 -> 5"),
+        ({}, {"algo.target_every": 5}, r"algo.target_every: 1 -> 5\. .*target_critic\.count\"\. It was .* other parts"),
     ],
 )
 def test_what_a_learner_of_other_parts_lacks_is_said(

@@ -72,6 +72,7 @@ _SIGNATURES = {
     "td_error": [_POINTER] * 7 + [_COUNT] * 3 + [_REAL] * 2,
     "quantile_huber": [_POINTER] * 4 + [_COUNT] * 3 + [_REAL, _INT],
     "best_quantiles": [_POINTER] * 3 + [_COUNT] * 3,
+    "row_means": [_POINTER] * 2 + [_COUNT] * 2,
     "quantile_targets": [_POINTER] * 5 + [_COUNT] * 4 + [_REAL],
     "quantile_error": [_POINTER] * 9 + [_COUNT] * 4 + [_REAL, _INT],
     "choice_loss": [_POINTER] * 6 + [_COUNT] * 3 + [_POINTER, _COUNT, _REAL],

@@ -73,8 +73,9 @@ class ConservativeQuantilesStep(ExplicitStep):
         classes, n = o.network.shape
         quantiles = passed.y.view(*target.shape[:-1], classes, n)  # [B, T-1, A, N]
         error, grad = compiled_quantile.error_and_gradient(quantiles, target, batch, o.kappa)
-        gap, dvalue = compiled_choices.loss_and_gradient(quantiles.mean(-1), batch.action, batch.is_last, (classes,))
-        grad.add_(dvalue.unsqueeze(-1), alpha=o.min_q_weight / n)
+        values = compiled_quantile.means(quantiles)  # [B, T-1, A]
+        gap, dvalue = compiled_choices.loss_and_gradient(values, batch.action, batch.is_last, (classes,))
+        grad.add_((dvalue * (o.min_q_weight / n)).unsqueeze(-1))
         descend(o.network, self.optims["critic"], passed, grad)
         return pressed(losses_of(error), gap, o.min_q_weight)
 

@@ -67,6 +67,17 @@ def best_quantiles(quantiles: Tensor, preferred: Tensor) -> Tensor:
     return out
 
 
+def means(quantiles: Tensor) -> Tensor:
+    """Compute the mean of each distribution, without gradient: ``[..., N]`` to ``[...]``.
+
+    PyTorch would wake its threads for it, which then spin where those of the other compiled functions want to run.
+    """
+    x = quantiles.contiguous()
+    y = torch.empty(x.shape[:-1])
+    library().row_means(x.data_ptr(), y.data_ptr(), y.numel(), x.shape[-1])
+    return y
+
+
 def quantile_targets(following: Tensor, batch: Batch, steps: int, discount: float) -> Tensor:
     """Compute ``quantile.quantile_targets``, without gradient: ``[B, T - 1, N]``."""
     following, reward = following.contiguous(), batch.reward.contiguous()
