@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from reverie.algos.bc import BCConfig, BCObjective, Stochastic
 from reverie.algos.discrete_bcq import DiscreteBCQConfig
@@ -99,6 +100,24 @@ def test_numbers_are_those_of_the_definition(name, monkeypatch):
             torch.testing.assert_close(a.priority, b.priority, rtol=1e-5, atol=1e-5)
         assert not any(x.requires_grad for x in a.metrics.values())
     torch.testing.assert_close(tensors(agent), tensors(other), rtol=1e-5, atol=2e-5)
+
+
+@needs_compiler
+def test_discrete_cql_leaves_the_threads_of_pytorch_asleep():
+    """They would spin where those of the compiled functions want to run: what remains a tape replaces."""
+    agent, large = built("discrete_cql", quantiles=200, batch_size=64), []
+
+    class Watch(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            if any(isinstance(x, torch.Tensor) and x.numel() >= 2**15 for x in args):
+                large.append((func.overloadpacket.__name__, (kwargs or {}).get("alpha", 1)))
+            return func(*args, **(kwargs or {}))
+
+    with Watch():
+        agent.update(batch(agent, 0))
+    assert ("add_", 1) in large  # of so many elements that PyTorch would use threads
+    assert not {name for name, _ in large} & {"mean", "sum", "mul", "add"}
+    assert {factor for _, factor in large} == {1}
 
 
 def test_other_losses_are_computed_from_their_own_definitions():

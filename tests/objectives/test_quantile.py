@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from reverie.core.compiler import kernels
 from reverie.core.errors import ConfigError
 from reverie.core.types import Batch
 from reverie.objectives import compiled_quantile
@@ -201,6 +202,15 @@ def rows(seed: int = 0, length: int = T) -> Batch:
         obs={}, action=action, reward=torch.randn(B, length, generator=g), is_first=last.roll(1, 1), is_last=last,
         is_terminal=terminal, weight=torch.rand(B, generator=g) + 0.5, index=torch.arange(B),
     )  # fmt: skip
+
+
+@pytest.mark.skipif(kernels() is None, reason="nothing is compiled")
+@pytest.mark.parametrize("n", [1, 7, 200])
+def test_means_are_those_of_pytorch(n):
+    quantiles = torch.randn(5, 3, n)
+    torch.testing.assert_close(compiled_quantile.means(quantiles), quantiles.mean(-1))
+    turned = torch.randn(n, 3, 5).permute(2, 1, 0)  # not contiguous
+    torch.testing.assert_close(compiled_quantile.means(turned), turned.mean(-1))
 
 
 def test_the_best_class_is_that_of_the_highest_mean(either):

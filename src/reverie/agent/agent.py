@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from numbers import Integral
@@ -232,7 +233,7 @@ def load(
         ConfigError: the device does not exist here, or the run's config.yaml cannot be read by this version.
         EnvError: the environment cannot be made.
     """
-    if not isinstance(run, str | Path):
+    if not isinstance(run, str | os.PathLike):
         raise RunError(f"run = {brief(run)}: expected the path of a run folder.")
     folder = RunFolder(Path(run))
     config = saved_config(folder.path, env, algo)
