@@ -73,6 +73,32 @@ def test_results_and_gradients_are_those_of_the_definition(inputs, units, output
     assert torch.equal(net(x.detach()), y)  # without a way back
 
 
+@pytest.mark.parametrize(("shared", "own", "units", "outputs", "copies", "groups", "each"), [
+    (17, 6, (256, 256), 1, 2, 26, 10),  # groups that begin and end inside strips
+    (17, 12, (64, 48), 6, None, 13, 31),
+    (3, 1, (7, 5), 2, 3, 50, 2),
+    (1, 9, (40,), 33, None, 1, 200),  # one group, longer than strips
+    (5, 4, (33, 70), 1, 2, 3, 64),
+    (8, 3, (6,), 2, 2, 70, 1),
+])  # fmt: skip
+def test_inputs_that_rows_share_are_as_if_repeated(shared, own, units, outputs, copies, groups, each, path):
+    torch.manual_seed(0)
+    net = ReluMLP(shared + own, units, outputs, copies)
+    one, two = torch.randn(groups, shared, requires_grad=True), torch.randn(groups, each, own, requires_grad=True)
+    y = net(one, two)
+    grad = torch.randn_like(y)
+    found = y, *torch.autograd.grad(y, [one, two, net.theta], grad)
+    x = torch.cat([one.unsqueeze(1).expand(-1, each, -1), two], -1).reshape(-1, shared + own)
+    right, dx, dtheta = exact(net, x, grad)
+    done, dtwo = dx.view(groups, each, -1).split([shared, own], -1)
+    for a, b in zip(found, (right, done.sum(1), dtwo, dtheta), strict=True):
+        torch.testing.assert_close(a.double().view_as(b), b, rtol=1e-4, atol=1e-5 * max(b.abs().max().item(), 1))
+    with torch.no_grad():
+        assert torch.equal(net(one, two), y)
+        for k in range(copies or 0):
+            torch.testing.assert_close(net(one, two, copy=k), y[k], rtol=1e-6, atol=1e-6)
+
+
 def test_it_is_a_perceptron_of_pytorch(path):
     net = ReluMLP(4, (7, 5), 2, copies=3)
     x = torch.randn(6, 2, 4)

@@ -59,7 +59,7 @@ _SIGNATURES = {
     "unfold_sigmoid_backward": [_POINTER] * 3 + [_COUNT] * 3 + [_INT],
     "squared_error": [_POINTER] * 3 + [_COUNT] * 2 + [_REAL] * 2 + [_INT],
     "squared_error_backward": [_POINTER] * 4 + [_COUNT] * 2 + [_REAL] * 2 + [_INT],
-    "perceptron": [_POINTER] * 4 + [_COUNT] * 2,
+    "perceptron": [_POINTER] * 3 + [_COUNT] * 2 + [_POINTER] * 2 + [_COUNT] * 2,
     "perceptron_backward": [_POINTER] * 6 + [_COUNT] * 2,
     "perceptron_tiles": [_POINTER] * 4 + [_COUNT] * 2,
     "perceptron_tiles_backward": [_POINTER] * 6 + [_COUNT] * 2,

@@ -36,11 +36,6 @@ def times(x: Tensor, n: int) -> Tensor:
     return x.unsqueeze(-2).expand(*x.shape[:-1], n, x.shape[-1])
 
 
-def beside(features: Tensor, x: Tensor) -> Tensor:
-    """Expand features ``[..., F]`` to ``[..., n, F]``, as a view, with n taken from x ``[..., n, X]``."""
-    return features.unsqueeze(-2).expand(*x.shape[:-1], features.shape[-1])
-
-
 def draws(policy: Any, n: int) -> tuple[Tensor, Tensor]:
     """Return n samples ``[..., n, A]`` of the distribution ``policy``, and their log-densities ``[..., n]``."""
     action, density = policy.repeated(n).sample()

@@ -18,7 +18,6 @@ from reverie.core.discover import algorithm_config, algorithms
 from reverie.core.errors import ConfigError
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Obs
-from reverie.nn.action_samples import beside
 from reverie.nn.cnn import Dreamer, ImageEncoder
 from reverie.nn.encoder import one_hot, split_kinds
 from reverie.nn.perceptron import ReluMLP
@@ -108,7 +107,7 @@ class QEnsemble(nn.Module):
 
         ``copy``: the index of the only copy to compute, whose values are ``[..., n]``.
         """
-        return self._values(beside(self.inputs(obs), action), action, copy)
+        return self._values(self.inputs(obs), action, copy)
 
     def _values(self, features: Tensor, action: Tensor, copy: int | None = None) -> Tensor:
         y: Tensor = self.body(features, action.to(features.dtype), copy=copy)

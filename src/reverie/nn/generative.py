@@ -9,7 +9,6 @@ from torch import Tensor, nn
 
 from reverie.core.specs import ObsSpec
 from reverie.core.types import Obs
-from reverie.nn.action_samples import beside
 from reverie.nn.actor_critic import Inputs, NetworkConfig
 from reverie.nn.perceptron import ReluMLP
 from reverie.objectives.transforms import exp
@@ -50,7 +49,7 @@ class ActionVAE(nn.Module):
 
     def decode(self, obs: Obs, latent: Tensor) -> Tensor:
         """Return the actions ``[..., n, A]`` of n latents ``[..., n, L]`` for each observation ``[..., *shape]``."""
-        return self._decoded(beside(self.inputs(obs), latent), latent)
+        return self._decoded(self.inputs(obs), latent)
 
     def _decoded(self, features: Tensor, latent: Tensor) -> Tensor:
         y: Tensor = self.decoder(features, latent.to(features.dtype))
@@ -74,7 +73,7 @@ class Perturbation(nn.Module):
 
     def several(self, obs: Obs, action: Tensor) -> Tensor:
         """Return the perturbed actions of n actions ``[..., n, A]`` for each observation."""
-        return self._moved(beside(self.inputs(obs), action), action)
+        return self._moved(self.inputs(obs), action)
 
     def _moved(self, features: Tensor, action: Tensor) -> Tensor:
         y: Tensor = self.body(features, action.to(features.dtype))

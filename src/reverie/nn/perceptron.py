@@ -104,17 +104,36 @@ class Pass(NamedTuple):
     y: Tensor  # [K, M, outputs]
 
 
+def joined(*parts: Tensor) -> Tensor:
+    """Concatenate inputs ``[M, I]``, and others ``[M / n, I]`` of which each row belongs to n rows of the last one."""
+    rows = len(parts[-1])
+    if any(len(part) != rows for part in parts):
+        each = (part.unsqueeze(1).expand(-1, rows // max(1, len(part)), -1) for part in parts)  # [M / n, n, I]
+        parts = tuple(part.reshape(rows, part.shape[-1]) for part in each)
+    return parts[0].contiguous() if len(parts) == 1 else torch.cat(parts, 1)  # [M, inputs]
+
+
 def forth(theta: Tensor, layout: Layout, *parts: Tensor, keep: bool = True) -> Pass:
     """Compute the forward pass of parameters ``theta`` ``[K, P]``, without autograd.
 
-    The input is the concatenation of ``parts``, each ``[M, I]``. Without ``keep``, :func:`back` is not possible.
+    The input is the concatenation of ``parts``, as in :func:`joined`. Without ``keep``, :func:`back` is not possible.
     """
-    x = parts[0].contiguous() if len(parts) == 1 else torch.cat(parts, 1)  # [M, inputs]
-    rows, threads, tiled = x.shape[0], layout.threads(x.shape[0]), layout.tiled(x.shape[0])
+    own = parts[-1].contiguous()  # [M, I]
+    rows = own.shape[0]
+    threads, tiled = layout.threads(rows), layout.tiled(rows)
+    shares = not tiled and len(parts) == 2 and len(parts[0]) < rows
+    x = own.new_empty(0) if shares and not keep else joined(*parts)  # [M, inputs]
     hidden = x.new_empty(rows * layout.hidden if keep or not tiled else 0)
     y = x.new_empty(layout.copies, rows, layout.widths[-1])
-    found = layout.network(theta), x.data_ptr(), hidden.data_ptr() if len(hidden) else 0, y.data_ptr(), rows
-    (library().perceptron_tiles if tiled else library().perceptron)(*found, threads)
+    found = hidden.data_ptr() if len(hidden) else 0, y.data_ptr(), rows, threads
+    if tiled:
+        library().perceptron_tiles(layout.network(theta), x.data_ptr(), *found)
+    elif shares:
+        shared = parts[0].contiguous()  # [M / n, I]
+        groups = shared.data_ptr(), shared.shape[1], rows // len(shared)
+        library().perceptron(layout.network(theta), own.data_ptr(), *groups, *found)
+    else:
+        library().perceptron(layout.network(theta), x.data_ptr(), 0, 0, 1, *found)
     return Pass(x, hidden, y)
 
 
@@ -145,7 +164,7 @@ class _Perceptron(torch.autograd.Function):
         passed = forth(theta, layout, *parts, keep=ctx is not None)
         if ctx is not None:
             ctx.save_for_backward(theta, *passed)
-            ctx.layout, ctx.sizes = layout, [part.shape[1] for part in parts]
+            ctx.layout, ctx.shapes = layout, [part.shape for part in parts]
         return passed.y
 
     @staticmethod
@@ -154,7 +173,10 @@ class _Perceptron(torch.autograd.Function):
         theta, *passed = ctx.saved_tensors
         wanted = {"inputs": any(ctx.needs_input_grad[2:]), "parameters": ctx.needs_input_grad[0]}
         dx, dtheta = back(theta, ctx.layout, Pass(*passed), grad, **wanted)
-        return dtheta, None, *([None] * len(ctx.sizes) if dx is None else torch.split(dx, ctx.sizes, 1))
+        if dx is None:
+            return dtheta, None, *[None] * len(ctx.shapes)
+        each = zip(torch.split(dx, [width for _, width in ctx.shapes], 1), ctx.shapes, strict=True)
+        return dtheta, None, *(g if g.shape == s else g.view(s[0], -1, s[1]).sum(1) for g, s in each)
 
 
 class ReluMLP(nn.Module):
@@ -204,17 +226,18 @@ class ReluMLP(nn.Module):
         """Map ``[..., inputs]`` to ``[..., outputs]``, or to ``[K, ..., outputs]`` of K copies.
 
         Args:
-            parts: the inputs, as one tensor or as several that are concatenated along the last axis.
+            parts: the inputs, as one tensor or as several that are concatenated along the last axis. One with an axis
+                less than the last, ``[..., I]`` beside ``[..., n, J]``, is shared by the n rows.
             copy: the index of the only copy to compute; None computes all.
         """
-        lead, theta, layout = parts[0].shape[:-1], cast(Tensor, self.theta), self.layout
+        lead, theta, layout = parts[-1].shape[:-1], cast(Tensor, self.theta), self.layout
         if copy is not None:
             theta, layout = theta[copy : copy + 1], self.alone
-        flat = [part.reshape(-1, part.shape[-1]) for part in parts]  # [M, I]
-        if compiled(theta, *flat) and flat[0].numel():
+        flat = [part.reshape(-1, part.shape[-1]) for part in parts]  # [M, I], or [M / n, I]
+        if compiled(theta, *flat) and flat[-1].numel():
             y: Tensor = call(_Perceptron, theta, layout, *flat)  # [K, M, outputs]
         else:
-            x = torch.cat(flat, 1)  # [M, inputs]
+            x = joined(*flat)  # [M, inputs]
             y = defined(x, layout.layers(theta.to(x.dtype)))
             y = y.tanh() if layout.squash else y
         alone = self.copies is None or copy is not None
