@@ -130,11 +130,13 @@ def test_pace_knows_rate_and_time_left() -> None:
     clock, now = Clock(), [0.0]
     pace = Pace(clock, 1000, lambda: now[0])
     assert pace.left() == "-"
+    now[0], clock.env_steps = 9.0, 1  # what the first step took, environments and kernels were made in
+    assert pace.left() == "-"
     for _ in range(10):
         now[0] += 1.0
         clock.env_steps += 50
         assert pace.rate() == 50.0
-    assert pace.left() == "0:00:10"
+    assert pace.left() == "0:00:09"
     now[0] += 120.0  # a pause: what is older than a minute is forgotten
     pace.rate()
     now[0] += 1.0
@@ -145,11 +147,23 @@ def test_pace_knows_rate_and_time_left() -> None:
 def test_pace_forgets_what_was_before_the_first_update() -> None:
     clock, now = Clock(), [0.0]
     pace = Pace(clock, 1000, lambda: now[0])
-    now[0], clock.env_steps, clock.updates = 5.0, 500, 1
+    clock.env_steps = 1
+    assert pace.rate() == 0.0
+    now[0], clock.env_steps, clock.updates = 5.0, 501, 1
     assert pace.rate() == pace.rate() == 100.0  # nothing is known yet of steps with updates
-    now[0], clock.env_steps, clock.updates = 10.0, 550, 50
+    now[0], clock.env_steps, clock.updates = 10.0, 551, 50
     assert pace.rate() == 10.0
-    assert pace.left() == "0:00:45"
+    assert pace.left() == "0:00:44"
+
+
+def test_pace_of_a_continued_run_does_not_count_what_came_before_its_first_step() -> None:
+    clock, now = Clock(), [0.0]
+    clock.env_steps, clock.updates = 3993, 1448
+    pace = Pace(clock, 10_000, lambda: now[0])
+    now[0], clock.env_steps = 8.0, 3994
+    assert (pace.rate(), pace.left()) == (0.0, "-")
+    now[0], clock.env_steps = 10.0, 4194
+    assert pace.rate() == 100.0
 
 
 def test_numbers_are_short() -> None:

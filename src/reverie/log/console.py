@@ -80,18 +80,24 @@ def console_sink(
 
 
 class Pace:
-    """Measures steps per second and the time left, over about the last minute of this process."""
+    """Measures steps per second and the time left, over about the last minute of this process.
+
+    The time before the first step is not counted: it went into environments, a checkpoint or compilation.
+    """
 
     def __init__(self, clock: Progress, total_steps: int, now: Callable[[], float] = time.monotonic) -> None:
         self._clock, self._total, self._now = clock, total_steps, now
         self._marks: list[tuple[float, int]] = [(now(), clock.env_steps)]
-        self._learns = clock.updates > 0
+        self._moves, self._learns = False, clock.updates > 0
         self._rate = 0.0  # the last one known: at the first moment of learning there is no newer one
 
     def rate(self) -> float:
         """Return env steps per second."""
         now, steps = self._now(), self._clock.env_steps
         since, before = self._marks[0]
+        if steps > before and not self._moves:
+            self._moves, self._marks = True, [(now, steps)]
+            return self._rate
         if now - self._marks[-1][0] >= 1.0:
             self._marks = [*(m for m in self._marks if now - m[0] <= 60.0), (now, steps)]
         if self._clock.updates and not self._learns:  # without updates, steps were faster than they will be
