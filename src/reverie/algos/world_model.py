@@ -100,9 +100,10 @@ class LatentPolicy:
         Samples of a normal distribution are clipped to [-1, 1] before they are stored, as environments and the world
         model (``nn/rssm.py``) clip them too.
         """
-        step = step.to(state.action.device)
-        embed = self.world.embed(step.obs)  # [N, E]
-        latent = self.world.rssm.observe_step(state.latent, embed, state.action, step.is_first)
+        device = state.action.device
+        embed = self.world.embed(step.obs_on(device))  # [N, E]
+        is_first = step.is_first.to(device, non_blocking=True)  # [N]
+        latent = self.world.rssm.observe_step(state.latent, embed, state.action, is_first)
         policy = self.actor(latent.feature)
         action = (policy.sample() if mode == "explore" else policy.mode()).clamp(-1, 1)  # [N, A]
         return action.cpu(), PolicyState(latent, action)

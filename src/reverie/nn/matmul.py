@@ -66,7 +66,8 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
     ``x`` is ``[..., inputs]``, ``weight`` ``[outputs, inputs]``, ``bias`` ``[outputs]``.
     """
-    weight, bias = weight.to(x.dtype), None if bias is None else bias.to(x.dtype)
+    if weight.dtype is not x.dtype:  # asked first: a call of to() takes as long as what a decision computes here
+        weight, bias = weight.to(x.dtype), None if bias is None else bias.to(x.dtype)
     rows = x.numel() // x.shape[-1]
     if not _pays(x, rows):
         return F.linear(x, weight, bias)

@@ -209,17 +209,17 @@ class RSSM(nn.Module):
             Posterior latents ``[B, T, ...]`` and posterior probabilities ``[B, T, S, C]``.
         """
         keep = (~is_first).to(embed.dtype)  # [B, T]
-        actions = self.action_input((action * keep.unsqueeze(-1)).to(embed.dtype)).unbind(1)  # T x [B, hidden]
+        actions = self.action_input((action * keep.unsqueeze(-1)).to(embed.dtype))  # [B, T, hidden]
         # The posterior's first layer is linear in [h, x]: the part for x is computed as one product for all T rows.
         weight, bias = self.posterior.first.weight, self.posterior.first.bias
         weight_h, weight_x = torch.split(weight, [self.cfg.deter, embed.shape[-1]], 1)
-        from_embed = linear(embed, weight_x, bias).unbind(1)  # T x [B, hidden]
+        from_embed = linear(embed, weight_x, bias)  # [B, T, hidden]
         if choose is draw and self.compiled.fits(latent):
-            deter, stoch, p = self.compiled.observe(latent, torch.stack(actions), torch.stack(from_embed), keep)
+            deter, stoch, p = self.compiled.observe(latent, actions.transpose(0, 1), from_embed.transpose(0, 1), keep)
             return Latent(deter, stoch), p
         from_deter, rest = StepLinear(weight_h.to(embed.dtype), None), StepLayers(self.posterior.rest, embed.dtype)
         cell, deters, stochs, probs = self.cell(embed.dtype), [], [], []
-        for a, x, k in zip(actions, from_embed, keep.unbind(1), strict=True):
+        for a, x, k in zip(actions.unbind(1), from_embed.unbind(1), keep.unbind(1), strict=True):
             latent = Latent(latent.deter * k[:, None], latent.stoch * k[:, None, None])
             deter = self.sequence_step(latent, a, cell)  # [B, D]
             p = self._probs(rest(from_deter(deter, x)))  # [B, S, C]
