@@ -99,6 +99,30 @@ def test_inputs_that_rows_share_are_as_if_repeated(shared, own, units, outputs, 
             torch.testing.assert_close(net(one, two, copy=k), y[k], rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.parametrize(("shapes", "told"), [
+    ([(256, 4)], r"width 4: this network expects 3 numbers"),
+    ([(256, 2)], r"width 2: this network expects 3 numbers"),
+    ([(8, 2), (8, 2)], r"width 2 \+ 2: this network expects 3 numbers"),
+    ([(8, 2), (16, 1)], r"shapes \(8, 2\), \(16, 1\): expected the same"),
+    ([(8, 1, 2), (8, 2, 1)], r"shapes \(8, 1, 2\), \(8, 2, 1\): expected the same"),
+    ([(8, 2, 2), (8, 1)], r"shapes \(8, 2, 2\), \(8, 1\): expected the same"),
+])  # fmt: skip
+def test_inputs_that_do_not_fit_are_told_and_no_other_memory_is_read(shapes, told, path):
+    net = ReluMLP(3, (64, 64), 1, copies=2)
+    with pytest.raises(ValueError, match=told):
+        net(*[torch.randn(shape) for shape in shapes])
+
+
+@needs_compiler
+def test_rows_and_gradients_that_do_not_fit_are_told():
+    net = ReluMLP(3, (64, 64), 1, copies=2)
+    with pytest.raises(ValueError, match=r"\[3, 8\] rows: expected the same number"):
+        perceptron.forth(net.theta, net.layout, torch.randn(3, 2), torch.randn(8, 1))
+    passed = perceptron.forth(net.theta, net.layout, torch.randn(8, 3))
+    with pytest.raises(ValueError, match=r"a gradient of shape \(2, 4, 1\): expected \(2, 8, 1\)"):
+        perceptron.back(net.theta, net.layout, passed, torch.ones(2, 4, 1))
+
+
 def test_it_is_a_perceptron_of_pytorch(path):
     net = ReluMLP(4, (7, 5), 2, copies=3)
     x = torch.randn(6, 2, 4)

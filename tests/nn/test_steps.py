@@ -127,6 +127,34 @@ def test_another_loss_is_computed_from_its_own_definition():
             assert "loss/critic" in update.metrics
 
 
+class Bounded(SACObjective):
+    """A temperature that is not the exponential of the parameter."""
+
+    @property
+    def temperature(self):
+        return super().temperature.clamp(max=0.1)
+
+
+def test_what_is_overridden_or_watched_is_called():
+    agent = built(SACConfig())
+    agent.objective.__class__ = Bounded
+    assert not agent._actor.known()
+    assert agent._critics.known()
+
+    agent, called = built(SACConfig(graph=False)), []
+    loss = agent.objective.actor_loss
+    agent.objective.actor_loss = lambda rows: called.append("loss") or loss(rows)
+    assert not agent._actor.known()
+    updates(agent, 2)
+    assert called == ["loss", "loss"]
+
+    agent, seen = built(SACConfig(graph=False)), []
+    agent.objective.actor.register_forward_hook(lambda *given: seen.append(given))
+    assert not agent._actor.known()
+    updates(agent, 2)
+    assert len(seen) == 4  # for the targets, and for its own loss
+
+
 def test_what_no_compiled_function_can_read_goes_through_autograd(monkeypatch):
     agent, odd = built(TD3Config()), built(TD3Config(precision="bfloat16"))
     rows = batch(agent, 0)

@@ -1,5 +1,7 @@
 """Compiled targets and errors against their definitions."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -96,3 +98,19 @@ def test_masked_means(monkeypatch):
     for fast, slow in zip(*both(monkeypatch, compute), strict=True):
         torch.testing.assert_close(fast, slow)
     assert mean_over(x, torch.zeros_like(mask)) == 0
+
+
+@pytest.mark.parametrize("path", ["compiled", "defined"])
+def test_shapes_that_do_not_fit_are_told_and_no_other_memory_is_read(path, monkeypatch):
+    if path == "defined":
+        monkeypatch.setattr(compiled_td, "compiled", lambda *x: False)
+    data, x = rows(), torch.ones(B, T - 1)
+    with pytest.raises(ValueError, match=r"mask has shape \(7, 1\): expected \(7, 3\)"):
+        mean_over(x, torch.ones(B, 1, dtype=torch.bool))
+    with pytest.raises(ValueError, match=r"mask has shape \(7, 3\): expected \(2, 7, 3\)"):
+        mean_over(torch.ones(2, B, T - 1), transition_mask(data.is_last))
+    for error in (squared_error, lambda *given: huber_error(*given, 1.0)):
+        with pytest.raises(ValueError, match=r"weight has shape \(4,\): expected \(7,\)"):
+            error(x, x, replace(data, weight=torch.ones(4)))
+        with pytest.raises(ValueError, match=r"is_last has shape \(2, 3\): expected \(7, 4\)"):
+            error(x, x, replace(data, is_last=torch.zeros(2, 3, dtype=torch.bool)))

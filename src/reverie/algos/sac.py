@@ -216,7 +216,7 @@ class SAC(ModelFree):
             self.optims["temperature"] = Adam([self.objective.log_temperature], cfg.temperature_lr)
         names, o = SACObjective, self.objective
         self._critics = RegressionStep(o, self.optims, names.critic_loss, names.values, scale=0.5)
-        self._actor = SoftPolicyStep(o, self.optims, names.actor_loss, names.policy_value)
+        self._actor = SoftPolicyStep(o, self.optims, names.actor_loss, names.policy_value, names.temperature)
         self._policy = self.preprocess.policy(SampledPolicy(actor, device), device)
 
     def build_objective(self, obs_spec: ObsSpec, action_spec: ActionSpec) -> SACObjective:

@@ -18,6 +18,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import math
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple, cast
 
@@ -82,6 +83,18 @@ class Layout:
         """Return the number of threads to use for so many rows."""
         return torch.get_num_threads() if rows * self.copies * self.multiplications >= SHARED else 1
 
+    def check(self, parts: Sequence[Tensor]) -> None:
+        """Raise ValueError unless :func:`joined` makes inputs of ``parts`` that fit: C would read other memory."""
+        if sum(part.shape[1] for part in parts) != self.widths[0]:
+            found = " + ".join(str(part.shape[1]) for part in parts)
+            raise ValueError(f"inputs of width {found}: this network expects {self.widths[0]} numbers in each row.")
+        rows = parts[-1].shape[0]
+        for part in parts[:-1]:
+            if part.shape[0] != rows and (part.shape[0] == 0 or rows % part.shape[0]):
+                raise ValueError(
+                    f"inputs of {[part.shape[0] for part in parts]} rows: expected the same number of each."
+                )
+
     def tiled(self, rows: int) -> bool:
         """Return whether to use matrix units for so many rows."""
         return rows >= TILED and len(self.widths) <= 32 and tiles_granted()
@@ -117,7 +130,11 @@ def forth(theta: Tensor, layout: Layout, *parts: Tensor, keep: bool = True) -> P
     """Compute the forward pass of parameters ``theta`` ``[K, P]``, without autograd.
 
     The input is the concatenation of ``parts``, as in :func:`joined`. Without ``keep``, :func:`back` is not possible.
+
+    Raises:
+        ValueError: see :meth:`Layout.check`.
     """
+    layout.check(parts)
     own = parts[-1].contiguous()  # [M, I]
     rows = own.shape[0]
     threads, tiled = layout.threads(rows), layout.tiled(rows)
@@ -145,6 +162,8 @@ def back(
     ``inputs`` and ``parameters`` say which of the two are computed; the other one is None.
     """
     x, hidden, y = passed
+    if grad.numel() != y.numel():
+        raise ValueError(f"a gradient of shape {tuple(grad.shape)}: expected {tuple(y.shape)}, that of the output.")
     grad = torch.ops.aten.tanh_backward(grad.contiguous(), y) if layout.squash else grad.contiguous()
     dx = torch.empty_like(x) if inputs else None
     dtheta = torch.empty_like(theta) if parameters else None
@@ -233,7 +252,13 @@ class ReluMLP(nn.Module):
         lead, theta, layout = parts[-1].shape[:-1], cast(Tensor, self.theta), self.layout
         if copy is not None:
             theta, layout = theta[copy : copy + 1], self.alone
+        if any(part.shape[:-1] != lead and part.shape[:-1] != lead[:-1] for part in parts):
+            raise ValueError(
+                f"inputs of shapes {', '.join(str(tuple(part.shape)) for part in parts)}: expected the same but for "
+                "the last axis, or [..., n, J] last and [..., I] that is shared by n rows."
+            )
         flat = [part.reshape(-1, part.shape[-1]) for part in parts]  # [M, I], or [M / n, I]
+        layout.check(flat)
         if compiled(theta, *flat) and flat[-1].numel():
             y: Tensor = call(_Perceptron, theta, layout, *flat)  # [K, M, outputs]
         else:

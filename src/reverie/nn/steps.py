@@ -10,8 +10,8 @@ hand (``explicit``):
 
 This replaces autograd only where both hold, which is checked at every call:
 
-* ``known()``: the objective's loss methods are the very ones that the step was written for (no subclass has overridden
-  them), and its networks are exactly of the classes in ``networks``;
+* ``known()``: the objective's loss methods are the very ones that the step was written for (neither a subclass nor the
+  object has overridden them), and its networks are exactly of the classes in ``networks``, without hooks;
 * ``fits(batch)``: the networks are MLPs without a CNN, everything is float32 on the CPU, and there is a C compiler.
 
 ``tests/nn/test_steps.py: test_numbers_are_those_of_the_definition`` holds every step equal to autograd: metrics,
@@ -47,19 +47,21 @@ class ExplicitStep:
     networks: ClassVar[Mapping[str, type[nn.Module]]] = {}
     """The objective's networks that the step uses, and the exact classes that they must have."""
 
-    def __init__(self, objective: Any, optims: Mapping[str, Adam], *definitions: Callable[..., Any]) -> None:
-        """``definitions``: the methods of the objective's class that define the loss, first the one that returns it.
+    def __init__(self, objective: Any, optims: Mapping[str, Adam], *definitions: Callable[..., Any] | property) -> None:
+        """``definitions``: what of the objective's class defines the loss, first the method that returns it.
 
-        If the class of ``objective`` overrides one of them, autograd is used with the overriding method.
+        If ``objective`` or its class overrides one of them, autograd is used with the overriding method.
         """
-        self.objective, self.optims, self.definitions = objective, optims, definitions
+        self.objective, self.optims = objective, optims
+        named = (d.fget if isinstance(d, property) else d for d in definitions)
+        self.definitions = {str(getattr(f, "__name__", "")): d for f, d in zip(named, definitions, strict=True)}
 
     def __call__(self, batch: Batch) -> Losses:
         """Update on a batch ``[B, T]``, and return its losses; those of a hand-written step have no gradient."""
         if self.known() and self.fits(batch):
             with torch.no_grad():
                 return self.explicit(batch)
-        losses: Losses = getattr(self.objective, self.definitions[0].__name__)(batch)
+        losses: Losses = getattr(self.objective, next(iter(self.definitions)))(batch)
         for name, optim in self.optims.items():
             if name in losses.terms:
                 optim.step(losses.terms[name])
@@ -67,9 +69,11 @@ class ExplicitStep:
 
     def known(self) -> bool:
         """Return whether the objective's loss and networks are those that :meth:`explicit` is written for."""
-        kind = type(self.objective)
-        same = all(getattr(kind, method.__name__) is method for method in self.definitions)
-        return same and all(type(getattr(self.objective, key)) is net for key, net in self.networks.items())
+        kind, own = type(self.objective), vars(self.objective)
+        same = all(getattr(kind, name) is defined and name not in own for name, defined in self.definitions.items())
+        networks = {key: getattr(self.objective, key) for key in self.networks} if same else {}
+        hooked = any(net._forward_hooks or net._forward_pre_hooks for net in networks.values())
+        return same and not hooked and all(type(net) is self.networks[key] for key, net in networks.items())
 
     def fits(self, batch: Batch) -> bool:
         """Return whether the compiled functions can be used for this batch and these networks."""

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from reverie.core.compiled import compiled, library
+from reverie.core.shapes import expect
 
 
 def fits(*numbers: Tensor) -> bool:
@@ -36,13 +37,18 @@ def loss_and_gradient(
         weight: w ``[B, T - 1]``; 1 by default.
         square: weight of the squares.
     """
+    windows, steps, width = logits.shape
+    expect((windows, steps + 1, sum(classes)), action=action)
+    expect((windows, steps, sum(classes)), logits=logits)
+    expect((windows, steps + 1), is_last=last)
+    expect((windows, steps), weight=weight)
     logits, action, last = logits.contiguous(), action.contiguous(), last.contiguous()
     weight = None if weight is None else weight.contiguous()
     gradient, out = torch.empty_like(logits), logits.new_empty(())
     sizes = (ctypes.c_int64 * len(classes))(*classes)
     library().choice_loss(
         logits.data_ptr(), action.data_ptr(), last.data_ptr(), 0 if weight is None else weight.data_ptr(),
-        gradient.data_ptr(), out.data_ptr(), *logits.shape, sizes, len(classes), square,
+        gradient.data_ptr(), out.data_ptr(), windows, steps, width, sizes, len(classes), square,
     )  # fmt: skip
     return out, gradient
 
@@ -52,6 +58,7 @@ def likely_worth(values: Tensor, logits: Tensor, worth: Tensor, least: float) ->
 
     An action is likely if its logit is at least the highest logit plus ``least`` (at most 0).
     """
+    expect(values.shape, logits=logits, worth=worth)
     values, logits, worth = values.contiguous(), logits.contiguous(), worth.contiguous()
     out, classes = values.new_empty(values.shape[:-1]), values.shape[-1]
     library().likely_worth(
@@ -66,6 +73,8 @@ def expected_least(logits: Tensor, values: Tensor, action: Tensor | None = None)
     The advantage is uninitialised without ``action``. Inputs are logits ``[..., A]``, values ``[K, ..., A]`` and a
     one-hot action a ``[..., A]``.
     """
+    expect((len(values), *logits.shape), values=values)
+    expect(logits.shape, action=action)
     logits, values = logits.contiguous(), values.contiguous()
     action = None if action is None else action.contiguous()
     expected, classes = logits.new_empty(logits.shape[:-1]), logits.shape[-1]

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from reverie.core.compiled import call, compiled, library
+from reverie.core.shapes import expect
 from reverie.core.types import Batch
 from reverie.objectives.compiled_td import Error
 
@@ -38,6 +39,7 @@ class _Pairs(torch.autograd.Function):
     def forward(ctx: Any, prediction: Tensor, target: Tensor, kappa: float) -> Tensor:
         prediction, target = prediction.contiguous(), target.contiguous()
         n, m = prediction.shape[-1], target.shape[-1]
+        expect((*prediction.shape[:-1], m), target=target)
         loss, slope = prediction.new_empty(prediction.shape[:-1]), torch.empty_like(prediction)
         library().quantile_huber(
             prediction.data_ptr(), target.data_ptr(), loss.data_ptr(), slope.data_ptr(), loss.numel(), n, m, kappa,
@@ -60,6 +62,7 @@ def _threads(pairs: int) -> int:
 
 def best_quantiles(quantiles: Tensor, preferred: Tensor) -> Tensor:
     """Compute ``quantile.best_quantiles``, without gradient: ``[..., A, N]`` twice to ``[..., N]``."""
+    expect(quantiles.shape, preferred=preferred)
     quantiles, preferred = quantiles.contiguous(), preferred.contiguous()
     *lead, classes, n = quantiles.shape
     out = quantiles.new_empty(*lead, n)
@@ -82,6 +85,8 @@ def quantile_targets(following: Tensor, batch: Batch, steps: int, discount: floa
     """Compute ``quantile.quantile_targets``, without gradient: ``[B, T - 1, N]``."""
     following, reward = following.contiguous(), batch.reward.contiguous()
     terminal, last = batch.is_terminal.contiguous(), batch.is_last.contiguous()
+    expect(reward.shape, is_terminal=terminal, is_last=last)
+    expect((reward.shape[0], reward.shape[1] - 1), following=following[..., 0])
     y = torch.empty_like(following)
     library().quantile_targets(
         following.data_ptr(), reward.data_ptr(), terminal.data_ptr(), last.data_ptr(), y.data_ptr(), *reward.shape,
@@ -100,6 +105,10 @@ def error_and_gradient(prediction: Tensor, target: Tensor, batch: Batch, kappa: 
     rows = (prediction, batch.action, target, batch.is_last, batch.weight)
     read = [x.contiguous() for x in rows]
     windows, steps, classes, n = prediction.shape
+    expect((windows, steps + 1, classes), action=batch.action)
+    expect((windows, steps + 1), is_last=batch.is_last)
+    expect((windows, steps, n), target=target)
+    expect((windows,), weight=batch.weight)
     gradient, priority = torch.empty(prediction.shape), torch.empty(windows)
     sums, out = torch.empty(3, windows), torch.empty(3)
     library().quantile_error(

@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from reverie.core.compiled import call, compiled, library
+from reverie.core.shapes import expect
 from reverie.core.types import Batch
 
 
@@ -32,6 +33,13 @@ def fits_error(prediction: Tensor, target: Tensor, batch: Batch) -> bool:
     return fit and not target.requires_grad and target.numel() > 0
 
 
+def check_rows(target: Tensor, last: Tensor, weight: Tensor) -> None:
+    """Raise ValueError unless the shapes are ``[B, T - 1]``, ``[B, T]`` and ``[B]``."""
+    windows, steps = target.shape
+    expect((windows, steps + 1), is_last=last)
+    expect((windows,), weight=weight)
+
+
 def td0(reward: Tensor, terminal: Tensor, last: Tensor, value: Tensor, discount: float) -> Tensor:
     """Compute ``returns.td0``, without gradient."""
     reward, terminal, last, value = (x.contiguous() for x in (reward, terminal, last, value))
@@ -52,6 +60,7 @@ def masked_mean(x: Tensor, mask: Tensor) -> Tensor:
 
 def mean_and_shares(x: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
     """Compute ``td.mean_over`` and its gradient by ``x``, without autograd."""
+    expect(x.shape, mask=mask)
     x, mask = x.contiguous(), mask.contiguous()
     share, mean = torch.empty_like(x), x.new_empty(())
     library().masked_mean(x.data_ptr(), mask.data_ptr(), share.data_ptr(), mean.data_ptr(), x.numel())
@@ -90,6 +99,8 @@ def error_and_gradient(
     prediction, target = prediction.contiguous(), target.contiguous()
     last, weight = last.contiguous(), weight.contiguous()
     windows, rows = last.shape
+    check_rows(target, last, weight)
+    expect(target.shape, prediction=prediction[0] if prediction.ndim > target.ndim else prediction)
     gradient, priority = torch.empty_like(prediction), torch.empty_like(weight)
     out = weight.new_empty(3)
     library().td_error(

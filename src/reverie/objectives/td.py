@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from reverie.core.errors import ConfigError
+from reverie.core.shapes import expect
 from reverie.core.types import Batch, Metrics, Obs
 from reverie.objectives import compiled_td
 from reverie.objectives.estimators import ValueEstimator
@@ -47,7 +48,12 @@ def after(obs: Obs) -> Obs:
 
 
 def mean_over(x: Tensor, mask: Tensor) -> Tensor:
-    """Return the mean of ``x`` ``[B, T - 1]`` where ``mask`` is 1, or 0 if that is nowhere."""
+    """Return the mean of ``x`` ``[B, T - 1]`` where ``mask`` is 1, or 0 if that is nowhere.
+
+    Raises:
+        ValueError: the shapes differ. They are not broadcast, because that would not be a mean.
+    """
+    expect(x.shape, mask=mask)
     if compiled_td.fits(x, mask) and x.numel():
         return compiled_td.masked_mean(x, mask)
     return (x * mask).sum() / mask.sum().clamp(min=1)
@@ -148,6 +154,7 @@ def critic_losses(
         batch: its weights ``[B]`` and ends of episodes are read.
         scale: factor of the loss.
     """
+    compiled_td.check_rows(target, batch.is_last, batch.weight)
     mask = transition_mask(batch.is_last)  # [B, T-1]
     weight = mask * (scale * batch.weight / mask.sum().clamp(min=1))[:, None]  # [B, T-1]
     total = (weight * loss).sum()
