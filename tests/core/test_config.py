@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import math
+import pickle
 import subprocess
 import sys
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import pytest
@@ -339,3 +341,40 @@ def test_kinds_are_written_as_people_write_them(text):
 def test_what_is_no_kind_is_told(text, message):
     with pytest.raises(ConfigError, match=message):
         Wall().merge({"colour": text})
+
+
+class Undecorated(Config):
+    lr: float = 1e-2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Numbered(Config):
+    kind: ClassVar[int] = 1
+    lr: float = 1e-3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Untyped(Numbered):
+    lr = 1e-2
+
+
+class Renamed(Numbered):
+    """Changes nothing that is a field."""
+
+    kind = 2
+
+
+class Handmade(Choice):
+    def __init__(self, sigma=0.1):
+        object.__setattr__(self, "sigma", sigma)
+
+
+def test_settings_that_would_have_no_effect_are_refused():
+    with pytest.raises(ConfigError, match=r"Undecorated has no @dataclass\(.*\): its lr would have no effect"):
+        Undecorated(lr=0.1)
+    with pytest.raises(ConfigError, match=r"Untyped.lr = 0.01 would have no effect.*Write lr: float = ..., below"):
+        Untyped()
+    with pytest.raises(ConfigError, match=r"Handmade has no @dataclass.*: what its __init__ sets would not be saved"):
+        Handmade(0.7)
+    assert Renamed().lr == 1e-3
+    assert copy.deepcopy(pickle.loads(pickle.dumps(Renamed(lr=0.5)))) == Renamed(lr=0.5)
