@@ -2,6 +2,7 @@
 
 import contextlib
 import copy
+import itertools
 import random
 import warnings
 from collections import deque
@@ -19,6 +20,30 @@ from reverie.core.errors import RunError
 from reverie.core.randomness import seed_everything
 from reverie.core.types import Batch, Update
 
+TALLY = [0]
+"""What a module keeps."""
+
+
+class Slotted:
+    """Something without a dictionary."""
+
+    __slots__ = ("count",)
+
+    def __init__(self):
+        self.count = 0
+
+
+def ticking():
+    """A function with a number of its own."""
+    n = 0
+
+    def tick():
+        nonlocal n
+        n += 1
+        return n
+
+    return tick
+
 
 class Inner:
     """Something of a learner's."""
@@ -26,6 +51,7 @@ class Inner:
     def __init__(self):
         self.count, self.own, self.given = 0, random.Random(0), np.random.default_rng(0)
         self.array, self.queue, self.set = np.ones(1), deque([1.0]), {1.0}
+        self.numbers, self.slotted, self.tick = itertools.count(), Slotted(), ticking()
 
 
 class Counting(Algorithm):
@@ -35,6 +61,9 @@ class Counting(Algorithm):
         super().__init__()
         self.total, self.mean, self.fault, self.inner = torch.zeros(()), torch.zeros(()), fault, [Inner()]
         self.device, self.never = torch.device("cpu"), float("nan")
+        Counting.shared = TALLY[0] = 0
+
+    shared = 0
 
     def train_step(self, batch):
         self.total += FAULTS[self.fault](self, self.inner[0])
@@ -66,6 +95,21 @@ def averaged(learner, inner):
     return learner.mean
 
 
+def slotted(learner, inner):
+    inner.slotted.count += 1
+    return inner.slotted.count
+
+
+def shared(learner, inner):
+    Counting.shared += 1
+    return learner.shared
+
+
+def tallied(learner, inner):
+    TALLY[0] += 1
+    return TALLY[0]
+
+
 FAULTS = {
     "inner.0.count": counted,
     "mean": averaged,
@@ -76,6 +120,11 @@ FAULTS = {
     "numpy.random": lambda learner, inner: np.random.rand(),  # noqa: NPY002 - it is the fault
     "inner.0.own": lambda learner, inner: inner.own.random(),
     "inner.0.given": lambda learner, inner: inner.given.random(),
+    "inner.0.numbers": lambda learner, inner: next(inner.numbers),
+    "inner.0.slotted.count": slotted,
+    "inner.0.tick.n": lambda learner, inner: inner.tick(),
+    "Counting.shared": shared,
+    "test_capture.TALLY.0": tallied,
     "": lambda learner, inner: torch.rand(()),
 }
 

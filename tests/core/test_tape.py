@@ -4,6 +4,7 @@ import contextlib
 import ctypes
 import gc
 
+import numpy as np
 import pytest
 import torch
 
@@ -157,6 +158,8 @@ def test_constants_that_only_compiled_functions_read_are_kept_as_well():
     [
         lambda x: x.sum().item(), lambda x: bool((x > 0).any()), lambda x: x.nonzero(), lambda x: x[x > 0],
         lambda x: torch.equal(x, x), lambda x: x.unique(), lambda x: x.masked_select(x > 0),
+        lambda x: x.tolist(), lambda x: x.numpy(), lambda x: np.asarray(x), lambda x: setattr(x, "data", x + 1),
+        lambda x: torch.rand(2, generator=torch.Generator()), lambda x: x.normal_(generator=torch.Generator()),
     ],
 )  # fmt: skip
 def test_what_cannot_be_repeated_is_found(fault):
@@ -167,6 +170,22 @@ def test_what_cannot_be_repeated_is_found(fault):
     with Tape() as tape:
         x[torch.tensor([0, 1])] * x.view(5, 1)
     assert tape.obstacle == ""
+
+
+def test_random_numbers_that_would_be_others_are_found():
+    with Tape() as tape, torch.random.fork_rng():
+        torch.randn(3)
+    assert "puts the generator back" in tape.obstacle
+    before = torch.initial_seed()
+    with Tape() as tape:
+        torch.manual_seed(before + 1)
+        torch.randn(3)
+    assert "sets the seed" in tape.obstacle
+    with Tape() as tape:
+        torch.randn(3)
+    with Tape() as other, torch.random.fork_rng():
+        torch.ones(3)
+    assert tape.obstacle == other.obstacle == ""
 
 
 def test_a_tape_inside_of_another_gives_back_the_floor():

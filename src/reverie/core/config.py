@@ -31,7 +31,7 @@ class Config:
         Raises:
             ConfigError: settings that the class defines would have no effect, for example without ``@dataclass``.
         """
-        _check_fields(cls)
+        _check_fields(cls)  # type: ignore[arg-type]  # mypy does not know that classes are hashable
         return super().__new__(cls)
 
     def to_dict(self) -> dict[str, Any]:

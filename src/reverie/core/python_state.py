@@ -2,26 +2,37 @@
 
 from __future__ import annotations
 
+import itertools
 import random
+import sys
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sized
+from types import CellType, FunctionType, MethodType
 from typing import Any
 
 import numpy as np
 from torch import Tensor, nn
 
-DEEPEST, LARGEST = 8, 2**24
-"""Limits of the search: the depth of nested objects, and the bytes of an array that is compared."""
+DEEPEST, LARGEST, LONGEST = 8, 2**24, 1000
+"""Limits of the search: the depth of nested objects, the bytes of an array that is compared, and the length of a list
+of a class or module that is searched."""
 
 
 class PythonState:
     """The numbers, strings and random generators that an object holds, at any depth, and the ids of its tensors.
 
-    The global generators of Python and NumPy are included.
+    Included are what its functions have in their closures, the variables of its classes and of their modules, except
+    those of this library and of PyTorch, and the global generators of Python and NumPy.
     """
 
     def __init__(self, owner: object) -> None:
-        found = list(_inside(owner, "", set(), 0))
+        seen: set[int] = set()
+        found = list(_inside(owner, "", seen, 0))
+        for kind in type(owner).__mro__:
+            if _package(kind.__module__) not in _QUIET:
+                module = vars(sys.modules.get(kind.__module__, object))
+                for name, value in (*_variables(kind.__name__, vars(kind)), *_variables(kind.__module__, module)):
+                    found += _inside(value, name, seen, DEEPEST - 2)
         self.alive = [value for _, value in found]  # kept alive, so that no other object gets their ids
         self.values = {name: id(value) if isinstance(value, Tensor) else value for name, value in found}
         legacy = np.random.get_state(legacy=False)  # noqa: NPY002 - the global generator is what is compared
@@ -41,6 +52,21 @@ class PythonState:
         )
 
 
+_QUIET = ("reverie", "torch", "builtins", "typing")
+"""Packages whose classes and modules are not searched: what changes there belongs to no learner."""
+
+
+def _package(module: str) -> str:
+    return module.partition(".")[0]
+
+
+def _variables(owner: str, names: Mapping[str, object]) -> list[tuple[str, object]]:
+    """Return the variables of a class or module by name: what is data of moderate size, not functions or modules."""
+    kinds = (int, float, str, list, dict, set, deque, np.ndarray, np.random.Generator, random.Random, itertools.count)
+    found = {name: x for name, x in names.items() if isinstance(x, kinds) and not name.startswith("__")}
+    return [(f"{owner}.{name}", x) for name, x in found.items() if not isinstance(x, Sized) or len(x) <= LONGEST]
+
+
 def _inside(thing: object, name: str, seen: set[int], depth: int) -> Iterator[tuple[str, object]]:
     if isinstance(thing, int | float | str | None | Tensor):
         yield name, thing
@@ -52,6 +78,8 @@ def _inside(thing: object, name: str, seen: set[int], depth: int) -> Iterator[tu
         yield name, (thing.shape, str(thing.dtype), thing.tobytes() if thing.nbytes <= LARGEST else None)
     elif isinstance(thing, set | frozenset):
         yield name, frozenset(thing)
+    elif isinstance(thing, itertools.count):
+        yield name, repr(thing)
     elif id(thing) not in seen and depth < DEEPEST:
         seen.add(id(thing))
         for key, value in sorted(_parts(thing).items(), key=lambda part: part[0][:1] == "_"):
@@ -67,5 +95,17 @@ def _parts(thing: object) -> dict[str, Any]:
     if isinstance(thing, nn.Module):
         own = {key: value for key, value in vars(thing).items() if not isinstance(value, dict) or key[:1] != "_"}
         return {**own, **thing._parameters, **thing._buffers, **thing._modules}
-    ours = type(thing).__module__.partition(".")[0] not in ("builtins", "torch")
-    return dict(getattr(thing, "__dict__", {})) if ours else {}
+    if isinstance(thing, MethodType):
+        return {"self": thing.__self__}
+    if isinstance(thing, FunctionType):
+        cells = zip(thing.__code__.co_freevars, thing.__closure__ or (), strict=True)
+        return {name: cell.cell_contents for name, cell in cells if cell != CellType()}
+    if _package(type(thing).__module__) in ("builtins", "torch"):
+        return {}
+    slots = [name for kind in type(thing).__mro__ for name in _names(vars(kind).get("__slots__", ()))]
+    return {name: getattr(thing, name) for name in slots if hasattr(thing, name)} | getattr(thing, "__dict__", {})
+
+
+def _names(slots: str | Iterable[str]) -> list[str]:
+    """Return the names in a ``__slots__``, which may be a single one, without those that Python keeps itself."""
+    return [name for name in ([slots] if isinstance(slots, str) else slots) if not name.startswith("__")]

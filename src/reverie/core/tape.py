@@ -8,9 +8,10 @@ same calls in the same order on the same memory. New inputs are therefore copied
 are read from the recorded ones.
 
 When a recording is invalid: when running the code again would make other calls. A tape detects operations that return a
-Python number (``item()``) and shapes that depend on values; ``Tape.obstacle`` names the first. It cannot detect Python
-values that change between runs (``core/python_state.py`` does), a change of shapes or threads (``algos/capture.py``
-records each kind of batch on its own), or code that bypasses PyTorch, such as NumPy's.
+Python number (``item()``), shapes that depend on values, tensors handed to Python or NumPy (``tolist()``), tensors that
+get other memory (``p.data = ...``), and random numbers that are not those of the default generator; ``Tape.obstacle``
+names the first. It cannot detect Python values that change between runs (``core/python_state.py`` does), or a change of
+shapes or threads (``algos/capture.py`` records each kind of batch on its own).
 
 Why memory may be reused by reference counts (``_Rooms``): results lie in blocks of memory, "rooms". The storage of a
 tensor holds one reference to its room; the tensor's views and what autograd saved share that storage. Once the pool's
@@ -33,6 +34,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
@@ -84,14 +86,25 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves 
         self._rooms = _Rooms()
         self._constants: list[Any] = []
         self._outer: Tape | None = None
+        self._watch = _Watch(self)
+        self._before: tuple[int, Tensor] = (0, torch.empty(0))  # of the default generator: its seed and state
+        self._drew = False
 
     def __enter__(self) -> Any:
         self._outer, _current.tape = current(), self
+        self._before = torch.initial_seed(), torch.get_rng_state()
+        self._watch.__enter__()  # type: ignore[no-untyped-call]
         return super().__enter__()  # type: ignore[no-untyped-call]
 
     def __exit__(self, *error: Any) -> None:
         _current.tape = self._outer
         super().__exit__(*error)  # type: ignore[no-untyped-call]
+        self._watch.__exit__(*error)  # type: ignore[no-untyped-call]
+        seed, state = self._before
+        if not self.obstacle and torch.initial_seed() != seed:
+            self.obstacle = "it sets the seed of PyTorch's generator, which a replay cannot repeat"
+        if not self.obstacle and self._drew and torch.equal(torch.get_rng_state(), state):
+            self.obstacle = "it draws random numbers and puts the generator back, which a replay cannot repeat"
         self.calls = list(_joined(self.calls))
 
     @torch.no_grad()
@@ -108,7 +121,8 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves 
         kwargs = kwargs or {}
         out = func(*args, **kwargs)
         if not self.obstacle:
-            self.obstacle = _obstacle(func, args, out)
+            self.obstacle = _obstacle(func, args, kwargs, out)
+        self._drew |= func.overloadpacket in _DRAWN and out.numel() > 0 and out.is_cpu
         if func._schema.is_mutable:
             if not self._note_plain(plain(func, args, kwargs, out)):
                 self._note(func, args, kwargs)
@@ -144,6 +158,28 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves 
             return self._note(into, args, {**kwargs, **dict(zip(names, made, strict=True))})
         args, kwargs, to = tree_map_only(Tensor, self._rooms.uncounted, (args, kwargs, rooms))
         self.calls.append(Call(lambda: _copy_all(to, func(*args, **kwargs)), ()))
+
+
+class _Watch(TorchFunctionMode):
+    """While entered, notes on a tape the calls of ``_ESCAPES``, which reach no dispatcher."""
+
+    def __init__(self, tape: Tape) -> None:
+        super().__init__()
+        self._tape = tape
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if not self._tape.obstacle and func in _ESCAPES:
+            self._tape.obstacle = f"{_ESCAPES[func]}{_where()}"
+        return func(*args, **(kwargs or {}))
+
+
+_ESCAPES = {
+    Tensor.tolist: "tolist() reads the values of a tensor",
+    Tensor.numpy: "numpy() reads the values of a tensor",
+    Tensor.__array__: "NumPy reads the values of a tensor",
+    Tensor.data.__set__: "'.data = ...' gives a tensor other memory (use copy_())",  # type: ignore[attr-defined]
+}
+"""Functions of PyTorch after which a replay would go on with old values, and what they do."""
 
 
 class _Listening:
@@ -294,8 +330,10 @@ def _shares(out: Any, given: Any) -> bool:
     return any(x.untyped_storage().data_ptr() in places for x in tree_leaves(out) if isinstance(x, Tensor))
 
 
-def _obstacle(func: Any, args: Any, out: Any) -> str:
+def _obstacle(func: Any, args: Any, kwargs: Any, out: Any) -> str:
     """Return why this operation cannot be repeated, or an empty string."""
+    if any(isinstance(x, torch.Generator) for x in (*args, *kwargs.values())):
+        return f"{func} draws from a generator of its own, not from PyTorch's default one{_where()}"
     if any(isinstance(x, bool | int | float) for x in tree_leaves(out)):
         return f"{func} reads the value of a tensor{_where()}"
     if torch.Tag.dynamic_output_shape in func.tags:
