@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
@@ -13,10 +14,12 @@ from test_model_free import CHOOSING, CONFIGS, MOVES, SPECS, TINY, VALUES, batch
 
 from reverie.algos.base import ModelFree
 from reverie.algos.capture import WARM_UPS, Captured
-from reverie.algos.td3 import TD3Config
+from reverie.algos.td3 import TD3, TD3Config
 from reverie.core.errors import ConfigError, DataError
 from reverie.core.protocols import Watcher
-from reverie.core.types import Batch, Step
+from reverie.core.types import Batch, Step, Update
+from reverie.nn.normalise import Running
+from reverie.nn.rewards import Factor
 
 PREPARED = {"normalise": "running", "frames": 3, "frame_keys": ".*", "reward_scale": "return_std"}
 
@@ -247,3 +250,45 @@ def test_an_observation_that_is_missing_is_named(name: str) -> None:
     data = replace(data, obs={"stat": data.obs["state"], "more": data.obs["more"], "token": data.obs["token"]})
     with pytest.raises(DataError, match=r"no observation 'state'. Did you mean 'stat'\? It has: more, stat, token"):
         agent.update(data)
+
+
+class Unprepared(TD3):
+    """Learns from rows as they are stored."""
+
+    def train_step(self, batch):
+        return Update(metrics={"seen": batch.reward.mean()})
+
+    update = ModelFree.update
+
+
+class Unwrapped(TD3):
+    """Acts on observations as they come."""
+
+    def __init__(self, *given):
+        super().__init__(*given)
+        self.preprocess.acts = False
+
+
+class Silent(TD3):
+    """Has no policy."""
+
+    def __init__(self, *given):
+        super().__init__(*given)
+        del self._policy
+
+
+@pytest.mark.parametrize("name", ["normalise", "reward_scale"])
+def test_forgotten_preprocessing_is_told(name):
+    settings = {"normalise": Running()} if name == "normalise" else {"reward_scale": Factor(0.1)}
+    asks, plain = (TD3Config().merge(TINY | more) for more in (settings, {}))
+    given = SPECS["vector"], MOVES
+    for cfg, told in ((asks, True), (plain, False)):
+        agent = Unprepared(*given, cfg, torch.device("cpu"))
+        with pytest.raises(ConfigError, match=r"Unprepared: its train_step never called") if told else nullcontext():
+            agent.update(batch(agent))
+    agent = Unwrapped(*given, asks, torch.device("cpu"))
+    wrapped = name == "reward_scale"  # policies do not see rewards
+    with nullcontext() if wrapped else pytest.raises(ConfigError, match=r"Unwrapped: its policy is not wrapped"):
+        agent.update(batch(agent))
+    with pytest.raises(ConfigError, match=r"Silent has no policy: assign one to self\._policy"):
+        _ = Silent(*given, plain, torch.device("cpu")).policy

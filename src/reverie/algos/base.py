@@ -233,7 +233,16 @@ class Algorithm(nn.Module):
 
     @property
     def policy(self) -> Policy[Any]:
-        """The policy, which acts with the newest weights: what a subclass has assigned to ``self._policy``."""
+        """The policy, which acts with the newest weights: what a subclass has assigned to ``self._policy``.
+
+        Raises:
+            ConfigError: there is none.
+        """
+        if "_policy" not in vars(self):
+            raise ConfigError(
+                f"{type(self).__name__} has no policy: assign one to self._policy in its __init__, for example "
+                "self.preprocess.policy(GreedyPolicy(...), device)."
+            )
         return self._policy
 
     def update(self, batch: Batch) -> Update:
@@ -318,6 +327,20 @@ class ModelFree(Algorithm):
         self.window = self.preprocess.window(cfg.batch_size, cfg.batch_length)
         self.extra_spec = {}
         self.optims: dict[str, Adam] = {}
+
+    def run_step(self, step: TrainStep, batch: Batch) -> Update:
+        """See :class:`Algorithm`.
+
+        Raises:
+            ConfigError: the settings ask for preprocessing, and the learner or its policy does without.
+        """
+        found = super().run_step(step, batch)
+        if forgotten := self.preprocess.forgotten(has_policy="_policy" in vars(self)):
+            raise ConfigError(
+                f"{type(self).__name__}: {forgotten}, so it ignores normalise, frames or reward_scale, which the "
+                "settings ask for. Add the call; without these settings it changes nothing."
+            )
+        return found
 
     @property
     def within_range(self) -> Callable[[Tensor], Tensor] | None:
