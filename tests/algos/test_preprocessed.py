@@ -18,6 +18,7 @@ from reverie.algos.td3 import TD3, TD3Config
 from reverie.core.errors import ConfigError, DataError
 from reverie.core.protocols import Watcher
 from reverie.core.types import Batch, Step, Update
+from reverie.nn.adam import Adam
 from reverie.nn.normalise import Running
 from reverie.nn.rewards import Factor
 
@@ -275,6 +276,22 @@ class Silent(TD3):
     def __init__(self, *given):
         super().__init__(*given)
         del self._policy
+
+
+class Losing(TD3):
+    """Has an optimiser that nobody saves."""
+
+    def __init__(self, *given):
+        super().__init__(*given)
+        self.another = Adam(self.objective.actor.parameters(), 1e-3)
+
+
+def test_an_optimiser_that_is_not_saved_is_told():
+    agent = Losing(SPECS["vector"], MOVES, TD3Config().merge(TINY), torch.device("cpu"))
+    with pytest.raises(ConfigError, match=r"Losing\.another is an optimiser that no checkpoint would hold.*'another'"):
+        agent.update(batch(agent))
+    agent.optims["another"] = agent.another
+    agent.update(batch(agent))
 
 
 @pytest.mark.parametrize("name", ["normalise", "reward_scale"])

@@ -327,20 +327,34 @@ class ModelFree(Algorithm):
         self.window = self.preprocess.window(cfg.batch_size, cfg.batch_length)
         self.extra_spec = {}
         self.optims: dict[str, Adam] = {}
+        self._checked = False
 
     def run_step(self, step: TrainStep, batch: Batch) -> Update:
         """See :class:`Algorithm`.
 
         Raises:
-            ConfigError: the settings ask for preprocessing, and the learner or its policy does without.
+            ConfigError: the class forgot something: preprocessing that the settings ask for, or an optimiser.
         """
         found = super().run_step(step, batch)
+        if not self._checked:
+            self._check()
+            self._checked = True
+        return found
+
+    def _check(self) -> None:
+        """Raise ConfigError if the class forgot something that would otherwise go wrong in silence."""
         if forgotten := self.preprocess.forgotten(has_policy="_policy" in vars(self)):
             raise ConfigError(
                 f"{type(self).__name__}: {forgotten}, so it ignores normalise, frames or reward_scale, which the "
                 "settings ask for. Add the call; without these settings it changes nothing."
             )
-        return found
+        saved = [id(optim) for optim in self.optims.values()]
+        lost = [name for name, value in vars(self).items() if isinstance(value, Adam) and id(value) not in saved]
+        if lost:
+            raise ConfigError(
+                f"{type(self).__name__}.{lost[0]} is an optimiser that no checkpoint would hold: put it into "
+                f"self.optims, for example self.optims[{lost[0].strip('_')!r}] = Adam(...)."
+            )
 
     @property
     def within_range(self) -> Callable[[Tensor], Tensor] | None:
