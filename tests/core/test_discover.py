@@ -91,6 +91,36 @@ def test_an_entry_point_that_is_no_config_is_refused(monkeypatch: pytest.MonkeyP
         discover.algorithm_config("odd")
 
 
+@pytest.mark.parametrize(
+    ("value", "cause"),
+    [("nomod:Config", "ModuleNotFoundError: No module named 'nomod'"), ("pathlib:Pth", "AttributeError: .*'Pth'")],
+)
+def test_a_broken_entry_point_names_its_package_and_the_cause(
+    value: str, cause: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    folder = tmp_path / "somebodys-1.0.dist-info"
+    folder.mkdir()
+    (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: somebodys\nVersion: 1.0\n")
+    (folder / "entry_points.txt").write_text(f"[{discover.GROUP}]\nodd = {value}\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    said = rf"entry point 'odd = {value}' \(reverie\.algos\) of the package 'somebodys' cannot be loaded: {cause}"
+    with pytest.raises(ConfigError, match=said):
+        discover.algorithm_config("odd")
+    assert not discover.same_algorithm("odd", "sac")
+
+
+def test_an_entry_point_named_as_a_built_in_algorithm_is_told_once(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    point = EntryPoint("sac", f"{__name__}:OutsideConfig", discover.GROUP)
+    monkeypatch.setattr(discover, "entry_points", lambda group: [point])
+    discover._warn_hidden.cache_clear()
+    assert [discover.algorithms()["sac"] for _ in range(2)] == ["reverie.algos.sac"] * 2
+    said = capsys.readouterr().err
+    assert said.count("hidden by the built-in one") == 1
+    assert f"call it '{__name__}:OutsideConfig'" in said
+
+
 def test_outline_reads_without_running() -> None:
     outline = discover.outline("core.discover")
     assert outline.summary.startswith("Finding algorithms by name")

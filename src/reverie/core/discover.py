@@ -8,6 +8,7 @@ import is named ``module:Class``.
 from __future__ import annotations
 
 import ast
+import functools
 import importlib
 import inspect
 from importlib.metadata import EntryPoint, PackageNotFoundError, distribution, entry_points
@@ -15,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from reverie.core.config import Config
-from reverie.core.errors import ConfigError, did_you_mean
+from reverie.core.errors import ConfigError, did_you_mean, told, warn
 from reverie.core.importing import findable, imported
 
 GROUP = "reverie.algos"
@@ -29,14 +30,19 @@ def algorithms() -> dict[str, str]:
     """Return each algorithm's name and place: ``reverie.algos.<name>``, or ``module:Class`` of a third party."""
     own = {path.stem: f"reverie.algos.{path.stem}" for path in sorted((ROOT / "algos").glob("*.py"))}
     others = {point.name: point.value for point in _points()}
-    return others | {name: home for name, home in own.items() if name not in SHARED}
+    ours = {name: home for name, home in own.items() if name not in SHARED}
+    for point in _points():
+        if point.name in ours:
+            _warn_hidden(point.name, point.value, _package(point))
+    return others | ours
 
 
 def algorithm_config(name: str) -> type[Config]:
     """Return the configuration class of the algorithm called ``name``; dashes and underscores are the same.
 
     Raises:
-        ConfigError: there is no such algorithm, or its file does not define exactly one configuration class.
+        ConfigError: there is no such algorithm, its package cannot be imported, or its file does not define exactly
+            one configuration class.
     """
     if ":" in name:
         config: type[Config] = imported(name, what=f"algorithm '{name}'", base=_base_class())
@@ -50,7 +56,7 @@ def algorithm_config(name: str) -> type[Config]:
         )
     base = _base_class()
     if not known[wanted].startswith(f"{GROUP}."):
-        found: list[object] = [point.load() for point in _points() if point.name == wanted]
+        found: list[object] = [_loaded(point) for point in _points() if point.name == wanted]
     else:
         module = importlib.import_module(known[wanted])
         found = [c for _, c in inspect.getmembers(module, inspect.isclass) if c.__module__ == module.__name__]
@@ -139,6 +145,29 @@ def version() -> str:
 
 def _points() -> list[EntryPoint]:
     return sorted(entry_points(group=GROUP), key=lambda point: point.name)
+
+
+def _package(point: EntryPoint) -> str:
+    return f"the package '{point.dist.name}'" if point.dist else "a package"
+
+
+def _loaded(point: EntryPoint) -> object:
+    try:
+        return point.load()
+    except Exception as error:  # a package of somebody else may raise anything
+        raise ConfigError(
+            f"algorithm '{point.name}': the entry point '{point.name} = {point.value}' ({GROUP}) of {_package(point)} "
+            f"cannot be loaded: {told(error)}. Correct that package, or install it again."
+        ) from error
+
+
+@functools.cache
+def _warn_hidden(name: str, value: str, package: str) -> None:
+    """Warn, once, that an entry point is never found, as the built-in algorithm of its name comes first."""
+    warn(
+        f"the algorithm '{name}' of {package} is hidden by the built-in one of the same name: call it '{value}', or "
+        "rename its entry point."
+    )
 
 
 def _base_class() -> type[Config]:
