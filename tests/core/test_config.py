@@ -304,7 +304,7 @@ def test_a_kind_that_is_there_need_not_be_imported(monkeypatch):
     [
         (
             "own_colours:Owner",
-            r"shade = 'own_colours:Owner': module 'own_colours' has no subclass of Shade with that name\.$",
+            r"shade = 'own_colours:Owner': module 'own_colours' has no subclass of Shade with that name\.",
         ),
         ("own_colours:Another()", r"has no subclass of Shade with that name"),
         ("no_colours:Own(1)", r"module 'no_colours' cannot be imported .* run in the folder of module.py"),

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from reverie.core.config import Config
 from reverie.core.errors import ConfigError, did_you_mean, told, warn
-from reverie.core.importing import findable, imported
+from reverie.core.importing import dotted, findable, imported, is_file
 
 GROUP = "reverie.algos"
 SHARED = frozenset({"__init__", "base", "capture", "world_model", "imagination", "fqe"})
@@ -50,7 +50,7 @@ def algorithm_config(name: str) -> type[Config]:
     wanted = name.replace("-", "_")
     known = algorithms()
     if wanted not in known:
-        hint = did_you_mean(wanted, known)
+        hint = did_you_mean(wanted, known) or _as_class(name)
         raise ConfigError(
             f"unknown algorithm '{name}'.{hint} Available: {', '.join(sorted(known))}, or 'module:Class' for your own."
         )
@@ -168,6 +168,14 @@ def _warn_hidden(name: str, value: str, package: str) -> None:
         f"the algorithm '{name}' of {package} is hidden by the built-in one of the same name: call it '{value}', or "
         "rename its entry point."
     )
+
+
+def _as_class(name: str) -> str:
+    """Return how to name a class that is given as ``module.Class`` or ``module.py``, or "" if ``name`` is neither."""
+    module, _, last = name.rpartition(".")
+    if is_file(name):
+        return f" Did you mean a class of a module, '{dotted(name)}:Class'?"
+    return f" Did you mean '{module}:{last}'?" if module and name.replace(".", "").isidentifier() else ""
 
 
 def _base_class() -> type[Config]:

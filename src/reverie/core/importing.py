@@ -6,9 +6,11 @@ import importlib
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import PurePath
+from types import ModuleType
 from typing import Any
 
-from reverie.core.errors import ConfigError, told
+from reverie.core.errors import ConfigError, did_you_mean, told
 
 
 def importable() -> None:
@@ -36,6 +38,21 @@ def absent(module: str, error: Exception) -> bool:
     return isinstance(error, ModuleNotFoundError) and f"{module}.".startswith(f"{error.name}.")
 
 
+def dotted(path: str) -> str:
+    """Return the name of the module in a file: ``mine`` of ``./mine.py``; only the last part if the file is elsewhere.
+
+    A path without a suffix, such as ``algos/mine``, is one to a file too.
+    """
+    parts = PurePath(path.removesuffix(".py")).parts
+    names = [part for part in parts if part.isidentifier()]
+    return ".".join(parts) if len(names) == len(parts) > 0 else (names or ["module"])[-1]
+
+
+def is_file(module: str) -> bool:
+    """Return whether ``module`` looks like the path of a file. Importing one may even work, under an odd name."""
+    return module.endswith(".py") or any(sep in module for sep in {"/", os.sep})
+
+
 def imported(name: str, *, what: str, base: type) -> Any:
     """Return the class named ``module:Class``, which must be derived from ``base``; error texts begin with ``what``.
 
@@ -44,8 +61,13 @@ def imported(name: str, *, what: str, base: type) -> Any:
     """
     module, _, path = name.partition(":")
     importable()
+    if is_file(module):
+        raise ConfigError(
+            f"{what}: '{module}' is the path of a file: expected the name of a module, as in "
+            f"'{dotted(module)}:{path or 'Class'}', in the current folder or in one of PYTHONPATH."
+        )
     try:
-        found: Any = importlib.import_module(module)
+        home = importlib.import_module(module)
     except Exception as error:  # a user's module may raise anything
         if not absent(module, error):
             raise ConfigError(f"{what}: importing module '{module}' failed: {told(error)}") from error
@@ -53,9 +75,27 @@ def imported(name: str, *, what: str, base: type) -> Any:
             f"{what}: module '{module}' cannot be imported ({error}). Use the form 'module:Class', and run in the "
             "folder of module.py or add that folder to PYTHONPATH."
         ) from error
+    found: Any = home
     for part in path.split("."):
         found = getattr(found, part, None)
     if not (isinstance(found, type) and issubclass(found, base)):
         script = " It was defined in a script: move it to a module." if module == "__main__" else ""
-        raise ConfigError(f"{what}: module '{module}' has no subclass of {base.__name__} with that name.{script}")
+        there = _subclasses(home, base)
+        near = did_you_mean(path, there)
+        others = f" It has: {', '.join(there)}." if there else ""
+        raise ConfigError(
+            f"{what}: module '{module}' has no subclass of {base.__name__} with that name.{script}{near}{others}"
+        )
     return found
+
+
+def _subclasses(module: ModuleType, base: type) -> list[str]:
+    """Return the names of a module's subclasses of ``base``; of reverie's own only those that it does not import."""
+    ours = base.__module__.partition(".")[0]
+    return [
+        name
+        for name, kind in vars(module).items()
+        if isinstance(kind, type)
+        and issubclass(kind, base)
+        and (kind.__module__ == module.__name__ or kind.__module__.partition(".")[0] != ours)
+    ]
