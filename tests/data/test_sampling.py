@@ -215,6 +215,13 @@ def test_a_negative_priority_is_refused() -> None:
         life.replay.feedback(torch.tensor([60]), Update(metrics={}, priority=torch.tensor([-0.5])))
 
 
+def test_priorities_of_another_shape_than_one_for_each_window_are_refused() -> None:
+    life = some_life({"priority": 1.0}, crosses=True)
+    for priority, shape in ((torch.ones(2, 1), r"\[2, 1\]"), (torch.ones(3), r"\[3\]"), (torch.ones(()), r"\[\]")):
+        with pytest.raises(DataError, match=rf"priorities of shape {shape}: expected \[2\], one number for each"):
+            life.replay.feedback(torch.tensor([60, 61]), Update(metrics={}, priority=priority))
+
+
 def test_priorities_without_prioritised_replay_are_ignored() -> None:
     life = some_life({"uniform": 1.0}, crosses=True)
     life.replay.feedback(torch.tensor([60]), Update(metrics={}, priority=torch.tensor([-0.5])))

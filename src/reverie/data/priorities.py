@@ -101,8 +101,13 @@ class Prioritised:
         A value that is not finite is ignored: the run has diverged, and reports that elsewhere.
 
         Raises:
-            DataError: a priority is negative.
+            DataError: a priority is negative, or there is not one for each window.
         """
+        if priority.shape != handles.shape:
+            raise DataError(
+                f"an update returned priorities of shape {list(priority.shape)}: expected [{len(handles)}], one number "
+                "for each window of the batch."
+            )
         if len(negative := priority[priority < 0]):
             raise DataError(f"an update returned the priority {negative[0]:.4g}: expected a number, 0 or more.")
         slots = handles % len(self.priority)
