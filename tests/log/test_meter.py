@@ -9,6 +9,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from reverie.core.errors import DataError
 from reverie.log import meter as module
 from reverie.log.meter import Meter
 
@@ -71,7 +72,7 @@ def test_nan_stays_nan_and_with_its_name() -> None:
 
 
 def test_more_than_a_scalar_is_refused_by_name() -> None:
-    with pytest.raises(ValueError, match=r"'x' has shape \(2,\)"):
+    with pytest.raises(DataError, match=r"'x' has shape \(2,\): expected a scalar"):
         Meter().add({"x": torch.zeros(2)})
 
 

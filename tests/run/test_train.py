@@ -306,6 +306,16 @@ def test_guard_looks_at_updates_that_report_different_terms(guard):
     assert guard.first_bad() == ("loss/actor", math.inf, 4)
 
 
+@pytest.mark.parametrize("name", ["loss/critic", "other"])
+@pytest.mark.parametrize(
+    ("value", "given"), [(1.5, "= 1.5"), (3, "= 3"), (None, "= None"), (torch.ones(8, 1), r"of shape \[8, 1\]")]
+)
+def test_guard_names_a_metric_that_is_no_scalar_tensor(guard, name, value, given):
+    guard.add({"loss/z": torch.tensor(1.0)}, 1)
+    with pytest.raises(DataError, match=rf"the metric '{name}' {given}: expected a tensor without dimensions"):
+        guard.add({"loss/z": torch.tensor(1.0), name: value}, 2)
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [

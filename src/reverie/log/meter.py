@@ -8,6 +8,8 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from reverie.core.errors import DataError
+
 
 class Meter:
     """Running means of named scalars.
@@ -29,7 +31,7 @@ class Meter:
         """Add the scalars of one update.
 
         Raises:
-            ValueError: a tensor has more than one element.
+            DataError: a tensor does not have exactly one element.
         """
         if not metrics:
             return
@@ -78,7 +80,9 @@ class Meter:
         for name, value in zip(names, values, strict=True):
             scalar = torch.as_tensor(value).detach()
             if scalar.numel() != 1:
-                raise ValueError(f"metric '{name}' has shape {tuple(scalar.shape)}: expected a scalar.")
+                raise DataError(
+                    f"metric '{name}' has shape {tuple(scalar.shape)}: expected a scalar, such as the mean of a batch."
+                )
             flat.append(scalar.to(device, torch.float32, non_blocking=True).reshape(()))
         return torch.stack(flat)
 

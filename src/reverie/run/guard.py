@@ -8,6 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from reverie.core.errors import DataError, brief
 from reverie.core.types import Metrics
 
 
@@ -38,10 +39,18 @@ class LossGuard:
         self.learner = learner
         self.read: dict[str, BadLoss] = {}
         self.seen: dict[tuple[str, ...], Seen] = {}
+        self._terms: dict[tuple[str, ...], tuple[str, ...]] = {}  # the loss terms among the names of an update
 
     def add(self, metrics: Metrics, update: int) -> None:
-        """Check the loss terms of update number ``update``, counted from 1."""
-        terms = tuple(name for name in metrics if name.startswith("loss/"))
+        """Check the loss terms of update number ``update``, counted from 1.
+
+        Raises:
+            DataError: a metric is not a scalar tensor. Only the first update with the same names is checked for that.
+        """
+        names = tuple(metrics)
+        terms = self._terms.get(names)
+        if terms is None:
+            terms = self._terms[names] = loss_terms(metrics)
         if not terms:
             return
         look = self._read if all(metrics[name].is_cpu for name in terms) else self._watch
@@ -84,3 +93,24 @@ class LossGuard:
         named = self.learner.named_parameters() if isinstance(self.learner, nn.Module) else ()
         learned = ((name, values) for name, values in named if values.requires_grad)  # others may be masks with -inf
         return next((name for name, values in learned if not torch.isfinite(values).all()), None)
+
+
+def loss_terms(metrics: Metrics) -> tuple[str, ...]:
+    """Return the names of the loss terms among the metrics of an update.
+
+    Raises:
+        DataError: a metric is not a scalar tensor. A captured update would report a number of Python's for ever.
+    """
+    given: dict[str, object] = {**metrics}
+    for name, value in given.items():
+        if not isinstance(value, Tensor):
+            raise DataError(
+                f"an update returned the metric '{name}' = {brief(value)}: expected a tensor without dimensions, "
+                "computed from the batch or the weights; for a constant, torch.tensor(value)."
+            )
+        if value.numel() != 1:
+            raise DataError(
+                f"an update returned the metric '{name}' of shape {list(value.shape)}: expected a tensor without "
+                "dimensions, such as the mean of these values."
+            )
+    return tuple(name for name in metrics if name.startswith("loss/"))

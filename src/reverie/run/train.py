@@ -89,8 +89,8 @@ def train(
                 update = algo.update(batch)
                 source.feedback(batch.index, update)  # priorities, latents
                 clock.updates += 1
-                meter.add(update.metrics)
                 guard.add(update.metrics, clock.updates)
+                meter.add(update.metrics)
             if clock.stop:
                 break
             if log_due():
