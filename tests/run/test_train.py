@@ -214,6 +214,24 @@ def test_a_bad_loss_is_never_saved_as_good(fakes):
     assert run.saves == [(10, True)]
 
 
+@pytest.mark.parametrize(
+    ("update", "earlier", "advice"),
+    [
+        (1, False, "No update came before, so the learning rate is not the cause"),
+        (3, False, "Start again with a lower learning rate"),
+        (3, True, "Continue from an earlier checkpoint with a lower learning rate"),
+    ],
+)
+def test_the_advice_after_a_bad_loss_names_an_earlier_checkpoint_only_if_there_is_one(
+    fakes, tmp_path, update, earlier, advice
+):
+    run = setting(fakes, algo=fakes.Algo(lambda number: {"loss/a": math.nan if number >= update else 0.0}))
+    if earlier:
+        (tmp_path / "step-000000001").mkdir()
+    with pytest.raises(RunError, match=advice):
+        run.go(checkpoint=lambda *, diverged: tmp_path / "diverged-000000010")
+
+
 def must_not(write):
     pytest.fail("evaluated")
 
@@ -227,7 +245,7 @@ def test_an_agent_with_a_bad_loss_is_not_evaluated(fakes):
 
 def test_a_bad_loss_without_checkpoints_is_still_an_error(fakes):
     run = setting(fakes, algo=fakes.Algo(lambda update: {"loss/a": math.nan}))
-    with pytest.raises(RunError, match=r"loss/a became nan at update 1: the run was stopped\. Continue"):
+    with pytest.raises(RunError, match=r"loss/a became nan at update 1: the run was stopped\. No update came before"):
         run.go(checkpoint=None)
 
 
@@ -274,7 +292,7 @@ def test_an_error_because_of_bad_weights_is_not_saved_as_good(fakes):
 def test_an_action_that_is_not_finite_is_saved_as_diverged(fakes):
     run = failing(setting(fakes), ActionError("the action is nan; expected finite numbers."))
     with pytest.raises(
-        RunError, match=r"^the action is nan; expected finite numbers: the run was .*saved-9\. Continue"
+        RunError, match=r"^the action is nan; expected finite numbers: the run was .*saved-9\. Start again with"
     ):
         run.go(schedule=Schedule(log_every=0))
     assert run.saves == [(9, True)]

@@ -191,7 +191,8 @@ def stop_if_diverged(guard: LossGuard, checkpoint: Save | None) -> None:
         Diverged: one was; names the term, the update and the checkpoint.
     """
     if (bad := guard.first_bad()) is not None:
-        raise diverged(f"{bad.term} became {bad.value} at update {bad.update}", checkpoint)
+        what = f"{bad.term} became {bad.value} at update {bad.update}"
+        raise diverged(what, checkpoint, learned=bad.update > 1)
 
 
 def stop_if_unfit(guard: LossGuard, clock: Clock, checkpoint: Save | None) -> None:
@@ -205,10 +206,17 @@ def stop_if_unfit(guard: LossGuard, clock: Clock, checkpoint: Save | None) -> No
         raise diverged(f"weights in {name} are not finite after update {clock.updates}", checkpoint)
 
 
-def diverged(what: str, checkpoint: Save | None) -> Diverged:
-    """Write a checkpoint for inspection and return the error that ends the run; ``what`` says what happened."""
-    saved = f" Its state is saved as {checkpoint(diverged=True)}." if checkpoint is not None else ""
-    return Diverged(
-        f"{what}: the run was stopped.{saved} "
-        "Continue from an earlier checkpoint with a lower learning rate or in float32, or check for extreme rewards."
-    )
+def diverged(what: str, checkpoint: Save | None, *, learned: bool = True) -> Diverged:
+    """Write a checkpoint for inspection and return the error that ends the run; ``what`` says what happened.
+
+    ``learned``: an update came before, so that the learning rate may be the cause.
+    """
+    path = checkpoint(diverged=True) if checkpoint is not None else None
+    saved = f" Its state is saved as {path}." if path is not None else ""
+    earlier = path is not None and any(path.parent.glob("step-*"))
+    if not learned:
+        advice = "No update came before, so the learning rate is not the cause: check the loss, and inputs and rewards."
+    else:
+        begin = "Continue from an earlier checkpoint" if earlier else "Start again"
+        advice = f"{begin} with a lower learning rate or in float32, or check for extreme rewards."
+    return Diverged(f"{what}: the run was stopped.{saved} {advice}")
