@@ -245,4 +245,6 @@ def test_a_sink_of_ones_own(tmp_path):
 def test_what_is_no_sink_is_refused_before_anything_is_made(tmp_path):
     with pytest.raises(ConfigError, match=r"sinks: int has no method write and no close: expected write"):
         reverie.train("dqn", env="CartPole-v1", run=tmp_path / "run", sinks=[3], say=say_nothing, **SETTINGS)
+    with pytest.raises(ConfigError, match=r"sinks: Mine is a class: expected an object of it, Mine\(\.\.\.\)\.$"):
+        reverie.train("dqn", env="CartPole-v1", run=tmp_path / "run", sinks=[Mine], say=say_nothing, **SETTINGS)
     assert not (tmp_path / "run").exists()

@@ -88,9 +88,11 @@ def check_sinks(sinks: Sequence[Sink]) -> None:
     """Raise ConfigError unless all sinks have the methods of a :class:`reverie.core.protocols.Sink`.
 
     Raises:
-        ConfigError: a sink lacks ``write`` or ``close``.
+        ConfigError: a sink lacks ``write`` or ``close``, or is a class.
     """
     for sink in sinks:
+        if isinstance(sink, type):
+            raise ConfigError(f"sinks: {sink.__name__} is a class: expected an object of it, {sink.__name__}(...).")
         if lacks := [name for name in ("write", "close") if not callable(getattr(sink, name, None))]:
             raise ConfigError(
                 f"sinks: {type(sink).__name__} has no method {' and no '.join(lacks)}: expected "
