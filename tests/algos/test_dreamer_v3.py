@@ -13,6 +13,7 @@ from reverie.algos.dreamer_v3 import SIZES, DreamerV3Config, DreamerV3Stats, siz
 from reverie.core.errors import ConfigError
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.core.types import Batch, Step
+from reverie.nn.encoder import EncoderConfig
 from reverie.nn.rssm import Latent
 
 TINY = {
@@ -162,6 +163,31 @@ def test_resume_continues_bit_for_bit():
     a, b = whole.state_dict(), resumed.state_dict()
     assert all(torch.equal(a["model"][k], b["model"][k]) for k in a["model"])
     assert all(torch.equal(a["optim"][k], b["optim"][k]) for k in a["optim"])
+
+
+@pytest.mark.parametrize(
+    ("width", "says"),
+    [(None, "has no attribute width: expected an int"), (5, r"has width = 5, but returned features .*, 3\]")],
+)
+def test_an_encoder_of_ones_own_without_its_width_is_named(width, says):
+    class Sized(torch.nn.Module):
+        def forward(self, obs, dtype):
+            return next(iter(obs.values())).flatten(2)[..., :3].to(dtype)
+
+    class Build(EncoderConfig):
+        def build(self, spec):
+            encoder = Sized()
+            if width is not None:
+                encoder.width = width
+            return encoder
+
+    with pytest.raises(ConfigError, match=f"the encoder Sized {says}"):
+        updated(encoder=Build())
+
+
+def updated(**changes):
+    agent = build(**changes)
+    return agent.update(batch(agent))
 
 
 def test_building_does_not_disturb_the_global_generator():

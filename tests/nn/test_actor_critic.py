@@ -2,6 +2,7 @@
 
 import contextlib
 import copy
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -46,6 +47,19 @@ def test_an_encoder_of_ones_own_says_its_width():
     spec = {"eye": ObsPart(kind="image", shape=(8, 8, 1), dtype="uint8")}
     with pytest.raises(ConfigError, match="the encoder Flatten has no attribute width: expected an int"):
         Inputs(spec, NetworkConfig(encoder=Eye()), torch.float32)
+
+
+def test_an_encoder_of_another_width_than_it_says_is_named():
+    class Flat(nn.Flatten):
+        width = 60
+
+        def forward(self, obs, dtype):
+            return obs["eye"].flatten(-3).to(dtype)
+
+    spec = {"eye": ObsPart(kind="image", shape=(8, 8, 1), dtype="uint8")}
+    inputs = Inputs(spec, NetworkConfig(encoder=SimpleNamespace(build=lambda spec: Flat())), torch.float32)
+    with pytest.raises(ConfigError, match=r"the encoder Flat has width = 60, but returned features .*\[3, 64\]"):
+        inputs({"eye": torch.zeros(3, 8, 8, 1, dtype=torch.uint8)})
 
 
 def test_actor_and_critics_keep_leading_axes():

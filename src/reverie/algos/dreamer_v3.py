@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -25,7 +25,7 @@ from reverie.core.stats import Stats
 from reverie.core.types import Batch, Metrics, State, Update, Window
 from reverie.nn.decoder import DecoderConfig
 from reverie.nn.distributions import TwoHot, log_of
-from reverie.nn.encoder import EncoderConfig, EncoderModule
+from reverie.nn.encoder import EncoderConfig, width_of
 from reverie.nn.fused import draw
 from reverie.nn.heads import Actor, ActorConfig, BernoulliHead, HeadConfig, TwoHotConfig, TwoHotHead
 from reverie.nn.normalise import PercentileScale
@@ -288,7 +288,7 @@ class DreamerV3(Algorithm):
             batch=cfg.batch_size, length=cfg.batch_length, context=cfg.replay_context, crosses_episodes=True
         )
         encoder = cfg.encoder.build(obs_spec)
-        rssm = cfg.rssm.build(cast(EncoderModule, encoder).width, action_spec.width)
+        rssm = cfg.rssm.build(width_of(encoder), action_spec.width)
         width, dtype = rssm.feature_width, PRECISIONS[cfg.precision]
         decoder = cfg.decoder.build(obs_spec, cfg.rssm.deter, cfg.rssm.stoch * cfg.rssm.classes)
         self.world = WorldModel(

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from reverie.core.types import Batch, Mode, Obs, Step
 from reverie.nn.decoder import Prediction
 from reverie.nn.distributions import Bernoulli, TwoHot
+from reverie.nn.encoder import encoded
 from reverie.nn.fused import draw
 from reverie.nn.heads import Actor, BernoulliHead, TwoHotHead
 from reverie.nn.rssm import RSSM, Chooser, Latent
@@ -55,8 +56,7 @@ class WorldModel(nn.Module):
 
     def embed(self, obs: Obs) -> Tensor:
         """Encode observations ``[..., *shape]`` to ``[..., E]``."""
-        out: Tensor = self.encoder(obs, self.dtype)
-        return out
+        return encoded(self.encoder, obs, self.dtype)
 
     def observe(self, batch: Batch, context: Context, choose: Chooser = draw) -> Posterior:
         """Filter a batch ``[B, T]`` that starts from ``context``."""

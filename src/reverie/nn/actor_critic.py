@@ -19,7 +19,7 @@ from reverie.core.errors import ConfigError
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Obs
 from reverie.nn.cnn import Dreamer, ImageEncoder
-from reverie.nn.encoder import one_hot, split_kinds
+from reverie.nn.encoder import encoded, one_hot, split_kinds, width_of
 from reverie.nn.perceptron import ReluMLP
 
 
@@ -46,12 +46,7 @@ class Inputs(nn.Module):
         self.dtype = dtype
         self.width = sum(part.width for part in self.vectors.values())
         self.encoder = cfg.encoder.build(images) if images else None
-        if self.encoder is not None and not isinstance(getattr(self.encoder, "width", None), int):
-            raise ConfigError(
-                f"the encoder {type(self.encoder).__name__} has no attribute width: expected an int, the number of "
-                "features that it returns for an observation."
-            )
-        self.width += self.encoder.width if self.encoder is not None else 0
+        self.width += width_of(self.encoder) if self.encoder is not None else 0
 
     def forward(self, obs: Obs) -> Tensor:
         """Map observations ``[..., *shape]`` to a vector ``[..., width]``."""
@@ -61,7 +56,7 @@ class Inputs(nn.Module):
             flat = x if dims == 1 else x.reshape(*x.shape[: x.ndim - dims], -1)
             parts.append((one_hot(flat, part.classes) if part.kind == "categorical" else flat).to(self.dtype))
         if self.encoder is not None:
-            parts.append(self.encoder(obs, self.dtype))
+            parts.append(encoded(self.encoder, obs, self.dtype))
         return torch.cat(parts, -1) if len(parts) > 1 else parts[0]
 
 

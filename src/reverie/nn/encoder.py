@@ -39,6 +39,36 @@ class EncoderBuilder(Protocol):
         ...
 
 
+def width_of(encoder: nn.Module) -> int:
+    """Return the number of features of an encoder, which may be of a user's own.
+
+    Raises:
+        ConfigError: its attribute ``width`` is missing, or is no int.
+    """
+    width: object = getattr(encoder, "width", None)
+    if not isinstance(width, int):
+        raise ConfigError(
+            f"the encoder {type(encoder).__name__} has no attribute width: expected an int, the number of "
+            "features that it returns for an observation."
+        )
+    return width
+
+
+def encoded(encoder: nn.Module, obs: Obs, dtype: torch.dtype) -> Tensor:
+    """Return the features ``[..., width]`` of observations ``[..., *shape]``.
+
+    Raises:
+        ConfigError: there are not ``encoder.width`` of them.
+    """
+    features: Tensor = encoder(obs, dtype)
+    if features.shape[-1] != encoder.width:
+        raise ConfigError(
+            f"the encoder {type(encoder).__name__} has width = {encoder.width}, but returned features of shape "
+            f"{list(features.shape)}: set its width to the last of these numbers."
+        )
+    return features
+
+
 @dataclass(frozen=True, kw_only=True)
 class EncoderConfig(Config):
     """DreamerV3's encoder, for dictionaries of observations: a CNN for images, an MLP for the others."""
