@@ -39,6 +39,17 @@ def test_images_pass_through_a_cnn():
     assert inputs.width == 9 + inputs.encoder.width
 
 
+@pytest.mark.parametrize("units", [64, (64.0,), "64", ("64",), None])
+def test_widths_that_are_no_whole_numbers_are_refused(units):
+    with pytest.raises(ConfigError, match=r"^units = .*: expected a tuple of whole numbers"):
+        NetworkConfig(units=units)
+
+
+def test_widths_instead_of_a_network_configuration_are_refused():
+    with pytest.raises(ConfigError, match=r"^networks = \(64, 64\): expected a NetworkConfig of reverie"):
+        DeterministicActor(SPEC, 2, (64, 64))
+
+
 def test_an_encoder_of_ones_own_says_its_width():
     class Eye:
         def build(self, spec):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import dataclass, field
+from numbers import Integral
 from typing import Any
 
 import torch
@@ -15,7 +16,7 @@ from torch import Tensor, nn
 
 from reverie.core.config import Config
 from reverie.core.discover import algorithm_config, algorithms
-from reverie.core.errors import ConfigError
+from reverie.core.errors import ConfigError, brief
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Obs
 from reverie.nn.cnn import Dreamer, ImageEncoder
@@ -33,6 +34,12 @@ class NetworkConfig(Config):
     """CNN for images, if there are any; each network has its own."""
 
     def __post_init__(self) -> None:
+        given: object = self.units
+        if not isinstance(given, tuple | list) or not all(isinstance(unit, Integral) for unit in given):
+            raise ConfigError(
+                f"units = {brief(given)}: expected a tuple of whole numbers, the widths of the hidden layers, such as "
+                "(256, 256)."
+            )
         if not self.units or min(self.units) < 1:
             raise ConfigError(f"units = {self.units}: expected at least one hidden layer, each at least 1 wide.")
 
@@ -42,6 +49,11 @@ class Inputs(nn.Module):
 
     def __init__(self, spec: ObsSpec, cfg: NetworkConfig, dtype: torch.dtype) -> None:
         super().__init__()
+        if not hasattr(cfg, "units"):
+            raise ConfigError(
+                f"networks = {brief(cfg)}: expected a NetworkConfig of reverie.nn.actor_critic, such as "
+                "NetworkConfig(units=(256, 256))."
+            )
         self.vectors, images = split_kinds(spec)
         self.dtype = dtype
         self.width = sum(part.width for part in self.vectors.values())

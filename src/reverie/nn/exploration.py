@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from reverie.core.config import Choice
-from reverie.core.errors import ConfigError
+from reverie.core.errors import ConfigError, brief
 from reverie.core.types import Mode, Obs, Step
 from reverie.nn.acting import Taped
 
@@ -134,6 +134,19 @@ def dealt(env_steps: int, num_envs: int) -> Tensor:
     return (env_steps + torch.arange(num_envs)) // num_envs
 
 
+def check_kind(what: str, value: object, kind: type[Choice], example: str) -> None:
+    """Raise ConfigError unless ``value``, the setting ``exploration`` of an algorithm, is a ``kind``.
+
+    Raises:
+        ConfigError: it is not, such as a number or the exploration of algorithms for other actions.
+    """
+    if not isinstance(value, kind):
+        raise ConfigError(
+            f"exploration = {brief(value)}: expected {what} of reverie.nn.exploration, such as {example}, or "
+            f"an object of your own class derived from {kind.__name__}."
+        )
+
+
 class NoiseState(NamedTuple):
     """The state of the noise of N environments."""
 
@@ -145,6 +158,7 @@ class NoisyPolicy:
     """A deterministic actor, with noise added to its actions while exploring."""
 
     def __init__(self, actor: nn.Module, noise: Noise, width: int, device: torch.device) -> None:
+        check_kind("noise", noise, Noise, "Gaussian(0.1)")
         self.actor, self.noise, self.width, self.device = Taped(actor, actor), noise, width, device
 
     def initial(self, num_envs: int) -> NoiseState:
@@ -263,6 +277,7 @@ class GreedyPolicy:
         self, values: Callable[[Obs], Tensor], randomness: EpsilonSchedule, classes: int, device: torch.device
     ) -> None:
         """``values(obs)`` returns the values ``[N, A]`` of all discrete actions; ``classes`` is A."""
+        check_kind("a schedule", randomness, EpsilonSchedule, "EpsilonGreedy(0.1)")
         self.values, self.randomness, self.classes, self.device = values, randomness, classes, device
 
     def initial(self, num_envs: int) -> GreedyState:
