@@ -166,8 +166,14 @@ def test_the_learning_rate_falls_along_a_cosine(path, monkeypatch):
 
 def test_adam_refuses_what_does_not_fit():
     a, b = nn.Parameter(torch.ones(2)), nn.Parameter(torch.ones(3))
-    with pytest.raises(RuntimeError, match="1 of 2 parameters"):
+    with pytest.raises(RunError, match=r"1 of 2 parameters have no gradient, the first of shape \[3\]: the loss does"):
         Adam([a, b], 0.1).step(a.sum())
+    with pytest.raises(RunError, match=r"optimiser of 1 parameter, the first of shape \[3\], was .* without gradient"):
+        Adam([b], 0.1).step(b.detach().sum())
+    with pytest.raises(RunError, match=r"was given a loss of shape \[2\]: expected a scalar"):
+        Adam([a], 0.1).step(a)
+    with pytest.raises(ConfigError, match="Adam was given no parameters to train"):
+        Adam([a.detach()], 0.1)
     with pytest.raises(RunError, match=r"'mean.0' is \(3,\) in the checkpoint and \(2,\) here"):
         Adam([a], 0.1).load_state_dict(Adam([b], 0.1).state_dict())
     with pytest.raises(RunError, match="absent"):

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from reverie.core.compiled import compiled, library, threads
 from reverie.core.errors import ConfigError, RunError
 from reverie.core.types import State
+from reverie.core.words import plural
 
 
 class Adam:
@@ -40,7 +41,8 @@ class Adam:
                 Hutter 2017, equation 5), where it then stays; 0 keeps it constant.
 
         Raises:
-            ConfigError: ``lr`` or ``eps`` is not a finite number above 0, or ``cosine`` is negative.
+            ConfigError: ``lr`` or ``eps`` is not a finite number above 0, ``cosine`` is negative, or there are no
+                parameters to train.
         """
         for name, value in {"lr": lr, "adam_eps": eps}.items():
             if not 0 < value < math.inf:
@@ -49,6 +51,11 @@ class Adam:
             raise ConfigError(f"cosine = {cosine}: expected a number of updates, 0 or more.")
         self.lr, self.betas, self.eps, self.cosine = lr, betas, eps, cosine
         self.params: list[Tensor] = [p for p in parameters if p.requires_grad]
+        if not self.params:
+            raise ConfigError(
+                "Adam was given no parameters to train: expected those of a network, network.parameters(), that are "
+                "not frozen."
+            )
         self.mean = [torch.zeros_like(p, requires_grad=False) for p in self.params]
         self.square = [torch.zeros_like(p, requires_grad=False) for p in self.params]
         self.updates = torch.zeros((), device=self.params[0].device)
@@ -57,8 +64,10 @@ class Adam:
         """Compute the gradients of ``loss``, a scalar, and update the parameters.
 
         Raises:
-            RuntimeError: a parameter has no gradient, because the loss does not depend on it.
+            RunError: the loss is not a scalar, or does not depend on one of the parameters.
         """
+        if not loss.requires_grad or loss.numel() != 1:
+            raise RunError(_unfit(loss, self.params))
         self.apply_to(torch.autograd.grad(loss, self.params, allow_unused=True))
 
     @torch.no_grad()
@@ -66,11 +75,15 @@ class Adam:
         """Update the parameters with the gradients ``found``, one for each of them.
 
         Raises:
-            RuntimeError: a parameter has no gradient.
+            RunError: a parameter has no gradient.
         """
         grads = [grad for grad in found if grad is not None]
         if len(grads) != len(self.params):
-            raise RuntimeError(f"{len(self.params) - len(grads)} of {len(self.params)} parameters have no gradient.")
+            shape = next(list(p.shape) for p, grad in zip(self.params, found, strict=True) if grad is None)
+            raise RunError(
+                f"{len(self.params) - len(grads)} of {len(self.params)} parameters have no gradient, the first of "
+                f"shape {shape}: the loss does not depend on them. Give Adam only the parameters of its loss."
+            )
         self.updates += 1
         if compiled(*self.params) and all(x.is_contiguous() for x in (*self.params, *grads)):
             return self._apply_compiled(grads)
@@ -132,3 +145,14 @@ class Adam:
                 )
         for name, tensor in mine.items():
             tensor.copy_(state[name])
+
+
+def _unfit(loss: Tensor, params: Sequence[Tensor]) -> str:
+    """Return what is wrong with a loss that has no gradient, or is not a scalar."""
+    whose = f"the optimiser of {plural(len(params), 'parameter')}, the first of shape {list(params[0].shape)},"
+    if loss.numel() != 1:
+        return f"{whose} was given a loss of shape {list(loss.shape)}: expected a scalar, such as the mean of a batch."
+    return (
+        f"{whose} was given a loss without gradient: expected one that is computed from these parameters, without "
+        "detach() and outside of torch.no_grad()."
+    )
