@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 
+import pytest
 import torch
 
-from reverie.core.types import Batch
+from reverie.core.errors import ConfigError
+from reverie.core.types import Batch, Window
 
 
 def batch() -> Batch:
@@ -32,3 +34,12 @@ def test_whatever_part_lies_elsewhere_is_moved() -> None:
         devices: set[str] = set()
         moved.map(lambda x: (devices.add(x.device.type), x)[1])  # noqa: B023  # called at once
         assert devices == {"meta"}, name
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [({"length": 0}, "length = 0"), ({"batch": -1}, "batch = -1"), ({"context": -2}, "context = -2 .* at least 0")],
+)
+def test_a_window_without_rows_is_refused(given: dict[str, int], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        Window(**{"batch": 2, "length": 2} | given)

@@ -16,6 +16,7 @@ from reverie.nn.actor_critic import DeterministicActor, Inputs, NetworkConfig, Q
 from reverie.nn.adam import Adam
 from reverie.nn.frozen import frozen
 from reverie.nn.target import Target
+from reverie.nn.values import DiscreteQEnsemble
 
 SMALL = NetworkConfig(units=(7, 5))
 SPEC = {
@@ -162,6 +163,18 @@ def test_the_learning_rate_falls_along_a_cosine(path, monkeypatch):
         seen.append(mine.detach().clone())
     assert torch.equal(seen[3], seen[5])
     assert not torch.equal(seen[2], seen[3])
+
+
+@pytest.mark.parametrize(("rate", "every"), [(5, 1), (-1, 1), (0, 1), (float("nan"), 1), (0.5, 0)])
+def test_a_target_that_never_follows_or_overshoots_is_refused(rate, every):
+    with pytest.raises(ConfigError, match=r"^(every = 0: expected at least 1|rate = .* in \(0, 1\])"):
+        Target(nn.Linear(2, 2), rate, every)
+
+
+@pytest.mark.parametrize("kind", [QEnsemble, DiscreteQEnsemble])
+def test_an_ensemble_of_nothing_is_refused(kind):
+    with pytest.raises(ConfigError, match="copies = 0: expected at least 1"):
+        kind(SPEC, 2, SMALL, copies=0)
 
 
 def test_adam_refuses_what_does_not_fit():

@@ -317,3 +317,5 @@ def test_a_window_that_is_too_short_is_refused(either):
 def test_kappas_that_cannot_be(kappa):
     with pytest.raises(ConfigError, match="kappa = "):
         check_kappa(kappa)
+    with pytest.raises(ConfigError, match="kappa = "):
+        quantile_huber(torch.zeros(2, 3), torch.zeros(2, 3), kappa)

@@ -9,9 +9,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
+
+from reverie.core.errors import ConfigError, brief, did_you_mean
 
 ObsKind = Literal["image", "vector", "categorical"]
+ActionKind = Literal["categorical", "continuous"]
 
 EXTRAS = "extras/"
 """Prefix of the names of extra columns in stored rows, which the policy stores and updates overwrite."""
@@ -35,6 +38,9 @@ class ObsPart:
     high: float = 255.0
     """Images: the value of white."""
 
+    def __post_init__(self) -> None:
+        _check_kind(self.kind, get_args(ObsKind))
+
     @property
     def width(self) -> int:
         """Number of elements of this part once flattened, with a one-hot vector for each class index."""
@@ -53,9 +59,16 @@ class ActionPart:
     scaled to [-1, 1].
     """
 
-    kind: Literal["categorical", "continuous"]
+    kind: ActionKind
     classes: tuple[int, ...] = ()
     size: int = 0
+
+    def __post_init__(self) -> None:
+        _check_kind(self.kind, get_args(ActionKind))
+        if self.kind == "continuous" and self.size < 1:
+            raise ConfigError(f"size = {self.size}: expected at least 1, the numbers of a continuous action.")
+        if self.kind == "categorical" and not self.classes:
+            raise ConfigError("classes = (): expected the number of classes of each choice, such as (4,).")
 
     @property
     def width(self) -> int:
@@ -93,3 +106,8 @@ class ExtraPart:
     """Value of rows for which nothing was stored."""
     kept: bool = True
     """Whether checkpoints hold the column. If not, it is blank after resuming, or computed from the rows again."""
+
+
+def _check_kind(kind: str, known: tuple[str, ...]) -> None:
+    if kind not in known:
+        raise ConfigError(f"kind = {brief(kind)}: expected {' or '.join(known)}.{did_you_mean(str(kind), known)}")

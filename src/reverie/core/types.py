@@ -25,7 +25,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from reverie.core.errors import DataError
+from reverie.core.errors import ConfigError, DataError
 
 Obs = dict[str, Tensor]
 """Observations by key. Images are channels last ``[..., H, W, C]``; the rest is ``[..., *shape]``."""
@@ -215,6 +215,11 @@ class Window:
     are missing."""
     gives_priorities: bool = True
     """Whether updates return new priorities of their windows (``Update.priority``)."""
+
+    def __post_init__(self) -> None:
+        for name, least in (("batch", 1), ("length", 1), ("context", 0)):
+            if (value := getattr(self, name)) < least:
+                raise ConfigError(f"{name} = {value} of a window: expected at least {least}.")
 
     @property
     def rows(self) -> int:

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from reverie.core.config import Config
+from reverie.core.config import Config, check_at_least
 from reverie.core.discover import algorithm_config, algorithms
 from reverie.core.errors import ConfigError, brief
 from reverie.core.specs import ActionSpec, ObsSpec
@@ -98,6 +98,8 @@ class QEnsemble(nn.Module):
         dtype: torch.dtype = torch.float32,
     ) -> None:
         super().__init__()
+        if copies is not None:
+            check_at_least("copies", copies, 1)
         self.inputs = Inputs(obs_spec, cfg, dtype)
         self.body = ReluMLP(self.inputs.width + width, cfg.units, 1, copies)
 

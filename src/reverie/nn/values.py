@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from reverie.core.config import check_at_least
 from reverie.core.specs import ObsSpec
 from reverie.core.types import Obs
 from reverie.nn.actor_critic import Inputs, NetworkConfig
@@ -74,6 +75,7 @@ class DiscreteQEnsemble(nn.Module):
         self, obs_spec: ObsSpec, classes: int, cfg: NetworkConfig, copies: int, dtype: torch.dtype = torch.float32
     ) -> None:
         super().__init__()
+        check_at_least("copies", copies, 1)
         self.inputs = Inputs(obs_spec, cfg, dtype)
         self.body = ReluMLP(self.inputs.width, cfg.units, classes, copies)
 

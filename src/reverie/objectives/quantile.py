@@ -45,8 +45,9 @@ def quantile_huber(prediction: Tensor, target: Tensor, kappa: float = 1.0) -> Te
         ``[...]``, in the dtype of the prediction.
 
     Raises:
-        ValueError: the leading axes differ, or there are no quantiles.
+        ValueError: the leading axes differ, there are no quantiles, or kappa is out of range (a ConfigError).
     """
+    check_kappa(kappa)
     _check_pairs(prediction, target)
     if compiled(prediction, target):
         return compiled_quantile.quantile_huber(prediction, target, kappa)
