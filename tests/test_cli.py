@@ -565,3 +565,11 @@ def test_peek_takes_the_dotted_id_as_well() -> None:
 def test_a_forgotten_prefix_is_hinted_at(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", "dreamer_v3", "--horizn", "3"]) == 2
     assert "Did you mean --algo.horizon?" in capsys.readouterr().err
+
+
+def test_flags_that_are_right_are_not_hinted_at_for_an_unknown_one(capsys: pytest.CaptureFixture[str]) -> None:
+    right = ["--no-tensorboard", "--no-console", "--algo.no-graph", "--steps", "5"]
+    assert main(["train", "sac", "--env", "Pendulum-v1", "--algo.exploration", "0.1", *right]) == 2
+    said = capsys.readouterr().err
+    assert "--algo.exploration" in said
+    assert "Did you mean" not in said

@@ -75,7 +75,8 @@ def forgotten_prefix(args: list[str], default: Any) -> str:
     found = []
     for word in args:
         name = word.partition("=")[0].removeprefix("--").replace("_", "-")
-        if word.startswith("--") and name not in known:
+        plain = re.sub(r"(^|\.)no-(?=[^.]+$)", r"\1", name)  # ``--no-tensorboard`` is known as ``tensorboard``
+        if word.startswith("--") and not {name, plain} & {*known}:
             found += [flag for flag in known if difflib.get_close_matches(name, [flag.rpartition(".")[2]], cutoff=0.75)]
     return f"Did you mean {' or '.join(f'--{flag}' for flag in found[:4])}?\n" if found else ""
 
