@@ -152,6 +152,17 @@ def test_targets_of_another_shape_are_refused(rows):
         All().targets(**rows)
 
 
+@pytest.mark.parametrize("found", [None, 2.0])
+def test_targets_that_are_no_tensor_are_refused(rows, found):
+    @dataclass(frozen=True)
+    class Nothing(ValueEstimator):
+        def look_ahead(self, **rows):
+            return found
+
+    with pytest.raises(ConfigError, match=rf"Nothing\(\): look_ahead returned {found}; expected a tensor of targets"):
+        Nothing().targets(**rows)
+
+
 def test_an_algorithm_says_which_estimators_fit():
     for kind in FROM_ROWS:
         check_estimator(kind(), algorithm="ddpg", rows=4)

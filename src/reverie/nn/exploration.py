@@ -281,8 +281,20 @@ class GreedyPolicy:
         self.values, self.randomness, self.classes, self.device = values, randomness, classes, device
 
     def initial(self, num_envs: int) -> GreedyState:
-        """Return the state of N environments before the first action."""
-        return GreedyState(torch.zeros(num_envs, dtype=torch.int64))
+        """Return the state of N environments before the first action.
+
+        Raises:
+            ConfigError: a schedule of a user's own begins with what is no probability.
+        """
+        state = GreedyState(torch.zeros(num_envs, dtype=torch.int64))
+        chance: object = self.randomness.chance(state.steps)
+        given = torch.as_tensor(chance) if isinstance(chance, Tensor | float | int) else torch.tensor(math.nan)
+        if not ((given >= 0) & (given <= 1)).all():
+            raise ConfigError(
+                f"exploration = {brief(self.randomness)}: its chance at step 0 is {brief(chance)}; expected a "
+                "probability in [0, 1], a float or a tensor."
+            )
+        return state
 
     @torch.no_grad()
     def act(self, step: Step, state: GreedyState, mode: Mode) -> tuple[Tensor, GreedyState]:

@@ -14,7 +14,7 @@ from typing import ClassVar, TypedDict, Unpack
 from torch import Tensor
 
 from reverie.core.config import Choice
-from reverie.core.errors import ConfigError
+from reverie.core.errors import ConfigError, brief
 from reverie.objectives.returns import Bootstrap, Estimate, gae, n_step, n_step_bootstrap, td0, td1, td_lambda, vtrace
 
 
@@ -53,7 +53,12 @@ class ValueEstimator(Choice):
             ConfigError: the window is too short, the estimator needs more than rows, or its targets have another shape.
         """
         self.check_window(reward.shape[1])
-        found = self.look_ahead(reward=reward, terminal=terminal, last=last, value=value, discount=discount)
+        found: object = self.look_ahead(reward=reward, terminal=terminal, last=last, value=value, discount=discount)
+        if not isinstance(found, Tensor):
+            raise ConfigError(
+                f"value_estimator = {self}: look_ahead returned {brief(found)}; expected a tensor of targets, one for "
+                "each row but the last, [B, T - 1]."
+            )
         if found.shape != (wanted := reward[:, 1:].shape):
             raise ConfigError(
                 f"value_estimator = {self}: its targets have the shape {tuple(found.shape)}; expected one for each row "
