@@ -29,9 +29,10 @@ ROOT = Path(__file__).parents[1]
 def algorithms() -> dict[str, str]:
     """Return each algorithm's name and place: ``reverie.algos.<name>``, or ``module:Class`` of a third party."""
     own = {path.stem: f"reverie.algos.{path.stem}" for path in sorted((ROOT / "algos").glob("*.py"))}
-    others = {point.name: point.value for point in _points()}
+    points = _points()
+    others = {point.name: point.value for point in points}
     ours = {name: home for name, home in own.items() if name not in SHARED}
-    for point in _points():
+    for point in points:
         if point.name in ours:
             _warn_hidden(point.name, point.value, _package(point))
     return others | ours
