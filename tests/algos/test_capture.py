@@ -20,7 +20,7 @@ from reverie.core.errors import RunError
 from reverie.core.randomness import seed_everything
 from reverie.core.types import Batch, Update
 
-TALLY = [0]
+TALLY, POINT, LONG = [0], np.array(1.0), list(range(10_000))
 """What a module keeps."""
 
 

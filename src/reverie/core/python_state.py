@@ -6,7 +6,7 @@ import itertools
 import random
 import sys
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sized
+from collections.abc import Iterable, Iterator, Mapping
 from types import CellType, FunctionType, MethodType
 from typing import Any
 
@@ -64,7 +64,8 @@ def _variables(owner: str, names: Mapping[str, object]) -> list[tuple[str, objec
     """Return the variables of a class or module by name: what is data of moderate size, not functions or modules."""
     kinds = (int, float, str, list, dict, set, deque, np.ndarray, np.random.Generator, random.Random, itertools.count)
     found = {name: x for name, x in names.items() if isinstance(x, kinds) and not name.startswith("__")}
-    return [(f"{owner}.{name}", x) for name, x in found.items() if not isinstance(x, Sized) or len(x) <= LONGEST]
+    long = [name for name, x in found.items() if isinstance(x, list | dict | set | deque) and len(x) > LONGEST]
+    return [(f"{owner}.{name}", x) for name, x in found.items() if name not in long]
 
 
 def _inside(thing: object, name: str, seen: set[int], depth: int) -> Iterator[tuple[str, object]]:
