@@ -12,6 +12,7 @@ from torch import Tensor
 
 from reverie.core import compiled, compiler
 from reverie.nn import fused
+from reverie.nn.layers import MLP
 
 Call = Callable[..., Tensor]
 SIZES = [(1, 1), (1, 64), (3, 1), (7, 5), (130, 33), (1100, 4)]
@@ -248,3 +249,16 @@ def test_no_pointer_outlives_its_tensor():
     """A tensor without a name is gone before the call that its address is handed to."""
     for path in Path(fused.__file__).parent.glob("*.py"):
         assert re.findall(r".*\)\.data_ptr\(.*", path.read_text()) == [], path.name
+
+
+def test_shapes_that_do_not_fit_are_told_and_no_other_memory_is_read():
+    """With the compiled functions or without, whose messages differ."""
+    with pytest.raises((ValueError, RuntimeError), match="shape"):
+        fused.norm_silu(torch.randn(4, 8), torch.ones(16), 1e-5)
+    with pytest.raises((ValueError, RuntimeError), match=r"shape|size"):
+        fused.gru(torch.randn(4, 2, 3, 8), torch.randn(4, 8))
+    with torch.no_grad(), pytest.raises((ValueError, RuntimeError), match="shape"):
+        MLP(8, 16, 2)(torch.randn(4, 7))
+    for rows, width in ((4, 7), (400, 7)):
+        with pytest.raises((ValueError, RuntimeError), match="shape"):
+            MLP(8, 16, 2)(torch.randn(rows, width))

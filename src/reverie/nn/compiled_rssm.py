@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from reverie.core.compiled import compiled
+from reverie.core.shapes import expect
 from reverie.nn import gpu, gpu_recurrence, recurrence
 from reverie.nn.packing import Kept
 
@@ -52,6 +53,10 @@ class CompiledRSSM:
             h ``[B, T, D]``, z ``[B, T, S, C]`` and posterior probabilities ``[B, T, S, C]``.
         """
         c, inputs = self.rssm.cfg, (latent.deter, latent.stoch.flatten(1), actions, embeds)
+        rows, steps = keep.shape
+        expect((rows, c.deter), deter=latent.deter)
+        expect((rows, c.stoch, c.classes), stoch=latent.stoch)
+        expect((steps, rows, c.hidden), actions=actions, embeds=embeds)
         on_gpu = not compiled(self.rssm.gates.weight)
         dtype = latent.deter.dtype if on_gpu else torch.float32
         uniform = torch.rand(len(actions), len(keep), c.stoch, device=keep.device)
@@ -72,6 +77,8 @@ class CompiledRSSM:
         if not compiled(self.rssm.gates.weight):
             gpu_recurrence.imagine(self.sizes, cell, feature, action, out.data)
             return
+        expect((len(feature), self.rssm.feature_width), feature=feature, out=out)
+        expect((len(feature), self.rssm.cfg.hidden), action=action)
         wide = out if out.dtype is torch.float32 else torch.empty(out.shape)
         weights = self.prior.get(self._packed_prior)
         recurrence.imagine(self.sizes, weights, feature.float(), action.float(), wide)

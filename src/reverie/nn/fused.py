@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from reverie.core.compiled import call, compiled, library, threads
+from reverie.core.shapes import expect
 from reverie.nn import gpu
 from reverie.objectives.transforms import symmetric_mean
 
@@ -54,6 +55,7 @@ def norm_silu(x: Tensor, scale: Tensor, eps: float) -> Tensor:
         return gpu.norm_silu(x, scale, eps)
     wide = x.float()
     if compiled(wide, scale) and x.numel():
+        expect(x.shape[-1:], scale=scale)
         y: Tensor = call(_NormSiLU, wide, scale, eps, (0, 0))
         return y.to(x.dtype)
     return F.silu(F.rms_norm(wide, scale.shape, scale, eps).to(x.dtype))
@@ -72,6 +74,7 @@ def unfold_norm_silu(x: Tensor, scale: Tensor, eps: float) -> Tensor:
     wide, (m, h, w, _, _, channels) = x.float(), x.shape
     if not (compiled(wide, scale) and x.numel()):
         return norm_silu(unfold_parities(x), scale, eps)
+    expect((channels,), scale=scale)
     y: Tensor = call(_NormSiLU, wide, scale, eps, (h, w))
     return y.view(m, 2 * h, 2 * w, channels).to(x.dtype)
 
@@ -109,6 +112,7 @@ def gru(gates: Tensor, h: Tensor) -> Tensor:
     ``gates`` are ``[M, blocks, 3, D / blocks]``: reset, candidate and update of each block. h is ``[M, D]``.
     """
     if compiled(gates, h):
+        expect((gates.shape[0], gates.shape[1] * gates.shape[3]), h=h)
         return cast(Tensor, call(_GRU, gates, h))
     reset, candidate, update = gates.unbind(2)  # [M, blocks, D / blocks]
     candidate = torch.tanh(torch.sigmoid(reset) * candidate).flatten(1)  # [M, D]
@@ -171,6 +175,7 @@ def one_hot(index: Tensor, probs: Tensor) -> Tensor:
     """Return class indices ``[...]`` as one-hot ``[..., C]``, in the shape and dtype of ``probs``."""
     if not compiled(probs):
         return torch.zeros_like(probs).scatter_(-1, index.unsqueeze(-1), 1.0)
+    expect(probs.shape[:-1], index=index)
     index, out = index.contiguous(), torch.empty(probs.shape)
     library().one_hot(index.data_ptr(), out.data_ptr(), index.numel(), probs.shape[-1], threads(out))
     return out

@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from reverie.core.compiled import compiled
+from reverie.core.shapes import expect
 from reverie.nn.fused import norm_silu
 from reverie.nn.matmul import MIN_ROWS, linear
 from reverie.nn.packing import Kept, packed
@@ -188,6 +189,7 @@ class MLP(nn.Sequential):
         few = 0 < rows < MIN_ROWS and not torch.is_grad_enabled()  # a policy is acting
         if few and self.kept.tables and compiled(*self.kept.tables[0].values()):
             flat = x.reshape(rows, -1).float().contiguous()
+            expect((rows, self.widths[0]), x=flat)
             y = mlp(flat, self.kept.get(self._packed), self.widths, self.eps)
             return y.view(*x.shape[:-1], self.width).to(x.dtype)
         for layer in self:

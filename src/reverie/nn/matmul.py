@@ -71,6 +71,8 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     rows = x.numel() // x.shape[-1]
     if not _pays(x, rows):
         return F.linear(x, weight, bias)
+    if x.shape[-1] != weight.shape[1]:  # oneDNN would not say what is wrong
+        raise ValueError(f"x has shape {tuple(x.shape)}: expected [..., {weight.shape[1]}], the inputs of the weights.")
     # Weights with gaps between their rows, such as a part of a larger matrix, would be a thousand times as slow.
     flat = x.reshape(rows, -1)
     y: Tensor = _OneDNNLinear.apply(flat, weight.contiguous(), bias)  # type: ignore[no-untyped-call]  # torch has no type

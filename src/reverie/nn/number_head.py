@@ -85,7 +85,7 @@ class LayerTwoHot(TwoHot):
     @staticmethod
     def fits(x: Tensor, weight: Tensor, bias: Tensor, bins: Tensor) -> bool:
         """Return whether the compiled functions can be used for these tensors."""
-        return compiled(x, weight, bias, bins) and x.numel() > 0
+        return compiled(x, weight, bias, bins) and x.numel() > 0 and x.shape[-1] == weight.shape[1]
 
     @property
     def logits(self) -> Tensor:

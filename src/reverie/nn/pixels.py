@@ -13,7 +13,8 @@ from reverie.core.compiled import call, compiled, library, threads
 
 def unit_squared_error(pixels: Tensor, target: Tensor, low: float, high: float) -> Tensor:
     """Return the squared error ``[...]`` of pixels in [0, 1], ``[..., H, W, C]``, to targets in [``low``, ``high``]."""
-    if compiled(pixels) and target.dtype is torch.uint8 and target.device.type == "cpu" and pixels.numel():
+    bytes_here = target.dtype is torch.uint8 and target.device.type == "cpu" and target.shape == pixels.shape
+    if compiled(pixels) and bytes_here and pixels.numel():
         return cast(Tensor, call(_SquaredError, pixels, target, low, high - low))
     return (pixels - (target.to(pixels.dtype) - low) / (high - low)).square().sum((-3, -2, -1))
 
