@@ -378,3 +378,14 @@ def test_settings_that_would_have_no_effect_are_refused():
         Handmade(0.7)
     assert Renamed().lr == 1e-3
     assert copy.deepcopy(pickle.loads(pickle.dumps(Renamed(lr=0.5)))) == Renamed(lr=0.5)
+
+
+def test_texts_in_place_of_numbers_and_dots_in_place_of_colons_are_told():
+    for wrong in ({"batch_size": "256"}, {"lr": "fast"}, {"lr": None}):
+        name, value = next(iter(wrong.items()))
+        with pytest.raises(ConfigError, match=rf"{name} = {value!r}: expected a number"):
+            algorithm_config("bcq")(**wrong)
+    with pytest.raises(ConfigError, match=r"Did you mean 'mine:Pink\(0\.2\)'\?"):
+        algorithm_config("td3")().merge({"exploration": "mine.Pink(0.2)"})
+    with pytest.raises(ConfigError, match=r"Did you mean 'a\.mine:Pink'\?"):
+        algorithm_config("td3")().merge({"exploration": "a.mine.Pink"})

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from reverie.algos.capture import Captured, CudaGraphs, Tapes, TrainStep
-from reverie.core.config import Config, at_least, check_pattern
+from reverie.core.config import Config, at_least, check_numbers, check_pattern
 from reverie.core.discover import algorithm_name
 from reverie.core.errors import ConfigError, brief
 from reverie.core.protocols import Hindsight, Policy, Watcher
@@ -66,6 +66,7 @@ class AlgorithmConfig(Config):
     model-free algorithms only. The results are the same."""
 
     def __post_init__(self) -> None:
+        check_numbers(self)
         if self.batch_size < 1 or self.batch_length < 2:
             raise ConfigError(
                 f"batch_size = {self.batch_size}, batch_length = {self.batch_length}: expected batch_size >= 1 and "

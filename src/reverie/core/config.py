@@ -11,6 +11,7 @@ import types
 import typing
 from collections.abc import Collection, Hashable, Iterator, Mapping
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any, ClassVar, Literal, Self, Union
 
 import numpy as np
@@ -128,6 +129,7 @@ def at_least(config: Config, **bounds: float) -> None:
     """
     for name, bound in bounds.items():
         if (value := getattr(config, name)) is not None:
+            _check_number(name, value)
             check_at_least(name, value, bound)
 
 
@@ -151,8 +153,26 @@ def above(config: Config, **bounds: float) -> None:
     """
     for name, bound in bounds.items():
         value = getattr(config, name)
+        _check_number(name, value)
         if not bound < value < math.inf:
             raise ConfigError(f"{name} = {value}: expected a finite number above {bound:g}.")
+
+
+def _check_number(name: str, value: object) -> None:
+    """Raise ConfigError if ``value`` is no number: an object made in Python has whatever it was given."""
+    if not isinstance(value, Real):
+        raise ConfigError(f"{name} = {brief(value)}: expected a number.")
+
+
+def check_numbers(config: Config) -> None:
+    """Raise ConfigError unless every field of type int or float holds a number; text from flags is converted before.
+
+    Raises:
+        ConfigError: one does not.
+    """
+    for field in dataclasses.fields(config):
+        if field.type in ("int", "float", int, float):
+            _check_number(field.name, getattr(config, field.name))
 
 
 def finite(config: Config, *names: str) -> None:
@@ -163,6 +183,8 @@ def finite(config: Config, *names: str) -> None:
     """
     for name in names:
         value = getattr(config, name)
+        if value is not None:
+            _check_number(name, value)
         if value is not None and not math.isfinite(value):
             raise ConfigError(f"{name} = {value}: expected a finite number.")
 
@@ -236,8 +258,15 @@ class Choice(Config):
             words = call.keywords if isinstance(call, ast.Call) else []
             named = {str(word.arg): _literal(word.value) for word in words}
         except (SyntaxError, ValueError):
+            plain, bracket, settings = text.strip().partition("(")
+            home, dot, last = plain.rpartition(".")
+            colon = (
+                f" Did you mean '{home}:{last}{bracket}{settings}'?"
+                if dot and plain.replace(".", "").isidentifier()
+                else ""
+            )
             raise ConfigError(
-                f"{where} = {brief(text)}: expected a name, or a name with settings: name(setting=value)."
+                f"{where} = {brief(text)}: expected a name, or a name with settings: name(setting=value).{colon}"
             ) from None
         if own:
             kind = cls._imported(f"{module}:{name.id}", f"{where} = {brief(text)}")
