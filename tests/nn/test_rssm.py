@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from reverie.core.compiler import kernels
 from reverie.core.errors import ConfigError
 from reverie.nn.rssm import Latent, RSSMConfig
 
@@ -91,3 +92,12 @@ def test_imagination_follows_the_prior(rssm):
 def test_bad_sizes(bad, says):
     with pytest.raises(ConfigError, match=says):
         RSSMConfig(**(SIZES | bad))
+
+
+@pytest.mark.skipif(kernels() is None, reason="nothing is compiled")
+def test_a_state_of_another_model_is_told_and_no_other_memory_is_read(rssm):
+    embed, action, first = data()
+    other = Latent(torch.zeros(2, 8), torch.zeros(2, 3, 4)), Latent(torch.zeros(2, 16), torch.zeros(2, 4, 3))
+    for latent, told in zip(other, (r"deter has shape \(2, 8\): expected \(2, 16\)", r"stoch has shape"), strict=True):
+        with pytest.raises(ValueError, match=told):
+            rssm.observe(latent, embed, action, first)
