@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import dataclasses
-import functools
 import math
 import re
 import types
@@ -16,6 +15,7 @@ from typing import Any, ClassVar, Literal, Self, Union
 
 import numpy as np
 
+from reverie.core.declared import check_fields
 from reverie.core.errors import ConfigError, brief, did_you_mean
 from reverie.core.importing import imported
 
@@ -32,7 +32,7 @@ class Config:
         Raises:
             ConfigError: settings that the class defines would have no effect, for example without ``@dataclass``.
         """
-        _check_fields(cls)  # type: ignore[arg-type]  # mypy does not know that classes are hashable
+        check_fields(cls, Config)  # type: ignore[arg-type]  # mypy does not know that classes are hashable
         return super().__new__(cls)
 
     def to_dict(self) -> dict[str, Any]:
@@ -81,44 +81,6 @@ class Config:
     def replace(self, path: str, value: Any) -> Self:
         """Return a copy in which the value at the dotted ``path`` is replaced."""
         return self.merge({path: value})
-
-
-@functools.cache
-def _check_fields(cls: type[Config]) -> None:
-    """Check that what each class says of its settings takes effect; mistakes there would pass in silence.
-
-    Raises:
-        ConfigError: a class lacks ``@dataclass`` but has fields or an ``__init__``, or it gives a field another default
-            without repeating the type.
-    """
-    for kind in cls.__mro__:
-        own = vars(kind)
-        if not issubclass(kind, Config) or kind is Config:
-            continue
-        typed = [name for name, hint in own.get("__annotations__", {}).items() if "ClassVar" not in str(hint)]
-        if "__dataclass_fields__" not in own and (typed or "__init__" in own):
-            lost = (
-                f"its {', '.join(typed)} would have no effect" if typed else "what its __init__ sets would not be saved"
-            )
-            raise ConfigError(
-                f"{kind.__name__} has no @dataclass(frozen=True, kw_only=True): {lost}. Write that line above the "
-                "class, and declare settings as fields."
-            )
-        bases = [base for base in kind.__mro__[1:] if dataclasses.is_dataclass(base)]
-        inherited = {field.name for base in bases for field in dataclasses.fields(base)}
-        for name in sorted(inherited & own.keys() - set(own.get("__annotations__", {}))):
-            raise ConfigError(
-                f"{kind.__name__}.{name} = {own[name]!r} would have no effect, because it has no type. Write "
-                f"{name}: {_type_name(kind, name)} = ..., below @dataclass(frozen=True, kw_only=True)."
-            )
-
-
-def _type_name(kind: type[Config], name: str) -> str:
-    """Return the type of an inherited field as its class wrote it."""
-    hint = next(
-        vars(base)["__annotations__"][name] for base in kind.__mro__ if name in vars(base).get("__annotations__", {})
-    )
-    return hint if isinstance(hint, str) else getattr(hint, "__name__", str(hint))
 
 
 def at_least(config: Config, **bounds: float) -> None:
