@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
@@ -19,8 +19,10 @@ from reverie.core.errors import ConfigError, DataError
 from reverie.core.protocols import Watcher
 from reverie.core.types import Batch, Step, Update
 from reverie.nn.adam import Adam
+from reverie.nn.exploration import EpsilonSchedule
 from reverie.nn.normalise import Running
 from reverie.nn.rewards import Factor
+from reverie.objectives.estimators import ValueEstimator
 
 PREPARED = {"normalise": "running", "frames": 3, "frame_keys": ".*", "reward_scale": "return_std"}
 
@@ -309,3 +311,22 @@ def test_forgotten_preprocessing_is_told(name):
         agent.update(batch(agent))
     with pytest.raises(ConfigError, match=r"Silent has no policy: assign one to self\._policy"):
         _ = Silent(*given, plain, torch.device("cpu")).policy
+
+
+def test_what_a_class_of_ones_own_does_not_define_is_named():
+    @dataclass(frozen=True)
+    class Blind(ValueEstimator):
+        """Looks nowhere."""
+
+    @dataclass(frozen=True)
+    class Undecided(EpsilonSchedule):
+        """Has no chance."""
+
+    data = batch(build("td3"))
+    ends = {"reward": data.reward, "terminal": data.is_terminal, "last": data.is_last, "discount": 0.9}
+    with pytest.raises(NotImplementedError, match=r"Blind does not define look_ahead\(\): write it in that class"):
+        Blind().targets(value=data.reward, **ends)
+    with pytest.raises(NotImplementedError, match=r"Undecided does not define chance\(\)"):
+        Undecided().chance(torch.zeros(1))
+    with pytest.raises(NotImplementedError, match=r"ModelFree does not define train_step\(\)"):
+        ModelFree(SPECS["vector"], TD3Config().merge(TINY), torch.device("cpu")).update(data)

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from reverie.algos.capture import Captured, CudaGraphs, Tapes, TrainStep
 from reverie.core.config import Config, at_least, check_numbers, check_pattern
 from reverie.core.discover import algorithm_name
-from reverie.core.errors import ConfigError, brief
+from reverie.core.errors import ConfigError, brief, unwritten
 from reverie.core.protocols import Hindsight, Policy, Watcher
 from reverie.core.specs import ActionSpec, ExtraPart, ObsSpec
 from reverie.core.types import Batch, State, Update, Window
@@ -277,7 +277,7 @@ class Algorithm(nn.Module):
         It must not wait for the device, read a tensor's value in Python or copy from the host. Random numbers must come
         from the device's default generator.
         """
-        raise NotImplementedError
+        raise unwritten(self, "train_step")
 
     def report(self, batch: Batch) -> dict[str, np.ndarray]:
         """Return videos and curves for the log, by name; none by default."""

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from reverie.algos.base import PRECISIONS, ModelFree, ModelFreeConfig
 from reverie.core.config import Choice
-from reverie.core.errors import ConfigError
+from reverie.core.errors import ConfigError, unwritten
 from reverie.core.protocols import Policy
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.stats import Stats
@@ -38,7 +38,7 @@ class Clone(Choice):
 
     def actor(self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: NetworkConfig, dtype: torch.dtype) -> nn.Module:
         """Return the network for these specs."""
-        raise NotImplementedError
+        raise unwritten(self, "actor")
 
     def policy(self, actor: nn.Module, width: int, device: torch.device) -> Policy[Any]:
         """Return the policy over ``actor``: it samples when exploring and takes the mode in evaluations."""

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from reverie.algos.base import PRECISIONS, ModelFree, ValueConfig
 from reverie.core.config import Choice
-from reverie.core.errors import ConfigError
+from reverie.core.errors import ConfigError, unwritten
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.stats import Stats
 from reverie.core.types import Batch, Obs, Update
@@ -37,7 +37,7 @@ class Baseline(Choice):
 
     def __call__(self, values: Tensor) -> Tensor:
         """Return the baseline ``[...]`` of values ``[..., m]``."""
-        raise NotImplementedError
+        raise unwritten(self, "__call__")
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from reverie.algos.base import PRECISIONS, seeded
 from reverie.algos.discrete_sac import DiscreteSAC
 from reverie.algos.sac import SAC, SACConfig
 from reverie.core.config import Choice, above, at_least
-from reverie.core.errors import ConfigError
+from reverie.core.errors import ConfigError, unwritten
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.stats import Stats
 from reverie.core.types import Batch, Obs, Update
@@ -41,7 +41,7 @@ class Reward(Choice):
 
     def __call__(self, f: Tensor) -> Tensor:
         """Return rewards ``[...]`` of logits f ``[...]``."""
-        raise NotImplementedError
+        raise unwritten(self, "__call__")
 
 
 @dataclass(frozen=True)

@@ -72,3 +72,8 @@ def did_you_mean(given: str, known: Iterable[str], count: int = 3) -> str:
     quoted = [f"'{folded[name]}'" for name in near]
     listed = quoted[0] if len(quoted) == 1 else f"{', '.join(quoted[:-1])} or {quoted[-1]}"
     return f" Did you mean {listed}?"
+
+
+def unwritten(owner: object, method: str) -> NotImplementedError:
+    """Return the error of a method that the class of ``owner`` must define, and does not."""
+    return NotImplementedError(f"{type(owner).__name__} does not define {method}(): write it in that class.")

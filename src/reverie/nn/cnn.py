@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from reverie.core.config import Choice
-from reverie.core.errors import ConfigError
+from reverie.core.errors import ConfigError, unwritten
 from reverie.core.specs import ObsPart, ObsSpec
 from reverie.core.types import Obs
 from reverie.nn.encoder import Encoder, EncoderConfig, by_size, unit_image
@@ -26,7 +26,7 @@ class ImageEncoder(Choice):
         Raises:
             ConfigError: the images are too small for the CNN.
         """
-        raise NotImplementedError
+        raise unwritten(self, "build")
 
 
 @dataclass(frozen=True)

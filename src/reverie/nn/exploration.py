@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from reverie.core.config import Choice
-from reverie.core.errors import ConfigError, brief
+from reverie.core.errors import ConfigError, brief, unwritten
 from reverie.core.types import Mode, Obs, Step
 from reverie.nn.acting import Taped
 
@@ -35,11 +35,11 @@ class Noise(Choice):
 
     def advance(self, process: Tensor) -> Tensor:
         """Return the next x ``[N, A]``, given the last one."""
-        raise NotImplementedError
+        raise unwritten(self, "advance")
 
     def scale(self, steps: Tensor) -> Tensor | float:
         """Return sigma. ``steps`` ``[N]`` are the env steps of each environment; their sum sets the schedule."""
-        raise NotImplementedError
+        raise unwritten(self, "scale")
 
 
 @dataclass(frozen=True)
@@ -238,7 +238,7 @@ class EpsilonSchedule(Choice):
 
     def chance(self, steps: Tensor) -> Tensor | float:
         """Return the probability. ``steps`` ``[N]`` are each environment's env steps; their sum sets the schedule."""
-        raise NotImplementedError
+        raise unwritten(self, "chance")
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from reverie.core.config import Choice
-from reverie.core.errors import ConfigError, warn
+from reverie.core.errors import ConfigError, unwritten, warn
 from reverie.core.specs import ObsSpec
 from reverie.core.types import Obs
 from reverie.nn.host import HostBuffers
@@ -33,7 +33,7 @@ class Normalise(Choice):
     @property
     def clip(self) -> float:
         """Largest absolute value of a normalised number, above 0."""
-        raise NotImplementedError
+        raise unwritten(self, "clip")
 
     @property
     def limit(self) -> int | None:

@@ -27,6 +27,7 @@ import torch
 from torch import Tensor, nn
 
 from reverie.core.compiled import compiled
+from reverie.core.errors import unwritten
 from reverie.core.types import Batch
 from reverie.nn.actor_critic import DeterministicActor, QEnsemble
 from reverie.nn.adam import Adam
@@ -86,7 +87,7 @@ class ExplicitStep:
 
     def explicit(self, batch: Batch) -> Losses:
         """Do what ``__call__`` does, by a hand-written backward pass and without autograd."""
-        raise NotImplementedError
+        raise unwritten(self, "explicit")
 
 
 class RegressionStep(ExplicitStep):

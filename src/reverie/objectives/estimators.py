@@ -14,7 +14,7 @@ from typing import ClassVar, TypedDict, Unpack
 from torch import Tensor
 
 from reverie.core.config import Choice
-from reverie.core.errors import ConfigError, brief
+from reverie.core.errors import ConfigError, brief, unwritten
 from reverie.objectives.returns import Bootstrap, Estimate, gae, n_step, n_step_bootstrap, td0, td1, td_lambda, vtrace
 
 
@@ -90,7 +90,7 @@ class ValueEstimator(Choice):
 
     def look_ahead(self, **rows: Unpack[Rows]) -> Tensor:
         """Compute the targets ``[B, T - 1]`` of a window that is long enough. Subclasses implement this."""
-        raise NotImplementedError
+        raise unwritten(self, "look_ahead")
 
     def _shorter(self, rows: int) -> str:
         """Return an alternative to longer windows, for the error message."""
@@ -114,7 +114,7 @@ class OneRow(ValueEstimator, base=True):
 
     def steps(self, rows: int) -> int:
         """Return the largest number of rewards that are summed in a window of ``rows`` rows."""
-        raise NotImplementedError
+        raise unwritten(self, "steps")
 
     def look_ahead(self, **rows: Unpack[Rows]) -> Tensor:
         """Compute the n-step targets, with n by :meth:`steps`."""

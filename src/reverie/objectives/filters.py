@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from reverie.core.config import Choice
-from reverie.core.errors import ConfigError
+from reverie.core.errors import ConfigError, unwritten
 from reverie.objectives.transforms import exp
 
 
@@ -21,7 +21,7 @@ class Filter(Choice):
 
     def __call__(self, advantage: Tensor) -> Tensor:
         """Return weights ``[...]`` of advantages ``[...]``."""
-        raise NotImplementedError
+        raise unwritten(self, "__call__")
 
 
 @dataclass(frozen=True)
