@@ -44,6 +44,7 @@ from reverie.nn.rssm import Latent
 from reverie.presets import layered
 from reverie.training.messages import memory, say_nothing
 from reverie.training.run import train
+from shared_generators import Lucky, Paying, Shared
 from tiny import NETWORKS, SETTINGS
 
 CONFIG = ExperimentConfig().merge(SETTINGS)
@@ -178,24 +179,6 @@ def test_evaluation_does_not_disturb_training(tmp_path: Path) -> None:
         return next({k: v for k, v in row.items() if k.startswith("loss/")} for row in rows if "loss/reward" in row)
 
     assert losses("never", 0) == losses("often", 30)
-
-
-class Shared(gymnasium.Env[Any, Any]):
-    """Draws from the generators that everybody shares."""
-
-    observation_space = gymnasium.spaces.Box(0, 1, (1,), np.float32)
-    action_space = gymnasium.spaces.Box(-1, 1, (1,), np.float32)
-
-    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[np.ndarray, dict[str, Any]]:
-        self.left = 7
-        return self.draw(), {}
-
-    def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
-        self.left -= 1
-        return self.draw(), 0.0, self.left == 0, False, {}
-
-    def draw(self) -> np.ndarray:
-        return np.array([random.random() * np.random.random()], np.float32)  # noqa: NPY002
 
 
 def test_evaluation_does_not_disturb_an_environment_that_draws_from_everybodys_generators(tmp_path: Path) -> None:
@@ -852,27 +835,6 @@ def test_train_by_name_with_overrides(tmp_path: Path) -> None:
     assert saved["env"]["id"] == "Acrobot-v1"
     assert (saved["env"]["num"], saved["env"]["time_limit"]) == (2, 30)
     assert saved["algo"]["rssm"]["deter"] == SIZES["nano"]["deter"]
-
-
-class Paying(Shared):
-    """Pays for each of seven steps, and says in which processes it was."""
-
-    def __init__(self, pay: float = 1.0, told: str = "") -> None:
-        self.pay, self.told = pay, told
-
-    def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
-        if self.told:
-            (Path(self.told) / f"{os.getpid()}").touch()
-        obs, _, terminated, truncated, info = super().step(action)
-        return obs, self.pay, terminated, truncated, info
-
-
-class Lucky(Shared):
-    """Pays what it draws."""
-
-    def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
-        obs, _, terminated, truncated, info = super().step(action)
-        return obs, float(self.draw()[0]), terminated, truncated, info
 
 
 FEW: dict[str, Any] = {"steps": 10, "learning_starts": 10**5, "random_steps": 5, "eval_episodes": 2, "console": False,

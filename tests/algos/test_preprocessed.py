@@ -296,6 +296,34 @@ def test_an_optimiser_that_is_not_saved_is_told():
     agent.update(batch(agent))
 
 
+class Foreign(TD3):
+    """Has an optimiser of PyTorch."""
+
+    def __init__(self, *given):
+        super().__init__(*given)
+        self.another = torch.optim.Adam(self.objective.actor.parameters())
+
+
+class Kept(Foreign):
+    """Saves it."""
+
+    def extra_state(self):
+        return {**super().extra_state(), "another": self.another.state_dict()}
+
+
+def test_an_optimiser_of_pytorch_must_be_saved_by_hand():
+    settings = SPECS["vector"], MOVES, TD3Config().merge(TINY), torch.device("cpu")
+    agent = Foreign(*settings)
+    with pytest.raises(ConfigError, match=r"Foreign: the optimiser 'another' is PyTorch's Adam, whose state no"):
+        agent.update(batch(agent))
+    agent = Kept(*settings)
+    agent.update(batch(agent))
+    agent = Kept(*settings)
+    agent.optims["another"] = agent.another
+    with pytest.raises(ConfigError, match=r"Kept: the optimiser 'another' is PyTorch's Adam"):
+        agent.update(batch(agent))
+
+
 @pytest.mark.parametrize("name", ["normalise", "reward_scale"])
 def test_forgotten_preprocessing_is_told(name):
     settings = {"normalise": Running()} if name == "normalise" else {"reward_scale": Factor(0.1)}

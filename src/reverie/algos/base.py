@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from reverie.algos.capture import Captured, CudaGraphs, Tapes, TrainStep
+from reverie.algos.complete import check_complete
 from reverie.core.config import Config, at_least, check_numbers, check_pattern
 from reverie.core.discover import algorithm_name
 from reverie.core.errors import ConfigError, brief, unwritten
@@ -338,24 +339,9 @@ class ModelFree(Algorithm):
         """
         found = super().run_step(step, batch)
         if not self._checked:
-            self._check()
+            check_complete(self, self.optims, self.preprocess, self.extra_state())
             self._checked = True
         return found
-
-    def _check(self) -> None:
-        """Raise ConfigError if the class forgot something that would otherwise go wrong in silence."""
-        if forgotten := self.preprocess.forgotten(has_policy="_policy" in vars(self)):
-            raise ConfigError(
-                f"{type(self).__name__}: {forgotten}, so it ignores normalise, frames or reward_scale, which the "
-                "settings ask for. Add the call; without these settings it changes nothing."
-            )
-        saved = [id(optim) for optim in self.optims.values()]
-        lost = [name for name, value in vars(self).items() if isinstance(value, Adam) and id(value) not in saved]
-        if lost:
-            raise ConfigError(
-                f"{type(self).__name__}.{lost[0]} is an optimiser that no checkpoint would hold: put it into "
-                f"self.optims, for example self.optims[{lost[0].strip('_')!r}] = Adam(...)."
-            )
 
     @property
     def within_range(self) -> Callable[[Tensor], Tensor] | None:

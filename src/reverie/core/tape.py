@@ -79,6 +79,11 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves 
     replayed.
     """
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Return False: else the first recorded call imports ``torch._dynamo``, which takes more than a second."""
+        return False
+
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.calls: list[Call | Compiled] = []
