@@ -20,10 +20,10 @@ from reverie.envs.worker import WorkerSlot
 
 SCRIPT = """
 import os, signal, sys
-from reverie.envs.base import EnvConfig
-from reverie.envs.vector import make_env
 
 if __name__ == "__main__":
+    from reverie.envs.base import EnvConfig
+    from reverie.envs.vector import make_env
     config = EnvConfig(id="reverie/Count-v0", num=3, vector="process", start_method=sys.argv[1])
     env = make_env(config, seed=0)
     env.reset()
@@ -69,12 +69,12 @@ def run_python(code, *args, **kwargs):
 
 
 START = """
-from reverie.envs.base import EnvConfig
-from reverie.envs.vector import make_env
 import multiprocessing, os, signal
 
-def start(method):
-    return make_env(EnvConfig(id="reverie/Count-v0", num=3, vector="process", start_method=method), seed=0)
+def start(method, num=3):  # only who starts environments imports what it takes, not workers that import this script
+    from reverie.envs.base import EnvConfig
+    from reverie.envs.vector import make_env
+    return make_env(EnvConfig(id="reverie/Count-v0", num=num, vector="process", start_method=method), seed=0)
 """
 
 
@@ -163,7 +163,7 @@ def test_a_script_from_standard_input_that_workers_cannot_import_is_told_so(meth
 
 def test_a_script_without_a_guard_is_told_so(tmp_path):
     script = tmp_path / "script.py"
-    script.write_text(START + 'start("spawn")')
+    script.write_text(START + 'start("spawn", num=1)')
     done = run_python(None, script)
     assert 'must do so under `if __name__ == "__main__":`' in done.stderr.splitlines()[-1]
 
@@ -174,6 +174,8 @@ def test_an_environment_of_an_interactive_session_starts_in_a_thread(method):
         START
         + f"""
 import threading, torch
+from reverie.envs.base import EnvConfig
+from reverie.envs.vector import make_env
 from reverie.envs.dummy import Count
 
 class Mine(Count): pass
