@@ -32,6 +32,8 @@ $(VENV)/.triton: $(VENV)/.dev
 demo: $(VENV)/.demo
 	$(BIN)/python tools/demo.py --run $(DEMO_RUN) --seed $(SEED)
 
+# Tests start hundreds of processes; each would compile the library anew if none may keep the bytecode.
+test: export PYTHONDONTWRITEBYTECODE =
 test: $(VENV)/.dev $(VENV)/.triton
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .

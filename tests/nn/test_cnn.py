@@ -112,13 +112,6 @@ def test_images_that_are_too_small(encoder, size, said):
         config.build({"eye": image(*size, 1)}, CHOICE)
 
 
-def test_an_encoder_without_images_is_refused():
-    vectors = {"position": ObsPart(kind="vector", shape=(3,), dtype="float32")}
-    with pytest.raises(ConfigError, match=r"networks\.encoder = nature: no observation is an image \(position\), so"):
-        DQNConfig().merge({"networks.encoder": "nature"}).build(vectors, CHOICE)
-    DQNConfig().merge({"networks.encoder": "dreamer"}).build(vectors, CHOICE)  # the default has no effect either
-
-
 # ---------------------------------------------------------------- as a setting
 
 

@@ -55,11 +55,6 @@ class Inputs(nn.Module):
                 "NetworkConfig(units=(256, 256))."
             )
         self.vectors, images = split_kinds(spec)
-        if not images and not isinstance(cfg.encoder, Dreamer):  # a Dreamer of any size may be a common default
-            raise ConfigError(
-                f"networks.encoder = {cfg.encoder.text()}: no observation is an image ({', '.join(spec)}), so this "
-                "encoder would not be used. Leave the setting out."
-            )
         self.dtype = dtype
         self.width = sum(part.width for part in self.vectors.values())
         self.encoder = cfg.encoder.build(images) if images else None
