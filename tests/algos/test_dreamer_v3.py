@@ -9,11 +9,13 @@ from dataclasses import replace
 import pytest
 import torch
 
-from reverie.algos.dreamer_v3 import SIZES, DreamerV3Config, DreamerV3Stats, sized
+from reverie.algos.dreamer_v3 import SIZES, DreamerV3, DreamerV3Config, DreamerV3Stats, sized
+from reverie.algos.imagination import imagine
 from reverie.core.errors import ConfigError
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.core.types import Batch, Step
 from reverie.nn.encoder import EncoderConfig
+from reverie.nn.heads import Actor, ActorConfig
 from reverie.nn.rssm import Latent
 
 TINY = {
@@ -461,3 +463,51 @@ def test_learning_lowers_the_loss_on_one_batch():
 def test_bad_settings(bad, says):
     with pytest.raises(ConfigError, match=says):
         DreamerV3Config().merge(bad)
+
+
+# ---------------------------------------------------------------- a learner of one's own
+
+
+class Acting(DreamerV3):
+    """Replaces the actor, as a user might."""
+
+    def __init__(self, *given):
+        super().__init__(*given)
+        self.actor = Actor(self.world.rssm.feature_width, ACTIONS["discrete"], ActorConfig(units=8))
+
+
+class Module(torch.nn.Module):
+    """Somebody's policy."""
+
+
+class Misplaced(DreamerV3):
+    """Assigns a policy to the wrong name."""
+
+    def __init__(self, *given):
+        super().__init__(*given)
+        self.policy = Module()
+
+
+def test_the_policy_acts_with_the_actor_that_is_there():
+    learner = Acting(OBS, ACTIONS["discrete"], DreamerV3Config().merge(TINY), torch.device("cpu"))
+    assert learner.policy.actor is learner.actor
+    other = copy.deepcopy(learner)
+    assert other.policy.actor is other.actor is not learner.actor
+
+
+def test_a_policy_at_the_wrong_place_is_told():
+    learner = Misplaced(OBS, ACTIONS["discrete"], DreamerV3Config().merge(TINY), torch.device("cpu"))
+    with pytest.raises(ConfigError, match=r"Misplaced: assign the policy to self\._policy, not to self\.policy"):
+        _ = learner.policy
+
+
+def test_an_actor_that_imagination_would_not_call_is_refused():
+    with pytest.raises(TypeError, match=r"Mine\.forward would only be called while acting: imagination calls"):
+        type("Mine", (Actor,), {"forward": lambda self, feature: None})
+
+
+def test_starts_of_imagination_have_one_axis():
+    learner = build()
+    start = Latent(torch.zeros(2, 3, 16), torch.zeros(2, 3, 3, 4))
+    with pytest.raises(ValueError, match=r"deter has shape \(2, 3, 16\): expected \(2, 16\)"):
+        imagine(learner.world.rssm, learner.actor, start, 2)

@@ -139,6 +139,35 @@ def test_adam_is_that_of_pytorch_and_goes_on_from_what_was_saved():
     assert int(ours.updates) == 6
 
 
+LAYOUTS = {
+    "transposed": lambda: torch.randn(5, 3).T,
+    "channels last": lambda: torch.randn(2, 4, 3, 3).to(memory_format=torch.channels_last),
+    "a number": lambda: torch.randn(()),
+    "float64": lambda: torch.randn(4, 3, dtype=torch.float64),
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_adam_updates_parameters_of_any_layout_by_gradients_of_another(layout):
+    mine = nn.Parameter(LAYOUTS[layout]())
+    theirs = nn.Parameter(mine.detach().clone(memory_format=torch.contiguous_format))
+    ours, others, target = Adam([mine], 0.01), torch.optim.Adam([theirs], 0.01), torch.randn(mine.shape)
+    for _ in range(3):
+        ours.apply_to([(mine - target).detach().contiguous()])
+        others.zero_grad()
+        (theirs - target).square().sum().div(2).backward()
+        others.step()
+    torch.testing.assert_close(mine, theirs, check_stride=False)
+
+
+def test_adam_refuses_parts_of_larger_tensors():
+    """The fused update takes memory without gaps for granted."""
+    large = torch.randn(4, 8)
+    with pytest.raises(ConfigError, match=r"shape \(4, 3\) with strides \(8, 1\) is a part of a larger tensor"):
+        Adam([nn.Parameter(large[:, :3])], 0.1)
+    Adam([nn.Parameter(large[:3])], 0.1).apply_to([torch.ones(3, 8)])  # whole rows have no gaps
+
+
 @pytest.mark.parametrize("path", ["compiled", "defined", "tape"])
 def test_the_learning_rate_falls_along_a_cosine(path, monkeypatch):
     """As PyTorch's schedule; then it is 0, and what was learned stays."""

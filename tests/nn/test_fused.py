@@ -262,3 +262,24 @@ def test_shapes_that_do_not_fit_are_told_and_no_other_memory_is_read():
     for rows, width in ((4, 7), (400, 7)):
         with pytest.raises((ValueError, RuntimeError), match="shape"):
             MLP(8, 16, 2)(torch.randn(rows, width))
+    logits, classes = torch.randn(4, 5, requires_grad=True), torch.zeros(1, 2, dtype=torch.int64)
+    with pytest.raises(ValueError, match=r"index has shape \(1, 2\): expected \(4, 2\)"):
+        fused.cross_entropy(logits, classes, torch.ones(1, 2))
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.float32])
+def test_classes_of_another_dtype_are_refused(dtype):
+    """Compiled functions read eight bytes for each."""
+    classes = torch.zeros(4, 2, dtype=dtype)
+    with pytest.raises(ValueError, match=f"index is {dtype}: expected class indices of dtype torch.int64"):
+        fused.cross_entropy(torch.randn(4, 5), classes, torch.ones(4, 2))
+    with pytest.raises(ValueError, match=f"index is {dtype}"):
+        fused.one_hot(classes, torch.zeros(4, 2, 5))
+
+
+@pytest.mark.skipif(compiler.kernels() is None, reason="PyTorch's own operations have second derivatives")
+def test_second_derivatives_are_refused_also_where_the_gradient_that_comes_is_constant():
+    """PyTorch's ``once_differentiable`` would call them 0."""
+    x, scale = torch.randn(4, 8, requires_grad=True), torch.ones(8, requires_grad=True)
+    with pytest.raises(RuntimeError, match="create_graph=True: compiled functions have no second derivative"):
+        torch.autograd.grad(fused.norm_silu(x, scale, 1e-5).sum(), x, create_graph=True)

@@ -155,3 +155,16 @@ def test_heads_that_do_not_fit_keep_their_logits(change):
     number = head(feature)
     assert type(number) is TwoHot
     assert number.loss(torch.zeros(len(feature))).shape == (len(feature),)
+
+
+@pytest.mark.parametrize("width", [12, 63], ids=["a layer", "logits"])
+@pytest.mark.parametrize("shape", [(4, 8), (8, 4), (4, 1), (), (4, 7, 1)])
+def test_targets_of_another_shape_are_refused(width, shape):
+    """Compiled functions get addresses: they would read, and write gradients, elsewhere."""
+    number = TwoHotHead(width, TwoHotConfig(units=16, bins=63))(torch.randn(4, 7, width))
+    if width == 63:
+        number = TwoHot(torch.randn(4, 7, 63, requires_grad=True), symexp_bins(63))
+    with pytest.raises(ValueError, match=r"value has shape .*: expected \(4, 7\)"):
+        number.loss(torch.zeros(shape))
+    with pytest.raises(ValueError, match=r"other has shape .*: expected \(4, 7\)"):
+        number.loss(torch.zeros(4, 7), torch.zeros(shape))

@@ -1,11 +1,14 @@
 """The recurrent model: resets, gates, and step by step equal to all at once."""
 
+import copy
+
 import pytest
 import torch
+from torch import nn
 
 from reverie.core.compiler import kernels
 from reverie.core.errors import ConfigError
-from reverie.nn.rssm import Latent, RSSMConfig
+from reverie.nn.rssm import RSSM, Latent, RSSMConfig
 
 SIZES = {"deter": 16, "hidden": 8, "stoch": 3, "classes": 4, "blocks": 4}
 
@@ -101,3 +104,73 @@ def test_a_state_of_another_model_is_told_and_no_other_memory_is_read(rssm):
     for latent, told in zip(other, (r"deter has shape \(2, 8\): expected \(2, 16\)", r"stoch has shape"), strict=True):
         with pytest.raises(ValueError, match=told):
             rssm.observe(latent, embed, action, first)
+
+
+class Own(RSSM):
+    """A cell of a user's own, whose state only counts."""
+
+    def sequence_step(self, latent, action, cell):
+        return latent.deter + 1
+
+
+class Hidden(RSSM):
+    """Another layer in place of one of the class above."""
+
+    def __init__(self, *given):
+        super().__init__(*given)
+        self.in_deter = nn.Sequential(nn.Linear(16, 8), nn.GELU())
+
+
+@pytest.mark.parametrize("off", [False, True], ids=["kernels", "no kernels"])
+def test_a_cell_of_ones_own_is_used_with_and_without_compiled_functions(off, monkeypatch):
+    if off:
+        monkeypatch.setattr("reverie.core.compiled.kernels", lambda: None)
+    rssm = Own(5, 2, RSSMConfig(**SIZES))
+    embed, action, first = data()
+    seen, _ = rssm.observe(rssm.initial(2, torch.float32), embed, action, first)
+    assert torch.equal(seen.deter, torch.arange(1.0, 7)[None, :, None].expand(2, 6, 16))
+    with torch.no_grad():
+        feature = torch.zeros(2, rssm.feature_width)
+        rssm.dream_step(seen.feature[:, -1], action[:, 0], feature, rssm.cell(torch.float32))
+    assert torch.equal(feature[:, :16], torch.full((2, 16), 7.0))
+
+
+def test_a_layer_that_was_replaced_is_used():
+    torch.manual_seed(0)
+    rssm, (embed, action, first) = Hidden(5, 2, RSSMConfig(**SIZES)), data()
+    with torch.no_grad():
+        ours, _ = rssm.observe(rssm.initial(2, torch.float32), embed, action, first)
+        torch.manual_seed(1)
+        ours, _ = rssm.observe(rssm.initial(2, torch.float32), embed, action, first)
+        for p in rssm.in_deter.parameters():
+            p.mul_(5)
+        torch.manual_seed(1)
+        other, _ = rssm.observe(rssm.initial(2, torch.float32), embed, action, first)
+    assert not torch.allclose(ours.deter, other.deter)
+
+
+@pytest.mark.parametrize("how", ["data", "in place", "a copy"])
+def test_weights_that_somebody_changed_are_used(rssm, how):
+    """PyTorch does not count changes by ``.data``."""
+    embed, action, first = data()
+
+    def latents(model):
+        torch.manual_seed(0)
+        with torch.no_grad():
+            return model.observe(model.initial(2, torch.float32), embed, action, first)[0].deter
+
+    before = latents(rssm)
+    model = copy.deepcopy(rssm) if how == "a copy" else rssm
+    for p in model.parameters():
+        if how == "data":
+            p.data.mul_(3)
+        else:
+            with torch.no_grad():
+                p.mul_(3)
+    fresh = RSSMConfig(**SIZES).build(embed=5, action=2)
+    fresh.load_state_dict(model.state_dict())
+    assert model.compiled._supports()
+    assert torch.equal(latents(model), latents(fresh))
+    assert not torch.equal(latents(model), before)
+    if how == "a copy":
+        assert torch.equal(latents(rssm), before)

@@ -238,8 +238,10 @@ class Algorithm(nn.Module):
         """The policy, which acts with the newest weights: what a subclass has assigned to ``self._policy``.
 
         Raises:
-            ConfigError: there is none.
+            ConfigError: there is none, or it was assigned to ``self.policy``.
         """
+        if "policy" in self._modules:  # PyTorch puts a module there, and this property hides it
+            raise ConfigError(f"{type(self).__name__}: assign the policy to self._policy, not to self.policy.")
         if "_policy" not in vars(self):
             raise ConfigError(
                 f"{type(self).__name__} has no policy: assign one to self._policy in its __init__, for example "

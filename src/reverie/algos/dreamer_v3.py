@@ -300,7 +300,7 @@ class DreamerV3(Algorithm):
         self.return_scale = PercentileScale(cfg.return_rate, cfg.return_limit)
         self.to(device)
         self.optim = cfg.optim.build([*self.world.parameters(), *self.actor.parameters(), *self.critic.parameters()])
-        self._policy = LatentPolicy(self.world, self.actor, self.pack)
+        self._policy = LatentPolicy(self)
         self.extra_spec = self._extra_spec()
 
     # ------------------------------------------------------------------ stored latents

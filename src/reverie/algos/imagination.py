@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from reverie.core.shapes import expect
 from reverie.nn import gpu
 from reverie.nn.fused import draw
 from reverie.nn.heads import Actor, JointDistribution
@@ -46,7 +47,13 @@ def imagine(
     No gradient goes through time, since all actor losses on these trajectories are likelihood-ratio losses. But the
     actor's last hidden layer is needed with its gradient. On CPUs that of each step is kept. On GPUs it is computed
     again, for all steps at once: a fifteenth of the kernels, most of them in the backward pass.
+
+    Raises:
+        ValueError: ``start`` has other axes.
     """
+    c = rssm.cfg
+    expect((len(start.deter), c.deter), deter=start.deter)
+    expect((len(start.deter), c.stoch, c.classes), stoch=start.stoch)
     dtype, again = start.deter.dtype, gpu.ready(start.deter)
     hidden, actions, cell = [], [], rssm.cell(dtype)
     layers = StepLayers(actor.mlp, dtype) if again else actor.mlp

@@ -5,7 +5,7 @@ The papers differ by the parts that are passed in, never by a flag in here.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -78,20 +78,38 @@ class PolicyState(NamedTuple):
     action: Tensor  # [N, A]
 
 
-class LatentPolicy:
-    """Filters observations into latents and acts from them."""
+class Dreaming(Protocol):
+    """What a latent policy acts with: a learner, or any object that has its parts."""
 
-    def __init__(self, world: WorldModel, actor: Actor, store: Any) -> None:
-        """``store(latent)`` returns the columns that are stored with the rows."""
-        self.world = world
-        self.actor = actor
-        self.store = store
-        self.width = max((s.stop for s in actor.slices.values()), default=0)
+    world: WorldModel
+    actor: Actor
+
+    def pack(self, latent: Latent) -> dict[str, Tensor]:
+        """Return the columns that are stored with the rows."""
+        ...
+
+
+class LatentPolicy:
+    """Filters observations into latents and acts from them, by the parts that ``learner`` has at that moment."""
+
+    def __init__(self, learner: Dreaming) -> None:
+        self.learner = learner
+
+    @property
+    def world(self) -> WorldModel:
+        """The world model."""
+        return self.learner.world
+
+    @property
+    def actor(self) -> Actor:
+        """The policy's head."""
+        return self.learner.actor
 
     def initial(self, num_envs: int) -> PolicyState:
         """Return the initial latent and actions of zeros, for ``num_envs`` environments."""
+        width = max((s.stop for s in self.actor.slices.values()), default=0)
         latent = self.world.rssm.initial(num_envs, self.world.dtype)
-        return PolicyState(latent, torch.zeros(num_envs, self.width, device=latent.deter.device))
+        return PolicyState(latent, torch.zeros(num_envs, width, device=latent.deter.device))
 
     @torch.no_grad()
     def act(self, step: Step, state: PolicyState, mode: Mode) -> tuple[Tensor, PolicyState]:
@@ -100,10 +118,10 @@ class LatentPolicy:
         Samples of a normal distribution are clipped to [-1, 1] before they are stored, as environments and the world
         model (``nn/rssm.py``) clip them too.
         """
-        device = state.action.device
-        embed = self.world.embed(step.obs_on(device))  # [N, E]
+        device, world = state.action.device, self.world
+        embed = world.embed(step.obs_on(device))  # [N, E]
         is_first = step.is_first.to(device, non_blocking=True)  # [N]
-        latent = self.world.rssm.observe_step(state.latent, embed, state.action, is_first)
+        latent = world.rssm.observe_step(state.latent, embed, state.action, is_first)
         policy = self.actor(latent.feature)
         action = (policy.sample() if mode == "explore" else policy.mode()).clamp(-1, 1)  # [N, A]
         return action.cpu(), PolicyState(latent, action)
@@ -114,5 +132,4 @@ class LatentPolicy:
 
     def extras(self, state: PolicyState) -> dict[str, Tensor]:
         """Return the latent as columns, to be stored with the row that led to it."""
-        columns: dict[str, Tensor] = self.store(state.latent)
-        return {k: v.cpu() for k, v in columns.items()}
+        return {k: v.cpu() for k, v in self.learner.pack(state.latent).items()}

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import ctypes
+import functools
+from collections.abc import Callable
 from typing import Any, cast
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from reverie.core.compiler import kernels
 from reverie.core.tape import current
@@ -37,3 +40,23 @@ def call(function: type[torch.autograd.Function], *inputs: Any) -> Any:
     if torch.is_grad_enabled() and any(isinstance(x, Tensor) and x.requires_grad for x in inputs):
         return function.apply(*inputs)  # type: ignore[no-untyped-call]  # torch leaves it untyped
     return function.forward(None, *inputs)
+
+
+def first_order(backward: Callable[..., Any]) -> Callable[..., Any]:
+    """Decorate the backward pass of an ``autograd.Function`` that has no second derivative.
+
+    ``once_differentiable`` of PyTorch raises an error if the incoming gradient has a gradient. Where it is constant, as
+    that of a sum, the second derivative would be 0 without a word.
+    """
+    once = once_differentiable(backward)
+
+    @functools.wraps(backward)
+    def checked(ctx: Any, *grads: Tensor | None) -> Any:
+        if torch.is_grad_enabled():  # that is, create_graph=True
+            raise RuntimeError(
+                "create_graph=True: compiled functions have no second derivative. Where you need one, set the "
+                "environment variable REVERIE_KERNELS to off; everything then runs in PyTorch."
+            )
+        return once(ctx, *grads)
+
+    return checked

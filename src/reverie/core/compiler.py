@@ -40,6 +40,7 @@ _SIGNATURES = {
     "unimix_backward": [_POINTER] * 3 + [_COUNT] * 2 + [_REAL, _INT],
     "draw": [_POINTER] * 3 + [_COUNT] * 2 + [_INT],
     "one_hot": [_POINTER] * 2 + [_COUNT] * 2 + [_INT],
+    "sample_bits": [_POINTER] * 2 + [_COUNT, _POINTER],
     "log_sum_exp": [_POINTER] * 2 + [_COUNT] * 2 + [_INT],
     "log_sum_exp_backward": [_POINTER] * 4 + [_COUNT] * 2 + [_INT],
     "cross_entropy_backward": [_POINTER] * 6 + [_COUNT] * 3 + [_INT],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 
@@ -24,3 +25,13 @@ def expect(shape: tuple[int, ...], **tensors: Tensor | None) -> None:
     for name, x in tensors.items():
         if x is not None and x.shape != shape:
             raise ValueError(f"{name} has shape {tuple(x.shape)}: expected {tuple(shape)}.")
+
+
+def expect_classes(index: Tensor) -> None:
+    """Check the dtype of class indices. Compiled functions read eight bytes for each.
+
+    Raises:
+        ValueError: they are not int64.
+    """
+    if index.dtype is not torch.int64:
+        raise ValueError(f"index is {index.dtype}: expected class indices of dtype torch.int64.")

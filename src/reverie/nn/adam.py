@@ -41,8 +41,8 @@ class Adam:
                 Hutter 2017, equation 5), where it then stays; 0 keeps it constant.
 
         Raises:
-            ConfigError: ``lr`` or ``eps`` is not a finite number above 0, ``cosine`` is negative, or there are no
-                parameters to train.
+            ConfigError: ``lr`` or ``eps`` is not a finite number above 0, ``cosine`` is negative, there are no
+                parameters to train, or one is a part of a larger tensor with gaps between its numbers.
         """
         for name, value in {"lr": lr, "adam_eps": eps}.items():
             if not 0 < value < math.inf:
@@ -56,6 +56,12 @@ class Adam:
                 "Adam was given no parameters to train: expected those of a network, network.parameters(), that are "
                 "not frozen."
             )
+        for p in self.params:
+            if 1 + sum((n - 1) * stride for n, stride in zip(p.shape, p.stride(), strict=True)) != p.numel():
+                raise ConfigError(
+                    f"a parameter of shape {tuple(p.shape)} with strides {p.stride()} is a part of a larger tensor, "
+                    "with gaps between its numbers: make it one of its own, nn.Parameter(part.clone())."
+                )
         self.mean = [torch.zeros_like(p, requires_grad=False) for p in self.params]
         self.square = [torch.zeros_like(p, requires_grad=False) for p in self.params]
         self.updates = torch.zeros((), device=self.params[0].device)
@@ -87,6 +93,11 @@ class Adam:
         self.updates += 1
         if compiled(*self.params) and all(x.is_contiguous() for x in (*self.params, *grads)):
             return self._apply_compiled(grads)
+        # The fused call reads numbers in the order of memory, which a transposed gradient has otherwise.
+        grads = [
+            grad if grad.stride() == p.stride() else torch.empty_like(p).copy_(grad)
+            for p, grad in zip(self.params, grads, strict=True)
+        ]
         torch._fused_adam_(
             self.params,
             grads,

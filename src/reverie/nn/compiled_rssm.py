@@ -6,6 +6,7 @@ with few kernels.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
 
 import torch
@@ -24,10 +25,13 @@ if TYPE_CHECKING:
 class CompiledRSSM:
     """The compiled path of an :class:`~reverie.nn.rssm.RSSM`. On CPUs it computes in float32, whatever the dtype."""
 
-    def __init__(self, rssm: RSSM) -> None:
+    def __init__(self, rssm: RSSM, *methods: Callable[..., object]) -> None:
+        """``methods``: those of RSSM that the compiled functions stand for; if others replace them, they are called."""
         c = rssm.cfg
-        self.rssm = rssm
-        self.supported = (c.recurrent_layers, c.posterior_layers, c.prior_layers) == (1, 1, 2) and c.hidden <= c.deter
+        self.rssm, self.methods = rssm, methods
+        modules: list[tuple[str, nn.Module]] = [(name, m) for name, m in rssm.named_modules() if name]
+        self.modules = {name: (m, len(m._modules)) for name, m in modules}
+        self._supported: bool | None = None
         self.sequence: Kept[dict[str, Tensor]] = Kept(rssm)
         self.prior: Kept[dict[str, Tensor]] = Kept(rssm)
         self.posterior: Kept[dict[str, Tensor]] = Kept(rssm)
@@ -36,9 +40,19 @@ class CompiledRSSM:
 
     def fits(self, latent: Latent) -> bool:
         """Return whether the compiled functions exist and support these layers, and ``latent`` needs no gradient."""
+        if self._supported is None:
+            self._supported = self._supports()
         needs_grad = torch.is_grad_enabled() and (latent.deter.requires_grad or latent.stoch.requires_grad)
-        exist = compiled(self.rssm.gates.weight) or gpu.ready(latent.deter)
-        return self.supported and not needs_grad and exist
+        return self._supported and not needs_grad and (compiled(self.rssm.gates.weight) or gpu.ready(latent.deter))
+
+    def _supports(self) -> bool:
+        """Return whether the compiled functions compute what this RSSM does, whose class may be a user's own."""
+        rssm, c = self.rssm, self.rssm.cfg
+        layers = (c.recurrent_layers, c.posterior_layers, c.prior_layers) == (1, 1, 2) and c.hidden <= c.deter
+        methods = all(getattr(getattr(rssm, f.__name__), "__func__", None) is f for f in self.methods)
+        now = dict(rssm.named_modules())
+        kept = all(now.get(name) is m and len(m._modules) == parts for name, (m, parts) in self.modules.items())
+        return layers and methods and kept
 
     def observe(self, latent: Latent, actions: Tensor, embeds: Tensor, keep: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Filter a sequence of observations, starting from ``latent``; inputs outside the recurrence come precomputed.

@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from reverie.core.shapes import expect
 from reverie.nn import gpu
 from reverie.nn.fused import cross_entropy, draw, one_hot, softmax_mean
 from reverie.objectives.transforms import two_hot
@@ -198,6 +199,11 @@ class TwoHot:
         """The logits, ``[..., K]``."""
         return self._logits
 
+    @property
+    def shape(self) -> torch.Size:
+        """The shape ``[...]`` of the numbers."""
+        return self._logits.shape[:-1]
+
     def mean(self) -> Tensor:
         """Return the expected value, ``[...]``."""
         return softmax_mean(self.logits, self.bins)
@@ -207,7 +213,11 @@ class TwoHot:
 
         Only two of the w_i are not 0, so only two of the ln p_i are read. With ``other``, its cross-entropy times
         ``counts`` is added; the logits are then read, and their gradient computed, once for both.
+
+        Raises:
+            ValueError: ``value`` or ``other`` has another shape than the predicted numbers.
         """
+        expect(self.shape, value=value, other=other)
         index, weight = two_hot(value.float(), self.bins)  # [..., 2]
         if other is not None:
             index_of, weight_of = two_hot(other.float(), self.bins)

@@ -12,10 +12,9 @@ from typing import Any, cast
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
-from reverie.core.compiled import call, compiled, library, threads
-from reverie.core.shapes import expect
+from reverie.core.compiled import call, compiled, first_order, library, threads
+from reverie.core.shapes import expect, expect_classes
 from reverie.nn import gpu
 from reverie.objectives.transforms import symmetric_mean
 
@@ -36,7 +35,7 @@ class _NormSiLU(torch.autograd.Function):
         return y
 
     @staticmethod
-    @once_differentiable
+    @first_order
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, scale = ctx.saved_tensors
         grad, width, workers = grad.contiguous(), x.shape[-1], threads(x)
@@ -93,7 +92,7 @@ class _GRU(torch.autograd.Function):
         return out
 
     @staticmethod
-    @once_differentiable
+    @first_order
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
         gates, h = ctx.saved_tensors
         grad, dgates, dh, (rows, blocks, _, width) = (
@@ -134,7 +133,7 @@ class _Unimix(torch.autograd.Function):
         return probs
 
     @staticmethod
-    @once_differentiable
+    @first_order
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
         (probs,) = ctx.saved_tensors
         grad, out, width = grad.contiguous(), torch.empty_like(probs), probs.shape[-1]
@@ -172,7 +171,12 @@ def draw(probs: Tensor) -> Tensor:
 
 
 def one_hot(index: Tensor, probs: Tensor) -> Tensor:
-    """Return class indices ``[...]`` as one-hot ``[..., C]``, in the shape and dtype of ``probs``."""
+    """Return class indices ``[...]``, int64, as one-hot ``[..., C]``, in the shape and dtype of ``probs``.
+
+    Raises:
+        ValueError: ``index`` has another shape or dtype.
+    """
+    expect_classes(index)
     if not compiled(probs):
         return torch.zeros_like(probs).scatter_(-1, index.unsqueeze(-1), 1.0)
     expect(probs.shape[:-1], index=index)
@@ -200,7 +204,7 @@ class _LogSumExp(torch.autograd.Function):
         return lse
 
     @staticmethod
-    @once_differentiable
+    @first_order
     def backward(ctx: Any, grad: Tensor) -> Tensor:
         (x, lse), grad = ctx.saved_tensors, grad.contiguous()
         out = torch.empty_like(x)
@@ -227,7 +231,7 @@ class _CrossEntropy(torch.autograd.Function):
         return (weight * (lse.unsqueeze(-1) - logits.gather(-1, index))).sum(-1)
 
     @staticmethod
-    @once_differentiable
+    @first_order
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
         logits, lse, index, weight = (x.contiguous() for x in ctx.saved_tensors)
         grad, out, (*_, width) = grad.contiguous(), torch.empty_like(logits), logits.shape
@@ -242,7 +246,12 @@ def cross_entropy(logits: Tensor, index: Tensor, weight: Tensor) -> Tensor:
     """Return -sum_k weight_k ln softmax(logits)[index_k] for a few classes k; ``weight`` gets no gradient.
 
     ``logits`` are ``[..., C]``, ``index`` and ``weight`` ``[..., k]``, the result ``[...]``.
+
+    Raises:
+        ValueError: ``index`` or ``weight`` has another shape or dtype.
     """
+    expect_classes(index)
+    expect((*logits.shape[:-1], index.shape[-1]), index=index, weight=weight)
     if compiled(logits, weight) and logits.numel():
         return cast(Tensor, call(_CrossEntropy, logits, index, weight))
     return -(torch.log_softmax(logits, -1).gather(-1, index) * weight).sum(-1)

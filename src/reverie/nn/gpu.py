@@ -16,8 +16,8 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
+from reverie.core.compiled import first_order
 from reverie.core.compiler import SWITCH
 
 TILE = 2048
@@ -131,7 +131,7 @@ class _NormSiLU(torch.autograd.Function):
         return out.view(x.shape)
 
     @staticmethod
-    @once_differentiable
+    @first_order
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None]:
         x, scale = ctx.saved_tensors
         rows, width = x.shape

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
+from reverie.core.compiled import first_order
 from reverie.nn import gpu
 from reverie.nn.recurrence import Sizes, Weights
 
@@ -183,7 +183,7 @@ class Observe(torch.autograd.Function):
         return trace.deter, trace.stoch, trace.probs
 
     @staticmethod
-    @once_differentiable
+    @first_order
     def backward(  # noqa: D102
         ctx: Any, ddeter: Tensor, dstoch: Tensor, dprobs: Tensor
     ) -> tuple[Tensor | None, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -152,7 +153,19 @@ class _PartHead(nn.Module):
 
 
 class Actor(nn.Module):
-    """The policy pi(a | s) over all parts of the action."""
+    """The policy pi(a | s) over all parts of the action.
+
+    Imagination calls ``mlp`` and :meth:`heads` one after the other, as acting does by :meth:`forward`. So a subclass
+    replaces these two.
+    """
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if "forward" in vars(cls):
+            raise TypeError(
+                f"{cls.__name__}.forward would only be called while acting: imagination calls actor.mlp and "
+                "actor.heads. Replace these in place of forward."
+            )
 
     def __init__(self, inputs: int, spec: ActionSpec, cfg: ActorConfig) -> None:
         super().__init__()

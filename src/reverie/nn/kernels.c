@@ -85,6 +85,16 @@ void one_hot(const int64_t *index, float *out, int64_t rows, int64_t width, int 
         for (int64_t j = 0; j < width; j++) out[i * width + j] = j == index[i] ? 1.0f : 0.0f;
 }
 
+/* A hash of up to 16 numbers of each array, evenly spread: whether somebody has changed them, at little cost. */
+void sample_bits(const uint32_t *const *arrays, const int64_t *sizes, int64_t count, uint64_t *out) {
+    uint64_t hash = 0;
+    for (int64_t i = 0; i < count; i++) {
+        int64_t picks = sizes[i] < 16 ? sizes[i] : 16;
+        for (int64_t k = 0; k < picks; k++) hash = (hash ^ arrays[i][k * sizes[i] / picks]) * 0x100000001b3u;
+    }
+    *out = hash;
+}
+
 /* ln sum_j exp(x_j) of each row. */
 void log_sum_exp(const float *x, float *out, int64_t rows, int64_t width, int threads) {
 #pragma omp parallel for num_threads(threads) if (threads > 1)

@@ -179,6 +179,7 @@ class MLP(nn.Sequential):
         self.widths = [inputs] + [units] * layers
         pairs = [(Linear(i, o), RMSNormSiLU(o)) for i, o in pairwise(self.widths)]
         super().__init__(*[layer for pair in pairs for layer in pair])
+        self.made = [*self._modules.values()]
         self.width = self.widths[-1]
         self.eps = pairs[0][1].eps if pairs else 0.0
         self.kept: Kept[list[Tensor]] = Kept(self)
@@ -187,7 +188,8 @@ class MLP(nn.Sequential):
         """Map ``[..., inputs]`` to ``[..., width]``."""
         rows = x.numel() // x.shape[-1]
         few = 0 < rows < MIN_ROWS and not torch.is_grad_enabled()  # a policy is acting
-        if few and self.kept.tables and compiled(*self.kept.tables[0].values()):
+        own = few and [*self._modules.values()] == self.made  # nobody has added or replaced a layer
+        if own and self.kept.tables and compiled(*self.kept.tables[0].values()):
             flat = x.reshape(rows, -1).float().contiguous()
             expect((rows, self.widths[0]), x=flat)
             y = mlp(flat, self.kept.get(self._packed), self.widths, self.eps)

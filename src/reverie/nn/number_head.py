@@ -11,9 +11,8 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
-from reverie.core.compiled import call, compiled, library, threads
+from reverie.core.compiled import call, compiled, first_order, library, threads
 from reverie.nn.distributions import TwoHot
 from reverie.nn.matmul import linear
 
@@ -58,7 +57,7 @@ class _CrossEntropy(torch.autograd.Function):
         return out
 
     @staticmethod
-    @once_differentiable
+    @first_order
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, weight, bias, lse, index, counts = ctx.saved_tensors
         grad, workers = grad.contiguous(), _workers(x, bias)
@@ -91,6 +90,11 @@ class LayerTwoHot(TwoHot):
     def logits(self) -> Tensor:
         """The logits, ``[..., K]``."""
         return linear(self.x, self.weight, self.bias)
+
+    @property
+    def shape(self) -> torch.Size:
+        """The shape ``[...]`` of the numbers."""
+        return self.x.shape[:-1]
 
     def __getitem__(self, rows: Any) -> TwoHot:
         """Return the distributions of some rows."""

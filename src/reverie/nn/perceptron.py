@@ -24,9 +24,8 @@ from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 
-from reverie.core.compiled import call, compiled, library
+from reverie.core.compiled import call, compiled, first_order, library
 
 ALIGNED = 16
 """Floats in a cache line."""
@@ -187,7 +186,7 @@ class _Perceptron(torch.autograd.Function):
         return passed.y
 
     @staticmethod
-    @once_differentiable
+    @first_order
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         theta, *passed = ctx.saved_tensors
         wanted = {"inputs": any(ctx.needs_input_grad[2:]), "parameters": ctx.needs_input_grad[0]}

@@ -6,9 +6,8 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
-from reverie.core.compiled import call, compiled, library, threads
+from reverie.core.compiled import call, compiled, first_order, library, threads
 
 
 def unit_squared_error(pixels: Tensor, target: Tensor, low: float, high: float) -> Tensor:
@@ -33,7 +32,7 @@ class _SquaredError(torch.autograd.Function):
         return out
 
     @staticmethod
-    @once_differentiable
+    @first_order
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         (pixels, target), grad = ctx.saved_tensors, grad.contiguous()
         out = torch.empty_like(pixels)

@@ -11,9 +11,8 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
-from reverie.core.compiled import library
+from reverie.core.compiled import first_order, library
 from reverie.nn.matmul import weight_gradient
 from reverie.nn.packing import packed, pointers
 
@@ -151,7 +150,7 @@ class Observe(torch.autograd.Function):
         return trace.deter, trace.stoch, trace.probs
 
     @staticmethod
-    @once_differentiable
+    @first_order
     def backward(  # noqa: D102
         ctx: Any, ddeter: Tensor, dstoch: Tensor, dprobs: Tensor
     ) -> tuple[Tensor | None, ...]:

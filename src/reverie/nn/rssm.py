@@ -145,7 +145,7 @@ class RSSM(nn.Module):
         self.gates = BlockLinear(c.deter, 3 * c.deter, c.blocks, extra[c.recurrent_layers])
         self.posterior = LogitNet(c.deter + embed, c.hidden, c.posterior_layers, c.stoch * c.classes)
         self.prior_net = LogitNet(c.deter, c.hidden, c.prior_layers, c.stoch * c.classes)
-        self.compiled = CompiledRSSM(self)
+        self.compiled = CompiledRSSM(self, RSSM.cell, RSSM.sequence_step, RSSM.imagine_step, RSSM._probs)
 
     @property
     def feature_width(self) -> int:
@@ -154,7 +154,7 @@ class RSSM(nn.Module):
 
     def initial(self, rows: int, dtype: torch.dtype) -> Latent:
         """Return the state before the first observation: zeros ``[rows, ...]`` of ``dtype``."""
-        weight = self.gates.weight
+        weight = self.prior_net.first.weight
         deter = torch.zeros(rows, self.cfg.deter, dtype=dtype, device=weight.device)
         stoch = torch.zeros(rows, self.cfg.stoch, self.cfg.classes, dtype=dtype, device=weight.device)
         return Latent(deter, stoch)

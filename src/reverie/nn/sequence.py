@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
+from reverie.core.compiled import first_order
 from reverie.nn.matmul import block_linear, linear, weight_gradient
 
 Notes = list[tuple[Tensor, Tensor]]
@@ -29,7 +29,7 @@ class _Weights(torch.autograd.Function):
         return weight.view_as(weight), None if bias is None else bias.view_as(bias)
 
     @staticmethod
-    @once_differentiable
+    @first_order
     def backward(ctx: Any, *_: None) -> tuple[Tensor | None, ...]:
         x, grad = (torch.cat(side) for side in zip(*ctx.notes, strict=True))  # [T * M, inputs], [T * M, outputs]
         ctx.notes.clear()
@@ -50,7 +50,7 @@ class _Step(torch.autograd.Function):
         return _multiply(x, weight, base)
 
     @staticmethod
-    @once_differentiable
+    @first_order
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, weight = ctx.saved_tensors
         grad = grad.contiguous()

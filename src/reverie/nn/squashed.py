@@ -8,9 +8,8 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 
-from reverie.core.compiled import call, compiled, library
+from reverie.core.compiled import call, compiled, first_order, library
 from reverie.core.specs import ObsSpec
 from reverie.core.types import Obs
 from reverie.nn.action_samples import times
@@ -85,7 +84,7 @@ class _Sample(torch.autograd.Function):
         return action, density
 
     @staticmethod
-    @once_differentiable
+    @first_order
     def backward(ctx: Any, daction: Tensor, ddensity: Tensor) -> tuple[Tensor, Tensor, None]:
         raw, noise, action = ctx.saved_tensors
         dmean, draw = torch.empty_like(action), torch.empty_like(action)

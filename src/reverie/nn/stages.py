@@ -14,9 +14,8 @@ from typing import Any, cast
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
-from reverie.core.compiled import call, compiled, library, threads
+from reverie.core.compiled import call, compiled, first_order, library, threads
 from reverie.nn.fused import norm_silu
 from reverie.nn.winograd import Convolution, convolve
 
@@ -89,7 +88,7 @@ class _Pooled(torch.autograd.Function):
         return out
 
     @staticmethod
-    @once_differentiable
+    @first_order
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, weight, scale, pooled, which = ctx.saved_tensors
         grads, grad, dscale = _PooledGradients(x, weight, ctx), grad.contiguous(), sums_for(scale)

@@ -9,9 +9,8 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
-from reverie.core.compiled import call, compiled, library, threads
+from reverie.core.compiled import call, compiled, first_order, library, threads
 from reverie.nn.fused import unfold_norm_silu, unfold_parities
 from reverie.nn.stages import norm_backward, parts, sums_for
 from reverie.nn.winograd import Convolution, convolve
@@ -57,7 +56,7 @@ class _Unfolded(torch.autograd.Function):
         return out
 
     @staticmethod
-    @once_differentiable
+    @first_order
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, weight, scale, *kept = ctx.saved_tensors
         grads, grad, dscale = _ConvGradients(x, weight, ctx), grad.contiguous(), sums_for(scale)
@@ -81,7 +80,7 @@ class _Sigmoid(torch.autograd.Function):
         return out
 
     @staticmethod
-    @once_differentiable
+    @first_order
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, weight, out = ctx.saved_tensors
         grads, grad, (m, h, w, _) = _ConvGradients(x, weight, ctx), grad.contiguous(), x.shape

@@ -10,9 +10,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
-from reverie.core.compiled import call, compiled, library
+from reverie.core.compiled import call, compiled, first_order, library
 from reverie.core.shapes import expect
 from reverie.core.types import Batch
 from reverie.objectives.compiled_td import Error
@@ -50,7 +49,7 @@ class _Pairs(torch.autograd.Function):
         return loss
 
     @staticmethod
-    @once_differentiable
+    @first_order
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
         (slope,) = ctx.saved_tensors
         return slope * grad.unsqueeze(-1), None, None
@@ -129,7 +128,7 @@ class _Error(torch.autograd.Function):
         return tuple(error)
 
     @staticmethod
-    @once_differentiable
+    @first_order
     def backward(ctx: Any, grad: Tensor, *others: Tensor) -> tuple[Tensor | None, ...]:
         (gradient,) = ctx.saved_tensors
         return gradient * grad, None, None, None

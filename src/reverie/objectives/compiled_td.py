@@ -6,9 +6,8 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
-from reverie.core.compiled import call, compiled, library
+from reverie.core.compiled import call, compiled, first_order, library
 from reverie.core.shapes import expect
 from reverie.core.types import Batch
 
@@ -76,7 +75,7 @@ class _MaskedMean(torch.autograd.Function):
         return mean
 
     @staticmethod
-    @once_differentiable
+    @first_order
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
         (share,) = ctx.saved_tensors
         return share * grad, None
@@ -124,7 +123,7 @@ class _Error(torch.autograd.Function):
         return tuple(error)
 
     @staticmethod
-    @once_differentiable
+    @first_order
     def backward(ctx: Any, grad: Tensor, *others: Tensor) -> tuple[Tensor | None, ...]:
         (gradient,) = ctx.saved_tensors
         return gradient * grad, None, None, None, None, None

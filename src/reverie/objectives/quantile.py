@@ -11,9 +11,8 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
-from reverie.core.compiled import call, compiled
+from reverie.core.compiled import call, compiled, first_order
 from reverie.core.errors import ConfigError
 from reverie.core.types import Batch
 from reverie.objectives import compiled_quantile
@@ -146,7 +145,7 @@ class _Sorted(torch.autograd.Function):
         return loss.to(prediction.dtype).view(prediction.shape[:-1])
 
     @staticmethod
-    @once_differentiable
+    @first_order
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
         (slope,) = ctx.saved_tensors
         return slope * grad.unsqueeze(-1), None, None
