@@ -214,6 +214,8 @@ def test_adam_refuses_what_does_not_fit():
         Adam([b], 0.1).step(b.detach().sum())
     with pytest.raises(RunError, match=r"was given a loss of shape \[2\]: expected a scalar"):
         Adam([a], 0.1).step(a)
+    with pytest.raises((ValueError, RuntimeError), match=r"gradient has shape \(2,\): expected \(3,\)|same size"):
+        Adam([b], 0.1).apply_to([torch.ones(2)])
     with pytest.raises(ConfigError, match="Adam was given no parameters to train"):
         Adam([a.detach()], 0.1)
     with pytest.raises(RunError, match=r"'mean.0' is \(3,\) in the checkpoint and \(2,\) here"):

@@ -124,6 +124,15 @@ def test_a_target_follows_its_source_to_another_device():
     assert all(p.device.type == "meta" for p in both.parameters())
 
 
+def test_a_source_whose_parameter_was_replaced_by_a_smaller_one_is_told():
+    """Its memory ends before that of the copy."""
+    source = torch.nn.Linear(3, 2)
+    target = Target(source, 0.5)
+    source.weight = torch.nn.Parameter(torch.ones(1, 3))
+    with pytest.raises((ValueError, RuntimeError), match=r"parameter has shape \(1, 3\): expected \(2, 3\)|size"):
+        target.update()
+
+
 def test_target_moves_by_its_rate():
     source = torch.nn.Linear(2, 2)
     target = Target(source, 0.25)

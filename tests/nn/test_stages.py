@@ -178,3 +178,12 @@ def test_squared_error_of_unit_pixels(dtype):
     torch.testing.assert_close(
         torch.autograd.grad(got, part, weight)[0], torch.autograd.grad(wanted, exact, weight.double())[0].float()
     )
+
+
+@pytest.mark.parametrize("wrong", ["bias", "scale"])
+@pytest.mark.parametrize("stage", [conv_pool_norm_silu, conv_unfold_norm_silu])
+def test_biases_and_scales_of_another_length_are_refused(stage, wrong):
+    scales = 8 if stage is conv_pool_norm_silu else 2
+    x, weight, bias, scale = (k.float() for k in inputs(2, 4, 4, 3, 8, 3, scales))
+    with pytest.raises((ValueError, RuntimeError), match=f"{wrong} has shape|shape|size"):
+        stage(x, weight, bias[:3] if wrong == "bias" else bias, scale[:1] if wrong == "scale" else scale, EPS)

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from reverie.core.compiled import compiled, library, threads
 from reverie.core.errors import ConfigError, RunError
+from reverie.core.shapes import expect
 from reverie.core.types import State
 from reverie.core.words import plural
 
@@ -122,6 +123,7 @@ class Adam:
         """Do the same in ``adam.c``, which wakes no second thread for small tensors."""
         settings, count = (ctypes.c_double * 5)(self.lr, *self.betas, self.eps, self.cosine), self.updates.data_ptr()
         for p, *others in zip(self.params, grads, self.mean, self.square, strict=True):
+            expect(p.shape, gradient=others[0])
             pointers = [x.data_ptr() for x in (p, *others)]
             library().adam(*pointers, p.numel(), settings, count, threads(p))
         torch.autograd.graph.increment_version(self.params)  # autograd does not see what C code writes

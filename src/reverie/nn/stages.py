@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from reverie.core.compiled import call, compiled, first_order, library, threads
+from reverie.core.shapes import expect
 from reverie.nn.fused import norm_silu
 from reverie.nn.winograd import Convolution, convolve
 
@@ -60,6 +61,7 @@ def conv_pool_norm_silu(x: Tensor, weight: Tensor, bias: Tensor, scale: Tensor, 
     ``[M, ceil(H / 2), ceil(W / 2), outputs]``.
     """
     if compiled(x, weight, scale) and x.numel():
+        expect((len(weight),), bias=bias, scale=scale)
         return cast(Tensor, call(_Pooled, x, weight, bias, scale, eps))
     y = convolve(x, weight.to(x.dtype), bias.to(x.dtype))
     pooled = F.max_pool2d(y.permute(0, 3, 1, 2), 2, ceil_mode=True)  # [M, outputs, h, w]

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from reverie.core.compiled import compiled, library, threads
 from reverie.core.errors import ConfigError
+from reverie.core.shapes import expect
 
 
 class Target(nn.Module):
@@ -55,6 +56,7 @@ class Target(nn.Module):
         """Move the copy by ``adam.c``, which reads the count itself and wakes no second thread for small tensors."""
         calls = self.count.data_ptr() if self.every > 1 else 0
         for mine, its in zip(slow, fast, strict=True):
+            expect(mine.shape, parameter=its)
             numbers = mine.numel(), self.rate, calls, self.every
             library().polyak(mine.data_ptr(), its.data_ptr(), *numbers, threads(mine))
         torch.autograd.graph.increment_version(slow)  # autograd does not see what C code writes

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from reverie.core.compiled import call, compiled, first_order, library, threads
+from reverie.core.shapes import expect
 from reverie.nn.fused import unfold_norm_silu, unfold_parities
 from reverie.nn.stages import norm_backward, parts, sums_for
 from reverie.nn.winograd import Convolution, convolve
@@ -22,6 +23,8 @@ def conv_unfold_norm_silu(x: Tensor, weight: Tensor, bias: Tensor, scale: Tensor
     x is ``[M, h, w, C]``, ``weight`` ``[2 * 2 * width, C, kernel, kernel]``, the result ``[M, 2 h, 2 w, width]``.
     """
     if compiled(x, weight, scale) and x.numel():
+        expect((len(weight),), bias=bias)
+        expect((len(weight) // 4,), scale=scale)
         return cast(Tensor, call(_Unfolded, x, weight, bias, scale, eps))
     return unfold_norm_silu(_places(convolve(x, weight, bias)), scale, eps)
 
@@ -29,6 +32,7 @@ def conv_unfold_norm_silu(x: Tensor, weight: Tensor, bias: Tensor, scale: Tensor
 def conv_unfold_sigmoid(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """Do the same as :func:`conv_unfold_norm_silu` with a sigmoid in place of norm and SiLU."""
     if compiled(x, weight) and x.numel():
+        expect((len(weight),), bias=bias)
         return cast(Tensor, call(_Sigmoid, x, weight, bias))
     return torch.sigmoid(unfold_parities(_places(convolve(x, weight, bias))))
 
