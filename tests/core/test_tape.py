@@ -26,6 +26,11 @@ def test_a_replay_computes_from_what_lies_there_now():
     assert y.tolist() == [3, 3, 3]
 
 
+def test_recording_does_not_import_the_compiler_of_pytorch():
+    """Which takes more than a second, and would be imported by the first recorded call in PyTorch's wrapper."""
+    assert not hasattr(Tape.__torch_dispatch__, "__wrapped__")
+
+
 def test_gradients_are_computed_again():
     w, x = torch.nn.Parameter(torch.tensor([1.0, 2.0])), torch.tensor([3.0, 4.0])
     with Tape() as tape:

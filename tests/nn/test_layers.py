@@ -110,3 +110,16 @@ def test_layers_compute_in_the_dtype_of_their_input():
     for dtype in (torch.float32, torch.bfloat16):
         assert Linear(3, 4)(torch.ones(2, 3, dtype=dtype)).dtype == dtype
         assert MLP(3, 8, 2)(torch.ones(2, 3, dtype=dtype)).dtype == dtype
+
+
+@pytest.mark.parametrize("change", ["added", "replaced"])
+def test_layers_that_a_user_changes_are_used_while_acting_too(change):
+    torch.manual_seed(0)
+    net, x = MLP(6, 8, 2), torch.randn(2, 6)
+    if change == "added":
+        net.append(torch.nn.Tanh())
+    else:
+        net[3] = torch.nn.Tanh()
+    learning = net(x)
+    with torch.no_grad():
+        torch.testing.assert_close(net(x), learning.detach())
