@@ -105,11 +105,15 @@ class LatentPolicy:
         """The policy's head."""
         return self.learner.actor
 
+    @property
+    def width(self) -> int:
+        """A, the width of flat actions."""
+        return max((s.stop for s in self.actor.slices.values()), default=0)
+
     def initial(self, num_envs: int) -> PolicyState:
         """Return the initial latent and actions of zeros, for ``num_envs`` environments."""
-        width = max((s.stop for s in self.actor.slices.values()), default=0)
         latent = self.world.rssm.initial(num_envs, self.world.dtype)
-        return PolicyState(latent, torch.zeros(num_envs, width, device=latent.deter.device))
+        return PolicyState(latent, torch.zeros(num_envs, self.width, device=latent.deter.device))
 
     @torch.no_grad()
     def act(self, step: Step, state: PolicyState, mode: Mode) -> tuple[Tensor, PolicyState]:
