@@ -187,6 +187,39 @@ def test_an_encoder_of_ones_own_without_its_width_is_named(width, says):
         updated(encoder=Build())
 
 
+def test_a_decoder_of_ones_own_that_changes_latents_in_place_is_named():
+    agent = build()
+    own = agent.world.decoder
+
+    class Clamping(torch.nn.Module):
+        def forward(self, latent):
+            with torch.no_grad():
+                latent.deter.clamp_(-0.1, 0.1)
+            return own(latent)
+
+    agent.world.decoder = Clamping()
+    with pytest.raises(ConfigError, match="the decoder Clamping changed its input 'deter' in place"):
+        agent.update(batch(agent))
+
+
+def test_a_prediction_that_changes_its_target_in_place_is_named():
+    agent = build()
+    own = agent.world.decoder
+
+    class Dividing:
+        def loss(self, target):
+            target /= 10
+            return target.sum(-1)
+
+    class Decoder(torch.nn.Module):
+        def forward(self, latent):
+            return own(latent) | {"state": Dividing()}
+
+    agent.world.decoder = Decoder()
+    with pytest.raises(ConfigError, match="a prediction of the decoder Decoder changed its input 'state' in place"):
+        agent.update(batch(agent))
+
+
 def updated(**changes):
     agent = build(**changes)
     return agent.update(batch(agent))

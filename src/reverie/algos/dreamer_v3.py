@@ -28,6 +28,7 @@ from reverie.nn.distributions import TwoHot, log_of
 from reverie.nn.encoder import EncoderConfig, width_of
 from reverie.nn.fused import draw
 from reverie.nn.heads import Actor, ActorConfig, BernoulliHead, HeadConfig, TwoHotConfig, TwoHotHead
+from reverie.nn.inputs import check_unchanged, writes
 from reverie.nn.normalise import PercentileScale
 from reverie.nn.optim import OptimConfig
 from reverie.nn.rssm import Chooser, Latent, RSSMConfig
@@ -394,6 +395,7 @@ class DreamerV3(Algorithm):
         log_post, log_prior = log_of(post.probs), log_of(prior)
         dynamics, representation = dynamics_and_representation(log_post, log_prior, self.cfg.free_nats)
         decoded, reward, cont = self.world.predict(post.latent)
+        before = writes(rows.obs)
         # The learned continuation includes the discount, so imagination applies no other.
         alive = (~rows.is_terminal).float() * self.cfg.discount  # [B, T]
         terms = {
@@ -403,6 +405,8 @@ class DreamerV3(Algorithm):
             "cont": cont.loss(alive),
             **{f"reconstruction/{k}": prediction.loss(rows.obs[k]) for k, prediction in decoded.items()},
         }
+        name = f"a prediction of the decoder {type(self.world.decoder).__name__}"
+        check_unchanged(name, rows.obs, before, "Other parts of the update read it as well.")
         entropy = {"prior": -(prior * log_prior), "posterior": -(post.probs * log_post)}
         return terms, {f"train/{k}_entropy": v.detach().sum((-2, -1)).mean() for k, v in entropy.items()}
 

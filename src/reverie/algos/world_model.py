@@ -16,6 +16,7 @@ from reverie.nn.distributions import Bernoulli, TwoHot
 from reverie.nn.encoder import encoded
 from reverie.nn.fused import draw
 from reverie.nn.heads import Actor, BernoulliHead, TwoHotHead
+from reverie.nn.inputs import check_unchanged, writes
 from reverie.nn.rssm import RSSM, Chooser, Latent
 
 
@@ -66,9 +67,16 @@ class WorldModel(nn.Module):
         return Posterior(embed, latent, probs)
 
     def predict(self, latent: Latent) -> tuple[dict[str, Prediction], TwoHot, Bernoulli]:
-        """Predict observations, reward and continuation from latents ``[..., D]``, ``[..., S, C]``."""
-        feature = latent.feature  # [..., F]
-        return self.decoder(latent), self.reward(feature), self.cont(feature)
+        """Predict observations, reward and continuation from latents ``[..., D]``, ``[..., S, C]``.
+
+        Raises:
+            ConfigError: the decoder changed the latents in place.
+        """
+        feature, before = latent.feature, writes(latent._asdict())  # [..., F]
+        decoded = self.decoder(latent)
+        name = f"the decoder {type(self.decoder).__name__}"
+        check_unchanged(name, latent._asdict(), before, "The actor, the critic and the replay read it as well.")
+        return decoded, self.reward(feature), self.cont(feature)
 
 
 class PolicyState(NamedTuple):

@@ -15,6 +15,7 @@ from reverie.core.config import Config, check_pattern
 from reverie.core.errors import ConfigError
 from reverie.core.specs import ObsPart, ObsSpec
 from reverie.core.types import Obs
+from reverie.nn.inputs import check_unchanged, writes
 from reverie.nn.layers import MLP, Conv, RMSNormSiLU
 from reverie.nn.stages import conv_pool_norm_silu
 from reverie.objectives.transforms import symlog
@@ -58,9 +59,11 @@ def encoded(encoder: nn.Module, obs: Obs, dtype: torch.dtype) -> Tensor:
     """Return the features ``[..., width]`` of observations ``[..., *shape]``.
 
     Raises:
-        ConfigError: there are not ``encoder.width`` of them.
+        ConfigError: there are not ``encoder.width`` of them, or the encoder changed an observation in place.
     """
-    features: Tensor = encoder(obs, dtype)
+    before = writes(obs)
+    features: Tensor = encoder(dict(obs), dtype)  # a copy: entries that it replaces stay its own
+    check_unchanged(f"the encoder {type(encoder).__name__}", obs, before, "The replay and the decoder read it as well.")
     if features.shape[-1] != encoder.width:
         raise ConfigError(
             f"the encoder {type(encoder).__name__} has width = {encoder.width}, but returned features of shape "
