@@ -80,8 +80,6 @@ def test_parameter_counts_of_the_authors(size):
     spec = {"image": ObsPart(kind="image", shape=(64, 64, 3), dtype="uint8")}
     actions = ActionSpec(parts={"action": ActionPart(kind="categorical", classes=(6,))})
     with torch.device("meta"):  # shapes without memory
-        from reverie.algos.dreamer_v3 import DreamerV3
-
         agent = DreamerV3(spec, actions, sized(size), torch.device("meta"))
     assert agent.optim.count == COUNTS[size]
 
@@ -217,6 +215,50 @@ def test_a_prediction_that_changes_its_target_in_place_is_named():
 
     agent.world.decoder = Decoder()
     with pytest.raises(ConfigError, match="a prediction of the decoder Decoder changed its input 'state' in place"):
+        agent.update(batch(agent))
+
+
+class WithHead(DreamerV3):
+    """Predicts a number of the observation from latents."""
+
+    def __init__(self, *given):
+        super().__init__(*given)
+        self.head = torch.nn.Linear(self.world.rssm.feature_width, 1)
+
+    def world_losses(self, rows, post):
+        terms, metrics = super().world_losses(rows, post)
+        error = self.head(post.latent.feature).squeeze(-1) - rows.obs["state"][..., 0]  # [B, T]
+        return terms | {"reward": terms["reward"] + error.square()}, metrics
+
+
+class TrainedByHand(WithHead):
+    """Moves the head without an optimiser."""
+
+    def learn(self, *given):
+        self.head.zero_grad()
+        found = super().learn(*given)
+        with torch.no_grad():
+            for p in self.head.parameters():
+                p -= 1e-3 * p.grad
+        return found
+
+
+def own(learner):
+    return learner(OBS, ACTIONS["discrete"], DreamerV3Config().merge(TINY), torch.device("cpu"))
+
+
+def test_parameters_that_are_in_no_optimiser_are_named():
+    agent = own(WithHead)
+    with pytest.raises(
+        ConfigError,
+        match=r"^WithHead: no optimiser has 2 parameters.*: head.weight, head.bias. Give .*self\.optim\.params",
+    ):
+        agent.update(batch(agent))
+    agent.optim = agent.cfg.optim.build([*agent.optim.params, *agent.head.parameters()])
+    agent.update(batch(agent))
+    frozen, by_hand = own(WithHead), own(TrainedByHand)
+    frozen.head.requires_grad_(False)
+    for agent in (frozen, by_hand):
         agent.update(batch(agent))
 
 

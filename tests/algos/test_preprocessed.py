@@ -296,6 +296,21 @@ def test_an_optimiser_that_is_not_saved_is_told():
     agent.update(batch(agent))
 
 
+class Untrained(TD3):
+    """Has a network that no optimiser has."""
+
+    def __init__(self, *given):
+        super().__init__(*given)
+        self.head = torch.nn.Linear(1, 1, bias=False)
+
+
+@pytest.mark.parametrize("graph", [True, False])
+def test_a_network_that_no_optimiser_has_is_told(graph):
+    agent = Untrained(SPECS["vector"], MOVES, TD3Config().merge(TINY | {"graph": graph}), torch.device("cpu"))
+    with pytest.raises(ConfigError, match=r"Untrained: no optimiser has 1 parameter, .*: head.weight. Give .*optims\["):
+        agent.update(batch(agent))
+
+
 class Foreign(TD3):
     """Has an optimiser of PyTorch."""
 

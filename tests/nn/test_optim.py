@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from reverie.core.errors import ConfigError, RunError
+from reverie.nn.adam import Adam
 from reverie.nn.normalise import PercentileScale, percentiles
 from reverie.nn.optim import OptimConfig
 from reverie.nn.target import Target
@@ -59,6 +60,15 @@ def test_a_parameter_outside_the_loss_is_an_error():
     a, b = (torch.nn.Parameter(torch.ones(2)) for _ in range(2))
     with pytest.raises(RuntimeError, match="1 of 2 parameters"):
         OptimConfig().build([a, b]).step(a.sum())
+
+
+@pytest.mark.parametrize("make", [lambda p: OptimConfig().build(p), lambda p: Adam(p, 1e-3)])
+def test_no_parameters_or_one_given_twice_is_refused(make):
+    a, b = (torch.nn.Parameter(torch.ones(n)) for n in (2, 3))
+    with pytest.raises(ConfigError, match=r"was given 1 of its parameters more than once, the first of shape \[3\]"):
+        make([a, b, b])
+    with pytest.raises(ConfigError, match="was given no parameters to train"):
+        make([torch.nn.Parameter(torch.ones(2), requires_grad=False)])
 
 
 def test_state_round_trip_continues_equally():

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from reverie.algos.capture import Captured, CudaGraphs, Tapes, TrainStep
-from reverie.algos.complete import check_complete
+from reverie.algos.complete import check_complete, check_trained, written
 from reverie.core.config import Config, at_least, check_numbers, check_pattern
 from reverie.core.discover import algorithm_name
 from reverie.core.errors import ConfigError, brief, unwritten
@@ -222,6 +222,7 @@ class Algorithm(nn.Module):
         super().__init__()
         self.graph = graph
         self._captured: dict[str, Captured | None] = {}
+        self._checked = False
 
     @property
     def watcher(self) -> Watcher | None:
@@ -263,7 +264,23 @@ class Algorithm(nn.Module):
         """Run ``step``, a method of this learner such as ``train_step``, on a batch on any device.
 
         Each such method is captured separately, for each shape of batch (``algos/capture.py``).
+
+        Raises:
+            ConfigError: the class forgot something, which shows after the first update (``algos/complete.py``).
         """
+        if self._checked:
+            return self._run_step(step, batch)
+        before = written(self)
+        found = self._run_step(step, batch)
+        self._check_complete()
+        check_trained(self, before)
+        self._checked = True
+        return found
+
+    def _check_complete(self) -> None:
+        """Raise ConfigError if a kind of learner needs something that this one lacks; called after its first update."""
+
+    def _run_step(self, step: TrainStep, batch: Batch) -> Update:
         on_gpu = self.device.type == "cuda"
         if not self.graph or not (on_gpu or (self.tapes and self.device.type == "cpu")):
             return step(batch.to(self.device))
@@ -331,19 +348,10 @@ class ModelFree(Algorithm):
         self.window = self.preprocess.window(cfg.batch_size, cfg.batch_length)
         self.extra_spec = {}
         self.optims: dict[str, Adam] = {}
-        self._checked = False
 
-    def run_step(self, step: TrainStep, batch: Batch) -> Update:
-        """See :class:`Algorithm`.
-
-        Raises:
-            ConfigError: the class forgot something: preprocessing that the settings ask for, or an optimiser.
-        """
-        found = super().run_step(step, batch)
-        if not self._checked:
-            check_complete(self, self.optims, self.preprocess, self.extra_state())
-            self._checked = True
-        return found
+    def _check_complete(self) -> None:
+        """Raise ConfigError if it forgot preprocessing that the settings ask for, or to save an optimiser."""
+        check_complete(self, self.optims, self.preprocess, self.extra_state())
 
     @property
     def within_range(self) -> Callable[[Tensor], Tensor] | None:

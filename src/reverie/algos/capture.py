@@ -206,7 +206,8 @@ class Captured:
         if kind not in self.kinds:
             self.kinds[kind] = Replayed(self.train_step, batch, self.device, self.recorder)
         update = self.kinds[kind](given)
-        torch.autograd.graph.increment_version(self.state)  # a replay writes behind autograd's back
+        if self.kinds[kind].replay is not None:
+            torch.autograd.graph.increment_version(self.state)  # a replay writes behind autograd's back
         return update
 
     def _uncaptured(self, batch: Batch) -> Update:

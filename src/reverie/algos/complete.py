@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from reverie.core.errors import ConfigError
+from reverie.core.words import plural
 from reverie.nn.adam import Adam
+from reverie.nn.optim import Optim
 from reverie.nn.preprocess import Preprocessor
+
+Optimiser = Adam | Optim | torch.optim.Optimizer
 
 
 def check_complete(
@@ -54,3 +58,55 @@ def _states_of_pytorch(state: object) -> int:
     if not isinstance(state, Mapping):
         return 0
     return int("param_groups" in state) + sum(map(_states_of_pytorch, state.values()))
+
+
+def written(learner: nn.Module) -> dict[int, int]:
+    """Return by its id how often each parameter was written to, for :func:`check_trained`."""
+    return {id(p): p._version for p in learner.parameters()}
+
+
+def check_trained(learner: nn.Module, before: Mapping[int, int]) -> None:
+    """Check after a learner's first update that each parameter is trained or frozen. ``before``: see :func:`written`.
+
+    A learner without any optimiser that is known here may train in a way of its own, and so may one that wrote to the
+    parameter itself.
+
+    Raises:
+        ConfigError: a parameter is neither.
+    """
+    found = [optim for _, optim in _optimisers(learner)]
+    held = {id(p) for optim in found for p in _params(optim)}
+    left = [
+        name
+        for name, p in learner.named_parameters()
+        if p.requires_grad and id(p) not in held and p._version == before.get(id(p))
+    ]
+    if found and left:
+        more = f" and {len(left) - 3} more" if len(left) > 3 else ""
+        how = "self.optims['head'] = Adam(self.head.parameters(), lr)"
+        if any(isinstance(optim, Optim) for optim in found):
+            how = "self.optim = self.cfg.optim.build([*self.optim.params, *self.head.parameters()])"
+        raise ConfigError(
+            f"{type(learner).__name__}: no optimiser has {plural(len(left), 'parameter')}, which would never be "
+            f"trained: {', '.join(left[:3])}{more}. Give them to one, as in {how}, or freeze them by "
+            "requires_grad_(False)."
+        )
+
+
+def _optimisers(learner: nn.Module) -> Iterator[tuple[str, Optimiser]]:
+    """Yield by name each optimiser that a learner and its modules hold, in mappings and sequences too."""
+    seen: set[int] = set()
+    for place, module in learner.named_modules():
+        for key, value in vars(module).items():
+            name = f"{place}.{key}" if place else key
+            inner = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ()
+            for optim in (value, *inner):
+                if isinstance(optim, Optimiser) and id(optim) not in seen:
+                    seen.add(id(optim))
+                    yield name, optim
+
+
+def _params(optim: Optimiser) -> list[Tensor]:
+    if isinstance(optim, torch.optim.Optimizer):
+        return [p for group in optim.param_groups for p in group["params"]]
+    return optim.params

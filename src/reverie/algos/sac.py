@@ -214,6 +214,8 @@ class SAC(ModelFree):
         }
         if cfg.temperature_lr:
             self.optims["temperature"] = Adam([self.objective.log_temperature], cfg.temperature_lr)
+        else:
+            self.objective.log_temperature.requires_grad_(False)
         names, o = SACObjective, self.objective
         self._critics = RegressionStep(o, self.optims, names.critic_loss, names.values, scale=0.5)
         self._actor = SoftPolicyStep(o, self.optims, names.actor_loss, names.policy_value, names.temperature)

@@ -14,6 +14,7 @@ from reverie.core.errors import ConfigError, RunError
 from reverie.core.shapes import expect
 from reverie.core.types import State
 from reverie.core.words import plural
+from reverie.nn.optim import to_train
 
 
 class Adam:
@@ -43,7 +44,8 @@ class Adam:
 
         Raises:
             ConfigError: ``lr`` or ``eps`` is not a finite number above 0, ``cosine`` is negative, there are no
-                parameters to train, or one is a part of a larger tensor with gaps between its numbers.
+                parameters to train, one is given twice, or one is a part of a larger tensor with gaps between its
+                numbers.
         """
         for name, value in {"lr": lr, "adam_eps": eps}.items():
             if not 0 < value < math.inf:
@@ -51,12 +53,7 @@ class Adam:
         if cosine < 0:
             raise ConfigError(f"cosine = {cosine}: expected a number of updates, 0 or more.")
         self.lr, self.betas, self.eps, self.cosine = lr, betas, eps, cosine
-        self.params: list[Tensor] = [p for p in parameters if p.requires_grad]
-        if not self.params:
-            raise ConfigError(
-                "Adam was given no parameters to train: expected those of a network, network.parameters(), that are "
-                "not frozen."
-            )
+        self.params = to_train("Adam", parameters)
         for p in self.params:
             if 1 + sum((n - 1) * stride for n, stride in zip(p.shape, p.stride(), strict=True)) != p.numel():
                 raise ConfigError(

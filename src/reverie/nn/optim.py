@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -42,6 +43,28 @@ class OptimConfig(Config):
         return Optim(parameters, self)
 
 
+def to_train(whose: str, parameters: Iterable[nn.Parameter]) -> list[Tensor]:
+    """Return those of ``parameters`` that are not frozen, for the optimiser that a message calls ``whose``.
+
+    Raises:
+        ConfigError: there are none, or one is given twice and would be moved twice.
+    """
+    params: list[Tensor] = [p for p in parameters if p.requires_grad]
+    if not params:
+        raise ConfigError(
+            f"{whose} was given no parameters to train: expected those of a network, network.parameters(), that are "
+            "not frozen."
+        )
+    times = Counter(map(id, params))
+    twice = [p for p in params if times[id(p)] > 1]
+    if twice:
+        raise ConfigError(
+            f"{whose} was given {len({id(p) for p in twice})} of its parameters more than once, the first of shape "
+            f"{list(twice[0].shape)}: each would be moved several times in an update. Give it each parameter once."
+        )
+    return params
+
+
 class Optim:
     """LaProp (Ziyin et al. 2020) with adaptive gradient clipping (Brock et al. 2021) and a linear warm-up.
 
@@ -57,8 +80,13 @@ class Optim:
     """
 
     def __init__(self, parameters: Iterable[nn.Parameter], cfg: OptimConfig) -> None:
+        """Create the optimiser, with moments of 0.
+
+        Raises:
+            ConfigError: there are no parameters to train, or one is given twice.
+        """
         self.cfg = cfg
-        self.params: list[Tensor] = [p for p in parameters if p.requires_grad]
+        self.params = to_train("the optimiser of OptimConfig", parameters)
         self.sizes = [p.numel() for p in self.params]
         self.count = sum(self.sizes)
         device = self.params[0].device
