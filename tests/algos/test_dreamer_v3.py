@@ -1,6 +1,7 @@
 """Contracts of the learner: sizes, determinism, gradients, resume, precision, ends of episodes."""
 
 import copy
+import functools
 import inspect
 import math
 import re
@@ -14,8 +15,10 @@ from reverie.algos.imagination import imagine
 from reverie.core.errors import ConfigError
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.core.types import Batch, Step
+from reverie.nn.adam import Adam
 from reverie.nn.encoder import EncoderConfig
 from reverie.nn.heads import Actor, ActorConfig
+from reverie.nn.optim import OptimConfig
 from reverie.nn.rssm import Latent
 
 TINY = {
@@ -260,6 +263,41 @@ def test_parameters_that_are_in_no_optimiser_are_named():
     frozen.head.requires_grad_(False)
     for agent in (frozen, by_hand):
         agent.update(batch(agent))
+
+
+class OwnOptimiser(DreamerV3):
+    """Trains another network by an optimiser of its own; ``kept`` is what checkpoints hold."""
+
+    def __init__(self, make, kept, *given):
+        super().__init__(*given)
+        self.head, self.kept = torch.nn.Linear(self.world.rssm.feature_width, 1), kept
+        self.own = {"head": make(self.head.parameters())}
+
+    def learn(self, *given):
+        losses, metrics = super().learn(*given)
+        loss = self.head(losses.post.latent.feature.detach()).square().mean()
+        if isinstance(self.own["head"], torch.optim.Optimizer):
+            loss.backward()
+            self.own["head"].step()
+        else:
+            self.own["head"].step(loss)
+        return losses, metrics
+
+    def extra_state(self):
+        of_all = {**super().extra_state(), "own": {"head": self.own["head"].state_dict()}}
+        return {key: copy.deepcopy(of_all[key]) for key in self.kept}  # a copy holds the moments as well
+
+
+@pytest.mark.parametrize(
+    "make", [OptimConfig(warmup=0).build, lambda p: Adam(p, 1e-3), torch.optim.Adam], ids=["Optim", "Adam", "PyTorch"]
+)
+def test_optimisers_that_no_checkpoint_would_hold_are_named(make):
+    for kept, lost in ((["own"], "optim"), (["optim"], "own"), ([], "optim")):
+        agent = own(functools.partial(OwnOptimiser, make, kept))
+        with pytest.raises(ConfigError, match=rf"^OwnOptimiser\.{lost} is an optimiser that no checkpoint would hold"):
+            agent.update(batch(agent))
+    agent = own(functools.partial(OwnOptimiser, make, ["own", "optim"]))
+    agent.update(batch(agent))
 
 
 def updated(**changes):

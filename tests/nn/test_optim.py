@@ -95,6 +95,18 @@ def test_state_of_other_parameters_is_refused_and_changes_nothing():
     assert float(large.updates) == 0
 
 
+def test_state_of_the_same_parameters_in_another_order_is_refused():
+    a, b = torch.nn.Parameter(torch.ones(2, 3)), torch.nn.Parameter(torch.ones(3))
+    saved, other = OptimConfig().build([a, b]), OptimConfig().build([b, a])
+    saved.updates += 1
+    with pytest.raises(RunError, match=r"order: number 0 has shape \[2, 3\] in the checkpoint and \[3\] here"):
+        other.load_state_dict(saved.state_dict())
+    assert float(other.updates) == 0
+    older = {k: v for k, v in saved.state_dict().items() if k != "shapes"}  # of a version that did not save them
+    other.load_state_dict(older)
+    assert float(other.updates) == 1
+
+
 @pytest.mark.parametrize("bad", [{"lr": 0.0}, {"lr": -1.0}, {"beta1": 1.0}, {"agc": -0.1}, {"warmup": -1}])
 def test_bad_settings(bad):
     with pytest.raises(ConfigError, match=next(iter(bad))):

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from reverie.algos.capture import Captured, CudaGraphs, Tapes, TrainStep
-from reverie.algos.complete import check_complete, check_trained, written
+from reverie.algos.complete import check_complete, check_saved, check_trained, written
 from reverie.core.config import Config, at_least, check_numbers, check_pattern
 from reverie.core.discover import algorithm_name
 from reverie.core.errors import ConfigError, brief, unwritten
@@ -274,6 +274,7 @@ class Algorithm(nn.Module):
         found = self._run_step(step, batch)
         self._check_complete()
         check_trained(self, before)
+        check_saved(self, self.extra_state())
         self._checked = True
         return found
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
 
 from reverie.core.errors import ConfigError
 from reverie.core.words import plural
@@ -91,6 +92,31 @@ def check_trained(learner: nn.Module, before: Mapping[int, int]) -> None:
             f"trained: {', '.join(left[:3])}{more}. Give them to one, as in {how}, or freeze them by "
             "requires_grad_(False)."
         )
+
+
+def check_saved(learner: nn.Module, extra_state: Mapping[str, object]) -> None:
+    """Check after a learner's first update that checkpoints hold the moments of all its optimisers.
+
+    Args:
+        learner: the learner.
+        extra_state: what checkpoints hold beside its parameters and buffers.
+
+    Raises:
+        ConfigError: an optimiser would not be saved.
+    """
+    saved = [x for x in tree_leaves(dict(extra_state)) if isinstance(x, Tensor)] + list(learner.buffers())
+    for name, optim in _optimisers(learner):
+        moments = [x for x in tree_leaves(optim.state_dict()) if isinstance(x, Tensor)]
+        if not all(any(_same(x, y) for y in saved) for x in moments):
+            raise ConfigError(
+                f"{type(learner).__name__}.{name} is an optimiser that no checkpoint would hold, so that a resumed run "
+                "would lose its moments. Return its state_dict() from extra_state(), beside all that "
+                "super().extra_state() returns, and restore it in load_extra_state()."
+            )
+
+
+def _same(x: Tensor, y: Tensor) -> bool:
+    return x is y or (x.shape == y.shape and x.dtype == y.dtype and x.device == y.device and torch.equal(x, y))
 
 
 def _optimisers(learner: nn.Module) -> Iterator[tuple[str, Optimiser]]:

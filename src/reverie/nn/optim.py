@@ -159,22 +159,49 @@ class Optim:
         }
 
     def state_dict(self) -> State:
-        """Return the moments, flat in the order of the parameters, and the number of updates."""
+        """Return the moments, flat in the order of the parameters, the number of updates, and the shapes of the former.
+
+        ``shapes`` are numbers ``[n]``: of each parameter its number of dimensions, then its shape.
+        """
+        numbers = [n for p in self.params for n in (p.ndim, *p.shape)]
+        return {**self._moments(), "shapes": torch.tensor(numbers, device="cpu")}
+
+    def _moments(self) -> dict[str, Tensor]:
         return {"square": self.square, "momentum": self.momentum, "updates": self.updates}
 
     @torch.no_grad()
     def load_state_dict(self, state: State) -> None:
         """Copy a saved state into the present tensors, whose addresses a captured update (CUDA graph) has stored.
 
+        Checkpoints of before hold no shapes; of these, only the total size is compared.
+
         Raises:
-            RunError: it was saved with another number of parameters.
+            RunError: it was saved with another number of parameters, or with other shapes or another order of them.
         """
-        for name, tensor in self.state_dict().items():
+        for name, tensor in self._moments().items():
             if state[name].shape != tensor.shape:
                 raise RunError(
                     f"optimiser state '{name}' has shape {tuple(state[name].shape)} in the checkpoint and "
                     f"{tuple(tensor.shape)} here: the checkpoint was saved with different network sizes. Load it with "
                     "the settings it was trained with."
                 )
-        for name, tensor in self.state_dict().items():
+        shapes = self.state_dict()["shapes"].tolist()
+        if "shapes" in state and state["shapes"].tolist() != shapes:
+            raise RunError(
+                "the optimiser's parameters have other shapes in the checkpoint, or another order: "
+                f"{_differing(state['shapes'].tolist(), shapes)}. Give OptimConfig.build the same parameters in the "
+                "order in which the checkpoint was saved."
+            )
+        for name, tensor in self._moments().items():
             tensor.copy_(state[name])
+
+
+def _differing(saved: list[int], mine: list[int]) -> str:
+    """Return in words where two lists of shapes first differ: each is the number of dimensions, then the shape."""
+    place = 0
+    while saved and mine:
+        (had, saved), (has, mine) = ((x[1 : x[0] + 1], x[x[0] + 1 :]) for x in (saved, mine))
+        if had != has:
+            return f"number {place} has shape {had} in the checkpoint and {has} here"
+        place += 1
+    return f"beyond the first {place}, only one of the two has any"
