@@ -28,6 +28,7 @@ from reverie.agent.dreaming import dream, measure, one_hot, painted
 from reverie.agent.evaluation import evaluate_run
 from reverie.agent.observer import Observer
 from reverie.algos.dreamer_v3 import SIZES, DreamerV3Config
+from reverie.algos.td3 import TD3, TD3Config
 from reverie.core.errors import ConfigError, DataError, EnvError, ReverieError, RunError
 from reverie.core.machine import available_memory, choose_device
 from reverie.core.randomness import RngState, derived_seeds, reproducible
@@ -886,6 +887,32 @@ def test_a_run_that_ends_before_it_learns_says_so_before_it_begins(tmp_path: Pat
     found = [line for line in said if "there will be" in line]
     expected = f"there will be {few} updates: learning starts after {starts} windows, but the run has only 10 env steps"
     assert found == ([expected] if few else [])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Forgetful(TD3Config):
+    """Perhaps its line ``Forgetful.learner = ...`` was forgotten."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mindful(TD3Config):
+    """Says what it builds."""
+
+
+class Minded(TD3):
+    """A learner of somebody's own."""
+
+
+Mindful.learner = Minded
+
+
+@pytest.mark.parametrize(("config", "told"), [(Forgetful, True), (Mindful, False), (TD3Config, False)])
+def test_a_run_says_whose_learner_it_trains_if_its_class_does_not(tmp_path: Path, config: type, told: bool) -> None:
+    said: list[str] = []
+    reverie.train(config(), env=Paying, run=tmp_path / "run", **FEW | {"eval_episodes": 0, "say": said.append})
+    found = [line for line in said if "learner of" in line]
+    line = "Forgetful trains TD3, the learner of TD3Config; if you wrote another one, set Forgetful.learner to its"
+    assert [line in one for one in found] == [True] * told
 
 
 def test_what_a_preset_hands_to_gymnasium_is_not_for_a_class_of_ones_own() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from reverie.algos.base import Algorithm, AlgorithmConfig
 from reverie.core.compiler import trouble
 from reverie.core.discover import algorithm_name
 from reverie.core.machine import available_memory
@@ -29,6 +30,8 @@ def describe(experiment: Experiment, say: Say) -> None:
     ratio = config.ratio(window)
     if config.stop_score is not None and not config.evaluates_on_the_way:
         say(f"stop_score = {config.stop_score:g} has no effect without evaluations during training")
+    if inherited := inherited_learner(type(config.algo), experiment.algo):
+        say(inherited)
     if experiment.algo.device.type == "cpu" and trouble():
         say(trouble())
     if experiment.algo.device.type == "cpu" and count > 5e6:
@@ -52,6 +55,21 @@ def describe(experiment: Experiment, say: Say) -> None:
         f"{experiment.algo.device}, {plural(config.env.num, 'env')}, "
         f"{ratio:g} update{'s' * (ratio != 1)} per env step (train ratio {ratio * window.batch * window.length:g}), "
         f"replay up to {memory(needed)}{room}"
+    )
+
+
+def inherited_learner(config: type[AlgorithmConfig], algo: Algorithm) -> str:
+    """Return whose learner ``algo`` is, if its configuration says nothing of it; else "".
+
+    A class that only changes defaults may leave it so, but one whose line ``MyConfig.learner = MyLearner`` was
+    forgotten looks the same.
+    """
+    owner = next((kind for kind in config.__mro__ if "learner" in vars(kind)), config)
+    if owner is config or type(algo) is not config.learner:
+        return ""
+    return (
+        f"{algorithm_name(config)} trains {config.learner.__name__}, the learner of {owner.__name__}; if you wrote "
+        f"another one, set {config.__name__}.learner to its class"
     )
 
 
