@@ -5,7 +5,7 @@ import functools
 import inspect
 import math
 import re
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
@@ -298,6 +298,74 @@ def test_optimisers_that_no_checkpoint_would_hold_are_named(make):
             agent.update(batch(agent))
     agent = own(functools.partial(OwnOptimiser, make, ["own", "optim"]))
     agent.update(batch(agent))
+
+
+class TwoModed(torch.nn.Module):
+    """Has dropout, batch norm, and a part that learns in eval mode; remembers the modes that it ran in."""
+
+    def __init__(self):
+        super().__init__()
+        self.width, self.ran = 3, set()
+        self.drop, self.norm = torch.nn.Dropout(0.5), torch.nn.BatchNorm1d(2)
+        self.frozen = torch.nn.BatchNorm1d(2).eval()
+
+    def forward(self, obs, dtype):
+        self.ran.add((self.training, self.drop.training, self.norm.training, self.frozen.training))
+        x = obs["state"].float()
+        flat = self.drop(self.norm(self.frozen(x.flatten(0, -2))))
+        return torch.nn.functional.pad(flat.view(x.shape), (0, 1)).to(dtype)
+
+
+class BuildTwoModed(EncoderConfig):
+    def build(self, spec):
+        return TwoModed()
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuiltByHand(DreamerV3Config):
+    def build(self, obs_spec, action_spec, device="cpu", seed=0):
+        return DreamerV3(obs_spec, action_spec, self, torch.device(device))
+
+
+@pytest.mark.parametrize("config", [DreamerV3Config, BuiltByHand])
+def test_modules_are_in_train_mode_in_updates_and_nowhere_else(config):
+    cfg = replace(config().merge(TINY), encoder=BuildTwoModed())
+    agent = cfg.build(OBS, ACTIONS["discrete"], seed=1)
+    data, encoder = batch(agent), agent.world.encoder
+
+    def look(agent):
+        row = Step(
+            obs={k: v[:, 0] for k, v in data.obs.items()}, reward=data.reward[:, 0], is_first=data.is_first[:, 0],
+            is_last=data.is_last[:, 0], is_terminal=data.is_terminal[:, 0],
+        )  # fmt: skip
+        agent.policy.act(row, agent.policy.initial(3), "explore")
+        agent.dream(data, 3)
+        agent.report(data)
+        ran, agent.world.encoder.ran = agent.world.encoder.ran, set()
+        return ran
+
+    before = copy.deepcopy(agent.state_dict()["model"])
+    assert look(agent) == {(False, False, False, False)}
+    assert all(torch.equal(v, before[k]) for k, v in agent.state_dict()["model"].items())
+    agent.update(data)
+    assert encoder.ran == {(True, True, True, False)}
+    encoder.ran = set()
+    assert int(encoder.norm.num_batches_tracked) == 1
+    assert look(agent) == look(copy.deepcopy(agent)) == {(False, False, False, False)}
+    agent.optim.step = None
+    with pytest.raises(TypeError):
+        agent.update(data)
+    encoder.ran = set()
+    assert look(agent) == {(False, False, False, False)}  # after an error too
+
+
+def test_hooks_that_ask_for_the_mode_are_told():
+    agent = build()
+    layer = next(m for m in agent.world.modules() if getattr(m, "weight", torch.zeros(())).ndim == 2)
+    assert layer.training  # of a learner of this library no flag is ever switched: none reads it
+    torch.nn.utils.spectral_norm(layer)
+    agent.rest()
+    assert not layer.training
 
 
 def updated(**changes):

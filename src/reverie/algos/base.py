@@ -20,6 +20,7 @@ from reverie.core.protocols import Hindsight, Policy, Watcher
 from reverie.core.specs import ActionSpec, ExtraPart, ObsSpec
 from reverie.core.types import Batch, State, Update, Window
 from reverie.nn.adam import Adam
+from reverie.nn.modes import has_two_modes, switch
 from reverie.nn.normalise import Normalise
 from reverie.nn.preprocess import Preprocessor
 from reverie.nn.rewards import RewardScale
@@ -108,7 +109,9 @@ class AlgorithmConfig(Config):
             raise ConfigError(f"{name} does not say what it builds: set {name}.learner to the class of your learner.")
         with seeded(seed):
             learner: Algorithm = self.learner(obs_spec, action_spec, self.for_obs(obs_spec), torch.device(device))
-            return learner
+        if isinstance(learner, Algorithm):
+            learner.rest()
+        return learner
 
     def for_obs(self, obs_spec: ObsSpec) -> Self:
         """Return these settings without defaults that do not fit the observations."""
@@ -208,6 +211,9 @@ class Algorithm(nn.Module):
 
     A subclass implements :meth:`train_step`. It must change all state in place, as a captured update goes on using the
     same memory; ``load_state_dict`` copies for the same reason.
+
+    Modules that behave differently while they learn, such as dropout and batch norm, are in eval mode, and in train
+    mode only within :meth:`run_step`: acting, evaluations, dreams and reports neither drop nor change statistics.
     """
 
     window: Window
@@ -223,6 +229,7 @@ class Algorithm(nn.Module):
         self.graph = graph
         self._captured: dict[str, Captured | None] = {}
         self._checked = False
+        self._two_moded: tuple[nn.Module, ...] | None = None  # None: not looked for yet
 
     @property
     def watcher(self) -> Watcher | None:
@@ -248,6 +255,8 @@ class Algorithm(nn.Module):
                 f"{type(self).__name__} has no policy: assign one to self._policy in its __init__, for example "
                 "self.preprocess.policy(GreedyPolicy(...), device)."
             )
+        if self._two_moded is None:  # a config with a `build` of its own has made this learner
+            self.rest()
         return self._policy
 
     def update(self, batch: Batch) -> Update:
@@ -263,15 +272,18 @@ class Algorithm(nn.Module):
     def run_step(self, step: TrainStep, batch: Batch) -> Update:
         """Run ``step``, a method of this learner such as ``train_step``, on a batch on any device.
 
-        Each such method is captured separately, for each shape of batch (``algos/capture.py``).
+        Each such method is captured separately, for each shape of batch (``algos/capture.py``). Within, modules are in
+        train mode: see :meth:`rest`.
 
         Raises:
             ConfigError: the class forgot something, which shows after the first update (``algos/complete.py``).
         """
+        if self._two_moded is None:
+            self.rest()
         if self._checked:
-            return self._run_step(step, batch)
+            return self._in_train_mode(step, batch)
         before = written(self)
-        found = self._run_step(step, batch)
+        found = self._in_train_mode(step, batch)
         self._check_complete()
         check_trained(self, before)
         check_saved(self, self.extra_state())
@@ -280,6 +292,26 @@ class Algorithm(nn.Module):
 
     def _check_complete(self) -> None:
         """Raise ConfigError if a kind of learner needs something that this one lacks; called after its first update."""
+
+    def rest(self) -> None:
+        """Put the modules that learn in train mode, and differ in it, into eval mode until :meth:`run_step`.
+
+        Those that ``__init__`` has put into eval mode stay there. Done once, as looking at all modules takes longer
+        than a small update: call it again after replacing a module, and after ``train()``.
+        """
+        found = [module for module in self.modules() if module.training and has_two_modes(module)]
+        kept = [module for module in self._two_moded or () if module not in found]
+        self._two_moded = (*kept, *found)
+        switch(self._two_moded, training=False)
+
+    def _in_train_mode(self, step: TrainStep, batch: Batch) -> Update:
+        if not self._two_moded:
+            return self._run_step(step, batch)
+        switch(self._two_moded, training=True)
+        try:
+            return self._run_step(step, batch)
+        finally:
+            switch(self._two_moded, training=False)
 
     def _run_step(self, step: TrainStep, batch: Batch) -> Update:
         on_gpu = self.device.type == "cuda"
