@@ -14,8 +14,10 @@ import torch
 from reverie.core.clock import Clock
 from reverie.core.errors import ActionError, ConfigError, DataError, RunError
 from reverie.run.collect import Collector, EpisodeStats
+from reverie.run.evaluate import Evaluation
 from reverie.run.guard import LossGuard
 from reverie.run.interrupt import Interrupt
+from reverie.run.journal import check_names
 from reverie.run.schedule import Due, Schedule, parse_period
 from reverie.run.train import train
 
@@ -332,6 +334,27 @@ def test_guard_names_a_metric_that_is_no_scalar_tensor(guard, name, value, given
     guard.add({"loss/z": torch.tensor(1.0)}, 1)
     with pytest.raises(DataError, match=rf"the metric '{name}' {given}: expected a tensor without dimensions"):
         guard.add({"loss/z": torch.tensor(1.0), name: value}, 2)
+
+
+@pytest.mark.parametrize("name", ["step", "eval/score", "episode/score", "time/seconds", "replay/windows"])
+def test_names_of_the_loops_own_measurements_are_refused(fakes, guard, name):
+    with pytest.raises(DataError, match=rf"an update returned the metric '{name}', a name of .*expected another one"):
+        guard.add({"loss/z": torch.tensor(1.0), name: torch.tensor(1.0)}, 1)
+    run = setting(fakes)
+    run.algo.report = lambda batch: {name: 1.0}
+    with pytest.raises(DataError, match=f"a report returned the metric '{name}'"):
+        run.go(schedule=Schedule(report_every=20))
+
+
+def test_all_that_the_loop_writes_has_names_of_its_own(fakes):
+    run = setting(fakes)
+    run.go()
+    names = {name for _, values in run.sink.entries for name in values if not name.startswith(("loss", "report"))}
+    found = Evaluation(scores=[1.0, 2.0, 3.0], lengths=[1, 1, 1], mode="eval").metrics()
+    assert len(names) > 8
+    for name in (*names, *found):
+        with pytest.raises(DataError, match="a name of the training loop's own"):
+            check_names([name], "an update")
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from reverie.core.errors import DataError, brief
 from reverie.core.types import Metrics
+from reverie.run.journal import check_names
 
 
 class BadLoss(NamedTuple):
@@ -45,7 +46,8 @@ class LossGuard:
         """Check the loss terms of update number ``update``, counted from 1.
 
         Raises:
-            DataError: a metric is not a scalar tensor. Only the first update with the same names is checked for that.
+            DataError: a metric is not a scalar tensor, or has a name of the loop's own. Only the first update with the
+                same names is checked for that.
         """
         names = tuple(metrics)
         terms = self._terms.get(names)
@@ -99,8 +101,10 @@ def loss_terms(metrics: Metrics) -> tuple[str, ...]:
     """Return the names of the loss terms among the metrics of an update.
 
     Raises:
-        DataError: a metric is not a scalar tensor. A captured update would report a number of Python's for ever.
+        DataError: a metric is not a scalar tensor, or has a name of the loop's own. A captured update would report a
+            number of Python's for ever.
     """
+    check_names(metrics, "an update")
     given: dict[str, object] = {**metrics}
     for name, value in given.items():
         if not isinstance(value, Tensor):

@@ -9,11 +9,36 @@ from typing import Protocol
 import numpy as np
 
 from reverie.core.clock import Clock
-from reverie.core.errors import RunError
+from reverie.core.errors import DataError, RunError
 from reverie.core.protocols import Sink, Source
 from reverie.core.types import Metrics
 from reverie.run.collect import EpisodeStats
 from reverie.run.schedule import position
+
+GROUPS = ("counters", "episode", "estimate", "eval", "time")
+"""Groups of names, the word before the first slash, whose measurements are the loop's own."""
+
+COLUMNS = ("step", "env/restarts", "replay/replay_ratio", "replay/windows")
+"""Further names that are the loop's own. ``step`` is where each line of ``metrics.jsonl`` keeps its position."""
+
+
+def check_names(names: Iterable[str], whose: str) -> None:
+    """Raise DataError if one of the ``names`` is the loop's own: one would replace the other in the logs.
+
+    Args:
+        names: of measurements.
+        whose: who gave them, such as "an update"; begins the message.
+
+    Raises:
+        DataError: one is.
+    """
+    for name in names:
+        if name in COLUMNS or name.partition("/")[0] in GROUPS:
+            raise DataError(
+                f"{whose} returned the metric '{name}', a name of the training loop's own measurements: expected "
+                f"another one, such as 'train/{name.rpartition('/')[2]}'. The loop uses {', '.join(COLUMNS)}, and all "
+                f"names in {', '.join(f'{group}/' for group in GROUPS)}."
+            )
 
 
 class Meter(Protocol):

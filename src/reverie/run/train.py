@@ -17,7 +17,7 @@ from reverie.core.types import Batch
 from reverie.run.collect import Collector
 from reverie.run.guard import LossGuard
 from reverie.run.interrupt import Interrupt
-from reverie.run.journal import Journal, Meter
+from reverie.run.journal import Journal, Meter, check_names
 from reverie.run.schedule import Due, Schedule
 
 Write = Callable[[Mapping[str, "float | np.ndarray"]], None]
@@ -99,12 +99,23 @@ def train(
             if eval_due():
                 evaluate(evaluator, eval_due, journal, guard, checkpoint)
             if report_due() and batch is not None:  # on the last batch: sampling another would change training
-                journal.write(algo.report(batch))
+                report(algo, batch, journal)
             if save_due() and checkpoint is not None:
                 save(guard, clock, checkpoint)
         journal.log()
         path = save(guard, clock, checkpoint)
     return ended(interrupt, clock, path)
+
+
+def report(algo: Algorithm, batch: Batch, journal: Journal) -> None:
+    """Write the algorithm's report on ``batch``.
+
+    Raises:
+        DataError: it holds a name of the loop's own.
+    """
+    found = algo.report(batch)
+    check_names(found, "a report")
+    journal.write(found)
 
 
 def ended(interrupt: Interrupt, clock: Clock, path: Path | None) -> Ending:
