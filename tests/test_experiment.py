@@ -27,7 +27,7 @@ from reverie.agent.agent import load
 from reverie.agent.dreaming import dream, measure, one_hot, painted
 from reverie.agent.evaluation import evaluate_run
 from reverie.agent.observer import Observer
-from reverie.algos.dreamer_v3 import SIZES, DreamerV3Config
+from reverie.algos.dreamer_v3 import SIZES, DreamerV3, DreamerV3Config
 from reverie.algos.td3 import TD3, TD3Config
 from reverie.core.errors import ConfigError, DataError, EnvError, ReverieError, RunError
 from reverie.core.machine import available_memory, choose_device
@@ -285,6 +285,26 @@ def test_a_folder_that_is_no_run_is_left_alone(tmp_path: Path) -> None:
     with pytest.raises(RunError, match=r"is a file"):
         train(settings(), run=tmp_path / "thesis.tex", say=say_nothing)
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+class Unsavable(DreamerV3):
+    def extra_state(self) -> dict[str, Any]:
+        return {**super().extra_state(), "draws": [random.Random(0)]}
+
+
+@dataclass(frozen=True, kw_only=True)
+class UnsavableConfig(DreamerV3Config):
+    """Settings of a learner whose state no checkpoint can hold."""
+
+
+UnsavableConfig.learner = Unsavable
+
+
+def test_a_state_that_no_checkpoint_can_hold_is_told_before_the_first_step(tmp_path: Path) -> None:
+    algo = UnsavableConfig().merge(SETTINGS["algo"])
+    with pytest.raises(RunError, match=r"cannot save algo/draws/0: .* not Random\.$"):
+        train(settings().merge({"algo": algo}), run=tmp_path / "run", say=say_nothing)
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(

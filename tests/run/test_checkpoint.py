@@ -17,6 +17,7 @@ from safetensors.torch import load_file
 from reverie.core.errors import ConfigError, RunError
 from reverie.run import checkpoint as module
 from reverie.run.checkpoint import Checkpoints, read
+from reverie.run.encode import check_savable, encode
 from reverie.run.verify import step_of
 
 
@@ -251,6 +252,18 @@ def test_what_is_not_data_is_refused_before_anything_is_written(tmp_path):
     assert not (tmp_path / "x").exists()
     with pytest.raises(ConfigError, match="keep = 0"):
         Checkpoints(tmp_path, keep=0)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"fn": len}, {"a": [1, {2: (3, len)}]}, {len: 1}, {(1, len): 1}, {"a": np.array([None])}, [{1, 2}]]
+)
+def test_what_cannot_be_saved_is_known_without_saving_it(wrong):
+    with pytest.raises(RunError) as saving:
+        encode(wrong, "algo", {})
+    with pytest.raises(RunError) as checking:
+        check_savable(wrong, "algo")
+    assert str(checking.value) == str(saving.value)
+    check_savable({"a": [1, 2.5, None, "x", (True, math.nan)], 3: torch.ones(2), (1, 2): np.ones(3)}, "algo")
 
 
 def spoil(path):

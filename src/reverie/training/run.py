@@ -40,6 +40,7 @@ from reverie.log.trackers import check_installed
 from reverie.offline import build, resolved, subject
 from reverie.run import train as loop
 from reverie.run.checkpoint import Checkpoints
+from reverie.run.encode import check_savable
 from reverie.run.evaluate import Evaluation
 from reverie.run.lock import RunLock
 from reverie.run.schedule import position
@@ -103,6 +104,7 @@ def train(
         if newest is not None:
             check_spec(folder, experiment.obs_spec, experiment.action_spec)
             check_same_kind(folder, config.data)
+        check_savable(experiment.algo.state_dict(), "algo")  # an hour later the first checkpoint would fail
         keeper = Keeper(experiment, folder, checkpoints, say, anew=newest is None, keep_newer=keep_newer)
         if newest is not None:
             with naming_changes(keeper):
