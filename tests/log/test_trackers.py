@@ -242,6 +242,49 @@ def test_a_sink_of_ones_own(tmp_path):
     assert mine.closed == 1
 
 
+class Changes(Mine):
+    def write(self, values, step):
+        super().write(values, step)
+        values.pop("eval/score", None)
+        for value in values.values():
+            if isinstance(value, np.ndarray):
+                value[:] = 0
+
+
+def test_what_a_sink_does_to_its_values_no_other_sees(tmp_path):
+    mine = Mine()
+    reverie.train("dqn", env="CartPole-v1", run=tmp_path / "run", sinks=[Changes(), mine], say=say_nothing, **SETTINGS)
+    assert mine.steps[-1] == (60, True)
+    given = {"report/video": np.ones((1, 2, 2, 3), np.uint8)}
+    sinks.Apart(Changes()).write(given, 1)
+    assert given["report/video"].all()
+
+
+class Fails(Mine):
+    def __init__(self, at=None) -> None:
+        super().__init__()
+        self.at = at
+
+    def write(self, values, step):
+        if step == self.at:
+            raise ValueError("my database is gone")
+
+    def close(self):
+        raise ValueError("it was not open")
+
+
+def test_an_error_in_closing_a_sink_hides_no_other(tmp_path):
+    mine = Mine()
+    ways = {"env": "CartPole-v1", "say": say_nothing, **SETTINGS}
+    with pytest.raises(ValueError, match="my database is gone") as raised:
+        reverie.train("dqn", run=tmp_path / "one", sinks=[mine, Fails(at=40)], **ways)
+    assert raised.value.__notes__[-1] == "Afterwards closing the sink Fails failed: ValueError: it was not open"
+    assert mine.closed == 1
+    with pytest.raises(ValueError, match="it was not open"):
+        reverie.train("dqn", run=tmp_path / "two", sinks=[mine, Fails()], **ways)
+    assert mine.closed == 2
+
+
 def test_what_is_no_sink_is_refused_before_anything_is_made(tmp_path):
     with pytest.raises(ConfigError, match=r"sinks: int has no method write and no close: expected write"):
         reverie.train("dqn", env="CartPole-v1", run=tmp_path / "run", sinks=[3], say=say_nothing, **SETTINGS)

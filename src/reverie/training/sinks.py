@@ -21,6 +21,7 @@ from reverie.log.sinks import JsonlSink, TensorBoardSink, VideoSink
 from reverie.log.trackers import MlflowSink, Tracked, WandbSink
 from reverie.offline import Updates
 from reverie.run.schedule import position
+from reverie.run.train import add_to
 from reverie.training.messages import Say
 
 
@@ -34,31 +35,53 @@ def sinks_of(
         curve = f"{title}; training returns sum clipped rewards" if clipped else title
         unit = "updates" if experiment.config.data.alone else "env steps"
         stack.callback(at_the_end, say, learning_curve, folder.metrics, folder.curve, curve, unit)
-        own = [Apart(sink) for sink in own]
-        for sink in own:
-            stack.callback(at_the_end, say, sink.close)
+        apart = [Apart(sink) for sink in own]
+        for sink in apart:
+            stack.push(sink.closing(say))
         sinks: list[Sink] = []
         for opened in open_sinks(experiment, folder, title, say):
             stack.callback(at_the_end, say, opened.close)
             sinks.append(opened)
-        yield [*sinks, *own]
+        yield [*sinks, *apart]
 
 
 class Apart:
-    """A user's sink, isolated from the run's random generators: what it draws changes no number of the run."""
+    """A user's sink, isolated from the run and from other sinks.
+
+    What it draws from random generators changes no number of the run, and what it changes in the values that it is
+    given changes none that other sinks see.
+    """
 
     def __init__(self, sink: Sink) -> None:
         self.sink = sink
 
     def write(self, values: Mapping[str, float | np.ndarray], step: int) -> None:
-        """Pass the values on."""
+        """Pass a copy of the values on."""
+        own = {name: value.copy() if isinstance(value, np.ndarray) else value for name, value in values.items()}
         with left_as_found():
-            self.sink.write(values, step)
+            self.sink.write(own, step)
 
     def close(self) -> None:
         """Close the user's sink."""
         with left_as_found():
             self.sink.close()
+
+    def closing(self, say: Say) -> Callable[[type[BaseException] | None, BaseException | None, object], None]:
+        """Return an exit callback that closes the sink. An error in that is a note on the one that ended the run.
+
+        Without an earlier error it is raised, except that of a disk, which is reported by ``say``.
+        """
+
+        def close(kind: type[BaseException] | None, first: BaseException | None, trace: object) -> None:
+            try:
+                at_the_end(say, self.close)
+            except Exception as error:
+                if first is None:
+                    raise
+                name = type(self.sink).__name__
+                add_to(first, f"Afterwards closing the sink {name} failed: {type(error).__name__}: {error}")
+
+        return close
 
 
 class Patient:
