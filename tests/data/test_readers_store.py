@@ -83,6 +83,13 @@ def test_what_was_still_going_on_is_cut_off_and_what_has_no_beginning_left_out(t
     assert set(reader.remarks()) == {reader_file.LOST, reader_file.OPEN}
 
 
+def test_an_episode_with_its_first_row_alone_is_said_to_have_no_step(tmp_path):
+    stored(tmp_path, [cut(named([Lived(1, 5), Lived(2, 3)]), 0, 7)])  # five steps are six rows
+    reader = open_reader(str(tmp_path))
+    check(reader, named([Lived(1, 5)]))
+    assert reader.remarks() == [reader_file.STEPLESS]
+
+
 def test_damaged_rows_are_left_out_and_named(tmp_path):
     lived = [Lived(1, 5), Lived(2, 12), Lived(3, 5)]
     stored(tmp_path, [named(lived)])

@@ -24,6 +24,7 @@ ABOUT = "about.json"
 """File in a store that was converted from other data: what those declared about their environment and actions."""
 NAMELESS = "the environment's action space is not known: actions stay as stored, and the environment is not named"
 LOST = "an episode whose first row is not stored is left out"
+STEPLESS = "an episode of a single row is left out, as it has no step"
 OPEN = "an episode was still running, or its environment failed: it is treated as truncated"
 
 
@@ -100,7 +101,7 @@ class StoreReader(Reader):
         )
 
     def rows(self) -> int:
-        """See ``Reader``. Counted by reading the flags; episodes whose beginning is missing do not count."""
+        """See ``Reader``. Counted by reading the flags; episodes without a beginning or a step do not count."""
         flags = episodes(self.store, columns=("reward", "is_first", "is_last"))
         return sum(len(episode) for episode in flags if usable(episode))
 
@@ -115,7 +116,7 @@ class StoreReader(Reader):
         size = 0
         for episode in episodes(self.store, on_damage=self._damaged):
             if not usable(episode):
-                self.meet(LOST)
+                self.meet(STEPLESS if episode.begun else LOST)
                 continue
             kept.append(self._closed(episode))
             size += sum(values.nbytes for values in kept[-1].values())
