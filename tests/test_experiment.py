@@ -834,6 +834,22 @@ def test_errors_are_measured_per_step_and_in_their_units() -> None:
     assert units == {"v": "root-mean-square error", "c": "probability not assigned to the true class"}
 
 
+def test_predictions_of_another_shape_are_refused() -> None:
+    spec = {
+        "i": ObsPart(kind="image", shape=(4, 6, 3), dtype="uint8"),
+        "v": ObsPart(kind="vector", shape=(2, 2), dtype="float32"),
+    }
+    truth = {"i": np.ones((2, 5, 4, 6, 3)), "v": np.ones((2, 5, 2, 2)), "reward": np.ones((2, 5))}
+    measure(truth, {**truth, "v": np.ones((2, 5, 4)), "reward": np.ones((2, 5, 1))}, spec, 3)
+    for wrong in (truth["i"].transpose(0, 1, 4, 2, 3), truth["i"].reshape(2, 5, -1), truth["i"][:, 1:]):
+        with pytest.raises(ConfigError, match=r"prediction of 'i' has shape .*: expected \[2, 5, 4, 6, 3\], \[B, T,"):
+            measure(truth, {"i": wrong}, spec, 3)
+    with pytest.raises(ConfigError, match=r"expected \[2, 5, 2, 2\] or \[2, 5, 4\]"):
+        measure(truth, {"v": np.ones((2, 5, 1, 4))}, spec, 3)
+    with pytest.raises(ConfigError, match=r"predicts 'w', which is no observation: expected some of i, v, reward"):
+        measure(truth, {"w": truth["v"]}, spec, 3)
+
+
 # ---------------------------------------------------------------- Python's front door
 
 

@@ -225,11 +225,16 @@ def one_hot(index: np.ndarray, part: ObsPart) -> np.ndarray:
 
 
 def measure(truth: Arrays, predicted: Arrays, spec: ObsSpec, context: int) -> tuple[Arrays, Arrays, dict[str, str]]:
-    """Return by key the error per imagined step ``[H]``, of the dream and of repeating the last row, and its unit."""
+    """Return by key the error per imagined step ``[H]``, of the dream and of repeating the last row, and its unit.
+
+    Raises:
+        ConfigError: a prediction has another shape than what it predicts, or it predicts nothing that is there.
+    """
     errors: Arrays = {}
     repeated: Arrays = {}
     units: dict[str, str] = {}
     for key in predicted:
+        check_prediction(key, predicted[key], truth, spec)
         real = truth[key].reshape(*truth[key].shape[:2], -1)
         guess = predicted[key].reshape(real.shape)
         held = np.broadcast_to(real[:, context - 1 : context], real.shape)
@@ -242,6 +247,31 @@ def measure(truth: Arrays, predicted: Arrays, spec: ObsSpec, context: int) -> tu
                 out[key] = np.sqrt(np.square(values - real)[:, context:].mean((0, 2)))
         units[key] = _unit(key, part)
     return errors, repeated, units
+
+
+def check_prediction(key: str, guess: np.ndarray, truth: Arrays, spec: ObsSpec) -> None:
+    """Raise ConfigError unless ``guess`` is a prediction of ``truth[key]`` ``[B, T, *shape]``.
+
+    All but images may be flat, ``[B, T, n]``. Pictures with their channels first have as many numbers, in other places.
+
+    Raises:
+        ConfigError: it is not.
+    """
+    if key not in truth:
+        raise ConfigError(
+            f"the dream predicts {key!r}, which is no observation: expected some of {', '.join(truth)}. Let the names "
+            f"of other values that dream() returns begin with '{INSIDE}'."
+        )
+    shape = truth[key].shape
+    shapes = [shape]
+    if key not in spec or spec[key].kind != "image":
+        shapes.append((*shape[:2], math.prod(shape[2:])))
+    if guess.shape not in shapes:
+        wanted = " or ".join(str(list(x)) for x in dict.fromkeys(shapes))
+        raise ConfigError(
+            f"the prediction of {key!r} has shape {list(guess.shape)}: expected {wanted}, [B, T, ...] like what it "
+            "predicts. The decoder's predictions have value(), which must return it; images have their channels last."
+        )
 
 
 def _unit(key: str, part: ObsPart | None) -> str:
