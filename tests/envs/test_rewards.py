@@ -1,4 +1,4 @@
-"""Rewards as environments may give them."""
+"""Rewards and ends of episodes as environments may give them."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from gymnasium import spaces
 from reverie.core.errors import DataError
 from reverie.envs.base import EnvConfig
 from reverie.envs.flat import make_flat, number
+from reverie.envs.wrappers import flag
 
 
 @pytest.mark.parametrize(
@@ -32,4 +33,24 @@ def test_the_error_says_which_environment():
     flat = make_flat(EnvConfig(id="Odd-v0"), lambda: env, 0, False)
     flat.reset()
     with pytest.raises(DataError, match=r"environment 0.*step 1.*the reward is None: expected a number"):
+        flat.step(np.zeros(flat.action_spec.width, np.float32))
+
+
+@pytest.mark.parametrize("kind", [bool, int, np.bool_, np.array, lambda x: np.array([x]), torch.tensor])
+def test_one_flag_of_any_type(kind):
+    assert flag("terminated", kind(True)) is True
+    assert flag("terminated", kind(False)) is False
+
+
+@pytest.mark.parametrize("ends", ["False", None, [False, True], np.zeros(2, bool), {}])
+@pytest.mark.parametrize("repeat", [1, 2])
+def test_what_is_no_flag_is_named_with_its_environment(ends, repeat):
+    class Odd(env_zoo.Scripted):
+        def step(self, action):
+            return *super().step(action)[:2], ends, False, {}
+
+    env = Odd(spaces.Discrete(2), [0, 1, 1], rewards=[0.0, 0.0, 0.0])
+    flat = make_flat(EnvConfig(id="Odd-v0", action_repeat=repeat), lambda: env, 0, False)
+    flat.reset()
+    with pytest.raises(DataError, match=r"environment 0.*step 1 of.*: terminated is .*: expected a bool, whether"):
         flat.step(np.zeros(flat.action_spec.width, np.float32))

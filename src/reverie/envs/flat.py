@@ -19,6 +19,7 @@ from reverie.envs import timeout
 from reverie.envs.base import EnvConfig, Factory, make_gym
 from reverie.envs.images import FlatObs, FrameStack, ImageOptions
 from reverie.envs.spaces import ActionCodec, ObsCodec
+from reverie.envs.wrappers import flag
 
 LARGEST = float(np.finfo(np.float32).max)
 OF_RESET = ("observation", "info")
@@ -165,7 +166,8 @@ class FlatEnv(gymnasium.Wrapper[Any, np.ndarray, Any, Any]):
                 raise DataError(f"the reward is {reward}: expected a finite float32 number")
             if self._clip:
                 reward = self._clip(reward)
-            return self._flat(obs, False), reward, bool(terminated), bool(truncated), {}
+            ends = flag("terminated", terminated), flag("truncated", truncated)
+            return self._flat(obs, False), reward, *ends, {}
         except (Exception, timeout.Overdue) as error:
             raise self._placed(error) from error
 

@@ -8,11 +8,25 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from reverie.core.errors import EnvError
+from reverie.core.errors import DataError, EnvError, brief
 
 Reset = tuple[Any, dict[str, Any]]
 Stepped = tuple[Any, float, bool, bool, dict[str, Any]]
 Env = gymnasium.Env[Any, Any]
+
+
+def flag(name: str, value: Any) -> bool:
+    """Return what an environment gave as ``terminated`` or ``truncated``, whichever is the ``name``, as a bool.
+
+    Raises:
+        DataError: it is not a single bool or number.
+    """
+    if isinstance(value, bool | np.bool_):
+        return bool(value)
+    found = np.asarray(value)
+    if found.size != 1 or found.dtype.kind not in "biuf":
+        raise DataError(f"{name} is {brief(value)}: expected a bool, whether the episode ends with this step")
+    return bool(found.reshape(()))
 
 
 class NoopReset(gymnasium.Wrapper[Any, Any, Any, Any]):
@@ -40,7 +54,7 @@ class NoopReset(gymnasium.Wrapper[Any, Any, Any, Any]):
         obs, info = self.env.reset(seed=seed, options=options)
         for _ in range(int(self._random.integers(self._most + 1))):
             obs, _, terminated, truncated, info = self.env.step(0)
-            if terminated or truncated:
+            if flag("terminated", terminated) or flag("truncated", truncated):
                 obs, info = self.env.reset(options=options)
         return obs, info
 
@@ -71,10 +85,11 @@ class ActionRepeat(gymnasium.Wrapper[Any, Any, Any, Any]):
         for turn in range(self._times):
             obs, reward, terminated, truncated, info = self.env.step(action)
             total += float(reward)
+            terminated, truncated = flag("terminated", terminated), flag("truncated", truncated)
             if turn > self._times - 1 - self._pool:
                 frames.append(obs)
             if terminated or truncated:
                 break
         if len(frames) > 1:
             obs = np.maximum.reduce(frames)
-        return obs, total, bool(terminated), bool(truncated), info
+        return obs, total, terminated, truncated, info
