@@ -20,6 +20,8 @@ from reverie.core.errors import ConfigError, RunError, brief, did_you_mean
 from reverie.core.protocols import Sink
 from reverie.core.randomness import left_as_found
 from reverie.data.dataset import DatasetConfig, no_path
+from reverie.data.readers.base import Reader
+from reverie.data.readers.named import settings_of as reader_settings
 from reverie.envs.factory import EnvLike, env_name
 from reverie.experiment import ExperimentConfig
 from reverie.log.console import tell
@@ -71,7 +73,8 @@ def train(
         **overrides: any field of :class:`ExperimentConfig`, nested as a dictionary (``env_options`` for those of the
             environment) or by dotted path: ``**{"algo.horizon": 20}``. ``envs=8`` is short for ``env.num``, which
             is 1 if ``env`` is an instance. ``data=path`` is short for ``data.path``, recorded data to learn from: from
-            these alone, or with an ``env`` also from what is collected there. Beside it, ``eval_env`` is short for
+            these alone, or with an ``env`` also from what is collected there. It may be an object of a reader class of
+            your own. Beside it, ``eval_env`` is short for
             ``data.eval_env`` and ``data_fraction`` for ``data.fraction``.
 
     Returns:
@@ -177,12 +180,15 @@ def settings_of(
     files = [config] if isinstance(config, str | Path) else config or ()
     if isinstance(overrides.get("data"), str | Path):
         overrides["data.path"] = str(overrides.pop("data"))
+    if isinstance(reader := overrides.get("data"), Reader):
+        overrides = {name: value for name, value in overrides.items() if name != "data"} | reader_settings(reader)
     check_data(overrides.get("data", {}))
     idle = [name for name in overrides if SHORT.get(name, "").startswith("data.")]
     overrides.update({path: overrides.pop(name) for name, path in SHORT.items() if name in overrides})
     if isinstance(data := overrides.get("data"), DatasetConfig):  # dotted paths may set the rest
         usual = DatasetConfig().to_dict()
-        overrides["data"] = {name: value for name, value in data.to_dict().items() if value != usual[name]}
+        plain = data.to_dict() | {"reader": data.reader}  # which may be an object
+        overrides["data"] = {name: value for name, value in plain.items() if value != usual[name]}
     name = None if env is None else env_name(env)
     given: object = algorithm
     if not isinstance(given, str | Config):

@@ -23,6 +23,8 @@ from reverie.data.episodes import chosen, drawn, episodes_of, pieces_of
 from reverie.data.export import Exported, staged_at, to_pydreamer, write_minari
 from reverie.data.readers.base import About, Reader, Rows, Space
 from reverie.data.readers.minari import BOTH, ENV_ID, MEASURED, MinariReader
+from reverie.data.readers.own import OwnReader, sound
+from reverie.data.readers.several import SeveralReader
 from reverie.data.readers.spaces import nested, opened, text_of
 from reverie.data.readers.store import ABOUT, StoreReader
 from reverie.data.storage import columns_of
@@ -54,6 +56,17 @@ def everything(episodes: Iterator[Rows]) -> Iterator[Rows]:
     return episodes
 
 
+def of_the_user(reader: Reader) -> list[OwnReader]:
+    """Return the reader of the user's own that yields the rows, or several; none for formats known here."""
+    parts = reader.readers if isinstance(reader, SeveralReader) else [reader]
+    return [one for one in parts if isinstance(one, OwnReader)]
+
+
+def soundly(choose: Episodes, where: str) -> Episodes:
+    """Return a function that selects as ``choose`` does, and checks the flags of what it selected."""
+    return lambda episodes: sound(choose(episodes), where)
+
+
 # ---------------------------------------------------------------- writing
 
 
@@ -69,6 +82,10 @@ def write(reader: Reader, target: str, to: Format = "minari", choose: Episodes =
     """
     if target.startswith("minari:") and to != "minari":
         raise ConfigError(f"{target} is the name of a Minari dataset: pass a path for the format {to}.")
+    own = of_the_user(reader)
+    for one in own:
+        one.strict = False
+    choose = soundly(choose, own[0].where) if own else choose  # good episodes can be chosen among bad ones
     with writing(Path(target.removeprefix("minari:"))):
         if to in ("minari", "d4rl", "parquet"):
             reader.ask(actions_of)

@@ -218,7 +218,7 @@ LEARNED_WITH = (
     "replay.",
     "data.",
 )
-NOT_LEARNED_WITH = ("data.path", "data.eval_env", "data.estimate", "replay.store")
+NOT_LEARNED_WITH = ("data.path", "data.reader", "data.eval_env", "data.estimate", "replay.store")
 """Prefixes of settings that influence what a run learns, and of those among them that do not."""
 
 

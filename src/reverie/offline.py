@@ -14,7 +14,7 @@ import torch
 from gymnasium import spaces
 
 from reverie.core.clock import Clock
-from reverie.core.errors import DataError, EnvError, ReverieError, RunError
+from reverie.core.errors import ConfigError, DataError, EnvError, ReverieError, RunError
 from reverie.core.machine import choose_device, keep_freed_memory
 from reverie.core.protocols import Env
 from reverie.core.randomness import derived_seeds, seed_everything
@@ -24,6 +24,7 @@ from reverie.core.words import plural
 from reverie.data.dataset import Dataset, DatasetConfig
 from reverie.data.mix import Mix, shares
 from reverie.data.prefetch import ahead
+from reverie.data.readers.base import Reader
 from reverie.data.readers.detect import open_reader
 from reverie.envs.base import make_gym, put_away
 from reverie.envs.factory import EnvLike, MakeEnv, env_factory
@@ -67,7 +68,7 @@ def resolved(
         ReverieError: the data cannot be read, or an environment that was asked for cannot be made.
     """
     check_data(config)
-    path = config.data.path
+    path = "" if isinstance(config.data.reader, Reader) else config.data.path  # an object has opened its own
     if path and "://" not in path and not path.startswith("minari:"):  # a continued run may start elsewhere
         config = config.merge({"data.path": os.path.abspath(os.path.expanduser(path))})
     if not config.data.alone or (env is not None and not isinstance(env, str)):
@@ -141,8 +142,10 @@ def check_data(config: ExperimentConfig) -> None:
     """Check that the algorithm gets the kinds of rows that it learns from: recorded, collected, or both.
 
     Raises:
-        ConfigError: it does not.
+        ConfigError: it does not, or a reader is named but no data.
     """
+    if config.data.reader != "" and not config.data.path:
+        raise ConfigError(f"data.reader = '{config.data.reader}' has no effect without data.path, the data to be read.")
     config.algo.check_data(recorded=bool(config.data.path), lived=not config.data.alone)
 
 

@@ -16,6 +16,8 @@ from reverie.core.machine import choose_device
 from reverie.core.randomness import derived_seeds
 from reverie.core.types import Window
 from reverie.data.dataset import Dataset, DatasetConfig, no_path
+from reverie.data.readers.base import Reader
+from reverie.data.readers.named import settings_of
 from reverie.estimating import Estimator, PolicyEstimate, config_for, write_estimate
 from reverie.experiment import ExperimentConfig
 from reverie.folder import RunFolder, writing
@@ -40,7 +42,7 @@ class EstimateReport:
 
 def estimate(
     run: Path | str,
-    data: DatasetConfig | Path | str | None = None,
+    data: DatasetConfig | Reader | Path | str | None = None,
     *,
     updates: int = 20_000,
     actions: Actions = "mode",
@@ -58,8 +60,8 @@ def estimate(
 
     Args:
         run: the run folder.
-        data: recorded data to estimate from: a path, minari:NAME, or a config with further options of reading. None:
-            the data that the run was trained on.
+        data: recorded data to estimate from: a path, minari:NAME, a config with further options of reading, or a reader
+            of your own. None: the data that the run was trained on.
         updates: gradient updates of FQE, at least 1.
         actions: the policy evaluated takes its most likely action ("mode"), or draws one ("sample").
         draws: actions drawn for each row, at least 1, with "sample"; their values are averaged.
@@ -113,7 +115,9 @@ def written(
     return EstimateReport(estimate=found, files={"estimate": folder.estimate})
 
 
-def with_data(config: ExperimentConfig, data: DatasetConfig | Path | str | None, run: Path) -> ExperimentConfig:
+def with_data(
+    config: ExperimentConfig, data: DatasetConfig | Reader | Path | str | None, run: Path
+) -> ExperimentConfig:
     """Return ``config`` with the data to estimate from, and with rewards as they were recorded.
 
     Raises:
@@ -121,6 +125,8 @@ def with_data(config: ExperimentConfig, data: DatasetConfig | Path | str | None,
     """
     if isinstance(data, DatasetConfig):
         config = config.merge({"data": data})
+    elif isinstance(data, Reader):
+        config = config.merge({"data": DatasetConfig(storage=config.data.storage)}).merge(settings_of(data))
     elif data is not None:
         if not isinstance(data, str | Path):
             raise no_path(data)

@@ -156,7 +156,7 @@ def info_command(args: list[str]) -> int:
     from rich.table import Table
 
     said = parse(InfoCommand, args, "data info")
-    if not is_of_a_store(said.path) or said.plot is not None:
+    if said.reader or not is_of_a_store(said.path) or said.plot is not None:
         return dataset_info(said)
     check_no_effect(said)
     store = open_store(said.path)

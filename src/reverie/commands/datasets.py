@@ -27,6 +27,9 @@ SHOWN = 20
 class Reading:
     """How to read files that do not describe themselves completely."""
 
+    reader: str = ""
+    """Class that reads a format of your own, module:Class or module:Class(setting=value). Empty: the format is
+    detected."""
     columns: dict[str, str | tuple[str, ...]] = field(default_factory=dict)
     """Column names of tables, '{obs: state, action: action, reward: reward, terminal: done}'; several columns that form
     one vector are a list, '{obs: [x, y], ...}'."""
@@ -40,7 +43,9 @@ class Reading:
         """Options of the readers."""
         from reverie.data.readers.base import ReadOptions
 
-        return ReadOptions(columns=dict(self.columns), time_limit=self.time_limit, partial=self.partial)
+        return ReadOptions(
+            reader=self.reader, columns=dict(self.columns), time_limit=self.time_limit, partial=self.partial
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -78,6 +78,7 @@ def train_command(args: list[str]) -> int:
     if said.resume is not None:
         said = resumed(said, named=bool(args) and not args[0].startswith("-"))
     data = {SHORT[name]: value for name in ("data", "eval_env") if (value := getattr(said, name)) not in ("", "auto")}
+    data |= {"data.reader": name[0]} if (name := flag_value(args, "data.reader")) else {}
     config = layered(
         said.algorithm, env=said.env or None, preset=said.preset, size=said.size, files=said.config, data=data
     )

@@ -29,7 +29,7 @@ ROOT = Path(__file__).parents[1]
 def algorithms() -> dict[str, str]:
     """Return each algorithm's name and place: ``reverie.algos.<name>``, or ``module:Class`` of a third party."""
     own = {path.stem: f"reverie.algos.{path.stem}" for path in sorted((ROOT / "algos").glob("*.py"))}
-    points = _points()
+    points = points_of(GROUP)
     others = {point.name: point.value for point in points}
     ours = {name: home for name, home in own.items() if name not in SHARED}
     for point in points:
@@ -57,7 +57,9 @@ def algorithm_config(name: str) -> type[Config]:
         )
     base = _base_class()
     if not known[wanted].startswith(f"{GROUP}."):
-        found: list[object] = [_loaded(point) for point in _points() if point.name == wanted]
+        found: list[object] = [
+            loaded(point, f"algorithm '{point.name}'") for point in points_of(GROUP) if point.name == wanted
+        ]
     else:
         module = importlib.import_module(known[wanted])
         found = [c for _, c in inspect.getmembers(module, inspect.isclass) if c.__module__ == module.__name__]
@@ -74,7 +76,7 @@ def algorithm_name(config: type[Config]) -> str:
     if home == GROUP:
         return stem
     here = f"{config.__module__}:{config.__qualname__}"
-    return next((point.name for point in _points() if point.value == here), here)
+    return next((point.name for point in points_of(GROUP) if point.value == here), here)
 
 
 def same_algorithm(one: str, other: str) -> bool:
@@ -144,20 +146,26 @@ def version() -> str:
         return "0+unknown"
 
 
-def _points() -> list[EntryPoint]:
-    return sorted(entry_points(group=GROUP), key=lambda point: point.name)
+def points_of(group: str) -> list[EntryPoint]:
+    """Return the entry points that installed packages have in ``group``, by name. Nothing is imported."""
+    return sorted(entry_points(group=group), key=lambda point: point.name)
 
 
 def _package(point: EntryPoint) -> str:
     return f"the package '{point.dist.name}'" if point.dist else "a package"
 
 
-def _loaded(point: EntryPoint) -> object:
+def loaded(point: EntryPoint, what: str) -> object:
+    """Return the object of an entry point; error texts begin with ``what``.
+
+    Raises:
+        ConfigError: its package cannot be imported, or lacks the object.
+    """
     try:
         return point.load()
     except Exception as error:  # a package of somebody else may raise anything
         raise ConfigError(
-            f"algorithm '{point.name}': the entry point '{point.name} = {point.value}' ({GROUP}) of {_package(point)} "
+            f"{what}: the entry point '{point.name} = {point.value}' ({point.group}) of {_package(point)} "
             f"cannot be loaded: {told(error)}. Correct that package, or install it again."
         ) from error
 

@@ -6,7 +6,7 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 import numpy as np
 
@@ -16,18 +16,24 @@ from reverie.core.specs import ActionSpec, ExtraPart, ObsSpec
 from reverie.core.types import Window
 from reverie.data.batch_sampler import BatchSamplerConfig
 from reverie.data.mapped import MappedStorage
-from reverie.data.readers.base import Named, ReadOptions, Rows
+from reverie.data.readers.base import Named, Reader, ReadOptions, Rows
 from reverie.data.replay import Replay
 from reverie.data.storage import HostStorage, Storage, columns_of
 from reverie.data.window_index import EpisodeStarts
+
+# Type checkers accept a reader as well. The command line takes its name.
+if TYPE_CHECKING:
+    _ReaderField = str | Reader
+else:
+    _ReaderField = str
 
 
 def no_path(data: object) -> ConfigError:
     """Return the error for ``data`` that are not a path, such as episodes in memory; it says how to write them."""
     return ConfigError(
-        f"data = {brief(data)} ({type(data).__name__}): expected a path, minari:NAME, or a "
-        "DatasetConfig(path=...). Write data in memory to a file first: Parquet with a row for each step (in pandas, "
-        "frame.to_parquet('steps.parquet')), HDF5 or a Minari dataset; see the example in docs/datasets.md."
+        f"data = {brief(data)} ({type(data).__name__}): expected a path, minari:NAME, a DatasetConfig(path=...), or an "
+        "object of your own Reader class. Write data in memory to a file first: Parquet with a row for each step (in "
+        "pandas, frame.to_parquet('steps.parquet')), HDF5 or a Minari dataset; see the example in docs/datasets.md."
     )
 
 
@@ -37,6 +43,9 @@ class DatasetConfig(Config):
 
     path: str = ""
     """File, folder or glob in any supported format, or minari:NAME. Empty: no recorded data."""
+    reader: _ReaderField = ""
+    """Class that reads a format of your own, module:Class or module:Class(setting=value); empty: the format is
+    detected. In Python also an object."""
     fraction: float = 1.0
     """Part of each batch that is recorded data, in (0, 1]; the rest is collected during training. 1: nothing is."""
     eval_env: str = "auto"
@@ -55,6 +64,8 @@ class DatasetConfig(Config):
     """Use the readable part of files that are cut off."""
 
     def __post_init__(self) -> None:
+        if isinstance(self.reader, Reader) and not self.path:
+            object.__setattr__(self, "path", str(self.reader.path))
         if not 0.0 < self.fraction <= 1.0:
             raise ConfigError(f"data.fraction = {self.fraction}: expected a fraction above 0 and up to 1.")
         _ = self.reading  # it checks its own settings
@@ -64,7 +75,9 @@ class DatasetConfig(Config):
     @property
     def reading(self) -> ReadOptions:
         """The settings of the reader."""
-        return ReadOptions(columns=dict(self.columns), time_limit=self.time_limit, partial=self.partial)
+        return ReadOptions(
+            reader=self.reader, columns=dict(self.columns), time_limit=self.time_limit, partial=self.partial
+        )
 
     @property
     def alone(self) -> bool:

@@ -1,13 +1,57 @@
-"""Cutting a stream of rows into episodes, and episodes into pieces."""
+"""Making the rows of an episode, and cutting a stream of rows into episodes, and episodes into pieces."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
 
-from reverie.data.readers.base import Rows
+from reverie.core.errors import DataError
+from reverie.data.readers.base import FLAGS, Rows
+
+
+def episode_rows(
+    obs: np.ndarray | Mapping[str, np.ndarray],
+    action: np.ndarray | Mapping[str, np.ndarray],
+    reward: np.ndarray,
+    *,
+    terminal: bool,
+) -> Rows:
+    """Return an episode of n steps as its n + 1 rows, columns ``[n + 1, ...]`` by name.
+
+    Args:
+        obs: observations ``[n + 1, ...]``, of which the last is what the last action led to. Several are a mapping;
+            ``{"arm": ...}`` becomes the column ``obs/arm``.
+        action: actions ``[n, ...]``, or several of them as a mapping.
+        reward: ``[n]``, what each action was answered with.
+        terminal: whether the episode ended terminated, so that nothing is worth anything after it; else it was
+            truncated.
+
+    Raises:
+        DataError: the lengths do not fit together, or there is no step.
+    """
+    seen, done = _columns(obs, "obs"), _columns(action, "action")
+    reward = np.asarray(reward)
+    steps = len(reward) if reward.ndim else 0
+    for name, values in {**seen, **done, "reward": reward}.items():
+        expected = steps + 1 if name in seen else steps
+        if not values.ndim or len(values) != expected or not steps:
+            raise DataError(
+                f"{name} has shape {list(values.shape)} in an episode with rewards of shape {list(reward.shape)}: "
+                "expected n >= 1 rewards [n], n actions [n, ...], and n + 1 observations [n + 1, ...], of which the "
+                "last is what the last action led to."
+            )
+    flags = {name: np.zeros(steps + 1, bool) for name in FLAGS}
+    flags["is_first"][0], flags["is_last"][-1], flags["is_terminal"][-1] = True, True, bool(terminal)
+    unused = {name: np.concatenate([values, np.zeros_like(values[:1])]) for name, values in done.items()}
+    return {**seen, **unused, "reward": np.concatenate([np.zeros(1, reward.dtype), reward]), **flags}
+
+
+def _columns(values: np.ndarray | Mapping[str, np.ndarray], root: str) -> Rows:
+    if isinstance(values, Mapping):
+        return {f"{root}/{key}": np.asarray(inner) for key, inner in values.items()}
+    return {root: np.asarray(values)}
 
 
 def episodes_of(parts: Iterable[Rows]) -> Iterator[Rows]:

@@ -86,6 +86,7 @@ class Validator:
         self.obs = [(name, space) for name, _, space in leaves_of(about.observation, "obs")]
         self.actions = [(name, space) for name, _, space in leaves_of(about.action, "action")]
         self.measured, self.rewards, self.longest = about.measured, about.rewards, longest
+        self.ends_open = about.specs is not None  # rows of our own stores, after a failure of the environment
         self.report = DataReport()
         self.seen: dict[bytes, int] = {}
 
@@ -122,6 +123,8 @@ class Validator:
         yield "duplicate of an earlier episode", np.full(total, self._again(rows))
 
     def _ends(self, rows: Rows, total: int) -> Iterator[tuple[str, np.ndarray]]:
+        if not self.ends_open:
+            yield "episode ends without is_last", ~rows["is_last"] & (np.arange(total) == total - 1)
         if self.longest is not None:
             yield f"episode exceeds its environment's limit of {self.longest} steps", np.arange(total) > self.longest
         if self.rewards is not None:

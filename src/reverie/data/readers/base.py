@@ -20,6 +20,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from gymnasium import spaces
 
+from reverie.core.config import Kept
 from reverie.core.errors import ConfigError, DataError, brief
 from reverie.core.specs import ActionSpec, ObsSpec
 
@@ -38,6 +39,8 @@ PART_BYTES = 1_500_000
 class ReadOptions:
     """What the user says about files that do not say it themselves."""
 
+    reader: str | Reader = ""
+    """The user's own reader, by name (``data/readers/named.py``) or as an object; "" to detect the format."""
     columns: dict[str, Named] = field(default_factory=dict)
     """For tables: the column, or columns, of each role, such as ``{"obs": ["x", "y"], "reward": "r"}``."""
     time_limit: int | None = None
@@ -83,8 +86,10 @@ class About:
     """Further facts for people, by title."""
 
 
-class Reader(ABC):
+class Reader(Kept, ABC):
     """A recorded dataset in one file, or in several files that belong together.
+
+    Users may write one for a format of their own (docs/datasets.md). Its rows are checked by ``own.py: OwnReader``.
 
     Raises:
         DataError: the dataset is of another format, is damaged, or cannot be learned from.
@@ -94,12 +99,27 @@ class Reader(ABC):
     format: ClassVar[str]
     """Name of the format, for messages."""
 
-    def __init__(self, path: Path, options: ReadOptions) -> None:
-        self.path, self.options = path, options
+    given: tuple[tuple[Any, ...], dict[str, Any]]
+    """Arguments that the object was made with, for its name in a file."""
+
+    def __new__(cls, *given: Any, **named: Any) -> Self:
+        """Create the object, which ``__init__`` completes, and remember its arguments."""
+        made = super().__new__(cls)
+        made.given = given, named
+        return made
+
+    def __init__(self, path: Path | str, options: ReadOptions | None = None) -> None:
+        self.path, self.options = Path(path), options or ReadOptions()
         self.notes: Counter[str] = Counter()
         """Assumptions about the dataset as a whole, and how often each was made."""
         self.met: Counter[str] = Counter()
         """What was left out or assumed in the latest reading of the rows, and how often."""
+
+    def __repr__(self) -> str:
+        """Return the name that files hold: ``module:Class(setting=value)``."""
+        from reverie.data.readers.named import name_of  # imports this module
+
+        return name_of(self)
 
     @abstractmethod
     def about(self) -> About:
@@ -121,7 +141,7 @@ class Reader(ABC):
         """Yield all rows with values in the spaces of ``about``; the same as ``parts`` except for our own stores."""
         return self.parts()
 
-    def ask(self, answer: Callable[[About], tuple[Space | None, str]]) -> None:  # noqa: B027 - most need not ask
+    def ask(self, answer: Callable[[About], tuple[Space | None, str]]) -> None:
         """Look up the environment's action space, if it is needed to give actions of our own stores in its units.
 
         Called before ``about`` and ``as_recorded``.
@@ -141,7 +161,7 @@ class Reader(ABC):
         """
         return np.empty(0, np.int64)
 
-    def close(self) -> None:  # noqa: B027 - most have nothing open
+    def close(self) -> None:
         """Close all files. Nothing can be read after that."""
 
     def __enter__(self) -> Self:

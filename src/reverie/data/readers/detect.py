@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+import re
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +17,7 @@ from reverie.data.readers.d4rl import D4RLReader
 from reverie.data.readers.hdf5 import damage, is_hdf5, open_hdf5
 from reverie.data.readers.minari import local_names, metadata_of, minari_path
 from reverie.data.readers.minari_storages import minari_reader
+from reverie.data.readers.named import named_reader
 from reverie.data.readers.pydreamer import PyDreamerReader
 from reverie.data.readers.rl_unplugged import RLUnpluggedReader, shards_in
 from reverie.data.readers.several import SeveralReader, by_number
@@ -24,6 +26,8 @@ from reverie.data.readers.table import TableReader
 from reverie.data.readers.tfrecord import looks_like_records
 from reverie.data.readers.tianshou import TianshouReader
 
+OF_A_CLASS = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*(\(.*)?$")
+"""Looks like ``module:Class``, with or without arguments."""
 Opener = Callable[[Path, ReadOptions], Reader]
 
 KNOWN = (
@@ -39,11 +43,15 @@ SUFFIXES = {
 def open_reader(path: str, options: ReadOptions | None = None) -> Reader:
     """Return the reader of the dataset at ``path``: a file, a folder, a glob, or ``minari:NAME``.
 
+    ``options.reader`` names a reader of one's own in place of the detected format.
+
     Raises:
         DataError: there is nothing, or nothing that can be read; the message says what was expected.
         ConfigError: an option does not fit, or a package is missing.
     """
     options = options or ReadOptions()
+    if options.reader != "":
+        return named_reader(path, options)
     if not path:
         raise DataError(f"the path of the dataset is empty. Expected {KNOWN}.")
     if path.startswith("minari:"):
@@ -67,6 +75,8 @@ def missing(path: str) -> DataError:
     where = f" {place.parent} contains: {', '.join(beside[:10])}{' ...' if len(beside) > 10 else ''}." if beside else ""
     if (names := local_names()) and path in names:
         hint = f" Did you mean 'minari:{path}'?"
+    if OF_A_CLASS.match(path):
+        hint = " To read with a class of your own, pass the path of the data here, and the class as data.reader."
     return DataError(
         f"there is no dataset at {path}.{hint}{where if not hint else ''} Expected {KNOWN}. "
         "See `reverie data download --help` to download one."
