@@ -12,7 +12,7 @@ import torch
 
 from reverie.algos.dreamer_v3 import SIZES, DreamerV3, DreamerV3Config, DreamerV3Stats, sized
 from reverie.algos.imagination import imagine
-from reverie.core.errors import ConfigError
+from reverie.core.errors import ConfigError, DataError
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.core.types import Batch, Step
 from reverie.nn.adam import Adam
@@ -219,6 +219,13 @@ def test_a_prediction_that_changes_its_target_in_place_is_named():
     agent.world.decoder = Decoder()
     with pytest.raises(ConfigError, match="a prediction of the decoder Decoder changed its input 'state' in place"):
         agent.update(batch(agent))
+
+
+def test_a_batch_whose_flags_are_numbers_is_refused():
+    agent = build()
+    rows = batch(agent)
+    with pytest.raises(DataError, match=r"batch\.is_terminal has dtype torch\.int64: expected torch\.bool"):
+        agent.update(replace(rows, is_terminal=rows.is_terminal.long()))
 
 
 class WithHead(DreamerV3):

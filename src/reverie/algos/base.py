@@ -277,7 +277,9 @@ class Algorithm(nn.Module):
 
         Raises:
             ConfigError: the class forgot something, which shows after the first update (``algos/complete.py``).
+            DataError: the batch has flags that are not bool, or shapes that do not fit.
         """
+        batch.check(getattr(self, "window", None))
         if self._two_moded is None:
             self.rest()
         if self._checked:

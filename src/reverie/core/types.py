@@ -100,6 +100,48 @@ class Batch:
         """``(B, T)``."""
         return self.reward.shape[0], self.reward.shape[1]
 
+    def check(self, window: Window | None = None) -> None:
+        """Check the flags' type and all shapes, as every update does: so it takes only microseconds.
+
+        Args:
+            window: the windows that the learner samples, if known. T must be theirs if they have context rows: with
+                fewer rows, a learner would take some to learn from for context.
+
+        Raises:
+            DataError: a flag is not bool, the columns are not of one ``[B, T]``, or T is not that of ``window``.
+        """
+        size, bits, action = self.is_first.shape, torch.bool, self.action.shape
+        fits = self.is_first.dtype is bits and self.is_last.dtype is bits and self.is_terminal.dtype is bits
+        fits = fits and len(size) == 2 and self.reward.shape == size
+        fits = fits and self.is_last.shape == size and self.is_terminal.shape == size
+        fits = fits and len(action) == 3 and action[:2] == size
+        for x in self.obs.values():
+            fits = fits and x.shape[:2] == size
+        if not fits or (window is not None and window.context and size[1] != window.rows):
+            raise DataError(self._misfit(window))
+
+    def _misfit(self, window: Window | None) -> str:
+        """Return what :meth:`check` has found."""
+        flags = {name: getattr(self, name) for name in ("is_first", "is_last", "is_terminal")}
+        for name, x in flags.items():
+            if x.dtype is not torch.bool:
+                return f"batch.{name} has dtype {x.dtype}: expected torch.bool. Convert it, by .bool()."
+        if self.is_first.ndim != 2:
+            return f"batch.is_first has shape {list(self.is_first.shape)}: expected [B, T], windows and their rows."
+        size = self.is_first.shape
+        rows = {f"batch.{name}": x for name, x in flags.items()} | {"batch.reward": self.reward}
+        wrong = {name: ("[B, T]", x) for name, x in rows.items() if x.shape != size}
+        if self.action.ndim != 3 or self.action.shape[:2] != size:
+            wrong["batch.action"] = "[B, T, A]", self.action
+        wrong |= {f"batch.obs[{key!r}]": ("[B, T, ...]", x) for key, x in self.obs.items() if x.shape[:2] != size}
+        for name, (expected, x) in wrong.items():
+            return f"{name} has shape {list(x.shape)}: expected {expected}, where batch.is_first has {list(size)}."
+        assert window is not None
+        return (
+            f"the batch has shape [B, T] = {list(size)}: expected T = {window.rows}, {window.context} rows of context "
+            f"and {window.length} to learn from. Sample windows of learner.window.rows rows, shape [B, T]."
+        )
+
     def map(self, fn: Callable[[Tensor], Tensor]) -> Batch:
         """Return a batch with ``fn`` applied to every tensor."""
         mapped: dict[str, Any] = {}
