@@ -228,6 +228,47 @@ def test_a_batch_whose_flags_are_numbers_is_refused():
         agent.update(replace(rows, is_terminal=rows.is_terminal.long()))
 
 
+@pytest.mark.parametrize(
+    ("method", "name", "term", "said"),
+    [
+        ("world", "actor", lambda x: x[..., 0], "two loss terms called 'actor', of which one would be lost"),
+        ("world", "replay_critic", lambda x: x[..., 0], "two loss terms called 'replay_critic'"),
+        ("dream", "reward", lambda x: x[..., 0], "two loss terms called 'reward'"),
+        (
+            "world",
+            "head/a",
+            lambda x: x[..., 0],
+            "'head/a' has no scale, as LossScales has no field head. .*head: float",
+        ),
+        (
+            "world",
+            "cont",
+            lambda x: x.mean(),
+            r"world_losses: the loss term 'cont' has shape \[\]: .*\[B, T\] = \[3, 6\]",
+        ),
+        ("world", "cont", lambda x: x[:, 1:, 0], r"'cont' has shape \[3, 5\]: expected a tensor \[B, T\] = \[3, 6\]"),
+        ("world", "cont", lambda x: 0.5, r"'cont' has the value 0\.5: expected a tensor \[B, T\]"),
+        ("dream", "actor", lambda x: x[0, :, 0], r"dream_losses: .*'actor' has shape \[18\]: .*\[H, M\], with M = 18"),
+    ],
+)
+def test_a_loss_term_that_does_not_fit_is_named_before_anything_is_learned(method, name, term, said):
+    class Wrong(DreamerV3):
+        def world_losses(self, rows, post):
+            terms, metrics = super().world_losses(rows, post)
+            return (terms | {name: term(post.latent.feature)} if method == "world" else terms), metrics
+
+        def dream_losses(self, dream):
+            terms, returns, metrics = super().dream_losses(dream)
+            return (terms | {name: term(dream.feature)} if method == "dream" else terms), returns, metrics
+
+    agent = own(Wrong)
+    before = copy.deepcopy(agent.actor.state_dict())
+    with pytest.raises(ConfigError, match=said):
+        agent.update(batch(agent))
+    torch.testing.assert_close(agent.actor.state_dict(), before, rtol=0, atol=0)
+    assert agent.optim.updates == 0
+
+
 class WithHead(DreamerV3):
     """Predicts a number of the observation from latents."""
 

@@ -19,7 +19,7 @@ from reverie.algos.base import INSIDE, PRECISIONS, Algorithm, AlgorithmConfig
 from reverie.algos.imagination import Dream, Picker, imagine, open_loop, sample_action, stacked_video
 from reverie.algos.world_model import Context, LatentPolicy, Posterior, WorldModel
 from reverie.core.config import Config, at_least
-from reverie.core.errors import ConfigError, did_you_mean
+from reverie.core.errors import ConfigError, brief, did_you_mean
 from reverie.core.specs import ActionSpec, ExtraPart, ObsSpec
 from reverie.core.stats import Stats
 from reverie.core.types import Batch, Metrics, State, Update, Window
@@ -265,6 +265,58 @@ class WorldModelLosses(NamedTuple):
     dream: Dream
 
 
+def scales_of(terms: Mapping[str, Tensor], scales: LossScales) -> dict[str, float]:
+    """Return the scale of each loss term. Names with a ``/`` have that of the part before it.
+
+    Raises:
+        ConfigError: there is none for one of them.
+    """
+    known = scales.to_dict()
+    found = {name: known.get(name.split("/")[0]) for name in terms}
+    for name, scale in found.items():
+        if scale is None:
+            field_of = name.split("/")[0]
+            raise ConfigError(
+                f"the loss term {name!r} has no scale, as {type(scales).__name__} has no field {field_of}. Derive a "
+                f"class from LossScales that adds {field_of}: float = 1.0, and make it the default of scales in your "
+                "configuration."
+            )
+    return {name: scale for name, scale in found.items() if scale is not None}
+
+
+def check_terms(method: str, terms: Mapping[str, object], shape: tuple[int, ...], called: str) -> None:
+    """Check that each of the loss terms that ``method`` returned ends in ``shape``, which messages call ``called``.
+
+    Raises:
+        ConfigError: one does not, or is no tensor.
+    """
+    for name, x in terms.items():
+        if not isinstance(x, Tensor) or x.ndim != 2 or x.shape[-len(shape) :] != shape:
+            got = f"shape {list(x.shape)}" if isinstance(x, Tensor) else f"the value {brief(x)}"
+            raise ConfigError(
+                f"{method}: the loss term {name!r} has {got}: expected a tensor {called} = "
+                f"{list(shape) if len(shape) > 1 else shape[0]}, the loss of each row. Do not average over rows; sum "
+                "over what a row consists of."
+            )
+
+
+def joined(*parts: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return all loss terms.
+
+    Raises:
+        ConfigError: two have the same name.
+    """
+    terms: dict[str, Tensor] = {}
+    for part in parts:
+        for name in terms.keys() & part.keys():
+            raise ConfigError(
+                f"there are two loss terms called {name!r}, of which one would be lost: world_losses, dream_losses and "
+                "replay_critic_loss each have their own. Give yours another name, and a scale of that name."
+            )
+        terms |= part
+    return terms
+
+
 def return_metrics(scaled: Tensor) -> Metrics:
     """Return metrics of scaled imagined returns ``[H, M]``: 0 is their low percentile, 1 at most the high one."""
     return {
@@ -361,31 +413,42 @@ class DreamerV3(Algorithm):
         return losses, metrics
 
     def total(self, terms: dict[str, Tensor]) -> Tensor:
-        """The weighted sum of the terms' means."""
-        scales = self.cfg.scales.to_dict()
-        return torch.stack([scales[k.split("/")[0]] * v.mean() for k, v in terms.items()]).sum()
+        """The weighted sum of the terms' means.
+
+        Raises:
+            ConfigError: a term has no scale.
+        """
+        scales = scales_of(terms, self.cfg.scales)
+        return torch.stack([scales[k] * v.mean() for k, v in terms.items()]).sum()
 
     def surprise(self, terms: dict[str, Tensor]) -> Tensor:
         """The world model's mean loss of each window, ``[B]``: a priority for the replay."""
-        scales, learned = self.cfg.scales.to_dict(), ("actor", "critic", "replay_critic")
-        world = [scales[k.split("/")[0]] * v.detach() for k, v in terms.items() if k not in learned]  # [B, T] each
+        scales, learned = scales_of(terms, self.cfg.scales), ("actor", "critic", "replay_critic")
+        world = [scales[k] * v.detach() for k, v in terms.items() if k not in learned]  # [B, T] each
         return torch.stack(world).sum(0).mean(1).clamp(min=0)  # [B]
 
     def losses(
         self, context: Context, rows: Batch, choose: Chooser = draw, pick: Picker = sample_action
     ) -> WorldModelLosses:
-        """Compute every loss term of rows ``[B, T]`` that start from ``context``. Updates the scale of returns."""
+        """Compute every loss term of rows ``[B, T]`` that start from ``context``. Updates the scale of returns.
+
+        Raises:
+            ConfigError: two terms have the same name, or one has another shape than its method promises.
+        """
         post = self.world.observe(rows, context, choose)
         terms, metrics = self.world_losses(rows, post)
+        check_terms("world_losses", terms, rows.shape, "[B, T]")
         last = self.cfg.imagine_last or rows.shape[1]
         start = post.latent.map(lambda x: x.detach()[:, -last:].flatten(0, 1))  # [M, ...]
         dream = imagine(self.world.rssm, self.actor, start, self.cfg.horizon, choose, pick)
         actor_critic, returns, more = self.dream_losses(dream)
         shape = (rows.shape[0], last)
-        terms |= {k: v.mean(0).view(shape) for k, v in actor_critic.items()}  # [B, K]
-        terms["replay_critic"] = self.replay_critic_loss(
+        check_terms("dream_losses", actor_critic, tuple(dream.action.shape[1:2]), "[H, M], with M")
+        replayed = self.replay_critic_loss(
             rows.rows(-last), post.latent.feature[:, -last:], returns[0].view(shape)
-        )
+        )  # [B, K - 1]
+        imagined = {k: v.mean(0).view(shape) for k, v in actor_critic.items()}  # [B, K]
+        terms = joined(terms, imagined, {"replay_critic": replayed})
         metrics |= more | {f"loss/{k}": v.detach().mean() for k, v in terms.items()}
         return WorldModelLosses(terms, metrics, post, dream)
 
