@@ -759,6 +759,40 @@ def test_dream_of_everything(corridor: Path, tmp_path: Path) -> None:
         assert value.numpy() == pytest.approx(arrays[name], abs=1e-3), name
 
 
+class Telling(gymnasium.Env):
+    """Shows under the names of a dream's other arrays what they are not: numbers from 100 on."""
+
+    action_space = gymnasium.spaces.Discrete(2)
+    observation_space = gymnasium.spaces.Dict(
+        {key: gymnasium.spaces.Box(0, 200, (1,), np.float32) for key in ("reward", "cont", "inside/value", "obs/cont")}
+    )
+
+    def seen(self) -> dict[str, np.ndarray]:
+        return {key: np.array([100 + i + self.t], np.float32) for i, key in enumerate(self.observation_space.spaces)}
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+        self.t = 0
+        return self.seen(), {}
+
+    def step(self, action: Any) -> Any:
+        self.t += 1
+        return self.seen(), 1.0, False, self.t == 9, {}
+
+
+def test_observations_with_names_of_a_dream_are_dreamt_beside_them(tmp_path: Path) -> None:
+    config = ExperimentConfig().merge(SMALL).merge({"env.id": "Telling", "eval_episodes": 0})
+    train(config, env=Telling, run=tmp_path / "run", say=say_nothing)
+    report = dream(load(tmp_path / "run", env=Telling), context=3, horizon=20, sequences=2)
+    own = {"obs/reward", "obs/cont", "obs/inside/value", "obs/obs/cont"}
+    assert set(report.errors) == own | {"reward", "cont"}
+    assert report.units["reward"] == report.units["obs/reward"] == "root-mean-square error"
+    arrays = np.load(report.files["arrays"])
+    assert {arrays[f"truth/{name}"].min() >= 100 for name in own} == {True}
+    assert all(arrays[f"dream/{name}"].shape == (2, 10, 1) for name in own)
+    assert set(arrays["truth/reward"].ravel()) == {0.0, 1.0}
+    assert arrays["dream/cont"].shape == arrays["inside/value"].shape == (2, 10)
+
+
 def test_dreams_of_vectors_are_drawn_by_those_who_know_how(trained: Path, corridor: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     shutil.copytree(trained, run)

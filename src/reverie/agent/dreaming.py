@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from reverie.agent.agent import Actions, Agent, mode_of
-from reverie.algos.base import INSIDE
+from reverie.algos.base import INSIDE, dreamt_name
 from reverie.core.errors import ConfigError, RunError
 from reverie.core.files import write_atomic
 from reverie.core.protocols import Env
@@ -49,7 +49,8 @@ class DreamReport:
     sequences: int
     """Number of episodes predicted; fewer than asked for if others were too short."""
     errors: dict[str, np.ndarray]
-    """Mean error by observation key, "reward" and "cont", at each imagined step ``[H]``, in ``units``."""
+    """Mean error by observation key, "reward" and "cont", at each imagined step ``[H]``, in ``units``. Keys that are
+    names of the dream themselves, such as "reward", have "obs/" before them, here and in the files."""
     repeated: dict[str, np.ndarray]
     """The same errors of a baseline that repeats the last row seen."""
     units: dict[str, str]
@@ -196,9 +197,10 @@ def imagined(agent: Agent, batch: Batch, context: int) -> Arrays:
 def packed(batch: Batch, truth: Arrays, dreamt: Arrays) -> bytes:
     """Return an ``.npz`` of arrays ``[B, T, ...]``: what happened, and what the model predicted, row by row.
 
-    ``truth/KEY`` and ``dream/KEY`` for each observation, for ``reward``, and for ``cont``, which is 0 where an episode
-    is terminal and 1 elsewhere; ``action``, taken at each row; ``is_first`` and ``is_last``; ``inside/deter``,
-    ``inside/stoch`` and ``inside/value``. The first rows, ``context`` in dream.json, were seen; the others imagined.
+    ``truth/KEY`` and ``dream/KEY`` for each observation (``algos/base.py: dreamt_name``), for ``reward``, and for
+    ``cont``, which is 0 where an episode is terminal and 1 elsewhere; ``action``, taken at each row; ``is_first`` and
+    ``is_last``; ``inside/deter``, ``inside/stoch`` and ``inside/value``. The first rows, ``context`` in dream.json,
+    were seen; the others imagined.
     """
     arrays = {"action": batch.action.numpy(), "is_first": batch.is_first.numpy(), "is_last": batch.is_last.numpy()}
     arrays |= {f"truth/{key}": value for key, value in truth.items()}
@@ -213,7 +215,8 @@ def truths(batch: Batch, spec: ObsSpec) -> Arrays:
     out: Arrays = {}
     for key, part in spec.items():
         array = batch.obs[key].numpy()
-        out[key] = one_hot(array, part) if part.kind == "categorical" else array.astype(np.float32)
+        exact = one_hot(array, part) if part.kind == "categorical" else array.astype(np.float32)
+        out[dreamt_name(key)] = exact
     return out | {"reward": batch.reward.numpy(), "cont": 1.0 - batch.is_terminal.float().numpy()}
 
 
@@ -233,12 +236,13 @@ def measure(truth: Arrays, predicted: Arrays, spec: ObsSpec, context: int) -> tu
     errors: Arrays = {}
     repeated: Arrays = {}
     units: dict[str, str] = {}
+    parts = {dreamt_name(key): part for key, part in spec.items()}
     for key in predicted:
         check_prediction(key, predicted[key], truth, spec)
         real = truth[key].reshape(*truth[key].shape[:2], -1)
         guess = predicted[key].reshape(real.shape)
         held = np.broadcast_to(real[:, context - 1 : context], real.shape)
-        part = spec.get(key)
+        part = parts.get(key)
         pairs = ((errors, guess), (repeated, held))
         for out, values in pairs:
             if part is not None and part.kind == "categorical":
@@ -295,10 +299,11 @@ def draw(
         files["video"] = write_video(folder / "dream.mp4", dream_video(*pictures, context, error=False), FPS)
     names: list[str] = []
     columns: list[tuple[np.ndarray, np.ndarray]] = []
-    for key, part in agent.obs_spec.items():
+    parts = {dreamt_name(key): (batch.obs[key].numpy(), part) for key, part in agent.obs_spec.items()}
+    for key, (real, part) in parts.items():
         if key not in predicted:
             continue
-        real, guess = batch.obs[key].numpy(), predicted[key]
+        guess = predicted[key]
         if part.kind == "image":
             real, guess = (newest(x, agent.config.env.frame_stack) for x in (real, guess))
             pair = [(x - part.low) / (part.high - part.low) * 255.0 for x in (real.astype(np.float32), guess)]
@@ -313,7 +318,7 @@ def draw(
     columns.append((batch.reward[0].numpy(), predicted["reward"][0]))
     real, guess = (np.stack(side, axis=1) for side in zip(*columns, strict=True))
     trained = getattr(agent.config.algo, "horizon", None)
-    units = {key: _unit(key, agent.obs_spec.get(key)) for key in errors}
+    units = {key: _unit(key, parts[key][1] if key in parts else None) for key in errors}
     files["traces"] = dream_traces(folder / "traces.png", real, guess, context, names, title, trained)
     title = f"error of the {title}"
     files["errors"] = dream_errors(folder / "errors.png", errors, repeated, title, units, trained)
@@ -331,7 +336,7 @@ def painted(agent: Agent, batch: Batch, predicted: Arrays) -> tuple[np.ndarray, 
     None if observations are images already, or if there is no way to draw this environment from them.
     """
     spec = agent.obs_spec
-    told = all(part.kind == "vector" and key in predicted for key, part in spec.items())
+    told = all(part.kind == "vector" and dreamt_name(key) in predicted for key, part in spec.items())
     if not told or isinstance(agent.factory, gymnasium.Env):  # the user's instance may be in the middle of an episode
         return None
     env = make_flat(agent.config.env, agent.factory, 0, True)
@@ -340,7 +345,7 @@ def painted(agent: Agent, batch: Batch, predicted: Arrays) -> tuple[np.ndarray, 
         if paint is None:
             return None
         real = {key: batch.obs[key].numpy() for key in spec}
-        return _pictures(paint, real), _pictures(paint, {key: predicted[key] for key in spec})
+        return _pictures(paint, real), _pictures(paint, {key: predicted[dreamt_name(key)] for key in spec})
     finally:
         put_away(env)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -206,6 +207,15 @@ INSIDE = "inside/"
 """Prefix of the names of a world model's latents and values in :meth:`Algorithm.dream`, beside its predictions."""
 
 
+def dreamt_name(key: str) -> str:
+    """Return the name of an observation in :meth:`Algorithm.dream`: its key, after ``obs/`` if another has that name.
+
+    The others are ``reward``, ``cont`` and what begins with ``INSIDE``.
+    """
+    bare = re.sub("^(obs/)*", "", key)  # obs/reward would be the name of the observation reward, so it becomes another
+    return f"obs/{key}" if bare in ("reward", "cont") or bare.startswith(INSIDE) else key
+
+
 class Algorithm(nn.Module):
     """A learner as a module: its state is its parameters, its buffers and what :meth:`extra_state` adds.
 
@@ -341,7 +351,8 @@ class Algorithm(nn.Module):
     def dream(self, batch: Batch, context: int) -> dict[str, torch.Tensor]:
         """Return a world model's predictions of all rows: the first ``context`` observed, the rest imagined.
 
-        Names of values that are no column of the rows, such as latents, begin with ``INSIDE``.
+        Names of values that are no column of the rows, such as latents, begin with ``INSIDE``. Those of observations
+        are their keys (:func:`dreamt_name`).
 
         Raises:
             NotImplementedError: the algorithm has no world model.

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from reverie.algos.base import INSIDE, PRECISIONS, Algorithm, AlgorithmConfig
+from reverie.algos.base import INSIDE, PRECISIONS, Algorithm, AlgorithmConfig, dreamt_name
 from reverie.algos.imagination import Dream, Picker, imagine, open_loop, sample_action, stacked_video
 from reverie.algos.world_model import Context, LatentPolicy, Posterior, WorldModel
 from reverie.core.config import Config, at_least
@@ -566,6 +566,7 @@ class DreamerV3(Algorithm):
 
         Returns:
             Predictions ``[B, T, ...]`` by name: observations in their own units (class probabilities if categorical),
+            by their key or, if that is a name below, with ``obs/`` before it (:func:`~reverie.algos.base.dreamt_name`);
             ``reward``, ``cont`` (the probability to continue), ``inside/deter`` and ``inside/stoch`` (the latents) and
             ``inside/value`` (their value by the critic).
 
@@ -587,7 +588,7 @@ class DreamerV3(Algorithm):
         going_on = (cont.prob() / self.cfg.discount).clamp(max=1)  # the head learns it times the discount
         inside = {"deter": latent.deter, "stoch": latent.stoch, "value": self.critic(latent.feature).mean()}
         return (
-            {k: v.value() for k, v in decoded.items()}
+            {dreamt_name(k): v.value() for k, v in decoded.items()}
             | {"reward": reward.mean(), "cont": going_on}
             | {f"{INSIDE}{k}": v for k, v in inside.items()}
         )
@@ -602,9 +603,9 @@ class DreamerV3(Algorithm):
         with torch.random.fork_rng(devices=own):  # a report must not change the random numbers of later updates
             predicted = self.dream(rows, seen)
         return {
-            f"report/{k}": stacked_video(rows.obs[k], predicted[k], part.low, part.high, seen)
+            f"report/{k}": stacked_video(rows.obs[k], predicted[dreamt_name(k)], part.low, part.high, seen)
             for k, part in images.items()
-            if k in predicted
+            if dreamt_name(k) in predicted
         }
 
     # ------------------------------------------------------------------ checkpoints
