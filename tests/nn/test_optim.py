@@ -57,9 +57,13 @@ def test_the_first_update_of_a_warm_up_moves_nothing():
 
 
 def test_a_parameter_outside_the_loss_is_an_error():
-    a, b = (torch.nn.Parameter(torch.ones(2)) for _ in range(2))
-    with pytest.raises(RuntimeError, match="1 of 2 parameters"):
+    a, b, *more = (torch.nn.Parameter(torch.ones(n)) for n in (2, 3, 4, 5, 6))
+    with pytest.raises(RunError, match=r"1 of 2 parameters have no gradient, of the shapes \[3\]: the loss does not"):
         OptimConfig().build([a, b]).step(a.sum())
+    with pytest.raises(
+        RunError, match=r"4 of 5 parameters have no gradient, of the shapes \[3\], \[4\], \[5\], \.\.\.: "
+    ):
+        OptimConfig().build([a, b, *more]).step(a.sum())
 
 
 @pytest.mark.parametrize("make", [lambda p: OptimConfig().build(p), lambda p: Adam(p, 1e-3)])

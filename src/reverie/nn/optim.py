@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from reverie.core.config import Config, above, at_least
 from reverie.core.errors import ConfigError, RunError
 from reverie.core.types import Metrics, State
+from reverie.core.words import plural
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,14 +103,20 @@ class Optim:
         """Compute gradients of ``loss``, clip them and update the parameters. Return metrics as scalars on the device.
 
         Raises:
-            RuntimeError: a parameter has no gradient, because the loss does not depend on it.
+            RunError: a parameter has no gradient, because the loss does not depend on it.
         """
         for p in self.params:
             p.grad = None
         loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
         grads = [p.grad for p in self.params if p.grad is not None]
         if len(grads) != len(self.params):
-            raise RuntimeError(f"{len(self.params) - len(grads)} of {len(self.params)} parameters have no gradient.")
+            without = [list(p.shape) for p in self.params if p.grad is None]
+            raise RunError(
+                f"{len(without)} of {plural(len(self.params), 'parameter')} have no gradient, of the shapes "
+                f"{', '.join(map(str, without[:3]))}{', ...' * (len(without) > 3)}: the loss does not depend on them. "
+                "Give the optimiser only the parameters of its loss; if you replaced a network, build the optimiser "
+                "after that."
+            )
         return {"opt/loss": loss.detach(), **self._apply(grads)}
 
     @torch.no_grad()
