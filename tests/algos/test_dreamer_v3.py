@@ -12,10 +12,12 @@ import torch
 
 from reverie.algos.dreamer_v3 import SIZES, DreamerV3, DreamerV3Config, DreamerV3Stats, sized
 from reverie.algos.imagination import imagine
+from reverie.core.config import Config
 from reverie.core.errors import ConfigError, DataError
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.core.types import Batch, Step
 from reverie.nn.adam import Adam
+from reverie.nn.decoder import DecoderConfig
 from reverie.nn.encoder import EncoderConfig
 from reverie.nn.heads import Actor, ActorConfig
 from reverie.nn.optim import OptimConfig
@@ -218,6 +220,50 @@ def test_a_prediction_that_changes_its_target_in_place_is_named():
 
     agent.world.decoder = Decoder()
     with pytest.raises(ConfigError, match="a prediction of the decoder Decoder changed its input 'state' in place"):
+        agent.update(batch(agent))
+
+
+class NoBuild(Config):
+    """Builds nothing."""
+
+
+@pytest.mark.parametrize(
+    ("encoder", "says"),
+    [
+        (EncoderConfig, r"That is a class: pass an object of it, such as EncoderConfig\(\)"),
+        (torch.nn.Flatten(), r"encoder = Flatten.*Pass an object whose build returns this module"),
+        (
+            NoBuild(),
+            r"encoder = NoBuild\(\): expected .* build\(obs_spec\)\. Define build\(obs_spec\) in the class NoBuild",
+        ),
+    ],
+)
+def test_what_builds_no_encoder_is_named_when_it_is_given(encoder, says):
+    with pytest.raises(ConfigError, match=says):
+        replace(DreamerV3Config(), encoder=encoder)
+    with pytest.raises(ConfigError, match=r"^decoder = .*build\(obs_spec, deter, stoch\)"):
+        replace(DreamerV3Config(), decoder=encoder if encoder is not EncoderConfig else DecoderConfig)
+
+
+@pytest.mark.parametrize(
+    ("decoded", "says"),
+    [
+        (torch.zeros(3), r"the decoder Decoder returned tensor.*expected a dictionary of predictions"),
+        ({"stat": 1}, "the decoder Decoder predicts 'stat', which is no observation. Did you mean 'state'"),
+        (
+            {"state": torch.zeros(1)},
+            r"the decoder Decoder returned tensor.* for 'state': expected an object with the me",
+        ),
+    ],
+)
+def test_a_decoder_of_ones_own_that_predicts_something_else_is_named(decoded, says):
+    class Decoder(torch.nn.Module):
+        def forward(self, latent):
+            return decoded
+
+    agent = build()
+    agent.world.decoder = Decoder()
+    with pytest.raises(ConfigError, match=says):
         agent.update(batch(agent))
 
 

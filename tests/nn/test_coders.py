@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 
@@ -9,7 +10,7 @@ from reverie.core.errors import ConfigError
 from reverie.core.specs import ObsPart
 from reverie.core.tape import Tape
 from reverie.nn.decoder import DecoderConfig
-from reverie.nn.encoder import EncoderConfig, encoded, one_hot, stage_depths, stage_sizes
+from reverie.nn.encoder import EncoderConfig, encoded, one_hot, stage_depths, stage_sizes, width_of
 from reverie.nn.rssm import Latent
 
 SPEC = {
@@ -161,3 +162,25 @@ def test_tensors_that_do_not_count_their_changes_are_encoded_as_well():
     with torch.inference_mode():
         obs = {"state": torch.ones(2, 5)}
         assert encoded(Dividing("no"), obs, torch.float32).shape == (2, 5)
+
+
+def test_the_width_of_an_encoder_may_be_a_number_of_numpy():
+    encoder = Dividing("no")
+    encoder.width = np.int64(5)
+    assert type(width_of(encoder)) is int
+    encoder.width = 5.0
+    with pytest.raises(ConfigError, match=r"the encoder Dividing has width = 5\.0: expected an int"):
+        width_of(encoder)
+
+
+def test_an_encoder_that_returns_no_tensor_is_named():
+    class Silent(torch.nn.Module):
+        width = 5
+
+        def forward(self, obs, dtype):
+            return None
+
+    with pytest.raises(
+        ConfigError, match=r"the encoder Silent returned None: expected a tensor of features \[\.\.\., 5\]"
+    ):
+        encoded(Silent(), {"state": torch.ones(2, 5)}, torch.float32)

@@ -23,9 +23,9 @@ from reverie.core.errors import ConfigError, brief, did_you_mean
 from reverie.core.specs import ActionSpec, ExtraPart, ObsSpec
 from reverie.core.stats import Stats
 from reverie.core.types import Batch, Metrics, State, Update, Window
-from reverie.nn.decoder import DecoderConfig
+from reverie.nn.decoder import DecoderConfig, check_predictions
 from reverie.nn.distributions import TwoHot, log_of
-from reverie.nn.encoder import EncoderConfig, width_of
+from reverie.nn.encoder import EncoderConfig, check_builder, width_of
 from reverie.nn.fused import draw
 from reverie.nn.heads import Actor, ActorConfig, BernoulliHead, HeadConfig, TwoHotConfig, TwoHotHead
 from reverie.nn.inputs import check_unchanged, writes
@@ -120,6 +120,8 @@ class DreamerV3Config(AlgorithmConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        check_builder("encoder", self.encoder, "obs_spec")
+        check_builder("decoder", self.decoder, "obs_spec, deter, stoch")
         at_least(self, horizon=1, replay_context=0, entropy=0, free_nats=0, slow_regulariser=0)
         if not self.discount_horizon > 1:
             raise ConfigError(f"discount_horizon = {self.discount_horizon}: expected a number of steps above 1.")
@@ -458,6 +460,7 @@ class DreamerV3(Algorithm):
         log_post, log_prior = log_of(post.probs), log_of(prior)
         dynamics, representation = dynamics_and_representation(log_post, log_prior, self.cfg.free_nats)
         decoded, reward, cont = self.world.predict(post.latent)
+        check_predictions(self.world.decoder, decoded, rows.obs)
         before = writes(rows.obs)
         # The learned continuation includes the discount, so imagination applies no other.
         alive = (~rows.is_terminal).float() * self.cfg.discount  # [B, T]

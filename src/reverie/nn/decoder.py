@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Protocol, cast, runtime_checkable
@@ -10,8 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from reverie.core.config import Config, check_pattern
-from reverie.core.errors import ConfigError
+from reverie.core.errors import ConfigError, brief, did_you_mean
 from reverie.core.specs import ObsPart, ObsSpec
+from reverie.core.types import Obs
 from reverie.nn.distributions import Categoricals
 from reverie.nn.encoder import by_size, check_sizes, select, split_kinds, stage_depths, stage_sizes
 from reverie.nn.layers import MLP, BlockLinear, DoublingConv, Linear, RMSNormSiLU
@@ -43,6 +45,26 @@ class DecoderBuilder(Protocol):
     def build(self, spec: ObsSpec, deter: int, stoch: int) -> nn.Module:
         """Return a decoder of model states of ``deter`` deterministic and ``stoch`` stochastic numbers."""
         ...
+
+
+def check_predictions(decoder: nn.Module, predictions: object, obs: Obs) -> None:
+    """Check what a decoder returned, which may be of a user's own.
+
+    Raises:
+        ConfigError: it is no dictionary of predictions by observation keys.
+    """
+    name = f"the decoder {type(decoder).__name__}"
+    if not isinstance(predictions, Mapping):
+        raise ConfigError(f"{name} returned {brief(predictions)}: expected a dictionary of predictions by their keys.")
+    for key, prediction in predictions.items():
+        if key not in obs:
+            hint = did_you_mean(str(key), obs) or f" The observations are: {', '.join(sorted(obs))}."
+            raise ConfigError(f"{name} predicts {key!r}, which is no observation.{hint}")
+        if not callable(getattr(prediction, "loss", None)):
+            raise ConfigError(
+                f"{name} returned {brief(prediction)} for {key!r}: expected an object with the methods loss(target) "
+                "and value(), such as SymlogVector of reverie.nn.decoder."
+            )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,13 +6,14 @@ import math
 import re
 from dataclasses import dataclass
 from itertools import groupby, pairwise
+from numbers import Integral
 from typing import Protocol, cast, runtime_checkable
 
 import torch
 from torch import Tensor, nn
 
-from reverie.core.config import Config, check_pattern
-from reverie.core.errors import ConfigError
+from reverie.core.config import Config, check_pattern, is_builder
+from reverie.core.errors import ConfigError, brief
 from reverie.core.specs import ObsPart, ObsSpec
 from reverie.core.types import Obs
 from reverie.nn.inputs import check_unchanged, writes
@@ -47,23 +48,47 @@ def width_of(encoder: nn.Module) -> int:
         ConfigError: its attribute ``width`` is missing, or is no int.
     """
     width: object = getattr(encoder, "width", None)
-    if not isinstance(width, int):
+    if not isinstance(width, Integral):  # NumPy's numbers as well
+        has = "no attribute width" if width is None else f"width = {brief(width)}"
         raise ConfigError(
-            f"the encoder {type(encoder).__name__} has no attribute width: expected an int, the number of "
+            f"the encoder {type(encoder).__name__} has {has}: expected an int, the number of "
             "features that it returns for an observation."
         )
-    return width
+    return int(width)
+
+
+def check_builder(name: str, value: object, given: str) -> None:
+    """Check the configuration of an encoder or decoder, called ``name`` in messages, whose ``build`` takes ``given``.
+
+    Raises:
+        ConfigError: it is no object with a method ``build``.
+    """
+    if is_builder(value):
+        return
+    if isinstance(value, nn.Module):
+        do = "Pass an object whose build returns this module"
+    elif isinstance(value, type):
+        do = f"That is a class: pass an object of it, such as {value.__name__}()"
+    else:
+        do = f"Define build({given}) in the class {type(value).__name__}"
+    raise ConfigError(f"{name} = {brief(value)}: expected an object with a method build({given}). {do}.")
 
 
 def encoded(encoder: nn.Module, obs: Obs, dtype: torch.dtype) -> Tensor:
     """Return the features ``[..., width]`` of observations ``[..., *shape]``.
 
     Raises:
-        ConfigError: there are not ``encoder.width`` of them, or the encoder changed an observation in place.
+        ConfigError: there are not ``encoder.width`` of them, they are no tensor, or the encoder changed an observation
+            in place.
     """
     before = writes(obs)
-    features: Tensor = encoder(dict(obs), dtype)  # a copy: entries that it replaces stay its own
+    features: object = encoder(dict(obs), dtype)  # a copy: entries that it replaces stay its own
     check_unchanged(f"the encoder {type(encoder).__name__}", obs, before, "The replay and the decoder read it as well.")
+    if not isinstance(features, Tensor):
+        raise ConfigError(
+            f"the encoder {type(encoder).__name__} returned {brief(features)}: expected a tensor of features "
+            f"[..., {encoder.width}]."
+        )
     if features.shape[-1] != encoder.width:
         raise ConfigError(
             f"the encoder {type(encoder).__name__} has width = {encoder.width}, but returned features of shape "
