@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import typing
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -47,3 +49,26 @@ def test_names_and_groups() -> None:
 def test_what_belongs_to_another(metrics: dict[str, Tensor], says: str) -> None:
     with pytest.raises(DataError, match=says):
         Some.of(metrics)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        Mapping[str, Tensor], dict[str, Tensor], dict, typing.Mapping[str, Tensor], "Mapping[str, Tensor] | None",
+        "dict[str, Tensor]", "'typing.Mapping[str, Tensor]'", '"collections.abc.Mapping[str, Tensor]"',
+    ],
+    ids=str,
+)  # fmt: skip
+def test_mappings_are_known_however_they_are_written(kind: typing.Any) -> None:
+    written = dataclasses.make_dataclass("Written", [("loss_parts", kind)], bases=(Stats,), frozen=True, kw_only=True)
+    assert written.of({"loss/parts/a": ONE}).loss_parts == {"a": ONE}
+
+
+def test_a_field_whose_default_is_made_may_be_absent() -> None:
+    @dataclass(frozen=True, kw_only=True)
+    class Sometimes(Stats):
+        loss_parts: Mapping[str, Tensor] = dataclasses.field(default_factory=dict)
+
+    assert Sometimes.of({}).loss_parts == {}
+    assert Sometimes.of({"loss/parts/a": ONE}).loss_parts == {"a": ONE}
+    assert list(Sometimes.names(always=True)) == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields
 from typing import Self
@@ -10,21 +11,25 @@ from torch import Tensor
 
 from reverie.core.errors import DataError
 
+_MAPPING = re.compile(r"""['"]?(<class ')?([A-Za-z_]\w*\.)*(Mutable)?(Mapping|dict|Dict)\b""")
+"""The type of a field that is a mapping, as text: written so, in quotes, or the ``str`` of the type itself."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Stats:
     """Metrics of one update, detached and still on the learner's device.
 
     A field ``loss_actor`` is ``loss/actor`` in ``Update.metrics`` and in every log: the word before the first
-    underscore is the group. A field with a default is absent from some updates. A field that is a ``Mapping`` holds
-    the metrics whose names continue after its own: ``loss/reconstruction/image`` is
+    underscore is the group. A field with a default is absent from some updates. A field that is a ``Mapping`` or a
+    ``dict`` holds the metrics whose names continue after its own: ``loss/reconstruction/image`` is
     ``loss_reconstruction["image"]``.
     """
 
     @classmethod
     def names(cls, *, always: bool = False) -> dict[str, str]:
         """Return the field of each name in the logs; with ``always``, only of those that every update has."""
-        chosen = [f.name for f in fields(cls) if not always or f.default is MISSING]
+        needed = [f.name for f in fields(cls) if f.default is MISSING and f.default_factory is MISSING]
+        chosen = needed if always else [f.name for f in fields(cls)]
         return {name.replace("_", "/", 1): name for name in chosen}
 
     @classmethod
@@ -34,8 +39,8 @@ class Stats:
         Raises:
             DataError: metrics are missing, or unknown to this class.
         """
-        names = cls.names()
-        maps = {name: field for name, field in names.items() if field in cls._maps()}
+        names, mapped = cls.names(), cls._maps()
+        maps = {name: field for name, field in names.items() if field in mapped}
         found: dict[str, Tensor | dict[str, Tensor]] = {}
         unknown = []
         for key, value in metrics.items():
@@ -57,4 +62,4 @@ class Stats:
 
     @classmethod
     def _maps(cls) -> set[str]:
-        return {f.name for f in fields(cls) if str(f.type).startswith("Mapping")}
+        return {f.name for f in fields(cls) if _MAPPING.match(str(f.type))}
