@@ -52,6 +52,10 @@ class Inner:
         self.count, self.own, self.given = 0, random.Random(0), np.random.default_rng(0)
         self.array, self.queue, self.set = np.ones(1), deque([1.0]), {1.0}
         self.numbers, self.slotted, self.tick = itertools.count(), Slotted(), ticking()
+        self.cycle, self.items = itertools.cycle([1.0, 2.0, 3.0]), enumerate([1.0] * 9)
+        self.generator = (2.0 * x for x in itertools.count(1.0))
+        self.optim = torch.optim.SGD([torch.zeros(1, requires_grad=True)], 1.0)
+        self.schedule = torch.optim.lr_scheduler.ExponentialLR(self.optim, 0.5)
 
 
 class Counting(Algorithm):
@@ -62,11 +66,18 @@ class Counting(Algorithm):
         self.total, self.mean, self.fault, self.inner = torch.zeros(()), torch.zeros(()), fault, [Inner()]
         self.device, self.never = torch.device("cpu"), float("nan")
         Counting.shared = TALLY[0] = 0
+        Counting.train_step.__defaults__[0][0] = Counting.train_step.__kwdefaults__["named"]["n"] = 0
 
     shared = 0
 
-    def train_step(self, batch):
+    def train_step(self, batch, calls=[0], *, named={"n": 0}):  # noqa: B006 - these are faults
         self.total += FAULTS[self.fault](self, self.inner[0])
+        if self.fault == "Counting.train_step.calls.0":
+            calls[0] += 1
+            self.total += calls[0]
+        if self.fault == "Counting.train_step.named.n":
+            named["n"] += 1
+            self.total += named["n"]
         return Update(metrics={"total": self.total.clone()})
 
 
@@ -110,6 +121,12 @@ def tallied(learner, inner):
     return TALLY[0]
 
 
+def scheduled(learner, inner):
+    inner.optim.step()
+    inner.schedule.step()
+    return inner.optim.param_groups[0]["lr"]
+
+
 FAULTS = {
     "inner.0.count": counted,
     "mean": averaged,
@@ -125,6 +142,12 @@ FAULTS = {
     "inner.0.tick.n": lambda learner, inner: inner.tick(),
     "Counting.shared": shared,
     "test_capture.TALLY.0": tallied,
+    "inner.0.cycle": lambda learner, inner: next(inner.cycle),
+    "inner.0.items": lambda learner, inner: next(inner.items)[0],
+    "inner.0.generator": lambda learner, inner: next(inner.generator),
+    "inner.0.optim.param_groups.0.lr": scheduled,
+    "Counting.train_step.calls.0": lambda learner, inner: 0,
+    "Counting.train_step.named.n": lambda learner, inner: 0,
     "": lambda learner, inner: torch.rand(()),
 }
 
@@ -177,6 +200,29 @@ def mean(obstacle=""):
     agent = Mean()
     tapes = Tapes(obstacle)
     return agent, tapes, Captured(agent.train_step, agent.device, tapes, [agent.seen])
+
+
+class Anchored(Mean):
+    """Compares each batch with the first, of which it keeps a part."""
+
+    def __init__(self, faulty):
+        super().__init__()
+        self.anchor, self.calls, self.faulty = None, 0, faulty
+
+    def train_step(self, batch):
+        if self.anchor is None:
+            self.anchor = batch.reward[:, 1:]
+        self.calls += self.faulty
+        return Update(metrics={"mean": (batch.reward[:, 1:] - self.anchor).mean()})
+
+
+@pytest.mark.parametrize("faulty", [0, 1])
+def test_what_a_learner_keeps_of_the_first_batch_stays(faulty):
+    agent = Anchored(faulty)
+    call = Captured(agent.train_step, agent.device, Tapes())
+    with pytest.warns(UserWarning, match="calls") if faulty else contextlib.nullcontext():
+        means = [float(call(rows(3, value=i)).metrics["mean"]) for i in range(WARM_UPS + 3)]
+    assert means == list(range(WARM_UPS + 3))
 
 
 def test_what_an_update_returns_is_not_written_to_by_later_ones():

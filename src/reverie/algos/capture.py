@@ -7,6 +7,7 @@ operation that waits for the device, no copy from the host, no Python branch tha
 
 from __future__ import annotations
 
+import functools
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
@@ -153,10 +154,10 @@ class Replayed:
         """Run one update on the tensors of a batch, by name. The caller owns the result."""
         self.inlet(list(given.values()))
         self.runs += 1
-        if self.obstacle:
-            return self._step()
-        if self.runs <= WARM_UPS:
-            return self._warm_up()
+        if self.obstacle or self.runs <= WARM_UPS:
+            # A batch of its own: what a learner keeps of it is not overwritten by later ones.
+            step = functools.partial(self.train_step, self.batch.map(torch.clone))
+            return step() if self.obstacle else self._warm_up(step)
         if self.replay is None:
             outputs, self.replay = self.recorder.capture(self._step)
             self.hand_out = handing_out(outputs)
@@ -167,12 +168,12 @@ class Replayed:
     def _step(self) -> Update:
         return self.train_step(self.batch)
 
-    def _warm_up(self) -> Update:
+    def _warm_up(self, step: Callable[[], Update]) -> Update:
         if self.runs < WARM_UPS:  # these may wait for the device, and create lasting state
-            return self.recorder.warm_up(self._step)[0]
+            return self.recorder.warm_up(step)[0]
         learner = getattr(self.train_step, "__self__", None)
         before = PythonState(learner)
-        update, obstacle = self.recorder.warm_up(self._step)
+        update, obstacle = self.recorder.warm_up(step)
         if obstacle := obstacle or before.changed_in(PythonState(learner)):
             self.obstacle = obstacle
             warnings.warn(f"the update runs without {self.recorder.title}, which is slower: {obstacle}.", stacklevel=5)

@@ -5,24 +5,30 @@ from __future__ import annotations
 import itertools
 import random
 import sys
+import warnings
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
-from types import CellType, FunctionType, MethodType
+from collections.abc import Iterable, Iterator, Mapping, Sized
+from types import CellType, FunctionType, GeneratorType, MethodType
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor, nn
 
 DEEPEST, LARGEST, LONGEST = 8, 2**24, 1000
 """Limits of the search: the depth of nested objects, the bytes of an array that is compared, and the length of a list
 of a class or module that is searched."""
 
+SHORT = 100
+"""Length of a list in an iterator up to which its items are compared; of longer ones, only the length."""
+
 
 class PythonState:
     """The numbers, strings and random generators that an object holds, at any depth, and the ids of its tensors.
 
-    Included are what its functions have in their closures, the variables of its classes and of their modules, except
-    those of this library and of PyTorch, and the global generators of Python and NumPy.
+    Included are what its functions and methods have in their closures and as default arguments, how far its iterators
+    and generators have come, its optimisers and schedules of PyTorch, the variables of its classes and of their
+    modules, except those of this library and of PyTorch, and the global generators of Python and NumPy.
     """
 
     def __init__(self, owner: object) -> None:
@@ -30,6 +36,9 @@ class PythonState:
         found = list(_inside(owner, "", seen, 0))
         for kind in type(owner).__mro__:
             if _package(kind.__module__) not in _QUIET:
+                for name, value in vars(kind).items():
+                    if isinstance(value, FunctionType):
+                        found += _inside(value, f"{kind.__name__}.{name}", seen, DEEPEST - 3)
                 module = vars(sys.modules.get(kind.__module__, object))
                 for name, value in (*_variables(kind.__name__, vars(kind)), *_variables(kind.__module__, module)):
                     found += _inside(value, name, seen, DEEPEST - 2)
@@ -81,10 +90,44 @@ def _inside(thing: object, name: str, seen: set[int], depth: int) -> Iterator[tu
         yield name, frozenset(thing)
     elif isinstance(thing, itertools.count):
         yield name, repr(thing)
+    elif _is_plain_iterator(thing):
+        yield name, _position(thing)
     elif id(thing) not in seen and depth < DEEPEST:
         seen.add(id(thing))
         for key, value in sorted(_parts(thing).items(), key=lambda part: part[0][:1] == "_"):
             yield from _inside(value, f"{name}.{key}" if name else key, seen, depth + 1)
+
+
+def _is_plain_iterator(thing: object) -> bool:
+    """Return whether ``thing`` is a generator, or an iterator of Python or ``itertools``."""
+    return isinstance(thing, Iterator) and type(thing).__module__ in ("builtins", "itertools")
+
+
+def _position(thing: Any) -> object:
+    """Return how far a plain iterator has come, as values that can be compared; None where Python does not tell.
+
+    A generator tells it by its line and local variables, the others by what ``pickle`` would store. Python 3.14 stores
+    none of ``itertools``.
+    """
+    if isinstance(thing, GeneratorType):
+        frame = thing.gi_frame
+        return None if frame is None else (frame.f_lasti, *map(_seen_from_outside, frame.f_locals.values()))
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # of Python 3.12, for itertools
+            return _seen_from_outside(thing.__reduce__())
+    except TypeError:
+        return None
+
+
+def _seen_from_outside(thing: object) -> object:
+    if isinstance(thing, int | float | str | None):
+        return thing
+    if isinstance(thing, tuple | list) and len(thing) <= SHORT:
+        return tuple(map(_seen_from_outside, thing))
+    if _is_plain_iterator(thing):
+        return _position(thing)
+    return (type(thing).__name__, len(thing) if isinstance(thing, Sized) and not isinstance(thing, Tensor) else 0)
 
 
 def _parts(thing: object) -> dict[str, Any]:
@@ -100,7 +143,15 @@ def _parts(thing: object) -> dict[str, Any]:
         return {"self": thing.__self__}
     if isinstance(thing, FunctionType):
         cells = zip(thing.__code__.co_freevars, thing.__closure__ or (), strict=True)
-        return {name: cell.cell_contents for name, cell in cells if cell != CellType()}
+        given = thing.__defaults__ or ()
+        names = thing.__code__.co_varnames[thing.__code__.co_argcount - len(given) : thing.__code__.co_argcount]
+        defaults = {**dict(zip(names, given, strict=True)), **(thing.__kwdefaults__ or {})}
+        return {name: cell.cell_contents for name, cell in cells if cell != CellType()} | defaults
+    if isinstance(thing, torch.optim.Optimizer):  # its tensors are changed in place
+        numbers = [{key: x for key, x in group.items() if key != "params"} for group in thing.param_groups]
+        return {f"param_groups.{i}.{key}": x for i, group in enumerate(numbers) for key, x in group.items()}
+    if isinstance(thing, torch.optim.lr_scheduler.LRScheduler):
+        return {key: x for key, x in vars(thing).items() if isinstance(x, int | float | list | dict | tuple)}
     if _package(type(thing).__module__) in ("builtins", "torch"):
         return {}
     slots = [name for kind in type(thing).__mro__ for name in _names(vars(kind).get("__slots__", ()))]
