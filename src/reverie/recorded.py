@@ -7,18 +7,25 @@ from __future__ import annotations
 
 import contextlib
 import sys
+from collections import deque
 from collections.abc import Callable, Iterator
 from math import prod
+from numbers import Integral
 from typing import Any
 
 import numpy as np
+import torch
 from gymnasium import spaces
 
-from reverie.core.errors import ConfigError, DataError, EnvError
+from reverie.core.errors import ConfigError, DataError, EnvError, brief
 from reverie.core.specs import ActionSpec, ObsSpec
+from reverie.core.types import Batch
+from reverie.core.words import plural
 from reverie.data.dataset import DatasetConfig
+from reverie.data.episodes import episodes_of
 from reverie.data.readers.base import About, Reader, Rows
 from reverie.data.readers.detect import open_reader
+from reverie.data.storage import columns_of
 from reverie.envs.base import EnvConfig
 from reverie.envs.naming import registered
 from reverie.envs.recorded import RecordedActions, RecordedImages, RecordedObs
@@ -159,6 +166,41 @@ class Recorded:
         clip = {"sign": np.sign, "tanh": np.tanh}[self.clip]
         clipped: np.ndarray = clip(reward.astype(np.float64)).astype(np.float32)  # in float64, as environments do
         return clipped
+
+    def episode(self, number: int) -> Batch:
+        """Return one episode as a batch ``[1, T]`` on the CPU, with all of its rows and without extras.
+
+        Rows before it are read as well.
+
+        Args:
+            number: 0 for the first episode in the order of ``parts``; -1 for the last one, -2 for that before it.
+
+        Raises:
+            ConfigError: there is no such episode.
+            DataError: a value is not in its space.
+        """
+        given: Any = number
+        if isinstance(given, bool) or not isinstance(given, Integral):
+            raise ConfigError(f"episode = {brief(number)}: expected a whole number, 0 for the first episode.")
+        latest: deque[Rows] = deque(maxlen=max(1, -int(number)))
+        count = 0
+        for rows in episodes_of(self.parts()):
+            latest.append(rows)
+            count += 1
+            if count - 1 == number:
+                break
+        if not -count <= number < count:
+            raise ConfigError(
+                f"episode = {number}: {self.where} has {plural(count, 'episode')}"
+                + (f", 0 to {count - 1}, or {-count} to -1 from the end." if count else ".")
+            )
+        found = latest[0] if number < 0 else latest[-1]
+        wanted = columns_of(self.obs_spec, self.action_spec, {})
+        row: dict[str, Any] = {
+            name: torch.from_numpy(found[name].astype(column.dtype))[None] for name, column in wanted.items()
+        }
+        obs = {key: row.pop(f"obs/{key}") for key in self.obs_spec}
+        return Batch(obs=obs, weight=torch.ones(1), index=torch.tensor([int(number) % count]), **row)
 
     def close(self) -> None:
         """Close open files."""

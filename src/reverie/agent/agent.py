@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import os
 from collections.abc import Callable
@@ -23,7 +24,9 @@ from reverie.core.errors import ConfigError, DataError, RunError, brief, did_you
 from reverie.core.machine import choose_device
 from reverie.core.randomness import derived_seeds, reproducible
 from reverie.core.specs import ActionSpec, ObsSpec
-from reverie.core.types import Mode, Step
+from reverie.core.types import Batch, Mode, Step
+from reverie.data.dataset import DatasetConfig, dataset_config
+from reverie.data.readers.base import Reader
 from reverie.envs.base import make_gym
 from reverie.envs.factory import EnvLike, MakeEnv, as_handed, env_factory
 from reverie.envs.flat import FlatEnv, make_flat
@@ -31,7 +34,8 @@ from reverie.envs.images import FlatObs, FrameStack
 from reverie.envs.spaces import ActionCodec
 from reverie.experiment import ExperimentConfig, make_eval_env
 from reverie.folder import RunFolder, Saved, check_spec, read_saved
-from reverie.offline import NO_ENV
+from reverie.offline import NO_ENV, check_fit
+from reverie.recorded import open_recorded
 from reverie.run.checkpoint import Checkpoints
 from reverie.run.evaluate import Evaluation, evaluate
 
@@ -159,6 +163,28 @@ class Agent:
             EnvError: the environment cannot be made.
         """
         return make_gym(self.config.env, self.factory, render)
+
+    def episode(self, number: int, data: DatasetConfig | Reader | Path | str | None = None) -> Batch:
+        """Return a recorded episode as the learner sees it, to look inside: ``agent.algo.dream(batch, context)``.
+
+        Args:
+            number: 0 for the first episode as ``reverie data info`` counts them; -1 for the last one.
+            data: recorded data that fit the agent: a path, minari:NAME, settings with further options of reading, or a
+                reader of your own. None: the rows that the run has collected, or the data that it learned from alone.
+
+        Returns:
+            All rows of the episode, ``[1, T]``, on the CPU. Rewards are clipped if ``env.clip_reward`` says so.
+
+        Raises:
+            ConfigError: there is no such episode, or an option does not fit.
+            DataError: the data cannot be read, or do not fit the agent.
+        """
+        given = dataset_config(self.run if data is None else data)
+        if data is None and self.config.data.alone:
+            given = self.config.data
+        with contextlib.closing(open_recorded(given, self.config.env, self.action_space)) as recorded:
+            check_fit(recorded, self.obs_spec, self.action_spec, self.config.env.id)
+            return recorded.episode(number)
 
     def evaluate(
         self, episodes: int = 10, *, actions: Actions = "mode", record: bool = False, seed: int | None = None

@@ -15,9 +15,8 @@ from reverie.core.errors import DataError, EnvError, RunError, warn
 from reverie.core.machine import choose_device
 from reverie.core.randomness import derived_seeds
 from reverie.core.types import Window
-from reverie.data.dataset import Dataset, DatasetConfig, no_path
+from reverie.data.dataset import Dataset, DatasetConfig, dataset_config
 from reverie.data.readers.base import Reader
-from reverie.data.readers.named import settings_of
 from reverie.estimating import Estimator, PolicyEstimate, config_for, write_estimate
 from reverie.experiment import ExperimentConfig
 from reverie.folder import RunFolder, writing
@@ -123,14 +122,8 @@ def with_data(
     Raises:
         RunError: no data are given, and the run had none.
     """
-    if isinstance(data, DatasetConfig):
-        config = config.merge({"data": data})
-    elif isinstance(data, Reader):
-        config = config.merge({"data": DatasetConfig(storage=config.data.storage)}).merge(settings_of(data))
-    elif data is not None:
-        if not isinstance(data, str | Path):
-            raise no_path(data)
-        config = config.merge({"data": DatasetConfig(path=str(data), storage=config.data.storage)})
+    if data is not None:
+        config = config.merge({"data": dataset_config(data, config.data.storage)})
     if not config.data.path:
         raise RunError(f"{run} was not trained on recorded data. Pass the dataset to estimate from: --data PATH.")
     return config.merge({"env.clip_reward": "none"})

@@ -17,6 +17,7 @@ from reverie.core.types import Window
 from reverie.data.batch_sampler import BatchSamplerConfig
 from reverie.data.mapped import MappedStorage
 from reverie.data.readers.base import Named, Reader, ReadOptions, Rows
+from reverie.data.readers.named import settings_of
 from reverie.data.replay import Replay
 from reverie.data.storage import HostStorage, Storage, columns_of
 from reverie.data.window_index import EpisodeStarts
@@ -127,6 +128,21 @@ class DatasetConfig(Config):
         dataset = Dataset(storage, window, seed=seed, config=settings)
         dataset.fill(parts if parts is not None else rows.parts(), total)
         return dataset
+
+
+def dataset_config(data: object, storage: Literal["ram", "mmap"] = "ram") -> DatasetConfig:
+    """Return the settings of ``data``: a path, a reader, or settings already, which keep their own ``storage``.
+
+    Raises:
+        ConfigError: ``data`` is something else.
+    """
+    if isinstance(data, DatasetConfig):
+        return data
+    if isinstance(data, Reader):
+        return DatasetConfig(storage=storage).merge({k.removeprefix("data."): v for k, v in settings_of(data).items()})
+    if not isinstance(data, str | Path):
+        raise no_path(data)
+    return DatasetConfig(path=str(data), storage=storage)
 
 
 class RecordedRows(Protocol):
