@@ -265,3 +265,27 @@ class Telling(gymnasium.Env):
 
     def step(self, action):
         return self.reset()[0], 0.0, False, False, {}
+
+
+class Judged(gymnasium.Env):
+    """Episodes of ``length`` steps with info: ``success`` in step 2 alone, ``cost`` the number of the step."""
+
+    observation_space = spaces.Box(-np.inf, np.inf, (1,), np.float32)
+    action_space = spaces.Discrete(2)
+
+    def __init__(self, length=4, more=None, only_at_the_end=False):
+        self.length, self.more, self.only_at_the_end = length, more or {}, only_at_the_end
+        self.time, self.episode = 0, 0
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.time, self.episode = 0, self.episode + 1
+        return np.zeros(1, np.float32), {"cost": 1000.0}
+
+    def step(self, action):
+        self.time += 1
+        over = self.time == self.length
+        info = {"success": self.time == 2, "cost": np.float32(self.time), "inner": {"r": np.array([self.time])}}
+        if self.only_at_the_end:
+            info = {"won": True} if over and self.episode == 1 else {}
+        return np.full(1, self.time, np.float32), 1.0, over, False, info | self.more

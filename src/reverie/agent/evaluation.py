@@ -69,7 +69,9 @@ def write_evaluation(
     """Write eval.json. ``step`` counts updates in a run on recorded data alone, and env steps otherwise."""
     mode, unit = "mode" if evaluation.mode == "eval" else "sample", "updates" if config.data.alone else "env_steps"
     head = {unit: step, "episodes": len(evaluation.scores), "actions": mode, "score": summary(evaluation)}
-    write_found(folder.evaluation, {**head, **more, "scores": evaluation.scores, "lengths": evaluation.lengths})
+    each = {"scores": evaluation.scores, "lengths": evaluation.lengths}
+    each |= {"info": evaluation.info} if evaluation.info else {}
+    write_found(folder.evaluation, {**head, **more, **each})
 
 
 def final_evaluation_in(folder: RunFolder) -> Evaluation | None:
@@ -77,7 +79,12 @@ def final_evaluation_in(folder: RunFolder) -> Evaluation | None:
     own = found_at_end(folder.evaluation) or {}
     try:
         mode: Mode = "eval" if own["actions"] == "mode" else "explore"
-        return Evaluation(scores=[float(x) for x in own["scores"]], lengths=[int(x) for x in own["lengths"]], mode=mode)
+        return Evaluation(
+            scores=[float(x) for x in own["scores"]],
+            lengths=[int(x) for x in own["lengths"]],
+            mode=mode,
+            info=[dict(info) for info in own.get("info", [])],
+        )
     except (KeyError, TypeError, ValueError):
         return None
 

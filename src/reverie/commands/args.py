@@ -121,11 +121,12 @@ def score_line(evaluation: Any) -> str:
     """Format mean, interquartile mean with its interval, and spread of an evaluation."""
     metrics, scores, middle = evaluation.metrics(), evaluation.scores, evaluation.iqm()
     episodes = plural(len(scores), "episode")
+    logged = [f"\n  {name} {value:.4g}" for name, value in evaluation.info_means().items()]
     sure = f"95 % {middle.low:.2f} to {middle.high:.2f}" if middle.sure else "too few episodes for an interval"
     return (
         f"mean return {metrics['eval/score']:.2f} (IQM {middle.value:.2f}, {sure}) over {episodes}\n"
         f"  median {metrics['eval/score_median']:.2f}, std {metrics['eval/score_std']:.2f}, "
-        f"min {min(scores):.2f}, max {max(scores):.2f}; mean length {metrics['eval/length']:.1f}"
+        f"min {min(scores):.2f}, max {max(scores):.2f}; mean length {metrics['eval/length']:.1f}" + "".join(logged)
     )
 
 

@@ -19,6 +19,7 @@ from reverie.core.config import Config, check_at_least, check_regex
 from reverie.core.errors import ConfigError, EnvError, ReverieError, brief, did_you_mean, told
 from reverie.core.importing import absent, importable
 from reverie.envs import dmc
+from reverie.envs.episode_info import EpisodeInfo, wanted
 from reverie.envs.suites import load_suite, not_registered, unknown
 from reverie.envs.wrappers import ActionRepeat, NoopReset
 
@@ -94,6 +95,10 @@ class EnvConfig(Config):
     mission: bool = False
     """MiniGrid and BabyAI: include the mission in the observation, as text."""
 
+    log_info: tuple[str, ...] = ()
+    """Numbers of the info to log of each episode: `KEY`, its value in the last step, or `KEY:HOW`, with `sum`, `mean`,
+    `max`, `min` or `last` over the steps."""
+
     kwargs: dict[str, Any] = field(default_factory=dict)
     """Arguments for gymnasium.make, such as `full_action_space` or `repeat_action_probability` for Atari, or for the
     class or function that makes the environment."""
@@ -113,12 +118,14 @@ class EnvConfig(Config):
             )
         for side in self.resize or ():
             check_at_least("env.resize", side, 1)
+        wanted(self.log_info)
         for name in ("include", "exclude"):
             check_regex(f"env.{name}", getattr(self, name))
 
     def one(self) -> str:
         """Return the settings that determine how a single environment behaves, as text without memory addresses."""
-        values = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in OF_ALL}
+        left_out = OF_ALL if self.log_info else OF_ALL | {"log_info"}  # earlier versions did not have it
+        values = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in left_out}
         return re.sub(r" at 0x[0-9a-f]+", "", repr(values))
 
     def keeps(self, key: str) -> bool:
@@ -138,6 +145,8 @@ def make_gym(config: EnvConfig, factory: Factory | Env | None, render: bool) -> 
     env = _from_registry(config, render) if factory is None else _from_factory(factory, config.kwargs)
     if config.noop_max:
         env = NoopReset(env, config.noop_max)
+    if config.log_info:
+        env = EpisodeInfo(env, config.log_info)
     if config.action_repeat > 1:
         env = ActionRepeat(env, config.action_repeat, config.pool_frames)
     if config.time_limit is not None:

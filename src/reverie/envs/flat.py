@@ -17,6 +17,7 @@ from reverie.core.errors import DataError, EnvError, ReverieError, told
 from reverie.core.specs import ActionSpec, ObsPart
 from reverie.envs import timeout
 from reverie.envs.base import EnvConfig, Factory, make_gym
+from reverie.envs.episode_info import Summary, summary_of
 from reverie.envs.images import FlatObs, FrameStack, ImageOptions
 from reverie.envs.spaces import ActionCodec, ObsCodec
 from reverie.envs.wrappers import flag
@@ -183,6 +184,11 @@ class FlatEnv(gymnasium.Wrapper[Any, np.ndarray, Any, Any]):
         if image is None:
             raise EnvError("render() returned no image")
         return image
+
+    def logged(self) -> Summary | str:
+        """Return what ``env.log_info`` asks for of the episode that has just ended, or an error text."""
+        found = summary_of(self.env)
+        return f"{self._where}: {found}" if isinstance(found, str) else found
 
     def frame(self) -> np.ndarray | None:
         """Return a rendering of environment 0, uint8 ``[H, W, 3]``; None for the others, or if rendering fails."""

@@ -16,6 +16,7 @@ import numpy as np
 from reverie.core.errors import EnvError, ReverieError
 from reverie.core.specs import ActionSpec, ObsPart
 from reverie.envs import flat, timeout
+from reverie.envs.episode_info import Summary
 from reverie.envs.flat import FlatEnv
 from reverie.envs.snapshot import put, take
 from reverie.envs.timeout import ALARM, Overdue
@@ -99,6 +100,10 @@ class Inside:
         for key, array in obs.items():
             self._rows[key][...] = array
         return reward, terminated, truncated
+
+    def logged(self) -> Summary | str:
+        """Return the numbers to log of the episode that has just ended, by name, or an error text."""
+        return self.env.logged()
 
     def frame(self) -> np.ndarray | None:
         """Return a rendering, uint8 ``[H, W, 3]``, or None."""

@@ -22,6 +22,7 @@ from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Step
 from reverie.envs import worker
 from reverie.envs.base import EnvConfig, Factory
+from reverie.envs.episode_info import Summary
 from reverie.envs.failures import Failures
 from reverie.envs.flat import make_flat
 from reverie.envs.leaves import surely_finite
@@ -65,7 +66,8 @@ def make_env(
     except Exception as error:
         named = f" '{config.id}'" if factory is None else ""
         raise EnvError(f"{config.num} environments{named} could not be created: {error}") from error
-    return VectorEnv(*started, seeds, Failures(config.restarts, config.restart_window), say=say)
+    failures = Failures(config.restarts, config.restart_window)
+    return VectorEnv(*started, seeds, failures, say=say, logs=bool(config.log_info))
 
 
 class VectorEnv:
@@ -86,8 +88,12 @@ class VectorEnv:
         *,
         say: Say = warn,
         sleep: Callable[[float], None] = time.sleep,
+        logs: bool = False,
     ) -> None:
-        """``slots`` hold environments with the specs ``made``, which write to ``arrays``, each ``[N, *shape]``."""
+        """``slots`` hold environments with the specs ``made``, which write to ``arrays``, each ``[N, *shape]``.
+
+        ``logs``: they are asked at the end of each episode for what ``env.log_info`` names.
+        """
         self._slots, self._arrays, self._say = slots, arrays, say
         self._restarts = Restarts(slots, made, seeds, failures, say, sleep)
         self._due: list[int | None] = list(seeds)  # the seed of each environment's next reset
@@ -97,6 +103,9 @@ class VectorEnv:
         self._error: ReverieError | None = None  # the failure that ended all environments
         self._closed = False
         self.restarts = 0
+        self.logged: dict[int, Summary] = {}
+        """What ``env.log_info`` names, of the episodes that end with the current rows, by environment."""
+        self._logs = logs
         self.num_envs: int = len(slots)
         self.obs_spec: ObsSpec = made.obs_spec
         self.action_spec: ActionSpec = made.action_spec
@@ -207,6 +216,8 @@ class VectorEnv:
             self._start_again(failures)
             first = [begun or number in failures for number, begun in enumerate(first)]
         self._ended, self._torn = last, False
+        if self._logs:
+            self._log([number for number, over in enumerate(last) if over])
         return Step(
             # Copied, as the next step writes to the same memory.
             obs={key: torch.from_numpy(array.copy()) for key, array in self._arrays.items()},
@@ -226,6 +237,27 @@ class VectorEnv:
             raise
         finally:
             self.restarts = self._restarts.count
+
+    def _log(self, over: list[int]) -> None:
+        """Ask the environments ``over``, whose episodes have ended, for the numbers to log.
+
+        Raises:
+            EnvError: a number is none, or an environment does not know it: a mistake in ``env.log_info``.
+        """
+        for number in over:
+            self._slots[number].send("logged")
+        self.logged = {}
+        wrong = ""
+        for number in over:  # all of them, as each request has one answer
+            found: Summary | str | None = self._received(number)
+            if isinstance(found, str):
+                wrong = wrong or found
+            elif found:
+                self.logged[number] = found
+        if wrong:
+            self._error = EnvError(wrong)
+            self.close()
+            raise self._error
 
     def render(self) -> np.ndarray | None:
         """Return a rendering of environment 0, uint8 ``[H, W, 3]``, or None if it cannot be drawn."""
@@ -275,7 +307,7 @@ class VectorEnv:
         if not len(snapshots) == len(step) == self.num_envs:
             raise DataError(f"{len(snapshots)} snapshots and {len(step)} rows: expected {self.num_envs} of each.")
         self._settle()
-        self._answer = None
+        self._answer, self.logged = None, {}
         self._torn = False
         last: list[bool] = step.is_last.tolist()
         for number, snapshot in enumerate(snapshots):

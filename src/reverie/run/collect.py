@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,10 +18,20 @@ from reverie.core.types import State, Step
 
 
 class EpisodeStats(NamedTuple):
-    """A finished episode: the sum of its rewards, and its length in decisions."""
+    """A finished episode: the sum of its rewards, its length in decisions, and what ``env.log_info`` names."""
 
     score: float
     length: int
+    info: Mapping[str, float] = MappingProxyType({})
+
+    def plain(self) -> list[Any]:
+        """Return the values as plain ones, of which the class can be made again."""
+        return [self.score, self.length, *([dict(self.info)] if self.info else [])]
+
+
+def logged_of(env: Env) -> dict[int, Mapping[str, float]]:
+    """Return what ``env.log_info`` names of the episodes that end with the current rows, by environment."""
+    return dict(getattr(env, "logged", {}))  # not every Env has it
 
 
 class EpisodeCounter:
@@ -29,16 +40,28 @@ class EpisodeCounter:
     def __init__(self, num_envs: int) -> None:
         self.score, self.length = [0.0] * num_envs, [0] * num_envs
 
-    def add(self, step: Step) -> list[tuple[int, EpisodeStats]]:
-        """Count one row of each environment; return ``(env, stats)`` of the episodes that end with it."""
+    def add(self, step: Step, logged: Mapping[int, Mapping[str, float]]) -> list[tuple[int, EpisodeStats]]:
+        """Count one row of each environment; return ``(env, stats)`` of the episodes that end with it.
+
+        ``logged``: ``logged_of`` the environments.
+        """
         finished = []
         rows = zip(step.reward.tolist(), step.is_first.tolist(), step.is_last.tolist(), strict=True)
         for i, (reward, first, last) in enumerate(rows):
             self.score[i] = 0.0 if first else self.score[i] + reward
             self.length[i] = 0 if first else self.length[i] + 1
             if last:
-                finished.append((i, EpisodeStats(self.score[i], self.length[i])))
+                finished.append((i, EpisodeStats(self.score[i], self.length[i], logged.get(i, {}))))
         return finished
+
+
+def means_of(infos: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    """Return the mean of each name over the episodes that have it."""
+    found: dict[str, list[float]] = {}
+    for info in infos:
+        for name, value in info.items():
+            found.setdefault(name, []).append(value)
+    return {name: float(np.mean(values)) for name, values in sorted(found.items())}
 
 
 class SteppedAtOnce:
@@ -89,6 +112,7 @@ class Collector:
         self._restarts_before = 0  # of earlier processes of this run
         self.rng = np.random.default_rng(seed)
         self._step: Step | None = env.reset(seed)  # None while an answer is due
+        self._logged: dict[int, Mapping[str, float]] = {}
         self._failure: Exception | None = None  # the error raised in its place
         self.state = policy.initial(env.num_envs)
         self.counter = EpisodeCounter(env.num_envs)
@@ -105,6 +129,7 @@ class Collector:
         if self._step is None:
             try:
                 self._step = self.async_env.receive()
+                self._logged = logged_of(self.env)
             except Exception as error:
                 self._failure = error
                 raise
@@ -132,7 +157,7 @@ class Collector:
     def count(self) -> None:
         """Count the current rows unless they are counted already; waits for them."""
         if not self._counted and self._answers():
-            self.finished.extend(stats for _, stats in self.counter.add(self.step))
+            self.finished.extend(stats for _, stats in self.counter.add(self.step, self._logged))
             self._counted = True
 
     @property
@@ -157,12 +182,14 @@ class Collector:
             "env_steps": self.env_steps,
             "restarts": self.restarts,
             "rng": self.rng.bit_generator.state,
-            "unlogged": [list(episode) for episode in self.unlogged],
+            "unlogged": [episode.plain() for episode in self.unlogged],
         }
         if not answers:
             return state
         counted = {"score": np.array(self.counter.score), "length": np.array(self.counter.length)}
         rows = {"step": leaves(self.step), "counted": self._counted, "episodes": counted}
+        if self._logged and not self._counted:
+            rows["logged"] = {str(number): dict(info) for number, info in self._logged.items()}
         return {**state, **rows, "state": leaves(self.state)}
 
     def snapshots(self) -> list[bytes | None]:
@@ -206,6 +233,7 @@ class Collector:
         self._step = env.restore(snapshots, step)
         over = self._step.is_last & ~step.is_last
         self._counted = bool(state.get("counted", False))
+        self._logged = {int(number): dict(info) for number, info in state.get("logged", {}).items()}
         if self._counted:
             ended = zip(self.counter.score, self.counter.length, over.tolist(), strict=True)
             self.finished.extend(EpisodeStats(score, length) for score, length, is_over in ended if is_over)

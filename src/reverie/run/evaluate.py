@@ -11,7 +11,7 @@ from reverie.core.errors import ConfigError
 from reverie.core.protocols import Env, Policy
 from reverie.core.statistics import IntervalEstimate, estimate, iqm
 from reverie.core.types import Mode
-from reverie.run.collect import EpisodeCounter, EpisodeStats, executed
+from reverie.run.collect import EpisodeCounter, EpisodeStats, executed, logged_of, means_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,6 +22,8 @@ class Evaluation:
     lengths: list[int]
     mode: Mode
     frames: np.ndarray | None = field(default=None, repr=False)  # uint8 [T, H, W, 3]
+    info: list[dict[str, float]] = field(default_factory=list)
+    """What ``env.log_info`` names, of each episode by name; empty if it names nothing."""
 
     @property
     def score(self) -> float:
@@ -30,7 +32,16 @@ class Evaluation:
 
     def and_also(self, more: Evaluation) -> Evaluation:
         """Return an evaluation with the episodes of ``more`` appended."""
-        return replace(self, scores=[*self.scores, *more.scores], lengths=[*self.lengths, *more.lengths])
+        return replace(
+            self,
+            scores=[*self.scores, *more.scores],
+            lengths=[*self.lengths, *more.lengths],
+            info=[*self.info, *more.info],
+        )
+
+    def info_means(self) -> dict[str, float]:
+        """Return the mean of each number that ``env.log_info`` names, over the episodes that have it."""
+        return means_of(self.info)
 
     def iqm(self) -> IntervalEstimate:
         """Return the interquartile mean of the scores with its 95 % interval over episodes of this policy.
@@ -51,6 +62,7 @@ class Evaluation:
             **ends,
             "eval/length": float(np.mean(self.lengths)),
             "eval/episodes": float(len(self.scores)),
+            **{f"eval/{name}": value for name, value in self.info_means().items()},
         }
 
 
@@ -80,7 +92,7 @@ def evaluate(
     while True:
         if record and not played[0] and (frame := env.render()) is not None:
             frames.append(np.array(frame))
-        for i, stats in counter.add(step):
+        for i, stats in counter.add(step, logged_of(env)):
             played[i].append(stats)
         if all(len(mine) >= wanted for mine, wanted in zip(played, quota, strict=True)):
             break
@@ -92,4 +104,5 @@ def evaluate(
         lengths=[stats.length for stats in chosen],
         mode=mode,
         frames=np.stack(frames) if frames else None,
+        info=[dict(stats.info) for stats in chosen] if any(stats.info for stats in chosen) else [],
     )

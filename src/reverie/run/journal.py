@@ -12,7 +12,7 @@ from reverie.core.clock import Clock
 from reverie.core.errors import DataError, RunError
 from reverie.core.protocols import Sink, Source
 from reverie.core.types import Metrics
-from reverie.run.collect import EpisodeStats
+from reverie.run.collect import EpisodeStats, means_of
 from reverie.run.schedule import position
 
 GROUPS = ("counters", "episode", "estimate", "eval", "time")
@@ -97,6 +97,8 @@ class Journal:
         if self.finished:
             values["episode/score"] = float(np.mean([episode.score for episode in self.finished]))
             values["episode/length"] = float(np.mean([episode.length for episode in self.finished]))
+            means = means_of(episode.info for episode in self.finished)
+            values |= {f"episode/{name}": value for name, value in means.items()}
             self.finished.clear()
         self.write({**values, **self._rates(), **self._counters()})
 
