@@ -122,6 +122,16 @@ def test_a_glob_is_read_file_by_file(folder: Path) -> None:
         assert reader.format == "2 x our npz"
 
 
+def test_a_place_where_nothing_is_found_is_told(folder: Path) -> None:
+    (folder / "empty").mkdir()
+    said = r"empty, read by Folder: rows\(\) returned 0, so nothing was found there\. .*with a glob, each match"
+    with (
+        pytest.raises(DataError, match=said),
+        open_reader(f"{folder}/empty", ReadOptions(reader="ownreader:Folder")) as r,
+    ):
+        r.rows()
+
+
 def test_packages_name_readers_by_entry_points(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     points = {"reverie.readers": [EntryPoint("ours", "ownreader:Folder", "reverie.readers"),
                                   EntryPoint("broken", "ownreader:Gone", "reverie.readers")]}  # fmt: skip

@@ -62,7 +62,12 @@ class OwnReader(Reader):
         """See ``Reader``."""
         found: object = self.reader.rows()
         if isinstance(found, bool) or not isinstance(found, int | np.integer) or found < 0:
-            raise DataError(f"{self.where}: rows() returned {brief(found)}: expected a whole number, 0 or more.")
+            raise DataError(f"{self.where}: rows() returned {brief(found)}: expected a whole number, 1 or more.")
+        if found == 0:
+            raise DataError(
+                f"{self.where}: rows() returned 0, so nothing was found there. A reader of a folder needs the folder's "
+                "path: with a glob, each match is read by a reader of its own, whose path is that match."
+            )
         return int(found)
 
     def parts(self) -> Iterator[Rows]:
