@@ -57,6 +57,13 @@ def test_weights_are_those_of_the_seed_and_no_generator_of_a_gpu_is_seeded(name,
     assert torch.equal(torch.get_rng_state(), before)
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_no_update_here_takes_time_to_switch_modes(name):
+    agent = config_of(name).build(VECTOR, CHOICE if name in DISCRETE else MOVES)
+    agent.rest()
+    assert agent._two_moded == ()
+
+
 def test_seeded_draws_what_manual_seed_would():
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(3)
