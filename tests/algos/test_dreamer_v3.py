@@ -462,6 +462,23 @@ def test_hooks_that_ask_for_the_mode_are_told():
     assert not layer.training
 
 
+def test_copies_of_moments_without_values_are_moments():
+    """As when the operations of an update are counted."""
+    kept, rows = (OptimConfig(warmup=0).build, ["own", "optim"]), batch(own(DreamerV3)).to("meta")
+    with torch.device("meta"):
+        agent = OwnOptimiser(*kept, OBS, ACTIONS["discrete"], DreamerV3Config().merge(TINY), torch.device("meta"))
+        agent.update(rows)
+
+
+def test_a_checkpoint_may_hold_moments_by_other_names():
+    class Flat(DreamerV3):
+        def extra_state(self):
+            return {name: getattr(self.optim, name) for name in ("square", "momentum", "updates")}
+
+    agent = own(Flat)
+    agent.update(batch(agent))
+
+
 def updated(**changes):
     agent = build(**changes)
     return agent.update(batch(agent))

@@ -105,9 +105,10 @@ def check_saved(learner: nn.Module, extra_state: Mapping[str, object]) -> None:
         ConfigError: an optimiser would not be saved.
     """
     saved = [x for x in tree_leaves(dict(extra_state)) if isinstance(x, Tensor)] + list(learner.buffers())
+    known = {id(x) for x in saved}
     for name, optim in _optimisers(learner):
-        moments = [x for x in tree_leaves(optim.state_dict()) if isinstance(x, Tensor)]
-        if not all(any(_same(x, y) for y in saved) for x in moments):
+        moments = [x for x in tree_leaves(optim.state_dict()) if isinstance(x, Tensor) and x.is_floating_point()]
+        if not all(id(x) in known or any(_same(x, y) for y in saved) for x in moments):
             raise ConfigError(
                 f"{type(learner).__name__}.{name} is an optimiser that no checkpoint would hold, so that a resumed run "
                 "would lose its moments. Return its state_dict() from extra_state(), beside all that "
@@ -116,7 +117,8 @@ def check_saved(learner: nn.Module, extra_state: Mapping[str, object]) -> None:
 
 
 def _same(x: Tensor, y: Tensor) -> bool:
-    return x is y or (x.shape == y.shape and x.dtype == y.dtype and x.device == y.device and torch.equal(x, y))
+    alike = x.shape == y.shape and x.dtype == y.dtype and x.device == y.device
+    return alike and (x.is_meta or torch.equal(x, y))  # meta tensors have no values
 
 
 def _optimisers(learner: nn.Module) -> Iterator[tuple[str, Optimiser]]:

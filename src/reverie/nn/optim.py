@@ -89,6 +89,7 @@ class Optim:
         self.cfg = cfg
         self.params = to_train("the optimiser of OptimConfig", parameters)
         self.sizes = [p.numel() for p in self.params]
+        self.shapes = torch.tensor([n for p in self.params for n in (p.ndim, *p.shape)], device="cpu")
         self.count = sum(self.sizes)
         device = self.params[0].device
         # One flat vector for each moment: a dozen operations in all instead of a dozen for every parameter.
@@ -170,8 +171,7 @@ class Optim:
 
         ``shapes`` are numbers ``[n]``: of each parameter its number of dimensions, then its shape.
         """
-        numbers = [n for p in self.params for n in (p.ndim, *p.shape)]
-        return {**self._moments(), "shapes": torch.tensor(numbers, device="cpu")}
+        return {**self._moments(), "shapes": self.shapes}
 
     def _moments(self) -> dict[str, Tensor]:
         return {"square": self.square, "momentum": self.momentum, "updates": self.updates}
@@ -192,11 +192,11 @@ class Optim:
                     f"{tuple(tensor.shape)} here: the checkpoint was saved with different network sizes. Load it with "
                     "the settings it was trained with."
                 )
-        shapes = self.state_dict()["shapes"].tolist()
-        if "shapes" in state and state["shapes"].tolist() != shapes:
+        saved = state.get("shapes", self.shapes).tolist()
+        if saved != self.shapes.tolist():
             raise RunError(
                 "the optimiser's parameters have other shapes in the checkpoint, or another order: "
-                f"{_differing(state['shapes'].tolist(), shapes)}. Give OptimConfig.build the same parameters in the "
+                f"{_differing(saved, self.shapes.tolist())}. Give OptimConfig.build the same parameters in the "
                 "order in which the checkpoint was saved."
             )
         for name, tensor in self._moments().items():
