@@ -39,7 +39,7 @@ test: $(VENV)/.dev $(VENV)/.triton
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 --dist worksteal
 	PYTHONPATH=$(VENV)/triton $(BIN)/python -m pytest -n 2 tests/nn/test_gpu.py
 
 lint: $(VENV)/.dev
