@@ -11,7 +11,7 @@ import torch
 from reverie.core import elementwise
 from reverie.core.compiled import library
 from reverie.core.compiler import kernels
-from reverie.core.tape import Compiled, Tape, current
+from reverie.core.tape import Compiled, Tape, _blank, current
 
 
 def test_a_replay_computes_from_what_lies_there_now():
@@ -47,6 +47,7 @@ DRAWS = {
     "like": lambda: torch.randn_like(torch.zeros(5, 6).T), "rand like": lambda: torch.rand_like(torch.zeros(300)),
     "double": lambda: torch.randn(9, dtype=torch.float64), "whole": lambda: torch.randint(7, (5,)),
     "bernoulli": lambda: torch.bernoulli(torch.full((50,), 0.5)), "normal": lambda: torch.normal(1.0, 2.0, (20,)),
+    "multinomial": lambda: torch.multinomial(torch.ones(9), 20, replacement=True), "order": lambda: torch.randperm(9),
 }  # fmt: skip
 
 
@@ -98,6 +99,7 @@ def test_batch_norm_is_replayed_whatever_its_input_is(view):
     tape.replay()
     expected = torch.nn.functional.batch_norm(x, expected_mean, expected_var, training=True)
     torch.testing.assert_close((y, mean, var), (expected, expected_mean, expected_var))
+    assert _blank(x).isnan().all()  # what is tried does not hold the right values before
 
 
 def test_memory_is_used_again_but_never_while_somebody_may_look_at_it():

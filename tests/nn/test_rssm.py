@@ -1,6 +1,7 @@
 """The recurrent model: resets, gates, and step by step equal to all at once."""
 
 import copy
+import pickle
 
 import pytest
 import torch
@@ -149,7 +150,14 @@ def test_a_layer_that_was_replaced_is_used():
     assert not torch.allclose(ours.deter, other.deter)
 
 
-@pytest.mark.parametrize("how", ["data", "in place", "a copy"])
+def test_the_compiled_functions_do_not_stand_for_layers_that_were_added(rssm):
+    latent = rssm.initial(2, torch.float32)
+    rssm.in_deter.append(nn.Tanh())
+    with torch.no_grad():
+        assert not rssm.compiled.fits(latent)
+
+
+@pytest.mark.parametrize("how", ["data", "in place", "a copy", "pickled"])
 def test_weights_that_somebody_changed_are_used(rssm, how):
     """PyTorch does not count changes by ``.data``."""
     embed, action, first = data()
@@ -160,7 +168,8 @@ def test_weights_that_somebody_changed_are_used(rssm, how):
             return model.observe(model.initial(2, torch.float32), embed, action, first)[0].deter
 
     before = latents(rssm)
-    model = copy.deepcopy(rssm) if how == "a copy" else rssm
+    copies = {"a copy": copy.deepcopy, "pickled": lambda model: pickle.loads(pickle.dumps(model))}
+    model = copies[how](rssm) if how in copies else rssm
     for p in model.parameters():
         if how == "data":
             p.data.mul_(3)
@@ -172,5 +181,5 @@ def test_weights_that_somebody_changed_are_used(rssm, how):
     assert model.compiled._supports()
     assert torch.equal(latents(model), latents(fresh))
     assert not torch.equal(latents(model), before)
-    if how == "a copy":
+    if how in copies:
         assert torch.equal(latents(rssm), before)
