@@ -48,6 +48,7 @@ DRAWS = {
     "double": lambda: torch.randn(9, dtype=torch.float64), "whole": lambda: torch.randint(7, (5,)),
     "bernoulli": lambda: torch.bernoulli(torch.full((50,), 0.5)), "normal": lambda: torch.normal(1.0, 2.0, (20,)),
     "multinomial": lambda: torch.multinomial(torch.ones(9), 20, replacement=True), "order": lambda: torch.randperm(9),
+    "poisson": lambda: torch.poisson(torch.full((9,), 3.0)),
 }  # fmt: skip
 
 
