@@ -17,9 +17,10 @@ from torch import Tensor
 
 from reverie.algos.base import INSIDE, PRECISIONS, Algorithm, AlgorithmConfig, dreamt_name
 from reverie.algos.imagination import Dream, Picker, imagine, open_loop, sample_action, stacked_video
+from reverie.algos.loss_terms import check_terms, joined, scales_of
 from reverie.algos.world_model import Context, LatentPolicy, Posterior, WorldModel
 from reverie.core.config import Config, at_least
-from reverie.core.errors import ConfigError, brief, did_you_mean
+from reverie.core.errors import ConfigError, did_you_mean
 from reverie.core.specs import ActionSpec, ExtraPart, ObsSpec
 from reverie.core.stats import Stats
 from reverie.core.types import Batch, Metrics, State, Update, Window
@@ -265,58 +266,6 @@ class WorldModelLosses(NamedTuple):
     metrics: Metrics
     post: Posterior
     dream: Dream
-
-
-def scales_of(terms: Mapping[str, Tensor], scales: LossScales) -> dict[str, float]:
-    """Return the scale of each loss term. Names with a ``/`` have that of the part before it.
-
-    Raises:
-        ConfigError: there is none for one of them.
-    """
-    known = scales.to_dict()
-    found = {name: known.get(name.split("/")[0]) for name in terms}
-    for name, scale in found.items():
-        if scale is None:
-            field_of = name.split("/")[0]
-            raise ConfigError(
-                f"the loss term {name!r} has no scale, as {type(scales).__name__} has no field {field_of}. Derive a "
-                f"class from LossScales that adds {field_of}: float = 1.0, and make it the default of scales in your "
-                "configuration."
-            )
-    return {name: scale for name, scale in found.items() if scale is not None}
-
-
-def check_terms(method: str, terms: Mapping[str, object], shape: tuple[int, ...], called: str) -> None:
-    """Check that each of the loss terms that ``method`` returned ends in ``shape``, which messages call ``called``.
-
-    Raises:
-        ConfigError: one does not, or is no tensor.
-    """
-    for name, x in terms.items():
-        if not isinstance(x, Tensor) or x.ndim != 2 or x.shape[-len(shape) :] != shape:
-            got = f"shape {list(x.shape)}" if isinstance(x, Tensor) else f"the value {brief(x)}"
-            raise ConfigError(
-                f"{method}: the loss term {name!r} has {got}: expected a tensor {called} = "
-                f"{list(shape) if len(shape) > 1 else shape[0]}, the loss of each row. Do not average over rows; sum "
-                "over what a row consists of."
-            )
-
-
-def joined(*parts: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return all loss terms.
-
-    Raises:
-        ConfigError: two have the same name.
-    """
-    terms: dict[str, Tensor] = {}
-    for part in parts:
-        for name in terms.keys() & part.keys():
-            raise ConfigError(
-                f"there are two loss terms called {name!r}, of which one would be lost: world_losses, dream_losses and "
-                "replay_critic_loss each have their own. Give yours another name, and a scale of that name."
-            )
-        terms |= part
-    return terms
 
 
 def return_metrics(scaled: Tensor) -> Metrics:
