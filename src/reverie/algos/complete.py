@@ -37,6 +37,7 @@ def check_complete(
             f"{name}: {forgotten}, so it ignores normalise, frames or reward_scale, which the settings ask for. Add "
             "the call; without these settings it changes nothing."
         )
+    # Also those that have not stepped yet, which have no moments that `check_saved` could miss.
     foreign = {key: x for key, x in {**members, **optims}.items() if isinstance(x, torch.optim.Optimizer)}
     for key, optim in foreign.items():
         if key in optims or len(foreign) > _states_of_pytorch(extra_state):

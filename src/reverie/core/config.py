@@ -306,7 +306,7 @@ def _snake(name: str) -> str:
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name).lower()
 
 
-class Kept:
+class Opaque:
     """Base class of objects that settings hold as they are. Files hold their ``repr``."""
 
 
@@ -315,7 +315,7 @@ def is_builder(value: Any) -> bool:
 
     So are objects, not classes, with a ``build`` method, which describe a part of a learner, and readers of data.
     """
-    return isinstance(value, Kept) or (not isinstance(value, type) and callable(getattr(value, "build", None)))
+    return isinstance(value, Opaque) or (not isinstance(value, type) and callable(getattr(value, "build", None)))
 
 
 def coerce(value: Any, hint: Any, where: str) -> Any:

@@ -20,7 +20,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from gymnasium import spaces
 
-from reverie.core.config import Kept
+from reverie.core.config import Opaque
 from reverie.core.errors import ConfigError, DataError, brief
 from reverie.core.specs import ActionSpec, ObsSpec
 
@@ -86,7 +86,7 @@ class About:
     """Further facts for people, by title."""
 
 
-class Reader(Kept, ABC):
+class Reader(Opaque, ABC):
     """A recorded dataset in one file, or in several files that belong together.
 
     Users may write one for a format of their own (docs/datasets.md). Its rows are checked by ``own.py: OwnReader``.

@@ -73,14 +73,13 @@ class OwnReader(Reader):
     def parts(self) -> Iterator[Rows]:
         """See ``Reader``."""
         total, limits = 0, Limits(self.where)
+        strict = self.strict and self._shape is not None  # our own stores may end without is_last, docs/architecture.md
         for part in self._checked(self.reader.parts()):
-            if (
-                self.strict and self._shape is not None
-            ):  # rows of our own stores may end without is_last (docs/architecture.md)
+            if strict:
                 limits.check(part)
             total += len(part["is_first"])
             yield part
-        if self.strict and self._shape is not None:
+        if strict:
             limits.close()
         if total != (said := self.rows()):
             raise DataError(
