@@ -333,6 +333,8 @@ def put(values: np.ndarray, at: int, value: Any) -> np.ndarray:
         (lambda x: x | {"is_last": x["is_last"] & False, "is_terminal": x["is_terminal"] & False},
          r"row 4 is is_first, but the row before it is not is_last\. Set is_last in the last row"),
         (changed("is_terminal", lambda x: put(x, 1, True)), r"row 1 is is_terminal, but not is_last"),
+        (lambda x: x | {"is_last": x["is_last"] & (len(x["is_last"]) < 7), "is_terminal": x["is_terminal"] & False},
+         r"row 21 is the last one, but not is_last"),
         (changed("is_last", lambda x: put(x, 1, True)), r"row 2 is not is_first, but the row before it is is_last"),
         (changed("is_first", lambda x: x & False), r"row 0 begins the first episode, but its is_first is False"),
         (changed("reward", lambda x: x + 1), r"row 0 is is_first, but its reward is not 0\. Rewards belong"),
