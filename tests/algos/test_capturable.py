@@ -14,7 +14,7 @@ from reverie.core.types import Batch
 TINY = {
     "rssm.deter": 16, "rssm.hidden": 8, "rssm.stoch": 3, "rssm.classes": 4, "rssm.blocks": 4, "encoder.units": 8,
     "encoder.depth": 2, "decoder.units": 8, "decoder.depth": 2, "reward.units": 8, "cont.units": 8, "actor.units": 8,
-    "critic.units": 8, "batch_size": 3, "batch_length": 6, "horizon": 4, "optim.warmup": 3, "optim.lr": 1e-3,
+    "critic.units": 8, "batch_size": 3, "batch_length": 4, "horizon": 2, "optim.warmup": 3, "optim.lr": 1e-3,
 }  # fmt: skip
 VECTOR = ObsPart(kind="vector", shape=(5,), dtype="float32")
 IMAGE = ObsPart(kind="image", shape=(8, 8, 3), dtype="uint8")

@@ -7,7 +7,7 @@ import reverie
 SMALL = {
     "replay_ratio": 0.5, "learning_starts": 64, "env.num": 4, "eval_episodes": 30, "eval_envs": 30, "threads": 1,
     "seed": 0, "console": False, "tensorboard": False, "replay.capacity": 20_000, "algo.batch_size": 8,
-    "algo.batch_length": 16, "algo.optim.lr": 1e-3, "algo.optim.warmup": 50, "algo.rssm.deter": 64,
+    "algo.batch_length": 16, "algo.horizon": 8, "algo.optim.lr": 2e-3, "algo.optim.warmup": 50, "algo.rssm.deter": 64,
     "algo.rssm.hidden": 32, "algo.rssm.stoch": 8, "algo.rssm.classes": 8, "algo.encoder.units": 32,
     "algo.encoder.depth": 8, "algo.decoder.units": 32, "algo.decoder.depth": 8, "algo.actor.units": 32,
     "algo.critic.units": 32, "algo.reward.units": 32, "algo.cont.units": 32,
