@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import pytest
 import torch
 from torch import nn
 
+from reverie.algos.cql import CQLConfig
 from reverie.algos.dqn import DQNConfig
+from reverie.algos.sac import SACConfig
+from reverie.algos.td3 import TD3Config
 from reverie.core.config import Config
 from reverie.core.errors import ConfigError
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.nn.actor_critic import Inputs, NetworkConfig
 from reverie.nn.cnn import Dreamer, ImageEncoder, Minatar, Nature
 from reverie.nn.encoder import Encoder
+from reverie.noise import noise_batch
 
 CHOICE = ActionSpec(parts={"move": ActionPart(kind="categorical", classes=(3,))})
 
@@ -119,7 +125,7 @@ def test_an_encoder_is_chosen_by_name():
     config = NetworkConfig().merge({"encoder": "minatar(8)"})
     assert config.encoder == Minatar(8)
     assert NetworkConfig.from_dict(config.to_dict()) == config
-    assert set(ImageEncoder.kinds()) == {"dreamer", "nature", "minatar"}
+    assert set(ImageEncoder.kinds()) >= {"dreamer", "nature", "minatar"}
     with pytest.raises(ConfigError, match=r"encoder = 'natur': unknown name 'natur'\. Did you mean 'nature'"):
         NetworkConfig().merge({"encoder": "natur"})
 
@@ -148,3 +154,74 @@ class Mean(Config):
 def test_one_of_your_own():
     inputs = Inputs({"eye": image(8, 8, 3)}, NetworkConfig().merge({"encoder": Mean()}), torch.float32)
     assert inputs({"eye": pixels(image(8, 8, 3), 2)}).shape == (2, 3)
+
+
+@dataclass(frozen=True)
+class Sum(ImageEncoder):
+    """An encoder of vectors: weighted sums of those whose names begin with ``keys``."""
+
+    keys: str = "scan"
+
+    def reads(self, spec):
+        return {key: part for key, part in spec.items() if key.startswith(self.keys)}
+
+    def build(self, spec):
+        return Sums(spec)
+
+
+class Sums(nn.Module):
+    def __init__(self, spec):
+        super().__init__()
+        self.keys, self.width = sorted(spec), len(spec)
+        self.weight = nn.Parameter(torch.ones(len(spec)))
+
+    def forward(self, obs, dtype):
+        return torch.stack([obs[key].to(dtype).sum(-1) for key in self.keys], -1) * self.weight
+
+
+SCANS = {
+    "scan/left": ObsPart(kind="vector", shape=(5,), dtype="float32"),
+    "scan/right": ObsPart(kind="vector", shape=(7,), dtype="float32"),
+    "vector": ObsPart(kind="vector", shape=(2,), dtype="float32"),
+}
+
+
+def test_one_of_your_own_may_read_what_is_no_image():
+    inputs = Inputs(SCANS, NetworkConfig(encoder=Sum()), torch.float32)
+    obs = {key: torch.randn(3, 4, *part.shape) for key, part in SCANS.items()}
+    expected = torch.cat([obs["vector"], *[obs[key].sum(-1, keepdim=True) for key in ("scan/left", "scan/right")]], -1)
+    torch.testing.assert_close(inputs(obs), expected)
+    assert inputs.width == 4
+
+
+@pytest.mark.parametrize("config", [TD3Config, SACConfig, CQLConfig])
+def test_one_of_your_own_learns_with_the_rest(config):
+    action = ActionSpec(parts={"push": ActionPart(kind="continuous", size=2)})
+    algo = config().merge({"batch_size": 8, "networks.units": (8,), "networks.encoder": Sum()})
+    learner = algo.build(SCANS, action)
+    batch = noise_batch(learner, SCANS, action)
+    before = {name: x.clone() for name, x in learner.named_parameters()}
+    for _ in range(6):  # past the recording of a tape, and policies that are updated every second time
+        learner.update(batch)
+    learned = {name for name, x in learner.named_parameters() if not torch.equal(x, before[name])}
+    encoders = {name for name in before if name.endswith("encoder.weight")}
+    assert len(encoders) >= 3
+    assert encoders <= learned
+
+
+@pytest.mark.parametrize(
+    ("keys", "says"),
+    [
+        ("eye", r"Sum\.reads leaves out the image 'camera': nothing else encodes images\..*env\.exclude"),
+        (3, r"Mine\.reads returned 3: expected the entries of the observation spec that it encodes, of scan/left, .*"),
+        ({"scan/left": SCANS["vector"]}, r"Mine\.reads returned .*: expected the entries of the observation spec"),
+    ],
+)
+def test_what_an_encoder_cannot_read_is_named(keys, says):
+    class Mine(Sum):
+        def reads(self, spec):
+            return keys
+
+    spec = {**SCANS, "camera": image(8, 8, 3)}
+    with pytest.raises(ConfigError, match=says):
+        Inputs(spec, NetworkConfig(encoder=Sum(keys) if keys == "eye" else Mine()), torch.float32)

@@ -19,8 +19,8 @@ from reverie.core.discover import algorithm_config, algorithms
 from reverie.core.errors import ConfigError, brief
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Obs
-from reverie.nn.cnn import Dreamer, ImageEncoder
-from reverie.nn.encoder import encoded, one_hot, split_kinds, width_of
+from reverie.nn.cnn import Dreamer, ImageEncoder, read_by
+from reverie.nn.encoder import encoded, one_hot, width_of
 from reverie.nn.perceptron import ReluMLP
 
 
@@ -31,7 +31,7 @@ class NetworkConfig(Config):
     units: tuple[int, ...] = (256, 256)
     """Widths of the hidden layers, first to last; at least one."""
     encoder: ImageEncoder = field(default_factory=Dreamer)
-    """CNN for images, if there are any; each network has its own."""
+    """Encoder of images, or of what an encoder of your own reads, if there are any; each network has its own."""
 
     def __post_init__(self) -> None:
         given: object = self.units
@@ -45,7 +45,7 @@ class NetworkConfig(Config):
 
 
 class Inputs(nn.Module):
-    """Concatenates observations to one vector: numbers unchanged, categoricals one-hot, images through a CNN."""
+    """Concatenates observations to one vector: numbers unchanged, categoricals one-hot, images through an encoder."""
 
     def __init__(self, spec: ObsSpec, cfg: NetworkConfig, dtype: torch.dtype) -> None:
         super().__init__()
@@ -54,10 +54,11 @@ class Inputs(nn.Module):
                 f"networks = {brief(cfg)}: expected a NetworkConfig of reverie.nn.actor_critic, such as "
                 "NetworkConfig(units=(256, 256))."
             )
-        self.vectors, images = split_kinds(spec)
+        read = read_by(cfg.encoder, spec)
+        self.vectors = {key: spec[key] for key in sorted(spec) if key not in read}
         self.dtype = dtype
         self.width = sum(part.width for part in self.vectors.values())
-        self.encoder = cfg.encoder.build(images) if images else None
+        self.encoder = cfg.encoder.build(read) if read else None
         self.width += width_of(self.encoder) if self.encoder is not None else 0
 
     def forward(self, obs: Obs) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -10,15 +11,19 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from reverie.core.config import Choice
-from reverie.core.errors import ConfigError, unwritten
+from reverie.core.errors import ConfigError, brief, unwritten
 from reverie.core.specs import ObsPart, ObsSpec
 from reverie.core.types import Obs
-from reverie.nn.encoder import Encoder, EncoderConfig, by_size, unit_image
+from reverie.nn.encoder import Encoder, EncoderConfig, by_size, split_kinds, unit_image
 
 
 @dataclass(frozen=True)
 class ImageEncoder(Choice):
     """A CNN for images. Its features are concatenated with all other observations."""
+
+    def reads(self, spec: ObsSpec) -> ObsSpec:
+        """Return the observations to build the encoder for: the images. An encoder of your own may choose others."""
+        return images_of(spec)
 
     def build(self, spec: ObsSpec) -> Encoder | Convolutions:
         """Return an encoder of the images in ``spec``, see ``nn/encoder.py: EncoderModule``.
@@ -27,6 +32,32 @@ class ImageEncoder(Choice):
             ConfigError: the images are too small for the CNN.
         """
         raise unwritten(self, "build")
+
+
+def images_of(spec: ObsSpec) -> ObsSpec:
+    """Return the images of ``spec``."""
+    return split_kinds(spec)[1]
+
+
+def read_by(encoder: object, spec: ObsSpec) -> ObsSpec:
+    """Return the observations that ``encoder`` reads: those of its method ``reads``; the images if it has none.
+
+    Raises:
+        ConfigError: they are no part of ``spec``, or leave out an image, which nothing else encodes.
+    """
+    found: object = getattr(encoder, "reads", images_of)(spec)
+    if not isinstance(found, Mapping) or any(spec.get(key) != part for key, part in found.items()):
+        raise ConfigError(
+            f"{type(encoder).__name__}.reads returned {brief(found)}: expected the entries of the observation spec "
+            f"that it encodes, of {', '.join(spec)}."
+        )
+    for key in images_of(spec):
+        if key not in found:
+            raise ConfigError(
+                f"{type(encoder).__name__}.reads leaves out the image {key!r}: nothing else encodes images. "
+                "If the agent is not to see it, set env.exclude."
+            )
+    return found
 
 
 @dataclass(frozen=True)
