@@ -132,10 +132,9 @@ class Estimator:
         device = str(algo.device)
         self.fqe = config.build(obs_spec, action_spec, device, seed, self._units(config.discount))
         if self.fqe.preprocess.normaliser is not None:
-            keys = self.fqe.preprocess.normaliser.keys
-            self.fqe.preprocess.normaliser.fit(
-                {key: torch.from_numpy(dataset.column(f"obs/{key}").copy()) for key in keys}
-            )
+            columns = {key: f"obs/{key}" for key in self.fqe.preprocess.normaliser.keys}
+            rows = dataset.storage.read(0, dataset.count, list(columns.values()), copy=False)
+            self.fqe.preprocess.normaliser.fit({key: torch.from_numpy(rows[at][0]) for key, at in columns.items()})
         self.rows = Replay(dataset.storage, self.fqe.window, seed=seed, config=BatchSamplerConfig(online=False))
         self.rows.batch_sampler.add(first[None], lived=False)
         self.updates = 0

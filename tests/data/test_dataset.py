@@ -156,6 +156,12 @@ def test_statistics():
     assert (found.episodes, found.steps) == (5, 14)
 
 
+def test_statistics_are_of_episodes_with_a_step():
+    lone = Lived(6, 0, "truncated")
+    for lived in ([lone, *LIVED], [*LIVED[:2], lone, *LIVED[2:]], [*LIVED, lone]):
+        assert build(Given(lived)).statistics() == build().statistics()
+
+
 def test_statistics_read_no_observations(monkeypatch):
     """A start looks at them, and observations may be larger than the memory."""
     dataset, read, column = build(), set(), Dataset.column

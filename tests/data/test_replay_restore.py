@@ -323,3 +323,20 @@ def test_a_store_gets_every_row_without_extras() -> None:
     held = life.replay.read(1, 5)
     for name in store.rows[0]:
         assert np.array_equal(np.stack([row[name] for row in store.rows], 1), held[name])
+
+
+def test_rows_in_one_piece_need_not_be_copied() -> None:
+    life = Lived(2, 10, Window(batch=1, length=2), config=ReplayConfig())
+    for _ in range(8):
+        life.add([False, False])
+    storage = life.replay.storage
+    assert isinstance(storage, HostStorage)
+    itself = storage.read(2, 7, ["reward"], copy=False)["reward"]
+    assert np.shares_memory(itself, storage.columns["reward"])
+    assert not np.shares_memory(storage.read(2, 7, ["reward"])["reward"], storage.columns["reward"])
+    for _ in range(6):
+        life.add([False, False])
+    for stream in (None, 1):  # rows 5 to 13 lie in two pieces
+        apart = storage.read(5, 13, stream=stream, copy=False)
+        for name, column in storage.read(5, 13, stream=stream).items():
+            assert np.array_equal(apart[name], column)

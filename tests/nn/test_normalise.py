@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import math
+import tracemalloc
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -13,7 +15,7 @@ from hypothesis import strategies as st
 
 from reverie.core.errors import ConfigError
 from reverie.core.specs import ObsPart
-from reverie.nn.normalise import LOOKED_AT, Fixed, Moments, Normalise, Normaliser, Running
+from reverie.nn.normalise import LOOKED_AT, TOGETHER, Fixed, Moments, Normalise, Normaliser, Running
 from reverie.nn.rewards import Factor, ReturnScaler, ReturnStd, RewardScale, running_returns
 
 SPEC = {
@@ -62,6 +64,19 @@ def test_moments_are_those_of_all_rows_however_they_come(chunks, offset, shape) 
         assert mean == pytest.approx(x.astype(np.float64).mean(0), rel=1e-12, abs=1e-12)
         assert std == pytest.approx(x.astype(np.float64).std(0), rel=1e-7, abs=1e-9)
         assert mean.shape == std.shape == shape
+
+
+def test_many_rows_at_once_take_little_memory() -> None:
+    x = torch.randn(5 * TOGETHER + 3, 40, generator=torch.Generator().manual_seed(0)) + 100
+    moments = Moments((40,))
+    tracemalloc.start()
+    moments.add(x)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 2 * x.nbytes
+    mean, std = moments.mean_and_std()
+    np.testing.assert_allclose(mean, x.double().mean(0), rtol=1e-13)
+    np.testing.assert_allclose(std, x.double().std(0, unbiased=False), rtol=1e-11)
 
 
 # ---------------------------------------------------------------- what is done with them

@@ -209,14 +209,15 @@ class Dataset(Replay):
         self.storage.columns[name][0, start : start + len(values)] = values
 
     def statistics(self) -> Statistics:
-        """Return statistics of rewards and episodes. Reads no observations."""
+        """Return statistics of rewards and of the episodes that have a step. Reads no observations."""
         first, reward = self.column("is_first"), self.column("reward").astype(np.float64)
-        scores = np.add.reduceat(reward, np.flatnonzero(first)) if first.any() else np.empty(0)
+        starts = np.flatnonzero(first)
+        scores = np.add.reduceat(reward, starts)[np.diff(starts, append=len(first)) > 1]
         return Statistics(
             reward=(float(reward[~first].min(initial=np.inf)), float(reward[~first].max(initial=-np.inf))),
             scores=(float(scores.min()), float(scores.mean()), float(scores.max())),
             episodes=len(scores),
-            steps=int(len(first) - len(scores)),
+            steps=int(len(first) - len(starts)),
         )
 
 
@@ -229,7 +230,7 @@ class Statistics:
     scores: tuple[float, float, float]
     """Smallest, mean and largest undiscounted return of an episode."""
     episodes: int
-    """Number of episodes."""
+    """Number of episodes with at least one step."""
     steps: int
     """Number of actions."""
 

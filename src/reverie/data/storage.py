@@ -144,11 +144,11 @@ class Storage(ABC):
         return None
 
     def read(
-        self, start: int, stop: int, names: list[str] | None = None, stream: int | None = None
+        self, start: int, stop: int, names: list[str] | None = None, stream: int | None = None, *, copy: bool = True
     ) -> dict[str, np.ndarray]:
         """Return copies of rows ``start`` to ``stop`` of all columns or of ``names``: ``[N, n, ...]``.
 
-        With ``stream``, only that one: ``[1, n, ...]``.
+        With ``stream``, only that one: ``[1, n, ...]``. Without ``copy``, the rows themselves if they lie in one piece.
 
         Raises:
             DataError: some of them are not held.
@@ -159,6 +159,9 @@ class Storage(ABC):
         rows = {}
         for name in self.specs if names is None else names:
             pieces = [self._fetch(name, streams, slots) for slots, _ in self._runs(start, stop)]
+            if len(pieces) == 1 and not copy:
+                rows[name] = pieces[0]
+                continue
             spec, n = self.specs[name], len(range(self.streams)[streams])
             rows[name] = np.concatenate(pieces or [np.empty((n, 0, *spec.shape), spec.dtype)], axis=1)
         return rows

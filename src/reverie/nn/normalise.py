@@ -22,6 +22,9 @@ NOISE = 1e-6
 LEAST = 1e-30
 """Absolute limit: a standard deviation up to this counts as 0. Its inverse is still finite in float32."""
 
+TOGETHER = 8192
+"""Number of rows that are converted to float64 at once: those of a data set may not fit into memory."""
+
 LOOKED_AT = 1000
 """Number of rows after which running statistics are checked for numbers that never change."""
 
@@ -105,10 +108,12 @@ class Moments(HostBuffers):
 
     def add(self, x: Tensor) -> None:
         """Add rows ``[M, *shape]``."""
-        new = len(x)
-        if new == 0:
-            return
-        rows = x.numpy(force=True).reshape(new, -1).astype(np.float64)  # [M, D]
+        rows = x.numpy(force=True).reshape(len(x), self.moments.shape[1])  # [M, D]
+        for start in range(0, len(rows), TOGETHER):
+            self._merge(rows[start : start + TOGETHER].astype(np.float64))
+
+    def _merge(self, rows: np.ndarray) -> None:
+        new = len(rows)
         count, mean, spread = self.moments.numpy()  # [D], views of the buffer
         fresh = rows.sum(0) / new
         shift, share = fresh - mean, new / (count + new)

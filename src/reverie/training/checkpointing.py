@@ -239,10 +239,11 @@ class Keeper:
 
 
 def held(replay: Replay, spec: ObsSpec) -> Batch:
-    """Return all rows of the replay ``[N, n]``, without images and latents."""
+    """Return all rows of the replay ``[N, n]``, without images and latents, to be read only: they may lie on a disk."""
     names = ["action", "reward", "is_first", "is_last", "is_terminal"]
     vectors = [key for key, part in spec.items() if part.kind == "vector"]
-    rows = replay.storage.read(replay.oldest, replay.count, [*names, *(f"obs/{key}" for key in vectors)])
+    columns = [*names, *(f"obs/{key}" for key in vectors)]
+    rows = replay.storage.read(replay.oldest, replay.count, columns, copy=False)
     action, reward, first, last, terminal = (torch.from_numpy(rows[name]) for name in names)
     streams = replay.storage.streams
     return Batch(
