@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import math
 import tracemalloc
-import tracemalloc
 
 import numpy as np
 import pytest
