@@ -20,7 +20,7 @@ import reverie
 from reverie.agent.estimation import with_data
 from reverie.algos.cql import CQLObjective
 from reverie.cli import main
-from reverie.core.errors import ConfigError, DataError, RunError
+from reverie.core.errors import ConfigError, DataError, EnvError, RunError
 from reverie.core.types import Batch, Window
 from reverie.data import columnar, export
 from reverie.data.batch_sampler import BatchSamplerConfig
@@ -423,10 +423,34 @@ def test_without_an_environment(pendulum: Path, tmp_path: Path) -> None:
     result = train(pendulum, tmp_path / "run", updates=3, say=said.append)
     assert result.evaluation is None
     assert any("no evaluations: the data do not name their environment. Pass --eval-env" in line for line in said)
-    with pytest.raises(RunError, match=r"trained on .*pendulum\.hdf5 alone, without an environment"):
-        reverie.load(tmp_path / "run")
+    agent = reverie.load(tmp_path / "run")
+    assert f" on {pendulum}, from " in repr(agent)
     assert reverie.load(tmp_path / "run", env="Pendulum-v1").evaluate(1).lengths == [200]
     train(pendulum, tmp_path / "none", updates=3, say=said.append, **{"data.eval_env": "none"})
+
+
+def test_an_agent_without_an_environment_acts_as_recorded(pendulum: Path, tmp_path: Path) -> None:
+    """Its actions are those in the environment whose spaces the data have; there is nothing to play."""
+    train(pendulum, tmp_path / "run", updates=3, **{"data.eval_env": "none"})
+    agent, other = reverie.load(tmp_path / "run"), reverie.load(tmp_path / "run", env="Pendulum-v1")
+    with h5py.File(pendulum) as file:
+        low, high = file["actions"][:].min(0), file["actions"][:].max(0)
+    assert agent.action_space == gymnasium.spaces.Box(low, high, dtype=np.float32)
+    obs = np.array([0.6, -0.8, 2.0], np.float32)
+    middle, half = (high + low) / 2, (high - low) / 2
+    np.testing.assert_allclose(agent.act(obs)[0], middle + half * other.act(obs)[0] / 2.0, rtol=1e-5)
+    with pytest.raises(
+        EnvError, match=r"trained on recorded data alone, so there is no environment to play .* --env ID"
+    ):
+        agent.evaluate(1)
+    (tmp_path / "run" / "spaces.json").write_text("{")
+    with pytest.raises(RunError, match=r"spaces\.json is damaged .* Pass an environment with these spaces"):
+        reverie.load(tmp_path / "run")
+    (tmp_path / "run" / "spaces.json").unlink()  # as in runs of before
+    with pytest.raises(RunError, match=r"trained on .*pendulum\.hdf5 alone, without an environment"):
+        reverie.load(tmp_path / "run")
+    train(pendulum, tmp_path / "run", updates=4, **{"data.eval_env": "none"})
+    assert reverie.load(tmp_path / "run").action_space == agent.action_space
 
 
 def test_an_environment_of_the_users_own(pendulum: Path, tmp_path: Path) -> None:
@@ -567,7 +591,7 @@ def test_an_agent_without_an_environment_is_given_one(pendulum: Path, tmp_path: 
     run, lived = tmp_path / "run", tmp_path / "lived"
     train(pendulum, run, updates=3, **{"data.eval_env": "none"})
     assert main(["eval", str(run), "--episodes", "1"]) == 1
-    assert "without an environment. Pass one to act in: --env ID" in capsys.readouterr().err
+    assert "there is no environment to play episodes in. Pass one: --env ID" in capsys.readouterr().err
     assert main(["eval", str(run), "--episodes", "1", "--env", "Pendulum-v1"]) == 0
     assert "Pendulum-v1" in capsys.readouterr().out
     assert main(["info", str(run)]) == 0

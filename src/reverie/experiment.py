@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import gymnasium
 import torch
@@ -140,6 +140,8 @@ class Experiment:
     eval_env: Env | None
     dataset: Dataset | None = None
     """Recorded rows, if there are any."""
+    spaces: tuple[gymnasium.Space[Any], gymnasium.Space[Any]] | None = None
+    """Observations and actions as they were recorded; None if there is an environment, or the data do not say."""
     remarks: tuple[str, ...] = ()
     """What had to be assumed or left out in reading the recorded data."""
     estimator: Estimator | None = None

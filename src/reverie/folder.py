@@ -15,10 +15,12 @@ from typing import Any
 import yaml
 
 from reverie.core.discover import same_algorithm
-from reverie.core.errors import ConfigError, RunError, did_you_mean
+from reverie.core.errors import ConfigError, DataError, RunError, did_you_mean
 from reverie.core.files import write_atomic
 from reverie.core.renamed import present_names
 from reverie.core.specs import ActionSpec, ObsSpec
+from reverie.data.readers.base import Space
+from reverie.data.readers.spaces import space_of, text_of
 from reverie.run.lock import LOCK
 from reverie.run.signature import differences, signature
 
@@ -41,6 +43,11 @@ class RunFolder:
     def spec(self) -> Path:
         """Observations and actions that the networks were made for."""
         return self.path / "spec.json"
+
+    @property
+    def spaces(self) -> Path:
+        """Spaces of the recorded data, of a run without an environment."""
+        return self.path / "spaces.json"
 
     @property
     def metrics(self) -> Path:
@@ -193,6 +200,32 @@ def write_spec(folder: RunFolder, obs: ObsSpec, action: ActionSpec) -> None:
     """Write spec.json, unless it exists."""
     if not folder.spec.is_file():
         write_json(folder.spec, signature(obs, action))
+
+
+def write_spaces(folder: RunFolder, spaces: tuple[Space, Space] | None) -> None:
+    """Write spaces.json, by which the agent of a run without an environment can act."""
+    if spaces is None or folder.spaces.is_file():
+        return
+    with contextlib.suppress(DataError):  # a kind of one's own: then loading the agent takes the environment
+        observation, action = map(text_of, spaces)
+        write_json(folder.spaces, {"observation": observation, "action": action})
+
+
+def read_spaces(folder: RunFolder) -> tuple[Space, Space] | None:
+    """Return the spaces of observations and actions in spaces.json; None if there is no such file.
+
+    Raises:
+        RunError: it is damaged.
+    """
+    if not folder.spaces.is_file():
+        return None
+    try:
+        saved = json.loads(folder.spaces.read_text(encoding="utf-8"))
+        return space_of(saved["observation"], str(folder.spaces)), space_of(saved["action"], str(folder.spaces))
+    except (OSError, ValueError, KeyError, TypeError, DataError) as error:
+        raise RunError(
+            f"{folder.spaces} is damaged ({error}). Pass an environment with these spaces, reverie.load(run, env=...)."
+        ) from error
 
 
 def settings_changes(before: Mapping[str, Any], after: Mapping[str, Any], where: str = "") -> list[str]:

@@ -195,6 +195,7 @@ def build_alone(config: ExperimentConfig, env: EnvLike | None, *, start: int, sc
         clock=clock,
         eval_env=eval_env,
         dataset=dataset,
+        spaces=recorded.spaces if config.env.id == NO_ENV else None,
         remarks=tuple(recorded.remarks()),
         estimator=estimator,
     )

@@ -73,6 +73,7 @@ class Recorded:
         self.about: About = reader.about()
         self.obs: RecordedObs | None = None
         self.actions: RecordedActions | None = None
+        self.spaces: tuple[spaces.Space[Any], spaces.Space[Any]] | None = None  # None: rows are as learners see them
         seen, self.action_spec = self._spaces(env, action_space)
         if env is not None and not self.about.env_settings:
             check_shown(seen, env)
@@ -93,7 +94,8 @@ class Recorded:
         keep: Callable[[str], bool] = env.keeps if env is not None else bool
         try:
             self.obs = RecordedObs(self.about.observation, keep, env.channels if env is not None else "auto")
-            self.actions = RecordedActions(self._action_space(action_space))
+            self.spaces = self.about.observation, self._action_space(action_space)
+            self.actions = RecordedActions(self.spaces[1])
         except EnvError as error:
             raise DataError(f"{self.reader.path}: {error}") from None
         return self.obs.spec, self.actions.spec

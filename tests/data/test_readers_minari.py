@@ -12,6 +12,7 @@ from reverie.core.errors import DataError
 from reverie.data.readers import minari as readers
 from reverie.data.readers.detect import open_reader
 from reverie.data.readers.minari_storages import MinariArrowReader, MinariHdf5Reader
+from reverie.data.readers.spaces import space_of, text_of
 
 minari = pytest.importorskip("minari")
 from minari.data_collector import EpisodeBuffer  # noqa: E402  # the package is optional
@@ -306,3 +307,15 @@ def test_spaces_that_only_the_environment_knows(tmp_path):
     file.write_text(json.dumps({k: v for k, v in said.items() if k != "env_spec"}))
     with pytest.raises(DataError, match="declares no observation_space"):
         open_reader(str(path))
+
+
+def test_spaces_are_read_as_they_are_written():
+    text = spaces.Text(7, min_length=2, charset="abc d")
+    nested = spaces.Dict(
+        {"eye": spaces.Box(0, 255, (2, 2, 1), np.uint8), "two": spaces.Tuple((text, spaces.Discrete(3)))}
+    )
+    many = spaces.Dict({"box": spaces.Box(-np.inf, 2.5, (3,)), "bits": spaces.MultiBinary(4), "in": nested})
+    for space in (many, text, spaces.MultiDiscrete([2, 3]), spaces.Discrete(4, start=-2)):
+        assert space_of(text_of(space), "here") == space
+    with pytest.raises(DataError, match=r"the space Sequence.* cannot be described: expected one of Box, Discrete"):
+        text_of(spaces.Sequence(spaces.Discrete(2)))

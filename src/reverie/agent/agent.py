@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -31,9 +32,10 @@ from reverie.envs.base import make_gym
 from reverie.envs.factory import EnvLike, MakeEnv, as_handed, env_factory
 from reverie.envs.flat import FlatEnv, make_flat
 from reverie.envs.images import FlatObs, FrameStack
+from reverie.envs.placeholder import Placeholder
 from reverie.envs.spaces import ActionCodec
 from reverie.experiment import ExperimentConfig, make_eval_env
-from reverie.folder import RunFolder, Saved, check_spec, read_saved
+from reverie.folder import RunFolder, Saved, check_spec, read_saved, read_spaces
 from reverie.offline import NO_ENV, check_fit
 from reverie.recorded import open_recorded
 from reverie.run.checkpoint import Checkpoints
@@ -94,7 +96,9 @@ class Agent:
         self._decode = ActionCodec(self.action_space)
 
     def __repr__(self) -> str:
-        return f"Agent({self.config.algo.algorithm} in {self.config.env.id}, from {self.checkpoint})"
+        config = self.config
+        where = f"on {config.data.path}" if config.env.id == NO_ENV else f"in {config.env.id}"
+        return f"Agent({config.algo.algorithm} {where}, from {self.checkpoint})"
 
     @property
     def obs_spec(self) -> ObsSpec:
@@ -275,10 +279,13 @@ def load(
             "data alone. Leave it out, or pass a function that makes the environment."
         )
     elif config.env.id == NO_ENV and factory is None:
-        raise RunError(
-            f"{folder.path} was trained on {config.data.path} alone, without an environment. Pass one to act in: --env "
-            "ID, or reverie.load(run, env=...)."
-        )
+        recorded = read_spaces(folder)
+        if recorded is None:
+            raise RunError(
+                f"{folder.path} was trained on {config.data.path} alone, without an environment. Pass one to act in: "
+                "--env ID, or reverie.load(run, env=...)."
+            )
+        factory = functools.partial(Placeholder, *recorded, folder.path)
     flat = make_flat(config.env, factory, 0, False)
     check_spec(folder, flat.obs_spec, flat.action_spec)
     learner = config.algo.build(flat.obs_spec, flat.action_spec, choose_device(device), config.seed)

@@ -31,6 +31,7 @@ from reverie.folder import (
     read_saved,
     settings_changes,
     update_saved,
+    write_spaces,
     write_spec,
     writing,
 )
@@ -175,11 +176,13 @@ def begin(folder: RunFolder, stack: contextlib.ExitStack) -> None:
 
 
 def write_settings(folder: RunFolder, saved: Saved, experiment: Experiment, say: Say, *, anew: bool) -> None:
-    """Write config.yaml and spec.json, and report the settings that have changed since the last time."""
+    """Write config.yaml, spec.json and spaces.json, and report the settings that have changed since the last time."""
     with writing(folder.path):
         if anew:
-            folder.spec.unlink(missing_ok=True)  # without a checkpoint nothing has been learned from the old spaces
+            for path in (folder.spec, folder.spaces):
+                path.unlink(missing_ok=True)  # without a checkpoint nothing has been learned from the old spaces
         write_spec(folder, experiment.obs_spec, experiment.action_spec)
+        write_spaces(folder, experiment.spaces)
         for line in update_saved(folder, saved, version(), position(experiment.clock)):
             say(line)
 

@@ -55,16 +55,25 @@ KINDS: dict[str, Callable[[Mapping[str, Any], str], Space]] = {
 
 
 def text_of(space: Space) -> str:
-    """Return ``space`` as JSON text, which ``space_of`` and the Minari library can read."""
+    """Return ``space`` as JSON text, which ``space_of`` and the Minari library can read.
+
+    Raises:
+        DataError: the kind of space has no such description.
+    """
     return json.dumps(_described(space))
 
 
 def _described(space: Space) -> dict[str, Any]:
     found: dict[str, Any] = {"type": type(space).__name__}
+    if found["type"] not in KINDS:
+        raise DataError(f"the space {space} cannot be described: expected one of {', '.join(KINDS)}.")
     if isinstance(space, spaces.Dict):
         return found | {"subspaces": {key: _described(inner) for key, inner in space.spaces.items()}}
     if isinstance(space, spaces.Tuple):
         return found | {"subspaces": [_described(inner) for inner in space.spaces]}
+    if isinstance(space, spaces.Text):
+        letters = "".join(sorted(space.character_set))
+        return found | {"max_length": space.max_length, "min_length": space.min_length, "charset": letters}
     found |= {"dtype": str(space.dtype), "shape": list(space.shape or ())}
     if isinstance(space, spaces.Box):
         return found | {"low": space.low.tolist(), "high": space.high.tolist()}
