@@ -161,6 +161,32 @@ def test_seeds_without_scores_have_none(tmp_path: Path) -> None:
     assert common_steps([(np.zeros(0), np.zeros(0))], same=True, held=True).tolist() == []
 
 
+def test_estimates_stand_in_for_scores_and_are_called_so(tmp_path: Path) -> None:
+    rows = [[(10, {"estimate/return": 9.0}), (20, {"estimate/return": value})] for value in (1.0, 2.0, 6.0)]
+    found = aggregate(folders(tmp_path, *rows, [(20, {"loss/a": 1.0})]), EVERY_100.merge({"data.path": "a.hdf5"}))
+    assert (found.scores, found.score) == ([None] * 4, {})
+    assert found.estimates == [1.0, 2.0, 6.0, None]
+    assert {name: value.value for name, value in found.estimate.items()} == {"iqm": 3.0, "mean": 3.0, "median": 2.0}
+    lines = table(found).splitlines()
+    assert lines[0].split() == ["seed", "estimate", "updates"]
+    assert "     5        6.00            20" in lines
+    assert "     6           -            20" in lines
+    assert any("95 % interval over 3 seeds" in line for line in lines)
+    assert lines[-2].startswith("no scores: ")
+    assert "discounted return that fitted Q evaluation expects" in lines[-1]
+    content = written(found, tmp_path / "aggregate.json")
+    assert content["score"] == {}
+    assert content["estimate"]["seeds"] == {"3": 1.0, "4": 2.0, "5": 6.0, "6": None}
+    assert content["estimate"]["mean"]["value"] == 3.0
+
+
+def test_estimates_beside_scores_are_in_the_file_alone(tmp_path: Path) -> None:
+    found = aggregate(folders(tmp_path, [(20, {"estimate/return": 1.0, "eval/score": 7.0})]), EVERY_100)
+    assert table(found).splitlines()[0].split()[1] == "score"
+    assert "estimate" not in table(found)
+    assert written(found, tmp_path / "aggregate.json")["estimate"]["mean"]["value"] == 1.0
+
+
 def written(found: Aggregate | None, path: Path) -> dict[str, Any]:
     write_aggregate(path, found, {"algorithm": "td3"})
     content: dict[str, Any] = json.loads(path.read_text(), parse_constant=lambda name: pytest.fail(name))

@@ -68,6 +68,10 @@ class Aggregate:
     score: dict[str, IntervalEstimate]
     """IQM, mean and median over the seeds that have a score; empty if none has."""
     curve: Curve
+    estimates: list[float | None]
+    """Return of each seed's policy as fitted Q evaluation estimates it, discounted; None if its run estimated none."""
+    estimate: dict[str, IntervalEstimate]
+    """IQM, mean and median over the seeds that have an estimate; empty if none has."""
 
     def final(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         """Return the steps of the longest run, the IQM of the scores and its interval: ``[1]`` each, or ``[0]``."""
@@ -80,15 +84,29 @@ def aggregate(runs: Mapping[int, RunFolder], config: ExperimentConfig) -> Aggreg
     """Aggregate finished runs, at least one, by seed. Their settings are those of ``config``, except for the seed."""
     metrics = {seed: read_metrics(folder.metrics) for seed, folder in runs.items()}
     ends = [final_score(folder, metrics[seed]) for seed, folder in runs.items()]
-    scores = [score for _, score in ends if score is not None]
+    estimates = [last_estimate(rows) for rows in metrics.values()]
     return Aggregate(
         seeds=list(runs),
         scores=[score for _, score in ends],
         steps=[steps for steps, _ in ends],
         unit=unit_of(config),
-        score={name: estimate(measure, scores, RESAMPLES) for name, measure in MEASURES.items() if scores},
+        score=measured_over([score for _, score in ends]),
         curve=curve_of(list(metrics.values()), config),
+        estimates=estimates,
+        estimate=measured_over(estimates),
     )
+
+
+def measured_over(values: Sequence[float | None]) -> dict[str, IntervalEstimate]:
+    """Return all :data:`MEASURES` of the values that are known, with intervals; none if no value is."""
+    known = [value for value in values if value is not None]
+    return {name: estimate(measure, known, RESAMPLES) for name, measure in MEASURES.items() if known}
+
+
+def last_estimate(rows: Sequence[Mapping[str, Any]]) -> float | None:
+    """Return the last return that a run on recorded data alone has estimated; None if there is none."""
+    found = series_of(rows, "estimate/return")[1]
+    return float(found[-1]) if len(found) else None
 
 
 def unit_of(config: ExperimentConfig) -> str:
@@ -184,6 +202,9 @@ def write_aggregate(path: Path, found: Aggregate | None, head: Mapping[str, Any]
         curve, seeds = found.curve, [str(seed) for seed in found.seeds]
         values |= {"unit": found.unit, "confidence": CONFIDENCE}
         values["score"] = {name: plain(e._asdict()) for name, e in found.score.items()}
+        if found.estimate:
+            of_seeds = dict(zip(seeds, found.estimates, strict=True))
+            values["estimate"] = {name: plain(e._asdict()) for name, e in found.estimate.items()} | {"seeds": of_seeds}
         values["curve"] = {
             "of": curve.what,
             "steps": curve.steps.astype(int).tolist(),
@@ -205,17 +226,21 @@ def plain(values: Mapping[str, float]) -> dict[str, float | None]:
 
 
 def table(found: Aggregate) -> str:
-    """Format the scores of all seeds and their aggregate as a table for the terminal."""
-    lines = [f"{'seed':>6}{'score':>12}{found.unit:>14}"]
-    for seed, score, steps in zip(found.seeds, found.scores, found.steps, strict=True):
-        lines.append(f"{seed:>6}{'-' if score is None else f'{score:.2f}':>12}{steps:>14,}")
+    """Format the scores of all seeds and their aggregate as a table for the terminal; estimates if there are none."""
+    what, values, measures = "score", found.scores, found.score
+    if found.estimate and not found.score:
+        what, values, measures = "estimate", found.estimates, found.estimate
+    lines = [f"{'seed':>6}{what:>12}{found.unit:>14}"]
+    for seed, value, steps in zip(found.seeds, values, found.steps, strict=True):
+        lines.append(f"{seed:>6}{'-' if value is None else f'{value:.2f}':>12}{steps:>14,}")
+    if measures:
+        seeds = plural(sum(value is not None for value in values), "seed")
+        lines += ["", f"{'':>6}{what:>12}   95 % interval over {seeds}"]
+    for name, found_value in measures.items():
+        ends = f"{found_value.low:.2f} to {found_value.high:.2f}" if found_value.sure else "too few seeds"
+        lines.append(f"{'IQM' if name == 'iqm' else name:>6}{found_value.value:>12.2f}   {ends}")
     if not found.score:
-        return "\n".join(
-            [*lines, "", "no scores: the seeds had no final evaluation (--eval-episodes 0, or --eval-env none)"]
-        )
-    seeds = plural(sum(score is not None for score in found.scores), "seed")
-    lines += ["", f"{'':>6}{'score':>12}   95 % interval over {seeds}"]
-    for name, value in found.score.items():
-        ends = f"{value.low:.2f} to {value.high:.2f}" if value.sure else "too few seeds"
-        lines.append(f"{'IQM' if name == 'iqm' else name:>6}{value.value:>12.2f}   {ends}")
+        lines += ["", "no scores: the seeds had no final evaluation (--eval-episodes 0, or --eval-env none)"]
+    if what == "estimate":
+        lines.append("an estimate is the discounted return that fitted Q evaluation expects of the policy")
     return "\n".join(lines)
