@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import importlib
 import pickle
 import subprocess
 import sys
+import zlib
 
 import env_zoo
 import gymnasium
@@ -313,6 +315,60 @@ def test_what_does_not_fit_is_said(said, make):
     assert snapshot.put(make(env_zoo.Seeded)._slots[0].inside.env, inside)[1] == ""
     with pytest.raises(DataError, match="2 snapshots and 1 rows"):
         make(env_zoo.Seeded).restore([None, None], step)
+
+
+class Tuned(env_zoo.Seeded):
+    """Has constants, and a field that changes."""
+
+    def __init__(self, weight=1.0, speeds=(1, float("nan")), level=0):
+        super().__init__()
+        self.weight, self.speeds, self.level = weight, speeds, level
+
+    def step(self, action):
+        self.level = 3
+        return super().step(action)
+
+
+@pytest.mark.parametrize(
+    ("changed", "why"),
+    [
+        ({"weight": 7.0}, "weight of Tuned was 1.0 and is 7.0 now"),
+        ({"weight": 1}, "weight of Tuned was 1.0 and is 1 now"),
+        ({"speeds": (2, float("nan"))}, "speeds of Tuned was (1, nan) and is (2, nan) now"),
+        ({}, ""),
+        ({"level": 1}, ""),
+    ],
+)
+def test_constants_that_were_changed_meanwhile(said, make, changed, why):
+    env, step = after_three(make, Tuned)
+    fresh = said(functools.partial(Tuned, **changed))
+    assert fresh.restore(env.snapshot(), step).is_last.item() == bool(why)
+    assert [line.rpartition("used: ")[2] for line in fresh.said] == ([why] if why else [])
+
+
+def test_a_class_that_was_edited_meanwhile(said, make, tmp_path, monkeypatch):
+    source = "import env_zoo\nclass Base(env_zoo.Seeded):\n    {}\nclass Edited(Base):\n    pass\n"
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def edited(body):
+        (tmp_path / "edited_env.py").write_text(source.format(body))
+        monkeypatch.delitem(sys.modules, "edited_env", raising=False)
+        importlib.invalidate_caches()
+        return importlib.import_module("edited_env").Edited
+
+    env, step = after_three(make, edited("bonus = 1"))
+    taken = env.snapshot()
+    now = edited("bonus = 10")
+    fresh = said(now)
+    assert fresh.restore(taken, step).is_last.all()
+    assert fresh.said[0].endswith("the source of edited_env.Base has changed since")
+    assert not make(now).restore(make_old(taken), step).is_last.any()
+
+
+def make_old(taken):
+    """As earlier versions wrote it."""
+    *begin, inside = pickle.loads(taken[0])
+    return [pickle.dumps((*begin, zlib.compress(pickle.dumps(pickle.loads(zlib.decompress(inside))[:3]))))]
 
 
 def test_a_format_of_another_time(said, make, monkeypatch):

@@ -20,6 +20,7 @@ from reverie.envs.base import EnvConfig, Factory, make_gym
 from reverie.envs.episode_info import Summary, summary_of
 from reverie.envs.images import FlatObs, FrameStack, ImageOptions
 from reverie.envs.spaces import ActionCodec, ObsCodec
+from reverie.envs.unchanged import as_made
 from reverie.envs.wrappers import flag
 
 LARGEST = float(np.finfo(np.float32).max)
@@ -93,6 +94,7 @@ class FlatEnv(gymnasium.Wrapper[Any, np.ndarray, Any, Any]):
 
     def __init__(self, env: gymnasium.Env[Any, Any], config: EnvConfig, where: str, drawn: bool) -> None:
         super().__init__(env)
+        self.made = as_made(self)  # first: what follows may reset it
         self._where = where
         self.settings = config.one()
         self._drawn = drawn

@@ -24,12 +24,12 @@ import gymnasium
 
 from reverie.core.errors import EnvError
 from reverie.envs import natives
+from reverie.envs.unchanged import RANDOM, Made, difference, has_own, layers_of
 
 Env = gymnasium.Env[Any, Any]
 
 FORMAT = 1
 CONSTANT = {"spec", "metadata", "_ezpickle_args", "_ezpickle_kwargs"}
-RANDOM = ("_np_random", "_np_random_seed")
 DRAWING = ("pygame", "pygame_gui", "pyglet", "glfw", "OpenGL", "matplotlib", "tkinter", "cv2")
 DRAWERS = ("Renderer", "Viewer")
 SIMPLE = (types.NoneType, bool, int, float, str, bytes, type, types.ModuleType, types.BuiltinFunctionType)
@@ -51,12 +51,14 @@ class Layer:
 
 def take(env: Env, extra: object = None) -> bytes | None:
     """Return everything ``env`` needs to go on, together with ``extra``; None if it cannot be saved."""
-    layers = _layers(env)
+    layers = layers_of(env)
     try:
         states = [_taken(layer) for layer in layers]
         body = io.BytesIO()
         _Pickler(body, layers, states).dump((states, extra))
-        return zlib.compress(pickle.dumps((FORMAT, _identity(layers), body.getvalue())), 1)
+        made = _made(env)
+        constant = made and made.unchanged(env)
+        return zlib.compress(pickle.dumps((FORMAT, _identity(layers), body.getvalue(), constant)), 1)
     except Exception:  # of any kind: third-party code runs here
         return None
 
@@ -67,13 +69,16 @@ def put(env: Env, snapshot: bytes) -> tuple[Any, str]:
     Raises:
         EnvError: it does not fit, and ``env`` is left half restored.
     """
-    layers = _layers(env)
+    layers = layers_of(env)
     try:
-        form, identity, body = pickle.loads(zlib.decompress(snapshot))
+        form, identity, body, *more = pickle.loads(zlib.decompress(snapshot))
         if form != FORMAT:
             return None, f"it has format {form}, but this version writes {FORMAT}"
         if identity != _identity(layers):
             return None, "it was taken from a different environment or with different settings"
+        then, now = (more or [None])[0], _made(env)  # earlier versions did not save it
+        if then and now and (why := difference(then, env, now)):
+            return None, why
         states, extra = _Unpickler(io.BytesIO(body), layers).load()
     except Exception as error:
         return None, f"it cannot be read ({type(error).__name__}: {error})"
@@ -85,21 +90,19 @@ def put(env: Env, snapshot: bytes) -> tuple[Any, str]:
     return extra, ""
 
 
-def _layers(env: Env) -> list[Env]:
-    layers = [env]
-    while isinstance(layers[-1], gymnasium.Wrapper):
-        layers.append(layers[-1].env)
-    return layers
-
-
 def _identity(layers: list[Env]) -> tuple[str, ...]:
     names = [f"{type(layer).__module__}.{type(layer).__qualname__}" for layer in layers]
     return (*names, str(getattr(layers[-1].spec, "id", "")), str(getattr(layers[0], "settings", "")))
 
 
+def _made(env: Env) -> Made | None:
+    made: Made | None = getattr(env, "made", None)
+    return made
+
+
 def _taken(layer: Env) -> Layer:
     state = Layer()
-    if _has_own(layer):
+    if has_own(layer):
         state.own = layer.snapshot()  # type: ignore[attr-defined]  # looked up above
         if state.own is None:
             raise NotTaken
@@ -120,7 +123,7 @@ def _taken(layer: Env) -> Layer:
 
 def _given(layer: Env, state: Layer) -> None:
     fields = vars(layer)
-    if _has_own(layer):
+    if has_own(layer):
         fields.update(state.fields)
         layer.restore(state.own)  # type: ignore[attr-defined]  # looked up above
         return
@@ -132,10 +135,6 @@ def _given(layer: Env, state: Layer) -> None:
     fields.clear()
     fields.update(staying)
     fields.update(state.fields)
-
-
-def _has_own(layer: Env) -> bool:
-    return all(callable(getattr(type(layer), name, None)) for name in ("snapshot", "restore"))
 
 
 def _draws(value: object, depth: int = 3) -> bool:
