@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import threading
 from collections.abc import Callable
 
 import pytest
@@ -149,6 +150,38 @@ def test_a_copy_has_networks_and_recordings_of_its_own() -> None:
     assert agree(other, other.answer)
     with torch.no_grad():
         assert not torch.equal(other(obs := seen(2)), taped(obs))
+
+
+@torch.no_grad()
+def test_two_threads_do_not_answer_each_others_questions(monkeypatch: pytest.MonkeyPatch) -> None:
+    network, mine, others = actor(), seen(1), seen(1)
+    taped = Taped(network, network)
+    answers, asked, go_on = [taped(mine), taped(others)], threading.Event(), threading.Event()
+    replay = acting.Tape.replay
+
+    def slow(tape: acting.Tape) -> None:
+        if not asked.is_set():
+            asked.set()
+            go_on.wait()
+        replay(tape)
+
+    monkeypatch.setattr(acting.Tape, "replay", slow)
+    found: dict[int, Tensor] = {}
+
+    @torch.no_grad()
+    def ask(number: int, obs: dict[str, Tensor]) -> None:
+        found[number] = taped(obs)
+
+    threads = [threading.Thread(target=ask, args=(0, mine)), threading.Thread(target=ask, args=(1, others))]
+    threads[0].start()
+    asked.wait()
+    threads[1].start()
+    threads[1].join(0.1)
+    go_on.set()
+    for thread in threads:
+        thread.join()
+    assert not torch.equal(*answers)
+    assert all(torch.equal(found[i], answer) for i, answer in enumerate(answers))
 
 
 # ---------------------------------------------------------------- policies

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -25,6 +26,8 @@ class Recording(NamedTuple):
     """Input buffers, which observations are copied into before a replay."""
     answer: Tensor
     """Output buffer, which holds the result after a replay."""
+    lock: threading.Lock
+    """Held while the buffers are in use: one agent may act in several threads."""
 
 
 class Taped:
@@ -53,10 +56,11 @@ class Taped:
         recording = self.recordings.get(kind)
         if recording is None:
             return self._asked(kind, obs)
-        for key, x in obs.items():
-            recording.obs[key].copy_(x)
-        recording.tape.replay()
-        return recording.answer.clone()
+        with recording.lock:
+            for key, x in obs.items():
+                recording.obs[key].copy_(x)
+            recording.tape.replay()
+            return recording.answer.clone()
 
     def _asked(self, kind: Any, obs: Obs) -> Tensor:
         """Call the network, and record the call if inputs of this kind are new."""
@@ -65,7 +69,7 @@ class Taped:
         kept = {key: x.clone() for key, x in obs.items()}
         with Tape() as tape:
             answer = self.answer(kept)
-        self.recordings[kind] = None if tape.obstacle else Recording(tape, kept, answer)
+        self.recordings[kind] = None if tape.obstacle else Recording(tape, kept, answer, threading.Lock())
         return answer.clone()
 
     def __getstate__(self) -> dict[str, Any]:
