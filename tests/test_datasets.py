@@ -19,6 +19,7 @@ from reverie.agent.recording import RecordConfig, noisy, record, stacked
 from reverie.algos.bc import BCConfig
 from reverie.cli import main as cli
 from reverie.core.errors import ConfigError, DataError, RunError
+from reverie.core.signature import signature
 from reverie.data.export import decoded_actions
 from reverie.data.readers.detect import open_reader
 from reverie.data.readers.spaces import in_units
@@ -29,7 +30,6 @@ from reverie.envs.spaces import ActionCodec
 from reverie.experiment import ExperimentConfig
 from reverie.offline import resolved
 from reverie.recorded import Recorded
-from reverie.run.signature import signature
 
 sys.path.insert(0, str(Path(__file__).parent / "data"))
 

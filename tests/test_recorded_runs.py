@@ -335,6 +335,7 @@ def test_bounds_of_actions_are_those_of_the_environment(pendulum: Path, tmp_path
     with h5py.File(pendulum) as file:
         recorded = file["actions"][:40, 0]
     np.testing.assert_allclose(experiment.dataset.column("action")[:40, 0], recorded / 2, rtol=1e-6)
+    assert experiment.action_spec.parts["action"].high == (2.0,)
     experiment.close()
 
 

@@ -22,8 +22,10 @@ from reverie.algos.dreamer_v3 import DreamerV3Config
 from reverie.core import discover
 from reverie.core.errors import DataError, RunError
 from reverie.core.files import write_atomic
+from reverie.core.specs import ActionSpec, ObsPart
+from reverie.envs.spaces import ActionCodec
 from reverie.experiment import ExperimentConfig
-from reverie.folder import RunFolder, check_writable, read_saved, settings_changes
+from reverie.folder import RunFolder, check_spec, check_writable, read_saved, settings_changes, write_spec
 from reverie.presets import layered
 from reverie.run.checkpoint import Checkpoints
 from reverie.run.lock import RunLock
@@ -251,6 +253,24 @@ def test_an_environment_that_changed_is_told(run: Path, env: type[Steps], messag
     with pytest.raises(RunError, match=message):
         train(CONFIG.merge({"steps": 90}), env=env, run=run, say=say_nothing)
     assert contents(run) == before
+
+
+def bounded(limit: float) -> ActionSpec:
+    return ActionCodec(gymnasium.spaces.Box(-limit, limit, (2,), np.float32)).spec
+
+
+def test_other_bounds_of_actions_are_refused_except_by_runs_that_do_not_know_theirs(tmp_path: Path) -> None:
+    folder, seen = RunFolder(tmp_path), {"vec": ObsPart(kind="vector", shape=(5,), dtype="float32")}
+    write_spec(folder, seen, bounded(1.0))
+    check_spec(folder, seen, bounded(1.0))
+    with pytest.raises(
+        RunError, match=r"2 numbers in -1\.\.1 in the run, but of 2 numbers in -5\.\.5 in this environm"
+    ):
+        check_spec(folder, seen, bounded(5.0))
+    saved = json.loads(folder.spec.read_text())
+    del saved["action"]["action"]["low"], saved["action"]["action"]["high"]
+    folder.spec.write_text(json.dumps(saved))
+    check_spec(folder, seen, bounded(5.0))
 
 
 def test_runs_of_earlier_versions_do_not_say_their_spaces(run: Path) -> None:

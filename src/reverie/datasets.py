@@ -17,6 +17,7 @@ import numpy as np
 from gymnasium.envs.registration import EnvSpec
 
 from reverie.core.errors import ConfigError, EnvError, RunError
+from reverie.core.signature import differences, signature
 from reverie.core.words import plural
 from reverie.data.columnar import write_d4rl, write_parquet
 from reverie.data.episodes import chosen, drawn, episodes_of, pieces_of
@@ -37,7 +38,6 @@ from reverie.envs.spaces import ActionCodec
 from reverie.envs.unflatten import GivenBack
 from reverie.folder import write_json, writing
 from reverie.recorded import Recorded, env_of, made_with, shown
-from reverie.run.signature import signature
 
 Format = Literal["minari", "d4rl", "parquet", "pydreamer", "store"]
 SEED = "seed"
@@ -350,10 +350,12 @@ def actions_of(about: About) -> tuple[Space | None, str]:
     space: Space = env.action_space
     put_away(env)
     try:
-        fits = about.specs is None or ActionCodec(space).spec == about.specs[1]
+        own = signature({}, ActionCodec(space).spec)
     except EnvError as error:
         return None, str(error)
-    return (space, "") if fits else (None, f"the stored actions do not fit the action space of {about.env}, {space}")
+    if about.specs is not None and differences(signature({}, about.specs[1]), own, ("the rows", about.env)):
+        return None, f"the stored actions do not fit the action space of {about.env}, {space}"
+    return space, ""
 
 
 def good(report: DataReport) -> Episodes:

@@ -18,11 +18,11 @@ from reverie.core.discover import same_algorithm
 from reverie.core.errors import ConfigError, DataError, RunError, did_you_mean
 from reverie.core.files import write_atomic
 from reverie.core.renamed import present_names
+from reverie.core.signature import differences, signature
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.data.readers.base import Space
 from reverie.data.readers.spaces import space_of, text_of
 from reverie.run.lock import LOCK
-from reverie.run.signature import differences, signature
 
 SCHEMA = 1
 """Version of config.yaml. A file of a newer version is refused."""

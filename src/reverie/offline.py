@@ -18,6 +18,7 @@ from reverie.core.errors import ConfigError, DataError, EnvError, ReverieError, 
 from reverie.core.machine import choose_device, keep_freed_memory
 from reverie.core.protocols import Env
 from reverie.core.randomness import derived_seeds, seed_everything
+from reverie.core.signature import differences, signature
 from reverie.core.specs import EXTRAS, ActionSpec, ObsSpec
 from reverie.core.types import State
 from reverie.core.words import plural
@@ -33,7 +34,6 @@ from reverie.experiment import Experiment, ExperimentConfig, check_start, make_e
 from reverie.experiment import build as build_lived
 from reverie.nn.returns_to_go import RETURN, Later, returns_to_go
 from reverie.recorded import Recorded, env_of, open_recorded, shown
-from reverie.run.signature import differences, signature
 
 NO_ENV = "none"
 """Environment id of a run that has no environment."""
@@ -187,7 +187,7 @@ def build_alone(config: ExperimentConfig, env: EnvLike | None, *, start: int, sc
         config=config,
         env=None,
         obs_spec=recorded.obs_spec,
-        action_spec=recorded.action_spec,
+        action_spec=recorded.action_spec if eval_env is None else eval_env.action_spec,  # this has bounds
         algo=algo,
         replay=dataset,
         source=ahead(dataset, algo.device),

@@ -101,6 +101,16 @@ def test_damaged_rows_are_left_out_and_named(tmp_path):
     assert any("0/action/c.0.1.0" in line for line in reader.remarks())
 
 
+def test_bounds_of_actions_count_where_both_stores_know_them(tmp_path):
+    for name, limit in {"a": [], "b": [1.0], "c": [2.0]}.items():
+        stored(tmp_path / name / "replay", [named(LIVED)])
+        action = {"kind": "continuous", "classes": [], "size": 1, "low": [-x for x in limit], "high": limit}
+        (tmp_path / name / "spec.json").write_text(json.dumps({**SPEC, "action": {"action": action}}))
+    assert open_reader(str(tmp_path / "[ab]")).about().specs[1].parts["action"].high == ()
+    with pytest.raises(DataError, match=r"1 number in -2\.\.2 in .*c, but of 1 number in -1\.\.1 in .*b:"):
+        open_reader(str(tmp_path / "[bc]")).about()
+
+
 def test_without_a_spec(tmp_path):
     stored(tmp_path, [named(LIVED)])
     obs, action = open_reader(str(tmp_path)).about().specs

@@ -14,6 +14,7 @@ from reverie.core.config import check_at_least
 from reverie.core.errors import DataError, EnvError, RunError, warn
 from reverie.core.machine import choose_device
 from reverie.core.randomness import derived_seeds
+from reverie.core.signature import differences, signature
 from reverie.core.types import Window
 from reverie.data.dataset import Dataset, DatasetConfig, dataset_config
 from reverie.data.readers.base import Reader
@@ -23,7 +24,6 @@ from reverie.folder import RunFolder, writing
 from reverie.offline import NO_ENV, action_space_of
 from reverie.recorded import Recorded, open_recorded, shown
 from reverie.run.checkpoint import Checkpoints
-from reverie.run.signature import differences, signature
 from reverie.run.verify import step_of
 
 

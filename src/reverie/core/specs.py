@@ -62,6 +62,10 @@ class ActionPart:
     kind: ActionKind
     classes: tuple[int, ...] = ()
     size: int = 0
+    low: tuple[float, ...] = ()
+    """Continuous: what -1 stands for in the environment, of each number. Empty: not known, as in recorded data."""
+    high: tuple[float, ...] = ()
+    """Continuous: what 1 stands for."""
 
     def __post_init__(self) -> None:
         _check_kind(self.kind, get_args(ActionKind))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -103,7 +104,10 @@ class RecordedActions:
     """
 
     def __init__(self, space: Space) -> None:
-        self.spec: ActionSpec = ActionCodec(space).spec
+        own = ActionCodec(space).spec.parts
+        # The bounds are those of the numbers in the file, which are not always the environment's actions: PyDreamer's
+        # and our own exports to Minari are in the policy's range.
+        self.spec = ActionSpec(parts={key: replace(part, low=(), high=()) for key, part in own.items()})
         self.notes: Counter[str] = Counter()
         leaves = {action_key(path): leaf for path, leaf in leaves_of(space)}
         columns = {key: "action" if space is leaf else f"action/{key}" for key, leaf in leaves.items()}

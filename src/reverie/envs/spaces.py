@@ -176,7 +176,8 @@ def _action_part(key: str, space: Space) -> ActionPart:
         return ActionPart(kind="categorical", classes=(2,) * math.prod(space.shape))
     if isinstance(space, spaces.Box) and space.dtype.kind in "iuf":
         _check_bounds(key, space)
-        return ActionPart(kind="continuous", size=math.prod(space.shape))
+        low, high = (tuple(map(float, bound.reshape(-1))) for bound in (space.low, space.high))
+        return ActionPart(kind="continuous", size=len(low), low=low, high=high)
     known = "Discrete, MultiDiscrete, MultiBinary, numeric Box, or a Dict or Tuple of these"
     raise EnvError(f"action '{key}' has the space {space}, which is not supported: expected {known}.")
 

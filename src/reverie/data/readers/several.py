@@ -13,6 +13,7 @@ import numpy as np
 from gymnasium import spaces
 
 from reverie.core.errors import DataError
+from reverie.core.signature import differences, signature
 from reverie.data.readers.base import About, Reader, ReadOptions, Rows, Space
 
 
@@ -83,11 +84,16 @@ class SeveralReader(Reader):
         """See ``Reader``. Observations must be the same in all; the action space is the smallest that holds all.
 
         Raises:
-            DataError: observations differ, or actions are of different kinds.
+            DataError: observations differ, or actions are of different kinds, or have different bounds in our own
+                stores, whose actions are in [-1, 1].
         """
         first, *rest = self._each
         for reader, other in zip(self.readers[1:], rest, strict=True):
-            if other.specs != first.specs or other.observation != first.observation:
+            if other.specs is not None and first.specs is not None:
+                both = signature(*other.specs), signature(*first.specs)
+                if found := differences(*both, (str(reader.path), str(self.readers[0].path))):
+                    raise DataError(f"{'; '.join(found)}: these are not parts of the same dataset.")
+            elif other.specs != first.specs or other.observation != first.observation:
                 raise DataError(
                     f"{reader.path} has observations {said(other)}, but {self.readers[0].path} has {said(first)}: "
                     "these are not parts of the same dataset."

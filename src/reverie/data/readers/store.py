@@ -235,7 +235,13 @@ def action_of(columns: Any, spec: Any) -> ActionSpec:
     if not said:
         return ActionSpec(parts={"action": ActionPart(kind="continuous", size=width)})
     parts = {
-        key: ActionPart(kind=part["kind"], classes=tuple(part.get("classes", ())), size=part.get("size", 0))
+        key: ActionPart(
+            kind=part["kind"],
+            classes=tuple(part.get("classes", ())),
+            size=part.get("size", 0),
+            low=tuple(part.get("low", ())),
+            high=tuple(part.get("high", ())),
+        )
         for key, part in said.items()
     }
     found = ActionSpec(parts=parts)

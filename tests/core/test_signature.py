@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
+from reverie.core.signature import differences, signature
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
-from reverie.run.signature import differences, signature
 
 SIX = ObsPart(kind="vector", shape=(6,), dtype="float32")
 VEC = ObsPart(kind="vector", shape=(5,), dtype="float32")
@@ -44,6 +45,22 @@ def test_actions_that_changed():
         "action 'go' is categorical of 4 classes in A, but of 5 classes in B",
         "action 'turn' is continuous of 2 numbers in A, but of 3 numbers in B",
     ]
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "expected"),
+    [
+        ((-1, -2), (1, 2), ""),
+        ((), (), ""),
+        ((-1.000001, -2), (1, 2), ""),
+        ((-1, -2), (1, 5), "(-1, -2)..(1, 5)"),
+        ((-3, -3), (3, 3), "-3..3"),
+    ],
+)
+def test_bounds_of_actions_count_where_both_are_known(low, high, expected):
+    known = ActionPart(kind="continuous", size=2, low=(-1, -2), high=(1, 2))
+    line = f"action 'turn' is continuous of 2 numbers in (-1, -2)..(1, 2) in A, but of 2 numbers in {expected} in B"
+    assert told({}, {"turn": known}, {}, {"turn": replace(known, low=low, high=high)}) == [line] * bool(expected)
 
 
 def test_what_is_the_same_is_not_told():
