@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import sys
 from dataclasses import replace
@@ -19,7 +20,9 @@ from reverie.agent.recording import RecordConfig, noisy, record, stacked
 from reverie.algos.bc import BCConfig
 from reverie.cli import main as cli
 from reverie.core.errors import ConfigError, DataError, RunError
+from reverie.core.lock import lock_of
 from reverie.core.signature import signature
+from reverie.data import export
 from reverie.data.export import decoded_actions
 from reverie.data.readers.detect import open_reader
 from reverie.data.readers.spaces import in_units
@@ -339,6 +342,28 @@ def test_what_exists_stays_and_what_fails_leaves_nothing(d4rl, tmp_path):
     with pytest.raises(ConfigError, match="pass a path for the format store"):
         write(open_reader(str(d4rl)), "minari:a/b-v0", "store")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.hdf5", "b.hdf5", "out"]
+
+
+def test_one_process_at_a_time_writes_a_target(d4rl, tmp_path, monkeypatch):
+    for to in FORMATS:
+        half = tmp_path / f".{to}.part" / "half"
+        half.parent.mkdir()
+        half.write_text("of a process that lives, or was killed")
+        with lock_of(tmp_path / to):
+            with pytest.raises(RunError, match=f"{to} is in use by process {os.getpid()} .*, or choose another name"):
+                write(open_reader(str(d4rl)), str(tmp_path / to), to)
+            assert half.exists()
+        write(open_reader(str(d4rl)), str(tmp_path / to), to)
+        assert not list(tmp_path.glob(f"{to}/half"))
+
+    def finished(path):
+        path.mkdir()
+        return lock_of(path)
+
+    monkeypatch.setattr(export, "lock_of", finished)  # by another process, just before this one gets the lock
+    with pytest.raises(RunError, match="late exists"):
+        write(open_reader(str(d4rl)), str(tmp_path / "late"), "d4rl")
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(["a.hdf5", "late", *FORMATS])
 
 
 def test_to_a_name_of_minaris(d4rl, tmp_path, monkeypatch):

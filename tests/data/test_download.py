@@ -18,6 +18,8 @@ from test_readers_rl_unplugged import check_shard, shard, transitions
 
 from reverie.commands.data import data_command
 from reverie.core.errors import ConfigError, RunError
+from reverie.core.lock import lock_of
+from reverie.data import download
 from reverie.data import fetch as fetching
 from reverie.data.download import GAMES, RL_UNPLUGGED, download_minari, download_shards
 from reverie.data.fetch import fetch
@@ -295,6 +297,24 @@ def test_a_dataset_that_changes_between_two_attempts(server, tmp_path, monkeypat
     download_minari(name, server.url)
     check(open_reader(f"minari:{name}"), expected(LIVED))
     assert sorted(p.name for p in (root / name).rglob("*.*")) == ["main_data.hdf5", "metadata.json"]
+
+
+def test_one_download_of_a_dataset_at_a_time(server, tmp_path, monkeypatch):
+    place = tmp_path / "door-v0"
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
+    offer(server, write(tmp_path / "made", [buffer(e) for e in LIVED]), place.name)
+    with lock_of(place), pytest.raises(RunError, match="door-v0 is in use by process"):
+        download_minari(place.name, server.url)
+    assert len(server.asked) == 1  # the list
+
+    def finished(path):
+        (path / "data").mkdir(parents=True)
+        (path / "data" / "metadata.json").write_text("")
+        return lock_of(path)
+
+    monkeypatch.setattr(download, "lock_of", finished)  # by another process, just before this one gets the lock
+    assert download_minari(place.name, server.url) == place
+    assert len(server.asked) == 2
 
 
 def test_a_folder_that_is_in_the_way(server, tmp_path, monkeypatch):

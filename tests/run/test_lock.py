@@ -11,8 +11,8 @@ import sys
 
 import pytest
 
+from reverie.core import lock as module
 from reverie.core.errors import RunError
-from reverie.run import lock as module
 from reverie.run.lock import RunLock
 
 HOLDER = """

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -12,8 +11,7 @@ from typing import Any
 import numpy as np
 
 from reverie.core.errors import ConfigError, RunError
-from reverie.core.signals import check_signals
-from reverie.data.export import Exported, check_room, emptied, no_room, size_of, staged_at
+from reverie.data.export import Exported, check_room, emptied, size_of, staged_at, staged_file
 from reverie.data.readers.base import About, Rows, needs
 from reverie.data.readers.spaces import text_of
 from reverie.data.readers.table import ACTIONS_OF_OURS, COLUMNS_OF_OURS
@@ -201,23 +199,3 @@ def check_plain(block: Mapping[str, np.ndarray], what: str, expected: str, *, se
             f"{what} can only store {expected}, not {', '.join(wrong)} of this dataset. Use Minari's format, which can "
             "store everything (--to minari)."
         )
-
-
-@contextlib.contextmanager
-def staged_file(path: Path) -> Iterator[Path]:
-    """Provide a temporary file beside ``path``; rename it to ``path`` at the end, or delete it after an error.
-
-    Raises:
-        RunError: ``path`` exists, or the disk is full.
-    """
-    if path.exists():
-        raise RunError(f"{path} exists: choose another name, or delete it first.")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    staged = path.with_name(f".{path.name}.part")
-    try:
-        yield staged
-        check_signals()
-        os.rename(staged, path)
-    except BaseException as error:
-        staged.unlink(missing_ok=True)
-        raise no_room(path, error) or error from None

@@ -12,11 +12,13 @@ import os
 import re
 import urllib.error
 import urllib.parse
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from reverie.core.errors import ConfigError, RunError, did_you_mean
+from reverie.core.lock import lock_of
 from reverie.data.fetch import Progress, blocks, fetch, opened, persist, silent
 from reverie.data.readers.minari import METADATA, check_name, minari_root
 from reverie.data.remote_file import Remote, mismatch
@@ -82,11 +84,11 @@ def download_minari(name: str, server: str = "", progress: Progress = silent) ->
 
     Raises:
         ConfigError: Minari does not allow this name.
-        RunError: the server has no such dataset, or its files cannot be downloaded.
+        RunError: the server has no such dataset, its files cannot be downloaded, or another process downloads it.
     """
     check_name(name)
     place = minari_root() / name
-    if (place / "data" / METADATA).is_file():
+    if _is_here(place):
         return place
     if place.is_file() or (place.is_dir() and any(place.iterdir())):
         raise RunError(f"{place} exists but is not a Minari dataset: move it elsewhere, then download again.")
@@ -94,20 +96,31 @@ def download_minari(name: str, server: str = "", progress: Progress = silent) ->
     group, _, inside = name.partition("/")
     where = f"datasets/{MINARI_OWNER}/{group}"
     listed = _listed(f"{server}/api/{where}/tree/main/{urllib.parse.quote(inside)}?recursive=true", name)
-    staged = place.with_name(f".{place.name}.part")
     wanted = {_below(path, inside, server): _remote(entry, f"{server}/{where}") for path, entry in listed.items()}
+    with lock_of(place):
+        if not _is_here(place):  # another process may have downloaded it before this one got the lock
+            staged = _gathered(wanted, place.with_name(f".{place.name}.part"), progress)
+            if not _is_here(staged):
+                raise RunError(f"'{name}' on {server} is not a Minari dataset: it has no data/{METADATA}.")
+            os.replace(staged, place)
+    return place
+
+
+def _is_here(place: Path) -> bool:
+    return (place / "data" / METADATA).is_file()
+
+
+def _gathered(wanted: Mapping[Path, Remote], folder: Path, progress: Progress) -> Path:
+    """Download the files ``wanted``, by their paths in ``folder``, as far as they are missing; return ``folder``."""
     for below, remote in wanted.items():
-        path = staged / below
+        path = folder / below
         if path.exists() and mismatch(remote, path):  # the dataset has changed since this file came
             path.unlink()
         fetch(remote, path, progress)
-    for path in staged.rglob("*"):
-        if path.is_file() and path.relative_to(staged) not in wanted:  # of an earlier version
+    for path in folder.rglob("*"):
+        if path.is_file() and path.relative_to(folder) not in wanted:  # of an earlier version
             path.unlink()
-    if not (staged / "data" / METADATA).is_file():
-        raise RunError(f"'{name}' on {server} is not a Minari dataset: it has no data/{METADATA}.")
-    os.replace(staged, place)
-    return place
+    return folder
 
 
 def address(server: str) -> str:

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from reverie.core.errors import ConfigError, RunError
+from reverie.core.lock import lock_of
 from reverie.core.signals import check_signals
 from reverie.data.readers.minari import check_name, minari_root
 from reverie.data.store.episodes import Episode
@@ -52,21 +53,47 @@ def one_layout(segments: Iterable[Segment]) -> None:
 
 
 @contextlib.contextmanager
-def staged_at(path: Path) -> Iterator[Path]:
-    """Provide a temporary folder beside ``path``; rename it to ``path`` at the end, or delete it after an error.
+def staged_file(path: Path) -> Iterator[Path]:
+    """Provide a temporary path beside ``path``. The file or folder made there is renamed to ``path`` at the end.
+
+    After an error it is deleted. One process at a time can do so for a ``path``; it deletes what a killed one has left.
 
     Raises:
-        RunError: ``path`` exists, or the disk is full.
+        RunError: ``path`` exists, another process is writing it, or the disk is full.
     """
-    staged = fresh(path)
-    try:
+    check_absent(path)
+    with lock_of(path):
+        check_absent(path)  # another process may have written it before this one got the lock
+        staged = path.with_name(f".{path.name}.part")
+        delete(staged)
+        try:
+            yield staged
+            check_signals()
+            os.rename(staged, path)
+        except BaseException as error:
+            give_room(staged)
+            delete(staged)
+            raise no_room(path, error) or error from None
+
+
+@contextlib.contextmanager
+def staged_at(path: Path) -> Iterator[Path]:
+    """Do as ``staged_file``, with an empty folder.
+
+    Raises:
+        RunError: ``path`` exists, another process is writing it, or the disk is full.
+    """
+    with staged_file(path) as staged:
+        staged.mkdir()
         yield staged
-        check_signals()
-        os.rename(staged, path)
-    except BaseException as error:
-        give_room(staged)
-        shutil.rmtree(staged, ignore_errors=True)
-        raise no_room(path, error) or error from None
+
+
+def delete(path: Path) -> None:
+    """Delete a file or folder, if it exists and can be deleted."""
+    if path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def check_room(path: Path, wanted: int) -> None:
@@ -121,23 +148,13 @@ def fresh_enough(target: str) -> None:
     name = target.removeprefix("minari:")
     if name != target:
         check_name(name)
-    path = Path(target).expanduser() if name == target else minari_root() / name
+    check_absent(Path(target).expanduser() if name == target else minari_root() / name)
+
+
+def check_absent(path: Path) -> None:
+    """Raise RunError if ``path`` exists."""
     if path.exists():
         raise RunError(f"{path} exists: choose another name, or delete it first.")
-
-
-def fresh(path: Path) -> Path:
-    """Make an empty temporary folder beside ``path`` and return it. The caller renames it when it is complete.
-
-    Raises:
-        RunError: ``path`` exists.
-    """
-    if path.exists():
-        raise RunError(f"{path} exists: choose another name, or delete it first.")
-    staged = path.with_name(f".{path.name}.part")
-    shutil.rmtree(staged, ignore_errors=True)
-    staged.mkdir(parents=True)
-    return staged
 
 
 # ---------------------------------------------------------------- PyDreamer

@@ -1,108 +1,17 @@
-"""One writer per run: a file lock that the system releases when the process ends, however it ends."""
+"""One writer per run."""
 
 from __future__ import annotations
 
-import contextlib
-import importlib
-import importlib.util
-import json
-import os
-import socket
 from pathlib import Path
-from types import TracebackType
-from typing import Any
 
-from reverie.core.errors import RunError
-
-fcntl: Any = importlib.import_module("fcntl") if importlib.util.find_spec("fcntl") else None
-"""None on Windows, where runs are not locked."""
+from reverie.core.lock import FileLock
 
 LOCK = ".lock"
 
-held: set[int] = set()
-"""File descriptors of the locks of this process."""
 
-
-def forget() -> None:
-    """Close the parent's lock files in a forked process, which may outlive the parent."""
-    for descriptor in held:
-        with contextlib.suppress(OSError):
-            os.close(descriptor)  # the lock itself stays the parent's
-    held.clear()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=forget)
-
-
-class RunLock:
-    """While entered, no other process can enter the lock of the same folder. Readers need no lock.
-
-    The file names the process that holds the lock, and is deleted afterwards. A killed process leaves the file behind,
-    but not the lock.
-    """
+class RunLock(FileLock):
+    """The lock of a run folder, or of another folder that a run writes to."""
 
     def __init__(self, folder: Path, instead: str = "another run folder") -> None:
         """``instead`` is the alternative that the error message offers."""
-        self.folder, self.path, self.instead = folder, folder / LOCK, instead
-        self.descriptor: int | None = None
-
-    def __enter__(self) -> RunLock:
-        """Take the lock of an existing folder.
-
-        Raises:
-            RunError: another process holds it, or the folder is not writable.
-        """
-        if fcntl is None:
-            return self
-        while True:
-            try:
-                descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o666)
-            except OSError as error:
-                raise RunError(f"cannot write to {self.folder}: {error.strerror}. Choose a writable folder.") from error
-            if self._take(descriptor):
-                return self
-            os.close(descriptor)
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self.descriptor is not None:
-            with contextlib.suppress(OSError):
-                self.path.unlink()  # while locked: a process that has opened this file notices in ``_take``
-            os.close(self.descriptor)
-            held.discard(self.descriptor)
-            self.descriptor = None
-
-    def _take(self, descriptor: int) -> bool:
-        """Lock the open file; return False if its last owner deleted it meanwhile.
-
-        Raises:
-            RunError: another process holds the lock.
-        """
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(descriptor)
-            raise RunError(
-                f"{self.folder} is in use by {self._owner()}. Wait until it has finished, or choose {self.instead}."
-            ) from None
-        except OSError:  # a file system without locks
-            pass
-        try:
-            if os.stat(self.path).st_ino != os.fstat(descriptor).st_ino:
-                return False
-        except FileNotFoundError:
-            return False
-        os.ftruncate(descriptor, 0)
-        os.write(descriptor, json.dumps({"pid": os.getpid(), "host": socket.gethostname()}).encode())
-        self.descriptor = descriptor
-        held.add(descriptor)
-        return True
-
-    def _owner(self) -> str:
-        try:
-            said = json.loads(self.path.read_text())
-            return f"process {said['pid']} on host {said['host']}"
-        except (OSError, ValueError, KeyError, TypeError):
-            return "another process"
+        super().__init__(folder / LOCK, folder, instead)
