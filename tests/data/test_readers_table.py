@@ -16,6 +16,7 @@ from reverie.data.dataset import DatasetConfig
 from reverie.data.readers import transitions
 from reverie.data.readers.base import ReadOptions
 from reverie.data.readers.detect import open_reader
+from reverie.datasets import validate
 from reverie.recorded import Recorded
 
 pa = pytest.importorskip("pyarrow")
@@ -215,7 +216,13 @@ def test_what_must_be_said(tmp_path):
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (lambda v: v["next.reward"].__setitem__(3, None), "1 missing values"),
+        (
+            lambda v: v["next.done"].__setitem__(3, None),
+            r"'next\.done' has no value in row 3: expected one in each row",
+        ),
+        (lambda v: v.update({"next.done": [0.0] * 5 + [None] * 9}), r"'next\.done' has no value in row 5: .*true or"),
+        (lambda v: v.update(action=[[1, 2]] * 9 + [[1, None]] * 5), r"'action' has no value in row 9"),
+        (lambda v: v.update(action=[[1, 2]] * 9 + [None] * 5), r"'action' has no value in row 9"),
         (
             lambda v: v["observation.state"].__setitem__(3, [1.0]),
             "values of different shapes|lists of different lengths",
@@ -230,6 +237,24 @@ def test_tables_that_cannot_be(tmp_path, change, said):
     path = str(save(tmp_path / "d", values))
     with pytest.raises(DataError, match=said):
         list(open_reader(path, ReadOptions(columns=MAPPING)).parts())
+
+
+@pytest.mark.parametrize("kind", ["stream", "parquet"])
+def test_floats_that_are_missing_are_nan(tmp_path, kind):
+    """As pandas writes NaN. Validation says where they are."""
+    values = columns()
+    values["next.reward"][3] = None
+    values["observation.state"][0] = None
+    values["observation.state"][5][1] = None
+    values["action"][7] = None
+    path = str(save(tmp_path / "d", values, kind=kind, pieces=2))
+    reader = open_reader(path, ReadOptions(columns=MAPPING | {"next_obs": "after"}))
+    assert {rule: (finding.rows, finding.first) for rule, finding in validate(reader).findings.items()} == {
+        "obs is NaN or infinite": (2, "in row 0, episode 0"),
+        "action is NaN or infinite": (1, "in row 9, episode 2"),
+        "reward is NaN or infinite": (1, "in row 5, episode 1"),
+    }
+    np.testing.assert_array_equal(np.argwhere(np.isnan(joined(reader.parts())["obs"])), [[0, 0], [0, 1], [7, 1]])
 
 
 def test_a_table_cut_in_the_middle(tmp_path):

@@ -36,7 +36,8 @@ class TableColumn:
         array = self._array(first)
         kind = array.type
         self.is_list: bool = arrow.types.is_list(kind) or arrow.types.is_large_list(kind)
-        sample = numbers(arrow, array.slice(0, 1), where)
+        known = int(np.asarray(array.is_valid()).argmax()) if array.null_count else 0
+        sample = self._numbers(array.slice(known, 1), known)
         self.shape, self.dtype = (int(self.edges[-1]), *sample.shape[1:]), sample.dtype
 
     def _array(self, piece: int) -> Any:
@@ -60,7 +61,7 @@ class TableColumn:
             piece = int(np.searchsorted(self.edges, start, "right")) - 1
             end = min(stop, int(self.edges[piece + 1]))
             inside = self._array(piece).slice(start - int(self.edges[piece]), end - start)
-            parts.append(numbers(self.arrow, inside, self.where))
+            parts.append(self._numbers(self._filled(inside), start))
             start = end
         if len({part.shape[1:] for part in parts}) > 1:
             raise DataError(f"{self.where} has values of different shapes: {sorted({p.shape[1:] for p in parts})}.")
@@ -74,7 +75,19 @@ class TableColumn:
         """Return the values of the list in one row of the table, ``[steps, ...]``."""
         piece = int(np.searchsorted(self.edges, row, "right")) - 1
         array = self._array(piece).slice(row - int(self.edges[piece]), 1)
+        check_complete(self.arrow, array, self.where, row)
         return numbers(self.arrow, array.flatten(), self.where)
+
+    def _numbers(self, array: Any, row: int) -> np.ndarray:
+        """Return an array whose first value is that of ``row`` as numbers."""
+        check_complete(self.arrow, array, self.where, row)
+        return numbers(self.arrow, array, self.where)
+
+    def _filled(self, array: Any) -> Any:
+        """Return an array with lists of NaN in place of missing lists of floats."""
+        if not array.null_count or not self.shape[1:] or self.dtype.kind != "f":
+            return array
+        return array.fill_null(self.arrow.scalar(np.full(self.shape[1:], np.nan).tolist(), array.type))
 
 
 class SideBySide:
@@ -114,15 +127,50 @@ class SideBySide:
         return np.stack(parts, axis=1)
 
 
+def check_complete(arrow: Any, array: Any, where: str, row: int) -> None:
+    """Check that only floats are missing, also inside lists; the first value is that of ``row``.
+
+    Raises:
+        DataError: other values are missing; the message names the first such row.
+    """
+    lacking = first_missing(arrow, array)
+    if lacking >= 0:
+        raise DataError(
+            f"{where} has no value in row {row + lacking:,}: expected one in each row. Only floats may be missing; "
+            "they are read as NaN."
+        )
+
+
+def first_missing(arrow: Any, array: Any) -> int:
+    """Return the index of the first value of an array that is missing, or contains one that is; -1 if there is none.
+
+    Missing floats do not count.
+    """
+    kind, types = array.type, arrow.types
+    if isinstance(array, arrow.ExtensionArray):
+        return first_missing(arrow, array.storage)
+    if types.is_floating(kind):
+        return -1
+    if array.null_count:
+        return int(np.asarray(array.is_null()).argmax())
+    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+        inside = first_missing(arrow, array.flatten())
+        return inside if inside < 0 else int(arrow.compute.list_parent_indices(array)[inside].as_py())
+    return -1
+
+
 def numbers(arrow: Any, array: Any, where: str) -> np.ndarray:
     """Convert an Arrow array to NumPy, ``[n, ...]``. Lists become further dimensions; compressed pictures are decoded.
 
+    Args:
+        arrow: the package.
+        array: an array in which only floats are missing, which become NaN.
+        where: the column, for messages.
+
     Raises:
-        DataError: values are missing, lists differ in length, or values are not numbers.
+        DataError: lists differ in length, or values are not numbers.
     """
     kind, types = array.type, arrow.types
-    if array.null_count:
-        raise DataError(f"{where} has {array.null_count} missing values.")
     if types.is_struct(kind) and "bytes" in [f.name for f in kind]:
         return pictures(array.field("bytes").to_pylist(), where)
     if types.is_binary(kind) or types.is_large_binary(kind):

@@ -63,6 +63,7 @@ class TableReader(Reader):
         if not self.paths:
             raise DataError(f"{path} contains no tables ({', '.join(SUFFIXES)}).")
         try:
+            import pyarrow.compute
             import pyarrow.ipc
             import pyarrow.parquet
         except ImportError as error:
@@ -185,6 +186,11 @@ class TableReader(Reader):
 
         def flag(role: str) -> np.ndarray:
             found = self.column(role).read(0, self.total) if role in self.roles else np.zeros(self.total, bool)
+            if (missing := np.isnan(found.reshape(self.total))).any():
+                raise DataError(
+                    f"{self.path}: '{self.roles[role]}' has no value in row {int(missing.argmax()):,}: expected true or "
+                    "false."
+                )
             return found.reshape(self.total).astype(bool)
 
         if not {"terminal", "end"} & self.roles.keys():
