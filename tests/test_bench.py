@@ -77,7 +77,7 @@ def weights(*modules: torch.nn.Module) -> int:
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 def test_operations_of_an_update_are_those_of_its_equations(precision: str) -> None:
     """Two for each weight and row forwards, four backwards; nothing backwards through the imagination."""
-    config = sized("1m").merge({"precision": precision})
+    config = sized("1m").merge({"precision": precision, "batch_length": 16, "horizon": 5})
     with torch.device("meta"):
         learner = DreamerV3(VECTOR, TURNS, config, torch.device("meta"))
     world, actor, critic = learner.world, learner.actor, learner.critic
