@@ -4,7 +4,8 @@ For each layer, from the outermost wrapper to the environment itself, the first 
 
 1. Its own ``snapshot() -> state`` and ``restore(state)``, if its class has both. Its ``np_random`` is saved as well.
 2. Its fields, pickled, all layers together so that shared objects stay shared. Emulators and simulators among the
-   fields are saved as in ``natives``. Renderers and local functions are not saved: those of the new environment stay.
+   fields are saved as in ``natives``. Local functions and what draws, also within lists, tuples and dictionaries, are
+   not saved: those of the new environment stay.
 
 An environment cannot be saved if it holds objects that pickle would make anew (``EzPickle``) or cannot pickle. State
 outside it is not saved: globals of a module, files, a server.
@@ -17,6 +18,7 @@ import io
 import pickle
 import types
 import zlib
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,10 +29,25 @@ from reverie.envs import natives
 from reverie.envs.unchanged import RANDOM, Made, difference, has_own, layers_of
 
 Env = gymnasium.Env[Any, Any]
+Path = tuple[Any, ...]
+"""Keys and indices, the first one the name of a field."""
 
 FORMAT = 1
 CONSTANT = {"spec", "metadata", "_ezpickle_args", "_ezpickle_kwargs"}
-DRAWING = ("pygame", "pygame_gui", "pyglet", "glfw", "OpenGL", "matplotlib", "tkinter", "cv2")
+EVERYTHING = {"object"}
+DRAWING = {
+    "pygame": {"Surface", "Clock", "Font", "Sound", "Window", "Renderer", "Texture"},
+    "pyglet": {"BaseWindow", "Context", "Batch", "Group", "TextLayout", "AbstractImage", "Font", "Clock"},
+    "matplotlib": {"Artist", "FigureCanvasBase", "FigureManagerBase", "Animation"},
+    "tkinter": {"Misc", "Image", "Font"},
+    "cv2": {"VideoWriter"},
+    "pygame_gui": EVERYTHING,
+    "glfw": EVERYTHING,
+    "OpenGL": EVERYTHING,
+}
+"""Base classes, by package, of objects of that package that draw. Other classes, such as pygame.Rect, hold state."""
+VIEWING = {"gym", "gymnasium", "gymnasium_robotics", "mujoco", "mujoco_py", "dm_control", "highway_env", "robosuite"}
+"""Packages whose classes named ``DRAWERS`` draw."""
 DRAWERS = ("Renderer", "Viewer")
 SIMPLE = (types.NoneType, bool, int, float, str, bytes, type, types.ModuleType, types.BuiltinFunctionType)
 
@@ -138,12 +155,25 @@ def _given(layer: Env, state: Layer) -> None:
 
 
 def _draws(value: object, depth: int = 3) -> bool:
-    """Return whether ``value`` is a window, a surface, a renderer, or a collection that contains one."""
+    """Return whether ``value`` is a window, a surface, a renderer and the like, or a collection of nothing else."""
     if isinstance(value, list | tuple | dict):
         inside = value.values() if isinstance(value, dict) else value
-        return depth > 0 and any(_draws(item, depth - 1) for item in inside)
+        return depth > 0 and len(inside) > 0 and all(_draws(item, depth - 1) for item in inside)
     kind = type(value)
-    return kind.__module__.split(".")[0] in DRAWING or kind.__name__.endswith(DRAWERS)
+    package = kind.__module__.split(".")[0]
+    if package in VIEWING:
+        return kind.__name__.endswith(DRAWERS)
+    return any(base.__name__ in DRAWING.get(package, ()) for base in kind.__mro__)
+
+
+def _drawings(value: object, path: Path, seen: set[int]) -> Iterator[tuple[Path, object]]:
+    """Yield what draws within the collection ``value``, with its path there; ``seen`` has collections gone through."""
+    if _draws(value):
+        yield path, value
+    elif isinstance(value, list | tuple | dict) and id(value) not in seen:
+        seen.add(id(value))
+        for key, item in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from _drawings(item, (*path, key), seen)
 
 
 def _is_local_function(value: object) -> bool:
@@ -161,7 +191,7 @@ def _is_local_function(value: object) -> bool:
 
 
 class _Pickler(pickle.Pickler):
-    """Writes references to layers, to fields that stay and to modules in place of their contents."""
+    """Writes references to layers, to fields that stay, to what draws and to modules in place of their contents."""
 
     def __init__(self, file: io.BytesIO, layers: list[Env], states: list[Layer]) -> None:
         super().__init__(file, protocol=5)
@@ -171,6 +201,8 @@ class _Pickler(pickle.Pickler):
                 value = vars(layer)[name]
                 if not isinstance(value, SIMPLE):
                     self._known.setdefault(id(value), ("field", n, name))
+            for path, drawing in _drawings(state.fields, (), set()):
+                self._known.setdefault(id(drawing), ("field", n, *path))
 
     def persistent_id(self, obj: Any) -> tuple[Any, ...] | None:
         known = self._known.get(id(obj))
@@ -190,4 +222,13 @@ class _Unpickler(pickle.Unpickler):
         if pid[0] == "module":
             return importlib.import_module(pid[1])
         layer = self._layers[pid[1]]
-        return layer if pid[0] == "layer" else vars(layer)[pid[2]]
+        if pid[0] == "layer":
+            return layer
+        found: Any = vars(layer)
+        try:
+            for key in pid[2:]:
+                found = found[key]
+        except (LookupError, TypeError):
+            where = "".join(f"[{key!r}]" for key in pid[3:])
+            raise LookupError(f"there is nothing to draw with at {pid[2]}{where} in the new environment") from None
+        return found
