@@ -63,6 +63,20 @@ def test_pooling_takes_the_maximum_of_the_last_frames():
         steps(1, action_repeat=2, pool_frames=2)
 
 
+def test_pooled_frames_may_be_drawn_into_the_same_array():
+    class Flickering(env_zoo.Scripted):
+        canvas = np.zeros((4, 6, 3), np.uint8)
+
+        def step(self, action):
+            _, *rest = super().step(action)
+            self.canvas[:] = 0
+            self.canvas[self.time % 2] = 100
+            return self.canvas, *rest
+
+    got = steps(2, lambda: Flickering(IMAGES, frames(1)), action_repeat=2, pool_frames=2)
+    assert got[1].obs["image"][0, :3, 0, 0].tolist() == [100, 100, 0]
+
+
 def test_frame_stack_repeats_the_first_and_forgets_at_the_end():
     got = steps(6, lambda: env_zoo.Scripted(IMAGES, frames(9), truncated=(4,)), frame_stack=3, grayscale=True)
     assert got[0].obs["image"].shape == (1, 4, 6, 3)

@@ -86,8 +86,8 @@ class ActionRepeat(gymnasium.Wrapper[Any, Any, Any, Any]):
             obs, reward, terminated, truncated, info = self.env.step(action)
             total += float(reward)
             terminated, truncated = flag("terminated", terminated), flag("truncated", truncated)
-            if turn > self._times - 1 - self._pool:
-                frames.append(obs)
+            if self._pool > 1 and turn > self._times - 1 - self._pool:
+                frames.append(np.array(obs))  # copied: the environment may draw each frame into the same array
             if terminated or truncated:
                 break
         if len(frames) > 1:
