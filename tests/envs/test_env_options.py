@@ -37,6 +37,18 @@ def test_action_repeat_sums_rewards_and_stops_at_the_end():
     assert [s.is_last.item() for s in got] == [False, False, False, True]
 
 
+def test_each_repeat_gets_the_same_action():
+    class Halving(env_zoo.Scripted):
+        def step(self, action):
+            action["force"] *= 0.5
+            return super().step(action)
+
+    space = spaces.Dict(force=spaces.Box(-1, 1, (1,)))
+    env = Halving(spaces.Box(-1, 1, (1,)), [np.zeros(1, np.float32)], action_space=space)
+    steps(2, lambda: env, torch.ones(1, 1), action_repeat=3)
+    assert [action["force"].item() for action in env.actions] == [0.5, 0.5, 0.5]
+
+
 def test_time_limit_counts_decisions():
     got = steps(4, lambda: Count(truncate_at=0), action_repeat=3, time_limit=2)
     assert [s.is_last.item() for s in got] == [False, False, True, False]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import gymnasium
@@ -83,7 +84,8 @@ class ActionRepeat(gymnasium.Wrapper[Any, Any, Any, Any]):
         """Take ``action`` up to ``times`` times; the reward is the sum."""
         total, frames = 0.0, []
         for turn in range(self._times):
-            obs, reward, terminated, truncated, info = self.env.step(action)
+            # Copied: the environment may change it in place.
+            obs, reward, terminated, truncated, info = self.env.step(copy.deepcopy(action))
             total += float(reward)
             terminated, truncated = flag("terminated", terminated), flag("truncated", truncated)
             if self._pool > 1 and turn > self._times - 1 - self._pool:
