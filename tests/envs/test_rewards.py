@@ -9,9 +9,9 @@ import torch
 from gymnasium import spaces
 
 from reverie.core.errors import DataError
+from reverie.envs.answers import flag, number
 from reverie.envs.base import EnvConfig
-from reverie.envs.flat import make_flat, number
-from reverie.envs.wrappers import flag
+from reverie.envs.flat import make_flat
 
 
 @pytest.mark.parametrize(
@@ -28,12 +28,21 @@ def test_anything_else_is_no_reward(reward):
         number(reward)
 
 
-def test_the_error_says_which_environment():
+@pytest.mark.parametrize("repeat", [1, 2])
+def test_the_error_says_which_environment(repeat):
     env = env_zoo.Scripted(spaces.Discrete(2), [0, 1], rewards=[0.0, None])
-    flat = make_flat(EnvConfig(id="Odd-v0"), lambda: env, 0, False)
+    flat = make_flat(EnvConfig(id="Odd-v0", action_repeat=repeat), lambda: env, 0, False)
     flat.reset()
     with pytest.raises(DataError, match=r"environment 0.*step 1.*the reward is None: expected a number"):
         flat.step(np.zeros(flat.action_spec.width, np.float32))
+
+
+def test_rewards_of_repeats_are_summed_whatever_their_type():
+    rewards = [0.0, np.array([1.5]), torch.tensor(2)]
+    env = env_zoo.Scripted(spaces.Discrete(2), [0, 1, 1], rewards=rewards)
+    flat = make_flat(EnvConfig(id="Odd-v0", action_repeat=2), lambda: env, 0, False)
+    flat.reset()
+    assert flat.step(np.zeros(flat.action_spec.width, np.float32))[1] == 3.5
 
 
 @pytest.mark.parametrize("kind", [bool, int, np.bool_, np.array, lambda x: np.array([x]), torch.tensor])

@@ -40,6 +40,19 @@ def test_environments_of_old_gym_are_told_apart(make, vector):
         env.step(torch.zeros(1, 2))
 
 
+def test_environments_of_old_gym_are_told_apart_within_wrappers(make):
+    class Idle(env_zoo.OldStep):
+        def get_action_meanings(self):
+            return ["NOOP", "FIRE"]
+
+    env = make(env_zoo.OldStep, action_repeat=2, restarts=0)
+    env.reset()
+    with pytest.raises(DataError, match=r"step 1 of episode 1: step\(\) returned 4 values: expected 5 values .*shimmy"):
+        env.step(torch.zeros(1, 2))
+    with pytest.raises(DataError, match=r"step 0 of episode 1: step\(\) returned 4 values: expected 5 values .*shimmy"):
+        make(Idle, noop_max=9, restarts=0, seed=1).reset()
+
+
 @BOTH
 def test_infinite_rewards(make, vector):
     env = make(env_zoo.infinite_reward, vector=vector)

@@ -16,46 +16,14 @@ from gymnasium import spaces
 from reverie.core.errors import DataError, EnvError, ReverieError, told
 from reverie.core.specs import ActionSpec, ObsPart
 from reverie.envs import timeout
+from reverie.envs.answers import begun, stepped
 from reverie.envs.base import EnvConfig, Factory, make_gym
 from reverie.envs.episode_info import Summary, summary_of
 from reverie.envs.images import FlatObs, FrameStack, ImageOptions
 from reverie.envs.spaces import ActionCodec, ObsCodec
 from reverie.envs.unchanged import as_made
-from reverie.envs.wrappers import flag
 
 LARGEST = float(np.finfo(np.float32).max)
-OF_RESET = ("observation", "info")
-OF_STEP = ("observation", "reward", "terminated", "truncated", "info")
-
-
-def begun(env: gymnasium.Env[Any, Any], seed: int | None, options: dict[str, Any] | None) -> Any:
-    """Return what ``env.reset`` returns.
-
-    Raises:
-        DataError: ``reset`` does not accept ``seed`` or ``options``.
-    """
-    try:
-        return env.reset(seed=seed, options=options)
-    except TypeError as error:
-        if "reset() got an unexpected keyword argument" not in str(error):
-            raise
-        remedy = "Define reset(self, *, seed=None, options=None) and call super().reset(seed=seed) in it"
-        raise DataError(f"{error}. {remedy}") from error
-
-
-def answered(method: str, found: Any, names: tuple[str, ...]) -> Any:
-    """Return ``found`` if it has as many values as ``names``.
-
-    Raises:
-        DataError: it has not, as in environments made for old Gym.
-    """
-    if isinstance(found, tuple | list) and len(found) == len(names):
-        return found
-    what = f"{len(found)} values" if isinstance(found, tuple | list) else f"one value of type {type(found).__name__}"
-    raise DataError(
-        f"{method}() returned {what}: expected {len(names)} values ({', '.join(names)}). Wrap environments of the "
-        "old Gym API with shimmy.GymV26CompatibilityV0(env=...) or shimmy.GymV21CompatibilityV0(env=...)"
-    )
 
 
 def make_flat(
@@ -154,7 +122,7 @@ class FlatEnv(gymnasium.Wrapper[Any, np.ndarray, Any, Any]):
         self._episode += 1
         self._step = 0
         try:
-            obs, _ = answered("reset", begun(self.env, seed, options), OF_RESET)
+            obs, _ = begun(self.env, seed, options)
             return self._flat(obs, True), {}
         except (Exception, timeout.Overdue) as error:
             raise self._placed(error) from error
@@ -163,14 +131,12 @@ class FlatEnv(gymnasium.Wrapper[Any, np.ndarray, Any, Any]):
         """Take the flat ``action`` ``[A]``; the info is always empty."""
         self._step += 1
         try:
-            obs, reward, terminated, truncated, _ = answered("step", self.env.step(self._action(action)), OF_STEP)
-            reward = number(reward)
+            obs, reward, terminated, truncated, _ = stepped(self.env, self._action(action))
             if not -LARGEST <= reward <= LARGEST:
                 raise DataError(f"the reward is {reward}: expected a finite float32 number")
             if self._clip:
                 reward = self._clip(reward)
-            ends = flag("terminated", terminated), flag("truncated", truncated)
-            return self._flat(obs, False), reward, *ends, {}
+            return self._flat(obs, False), reward, terminated, truncated, {}
         except (Exception, timeout.Overdue) as error:
             raise self._placed(error) from error
 
@@ -256,17 +222,3 @@ def _rgb(frame: Any) -> np.ndarray | None:
 
 def _said(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"
-
-
-def number(reward: Any) -> float:
-    """Return the ``reward`` of an environment as a float.
-
-    Raises:
-        DataError: it is not a single number.
-    """
-    if isinstance(reward, float | int):
-        return float(reward)
-    found = np.asarray(reward)
-    if found.size != 1 or found.dtype.kind not in "biuf":
-        raise DataError(f"the reward is {reward!r}: expected a number")
-    return float(found.reshape(()))

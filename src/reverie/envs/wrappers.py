@@ -9,25 +9,10 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from reverie.core.errors import DataError, EnvError, brief
+from reverie.core.errors import EnvError
+from reverie.envs.answers import Reset, Stepped, begun, stepped
 
-Reset = tuple[Any, dict[str, Any]]
-Stepped = tuple[Any, float, bool, bool, dict[str, Any]]
 Env = gymnasium.Env[Any, Any]
-
-
-def flag(name: str, value: Any) -> bool:
-    """Return what an environment gave as ``terminated`` or ``truncated``, whichever is the ``name``, as a bool.
-
-    Raises:
-        DataError: it is not a single bool or number.
-    """
-    if isinstance(value, bool | np.bool_):
-        return bool(value)
-    found = np.asarray(value)
-    if found.size != 1 or found.dtype.kind not in "biuf":
-        raise DataError(f"{name} is {brief(value)}: expected a bool, whether the episode ends with this step")
-    return bool(found.reshape(()))
 
 
 class NoopReset(gymnasium.Wrapper[Any, Any, Any, Any]):
@@ -52,11 +37,11 @@ class NoopReset(gymnasium.Wrapper[Any, Any, Any, Any]):
         """Start an episode and take the idle actions; an episode that ends meanwhile is started again."""
         if seed is not None:
             self._random = np.random.default_rng(seed)
-        obs, info = self.env.reset(seed=seed, options=options)
+        obs, info = begun(self.env, seed, options)
         for _ in range(int(self._random.integers(self._most + 1))):
-            obs, _, terminated, truncated, info = self.env.step(0)
-            if flag("terminated", terminated) or flag("truncated", truncated):
-                obs, info = self.env.reset(options=options)
+            obs, _, terminated, truncated, info = stepped(self.env, 0)
+            if terminated or truncated:
+                obs, info = begun(self.env, None, options)
         return obs, info
 
 
@@ -85,9 +70,8 @@ class ActionRepeat(gymnasium.Wrapper[Any, Any, Any, Any]):
         total, frames = 0.0, []
         for turn in range(self._times):
             # Copied: the environment may change it in place.
-            obs, reward, terminated, truncated, info = self.env.step(copy.deepcopy(action))
-            total += float(reward)
-            terminated, truncated = flag("terminated", terminated), flag("truncated", truncated)
+            obs, reward, terminated, truncated, info = stepped(self.env, copy.deepcopy(action))
+            total += reward
             if self._pool > 1 and turn > self._times - 1 - self._pool:
                 frames.append(np.array(obs))  # copied: the environment may draw each frame into the same array
             if terminated or truncated:

@@ -1,0 +1,87 @@
+"""What the ``reset`` and ``step`` of environments answer, in a form that can be relied on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+from reverie.core.errors import DataError, brief
+
+Reset = tuple[Any, dict[str, Any]]
+Stepped = tuple[Any, float, bool, bool, dict[str, Any]]
+Env = gymnasium.Env[Any, Any]
+
+OF_RESET = ("observation", "info")
+OF_STEP = ("observation", "reward", "terminated", "truncated", "info")
+
+
+def begun(env: Env, seed: int | None, options: dict[str, Any] | None) -> Reset:
+    """Return what ``env.reset`` returns: the observation and the info.
+
+    Raises:
+        DataError: ``reset`` does not accept ``seed`` or ``options``, or returns something else.
+    """
+    try:
+        found = env.reset(seed=seed, options=options)
+    except TypeError as error:
+        if "reset() got an unexpected keyword argument" not in str(error):
+            raise
+        remedy = "Define reset(self, *, seed=None, options=None) and call super().reset(seed=seed) in it"
+        raise DataError(f"{error}. {remedy}") from error
+    obs, info = _all("reset", found, OF_RESET)
+    return obs, info
+
+
+def stepped(env: Env, action: Any) -> Stepped:
+    """Return what ``env.step`` returns for ``action``, with the reward as a float and the ends as bools.
+
+    Raises:
+        DataError: it returns something else.
+    """
+    obs, reward, terminated, truncated, info = _all("step", env.step(action), OF_STEP)
+    return obs, number(reward), flag("terminated", terminated), flag("truncated", truncated), info
+
+
+def _all(method: str, found: Any, names: tuple[str, ...]) -> Any:
+    """Return ``found`` if it has as many values as ``names``.
+
+    Raises:
+        DataError: it has not, as in environments made for old Gym.
+    """
+    if isinstance(found, tuple | list) and len(found) == len(names):
+        return found
+    what = f"{len(found)} values" if isinstance(found, tuple | list) else f"one value of type {type(found).__name__}"
+    raise DataError(
+        f"{method}() returned {what}: expected {len(names)} values ({', '.join(names)}). Wrap environments of the "
+        "old Gym API with shimmy.GymV26CompatibilityV0(env=...) or shimmy.GymV21CompatibilityV0(env=...)"
+    )
+
+
+def number(reward: Any) -> float:
+    """Return the ``reward`` of an environment as a float.
+
+    Raises:
+        DataError: it is not a single number.
+    """
+    if isinstance(reward, float | int):
+        return float(reward)
+    found = np.asarray(reward)
+    if found.size != 1 or found.dtype.kind not in "biuf":
+        raise DataError(f"the reward is {reward!r}: expected a number")
+    return float(found.reshape(()))
+
+
+def flag(name: str, value: Any) -> bool:
+    """Return what an environment gave as ``terminated`` or ``truncated``, whichever is the ``name``, as a bool.
+
+    Raises:
+        DataError: it is not a single bool or number.
+    """
+    if isinstance(value, bool | np.bool_):
+        return bool(value)
+    found = np.asarray(value)
+    if found.size != 1 or found.dtype.kind not in "biuf":
+        raise DataError(f"{name} is {brief(value)}: expected a bool, whether the episode ends with this step")
+    return bool(found.reshape(()))
