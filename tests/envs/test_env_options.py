@@ -12,11 +12,11 @@ import torch
 from gymnasium import spaces
 from gymnasium.envs.registration import EnvSpec
 
-from reverie.core.errors import ConfigError, EnvError
+from reverie.core.errors import ConfigError, DataError, EnvError
 from reverie.envs import suites
 from reverie.envs.base import EnvConfig
 from reverie.envs.dummy import Count
-from reverie.envs.images import grayscale, resize
+from reverie.envs.images import grayscale, resize, rgb
 from reverie.envs.vector import make_env
 
 
@@ -158,6 +158,57 @@ def test_pixels_of_what_cannot_be_drawn():
         steps(1, id="reverie/Grid-v0", pixels="add")
     with pytest.raises(EnvError, match=r"reverie/Count-v0.*render_mode"):
         steps(1, id="reverie/Count-v0", pixels="only")
+
+
+class Drawn(env_zoo.Seeded):
+    """Draws ``frames``, one after the other."""
+
+    render_mode = "rgb_array"
+
+    def __init__(self, frames):
+        super().__init__()
+        self.frames = iter(frames)
+
+    def render(self):
+        return next(self.frames)
+
+
+@pytest.mark.parametrize(
+    ("value", "dtype", "expected"),
+    [
+        (200, np.uint8, 200),
+        (200, np.int32, 200),
+        (255, np.uint16, 255),
+        (0.5, np.float64, 128),
+        (1.0005, np.float16, 255),
+    ],
+)
+def test_pixels_of_any_dtype(value, dtype, expected):
+    rows = steps(2, lambda: Drawn([np.full((4, 4, 3), value, dtype)] * 3), pixels="only")
+    assert (rows[1].obs["image"] == expected).all()
+    assert (rgb(np.full((4, 4), value, dtype)) == np.full((4, 4, 3), expected)).all()
+    assert rgb(np.full((4, 4, 4), value, dtype)).dtype == np.uint8
+
+
+@pytest.mark.parametrize(
+    ("frame", "found"),
+    [
+        (np.full((4, 4, 3), 200.0), "float64 values from 200 to 200"),
+        (np.full((4, 4, 3), np.nan), "float64 values from nan to nan"),
+        (np.linspace(-1, 1, 48, dtype=np.float32).reshape(4, 4, 3), "float32 values from -1 to 1"),
+        (np.full((4, 4, 3), 1000, np.uint16), "uint16 values from 1000 to 1000"),
+        (np.full((4, 4, 3), -3, np.int32), "int32 values from -3 to -3"),
+        (np.full((4, 4, 3), True), "the dtype bool"),
+    ],
+)
+def test_pixels_in_no_known_range(frame, found):
+    black = np.zeros_like(frame)
+    message = f"the rendered image has {found}: expected uint8, floats from 0 to 1, or other integers from 0 to 255"
+    with pytest.raises(EnvError, match=rf"environment 0 \('Drawn'\): {message}"):
+        steps(1, lambda: Drawn([frame]), pixels="only")
+    if frame.dtype != bool:
+        with pytest.raises(DataError, match=f"environment 0 .*step 1 of episode 1: {message}"):
+            steps(2, lambda: Drawn([black, black, frame]), pixels="only", restarts=0)
 
 
 def test_keys_are_chosen_by_pattern():

@@ -14,7 +14,7 @@ from reverie.core.errors import DataError
 from reverie.core.specs import ObsPart, ObsSpec
 from reverie.envs.base import EnvConfig
 from reverie.envs.flat import FlatEnv
-from reverie.envs.images import FlatObs, FrameStack, ImageOptions
+from reverie.envs.images import FlatObs, FrameStack, ImageOptions, rgb
 from reverie.envs.spaces import ObsCodec
 
 
@@ -80,7 +80,7 @@ class Observer:
             raw = wrapper.observation(raw)
         flat = self._codec(raw) if self._codec else {}
         if self._drawn:
-            flat["image"] = np.asarray(obs["image"], np.uint8)
+            flat["image"] = rgb(np.asarray(obs["image"]))
         flat = self._options(flat)
         if stack is not None:
             flat = stack(flat, first)

@@ -19,7 +19,7 @@ from reverie.envs import timeout
 from reverie.envs.answers import begun, stepped
 from reverie.envs.base import EnvConfig, Factory, make_gym
 from reverie.envs.episode_info import Summary, summary_of
-from reverie.envs.images import FlatObs, FrameStack, ImageOptions
+from reverie.envs.images import FlatObs, FrameStack, ImageOptions, rgb
 from reverie.envs.spaces import ActionCodec, ObsCodec
 from reverie.envs.unchanged import as_made
 
@@ -104,10 +104,14 @@ class FlatEnv(gymnasium.Wrapper[Any, np.ndarray, Any, Any]):
             )
         self.env.reset()
         try:
-            image = _rgb(self.env.render())
+            frame = self.env.render()
         except Exception as error:
             hint = "On a headless machine, MuJoCo needs MUJOCO_GL=egl or MUJOCO_GL=osmesa."
             raise EnvError(f"{self._where} could not render an image: {_said(error)}. {hint}") from error
+        try:
+            image = _drawn(frame)
+        except DataError as error:
+            raise EnvError(f"{self._where}: {error}") from error
         if image is None:
             raise EnvError(
                 f"{self._where}: render() returned no image with render_mode={self.env.render_mode!r}. "
@@ -148,7 +152,7 @@ class FlatEnv(gymnasium.Wrapper[Any, np.ndarray, Any, Any]):
         return self._stack(flat, first) if self._stack else flat
 
     def _drawing(self) -> np.ndarray:
-        image = _rgb(self.env.render())
+        image = _drawn(self.env.render())
         if image is None:
             raise EnvError("render() returned no image")
         return image
@@ -163,7 +167,7 @@ class FlatEnv(gymnasium.Wrapper[Any, np.ndarray, Any, Any]):
         if not self._drawn or self.env.render_mode != "rgb_array":
             return None
         try:
-            return _rgb(self.env.render())
+            return _drawn(self.env.render())
         except Exception as error:
             warnings.warn(f"{self._where} could not be rendered: {_said(error)}", stacklevel=2)
             return None
@@ -204,20 +208,11 @@ def _clipping(how: str) -> Callable[[float], float] | None:
     return math.tanh if how == "tanh" else None
 
 
-def _rgb(frame: Any) -> np.ndarray | None:
-    """Return a rendering as uint8 ``[H, W, 3]``; accepts floats in 0..1, grey, alpha channels and lists of frames."""
+def _drawn(frame: Any) -> np.ndarray | None:
+    """Return what ``render`` returned, the last one of a list, as uint8 ``[H, W, 3]``; None if it is nothing."""
     if isinstance(frame, list):
         frame = frame[-1] if frame else None
-    if frame is None:
-        return None
-    image: np.ndarray = np.asarray(frame)
-    if image.dtype.kind == "f":
-        image = np.rint(np.clip(image, 0.0, 1.0) * 255.0)
-    if image.ndim == 2:
-        image = image[..., None]
-    if image.shape[-1] == 1:
-        image = np.repeat(image, 3, axis=-1)
-    return np.ascontiguousarray(image[..., :3].astype(np.uint8, copy=False))
+    return None if frame is None else rgb(np.asarray(frame))
 
 
 def _said(error: BaseException) -> str:

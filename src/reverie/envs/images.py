@@ -1,4 +1,7 @@
-"""Options for observations: resizing, greyscale and frame stacking. They work on flat observations, key by key."""
+"""Options for observations: resizing, greyscale and frame stacking. They work on flat observations, key by key.
+
+Also the form of rendered images.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +11,42 @@ from dataclasses import replace
 import numpy as np
 from PIL import Image
 
-from reverie.core.errors import EnvError
+from reverie.core.errors import DataError, EnvError
 from reverie.core.specs import ObsPart
 
 FlatObs = dict[str, np.ndarray]
 LUMA = np.array([0.299, 0.587, 0.114], np.float32)
+ROUNDING = 1e-3
+"""By how much floats may exceed 0..1: 16-bit floats are no more precise."""
+
+
+def rgb(image: np.ndarray) -> np.ndarray:
+    """Return a rendering as uint8 ``[H, W, 3]``.
+
+    Accepts uint8, floats in 0..1 and other integers in 0..255; grey images and alpha channels.
+
+    Raises:
+        DataError: it has other values.
+    """
+    if image.dtype != np.uint8:
+        image = _scaled(image)
+    if image.ndim == 2:
+        image = image[..., None]
+    if image.shape[-1] == 1:
+        image = np.repeat(image, 3, axis=-1)
+    return np.ascontiguousarray(image[..., :3])
+
+
+def _scaled(image: np.ndarray) -> np.ndarray:
+    expected = "expected uint8, floats from 0 to 1, or other integers from 0 to 255. Convert it in render()"
+    if image.dtype.kind not in "fiu":
+        raise DataError(f"the rendered image has the dtype {image.dtype}: {expected}")
+    low, high = image.min(), image.max()
+    if image.dtype.kind == "f" and low >= -ROUNDING and high <= 1.0 + ROUNDING:
+        image = np.rint(np.clip(image, 0.0, 1.0) * 255.0)
+    elif image.dtype.kind == "f" or low < 0 or high > 255:
+        raise DataError(f"the rendered image has {image.dtype} values from {low:g} to {high:g}: {expected}")
+    return image.astype(np.uint8)
 
 
 def resize(image: np.ndarray, size: tuple[int, int]) -> np.ndarray:
