@@ -413,6 +413,26 @@ def test_an_instance_has_its_true_rewards_and_stays_open(tmp_path: Path) -> None
         agent.act(np.zeros(2, np.float32), actions=3)  # type: ignore[arg-type]
 
 
+class Wider(Paid):
+    """Shows more numbers the more environments there are; counts those that are open."""
+
+    made = open = 0
+
+    def __init__(self) -> None:
+        Wider.made, Wider.open = Wider.made + 1, Wider.open + 1
+        self.observation_space = gymnasium.spaces.Box(-1, 1, (2 + Wider.made // 2,), np.float32)
+
+    def close(self) -> None:
+        Wider.open -= 1
+
+
+def test_other_spaces_in_evaluations_are_told_at_the_start() -> None:
+    message = r"vector \(2,\) in the training environments, but \(3,\) in those for evaluations: expected the same"
+    with pytest.raises(EnvError, match=message):
+        build(settings(env__num=1, eval_envs=1), env=Wider)
+    assert Wider.open == 0
+
+
 @pytest.mark.parametrize("env", [3, gymnasium.make_vec("CartPole-v1", num_envs=2)])
 def test_what_is_no_environment_is_refused(env: Any) -> None:
     with pytest.raises(

@@ -18,10 +18,11 @@ from reverie.algos.base import Algorithm, AlgorithmConfig
 from reverie.algos.dreamer_v3 import DreamerV3Config
 from reverie.core.clock import Clock
 from reverie.core.config import Config, at_least
-from reverie.core.errors import ConfigError
+from reverie.core.errors import ConfigError, EnvError
 from reverie.core.machine import available_memory, choose_device, keep_freed_memory
 from reverie.core.protocols import Env, Source
 from reverie.core.randomness import derived_seeds, reproducible, seed_everything
+from reverie.core.signature import differences, signature
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Mode, Window
 from reverie.data.dataset import Dataset, DatasetConfig
@@ -233,6 +234,7 @@ def build(
         eval_env = make_eval_env(config, factory, workers=True) if wants_eval_env(config, env) else None
         if eval_env is not None:
             undo.callback(eval_env.close)
+            check_same_spaces(train_env, eval_env)
         collector = Collector(
             train_env,
             algo.policy,
@@ -298,6 +300,20 @@ def make_eval_env(
     values = config.env.merge({"num": num, "vector": vector, **({"clip_reward": "none"} if true_rewards else {})})
     seed = derived_seeds(config.seed)["evaluation"]
     return make_env(values, seed=seed, factory=factory, render=render)
+
+
+def check_same_spaces(train_env: Env, eval_env: Env) -> None:
+    """Check that evaluations are played with the observations and actions of training.
+
+    Raises:
+        EnvError: they are not; the message names each difference.
+    """
+    one, two = (signature(env.obs_spec, env.action_spec) for env in (train_env, eval_env))
+    if found := differences(one, two, ("the training environments", "those for evaluations")):
+        raise EnvError(
+            f"{'; '.join(found)}: expected the same in both. Make environments whose spaces do not depend on how many "
+            "were made before, or set eval_episodes = 0."
+        )
 
 
 def check_start(config: ExperimentConfig) -> None:

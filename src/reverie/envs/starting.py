@@ -8,6 +8,7 @@ from collections.abc import Callable
 import numpy as np
 
 from reverie.core.errors import ConfigError, EnvError
+from reverie.core.signature import differences, signature
 from reverie.envs import worker
 from reverie.envs.base import EnvConfig
 from reverie.envs.failures import Failures, fatal
@@ -78,12 +79,9 @@ def _made(config: EnvConfig, slots: list[Slot]) -> Made:
         worker.kill(slots)
         raise
     for number, each in enumerate(made):
-        if each != made[0]:
+        if found := differences(signature(*made[0]), signature(*each), ("environment 0", f"environment {number}")):
             worker.close(slots)
-            raise EnvError(
-                f"the environments have different spaces: environment {number} has the observations {each.obs_spec} "
-                f"and the actions {each.action_spec}, environment 0 has {made[0].obs_spec} and {made[0].action_spec}."
-            )
+            raise EnvError(f"the environments have different spaces: {'; '.join(found)}.")
     return made[0]
 
 
