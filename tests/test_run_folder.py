@@ -255,6 +255,33 @@ def test_an_environment_that_changed_is_told(run: Path, env: type[Steps], messag
     assert contents(run) == before
 
 
+class Bare(Steps):
+    """Says nothing of its frames per second; counts those that are open."""
+
+    metadata: Any = None
+    open = 0
+
+    def __init__(self) -> None:
+        super().__init__()
+        Bare.open += 1
+
+    def close(self) -> None:
+        Bare.open -= 1
+
+
+@pytest.mark.parametrize("metadata", [None, {"render_fps": None}, {}])
+def test_the_environment_that_an_agent_is_loaded_for_is_closed(
+    run: Path, metadata: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Bare, "metadata", metadata)
+    assert load(run, env=Bare).frames_per_second == 30
+    assert Bare.open == 0
+    monkeypatch.setattr(Bare, "width", 6)
+    with pytest.raises(RunError, match="the environment differs"):
+        load(run, env=Bare)
+    assert Bare.open == 0
+
+
 def bounded(limit: float) -> ActionSpec:
     return ActionCodec(gymnasium.spaces.Box(-limit, limit, (2,), np.float32)).spec
 

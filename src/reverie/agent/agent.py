@@ -6,7 +6,7 @@ import contextlib
 import copy
 import functools
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from numbers import Integral
 from pathlib import Path
@@ -28,7 +28,7 @@ from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Batch, Mode, Step
 from reverie.data.dataset import DatasetConfig, dataset_config
 from reverie.data.readers.base import Reader
-from reverie.envs.base import make_gym
+from reverie.envs.base import make_gym, put_away
 from reverie.envs.factory import EnvLike, MakeEnv, as_handed, env_factory
 from reverie.envs.flat import FlatEnv, make_flat
 from reverie.envs.images import FlatObs, FrameStack
@@ -91,7 +91,8 @@ class Agent:
         self.checkpoint = checkpoint
         self.observer = Observer(flat, config.env)
         self.action_space: spaces.Space[Any] = flat.env.action_space
-        self.frames_per_second = max(1, round(flat.metadata.get("render_fps", 30) / config.env.action_repeat))
+        per_second = (flat.metadata or {}).get("render_fps") or 30
+        self.frames_per_second = max(1, round(per_second / config.env.action_repeat))
         self.factory = factory
         self._decode = ActionCodec(self.action_space)
 
@@ -286,11 +287,21 @@ def load(
                 "--env ID, or reverie.load(run, env=...)."
             )
         factory = functools.partial(Placeholder, *recorded, folder.path)
+    with _example(config, factory) as flat:
+        check_spec(folder, flat.obs_spec, flat.action_spec)
+        learner = config.algo.build(flat.obs_spec, flat.action_spec, choose_device(device), config.seed)
+        checkpoints.load(path, {"algo": learner})
+        return Agent(config, learner, flat, factory, run=folder.path, checkpoint=path)
+
+
+@contextlib.contextmanager
+def _example(config: ExperimentConfig, factory: MakeEnv | None) -> Iterator[FlatEnv]:
+    """Make an environment whose spaces are read, and close it afterwards; an instance of the user's stays open."""
     flat = make_flat(config.env, factory, 0, False)
-    check_spec(folder, flat.obs_spec, flat.action_spec)
-    learner = config.algo.build(flat.obs_spec, flat.action_spec, choose_device(device), config.seed)
-    checkpoints.load(path, {"algo": learner})
-    return Agent(config, learner, flat, factory, run=folder.path, checkpoint=path)
+    try:
+        yield flat
+    finally:
+        put_away(flat)
 
 
 def saved_config(run: Path, env: EnvLike | None = None, algo: AlgorithmConfig | None = None) -> ExperimentConfig:
