@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import os
+import pickle
 import random
 import re
 import shutil
@@ -407,6 +409,9 @@ def test_an_instance_has_its_true_rewards_and_stays_open(tmp_path: Path) -> None
     agent = reverie.load(tmp_path / "run", env=env)
     assert agent.evaluate(3).scores == [20.0] * 3
     assert not env.closed
+    with pytest.raises(TypeError, match=r"is an instance.*cannot be pickled.*reverie.load in the other pro"):
+        pickle.dumps(agent)
+    assert copy.deepcopy(agent).evaluate(1).scores == [20.0]
     with pytest.raises(ConfigError, match=r"actions = 'modes'.*mode, sample.*Did you mean 'mode'"):
         agent.evaluate(1, actions="modes")  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="actions = 3"):
@@ -521,8 +526,10 @@ def test_two_trainings_at_once_are_refused(tmp_path: Path) -> None:
         def write(self, values: Any, step: int) -> None:
             reverie.train(settings(steps=60), run=tmp_path / "inner", say=say_nothing)
 
-    with pytest.raises(RunError, match="another training is running in this process"):
-        reverie.train(settings(steps=60), run=tmp_path / "outer", say=say_nothing, sinks=[Nested()])
+    said: list[str] = []
+    reverie.train(settings(steps=60), run=tmp_path / "outer", say=said.append, sinks=[Nested()])
+    assert any("Nested failed: RunError: another training is running in this process" in line for line in said)
+    assert not (tmp_path / "inner").exists()
     reverie.train(settings(steps=60, eval_episodes=0), run=tmp_path / "next", say=say_nothing)  # once it is over
 
 
@@ -602,6 +609,20 @@ def test_what_cannot_be_acted_on_or_seeded_with(trained: Path) -> None:
         with pytest.raises(ConfigError, match=f"seed = {seed!r}: expected an integer, at least 0"):
             agent.evaluate(2, seed=seed)  # type: ignore[arg-type]
     assert agent.evaluate(1, seed=np.int64(3)).scores == agent.evaluate(1, seed=3).scores  # type: ignore[arg-type]
+
+
+def test_copies_and_pickles_of_an_agent_act_as_it_does(trained: Path) -> None:
+    agent, obs = load(trained), torch.rand(3, 4, requires_grad=True)
+
+    def actions(of: Any) -> list[int]:
+        torch.manual_seed(0)
+        return [int(of.act(row, actions="sample")[0]) for row in (*obs, obs.detach().numpy()[0])]
+
+    expected = actions(agent)
+    for other in (pickle.loads(pickle.dumps(agent)), copy.copy(agent), copy.deepcopy(agent)):
+        assert actions(other) == expected
+        assert (other.run, other.checkpoint, other.config) == (agent.run, agent.checkpoint, agent.config)
+    assert agent.act([obs[0], obs[1]])[0].shape == (2,)
 
 
 def test_what_a_run_says_of_itself_has_units_that_fit(tmp_path: Path) -> None:

@@ -17,6 +17,8 @@ import numpy as np
 import torch
 from gymnasium import spaces
 from gymnasium.vector.utils import concatenate, create_empty_array
+from torch import Tensor
+from torch.utils._pytree import tree_map_only
 
 from reverie.agent.observer import Observer
 from reverie.algos.base import Algorithm, AlgorithmConfig
@@ -25,11 +27,11 @@ from reverie.core.errors import ConfigError, DataError, RunError, brief, did_you
 from reverie.core.machine import choose_device
 from reverie.core.randomness import derived_seeds, reproducible
 from reverie.core.specs import ActionSpec, ObsSpec
-from reverie.core.types import Batch, Mode, Step
+from reverie.core.types import Batch, Mode, State, Step
 from reverie.data.dataset import DatasetConfig, dataset_config
 from reverie.data.readers.base import Reader
 from reverie.envs.base import make_gym, put_away
-from reverie.envs.factory import EnvLike, MakeEnv, as_handed, env_factory
+from reverie.envs.factory import EnvLike, MakeEnv, Single, as_handed, env_factory
 from reverie.envs.flat import FlatEnv, make_flat
 from reverie.envs.images import FlatObs, FrameStack
 from reverie.envs.placeholder import Placeholder
@@ -95,6 +97,32 @@ class Agent:
         self.frames_per_second = max(1, round(per_second / config.env.action_repeat))
         self.factory = factory
         self._decode = ActionCodec(self.action_space)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle the settings and the learner's state; the environment's spaces are read again on loading.
+
+        Raises:
+            TypeError: the environment was given as an instance, which another process does not have.
+        """
+        if isinstance(self.factory, Single):
+            raise TypeError(
+                f"an agent whose environment is an instance ({self.config.env.id}) cannot be pickled. Call "
+                "reverie.load in the other process, or reverie.load with a function that makes the environment. In "
+                "this process, use copy.deepcopy."
+            )
+        state = tree_map_only(Tensor, lambda x: x.cpu(), self.algo.state_dict())
+        return _unpickled, (self.config, self.factory, self.run, self.checkpoint, str(self.algo.device), state)
+
+    def __copy__(self) -> Agent:
+        return self._with(vars(self))
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Agent:
+        return self._with(copy.deepcopy(vars(self), memo))
+
+    def _with(self, values: dict[str, Any]) -> Agent:
+        other = object.__new__(type(self))
+        vars(other).update(values)
+        return other
 
     def __repr__(self) -> str:
         config = self.config
@@ -292,6 +320,15 @@ def load(
         learner = config.algo.build(flat.obs_spec, flat.action_spec, choose_device(device), config.seed)
         checkpoints.load(path, {"algo": learner})
         return Agent(config, learner, flat, factory, run=folder.path, checkpoint=path)
+
+
+def _unpickled(
+    config: ExperimentConfig, factory: MakeEnv | None, run: Path, checkpoint: Path, device: str, state: State
+) -> Agent:
+    with _example(config, factory) as flat:
+        learner = config.algo.build(flat.obs_spec, flat.action_spec, choose_device(device), config.seed)
+        learner.load_state_dict(state)
+        return Agent(config, learner, flat, factory, run=run, checkpoint=checkpoint)
 
 
 @contextlib.contextmanager

@@ -9,6 +9,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 from gymnasium.vector.utils import batch_space, iterate
+from torch import Tensor
 
 from reverie.core.errors import DataError
 from reverie.core.specs import ObsPart, ObsSpec
@@ -54,6 +55,7 @@ class Observer:
         Raises:
             DataError: the agent needs a rendered image and got none, or the parts of a batch are not of one length.
         """
+        obs = _detached(obs)
         if self._drawn and not (isinstance(obs, Mapping) and set(obs) == set(self.space)):  # type: ignore[call-overload]  # a Dict
             raise DataError(
                 f"this agent observes rendered frames: pass a dictionary of {' and '.join(map(repr, self.space))}, "  # type: ignore[call-overload]
@@ -89,6 +91,15 @@ class Observer:
             key = wrong[0]
             raise DataError(f"observation '{key}' has shape {flat[key].shape}: expected {self.spec[key].shape}.")
         return flat
+
+
+def _detached(obs: Any) -> Any:
+    """Return ``obs`` with tensors that NumPy can read: without gradient, on the CPU."""
+    if isinstance(obs, Tensor):
+        return obs.detach().cpu()
+    if isinstance(obs, Mapping):
+        return {key: _detached(part) for key, part in obs.items()}
+    return tuple(map(_detached, obs)) if isinstance(obs, tuple | list) else obs
 
 
 def _own_wrappers(env: gymnasium.Env[Any, Any]) -> tuple[list[Any], spaces.Space[Any]]:

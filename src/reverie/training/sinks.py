@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import sys
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -35,9 +36,9 @@ def sinks_of(
         curve = f"{title}; training returns sum clipped rewards" if clipped else title
         unit = "updates" if experiment.config.data.alone else "env steps"
         stack.callback(at_the_end, say, learning_curve, folder.metrics, folder.curve, curve, unit)
-        apart = [Apart(sink) for sink in own]
+        apart = [Apart(sink, say) for sink in own]
         for sink in apart:
-            stack.push(sink.closing(say))
+            stack.push(sink.end)
         sinks: list[Sink] = []
         for opened in open_sinks(experiment, folder, title, say):
             stack.callback(at_the_end, say, opened.close)
@@ -49,39 +50,48 @@ class Apart:
     """A user's sink, isolated from the run and from other sinks.
 
     What it draws from random generators changes no number of the run, and what it changes in the values that it is
-    given changes none that other sinks see.
+    given changes none that other sinks see. Its errors do not end the run: the first one is reported.
     """
 
-    def __init__(self, sink: Sink) -> None:
-        self.sink = sink
+    def __init__(self, sink: Sink, say: Say) -> None:
+        self.sink, self.say, self.name, self.missed = sink, say, type(sink).__name__, 0
 
     def write(self, values: Mapping[str, float | np.ndarray], step: int) -> None:
         """Pass a copy of the values on."""
         own = {name: value.copy() if isinstance(value, np.ndarray) else value for name, value in values.items()}
-        with left_as_found():
-            self.sink.write(own, step)
+        try:
+            with left_as_found():
+                self.sink.write(own, step)
+        except Exception as error:
+            if not self.missed:
+                self.say(
+                    f"the sink {self.name} failed: {_placed(error)}. The run continues, and later entries go to it"
+                )
+            self.missed += 1
 
     def close(self) -> None:
         """Close the user's sink."""
         with left_as_found():
             self.sink.close()
 
-    def closing(self, say: Say) -> Callable[[type[BaseException] | None, BaseException | None, object], None]:
-        """Return an exit callback that closes the sink. An error in that is a note on the one that ended the run.
+    def end(self, kind: type[BaseException] | None, first: BaseException | None, trace: object) -> None:
+        """Close the sink, as an exit callback; an error in that is a note on the one that ended the run, if any."""
+        if self.missed:
+            self.say(f"entries that the sink {self.name} missed because it failed: {self.missed}")
+        try:
+            self.close()
+        except Exception as error:
+            if first is None:
+                self.say(f"closing the sink {self.name} failed: {_placed(error)}")
+            else:
+                add_to(first, f"Afterwards closing the sink {self.name} failed: {type(error).__name__}: {error}")
 
-        Without an earlier error it is raised, except that of a disk, which is reported by ``say``.
-        """
 
-        def close(kind: type[BaseException] | None, first: BaseException | None, trace: object) -> None:
-            try:
-                at_the_end(say, self.close)
-            except Exception as error:
-                if first is None:
-                    raise
-                name = type(self.sink).__name__
-                add_to(first, f"Afterwards closing the sink {name} failed: {type(error).__name__}: {error}")
-
-        return close
+def _placed(error: Exception) -> str:
+    """Return the type and message of an error that a sink raised, and the line in the sink's own file."""
+    inside = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename != __file__]
+    said, own = f"{type(error).__name__}: {error}", [frame for frame in inside if frame.filename == inside[0].filename]
+    return f"{said} ({own[-1].filename}:{own[-1].lineno} in {own[-1].name})" if own else said
 
 
 class Patient:
