@@ -64,6 +64,7 @@ def wandb(monkeypatch: pytest.MonkeyPatch):
     fake = types.SimpleNamespace(
         begun=[], run=FakeRun(), Settings=lambda **x: x, Video=lambda path, format: (path, format)
     )
+    fake.__spec__ = True  # it is installed
     fake.init = lambda **x: fake.begun.append(x) or fake.run
     monkeypatch.setitem(sys.modules, "wandb", fake)
     return fake
@@ -202,10 +203,16 @@ def test_a_server_that_does_not_answer_is_waited_for_no_longer_than_is_said(run,
     assert said[1].startswith("MLflow: 1 values and 0 videos were not sent (no response)")
 
 
-def test_no_such_place_is_said_before_training(run, mlflow, monkeypatch):
+def test_where_mlflow_is_not_there_nothing_is_begun(tmp_path, run, mlflow, wandb, monkeypatch):
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "nowhere://x")
-    with pytest.raises(RunError, match="MLflow at nowhere://x: "):
+    message = r"MLflow at nowhere://x: .* Set MLFLOW_TRACKING_URI to a server that is running, or to a database"
+    with pytest.raises(RunError, match=message):
         MlflowSink(run, None, say_nothing)
+    ways = {"say": say_nothing, "wandb": True, "mlflow": True, **SETTINGS}
+    with pytest.raises(RunError, match=message):
+        reverie.train("dqn", env="CartPole-v1", run=tmp_path / "run", **ways)
+    assert not wandb.begun
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_package_that_is_not_there_is_named_before_anything_is_made(tmp_path, monkeypatch):

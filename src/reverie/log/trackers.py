@@ -50,6 +50,35 @@ def check_installed(names: Mapping[str, bool]) -> None:
             )
 
 
+def check_reachable(names: Mapping[str, bool]) -> None:
+    """Check that MLflow answers if it is among the wanted ``names``, before anything of a new run exists anywhere.
+
+    Raises:
+        RunError: it does not.
+    """
+    if not names["mlflow"]:
+        return
+    import mlflow  # optional
+
+    try:
+        mlflow.MlflowClient().get_experiment_by_name(_experiment())
+    except Exception as error:  # of many kinds: its own, those of its store and of the network
+        raise _unreachable(error) from error
+
+
+def _experiment() -> str:
+    return os.environ.get("MLFLOW_EXPERIMENT_NAME", PROJECT)
+
+
+def _unreachable(error: Exception) -> RunError:
+    import mlflow
+
+    return RunError(
+        f"MLflow at {mlflow.get_tracking_uri()}: {error} Set MLFLOW_TRACKING_URI to a server that is running, or to a "
+        "database such as sqlite:///mlflow.db, for which pip install 'reverie-rl[mlflow]' installs what MLflow needs."
+    )
+
+
 class WandbSink:
     """Logs to Weights & Biases: scalars under their names over ``env_step``, and videos.
 
@@ -142,7 +171,7 @@ class MlflowSink:
         try:
             self._client: Any = mlflow.MlflowClient()
             if ident is None:
-                name = os.environ.get("MLFLOW_EXPERIMENT_NAME", PROJECT)
+                name = _experiment()
                 found = self._client.get_experiment_by_name(name)
                 experiment = found.experiment_id if found else self._client.create_experiment(name)
                 tags = {"mlflow.note.content": run.title}
@@ -153,8 +182,8 @@ class MlflowSink:
             else:
                 self.ident = ident
                 self._client.update_run(ident, status="RUNNING")
-        except Exception as error:  # of many kinds: its own, those of its store and of the network
-            raise RunError(f"MLflow at {mlflow.get_tracking_uri()}: {error}") from error
+        except Exception as error:
+            raise _unreachable(error) from error
         self._handed: SimpleQueue[tuple[list[Any], list[Path]] | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._send_all, name="mlflow", daemon=True)
         self._thread.start()

@@ -37,7 +37,7 @@ from reverie.folder import (
 )
 from reverie.log.console import tell
 from reverie.log.meter import Meter
-from reverie.log.trackers import check_installed
+from reverie.log.trackers import check_installed, check_reachable
 from reverie.offline import build, resolved, subject
 from reverie.run import train as loop
 from reverie.run.checkpoint import Checkpoints
@@ -82,7 +82,8 @@ def train(
             checkpoints are damaged, or a loss, a weight or an action was not finite.
     """
     name = algorithm_name(type(config.algo))
-    check_installed({name: getattr(config, name) for name in TRACKERS})
+    trackers = {name: getattr(config, name) for name in TRACKERS}
+    check_installed(trackers)
     check_sinks(sinks)
     if isinstance(env, gymnasium.Env) and config.evaluates_on_the_way:
         say("no evaluations during training: they need a second environment, but only one instance was passed")
@@ -120,6 +121,7 @@ def train(
             stack.push(keeper.close)
             keeper.claim()  # a run that is refused here leaves nothing behind
             begin_with(experiment, say)
+        check_reachable(trackers)
         describe(experiment, say)
         if not continues:
             begin(folder, stack)
