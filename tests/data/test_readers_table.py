@@ -309,3 +309,49 @@ def test_numbers_that_begin_anew_after_an_end_are_other_episodes(tmp_path):
     lived = [Lived(1, 3), Lived(2, 2), Lived(1, 4), Lived(2, 1)]
     path = save(tmp_path / "t", columns(lived), pieces=2)
     check(open_reader(str(path), ReadOptions(columns=MAPPING | {"next_obs": "after"})), expected(lived))
+
+
+@pytest.mark.parametrize("kind", ["stream", "parquet"])
+@pytest.mark.parametrize("of", ["run_{}".format, lambda number: number / 2, "dictionary"])
+def test_ids_of_episodes_are_any_values(tmp_path, kind, of):
+    values = columns() | {"next.done": [False] * 14}
+    ids = [f"run_{number}" if of == "dictionary" else of(number) for number in values["episode_index"]]
+    values["episode_index"] = pa.array(ids).dictionary_encode() if of == "dictionary" else ids
+    path = save(tmp_path / "t", values, kind=kind, pieces=2)
+    reader = open_reader(str(path), ReadOptions(columns=MAPPING | {"next_obs": "after"}))
+    check(reader, expected([Lived(e.number, e.steps, "truncated") for e in LIVED]))
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda ids: [f"run_{ids[i]}" for i in PERMUTED], r"of episode run_1 \('episode_index'\) are not contiguous"),
+        (lambda ids: [*ids[:6], None, *ids[7:]], "'episode_index' has no value in row 6"),
+        (lambda ids: [[number] for number in ids], "'episode_index' contains list.*: expected numbers or text"),
+    ],
+)
+def test_ids_that_cannot_be(tmp_path, change, said):
+    values = columns()
+    values["episode_index"] = change(values["episode_index"])
+    path = save(tmp_path / "t", values | {"next.done": [False] * 14}, pieces=2)
+    with pytest.raises(DataError, match=said):
+        open_reader(str(path), ReadOptions(columns=MAPPING)).about()
+
+
+@pytest.mark.parametrize(("role", "column"), [("terminal", "next.done"), ("truncated", "timeout"), ("end", "timeout")])
+def test_an_episode_that_continues_after_its_end_is_refused(tmp_path, role, column):
+    values = columns()
+    values[column][5] = values[column][11] = True
+    path = save(tmp_path / "t", values, pieces=2)
+    with pytest.raises(
+        DataError,
+        match=rf"'{column}' ends episode 3 \('episode_index'\) in row 5, but row 6 belongs to it too \(.*data-00000-of"
+        r".*There are 2 such contradictions\. Correct",
+    ):
+        open_reader(str(path), ReadOptions(columns=MAPPING | {role: column})).about()
+
+
+def test_each_file_may_number_its_own_episodes(tmp_path):
+    lived = [Lived(1, 3), Lived(1, 3)]
+    path = save(tmp_path / "t", columns(lived), pieces=2)
+    check(open_reader(str(path), ReadOptions(columns=MAPPING | {"next_obs": "after"})), expected(lived))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,11 @@ class Piece:
     found: Any
     """A record batch of Arrow, or a Parquet file and the number of a row group in it."""
 
+    @property
+    def schema(self) -> Any:
+        """Names and types of the columns, and metadata."""
+        return self.found[0].schema_arrow if isinstance(self.found, tuple) else self.found.schema
+
 
 class TableColumn:
     """One column of all pieces; a ``transitions.Column``."""
@@ -32,13 +38,25 @@ class TableColumn:
         self.arrow, self.pieces, self.name, self.where = arrow, pieces, name, where
         self.edges = np.cumsum([0, *(piece.rows for piece in pieces)])
         self.held: tuple[int, Any] = (-1, None)
-        first = next(i for i, piece in enumerate(pieces) if piece.rows)
-        array = self._array(first)
-        kind = array.type
+        kind = pieces[0].schema.field(name).type
         self.is_list: bool = arrow.types.is_list(kind) or arrow.types.is_large_list(kind)
+
+    @cached_property
+    def _sample(self) -> np.ndarray:
+        """The first value that is not missing, ``[1, ...]``."""
+        array = self._array(next(i for i, piece in enumerate(self.pieces) if piece.rows))
         known = int(np.asarray(array.is_valid()).argmax()) if array.null_count else 0
-        sample = self._numbers(array.slice(known, 1), known)
-        self.shape, self.dtype = (int(self.edges[-1]), *sample.shape[1:]), sample.dtype
+        return self._numbers(array.slice(known, 1), known)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """``[n, ...]``."""
+        return (int(self.edges[-1]), *self._sample.shape[1:])
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Type of the values."""
+        return self._sample.dtype
 
     def _array(self, piece: int) -> Any:
         if self.held[0] != piece:
@@ -77,6 +95,27 @@ class TableColumn:
         array = self._array(piece).slice(row - int(self.edges[piece]), 1)
         check_complete(self.arrow, array, self.where, row)
         return numbers(self.arrow, array.flatten(), self.where)
+
+    def codes(self) -> tuple[np.ndarray, list[Any]]:
+        """Return each value's number, in the order of first appearance, int64 ``[n]``, and the value of each number.
+
+        Raises:
+            DataError: values are missing, or are neither numbers nor text.
+        """
+        known: dict[Any, int] = {}
+        parts = []
+        for piece, row in enumerate(self.edges[:-1].tolist()):
+            array = self._array(piece)
+            if array.null_count:
+                first = row + int(np.asarray(array.is_null()).argmax())
+                raise DataError(f"{self.where} has no value in row {first:,}: expected one in each row.")
+            try:
+                coded = array if self.arrow.types.is_dictionary(array.type) else array.dictionary_encode()
+            except self.arrow.ArrowNotImplementedError:
+                raise DataError(f"{self.where} contains {array.type}: expected numbers or text.") from None
+            numbers = [known.setdefault(value, len(known)) for value in coded.dictionary.to_pylist()]
+            parts.append(np.array(numbers, np.int64)[np.asarray(coded.indices.to_numpy(zero_copy_only=False))])
+        return np.concatenate(parts), list(known)
 
     def _numbers(self, array: Any, row: int) -> np.ndarray:
         """Return an array whose first value is that of ``row`` as numbers."""

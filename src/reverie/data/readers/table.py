@@ -30,10 +30,12 @@ from reverie.data.readers.base import (
     observed_space,
 )
 from reverie.data.readers.spaces import space_of
+from reverie.data.readers.table_ends import Ends, EpisodeIds, Tables, ends_of
 from reverie.data.readers.tianshou import nested
-from reverie.data.readers.transitions import ArrayColumn, Column, Transitions, torn
+from reverie.data.readers.transitions import ArrayColumn, Column, Transitions
 
-ROLES = ("obs", "next_obs", "action", "reward", "terminal", "truncated", "end", "episode")
+FLAGS = ("terminal", "truncated", "end")
+ROLES = ("obs", "next_obs", "action", "reward", *FLAGS, "episode")
 NEEDED = ("obs", "action", "reward")
 USUAL = {
     "obs": ("observation", "observations", "obs", "observation.state", "state"),
@@ -69,8 +71,10 @@ class TableReader(Reader):
         except ImportError as error:
             raise needs("pyarrow", "arrow", error) from None
         self.arrow: Any = pyarrow
-        self.pieces = [piece for file in self.paths for piece in self._pieces(file)]
-        self.total = sum(piece.rows for piece in self.pieces)
+        found = [list(self._pieces(file)) for file in self.paths]
+        self.pieces = [piece for pieces in found for piece in pieces]
+        self.tables = Tables(path, self.paths, np.cumsum([sum(piece.rows for piece in pieces) for pieces in found]))
+        self.total = int(self.tables.ends[-1])
         if not self.total:
             raise DataError(f"{path} contains no rows.")
         self.roles = self._roles()
@@ -103,9 +107,7 @@ class TableReader(Reader):
     @cached_property
     def names(self) -> list[str]:
         """Names of the columns."""
-        found = self.pieces[0].found
-        schema = found[0].schema_arrow if isinstance(found, tuple) else found.schema
-        return [str(name) for name in schema.names]
+        return [str(name) for name in self.pieces[0].schema.names]
 
     def _roles(self) -> dict[str, Named]:
         said = self.options.columns or self._own()
@@ -140,16 +142,17 @@ class TableReader(Reader):
 
     def _own(self, key: bytes = COLUMNS_OF_OURS) -> Any:
         """Return an entry of the schema of a table written by this package; empty for other tables."""
-        found = self.pieces[0].found
-        schema = found[0].schema_arrow if isinstance(found, tuple) else found.schema
-        return json.loads((schema.metadata or {}).get(key, b"{}"))
+        return json.loads((self.pieces[0].schema.metadata or {}).get(key, b"{}"))
 
     def column(self, role: str) -> TableColumn | SideBySide:
         """Return the column of a role, or the several columns that form its vector."""
         named = self.roles[role]
         names = [named] if isinstance(named, str) else named
-        found = [TableColumn(self.arrow, self.pieces, name, f"{self.path}: '{name}'") for name in names]
+        found = [self._one(name) for name in names]
         return found[0] if isinstance(named, str) else SideBySide(found)
+
+    def _one(self, name: str) -> TableColumn:
+        return TableColumn(self.arrow, self.pieces, name, f"{self.path}: '{name}'")
 
     def group(self, role: str, root: str) -> dict[str, Column]:
         """Return all columns of a role such as obs, whose keys are ``obs`` or ``obs.camera``, by their new names."""
@@ -169,62 +172,41 @@ class TableReader(Reader):
 
     @cached_property
     def _transitions(self) -> Transitions:
-        end, terminal = self._ends()
+        ends = self._ends()
         return Transitions(
             obs=self.group("obs", "obs"),
             next_obs=self.group("next_obs", "obs"),
             action=self.group("action", "action"),
             reward=self.column("reward"),
-            end=end,
-            terminal=terminal,
+            end=ends.end,
+            terminal=ends.terminal,
             note=self.note,
             where=str(self.path),
         )
 
-    def _ends(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return where episodes end, and where they end terminally, each bool ``[n]``."""
-
-        def flag(role: str) -> np.ndarray:
-            found = self.column(role).read(0, self.total) if role in self.roles else np.zeros(self.total, bool)
-            if (missing := np.isnan(found.reshape(self.total))).any():
-                raise DataError(
-                    f"{self.path}: '{self.roles[role]}' has no value in row {int(missing.argmax()):,}: expected true or "
-                    "false."
-                )
-            return found.reshape(self.total).astype(bool)
-
-        if not {"terminal", "end"} & self.roles.keys():
+    def _ends(self) -> Ends:
+        flags = {role: self._flag(role) for role in FLAGS if role in self.roles}
+        if not {"terminal", "end"} & flags.keys():
             self.note(NO_ENDS)
-        terminal = flag("terminal")
-        end = terminal | flag("truncated") | flag("end")
+        ids = None
         if "episode" in self.roles:
-            number = self.column("episode").read(0, self.total)
-            self._check_order(number, end)
-            end[:-1] |= number[1:] != number[:-1]
-        return end, terminal
+            column = self._one(str(self.roles["episode"]))
+            ids = EpisodeIds(column.name, *column.codes())
+        return ends_of(flags, {role: str(self.roles[role]) for role in flags}, ids, self.tables)
 
-    def _check_order(self, number: np.ndarray, end: np.ndarray) -> None:
-        """Check that the rows of no episode are interrupted by another episode; ``number`` ``[n]`` is that of each row.
+    def _flag(self, role: str) -> np.ndarray:
+        """Return a column of true and false, bool ``[n]``.
 
         Raises:
-            DataError: some are; the message says which and where.
+            DataError: it has other values, or some are missing.
         """
-        left, again = torn(number, end)
-        if again < 0:
-            return
-        raise DataError(
-            f"{self.path}: the steps of episode {number[again]} ('{self.roles['episode']}') are not contiguous: "
-            f"they stop after row {left:,} and continue in row {again:,}{self._files_of(left, again)}. Sort the table "
-            "by this column (stably, to keep the order of steps), or give episodes of different files different ids."
-        )
-
-    def _files_of(self, *rows: int) -> str:
-        """Return a remark on which of several files hold these rows; "" if there is one file."""
-        if len(self.paths) == 1:
-            return ""
-        ends = np.cumsum([sum(piece.rows for piece in self._pieces(file)) for file in self.paths])
-        names = [self.paths[int(np.searchsorted(ends, row, "right"))].name for row in rows]
-        return f" (rows are numbered through all tables; these are in {' and '.join(dict.fromkeys(names[::-1]))})"
+        found = self.column(role).read(0, self.total).reshape(self.total)
+        if (missing := np.isnan(found)).any():
+            raise DataError(
+                f"{self.path}: '{self.roles[role]}' has no value in row {int(missing.argmax()):,}: expected true or "
+                "false."
+            )
+        return found.astype(bool)
 
     def episodes(self) -> Iterator[Transitions]:
         """Yield each episode of a table whose rows are episodes."""
