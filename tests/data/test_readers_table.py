@@ -355,3 +355,46 @@ def test_each_file_may_number_its_own_episodes(tmp_path):
     lived = [Lived(1, 3), Lived(1, 3)]
     path = save(tmp_path / "t", columns(lived), pieces=2)
     check(open_reader(str(path), ReadOptions(columns=MAPPING | {"next_obs": "after"})), expected(lived))
+
+
+@pytest.mark.parametrize("pieces", [1, 3])
+@pytest.mark.parametrize("flagged", ["step", "observation", "both", "no ids"])
+def test_a_last_row_without_action_is_the_last_observation(tmp_path, flagged, pieces):
+    def each(of_step, at_the_end):
+        return [x for e in LIVED for x in [*(of_step(e, t) for t in range(e.steps)), at_the_end(e)]]
+
+    def flag(name):
+        def at(e, t):
+            return bool(getattr(e, name)[t]) and flagged in ("step", "both")
+
+        return each(at, lambda e: bool(getattr(e, name)[-1]) and flagged != "step")
+
+    values = {
+        "obs": each(lambda e, t: e.obs(t), lambda e: e.obs(e.steps)),
+        "left": each(lambda e, t: [np.float32(e.action(t))], lambda e: None),
+        "reward": each(lambda e, t: e.reward(t), lambda e: None),
+        "done": flag("terminals"),
+        "late": flag("timeouts"),
+        "id": each(lambda e, t: e.number, lambda e: e.number),
+    }
+    mapping = {"obs": "obs", "action": "left", "reward": "reward", "terminal": "done", "truncated": "late"}
+    mapping |= {} if flagged == "no ids" else {"episode": "id"}
+    reader = open_reader(str(save(tmp_path / "d", values, pieces=pieces)), ReadOptions(columns=mapping))
+    check(reader, expected(LIVED))
+    report = validate(reader)
+    assert report.sound
+    assert report.remarks[0].startswith(
+        "the last row of an episode has no action: it is the final observation (5 times)"
+    )
+    cut = {name: column[:-1] for name, column in values.items()}
+    for name in ("done", "late"):
+        cut[name][-1] = False
+    reader = open_reader(str(save(tmp_path / "cut", cut, pieces=pieces)), ReadOptions(columns=mapping))
+    check(reader, expected([*LIVED[:-1], Lived(5, 3, "open")]))
+    values["left"][3] = [0.5]  # not a rule, then, but missing values
+    reader = open_reader(str(save(tmp_path / "d", values, pieces=pieces)), ReadOptions(columns=mapping))
+    if flagged in ("step", "both"):
+        with pytest.raises(DataError, match="row 2, but row 3 belongs to it too"):
+            reader.about()
+    elif flagged == "observation":
+        assert "action is NaN or infinite" in validate(reader).findings

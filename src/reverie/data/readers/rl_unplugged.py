@@ -183,7 +183,7 @@ def rows_of(block: list[tuple[Record, bool]], carried: Carried) -> Rows:
     found = [record for record, _ in block]
     ends = np.array([end for _, end in block])
     terminal = np.array([record.terminal for record in found])
-    place = Places.of(ends, terminal, has_next=True)
+    place = Places.of(ends, terminal, adds=ends)
     frames = Frames()
     shown = {int(row): found[index] for row, index in zip(place.added, place.shown, strict=True)}
     pictures = [

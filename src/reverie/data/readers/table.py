@@ -51,6 +51,7 @@ COLUMNS_OF_OURS = b"reverie.columns"
 """Key in the schema of tables written by this package: the column of each role."""
 ACTIONS_OF_OURS = b"reverie.action_space"
 """Key in the same schema: the action space, if it was declared."""
+CLOSED = "the last row of an episode has no action: it is the final observation"
 NO_ENDS = "no column marks terminal steps: all episodes are treated as truncated"
 
 
@@ -180,6 +181,7 @@ class TableReader(Reader):
             reward=self.column("reward"),
             end=ends.end,
             terminal=ends.terminal,
+            closing=ends.closing,
             note=self.note,
             where=str(self.path),
         )
@@ -192,7 +194,18 @@ class TableReader(Reader):
         if "episode" in self.roles:
             column = self._one(str(self.roles["episode"]))
             ids = EpisodeIds(column.name, *column.codes())
-        return ends_of(flags, {role: str(self.roles[role]) for role in flags}, ids, self.tables)
+        named = {role: str(self.roles[role]) for role in flags}
+        ends = ends_of(flags, named, ids, self.tables, self._no_steps)
+        self.note(CLOSED, int(np.count_nonzero(ends.closing)))
+        return ends
+
+    def _no_steps(self, rows: np.ndarray) -> bool:
+        """Return whether all of these rows lack an action, and next observations were not recorded."""
+        actions = self.group("action", "action").values()
+        some = (rows[:1], rows)  # one row says enough about most tables
+        return not self.group("next_obs", "obs") and all(
+            bool(np.isnan(action.at(index)).all()) for index in some for action in actions
+        )
 
     def _flag(self, role: str) -> np.ndarray:
         """Return a column of true and false, bool ``[n]``.

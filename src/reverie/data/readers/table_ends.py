@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -63,9 +63,16 @@ class Ends:
 
     end: np.ndarray  # [n] bool, an episode ends here
     terminal: np.ndarray  # [n] bool, it ends terminally
+    closing: np.ndarray  # [n] bool, this last row holds no step, only the final observation
 
 
-def ends_of(flags: Mapping[str, np.ndarray], named: Mapping[str, str], ids: EpisodeIds | None, tables: Tables) -> Ends:
+def ends_of(
+    flags: Mapping[str, np.ndarray],
+    named: Mapping[str, str],
+    ids: EpisodeIds | None,
+    tables: Tables,
+    no_steps: Callable[[np.ndarray], bool],
+) -> Ends:
     """Combine what the columns of a table say.
 
     Args:
@@ -73,6 +80,7 @@ def ends_of(flags: Mapping[str, np.ndarray], named: Mapping[str, str], ids: Epis
         named: the column of each of these.
         ids: the episode of each row, if a column tells it.
         tables: the files.
+        no_steps: returns whether all rows of an index hold no step, as they lack an action.
 
     Raises:
         DataError: an episode is interrupted by another one, or continues after a flag has ended it.
@@ -80,13 +88,36 @@ def ends_of(flags: Mapping[str, np.ndarray], named: Mapping[str, str], ids: Epis
     total = int(tables.ends[-1])
     terminal = flags.get("terminal", np.zeros(total, bool))
     end = np.any([*flags.values(), terminal], axis=0)
-    if ids is None:
-        return Ends(end, terminal)
-    check_order(ids, end, tables)
-    last = ids.last(end, tables)
-    check_flags({named[role]: flag for role, flag in flags.items()}, end & ~last, ids, tables)
-    end[:-1] |= last[:-1]
-    return Ends(end, terminal)
+    last = end if ids is None else ids.last(end, tables)
+    closing = np.zeros(total, bool)
+    closing[closing_rows(np.flatnonzero(last), bool(end[-1]), no_steps)] = True
+    end, terminal = moved(end, closing) | closing, moved(terminal, closing)
+    if ids is not None:
+        check_order(ids, end, tables)
+        check_flags({named[role]: flag for role, flag in flags.items()}, end & ~last, ids, tables)
+        end[:-1] |= last[:-1]
+    return Ends(end, terminal, closing)
+
+
+def closing_rows(last: np.ndarray, ended: bool, no_steps: Callable[[np.ndarray], bool]) -> np.ndarray:
+    """Return the index ``last`` of last rows of episodes if none holds a step, else an empty index.
+
+    If not ``ended``, the recording of the last episode was cut off: its last row may hold a step.
+    """
+    for rows in (last, last[:0] if ended else last[:-1]):
+        if len(rows) and no_steps(rows):
+            return rows
+    return last[:0]
+
+
+def moved(flag: np.ndarray, closing: np.ndarray) -> np.ndarray:
+    """Return ``flag`` ``[n]`` with what the last step of an episode says moved to its ``closing`` row ``[n]``."""
+    out, last = flag.copy(), np.flatnonzero(closing)
+    step = last[last > 0] - 1
+    step = step[~closing[step]]
+    out[step + 1] |= out[step]
+    out[step] = False
+    return out
 
 
 def check_order(ids: EpisodeIds, end: np.ndarray, tables: Tables) -> None:

@@ -100,6 +100,8 @@ class Transitions:
     note: Callable[[str, int], None]
     where: str
     """The file, for messages."""
+    closing: np.ndarray | None = None
+    """Which of the ``ends`` hold only the final observation, and no transition, bool ``[n]``; None if none do."""
     ends_told: bool = True
     """True if ``end`` includes truncations. Else these are found only where ``next_obs`` differs from what follows."""
 
@@ -109,10 +111,10 @@ class Transitions:
             self.note(OPEN, int(not self.end[-1]))
         if self.ends_told:
             self.note(TORN, int(np.count_nonzero(self.ends) - np.count_nonzero(self._told())))
-        lost = np.count_nonzero(self.ends & ~self.terminal), np.count_nonzero(self.terminal)
         if not self.next_obs:
-            self.note(DROPPED, int(lost[0]))
-            self.note(REPEATED, int(lost[1]))
+            unseen = self.ends if self.closing is None else self.ends & ~self.closing
+            self.note(DROPPED, int(np.count_nonzero(unseen & ~self.terminal)))
+            self.note(REPEATED, int(np.count_nonzero(unseen & self.terminal)))
 
     def _check(self) -> None:
         """Check the shapes of the columns.
@@ -144,10 +146,17 @@ class Transitions:
             mark_jumps(self.obs[name], column, out)
         return out
 
+    @cached_property
+    def _adds(self) -> np.ndarray:
+        """Where a row with the final observation of an episode is added, bool ``[n]``."""
+        if self.next_obs:
+            return self.ends
+        return self.terminal if self.closing is None else self.terminal & ~self.closing
+
     @property
     def rows(self) -> int:
         """Number of rows that ``parts`` will yield."""
-        return len(self.end) + int(np.count_nonzero(self.ends if self.next_obs else self.terminal))
+        return len(self.end) + int(np.count_nonzero(self._adds))
 
     def disordered(self) -> np.ndarray:
         """Return the numbers of episodes that were cut because the next transition begins with another observation."""
@@ -166,7 +175,7 @@ class Transitions:
             yield self._part(start, min(start + block, len(ends)), ends, carried)
 
     def _part(self, start: int, stop: int, ends: np.ndarray, carried: Carried) -> Rows:
-        place = Places.of(ends[start:stop], self.terminal[start:stop], bool(self.next_obs))
+        place = Places.of(ends[start:stop], self.terminal[start:stop], self._adds[start:stop])
         rows = {name: column.read(start, stop).take(place.source, axis=0) for name, column in self.obs.items()}
         for name, column in self.next_obs.items():
             if len(place.shown):
@@ -207,9 +216,8 @@ class Places:
     """For each row of ``last``, whether it is terminal."""
 
     @classmethod
-    def of(cls, ends: np.ndarray, terminal: np.ndarray, has_next: bool) -> Places:
-        """Compute the mapping from flags, bool ``[n]``; ``has_next`` says whether next observations were recorded."""
-        adds = ends if has_next else terminal
+    def of(cls, ends: np.ndarray, terminal: np.ndarray, adds: np.ndarray) -> Places:
+        """Compute the mapping from flags, bool ``[n]``; ``adds`` marks the ends after which a row is added."""
         shown = np.flatnonzero(adds)
         added = shown + 1 + np.arange(len(shown))
         source = np.arange(len(ends) + len(shown))
