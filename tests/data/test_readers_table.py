@@ -181,6 +181,22 @@ def test_lists_of_numbers_are_one_vector_of_each_step(tmp_path):
     check(open_reader(str(save(tmp_path / "d", values)), ReadOptions(columns=mapping)), expected(LIVED))
 
 
+def test_a_row_with_numbers_is_a_step_even_if_its_reward_is_a_list(tmp_path):
+    values = frame() | {"next.reward": [[reward] for reward in frame()["next.reward"]]}
+    check(open_reader(str(save(tmp_path / "d", values)), ReadOptions(columns=FRAME)), expected(LIVED))
+
+
+def test_what_does_not_fit_rows_that_are_episodes(tmp_path):
+    values = {"o": [[1.0, 2.0]] * 2, "a": [[0.0, 1.0]] * 2, "r": [[0.0, 1.0]] * 2, "d": [True] * 2, "id": ["x", "y"]}
+    mapping = {"obs": "o", "action": "a", "reward": "r", "episode": "id"}
+    path = str(save(tmp_path / "d", values))
+    assert open_reader(path, ReadOptions(columns=mapping)).about().text == {"a row is": "an episode"}
+    with pytest.raises(
+        DataError, match=r"row 0 has 2 rewards, but 1 values in 'd': expected 2\. If a row is a step, its"
+    ):
+        open_reader(path, ReadOptions(columns=mapping | {"terminal": "d"})).about()
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [

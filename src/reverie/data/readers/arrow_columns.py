@@ -40,6 +40,7 @@ class TableColumn:
         self.held: tuple[int, Any] = (-1, None)
         kind = pieces[0].schema.field(name).type
         self.is_list: bool = arrow.types.is_list(kind) or arrow.types.is_large_list(kind)
+        """Whether the values may be episodes."""
 
     @cached_property
     def _sample(self) -> np.ndarray:
@@ -90,11 +91,11 @@ class TableColumn:
         return np.concatenate([self.read(int(i), int(i) + 1) for i in index])
 
     def episode(self, row: int) -> np.ndarray:
-        """Return the values of the list in one row of the table, ``[steps, ...]``."""
+        """Return the values of the list in one row of the table, ``[steps, ...]``; of a number itself, ``[1]``."""
         piece = int(np.searchsorted(self.edges, row, "right")) - 1
         array = self._array(piece).slice(row - int(self.edges[piece]), 1)
         check_complete(self.arrow, array, self.where, row)
-        return numbers(self.arrow, array.flatten(), self.where)
+        return numbers(self.arrow, array.flatten() if holds_lists(self.arrow, array.type) else array, self.where)
 
     def codes(self) -> tuple[np.ndarray, list[Any]]:
         """Return each value's number, in the order of first appearance, int64 ``[n]``, and the value of each number.
@@ -132,10 +133,9 @@ class TableColumn:
 class SideBySide:
     """k columns of numbers as one column of vectors ``[n, k]``, in their order; a ``transitions.Column``."""
 
-    is_list = False
-
     def __init__(self, columns: Sequence[TableColumn]) -> None:
         self.columns = columns
+        self.is_list = all(column.is_list for column in columns)
         self.shape = (columns[0].shape[0], len(columns))
         self.dtype = np.result_type(*(column.dtype for column in columns))
 
@@ -192,10 +192,16 @@ def first_missing(arrow: Any, array: Any) -> int:
         return -1
     if array.null_count:
         return int(np.asarray(array.is_null()).argmax())
-    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+    if holds_lists(arrow, kind):
         inside = first_missing(arrow, array.flatten())
         return inside if inside < 0 else int(arrow.compute.list_parent_indices(array)[inside].as_py())
     return -1
+
+
+def holds_lists(arrow: Any, kind: Any) -> bool:
+    """Return whether the values of a type of Arrow's are lists."""
+    types = arrow.types
+    return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
 
 
 def numbers(arrow: Any, array: Any, where: str) -> np.ndarray:
@@ -216,7 +222,7 @@ def numbers(arrow: Any, array: Any, where: str) -> np.ndarray:
         return pictures(array.to_pylist(), where)
     if isinstance(array, arrow.ExtensionArray):
         return numbers(arrow, array.storage, where)
-    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+    if holds_lists(arrow, kind):
         inner = numbers(arrow, array.flatten(), where)
         if len(array) and len(inner) % len(array):
             raise DataError(f"{where} has lists of different lengths.")

@@ -2,7 +2,7 @@
 
 The option ``columns`` gives each role its column: ``{obs: observation.state, action: action, reward: next.reward,
 terminal: next.done, episode: episode_index}``. Several numeric columns can form one vector: ``obs: [cos, sin]``. A row
-of the table is a transition, or a whole episode if the rewards are lists.
+of the table is a transition, or a whole episode if observations, actions and rewards are lists.
 """
 
 from __future__ import annotations
@@ -168,8 +168,8 @@ class TableReader(Reader):
 
     @cached_property
     def whole(self) -> bool:
-        """True if a row of the table is a whole episode."""
-        return self.column("reward").is_list
+        """True if a row of the table is a whole episode, that is a list of each of the columns that are needed."""
+        return all(self.column(role).is_list for role in self.roles if role.partition(".")[0] in NEEDED)
 
     @cached_property
     def _transitions(self) -> Transitions:
@@ -223,7 +223,7 @@ class TableReader(Reader):
 
     def episodes(self) -> Iterator[Transitions]:
         """Yield each episode of a table whose rows are episodes."""
-        columns = {role: self.column(role) for role in self.roles}
+        columns = {role: self.column(role) for role in self.roles if role != "episode"}  # a row is one
         for row in range(self.total):
             values = {role: column.episode(row) for role, column in columns.items()}
             steps = len(values["reward"])
@@ -243,7 +243,7 @@ class TableReader(Reader):
                 expected = f"{steps} or {steps + 1}" if head == "obs" else f"{steps}"
                 raise DataError(
                     f"{self.path}: row {row} has {steps} rewards, but {len(found)} values in '{self.roles[role]}': "
-                    f"expected {expected}."
+                    f"expected {expected}. If a row is a step, its reward must be a number, not a list."
                 )
             elif head in ("obs", "action"):
                 (obs if head == "obs" else action)[name] = found

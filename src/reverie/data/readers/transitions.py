@@ -186,7 +186,7 @@ class Transitions:
         rows |= place.flags(carried.inside)
         rows["reward"] = place.rewards(self.reward.read(start, stop), carried.reward)
         carried.inside = not ends[stop - 1]
-        carried.reward = float(self.reward.read(stop - 1, stop)[0]) if carried.inside else 0.0
+        carried.reward = self.reward.read(stop - 1, stop).item() if carried.inside else 0.0
         return rows
 
 
