@@ -223,6 +223,12 @@ def test_what_must_be_said(tmp_path):
     proposal = "obs: observation.state, action: action, reward: next.reward, terminal: next.done"
     with pytest.raises(ConfigError, match=f"no column is named for obs, action, reward.*{proposal}"):
         open_reader(path)
+    values = {"left" if name == "action" else name: column for name, column in frame().items()}
+    proposal = (
+        r"'\{obs\.pair: \[t, number\], action: COLUMN, reward: next\.reward, terminal: done, truncated: timeout, epis"
+    )
+    with pytest.raises(ConfigError, match=f"no column is named for action, reward.*{proposal}.*COLUMN stands for"):
+        open_reader(str(save(tmp_path / "e", values)), ReadOptions(columns={"obs.pair": ["t", "number"]}))
     with pytest.raises(ConfigError, match=r"no column 'actoin'\. Did you mean 'action'"):
         open_reader(path, ReadOptions(columns=MAPPING | {"action": "actoin"}))
     with pytest.raises(ConfigError, match=r"unknown name 'prize'\. Expected .* such as obs.camera"):

@@ -8,7 +8,7 @@ of the table is a transition, or a whole episode if observations, actions and re
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -133,13 +133,23 @@ class TableReader(Reader):
                         f"data.columns: {self.path} has no column '{column}'.{hint} It has: {', '.join(self.names)}."
                     )
         if missing := [n for n in NEEDED if not any(role.partition(".")[0] == n for role in given)]:
-            usual = {role: next((n for n in names if n in self.names), None) for role, names in USUAL.items()}
-            shown = ", ".join(f"{role}: {name}" for role, name in usual.items() if name) or "obs: ..., action: ..."
             raise ConfigError(
-                f"{self.path} has the columns {', '.join(self.names)}: no column is named for "
-                f"{', '.join(missing)}. Pass the names, such as --data.columns '{{{shown}}}'."
+                f"{self.path} has the columns {', '.join(self.names)}: no column is named for {', '.join(missing)}. "
+                f"Pass the names, such as {self._example(given)}; COLUMN stands for a name, or several: [a, b]."
             )
         return given
+
+    def _example(self, given: Mapping[str, Named]) -> str:
+        """Return the option with the columns ``given``, or with those of usual names; COLUMN where there is none."""
+        named = {
+            role: f"[{', '.join(name)}]" if isinstance(name, tuple | list) else name for role, name in given.items()
+        }
+        heads = {role.partition(".")[0] for role in given}
+        for role, names in USUAL.items():
+            found = next((name for name in names if name in self.names), "COLUMN" if role in NEEDED else "")
+            if found and role not in heads:
+                named[role] = found
+        return "--data.columns '{" + ", ".join(f"{role}: {name}" for role, name in named.items()) + "}'"
 
     def _own(self, key: bytes = COLUMNS_OF_OURS) -> Any:
         """Return an entry of the schema of a table written by this package; empty for other tables."""
