@@ -43,6 +43,10 @@ def test_hdf5_of_something_else(tmp_path):
         file["weights"] = np.zeros(3)
     with pytest.raises(DataError, match=r"is an HDF5 file that contains weights: expected observations.* or _meta"):
         open_reader(str(tmp_path / "a.hdf5"))
+    with h5py.File(tmp_path / "b.hdf5", "w") as file:
+        file["num_episodes"], file["observations_0"] = 1, np.zeros((2, 3))
+    with pytest.raises(DataError, match=r"is a buffer saved by d3rlpy: convert it to D4RL's layout, see docs/datasets"):
+        open_reader(str(tmp_path / "b.hdf5"))
 
 
 def test_what_is_not_there(tmp_path, monkeypatch):

@@ -198,6 +198,8 @@ def _hdf5(path: Path, options: ReadOptions) -> Reader:
         return minari_reader(path.parent, options)
     if any(name in names for name in OF_D4RL):
         return D4RLReader(path, options)
+    if {"num_episodes", "observations_0"} <= set(names):
+        raise DataError(f"{path} is a buffer saved by d3rlpy: convert it to D4RL's layout, see docs/datasets.md.")
     shown = ", ".join(names[:10]) or "nothing"
     raise DataError(
         f"{path} is an HDF5 file that contains {shown}: expected {', '.join(OF_D4RL)} (D4RL) or _meta (Tianshou)."
