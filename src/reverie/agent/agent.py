@@ -36,6 +36,7 @@ from reverie.envs.flat import FlatEnv, make_flat
 from reverie.envs.images import FlatObs, FrameStack
 from reverie.envs.placeholder import Placeholder
 from reverie.envs.spaces import ActionCodec
+from reverie.envs.undisturbed import generator_kept
 from reverie.experiment import ExperimentConfig, make_eval_env
 from reverie.folder import RunFolder, Saved, check_spec, read_saved, read_spaces
 from reverie.offline import NO_ENV, check_fit
@@ -334,7 +335,8 @@ def _unpickled(
 @contextlib.contextmanager
 def _example(config: ExperimentConfig, factory: MakeEnv | None) -> Iterator[FlatEnv]:
     """Make an environment whose spaces are read, and close it afterwards; an instance of the user's stays open."""
-    flat = make_flat(config.env, factory, 0, False)
+    with generator_kept("load"):
+        flat = make_flat(config.env, factory, 0, False)
     try:
         yield flat
     finally:

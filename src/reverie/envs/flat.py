@@ -66,7 +66,9 @@ class FlatEnv(gymnasium.Wrapper[Any, np.ndarray, Any, Any]):
         self._where = where
         self.settings = config.one()
         self._drawn = drawn
-        self._episode = self._step = 0
+        self._step = 0
+        self.episode = 0
+        """The number of the current episode, from 1."""
         self._clip = _clipping(config.clip_reward)
         self._action = ActionCodec(env.action_space)
         self._codec, spec = self._observations(config)
@@ -123,7 +125,7 @@ class FlatEnv(gymnasium.Wrapper[Any, np.ndarray, Any, Any]):
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[FlatObs, dict[str, Any]]:
         """Start an episode. The info is always empty: sending it between processes would cost too much."""
-        self._episode += 1
+        self.episode += 1
         self._step = 0
         try:
             obs, _ = begun(self.env, seed, options)
@@ -174,17 +176,17 @@ class FlatEnv(gymnasium.Wrapper[Any, np.ndarray, Any, Any]):
 
     def snapshot(self) -> tuple[int, int, FlatObs]:
         """Return the state of this wrapper: numbers of the episode and the step, and the stacked observations."""
-        return self._episode, self._step, self._stack.past if self._stack else {}
+        return self.episode, self._step, self._stack.past if self._stack else {}
 
     def restore(self, state: tuple[int, int, FlatObs]) -> None:
         """Set the state that ``snapshot`` returned."""
-        self._episode, self._step, past = state
+        self.episode, self._step, past = state
         if self._stack:
             self._stack.past = past
 
     def _placed(self, error: BaseException) -> ReverieError:
         """Return ``error`` with its environment, episode and step, as a type that every process can unpickle."""
-        at = f"{self._where}, step {self._step} of episode {self._episode}"
+        at = f"{self._where}, step {self._step} of episode {self.episode}"
         if isinstance(error, DataError):
             return DataError(f"{at}: {error}")
         if isinstance(error, ReverieError):

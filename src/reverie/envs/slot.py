@@ -20,6 +20,7 @@ from reverie.envs.episode_info import Summary
 from reverie.envs.flat import FlatEnv
 from reverie.envs.snapshot import put, take
 from reverie.envs.timeout import ALARM, Overdue
+from reverie.envs.undisturbed import generator_kept
 
 Rows = Mapping[str, np.ndarray]
 Maker = Callable[[], FlatEnv]
@@ -131,8 +132,9 @@ class Inside:
 class LocalSlot:
     """An environment in this process. ``send`` does the work at once."""
 
-    def __init__(self, make: Maker, timeout: float, keep: bool) -> None:
+    def __init__(self, number: int, make: Maker, timeout: float, keep: bool) -> None:
         """``keep``: ``make`` always returns the same environment, which must stay open to be started again."""
+        self._number, self._starts = number, 0
         self.rows: dict[str, np.ndarray] = {}
         self.inside: Inside | None = None
         self._make, self._timeout, self._keep = make, timeout, keep
@@ -145,13 +147,21 @@ class LocalSlot:
         self._answer = self._limited(self._made)
 
     def _made(self) -> Made:
-        self.inside = Inside(self._make(), self.rows, alone=False)
+        self._starts += 1
+        with generator_kept("start", self._number, self._starts):
+            self.inside = Inside(self._make(), self.rows, alone=False)
         return self.inside.made()
 
     def send(self, what: str, *args: Any) -> None:
         """Call the method; keep its result or failure for ``receive``."""
         if self._failed is None:
-            self._answer = self._limited(getattr(self.inside, what), *args)
+            call = self._reset if what == "reset" else getattr(self.inside, what)
+            self._answer = self._limited(call, *args)
+
+    def _reset(self, seed: int | None) -> Any:
+        assert self.inside is not None
+        with generator_kept("reset", self._number, self.inside.env.episode):
+            return self.inside.reset(seed)
 
     def receive(self) -> Any:
         """Return the result of the last ``start`` or ``send``, or raise its ``Failed``."""

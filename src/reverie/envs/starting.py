@@ -41,7 +41,7 @@ def start_serial(config: EnvConfig, makers: list[Maker], instance: bool) -> Star
     Raises:
         EnvError: one cannot be made, they have different spaces, or two are the same object.
     """
-    slots = [LocalSlot(make, config.timeout, keep=instance) for make in makers]
+    slots = [LocalSlot(number, make, config.timeout, keep=instance) for number, make in enumerate(makers)]
     made = _made(config, list(slots))
     if len({id(slot.inside.env.unwrapped) for slot in slots if slot.inside}) < len(makers):
         worker.close(slots)

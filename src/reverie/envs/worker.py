@@ -22,6 +22,7 @@ from gymnasium.vector.utils import CloudpickleWrapper, clear_mpi_env_vars
 from reverie.core.errors import ConfigError, EnvError, ReverieError
 from reverie.envs.base import put_away
 from reverie.envs.slot import Failed, Inside, Maker, Slot, trace_of
+from reverie.envs.undisturbed import generator_kept
 from reverie.envs.worker_pipe import Column, Line, shared
 from reverie.envs.worker_setup import (
     deferred_signals,
@@ -60,7 +61,8 @@ def workers(method: str, makers: list[Maker], timeout: float) -> tuple[list[Slot
     if method == "forkserver":
         # The server imports it once; workers then start in milliseconds.
         context.set_forkserver_preload([__name__])
-    probe = makers[0]()
+    with generator_kept("probe"):
+        probe = makers[0]()
     spec, width = probe.obs_spec, probe.action_spec.width
     put_away(probe)
     num = len(makers)
