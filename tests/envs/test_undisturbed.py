@@ -1,10 +1,16 @@
-"""Environments in this process leave PyTorch's generator to the learner."""
+"""Environments in this process leave PyTorch's generator to the learner, and signals to the run."""
 
 from __future__ import annotations
 
+import signal
+
 import env_zoo
 import numpy as np
+import pytest
 import torch
+
+from reverie.envs import undisturbed
+from reverie.run.interrupt import listening
 
 
 class Drawing(env_zoo.Seeded):
@@ -51,3 +57,47 @@ def test_what_resets_draw_goes_on_from_a_snapshot(make):
     assert not fresh.restore(env.snapshot(), step).is_last.any()
     rows = [[each.step(torch.zeros(1, 2)).obs["observation"].item() for _ in range(9)] for each in (env, fresh)]
     np.testing.assert_array_equal(*rows)
+
+
+class Listening(env_zoo.Seeded):
+    """Handles Ctrl-C itself, from when it is made or reset on, as a simulator may; a step ``fails`` once."""
+
+    def __init__(self, how, fails):
+        super().__init__()
+        self.how, self.fails = how, fails
+        if how == "made":
+            self.listen()
+
+    def listen(self):
+        signal.signal(signal.SIGINT, lambda *_: None)
+
+    def reset(self, *, seed=None, options=None):
+        if self.how == "reset":
+            self.listen()
+        return super().reset(seed=seed)
+
+    def step(self, action):
+        if self.fails:
+            raise OSError(self.fails.pop())
+        return super().step(action)
+
+
+@pytest.mark.parametrize("how", ["reset", "made"])
+def test_the_run_still_ends_with_signals(make, capfd, how):
+    """It is said once for all environments."""
+    undisturbed._say_replaced.cache_clear()
+    got = []
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        fails = ["no signal"] if how == "made" else []
+        env = make(lambda: Listening(how, fails), num=2)
+        with listening(lambda number, frame: got.append(number)):
+            env.reset()
+            env._restarts.lived = [True] * env.num_envs
+            env.step(torch.zeros(env.num_envs, 2))
+            env.reset()
+            signal.raise_signal(signal.SIGINT)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert got == [signal.SIGINT]
+    assert capfd.readouterr().err.count("set a handler of SIGINT while it was reset or started again") == 1

@@ -20,7 +20,7 @@ from reverie.envs.episode_info import Summary
 from reverie.envs.flat import FlatEnv
 from reverie.envs.snapshot import put, take
 from reverie.envs.timeout import ALARM, Overdue
-from reverie.envs.undisturbed import generator_kept
+from reverie.envs.undisturbed import generator_kept, handlers_kept
 
 Rows = Mapping[str, np.ndarray]
 Maker = Callable[[], FlatEnv]
@@ -148,7 +148,9 @@ class LocalSlot:
 
     def _made(self) -> Made:
         self._starts += 1
-        with generator_kept("start", self._number, self._starts):
+        # At first nothing handles signals yet.
+        again = handlers_kept() if self._starts > 1 else contextlib.nullcontext()
+        with again, generator_kept("start", self._number, self._starts):
             self.inside = Inside(self._make(), self.rows, alone=False)
         return self.inside.made()
 
@@ -160,7 +162,7 @@ class LocalSlot:
 
     def _reset(self, seed: int | None) -> Any:
         assert self.inside is not None
-        with generator_kept("reset", self._number, self.inside.env.episode):
+        with handlers_kept(), generator_kept("reset", self._number, self.inside.env.episode):
             return self.inside.reset(seed)
 
     def receive(self) -> Any:
