@@ -431,6 +431,30 @@ class Wider(Paid):
         Wider.open -= 1
 
 
+class Alone(Paid):
+    """A simulator that can run only once."""
+
+    running = False
+
+    def __init__(self) -> None:
+        if Alone.running:
+            raise OSError("port in use")
+        Alone.running = True
+
+    def close(self) -> None:
+        Alone.running = False
+
+
+def test_where_only_one_can_run_evaluations_are_named() -> None:
+    config = settings(env__num=1, eval_envs=1, schedule__eval_every=0)
+    message = r"port in use.*\)\. This was an environment for evaluations; .* set eval_episodes = 0 and"
+    with pytest.raises(EnvError, match=message):
+        build(config, env=Alone)
+    assert not Alone.running
+    build(config.merge({"eval_episodes": 0}), env=Alone).close()
+    assert not Alone.running
+
+
 def test_other_spaces_in_evaluations_are_told_at_the_start() -> None:
     message = r"vector \(2,\) in the training environments, but \(3,\) in those for evaluations: expected the same"
     with pytest.raises(EnvError, match=message):

@@ -231,7 +231,7 @@ def build(
         replay.hindsight = algo.hindsight
         check_memory(config, replay)
         check_capacity(config, replay)
-        eval_env = make_eval_env(config, factory, workers=True) if wants_eval_env(config, env) else None
+        eval_env = make_beside(config, factory) if wants_eval_env(config, env) else None
         if eval_env is not None:
             undo.callback(eval_env.close)
             check_same_spaces(train_env, eval_env)
@@ -300,6 +300,22 @@ def make_eval_env(
     values = config.env.merge({"num": num, "vector": vector, **({"clip_reward": "none"} if true_rewards else {})})
     seed = derived_seeds(config.seed)["evaluation"]
     return make_env(values, seed=seed, factory=factory, render=render)
+
+
+def make_beside(config: ExperimentConfig, factory: MakeEnv | None) -> Env:
+    """Make the environments of evaluations while those of training are open.
+
+    Raises:
+        EnvError: one cannot be made, as where a simulator can only run once.
+    """
+    try:
+        return make_eval_env(config, factory, workers=True)
+    except EnvError as error:
+        raise EnvError(
+            f"{error}. This was an environment for evaluations; those for training were made and are open. If only one "
+            "can be open at a time, set eval_episodes = 0 and eval_envs = 1, and evaluate the finished run. Or pass an "
+            "instance in Python, in which the run is evaluated at its end."
+        ) from error
 
 
 def check_same_spaces(train_env: Env, eval_env: Env) -> None:

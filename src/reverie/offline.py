@@ -161,9 +161,9 @@ def build_alone(config: ExperimentConfig, env: EnvLike | None, *, start: int, sc
         eval_env: Env | None = None
         action_space = None
         if config.env.id != NO_ENV and config.eval_episodes:
+            action_space = action_space_of(config, factory)  # first: a simulator may be able to run only once
             eval_env = make_eval_env(config, factory, workers=True)
             undo.callback(eval_env.close)
-            action_space = action_space_of(config, factory)
         recorded = undo.enter_context(contextlib.closing(open_recorded(config.data, config.env, action_space)))
         if eval_env is not None:
             check_fit(recorded, eval_env.obs_spec, eval_env.action_spec, config.env.id)
@@ -203,10 +203,11 @@ def build_alone(config: ExperimentConfig, env: EnvLike | None, *, start: int, sc
 
 def build_mixed(config: ExperimentConfig, env: EnvLike | None, *, start: int, scratch: Path | None) -> Experiment:
     """Build a run whose batches are partly recorded and partly collected."""
+    space = action_space_of(config, env_factory(config.env, env))  # first: a simulator may be able to run only once
     experiment = build_lived(config, env, start=start, scratch=scratch)
     with contextlib.ExitStack() as undo:
         undo.callback(experiment.close)
-        recorded = open_recorded(config.data, config.env, action_space_of(config, env_factory(config.env, env)))
+        recorded = open_recorded(config.data, config.env, space)
         undo.callback(recorded.close)
         check_fit(recorded, experiment.obs_spec, experiment.action_spec, config.env.id)
         window, _ = shares(experiment.algo.window, config.data.fraction)
