@@ -24,9 +24,10 @@ import yaml
 from reverie import bench
 from reverie.algos.dreamer_v3 import SIZES
 from reverie.cli import COMMANDS, main
-from reverie.commands.args import by_flags, print_files
+from reverie.commands.args import by_flags, parse, print_files
 from reverie.commands.train import contradiction, flag_value, peek
 from reverie.core import compiler, hardware
+from reverie.envs.base import EnvConfig
 from tiny import SETTINGS
 
 Captured = pytest.CaptureFixture[str]
@@ -233,6 +234,14 @@ def test_train_prints_progress_result_and_files(elsewhere: Path, tiny: Path, cap
     settings = saved(elsewhere / "runs" / "x")
     assert settings["steps"] == 120
     assert settings["env"]["time_limit"] == 40  # type: ignore[index]
+
+
+def test_arguments_of_environments_are_yaml_with_numbers_as_in_other_flags() -> None:
+    given = "{gain: 1e3, small: -.5E-2, port: 10, version: 1.0.2, name: 'e5', hex: 1ea, text: '1e3', plus: 1e+2}"
+    assert parse(EnvConfig, ["--kwargs", given], "train").kwargs == {
+        "gain": 1000.0, "small": -0.005, "port": 10, "version": "1.0.2", "name": "e5", "hex": "1ea", "text": "1e3",
+        "plus": 100.0,
+    }  # fmt: skip
 
 
 def test_flags_win_over_files_and_dashes_are_underscores(elsewhere: Path, tiny: Path) -> None:

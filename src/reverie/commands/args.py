@@ -195,6 +195,15 @@ def choice(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Choice | None] |
     )
 
 
+class _Loader(yaml.SafeLoader):
+    """Reads 1e5 as a number, as the other flags do; to YAML 1.1 it is text."""
+
+
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$"), [*"-+.0123456789"]
+)
+
+
 @registry.primitive_rule
 def yaml_mapping(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[dict[str, Any]] | None:
     """Let mappings, such as arguments of an environment, be written as YAML: '{continuous: true}'."""
@@ -203,7 +212,7 @@ def yaml_mapping(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[dict[str, 
 
     def read(words: list[str]) -> dict[str, Any]:
         try:
-            value = yaml.safe_load(words[0])
+            value = yaml.load(words[0], _Loader)
         except yaml.YAMLError as error:
             raise ValueError(f"{words[0]!r} is not YAML: {error}") from error
         if not isinstance(value, dict):

@@ -100,8 +100,8 @@ class EnvConfig(Config):
     `max`, `min` or `last` over the steps."""
 
     kwargs: dict[str, Any] = field(default_factory=dict)
-    """Arguments for gymnasium.make, such as `full_action_space` or `repeat_action_probability` for Atari, or for the
-    class or function that makes the environment."""
+    """Arguments for gymnasium.make, or for the class or function that makes the environment, as YAML in one word:
+    `'{full_action_space: true, port: 1}'`."""
 
     def __post_init__(self) -> None:
         for name in ("num", "action_repeat", "pool_frames", "frame_stack"):
