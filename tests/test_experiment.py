@@ -25,10 +25,11 @@ import yaml
 import reverie
 from reverie import experiment as experiments
 from reverie.agent import dreaming
-from reverie.agent.agent import load
+from reverie.agent.agent import Agent, load
 from reverie.agent.dreaming import dream, measure, one_hot, painted
 from reverie.agent.evaluation import evaluate_run
 from reverie.agent.observer import Observer
+from reverie.agent.recording import RecordConfig, play
 from reverie.algos.dreamer_v3 import SIZES, DreamerV3, DreamerV3Config
 from reverie.algos.td3 import TD3, TD3Config
 from reverie.core.errors import ConfigError, DataError, EnvError, ReverieError, RunError
@@ -623,6 +624,41 @@ def test_act_on_one_observation(trained: Path) -> None:
         obs, _, terminated, truncated, _ = env.step(action)
         done = terminated or truncated
     assert len(actions) >= 8
+
+
+def test_an_agent_is_told_which_action_was_executed_instead(trained: Path) -> None:
+    agent = load(trained)
+    _, state = agent.act(np.zeros((3, 4), np.float32))
+    told = agent.override(state, np.array([1, 0, 1]))
+    assert told.policy.action.tolist() == [[0, 1], [1, 0], [0, 1]]
+    assert told.policy.latent is state.policy.latent
+    _, state = agent.act(np.zeros(4, np.float32))
+    assert agent.override(state, 1).policy.action.tolist() == [[0, 1]]
+    assert agent.override(state, np.array([0])).policy.action.tolist() == [[1, 0]]
+    with pytest.raises(DataError, match=r"action = 'left': expected an action of Discrete\(2\)"):
+        agent.override(state, "left")
+    with pytest.raises(DataError, match=r"action = \[0, 1\]: expected an action of Discrete\(2\)"):
+        agent.override(state, [0, 1])
+    with pytest.raises(DataError, match=r"action 'action' of row 0 is 7"):
+        agent.override(state, 7)
+
+
+def test_actions_that_a_recording_replaces_are_told_to_the_agent(
+    trained: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent, known = load(trained), []
+    act = Agent.act
+
+    def watched(self: Agent, obs: Any, state: Any = None, **more: Any) -> Any:
+        if state is not None:
+            known.append(int(state.policy.action.argmax()))
+        return act(self, obs, state, **more)
+
+    monkeypatch.setattr(Agent, "act", watched)
+    env = agent.make_env()
+    config = RecordConfig(episodes=1, epsilon=0.5)
+    episode = play(agent, env, config, np.random.default_rng(0), seed=1, most=30)
+    assert episode["actions"].tolist()[:-1] == known
 
 
 def test_what_cannot_be_acted_on_or_seeded_with(trained: Path) -> None:

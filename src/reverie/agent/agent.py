@@ -35,7 +35,8 @@ from reverie.envs.factory import EnvLike, MakeEnv, Single, as_handed, env_factor
 from reverie.envs.flat import FlatEnv, make_flat
 from reverie.envs.images import FlatObs, FrameStack
 from reverie.envs.placeholder import Placeholder
-from reverie.envs.spaces import ActionCodec
+from reverie.envs.recorded import RecordedActions
+from reverie.envs.spaces import ActionCodec, follow, leaves_of
 from reverie.envs.undisturbed import generator_kept
 from reverie.experiment import ExperimentConfig, make_eval_env
 from reverie.folder import RunFolder, Saved, check_spec, read_saved, read_spaces
@@ -98,6 +99,7 @@ class Agent:
         self.frames_per_second = max(1, round(per_second / config.env.action_repeat))
         self.factory = factory
         self._decode = ActionCodec(self.action_space)
+        self._encode = RecordedActions(self.action_space)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the settings and the learner's state; the environment's spaces are read again on loading.
@@ -186,6 +188,31 @@ class Agent:
             return decoded[0], after
         room: Any = create_empty_array(self.action_space, len(rows))
         return concatenate(self.action_space, decoded, room), after
+
+    def override(self, state: AgentState, action: Any) -> AgentState:
+        """Return the state for the case that another action is executed than :meth:`act` returned with ``state``.
+
+        A world model predicts from the actions that were taken, so tell it if an exploration of your own, a safety
+        layer or a person replaced one. Agents that remember no actions are as before.
+
+        Args:
+            state: what :meth:`act` returned.
+            action: the executed action, in ``action_space``; of N environments, a batch as their vector takes it.
+
+        Raises:
+            DataError: ``action`` is not in the space, or not one for each environment.
+        """
+        count = len(state.stacks)
+        columns: dict[str, np.ndarray] = {"is_last": np.zeros(count, bool)}
+        try:
+            for path, leaf in leaves_of(self.action_space):
+                values = np.asarray(follow(action, path)).reshape(count, *(leaf.shape or ()))
+                columns["/".join(["action", *map(str, path)])] = values.astype(np.float64)
+        except (KeyError, IndexError, TypeError, ValueError):
+            what = "an action" if count == 1 else f"a batch of {count} actions"
+            raise DataError(f"action = {brief(action)}: expected {what} of {self.action_space}.") from None
+        flat = self._encode(columns)  # [N, A]
+        return AgentState(self.algo.policy.override(state.policy, torch.from_numpy(flat)), state.stacks)
 
     def make_env(self, render: bool = False) -> gymnasium.Env[Any, Any]:
         """Make an environment as in training: same action repeat, random no-ops at the start, and time limit.

@@ -122,11 +122,12 @@ def play(
     terminations: list[bool] = []
     state, over = None, False
     while not over:
-        action, state = agent.act(obs, state, actions=config.actions)
-        if config.noise:
-            action = noisy(env.action_space, action, config.noise, rng)
+        chosen, state = agent.act(obs, state, actions=config.actions)
+        action = noisy(env.action_space, chosen, config.noise, rng) if config.noise else chosen
         if config.epsilon and rng.random() < config.epsilon:
             action = env.action_space.sample()
+        if action is not chosen:
+            state = agent.override(state, action)
         obs, reward, terminated, truncated, _ = env.step(action)
         seen.append(obs)
         done.append(action)

@@ -71,11 +71,11 @@ class ObsCodec:
             DataError: ``obs`` is not in the space. Names key, value and expectation.
         """
         for path, space in self._branches:
-            _check_branch(_follow(obs, path), path, space)
+            _check_branch(follow(obs, path), path, space)
         out = {}
         for key, path, convert in self.leaves:
             try:
-                out[key] = convert(_follow(obs, path))
+                out[key] = convert(follow(obs, path))
             except DataError as error:
                 raise DataError(f"observation '{key}' {error}") from None
             except (TypeError, ValueError) as error:
@@ -137,7 +137,8 @@ def inside(space: Space, path: Path) -> Space:
     return space
 
 
-def _follow(value: Any, path: Path) -> Any:
+def follow(value: Any, path: Path) -> Any:
+    """Return what lies at ``path`` in nested dictionaries and tuples."""
     for name in path:
         value = value[name]
     return value
