@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import shutil
 import signal
 from pathlib import Path
@@ -433,7 +434,12 @@ def test_without_an_environment(pendulum: Path, tmp_path: Path) -> None:
 def test_an_agent_without_an_environment_acts_as_recorded(pendulum: Path, tmp_path: Path) -> None:
     """Its actions are those in the environment whose spaces the data have; there is nothing to play."""
     train(pendulum, tmp_path / "run", updates=3, **{"data.eval_env": "none"})
-    agent, other = reverie.load(tmp_path / "run"), reverie.load(tmp_path / "run", env="Pendulum-v1")
+    said: list[str] = []
+    agent = reverie.load(tmp_path / "run", say=said.append)
+    assert not said
+    other = reverie.load(tmp_path / "run", env="Pendulum-v1", say=said.append)
+    assert len(said) == 1
+    assert re.search(r"of 1 number in -1\.9\d* ?\.\..* in the data, but .* in -2\.\.2 in the environment", said[0])
     with h5py.File(pendulum) as file:
         low, high = file["actions"][:].min(0), file["actions"][:].max(0)
     assert agent.action_space == gymnasium.spaces.Box(low, high, dtype=np.float32)

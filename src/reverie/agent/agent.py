@@ -26,6 +26,7 @@ from reverie.core.discover import algorithm_config
 from reverie.core.errors import ConfigError, DataError, RunError, brief, did_you_mean, warn
 from reverie.core.machine import choose_device
 from reverie.core.randomness import derived_seeds, reproducible
+from reverie.core.signature import differences, signature
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Batch, Mode, State, Step
 from reverie.data.dataset import DatasetConfig, dataset_config
@@ -328,14 +329,15 @@ def load(
     checkpoints = Checkpoints(folder.checkpoints, say=say)
     path = checkpoints.chosen(checkpoint)
     factory = env_factory(config.env.merge({"num": 1, "vector": "serial"}), env)
-    if config.env.id == NO_ENV and isinstance(env, str):
+    alone = config.env.id == NO_ENV
+    if alone and isinstance(env, str):
         config = config.merge({"env.id": env})
     elif isinstance(env, str) and env != config.env.id:
         raise RunError(
             f"{folder.path} was trained in {config.env.id}: env = {brief(env)} can only be given for a run on recorded "
             "data alone. Leave it out, or pass a function that makes the environment."
         )
-    elif config.env.id == NO_ENV and factory is None:
+    elif alone and factory is None:
         recorded = read_spaces(folder)
         if recorded is None:
             raise RunError(
@@ -345,9 +347,23 @@ def load(
         factory = functools.partial(Placeholder, *recorded, folder.path)
     with _example(config, factory) as flat:
         check_spec(folder, flat.obs_spec, flat.action_spec)
+        if alone and env is not None:
+            compare_actions(folder, flat.action_spec, say)
         learner = config.algo.build(flat.obs_spec, flat.action_spec, choose_device(device), config.seed)
         checkpoints.load(path, {"algo": learner})
         return Agent(config, learner, flat, factory, run=folder.path, checkpoint=path)
+
+
+def compare_actions(folder: RunFolder, action: ActionSpec, say: Callable[[str], None]) -> None:
+    """Say so if the bounds of actions differ from those of the recorded data: -1 and 1 would mean something else."""
+    with contextlib.suppress(RunError):
+        recorded = read_spaces(folder)
+        learned = signature({}, ActionCodec(recorded[1]).spec) if recorded is not None else signature({}, action)
+        for line in differences(learned, signature({}, action), ("the data", "the environment")):
+            say(
+                f"{line}: the agent learned with the former, and its actions are scaled to the latter. To learn with "
+                "the environment's bounds, train with --eval-env ID"
+            )
 
 
 def _unpickled(
