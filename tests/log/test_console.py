@@ -161,9 +161,9 @@ def test_pace_of_a_continued_run_does_not_count_what_came_before_its_first_step(
     clock.env_steps, clock.updates = 3993, 1448
     pace = Pace(clock, 10_000, lambda: now[0])
     now[0], clock.env_steps = 8.0, 3994
-    assert (pace.rate(), pace.left()) == (0.0, "-")
+    assert (pace.rate(), pace.shown(), pace.left()) == (0.0, "-", "-")
     now[0], clock.env_steps = 10.0, 4194
-    assert pace.rate() == 100.0
+    assert (pace.rate(), pace.shown()) == (100.0, "100")
 
 
 def test_numbers_are_short() -> None:

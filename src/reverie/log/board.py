@@ -101,9 +101,8 @@ class Lane:
         share = f"{min(1.0, self.env_steps / max(1, self.total)):.0%}"
         shown = {"steps": f"{self.env_steps:,} / {self.total:,}", "share": share, "unit": self.unit}
         shown |= {"return": short(self.values.get("episode/score")), "eval": short(self.values.get("eval/score"))}
-        rate = self.pace.rate() if self.pace is not None else 0.0
-        left = self.pace.left() if self.pace is not None else "-"
-        return shown | {"rate": short(rate) if rate else "-", "left": left}
+        rate, left = (self.pace.shown(), self.pace.left()) if self.pace is not None else ("-", "-")
+        return shown | {"rate": rate, "left": left}
 
 
 class Board(Protocol):

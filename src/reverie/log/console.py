@@ -106,6 +106,10 @@ class Pace:
             self._rate = (steps - before) / (now - since) if now > since else 0.0
         return self._rate
 
+    def shown(self) -> str:
+        """Return the rate as text, ``-`` while it is unknown."""
+        return short(self.rate() or None)
+
     def left(self) -> str:
         """Return the time left as ``h:mm:ss``, or ``-`` while it is unknown."""
         rate = self.rate()
@@ -131,7 +135,7 @@ class PlainSink:
         row = {"time": span(self._clock.seconds), "step": f"{step:,}", "updates": f"{self._clock.updates:,}"}
         if self._unit == "updates":
             del row["step"]
-        row |= {f"{self._unit}/s": short(self._pace.rate()), "left": self._pace.left()}
+        row |= {f"{self._unit}/s": self._pace.shown(), "left": self._pace.left()}
         row |= {"return": short(self._latest.get("episode/score")), "eval": short(self._latest.get("eval/score"))}
         row |= {name: short(self._latest[key]) for name, key in INTERVAL.items() if key in self._latest}
         row |= {name: short(self._latest[key]) for name, key in ESTIMATE.items() if key in self._latest}
@@ -186,7 +190,7 @@ class LiveSink:
         bar = ProgressBar(total=max(1, self._total), completed=min(steps, self._total))
         count = f"{steps:,} / {self._total:,} {self._unit}"
         if not self._closed:
-            row.add_row(bar, share + count, f"{short(self._pace.rate())} {self._unit}/s", f"{self._pace.left()} left")
+            row.add_row(bar, share + count, f"{self._pace.shown()} {self._unit}/s", f"{self._pace.left()} left")
         elif steps >= self._total:
             row.add_row(bar, f"{steps:,} {self._unit}", "", "done")
         else:  # ``stop_score`` was reached, or a signal came
