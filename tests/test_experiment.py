@@ -21,6 +21,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from gymnasium import spaces
 
 import reverie
 from reverie import experiment as experiments
@@ -41,6 +42,8 @@ from reverie.data.readers.detect import open_reader
 from reverie.envs.base import EnvConfig
 from reverie.envs.dummy import Count
 from reverie.envs.flat import make_flat
+from reverie.envs.recorded import RecordedActions
+from reverie.envs.spaces import ActionCodec
 from reverie.experiment import ExperimentConfig, build
 from reverie.log.sinks import read_metrics
 from reverie.nn.encoder import EncoderConfig
@@ -641,6 +644,26 @@ def test_an_agent_is_told_which_action_was_executed_instead(trained: Path) -> No
         agent.override(state, [0, 1])
     with pytest.raises(DataError, match=r"action 'action' of row 0 is 7"):
         agent.override(state, 7)
+
+
+def test_an_agent_is_told_of_actions_of_any_space(trained: Path) -> None:
+    agent = load(trained)
+    _, state = agent.act(np.zeros((2, 4), np.float32))
+    turn = spaces.Tuple((spaces.Discrete(3, start=1), spaces.MultiBinary(2)))
+    agent.action_space = spaces.Dict({"push": spaces.Box(np.float32([-1, 0]), np.float32([3, 10])), "turn": turn})
+    agent._encode, decode = RecordedActions(agent.action_space), ActionCodec(agent.action_space)
+    push, bits = np.float32([[2, 5], [-1, 10]]), np.int8([[0, 1], [1, 1]])
+    told = agent.override(state, {"push": push, "turn": (np.array([3, 1]), bits)}).policy.action
+    assert told[:, :2].tolist() == [[0.5, 0.0], [-1.0, 1.0]]
+    for number, flat in enumerate(told.numpy()):
+        action = decode(flat)
+        np.testing.assert_allclose(action["push"], push[number])
+        assert action["turn"][0] == (3, 1)[number]
+        assert action["turn"][1].tolist() == bits[number].tolist()
+    with pytest.raises(DataError, match=r"expected a batch of 2 actions of Dict"):
+        agent.override(state, {"push": push})
+    with pytest.raises(DataError, match=r"is nan|NaN|finite"):
+        agent.override(state, {"push": push * np.nan, "turn": (np.array([3, 1]), bits)})
 
 
 def test_actions_that_a_recording_replaces_are_told_to_the_agent(
