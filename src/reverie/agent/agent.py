@@ -356,14 +356,17 @@ def load(
 
 def compare_actions(folder: RunFolder, action: ActionSpec, say: Callable[[str], None]) -> None:
     """Say so if the bounds of actions differ from those of the recorded data: -1 and 1 would mean something else."""
-    with contextlib.suppress(RunError):
+    recorded = None
+    with contextlib.suppress(RunError):  # damaged: nothing to compare with, and an environment was given
         recorded = read_spaces(folder)
-        learned = signature({}, ActionCodec(recorded[1]).spec) if recorded is not None else signature({}, action)
-        for line in differences(learned, signature({}, action), ("the data", "the environment")):
-            say(
-                f"{line}: the agent learned with the former, and its actions are scaled to the latter. To learn with "
-                "the environment's bounds, train with --eval-env ID"
-            )
+    if recorded is None:
+        return
+    learned, own = (signature({}, spec) for spec in (ActionCodec(recorded[1]).spec, action))
+    for line in differences(learned, own, ("the data", "the environment")):
+        say(
+            f"{line}: the agent learned with the former, and its actions are scaled to the latter. To learn with the "
+            "environment's bounds, train with --eval-env ID"
+        )
 
 
 def _unpickled(

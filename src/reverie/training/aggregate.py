@@ -90,14 +90,14 @@ def aggregate(runs: Mapping[int, RunFolder], config: ExperimentConfig) -> Aggreg
         scores=[score for _, score in ends],
         steps=[steps for steps, _ in ends],
         unit=unit_of(config),
-        score=measured_over([score for _, score in ends]),
+        score=intervals_of([score for _, score in ends]),
         curve=curve_of(list(metrics.values()), config),
         estimates=estimates,
-        estimate=measured_over(estimates),
+        estimate=intervals_of(estimates),
     )
 
 
-def measured_over(values: Sequence[float | None]) -> dict[str, IntervalEstimate]:
+def intervals_of(values: Sequence[float | None]) -> dict[str, IntervalEstimate]:
     """Return all :data:`MEASURES` of the values that are known, with intervals; none if no value is."""
     known = [value for value in values if value is not None]
     return {name: estimate(measure, known, RESAMPLES) for name, measure in MEASURES.items() if known}
@@ -236,9 +236,9 @@ def table(found: Aggregate) -> str:
     if measures:
         seeds = plural(sum(value is not None for value in values), "seed")
         lines += ["", f"{'':>6}{what:>12}   95 % interval over {seeds}"]
-    for name, found_value in measures.items():
-        ends = f"{found_value.low:.2f} to {found_value.high:.2f}" if found_value.sure else "too few seeds"
-        lines.append(f"{'IQM' if name == 'iqm' else name:>6}{found_value.value:>12.2f}   {ends}")
+    for name, measured in measures.items():
+        ends = f"{measured.low:.2f} to {measured.high:.2f}" if measured.sure else "too few seeds"
+        lines.append(f"{'IQM' if name == 'iqm' else name:>6}{measured.value:>12.2f}   {ends}")
     if not found.score:
         lines += ["", "no scores: the seeds had no final evaluation (--eval-episodes 0, or --eval-env none)"]
     if what == "estimate":
