@@ -708,6 +708,20 @@ def test_copies_and_pickles_of_an_agent_act_as_it_does(trained: Path) -> None:
     assert agent.act([obs[0], obs[1]])[0].shape == (2,)
 
 
+def test_a_pickle_has_the_weights_and_a_deep_copy_its_own(trained: Path) -> None:
+    agent = load(trained)
+    with torch.no_grad():
+        for weight in agent.algo.parameters():
+            weight.add_(0.125)
+    again, deep = pickle.loads(pickle.dumps(agent)), copy.deepcopy(agent)
+    before = {name: weight.clone() for name, weight in agent.algo.named_parameters()}
+    with torch.no_grad():
+        for weight in agent.algo.parameters():
+            weight.zero_()
+    for other in (again, deep):
+        assert all(torch.equal(weight, before[name]) for name, weight in other.algo.named_parameters())
+
+
 def test_what_a_run_says_of_itself_has_units_that_fit(tmp_path: Path) -> None:
     said: list[str] = []
     config = ExperimentConfig().merge(SMALL).merge({"replay_ratio": 1.0, "train_ratio": None, "eval_episodes": 1})
