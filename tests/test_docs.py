@@ -131,7 +131,7 @@ def test_commands_are_understood(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from reverie import bench, cli
-    from reverie.agent import agent, estimation
+    from reverie.agent import estimation, loading
     from reverie.commands import train
 
     def stop(*args: Any, **kwargs: Any) -> None:
@@ -141,7 +141,7 @@ def test_commands_are_understood(
     monkeypatch.setattr(train, "train_seeds", stop)
     monkeypatch.setattr(train, "resumed", lambda said, named: said)  # there is no such run
     monkeypatch.setattr(bench, "measure", stop)
-    monkeypatch.setattr(agent, "load", stop)
+    monkeypatch.setattr(loading, "load", stop)
     monkeypatch.setattr(estimation, "estimate", stop)
     monkeypatch.chdir(tmp_path)  # where the pages' own modules are
     monkeypatch.syspath_prepend(str(tmp_path))

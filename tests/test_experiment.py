@@ -26,9 +26,10 @@ from gymnasium import spaces
 import reverie
 from reverie import experiment as experiments
 from reverie.agent import dreaming
-from reverie.agent.agent import Agent, load
+from reverie.agent.agent import Agent
 from reverie.agent.dreaming import dream, measure, one_hot, painted
 from reverie.agent.evaluation import evaluate_run
+from reverie.agent.loading import load
 from reverie.agent.observer import Observer
 from reverie.agent.recording import RecordConfig, play
 from reverie.algos.dreamer_v3 import SIZES, DreamerV3, DreamerV3Config

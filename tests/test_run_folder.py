@@ -15,9 +15,9 @@ import pytest
 import yaml
 
 from reverie.agent import evaluation
-from reverie.agent.agent import load
 from reverie.agent.dreaming import dream
 from reverie.agent.evaluation import evaluate_run
+from reverie.agent.loading import load
 from reverie.algos.dreamer_v3 import DreamerV3Config
 from reverie.core import discover
 from reverie.core.errors import DataError, RunError

@@ -10,9 +10,10 @@ from reverie.core.discover import version
 from reverie.core.waiting import spin_briefly
 
 if TYPE_CHECKING:
-    from reverie.agent.agent import Agent, AgentState, load
+    from reverie.agent.agent import Agent, AgentState
     from reverie.agent.dreaming import DreamReport, dream
     from reverie.agent.estimation import EstimateReport, estimate
+    from reverie.agent.loading import load
     from reverie.algos.base import AlgorithmConfig
     from reverie.algos.bc import BCConfig
     from reverie.algos.bcq import BCQConfig
@@ -46,7 +47,7 @@ if "torch" not in sys.modules:
 _HOMES = {
     "Agent": "reverie.agent.agent",
     "AgentState": "reverie.agent.agent",
-    "load": "reverie.agent.agent",
+    "load": "reverie.agent.loading",
     "DreamReport": "reverie.agent.dreaming",
     "dream": "reverie.agent.dreaming",
     "EstimateReport": "reverie.agent.estimation",

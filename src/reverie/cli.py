@@ -152,8 +152,8 @@ def train_command(args: list[str]) -> int:
 def eval_command(args: list[str]) -> int:
     """Run ``reverie eval``."""
     said = parse(EvalCommand, args, "eval")
-    from reverie.agent.agent import load
     from reverie.agent.evaluation import evaluate_run
+    from reverie.agent.loading import load
 
     agent = load(said.run, env=said.env, checkpoint=said.checkpoint, device=said.device)
     print_trouble(agent.algo.device.type)
@@ -169,8 +169,8 @@ def eval_command(args: list[str]) -> int:
 def dream_command(args: list[str]) -> int:
     """Run ``reverie dream``."""
     said = parse(DreamCommand, args, "dream")
-    from reverie.agent.agent import load
     from reverie.agent.dreaming import dream
+    from reverie.agent.loading import load
 
     agent = load(said.run, env=said.env, checkpoint=said.checkpoint, device=said.device)
     print_trouble(agent.algo.device.type)

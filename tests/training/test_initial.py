@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import reverie
-from reverie.agent.agent import load
+from reverie.agent.loading import load
 from reverie.core.errors import RunError
 
 SMALL: dict[str, Any] = {

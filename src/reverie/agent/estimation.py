@@ -8,7 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from reverie.agent.agent import Actions, mode_of, saved_config
+from reverie.agent.agent import Actions, mode_of
+from reverie.agent.loading import saved_config
 from reverie.algos.base import AlgorithmConfig
 from reverie.core.config import check_at_least
 from reverie.core.errors import DataError, EnvError, RunError, warn

@@ -128,7 +128,7 @@ def subsample_command(args: list[str]) -> int:
 def record_command(args: list[str]) -> int:
     """Play with a trained agent and record it."""
     said = parse(RecordCommand, args, "data record")
-    from reverie.agent.agent import load
+    from reverie.agent.loading import load
     from reverie.agent.recording import RecordConfig, record
     from reverie.data.export import fresh_enough
 

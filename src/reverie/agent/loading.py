@@ -1,0 +1,171 @@
+"""Trained agents from run folders, and as pickles."""
+
+from __future__ import annotations
+
+import contextlib
+import copyreg
+import functools
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+from torch.utils._pytree import tree_map_only
+
+from reverie.agent.agent import Agent
+from reverie.algos.base import AlgorithmConfig
+from reverie.core.discover import algorithm_config
+from reverie.core.errors import RunError, brief, warn
+from reverie.core.machine import choose_device
+from reverie.core.signature import differences, signature
+from reverie.core.specs import ActionSpec
+from reverie.core.types import State
+from reverie.envs.base import put_away
+from reverie.envs.factory import EnvLike, MakeEnv, Single, as_handed, env_factory
+from reverie.envs.flat import FlatEnv, make_flat
+from reverie.envs.placeholder import Placeholder
+from reverie.envs.spaces import ActionCodec
+from reverie.envs.undisturbed import generator_kept
+from reverie.experiment import ExperimentConfig
+from reverie.folder import RunFolder, Saved, check_spec, read_saved, read_spaces
+from reverie.offline import NO_ENV
+from reverie.run.checkpoint import Checkpoints
+
+
+def load(
+    run: Path | str,
+    *,
+    env: EnvLike | None = None,
+    algo: AlgorithmConfig | None = None,
+    checkpoint: Path | str | None = None,
+    device: str = "auto",
+    say: Callable[[str], None] = warn,
+) -> Agent:
+    """Load the agent of a run.
+
+    Args:
+        run: the run folder.
+        env: the function or instance the run was trained with, if its environment was given from Python. For a run on
+            recorded data alone: the environment to act in, also by id.
+        algo: the config the run was trained with, if it held objects of your own, such as an encoder.
+        checkpoint: name of a folder in ``checkpoints/``, "best", or a path. None: the newest that is whole.
+        device: where networks compute: "cpu", "cuda", "cuda:1", or "auto" for a GPU if there is one.
+        say: called with a sentence if newer checkpoints are damaged. Default: a line on stderr.
+
+    Raises:
+        RunError: there is no such run or checkpoint, it is damaged, it needs ``env`` or ``algo``, or it was trained
+            on other observations or actions than the environment has now.
+        ConfigError: the device does not exist here, or the run's config.yaml cannot be read by this version.
+        EnvError: the environment cannot be made.
+    """
+    if not isinstance(run, str | os.PathLike):
+        raise RunError(f"run = {brief(run)}: expected the path of a run folder.")
+    folder = RunFolder(Path(run))
+    config = saved_config(folder.path, env, algo)
+    config = config.merge({"env.kwargs": as_handed(config.env, env).kwargs})
+    checkpoints = Checkpoints(folder.checkpoints, say=say)
+    path = checkpoints.chosen(checkpoint)
+    factory = env_factory(config.env.merge({"num": 1, "vector": "serial"}), env)
+    alone = config.env.id == NO_ENV
+    if alone and isinstance(env, str):
+        config = config.merge({"env.id": env})
+    elif isinstance(env, str) and env != config.env.id:
+        raise RunError(
+            f"{folder.path} was trained in {config.env.id}: env = {brief(env)} can only be given for a run on recorded "
+            "data alone. Leave it out, or pass a function that makes the environment."
+        )
+    elif alone and factory is None:
+        recorded = read_spaces(folder)
+        if recorded is None:
+            raise RunError(
+                f"{folder.path} was trained on {config.data.path} alone, without an environment. Pass one to act in: "
+                "--env ID, or reverie.load(run, env=...)."
+            )
+        factory = functools.partial(Placeholder, *recorded, folder.path)
+    with _example(config, factory) as flat:
+        check_spec(folder, flat.obs_spec, flat.action_spec)
+        if alone and env is not None:
+            compare_actions(folder, flat.action_spec, say)
+        learner = config.algo.build(flat.obs_spec, flat.action_spec, choose_device(device), config.seed)
+        checkpoints.load(path, {"algo": learner})
+        return Agent(config, learner, flat, factory, run=folder.path, checkpoint=path)
+
+
+def compare_actions(folder: RunFolder, action: ActionSpec, say: Callable[[str], None]) -> None:
+    """Say so if the bounds of actions differ from those of the recorded data: -1 and 1 would mean something else."""
+    recorded = None
+    with contextlib.suppress(RunError):  # damaged: nothing to compare with, and an environment was given
+        recorded = read_spaces(folder)
+    if recorded is None:
+        return
+    learned, own = (signature({}, spec) for spec in (ActionCodec(recorded[1]).spec, action))
+    for line in differences(learned, own, ("the data", "the environment")):
+        say(
+            f"{line}: the agent learned with the former, and its actions are scaled to the latter. To learn with the "
+            "environment's bounds, train with --eval-env ID"
+        )
+
+
+@contextlib.contextmanager
+def _example(config: ExperimentConfig, factory: MakeEnv | None) -> Iterator[FlatEnv]:
+    """Make an environment whose spaces are read, and close it afterwards; an instance of the user's stays open."""
+    with generator_kept("load"):
+        flat = make_flat(config.env, factory, 0, False)
+    try:
+        yield flat
+    finally:
+        put_away(flat)
+
+
+def saved_config(run: Path, env: EnvLike | None = None, algo: AlgorithmConfig | None = None) -> ExperimentConfig:
+    """Return the settings of the run in ``run``.
+
+    Raises:
+        RunError: there is no such run, or a part of its settings cannot be read from a file and was not given.
+    """
+    saved = read_saved(run)
+    for place, what in saved.custom.items():
+        if (env if place == "env" else algo) is None:
+            argument = "env" if place == "env" else "algo"
+            raise RunError(
+                f"{run} was trained with {place} = {what}, a Python object that cannot be read from its config.yaml. "
+                f"Pass it again: reverie.load(run, {argument}=...)."
+            )
+    start = ExperimentConfig(algo=algo if algo is not None else default_algo(saved))
+    return start.merge(saved.experiment)
+
+
+def default_algo(saved: Saved) -> AlgorithmConfig:
+    """Return the config of the saved algorithm with default values."""
+    config = algorithm_config(saved.algorithm)()
+    assert isinstance(config, AlgorithmConfig)
+    return config
+
+
+def reduced(agent: Agent) -> tuple[Any, ...]:
+    """Pickle the settings and the learner's state of an agent; the environment's spaces are read again on loading.
+
+    Raises:
+        TypeError: the environment was given as an instance, which another process does not have.
+    """
+    if isinstance(agent.factory, Single):
+        raise TypeError(
+            f"an agent whose environment is an instance ({agent.config.env.id}) cannot be pickled. Call "
+            "reverie.load in the other process, or reverie.load with a function that makes the environment. In "
+            "this process, use copy.deepcopy."
+        )
+    state = tree_map_only(Tensor, lambda x: x.cpu(), agent.algo.state_dict())
+    return _unpickled, (agent.config, agent.factory, agent.run, agent.checkpoint, str(agent.algo.device), state)
+
+
+def _unpickled(
+    config: ExperimentConfig, factory: MakeEnv | None, run: Path, checkpoint: Path, device: str, state: State
+) -> Agent:
+    with _example(config, factory) as flat:
+        learner = config.algo.build(flat.obs_spec, flat.action_spec, choose_device(device), config.seed)
+        learner.load_state_dict(state)
+        return Agent(config, learner, flat, factory, run=run, checkpoint=checkpoint)
+
+
+copyreg.pickle(Agent, reduced)
