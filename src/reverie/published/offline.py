@@ -125,11 +125,11 @@ def gail_pendulum() -> ExperimentConfig:
 
 
 def gail_cartpole() -> ExperimentConfig:
-    """GAIL with an expert's data on CartPole-v1, beside the environment: half a minute on one core; settings are ours.
+    """GAIL with an expert's data on CartPole-v1, beside the environment: a minute on one core; settings are ours.
 
     Episodes end when the agent fails, so rewards are positive: that makes long episodes better.
     """
-    short = {"steps": 4000, "learning_starts": 500, "random_steps": 500, "replay.capacity": 50_000}
+    short = {"steps": 10_000, "learning_starts": 500, "random_steps": 500, "replay.capacity": 50_000}
     small = {"algo.batch_size": 128, "algo.networks.units": (64, 64), "algo.discriminator.units": (64, 64)}
     softer = {
         "algo.gradient_penalty": 1.0,
