@@ -164,7 +164,13 @@ def test_a_copied_agent_has_statistics_of_its_own(name: str) -> None:
 def test_windows_reach_back_as_far_as_stacks_do(name: str) -> None:
     window = build(name, **PREPARED, batch_length=4, value_estimator="n_step(2)").window
     assert (window.rows, window.context, window.length, window.free) == (6, 2, 4, 2)
-    assert not window.crosses_episodes
+
+
+@every
+def test_windows_of_several_transitions_cross_episodes_so_that_short_ones_are_learned_from(name: str) -> None:
+    window = build(name, batch_length=4, value_estimator="n_step(3)").window
+    assert window.crosses_episodes
+    assert not build(name).window.crosses_episodes  # a single transition is in every episode
 
 
 @every

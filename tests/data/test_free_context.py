@@ -17,6 +17,8 @@ from reverie.data.replay import ReplayConfig
 FREE = 3
 PLAIN = Window(batch=200, length=2)
 FRAMES = Window(batch=200, length=2, context=FREE, context_crosses=True)
+LONG = Window(batch=200, length=4, crosses_episodes=True)
+LONG_FRAMES = Window(batch=200, length=4, context=FREE, crosses_episodes=True, context_crosses=True)
 
 
 def lived(window: Window, rows: int = 70, **config) -> Lived:
@@ -35,12 +37,16 @@ def learned(life: Lived, handles: np.ndarray) -> list[int]:
 
 WAYS = ({"uniform": 1}, {"recency": 1}, {"ends": 1}, {"priority": 1}, {"uniform": 1, "priority": 1, "ends": 1})
 MOMENTS = pytest.mark.parametrize("rows", [5, 30, 42, 70])  # before and after the oldest are evicted
+PAIRS = pytest.mark.parametrize("pair", [(PLAIN, FRAMES), (LONG, LONG_FRAMES)], ids=["one", "several"])
 
 
+@PAIRS
 @MOMENTS
 @pytest.mark.parametrize("way", WAYS, ids=str)
-def test_each_way_of_drawing_is_as_likely_to_take_what_it_takes_without_context(way: dict, rows: int) -> None:
-    lives = [lived(window, rows, fractions={"uniform": 0, **way}) for window in (PLAIN, FRAMES)]
+def test_each_way_of_drawing_is_as_likely_to_take_what_it_takes_without_context(
+    way: dict, rows: int, pair: tuple[Window, Window]
+) -> None:
+    lives = [lived(window, rows, fractions={"uniform": 0, **way}) for window in pair]
     for turn in range(4):
         handles = [life.replay.batch_sampler.starts.at(np.arange(len(life.replay))) for life in lives]
         assert learned(lives[0], handles[0]) == learned(lives[1], handles[1])
@@ -54,10 +60,11 @@ def test_each_way_of_drawing_is_as_likely_to_take_what_it_takes_without_context(
             life.add([turn == 1, False])
 
 
+@PAIRS
 @MOMENTS
 @pytest.mark.parametrize("online", [False, True])
-def test_the_same_windows_come_in_the_same_order(online: bool, rows: int) -> None:
-    lives = [lived(window, rows, online=online, fractions={"uniform": 1, "ends": 1}) for window in (PLAIN, FRAMES)]
+def test_the_same_windows_come_in_the_same_order(online: bool, rows: int, pair: tuple[Window, Window]) -> None:
+    lives = [lived(window, rows, online=online, fractions={"uniform": 1, "ends": 1}) for window in pair]
     for _ in range(3):
         drawn = [life.replay.batch_sampler.draw() for life in lives]
         assert learned(lives[0], drawn[0][0]) == learned(lives[1], drawn[1][0])
@@ -83,6 +90,17 @@ def test_before_the_first_row_of_all_comes_that_row_again() -> None:
     life.check(batch)
     assert batch.obs["id"][0, :, 1].tolist() == [0, 0, 0, 0, 1]
     assert batch.is_first[0].tolist() == [True, True, True, True, False]
+
+
+@pytest.mark.parametrize("window", [LONG, LONG_FRAMES], ids=["plain", "frames"])
+def test_every_transition_of_episodes_shorter_than_a_window_is_in_one(window: Window) -> None:
+    life = Lived(1, 50, window, seed=0, config=ReplayConfig(online=False))
+    for t in range(12):
+        life.add([t % 2 == 0])  # a first row and a last one
+    batch = life.replay.sample()
+    life.check(batch)
+    rows, mask = batch.obs["id"][:, window.context :, 1], ~batch.is_last[:, window.context : -1]
+    assert set(rows[:, :-1][mask].tolist()) == {0, 2, 4, 6, 8, 10}
 
 
 def test_a_window_needs_no_more_rows_than_are_learned_from() -> None:

@@ -62,7 +62,7 @@ class DQNConfig(ValueConfig):
     kappa: float = 1.0
     """Threshold of the Huber loss: errors are squared up to kappa and linear beyond; inf: always squared."""
     tau: float = 1.0
-    """ExplicitStep of the target towards the network at each target update, in (0, 1]; 1 copies it."""
+    """Step of the target towards the network at each target update, in (0, 1]; 1 copies it."""
     target_every: int = 1000
     """Updates between two updates of the target. The paper has 10,000; MinAtar and CleanRL have 1000 and 500."""
     exploration: EpsilonSchedule = field(default_factory=lambda: EpsilonGreedy(1.0, 0.05, 50_000))

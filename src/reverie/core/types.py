@@ -252,9 +252,8 @@ class Window:
     crosses_episodes: bool = False
     """Whether a window may continue from one episode into the next."""
     context_crosses: bool = False
-    """Whether only the context may do so: the learned rows are of one episode, the context rows before them may be of
-    earlier ones. The learner resets at the last ``is_first``. The stream's first row is repeated where rows before it
-    are missing."""
+    """Whether the context rows may be of earlier episodes than the first learned row. The learner resets at each
+    ``is_first``. The stream's first row is repeated where rows before it are missing."""
     gives_priorities: bool = True
     """Whether updates return new priorities of their windows (``Update.priority``)."""
 
@@ -271,4 +270,4 @@ class Window:
     @property
     def free(self) -> int:
         """Number of rows at the window's beginning that may be of another episode, or before the stream's first row."""
-        return self.context if self.context_crosses and not self.crosses_episodes else 0
+        return self.context if self.context_crosses else 0

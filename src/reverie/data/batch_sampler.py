@@ -73,8 +73,8 @@ class BatchSampler:
     def __init__(self, rows: Storage, window: Window, seed: int, config: BatchSamplerConfig) -> None:
         """Draw windows of ``rows``, a storage that is still empty."""
         self.rows, self.window = rows, window
-        crosses = window.crosses_episodes
-        self.starts: Starts = AllStarts(rows, window.rows) if crosses else EpisodeStarts(rows, window.rows, window.free)
+        starts = AllStarts if window.crosses_episodes else EpisodeStarts
+        self.starts: Starts = starts(rows, window.rows, window.free)
         self.beginnings = Beginnings(rows)
         self.sampler = self._sequence(seed) if config.sequence else self._mixture(config, seed)
         online = config.online and not config.sequence

@@ -78,37 +78,45 @@ class Starts(Protocol):
         ...
 
 
+def oldest_start(rows: Storage, free: int) -> int:
+    """Return the lower bound of the handles of all windows with ``free`` free rows in front."""
+    whole = rows.first == 0  # the stream began with row 0: free rows before it are of no episode
+    earliest = -free if whole else rows.first  # otherwise rows before the first one existed, and are lost
+    return max(earliest, rows.count - rows.capacity) * rows.streams
+
+
 class AllStarts:
     """Windows that may cross episodes: they begin at every row that has ``length - 1`` rows after it.
 
-    Their handles are consecutive integers, so nothing needs to be stored.
+    Their handles are consecutive integers, so nothing needs to be stored. With ``free`` rows in front, the first of
+    them may lie before row 0, so that every row of the stream is learned from.
     """
 
-    def __init__(self, rows: Storage, length: int) -> None:
-        """Offer windows of ``length`` rows of the storage ``rows``."""
-        self.rows, self.length = rows, length
+    def __init__(self, rows: Storage, length: int, free: int = 0) -> None:
+        """Offer windows of ``length`` rows of the storage ``rows``, ``free`` free rows included."""
+        self.rows, self.length, self.free = rows, length, free
 
     @property
     def oldest(self) -> int:
         """See ``Starts``."""
-        return self.rows.oldest * self.rows.streams
+        return oldest_start(self.rows, self.free)
 
     def add(self, is_first: np.ndarray) -> np.ndarray:
         """See ``Starts``."""
-        stop = self.rows.count - self.length + 1
-        start = max(stop - is_first.shape[1], self.rows.oldest)
-        return np.arange(start * self.rows.streams, stop * self.rows.streams)
+        streams, stop = self.rows.streams, self.rows.count - self.length + 1
+        return np.arange(max((stop - is_first.shape[1]) * streams, self.oldest), stop * streams)
 
     def add_one(self, is_first: list[bool]) -> list[int]:
         """See ``Starts``."""
-        begin, streams = self.rows.count - self.length, self.rows.streams
-        return list(range(begin * streams, (begin + 1) * streams)) if begin >= self.rows.oldest else []
+        streams = self.rows.streams
+        begin = (self.rows.count - self.length) * streams
+        return list(range(begin, begin + streams)) if begin >= self.oldest else []
 
     def clear(self) -> None:
         """See ``Starts``."""
 
     def __len__(self) -> int:
-        return max(0, self.rows.count - self.rows.oldest - self.length + 1) * self.rows.streams
+        return max(0, (self.rows.count - self.length + 1) * self.rows.streams - self.oldest)
 
     def at(self, positions: np.ndarray) -> np.ndarray:
         """See ``Starts``."""
@@ -143,10 +151,7 @@ class EpisodeStarts:
     @property
     def oldest(self) -> int:
         """See ``Starts``."""
-        rows = self.rows
-        whole = rows.first == 0  # the stream began with row 0: free rows before it are of no episode
-        earliest = -self.free if whole else rows.first  # otherwise rows before the first one existed, and are lost
-        return max(earliest, rows.count - rows.capacity) * rows.streams
+        return oldest_start(self.rows, self.free)
 
     def add(self, is_first: np.ndarray) -> np.ndarray:
         """See ``Starts``."""

@@ -69,9 +69,15 @@ class Preprocessor(nn.Module):
         return self.normaliser is None and self.frames is None
 
     def window(self, batch: int, length: int) -> Window:
-        """Return windows of ``length`` rows to learn from, with as many rows before them as frame stacks need."""
+        """Return windows of ``length`` rows to learn from, with as many rows before them as frame stacks need.
+
+        Windows of more than one transition may cross episodes. Otherwise episodes shorter than a window would never be
+        learned from, and the first and last transitions of the others less often than those between.
+        """
         context = 0 if self.frames is None else self.frames.context
-        return Window(batch=batch, length=length, context=context, context_crosses=context > 0)
+        return Window(
+            batch=batch, length=length, context=context, crosses_episodes=length > 2, context_crosses=context > 0
+        )
 
     def forward(self, batch: Batch) -> Batch:
         """Return the preprocessed batch, without the rows of the context.
