@@ -196,6 +196,11 @@ def after_three(make, factory, **options):
     return env, env.step(torch.zeros(env.num_envs, 2))
 
 
+def measured(space: gymnasium.Space):
+    """A function that holds a space."""
+    return lambda x: gymnasium.spaces.flatten(space, x)
+
+
 @pytest.mark.parametrize(
     ("hidden", "can"),
     [
@@ -204,6 +209,8 @@ def after_three(make, factory, **options):
         (lambda: np, True),
         (lambda: abs, True),
         (lambda: lambda x: x, True),
+        (lambda: measured(gymnasium.spaces.Dict(a=gymnasium.spaces.Discrete(3))), True),
+        (lambda: measured(gymnasium.spaces.Dict({"a": gymnasium.spaces.Discrete(3, seed=1)})), False),
         (env_zoo.counter, False),
         (lambda: (i for i in ()), False),
         (env_zoo.Rebuilt, False),

@@ -185,9 +185,18 @@ def _is_local_function(value: object) -> bool:
     if not isinstance(value, types.FunctionType) or "<" not in value.__qualname__:
         return False
     for cell in value.__closure__ or ():
-        if not isinstance(cell.cell_contents, SIMPLE):
+        if not (isinstance(cell.cell_contents, SIMPLE) or _is_unsampled(cell.cell_contents)):
             raise NotTaken
     return True
+
+
+def _is_unsampled(value: object) -> bool:
+    """Return whether ``value`` is a space without a random generator as yet, and so without state."""
+    if not isinstance(value, gymnasium.Space):
+        return False
+    parts = getattr(value, "spaces", ())
+    inside = parts.values() if isinstance(parts, dict) else parts
+    return vars(value)["_np_random"] is None and all(map(_is_unsampled, inside))
 
 
 class _Pickler(pickle.Pickler):

@@ -324,7 +324,10 @@ class DurableCollector:
         if lost and not self.replay.exact:
             self.say("the rows are no longer those of the checkpoint: environments start new episodes")
         elif lost:
-            self.say(f"{lost} of {num} environments cannot resume in the middle of an episode: they start new ones")
+            self.say(
+                f"{lost} of {num} environments cannot resume in the middle of an episode: they start new ones "
+                "(docs/environments.md says which can)"
+            )
 
 
 def read_snapshots(path: Path) -> list[bytes | None]:
