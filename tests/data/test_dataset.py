@@ -176,6 +176,8 @@ def test_datasets_that_cannot_be():
     build(Given(announced=100))  # fewer may come, where some are damaged
     with pytest.raises(DataError, match=r"no episode of the dataset has the 9 rows of a window"):
         build(window=Window(batch=2, length=9))
+    with pytest.raises(DataError, match=r"the dataset does not have the 99 rows of a window"):
+        build(window=Window(batch=2, length=99, crosses_episodes=True))
     with pytest.raises(DataError, match="contains no rows"):
         build(Given([], announced=1))
     for values in ({"fraction": 0.0}, {"fraction": 1.5}, {"time_limit": 0}, {"storage": "tape"}):

@@ -191,9 +191,10 @@ class Dataset(Replay):
         if not self.count:
             raise DataError("the dataset contains no rows.")
         if not len(self):
+            where = "the dataset does not have" if self.window.crosses_episodes else "no episode of the dataset has"
             raise DataError(
-                f"no episode of the dataset has the {self.window.rows} rows of a window. Use longer episodes, "
-                "or shorter windows (algo.batch_length)."
+                f"{where} the {self.window.rows} rows of a window. Use longer episodes, or shorter windows "
+                "(algo.batch_length)."
             )
 
     def column(self, name: str) -> np.ndarray:
