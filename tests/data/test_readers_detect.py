@@ -6,7 +6,8 @@ import pytest
 from recordings import LIVED, check, expected
 from test_readers_hdf5 import columns, tianshou, transitions_of, write
 
-from reverie.core.errors import DataError
+from reverie.core.errors import ConfigError, DataError
+from reverie.data.readers.base import ReadOptions
 from reverie.data.readers.detect import open_reader
 
 
@@ -47,6 +48,31 @@ def test_hdf5_of_something_else(tmp_path):
         file["num_episodes"], file["observations_0"] = 1, np.zeros((2, 3))
     with pytest.raises(DataError, match=r"is a buffer saved by d3rlpy: convert it to D4RL's layout, see docs/datasets"):
         open_reader(str(tmp_path / "b.hdf5"))
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"time_limit": 3}, r"data\.time_limit = 3: this option has no effect on .*\(D4RL HDF5\): it marks the ends"),
+        (
+            {"columns": {"obs": "x"}},
+            r"data\.columns = \{'obs': 'x'\}: .*\(D4RL HDF5\): only tables have columns to name",
+        ),
+        ({"partial": True}, r"data\.partial = True: .*\(D4RL HDF5\): only RL Unplugged's shards .*Leave it out"),
+    ],
+)
+def test_options_without_effect_are_refused(tmp_path, options, said):
+    with pytest.raises(ConfigError, match=said):
+        open_reader(str(write(tmp_path / "a.hdf5", columns())), ReadOptions(**options))
+
+
+def test_an_option_must_have_an_effect_on_one_of_several_files(tmp_path):
+    for name in ("a", "b"):
+        write(tmp_path / f"{name}.hdf5", columns())
+    with pytest.raises(ConfigError, match=r"time_limit = 50: .* has no effect on .*\(2 x D4RL HDF5\)"):
+        open_reader(str(tmp_path), ReadOptions(time_limit=50))
+    write(tmp_path / "b.hdf5", {name: values for name, values in columns().items() if name != "timeouts"})
+    assert open_reader(str(tmp_path), ReadOptions(time_limit=50)).rows() == 2 * len(expected(LIVED)["reward"])
 
 
 def test_what_is_not_there(tmp_path, monkeypatch):

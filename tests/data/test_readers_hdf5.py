@@ -13,9 +13,10 @@ from recordings import LIVED, Lived, assert_same, check, expected, joined
 from reverie.core.errors import DataError
 from reverie.data.readers import transitions
 from reverie.data.readers.base import ReadOptions
-from reverie.data.readers.d4rl import D4RLReader, limited
+from reverie.data.readers.d4rl import D4RLReader
 from reverie.data.readers.detect import open_reader
 from reverie.data.readers.tianshou import TianshouReader
+from reverie.data.readers.transitions import limited
 
 
 def cat(name, lived=LIVED):

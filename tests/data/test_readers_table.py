@@ -91,6 +91,22 @@ def test_ends_as_flags(tmp_path):
     check(open_reader(str(path), ReadOptions(columns=flags)), expected(LIVED, last_seen=False))
 
 
+@pytest.mark.parametrize("pieces", [1, 3])
+def test_a_time_limit_ends_the_episodes_that_no_column_ends(tmp_path, pieces):
+    lived = [Lived(1, 3), Lived(2, 3, "truncated"), Lived(3, 3, "truncated"), Lived(4, 2)]
+    path = str(save(tmp_path / "d", columns(lived), pieces=pieces))
+    flags = {name: MAPPING[name] for name in ("obs", "action", "reward", "terminal")}
+    unknown = open_reader(path, ReadOptions(columns=flags))
+    assert unknown.rows() == 11 + 2
+    assert any("pass --data.time-limit" in line for line in unknown.remarks())
+    known = open_reader(path, ReadOptions(columns=flags, time_limit=3))
+    check(known, expected(lived, last_seen=False))
+    assert not any("time-limit" in line for line in known.remarks())
+    check(open_reader(path, ReadOptions(columns=flags | {"next_obs": "after"}, time_limit=3)), expected(lived))
+    with pytest.raises(ConfigError, match=r"data\.time_limit = 3: this option has no effect on .*\(table \(Arrow or P"):
+        open_reader(path, ReadOptions(columns=MAPPING, time_limit=3))
+
+
 def test_ends_that_nobody_tells(tmp_path):
     path = save(tmp_path / "d", columns())
     given = {name: MAPPING[name] for name in ("obs", "action", "reward", "episode")} | {"next_obs": "after"}

@@ -34,9 +34,9 @@ class Reading:
     """Column names of tables, '{obs: state, action: action, reward: reward, terminal: done}'; several columns that form
     one vector are a list, '{obs: [x, y], ...}'."""
     time_limit: int | None = None
-    """Steps after which episodes are truncated, for files that do not mark truncations."""
+    """Steps after which episodes are truncated, for D4RL files and tables that do not mark truncations."""
     partial: bool = False
-    """Use the readable part of files that are cut off."""
+    """RL Unplugged: use the readable part of shards that are cut off."""
 
     @property
     def options(self) -> ReadOptions:

@@ -60,9 +60,9 @@ class DatasetConfig(Config):
     """Tables: the column of each quantity, '{obs: state, action: action, reward: reward, terminal: done}'; several
     number columns that form one vector are a list, '{obs: [x, y], ...}'."""
     time_limit: int | None = None
-    """Steps after which episodes are truncated, for files that do not mark it."""
+    """Steps after which episodes are truncated, for D4RL files and tables that do not mark truncations."""
     partial: bool = False
-    """Use the readable part of files that are cut off."""
+    """RL Unplugged: use the readable part of shards that are cut off."""
 
     def __post_init__(self) -> None:
         if isinstance(self.reader, Reader) and not self.path:

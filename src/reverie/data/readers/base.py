@@ -44,9 +44,9 @@ class ReadOptions:
     columns: dict[str, Named] = field(default_factory=dict)
     """For tables: the column, or columns, of each role, such as ``{"obs": ["x", "y"], "reward": "r"}``."""
     time_limit: int | None = None
-    """Number of steps after which an episode ends, at least 1, for files that do not mark truncations."""
+    """Number of steps after which an episode ends, at least 1, for D4RL files and tables without truncations."""
     partial: bool = False
-    """Use the readable part of files that were cut off."""
+    """Use the readable part of RL Unplugged's shards that were cut off."""
 
     def __post_init__(self) -> None:
         for role, given in self.columns.items():
@@ -58,6 +58,12 @@ class ReadOptions:
                 )
         if self.time_limit is not None and self.time_limit < 1:
             raise ConfigError(f"data.time_limit = {self.time_limit}: expected at least 1.")
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """The options that were given: all but ``reader`` whose values are not the defaults."""
+        usual = vars(ReadOptions())
+        return {name: value for name, value in vars(self).items() if name != "reader" and value != usual[name]}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,6 +126,10 @@ class Reader(Opaque, ABC):
         from reverie.data.readers.named import name_of  # imports this module
 
         return name_of(self)
+
+    def uses(self, option: str) -> bool:
+        """Return whether an option of ``ReadOptions`` can change what is read from this dataset. Another is refused."""
+        return False
 
     @abstractmethod
     def about(self) -> About:

@@ -20,7 +20,7 @@ from reverie.core.errors import DataError
 from reverie.data.readers.base import About, Reader, ReadOptions, Rows, Space, action_space, observed_space
 from reverie.data.readers.hdf5 import Hdf5Column, damage, open_hdf5
 from reverie.data.readers.spaces import space_of
-from reverie.data.readers.transitions import BLOCK, Transitions
+from reverie.data.readers.transitions import BLOCK, Transitions, limited
 
 NEEDED = ("observations", "actions", "rewards", "terminals")
 
@@ -56,6 +56,10 @@ class D4RLReader(Reader):
                     f"{self.path}: '{name}' is a group: expected an array. Nested observations need Minari's format."
                 )
             return Hdf5Column(self.path, item)
+
+    def uses(self, option: str) -> bool:
+        """See ``Reader``."""
+        return option == "time_limit" and "timeouts" not in self.columns
 
     def about(self) -> About:
         """See ``Reader``. Spaces that no attribute declares are derived from the arrays."""
@@ -133,14 +137,3 @@ class D4RLReader(Reader):
         if "next_observations" not in self.columns:
             self.note(UNSEEN)
         return out
-
-
-def limited(terminal: np.ndarray, limit: int) -> np.ndarray:
-    """Return where episodes are truncated if each has at most ``limit`` steps, bool ``[n]``."""
-    out = np.zeros_like(terminal)
-    start = 0
-    for end in [*(np.flatnonzero(terminal) + 1).tolist(), len(terminal)]:
-        out[start + limit - 1 : end : limit] = True
-        start = end
-    found: np.ndarray = out & ~terminal
-    return found

@@ -8,7 +8,7 @@ import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
-from reverie.core.errors import DataError, did_you_mean
+from reverie.core.errors import ConfigError, DataError, did_you_mean
 from reverie.data.readers.arrow_columns import SUFFIXES as OF_TABLES
 from reverie.data.readers.arrow_columns import tables_in
 from reverie.data.readers.base import Reader, ReadOptions
@@ -39,6 +39,13 @@ SUFFIXES = {
     ".tfrecord": "TFRecord", ".tfrecords": "TFRecord",
 }  # fmt: skip
 
+ONLY_FOR = {
+    "columns": "only tables have columns to name",
+    "time_limit": "it marks the ends of episodes itself",
+    "partial": "only RL Unplugged's shards can be read in part",
+}
+"""Why a dataset does not use an option of ``ReadOptions``."""
+
 
 def open_reader(path: str, options: ReadOptions | None = None) -> Reader:
     """Return the reader of the dataset at ``path``: a file, a folder, a glob, or ``minari:NAME``.
@@ -47,9 +54,21 @@ def open_reader(path: str, options: ReadOptions | None = None) -> Reader:
 
     Raises:
         DataError: there is nothing, or nothing that can be read; the message says what was expected.
-        ConfigError: an option does not fit, or a package is missing.
+        ConfigError: an option does not fit or has no effect on this dataset, or a package is missing.
     """
     options = options or ReadOptions()
+    reader = _found(path, options)
+    for name, value in options.given.items():
+        if not reader.uses(name):
+            reader.close()
+            raise ConfigError(
+                f"data.{name} = {value}: this option has no effect on {path} ({reader.format}): {ONLY_FOR[name]}. "
+                "Leave it out."
+            )
+    return reader
+
+
+def _found(path: str, options: ReadOptions) -> Reader:
     if options.reader != "":
         return named_reader(path, options)
     if not path:

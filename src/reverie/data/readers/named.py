@@ -143,9 +143,7 @@ def settings_of(reader: Reader) -> dict[str, Any]:
     """Return the settings of data, by dotted path, that ``reader``, an object, stands for."""
     path = str(reader.path.expanduser().absolute()) if reader.path.expanduser().exists() else str(reader.path)
     found = {"data.path": path, "data.reader": reader}
-    options, usual = reader.options, ReadOptions()
-    more = {name: getattr(options, name) for name in ("columns", "time_limit", "partial")}
-    return found | {f"data.{name}": value for name, value in more.items() if value != getattr(usual, name)}
+    return found | {f"data.{name}": value for name, value in reader.options.given.items()}
 
 
 def found_elsewhere(reader: str | Reader) -> bool:

@@ -41,6 +41,10 @@ class OwnReader(Reader):
         self.format = getattr(reader, "format", kind.__name__)  # type: ignore[misc]  # set on the instance
         self.where = f"{reader.path}, read by {kind.__name__}"
 
+    def uses(self, option: str) -> bool:
+        """See ``Reader``. The user's reader gets all options; what it does with them is not known."""
+        return True
+
     def about(self) -> About:
         """See ``Reader``."""
         found: object = self.reader.about()

@@ -94,6 +94,10 @@ class RLUnpluggedReader(Reader):
         if not self.paths:
             raise DataError(f"{path} contains no shards such as run_1-00000-of-00100.")
 
+    def uses(self, option: str) -> bool:
+        """See ``Reader``."""
+        return option == "partial"
+
     def files(self) -> Sequence[Path]:
         """See ``Reader``: the shards, sorted by name."""
         return self.paths

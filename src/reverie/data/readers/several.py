@@ -30,6 +30,10 @@ class SeveralReader(Reader):
             raise DataError(f"{path} contains several formats: {each}. Pass a path or glob of one format.")
         self.format = f"{len(readers)} x {readers[0].format}"  # type: ignore[misc]  # set on the instance
 
+    def uses(self, option: str) -> bool:
+        """See ``Reader``: whether it can change what some reader reads."""
+        return any(reader.uses(option) for reader in self.readers)
+
     def files(self) -> Sequence[Path]:
         """See ``Reader``: the files of all readers."""
         return [file for reader in self.readers for file in reader.files()]

@@ -32,11 +32,13 @@ from reverie.data.readers.base import (
 from reverie.data.readers.spaces import space_of
 from reverie.data.readers.table_ends import Ends, EpisodeIds, Tables, ends_of
 from reverie.data.readers.tianshou import nested
-from reverie.data.readers.transitions import ArrayColumn, Column, Transitions
+from reverie.data.readers.transitions import ArrayColumn, Column, Transitions, limited
 
 FLAGS = ("terminal", "truncated", "end")
 ROLES = ("obs", "next_obs", "action", "reward", *FLAGS, "episode")
 NEEDED = ("obs", "action", "reward")
+TRUNCATIONS = {"truncated", "end", "episode"}
+"""Roles that show where episodes are truncated."""
 USUAL = {
     "obs": ("observation", "observations", "obs", "observation.state", "state"),
     "next_obs": ("next_observation", "next_observations", "next_obs"),
@@ -53,6 +55,10 @@ ACTIONS_OF_OURS = b"reverie.action_space"
 """Key in the same schema: the action space, if it was declared."""
 CLOSED = "the last row of an episode has no action: it is the final observation"
 NO_ENDS = "no column marks terminal steps: all episodes are treated as truncated"
+UNSEEN = (
+    "no column marks truncations: an episode without a terminal end runs into the next one. If episodes have a time "
+    "limit, pass --data.time-limit; otherwise name a column for truncated, end or episode"
+)
 
 
 class TableReader(Reader):
@@ -83,6 +89,10 @@ class TableReader(Reader):
     def files(self) -> Sequence[Path]:
         """See ``Reader``: the tables in their order."""
         return self.paths
+
+    def uses(self, option: str) -> bool:
+        """See ``Reader``. A time limit is needed only where no truncations are marked."""
+        return option == "columns" or (option == "time_limit" and not self.whole and not TRUNCATIONS & {*self.roles})
 
     # ------------------------------------------------------------------ files
 
@@ -200,14 +210,23 @@ class TableReader(Reader):
         flags = {role: self._flag(role) for role in FLAGS if role in self.roles}
         if not {"terminal", "end"} & flags.keys():
             self.note(NO_ENDS)
+        named = {role: str(self.roles[role]) for role in flags}
+        if self.uses("time_limit"):
+            flags["truncated"] = self._limited(flags.get("terminal", np.zeros(self.total, bool)))
         ids = None
         if "episode" in self.roles:
             column = self._one(str(self.roles["episode"]))
             ids = EpisodeIds(column.name, *column.codes())
-        named = {role: str(self.roles[role]) for role in flags}
         ends = ends_of(flags, named, ids, self.tables, self._no_steps)
         self.note(CLOSED, int(np.count_nonzero(ends.closing)))
         return ends
+
+    def _limited(self, terminal: np.ndarray) -> np.ndarray:
+        """Return where the option ``time_limit`` truncates episodes, bool ``[n]``."""
+        if self.options.time_limit is not None:
+            return limited(terminal, self.options.time_limit)
+        self.note(UNSEEN, int(not self.group("next_obs", "obs")))
+        return np.zeros_like(terminal)
 
     def _no_steps(self, rows: np.ndarray) -> bool:
         """Return whether all of these rows lack an action, and next observations were not recorded."""

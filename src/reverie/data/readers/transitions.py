@@ -254,6 +254,17 @@ def block_of(size: int) -> int:
     return max(256, PART_BYTES // max(1, size))
 
 
+def limited(terminal: np.ndarray, limit: int) -> np.ndarray:
+    """Return where episodes are truncated if each has at most ``limit`` steps, bool ``[n]``."""
+    out = np.zeros_like(terminal)
+    start = 0
+    for end in [*(np.flatnonzero(terminal) + 1).tolist(), len(terminal)]:
+        out[start + limit - 1 : end : limit] = True
+        start = end
+    found: np.ndarray = out & ~terminal
+    return found
+
+
 def mark_jumps(obs: Column, next_obs: Column, ends: np.ndarray) -> None:
     """Set ``ends`` ``[n]`` to True where the next transition does not begin with this one's next observation."""
     total = obs.shape[0]
