@@ -433,6 +433,8 @@ def test_shares_that_cannot_be(d4rl):
     for values in ({}, {"fraction": 0.1, "steps": 3}, {"fraction": 0.0}, {"fraction": 2.0}, {"steps": 0}):
         with pytest.raises(ConfigError, match=r"fraction|steps"):
             Share(**values)
+    with pytest.raises(ConfigError, match=r"seed = -1: expected at least 0\."):
+        Share(steps=5, seed=-1)
     with pytest.raises(ConfigError, match="the dataset has only 14 steps"):
         part(open_reader(str(d4rl)), Share(steps=15))
 
@@ -739,8 +741,10 @@ def test_recordings_that_cannot_be(agent, tmp_path):
         {"episodes": 0},
         {"steps": 1, "epsilon": 2.0},
         {"steps": 1, "noise": -1.0},
+        {"steps": 1, "noise": float("inf")},
+        {"steps": 1, "seed": -1},
     ):
-        with pytest.raises(ConfigError):
+        with pytest.raises(ConfigError, match=f"{list(values)[-1] if values else 'steps'} = "):
             RecordConfig(**values)
     record(agent, str(tmp_path / "d"), RecordConfig(steps=3))
     with pytest.raises(RunError, match="d exists"):

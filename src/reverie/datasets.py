@@ -16,6 +16,7 @@ import gymnasium
 import numpy as np
 from gymnasium.envs.registration import EnvSpec
 
+from reverie.core.config import at_least
 from reverie.core.errors import ConfigError, EnvError, RunError
 from reverie.core.signature import differences, signature
 from reverie.core.words import plural
@@ -252,8 +253,7 @@ class Share:
             raise ConfigError(f"fraction = {self.fraction}, steps = {self.steps}: pass exactly one of them.")
         if self.fraction is not None and not 0.0 < self.fraction <= 1.0:
             raise ConfigError(f"fraction = {self.fraction}: expected a fraction above 0 and up to 1.")
-        if self.steps is not None and self.steps < 1:
-            raise ConfigError(f"steps = {self.steps}: expected at least 1.")
+        at_least(self, steps=1, seed=0)
 
     def of(self, total: int) -> int:
         """Return the number of steps to take of ``total``.

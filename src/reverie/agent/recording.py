@@ -11,6 +11,7 @@ import numpy as np
 from gymnasium import spaces
 
 from reverie.agent.agent import Actions, Agent
+from reverie.core.config import at_least
 from reverie.core.errors import ConfigError
 from reverie.core.randomness import derived_seeds, reproducible
 from reverie.data.export import Exported, write_minari
@@ -40,14 +41,9 @@ class RecordConfig:
     def __post_init__(self) -> None:
         if (self.episodes is None) == (self.steps is None):
             raise ConfigError(f"episodes = {self.episodes}, steps = {self.steps}: expected exactly one of them.")
-        for name in ("episodes", "steps"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ConfigError(f"{name} = {getattr(self, name)}: expected at least 1.")
+        at_least(self, episodes=1, steps=1, noise=0, seed=0)
         if not 0.0 <= self.epsilon <= 1.0:
             raise ConfigError(f"epsilon = {self.epsilon}: expected a probability in [0, 1].")
-        if not self.noise >= 0.0:
-            raise ConfigError(f"noise = {self.noise}: expected at least 0.")
 
 
 def record(agent: Agent, target: str, config: RecordConfig) -> Exported:

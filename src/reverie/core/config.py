@@ -83,8 +83,10 @@ class Config:
         return self.merge({path: value})
 
 
-def at_least(config: Config, **bounds: float) -> None:
+def at_least(config: object, **bounds: float) -> None:
     """Raise ConfigError unless every named field is None, or finite and at least its bound; see ``check_at_least``.
+
+    ``config`` may be any dataclass.
 
     Raises:
         ConfigError: a field is out of range.
