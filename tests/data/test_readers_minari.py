@@ -8,7 +8,7 @@ import pytest
 from gymnasium import spaces
 from recordings import LIVED, Lived, assert_same, check, expected, joined
 
-from reverie.core.errors import DataError
+from reverie.core.errors import ConfigError, DataError
 from reverie.data.readers import minari as readers
 from reverie.data.readers.detect import open_reader
 from reverie.data.readers.minari_storages import MinariArrowReader, MinariHdf5Reader
@@ -16,6 +16,7 @@ from reverie.data.readers.spaces import space_of, text_of
 
 minari = pytest.importorskip("minari")
 from minari.data_collector import EpisodeBuffer  # noqa: E402  # the package is optional
+from minari.dataset.minari_dataset import parse_dataset_id  # noqa: E402
 from minari.dataset.minari_storage import MinariStorage  # noqa: E402
 
 STORAGES = ["hdf5", "arrow", "parquet"]
@@ -232,6 +233,20 @@ def test_a_folder_of_datasets(tmp_path, storage):
     write(tmp_path / "other-v0", [buffer(LIVED[0], LIVED[0].observations[:, :1])], other, storage=storage)
     with pytest.raises(DataError, match=r"other-v0 has observations .* not parts of the same dataset"):
         open_reader(str(tmp_path)).about()
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["x-v0", "tt/x-v0", "t/t/x-v0", "é/ü/x-v0", "t/x-v0", "/x-v0", "/a/x-v0", "tt//x-v0", "x", "-v0", "a.b/x-v0"],
+)
+def test_names_that_minari_refuses_are_refused(name):
+    try:
+        parse_dataset_id(name)
+    except (ValueError, TypeError):
+        with pytest.raises(ConfigError, match=f"^minari:{name}: expected a name with a version"):
+            readers.check_name(name)
+    else:
+        readers.check_name(name)
 
 
 def test_what_is_still_coming_is_no_dataset(tmp_path, monkeypatch):

@@ -44,8 +44,11 @@ def check_name(name: str) -> None:
     Raises:
         ConfigError: it does not.
     """
-    if not re.fullmatch(r"([\w/-]+/)?[\w-]+-v\d+", name):
-        raise ConfigError(f"minari:{name}: expected a name with a version, such as D4RL/door/human-v2.")
+    if not re.fullmatch(r"(?!.*//)([\w-][\w/-]*[\w-]/)?[\w-]+-v\d+", name):
+        raise ConfigError(
+            f"minari:{name}: expected a name with a version, such as D4RL/door/human-v2, of letters, digits, - and _. "
+            "What is before the last / must have two characters or more."
+        )
 
 
 def local_names(root: Path | None = None) -> list[str]:
