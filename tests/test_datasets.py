@@ -344,6 +344,22 @@ def test_what_exists_stays_and_what_fails_leaves_nothing(d4rl, tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.hdf5", "b.hdf5", "out"]
 
 
+@pytest.mark.parametrize(
+    ("name", "to", "said"),
+    [
+        ("b.hdf5", "minari", r"suffix of HDF5, but the format minari is written as a folder: .* --to d4rl`"),
+        ("b.H5", "parquet", r"suffix of HDF5, but the format parquet is written as Parquet: .* --to d4rl`"),
+        ("b.npz", "d4rl", r"suffix of npz, but the format d4rl is written as HDF5: .* --to pydreamer`"),
+        ("b.parquet", "store", r"suffix of Parquet, but the format store is written as a folder: .* --to parquet`"),
+        ("b.arrow", "parquet", r"suffix of Arrow, but the format parquet is written as Parquet: pass another name\.$"),
+    ],
+)
+def test_names_of_another_format_are_refused(d4rl, tmp_path, name, to, said):
+    with pytest.raises(ConfigError, match=rf"{name} has the {said}"):
+        write(open_reader(str(d4rl)), str(tmp_path / name), to)
+    assert [path.name for path in tmp_path.iterdir()] == ["a.hdf5"]
+
+
 def test_one_process_at_a_time_writes_a_target(d4rl, tmp_path, monkeypatch):
     for to in FORMATS:
         half = tmp_path / f".{to}.part" / "half"
@@ -746,6 +762,8 @@ def test_recordings_that_cannot_be(agent, tmp_path):
     ):
         with pytest.raises(ConfigError, match=f"{list(values)[-1] if values else 'steps'} = "):
             RecordConfig(**values)
+    with pytest.raises(ConfigError, match=r"d\.h5 has the suffix of HDF5"):
+        record(agent, str(tmp_path / "d.h5"), RecordConfig(steps=3))
     record(agent, str(tmp_path / "d"), RecordConfig(steps=3))
     with pytest.raises(RunError, match="d exists"):
         record(agent, str(tmp_path / "d"), RecordConfig(steps=3))

@@ -22,7 +22,7 @@ from reverie.core.signature import differences, signature
 from reverie.core.words import plural
 from reverie.data.columnar import write_d4rl, write_parquet
 from reverie.data.episodes import chosen, drawn, episodes_of, pieces_of
-from reverie.data.export import Exported, staged_at, to_pydreamer, write_minari
+from reverie.data.export import Exported, check_target, staged_at, to_pydreamer, write_minari
 from reverie.data.readers.base import About, Reader, Rows, Space
 from reverie.data.readers.minari import BOTH, ENV_ID, MEASURED, MinariReader
 from reverie.data.readers.own import OwnReader, sound
@@ -79,10 +79,10 @@ def write(reader: Reader, target: str, to: Format = "minari", choose: Episodes =
     environment is not named. PyDreamer's files and reverie's stores hold rows as learners see them.
 
     Raises:
-        ReverieError: the data cannot be read, ``target`` exists, or a package is missing. Nothing is left then.
+        ReverieError: the data cannot be read, ``target`` exists or is named as another format, or a package is
+            missing. Nothing is left then.
     """
-    if target.startswith("minari:") and to != "minari":
-        raise ConfigError(f"{target} is the name of a Minari dataset: pass a path for the format {to}.")
+    check_target(target, to)
     own = of_the_user(reader)
     for one in own:
         one.strict = False

@@ -163,12 +163,12 @@ def short(space: object) -> str:
 
 def dataset_validate(said: ValidateCommand) -> int:
     """Print what breaks a rule and, if asked for, write the good episodes elsewhere."""
-    from reverie.data.export import fresh_enough
+    from reverie.data.export import check_target
     from reverie.datasets import good, validate, write
 
     with said.open() as reader:
         if said.quarantine is not None:
-            fresh_enough(said.quarantine)
+            check_target(said.quarantine, said.to)
         report = validate(reader, said.replay)
         for finding in report.findings.values():
             print(f"wrong    {finding}")

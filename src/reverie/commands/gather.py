@@ -113,12 +113,12 @@ def convert_command(args: list[str]) -> int:
 def subsample_command(args: list[str]) -> int:
     """Write a part of a dataset."""
     said = parse(SubsampleCommand, args, "data subsample")
-    from reverie.data.export import fresh_enough
+    from reverie.data.export import check_target
     from reverie.datasets import Share, part, write
 
     share = Share(fraction=said.fraction, steps=said.steps, by=said.by, seed=said.seed)
     with said.open() as reader:
-        fresh_enough(said.target)
+        check_target(said.target, said.to)
         done = write(reader, said.target, said.to, part(reader, share))
         remarks_of(reader)
     tell(done)
@@ -130,11 +130,11 @@ def record_command(args: list[str]) -> int:
     said = parse(RecordCommand, args, "data record")
     from reverie.agent.loading import load
     from reverie.agent.recording import RecordConfig, record
-    from reverie.data.export import fresh_enough
+    from reverie.data.export import check_target
 
     config = RecordConfig(episodes=said.episodes, steps=said.steps, epsilon=said.epsilon, noise=said.noise,
                           actions=said.mode, seed=said.seed)  # fmt: skip
-    fresh_enough(said.target)
+    check_target(said.target, "minari")
     agent = load(said.run, env=said.env, checkpoint=said.checkpoint, device=said.device)
     done = record(agent, said.target, config)
     for remark in done.remarks:

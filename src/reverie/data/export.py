@@ -16,6 +16,7 @@ import numpy as np
 from reverie.core.errors import ConfigError, RunError
 from reverie.core.lock import lock_of
 from reverie.core.signals import check_signals
+from reverie.data.readers.base import SUFFIXES
 from reverie.data.readers.minari import check_name, minari_root
 from reverie.data.store.episodes import Episode
 from reverie.data.store.manifest import Segment
@@ -24,6 +25,8 @@ Signature = Mapping[str, Mapping[str, Mapping[str, Any]]]
 """The content of spec.json: ``{"observation": {key: part}, "action": {key: part}}``."""
 
 
+WRITTEN = {"minari": "a folder", "d4rl": "HDF5", "parquet": "Parquet", "pydreamer": "npz", "store": "a folder"}
+"""What is written in each format."""
 CACHED, ABOUT_EPISODE = 2**25, 2**14
 """Bytes that HDF5 may not have written yet: at most in all, and roughly per episode for its metadata."""
 
@@ -138,17 +141,29 @@ def no_room(path: Path, error: BaseException) -> RunError | None:
     return RunError(why) if full else None
 
 
-def fresh_enough(target: str) -> None:
-    """Raise RunError if ``target``, a path or minari:NAME, exists; called before the work of hours.
+def check_target(target: str, to: str) -> None:
+    """Check that ``target``, a path or minari:NAME, can be written in the format ``to``, one of ``WRITTEN``.
+
+    Called before the work of hours.
 
     Raises:
-        ConfigError: the name of a Minari dataset is invalid.
+        ConfigError: the name of a Minari dataset is invalid, or the name is that of another format.
         RunError: ``target`` exists.
     """
     name = target.removeprefix("minari:")
+    path = Path(target).expanduser() if name == target else minari_root() / name
+    if name != target and to != "minari":
+        raise ConfigError(f"{target} is the name of a Minari dataset: pass a path for the format {to}.")
     if name != target:
         check_name(name)
-    check_absent(Path(target).expanduser() if name == target else minari_root() / name)
+    elif (named := SUFFIXES.get(path.suffix.lower(), WRITTEN[to])) != WRITTEN[to]:
+        others = [other for other, content in WRITTEN.items() if content == named]
+        hint = f", or write {named} by `reverie data convert --to {others[0]}`" if others else ""
+        raise ConfigError(
+            f"{target} has the suffix of {named}, but the format {to} is written as {WRITTEN[to]}: pass another "
+            f"name{hint}."
+        )
+    check_absent(path)
 
 
 def check_absent(path: Path) -> None:
@@ -167,8 +182,10 @@ def to_pydreamer(episodes: Iterable[Episode], folder: Path) -> Exported:
     A single image is called ``image_t`` and is ``[H, W, C, T]``; a single vector is ``vecobs``.
 
     Raises:
+        ConfigError: the name of ``folder`` is that of another format.
         RunError: ``folder`` exists.
     """
+    check_target(str(folder), "pydreamer")
     done = Exported(folder)
     with staged_at(folder) as staged:
         for episode in episodes:
@@ -234,7 +251,7 @@ def write_minari(
         about: further metadata.
 
     Raises:
-        ConfigError: the package minari is missing, or too old.
+        ConfigError: the package minari is missing, or too old, or Minari refuses the name.
         RunError: the dataset exists, the disk is full, or there is no episode.
     """
     try:
@@ -243,9 +260,8 @@ def write_minari(
         from minari.dataset.minari_storage import MinariStorage
     except ImportError as error:
         raise ConfigError(f"minari is needed ({error}): pip install 'reverie-rl[minari]'.") from None
+    check_target(target, "minari")
     name = target.removeprefix("minari:")
-    if name != target:
-        check_name(name)
     path = (minari_root() / name if name != target else Path(target).expanduser()).absolute()  # Minari needs it
     done = Exported(path)
 

@@ -31,6 +31,11 @@ Named = str | tuple[str, ...]
 """The name of a table's column, or of several that together are one vector."""
 
 FLAGS = ("is_first", "is_last", "is_terminal")
+SUFFIXES = {
+    ".hdf5": "HDF5", ".h5": "HDF5", ".hdf": "HDF5", ".npz": "npz", ".parquet": "Parquet", ".arrow": "Arrow",
+    ".tfrecord": "TFRecord", ".tfrecords": "TFRecord",
+}  # fmt: skip
+"""The content of files by their suffix."""
 PART_BYTES = 1_500_000
 """Approximate size of a part in bytes, where a reader is free to choose; small enough for a processor's cache."""
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from reverie.core.errors import ConfigError, DataError, did_you_mean
 from reverie.data.readers.arrow_columns import SUFFIXES as OF_TABLES
 from reverie.data.readers.arrow_columns import tables_in
-from reverie.data.readers.base import Reader, ReadOptions
+from reverie.data.readers.base import SUFFIXES, Reader, ReadOptions
 from reverie.data.readers.d4rl import NEEDED as OF_D4RL
 from reverie.data.readers.d4rl import D4RLReader
 from reverie.data.readers.hdf5 import damage, is_hdf5, open_hdf5
@@ -34,10 +34,6 @@ KNOWN = (
     "a Minari dataset (a folder, or minari:NAME), an HDF5 file of D4RL or of a Tianshou buffer, RL Unplugged's Atari "
     "shards, PyDreamer's npz files, a run folder or replay store, Arrow or Parquet tables, or a folder or glob of these"
 )
-SUFFIXES = {
-    ".hdf5": "HDF5", ".h5": "HDF5", ".hdf": "HDF5", ".npz": "npz", ".parquet": "Parquet", ".arrow": "Arrow",
-    ".tfrecord": "TFRecord", ".tfrecords": "TFRecord",
-}  # fmt: skip
 
 ONLY_FOR = {
     "columns": "only tables have columns to name",
