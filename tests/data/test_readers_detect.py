@@ -124,6 +124,25 @@ def test_several_files_that_do_not_belong_together(tmp_path):
         open_reader(str(tmp_path))
 
 
+@pytest.mark.parametrize(("one", "two"), [((0, 3), (0, 5)), ((-1.0, 1.0), (-2.0, 2.0))])
+def test_actions_that_files_declare_must_be_the_same(tmp_path, one, two):
+    for name, (low, high) in {"a": one, "b": one, "c": two}.items():
+        values = columns() | ({"actions": np.arange(14) % 3} if isinstance(high, int) else {})
+        with h5py.File(write(tmp_path / f"{name}.hdf5", values), "a") as file:
+            said = (
+                {"action_classes": high}
+                if isinstance(high, int)
+                else {"action_low": np.float32([low]), "action_high": np.float32([high])}
+            )
+            file.attrs.update(said)
+    with pytest.raises(
+        DataError, match=r"c\.hdf5 declares actions .*, but .*a\.hdf5 declares .*: these are not parts of"
+    ):
+        open_reader(str(tmp_path)).about()
+    write(tmp_path / "c.hdf5", values)  # declares none
+    assert open_reader(str(tmp_path)).about().measured
+
+
 def test_spaces_of_several_files_are_wide_enough_for_all(tmp_path):
     for i, most in enumerate([2, 4, 3]):
         write(tmp_path / f"{i}.hdf5", columns() | {"actions": np.arange(14) % most})

@@ -85,11 +85,11 @@ class SeveralReader(Reader):
         return [reader.about() for reader in self.readers]
 
     def about(self) -> About:
-        """See ``Reader``. Observations must be the same in all; the action space is the smallest that holds all.
+        """See ``Reader``. Observations and declared action spaces must be the same in all.
 
         Raises:
-            DataError: observations differ, or actions are of different kinds, or have different bounds in our own
-                stores, whose actions are in [-1, 1].
+            DataError: they differ, or measured action spaces are of different kinds, or actions have different bounds
+                in our own stores, whose actions are in [-1, 1].
         """
         first, *rest = self._each
         for reader, other in zip(self.readers[1:], rest, strict=True):
@@ -102,16 +102,31 @@ class SeveralReader(Reader):
                     f"{reader.path} has observations {said(other)}, but {self.readers[0].path} has {said(first)}: "
                     "these are not parts of the same dataset."
                 )
-        action = first.action
-        for reader, other in zip(self.readers[1:], rest, strict=True):
-            action = wide_enough(action, other.action, f"{reader.path} and {self.readers[0].path}")
         episodes = [each.episodes for each in self._each]
         return dataclasses.replace(
             first,
-            action=action,
+            action=self._action(),
             measured=any(each.measured for each in self._each),
             episodes=None if None in episodes else sum(e or 0 for e in episodes),
         )
+
+    def _action(self) -> Space:
+        """Return the smallest action space that holds all; those that are declared must be the same.
+
+        Raises:
+            DataError: they differ, or the others are of different kinds.
+        """
+        declared = [(r, about.action) for r, about in zip(self.readers, self._each, strict=True) if not about.measured]
+        for reader, other in declared[1:]:
+            if other != declared[0][1]:
+                raise DataError(
+                    f"{reader.path} declares actions {other}, but {declared[0][0].path} declares {declared[0][1]}: "
+                    "these are not parts of the same dataset."
+                )
+        action = self._each[0].action
+        for reader, about in zip(self.readers[1:], self._each[1:], strict=True):
+            action = wide_enough(action, about.action, f"{reader.path} and {self.readers[0].path}")
+        return action
 
 
 def said(about: About) -> str:
