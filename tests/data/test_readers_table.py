@@ -107,6 +107,16 @@ def test_a_time_limit_ends_the_episodes_that_no_column_ends(tmp_path, pieces):
         open_reader(path, ReadOptions(columns=MAPPING, time_limit=3))
 
 
+def test_observations_are_compared_as_they_are_stored(tmp_path):
+    """0.1 + 0.2 is not 0.3, but as float32 it is."""
+    values = {"o": [[0.1], [0.3], [0.5]], "n": [[0.1 + 0.2], [0.5], [0.7]], "a": [0.0, 0.5, 1.0], "r": [1.0] * 3}
+    names = {"obs": "o", "next_obs": "n", "action": "a", "reward": "r", "episode": "e"}
+    path = save(tmp_path / "d", values | {"e": [0, 0, 0]}, kind="parquet")
+    with open_reader(str(path), ReadOptions(columns=names)) as reader:
+        assert joined(reader.parts())["is_first"].tolist() == [True, False, False, False]
+        assert not reader.disordered().size
+
+
 def test_ends_that_nobody_tells(tmp_path):
     path = save(tmp_path / "d", columns())
     given = {name: MAPPING[name] for name in ("obs", "action", "reward", "episode")} | {"next_obs": "after"}

@@ -13,7 +13,7 @@ If ``o3`` was not recorded there are two cases. After a terminal end its value i
 
 If the next observation of ``a1`` was recorded, it must equal the observation of the next transition. If it does not (a
 file whose transitions were shuffled or filtered), the episode is truncated there, with the recorded next observation
-as its last row.
+as its last row. Floats are compared as float32, as which rows are stored.
 """
 
 from __future__ import annotations
@@ -273,12 +273,18 @@ def mark_jumps(obs: Column, next_obs: Column, ends: np.ndarray) -> None:
         led_to, follows = next_obs.read(begin, end), obs.read(begin + 1, end + 1)
         for start in range(begin, end, COMPARED):
             stop = min(start + COMPARED, end)
-            one, two = led_to[start - begin : stop - begin], follows[start - begin : stop - begin]
+            one, two = (as_stored(values[start - begin : stop - begin]) for values in (led_to, follows))
             differs = one != two
             differs[ends[start:stop]] = False
             if differs.any():
                 differs &= (one == one) & (two == two)  # NaN is reported elsewhere
                 ends[start:stop] |= differs.reshape(stop - start, -1).any(axis=1)
+
+
+def as_stored(values: np.ndarray) -> np.ndarray:
+    """Return floats as float32, as which rows are stored: 0.1 + 0.2 and 0.3 are the same observation."""
+    with np.errstate(over="ignore"):
+        return values.astype(np.float32, copy=False) if values.dtype.kind == "f" else values
 
 
 def torn(episode: np.ndarray, end: np.ndarray) -> tuple[int, int]:
