@@ -16,7 +16,7 @@ import pytest
 from gymnasium import spaces
 
 import reverie
-from reverie.agent.recording import RecordConfig, noisy, record, stacked
+from reverie.agent.recording import RecordConfig, noisy, play, record, stacked
 from reverie.algos.bc import BCConfig
 from reverie.cli import main as cli
 from reverie.core.errors import ConfigError, DataError, RunError
@@ -605,6 +605,17 @@ def test_record_steps(agent, tmp_path):
     rows = joined(open_reader(str(tmp_path / "d")).parts())
     assert rows["is_last"].nonzero()[0].tolist() == [200, 251]
     assert not rows["is_terminal"].any()
+
+
+def test_an_end_that_is_terminal_and_truncated_is_recorded_as_both(agent):
+    class Short(gymnasium.Wrapper):
+        def step(self, action):
+            obs, reward, _, _, info = self.env.step(action)
+            return obs, reward, True, True, info
+
+    env = Short(gymnasium.make("Pendulum-v1"))
+    episode = play(agent, env, RecordConfig(episodes=1), np.random.default_rng(0), 0, None)
+    assert episode["terminations"].tolist() == episode["truncations"].tolist() == [True]
 
 
 def test_without_noise_the_agent_does_what_it_does(agent, tmp_path):

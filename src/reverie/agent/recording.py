@@ -131,7 +131,7 @@ def play(
         terminations.append(bool(terminated))
         over = bool(terminated or truncated) or len(rewards) == most
     truncations = np.zeros(len(rewards), bool)
-    truncations[-1] = not terminations[-1]
+    truncations[-1] = truncated or not terminations[-1]  # both, where the environment says both
     return {
         "observations": stacked(env.observation_space, seen),
         "actions": stacked(env.action_space, done),
