@@ -37,7 +37,7 @@ KNOWN = (
 
 ONLY_FOR = {
     "columns": "only tables have columns to name",
-    "time_limit": "it marks the ends of episodes itself",
+    "time_limit": "the ends of its episodes are known",
     "partial": "only RL Unplugged's shards can be read in part",
 }
 """Why a dataset does not use an option of ``ReadOptions``."""
