@@ -291,6 +291,17 @@ def test_several_observations_and_pictures_as_columns(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["b.hdf5", "d", "i", "p"]
 
 
+def test_tables_have_one_name_for_two_columns(tmp_path):
+    at = spaces.Box(-9, 9, (2,), np.float32)
+    space = spaces.Dict({"arm": spaces.Dict({"at": at}), "arm.at": at})
+    obs = {"arm": {"at": np.zeros((4, 2), np.float32)}, "arm.at": np.ones((4, 2), np.float32)}
+    source = write_minari(tmp_path / "d", [buffer(LIVED[0], obs)], space)
+    both = r"tables would call both obs/arm/at and obs/arm\.at 'observation\.arm\.at'"
+    with pytest.raises(ConfigError, match=both):
+        write(open_reader(str(source)), str(tmp_path / "p"), "parquet")
+    assert [path.name for path in tmp_path.iterdir()] == ["d"]
+
+
 def test_seeds_go_along(tmp_path):
     """Of whole episodes, and of pieces that begin where their episode does."""
     source = write_minari(tmp_path / "d", [replace(buffer(e), seed=70 + e.number) for e in LIVED])

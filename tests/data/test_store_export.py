@@ -3,10 +3,12 @@
 import numpy as np
 import pytest
 
-from reverie.core.errors import RunError
+from reverie.core.errors import ConfigError, RunError
 from reverie.data.export import size_of, to_minari, to_pydreamer
+from reverie.data.readers.base import ReadOptions
+from reverie.data.readers.pydreamer import PyDreamerReader
 from reverie.data.store.check import validate
-from reverie.data.store.episodes import episodes
+from reverie.data.store.episodes import Episode, episodes
 from reverie.data.store.store import Store
 from store_rows import COLUMNS, small_chunks
 
@@ -190,6 +192,42 @@ def test_pydreamer(store, tmp_path):
         np.testing.assert_array_equal(reset, mine.rows["is_first"])
         np.testing.assert_array_equal(terminal, mine.rows["is_terminal"])
         np.testing.assert_array_equal(reward, mine.rows["reward"])
+
+
+def one_episode(obs):
+    """An episode of three rows with these observations by key; all of its rewards are 0."""
+    rows = {f"obs/{key}": values for key, values in obs.items()}
+    rows |= {"action": np.eye(3, dtype=np.float32), "reward": np.zeros(3, np.float32)}
+    for name, row in {"is_first": 0, "is_last": 2, "is_terminal": 2}.items():
+        rows[name] = np.arange(3) == row
+    return Episode("0", 0, 0, rows)
+
+
+VECTORS, IMAGES = np.ones((3, 2), np.float32), np.arange(3 * 4 * 5, dtype=np.uint8).reshape(3, 4, 5, 1)
+
+
+@pytest.mark.parametrize(
+    ("obs", "both"),
+    [
+        ({"reward": VECTORS, "pos": VECTORS}, "reward and obs/reward 'reward'"),
+        ({"terminal": VECTORS, "pos": VECTORS}, "is_terminal and obs/terminal 'terminal'"),
+        ({"action_next": VECTORS, "pos": VECTORS}, "action_next and obs/action_next 'action_next'"),
+        ({"a/b": VECTORS, "a_b": VECTORS}, "obs/a/b and obs/a_b 'a_b'"),
+        ({"camera": IMAGES, "image_t": VECTORS, "pos": VECTORS}, "obs/camera and obs/image_t 'image_t'"),
+    ],
+)
+def test_pydreamer_has_one_name_for_two_columns(tmp_path, obs, both):
+    """One would replace the other: an observation the rewards, say."""
+    with pytest.raises(ConfigError, match=rf"would call both {both}\. .*--to minari"):
+        to_pydreamer([one_episode(obs)], tmp_path / "npz")
+    assert not (tmp_path / "npz").exists()
+
+
+def test_pydreamer_images_whose_names_say_that_time_comes_last(tmp_path):
+    done = to_pydreamer([one_episode({"left_t": IMAGES, "right": IMAGES})], tmp_path / "npz")
+    rows = next(iter(PyDreamerReader(done.path, ReadOptions()).parts()))
+    np.testing.assert_array_equal(rows["obs/left"], IMAGES)
+    np.testing.assert_array_equal(rows["obs/right"], IMAGES)
 
 
 def test_sizes_of_what_is_nested():

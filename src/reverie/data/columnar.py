@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from reverie.core.errors import ConfigError, RunError
-from reverie.data.export import Exported, check_room, emptied, size_of, staged_at, staged_file
+from reverie.data.export import Exported, check_distinct, check_room, emptied, size_of, staged_at, staged_file
 from reverie.data.readers.base import About, Rows, needs
 from reverie.data.readers.spaces import text_of
 from reverie.data.readers.table import ACTIONS_OF_OURS, COLUMNS_OF_OURS
@@ -131,7 +131,7 @@ def write_parquet(episodes: Iterable[Rows], target: Path, about: About) -> Expor
     column, and the action space if ``about`` declares one.
 
     Raises:
-        ConfigError: there are images or text; pyarrow is missing.
+        ConfigError: there are images or text, or two columns would get the same name; pyarrow is missing.
         RunError: ``target`` exists, the disk is full, or there is no episode.
     """
     try:
@@ -144,6 +144,7 @@ def write_parquet(episodes: Iterable[Rows], target: Path, about: About) -> Expor
         writer, written = None, 0
         for block in blocks_of(episodes, done):
             check_plain(block, "tables", "numbers and vectors", several=True)
+            check_distinct({name: column_of(name) for name in block}, "tables")
             roles = {role_of(name): column_of(name) for name in block}
             table = arrow.table({column_of(name): arrow_of(arrow, values) for name, values in block.items()})
             said = {COLUMNS_OF_OURS: json.dumps(roles).encode()}

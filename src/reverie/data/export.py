@@ -18,6 +18,7 @@ from reverie.core.lock import lock_of
 from reverie.core.signals import check_signals
 from reverie.data.readers.base import SUFFIXES
 from reverie.data.readers.minari import check_name, minari_root
+from reverie.data.readers.pydreamer import OF_GENERATOR
 from reverie.data.store.episodes import Episode
 from reverie.data.store.manifest import Segment
 
@@ -172,17 +173,37 @@ def check_absent(path: Path) -> None:
         raise RunError(f"{path} exists: choose another name, or delete it first.")
 
 
+def check_distinct(names: Mapping[str, str], what: str) -> None:
+    """Check that the columns of ``names`` get different names in a file; ``what`` begins the error message.
+
+    Raises:
+        ConfigError: two of them get the same one.
+    """
+    owners: dict[str, str] = {}
+    for column, name in names.items():
+        if (other := owners.setdefault(name, column)) != column:
+            raise ConfigError(
+                f"{what} would call both {other} and {column} '{name}'. Use Minari's format, which can store "
+                "everything (--to minari)."
+            )
+
+
 # ---------------------------------------------------------------- PyDreamer
+
+
+PYDREAMER = {"action": "action", "reward": "reward", "is_terminal": "terminal", "is_first": "reset"}
+"""PyDreamer's names of the columns that are no observations."""
 
 
 def to_pydreamer(episodes: Iterable[Episode], folder: Path) -> Exported:
     """Write one npz file per episode, ``ep000012_000012-r21-0500.npz``: number, return, steps.
 
     PyDreamer's row t holds the action that *led to* observation t (zeros in the first row): our actions shifted by one.
-    A single image is called ``image_t`` and is ``[H, W, C, T]``; a single vector is ``vecobs``.
+    A single image is called ``image_t`` and is ``[H, W, C, T]``, as is every image whose name ends with ``_t``; a
+    single vector is ``vecobs``.
 
     Raises:
-        ConfigError: the name of ``folder`` is that of another format.
+        ConfigError: the name of ``folder`` is that of another format, or two columns would get the same name.
         RunError: ``folder`` exists.
     """
     check_target(str(folder), "pydreamer")
@@ -199,21 +220,32 @@ def to_pydreamer(episodes: Iterable[Episode], folder: Path) -> Exported:
 
 
 def pydreamer_rows(rows: Mapping[str, np.ndarray]) -> dict[str, Any]:
-    """Return the rows of an episode under PyDreamer's names."""
+    """Return the rows of an episode under PyDreamer's names.
+
+    Raises:
+        ConfigError: two columns would get the same name.
+    """
     action = np.zeros_like(rows["action"])
     action[1:] = rows["action"][:-1]
     reset = np.zeros(len(action), bool)
     reset[0] = True
-    out: dict[str, Any] = {"action": action, "reward": rows["reward"], "terminal": rows["is_terminal"], "reset": reset}
-    obs = {name.removeprefix("obs/"): value for name, value in rows.items() if name.startswith("obs/")}
-    images = [key for key, value in obs.items() if value.dtype == np.uint8 and value.ndim == 4]
-    vectors = [key for key, value in obs.items() if value.dtype == np.float32 and value.ndim == 2]
-    for key, value in obs.items():
-        if [key] == images:
-            out["image_t"] = value.transpose(1, 2, 3, 0)
-        else:
-            out["vecobs" if [key] == vectors else key.replace("/", "_")] = value
+    obs = {name: value for name, value in rows.items() if name.startswith("obs/")}
+    names = pydreamer_names(obs)
+    check_distinct(PYDREAMER | {name: name for name in OF_GENERATOR} | names, "PyDreamer's files")
+    out = {"action": action, "reward": rows["reward"], "terminal": rows["is_terminal"], "reset": reset}
+    for column, value in obs.items():
+        last = names[column].endswith("_t") and value.ndim == 4
+        out[names[column]] = value.transpose(1, 2, 3, 0) if last else value
     return out
+
+
+def pydreamer_names(obs: Mapping[str, np.ndarray]) -> dict[str, str]:
+    """Return PyDreamer's names of the observations by column, ``obs/KEY``."""
+    images = [column for column, value in obs.items() if value.dtype == np.uint8 and value.ndim == 4]
+    vectors = [column for column, value in obs.items() if value.dtype == np.float32 and value.ndim == 2]
+    usual = {images[0]: "image_t"} if len(images) == 1 else {}
+    usual |= {vectors[0]: "vecobs"} if len(vectors) == 1 else {}
+    return {column: usual.get(column, column.removeprefix("obs/").replace("/", "_")) for column in obs}
 
 
 # ---------------------------------------------------------------- Minari
