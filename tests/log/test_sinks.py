@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from reverie.core.files import file_stem
 from reverie.log.sinks import JsonlSink, TensorBoardSink, VideoSink, read_metrics
 from reverie.training.sinks import Patient
 
@@ -110,6 +111,13 @@ def test_videos_are_written_by_name_and_step_and_the_oldest_dropped(tmp_path: Pa
     sink.close()
     names = sorted(path.name for path in (tmp_path / "videos").iterdir())
     assert names == ["report_dream-000000000002.mp4", "report_dream-000000000030.mp4"]
+
+
+def test_each_video_has_a_file_of_its_own(tmp_path: Path) -> None:
+    keys = ["a/b", "a_b", "a.b", "../a", "a b", "ä"]
+    VideoSink(tmp_path).write({f"report/{key}": VIDEO for key in keys}, 3)
+    stems = {path.name.removeprefix("report_").removesuffix("-000000000003.mp4") for path in tmp_path.iterdir()}
+    assert stems == {file_stem(key) for key in keys} == {"a.b", "a_b", "a%2Eb", "%2E%2E.a", "a%20b", "ä"}
 
 
 def test_a_file_that_cannot_be_written_for_a_while_ends_no_run(tmp_path):

@@ -17,7 +17,7 @@ from torch import Tensor
 from reverie.agent.agent import Actions, Agent, mode_of
 from reverie.algos.base import INSIDE, dreamt_name
 from reverie.core.errors import ConfigError, RunError
-from reverie.core.files import write_atomic
+from reverie.core.files import file_stem, write_atomic
 from reverie.core.protocols import Env
 from reverie.core.randomness import derived_seeds, reproducible
 from reverie.core.specs import ObsPart, ObsSpec
@@ -308,7 +308,7 @@ def draw(
             real, guess = (newest(x, agent.config.env.frame_stack) for x in (real, guess))
             pair = [(x - part.low) / (part.high - part.low) * 255.0 for x in (real.astype(np.float32), guess)]
             video = dream_video(np.rint(pair[0]).clip(0, 255).astype(np.uint8), pair[1], context)
-            files[f"video of {key}"] = write_video(folder / f"{key.replace('/', '_')}.mp4", video, FPS)
+            files[f"video of {key}"] = write_video(folder / f"{file_stem(key)}.mp4", video, FPS)
         elif part.kind == "vector":
             width = math.prod(part.shape)
             names += [f"{key} {i}" if width > 1 else key for i in range(width)]

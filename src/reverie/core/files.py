@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 from pathlib import Path
 
 
@@ -28,3 +29,11 @@ def write_atomic(path: Path, content: str | bytes) -> None:
         with contextlib.suppress(OSError):
             staged.unlink(missing_ok=True)
         raise
+
+
+def file_stem(name: str) -> str:
+    """Return an observation's key as the name of a file: ``a/b`` is ``a.b``. Other keys have other names.
+
+    Letters, digits, _ and - stay; everything else, ``.`` included, becomes its number: %2E.
+    """
+    return re.sub(r"[^\w/-]", lambda found: f"%{ord(found[0]):02X}", name).replace("/", ".")

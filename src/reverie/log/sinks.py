@@ -6,7 +6,6 @@ import io
 import json
 import math
 import os
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from reverie.core.files import write_atomic
+from reverie.core.files import file_stem, write_atomic
 from reverie.log.video import to_rgb, upscale, write_video
 
 Values = Mapping[str, float | np.ndarray]
@@ -159,9 +158,8 @@ class TensorBoardSink:
 
 
 def video_path(folder: Path, name: str, step: int) -> Path:
-    """Return the path of the video ``name`` at ``step``."""
-    stem = re.sub(r"[^\w.-]+", "_", name)
-    return folder / f"{stem}-{step:012d}.mp4"
+    """Return the path of the video ``name`` at ``step``: ``report_KEY-000000000008.mp4`` for ``report/KEY``."""
+    return folder / f"{file_stem(name.replace('/', '_', 1))}-{step:012d}.mp4"
 
 
 class VideoSink:
