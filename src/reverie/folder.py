@@ -241,7 +241,6 @@ def settings_changes(before: Mapping[str, Any], after: Mapping[str, Any], where:
 
 
 LEARNED_WITH = (
-    "init",
     "replay_ratio",
     "train_ratio",
     "learning_starts",

@@ -14,6 +14,9 @@ import torch
 import reverie
 from reverie.agent.loading import load
 from reverie.core.errors import RunError
+from reverie.experiment import ExperimentConfig
+from reverie.folder import read_saved
+from reverie.training.initial import with_beginning
 
 SMALL: dict[str, Any] = {
     "threads": 1, "eval_episodes": 0, "tensorboard": False, "console": False, "algo.batch_size": 8,
@@ -115,6 +118,30 @@ def test_a_checkpoint_may_be_named(offline, tmp_path):
     (checkpoint,) = (offline / "checkpoints").glob("step-*")
     train(tmp_path / "run", init=str(checkpoint), steps=20, **LIVED)
     torch.testing.assert_close(learner(tmp_path / "run"), learner(offline), rtol=0, atol=0)
+
+
+def test_what_a_run_began_with_stays_what_it_was(offline, tmp_path):
+    run = tmp_path / "run"
+    train(run, init=str(offline), steps=20, **LIVED)
+    settings = (run / "config.yaml").read_text()
+    for other in ({"init": str(run)}, {"replay.init": [str(run)]}):
+        with pytest.raises(RunError, match=rf"applies only to a new run, but {run} began with .* choose another --run"):
+            train(run, steps=30, **LIVED | other)
+    assert (run / "config.yaml").read_text() == settings
+    said = train(run, steps=25, **LIVED)  # without saying it again, and then as it is not written there
+    said += train(run, steps=30, init=f"{offline}/", **LIVED)
+    assert not [line for line in said if "init" in line]
+    assert read_saved(run).experiment["init"] == str(offline)
+
+
+def test_places_that_a_run_began_with_may_be_written_otherwise(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    before = ExperimentConfig().merge({"replay.init": ("one", "s3://bucket/two")})
+    for now in (("./one", "s3://bucket/two"), (str(tmp_path / "one/"), "s3://bucket/two"), ()):
+        assert with_beginning(before.merge({"replay.init": now}), before.to_dict(), tmp_path) == before
+    for now in (("one",), ("s3://bucket/two", "one"), ("one", "s3://bucket/three")):
+        with pytest.raises(RunError, match=r"began with replay.init = \('one', 's3://bucket/two'\)"):
+            with_beginning(before.merge({"replay.init": now}), before.to_dict(), tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -181,6 +181,15 @@ def test_with_other_settings_each_of_them_looks_again(stage: type[Actor]) -> Non
     assert yaml.safe_load(Path("all/settings.yaml").read_text())["experiment"]["steps"] == 200
 
 
+def test_seeds_that_have_begun_keep_what_they_began_with(stage: type[Actor]) -> None:
+    train_seeds(CONFIG.merge({"init": "one"}), range(2), run="all", say=say_nothing)
+    settings = Path("all/settings.yaml").read_text()
+    with pytest.raises(RunError, match=r"init = 'other' applies only to a new run, but all began with init = 'one'"):
+        train_seeds(CONFIG.merge({"init": "other"}), range(2), run="all", say=say_nothing)
+    train_seeds(CONFIG, range(2), run="all", say=say_nothing)
+    assert Path("all/settings.yaml").read_text() == settings
+
+
 def test_finished_seeds_are_not_said_to_have_learned_otherwise(stage: type[Actor]) -> None:
     train_seeds(CONFIG, range(2), run="all", say=say_nothing)
     began(stage)

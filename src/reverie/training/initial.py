@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from reverie.algos.base import ModelFree
 from reverie.core.discover import algorithm_name, same_algorithm
 from reverie.core.errors import RunError
 from reverie.data.dataset import DatasetConfig
-from reverie.experiment import Experiment
+from reverie.experiment import Experiment, ExperimentConfig
 from reverie.folder import RunFolder, check_spec, read_saved, settings_changes
 from reverie.run.checkpoint import Checkpoints
+from reverie.training.checkpointing import place_of
 from reverie.training.messages import Say
 
 
@@ -43,6 +46,32 @@ def begin_with(experiment: Experiment, say: Say) -> None:
     if isinstance(experiment.algo, ModelFree):
         experiment.algo.renew()
     say(f"starting with the agent of {path}")
+
+
+def with_beginning(config: ExperimentConfig, before: Mapping[str, Any], path: Path) -> ExperimentConfig:
+    """Return ``config`` with the ``init`` and ``replay.init`` that the run in ``path`` has begun with.
+
+    Args:
+        config: the settings with which the run continues. They may leave out both.
+        before: the settings of the run so far, as plain values.
+        path: the run folder.
+
+    Raises:
+        RunError: ``config`` has another ``init`` or ``replay.init``, which could not take effect any more.
+    """
+    had = {"init": before.get("init"), "replay.init": tuple(before.get("replay", {}).get("init", ()))}
+    for name, value in {"init": config.init, "replay.init": config.replay.init}.items():
+        if value and places(value) != places(had[name]):
+            raise RunError(
+                f"{name} = {value!r} applies only to a new run, but {path} began with {name} = {had[name]!r}. Leave it "
+                "out to continue that run, or choose another --run to begin a new one."
+            )
+    return config.merge(had)
+
+
+def places(given: Any) -> list[str]:
+    """Return the path or URL, or several of them, as absolute ones; [] for None."""
+    return [place_of(place) for place in ([given] if isinstance(given, str) else given or ())]
 
 
 def check_same_kind(folder: RunFolder, data: DatasetConfig) -> None:

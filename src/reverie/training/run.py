@@ -48,7 +48,7 @@ from reverie.run.schedule import position
 from reverie.run.verify import step_of
 from reverie.training.checkpointing import Keeper, place_of
 from reverie.training.evaluator import Result, evaluator_of, is_of, judged, result_of
-from reverie.training.initial import begin_with, check_same_kind
+from reverie.training.initial import begin_with, check_same_kind, with_beginning
 from reverie.training.messages import Say, describe, why_idle
 from reverie.training.sinks import TRACKERS, check_sinks, sinks_of
 
@@ -101,6 +101,8 @@ def train(
             newest = newest_of(checkpoints)
             if newest is None:
                 say(f"{folder.path} has no checkpoint: it starts over, and keeps the rows and logs stored there")
+            else:
+                config = with_beginning(config, read_saved(folder.path).experiment, folder.path)
         experiment = build(config, env, start=step_of(newest) if newest else 0, scratch=folder.path)
         stack.callback(experiment.close)
         if newest is not None:

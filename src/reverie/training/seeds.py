@@ -25,6 +25,7 @@ from reverie.run.interrupt import heeded
 from reverie.run.lock import RunLock
 from reverie.training.aggregate import Aggregate, aggregate, unit_of, write_aggregate
 from reverie.training.children import Child, Signals, verdict
+from reverie.training.initial import with_beginning
 from reverie.training.messages import Say
 from reverie.training.seeds_folder import (
     SeedsFolder,
@@ -106,6 +107,8 @@ def train_seeds(
     check_writable(folder.path)
     before = check_folder(folder, name, config.env.id)
     if before is not None:
+        config = with_beginning(config, before, folder.path)
+        plain = plain_settings(config)
         check_finished(folder, seeds, before, plain, "updates" if config.data.alone else "steps")
     crew = Crew(config, folder, seeds, jobs or default_jobs(config), ["--keep-newer"] if keep_newer else [], say)
     with writing(folder.path):
