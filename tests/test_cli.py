@@ -455,6 +455,8 @@ def test_eval(trained: Path, tmp_path: Path, capsys: Captured) -> None:
     assert "over 3 episodes" in text
     assert json.loads((tmp_path / "run" / "eval.json").read_text())["actions"] == "sample"
     assert list((tmp_path / "run" / "videos").glob("eval-*.mp4"))
+    assert main(["eval", "run", "--episodes", "2", "--time-limit", "3"]) == 0
+    assert json.loads((tmp_path / "run" / "eval.json").read_text())["lengths"] == [3, 3]
     assert main(["eval", "run", "--episodes", "0"]) == 1
     assert "episodes = 0" in capsys.readouterr().err
 

@@ -845,6 +845,11 @@ def test_evaluation_writes_scores_and_video(trained: Path, tmp_path: Path) -> No
     assert saved["checkpoint"] == agent.checkpoint.name
     assert report.files["video"].stat().st_size > 1000
     assert evaluate_run(agent, 3, actions="sample").evaluation.scores == report.evaluation.scores
+    assert "time_limit" not in saved
+    assert evaluate_run(agent, 3, time_limit=4).evaluation.lengths == [4, 4, 4]
+    assert json.loads((run / "eval.json").read_text())["time_limit"] == 4
+    with pytest.raises(ConfigError, match=r"env\.time_limit = 0: expected at least 1"):
+        agent.evaluate(1, time_limit=0)
 
 
 def test_what_is_no_state_is_refused(trained: Path) -> None:

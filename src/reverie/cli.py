@@ -43,6 +43,8 @@ class EvalCommand:
     """cpu, cuda, cuda:1, or auto for a GPU if there is one."""
     seed: int | None = None
     """Seed of environments and actions. None: derived from that of the run."""
+    time_limit: int | None = None
+    """Most decisions of an episode, where one may never end. None: the run's env.time_limit, or the environment's."""
     env: str | None = None
     """Environment to act in, for an agent that learned from recorded data alone."""
 
@@ -157,7 +159,9 @@ def eval_command(args: list[str]) -> int:
 
     agent = load(said.run, env=said.env, checkpoint=said.checkpoint, device=said.device)
     print_trouble(agent.algo.device.type)
-    report = evaluate_run(agent, said.episodes, actions=said.mode, video=said.video, seed=said.seed)
+    report = evaluate_run(
+        agent, said.episodes, actions=said.mode, video=said.video, seed=said.seed, time_limit=said.time_limit
+    )
     print(f"{agent.config.env.id}, {agent.checkpoint.name}, actions: {said.mode}")
     print(score_line(report.evaluation))
     if said.video and "video" not in report.files and not report.unwritten:

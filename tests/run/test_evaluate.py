@@ -71,6 +71,14 @@ def test_seed_and_actions_after_the_end(fakes):
     assert torch.equal(env.actions[1], torch.zeros(1, 7))
 
 
+def test_an_episode_that_may_never_end_is_told_of_once(fakes, capsys, monkeypatch):
+    monkeypatch.setattr("reverie.run.evaluate.LONG", 5)
+    evaluate(fakes.Env([[4], [3]]), fakes.Policy(), episodes=6)
+    assert capsys.readouterr().err == ""
+    assert evaluate(fakes.Env([[9], [3]]), fakes.Policy(), episodes=4).lengths == [9, 9, 3, 3]
+    assert capsys.readouterr().err.count("has not ended after 5 decisions. If it never ends") == 1
+
+
 def test_no_episodes_is_an_error(fakes):
     with pytest.raises(ConfigError, match="episodes = 0"):
         evaluate(fakes.Env([[1]]), fakes.Policy(), episodes=0)

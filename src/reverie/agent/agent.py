@@ -224,7 +224,13 @@ class Agent:
             return recorded.episode(number)
 
     def evaluate(
-        self, episodes: int = 10, *, actions: Actions = "mode", record: bool = False, seed: int | None = None
+        self,
+        episodes: int = 10,
+        *,
+        actions: Actions = "mode",
+        record: bool = False,
+        seed: int | None = None,
+        time_limit: int | None = None,
     ) -> Evaluation:
         """Play whole episodes in new environments, and count their true rewards, not clipped ones.
 
@@ -234,12 +240,13 @@ class Agent:
             record: keep the frames of the first episode.
             seed: of environments and actions, >= 0. None: the seed of the run's final evaluation, which is derived from
                 ``config.seed``. To compare agents, give all of them the same seed and number of episodes.
+            time_limit: most decisions of an episode, at least 1. None: that of the run's environment.
 
         Returns:
             Returns and lengths (in env steps) of all episodes; ``frames`` of the first ``[T, H, W, 3]`` uint8, or None.
 
         Raises:
-            ConfigError: ``episodes``, ``actions`` or ``seed`` is out of range.
+            ConfigError: ``episodes``, ``actions``, ``seed`` or ``time_limit`` is out of range.
             EnvError: the environment cannot be made.
         """
         if episodes < 1:
@@ -248,7 +255,8 @@ class Agent:
         if not (given is None or (isinstance(given, Integral) and int(given) >= 0)):
             raise ConfigError(f"seed = {brief(seed)}: expected an integer, at least 0.")
         seed = derived_seeds(self.config.seed)["test"] if seed is None else int(seed)
-        config = self.config.merge({"eval_episodes": episodes})
+        limit = {} if time_limit is None else {"env.time_limit": time_limit}
+        config = self.config.merge({"eval_episodes": episodes, **limit})
         env = make_eval_env(config, self.factory, render=record)
         try:
             with reproducible(seed):

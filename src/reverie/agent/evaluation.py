@@ -36,23 +36,26 @@ def evaluate_run(
     actions: Actions = "mode",
     video: bool = False,
     seed: int | None = None,
+    time_limit: int | None = None,
     say: Callable[[str], None] = warn,
 ) -> EvaluationReport:
     """Play ``episodes`` whole episodes, write ``<run>/eval.json``, and with ``video`` the first to ``<run>/videos/``.
 
+    ``time_limit``: most decisions of an episode; None for that of the run's environment.
     If nothing can be written, the report still holds the scores, and ``say`` is called with the reason.
 
     Raises:
-        ConfigError: ``episodes`` is not at least 1, or ``actions`` or ``seed`` is out of range.
+        ConfigError: ``episodes``, ``actions``, ``seed`` or ``time_limit`` is out of range.
         EnvError: the environment cannot be made.
     """
     folder, step = RunFolder(agent.run), step_of(agent.checkpoint)
-    evaluation = agent.evaluate(episodes, actions=actions, record=video, seed=seed)
+    evaluation = agent.evaluate(episodes, actions=actions, record=video, seed=seed, time_limit=time_limit)
+    more = {"checkpoint": agent.checkpoint.name} | ({} if time_limit is None else {"time_limit": time_limit})
     files: dict[str, Path] = {}
     unwritten = ""
     try:
         with writing(folder.path):
-            write_evaluation(folder, evaluation, agent.config, step, checkpoint=agent.checkpoint.name)
+            write_evaluation(folder, evaluation, agent.config, step, **more)
             files["evaluation"] = folder.evaluation
             if evaluation.frames is not None:
                 path = folder.videos / f"eval-{step:012d}.mp4"

@@ -7,11 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from reverie.core.errors import ConfigError
+from reverie.core.errors import ConfigError, warn
 from reverie.core.protocols import Env, Policy
 from reverie.core.statistics import IntervalEstimate, estimate, iqm
 from reverie.core.types import Mode
 from reverie.run.collect import EpisodeCounter, EpisodeStats, executed, logged_of, means_of
+
+LONG = 100_000
+"""Decisions after which an episode may have no end."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,7 +81,8 @@ def evaluate(
     """Play ``episodes`` whole episodes and return them ordered by environment.
 
     The number of episodes of each environment is fixed beforehand: taking the first ones that end would favour short
-    ones. ``record`` keeps the frames of environment 0's first episode, if it can be drawn.
+    ones. ``record`` keeps the frames of environment 0's first episode, if it can be drawn. A line on stderr says so if
+    an episode does not end for ``LONG`` decisions.
 
     Raises:
         ConfigError: ``episodes`` is not at least 1.
@@ -88,6 +92,7 @@ def evaluate(
     quota = [episodes // env.num_envs + (i < episodes % env.num_envs) for i in range(env.num_envs)]
     played: list[list[EpisodeStats]] = [[] for _ in quota]
     frames: list[np.ndarray] = []
+    told = False
     step, state, counter = env.reset(seed), policy.initial(env.num_envs), EpisodeCounter(env.num_envs)
     while True:
         if record and not played[0] and (frame := env.render()) is not None:
@@ -96,6 +101,13 @@ def evaluate(
             played[i].append(stats)
         if all(len(mine) >= wanted for mine, wanted in zip(played, quota, strict=True)):
             break
+        if not told and max(counter.length) >= LONG:
+            warn(
+                f"an episode of the evaluation has not ended after {LONG:,} decisions. If it never ends, stop this and "
+                "set a limit: --time-limit N of reverie eval, time_limit of agent.evaluate, --env.time-limit N of "
+                "reverie train."
+            )
+            told = True
         action, state = policy.act(step, state, mode)
         step = env.step(executed(action, step))
     chosen = [stats for mine, wanted in zip(played, quota, strict=True) for stats in mine[:wanted]]
