@@ -6,6 +6,7 @@ import functools
 
 import env_zoo
 import gymnasium
+import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
@@ -51,6 +52,42 @@ def test_environments_of_old_gym_are_told_apart_within_wrappers(make):
         env.step(torch.zeros(1, 2))
     with pytest.raises(DataError, match=r"step 0 of episode 1: step\(\) returned 4 values: expected 5 values .*shimmy"):
         make(Idle, noop_max=9, restarts=0, seed=1).reset()
+
+
+def test_environments_of_old_gym_are_told_apart_within_wrappers_of_gymnasium(make):
+    env = make(env_zoo.OldStep, time_limit=9, restarts=0)
+    env.reset()
+    with pytest.raises(DataError, match=r"step 1 of episode 1: step\(\) returned 4 values: expected 5 values .*shimmy"):
+        env.step(torch.zeros(1, 2))
+    with pytest.raises(DataError, match=r"reset\(\) returned (4|too many) values: expected 2 values .*shimmy"):
+        make(lambda: gymnasium.wrappers.NormalizeObservation(Bare()), restarts=0).reset()
+
+
+class Bare(gymnasium.Env):
+    """Resets to an observation of four numbers, without an info."""
+
+    observation_space = spaces.Box(-1, 1, (4,), float)
+    action_space = spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        return np.zeros(4)
+
+
+class Mistaken(Bare):
+    """Fails to unpack what is its own."""
+
+    def reset(self, *, seed=None, options=None):
+        return np.zeros(4), {}
+
+    def step(self, action):
+        _, _, _, _, _ = np.zeros(4)
+
+
+def test_what_an_environment_cannot_unpack_itself_is_an_error_of_its_own(make):
+    env = make(lambda: gymnasium.wrappers.TimeLimit(Mistaken(), 9), restarts=0)
+    env.reset()
+    with pytest.raises(EnvError, match=r"failed with ValueError: not enough values to unpack \(expected 5, got 4\)"):
+        env.step(torch.zeros(1, 2))
 
 
 @BOTH

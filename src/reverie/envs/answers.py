@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+import re
+import traceback
+from typing import Any, NoReturn
 
 import gymnasium
 import numpy as np
@@ -30,6 +32,8 @@ def begun(env: Env, seed: int | None, options: dict[str, Any] | None) -> Reset:
             raise
         remedy = "Define reset(self, *, seed=None, options=None) and call super().reset(seed=seed) in it"
         raise DataError(f"{error}. {remedy}") from error
+    except ValueError as error:
+        _raise(error, "reset", OF_RESET)
     obs, info = _all("reset", found, OF_RESET)
     return obs, info
 
@@ -40,7 +44,11 @@ def stepped(env: Env, action: Any) -> Stepped:
     Raises:
         DataError: it returns something else.
     """
-    obs, reward, terminated, truncated, info = _all("step", env.step(action), OF_STEP)
+    try:
+        found = env.step(action)
+    except ValueError as error:
+        _raise(error, "step", OF_STEP)
+    obs, reward, terminated, truncated, info = _all("step", found, OF_STEP)
     return obs, number(reward), flag("terminated", terminated), flag("truncated", truncated), info
 
 
@@ -53,7 +61,21 @@ def _all(method: str, found: Any, names: tuple[str, ...]) -> Any:
     if isinstance(found, tuple | list) and len(found) == len(names):
         return found
     what = f"{len(found)} values" if isinstance(found, tuple | list) else f"one value of type {type(found).__name__}"
-    raise DataError(
+    raise _unexpected(method, what, names)
+
+
+def _raise(error: ValueError, method: str, names: tuple[str, ...]) -> NoReturn:
+    """Raise ``error`` of a method, or the error of ``_all`` if a wrapper of Gymnasium could not unpack its values."""
+    *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+    failed = re.fullmatch(rf"(?:not enough|too many) values to unpack \(expected {len(names)}(.*)\)", str(error))
+    if failed is None or not str(frame.f_globals.get("__name__")).startswith("gymnasium."):
+        raise error
+    got = re.search(r"\d+", failed[1])
+    raise _unexpected(method, f"{got[0]} values" if got else "too many values", names) from error
+
+
+def _unexpected(method: str, what: str, names: tuple[str, ...]) -> DataError:
+    return DataError(
         f"{method}() returned {what}: expected {len(names)} values ({', '.join(names)}). Wrap environments of the "
         "old Gym API with shimmy.GymV26CompatibilityV0(env=...) or shimmy.GymV21CompatibilityV0(env=...)"
     )
