@@ -42,25 +42,31 @@ VALUES: dict[str, Any] = {
     "env.num": 1,
     "replay.capacity": 100_000,
 }
-"""Common settings of DQN and QR-DQN on small problems: one update every fourth step."""
+"""Common settings of DQN and QR-DQN: one update every fourth step."""
 
-CARTPOLE_VALUES: dict[str, Any] = VALUES | {
-    "steps": 50_000,
+SMALL_VALUES: dict[str, Any] = VALUES | {
     "replay_ratio": 0.5,
-    "threads": 1,
-    "env.id": "CartPole-v1",
-    "replay.capacity": 50_000,
     "algo.batch_size": 64,
     "algo.batch_length": 4,
     "algo.value_estimator": "n_step(3)",
-    "algo.lr": 1e-3,
+    "algo.lr": 3e-4,
     "algo.double": True,
     "algo.tau": 0.01,
     "algo.target_every": 1,
+}
+"""DQN and QR-DQN on small problems. With the paper's targets, which are copied now and then, and single steps, Acrobot-v1
+and FrozenLake-v1 were not learned in 20,000 and 10,000 env steps; with these settings they were."""
+
+CARTPOLE_VALUES: dict[str, Any] = SMALL_VALUES | {
+    "steps": 50_000,
+    "threads": 1,
+    "env.id": "CartPole-v1",
+    "replay.capacity": 50_000,
+    "algo.lr": 5e-4,
     "algo.networks.units": (128, 128),
     "algo.exploration": "epsilon_greedy(1.0, 0.05, 5000)",
 }
-"""CartPole-v1 on one CPU core: three-step returns and a slowly moving target keep it solved."""
+"""CartPole-v1 on one CPU core. With twice this learning rate, one of three seeds was lost again after it was solved."""
 
 MINATAR_VALUES: dict[str, Any] = VALUES | {
     "replay_ratio": 0.5,
@@ -135,13 +141,13 @@ def sac_pendulum() -> ExperimentConfig:
 
 
 def dqn() -> ExperimentConfig:
-    """DQN for small problems with discrete actions; updates per step are the paper's."""
-    return ExperimentConfig(algo=DQNConfig()).merge(VALUES)
+    """DQN for small problems with discrete actions; settings are ours."""
+    return ExperimentConfig(algo=DQNConfig()).merge(SMALL_VALUES)
 
 
 def qr_dqn() -> ExperimentConfig:
-    """QR-DQN for small problems with discrete actions; updates per step are the paper's."""
-    return ExperimentConfig(algo=QRDQNConfig()).merge(VALUES)
+    """QR-DQN for small problems with discrete actions; settings are ours."""
+    return ExperimentConfig(algo=QRDQNConfig()).merge(SMALL_VALUES)
 
 
 def dqn_cartpole() -> ExperimentConfig:
