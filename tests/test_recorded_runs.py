@@ -375,22 +375,25 @@ def test_recorded_and_lived_together_go_on_bit_for_bit(pendulum: Path, tmp_path:
     assert "fraction: 0.5" in config
 
 
-@pytest.mark.parametrize("fraction", [0.5, 0.25])
+@pytest.mark.parametrize("fraction", [0.5, 0.3])
 def test_imitation_goes_on_bit_for_bit_and_knows_which_rows_are_the_experts(
     pendulum: Path, tmp_path: Path, fraction: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from reverie.algos import gail
 
+    said: list[str] = []
     split: list[int] = []
     parted = gail.parted
     monkeypatch.setattr(gail, "parted", lambda batch, windows: split.append(windows) or parted(batch, windows))
     settings = {"learning_starts": 10, "random_steps": 5, "replay.capacity": 200, "schedule.save_every": 20,
-                "eval_episodes": 0, "data.fraction": fraction, "algo.discriminator.units": (8,)}  # fmt: skip
+                "eval_episodes": 0, "data.fraction": fraction, "algo.discriminator.units": (8,),
+                "say": said.append}  # fmt: skip
     for run, counts in {"one": (60,), "two": (30, 60)}.items():
         for steps in counts:
             train(pendulum, tmp_path / run, algorithm="gail", env="Pendulum-v1", steps=steps, **settings)
     assert_same_weights(tmp_path / "one", tmp_path / "two")
     assert set(split) == {round(8 * fraction)}
+    assert any(f"{round(8 * fraction)} of the 8 windows of a batch" in line for line in said)
 
 
 @pytest.mark.parametrize("env", [None, "Pendulum-v1"], ids=["alone", "together"])

@@ -355,7 +355,8 @@ def described(experiment: Experiment) -> str:
     assert experiment.dataset is not None
     dataset, data = experiment.dataset, experiment.config.data
     statistics = dataset.statistics()
-    part = "" if data.alone else f", {data.fraction:g} of each batch"
+    window = experiment.algo.window
+    part = "" if data.alone else f", {shares(window, data.fraction)[0].batch} of the {window.batch} windows of a batch"
     low, mean, high = statistics.scores
     steps = plural(statistics.steps, "recorded step")
     return (

@@ -53,7 +53,10 @@ def test_hdf5_of_something_else(tmp_path):
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"time_limit": 3}, r"data\.time_limit = 3: this option has no effect on .*\(D4RL HDF5\): the ends of its episodes are known"),
+        (
+            {"time_limit": 3},
+            r"data\.time_limit = 3: this option has no effect on .*\(D4RL HDF5\): the ends of its episodes are known",
+        ),
         (
             {"columns": {"obs": "x"}},
             r"data\.columns = \{'obs': 'x'\}: .*\(D4RL HDF5\): only tables have columns to name",

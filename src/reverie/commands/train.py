@@ -40,8 +40,8 @@ class Common:
     eval_env: str = "auto"
     """Environment to evaluate in, for a run on recorded data alone: auto for the data's own, an id, or none."""
     data_fraction: float = 1.0
-    """Fraction of each batch that is recorded, above 0 and up to 1. 1: nothing is collected. Beside --env, 0.5 unless
-    given."""
+    """Fraction of each batch that is recorded, above 0 and up to 1, rounded to whole windows. 1: nothing is
+    collected. Beside --env, 0.5 unless given."""
     size: str | None = None
     """Size of the networks, such as 12m; `reverie list` names them. None: the preset's."""
     preset: str | None = None

@@ -48,7 +48,8 @@ class DatasetConfig(Config):
     """Class that reads a format of your own, module:Class or module:Class(setting=value); empty: the format is
     detected. In Python also an object."""
     fraction: float = 1.0
-    """Part of each batch that is recorded data, in (0, 1]; the rest is collected during training. 1: nothing is."""
+    """Part of each batch that is recorded data, in (0, 1], rounded to whole windows of the batch; the rest is collected
+    during training. 1: nothing is."""
     eval_env: str = "auto"
     """Environment to evaluate in when all data are recorded: auto for the data's own, an id, or none."""
     estimate_updates: int = 5000
