@@ -199,6 +199,8 @@ def test_what_is_no_number_cuts_nothing(tmp_path):
             lambda v: v.update(next_observations=np.zeros((14, 3), np.float32)),
             r"have shape \[3\], .* observations is \[2\]: expected",
         ),
+        (lambda v: v.update(terminals=np.full(14, 2)), r"'terminals' has the value 2 in row 0: expected true or false"),
+        (lambda v: v.update(timeouts=np.full(14, np.nan)), r"'timeouts' has no value in row 0: expected true or false"),
     ],
 )
 def test_columns_that_cannot_be_what_they_are_called(tmp_path, change, said):

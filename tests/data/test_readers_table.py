@@ -138,6 +138,10 @@ def test_a_row_is_an_episode(tmp_path, kind, last_seen):
     reader = open_reader(str(save(tmp_path / "d", values, kind=kind)), ReadOptions(columns=mapping))
     reader.about()
     check(reader, expected(LIVED, last_seen=last_seen))
+    values["dones"] = [[0] * e.steps for e in LIVED[:-1]] + [[2] * LIVED[-1].steps]
+    reader = open_reader(str(save(tmp_path / "e", values, kind=kind)), ReadOptions(columns=mapping))
+    with pytest.raises(DataError, match=r"the list in row 4 of 'dones' has the value 2 in row 0: expected true or"):
+        reader.rows()
 
 
 def test_several_observations_and_pictures(tmp_path):
@@ -269,6 +273,10 @@ def test_what_must_be_said(tmp_path):
             r"'next\.done' has no value in row 3: expected one in each row",
         ),
         (lambda v: v.update({"next.done": [0.0] * 5 + [None] * 9}), r"'next\.done' has no value in row 5: .*true or"),
+        (
+            lambda v: v.update({"next.done": [0, 1, 0, 2] + [0] * 10}),
+            r"'next\.done' has the value 2 in row 3: expected true or false, or 1 or 0",
+        ),
         (lambda v: v.update(action=[[1, 2]] * 9 + [[1, None]] * 5), r"'action' has no value in row 9"),
         (lambda v: v.update(action=[[1, 2]] * 9 + [None] * 5), r"'action' has no value in row 9"),
         (

@@ -209,6 +209,21 @@ def needs(package: str, extra: str, error: ImportError) -> ConfigError:
     return ConfigError(f"{package} is needed to read this ({error}): pip install 'reverie-rl[{extra}]'.")
 
 
+def as_flags(values: np.ndarray, where: str) -> np.ndarray:
+    """Return a column of true and false, or of 1 and 0, as bool ``[n]``; ``where`` names it in messages.
+
+    Raises:
+        DataError: it has other values, or some are missing; the message names the first of them.
+    """
+    values = values.reshape(-1)
+    wrong = (values != 0) & (values != 1) if values.dtype.kind in "biuf" else np.ones(len(values), bool)
+    if wrong.any():
+        row = int(wrong.argmax())
+        found = f"the value {values[row]}" if values[row] == values[row] else "no value"
+        raise DataError(f"{where} has {found} in row {row:,}: expected true or false, or 1 or 0.")
+    return values.astype(bool)
+
+
 # ---------------------------------------------------------------- spaces of arrays that declare none
 
 

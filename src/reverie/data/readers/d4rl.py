@@ -17,7 +17,7 @@ import numpy as np
 from gymnasium import spaces
 
 from reverie.core.errors import DataError
-from reverie.data.readers.base import About, Reader, ReadOptions, Rows, Space, action_space, observed_space
+from reverie.data.readers.base import About, Reader, ReadOptions, Rows, Space, action_space, as_flags, observed_space
 from reverie.data.readers.hdf5 import Hdf5Column, damage, open_hdf5
 from reverie.data.readers.spaces import space_of
 from reverie.data.readers.transitions import BLOCK, Transitions, limited
@@ -125,7 +125,7 @@ class D4RLReader(Reader):
         return made
 
     def _flag(self, name: str) -> np.ndarray:
-        return self.columns[name].read(0, self.columns[name].shape[0]).reshape(-1).astype(bool)
+        return as_flags(self.columns[name].read(0, self.columns[name].shape[0]), f"{self.path}: '{name}'")
 
     def _timeouts(self, total: int) -> np.ndarray:
         """Return where episodes are truncated, bool ``[total]``."""

@@ -17,7 +17,7 @@ import numpy as np
 from gymnasium import spaces
 
 from reverie.core.errors import DataError
-from reverie.data.readers.base import About, Reader, ReadOptions, Rows, Space, action_space, observed_space
+from reverie.data.readers.base import About, Reader, ReadOptions, Rows, Space, action_space, as_flags, observed_space
 from reverie.data.readers.several import by_number
 
 OF_ROWS = {"action", "reward", "terminal", "reset"}
@@ -115,7 +115,7 @@ class PyDreamerReader(Reader):
         The extra column ``led`` ``[1, ...]`` is the action that led to the first row: it belongs to the row before.
         """
         check_names(values, path)
-        first = values["reset"].astype(bool).reshape(-1)
+        first, terminal = (as_flags(values[name], f"{path}: '{name}'") for name in ("reset", "terminal"))
         if not len(first):
             raise DataError(f"{path} contains no rows.")
         if not first[0] and not goes_on:
@@ -130,7 +130,7 @@ class PyDreamerReader(Reader):
         reward = values["reward"].reshape(-1).astype(np.float32)
         reward[first] = 0.0
         rows = self._obs(values) | {"reward": reward, "is_first": first, "is_last": last}
-        rows["is_terminal"] = values["terminal"].astype(bool).reshape(-1)
+        rows["is_terminal"] = terminal
         lengths = {name: len(column) for name, column in (rows | {"action": action}).items()}
         if len(set(lengths.values())) > 1:
             raise DataError(f"{path}: the arrays have different lengths: {lengths}.")

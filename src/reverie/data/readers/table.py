@@ -26,6 +26,7 @@ from reverie.data.readers.base import (
     Rows,
     Space,
     action_space,
+    as_flags,
     needs,
     observed_space,
 )
@@ -237,18 +238,8 @@ class TableReader(Reader):
         )
 
     def _flag(self, role: str) -> np.ndarray:
-        """Return a column of true and false, bool ``[n]``.
-
-        Raises:
-            DataError: it has other values, or some are missing.
-        """
-        found = self.column(role).read(0, self.total).reshape(self.total)
-        if (missing := np.isnan(found)).any():
-            raise DataError(
-                f"{self.path}: '{self.roles[role]}' has no value in row {int(missing.argmax()):,}: expected true or "
-                "false."
-            )
-        return found.astype(bool)
+        """Return a column of true and false, bool ``[n]``."""
+        return as_flags(self.column(role).read(0, self.total).reshape(self.total), f"{self.path}: '{self.roles[role]}'")
 
     def episodes(self) -> Iterator[Transitions]:
         """Yield each episode of a table whose rows are episodes."""
@@ -279,7 +270,9 @@ class TableReader(Reader):
             elif head == "next_obs":
                 after[name.replace("next_obs", "obs", 1)] = found
         terminal = np.zeros(steps, bool)
-        terminal[-1] = "terminal" in values and bool(values["terminal"][-1])
+        if "terminal" in values:
+            where = f"{self.path}: the list in row {row} of '{self.roles['terminal']}'"
+            terminal[-1] = as_flags(values["terminal"], where)[-1]
         end = np.zeros(steps, bool)
         end[-1] = True
         return Transitions(

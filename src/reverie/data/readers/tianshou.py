@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from reverie.core.errors import DataError
-from reverie.data.readers.base import About, Reader, ReadOptions, Rows, action_space, observed_space
+from reverie.data.readers.base import About, Reader, ReadOptions, Rows, action_space, as_flags, observed_space
 from reverie.data.readers.hdf5 import Hdf5Column, damage, open_hdf5, walk
 from reverie.data.readers.stacked import StackedColumn
 from reverie.data.readers.transitions import Column, Transitions
@@ -197,8 +197,7 @@ class TianshouReader(Reader):
             return None
         with damage(f"{self.path}: '_meta/{name}'"):
             flags = self.meta[name][()]
-        found: np.ndarray = flags.reshape(-1).astype(bool)[self._order]
-        return found
+        return as_flags(flags.reshape(-1)[self._order], f"{self.path}: '_meta/{name}'")
 
 
 class Shifted:
