@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 import torch
 
+from reverie.core.signals import SIGNALS
 from reverie.envs import undisturbed
-from reverie.run.interrupt import listening
+from reverie.run.interrupt import heeded, listening
 
 
 class Drawing(env_zoo.Seeded):
@@ -60,7 +61,7 @@ def test_what_resets_draw_goes_on_from_a_snapshot(make):
 
 
 class Listening(env_zoo.Seeded):
-    """Handles Ctrl-C itself, from when it is made or reset on, as a simulator may; a step ``fails`` once."""
+    """Handles signals itself, from when it is made or reset on, as a simulator may; a step ``fails`` once."""
 
     def __init__(self, how, fails):
         super().__init__()
@@ -69,7 +70,8 @@ class Listening(env_zoo.Seeded):
             self.listen()
 
     def listen(self):
-        signal.signal(signal.SIGINT, lambda *_: None)
+        for number in SIGNALS:
+            signal.signal(number, lambda *_: None)
 
     def reset(self, *, seed=None, options=None):
         if self.how == "reset":
@@ -84,10 +86,10 @@ class Listening(env_zoo.Seeded):
 
 @pytest.mark.parametrize("how", ["reset", "made"])
 def test_the_run_still_ends_with_signals(make, capfd, how):
-    """It is said once for all environments."""
+    """It is said once of each signal, for all environments."""
     undisturbed._say_replaced.cache_clear()
     got = []
-    before = signal.getsignal(signal.SIGINT)
+    wanted, before = heeded(), {number: signal.getsignal(number) for number in SIGNALS}
     try:
         fails = ["no signal"] if how == "made" else []
         env = make(lambda: Listening(how, fails), num=2)
@@ -96,8 +98,11 @@ def test_the_run_still_ends_with_signals(make, capfd, how):
             env._restarts.lived = [True] * env.num_envs
             env.step(torch.zeros(env.num_envs, 2))
             env.reset()
-            signal.raise_signal(signal.SIGINT)
+            for number in SIGNALS:
+                signal.raise_signal(number)
     finally:
-        signal.signal(signal.SIGINT, before)
-    assert got == [signal.SIGINT]
-    assert capfd.readouterr().err.count("set a handler of SIGINT while it was reset or started again") == 1
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    assert got == wanted
+    said = capfd.readouterr().err
+    assert {said.count(f"a handler of {each.name} while it was reset or started again") for each in SIGNALS} == {1}

@@ -14,9 +14,7 @@ import zlib
 from collections.abc import Iterator
 
 from reverie.core.errors import warn
-
-ENDING = (signal.SIGINT, signal.SIGTERM)
-"""Ctrl-C and the end of a job. A run handles more signals, but each costs another 10 microseconds in a reset."""
+from reverie.core.signals import SIGNALS
 
 
 @contextlib.contextmanager
@@ -40,9 +38,9 @@ def generator_kept(*name: object) -> Iterator[None]:
 
 @contextlib.contextmanager
 def handlers_kept() -> Iterator[None]:
-    """Put the handlers of ``ENDING`` back if an environment replaces them, and say so once."""
+    """Put the handlers of ``SIGNALS`` back if an environment replaces them, and say so once for each."""
     main = threading.current_thread() is threading.main_thread()  # no other thread may set handlers
-    before = [(number, signal.getsignal(number)) for number in ENDING] if main else []
+    before = [(number, signal.getsignal(number)) for number in SIGNALS] if main else []
     try:
         yield
     finally:
@@ -55,6 +53,6 @@ def handlers_kept() -> Iterator[None]:
 @functools.cache
 def _say_replaced(name: str) -> None:
     warn(
-        f"an environment set a handler of {name} while it was reset or started again: the one before was put back, so "
-        f"that {name} still ends the run."
+        f"an environment set a handler of {name} while it was reset or started again: the one before was put back, "
+        "which the run needs."
     )

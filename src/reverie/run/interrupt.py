@@ -12,11 +12,8 @@ from types import FrameType
 from typing import ClassVar, Self
 
 from reverie.core.clock import Clock
-from reverie.core.signals import PENDING
+from reverie.core.signals import PENDING, SIGNALS
 
-SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGUSR1", "SIGHUP") if hasattr(signal, name))
-"""Ctrl-C; the signal of schedulers at the end of a job, and Slurm's optional one before it (``--signal=B:USR1@60``);
-and the signal that a closed terminal or a lost connection sends."""
 HANGUP = getattr(signal, "SIGHUP", None)
 
 

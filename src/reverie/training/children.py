@@ -12,8 +12,9 @@ from pathlib import Path
 from types import FrameType
 from typing import Self
 
+from reverie.core.signals import SIGNALS
 from reverie.log.board import State
-from reverie.run.interrupt import HANGUP, SIGNALS, listening
+from reverie.run.interrupt import HANGUP, listening
 
 PROGRAM = "reverie.child"
 """The module that runs a command, and ends when its parent process ends."""
