@@ -65,6 +65,7 @@ def wandb(monkeypatch: pytest.MonkeyPatch):
         begun=[], run=FakeRun(), Settings=lambda **x: x, Video=lambda path, format: (path, format)
     )
     fake.__spec__ = True  # it is installed
+    fake.login = lambda verify: True
     fake.init = lambda **x: fake.begun.append(x) or fake.run
     monkeypatch.setitem(sys.modules, "wandb", fake)
     return fake
@@ -108,15 +109,18 @@ def test_training_goes_on_when_weights_and_biases_has_died(run, wandb):
     ]
 
 
-def test_without_a_login_it_says_what_to_do(run, wandb):
+def test_without_a_login_it_says_what_to_do_and_nothing_is_begun(tmp_path, run, wandb, monkeypatch):
     def refuse(**settings):
         raise ValueError("api_key not configured.")
 
-    wandb.init = refuse
-    with pytest.raises(
-        RunError, match=r"api_key not configured\. Log in with 'wandb login', or set WANDB_MODE=offline"
-    ):
+    wandb.init = wandb.login = refuse
+    message = r"api_key not configured\. Log in with 'wandb login', or set WANDB_MODE=offline"
+    with pytest.raises(RunError, match=message):
         WandbSink(run, None, say_nothing)
+    monkeypatch.delenv("WANDB_MODE", raising=False)
+    with pytest.raises(RunError, match=message):
+        reverie.train("dqn", env="CartPole-v1", run=tmp_path / "run", wandb=True, say=say_nothing, **SETTINGS)
+    assert not (tmp_path / "run").exists()
 
 
 def test_the_real_one_keeps_a_run_on_the_disk(tmp_path, monkeypatch):

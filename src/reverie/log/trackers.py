@@ -51,19 +51,31 @@ def check_installed(names: Mapping[str, bool]) -> None:
 
 
 def check_reachable(names: Mapping[str, bool]) -> None:
-    """Check that MLflow answers if it is among the wanted ``names``, before anything of a new run exists anywhere.
+    """Check that the trackers among the wanted ``names`` answer, before anything of a new run exists anywhere.
 
     Raises:
-        RunError: it does not.
+        RunError: one does not, or there is no valid login.
     """
-    if not names["mlflow"]:
-        return
-    import mlflow  # optional
+    if names["wandb"] and os.environ.get("WANDB_MODE") != "offline":
+        import wandb  # optional
 
-    try:
-        mlflow.MlflowClient().get_experiment_by_name(_experiment())
-    except Exception as error:  # of many kinds: its own, those of its store and of the network
-        raise _unreachable(error) from error
+        try:
+            wandb.login(verify=True)
+        except Exception as error:  # of many kinds, some of them private
+            raise _without_login(error) from error
+    if names["mlflow"]:
+        import mlflow  # optional
+
+        try:
+            mlflow.MlflowClient().get_experiment_by_name(_experiment())
+        except Exception as error:  # of many kinds: its own, those of its store and of the network
+            raise _unreachable(error) from error
+
+
+def _without_login(error: Exception) -> RunError:
+    return RunError(
+        f"Weights & Biases: {error} Log in with 'wandb login', or set WANDB_MODE=offline to upload it later."
+    )
 
 
 def _experiment() -> str:
@@ -106,10 +118,8 @@ class WandbSink:
                 dir=str(run.path),
                 settings=wandb.Settings(silent=True, console="off"),
             )
-        except Exception as error:  # of many kinds, some of them private
-            raise RunError(
-                f"Weights & Biases: {error} Log in with 'wandb login', or set WANDB_MODE=offline to upload it later."
-            ) from error
+        except Exception as error:
+            raise _without_login(error) from error
         self._run.define_metric("env_step")
         self._run.define_metric("*", step_metric="env_step")
 
