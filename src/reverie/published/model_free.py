@@ -54,7 +54,7 @@ SMALL_VALUES: dict[str, Any] = VALUES | {
     "algo.tau": 0.01,
     "algo.target_every": 1,
 }
-"""DQN and QR-DQN on small problems. With the paper's targets, which are copied now and then, and single steps, Acrobot-v1
+"""DQN and QR-DQN on small problems. With single steps and the paper's targets, copied every 1,000 updates, Acrobot-v1
 and FrozenLake-v1 were not learned in 20,000 and 10,000 env steps; with these settings they were."""
 
 CARTPOLE_VALUES: dict[str, Any] = SMALL_VALUES | {
