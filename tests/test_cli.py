@@ -24,7 +24,7 @@ import yaml
 from reverie import bench
 from reverie.algos.dreamer_v3 import SIZES
 from reverie.cli import COMMANDS, main
-from reverie.commands.args import by_flags, parse, print_files
+from reverie.commands.args import by_flags, contradicting, parse, print_files
 from reverie.commands.train import contradiction, flag_value, peek
 from reverie.core import compiler, hardware
 from reverie.envs.base import EnvConfig
@@ -153,6 +153,9 @@ def test_list_names_algorithms_sizes_and_presets(capsys: Captured) -> None:
         (["train", "dreamer_v3", "--device", "gpu"], 2, "reverie: --device = 'gpu'"),
         (["train", "dreamer_v3", "--env", "A", "--env.id", "B"], 2, "--env A and --env.id B contradict each other"),
         (["train", "dreamer_v3", "--env.num=3", "--envs", "2"], 2, "--envs 2 and --env.num 3 contradict each other"),
+        (["train", "dreamer_v3", "--envs=3", "--envs", "2"], 2, "reverie: --envs 3 and --envs 2 contradict each other"),
+        (["train", "--tensorboard", "--no-tensorboard"], 2, "--tensorboard and --no-tensorboard contradict each other"),
+        (["data", "convert", "a", "b", "--to", "d4rl", "--to", "store"], 2, "--to d4rl and --to store contradict each"),
         (["train", "dreamer_v3", "--env.clip-reward", "sing"], 2, "'none', 'sign'"),
         (["train", "dreamer_v3", "--env.kwargs", "[1, 2"], 2, "is not YAML"),
         (["train", "dreamer_v3", "--env.kwargs", "3"], 2, "is not a mapping"),
@@ -556,6 +559,9 @@ def test_messages_name_flags() -> None:
 def test_saying_the_same_twice_is_no_contradiction() -> None:
     assert contradiction(["--env", "A", "--env.id", "A", "--env.num", "2"]) is None
     assert contradiction(["--env", "A", "--env.id=B"]) is not None
+    assert (
+        contradicting(["--log_info", "a", "b", "--log-info", "a", "b", "--no-tensorboard", "--no-tensorboard"]) is None
+    )
 
 
 def test_flag_value() -> None:

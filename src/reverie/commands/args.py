@@ -38,9 +38,12 @@ if hasattr(strings := getattr(tyro, "_strings", None), "remove_single_line_break
 def parse(kind: Any, args: list[str], command: str, default: Any = None) -> Any:
     """Parse ``args`` as a ``kind``. On wrong usage, print the error and exit with 2.
 
-    tyro explains words that it cannot parse. Values that a config refuses are reported as reverie's other errors are,
-    by the names of their flags.
+    A flag that is given twice with different values is an error, as tyro would take the last. tyro explains words that
+    it cannot parse. Values that a config refuses are reported as reverie's other errors are, by the names of their
+    flags.
     """
+    if (contrary := contradicting(args)) is not None:
+        raise SystemExit(fail(contrary, 2))
     given = {} if default is None else {"default": default}
     said = io.StringIO()
     try:
@@ -69,14 +72,38 @@ def _told(message: str, causes: list[BaseException], default: Any) -> str:
     return by_flags(message, place.removeprefix("experiment").strip("."), set(_flags(default)))
 
 
+def flags_in(args: list[str]) -> Iterator[tuple[str, list[str]]]:
+    """Yield each flag, with ``-`` for ``_`` and without its first ``--``, and the words after it up to the next one."""
+    for i, word in enumerate(args):
+        if word.startswith("--"):
+            flag, equals, value = word.partition("=")
+            rest = args[i + 1 :]
+            end = next((j for j, other in enumerate(rest) if other.startswith("--")), len(rest))
+            yield flag.removeprefix("--").replace("_", "-"), [value] if equals else rest[:end]
+
+
+def affirmed(name: str) -> str:
+    """Return the flag ``tensorboard`` for ``no-tensorboard``, which sets the same option."""
+    return re.sub(r"(^|\.)no-(?=[^.]+$)", r"\1", name)
+
+
+def contradicting(args: list[str]) -> str | None:
+    """Return the error message if a flag is given twice with different values; None otherwise."""
+    said: dict[str, str] = {}
+    for name, words in flags_in(args):
+        text = " ".join([f"--{name}", *words])
+        if (first := said.setdefault(affirmed(name), text)) != text:
+            return f"{first} and {text} contradict each other: both set the same option. Set only one of them."
+    return None
+
+
 def forgotten_prefix(args: list[str], default: Any) -> str:
     """Suggest flags such as ``--algo.horizon`` for words such as ``--horizn``; "" if there are none."""
     known = list(_flags(default))
     found = []
     for word in args:
         name = word.partition("=")[0].removeprefix("--").replace("_", "-")
-        plain = re.sub(r"(^|\.)no-(?=[^.]+$)", r"\1", name)  # ``--no-tensorboard`` is known as ``tensorboard``
-        if word.startswith("--") and not {name, plain} & {*known}:
+        if word.startswith("--") and not {name, affirmed(name)} & {*known}:
             found += [flag for flag in known if difflib.get_close_matches(name, [flag.rpartition(".")[2]], cutoff=0.75)]
     return f"Did you mean {' or '.join(f'--{flag}' for flag in found[:4])}?\n" if found else ""
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from tyro.conf import Positional, arg
 
-from reverie.commands.args import fail, parse, print_files, score_line
+from reverie.commands.args import fail, flags_in, parse, print_files, score_line
 from reverie.core.discover import same_algorithm
 from reverie.core.errors import RunError
 from reverie.core.words import plural
@@ -256,11 +256,4 @@ def lone_flags(args: list[str]) -> str | None:
 
 def flag_value(args: list[str], name: str) -> list[str] | None:
     """Return the words after ``--name`` up to the next flag, at its last appearance; None if it is missing."""
-    found: list[str] | None = None
-    for i, word in enumerate(args):
-        flag, equals, value = word.partition("=")
-        if flag.replace("_", "-") == f"--{name}":
-            rest = args[i + 1 :]
-            end = next((j for j, other in enumerate(rest) if other.startswith("--")), len(rest))
-            found = [value] if equals else rest[:end]
-    return found
+    return dict(flags_in(args)).get(name)
