@@ -378,7 +378,7 @@ def test_a_name_takes_every_layer(files: dict[str, str]) -> None:
     found = settings_of("dqn", preset="dqn_cartpole", config=both, env="Acrobot-v1", steps=3)
     preset = PRESETS["dqn_cartpole"]()
     assert (found.seed, found.algo.batch_size, found.env.id, found.steps) == (5, 9, "Acrobot-v1", 3)
-    assert found.algo.merge({"batch_size": 64}) == preset.algo
+    assert found.algo.merge({"batch_size": preset.algo.batch_size}) == preset.algo
     assert settings_of("dreamer_v3", preset="atari", size="nano").algo == sized("nano", PRESETS["atari"]().algo)
 
 

@@ -62,11 +62,11 @@ CARTPOLE_VALUES: dict[str, Any] = SMALL_VALUES | {
     "threads": 1,
     "env.id": "CartPole-v1",
     "replay.capacity": 50_000,
-    "algo.lr": 5e-4,
+    "algo.lr": 1e-3,
     "algo.networks.units": (128, 128),
     "algo.exploration": "epsilon_greedy(1.0, 0.05, 5000)",
 }
-"""CartPole-v1 on one CPU core. With twice this learning rate, one of three seeds was lost again after it was solved."""
+"""CartPole-v1 on one CPU core."""
 
 MINATAR_VALUES: dict[str, Any] = VALUES | {
     "replay_ratio": 0.5,
@@ -151,8 +151,12 @@ def qr_dqn() -> ExperimentConfig:
 
 
 def dqn_cartpole() -> ExperimentConfig:
-    """DQN on CartPole-v1: a minute on one CPU core; settings are ours."""
-    return ExperimentConfig(algo=DQNConfig()).merge(CARTPOLE_VALUES)
+    """DQN on CartPole-v1: a minute on one CPU core; settings are ours.
+
+    With the learning rate and the batch size of ``qr_dqn_cartpole``, two of six seeds fell below 200 after they had
+    reached 500.
+    """
+    return ExperimentConfig(algo=DQNConfig()).merge(CARTPOLE_VALUES | {"algo.lr": 5e-4, "algo.batch_size": 128})
 
 
 def qr_dqn_cartpole() -> ExperimentConfig:
