@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 
 import env_zoo
@@ -73,6 +74,15 @@ def test_pooling_takes_the_maximum_of_the_last_frames():
     assert image[1, 1].tolist() == [40, 40, 40]
     with pytest.raises(EnvError, match="pool_frames = 2 needs uint8 images"):
         steps(1, action_repeat=2, pool_frames=2)
+
+
+def test_the_last_frames_are_pooled_where_an_episode_ends_within_a_repeat():
+    lit = frames(9)
+    lit[1][0, 0], lit[6][1, 1] = 255, 255  # the frame before the last
+    for end, place in ((2, (0, 0)), (7, (1, 1))):
+        env = functools.partial(env_zoo.Scripted, IMAGES, lit, terminated=(end,))
+        last = next(step for step in steps(3, env, action_repeat=4, pool_frames=2) if step.is_last.item())
+        assert last.obs["image"][0][place].tolist() == [255, 255, 255]
 
 
 def test_pooled_frames_may_be_drawn_into_the_same_array():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections import deque
 from typing import Any
 
 import gymnasium
@@ -48,8 +49,8 @@ class NoopReset(gymnasium.Wrapper[Any, Any, Any, Any]):
 class ActionRepeat(gymnasium.Wrapper[Any, Any, Any, Any]):
     """Takes each action ``times`` times, sums the rewards, and stops where the episode ends.
 
-    With ``pool`` above 1 the observation is the maximum over the last ``pool`` frames: Atari draws some sprites on
-    every other frame only.
+    With ``pool`` above 1 the observation is the maximum over the last ``pool`` frames of the action: Atari draws some
+    sprites on every other frame only.
 
     Raises:
         EnvError: ``pool`` is above 1 and the observation is not a ``uint8`` Box.
@@ -67,12 +68,12 @@ class ActionRepeat(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     def step(self, action: Any) -> Stepped:
         """Take ``action`` up to ``times`` times; the reward is the sum."""
-        total, frames = 0.0, []
-        for turn in range(self._times):
+        total, frames = 0.0, deque[np.ndarray](maxlen=self._pool)
+        for _ in range(self._times):
             # Copied: the environment may change it in place.
             obs, reward, terminated, truncated, info = stepped(self.env, copy.deepcopy(action))
             total += reward
-            if self._pool > 1 and turn > self._times - 1 - self._pool:
+            if self._pool > 1:
                 frames.append(np.array(obs))  # copied: the environment may draw each frame into the same array
             if terminated or truncated:
                 break
