@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 import numpy as np
+import pytest
 import torch
 
 from reverie.data import window_index
@@ -38,3 +39,17 @@ def test_the_figure_shows_the_windows_that_there_are() -> None:
     for name, windows in drawn.items():
         held = windows.at(np.arange(len(windows))).tolist()
         assert line(name) == ["x" if row in held else "." for row in range(rows.count)], name
+
+
+@pytest.mark.parametrize("free", [0, 2])
+@pytest.mark.parametrize("kind", [AllStarts, EpisodeStarts])
+def test_rows_added_together_complete_only_windows_that_are_still_held(kind: type, free: int) -> None:
+    rows = HostStorage({"is_first": Column((), "bool"), "is_last": Column((), "bool")}, 1, 8)
+    windows = kind(rows, 5, free)
+    for more in (6, 8):
+        first = np.zeros((1, more), bool)
+        rows.extend({"is_first": first, "is_last": first})
+        fresh = windows.add(first)
+        assert fresh.min() >= windows.oldest
+        assert fresh.max() == rows.count - 5
+    assert fresh.tolist() == windows.at(np.arange(len(windows))).tolist()
