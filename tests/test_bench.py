@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import json
 import re
@@ -198,6 +199,7 @@ def test_turns_are_lived_and_learned_from(monkeypatch: pytest.MonkeyPatch) -> No
 def test_where_no_window_comes_together_there_are_no_turns() -> None:
     env = make_env(EnvConfig(), seed=0, factory=functools.partial(Count, truncate_at=2))
     learner = DQNConfig().merge({"batch_length": 6}).build(env.obs_spec, env.action_spec)
+    learner.window = dataclasses.replace(learner.window, crosses_episodes=False)
     assert turns_of(ExperimentConfig(algo=DQNConfig()), learner, env, seconds=0.0) is None
     env.close()
 

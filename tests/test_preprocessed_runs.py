@@ -220,12 +220,9 @@ def test_images_are_not_normalised(tmp_path: Path) -> None:
 
 
 def test_a_run_that_could_not_learn_says_why(tmp_path: Path) -> None:
-    """Its episodes have 11 rows."""
+    """Two streams of 60 steps in episodes of 10 have 65 rows each."""
     said: list[str] = []
-    config = settings("td3", **{"algo.batch_length": 12, "replay.capacity": 3000})
+    config = settings("td3", **{"algo.batch_length": 12, "replay.capacity": 3000, "learning_starts": 119})
     assert train(config, run=tmp_path / "run", say=said.append).updates == 0
-    expected = (
-        "no updates were made: learning starts after 20 windows of 12 rows within one episode, but the replay offers "
-        "only 0."
-    )
+    expected = f"no updates were made: learning starts after 119 windows, but the replay offers only {2 * (65 - 11)}."
     assert sum(line.startswith(expected) for line in said) == 1

@@ -89,10 +89,11 @@ def test_the_run_still_ends_with_signals(make, capfd, how):
     """It is said once of each signal, for all environments."""
     undisturbed._say_replaced.cache_clear()
     got = []
-    wanted, before = heeded(), {number: signal.getsignal(number) for number in SIGNALS}
+    before = {number: signal.getsignal(number) for number in SIGNALS}
     try:
         fails = ["no signal"] if how == "made" else []
         env = make(lambda: Listening(how, fails), num=2)
+        wanted = heeded()
         with listening(lambda number, frame: got.append(number)):
             env.reset()
             env._restarts.lived = [True] * env.num_envs
