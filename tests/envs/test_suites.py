@@ -188,6 +188,7 @@ def test_crafter_ends_by_death_or_by_its_clock():
 
 
 def test_dm_control_vectors_and_pixels():
+    pytest.importorskip("dm_control")
     env, steps, _ = play(id="dm_control/cartpole-balance-v0", time_limit=20)
     assert {key: part.shape for key, part in env.obs_spec.items()} == {"position": (3,), "velocity": (2,)}
     assert env.action_spec.width == 1
@@ -201,6 +202,7 @@ def test_dm_control_vectors_and_pixels():
 
 
 def test_dm_control_sees_without_a_way_to_draw(tmp_path):
+    pytest.importorskip("dm_control")
     import os
     import subprocess
     import sys
