@@ -133,7 +133,8 @@ def test_percentiles_are_those_of_torch(count):
     for seed in range(20):
         x = torch.randn(count, generator=torch.Generator().manual_seed(seed)) * 10.0 ** (seed % 5 - 2)
         low, high = percentiles(x.view(1, -1), (5.0, 95.0))
-        assert torch.equal(torch.stack([low, high]), torch.quantile(x, torch.tensor([0.05, 0.95])))
+        expected = torch.quantile(x, torch.tensor([0.05, 0.95]))  # its last bit depends on the version of PyTorch
+        torch.testing.assert_close(torch.stack([low, high]), expected, rtol=0, atol=1e-6 * float(x.abs().max()))
 
 
 def test_nan_counts_as_the_largest_number():

@@ -236,7 +236,7 @@ def _places(where: np.ndarray, most: int = 8) -> str:
 
 
 def percentiles(x: Tensor, percents: tuple[float, ...]) -> list[Tensor]:
-    """Return percentiles of all numbers in ``x`` ``[...]``, linearly interpolated: bit-identical to ``torch.quantile``.
+    """Return percentiles of all numbers in ``x`` ``[...]``, linearly interpolated, as ``torch.quantile`` does.
 
     Unlike ``torch.quantile``, there is no limit on the size of ``x``, no copy from the host, and NaN sorts as the
     largest number.
