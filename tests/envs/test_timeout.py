@@ -8,11 +8,12 @@ import time
 
 import pytest
 
-from reverie.envs.timeout import Alarm, Overdue
+from reverie.envs.timeout import ALARM, Alarm, Overdue
 
 
 @pytest.fixture
 def alarm():
+    ALARM.release()  # an environment that another test has left open may still use it
     alarm = Alarm()
     yield alarm
     alarm.release()
