@@ -484,12 +484,17 @@ def test_rows_of_a_run_are_data_with_its_environment(tmp_path: Path) -> None:
     assert "clip_reward: tanh" in (tmp_path / "run/config.yaml").read_text()
 
 
-def test_the_environment_that_data_name(tmp_path: Path) -> None:
+def test_the_environment_that_data_name(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     from reverie.agent.recording import RecordConfig, record
+
+    monkeypatch.setattr("reverie.agent.recording.LONG", 12)
 
     settings = {**SMALL, "learning_starts": 10, "random_steps": 10, "eval_episodes": 0, "steps": 30}
     reverie.train("td3", "Pendulum-v1", run=tmp_path / "lived", say=quiet, env_options={"time_limit": 12}, **settings)
     record(reverie.load(tmp_path / "lived"), str(tmp_path / "data"), RecordConfig(episodes=3, noise=1.0))
+    assert "an episode of the recording has not ended after 12 steps" in capsys.readouterr().err
     result = train(tmp_path / "data", tmp_path / "run", updates=3)
     assert result.evaluation is not None
     assert result.evaluation.lengths == [12]

@@ -237,14 +237,16 @@ def test_without_a_store_the_replay_starts_empty(tmp_path: Path, monkeypatch: py
     run_until(run, 41, monkeypatch, **{"replay.store": "none"})
     assert not (run / "replay").exists()
     said: list[str] = []
-    train(CONFIG.merge({"replay.store": "none"}), env=Walk, run=run, say=said.append)
+    train(CONFIG.merge({"replay.store": "none"}), env=Walk, run=run, say=said.append, keep_newer=True)
     assert any("starts empty" in line for line in said)
+    assert "keep_newer has no effect: this run stores no rows" in said
 
 
 def test_a_run_can_begin_with_the_rows_of_others(whole: Path, tmp_path: Path) -> None:
     said: list[str] = []
     config = CONFIG.merge({"replay.init": (str(whole), str(whole / "replay")), "steps": 20, "replay.capacity": 5000})
-    train(config, env=Walk, run=tmp_path / "new", say=said.append)
+    train(config, env=Walk, run=tmp_path / "new", say=said.append, keep_newer=True)
+    assert "keep_newer has no effect: there is no checkpoint to continue from" in said
     rows = sum((s.rows - s.first) * s.streams for s in Store(whole / "replay", say=say_nothing).segments)
     (told,) = [line for line in said if line.startswith("the replay starts with ")]
     begun = int(told.split()[4].replace(",", ""))

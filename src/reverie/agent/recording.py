@@ -12,13 +12,14 @@ from gymnasium import spaces
 
 from reverie.agent.agent import Actions, Agent
 from reverie.core.config import at_least
-from reverie.core.errors import ConfigError
+from reverie.core.errors import ConfigError, warn
 from reverie.core.randomness import derived_seeds, reproducible
 from reverie.data.export import Exported, write_minari
 from reverie.data.readers.base import Space
 from reverie.data.readers.minari import ENV_ID
 from reverie.envs.base import put_away
 from reverie.envs.naming import written
+from reverie.run.evaluate import LONG
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,6 +130,11 @@ def play(
         done.append(action)
         rewards.append(float(reward))
         terminations.append(bool(terminated))
+        if len(rewards) == LONG and most is None:
+            warn(
+                f"an episode of the recording has not ended after {LONG:,} steps. If it never ends, stop this and give "
+                "--steps in place of --episodes: the last episode is truncated there."
+            )
         over = bool(terminated or truncated) or len(rewards) == most
     truncations = np.zeros(len(rewards), bool)
     truncations[-1] = truncated or not terminations[-1]  # both, where the environment says both

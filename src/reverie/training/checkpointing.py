@@ -87,6 +87,9 @@ class Keeper:
         store = open_store(place, folder, config, say)
         if store is not None:
             store.stopping = lambda: experiment.clock.stop
+        if keep_newer and (anew or store is None):
+            why = "there is no checkpoint to continue from" if anew else "this run stores no rows"
+            say(f"keep_newer has no effect: {why}")
         self.replay = DurableReplay(
             experiment.replay,
             store,
