@@ -230,6 +230,14 @@ def test_pydreamer_images_whose_names_say_that_time_comes_last(tmp_path):
     np.testing.assert_array_equal(rows["obs/right"], IMAGES)
 
 
+def test_pydreamer_observations_with_the_names_of_numpys_arguments(tmp_path):
+    obs = {"file": VECTORS, "allow_pickle": 2 * VECTORS}
+    done = to_pydreamer([one_episode(obs)], tmp_path / "npz")
+    with np.load(next(done.path.iterdir())) as found:
+        for key, value in obs.items():
+            np.testing.assert_array_equal(found[key], value)
+
+
 def test_sizes_of_what_is_nested():
     values = {"a": (np.zeros(3, np.float32), {"b": np.zeros((2, 2))}), "c": 1.0}
     assert size_of(values) == 12 + 32 + 8

@@ -6,6 +6,7 @@ import contextlib
 import errno
 import os
 import shutil
+import zipfile
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -213,10 +214,17 @@ def to_pydreamer(episodes: Iterable[Episode], folder: Path) -> Exported:
             if episode.steps < 1:
                 continue
             name = f"ep{done.episodes:06}_{done.episodes:06}-r{episode.score:.0f}-{episode.steps:04}.npz"
-            with (staged / name).open("wb") as file:
-                np.savez_compressed(file, **pydreamer_rows(episode.rows))
+            write_npz(staged / name, pydreamer_rows(episode.rows))
             done.episodes, done.steps = done.episodes + 1, done.steps + episode.steps
     return done
+
+
+def write_npz(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
+    """Write a compressed npz file. In ``numpy.savez_compressed`` an array cannot be called ``file``."""
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, array in arrays.items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
+                np.lib.format.write_array(file, np.asarray(array), allow_pickle=False)
 
 
 def pydreamer_rows(rows: Mapping[str, np.ndarray]) -> dict[str, Any]:
