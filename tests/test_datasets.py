@@ -22,7 +22,7 @@ from reverie.cli import main as cli
 from reverie.core.errors import ConfigError, DataError, RunError
 from reverie.core.lock import lock_of
 from reverie.core.signature import signature
-from reverie.data import export
+from reverie.data import output
 from reverie.data.export import decoded_actions
 from reverie.data.readers.detect import open_reader
 from reverie.data.readers.spaces import in_units
@@ -387,7 +387,7 @@ def test_one_process_at_a_time_writes_a_target(d4rl, tmp_path, monkeypatch):
         path.mkdir()
         return lock_of(path)
 
-    monkeypatch.setattr(export, "lock_of", finished)  # by another process, just before this one gets the lock
+    monkeypatch.setattr(output, "lock_of", finished)  # by another process, just before this one gets the lock
     with pytest.raises(RunError, match="late exists"):
         write(open_reader(str(d4rl)), str(tmp_path / "late"), "d4rl")
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(["a.hdf5", "late", *FORMATS])

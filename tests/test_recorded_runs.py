@@ -23,7 +23,7 @@ from reverie.algos.cql import CQLObjective
 from reverie.cli import main
 from reverie.core.errors import ConfigError, DataError, EnvError, RunError
 from reverie.core.types import Batch, Window
-from reverie.data import columnar, export
+from reverie.data import columnar, export, output
 from reverie.data.batch_sampler import BatchSamplerConfig
 from reverie.data.dataset import Dataset, DatasetConfig, crc32c
 from reverie.data.readers.detect import open_reader
@@ -636,7 +636,7 @@ def test_a_disk_that_fills_up(
     """HDF5 would end the process: its end is not waited for, and nothing half-written stays."""
     usage, left = shutil.disk_usage, [10**9] * (looks - 1)
     filling = lambda path: usage(path)._replace(free=left.pop() if left else 10**4)  # noqa: E731
-    monkeypatch.setattr("reverie.data.export.shutil.disk_usage", filling)
+    monkeypatch.setattr("reverie.data.output.shutil.disk_usage", filling)
     assert main(["data", "convert", str(pendulum), str(tmp_path / "copy"), "--to", form]) == 1
     assert "the disk is full" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
@@ -650,7 +650,7 @@ def test_a_signal_that_a_library_swallows_ends_a_copy_all_the_same(
         with contextlib.suppress(BaseException):  # as Python does where a callback raises
             signal.raise_signal(signal.SIGTERM)
 
-    copied = columnar.transitions_of if form != "minari" else export.size_of
+    copied = columnar.transitions_of if form != "minari" else output.size_of
     place = (columnar, "transitions_of") if form != "minari" else (export, "size_of")
     monkeypatch.setattr(*place, lambda given: (swallowing(), copied(given))[1])
     assert main(["data", "convert", str(pendulum), str(tmp_path / "copy"), "--to", form]) == 128 + signal.SIGTERM

@@ -22,7 +22,8 @@ from reverie.core.signature import differences, signature
 from reverie.core.words import plural
 from reverie.data.columnar import write_d4rl, write_parquet
 from reverie.data.episodes import chosen, drawn, episodes_of, pieces_of
-from reverie.data.export import Exported, check_target, staged_at, to_pydreamer, write_minari
+from reverie.data.export import to_pydreamer, write_minari
+from reverie.data.output import Exported, check_target, staged_at
 from reverie.data.readers.base import About, Reader, Rows, Space
 from reverie.data.readers.minari import BOTH, ENV_ID, MEASURED, MinariReader
 from reverie.data.readers.own import OwnReader, sound

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from reverie.core.errors import ConfigError, RunError
-from reverie.data.export import size_of, to_minari, to_pydreamer
+from reverie.data.export import to_minari, to_pydreamer
+from reverie.data.output import size_of
 from reverie.data.readers.base import ReadOptions
 from reverie.data.readers.pydreamer import PyDreamerReader
 from reverie.data.store.check import validate

@@ -14,7 +14,8 @@ from reverie.agent.agent import Actions, Agent
 from reverie.core.config import at_least
 from reverie.core.errors import ConfigError, warn
 from reverie.core.randomness import derived_seeds, reproducible
-from reverie.data.export import Exported, write_minari
+from reverie.data.export import write_minari
+from reverie.data.output import Exported
 from reverie.data.readers.base import Space
 from reverie.data.readers.minari import ENV_ID
 from reverie.envs.base import put_away

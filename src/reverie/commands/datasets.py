@@ -12,7 +12,7 @@ from reverie.commands.args import fail
 from reverie.core.words import plural
 
 if TYPE_CHECKING:  # these import torch, which --help does not need
-    from reverie.data.export import Exported
+    from reverie.data.output import Exported
     from reverie.data.readers.base import About, Reader, ReadOptions
     from reverie.data.summary import Summary
 
@@ -163,7 +163,7 @@ def short(space: object) -> str:
 
 def dataset_validate(said: ValidateCommand) -> int:
     """Print what breaks a rule and, if asked for, write the good episodes elsewhere."""
-    from reverie.data.export import check_target
+    from reverie.data.output import check_target
     from reverie.datasets import good, validate, write
 
     with said.open() as reader:

@@ -113,7 +113,7 @@ def convert_command(args: list[str]) -> int:
 def subsample_command(args: list[str]) -> int:
     """Write a part of a dataset."""
     said = parse(SubsampleCommand, args, "data subsample")
-    from reverie.data.export import check_target
+    from reverie.data.output import check_target
     from reverie.datasets import Share, part, write
 
     share = Share(fraction=said.fraction, steps=said.steps, by=said.by, seed=said.seed)
@@ -130,7 +130,7 @@ def record_command(args: list[str]) -> int:
     said = parse(RecordCommand, args, "data record")
     from reverie.agent.loading import load
     from reverie.agent.recording import RecordConfig, record
-    from reverie.data.export import check_target
+    from reverie.data.output import check_target
 
     config = RecordConfig(episodes=said.episodes, steps=said.steps, epsilon=said.epsilon, noise=said.noise,
                           actions=said.mode, seed=said.seed)  # fmt: skip

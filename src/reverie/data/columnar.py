@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from reverie.core.errors import ConfigError, RunError
-from reverie.data.export import Exported, check_distinct, check_room, emptied, size_of, staged_at, staged_file
+from reverie.data.output import Exported, check_distinct, check_room, emptied, size_of, staged_at, staged_file
 from reverie.data.readers.base import About, Rows, needs
 from reverie.data.readers.spaces import text_of
 from reverie.data.readers.table import ACTIONS_OF_OURS, COLUMNS_OF_OURS

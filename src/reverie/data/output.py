@@ -1,0 +1,166 @@
+"""Outputs that appear at their place only when they are complete: checks, temporary paths, and full disks."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from reverie.core.errors import ConfigError, RunError
+from reverie.core.lock import lock_of
+from reverie.core.signals import check_signals
+from reverie.data.readers.base import SUFFIXES
+from reverie.data.readers.minari import check_name, minari_root
+
+WRITTEN = {"minari": "a folder", "d4rl": "HDF5", "parquet": "Parquet", "pydreamer": "npz", "store": "a folder"}
+"""What is written in each format."""
+
+
+@dataclass
+class Exported:
+    """The result of an export."""
+
+    path: Path
+    episodes: int = 0
+    steps: int = 0
+    remarks: list[str] = field(default_factory=list)
+    """Remarks about data that could not be written."""
+
+
+@contextlib.contextmanager
+def staged_file(path: Path) -> Iterator[Path]:
+    """Provide a temporary path beside ``path``. The file or folder made there is renamed to ``path`` at the end.
+
+    After an error it is deleted. One process at a time can do so for a ``path``; it deletes what a killed one has left.
+
+    Raises:
+        RunError: ``path`` exists, another process is writing it, or the disk is full.
+    """
+    check_absent(path)
+    with lock_of(path):
+        check_absent(path)  # another process may have written it before this one got the lock
+        staged = path.with_name(f".{path.name}.part")
+        delete(staged)
+        try:
+            yield staged
+            check_signals()
+            os.rename(staged, path)
+        except BaseException as error:
+            give_room(staged)
+            delete(staged)
+            raise no_room(path, error) or error from None
+
+
+@contextlib.contextmanager
+def staged_at(path: Path) -> Iterator[Path]:
+    """Do as ``staged_file``, with an empty folder.
+
+    Raises:
+        RunError: ``path`` exists, another process is writing it, or the disk is full.
+    """
+    with staged_file(path) as staged:
+        staged.mkdir()
+        yield staged
+
+
+def delete(path: Path) -> None:
+    """Delete a file or folder, if it exists and can be deleted."""
+    if path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def check_room(path: Path, wanted: int) -> None:
+    """Raise OSError (ENOSPC) before the disk is full, because HDF5 may then abort the whole process.
+
+    Raises:
+        OSError: fewer than ``wanted`` bytes are free on the disk of ``path``, whose folder exists.
+    """
+    if shutil.disk_usage(path.parent).free < wanted:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def size_of(values: Any) -> int:
+    """Return the bytes of all arrays in nested dictionaries and tuples."""
+    if isinstance(values, Mapping | tuple):
+        return sum(map(size_of, values.values() if isinstance(values, Mapping) else values))
+    return int(np.asarray(values).nbytes)
+
+
+def give_room(staged: Path) -> None:
+    """Truncate unfinished files to free their space, which HDF5 needs to flush and close them."""
+    for path in [staged, *staged.rglob("*")]:
+        if path.is_file():
+            with contextlib.suppress(OSError):
+                os.truncate(path, 0)
+
+
+@contextlib.contextmanager
+def emptied(staged: Path) -> Iterator[None]:
+    """Truncate the open HDF5 file ``staged`` after an error, so that closing it does not fail on a full disk."""
+    try:
+        yield
+    except BaseException:
+        give_room(staged)
+        raise
+
+
+def no_room(path: Path, error: BaseException) -> RunError | None:
+    """Return an error saying that the disk of ``path`` is full if that is the cause of ``error``, else None."""
+    full = f"errno = {errno.ENOSPC}" in str(error) or getattr(error, "errno", None) == errno.ENOSPC
+    why = f"cannot write {path}: the disk is full. Free some space; the unfinished output has been removed."
+    return RunError(why) if full else None
+
+
+def check_target(target: str, to: str) -> None:
+    """Check that ``target``, a path or minari:NAME, can be written in the format ``to``, one of ``WRITTEN``.
+
+    Called before the work of hours.
+
+    Raises:
+        ConfigError: the name of a Minari dataset is invalid, or the name is that of another format.
+        RunError: ``target`` exists.
+    """
+    name = target.removeprefix("minari:")
+    path = Path(target).expanduser() if name == target else minari_root() / name
+    if name != target and to != "minari":
+        raise ConfigError(f"{target} is the name of a Minari dataset: pass a path for the format {to}.")
+    if name != target:
+        check_name(name)
+    elif (named := SUFFIXES.get(path.suffix.lower(), WRITTEN[to])) != WRITTEN[to]:
+        others = [other for other, content in WRITTEN.items() if content == named]
+        hint = f", or write {named} by `reverie data convert --to {others[0]}`" if others else ""
+        raise ConfigError(
+            f"{target} has the suffix of {named}, but the format {to} is written as {WRITTEN[to]}: pass another "
+            f"name{hint}."
+        )
+    check_absent(path)
+
+
+def check_absent(path: Path) -> None:
+    """Raise RunError if ``path`` exists."""
+    if path.exists():
+        raise RunError(f"{path} exists: choose another name, or delete it first.")
+
+
+def check_distinct(names: Mapping[str, str], what: str) -> None:
+    """Check that the columns of ``names`` get different names in a file; ``what`` begins the error message.
+
+    Raises:
+        ConfigError: two of them get the same one.
+    """
+    owners: dict[str, str] = {}
+    for column, name in names.items():
+        if (other := owners.setdefault(name, column)) != column:
+            raise ConfigError(
+                f"{what} would call both {other} and {column} '{name}'. Use Minari's format, which can store "
+                "everything (--to minari)."
+            )
