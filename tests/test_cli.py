@@ -189,6 +189,13 @@ def test_mistakes_are_explained_and_create_nothing(
     assert not list(elsewhere.iterdir())
 
 
+def test_a_module_that_stops_says_why(elsewhere: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
+    (elsewhere / "needs_ros.py").write_text("import sys\nsys.exit('this module needs ROS')\n")
+    monkeypatch.syspath_prepend(elsewhere)
+    assert main(["train", "needs_ros:Mine"]) == 1
+    assert "reverie: this module needs ROS" in capsys.readouterr().err
+
+
 def test_keys_in_files_are_checked_too(elsewhere: Path, capsys: Captured) -> None:
     (elsewhere / "a.yaml").write_text("algo: {horizn: 3}\n")
     assert main(["train", "dreamer_v3", "--config", "a.yaml"]) == 1

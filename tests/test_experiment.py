@@ -11,6 +11,7 @@ import re
 import shutil
 import subprocess
 import sys
+import threading
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -394,7 +395,7 @@ class Paid(gymnasium.Env[Any, Any]):
     closed = False
 
     def reset(self, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
-        self.t = 0
+        self.t, self.lock = 0, threading.Lock()  # which cannot be copied
         return np.zeros(2, np.float32), {}
 
     def step(self, action: int) -> tuple[Any, float, bool, bool, dict[str, Any]]:

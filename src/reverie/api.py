@@ -6,8 +6,8 @@ import contextlib
 import dataclasses
 import inspect
 import threading
-from collections.abc import Iterator, Mapping, Sequence
-from numbers import Real
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
 
@@ -158,8 +158,11 @@ def train_seeds(
             "the environment with Gymnasium in a module, and pass 'module:Id'."
         )
     settings = settings_of(algorithm, env, size, preset, config, overrides)
-    chosen = range(settings.seed, settings.seed + seeds) if isinstance(seeds, int) else seeds
-    return run_seeds(settings, list(chosen), jobs=jobs, run=run, keep_newer=keep_newer, say=say)
+    if isinstance(seeds, Integral):  # NumPy's too
+        seeds = range(settings.seed, settings.seed + int(seeds))
+    if not isinstance(seeds, Iterable):
+        raise ConfigError(f"seeds = {brief(seeds)}: expected a number of seeds, or a list of different integers.")
+    return run_seeds(settings, list(seeds), jobs=jobs, run=run, keep_newer=keep_newer, say=say)
 
 
 def settings_of(

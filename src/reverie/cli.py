@@ -119,8 +119,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     except KeyboardInterrupt as interrupt:
         return fail(". ".join(["interrupted", *getattr(interrupt, "__notes__", [])]), 130)
-    except SystemExit as stop:  # tyro has printed the error or the help
-        return int(stop.code or 0)
+    except SystemExit as stop:  # tyro has printed the error or the help; a user's module may say why it stops
+        return fail(stop.code, 1) if isinstance(stop.code, str) else int(stop.code or 0)
 
 
 def overview() -> str:
@@ -251,8 +251,8 @@ def info_command(args: list[str]) -> int:
         facts[f"from Python: {place}"] = what
     for name, value in facts.items():
         print(f"{name:<14}{value}")
-    videos = [("video", path) for path in sorted(folder.videos.glob("*.mp4"))]
-    dreams = [("dream", path) for path in sorted(folder.dream.glob("*.*")) if not path.name.startswith(".")]
+    videos = [("video", path) for path in sorted(folder.videos.glob("[!.]*.mp4"))]
+    dreams = [("dream", path) for path in sorted(folder.dream.glob("[!.]*.*"))]
     print_files([*folder.files().items(), *videos, *dreams])
     return 0
 

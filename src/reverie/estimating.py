@@ -1,4 +1,4 @@
-"""IntervalEstimate the return of a policy from recorded rows alone, where there is no environment to evaluate it in.
+"""Estimate the return of a policy from recorded rows alone, where there is no environment to evaluate it in.
 
 The estimator is fitted Q evaluation (FQE, ``algos/fqe.py``). It estimates discounted returns, which are not scores: all
 its names in the logs begin with ``estimate/``.
@@ -183,7 +183,7 @@ class Estimator:
             value = np.concatenate([self._worth(rows, chosen) for rows in blocks(thinned(self.begins))])
         self.updates += updates
         if not np.isfinite(value).all():
-            raise RunError("the estimate by FQE is not a finite number. Use a lower learning rate (FQEConfig.lr).")
+            raise RunError("the estimate by FQE is not a finite number. Use a lower discount or fewer updates.")
         return PolicyEstimate(
             value=statistics.estimate(statistics.mean, value),
             recorded=statistics.estimate(statistics.mean, thinned(self.returns)),

@@ -88,7 +88,7 @@ def resolved(
         return without_env(config)
     found = config.merge({"env": env_of(about, config.env).to_dict()})
     try:
-        make_gym(found.env, None, render=False).close()
+        put_away(make_gym(found.env, None, render=False))
     except EnvError as error:
         say(f"no evaluations: {error}")
         return without_env(config)
@@ -260,8 +260,7 @@ def action_space_of(config: ExperimentConfig, factory: MakeEnv | None) -> spaces
     """Return the action space of the environment as the agent sees it."""
     env = make_gym(config.env, factory, render=False)
     space: spaces.Space[Any] = env.action_space
-    if factory is None:
-        put_away(env)
+    put_away(env)
     return space
 
 

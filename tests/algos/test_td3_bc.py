@@ -64,8 +64,9 @@ def test_values_count_the_same_in_any_unit():
     torch.testing.assert_close(after, before, rtol=1e-9, atol=1e-12)
 
 
-def test_critics_that_say_nothing_leave_cloning_alone():
-    made, data = objective(alpha=ALPHA), batch()
+@pytest.mark.parametrize("alpha", [ALPHA, 100.0])
+def test_critics_that_say_nothing_leave_cloning_alone(alpha):
+    made, data = objective(alpha=alpha), batch()
     with torch.no_grad():
         for p in made.critic.parameters():
             p.zero_()

@@ -8,7 +8,8 @@ import math
 import pickle
 import subprocess
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -151,6 +152,13 @@ def test_any_values_survive_the_round_trip(steps: int, rate: float, depths: list
     config = Outer().merge({"steps": steps, "inner.rate": rate, "depths": depths})
     assert Outer.from_dict(config.to_dict()) == config
     assert config.depths == tuple(depths)
+
+
+def test_numpys_numbers_and_paths_are_saved_as_plain_values() -> None:
+    plain = replace(Outer(), steps=np.int64(3), name=Path("a")).to_dict()  # type: ignore[arg-type]
+    assert (plain["steps"], type(plain["steps"]), plain["name"]) == (3, int, "a")
+    with pytest.raises(ConfigError, match=r"a setting is a ndarray, array\(\[0, 1\]\): expected numbers, text"):
+        Outer(kwargs={"a": np.arange(2)}).to_dict()
 
 
 @dataclass(frozen=True)

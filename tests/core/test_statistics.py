@@ -156,4 +156,5 @@ def test_a_running_mean_never_looks_ahead() -> None:
     assert smooth[0] == 0.0
     assert smooth[50] == np.mean(values[41:51])
     assert len(running_mean(np.zeros(0))) == 0
+    assert running_mean(np.array([-1e17] + 200 * [1.0]))[-1] == 1.0
     assert list(running_mean(np.array([3.0, 5.0]))) == [3.0, 5.0]

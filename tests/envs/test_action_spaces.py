@@ -74,6 +74,16 @@ def test_box_ends_are_reached_exactly():
     np.testing.assert_array_equal(ActionCodec(space)(np.full(2, 7.0, np.float32)), space.high)
 
 
+@pytest.mark.parametrize("dtype", [np.int64, np.uint64, np.int8])
+def test_whole_numbers_do_not_overflow_at_the_ends(dtype):
+    """The largest int64 is no float64: rounded up, it would become the smallest."""
+    ends = np.iinfo(dtype)
+    codec = ActionCodec(spaces.Box(ends.min, ends.max, (1,), dtype))
+    low, high = (int(codec(np.array([x], np.float32))[0]) for x in (-1, 1))
+    assert low == ends.min
+    assert ends.max - 1024 * (ends.bits == 64) * 2 <= high <= ends.max
+
+
 def test_unbounded_actions_say_which_and_what_to_do():
     space = spaces.Dict({"arm": spaces.Box(np.array([-1, -np.inf, -1]), np.array([1, 1, np.inf]))})
     with pytest.raises(EnvError, match=r"action 'arm' is unbounded in dimensions \[1, 2\].*TransformAction.*Box\(-1.0"):

@@ -173,8 +173,9 @@ NOTHING = (np.zeros(0),) * 4
 
 def test_curves_of_seeds_with_their_interval(tmp_path: Path) -> None:
     middle = (STEPS, STEPS / 100, STEPS / 100 - 6, STEPS / 100 + 6)
+    title = "bc on a$b_$"  # not a formula
     final = tuple(np.array([x]) for x in (5000.0, 52.0, 45.0, 60.0))
-    png = seeds_curve(tmp_path / "a.png", SEEDS, middle, final, title="td3 on X")  # type: ignore[arg-type]
+    png = seeds_curve(tmp_path / "a.png", SEEDS, middle, final, title=title)  # type: ignore[arg-type]
     assert png is not None
     assert {ORANGE, DARK} <= colours(png)
     assert shaded(png)

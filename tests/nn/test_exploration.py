@@ -129,8 +129,11 @@ def test_a_policy_adds_it_within_bounds_and_only_where_it_explores():
 
 @pytest.mark.parametrize(
     ("settings", "said"),
-    [({"sigma": -1.0}, "sigma = -1.0"), ({"theta": 1.5}, "theta = 1.5"), ({"dt": 0.0}, "dt = 0.0"),
-     ({"final_sigma": 0.1}, "anneal_steps = 0"), ({"anneal_steps": 10}, "final_sigma = None")],
+    [
+        ({"sigma": -1.0}, "sigma = -1.0"), ({"sigma": math.nan}, "sigma = nan"), ({"theta": 1.5}, "theta = 1.5"),
+        ({"final_sigma": math.inf}, "final_sigma = inf"), ({"dt": 0.0}, "dt = 0.0"),
+        ({"final_sigma": 0.1}, "anneal_steps = 0"), ({"anneal_steps": 10}, "final_sigma = None"),
+    ],
 )  # fmt: skip
 def test_settings_that_cannot_be(settings, said):
     with pytest.raises(ConfigError, match=said):

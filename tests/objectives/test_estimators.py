@@ -185,10 +185,10 @@ def test_an_algorithm_says_which_estimators_fit():
 class Sooner(OneRow):
     """One that is not the library's: the value of the row after two steps, or one."""
 
-    several: bool = True
+    several: bool | None = True
 
     def steps(self, rows: int) -> int:
-        return 2 if self.several else 1
+        return {True: 2, False: 1, None: 0}[self.several]
 
 
 @dataclass(frozen=True)
@@ -212,6 +212,8 @@ def test_others_derive_from_the_same_classes(rows):
     assert (hopeful > returns.td0(**rows)).any()
     check_estimator(Hopeful(), algorithm="ddpg", rows=4)
     check_estimator(Sooner(), algorithm="qr_dqn", rows=4, fits=OneRow)
+    with pytest.raises(ConfigError, match=r"steps\(4\) of Sooner\(several=None\) returned 0: expected at least 1"):
+        check_estimator(Sooner(None), algorithm="qr_dqn", rows=4, fits=OneRow)
     with pytest.raises(ConfigError, match="qr_dqn expects one of TD0, TD1, NStep, or your own"):
         check_estimator(Hopeful(), algorithm="qr_dqn", rows=4, fits=OneRow)
 

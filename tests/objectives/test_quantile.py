@@ -221,6 +221,7 @@ def test_the_best_class_is_that_of_the_highest_mean(either):
             means = preferred[i, j].mean(-1).tolist()
             assert torch.equal(got[i, j], quantiles[i, j, means.index(max(means))])
     assert torch.equal(best_quantiles(quantiles[:1, 0], preferred[:1, 0]), got[:1, 0])
+    assert torch.equal(best_quantiles(quantiles[0, 0], preferred[0, 0]), got[0, 0])
 
 
 @pytest.mark.parametrize("estimator", [TD0(), TD1(), NStep(2), NStep(3)], ids=str)

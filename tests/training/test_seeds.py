@@ -403,6 +403,8 @@ def test_as_many_as_the_cores_have_room_for(monkeypatch: pytest.MonkeyPatch) -> 
         (1, "reverie: no", "failed", "failed: no"),
         (1, "", "failed", "failed: exit code 1"),
         (139, "loss 3.2", "failed", "failed: killed by SIGSEGV"),
+        (255, "", "failed", "failed: exit code 255"),
+        (163, "reverie: no", "failed", "failed: no"),  # a real-time signal has no name
     ],
 )
 def test_exit_codes_are_put_into_words(code: int, words: str, state: str, note: str) -> None:

@@ -96,7 +96,8 @@ class Agent:
         return self._with(vars(self))
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Agent:
-        return self._with(copy.deepcopy(vars(self), memo))
+        values = {**vars(self), "factory": None}  # an environment can seldom be copied
+        return self._with(copy.deepcopy(values, memo) | {"factory": self.factory})
 
     def _with(self, values: dict[str, Any]) -> Agent:
         other = object.__new__(type(self))

@@ -93,22 +93,23 @@ def estimate(
         specs = recorded.obs_spec, recorded.action_spec
         learner = config.algo.build(*specs, choose_device(device), config.seed)
         checkpoints.load(path, {"algo": learner})
+        step = step_of(path)  # a run that goes on deletes its old checkpoints
         settings = config_for(learner).merge({} if discount is None else {"discount": discount})
         dataset = everything(config, recorded, settings.frames, seed)
         for remark in recorded.remarks():
             say(f"{config.data.path}: {remark}")
     estimator = Estimator(learner, dataset, *specs, settings, seed=seed)
     found = estimator.estimate(updates, mode=mode, draws=1 if mode == "eval" else draws)
-    return written(folder, found, path, config.data.path, say)
+    return written(folder, found, path.name, step, config.data.path, say)
 
 
 def written(
-    folder: RunFolder, found: PolicyEstimate, checkpoint: Path, data: str, say: Callable[[str], None]
+    folder: RunFolder, found: PolicyEstimate, checkpoint: str, step: int, data: str, say: Callable[[str], None]
 ) -> EstimateReport:
     """Write estimate.json. If it cannot be written, report that and keep the numbers."""
     try:
         with writing(folder.path):
-            write_estimate(folder, found, step_of(checkpoint), checkpoint=checkpoint.name, data=data)
+            write_estimate(folder, found, step, checkpoint=checkpoint, data=data)
     except RunError as error:
         say(str(error))
         return EstimateReport(estimate=found, files={}, unwritten=str(error))

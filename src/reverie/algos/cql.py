@@ -247,7 +247,7 @@ class CQLObjective(SACObjective):
             conservative = self.conservatism.weight * gap
         else:
             assert isinstance(self.conservatism, Lagrange)
-            multiplier, beyond = self.log_multiplier.exp().clamp(max=MOST), gap - self.conservatism.threshold
+            multiplier, beyond = self.log_multiplier.clamp(max=math.log(MOST)).exp(), gap - self.conservatism.threshold
             conservative = multiplier.detach() * beyond
             terms["multiplier"] = -multiplier * beyond.detach()
             metrics |= {"train/multiplier": multiplier.detach(), "loss/multiplier": terms["multiplier"].detach()}
@@ -325,6 +325,7 @@ class CQL(SAC):
 
     def train_step(self, batch: Batch) -> Update:
         """Take one step of the critics and the multiplier, then of the actor and the temperature, then the targets."""
+        assert isinstance(self.objective, CQLObjective)
         batch = self.scaled(self.preprocess(batch))
         losses = Losses({}, {})
         for loss in (self.objective.critic_loss, self.objective.actor_loss):
@@ -333,6 +334,9 @@ class CQL(SAC):
                 if name in self.optims:  # a constant temperature has no optimiser
                     self.optims[name].step(term)
             losses = losses.joined(found)
+        if self.objective.log_multiplier is not None:
+            with torch.no_grad():  # beyond the bound it would have no gradient, and never come back
+                self.objective.log_multiplier.clamp_(max=math.log(MOST))
         self.objective.update_targets()
         return Update(metrics=losses.metrics, priority=losses.priority)
 

@@ -80,7 +80,7 @@ class TD3BCObjective(TD3Objective):
         with frozen(self.critic):
             value = first(self.critic, obs, action)  # [B, T-1]
         size = mean_over(value.detach().abs(), mask)
-        factor = self.alpha / size.clamp(min=torch.finfo(size.dtype).tiny)
+        factor = self.alpha / size.clamp(min=max(1.0, self.alpha) * torch.finfo(size.dtype).tiny)  # finite
         cloning = mean_over((action - batch.action[:, :-1]).square().mean(-1), mask)
         loss = cloning - factor * mean_over(value, mask)
         metrics = {"loss/actor": loss.detach(), "loss/cloning": cloning.detach(), "train/lambda": factor}

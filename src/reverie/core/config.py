@@ -11,6 +11,7 @@ import typing
 from collections.abc import Collection, Hashable, Iterator, Mapping
 from dataclasses import dataclass
 from numbers import Real
+from pathlib import PurePath
 from typing import Any, ClassVar, Literal, Self, Union
 
 import numpy as np
@@ -411,4 +412,13 @@ def _to_plain(value: Any) -> Any:
         return [_to_plain(v) for v in value]
     if isinstance(value, Mapping):
         return {k: _to_plain(v) for k, v in value.items()}
+    if isinstance(value, PurePath):
+        return str(value)
+    if isinstance(value, np.generic):
+        return value.item()
+    if value is not None and not isinstance(value, str | int | float):
+        raise ConfigError(
+            f"a setting is a {type(value).__name__}, {brief(value)}: expected numbers, text, lists or "
+            "dictionaries, which can be saved with the run."
+        )
     return value

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import inspect
 from typing import Any
 
 from reverie.core.errors import ConfigError
@@ -21,7 +22,7 @@ def check_fields(cls: type[Any], root: type[Any]) -> None:
         own = vars(kind)
         if not issubclass(kind, root) or kind is root:
             continue
-        typed = [name for name, hint in own.get("__annotations__", {}).items() if "ClassVar" not in str(hint)]
+        typed = [name for name, hint in inspect.get_annotations(kind).items() if "ClassVar" not in str(hint)]
         if "__dataclass_fields__" not in own and (typed or "__init__" in own):
             lost = (
                 f"its {', '.join(typed)} would have no effect" if typed else "what its __init__ sets would not be saved"
@@ -32,7 +33,7 @@ def check_fields(cls: type[Any], root: type[Any]) -> None:
             )
         bases = [base for base in kind.__mro__[1:] if dataclasses.is_dataclass(base)]
         inherited = {field.name for base in bases for field in dataclasses.fields(base)}
-        for name in sorted(inherited & own.keys() - set(own.get("__annotations__", {}))):
+        for name in sorted(inherited & own.keys() - set(inspect.get_annotations(kind))):
             raise ConfigError(
                 f"{kind.__name__}.{name} = {own[name]!r} would have no effect, because it has no type. Write "
                 f"{name}: {_type_name(kind, name)} = ..., below @dataclass(frozen=True, kw_only=True)."
@@ -41,7 +42,5 @@ def check_fields(cls: type[Any], root: type[Any]) -> None:
 
 def _type_name(kind: type[Any], name: str) -> str:
     """Return the type of an inherited field as its class wrote it."""
-    hint = next(
-        vars(base)["__annotations__"][name] for base in kind.__mro__ if name in vars(base).get("__annotations__", {})
-    )
+    hint = next(found[name] for found in map(inspect.get_annotations, kind.__mro__) if name in found)
     return hint if isinstance(hint, str) else getattr(hint, "__name__", str(hint))

@@ -149,10 +149,10 @@ def estimate(measure: Measure, scores: ArrayLike, resamples: int = RESAMPLES) ->
 def running_mean(values: np.ndarray) -> np.ndarray:
     """Return trailing means ``[n]`` of ``values`` ``[n]`` over a tenth of all points, 20 at most."""
     width = max(1, min(20, len(values) // 10))
-    total = np.cumsum(np.concatenate([[0.0], values]))
-    ends = np.arange(1, len(values) + 1)
-    starts = np.maximum(0, ends - width)
-    return np.asarray((total[ends] - total[starts]) / (ends - starts))
+    start = [np.mean(values[:n]) for n in range(1, min(width, len(values) + 1))]
+    # Differences of cumulative sums would lose all digits after one large value.
+    windows = np.lib.stride_tricks.sliding_window_view(values, width) if len(values) >= width else np.zeros((0, width))
+    return np.concatenate([start, windows.mean(-1)])
 
 
 def table(scores: ArrayLike) -> np.ndarray:

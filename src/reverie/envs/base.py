@@ -27,6 +27,8 @@ Env = gymnasium.Env[Any, Any]
 Factory = Callable[..., Env]
 """Makes an environment; called with ``EnvConfig.kwargs``."""
 
+LONGEST = 1_000_000
+"""Longest env.timeout: system calls that wait longer fail."""
 OF_ALL = {"num", "vector", "start_method", "restarts", "restart_window", "timeout"}
 """Settings that do not change how a single environment behaves."""
 
@@ -108,6 +110,10 @@ class EnvConfig(Config):
             check_at_least(f"env.{name}", getattr(self, name), 1)
         for name in ("noop_max", "restarts", "timeout"):
             check_at_least(f"env.{name}", getattr(self, name), 0)
+        if self.timeout > LONGEST:
+            raise ConfigError(
+                f"env.timeout = {self.timeout:g}: expected at most {LONGEST:,} seconds, or 0 for no limit."
+            )
         if not self.restart_window > 0.0:
             raise ConfigError(f"env.restart_window = {self.restart_window}: expected a number of seconds above 0.")
         if self.time_limit is not None:

@@ -242,13 +242,16 @@ def _scaled(space: spaces.Box) -> Decode:
     half_low, half_high = (bound.reshape(-1).astype(np.float64) / 2.0 for bound in (low, high))
     middle, half = half_high + half_low, half_high - half_low
 
+    limits = [_inner(low, np.inf), _inner(high, -np.inf)] if whole else []
     least, most = -np.ones_like(half), np.ones_like(half)  # arrays: clipping with Python numbers takes twice as long
 
     def scaled(flat: np.ndarray) -> np.ndarray:
         unit = flat.astype(np.float64)
         np.minimum(np.maximum(unit, least, out=unit), most, out=unit)
         value = (unit * half + middle).reshape(low.shape)
-        rounded: np.ndarray = (np.rint(value) if whole else value).astype(space.dtype)
+        if whole:  # a number beyond the dtype would become one at its other end
+            value = np.clip(np.rint(value), *limits)
+        rounded: np.ndarray = value.astype(space.dtype)
         return rounded
 
     ranges = list(zip(half.tolist(), middle.tolist(), strict=True))
@@ -262,3 +265,10 @@ def _scaled(space: spaces.Box) -> Decode:
     # Rounding to the dtype may step over a bound, as float32 does. If both ends stay inside, all between them do.
     inside = all(((low <= end) & (end <= high)).all() for end in (scaled(least), scaled(most)))
     return scaled if inside else lambda flat: np.minimum(np.maximum(scaled(flat), low), high)
+
+
+def _inner(bound: np.ndarray, towards: float) -> np.ndarray:
+    """Return whole numbers as float64, or the next ones ``towards`` the other bound if those are beyond."""
+    near = bound.astype(np.float64)
+    beyond = [int(x) < int(b) if towards > 0 else int(x) > int(b) for x, b in zip(near.flat, bound.flat, strict=True)]
+    return np.where(np.reshape(beyond, bound.shape), np.nextafter(near, towards), near)

@@ -49,7 +49,7 @@ def dataset_plot(
             axes.yaxis.set_major_locator(MaxNLocator(integer=True))
     for row, (name, counts) in enumerate(actions.items(), start=1):
         _use(figure.add_subplot(grid[row, :]), name, counts, (ranges or {}).get(name))
-    figure.suptitle(title, x=0.02, ha="left", fontweight="bold")
+    figure.suptitle(title, x=0.02, ha="left", fontweight="bold", parse_math=False)
     return _save(figure, png)
 
 

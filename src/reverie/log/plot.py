@@ -117,7 +117,13 @@ def compared_curves(png: Path, groups: Mapping[str, Mapping[str, Interval]]) -> 
         _axes(axes, "steps", "return, interquartile mean of the seeds")
         for number, (name, middle) in enumerate(settings.items()):
             colour = f"C{number % 10}"
-            axes.plot(*middle[:2], alone(middle), color=colour, linewidth=2, label=name)
+            axes.plot(
+                *middle[:2],
+                alone(middle),
+                color=colour,
+                linewidth=2,
+                label=f" {name}" if name.startswith("_") else name,
+            )  # "_": hidden
             _band(axes, *middle, label="_", color=colour)
         _finish(axes, env)
     return _save(figure, png)
@@ -163,13 +169,13 @@ def dream_traces(
         axes.plot(steps, truth[:, i], color=GREY, linewidth=2.5, label="truth")
         axes.plot(steps, prediction[:, i], color=ORANGE, linewidth=1.5, label="prediction")
         _mark_horizon(axes, trained_horizon, context - 0.5, len(steps) - context)
-        axes.set_title(names[i], loc="left", fontsize=10)
+        axes.set_title(names[i], loc="left", fontsize=10, parse_math=False)
         axes.set_xlim(-0.5, len(steps) - 0.5)
         _widen(axes)
         axes.tick_params(labelbottom=i >= shown - columns)
     handles, labels = grid.flat[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=2 if columns == 1 else 4, frameon=False)
-    figure.suptitle(title, x=0.02, ha="left", fontweight="bold")
+    figure.suptitle(title, x=0.02, ha="left", fontweight="bold", parse_math=False)
     return _save(figure, png)
 
 
@@ -207,13 +213,13 @@ def dream_errors(
                 steps, baseline[name], color=DARK, linewidth=1.6, linestyle=(0, (4, 2)), label="last row repeated"
             )
         _mark_horizon(axes, trained_horizon, 0.5, len(error))
-        axes.set_title(name, loc="left", fontsize=10)
+        axes.set_title(name, loc="left", fontsize=10, parse_math=False)
         top = max(1e-3, axes.get_ylim()[1])
         axes.set_ylim(-0.06 * top, top)  # keeps a line at 0 apart from the frame
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     handles = {label: h for axes in grid.flat for h, label in zip(*axes.get_legend_handles_labels(), strict=True)}
     figure.legend(list(handles.values()), list(handles), loc="outside lower center", ncols=1 + columns, frameon=False)
-    figure.suptitle(title, x=0.02, ha="left", fontweight="bold")
+    figure.suptitle(title, x=0.02, ha="left", fontweight="bold", parse_math=False)
     return _save(figure, png)
 
 
@@ -226,8 +232,9 @@ def _mark_horizon(axes: Axes, horizon: int | None, start: float, imagined: int) 
 
 def _finish(axes: Axes, title: str) -> None:
     """Add the title, the legend and the format of steps that all learning curves share."""
-    axes.set_title(title, loc="left", fontweight="bold")
-    axes.legend(frameon=False, loc="best")
+    axes.set_title(title, loc="left", fontweight="bold", parse_math=False)
+    for text in axes.legend(frameon=False, loc="best").get_texts():
+        text.set_parse_math(False)
     axes.xaxis.set_major_formatter(lambda x, _: _steps(x))
 
 

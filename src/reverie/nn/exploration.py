@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from reverie.core.config import Choice
+from reverie.core.config import Choice, at_least
 from reverie.core.errors import ConfigError, brief, unwritten
 from reverie.core.types import Mode, Obs, Step
 from reverie.nn.acting import Taped
@@ -54,7 +54,8 @@ class Gaussian(Noise):
     """Env steps, summed over all environments, over which sigma changes linearly to ``final_sigma``."""
 
     def __post_init__(self) -> None:
-        _check_annealing(self.sigma, self.final_sigma, self.anneal_steps)
+        at_least(self, sigma=0, final_sigma=0)
+        _check_steps("final_sigma", self.final_sigma, self.anneal_steps)
 
     def advance(self, process: Tensor) -> Tensor:
         """Return independent noise ``[N, A]``; the last x only sets the shape."""
@@ -85,7 +86,8 @@ class OrnsteinUhlenbeck(Noise):
     """Length of an env step in the process's time, above 0."""
 
     def __post_init__(self) -> None:
-        _check_annealing(self.sigma, self.final_sigma, self.anneal_steps)
+        at_least(self, sigma=0, final_sigma=0)
+        _check_steps("final_sigma", self.final_sigma, self.anneal_steps)
         if not (self.dt > 0 and 0 <= self.theta * self.dt <= 1):
             raise ConfigError(f"theta = {self.theta}, dt = {self.dt}: expected dt > 0 and theta * dt in [0, 1].")
 
@@ -97,12 +99,6 @@ class OrnsteinUhlenbeck(Noise):
     def scale(self, steps: Tensor) -> Tensor | float:
         """Return sigma, see :meth:`Noise.scale`."""
         return _annealed(self.sigma, self.final_sigma, self.anneal_steps, steps)
-
-
-def _check_annealing(sigma: float, final_sigma: float | None, anneal_steps: int) -> None:
-    if sigma < 0 or (final_sigma or 0) < 0:
-        raise ConfigError(f"sigma = {sigma}, final_sigma = {final_sigma}: expected at least 0.")
-    _check_steps("final_sigma", final_sigma, anneal_steps)
 
 
 def _check_steps(name: str, final: float | None, anneal_steps: int) -> None:

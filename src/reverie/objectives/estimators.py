@@ -108,13 +108,22 @@ class OneRow(ValueEstimator, base=True):
             ConfigError: the window is too short.
         """
         self.check_window(reward.shape[1])
-        return n_step_bootstrap(
-            reward=reward, terminal=terminal, last=last, discount=discount, n=self.steps(reward.shape[1])
-        )
+        n = self.checked_steps(reward.shape[1])
+        return n_step_bootstrap(reward=reward, terminal=terminal, last=last, discount=discount, n=n)
 
     def steps(self, rows: int) -> int:
         """Return the largest number of rewards that are summed in a window of ``rows`` rows."""
         raise unwritten(self, "steps")
+
+    def checked_steps(self, rows: int) -> int:
+        """Return ``steps(rows)``.
+
+        Raises:
+            ConfigError: it is below 1.
+        """
+        if (n := self.steps(rows)) < 1:
+            raise ConfigError(f"steps({rows}) of {self!r} returned {n}: expected at least 1.")
+        return n
 
     def look_ahead(self, **rows: Unpack[Rows]) -> Tensor:
         """Compute the n-step targets, with n by :meth:`steps`."""
@@ -281,6 +290,8 @@ def check_estimator(
         estimator.check_window(rows)
     except ConfigError as error:
         raise ConfigError(f"{error} The length of windows is batch_length.") from None
+    if isinstance(estimator, OneRow) and type(estimator).bootstrap is OneRow.bootstrap:
+        estimator.checked_steps(rows)
 
 
 def _reason(estimator: object) -> str:

@@ -73,7 +73,7 @@ def best_quantiles(quantiles: Tensor, preferred: Tensor) -> Tensor:
 
 def of_class(quantiles: Tensor, index: Tensor) -> Tensor:
     """Return the quantiles ``[..., N]`` of the actions ``index`` ``[...]``, from ``[..., A, N]``."""
-    return _picked(quantiles.flatten(0, -3), index.reshape(-1, 1)).view(*index.shape, -1)
+    return _picked(quantiles.reshape(-1, *quantiles.shape[-2:]), index.reshape(-1, 1)).view(*index.shape, -1)
 
 
 def _picked(x: Tensor, index: Tensor) -> Tensor:
@@ -91,7 +91,7 @@ def quantile_targets(following: Tensor, batch: Batch, estimator: OneRow, discoun
     estimator.check_window(batch.shape[1])
     same = type(estimator).bootstrap is OneRow.bootstrap  # a user's class may scale rewards or discount otherwise
     if same and compiled_quantile.fits(following, batch):
-        return compiled_quantile.quantile_targets(following, batch, estimator.steps(batch.shape[1]), discount)
+        return compiled_quantile.quantile_targets(following, batch, estimator.checked_steps(batch.shape[1]), discount)
     reward, live, row = estimator.bootstrap(
         reward=batch.reward, terminal=batch.is_terminal, last=batch.is_last, discount=discount
     )  # [B, T-1]

@@ -83,7 +83,7 @@ def verdict(code: int, words: str) -> tuple[State, str]:
         return "finished", "finished"
     if code in [128 + number for number in SIGNALS]:
         return "stopped", f"stopped by {signal.Signals(code - 128).name}"
-    if code > 128:
+    if code > 128 and code - 128 in list(signal.Signals):
         lack = ", possibly out of memory" if code - 128 == signal.SIGKILL else ""
         return "failed", f"failed: killed by {signal.Signals(code - 128).name}{lack}"
     return "failed", f"failed: {words.removeprefix('reverie: ') or f'exit code {code}'}"

@@ -88,6 +88,7 @@ def train(
     if isinstance(env, gymnasium.Env) and config.evaluates_on_the_way:
         say("no evaluations during training: they need a second environment, but only one instance was passed")
         config = config.merge({"schedule.eval_every": 0})
+    config.to_dict()  # settings that cannot be saved are refused here
     config = resolved(config, env, say, None if run is None else env_before(RunFolder(Path(run))))
     folder = RunFolder(Path(run) if run is not None else new_path(ROOT, subject(config), name))
     config = config.merge({"replay.store": place_of(config.replay.store)})
