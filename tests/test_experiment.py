@@ -49,8 +49,9 @@ from reverie.envs.spaces import ActionCodec
 from reverie.experiment import ExperimentConfig, build
 from reverie.log.sinks import read_metrics
 from reverie.nn.encoder import EncoderConfig
+from reverie.nn.exploration import EpsilonGreedy
 from reverie.nn.rssm import Latent
-from reverie.presets import layered
+from reverie.presets import base, layered
 from reverie.training.messages import memory, say_nothing
 from reverie.training.run import train
 from shared_generators import Lucky, Paying, Shared
@@ -694,6 +695,20 @@ def test_what_cannot_be_acted_on_or_seeded_with(trained: Path) -> None:
         with pytest.raises(ConfigError, match=f"seed = {seed!r}: expected an integer, at least 0"):
             agent.evaluate(2, seed=seed)  # type: ignore[arg-type]
     assert agent.evaluate(1, seed=np.int64(3)).scores == agent.evaluate(1, seed=3).scores  # type: ignore[arg-type]
+
+
+def test_drawn_actions_have_the_exploration_that_training_ended_with(tmp_path: Path) -> None:
+    small = {"steps": 40, "learning_starts": 20, "replay_ratio": 0.1, "eval_episodes": 0, "replay.capacity": 40}
+    networks = {"algo.networks.units": (4,), "algo.batch_size": 4, "algo.exploration": EpsilonGreedy(1.0, 0.0, 40)}
+    config = base("dqn", "CartPole-v1").merge(small | networks | {"console": False, "tensorboard": False, "threads": 1})
+    train(config, run=tmp_path / "run", say=say_nothing)
+    agent, obs = load(tmp_path / "run"), np.random.default_rng(0).normal(size=(40, 4)).astype(np.float32)
+    assert agent.step == 40
+    for other in (agent, pickle.loads(pickle.dumps(agent))):
+        assert (other.act(obs, actions="sample")[0] == other.act(obs)[0]).all()
+    assert agent.evaluate(3, actions="sample").scores == agent.evaluate(3).scores
+    alone = config.merge({"data.path": "rows.npz", "data.fraction": 1.0})
+    assert alone.explored(0) >= 10**12 > config.explored(7) == 7  # it never explores: schedules are at their end
 
 
 def test_copies_and_pickles_of_an_agent_act_as_it_does(trained: Path) -> None:

@@ -162,13 +162,14 @@ class Estimator:
             high=float(most * horizon) if most else 0.0,
         )
 
-    def estimate(self, updates: int, *, mode: Mode = "eval", draws: int = 1) -> PolicyEstimate:
+    def estimate(self, updates: int, *, mode: Mode = "eval", draws: int = 1, env_steps: int = 0) -> PolicyEstimate:
         """Make ``updates`` updates of FQE and return the estimate. No random generator outside is changed.
 
         Args:
             updates: gradient updates of FQE, at least 1.
             mode: "eval" takes the policy's most likely action, "explore" draws.
             draws: actions per row, whose values are averaged; more than one make sense only if they are drawn.
+            env_steps: where schedules of exploration begin; they matter only if actions are drawn.
 
         Raises:
             ConfigError: ``updates`` or ``draws`` is below 1.
@@ -178,7 +179,8 @@ class Estimator:
         if updates < 1 or draws < 1:
             raise ConfigError(f"updates = {updates}, draws = {draws}: expected at least 1 of each.")
         with reproducible(self.seed + self.updates):
-            chosen = actions_of(self.algo.policy, self._columns(), self.width, mode=mode, draws=draws)
+            how: dict[str, Any] = {"mode": mode, "draws": draws, "env_steps": env_steps}
+            chosen = actions_of(self.algo.policy, self._columns(), self.width, **how)
             losses = torch.stack([self._update(chosen) for _ in range(updates)])
             value = np.concatenate([self._worth(rows, chosen) for rows in blocks(thinned(self.begins))])
         self.updates += updates

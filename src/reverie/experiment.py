@@ -38,6 +38,8 @@ from reverie.run.evaluate import Evaluation, evaluate
 from reverie.run.schedule import Schedule, parse_period
 
 DEFAULT_REPLAY_RATIO = 0.5
+END_OF_SCHEDULES = 10**15
+"""Env steps after which every schedule of exploration is over."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,6 +117,13 @@ class ExperimentConfig(Config):
         """Whether estimates are made during training, in a run that makes any."""
         return parse_period(self.schedule.eval_every)[0] > 0 and self.data.estimate_updates > 0
 
+    def explored(self, step: int) -> int:
+        """Return the env steps at which schedules of exploration stand at ``step`` of the run, for drawn actions.
+
+        The steps of a run on recorded data alone are updates. It never explores: its schedules are at their end.
+        """
+        return END_OF_SCHEDULES if self.data.alone else step
+
     def ratio(self, window: Window) -> float:
         """Return gradient updates per env step, given by ``replay_ratio`` or by ``train_ratio``."""
         if self.train_ratio is not None:
@@ -170,8 +179,9 @@ class Experiment:
         env = self.eval_env or (self.again() if self.again is not None else self.env)
         if env is None:
             raise ConfigError("there is no environment to evaluate in. Set data.eval_env.")
+        explored = self.config.explored(self.clock.env_steps)
         with reproducible(seed):
-            return evaluate(env, self.algo.policy, episodes, mode, record, seed=seed)
+            return evaluate(env, self.algo.policy, episodes, mode, record, seed=seed, env_steps=explored)
 
     def estimate(self) -> PolicyEstimate:
         """Estimate the policy's return from the recorded data, continuing FQE from the estimate before.

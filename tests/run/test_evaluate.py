@@ -57,6 +57,13 @@ def test_mode_is_handed_on_and_kept(fakes):
     assert set(policy.modes) == {"explore"}
 
 
+def test_schedules_go_on_from_the_env_steps_of_the_policy(fakes):
+    policy, began = fakes.Policy(), []
+    policy.after = lambda state, env_steps: began.append(env_steps) or state
+    evaluate(fakes.Env([[2]]), policy, 1, mode="explore", env_steps=70)
+    assert began == [70]
+
+
 def test_frames_are_those_of_the_first_episode_of_the_first_environment(fakes):
     result = evaluate(fakes.Env([[3], [6]]), fakes.Policy(), episodes=4, record=True)
     assert result.frames.shape == (4, 2, 3, 3)

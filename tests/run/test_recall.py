@@ -11,6 +11,7 @@ from reverie.core.errors import DataError
 from reverie.core.protocols import Memoryless
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.core.types import Step
+from reverie.nn.exploration import EpsilonGreedy, GreedyPolicy
 from reverie.run.recall import BLOCK, actions_of, order_of
 from tiny import NETWORKS
 
@@ -149,3 +150,15 @@ def test_orders_hold_every_row_once_and_little_else(lengths):
 def test_actions_of_another_width_are_refused():
     with pytest.raises(DataError, match=r"actions have shape \(2,\), those of the data \(3,\)"):
         actions_of(Sees(), columns(), 3)
+
+
+def test_a_policy_that_has_explored_draws_as_it_did_then():
+    values = torch.tensor([0.0, 0.0, 1.0])
+    policy = GreedyPolicy(
+        lambda obs: values.expand(len(obs["row"]), 3), EpsilonGreedy(1.0, 0.0, 1000), 3, torch.device("cpu")
+    )
+    data = columns((3,) * 20) | {"action": np.zeros((60, 3), np.float32)}
+    for env_steps, share in {0: 0.4, 1000: 1.0}.items():
+        torch.manual_seed(0)
+        best = actions_of(policy, data, 3, mode="explore", env_steps=env_steps)[:, 0, 2]
+        assert best.mean() == pytest.approx(share, abs=0.15)

@@ -32,6 +32,7 @@ from reverie.envs.spaces import ActionCodec, follow, leaves_of
 from reverie.experiment import ExperimentConfig, make_eval_env
 from reverie.offline import NO_ENV, check_fit
 from reverie.recorded import open_recorded
+from reverie.run.collect import initial_state
 from reverie.run.evaluate import Evaluation, evaluate
 
 Actions = Literal["mode", "sample"]
@@ -56,6 +57,7 @@ class Agent:
         algo: the learner, with its weights; ``algo.policy`` maps tensors to actions.
         run: run folder.
         checkpoint: folder of the checkpoint that was loaded.
+        step: step at which it was written: env steps, or updates in a run on recorded data alone.
         action_space: Gymnasium space of the actions that :meth:`act` returns.
         frames_per_second: of videos in real time, one frame per decision of the policy.
         factory: makes the environment if it was given from Python; None if it is made from ``config.env.id``.
@@ -69,6 +71,7 @@ class Agent:
         factory: MakeEnv | None,
         run: Path,
         checkpoint: Path,
+        step: int,
     ) -> None:
         """Set up an agent; users call :func:`reverie.load`.
 
@@ -79,11 +82,13 @@ class Agent:
             factory: makes the environment, or None to make ``config.env.id``.
             run: run folder.
             checkpoint: folder of the loaded checkpoint.
+            step: step at which it was written.
         """
         self.config = config
         self.algo = algo
         self.run = run
         self.checkpoint = checkpoint
+        self.step = step
         self.observer = Observer(flat, config.env)
         self.action_space: spaces.Space[Any] = flat.env.action_space
         per_second = (flat.metadata or {}).get("render_fps") or 30
@@ -127,8 +132,9 @@ class Agent:
         Args:
             obs: an observation as the Gymnasium environment returns it, or a batch of N as a vector environment does.
             state: the state that the last call returned; None at the beginning of an episode.
-            actions: "mode" takes the policy's most likely action, "sample" draws one. A world model samples its latents
-                in both cases, from PyTorch's generator: after ``torch.manual_seed`` the same episode is played again.
+            actions: "mode" takes the policy's most likely action, "sample" draws one as training did at the checkpoint,
+                with its epsilon or noise. A world model samples its latents in both cases, from PyTorch's generator:
+                after ``torch.manual_seed`` the same episode is played again.
             is_first: for batches, ``[N]`` bool: which environments have begun a new episode since the last call.
 
         Returns:
@@ -148,7 +154,7 @@ class Agent:
             raise DataError("obs is an empty batch: expected at least one observation.")
         first = np.full(len(rows), state is None) if is_first is None else np.asarray(is_first, bool).reshape(-1)
         if state is None:
-            state = AgentState(self.algo.policy.initial(len(rows)), self.observer.stacks(len(rows)))
+            state = AgentState(self.initial_state(len(rows)), self.observer.stacks(len(rows)))
             first = np.ones(len(rows), bool)
         if not len(rows) == len(state.stacks) == len(first):
             raise DataError(
@@ -165,6 +171,10 @@ class Agent:
             return decoded[0], after
         room: Any = create_empty_array(self.action_space, len(rows))
         return concatenate(self.action_space, decoded, room), after
+
+    def initial_state(self, num_envs: int) -> Any:
+        """Return the policy's state before the first observation: its exploration is that at the checkpoint."""
+        return initial_state(self.algo.policy, num_envs, self.config.explored(self.step))
 
     def override(self, state: AgentState, action: Any) -> AgentState:
         """Return the state for the case that another action is executed than :meth:`act` returned with ``state``.
@@ -261,7 +271,8 @@ class Agent:
         env = make_eval_env(config, self.factory, render=record)
         try:
             with reproducible(seed):
-                return evaluate(env, self.algo.policy, episodes, mode_of(actions), record, seed=seed)
+                mode, explored = mode_of(actions), config.explored(self.step)
+                return evaluate(env, self.algo.policy, episodes, mode, record, seed=seed, env_steps=explored)
         finally:
             env.close()
 

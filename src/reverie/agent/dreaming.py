@@ -30,7 +30,6 @@ from reverie.folder import RunFolder, check_writable, write_json, writing
 from reverie.log.plot import dream_errors, dream_traces
 from reverie.log.video import dream_video, shrink, write_video
 from reverie.run.collect import executed
-from reverie.run.verify import step_of
 
 FPS = 8
 MAX_EPISODES = 50
@@ -109,7 +108,7 @@ def dream(
     truth = truths(batch, agent.obs_spec)
     errors, repeated, units = measure(truth, predicted, agent.obs_spec, context)
     numbers = {
-        "env_steps": step_of(agent.checkpoint),
+        "env_steps": agent.step,
         "context": context,
         "sequences": batch.shape[0],
         "units": units,
@@ -169,7 +168,7 @@ def _episodes(env: Env, agent: Agent, longest: int, mode: Mode, seed: int) -> It
     """Yield the rows of one episode after the other, each cut off after ``longest`` rows."""
     policy = agent.algo.policy
     for number in range(MAX_EPISODES):
-        step, state = env.reset(seed if number == 0 else None), policy.initial(1)
+        step, state = env.reset(seed if number == 0 else None), agent.initial_state(1)
         rows: list[tuple[Step, Tensor]] = []
         while True:
             action, state = policy.act(step, state, mode)

@@ -83,8 +83,8 @@ def estimate(
     check_at_least("draws", draws, 1)
     check_at_least("seed", 0 if seed is None else seed, 0)
     mode = mode_of(actions)
-    folder, config = RunFolder(Path(run)), saved_config(Path(run), NO_ENV, algo)
-    config = with_data(config, data, folder.path)
+    folder, trained = RunFolder(Path(run)), saved_config(Path(run), NO_ENV, algo)
+    config = with_data(trained, data, folder.path)
     checkpoints = Checkpoints(folder.checkpoints, say=say)
     path = checkpoints.chosen(checkpoint)
     seed = derived_seeds(config.seed)["test"] if seed is None else seed
@@ -99,17 +99,18 @@ def estimate(
         for remark in recorded.remarks():
             say(f"{config.data.path}: {remark}")
     estimator = Estimator(learner, dataset, *specs, settings, seed=seed)
-    found = estimator.estimate(updates, mode=mode, draws=1 if mode == "eval" else draws)
-    return written(folder, found, path.name, step, config.data.path, say)
+    draws = 1 if mode == "eval" else draws
+    found = estimator.estimate(updates, mode=mode, draws=draws, env_steps=trained.explored(step))
+    return written(folder, found, path, step, config.data.path, say)
 
 
 def written(
-    folder: RunFolder, found: PolicyEstimate, checkpoint: str, step: int, data: str, say: Callable[[str], None]
+    folder: RunFolder, found: PolicyEstimate, checkpoint: Path, step: int, data: str, say: Callable[[str], None]
 ) -> EstimateReport:
     """Write estimate.json. If it cannot be written, report that and keep the numbers."""
     try:
         with writing(folder.path):
-            write_estimate(folder, found, step, checkpoint=checkpoint, data=data)
+            write_estimate(folder, found, step, checkpoint=checkpoint.name, data=data)
     except RunError as error:
         say(str(error))
         return EstimateReport(estimate=found, files={}, unwritten=str(error))

@@ -14,7 +14,6 @@ from reverie.experiment import ExperimentConfig
 from reverie.folder import RunFolder, found_at_end, write_found, writing
 from reverie.log.video import write_video
 from reverie.run.evaluate import Evaluation
-from reverie.run.verify import step_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +47,7 @@ def evaluate_run(
         ConfigError: ``episodes``, ``actions``, ``seed`` or ``time_limit`` is out of range.
         EnvError: the environment cannot be made.
     """
-    folder, step = RunFolder(agent.run), step_of(agent.checkpoint)
+    folder, step = RunFolder(agent.run), agent.step
     evaluation = agent.evaluate(episodes, actions=actions, record=video, seed=seed, time_limit=time_limit)
     more = {"checkpoint": agent.checkpoint.name} | ({} if time_limit is None else {"time_limit": time_limit})
     files: dict[str, Path] = {}

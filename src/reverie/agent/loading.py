@@ -31,6 +31,7 @@ from reverie.experiment import ExperimentConfig
 from reverie.folder import RunFolder, Saved, check_spec, read_saved, read_spaces
 from reverie.offline import NO_ENV
 from reverie.run.checkpoint import Checkpoints
+from reverie.run.verify import step_of
 
 
 def load(
@@ -89,7 +90,7 @@ def load(
             compare_actions(folder, flat.action_spec, say)
         learner = config.algo.build(flat.obs_spec, flat.action_spec, choose_device(device), config.seed)
         checkpoints.load(path, {"algo": learner})
-        return Agent(config, learner, flat, factory, run=folder.path, checkpoint=path)
+        return Agent(config, learner, flat, factory, run=folder.path, checkpoint=path, step=step_of(path))
 
 
 def compare_actions(folder: RunFolder, action: ActionSpec, say: Callable[[str], None]) -> None:
@@ -156,16 +157,23 @@ def reduced(agent: Agent) -> tuple[Any, ...]:
             "this process, use copy.deepcopy."
         )
     state = tree_map_only(Tensor, lambda x: x.cpu(), agent.algo.state_dict())
-    return _unpickled, (agent.config, agent.factory, agent.run, agent.checkpoint, str(agent.algo.device), state)
+    made = agent.config, agent.factory, agent.run, agent.checkpoint, agent.step
+    return _unpickled, (*made, str(agent.algo.device), state)
 
 
 def _unpickled(
-    config: ExperimentConfig, factory: MakeEnv | None, run: Path, checkpoint: Path, device: str, state: State
+    config: ExperimentConfig,
+    factory: MakeEnv | None,
+    run: Path,
+    checkpoint: Path,
+    step: int,
+    device: str,
+    state: State,
 ) -> Agent:
     with _example(config, factory) as flat:
         learner = config.algo.build(flat.obs_spec, flat.action_spec, choose_device(device), config.seed)
         learner.load_state_dict(state)
-        return Agent(config, learner, flat, factory, run=run, checkpoint=checkpoint)
+        return Agent(config, learner, flat, factory, run=run, checkpoint=checkpoint, step=step)
 
 
 copyreg.pickle(Agent, reduced)

@@ -114,7 +114,7 @@ class Collector:
         self._step: Step | None = env.reset(seed)  # None while an answer is due
         self._logged: dict[int, Mapping[str, float]] = {}
         self._failure: Exception | None = None  # the error raised in its place
-        self.state = policy.initial(env.num_envs)
+        self.state = initial_state(policy, env.num_envs)
         self.counter = EpisodeCounter(env.num_envs)
         self.finished: list[EpisodeStats] = []
         self.unlogged: list[EpisodeStats] = []
@@ -216,8 +216,8 @@ class Collector:
         carried = state.get("state", [])
         if [tensor.shape for tensor in carried] == [leaf.shape for leaf in leaves(self.state)]:
             self.state = filled(self.state, carried)
-        elif isinstance(self.policy, Annealed):
-            self.state = self.policy.after(self.state, self.env_steps)
+        else:
+            self.state = initial_state(self.policy, self.env.num_envs, self.env_steps)
 
     def resume(self, state: State, snapshots: Sequence[bytes | None]) -> int:
         """Go on in the middle of the episodes that were saved in ``state`` and in ``snapshots`` of N environments.
@@ -238,6 +238,12 @@ class Collector:
             ended = zip(self.counter.score, self.counter.length, over.tolist(), strict=True)
             self.finished.extend(EpisodeStats(score, length) for score, length, is_over in ended if is_over)
         return int(over.sum())
+
+
+def initial_state(policy: Policy[Any], num_envs: int, env_steps: int = 0) -> Any:
+    """Return the state before the first observation, with schedules of exploration as they are after ``env_steps``."""
+    state = policy.initial(num_envs)
+    return policy.after(state, env_steps) if env_steps and isinstance(policy, Annealed) else state
 
 
 def executed(action: Tensor, step: Step) -> Tensor:

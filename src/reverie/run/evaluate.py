@@ -11,7 +11,7 @@ from reverie.core.errors import ConfigError, warn
 from reverie.core.protocols import Env, Policy
 from reverie.core.statistics import IntervalEstimate, estimate, iqm
 from reverie.core.types import Mode
-from reverie.run.collect import EpisodeCounter, EpisodeStats, executed, logged_of, means_of
+from reverie.run.collect import EpisodeCounter, EpisodeStats, executed, initial_state, logged_of, means_of
 
 LONG = 100_000
 """Decisions after which an episode may have no end."""
@@ -77,12 +77,14 @@ def evaluate(
     record: bool = False,
     *,
     seed: int | None = None,
+    env_steps: int = 0,
 ) -> Evaluation:
     """Play ``episodes`` whole episodes and return them ordered by environment.
 
     The number of episodes of each environment is fixed beforehand: taking the first ones that end would favour short
     ones. ``record`` keeps the frames of environment 0's first episode, if it can be drawn. A line on stderr says so if
-    an episode does not end for ``LONG`` decisions.
+    an episode does not end for ``LONG`` decisions. Schedules of exploration go on from ``env_steps``; they matter only
+    in mode ``explore``.
 
     Raises:
         ConfigError: ``episodes`` is not at least 1.
@@ -93,7 +95,8 @@ def evaluate(
     played: list[list[EpisodeStats]] = [[] for _ in quota]
     frames: list[np.ndarray] = []
     told = False
-    step, state, counter = env.reset(seed), policy.initial(env.num_envs), EpisodeCounter(env.num_envs)
+    step, counter = env.reset(seed), EpisodeCounter(env.num_envs)
+    state = initial_state(policy, env.num_envs, env_steps)
     while True:
         if record and not played[0] and (frame := env.render()) is not None:
             frames.append(np.array(frame))

@@ -11,6 +11,7 @@ import torch
 from reverie.core.errors import DataError
 from reverie.core.protocols import Memoryless, Policy
 from reverie.core.types import Mode, Step
+from reverie.run.collect import initial_state
 
 BLOCK = 1024
 """Rows in a batch for a memoryless policy."""
@@ -19,7 +20,13 @@ SIDE_BY_SIDE = 256
 
 
 def actions_of(
-    policy: Policy[Any], columns: Mapping[str, np.ndarray], width: int, *, mode: Mode = "eval", draws: int = 1
+    policy: Policy[Any],
+    columns: Mapping[str, np.ndarray],
+    width: int,
+    *,
+    mode: Mode = "eval",
+    draws: int = 1,
+    env_steps: int = 0,
 ) -> np.ndarray:
     """Return the actions that a policy would take in each row, float32 ``[rows, draws, A]``.
 
@@ -33,6 +40,7 @@ def actions_of(
         width: A, the numbers of an action.
         mode: whether the policy takes its mode (``eval``) or samples (``explore``).
         draws: number of actions per row.
+        env_steps: where schedules of exploration begin; they matter only in mode ``explore``.
 
     Raises:
         DataError: the policy's actions do not have ``width`` numbers.
@@ -48,7 +56,7 @@ def actions_of(
     memoryless = isinstance(policy, Memoryless) and policy.memoryless(mode)
     order = order_of(fixed["is_first"], carried=not memoryless)
     found = np.zeros((len(done), draws, width), np.float32)
-    state = policy.initial(order.shape[1])
+    state = initial_state(policy, order.shape[1], env_steps)
     for rows in order:
         real = rows >= 0
         step = shown(rows.clip(min=0))
