@@ -103,6 +103,16 @@ def test_numbers_are_those_of_the_definition(name, monkeypatch):
 
 
 @needs_compiler
+def test_a_filter_of_a_users_own_may_return_a_mask():
+    agent = built("discrete_crr_cql")
+    other = copy.deepcopy(agent)
+    other.objective.filter = lambda advantage: advantage > 0
+    for a, b in zip(updates(agent, 2), updates(other, 2), strict=True):
+        assert a.metrics == b.metrics
+    torch.testing.assert_close(tensors(agent), tensors(other), rtol=0, atol=0)
+
+
+@needs_compiler
 def test_discrete_cql_leaves_the_threads_of_pytorch_asleep():
     """They would spin where those of the compiled functions want to run: what remains a tape replaces."""
     agent, large = built("discrete_cql", quantiles=200, batch_size=64), []

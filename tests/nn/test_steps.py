@@ -93,6 +93,18 @@ def test_numbers_are_those_of_the_definition(name, monkeypatch):
 
 
 @needs_compiler
+@pytest.mark.parametrize("name", ["td3", "dqn", "qr_dqn"])
+def test_targets_of_a_users_own_may_be_float64(name):
+    agent = built(CONFIGS[name])
+    other = copy.deepcopy(agent)
+    targets = other.objective.targets
+    other.objective.targets = lambda rows: targets(rows).double()
+    for a, b in zip(updates(agent, 2), updates(other, 2), strict=True):
+        assert a.metrics == b.metrics
+    torch.testing.assert_close(tensors(agent), tensors(other), rtol=0, atol=0)
+
+
+@needs_compiler
 def test_of_equal_critics_each_has_its_part_in_the_gradient(monkeypatch):
     agent = built(SACConfig())
     with torch.no_grad():

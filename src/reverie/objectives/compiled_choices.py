@@ -34,7 +34,7 @@ def loss_and_gradient(
         action: ``[B, T, A]``, concatenated one-hot vectors.
         last: ``[B, T]``.
         classes: number of classes of each part of the action; they add up to A.
-        weight: w ``[B, T - 1]``; 1 by default.
+        weight: w ``[B, T - 1]``, of any dtype; 1 by default.
         square: weight of the squares.
     """
     windows, steps, width = logits.shape
@@ -43,7 +43,7 @@ def loss_and_gradient(
     expect((windows, steps + 1), is_last=last)
     expect((windows, steps), weight=weight)
     logits, action, last = logits.contiguous(), action.contiguous(), last.contiguous()
-    weight = None if weight is None else weight.contiguous()
+    weight = None if weight is None else weight.float().contiguous()  # a user's filter may return bool or float64
     gradient, out = torch.empty_like(logits), logits.new_empty(())
     sizes = (ctypes.c_int64 * len(classes))(*classes)
     library().choice_loss(

@@ -101,7 +101,7 @@ def quantile_error(prediction: Tensor, target: Tensor, batch: Batch, kappa: floa
 
 def error_and_gradient(prediction: Tensor, target: Tensor, batch: Batch, kappa: float) -> tuple[Error, Tensor]:
     """Compute :func:`quantile_error` and the gradient of its loss by ``prediction``, without autograd."""
-    rows = (prediction, batch.action, target, batch.is_last, batch.weight)
+    rows = (prediction, batch.action, target.float(), batch.is_last, batch.weight)  # a user's target may be float64
     read = [x.contiguous() for x in rows]
     windows, steps, classes, n = prediction.shape
     expect((windows, steps + 1, classes), action=batch.action)

@@ -95,7 +95,7 @@ def error_and_gradient(
     prediction: Tensor, target: Tensor, last: Tensor, weight: Tensor, scale: float = 1.0, kappa: float = -1.0
 ) -> tuple[Error, Tensor]:
     """Compute :func:`td_error` and the gradient of its loss by ``prediction``, without autograd."""
-    prediction, target = prediction.contiguous(), target.contiguous()
+    prediction, target = prediction.contiguous(), target.float().contiguous()  # a user's target may be float64
     last, weight = last.contiguous(), weight.contiguous()
     windows, rows = last.shape
     check_rows(target, last, weight)
