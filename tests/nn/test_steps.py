@@ -5,6 +5,7 @@ from collections.abc import Mapping
 
 import pytest
 import torch
+import torch.nn.utils.parametrize
 
 from reverie.algos.ddpg import DDPGConfig
 from reverie.algos.discrete_sac import DiscreteSACConfig
@@ -14,8 +15,10 @@ from reverie.algos.sac import SACConfig, SACObjective
 from reverie.algos.td3 import TD3Config
 from reverie.algos.td3_bc import TD3BCConfig
 from reverie.core.compiler import kernels
+from reverie.core.errors import RunError
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.core.types import Batch
+from reverie.nn.perceptron import ReluMLP
 from reverie.nn.steps import ExplicitStep, PolicyGradientStep, RegressionStep, SoftPolicyStep
 from reverie.objectives.estimators import NStep, TDLambda
 
@@ -165,6 +168,59 @@ def test_what_is_overridden_or_watched_is_called():
     assert not agent._actor.known()
     updates(agent, 2)
     assert len(seen) == 4  # for the targets, and for its own loss
+
+
+class Tenfold(ReluMLP):
+    """A body that is not what the step was written for."""
+
+    def forward(self, *parts, copy=None):
+        return 10 * super().forward(*parts, copy=copy)
+
+
+def change_class(agent):
+    agent.objective.critic.body.__class__ = Tenfold
+
+
+def hook_body(agent):
+    agent.objective.critic.body.register_forward_hook(lambda module, given, found: 10 * found)
+
+
+def hook_inputs(agent):
+    agent.objective.critic.inputs.register_forward_pre_hook(lambda module, given: given)
+
+
+def replace_forward(agent):
+    body = agent.objective.critic.body
+    body.forward = lambda *parts, copy=None: 10 * ReluMLP.forward(body, *parts, copy=copy)
+
+
+def parametrize(agent):
+    body = agent.objective.critic.body
+    theta = body.theta
+    torch.nn.utils.parametrize.register_parametrization(body, "theta", torch.nn.Tanh())
+    assert agent.optims["critic"].params[0] is theta
+
+
+def hook_gradient(agent):
+    agent.objective.critic.body.theta.register_hook(lambda grad: 0 * grad)
+
+
+@pytest.mark.parametrize("change", [change_class, hook_body, hook_inputs, replace_forward, parametrize, hook_gradient])
+def test_a_changed_part_of_a_network_is_not_passed_over(change):
+    agent = built(TD3Config(graph=False))
+    assert agent._critics.fits(batch(agent, 0)) == (kernels() is not None)
+    change(agent)
+    assert not (agent._critics.known() and agent._critics.fits(batch(agent, 0)))
+
+
+def test_a_frozen_network_is_never_changed():
+    """As without compiled functions, an optimiser of frozen parameters is told of a loss without gradient."""
+    agent = built(TD3Config(graph=False))
+    agent.objective.actor.requires_grad_(False)
+    before = agent.objective.actor.body.theta.clone()
+    with pytest.raises(RunError, match="was given a loss without gradient"):
+        updates(agent, 2)
+    assert torch.equal(agent.objective.actor.body.theta, before)
 
 
 def test_what_no_compiled_function_can_read_goes_through_autograd(monkeypatch):

@@ -12,7 +12,8 @@ This replaces autograd only where both hold, which is checked at every call:
 
 * ``known()``: the objective's loss methods are the very ones that the step was written for (neither a subclass nor the
   object has overridden them), and its networks are exactly of the classes in ``networks``, without hooks;
-* ``fits(batch)``: the networks are MLPs without a CNN, everything is float32 on the CPU, and there is a C compiler.
+* ``fits(batch)``: the networks are MLPs without a CNN, made of exactly ``Inputs`` and ``ReluMLP`` without hooks; all
+  parameters are trained (``requires_grad``), everything is float32 on the CPU, and there is a C compiler.
 
 ``tests/nn/test_steps.py: test_numbers_are_those_of_the_definition`` holds every step equal to autograd: metrics,
 parameters and optimiser state of five updates, within 1e-6. ``nn/choice_steps.py`` has the steps of further learners.
@@ -29,7 +30,7 @@ from torch import Tensor, nn
 from reverie.core.compiled import compiled
 from reverie.core.errors import unwritten
 from reverie.core.types import Batch
-from reverie.nn.actor_critic import DeterministicActor, QEnsemble
+from reverie.nn.actor_critic import DeterministicActor, Inputs, QEnsemble
 from reverie.nn.adam import Adam
 from reverie.nn.perceptron import Layout, Pass, ReluMLP, back, forth
 from reverie.nn.squashed import TanhGaussianActor, draw, draw_back
@@ -73,17 +74,20 @@ class ExplicitStep:
         kind, own = type(self.objective), vars(self.objective)
         same = all(getattr(kind, name) is defined and name not in own for name, defined in self.definitions.items())
         networks = {key: getattr(self.objective, key) for key in self.networks} if same else {}
-        hooked = any(net._forward_hooks or net._forward_pre_hooks for net in networks.values())
-        return same and not hooked and all(type(net) is self.networks[key] for key, net in networks.items())
+        return same and all(plain(net, self.networks[key]) for key, net in networks.items())
 
     def fits(self, batch: Batch) -> bool:
         """Return whether the compiled functions can be used for this batch and these networks."""
         networks = [getattr(self.objective, name) for name in self.networks]
-        if not all(isinstance(net.body, ReluMLP) and net.inputs.encoder is None for net in networks):
+        if not all(plain(net.body, ReluMLP) and plain(net.inputs, Inputs) for net in networks):
             return False
-        numbers = (batch.action, batch.reward, batch.weight, *(net.body.theta for net in networks))
+        inputs, thetas = [net.inputs for net in networks], [net.body.theta for net in networks]
+        if any(x.encoder is not None or x.dtype is not torch.float32 for x in inputs):
+            return False
+        trained = all(p.requires_grad for optim in self.optims.values() for p in optim.params)
         whole = batch.is_last.dtype is torch.bool and batch.reward.numel() > batch.reward.shape[0]
-        return whole and compiled(*numbers) and all(net.inputs.dtype is torch.float32 for net in networks)
+        hooked = any(theta._backward_hooks for theta in thetas)
+        return trained and whole and not hooked and compiled(batch.action, batch.reward, batch.weight, *thetas)
 
     def explicit(self, batch: Batch) -> Losses:
         """Do what ``__call__`` does, by a hand-written backward pass and without autograd."""
@@ -197,6 +201,12 @@ class SoftPolicyStep(ExplicitStep):
 
 
 # ---------------------------------------------------------------------- the pieces
+
+
+def plain(module: nn.Module, kind: type[nn.Module]) -> bool:
+    """Return whether ``module`` computes what its class ``kind`` defines: it is no subclass and nothing is attached."""
+    hooks = module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks
+    return type(module) is kind and not any(hooks) and "forward" not in vars(module)
 
 
 def asked(network: Any, obs: Any, action: Tensor | None = None, copies: int | None = None) -> Pass:
