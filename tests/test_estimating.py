@@ -165,6 +165,23 @@ def test_recorded_returns_are_discounted_and_of_whole_episodes():
     assert found.cut_off == int((columns["is_last"] & ~columns["is_terminal"]).sum())
 
 
+@pytest.mark.parametrize("unit", [1e-6, 1.0, 1e6])
+def test_units_are_of_the_size_of_values_even_where_all_episodes_are_alike(unit):
+    def scale(steps: int, rewards: list[float]) -> float:
+        rows = np.arange(5 * (steps + 1)) % (steps + 1)  # five episodes
+        columns = {
+            "obs/state": np.eye(STATES)[rows % STATES], "action": np.zeros((len(rows), 2), np.float32),
+            "reward": np.array([0.0, *rewards], np.float32)[rows] * np.float32(unit), "is_first": rows == 0,
+            "is_last": rows == steps, "is_terminal": rows == steps,
+        }  # fmt: skip
+        return float(Estimator(learner(Table([0.0] * 4)), dataset(columns), OBS, ACTION, FAST).fqe.scale)
+
+    later = [sum(GAMMA**k for k in range(n)) for n in (3, 2, 1)]  # returns from each row on
+    assert scale(3, [1.0] * 3) == pytest.approx(unit * np.std(later), rel=1e-5)
+    assert scale(1, [0.7]) == pytest.approx(unit * 0.7)
+    assert scale(1, [0.0]) == 1.0
+
+
 def test_settings_are_those_of_the_learner():
     algo = learner(None, frames=3, frame_keys="state")
     assert (config_for(algo).discount, config_for(algo).frames, config_for(algo).frame_keys) == (GAMMA, 3, "state")

@@ -27,10 +27,13 @@ from reverie.data.batch_sampler import BatchSamplerConfig
 from reverie.data.dataset import Dataset
 from reverie.data.replay import Replay
 from reverie.folder import RunFolder, write_found
+from reverie.nn.returns_to_go import returns_to_go
 from reverie.run.recall import actions_of
 
 BLOCK = 1024
 """First states per forward pass."""
+ROUNDING = 1e-6
+"""Standard deviation, relative to the largest number, below which numbers are taken to be equal."""
 MOST = 10_000
 """Most episodes in a mean, evenly spread: the bootstrap over more would take longer than everything else."""
 
@@ -151,13 +154,22 @@ class Estimator:
         return np.add.reduceat(earned, starts)[stepped], int((stepped & ~ended).sum())
 
     def _units(self, discount: float) -> Units:
-        """Return FQE's units: values relative to mean and deviation of the returns, and bounds of all values."""
-        reward = self.dataset.column("reward")[~self.dataset.column("is_first")].astype(np.float64)
+        """Return FQE's units, and bounds of all values: values relative to the returns' mean and to a scale.
+
+        The scale is the largest standard deviation of the episodes' returns, of rewards, and of recorded returns from
+        each row on. Where all of them are equal, it is their magnitude.
+        """
+        first, rewards = self.dataset.column("is_first"), self.dataset.column("reward")
+        ended = np.append(first[1:], True)
+        later = returns_to_go(reward=rewards, first=first, last=ended, terminal=ended, discount=discount)[~ended]
+        reward = rewards[~first].astype(np.float64)
+        spread = max(self.returns.std(), reward.std(), later.astype(np.float64).std())
+        largest = max(abs(self.returns).max(), abs(reward).max())
         horizon = 1 / (1 - discount) if discount < 1 else np.inf
         least, most = min(0.0, reward.min()), max(0.0, reward.max())
         return Units(
             shift=float(self.returns.mean()),
-            scale=float(max(self.returns.std(), reward.std())) or 1.0,
+            scale=float(spread if spread > ROUNDING * largest else largest) or 1.0,
             low=float(least * horizon) if least else 0.0,
             high=float(most * horizon) if most else 0.0,
         )

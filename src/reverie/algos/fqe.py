@@ -174,6 +174,7 @@ class FQE(ModelFree):
         self.objective = FQEObjective(UnitCritic(inner, units), low=units.low, high=units.high, **settings)
         self.to(device)
         self.optims = {"critic": Adam(inner.parameters(), cfg.lr)}
+        self.scale = units.scale
 
     def train_step(self, batch: Batch) -> Update:
         """Take one step of the critic and of its target.
@@ -185,7 +186,9 @@ class FQE(ModelFree):
             raise DataError(f"the batch has no extras['{CHOSEN}'] [B, T, n, A], the policy's actions in each row.")
         batch = self.preprocess(batch)
         losses = self.objective(batch, batch.extras[CHOSEN])
-        self.optims["critic"].step(losses.terms["critic"])
+        self.optims["critic"].step(
+            losses.terms["critic"] / self.scale**2
+        )  # in units: Adam's eps is for gradients near 1
         self.objective.update_targets()
         return Update(metrics=losses.metrics, priority=losses.priority)
 
