@@ -182,6 +182,16 @@ def test_units_are_of_the_size_of_values_even_where_all_episodes_are_alike(unit)
     assert scale(1, [0.0]) == 1.0
 
 
+def test_estimates_are_of_true_rewards_where_the_learner_sees_clipped_ones():
+    columns = recorded(40)
+    clipped = {**columns, "reward": np.sign(columns["reward"])}
+    policy = learner(Table([0.3] * 4))
+    expected = Estimator(policy, dataset(columns), OBS, ACTION, FAST).estimate(5)
+    given = Estimator(policy, dataset(clipped), OBS, ACTION, FAST, rewards=columns["reward"]).estimate(5)
+    assert given == expected
+    assert Estimator(policy, dataset(clipped), OBS, ACTION, FAST).estimate(5) != expected
+
+
 def test_settings_are_those_of_the_learner():
     algo = learner(None, frames=3, frame_keys="state")
     assert (config_for(algo).discount, config_for(algo).frames, config_for(algo).frame_keys) == (GAMMA, 3, "state")
@@ -304,6 +314,15 @@ def test_a_run_without_an_environment_is_estimated_and_says_so(data, tmp_path, c
     assert not any(key.startswith("eval/") for row in rows for key in row)
     assert main(["info", str(run)]) == 0
     assert f"{result.estimate.value.value:.2f} discounted, by FQE" in capsys.readouterr().out
+
+
+def test_a_run_that_clips_rewards_estimates_returns_of_true_ones(data, tmp_path):
+    recorded_returns = []
+    for clip in ("none", "sign"):
+        more = {"env.clip_reward": clip, "schedule.eval_every": 0}
+        result = reverie.train("td3", data=data, run=tmp_path / clip, updates=1, **{**SMALL, **ALONE, **more})
+        recorded_returns.append(result.estimate.recorded)
+    assert recorded_returns[0] == recorded_returns[1]
 
 
 def test_the_live_display_says_so():

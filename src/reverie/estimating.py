@@ -117,14 +117,17 @@ class Estimator:
         config: FQEConfig | None = None,
         *,
         seed: int = 0,
+        rewards: np.ndarray | None = None,
     ) -> None:
         """Prepare FQE. ``config`` None: :func:`config_for`, with the learner's discount and frame stacks.
+
+        ``rewards``: the true rewards of all rows ``[n]``, if the dataset holds clipped ones.
 
         Raises:
             DataError: no episode has a step.
         """
         self.algo, self.dataset, self.seed = algo, dataset, seed
-        self.width = action_spec.width
+        self.width, self.rewards = action_spec.width, rewards
         config = config or config_for(algo)
         self.discount = config.discount
         first = dataset.column("is_first")
@@ -148,10 +151,14 @@ class Estimator:
         starts = np.flatnonzero(first)
         lengths = np.diff(np.append(starts, len(first)))
         age = np.arange(len(first)) - np.repeat(starts, lengths)  # of row t: steps since its episode began
-        earned = np.where(age > 0, self.dataset.column("reward") * self.discount ** np.maximum(age - 1, 0.0), 0.0)
+        earned = np.where(age > 0, self._rewards() * self.discount ** np.maximum(age - 1, 0.0), 0.0)
         stepped = np.isin(starts, self.begins)
         ended = self.dataset.column("is_terminal")[starts + lengths - 1]
         return np.add.reduceat(earned, starts)[stepped], int((stepped & ~ended).sum())
+
+    def _rewards(self) -> np.ndarray:
+        """Return the true rewards of all rows, ``[n]``."""
+        return self.dataset.column("reward") if self.rewards is None else self.rewards
 
     def _units(self, discount: float) -> Units:
         """Return FQE's units, and bounds of all values: values relative to the returns' mean and to a scale.
@@ -159,7 +166,7 @@ class Estimator:
         The scale is the largest standard deviation of the episodes' returns, of rewards, and of recorded returns from
         each row on. Where all of them are equal, it is their magnitude.
         """
-        first, rewards = self.dataset.column("is_first"), self.dataset.column("reward")
+        first, rewards = self.dataset.column("is_first"), self._rewards()
         ended = np.append(first[1:], True)
         later = returns_to_go(reward=rewards, first=first, last=ended, terminal=ended, discount=discount)[~ended]
         reward = rewards[~first].astype(np.float64)
@@ -214,9 +221,10 @@ class Estimator:
 
     def _update(self, chosen: np.ndarray) -> Tensor:
         batch = self.rows.sample()
-        rows = batch.index.numpy()[:, None] + np.arange(batch.shape[1])  # [B, T]
-        picked = torch.from_numpy(chosen[rows.clip(min=0)])  # [B, T, n, A]
-        return self.fqe.update(replace(batch, extras={CHOSEN: picked})).metrics["loss/critic"]
+        rows = (batch.index.numpy()[:, None] + np.arange(batch.shape[1])).clip(min=0)  # [B, T]
+        picked = torch.from_numpy(chosen[rows])  # [B, T, n, A]
+        reward = batch.reward if self.rewards is None else torch.from_numpy(self.rewards[rows])
+        return self.fqe.update(replace(batch, reward=reward, extras={CHOSEN: picked})).metrics["loss/critic"]
 
     def _worth(self, rows: np.ndarray, chosen: np.ndarray) -> np.ndarray:
         """Return the values of first states, ``[E]``. Context rows repeat the first state; they have no effect."""

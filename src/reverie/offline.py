@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
+import numpy as np
 import torch
 from gymnasium import spaces
 
@@ -168,7 +169,9 @@ def build_alone(config: ExperimentConfig, env: EnvLike | None, *, start: int, sc
         if eval_env is not None:
             check_fit(recorded, eval_env.obs_spec, eval_env.action_spec, config.env.id)
         algo = config.algo.build(recorded.obs_spec, recorded.action_spec, device, seeds["algo"])
-        dataset = read(config, recorded, algo, algo.window, seeds["replay"], scratch)
+        estimates = config.env.id == NO_ENV and config.data.estimate_updates > 0
+        unclipped: list[np.ndarray] | None = [] if estimates and recorded.clip != "none" else None
+        dataset = read(config, recorded, algo, algo.window, seeds["replay"], scratch, unclipped)
         clock = Clock(
             total_steps=0,
             total_updates=config.updates,
@@ -176,9 +179,10 @@ def build_alone(config: ExperimentConfig, env: EnvLike | None, *, start: int, sc
             action_repeat=config.env.action_repeat,
         )
         estimator = None
-        if config.env.id == NO_ENV and config.data.estimate_updates:
-            specs = recorded.obs_spec, recorded.action_spec
-            estimator = Estimator(algo, dataset, *specs, seed=derived_seeds(config.seed)["evaluation"])
+        if estimates:
+            specs, seed = (recorded.obs_spec, recorded.action_spec), derived_seeds(config.seed)["evaluation"]
+            rewards = None if unclipped is None else np.concatenate(unclipped)
+            estimator = Estimator(algo, dataset, *specs, seed=seed, rewards=rewards)
         if algo.device.type == "cpu":
             keep_freed_memory()
         undo.pop_all()
@@ -222,9 +226,15 @@ def build_mixed(config: ExperimentConfig, env: EnvLike | None, *, start: int, sc
 
 
 def read(
-    config: ExperimentConfig, recorded: Recorded, algo: Any, window: Any, seed: int, scratch: Path | None
+    config: ExperimentConfig,
+    recorded: Recorded,
+    algo: Any,
+    window: Any,
+    seed: int,
+    scratch: Path | None,
+    unclipped: list[np.ndarray] | None = None,
 ) -> Dataset:
-    """Read all recorded rows; on a terminal with a progress bar."""
+    """Read all recorded rows; on a terminal with a progress bar. Rewards before clipping go to ``unclipped``."""
     with shown(f"reading {recorded.reader.path.name}", recorded.rows()) as counted:
         dataset = config.data.build(
             recorded,
@@ -233,7 +243,7 @@ def read(
             batch_sampler=config.replay,
             extra_spec=algo.extra_spec,
             scratch=scratch,
-            parts=counted(recorded.parts()),
+            parts=counted(recorded.parts(unclipped)),
         )
     if RETURN in algo.extra_spec:
         write_returns(dataset, algo.cfg.discount)

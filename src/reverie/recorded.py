@@ -129,14 +129,19 @@ class Recorded:
         """Number of rows of all episodes."""
         return self.reader.rows()
 
-    def parts(self) -> Iterator[Rows]:
+    def parts(self, unclipped: list[np.ndarray] | None = None) -> Iterator[Rows]:
         """Yield all rows, ``[n, ...]`` by column as in ``data/storage.py: columns_of``.
+
+        Args:
+            unclipped: list to which the recorded rewards of each part, ``[n]``, are appended as they are read.
 
         Raises:
             DataError: a value is not in its space.
         """
         first = 0
         for part in self.reader.parts():
+            if unclipped is not None:
+                unclipped.append(part["reward"].astype(np.float32))
             yield self._seen(part, first)
             first += len(part["is_first"])
 
