@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import threading
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -72,6 +73,18 @@ def test_it_follows_parameters_that_change_and_that_move() -> None:
     network.body.theta.data = network.body.theta.data.clone() * 2
     assert agree(taped, network)
     assert len(taped.recordings) == 2
+
+
+@pytest.mark.parametrize("modes", [(torch.inference_mode, torch.no_grad), (torch.no_grad, torch.inference_mode)])
+def test_it_may_be_made_in_inference_mode_and_used_outside(modes: tuple[Callable[[], Any], ...]) -> None:
+    network = actor()
+    taped = Taped(network, network)
+    for mode in modes * 2:
+        with mode():
+            obs = seen(1)
+            assert torch.equal(taped(obs), network(obs))
+    assert len(taped.recordings) == 1
+    assert all(taped.recordings.values())
 
 
 @torch.no_grad()

@@ -66,9 +66,10 @@ class Taped:
         """Call the network, and record the call if inputs of this kind are new."""
         if kind in self.recordings or len(self.recordings) == MAX_KINDS:
             return self.answer(obs)
-        kept = {key: x.clone() for key, x in obs.items()}
-        with Tape() as tape:
-            answer = self.answer(kept)
+        with torch.inference_mode(False), torch.no_grad():  # buffers made in inference mode could not be used outside
+            kept = {key: x.clone() for key, x in obs.items()}
+            with Tape() as tape:
+                answer = self.answer(kept)
         self.recordings[kind] = None if tape.obstacle else Recording(tape, kept, answer, threading.Lock())
         return answer.clone()
 
