@@ -22,8 +22,9 @@ from reverie.cli import main as cli
 from reverie.core.errors import ConfigError, DataError, RunError
 from reverie.core.lock import lock_of
 from reverie.core.signature import signature
-from reverie.data import output
+from reverie.data import columnar, output
 from reverie.data.export import decoded_actions
+from reverie.data.readers import minari as minari_reader
 from reverie.data.readers.detect import open_reader
 from reverie.data.readers.spaces import in_units
 from reverie.data.readers.store import flat_columns
@@ -289,6 +290,21 @@ def test_several_observations_and_pictures_as_columns(tmp_path):
     with pytest.raises(ConfigError, match="numbers and vectors, not obs"):
         write(open_reader(str(source)), str(tmp_path / "q"), "parquet")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["b.hdf5", "d", "i", "p"]
+
+
+@pytest.mark.parametrize("to", ["d4rl", "parquet"])
+def test_columns_keep_their_type(tmp_path, monkeypatch, to):
+    """What is written first decides it: integers are not to become of later fractions."""
+    monkeypatch.setattr(columnar, "BUFFERED", 1)
+    monkeypatch.setattr(minari_reader, "PART_BYTES", 1)
+    space = spaces.Box(0, 99, (2,), np.int64)
+    parts = [buffer(LIVED[0], LIVED[0].observations.astype(np.int64)), buffer(LIVED[1], LIVED[1].observations + 0.5)]
+    source = write_minari(tmp_path / "d", parts, space)
+    with pytest.raises(DataError, match=r"'obs' is int64 in the first episodes, but float.* in later ones"):
+        write(open_reader(str(source)), str(tmp_path / "out"), to)
+    source = write_minari(tmp_path / "e", parts[::-1], space)
+    write(open_reader(str(source)), str(tmp_path / "out"), to)
+    same_rows(source, tmp_path / "out")
 
 
 def test_tables_have_one_name_for_two_columns(tmp_path):

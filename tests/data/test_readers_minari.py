@@ -1,6 +1,7 @@
 """Minari's datasets, written by its own library."""
 
 import json
+from dataclasses import replace
 
 import gymnasium
 import numpy as np
@@ -198,6 +199,19 @@ def test_nested_observations_and_actions(tmp_path, storage):
         "action/move": rows["action"], "action/grip": chosen,
         **{name: rows[name] for name in ("reward", "is_first", "is_last", "is_terminal")},
     })  # fmt: skip
+
+
+def test_whole_numbers_that_were_stored_as_integers(tmp_path):
+    """In HDF5 each episode has the types of its own arrays: those of the first say nothing about the others."""
+    whole = buffer(LIVED[0], LIVED[0].observations.astype(np.int64), np.ones((3, 1), np.int64))
+    whole = replace(whole, rewards=[1, 0, 1])
+    reader = open_reader(str(write(tmp_path / "d", [whole, buffer(LIVED[1], LIVED[1].observations + 0.5)])))
+    rows = expected(LIVED[:2])
+    rows["reward"][:4] = [0, 1, 0, 1]
+    rows["action"][:4] = [[1], [1], [1], [0]]
+    rows["obs"][4:] = np.array(rows["obs"][4:]) + 0.5
+    check(reader, rows)
+    assert {part["obs"].dtype for part in reader.parts()} == {np.dtype(np.float32)}  # as the space declares
 
 
 def test_ends_that_are_not_there_and_ends_in_the_middle(tmp_path):

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from reverie.core.errors import ConfigError, RunError
+from reverie.core.errors import ConfigError, DataError, RunError
 from reverie.data.output import Exported, check_distinct, check_room, emptied, size_of, staged_at, staged_file
 from reverie.data.readers.base import About, Rows, needs
 from reverie.data.readers.spaces import text_of
@@ -37,9 +37,17 @@ def blocks_of(episodes: Iterable[Rows], done: Exported) -> Iterator[Rows]:
 
     Raises:
         RunError: no episode has a step.
+        DataError: the numbers of a column are integers in the first block, and floats in a later one.
     """
     held: list[Rows] = []
     size = 0
+    kinds: dict[str, np.dtype[Any]] = {}
+
+    def block() -> Rows:
+        joined = {name: np.concatenate([each[name] for each in held]) for name in held[0]}
+        kinds.update({name: values.dtype for name, values in joined.items() if name not in kinds})
+        return {name: as_before(name, values, kinds[name]) for name, values in joined.items()}
+
     for rows in episodes:
         steps = len(rows["reward"]) - 1
         if steps < 1:
@@ -48,12 +56,26 @@ def blocks_of(episodes: Iterable[Rows], done: Exported) -> Iterator[Rows]:
         size += sum(values.nbytes for values in held[-1].values())
         done.episodes, done.steps = done.episodes + 1, done.steps + steps
         if size >= BUFFERED:
-            yield {name: np.concatenate([each[name] for each in held]) for name in held[0]}
+            yield block()
             held, size = [], 0
     if held:
-        yield {name: np.concatenate([each[name] for each in held]) for name in held[0]}
+        yield block()
     if not done.episodes:
         raise RunError("the dataset contains no episodes to write.")
+
+
+def as_before(name: str, values: np.ndarray, dtype: np.dtype[Any]) -> np.ndarray:
+    """Return the values of a column as ``dtype``, that of the values that are written already.
+
+    Raises:
+        DataError: that would change them, as of floats to integers.
+    """
+    if not np.can_cast(values.dtype, dtype, "same_kind"):
+        raise DataError(
+            f"'{name}' is {dtype} in the first episodes, but {values.dtype} in later ones: a column has one type. "
+            "Use Minari's format, which stores each episode by itself (--to minari)."
+        )
+    return values.astype(dtype, copy=False)
 
 
 # ---------------------------------------------------------------- D4RL

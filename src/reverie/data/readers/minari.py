@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from gymnasium import spaces
 
 from reverie.core.errors import ConfigError, DataError, did_you_mean
 from reverie.data.readers.base import PART_BYTES, About, Reader, ReadOptions, Rows, Space, action_space
@@ -263,7 +264,8 @@ class MinariReader(Reader):
                     f"{self.path}: episode {index} has {steps} rewards, {len(terminations)} terminations, "
                     f"{len(truncations)} truncations and {found} of {'/'.join(leaf.path)}; expected {wanted} of these."
                 )
-            rows[leaf.column] = padded(values[leaf.column]) if leaf.is_action else values[leaf.column]
+            declared = as_declared(values[leaf.column], leaf.space)
+            rows[leaf.column] = padded(declared) if leaf.is_action else declared
         if not steps:
             self.meet("an episode without steps is left out")
             return None
@@ -277,6 +279,12 @@ class MinariReader(Reader):
         if steps > 1:
             self.meet(EARLY, int(np.count_nonzero(terminations[:-1]) + np.count_nonzero(truncations[:-1])))
         return rows | {"reward": reward, "is_first": first, "is_last": last, "is_terminal": terminal, BOTH: both}
+
+
+def as_declared(values: np.ndarray, space: Space) -> np.ndarray:
+    """Return integers of a space of floats as floats: an episode of whole numbers may have been stored as integers."""
+    is_float = isinstance(space, spaces.Box) and space.dtype.kind == "f"
+    return values.astype(space.dtype) if is_float and values.dtype.kind in "biu" else values
 
 
 def padded(actions: np.ndarray) -> np.ndarray:

@@ -31,7 +31,7 @@ class MinariHdf5Reader(MinariReader):
             raise DataError(f"{self.main} is missing: the dataset is incomplete. Download or copy it again.")
         self.empty = self.main.stat().st_size == 0
         self.file = None if self.empty else open_hdf5(self.main)
-        self.kinds: dict[str, np.dtype[Any]] = {}
+        self.kinds: dict[str, tuple[Any, np.dtype[Any]]] = {}
 
     def close(self) -> None:
         """See ``Reader``."""
@@ -87,9 +87,7 @@ class MinariHdf5Reader(MinariReader):
         try:
             assert self.file is not None
             found = h5d.open(self.file.id, f"episode_{index}/{name}".encode())
-            if name not in self.kinds:
-                self.kinds[name] = self._checked(found.dtype, index, name)
-            out = np.empty(found.shape, self.kinds[name])
+            out = np.empty(found.shape, self._dtype(found, index, name))
             found.read(h5s.ALL, h5s.ALL, out)
         except (KeyError, AssertionError):
             raise DataError(f"{self.main}: episode_{index}/{name} is missing.") from None
@@ -97,10 +95,15 @@ class MinariHdf5Reader(MinariReader):
             raise DataError(f"{self.main}: episode_{index}/{name} cannot be read: {error}.") from None
         return out
 
-    def _checked(self, dtype: np.dtype[Any], index: int, name: str) -> np.dtype[Any]:
-        if dtype.kind not in "biuf":
-            raise DataError(f"{self.main}: episode_{index}/{name} contains {dtype}: expected numbers.")
-        return dtype
+    def _dtype(self, found: Any, index: int, name: str) -> np.dtype[Any]:
+        """Return the dtype of a dataset; the latest of each name is kept, as comparing HDF5's types is faster."""
+        type_ = found.get_type()
+        if name not in self.kinds or not self.kinds[name][0].equal(type_):
+            dtype: np.dtype[Any] = type_.dtype
+            if dtype.kind not in "biuf":
+                raise DataError(f"{self.main}: episode_{index}/{name} contains {dtype}: expected numbers.")
+            self.kinds[name] = type_, dtype
+        return self.kinds[name][1]
 
     def _all(self, index: int, path: tuple[str, ...]) -> Any:
         name = f"episode_{index}/{'/'.join(path)}"
