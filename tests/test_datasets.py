@@ -645,6 +645,29 @@ def test_an_end_that_is_terminal_and_truncated_is_recorded_as_both(agent):
     assert episode["terminations"].tolist() == episode["truncations"].tolist() == [True]
 
 
+def test_environments_that_reuse_their_arrays(agent):
+    """Each step is recorded as it was, whatever becomes of the arrays that it came and went with."""
+
+    class Reuses(gymnasium.Wrapper):
+        def reset(self, **options):
+            obs, info = self.env.reset(**options)
+            self.held = obs.copy()
+            return self.held, info
+
+        def step(self, action):
+            obs, *rest = self.env.step(action.copy())
+            action[:], self.held[:] = 0, obs
+            return self.held, *rest
+
+    plain = gymnasium.make("Pendulum-v1")
+    one, two = (
+        play(agent, env, RecordConfig(steps=4), np.random.default_rng(0), 0, 4) for env in (plain, Reuses(plain))
+    )
+    for name in ("observations", "actions"):
+        np.testing.assert_array_equal(one[name], two[name])
+        assert len(np.unique(one[name], axis=0)) == len(one[name])
+
+
 def test_without_noise_the_agent_does_what_it_does(agent, tmp_path):
     record(agent, str(tmp_path / "d"), RecordConfig(episodes=1))
     rows = joined(open_reader(str(tmp_path / "d")).parts())

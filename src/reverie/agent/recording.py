@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
@@ -113,9 +114,9 @@ def play(
     seed: int,
     most: int | None,
 ) -> dict[str, Any]:
-    """Play one episode of at most ``most`` steps."""
+    """Play one episode of at most ``most`` steps. Values are copied, as an environment may reuse its arrays."""
     obs, _ = env.reset(seed=seed)
-    seen, done = [obs], []
+    seen, done = [deepcopy(obs)], []
     rewards: list[float] = []
     terminations: list[bool] = []
     state, over = None, False
@@ -126,9 +127,9 @@ def play(
             action = env.action_space.sample()
         if action is not chosen:
             state = agent.override(state, action)
+        done.append(deepcopy(action))
         obs, reward, terminated, truncated, _ = env.step(action)
-        seen.append(obs)
-        done.append(action)
+        seen.append(deepcopy(obs))
         rewards.append(float(reward))
         terminations.append(bool(terminated))
         if len(rewards) == LONG and most is None:
