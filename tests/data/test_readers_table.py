@@ -295,6 +295,34 @@ def test_tables_that_cannot_be(tmp_path, change, said):
         list(open_reader(path, ReadOptions(columns=MAPPING)).parts())
 
 
+@pytest.mark.parametrize("kind", ["stream", "file", "parquet"])
+def test_each_file_has_the_columns_of_the_first(tmp_path, kind):
+    def read(name, **change):
+        """The first episode in one file, and the others in another one, which is changed."""
+        for part, lived in (("a", LIVED[:1]), ("b", LIVED[1:])):
+            values = columns(lived) | (change if part == "b" else {})
+            save(
+                tmp_path / name / part,
+                {name: column for name, column in values.items() if column is not None},
+                kind=kind,
+            )
+        return open_reader(str(tmp_path / name), ReadOptions(columns=MAPPING))
+
+    with pytest.raises(
+        DataError, match=r"/b/data.* has no column 'next\.reward'; the columns of .* are observation\.st"
+    ):
+        read("lacks", **{"next.reward": None})
+    with pytest.raises(
+        DataError, match=r"/b/data.*: 'action' contains numbers, but in .* it contains lists of numbers"
+    ):
+        read("other", action=[1.0] * 11)
+    rows = expected(LIVED, last_seen=False)
+    rows["reward"] = [*rows["reward"][:4], *np.floor(rows["reward"][4:])]
+    whole = read("whole", **{"next.reward": [int(reward) for reward in columns(LIVED[1:])["next.reward"]]})
+    check(whole, rows)  # numbers of another type are no mistake
+    check(read("empty", **{name: [] for name in columns()}), expected(LIVED[:1], last_seen=False))
+
+
 @pytest.mark.parametrize("kind", ["stream", "parquet"])
 def test_floats_that_are_missing_are_nan(tmp_path, kind):
     """As pandas writes NaN. Validation says where they are."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -19,7 +19,7 @@ SUFFIXES = (".arrow", ".parquet")
 
 @dataclass(frozen=True)
 class Piece:
-    """Rows of a table that are read together."""
+    """Rows of a table that are read together, at least one."""
 
     rows: int
     found: Any
@@ -45,7 +45,7 @@ class TableColumn:
     @cached_property
     def _sample(self) -> np.ndarray:
         """The first value that is not missing, ``[1, ...]``."""
-        array = self._array(next(i for i, piece in enumerate(self.pieces) if piece.rows))
+        array = self._array(0)
         known = int(np.asarray(array.is_valid()).argmax()) if array.null_count else 0
         return self._numbers(array.slice(known, 1), known)
 
@@ -198,10 +198,62 @@ def first_missing(arrow: Any, array: Any) -> int:
     return -1
 
 
+def check_alike(arrow: Any, files: Sequence[tuple[Path, Any]], names: Iterable[str]) -> None:
+    """Check that each of the named columns is in all files once, and of one kind.
+
+    Args:
+        arrow: the package.
+        files: the files, with their schemas.
+        names: of the columns.
+
+    Raises:
+        DataError: a file lacks a column, has several of this name, or has one of another kind than the first file.
+    """
+    first, schema = files[0]
+    for name in names:
+        for file, other in files:
+            if (count := len(other.get_all_field_indices(name))) != 1:
+                raise DataError(
+                    f"{file} has {count or 'no'} column{'s' * (count > 1)} '{name}'; the columns of {first.name} are "
+                    f"{', '.join(schema.names)}. Expected this column once in each file. Correct the file or leave it "
+                    "out."
+                )
+            one, two = (kind_of(arrow, each.field(name).type) for each in (schema, other))
+            if one != two:
+                raise DataError(
+                    f"{file}: '{name}' contains {two}, but in {first.name} it contains {one}: expected the same in all "
+                    "files. Correct the file or leave it out."
+                )
+
+
+def kind_of(arrow: Any, kind: Any) -> str:
+    """Return what the values of a type of Arrow's are read as, such as "lists of numbers"."""
+    types = arrow.types
+    if isinstance(kind, arrow.BaseExtensionType):
+        return kind_of(arrow, kind.storage_type)
+    if types.is_dictionary(kind):
+        return kind_of(arrow, kind.value_type)
+    if holds_lists(arrow, kind):
+        return f"lists of {kind_of(arrow, kind.value_type)}"
+    if types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind):
+        return "numbers"
+    if holds_pictures(arrow, kind):
+        return "images"
+    return "text" if types.is_string(kind) or types.is_large_string(kind) else str(kind)
+
+
 def holds_lists(arrow: Any, kind: Any) -> bool:
     """Return whether the values of a type of Arrow's are lists."""
     types = arrow.types
     return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
+
+
+def holds_pictures(arrow: Any, kind: Any) -> bool:
+    """Return whether the values of a type of Arrow's are compressed pictures, alone or as Hugging Face stores them."""
+    types = arrow.types
+    if types.is_struct(kind):
+        return "bytes" in [field.name for field in kind]
+    return bool(types.is_binary(kind) or types.is_large_binary(kind))
 
 
 def numbers(arrow: Any, array: Any, where: str) -> np.ndarray:
@@ -216,10 +268,8 @@ def numbers(arrow: Any, array: Any, where: str) -> np.ndarray:
         DataError: lists differ in length, or values are not numbers.
     """
     kind, types = array.type, arrow.types
-    if types.is_struct(kind) and "bytes" in [f.name for f in kind]:
-        return pictures(array.field("bytes").to_pylist(), where)
-    if types.is_binary(kind) or types.is_large_binary(kind):
-        return pictures(array.to_pylist(), where)
+    if holds_pictures(arrow, kind):
+        return pictures((array.field("bytes") if types.is_struct(kind) else array).to_pylist(), where)
     if isinstance(array, arrow.ExtensionArray):
         return numbers(arrow, array.storage, where)
     if holds_lists(arrow, kind):

@@ -7,6 +7,7 @@ of the table is a transition, or a whole episode if observations, actions and re
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
@@ -17,7 +18,7 @@ import numpy as np
 from gymnasium import spaces
 
 from reverie.core.errors import ConfigError, DataError, did_you_mean
-from reverie.data.readers.arrow_columns import SUFFIXES, Piece, SideBySide, TableColumn, tables_in
+from reverie.data.readers.arrow_columns import SUFFIXES, Piece, SideBySide, TableColumn, check_alike, tables_in
 from reverie.data.readers.base import (
     About,
     Named,
@@ -79,13 +80,16 @@ class TableReader(Reader):
         except ImportError as error:
             raise needs("pyarrow", "arrow", error) from None
         self.arrow: Any = pyarrow
-        found = [list(self._pieces(file)) for file in self.paths]
+        found = [[piece for piece in self._pieces(file) if piece.rows] for file in self.paths]
         self.pieces = [piece for pieces in found for piece in pieces]
         self.tables = Tables(path, self.paths, np.cumsum([sum(piece.rows for piece in pieces) for pieces in found]))
         self.total = int(self.tables.ends[-1])
         if not self.total:
             raise DataError(f"{path} contains no rows.")
         self.roles = self._roles()
+        schemas = [(file, pieces[0].schema) for file, pieces in zip(self.paths, found, strict=True) if pieces]
+        named = ([name] if isinstance(name, str) else name for name in self.roles.values())
+        check_alike(pyarrow, schemas, dict.fromkeys(itertools.chain.from_iterable(named)))
 
     def files(self) -> Sequence[Path]:
         """See ``Reader``: the tables in their order."""
