@@ -164,6 +164,25 @@ def test_several_observations_and_pictures(tmp_path):
     assert reader.about().observation["camera"] == spaces.Box(0, 255, (4, 6, 3), np.uint8)
 
 
+def test_next_observations_are_known_of_all_or_of_none(tmp_path):
+    """What an episode ends with is never put together from two times."""
+    mapping = {"obs.a": "observation.state", "obs.b": "t", "next_obs.a": "after", "action": "action"}
+    values = columns() | {"t": [float(t) for e in LIVED for t in range(e.steps)]}
+    reader = open_reader(str(save(tmp_path / "d", values)), ReadOptions(columns={**MAPPING, "obs": "", **mapping}))
+    with pytest.raises(
+        DataError, match=r"next observations of obs/a were recorded, but not of obs/b: expected those of"
+    ):
+        reader.rows()
+    whole = {
+        "a": [e.observations.tolist() for e in LIVED], "b": [list(range(e.steps)) for e in LIVED],
+        "action": [e.actions.tolist() for e in LIVED], "next.reward": [e.rewards.tolist() for e in LIVED],
+    }  # fmt: skip
+    mapping = {"obs.a": "a", "obs.b": "b", "action": "action", "reward": "next.reward"}
+    reader = open_reader(str(save(tmp_path / "e", whole)), ReadOptions(columns=mapping))
+    with pytest.raises(DataError, match=r"row 0: next observations of obs/a were recorded, but not of obs/b"):
+        reader.rows()
+
+
 FRAME = {"obs": ["number", "t"], "next_obs": ["number", "after"], "action": ["done"], "reward": "next.reward",
          "terminal": "next.done", "episode": "episode_index"}  # fmt: skip
 
@@ -261,6 +280,9 @@ def test_what_must_be_said(tmp_path):
         open_reader(str(save(tmp_path / "e", values)), ReadOptions(columns={"obs.pair": ["t", "number"]}))
     with pytest.raises(ConfigError, match=r"no column 'actoin'\. Did you mean 'action'"):
         open_reader(path, ReadOptions(columns=MAPPING | {"action": "actoin"}))
+    for both in (["obs", "obs.b"], ["action.a", "action.a/b"]):
+        with pytest.raises(ConfigError, match=f"both {both[0]} and {both[1]} are named.*Expected one of them"):
+            open_reader(path, ReadOptions(columns=dict.fromkeys(both, "action") | MAPPING))
     with pytest.raises(ConfigError, match=r"unknown name 'prize'\. Expected .* such as obs.camera"):
         open_reader(path, ReadOptions(columns=MAPPING | {"prize": "action"}))
 

@@ -147,6 +147,13 @@ class TableReader(Reader):
                     raise ConfigError(
                         f"data.columns: {self.path} has no column '{column}'.{hint} It has: {', '.join(self.names)}."
                     )
+        places = {role: role.replace(".", "/", 1) for role in given}  # of columns in rows
+        for role, inside in itertools.permutations(given, 2):
+            if places[inside].startswith(f"{places[role]}/"):
+                raise ConfigError(
+                    f"data.columns: both {role} and {inside} are named, of which the first stands for all. Expected "
+                    f"one of them, or two keys such as {role.partition('.')[0]}.camera and {inside}."
+                )
         if missing := [n for n in NEEDED if not any(role.partition(".")[0] == n for role in given)]:
             raise ConfigError(
                 f"{self.path} has the columns {', '.join(self.names)}: no column is named for {', '.join(missing)}. "

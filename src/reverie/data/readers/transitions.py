@@ -120,7 +120,8 @@ class Transitions:
         """Check the shapes of the columns.
 
         Raises:
-            DataError: rewards are not scalars, or next observations have other shapes than observations.
+            DataError: rewards are not scalars, or next observations have other shapes than observations, or are known
+                for some of these only.
         """
         if int(np.prod(self.reward.shape[1:], dtype=np.int64)) != 1:
             raise DataError(f"{self.where}: rewards have shape {list(self.reward.shape)}: expected one for each step.")
@@ -131,6 +132,11 @@ class Transitions:
                     f"{self.where}: next observations of {name} have shape {list(column.shape[1:])}, but the shape of "
                     f"observations is {before}: expected the same."
                 )
+        if self.next_obs and (unknown := sorted(self.obs.keys() - self.next_obs.keys())):
+            raise DataError(
+                f"{self.where}: next observations of {', '.join(self.next_obs)} were recorded, but not of "
+                f"{', '.join(unknown)}: expected those of all observations, or of none. Leave them out for all."
+            )
 
     def _told(self) -> np.ndarray:
         """Return where an end is declared or no transition follows, bool ``[n]``."""
