@@ -9,6 +9,8 @@ from test_readers_hdf5 import columns, tianshou, transitions_of, write
 from reverie.core.errors import ConfigError, DataError
 from reverie.data.readers.base import ReadOptions
 from reverie.data.readers.detect import open_reader
+from reverie.data.readers.rl_unplugged import shards_in
+from reverie.data.readers.several import files_of
 
 
 def test_a_name_says_nothing(tmp_path):
@@ -114,6 +116,22 @@ def test_several_files_in_the_order_of_their_numbers(tmp_path):
         write(tmp_path / name, columns(lived))
     check(open_reader(str(tmp_path)), expected(LIVED))
     check(open_reader(str(tmp_path / "part-?.hdf5")), expected(LIVED[:3]))
+
+
+def test_suffixes_in_upper_case_and_hidden_files(tmp_path):
+    """A folder is the same dataset whatever the case of the suffixes; hidden files are nobody's."""
+    write(tmp_path / "a.hdf5", columns(LIVED[:2]))
+    write(tmp_path / "B.HDF5", columns(LIVED[2:]))
+    write(tmp_path / ".c.hdf5", columns())
+    names = sorted(file.name for file in open_reader(str(tmp_path)).files())
+    assert names == ["B.HDF5", "a.hdf5"]
+    for folder, suffixes in (("npz", (".NPZ",)), ("TFRecord", (".TFRecord", ".tfrecords"))):
+        (tmp_path / folder).mkdir()
+        for number, suffix in [(10, suffixes[0]), (9, suffixes[-1]), (".1", suffixes[0])]:
+            (tmp_path / folder / f"{number}{suffix}").touch()
+        found = files_of(tmp_path / folder, folder)
+        assert [file.name for file in found] == [f"9{suffixes[-1]}", f"10{suffixes[0]}"]
+    assert shards_in(tmp_path / "TFRecord") == sorted(found)
 
 
 def test_several_files_that_do_not_belong_together(tmp_path):

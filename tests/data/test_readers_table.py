@@ -371,6 +371,14 @@ def test_a_table_cut_in_the_middle(tmp_path):
         open_reader(str(path), ReadOptions(columns=MAPPING))
 
 
+@pytest.mark.parametrize("name", ["a.PARQUET", "table"])
+def test_the_name_of_a_table_says_nothing(tmp_path, name):
+    file = next(save(tmp_path / "d", columns(), kind="parquet").glob("*.parquet")).replace(tmp_path / name)
+    check(open_reader(str(file), ReadOptions(columns=MAPPING)), expected(LIVED, last_seen=False))
+    folder = tmp_path if file.suffix else file  # without a suffix it is no part of a folder
+    check(open_reader(str(folder), ReadOptions(columns=MAPPING)), expected(LIVED, last_seen=False))
+
+
 def test_the_parts_of_a_dataset_are_named(tmp_path):
     for split in ("train", "test"):
         save(tmp_path / "d" / split, columns())

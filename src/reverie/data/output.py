@@ -16,7 +16,7 @@ import numpy as np
 from reverie.core.errors import ConfigError, RunError
 from reverie.core.lock import lock_of
 from reverie.core.signals import check_signals
-from reverie.data.readers.base import SUFFIXES
+from reverie.data.readers.base import format_of
 from reverie.data.readers.minari import check_name, minari_root
 
 WRITTEN = {"minari": "a folder", "d4rl": "HDF5", "parquet": "Parquet", "pydreamer": "npz", "store": "a folder"}
@@ -135,7 +135,7 @@ def check_target(target: str, to: str) -> None:
         raise ConfigError(f"{target} is the name of a Minari dataset: pass a path for the format {to}.")
     if name != target:
         check_name(name)
-    elif (named := SUFFIXES.get(path.suffix.lower(), WRITTEN[to])) != WRITTEN[to]:
+    elif (named := format_of(path) or WRITTEN[to]) != WRITTEN[to]:
         others = [other for other, content in WRITTEN.items() if content == named]
         hint = f", or write {named} by `reverie data convert --to {others[0]}`" if others else ""
         raise ConfigError(

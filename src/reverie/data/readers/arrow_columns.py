@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 
 from reverie.core.errors import ConfigError, DataError
+from reverie.data.readers.base import format_of
 from reverie.data.readers.several import by_number
 
-SUFFIXES = (".arrow", ".parquet")
+FORMATS = ("Arrow", "Parquet")
 
 
 @dataclass(frozen=True)
@@ -308,7 +309,7 @@ def tables_in(path: Path) -> list[Path]:
     Raises:
         ConfigError: there are several splits (train, test, validation): one must be named.
     """
-    tables = (p for p in path.rglob("*") if p.suffix in SUFFIXES)
+    tables = (p for p in path.rglob("*") if format_of(p) in FORMATS)
     found = sorted((p for p in tables if not any(map(_hidden, p.relative_to(path).parts))), key=by_number)
     splits = {p.relative_to(path).parts[0] for p in found if len(p.relative_to(path).parts) > 1}
     if {"train"} < splits and splits <= {"train", "test", "validation"}:
@@ -316,6 +317,12 @@ def tables_in(path: Path) -> list[Path]:
             f"{path} has the splits {', '.join(sorted(splits))}: pass the path of one, such as {path}/train."
         )
     return found
+
+
+def is_parquet(file: Path) -> bool:
+    """Return whether a file begins as Parquet files do, whatever its name."""
+    with file.open("rb") as opened:
+        return opened.read(4) == b"PAR1"
 
 
 def _hidden(name: str) -> bool:

@@ -35,7 +35,7 @@ SUFFIXES = {
     ".hdf5": "HDF5", ".h5": "HDF5", ".hdf": "HDF5", ".npz": "npz", ".parquet": "Parquet", ".arrow": "Arrow",
     ".tfrecord": "TFRecord", ".tfrecords": "TFRecord",
 }  # fmt: skip
-"""The content of files by their suffix."""
+"""The content of files by their suffix, in lower case."""
 PART_BYTES = 1_500_000
 """Approximate size of a part in bytes, where a reader is free to choose; small enough for a processor's cache."""
 
@@ -202,6 +202,11 @@ class Reader(Opaque, ABC):
     def noted(self) -> Counter[str]:
         """Return the sum of ``notes`` and ``met``."""
         return self.notes + self.met
+
+
+def format_of(path: Path) -> str:
+    """Return the format that a file's suffix names, in upper or lower case, one of ``SUFFIXES``; "" if none."""
+    return SUFFIXES.get(path.suffix.lower(), "")
 
 
 def needs(package: str, extra: str, error: ImportError) -> ConfigError:

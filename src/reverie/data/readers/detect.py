@@ -9,9 +9,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from reverie.core.errors import ConfigError, DataError, did_you_mean
-from reverie.data.readers.arrow_columns import SUFFIXES as OF_TABLES
+from reverie.data.readers.arrow_columns import FORMATS as OF_TABLES
 from reverie.data.readers.arrow_columns import tables_in
-from reverie.data.readers.base import SUFFIXES, Reader, ReadOptions
+from reverie.data.readers.base import Reader, ReadOptions, format_of
 from reverie.data.readers.d4rl import NEEDED as OF_D4RL
 from reverie.data.readers.d4rl import D4RLReader
 from reverie.data.readers.hdf5 import damage, is_hdf5, open_hdf5
@@ -20,7 +20,7 @@ from reverie.data.readers.minari_storages import minari_reader
 from reverie.data.readers.named import named_reader
 from reverie.data.readers.pydreamer import PyDreamerReader
 from reverie.data.readers.rl_unplugged import RLUnpluggedReader, shards_in
-from reverie.data.readers.several import SeveralReader, by_number
+from reverie.data.readers.several import SeveralReader, by_number, files_of
 from reverie.data.readers.store import StoreReader, is_store
 from reverie.data.readers.table import TableReader
 from reverie.data.readers.tfrecord import looks_like_records
@@ -104,12 +104,11 @@ def _folder(path: Path, options: ReadOptions) -> Reader:
     if is_store(path):
         return StoreReader(path, options)
     check_alike(path)
-    if any(path.glob("*.npz")):
+    if files_of(path, "npz"):
         return PyDreamerReader(path, options)
     if shards_in(path):
         return RLUnpluggedReader(path, options)
-    files = sorted((p for p in path.iterdir() if p.suffix in (".hdf5", ".h5", ".hdf")), key=by_number)
-    if files:
+    if files := files_of(path, "HDF5"):
         return _several(path, files, options)
     folders = sorted((p for p in path.iterdir() if p.is_dir() and _is_dataset(p)), key=by_number)
     if folders:
@@ -133,7 +132,7 @@ def check_alike(path: Path) -> None:
         if inside.is_dir():
             kind = "Minari or a replay store" if _is_dataset(inside) else ""
         else:
-            kind = "tables" if inside.suffix.lower() in OF_TABLES else SUFFIXES.get(inside.suffix.lower(), "")
+            kind = "tables" if format_of(inside) in OF_TABLES else format_of(inside)
         if kind and not inside.name.startswith("."):
             found.setdefault(kind, []).append(inside.name)
     if len(found) > 1:
@@ -157,10 +156,10 @@ def is_table_folder(path: Path) -> bool:
 def _several(path: Path, found: list[Path], options: ReadOptions) -> Reader:
     if len(found) == 1:
         return _folder(found[0], options) if found[0].is_dir() else _file(found[0], options)
-    suffixes = {p.suffix for p in found if p.is_file()} if all(p.is_file() for p in found) else set()
-    if suffixes == {".npz"}:  # an episode may go on in the next file
+    kinds = {format_of(p) if p.is_file() else "" for p in found}
+    if kinds == {"npz"}:  # an episode may go on in the next file
         return PyDreamerReader(path, options, found)
-    if suffixes and suffixes <= set(OF_TABLES):
+    if kinds <= set(OF_TABLES):
         return TableReader(path, options, found)
     return SeveralReader(path, [_folder(p, options) if p.is_dir() else _file(p, options) for p in found], options)
 
@@ -169,7 +168,7 @@ def _file(path: Path, options: ReadOptions) -> Reader:
     if path.stat().st_size == 0:
         raise DataError(f"{path} is empty.")
     kind = content(path)
-    named = SUFFIXES.get(path.suffix.lower())
+    named = format_of(path)
     if kind and named and kind != named:
         raise DataError(
             f"{path} has the suffix {path.suffix}, but its content is {kind}: rename it, or use the right file."
@@ -190,7 +189,7 @@ def _file(path: Path, options: ReadOptions) -> Reader:
 
 
 def content(path: Path) -> str:
-    """Return the format that the first bytes of a file show, one of the values of ``SUFFIXES``; "" if unknown."""
+    """Return the format that the first bytes of a file show, as ``format_of`` names it; "" if unknown."""
     with path.open("rb") as file:
         head = file.read(8)
     if is_hdf5(path):

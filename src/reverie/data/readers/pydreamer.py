@@ -18,7 +18,7 @@ from gymnasium import spaces
 
 from reverie.core.errors import DataError
 from reverie.data.readers.base import About, Reader, ReadOptions, Rows, Space, action_space, as_flags, observed_space
-from reverie.data.readers.several import by_number
+from reverie.data.readers.several import by_number, files_of
 
 OF_ROWS = {"action", "reward", "terminal", "reset"}
 OF_GENERATOR = {"action_next", "policy_value", "policy_entropy", "action_prob"}
@@ -37,7 +37,7 @@ class PyDreamerReader(Reader):
 
     def __init__(self, path: Path, options: ReadOptions, paths: Sequence[Path] = ()) -> None:
         super().__init__(path, options)
-        found = paths or (path.glob("*.npz") if path.is_dir() else [path])
+        found = paths or (files_of(path, "npz") if path.is_dir() else [path])
         self.paths = sorted(found, key=by_number)
         if not self.paths:
             raise DataError(f"{path} contains no npz files.")

@@ -22,6 +22,7 @@ from gymnasium import spaces
 
 from reverie.core.errors import DataError
 from reverie.data.readers.base import About, Reader, ReadOptions, Rows
+from reverie.data.readers.several import files_of
 from reverie.data.readers.tfrecord import CutOff, Values, example, records
 from reverie.data.readers.transitions import Carried, Places
 
@@ -249,4 +250,4 @@ def png(picture: bytes) -> np.ndarray:
 
 def shards_in(path: Path) -> list[Path]:
     """Return the shards in a folder, sorted by name."""
-    return sorted(p for p in path.iterdir() if SHARD.fullmatch(p.name) or p.suffix in (".tfrecord", ".tfrecords"))
+    return sorted({*files_of(path, "TFRecord"), *(p for p in path.iterdir() if SHARD.fullmatch(p.name))})

@@ -14,7 +14,7 @@ from gymnasium import spaces
 
 from reverie.core.errors import DataError
 from reverie.core.signature import differences, signature
-from reverie.data.readers.base import About, Reader, ReadOptions, Rows, Space
+from reverie.data.readers.base import About, Reader, ReadOptions, Rows, Space, format_of
 
 
 class SeveralReader(Reader):
@@ -148,6 +148,12 @@ def wide_enough(one: Space, other: Space, where: str) -> Space:
         low, high = np.minimum(one.low, other.low), np.maximum(one.high, other.high)
         return spaces.Box(low, high, one.shape, np.float32)
     raise DataError(f"{where} have different actions, {other} and {one}: they are not parts of the same dataset.")
+
+
+def files_of(folder: Path, format_: str) -> list[Path]:
+    """Return the files in a folder whose suffix names a format, by number; hidden ones are left out."""
+    found = (path for path in folder.iterdir() if format_of(path) == format_ and not path.is_dir())
+    return sorted((path for path in found if not path.name.startswith(".")), key=by_number)
 
 
 def by_number(path: Path) -> list[int | str]:

@@ -18,7 +18,15 @@ import numpy as np
 from gymnasium import spaces
 
 from reverie.core.errors import ConfigError, DataError, did_you_mean
-from reverie.data.readers.arrow_columns import SUFFIXES, Piece, SideBySide, TableColumn, check_alike, tables_in
+from reverie.data.readers.arrow_columns import (
+    FORMATS,
+    Piece,
+    SideBySide,
+    TableColumn,
+    check_alike,
+    is_parquet,
+    tables_in,
+)
 from reverie.data.readers.base import (
     About,
     Named,
@@ -72,7 +80,7 @@ class TableReader(Reader):
         super().__init__(path, options)
         self.paths = list(paths) or (tables_in(path) if path.is_dir() else [path])
         if not self.paths:
-            raise DataError(f"{path} contains no tables ({', '.join(SUFFIXES)}).")
+            raise DataError(f"{path} contains no tables ({' or '.join(FORMATS)}).")
         try:
             import pyarrow.compute
             import pyarrow.ipc
@@ -104,7 +112,7 @@ class TableReader(Reader):
     def _pieces(self, file: Path) -> Iterator[Piece]:
         arrow = self.arrow
         try:
-            if file.suffix == ".parquet":
+            if is_parquet(file):
                 table = arrow.parquet.ParquetFile(file)
                 for group in range(table.num_row_groups):
                     yield Piece(table.metadata.row_group(group).num_rows, (table, group))
