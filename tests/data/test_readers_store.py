@@ -10,10 +10,12 @@ from recordings import LIVED, Lived, check, expected
 from reverie.core.errors import DataError
 from reverie.data.readers import store as reader_file
 from reverie.data.readers.detect import open_reader
+from reverie.data.readers.several import OF_ROWS
 from reverie.data.readers.store import StoreReader
 from reverie.data.storage import Column
 from reverie.data.store import zarr
 from reverie.data.store.store import Store
+from reverie.recorded import CANNOT, LATE
 
 COLUMNS = {
     "obs/vec": Column((2,), "float32"),
@@ -109,6 +111,24 @@ def test_bounds_of_actions_count_where_both_stores_know_them(tmp_path):
     assert open_reader(str(tmp_path / "[ab]")).about().specs[1].parts["action"].high == ()
     with pytest.raises(DataError, match=r"1 number in -2\.\.2 in .*c, but of 1 number in -1\.\.1 in .*b:"):
         open_reader(str(tmp_path / "[bc]")).about()
+
+
+@pytest.mark.parametrize(
+    ("name", "one", "other"), [("id", "Ant-v5", "Ant-v4"), ("clip_reward", "sign", "none"), ("action_repeat", 1, 4)]
+)
+def test_runs_of_one_dataset_were_recorded_with_the_same_settings(tmp_path, name, one, other):
+    for run, value in {"a": one, "b": one, "c": other}.items():
+        stored(tmp_path / run / "replay", [named(LIVED)])
+        env = {"id": "Ant-v5", "noop_max": len(str(value)), name: value}
+        (tmp_path / run / "config.yaml").write_text(yaml.safe_dump({"experiment": {"env": env}}))
+        (tmp_path / run / "spec.json").write_text(json.dumps(SPEC))
+    assert open_reader(str(tmp_path / "[ab]")).about().env_settings[name] == one
+    with pytest.raises(DataError, match=rf"c was recorded with env.{name} = {other}, but .*a with env.{name} = {one}:"):
+        open_reader(str(tmp_path)).about()
+
+
+def test_settings_that_decide_what_rows_mean_are_those_that_may_not_differ():
+    assert set(OF_ROWS) == {*LATE, *CANNOT}
 
 
 def test_without_a_spec(tmp_path):

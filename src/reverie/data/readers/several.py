@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from gymnasium import spaces
@@ -15,6 +16,9 @@ from gymnasium import spaces
 from reverie.core.errors import DataError
 from reverie.core.signature import differences, signature
 from reverie.data.readers.base import About, Reader, ReadOptions, Rows, Space, format_of
+
+OF_ROWS = ("action_repeat", "pool_frames", "frame_stack", "pixels", "resize", "grayscale", "clip_reward")
+"""Settings of the environment that decide what its rows mean; ``recorded.py`` says which can be applied later."""
 
 
 class SeveralReader(Reader):
@@ -85,12 +89,13 @@ class SeveralReader(Reader):
         return [reader.about() for reader in self.readers]
 
     def about(self) -> About:
-        """See ``Reader``. Observations and declared action spaces must be the same in all.
+        """See ``Reader``. Observations, declared action spaces and the environment's settings must be the same in all.
 
         Raises:
             DataError: they differ, or measured action spaces are of different kinds, or actions have different bounds
                 in our own stores, whose actions are in [-1, 1].
         """
+        self._check_environments()
         first, *rest = self._each
         for reader, other in zip(self.readers[1:], rest, strict=True):
             if other.specs is not None and first.specs is not None:
@@ -109,6 +114,25 @@ class SeveralReader(Reader):
             measured=any(each.measured for each in self._each),
             episodes=None if None in episodes else sum(e or 0 for e in episodes),
         )
+
+    def _check_environments(self) -> None:
+        """Check that the rows were recorded in the same environment with the same settings, where these are declared.
+
+        Raises:
+            DataError: they were not.
+        """
+        known: dict[str, tuple[Path, Any]] = {}
+        for reader, about in zip(self.readers, self._each, strict=True):
+            said = {"id": about.env} if about.env else {}
+            said |= {name: value for name, value in about.env_settings.items() if name in OF_ROWS}
+            for name, value in said.items():
+                path, other = known.setdefault(name, (reader.path, value))
+                if value != other:
+                    raise DataError(
+                        f"{reader.path} was recorded with env.{name} = {value}, but {path} with env.{name} = {other}: "
+                        "these are not parts of the same dataset. Pass one of them, or a glob of those that were "
+                        "recorded in the same way."
+                    )
 
     def _action(self) -> Space:
         """Return the smallest action space that holds all; those that are declared must be the same.
