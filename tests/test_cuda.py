@@ -6,12 +6,19 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
 
 import reverie
 from fake_cuda import FakeCuda, fake_cuda
+from reverie.core.types import Window
+from reverie.data.device import storage_on
+from reverie.data.mix import Mix
+from reverie.data.prefetch import ahead
+from reverie.data.replay import Replay, ReplayConfig
+from reverie.data.storage import Column, Storage
 from reverie.run.checkpoint import Checkpoints
 from tiny import SETTINGS
 
@@ -67,7 +74,7 @@ def test_a_run_on_a_gpu_is_the_run_on_the_cpu(algorithm, tmp_path, gpu, request)
     file = "pendulum" if algorithm in PUSHES else "cartpole" if algorithm in (*CHOOSES, "gail") else ""
     data = {"data": str(request.getfixturevalue(file))} if file else {}
     data |= {"env": "CartPole-v1"} if algorithm == "gail" else {"data.eval_env": "none"} if data else {}
-    there = {} if data else {"replay.device": "cuda:0"}
+    there = {"replay.device": "cuda:0"} if "steps" in RUNS[algorithm] else {}
     one = train(algorithm, "cpu", tmp_path / "cpu", **data)
     assert not gpu.waits
     two = train(algorithm, "cuda:0", tmp_path / "gpu", **data, **there)
@@ -94,6 +101,30 @@ def test_nobody_waits_but_for_actions_and_what_is_stored(algorithm, tmp_path, gp
     grown = {place for place in counted[1] if counted[1][place] > counted[0][place]}
     assert grown  # actions are waited for, so waits are counted
     assert grown <= WAIT
+
+
+def replay_of(storage: Storage) -> Replay:
+    replay = Replay(
+        storage, Window(batch=2, length=2, crosses_episodes=True), seed=0, config=ReplayConfig(online=False)
+    )
+    flags = dict.fromkeys(("is_first", "is_last", "is_terminal"), np.zeros((1, 9), bool))
+    replay.extend(flags | {"reward": np.arange(9, dtype=np.float32)[None], "action": np.zeros((1, 9, 1), np.float32)})
+    return replay
+
+
+@pytest.mark.parametrize("lived", ["cpu", "cuda:0"])
+@pytest.mark.parametrize("learner", ["cpu", "cuda:0"])
+def test_recorded_and_collected_windows_meet_wherever_their_rows_are(lived, learner, gpu):
+    columns = {"action": Column((1,), "float32"), "reward": Column((), "float32")}
+    columns |= {name: Column((), "bool") for name in ("is_first", "is_last", "is_terminal")}
+    two = [replay_of(storage_on(device, columns, 1, 9)) for device in ("cpu", lived)]
+    found = Mix(*(ahead(replay, torch.device(learner)) for replay in two)).sample()
+    there = "cuda" if "cuda:0" in (lived, learner) else "cpu"
+    assert {x.device.type for x in (found.action, found.reward, found.is_last, found.weight)} == {there}
+    assert found.index.device.type == "cpu"
+    alike = replay_of(storage_on("cpu", columns, 1, 9)).sample()
+    assert found.reward.tolist() == [*alike.reward.tolist()] * 2
+    assert found.index.tolist() == [*alike.index.tolist()] * 2
 
 
 # ---------------------------------------------------------------- the device itself

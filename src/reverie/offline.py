@@ -221,7 +221,7 @@ def build_mixed(config: ExperimentConfig, env: EnvLike | None, *, start: int, sc
             experiment.algo.expect_recorded(window.batch)
         undo.pop_all()
         recorded.close()
-    source = ahead(Mix(dataset, experiment.replay), experiment.algo.device)
+    source = Mix(ahead(dataset, experiment.algo.device), experiment.source)
     return replace(experiment, source=source, dataset=dataset, remarks=tuple(recorded.remarks()))
 
 

@@ -28,16 +28,16 @@ class Mix:
         return len(self.lived)
 
     def sample(self) -> Batch:
-        """Return a batch of both, the recorded windows first."""
+        """Return a batch of both on the device of the collected windows, the recorded windows first."""
         first, second = self.recorded.sample(), self.lived.sample()
         self._split = len(first.index)
         joined: dict[str, Any] = {}
         for field in fields(Batch):
             one, two = getattr(first, field.name), getattr(second, field.name)
             if isinstance(one, dict):
-                joined[field.name] = {key: torch.cat([one[key], two[key]]) for key in one}
+                joined[field.name] = {key: cat(one[key], two[key]) for key in one}
             else:
-                joined[field.name] = torch.cat([one, two])
+                joined[field.name] = cat(one, two)
         return Batch(**joined)
 
     def feedback(self, index: Tensor, update: Update) -> None:
@@ -47,6 +47,11 @@ class Mix:
             priority = None if update.priority is None else update.priority[part]
             extras = {key: value[part] for key, value in update.extras.items()}
             source.feedback(index[part], replace(update, priority=priority, extras=extras))
+
+
+def cat(one: Tensor, two: Tensor) -> Tensor:
+    """Return both as one tensor on the device of ``two``."""
+    return torch.cat([one.to(two.device, non_blocking=True), two])
 
 
 def shares(window: Window, fraction: float) -> tuple[Window, Window]:
