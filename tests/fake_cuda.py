@@ -221,10 +221,13 @@ class Stream:
 
 
 class Event:
-    """When the host waits for one, what was on its way has come."""
+    """When the host waits for one, what was on its way has come.
 
-    def record(self) -> None:
-        pass
+    It is recorded on a stream that is named: that of the current device need not be the one that works.
+    """
+
+    def record(self, stream: Stream) -> None:
+        assert isinstance(stream, Stream)
 
     def synchronize(self) -> None:
         for copy in fake().coming:
@@ -261,7 +264,7 @@ def fake_cuda(monkeypatch: Any) -> Iterator[FakeCuda]:
     stands_in = {
         "_lazy_init": lambda: None, "is_available": lambda: True, "device_count": lambda: 1, "Stream": Stream,
         "Event": Event, "CUDAGraph": Graph, "graph": capturing, "graph_pool_handle": lambda: None,
-        "current_stream": lambda device=None: stream, "stream": lambda stream: contextlib.nullcontext(),
+        "current_stream": lambda device: stream if device == CUDA else None, "stream": lambda stream: contextlib.nullcontext(),
         "set_stream": lambda stream: None, "device": lambda device: contextlib.nullcontext(),
         "synchronize": lambda device=None: device_of(device).waited(), "mem_get_info": lambda device: (10**10, 10**11),
         "get_rng_state_all": lambda: [torch.get_rng_state()], "set_rng_state": lambda state, index: None,

@@ -160,7 +160,7 @@ def test_what_is_captured_is_done_when_it_is_replayed(gpu):
 def test_what_travels_to_the_host_is_there_once_somebody_waits(gpu):
     host, event = torch.zeros(2), torch.cuda.Event()
     host.copy_(torch.ones(2, device="cuda:0"), non_blocking=True)
-    event.record()
+    event.record(torch.cuda.current_stream(torch.device("cuda:0")))
     assert host.tolist() != [1, 1]
     event.synchronize()
     assert host.tolist() == [1, 1]

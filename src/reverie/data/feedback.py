@@ -19,16 +19,17 @@ class Feedback(NamedTuple):
     event: torch.cuda.Event | None = None  # recorded after the copies; None: there is nothing to wait for
 
     @property
-    def on_gpu(self) -> bool:
-        """Whether any tensor is on a GPU."""
-        return any(value.is_cuda for value in [*self.extras.values(), self.priority] if value is not None)
+    def gpu(self) -> torch.device | None:
+        """The GPU that its tensors are on; None if they are on the CPU."""
+        values = [*self.extras.values(), self.priority]
+        return next((value.device for value in values if value is not None and value.is_cuda), None)
 
     def sent(self) -> Feedback:
         """Return a copy in host memory, made asynchronously: ``wait`` before reading it."""
         extras = {key: pinned_copy(value) for key, value in self.extras.items()}
         priority = None if self.priority is None else pinned_copy(self.priority)
         event = torch.cuda.Event()  # type: ignore[no-untyped-call]  # torch has not typed it
-        event.record()
+        event.record(torch.cuda.current_stream(self.gpu))  # the current device may be another
         return Feedback(self.handles, extras, priority, event)
 
     def wait(self) -> None:

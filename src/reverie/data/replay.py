@@ -299,7 +299,7 @@ class Replay:
             return
         extras = {key: value.detach() for key, value in update.extras.items()}
         feedback = Feedback(as_numpy(index), extras, priority)
-        if isinstance(self.storage, HostStorage) and feedback.on_gpu:
+        if isinstance(self.storage, HostStorage) and feedback.gpu is not None:
             self.pending.append(feedback.sent())
         else:
             self._write(feedback)
