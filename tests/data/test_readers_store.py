@@ -131,6 +131,18 @@ def test_settings_that_decide_what_rows_mean_are_those_that_may_not_differ():
     assert set(OF_ROWS) == {*LATE, *CANNOT}
 
 
+def test_a_converted_store_in_the_folder_of_a_run_keeps_its_own_environment(tmp_path):
+    stored(tmp_path / "run/mine", [named(LIVED)])
+    (tmp_path / "run/mine/about.json").write_text(json.dumps({"env": {"id": "Ant-v5"}}))
+    (tmp_path / "run/mine/spec.json").write_text(json.dumps(SPEC))
+    other = {"algorithm": "sac", "experiment": {"env": {"id": "Other-v0"}}}
+    (tmp_path / "run/config.yaml").write_text(yaml.safe_dump(other))
+    (tmp_path / "run/spec.json").write_text(json.dumps({**SPEC, "observation": {"vec": {**PART, "kind": "image"}}}))
+    reader = open_reader(str(tmp_path / "run/mine"))
+    assert (reader.env_id(), reader.about().env, reader.about().text) == ("Ant-v5", "Ant-v5", {})
+    assert reader.about().specs[0]["vec"].kind == "vector"
+
+
 def test_without_a_spec(tmp_path):
     stored(tmp_path, [named(LIVED)])
     obs, action = open_reader(str(tmp_path)).about().specs

@@ -63,9 +63,13 @@ class StoreReader(Reader):
 
     @cached_property
     def _settings(self) -> dict[str, Any]:
-        """What files of the run, or of a converted store, declare; empty if there are none."""
+        """What files of the run, or of a converted store, declare; empty if there are none.
+
+        A converted store is no part of the run in whose folder it may lie.
+        """
         found: dict[str, Any] = {}
-        for folder in (self.folder.absolute(), self.folder.absolute().parent, self.path):
+        own = self.folder.absolute()
+        for folder in (own,) if (own / ABOUT).is_file() else (own, own.parent):
             if (folder / "spec.json").is_file():
                 found["spec"] = said_in(folder / "spec.json", needed=("observation", "action"))
             if (folder / ABOUT).is_file():
