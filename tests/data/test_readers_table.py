@@ -117,6 +117,18 @@ def test_observations_are_compared_as_they_are_stored(tmp_path):
         assert not reader.disordered().size
 
 
+def test_steps_out_of_order_are_found_where_truncations_are_known(tmp_path):
+    mixed = {name: [values[i] for i in (0, 2, 1)] for name, values in {
+        "o": [[0.0], [1.0], [2.0]], "n": [[1.0], [2.0], [3.0]], "a": [0.0, 0.5, 1.0], "r": [1.0] * 3,
+        "d": [False] * 3, "t": [False] * 3,
+    }.items()}  # fmt: skip
+    names = {"obs": "o", "next_obs": "n", "action": "a", "reward": "r", "terminal": "d"}
+    path = str(save(tmp_path / "d", mixed, kind="parquet"))
+    for more, count in (({"columns": {"truncated": "t"}}, 2), ({"time_limit": 9}, 2), ({}, 0)):
+        options = ReadOptions(columns=names | more.pop("columns", {}), **more)
+        assert open_reader(path, options).disordered().tolist() == list(range(count))
+
+
 def test_ends_that_nobody_tells(tmp_path):
     path = save(tmp_path / "d", columns())
     given = {name: MAPPING[name] for name in ("obs", "action", "reward", "episode")} | {"next_obs": "after"}

@@ -224,6 +224,7 @@ class TableReader(Reader):
             closing=ends.closing,
             note=self.note,
             where=str(self.path),
+            ends_told=not self.uses("time_limit") or self.options.time_limit is not None,
         )
 
     def _ends(self) -> Ends:
@@ -304,6 +305,10 @@ class TableReader(Reader):
             note=self.meet,
             where=f"{self.path}, row {row}",
         )
+
+    def disordered(self) -> np.ndarray:
+        """See ``Reader``. Where rows are whole episodes, a remark tells of them."""
+        return super().disordered() if self.whole else self._transitions.disordered()
 
     def rows(self) -> int:
         """See ``Reader``. Counted from the flags of the transitions."""
