@@ -102,7 +102,7 @@ def write(reader: Reader, target: str, to: Format = "minari", choose: Episodes =
         if recorded.about.measured and to == "pydreamer":
             reader.note(SCALED)
         with shown(f"writing {Path(target).name}", reader.rows()) as counted:
-            found = choose(episodes_of(counted(recorded.parts())))
+            found = recorded.converted(choose(episodes_of(counted(reader.parts()))))
             if to == "pydreamer":
                 return to_pydreamer((Episode("0", 0, 0, rows) for rows in found), Path(target).expanduser())
             return to_store(found, Path(target).expanduser(), recorded)

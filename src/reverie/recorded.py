@@ -138,10 +138,23 @@ class Recorded:
         Raises:
             DataError: a value is not in its space.
         """
+
+        def noted() -> Iterator[Rows]:
+            for part in self.reader.parts():
+                if unclipped is not None:
+                    unclipped.append(part["reward"].astype(np.float32))
+                yield part
+
+        return self.converted(noted())
+
+    def converted(self, parts: Iterator[Rows]) -> Iterator[Rows]:
+        """Yield rows of the reader as ``parts`` does; ``parts`` may be some of them, or whole episodes.
+
+        Raises:
+            DataError: a value is not in its space; the message counts the rows from the first one of ``parts``.
+        """
         first = 0
-        for part in self.reader.parts():
-            if unclipped is not None:
-                unclipped.append(part["reward"].astype(np.float32))
+        for part in parts:
             yield self._seen(part, first)
             first += len(part["is_first"])
 
