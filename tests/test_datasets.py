@@ -25,9 +25,11 @@ from reverie.core.signature import signature
 from reverie.data import columnar, output
 from reverie.data.export import decoded_actions
 from reverie.data.readers import minari as minari_reader
+from reverie.data.readers.base import About
 from reverie.data.readers.detect import open_reader
 from reverie.data.readers.spaces import in_units
 from reverie.data.readers.store import flat_columns
+from reverie.data.validation import Validator
 from reverie.datasets import Share, good, part, validate, write
 from reverie.envs.naming import written
 from reverie.envs.spaces import ActionCodec
@@ -523,6 +525,16 @@ def test_rows_that_were_never_written(tmp_path):
     found = report(tmp_path, blank, lived)
     assert found.bad == [5]
     assert any("all values are 0: never written?" in text for text in found.findings)
+
+
+@pytest.mark.parametrize("space", [spaces.Discrete(4), spaces.Box(0, 4, (2,), np.int64), spaces.MultiDiscrete([3, 3])])
+def test_class_numbers_may_stay_0(space):
+    about = About(observation=space, action=spaces.Discrete(3))
+    zeros = np.zeros((15, *space.shape), space.dtype)
+    flags = {name: np.zeros(15, bool) for name in ("is_first", "is_last", "is_terminal")}
+    flags["is_first"][0] = flags["is_last"][-1] = True
+    rows = {"obs": zeros, "action": np.zeros(15, np.int64), "reward": np.zeros(15, np.float32), **flags}
+    assert Validator(about).add(rows)
 
 
 def test_a_step_out_of_order(tmp_path):

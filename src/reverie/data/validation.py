@@ -118,7 +118,8 @@ class Validator:
         if not self.measured:
             for name, space in self.actions:
                 yield from outside(name, rows[name], space, rows["is_last"])
-        yield "all values are 0: never written?", blank(rows)
+        if any(seldom_zero(space) for _, space in self.obs):
+            yield "all values are 0: never written?", blank(rows)
         yield from self._ends(rows, total)
         yield "duplicate of an earlier episode", np.full(total, self._again(rows))
 
@@ -201,12 +202,15 @@ def bounds_of(space: object) -> tuple[np.ndarray, np.ndarray]:
     return np.zeros(1), np.ones(1)
 
 
+def seldom_zero(space: object) -> bool:
+    """Return whether observations of ``space`` are hardly ever all 0: floats and images, other than class numbers."""
+    return isinstance(space, spaces.Box) and (space.dtype.kind == "f" or len(space.shape) > 1)
+
+
 def blank(rows: Rows) -> np.ndarray:
     """Return a mask ``[n]`` of rows in runs of ``BLANK`` or more whose observation, action and reward are all zero."""
     total = len(rows["reward"])
     nothing = rows["reward"] == 0
-    if not any(name.partition("/")[0] == "obs" and column.dtype != object for name, column in rows.items()):
-        return np.zeros(total, bool)
     for name, column in rows.items():
         if name.partition("/")[0] in ("obs", "action") and column.dtype != object:
             nothing = nothing & (column.reshape(total, -1) == 0).all(axis=1)
