@@ -30,6 +30,11 @@ def library() -> ctypes.CDLL:
     return functions if tape is None else cast(ctypes.CDLL, tape.listening_to(functions))
 
 
+def floats(*shape: int) -> Tensor:
+    """Return uninitialised memory for a compiled function: float32 on the CPU, whatever PyTorch's defaults are."""
+    return torch.empty(shape, dtype=torch.float32, device="cpu")
+
+
 def threads(x: Tensor) -> int:
     """Return the number of threads to use for ``x``: one if it is small."""
     return torch.get_num_threads() if x.numel() >= PARALLEL else 1

@@ -151,8 +151,8 @@ def _load(path: Path) -> ctypes.CDLL:
 
 def _check(library: ctypes.CDLL) -> None:
     """Raise RuntimeError if the library computes wrong results."""
-    x, ones = torch.linspace(-3, 3, 40), torch.ones(40)
-    y = torch.empty(40)
+    x = torch.linspace(-3, 3, 40, dtype=torch.float32, device="cpu")
+    ones, y = torch.ones_like(x), torch.empty_like(x)
     library.norm_silu(x.data_ptr(), ones.data_ptr(), y.data_ptr(), 1, 40, 0, 0, 1e-4, 1)
     expected = torch.nn.functional.silu(torch.nn.functional.rms_norm(x, [40], ones, 1e-4))
     if not torch.allclose(y, expected, atol=1e-5):

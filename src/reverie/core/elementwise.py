@@ -113,6 +113,10 @@ def _floats(*tensors: Any) -> bool:
     return all(isinstance(t, Tensor) and t.dtype is torch.float32 and t.device.type == "cpu" for t in tensors)
 
 
+def _number(x: float) -> Tensor:
+    return torch.tensor(float(x), dtype=torch.float32, device="cpu")
+
+
 def _copied(to: Tensor, x: Tensor) -> Plain | None:
     """Return the call that copies ``x`` to ``to``, of the same dtype or from bool to float32; else None."""
     if to.dtype is x.dtype and to.element_size() in (1, 4, 8):
@@ -175,8 +179,7 @@ def _sliced(s: _Done) -> Tensor:
 
 
 def _inverse(s: _Done) -> Calls:
-    one = torch.ones(())
-    return _all(_call("div", s.out, one, s.args[0])) if _floats(s.out, s.args[0]) else None
+    return _all(_call("div", s.out, _number(1), s.args[0])) if _floats(s.out, s.args[0]) else None
 
 
 def _one(kind: str) -> Callable[[_Done], Calls]:
@@ -213,7 +216,7 @@ def _two(kind: str) -> Callable[[_Done], Calls]:
         a, b = s.args[:2]
         truth = kind in ("eq", "ge", "le", "lt")
         if isinstance(b, int | float):
-            b = torch.tensor(float(b))
+            b = _number(b)
         if not _floats(a, b) or (s.out.dtype is not torch.bool if truth else not _floats(s.out)):
             return None
         return _all(_call(kind, s.out, a, b))
@@ -227,9 +230,9 @@ def _sum_of_two(sign: float) -> Callable[[_Done], Calls]:
     def calls(s: _Done) -> Calls:
         (a, b), by = s.args[:2], sign * s.get(2, "alpha", 1)
         if s.out.dtype is a.dtype is torch.int64 and isinstance(b, int):
-            return _all(_call("add_8", s.out, a, torch.tensor(int(by * b))))
+            return _all(_call("add_8", s.out, a, torch.tensor(int(by * b), device="cpu")))
         if isinstance(b, int | float):
-            b = torch.tensor(float(b))
+            b = _number(b)
         alike = abs(by) == 1 or (a.is_contiguous() and b.is_contiguous() and a.shape == b.shape)
         if not _floats(s.out, a, b) or not alike:  # whether PyTorch rounds once or twice depends on its loop
             return None
@@ -259,7 +262,7 @@ def _where(s: _Done) -> Calls:
 def _mean(s: _Done) -> Calls:
     dims = s.get(1, "dim", None) or []
     sums = _along("add", SEQUENTIAL)(s) if len(dims) == 1 else None
-    return sums and _all(*sums, _call("div", s.out, s.out, torch.tensor(float(s.args[0].shape[dims[0]]))))
+    return sums and _all(*sums, _call("div", s.out, s.out, _number(s.args[0].shape[dims[0]])))
 
 
 def _along(kind: str, most: int) -> Callable[[_Done], Calls]:

@@ -30,7 +30,7 @@ class Integers:
         if library is None or not 1 < bound < 2**32:  # for other bounds NumPy draws nothing, or 64 bits at a time
             positions = self.rng.integers(bound, size=count)
             return torch.from_numpy(positions if among is None else among.held[positions])
-        numbers = torch.empty(count, dtype=torch.int64)
+        numbers = torch.empty(count, dtype=torch.int64, device="cpu")
         where = 0 if among is None else among.address
         library.draw_integers(*self._source, bound, count, where, numbers.data_ptr())
         return numbers

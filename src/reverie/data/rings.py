@@ -119,7 +119,10 @@ class Rings:
         """Allocate windows. Their shapes and dtypes are cached as expanded scalars, which need no memory."""
         if self._blanks_of != (batch, length):
             self._blanks_of = (batch, length)
-            self._blanks = {n: torch.empty((), dtype=d).expand(batch, length, *s[1:]) for n, s, d in self._expected}
+            self._blanks = {
+                name: torch.empty((), dtype=dtype, device="cpu").expand(batch, length, *shape[1:])
+                for name, shape, dtype in self._expected
+            }
         if pin:
             return {name: torch.empty_like(blank, pin_memory=True) for name, blank in self._blanks.items()}
         return {name: torch.empty_like(blank) for name, blank in self._blanks.items()}

@@ -234,7 +234,8 @@ class OnlineQueue:
 
     def draw(self, count: int) -> Tensor:
         """Return the oldest handles of the queue, fewer than ``count`` if it runs empty."""
-        return torch.tensor([self.queue.popleft() for _ in range(min(count, len(self.queue)))], dtype=torch.int64)
+        oldest = [self.queue.popleft() for _ in range(min(count, len(self.queue)))]
+        return torch.tensor(oldest, dtype=torch.int64, device="cpu")
 
     def state_dict(self) -> State:
         """Return the queue, and the row from which each stream's next window is due."""

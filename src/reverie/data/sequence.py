@@ -73,7 +73,7 @@ class Sequence:
         else:
             following = map(self.after, self.cursors)
             self.cursors = [self.anew() if handle is None else handle for handle in following]
-        return torch.tensor(self.cursors, dtype=torch.int64)
+        return torch.tensor(self.cursors, dtype=torch.int64, device="cpu")
 
     def after(self, handle: int) -> int | None:
         """Return the window after ``handle``, or None if the episode is over or evicted."""

@@ -62,7 +62,7 @@ class Adam:
                 )
         self.mean = [torch.zeros_like(p, requires_grad=False) for p in self.params]
         self.square = [torch.zeros_like(p, requires_grad=False) for p in self.params]
-        self.updates = torch.zeros((), device=self.params[0].device)
+        self.updates = torch.zeros((), dtype=torch.float32, device=self.params[0].device)
 
     def step(self, loss: Tensor) -> None:
         """Compute the gradients of ``loss``, a scalar, and update the parameters.

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, cast
 import torch
 from torch import Tensor, nn
 
-from reverie.core.compiled import compiled
+from reverie.core.compiled import compiled, floats
 from reverie.core.shapes import expect
 from reverie.nn import gpu, gpu_recurrence, recurrence
 from reverie.nn.packing import Kept
@@ -73,7 +73,7 @@ class CompiledRSSM:
         expect((steps, rows, c.hidden), actions=actions, embeds=embeds)
         on_gpu = not compiled(self.rssm.gates.weight)
         dtype = latent.deter.dtype if on_gpu else torch.float32
-        uniform = torch.rand(len(actions), len(keep), c.stoch, device=keep.device)
+        uniform = torch.rand(len(actions), len(keep), c.stoch, dtype=torch.float32, device=keep.device)
         given = (*(x.to(dtype).contiguous() for x in inputs), keep.T.float().contiguous(), uniform)
         if on_gpu or torch.is_grad_enabled():
             weights = recurrence.Weights(**_cast(self._sequence_weights() | self._posterior_head(), dtype))
@@ -93,7 +93,7 @@ class CompiledRSSM:
             return
         expect((len(feature), self.rssm.feature_width), feature=feature, out=out)
         expect((len(feature), self.rssm.cfg.hidden), action=action)
-        wide = out if out.dtype is torch.float32 else torch.empty(out.shape)
+        wide = out if out.dtype is torch.float32 else floats(*out.shape)
         weights = self.prior.get(self._packed_prior)
         recurrence.imagine(self.sizes, weights, feature.float(), action.float(), wide)
         if wide is not out:

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from reverie.core.compiled import call, compiled, first_order, library, threads
+from reverie.core.compiled import call, compiled, first_order, floats, library, threads
 from reverie.core.shapes import expect, expect_classes
 from reverie.nn import gpu
 from reverie.objectives.transforms import symmetric_mean
@@ -39,8 +39,8 @@ class _NormSiLU(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, scale = ctx.saved_tensors
         grad, width, workers = grad.contiguous(), x.shape[-1], threads(x)
-        dx, dscale = torch.empty_like(x), torch.zeros(workers, width, dtype=torch.float64)
-        scratch = torch.empty(workers, 2 * width)
+        dx, dscale = torch.empty_like(x), x.new_zeros(workers, width, dtype=torch.float64)
+        scratch = floats(workers, 2 * width)
         library().norm_silu_backward(
             x.data_ptr(), scale.data_ptr(), grad.data_ptr(), dx.data_ptr(), dscale.data_ptr(), scratch.data_ptr(),
             x.numel() // width, width, *ctx.size, ctx.eps, workers,
@@ -158,9 +158,9 @@ def draw(probs: Tensor) -> Tensor:
     This takes one uniform random number for each sample; the Gumbel and exponential tricks take C.
     """
     probs = probs.detach()
-    uniform = torch.rand(probs.shape[:-1], device=probs.device)
+    uniform = torch.rand(probs.shape[:-1], dtype=torch.float32, device=probs.device)
     if compiled(probs):
-        probs, out = probs.contiguous(), torch.empty(uniform.shape, dtype=torch.int64)
+        probs, out = probs.contiguous(), torch.empty_like(uniform, dtype=torch.int64)
         library().draw(
             probs.data_ptr(), uniform.data_ptr(), out.data_ptr(), out.numel(), probs.shape[-1], threads(probs)
         )
@@ -180,7 +180,7 @@ def one_hot(index: Tensor, probs: Tensor) -> Tensor:
     if not compiled(probs):
         return torch.zeros_like(probs).scatter_(-1, index.unsqueeze(-1), 1.0)
     expect(probs.shape[:-1], index=index)
-    index, out = index.contiguous(), torch.empty(probs.shape)
+    index, out = index.contiguous(), floats(*probs.shape)
     library().one_hot(index.data_ptr(), out.data_ptr(), index.numel(), probs.shape[-1], threads(out))
     return out
 
@@ -189,7 +189,7 @@ def one_hot(index: Tensor, probs: Tensor) -> Tensor:
 
 
 def _log_sum_exp(x: Tensor) -> Tensor:
-    lse = torch.empty(x.shape[:-1])
+    lse = floats(*x.shape[:-1])
     library().log_sum_exp(x.data_ptr(), lse.data_ptr(), lse.numel(), x.shape[-1], threads(x))
     return lse
 
@@ -262,7 +262,7 @@ def softmax_mean(logits: Tensor, bins: Tensor) -> Tensor:
     if not compiled(logits, bins) or (torch.is_grad_enabled() and logits.requires_grad):
         return symmetric_mean(torch.softmax(logits, -1), bins)
     logits, bins, width, workers = logits.contiguous(), bins.contiguous(), logits.shape[-1], threads(logits)
-    out, scratch = torch.empty(logits.shape[:-1]), torch.empty(workers, width)
+    out, scratch = floats(*logits.shape[:-1]), floats(workers, width)
     library().softmax_mean(
         logits.data_ptr(), bins.data_ptr(), out.data_ptr(), out.numel(), width, scratch.data_ptr(), workers
     )

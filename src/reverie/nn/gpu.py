@@ -206,7 +206,7 @@ def sample(logits: Tensor, mix: float) -> Tensor:
     *lead, stoch, classes = logits.shape
     flat = logits.reshape(-1, stoch * classes).contiguous()
     onehot = torch.empty_like(flat)
-    sample_into(flat, torch.rand(len(flat), stoch, device=flat.device), onehot, mix)
+    sample_into(flat, torch.rand(len(flat), stoch, dtype=torch.float32, device=flat.device), onehot, mix)
     return onehot.view(*lead, stoch, classes)
 
 

@@ -121,7 +121,7 @@ def _back(
     """Go back through all steps, given the gradients of h ``[T, M, D]``, z and its probabilities ``[T, M, Z]``."""
     rows, n, k = keep.shape[1], s.hidden, s.blocks
     scales = torch.stack([w.in_deter_scale, w.in_stoch_scale])  # [2, N]
-    parts = (torch.zeros(rows, width, device=keep.device) for width in (2 * n, s.deter, n))
+    parts = (torch.zeros(rows, width, dtype=torch.float32, device=keep.device) for width in (2 * n, s.deter, n))
     like = (x.pre_inputs, x.shared, x.pre_recurrent, x.gates, x.pre_head, x.logits)
     g = _Gradients(*(torch.empty_like(y) for y in like), *parts)
     dhead, drecurrent = torch.empty_like(x.head[0]), torch.empty_like(x.recurrent[0])
@@ -214,7 +214,9 @@ def imagine(s: Sizes, cell: Cell, feature: Tensor, action: Tensor, out: Tensor) 
     *layers, last = cell.prior.layers
     hidden = _layer(out[:, :d], layers[:2], feature.new_empty(rows, n))
     hidden = _layer(hidden, layers[2:], torch.empty_like(hidden))
-    gpu.sample_into(last(hidden), torch.rand(rows, s.stoch, device=out.device), out[:, d:], s.unimix)
+    gpu.sample_into(
+        last(hidden), torch.rand(rows, s.stoch, dtype=torch.float32, device=out.device), out[:, d:], s.unimix
+    )
 
 
 def _layer(x: Tensor, layers: Sequence[Any], out: Tensor) -> Tensor:

@@ -93,9 +93,9 @@ class Optim:
         self.count = sum(self.sizes)
         device = self.params[0].device
         # One flat vector for each moment: a dozen operations in all instead of a dozen for every parameter.
-        self.square = torch.zeros(self.count, device=device)
-        self.momentum = torch.zeros(self.count, device=device)
-        self.updates = torch.zeros((), device=device)  # on the device, so that no update waits for it
+        self.square = torch.zeros(self.count, dtype=torch.float32, device=device)
+        self.momentum = torch.zeros(self.count, dtype=torch.float32, device=device)
+        self.updates = torch.zeros_like(self.square[0])  # on the device, so that no update waits for it
         # On GPUs the index of each element's tensor, [count].
         owners = [torch.full((n,), i, dtype=torch.int32, device=device) for i, n in enumerate(self.sizes)]
         self.owner = None if device.type == "cpu" else torch.cat(owners)
@@ -146,7 +146,7 @@ class Optim:
         if self.owner is not None:  # two large kernels in place of a small one for each tensor
             flat = torch.cat([grad.flatten() for grad in grads])
             return flat.mul_(clip.index_select(0, self.owner))  # clip[owner] would make the numbers 64 bits wide
-        flat = torch.empty(self.count, device=clip.device)
+        flat = torch.empty_like(self.square)
         for part, grad, factor in zip(self._parts(flat), grads, clip.unbind(), strict=True):
             torch.mul(grad, factor, out=part)
         return flat

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from reverie.core.compiled import first_order, library
+from reverie.core.compiled import first_order, floats, library
 from reverie.nn.matmul import weight_gradient
 from reverie.nn.packing import packed, pointers
 
@@ -115,7 +115,7 @@ class Trace(NamedTuple):
 def _trace(s: Sizes, steps: int, rows: int) -> Trace:
     d, n, z = s.deter, s.hidden, s.stoch * s.classes
     widths = (d, z, n, n, 3 * n, d, d, 3 * d, d, n, n, z, z)
-    return Trace(*(torch.empty(steps, rows, width) for width in widths))
+    return Trace(*(floats(steps, rows, width) for width in widths))
 
 
 def run(
@@ -159,10 +159,10 @@ class Observe(torch.autograd.Function):
         trace, named = Trace(*saved[:count]), Weights(*saved[count:])._asdict()
         (steps, rows), threads = keep.shape, _threads(keep.shape[1])
         widths = (s.hidden, s.hidden, s.hidden, s.deter, 3 * s.deter, s.hidden, s.stoch * s.classes)
-        grads = [torch.empty(steps, rows, width) for width in widths]
-        scales = [torch.empty(threads, width) for width in (s.hidden, s.hidden, s.deter, s.hidden)]
+        grads = [floats(steps, rows, width) for width in widths]
+        scales = [floats(threads, width) for width in (s.hidden, s.hidden, s.deter, s.hidden)]
         carried = rows * (3 * s.deter + 3 * s.hidden + s.stoch * s.classes)
-        scratch = torch.empty(carried + threads * s.deter)
+        scratch = floats(carried + threads * s.deter)
         transposed = pack(named, transposed=True)
         arrived = [x.contiguous() for x in (ddeter, dprobs, dstoch)]  # references, as C only gets addresses
         library().observe_backward(
@@ -198,9 +198,9 @@ def _block_gradient(x: Tensor, grad: Tensor, blocks: int) -> Tensor:
 def imagine(sizes: Sizes, weights: dict[str, Tensor], feature: Tensor, action: Tensor, out: Tensor) -> None:
     """Take a step under the prior, from features ``[M, F]`` and embedded actions ``[M, hidden]`` to ``out``."""
     rows, s = len(feature), sizes
-    uniform = torch.rand(rows, s.stoch)
+    uniform = torch.rand(rows, s.stoch, dtype=torch.float32, device="cpu")
     threads = min(torch.get_num_threads(), -(-rows // STRIP))
-    scratch = torch.empty(threads * STRIP * (5 * s.deter + 7 * s.hidden + s.stoch * s.classes))
+    scratch = floats(threads * STRIP * (5 * s.deter + 7 * s.hidden + s.stoch * s.classes))
     library().imagine(
         ctypes.byref(model(s, rows, weights)), feature.data_ptr(), action.data_ptr(), uniform.data_ptr(),
         out.data_ptr(), scratch.data_ptr(), threads,
@@ -210,7 +210,7 @@ def imagine(sizes: Sizes, weights: dict[str, Tensor], feature: Tensor, action: T
 def mlp(x: Tensor, layers: list[Tensor], widths: list[int], eps: float) -> Tensor:
     """Map ``[M, inputs]`` through layers of [linear, norm, SiLU], given packed weights, bias and scale of each."""
     rows = len(x)
-    out, scratch = torch.empty(rows, widths[-1]), torch.empty(2 * rows * max(widths[1:]))
+    out, scratch = floats(rows, widths[-1]), floats(2 * rows * max(widths[1:]))
     library().mlp(
         x.data_ptr(), pointers(*layers), (ctypes.c_int64 * len(widths))(*widths), len(widths) - 1, out.data_ptr(),
         scratch.data_ptr(), rows, eps,

@@ -177,7 +177,7 @@ class SoftPolicyStep(ExplicitStep):
         o, obs, mask = self.objective, before(batch.obs), transition_mask(batch.is_last)
         acted = asked(o.actor, obs)
         mean, raw = acted.y[0].chunk(2, -1)  # [M, A]
-        noise = torch.randn(*mask.shape, mean.shape[-1])  # [B, T-1, A]
+        noise = torch.randn(*mask.shape, mean.shape[-1], dtype=mean.dtype, device=mean.device)  # [B, T-1, A]
         action, log_pi = draw(mean, raw, noise)  # [B, T-1, A], [B, T-1]
         valued = asked(o.critic, obs, action)
         alpha, values = o.temperature, valued.y.view(-1, *mask.shape)  # [], [K, B, T-1]

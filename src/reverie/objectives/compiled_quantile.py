@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from reverie.core.compiled import call, compiled, first_order, library
+from reverie.core.compiled import call, compiled, first_order, floats, library
 from reverie.core.shapes import expect
 from reverie.core.types import Batch
 from reverie.objectives.compiled_td import Error
@@ -75,7 +75,7 @@ def means(quantiles: Tensor) -> Tensor:
     PyTorch would wake its threads for it, which then spin where those of the other compiled functions want to run.
     """
     x = quantiles.contiguous()
-    y = torch.empty(x.shape[:-1])
+    y = floats(*x.shape[:-1])
     library().row_means(x.data_ptr(), y.data_ptr(), y.numel(), x.shape[-1])
     return y
 
@@ -108,8 +108,8 @@ def error_and_gradient(prediction: Tensor, target: Tensor, batch: Batch, kappa: 
     expect((windows, steps + 1), is_last=batch.is_last)
     expect((windows, steps, n), target=target)
     expect((windows,), weight=batch.weight)
-    gradient, priority = torch.empty(prediction.shape), torch.empty(windows)
-    sums, out = torch.empty(3, windows), torch.empty(3)
+    gradient, priority = floats(*prediction.shape), floats(windows)
+    sums, out = floats(3, windows), floats(3)
     library().quantile_error(
         *(x.data_ptr() for x in (*read, gradient, priority, sums, out)), windows, steps, classes, n, kappa,
         _threads(windows * steps * n * n),
