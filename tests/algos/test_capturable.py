@@ -77,7 +77,7 @@ def learned(agent: DreamerV3) -> dict[str, torch.Tensor]:
 def captured(agent: DreamerV3) -> Captured:
     """Its updates, captured on the CPU."""
     tapes = Tapes()
-    return Captured(agent.train_step, torch.device("cpu"), tapes, list(agent.parameters()))
+    return Captured(agent.train_step, torch.device("cpu"), tapes, agent)
 
 
 # ---------------------------------------------------------------- what a graph cannot hold

@@ -158,7 +158,7 @@ def test_what_python_keeps_is_noticed_and_updates_run_as_they_are(fault):
     for capturing in (False, True):
         seed_everything(0)
         agent = Counting(fault)
-        call = Captured(agent.train_step, agent.device, Tapes()) if capturing else agent.train_step
+        call = Captured(agent.train_step, agent.device, Tapes(), agent) if capturing else agent.train_step
         heard = pytest.warns(
             UserWarning, match=f"slower: it (changes the Python value|draws random numbers from) {fault}[, ]"
         )
@@ -199,7 +199,7 @@ def rows(length, value=1.0, **obs):
 def mean(obstacle=""):
     agent = Mean()
     tapes = Tapes(obstacle)
-    return agent, tapes, Captured(agent.train_step, agent.device, tapes, [agent.seen])
+    return agent, tapes, Captured(agent.train_step, agent.device, tapes, agent)
 
 
 class Anchored(Mean):
@@ -219,7 +219,7 @@ class Anchored(Mean):
 @pytest.mark.parametrize("faulty", [0, 1])
 def test_what_a_learner_keeps_of_the_first_batch_stays(faulty):
     agent = Anchored(faulty)
-    call = Captured(agent.train_step, agent.device, Tapes())
+    call = Captured(agent.train_step, agent.device, Tapes(), agent)
     with pytest.warns(UserWarning, match="calls") if faulty else contextlib.nullcontext():
         means = [float(call(rows(3, value=i)).metrics["mean"]) for i in range(WARM_UPS + 3)]
     assert means == list(range(WARM_UPS + 3))
@@ -381,6 +381,58 @@ def test_a_capture_that_cuda_refuses_says_what_to_do(monkeypatch):
     assert fake.log[-1] is fake  # the stream from before
 
 
+def move(agent):
+    agent.network.weight.data = agent.network.weight.data.clone()
+
+
+def replace_parameter(agent):
+    agent.network.weight = torch.nn.Parameter(torch.zeros(1, 1))
+
+
+def replace_module(agent):
+    agent.network = torch.nn.Linear(1, 1, bias=False)
+    torch.nn.init.zeros_(agent.network.weight)
+
+
+def replace_tensor(agent):
+    agent.counts[0] = torch.zeros(())
+    agent.rest()
+
+
+class Adding(Mean):
+    """Adds up rewards in a module and in a tensor that belongs to none, as the moments of an optimiser do."""
+
+    tapes = True
+
+    def __init__(self, graph):
+        super().__init__(graph)
+        self.network, self.counts = torch.nn.Linear(1, 1, bias=False), [torch.zeros(())]
+        replace_parameter(self)
+
+    @torch.no_grad()
+    def train_step(self, batch):
+        self.counts[0] += batch.reward.sum()
+        self.network.weight += batch.reward.sum()
+        return super().train_step(batch)
+
+    def extra_state(self):
+        return {"count": self.counts[0]}
+
+
+@pytest.mark.parametrize("change", [move, replace_parameter, replace_module, replace_tensor])
+def test_what_gets_other_memory_after_a_capture_is_what_updates_write_to(change):
+    found = []
+    for graph in (False, True):
+        agent = Adding(graph)
+        for _ in range(WARM_UPS + 2):
+            agent.update(rows(4))
+        change(agent)
+        for _ in range(2):
+            agent.update(rows(4))
+        found.append([agent.network.weight.item(), agent.counts[0].item(), agent.seen.item()])
+    assert found[0] == found[1]
+
+
 def test_a_replay_marks_what_it_has_written_to(monkeypatch):
     """Whoever keeps something computed from a parameter asks for its version, which a CUDA graph does not change."""
     agent, tapes, update = mean()
@@ -403,11 +455,10 @@ def test_only_a_cuda_device_captures_and_only_if_wanted(monkeypatch):
 
 
 def test_each_kind_of_step_is_captured_for_itself_and_once(monkeypatch):
-    monkeypatch.setattr(base, "CudaGraphs", lambda device: Tapes())
     made = []
-    monkeypatch.setattr(base, "Captured", lambda step, *given: made.append(step.__name__) or step)
+    monkeypatch.setattr(base, "Captured", lambda step, *given: made.append(step.__name__) or Captured(step, *given))
     agent = Mean()
-    agent.device, agent.other_step = torch.device("cuda:0"), lambda batch: Update(metrics={})
+    agent.tapes, agent.other_step = True, lambda batch: Update(metrics={})
     agent.other_step.__name__ = "other_step"
     for _ in range(3):
         agent.update(rows(4))

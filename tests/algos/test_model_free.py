@@ -307,7 +307,7 @@ def test_replays_learn_what_updates_learn(name, functions, spec, every_nth):
     eager, replayed = build(name, spec, **changes), build(name, spec, **changes)
     for index, step in enumerate(steps(replayed)):
         tapes = Tapes()
-        update = Captured(step, torch.device("cpu"), tapes, list(replayed.parameters()))
+        update = Captured(step, torch.device("cpu"), tapes, replayed)
         seen = []
         for agent, call in ((eager, steps(eager)[index]), (replayed, update)):
             torch.manual_seed(5)

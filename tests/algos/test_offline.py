@@ -412,7 +412,7 @@ def test_replays_learn_what_updates_learn(name, functions, spec):
     eager, replayed = build(name, spec), build(name, spec)
     for index, step in enumerate(steps(replayed)):
         tapes = Tapes()
-        update = Captured(step, torch.device("cpu"), tapes, list(replayed.parameters()))
+        update = Captured(step, torch.device("cpu"), tapes, replayed)
         seen = []
         for agent, call in ((eager, steps(eager)[index]), (replayed, update)):
             torch.manual_seed(5)

@@ -206,7 +206,7 @@ def test_replays_see_statistics_that_have_moved(name: str, functions: str) -> No
     more = steps("dict", WARM_UPS + 3, seed=5)
     for index, step in enumerate(kinds_of_updates(replayed)):
         tapes = Tapes()
-        update = Captured(step, torch.device("cpu"), tapes, list(replayed.parameters()))
+        update = Captured(step, torch.device("cpu"), tapes, replayed)
         for agent, call in ((eager, kinds_of_updates(eager)[index]), (replayed, update)):
             torch.manual_seed(5)
             for i, row in enumerate(more):

@@ -309,8 +309,10 @@ class Algorithm(nn.Module):
         """Put the modules that learn in train mode, and differ in it, into eval mode until :meth:`run_step`.
 
         Those that ``__init__`` has put into eval mode stay there. Done once, as looking at all modules takes longer
-        than a small update: call it again after replacing a module, and after ``train()``.
+        than a small update: call it again after replacing a module or an optimiser, and after ``train()``. Updates are
+        then captured anew.
         """
+        self._captured.clear()
         found = [module for module in self.modules() if module.training and has_two_modes(module)]
         kept = [module for module in self._two_moded or () if module not in found]
         self._two_moded = (*kept, *found)
@@ -330,9 +332,8 @@ class Algorithm(nn.Module):
         if not self.graph or not (on_gpu or (self.tapes and self.device.type == "cpu")):
             return step(batch.to(self.device))
         captured = self._captured.get(step.__name__)
-        if captured is None:  # also in a copied learner
-            state = [*self.parameters(), *self.buffers()]
-            captured = Captured(step, self.device, CudaGraphs(self.device) if on_gpu else Tapes(), state)
+        if captured is None or captured.places.moved():  # None also in a copied learner
+            captured = Captured(step, self.device, CudaGraphs(self.device) if on_gpu else Tapes(), self)
             self._captured[step.__name__] = captured
         return captured(batch)
 

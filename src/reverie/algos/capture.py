@@ -14,7 +14,7 @@ from dataclasses import fields
 from typing import Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from reverie.core.errors import RunError
 from reverie.core.python_state import PythonState
@@ -180,21 +180,39 @@ class Replayed:
         return update
 
 
+class Places:
+    """The modules of a learner and the addresses of their parameters and buffers, which a capture goes on using."""
+
+    def __init__(self, learner: nn.Module) -> None:
+        # References to the modules' dictionaries, so that a comparison need not walk through all modules.
+        modules = list(learner.modules())
+        self.children = [m._modules for m in modules if m._modules]
+        self.tables = [table for m in modules for table in (m._parameters, m._buffers) if table]
+        self.before = self._now()
+
+    def moved(self) -> bool:
+        """Return whether a module was replaced, or a parameter or buffer has other memory now."""
+        return self._now() != self.before
+
+    def _now(self) -> tuple[list[nn.Module | None], list[int]]:
+        addresses = [x.data_ptr() for table in self.tables for x in table.values() if x is not None]
+        return [child for children in self.children for child in children.values()], addresses
+
+
 class Captured:
-    """A learner's ``train_step``, captured for each kind of batch.
+    """A learner's ``train_step``, captured for each kind of batch. Valid until ``places.moved()``.
 
     Calling it gives the same numbers as ``train_step``: warm-ups are updates too, and a capture is replayed at once.
     Each kind is captured at most once. Beyond ``MAX_KINDS`` kinds, updates run uncaptured.
     """
 
-    def __init__(
-        self, train_step: TrainStep, device: torch.device, recorder: Recorder, state: Sequence[Tensor] = ()
-    ) -> None:
-        """``state``: the tensors that an update writes to. Each replay marks them as changed for autograd."""
+    def __init__(self, train_step: TrainStep, device: torch.device, recorder: Recorder, learner: nn.Module) -> None:
+        """``learner``: the module whose parameters and buffers an update writes to."""
         self.train_step = train_step
         self.device = device
         self.recorder = recorder
-        self.state = list(state)
+        self.places = Places(learner)
+        self.state = [*learner.parameters(), *learner.buffers()]
         self.kinds: dict[Kind, Replayed] = {}
         self.told = False
 
