@@ -150,6 +150,26 @@ def test_a_layer_that_was_replaced_is_used():
     assert not torch.allclose(ours.deter, other.deter)
 
 
+@pytest.mark.parametrize("change", ["layer", "method"])
+def test_what_was_replaced_after_the_model_had_acted_is_used(rssm, change):
+    embed, action, first = data()
+
+    def latents(model):
+        torch.manual_seed(0)
+        with torch.no_grad():
+            return model.observe(model.initial(2, torch.float32), embed, action, first)[0].deter
+
+    latents(rssm)
+    other = RSSMConfig(**SIZES).build(5, 2)
+    if change == "layer":
+        rssm.posterior = other.posterior
+        other.load_state_dict(rssm.state_dict())
+        torch.testing.assert_close(latents(rssm), latents(other))
+    else:
+        rssm.sequence_step = lambda latent, action, cell: latent.deter + 1
+        assert torch.equal(latents(rssm)[0, :, 0], torch.arange(1.0, 7))
+
+
 def test_the_compiled_functions_do_not_stand_for_layers_that_were_added(rssm):
     latent = rssm.initial(2, torch.float32)
     rssm.in_deter.append(nn.Tanh())

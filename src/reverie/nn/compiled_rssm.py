@@ -29,9 +29,10 @@ class CompiledRSSM:
         """``methods``: those of RSSM that the compiled functions stand for; if others replace them, they are called."""
         c = rssm.cfg
         self.rssm, self.methods = rssm, methods
-        modules: list[tuple[str, nn.Module]] = [(name, m) for name, m in rssm.named_modules() if name]
-        self.modules = {name: (m, len(m._modules)) for name, m in modules}
-        self._supported: bool | None = None
+        self.numbers = (c.recurrent_layers, c.posterior_layers, c.prior_layers) == (1, 1, 2) and c.hidden <= c.deter
+        # The dictionaries that hold the modules, which a check need not walk through, and what they hold.
+        self.children = [m._modules for m in rssm.modules() if m._modules]
+        self.made = [list(children.values()) for children in self.children]
         self.sequence: Kept[dict[str, Tensor]] = Kept(rssm)
         self.prior: Kept[dict[str, Tensor]] = Kept(rssm)
         self.posterior: Kept[dict[str, Tensor]] = Kept(rssm)
@@ -40,19 +41,19 @@ class CompiledRSSM:
 
     def fits(self, latent: Latent) -> bool:
         """Return whether the compiled functions exist and support these layers, and ``latent`` needs no gradient."""
-        if self._supported is None:
-            self._supported = self._supports()
         needs_grad = torch.is_grad_enabled() and (latent.deter.requires_grad or latent.stoch.requires_grad)
-        return self._supported and not needs_grad and (compiled(self.rssm.gates.weight) or gpu.ready(latent.deter))
+        fit = not needs_grad and self._supports()
+        return fit and (compiled(self.rssm.gates.weight) or gpu.ready(latent.deter))
 
     def _supports(self) -> bool:
         """Return whether the compiled functions compute what this RSSM does, whose class may be a user's own."""
-        rssm, c = self.rssm, self.rssm.cfg
-        layers = (c.recurrent_layers, c.posterior_layers, c.prior_layers) == (1, 1, 2) and c.hidden <= c.deter
-        methods = all(getattr(getattr(rssm, f.__name__), "__func__", None) is f for f in self.methods)
-        now = dict(rssm.named_modules())
-        kept = all(now.get(name) is m and len(m._modules) == parts for name, (m, parts) in self.modules.items())
-        return layers and methods and kept
+        if not self.numbers:
+            return False
+        methods = all(getattr(getattr(self.rssm, f.__name__), "__func__", None) is f for f in self.methods)
+        own, *others = [list(children.values()) for children in self.children]
+        # A subclass may add modules of its own to the RSSM itself.
+        kept = own[: len(self.made[0])] == self.made[0] and others == self.made[1:]
+        return methods and kept
 
     def observe(self, latent: Latent, actions: Tensor, embeds: Tensor, keep: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Filter a sequence of observations, starting from ``latent``; inputs outside the recurrence come precomputed.
