@@ -13,7 +13,7 @@ from reverie.core.shapes import expect
 from reverie.nn import gpu
 from reverie.nn.fused import draw
 from reverie.nn.heads import Actor, JointDistribution
-from reverie.nn.layers import StepLayers
+from reverie.nn.layers import MLP, StepLayers
 from reverie.nn.rssm import RSSM, Chooser, Latent
 
 Picker = Callable[[JointDistribution], Tensor]
@@ -46,7 +46,8 @@ def imagine(
 
     No gradient goes through time, since all actor losses on these trajectories are likelihood-ratio losses. But the
     actor's last hidden layer is needed with its gradient. On CPUs that of each step is kept. On GPUs it is computed
-    again, for all steps at once: a fifteenth of the kernels, most of them in the backward pass.
+    again, for all steps at once: a fifteenth of the kernels, most of them in the backward pass. That of an ``mlp`` of a
+    user's own is kept everywhere, as it may not be a chain of layers, or compute something else the second time.
 
     Raises:
         ValueError: ``start`` has other axes.
@@ -54,9 +55,10 @@ def imagine(
     c = rssm.cfg
     expect((len(start.deter), c.deter), deter=start.deter)
     expect((len(start.deter), c.stoch, c.classes), stoch=start.stoch)
-    dtype, again = start.deter.dtype, gpu.ready(start.deter)
+    dtype, mlp = start.deter.dtype, actor.mlp
+    again = gpu.ready(start.deter) and type(mlp) is MLP and mlp.unchanged
     hidden, actions, cell = [], [], rssm.cell(dtype)
-    layers = StepLayers(actor.mlp, dtype) if again else actor.mlp
+    layers = StepLayers(mlp, dtype) if again else mlp
     features = start.deter.new_empty(horizon + 1, len(start.deter), rssm.feature_width)  # [H+1, M, F]
     start.write_feature(features[0])
     for step, now in enumerate(features):
@@ -66,7 +68,7 @@ def imagine(
         if step < horizon:
             rssm.dream_step(now, actions[-1], features[step + 1], cell, choose)
     with torch.enable_grad():
-        kept = actor.mlp(features[:-1]) if again else torch.stack(hidden[:-1])  # [H, M, units]
+        kept = mlp(features[:-1]) if again else torch.stack(hidden[:-1])  # [H, M, units]
         return Dream(features, kept, torch.stack(actions))
 
 

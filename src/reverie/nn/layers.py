@@ -188,8 +188,7 @@ class MLP(nn.Sequential):
         """Map ``[..., inputs]`` to ``[..., width]``."""
         rows = x.numel() // x.shape[-1]
         few = 0 < rows < MIN_ROWS and not torch.is_grad_enabled()  # a policy is acting
-        own = few and [*self._modules.values()] == self.made  # nobody has added or replaced a layer
-        if own and self.kept.tables and compiled(*self.kept.tables[0].values()):
+        if few and self.unchanged and self.kept.tables and compiled(*self.kept.tables[0].values()):
             flat = x.reshape(rows, -1).float().contiguous()
             expect((rows, self.widths[0]), x=flat)
             y = mlp(flat, self.kept.get(self._packed), self.widths, self.eps)
@@ -197,6 +196,11 @@ class MLP(nn.Sequential):
         for layer in self:
             x = layer(x)
         return x
+
+    @property
+    def unchanged(self) -> bool:
+        """Whether its layers are those that it was made with: nobody has added or replaced one."""
+        return [*self._modules.values()] == self.made
 
     def _packed(self) -> list[Tensor]:
         weights = list(self.parameters())  # weight, bias and scale of each layer
