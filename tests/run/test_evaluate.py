@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 import torch
 
+from reverie.agent.evaluation import summary
 from reverie.core.errors import ConfigError
-from reverie.run.evaluate import evaluate
+from reverie.run.evaluate import Evaluation, evaluate
 
 
 def test_short_episodes_are_not_preferred(fakes):
@@ -34,6 +35,15 @@ def test_too_few_episodes_have_no_interval(fakes):
     metrics = evaluate(fakes.Env([[3], [4]]), fakes.Policy(), episodes=2).metrics()
     assert metrics["eval/score_iqm"] == metrics["eval/score"] == 8.0
     assert not any("low" in name or "high" in name for name in metrics)
+
+
+def test_numbers_of_the_info_are_no_statistics_of_the_scores():
+    info = [{"score_mean": 1000.0, "score_max": 2000.0}] * 3  # of env.log_info score:mean and score:max
+    plain = Evaluation(scores=[1.0, 2.0, 6.0], lengths=[1, 2, 3], mode="eval")
+    logged = Evaluation(scores=[1.0, 2.0, 6.0], lengths=[1, 2, 3], mode="eval", info=info)
+    assert summary(logged) == summary(plain)
+    assert list(summary(plain)) == ["mean", "std", "median", "iqm", "iqm_low", "iqm_high", "min", "max"]
+    assert summary(plain)["mean"] == 3.0
 
 
 def test_an_evaluation_draws_nothing_from_the_generators_of_the_run(fakes):

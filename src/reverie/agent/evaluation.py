@@ -10,6 +10,7 @@ from typing import Any
 from reverie.agent.agent import Actions, Agent
 from reverie.core.errors import RunError, warn
 from reverie.core.types import Mode
+from reverie.envs.episode_info import STATISTICS
 from reverie.experiment import ExperimentConfig
 from reverie.folder import RunFolder, found_at_end, write_found, writing
 from reverie.log.video import write_video
@@ -94,7 +95,5 @@ def final_evaluation_in(folder: RunFolder) -> Evaluation | None:
 def summary(evaluation: Evaluation) -> dict[str, float]:
     """Summarise the scores in a few numbers; without ``iqm_low`` and ``iqm_high`` if there is no interval."""
     metrics = evaluation.metrics()
-    names = {
-        name.removeprefix("eval/score_"): value for name, value in metrics.items() if name.startswith("eval/score_")
-    }
-    return {"mean": metrics["eval/score"], **names, "min": min(evaluation.scores), "max": max(evaluation.scores)}
+    others = {name: metrics[f"eval/score_{name}"] for name in STATISTICS if f"eval/score_{name}" in metrics}
+    return {"mean": metrics["eval/score"], **others, "min": min(evaluation.scores), "max": max(evaluation.scores)}

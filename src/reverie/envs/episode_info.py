@@ -14,9 +14,10 @@ import numpy as np
 
 from reverie.core.errors import ConfigError, brief, did_you_mean
 
-RESERVED = frozenset(
-    {"score", "score_std", "score_median", "score_iqm", "score_iqm_low", "score_iqm_high", "length", "episodes"}
-)
+STATISTICS = ("std", "median", "iqm", "iqm_low", "iqm_high")
+"""Statistics of the scores besides their mean, which the logs have as ``score_<statistic>``."""
+
+RESERVED = frozenset({"score", "length", "episodes", *(f"score_{name}" for name in STATISTICS)})
 """Names that the logs have under ``episode/`` or ``eval/`` already."""
 
 Summary = dict[str, float]
