@@ -315,6 +315,18 @@ def test_found_by_name_or_path(tmp_path, monkeypatch):
         store.find("step-00001002")
 
 
+def test_a_name_is_not_looked_up_in_the_working_directory(tmp_path, monkeypatch):
+    here, other = Checkpoints(tmp_path / "a" / "checkpoints"), Checkpoints(tmp_path / "b" / "checkpoints")
+    here.save(7, {"a": Box({})})
+    path = other.save(7, {"a": Box({})})
+    (here.folder / "mine").mkdir()
+    monkeypatch.chdir(here.folder)
+    assert other.find(path.name) == path
+    assert other.find(f"../../a/checkpoints/{path.name}").samefile(here.folder / path.name)
+    with pytest.raises(RunError, match="no checkpoint 'mine' in "):
+        other.find("mine")
+
+
 def test_a_state_that_does_not_fit_is_told(tmp_path):
     store, narrow = Checkpoints(tmp_path), torch.nn.Linear(5, 2)
 

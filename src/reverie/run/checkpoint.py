@@ -176,12 +176,15 @@ class Checkpoints:
     def find(self, name: Path | str) -> Path:
         """Return the checkpoint called ``name`` in this folder, or at that path; ``best`` is the one marked best.
 
+        A name alone is never looked up in the working directory, where another run's checkpoint may be called the same.
+
         Raises:
             RunError: there is no such checkpoint; lists those that exist.
         """
         if str(name) == "best" and (best := self.best()) is not None:
             return best
-        for path in (Path(name), self.folder / name):
+        elsewhere = [Path(name)] if len(Path(name).parts) > 1 else []
+        for path in (self.folder / name, *elsewhere):
             if path.is_dir():
                 return path
         known = sorted(path.name for path in self.folder.glob("*-*") if path.is_dir() and path.name[0] != ".")
