@@ -375,6 +375,22 @@ def test_who_does_not_wait_is_told_at_once(tmp_path, monkeypatch):
     assert not said
 
 
+def test_a_row_that_raises_is_not_added(tmp_path, monkeypatch):
+    disk = FullDisk(monkeypatch)
+    store = Store(tmp_path, say=quiet, waits=False)
+    store.begin(COLUMNS, STREAMS)
+    disk.full = True
+    chunk = store.segments[0].chunk
+    store.extend(stacked(range(chunk - 1)))
+    with pytest.raises(RunError):
+        store.flush()
+    store.add(row(chunk - 1))
+    for _ in range(2):
+        with pytest.raises(RunError, match="cannot be used"):
+            store.add(row(chunk))
+    assert_rows(store.pending(), stacked(range(chunk)))
+
+
 def test_memory_is_bounded(tmp_path, monkeypatch):
     """``add`` waits once so much is held back, and goes on when the disk does."""
     disk, said = FullDisk(monkeypatch), []

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from reverie.core.clock import Clock
-from reverie.core.errors import DataError
+from reverie.core.errors import DataError, RunError
 from reverie.run.collect import Collector, EpisodeStats, random_action
 
 
@@ -155,6 +155,55 @@ def test_a_run_that_goes_on_counts_no_episode_twice(fakes):
     assert other.drain() == [EpisodeStats(3.0, 2)]  # that of the second, which is over now: 1 + 2
     other.collect()
     assert other.drain() == []
+
+
+@pytest.mark.parametrize("broken", ["sink", "env"])
+def test_a_turn_that_an_error_ends_is_finished_after_resuming(fakes, broken):
+    class Restorable(fakes.Env):
+        """Its step or its sink fails once, in the third turn."""
+
+        restarts = 0
+
+        def snapshot(self):
+            return [(self.decision[:], self.episode[:], self.turn)]
+
+        def restore(self, snapshots, step):
+            ((self.decision, self.episode, self.turn),) = snapshots
+            return step
+
+        def step(self, action):
+            if broken == "env" and len(sink.rows) == 3 and (self.decision, seen) == ([2], []):
+                seen.append("fails")
+                raise KeyboardInterrupt
+            return super().step(action)
+
+    class Sink(fakes.Rows):
+        def add(self, step, action, extras):
+            if broken == "sink" and len(self.rows) == 2 and not seen:
+                seen.append("fails")
+                raise RunError("the store is closed.")
+            super().add(step, action, extras)
+
+    seen, sink = [], Sink()
+    one = Collector(Restorable([[3]]), fakes.Policy(), sink, seed=7, random_steps=10)
+    one.collect()
+    one.collect()
+    with pytest.raises((KeyboardInterrupt, RunError)):
+        one.collect()
+    other = Collector(Restorable([[3]]), fakes.Policy(), sink, seed=7, random_steps=10)
+    state = one.state_dict()
+    other.load_state_dict(state)
+    assert other.resume(state, one.snapshots()) == 0
+    for _ in range(4):
+        other.collect()
+    _, _, whole, undisturbed, _ = lived(fakes, [[3]], turns=6, random_steps=10)
+    assert seen
+    assert other.drain() == undisturbed.drain() == [EpisodeStats(6.0, 3)]
+    assert other.env_steps == undisturbed.env_steps
+    for (step, action, extras), (same, same_action, same_extras) in zip(sink.rows, whole.rows, strict=True):
+        assert torch.equal(step.obs["id"], same.obs["id"])
+        assert torch.equal(action, same_action)
+        assert torch.equal(extras["age"], same_extras["age"])
 
 
 def test_restarts_of_earlier_sittings_are_counted(fakes):

@@ -167,12 +167,12 @@ class Replay:
         rows = {f"obs/{key}": value for key, value in step.obs.items()}
         rows["action"], rows["reward"] = action, step.reward
         rows["is_first"], rows["is_last"], rows["is_terminal"] = step.is_first, step.is_last, step.is_terminal
+        if self.store is not None:  # first, as it can fail: then nothing is added
+            self.store.add(rows)
         self.storage.add(rows | {f"{EXTRAS}{key}": value for key, value in extras.items()} if extras else rows)
         self.batch_sampler.add_one(step.is_first.tolist())
         if self.hindsight is not None and not self.stale:
             self.hindsight.added(self.storage, step)
-        if self.store is not None:
-            self.store.add(rows)
 
     def begin_at(self, first: int) -> None:
         """Drop all rows. The next row gets the number ``first``, as if those before it had been evicted.

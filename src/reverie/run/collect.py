@@ -88,6 +88,9 @@ class Collector:
     updates, and the next turn begins by receiving the rows. Nothing else happens meanwhile that environments could
     notice, so the rows are the same as if the turn had waited for them. An environment's error is raised when its
     answer is received: in the next turn, or in the same one if the environment is in this process.
+
+    A turn that an error ends is finished by the next one, also in a resumed run: the policy acts on a row once, and the
+    row is stored and counted once.
     """
 
     def __init__(
@@ -119,7 +122,8 @@ class Collector:
         self.finished: list[EpisodeStats] = []
         self.unlogged: list[EpisodeStats] = []
         """Finished episodes that are not logged yet. Whoever logs them empties the list; checkpoints save it."""
-        self._counted = False  # whether the current rows are counted
+        self._action: Tensor | None = None  # what was chosen for the current rows, until it is sent
+        self._stored = self._counted = False  # what else was done with the current rows
 
     @property
     def step(self) -> Step:
@@ -138,21 +142,28 @@ class Collector:
     def collect(self) -> int:
         """Make one turn: act, store, send. Return the env steps taken: one for each row that is not ``is_last``."""
         step = self.step
+        if self._action is None:
+            self._action = self._chosen(step)
+        if not self._stored:
+            self.sink.add(step, self._action, self.policy.extras(self.state))
+            self._stored = True
+        self.count()
+        taken = step.is_last.tolist().count(False)
+        self.async_env.send(self._action)
+        self._step = self._action = None
+        self._stored = self._counted = False
+        self.env_steps += taken
+        return taken
+
+    def _chosen(self, step: Step) -> Tensor:
+        """Let the policy act on the current rows; return the action ``[N, A]`` to store and to send."""
         if self.watcher is not None:
             self.watcher.watch(step)
         action, self.state = self.policy.act(step, self.state, "explore")
         if self.env_steps < self.random_steps:  # the policy acts all the same, so that its extras fit
             action = executed(random_action(self.env.action_spec, len(step), self.rng), step)
             self.state = self.policy.override(self.state, action)
-        action = executed(action, step)
-        self.sink.add(step, action, self.policy.extras(self.state))
-        self.count()
-        self._counted = False
-        taken = step.is_last.tolist().count(False)
-        self.async_env.send(action)
-        self._step = None
-        self.env_steps += taken
-        return taken
+        return executed(action, step)
 
     def count(self) -> None:
         """Count the current rows unless they are counted already; waits for them."""
@@ -190,6 +201,8 @@ class Collector:
         rows = {"step": leaves(self.step), "counted": self._counted, "episodes": counted}
         if self._logged and not self._counted:
             rows["logged"] = {str(number): dict(info) for number, info in self._logged.items()}
+        if self._action is not None:
+            rows["begun"] = {"action": self._action, "stored": self._stored}
         return {**state, **rows, "state": leaves(self.state)}
 
     def snapshots(self) -> list[bytes | None]:
@@ -234,6 +247,8 @@ class Collector:
         over = self._step.is_last & ~step.is_last
         self._counted = bool(state.get("counted", False))
         self._logged = {int(number): dict(info) for number, info in state.get("logged", {}).items()}
+        if begun := state.get("begun"):
+            self._action, self._stored = executed(begun["action"], self._step), bool(begun["stored"])
         if self._counted:
             ended = zip(self.counter.score, self.counter.length, over.tolist(), strict=True)
             self.finished.extend(EpisodeStats(score, length) for score, length, is_over in ended if is_over)

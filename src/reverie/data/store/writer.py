@@ -82,7 +82,7 @@ class Writer:
 
         Raises:
             DataError: a column is missing, unknown or of another shape. Only the first call checks.
-            RunError: writing has failed for good.
+            RunError: writing has failed for good; the row is not added.
         """
         if not self.checked:
             self._check(rows, 1)
@@ -154,6 +154,8 @@ class Writer:
         number = self.count // self.segment.chunk
         if slot and number in self.blocks:
             return self.blocks[number]
+        self.patience.look()
+        self._raise_failure()  # before a row is added: whoever adds it again after the error must not add it twice
         if len(self.blocks) >= self.most_blocks:
             self._wait_for_room()
         with self.changed:
@@ -179,8 +181,6 @@ class Writer:
         if self.count % self.segment.chunk == 0:
             with self.changed:
                 self.changed.notify_all()
-            self.patience.look()
-            self._raise_failure()
 
     def _wait(self, timeout: float) -> None:
         """Wait until the thread has done something, at most ``timeout`` seconds; Ctrl-C interrupts it."""
