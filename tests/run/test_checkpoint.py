@@ -304,6 +304,14 @@ def test_looking_does_not_disturb_the_one_who_writes(tmp_path):
     assert staged.is_dir()
 
 
+def test_a_mark_that_cannot_be_written_is_told(tmp_path):
+    store = Checkpoints(tmp_path)
+    path = store.save(1, {"a": Box({})})
+    (tmp_path / "best").mkdir()
+    with pytest.raises(RunError, match=r"cannot write the mark of the best checkpoint .*Free space there"):
+        store.mark_best(path)
+
+
 def test_found_by_name_or_path(tmp_path, monkeypatch):
     store = Checkpoints(tmp_path / "checkpoints")
     with pytest.raises(RunError, match=r"no checkpoint 'step-1' in .*The folder has no checkpoints yet"):

@@ -17,6 +17,7 @@ import pytest
 import torch
 import zarr
 
+from reverie.algos.dqn import DQNConfig
 from reverie.core.errors import RunError
 from reverie.data import extras
 from reverie.data.store import manifest
@@ -44,6 +45,10 @@ CONFIG = ExperimentConfig().merge(SETTINGS).merge(
         "schedule.save_every": 30,
     }
 )  # fmt: skip
+QUICK = ExperimentConfig(algo=DQNConfig()).merge(
+    {k: v for k, v in SETTINGS.items() if k != "algo"} | {"threads": 1, "replay_ratio": 0.0}
+)
+"""Settings of a run that only collects."""
 
 
 class Walk(gymnasium.Env[Any, Any]):
@@ -567,6 +572,34 @@ def test_an_evaluation_is_written_before_its_best_checkpoint(tmp_path: Path, mon
     with pytest.raises(KeyboardInterrupt):
         train(config, env=Walk, run=run, say=say_nothing)
     assert [step for step, _ in evaluations(tmp_path / "killed")] == [20]
+
+
+@pytest.mark.parametrize("goal", [None, 4.0])
+def test_the_best_agent_is_marked_though_the_process_ended_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, goal: float | None
+) -> None:
+    config = QUICK.merge({"schedule.eval_every": 20, "eval_episodes": 1, "steps": 70, "stop_score": goal})
+    scores = iter([1.0, 5.0, 5.0, 3.0, 3.0, 3.0, 3.0] if goal else [1.0, 5.0, 3.0, 3.0, 3.0])
+    run, mark = tmp_path / "run", Checkpoints.mark_best
+
+    def full(self: Checkpoints, path: Path) -> None:
+        if (self.folder / "best").exists():
+            shutil.copytree(run, tmp_path / "killed")
+            raise RunError("the disk is full.")
+        mark(self, path)
+
+    def played(self: Any, episodes: int, *args: Any, **options: Any) -> Any:
+        return Evaluation(scores=[next(scores)], lengths=[7], mode="eval")
+
+    monkeypatch.setattr(Experiment, "evaluate", played)
+    with monkeypatch.context() as patch:
+        patch.setattr(Checkpoints, "mark_best", full)
+        with pytest.raises(RunError, match="disk is full"):
+            train(config, env=Walk, run=run, say=say_nothing)
+    train(config, env=Walk, run=tmp_path / "killed", say=say_nothing)
+    best = Checkpoints(tmp_path / "killed" / "checkpoints").best()
+    assert best is not None
+    assert 40 <= step_of(best) < 60
 
 
 def evaluations(run: Path) -> list[tuple[int, float]]:

@@ -62,7 +62,7 @@ class Checkpoints:
             RunError: the disk is full or not writable; earlier checkpoints are untouched.
         """
         self._found = None
-        name = f"{'diverged' if diverged else 'step'}-{step:09d}"
+        name = name_of(step, "diverged" if diverged else "step")
         final, staged = self.folder / name, self.folder / f".tmp-{name}-{os.getpid()}"
         tensors: dict[str, Tensor] = {}
         state = {part: encode(stateful.state_dict(), part, tensors) for part, stateful in parts.items()}
@@ -74,9 +74,7 @@ class Checkpoints:
             _move(staged, final)
         except (OSError, SafetensorError) as error:
             shutil.rmtree(staged, ignore_errors=True)
-            raise RunError(
-                f"cannot write checkpoint {final}: {error}. Free space there, or choose another writable folder."
-            ) from error
+            raise _unwritten(f"checkpoint {final}", error) from error
         self._state[name] = ""
         self._prune(final)
         for older in self.all():
@@ -192,8 +190,15 @@ class Checkpoints:
         raise RunError(f"no checkpoint '{name}' in {self.folder}.{did_you_mean(Path(name).name, known)}{listed}")
 
     def mark_best(self, path: Path) -> None:
-        """Mark ``path`` as the best checkpoint, which is kept until another is marked."""
-        _replace_file(self.folder / "best", path.name.encode())
+        """Mark ``path`` as the best checkpoint, which is kept until another is marked.
+
+        Raises:
+            RunError: the disk is full or not writable.
+        """
+        try:
+            _replace_file(self.folder / "best", path.name.encode())
+        except OSError as error:
+            raise _unwritten(f"the mark of the best checkpoint {path}", error) from error
 
     def best(self) -> Path | None:
         """Return the checkpoint marked best, or None."""
@@ -255,6 +260,11 @@ def number_of(path: Path) -> int:
     return int(path.name.rpartition("-")[2])
 
 
+def name_of(step: int, kind: str = "step") -> str:
+    """Return the name of the checkpoint at ``step``."""
+    return f"{kind}-{step:09d}"
+
+
 def slim(path: Path) -> None:
     """Delete the spare files of the checkpoint at ``path`` if they are large; it is whole at every moment."""
     manifest = json.loads((path / MANIFEST).read_text())
@@ -297,6 +307,10 @@ def _move(staged: Path, final: Path) -> None:
     os.rename(staged, final)
     _sync_folder(final.parent)
     shutil.rmtree(aside, ignore_errors=True)
+
+
+def _unwritten(what: str, error: Exception) -> RunError:
+    return RunError(f"cannot write {what}: {error}. Free space there, or choose another writable folder.")
 
 
 def _replace_file(path: Path, data: bytes) -> None:

@@ -37,7 +37,7 @@ from reverie.data.store.store import Store
 from reverie.experiment import Experiment
 from reverie.folder import RunFolder, writing
 from reverie.offline import DurableDataset
-from reverie.run.checkpoint import Checkpoints
+from reverie.run.checkpoint import Checkpoints, name_of
 from reverie.run.lock import RunLock
 from reverie.run.schedule import position
 from reverie.training.replay_state import PATIENCE, DurableCollector, DurableReplay
@@ -198,10 +198,25 @@ class Keeper:
         unit = "update" if self.experiment.collector is None else "env step"
         self.say(f"continuing {self.folder.path} from {unit} {position(self.experiment.clock):,}")
         self.checkpoints.load(path, {name: parts[name] for name in parts if name not in LEARNER})
-        if self.best.step and self.checkpoints.best() is None:  # the mark had been lost
-            self.checkpoints.mark_best(path)
+        self.mark_again(path)
         if self.experiment.collector is not None:
             self.say(f"the replay holds {plural(self.replay.streams * (replay.count - replay.oldest), 'row')}")
+
+    def mark_again(self, path: Path) -> None:
+        """Mark the best checkpoint if the mark is missing or on another: a process may have ended before it was set.
+
+        If the best is not there any more, mark the one at ``path``, which has been loaded.
+
+        Raises:
+            RunError: the disk is full or not writable.
+        """
+        if self.best.score is None:
+            return
+        marked, best = self.checkpoints.best(), self.checkpoints.folder / name_of(self.best.step)
+        if best.is_dir() and marked != best:
+            self.checkpoints.mark_best(best)
+        elif marked is None:
+            self.checkpoints.mark_best(path)
 
     def save(self, *, diverged: bool = False) -> Path:
         """Write a checkpoint of the whole state of the run.
@@ -266,7 +281,7 @@ def place_of(store: str) -> str:
     return store if store in ("auto", "none") or "://" in store else os.path.abspath(os.path.expanduser(store))
 
 
-def name_of(folder: RunFolder) -> str:
+def owner_name(folder: RunFolder) -> str:
     """Return the name of a run in a store that other runs can write to as well."""
     return str(folder.path.resolve())
 
@@ -276,7 +291,7 @@ def open_store(place: str, folder: RunFolder, config: ReplayConfig, say: Say) ->
     if place == "none":
         return None
     buffer = parse_size(config.buffer, "replay.buffer").amount
-    where, run = (folder.replay, "") if place == "auto" else (place, name_of(folder))
+    where, run = (folder.replay, "") if place == "auto" else (place, owner_name(folder))
     return Store(where, say=say, buffer_bytes=buffer, keep=config.keep, run=run)
 
 

@@ -115,6 +115,7 @@ def train(
             with naming_changes(keeper):
                 keeper.load_learner(newest)
             if done := keeper.why_done():
+                keeper.mark_again(newest)
                 say(f"{folder.path} {done}")
                 return _judged_late(experiment, folder, newest, f"{name} on {subject(config)}", say, sinks)
             stack.push(keeper.close)
