@@ -556,6 +556,23 @@ def test_an_evaluation_that_failed_is_made_up_for(tmp_path: Path, monkeypatch: p
     assert_same(tmp_path / "run", tmp_path / "whole")
 
 
+def test_an_evaluation_that_failed_in_the_last_turn_is_made_up_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config, run = QUICK.merge({"schedule.eval_every": 40, "eval_episodes": 1, "steps": 40}), tmp_path / "run"
+    with monkeypatch.context() as patch:
+        patch.setattr(Experiment, "evaluate", failed_evaluation)
+        with pytest.raises(ValueError, match="once"):
+            train(config, env=Walk, run=run, say=say_nothing)
+    assert not evaluations(run)
+    steps = train(config, env=Walk, run=run, say=say_nothing).env_steps
+    assert [step for step, _ in evaluations(run)] == [steps, steps]  # also the final one
+    assert (run / "checkpoints" / "best").exists()
+    other = config.merge({"schedule.eval_every": 20})
+    train(other, env=Walk, run=run, say=say_nothing)
+    assert len(evaluations(run)) == 2
+
+
 def failed_evaluation(*args: Any, **options: Any) -> Any:
     raise ValueError("once")
 

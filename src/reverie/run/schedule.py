@@ -83,13 +83,18 @@ class Due:
         self._mark()
         return due
 
+    @property
+    def owed(self) -> bool:
+        """Whether the next call will return True."""
+        return 0 < self.amount <= self.now() - self.every.last
+
     def take_back(self) -> None:
         """Undo the last True, because the work failed: it is due again, also in a run resumed from a checkpoint now."""
         self.every.last = self.before
         self._mark()
 
     def _mark(self) -> None:
-        if not self.is_seconds:
+        if self.amount and not self.is_seconds:
             self.clock.marks[self.name] = self.every.last
 
     def _done(self) -> float:

@@ -78,7 +78,7 @@ def train(
     guard = LossGuard(algo)
     batch: Batch | None = None
     with Interrupt(clock) as interrupt, saved_on_error(journal, guard, checkpoint):
-        if not clock.done and eval_due():  # the earlier process was stopped before it, or it failed
+        if not clock.stop and eval_due():  # the earlier process was stopped before it, or it failed
             evaluate(evaluator, eval_due, journal, guard, checkpoint)
         while not clock.done:
             if collector is not None:  # recorded experience: there is none

@@ -39,7 +39,7 @@ from reverie.folder import RunFolder, writing
 from reverie.offline import DurableDataset
 from reverie.run.checkpoint import Checkpoints, name_of
 from reverie.run.lock import RunLock
-from reverie.run.schedule import position
+from reverie.run.schedule import Due, position
 from reverie.training.replay_state import PATIENCE, DurableCollector, DurableReplay
 from reverie.training.stored_rows import Say
 
@@ -178,6 +178,8 @@ class Keeper:
             return (
                 f"has reached stop_score = {wanted:g} (best score {best:g}): increase it or set it to None to continue"
             )
+        if self._owes_evaluation():
+            return ""
         if clock.done and config.data.alone:
             made = plural(clock.updates, "update")
             return f"has already made {made} (updates = {config.updates}): increase updates to continue"
@@ -186,6 +188,13 @@ class Keeper:
                 f"has already made {clock.env_steps:,} env steps (steps = {config.steps}): increase steps to continue"
             )
         return ""
+
+    def _owes_evaluation(self) -> bool:
+        """Return whether the loaded run was stopped before an evaluation that was due, perhaps in its last turn."""
+        config = self.experiment.config
+        estimates = self.experiment.estimator is not None
+        wanted = config.estimates_on_the_way if estimates else config.evaluates_on_the_way
+        return wanted and Due(config.schedule.eval_every, self.experiment.clock, "eval").owed
 
     def load(self, path: Path) -> None:
         """Resume from the checkpoint at ``path``: all parts that ``load_learner`` left, and writing to the store.
