@@ -16,6 +16,7 @@ from reverie.algos.dreamer_v3 import SIZES, DreamerV3Config, sized
 from reverie.cli import main
 from reverie.commands import train as commands
 from reverie.core.errors import ConfigError
+from reverie.envs.base import EnvConfig
 from reverie.envs.dummy import Count
 from reverie.experiment import ExperimentConfig
 from reverie.presets import PRESETS, SUITES, base, layered, overlay, preset_name, resized
@@ -328,6 +329,17 @@ def test_an_instance_is_one_environment_whatever_the_preset_says(asked: list[Exp
         api.train("dreamer_v3", env=Count(), envs=2)
     with pytest.raises(ConfigError, match=r"envs = 3: an environment instance"):
         api.train("dreamer_v3", env=Count(), env_options={"num": 3})
+
+
+def test_options_of_the_environment_as_an_object(asked: list[ExperimentConfig]) -> None:
+    api.train("dqn", env="Acrobot-v1", envs=3, env_options=EnvConfig(time_limit=50))
+    api.train("dqn", env_options=EnvConfig(id="Acrobot-v1"), **{"env.time_limit": 50})
+    api.train("dqn", env=Count, env_options=EnvConfig(time_limit=50))
+    assert [(config.env.id, config.env.num, config.env.time_limit) for config in asked] == [
+        ("Acrobot-v1", 3, 50), ("Acrobot-v1", 1, 50), ("Count", 1, 50),
+    ]  # fmt: skip
+    with pytest.raises(ConfigError, match=r"env = Acrobot-v1 and env\.id = MountainCar-v0 contradict each other"):
+        api.train("dqn", env="Acrobot-v1", env_options=EnvConfig(id="MountainCar-v0"))
 
 
 def test_names_that_train_does_not_know(asked: list[ExperimentConfig]) -> None:

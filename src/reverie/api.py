@@ -22,6 +22,7 @@ from reverie.core.randomness import left_as_found
 from reverie.data.dataset import DatasetConfig, no_path
 from reverie.data.readers.base import Reader
 from reverie.data.readers.named import settings_of as reader_settings
+from reverie.envs.base import EnvConfig
 from reverie.envs.factory import EnvLike, env_name
 from reverie.experiment import ExperimentConfig
 from reverie.log.console import tell
@@ -71,8 +72,9 @@ def train(
         say: called with a sentence about what is happening, now and then.
         sinks: further destinations of the measurements, with ``write(values, step)`` and ``close()``.
         **overrides: any field of :class:`ExperimentConfig`, nested as a dictionary (``env_options`` for those of the
-            environment) or by dotted path: ``**{"algo.horizon": 20}``. ``envs=8`` is short for ``env.num``, which
-            is 1 if ``env`` is an instance. ``data=path`` is short for ``data.path``, recorded data to learn from: from
+            environment), as an object such as ``Schedule(...)``, or by dotted path: ``**{"algo.horizon": 20}``, also
+            beside such an object. ``envs=8`` is short for ``env.num``, which is 1 if ``env`` is an instance.
+            ``data=path`` is short for ``data.path``, recorded data to learn from: from
             these alone, or with an ``env`` also from what is collected there. It may be an object of a reader class of
             your own. Beside it, ``eval_env`` is short for
             ``data.eval_env`` and ``data_fraction`` for ``data.fraction``.
@@ -209,7 +211,9 @@ def settings_of(
         algo = algorithm if isinstance(algorithm, AlgorithmConfig) else None
         settings = layered(word, env=name, preset=preset, size=size, files=files, data=data, handed=handed, algo=algo)
     if "env_options" in overrides:
-        overrides["env"] = overrides.pop("env_options")
+        options = overrides.pop("env_options")
+        unnamed = isinstance(options, EnvConfig) and options.id == EnvConfig().id
+        overrides["env"] = options.replace("id", settings.env.id) if unnamed else options
     if isinstance(env, gymnasium.Env):
         settings = settings.merge({"env.num": 1, "env.vector": "serial"})  # presets may ask for several
         check_instance(overrides)
@@ -295,6 +299,8 @@ def check_twice(env: EnvLike | None, overrides: Mapping[str, Any]) -> None:
         ConfigError: one is.
     """
     parts = {"env": overrides.get("env_options"), "data": overrides.get("data")}
+    if isinstance(options := parts["env"], EnvConfig):
+        parts["env"] = {} if options.id == EnvConfig().id else {"id": options.id}
     mappings = {part: options for part, options in parts.items() if isinstance(options, Mapping)}
     nested = {f"{part}.{name}": value for part, options in mappings.items() for name, value in options.items()}
     short = {"env": (env, "env.id"), "data": (overrides.get("data"), "data.path")}

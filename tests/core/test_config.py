@@ -75,6 +75,14 @@ def test_nested_dotted_and_both() -> None:
     assert Outer().replace("inner.blocks", 1).inner == Wide(blocks=1)
 
 
+@pytest.mark.parametrize("step", [1, -1])
+def test_values_beside_an_object_are_merged_into_it(step: int) -> None:
+    values = [("inner", Inner(rate=0.5)), ("inner.units", 3)][::step]
+    assert Outer().merge({"inner.act": "relu"}).merge(dict(values)).inner == Inner(units=3, rate=0.5)
+    with pytest.raises(ConfigError, match=r"unknown option 'inner\.unit'"):
+        Outer().merge(dict([("inner", Inner()), ("inner.unit", 3)][::step]))
+
+
 def test_the_original_is_not_touched() -> None:
     config = Outer()
     config.merge({"inner.units": 3})

@@ -60,7 +60,7 @@ class Config:
         hints = typing.get_type_hints(type(self))
         names = [f.name for f in dataclasses.fields(self)]
         changes: dict[str, Any] = {}
-        for key, value in _nest(values).items():
+        for key, value in _nest(values, path).items():
             where = f"{path}.{key}" if path else key
             if key not in names:
                 known = [f"{path}.{n}" if path else n for n in names]
@@ -388,15 +388,23 @@ def _as_number(value: Any, hint: Any) -> int | float | None:
     return int(number) if number.is_integer() else None
 
 
-def _nest(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return ``{"a.b": 1, "a": {"c": 2}}`` as ``{"a": {"b": 1, "c": 2}}``."""
+def _nest(values: Mapping[str, Any], path: str) -> dict[str, Any]:
+    """Return ``{"a.b": 1, "a": {"c": 2}}`` as ``{"a": {"b": 1, "c": 2}}``.
+
+    Where ``a`` is a whole configuration, the other values are merged into it, also those that come before it.
+    """
     out: dict[str, Any] = {}
     for key, value in values.items():
         head, _, rest = str(key).partition(".")
         if rest:
             value = {rest: value}
-        if isinstance(value, Mapping) and isinstance(out.get(head), Mapping):
-            value = {**out[head], **value}
+        before, where = out.get(head), f"{path}.{head}" if path else head
+        if isinstance(value, Mapping) and isinstance(before, Mapping):
+            value = {**before, **value}
+        elif isinstance(value, Mapping) and isinstance(before, Config):
+            value = before.merge(value, where)
+        elif isinstance(value, Config) and isinstance(before, Mapping):
+            value = value.merge(before, where)
         out[head] = value
     return out
 
