@@ -17,7 +17,7 @@ import reverie
 from reverie.core.errors import ConfigError, RunError
 from reverie.log import trackers
 from reverie.log.sinks import VideoSink
-from reverie.log.trackers import MlflowSink, Tracked, WandbSink, check_installed
+from reverie.log.trackers import MlflowSink, Tracked, WandbSink, accepted, check_installed
 from reverie.training import sinks
 from reverie.training.messages import say_nothing
 
@@ -160,6 +160,41 @@ def test_a_run_goes_on_in_mlflow_as_well(tmp_path, mlflow):
     (found,) = client.search_runs([client.get_experiment_by_name("reverie").experiment_id])
     assert [m.step for m in client.get_metric_history(found.info.run_id, "counters/updates")] == [20, 40, 60, 80]
     assert [m.step for m in client.get_metric_history(found.info.run_id, "eval/score")] == [60, 80]
+
+
+def test_names_that_mlflow_refuses_are_changed_and_stay_apart(run, mlflow):
+    from mlflow.utils.validation import _validate_metric_name
+
+    names = ["x[0]", "x(0)", "x_0_", "speed (m/s)", "a//b", "/a", "../a", "", "y" * 300, "y" * 301, "\ud800"]
+    changed = [accepted(name) for name in names]
+    assert changed[2] == "x_0_"
+    assert changed[0].startswith("x_0_-")
+    assert len(set(changed)) == len(names)
+    for name in changed:
+        _validate_metric_name(name)
+        assert len(name) <= 250
+    sink = MlflowSink(run._replace(settings={"gains": {"joint[0]": 1.0}}), None, say_nothing)
+    sink.write({"x[0]": 1.0, "loss": 2.0}, 1)
+    sink.close()
+    found = mlflow.MlflowClient().get_run(sink.ident)
+    assert found.data.params == {accepted("gains.joint[0]"): "1.0"}
+    assert found.data.metrics == {changed[0]: 1.0, "loss": 2.0}
+    assert found.info.status == "FINISHED"
+
+
+def test_what_mlflow_refuses_is_told_of_and_blocks_nothing(run, mlflow, monkeypatch):
+    monkeypatch.setattr(trackers, "accepted", lambda name: name)
+    said: list[str] = []
+    sink = MlflowSink(run._replace(settings={"a[0]": 1, "b": 2}), None, said.append)
+    assert re.match(r"MLflow refused a batch of 2 values: Invalid value .a\[0\].*; metrics.jsonl and config", said[0])
+    sink.write({"x[0]": 1.0}, 1)
+    sink.write({"loss": 2.0}, 2)
+    sink.close()
+    assert said[1:] == ["values that MLflow refused: 3"]
+    found = mlflow.MlflowClient().get_run(sink.ident)
+    assert (found.data.metrics, found.info.status) == ({"loss": 2.0}, "FINISHED")
+    with pytest.raises(RunError, match=r"^MLflow at file:.*not found$"):
+        MlflowSink(run, "0" * 32, say_nothing)
 
 
 def test_a_server_that_is_down_for_a_while_gets_everything_later(run, mlflow):

@@ -6,9 +6,11 @@ import contextlib
 import importlib.util
 import math
 import os
+import re
 import secrets
 import threading
 import time
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from queue import SimpleQueue
@@ -23,6 +25,9 @@ WORDLESS = 2.0
 """Seconds to wait before a message says that we are waiting."""
 PROJECT = "reverie"
 """Name of the project or experiment, unless WANDB_PROJECT or MLFLOW_EXPERIMENT_NAME is set."""
+
+LONGEST = 250
+"""Most characters of a name in MLflow."""
 
 
 class Tracked(NamedTuple):
@@ -159,10 +164,11 @@ class MlflowSink:
     """Logs to MLflow, to the server or database of MLFLOW_TRACKING_URI.
 
     A thread sends the entries, so that nothing waits for the server. What could not be sent is sent with the next
-    entry. Training never waits; the end of a run waits at most ``PATIENCE`` seconds and a bit (``WORDLESS``).
+    entry; what MLflow refuses because of what it contains is dropped, and reported once. Training never waits; the end
+    of a run waits at most ``PATIENCE`` seconds and a bit (``WORDLESS``).
 
     Raises:
-        RunError: MLflow cannot be reached there.
+        RunError: MLflow cannot be reached there, or does not accept the run.
     """
 
     BATCH = 1000
@@ -174,29 +180,38 @@ class MlflowSink:
         """``ident``: id of the MLflow run to resume; None starts a new one."""
         import mlflow  # optional
 
-        self._videos, self._say, self._mlflow = run.videos, say, mlflow
+        self._videos, self._say = run.videos, say
+        self._mlflow: Any = mlflow
+        self.ident = ident or ""
         self._pending: list[Any] = []
         self._films: list[Path] = []
         self._last: Exception | None = None
+        self._refused, self._told, self._reason = 0, 0, ""
         try:
             self._client: Any = mlflow.MlflowClient()
-            if ident is None:
-                name = _experiment()
-                found = self._client.get_experiment_by_name(name)
-                experiment = found.experiment_id if found else self._client.create_experiment(name)
-                tags = {"mlflow.note.content": run.title}
-                self.ident: str = self._client.create_run(experiment, run_name=str(run.path), tags=tags).info.run_id
-                params = [mlflow.entities.Param(key, value[:500]) for key, value in _flat(run.settings)]
-                for at in range(0, len(params), 100):  # MLflow's limit per request
-                    self._client.log_batch(self.ident, params=params[at : at + 100])
-            else:
-                self.ident = ident
-                self._client.update_run(ident, status="RUNNING")
+            found = self._client.get_experiment_by_name(_experiment())
         except Exception as error:
             raise _unreachable(error) from error
+        try:
+            if ident is None:
+                self._begin(run, found)
+            else:
+                self._client.update_run(ident, status="RUNNING")
+        except Exception as error:
+            raise RunError(f"MLflow at {mlflow.get_tracking_uri()}: {error}") from error
         self._handed: SimpleQueue[tuple[list[Any], list[Path]] | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._send_all, name="mlflow", daemon=True)
         self._thread.start()
+
+    def _begin(self, run: Tracked, found: Any) -> None:
+        """Create a run in the experiment ``found`` (None: in a new one), and log the settings."""
+        experiment = found.experiment_id if found else self._client.create_experiment(_experiment())
+        tags = {"mlflow.note.content": run.title}
+        self.ident = self._client.create_run(experiment, run_name=str(run.path), tags=tags).info.run_id
+        params = [self._mlflow.entities.Param(accepted(key), value[:500]) for key, value in _flat(run.settings)]
+        for at in range(0, len(params), 100):  # MLflow's limit per request
+            self._log(params=params[at : at + 100])
+        self._tell()
 
     @property
     def where(self) -> str:
@@ -207,24 +222,24 @@ class MlflowSink:
         """Hand over scalars that are finite, and videos."""
         now = int(time.time() * 1000)
         found = [(k, x) for k, x in scalars(values).items() if math.isfinite(x)]
-        row = [self._mlflow.entities.Metric(name, x, now, step) for name, x in found]
+        row = [self._mlflow.entities.Metric(accepted(name), x, now, step) for name, x in found]
         self._handed.put((row, [path for _, path in _videos(self._videos, values, step)]))
+        self._tell()
 
     def _send_all(self) -> None:
         while (entry := self._handed.get()) is not None:
             self._send(*entry)
-        if not (self._pending or self._films):
-            try:
-                self._client.set_terminated(self.ident)
-            except Exception as error:
-                self._last = error
+        try:
+            self._client.set_terminated(self.ident)
+        except Exception as error:
+            self._last = self._last or error
 
     def _send(self, row: list[Any], videos: list[Path]) -> None:
         self._pending += row
         self._films += videos
         try:
             while self._pending:
-                self._client.log_batch(self.ident, metrics=self._pending[: self.BATCH])
+                self._log(metrics=self._pending[: self.BATCH])
                 del self._pending[: self.BATCH]
             while self._films:
                 if self._films[0].exists():  # older ones may be deleted meanwhile
@@ -234,6 +249,24 @@ class MlflowSink:
             self._last = error
         else:
             self._last = None
+
+    def _log(self, **batch: list[Any]) -> None:
+        """Send one batch; one that MLflow refuses (HTTP status 400) would be refused again, so it counts as done."""
+        try:
+            self._client.log_batch(self.ident, **batch)
+        except self._mlflow.exceptions.MlflowException as error:
+            if error.get_http_status_code() != 400:
+                raise
+            self._refused, self._reason = self._refused + sum(map(len, batch.values())), str(error)
+
+    def _tell(self) -> None:
+        """Report the first refusal; in the thread of the run, since ``say`` need not be safe in another one."""
+        if self._refused and not self._told:
+            self._told = self._refused
+            self._say(
+                f"MLflow refused a batch of {self._refused} values: {self._reason}. Training continues; metrics.jsonl "
+                "and config.yaml contain them"
+            )
 
     def close(self) -> None:
         """Send what is left and end the run, within limits of time; the thread goes on until this process ends."""
@@ -249,6 +282,21 @@ class MlflowSink:
             self._say(f"MLflow: {left} were not sent ({why}); metrics.jsonl and videos/ contain them")
         elif self._thread.is_alive() or self._last:
             self._say(f"MLflow: the run could not be marked as finished ({why})")
+        self._tell()
+        if self._refused > self._told:
+            self._say(f"values that MLflow refused: {self._refused}")
+
+
+def accepted(name: str) -> str:
+    """Return the name of a metric or a setting in the letters that MLflow accepts, or ``name`` if it accepts it.
+
+    Others become ``_``, and a checksum of the name follows: no two names get the same, in any run.
+    """
+    parts = re.sub(r"[^\w\-.: /]", "_", name).split("/")
+    found = "/".join("_" if part in ("", ".", "..") else part for part in parts)
+    if found == name and len(name) <= LONGEST:
+        return name
+    return f"{found[: LONGEST - 9]}-{zlib.crc32(ascii(name).encode()):08x}"
 
 
 def _videos(folder: Path, values: Values, step: int) -> Iterator[tuple[str, Path]]:
