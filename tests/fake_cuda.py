@@ -264,7 +264,8 @@ def fake_cuda(monkeypatch: Any) -> Iterator[FakeCuda]:
     stands_in = {
         "_lazy_init": lambda: None, "is_available": lambda: True, "device_count": lambda: 1, "Stream": Stream,
         "Event": Event, "CUDAGraph": Graph, "graph": capturing, "graph_pool_handle": lambda: None,
-        "current_stream": lambda device: stream if device == CUDA else None, "stream": lambda stream: contextlib.nullcontext(),
+        "current_stream": lambda device: stream if device == CUDA else None,
+        "stream": lambda stream: contextlib.nullcontext(),
         "set_stream": lambda stream: None, "device": lambda device: contextlib.nullcontext(),
         "synchronize": lambda device=None: device_of(device).waited(), "mem_get_info": lambda device: (10**10, 10**11),
         "get_rng_state_all": lambda: [torch.get_rng_state()], "set_rng_state": lambda state, index: None,
