@@ -27,7 +27,7 @@ class LikelihoodStep(ExplicitStep):
     networks: ClassVar = {"actor": ChoicesActor}
 
     def explicit(self, batch: Batch) -> Losses:
-        """Update by a hand-written backward pass, see :class:`~reverie.nn.steps.Step`."""
+        """Update by a hand-written backward pass, see :class:`~reverie.nn.steps.ExplicitStep`."""
         actor, taken = self.objective.actor, batch.action[:, :-1]
         passed = asked(actor, before(batch.obs))
         logits = passed.y.view(taken.shape)
@@ -45,7 +45,7 @@ class ClonedValuesStep(ExplicitStep):
     networks: ClassVar = {"network": DiscreteQEnsemble}
 
     def explicit(self, batch: Batch) -> Losses:
-        """Update by a hand-written backward pass, see :class:`~reverie.nn.steps.Step`."""
+        """Update by a hand-written backward pass, see :class:`~reverie.nn.steps.ExplicitStep`."""
         o, target, taken = self.objective, self.objective.targets(batch), batch.action[:, :-1]
         passed = asked(o.network, before(batch.obs))
         values, logits = passed.y.view(2, *taken.shape).unbind()
@@ -67,7 +67,7 @@ class ConservativeQuantilesStep(ExplicitStep):
     networks: ClassVar = {"network": DiscreteQNetwork}
 
     def explicit(self, batch: Batch) -> Losses:
-        """Update by a hand-written backward pass, see :class:`~reverie.nn.steps.Step`."""
+        """Update by a hand-written backward pass, see :class:`~reverie.nn.steps.ExplicitStep`."""
         o, target = self.objective, self.objective.targets(batch)  # y: [B, T-1, N]
         passed = asked(o.network, before(batch.obs))
         classes, n = o.network.shape
@@ -86,7 +86,7 @@ class ClassCriticsStep(ExplicitStep):
     networks: ClassVar = {"critic": DiscreteQEnsemble}
 
     def explicit(self, batch: Batch) -> Losses:
-        """Update by a hand-written backward pass, see :class:`~reverie.nn.steps.Step`."""
+        """Update by a hand-written backward pass, see :class:`~reverie.nn.steps.ExplicitStep`."""
         o, target, taken = self.objective, self.objective.targets(batch), batch.action[:, :-1]
         passed = asked(o.critic, before(batch.obs))
         values = passed.y.view(-1, *taken.shape)  # [K, B, T-1, A]
@@ -111,7 +111,7 @@ class FilteredLikelihoodStep(ExplicitStep):
     networks: ClassVar = {"actor": ChoicesActor, "critic": DiscreteQEnsemble}
 
     def explicit(self, batch: Batch) -> Losses:
-        """Update by a hand-written backward pass, see :class:`~reverie.nn.steps.Step`."""
+        """Update by a hand-written backward pass, see :class:`~reverie.nn.steps.ExplicitStep`."""
         o, obs, taken, mask = self.objective, before(batch.obs), batch.action[:, :-1], transition_mask(batch.is_last)
         passed = asked(o.actor, obs)
         logits = passed.y.view(taken.shape)

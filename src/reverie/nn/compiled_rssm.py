@@ -28,8 +28,9 @@ class CompiledRSSM:
     def __init__(self, rssm: RSSM, *methods: Callable[..., object]) -> None:
         """``methods``: those of RSSM that the compiled functions stand for; if others replace them, they are called."""
         c = rssm.cfg
-        self.rssm, self.methods = rssm, methods
-        self.numbers = (c.recurrent_layers, c.posterior_layers, c.prior_layers) == (1, 1, 2) and c.hidden <= c.deter
+        self.rssm, self.names = rssm, {f.__name__ for f in methods}
+        layers = (c.recurrent_layers, c.posterior_layers, c.prior_layers) == (1, 1, 2) and c.hidden <= c.deter
+        self.usual = layers and all(getattr(type(rssm), f.__name__, None) is f for f in methods)
         # The dictionaries that hold the modules, which a check need not walk through, and what they hold.
         self.children = [m._modules for m in rssm.modules() if m._modules]
         self.made = [list(children.values()) for children in self.children]
@@ -47,13 +48,11 @@ class CompiledRSSM:
 
     def _supports(self) -> bool:
         """Return whether the compiled functions compute what this RSSM does, whose class may be a user's own."""
-        if not self.numbers:
+        if not self.usual or not self.names.isdisjoint(vars(self.rssm)):
             return False
-        methods = all(getattr(getattr(self.rssm, f.__name__), "__func__", None) is f for f in self.methods)
         own, *others = [list(children.values()) for children in self.children]
         # A subclass may add modules of its own to the RSSM itself.
-        kept = own[: len(self.made[0])] == self.made[0] and others == self.made[1:]
-        return methods and kept
+        return own[: len(self.made[0])] == self.made[0] and others == self.made[1:]
 
     def observe(self, latent: Latent, actions: Tensor, embeds: Tensor, keep: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Filter a sequence of observations, starting from ``latent``; inputs outside the recurrence come precomputed.
