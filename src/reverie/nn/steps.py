@@ -84,7 +84,7 @@ class ExplicitStep:
         inputs, thetas = [net.inputs for net in networks], [net.body.theta for net in networks]
         if any(x.encoder is not None or x.dtype is not torch.float32 for x in inputs):
             return False
-        trained = all(p.requires_grad for optim in self.optims.values() for p in optim.params)
+        trained = all(p.requires_grad for o in self.optims.values() if isinstance(o, Adam) for p in o.params)
         whole = batch.is_last.dtype is torch.bool and batch.reward.numel() > batch.reward.shape[0]
         hooked = any(theta._backward_hooks for theta in thetas)
         return trained and whole and not hooked and compiled(batch.action, batch.reward, batch.weight, *thetas)
