@@ -19,7 +19,7 @@ from reverie.core.errors import ConfigError, DataError
 from reverie.core.protocols import Watcher
 from reverie.core.types import Batch, Step, Update
 from reverie.nn.adam import Adam
-from reverie.nn.exploration import EpsilonSchedule
+from reverie.nn.exploration import EpsilonSchedule, NoisyPolicy
 from reverie.nn.normalise import Running
 from reverie.nn.rewards import Factor
 from reverie.objectives.estimators import ValueEstimator
@@ -286,6 +286,23 @@ class Silent(TD3):
         del self._policy
 
 
+class ItselfAPolicy(torch.nn.Module):
+    """A network that is a policy, too."""
+
+    def __init__(self, policy):
+        super().__init__()
+        self.actor, self.act, self.initial = policy.actor.answer, policy.act, policy.initial
+
+
+class Networked(TD3):
+    """Its policy is a module, which acts on observations as they come."""
+
+    def __init__(self, *given):
+        super().__init__(*given)
+        self._policy = ItselfAPolicy(NoisyPolicy(self.objective.actor, self.cfg.exploration, MOVES.width, self.device))
+        self.preprocess.acts = False
+
+
 class Losing(TD3):
     """Has an optimiser that nobody saves."""
 
@@ -358,8 +375,18 @@ def test_forgotten_preprocessing_is_told(name):
     wrapped = name == "reward_scale"  # policies do not see rewards
     with nullcontext() if wrapped else pytest.raises(ConfigError, match=r"Unwrapped: its policy is not wrapped"):
         agent.update(batch(agent))
+    agent = Networked(*given, asks, torch.device("cpu"))
+    with nullcontext() if wrapped else pytest.raises(ConfigError, match=r"Networked: its policy is not wrapped"):
+        agent.update(batch(agent))
     with pytest.raises(ConfigError, match=r"Silent has no policy: assign one to self\._policy"):
         _ = Silent(*given, plain, torch.device("cpu")).policy
+
+
+def test_a_policy_may_be_a_module():
+    agent = Networked(SPECS["vector"], MOVES, TD3Config().merge(TINY), torch.device("cpu"))
+    agent.update(batch(agent))
+    assert isinstance(agent.policy, ItselfAPolicy)
+    assert agent.policy.act(shown("vector"), agent.policy.initial(2), "eval")[0].shape == (2, MOVES.width)
 
 
 def test_what_a_class_of_ones_own_does_not_define_is_named():

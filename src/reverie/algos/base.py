@@ -260,7 +260,7 @@ class Algorithm(nn.Module):
         """
         if "policy" in self._modules:  # PyTorch puts a module there, and this property hides it
             raise ConfigError(f"{type(self).__name__}: assign the policy to self._policy, not to self.policy.")
-        if "_policy" not in vars(self):
+        if not hasattr(self, "_policy"):
             raise ConfigError(
                 f"{type(self).__name__} has no policy: assign one to self._policy in its __init__, for example "
                 "self.preprocess.policy(GreedyPolicy(...), device)."

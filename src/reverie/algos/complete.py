@@ -32,7 +32,7 @@ def check_complete(
         ConfigError: it forgot preprocessing that the settings ask for, or an optimiser would not be saved.
     """
     name, members = type(learner).__name__, vars(learner)
-    if forgotten := preprocess.forgotten(has_policy="_policy" in members):
+    if forgotten := preprocess.forgotten(has_policy=hasattr(learner, "_policy")):
         raise ConfigError(
             f"{name}: {forgotten}, so it ignores normalise, frames or reward_scale, which the settings ask for. Add "
             "the call; without these settings it changes nothing."
