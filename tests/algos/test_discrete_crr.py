@@ -1,16 +1,18 @@
 """Discrete CRR's losses against equations 2 to 4, one transition and one class at a time."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 from recorded import TinyChoices, TinyClasses, choices, close, conservative_gap, lag, reaches, softmax
-from windows import ACTS, ESTIMATORS, moves, row, slow_target
+from windows import ACTS, ESTIMATORS, batch, moves, row, slow_target
 
 from reverie.algos.discrete_crr import DiscreteCRRConfig, DiscreteCRRObjective
 from reverie.core.errors import ConfigError
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.core.types import Step
+from reverie.nn.adam import Adam
 from reverie.objectives.estimators import VTrace
 from reverie.objectives.filters import All, Binary, Exp
 
@@ -121,3 +123,12 @@ def test_filters_are_named(text, kind):
 def test_settings_that_cannot_be(settings, said):
     with pytest.raises(ConfigError, match=said):
         DiscreteCRRConfig(**settings)
+
+
+def test_an_optimiser_that_replaces_the_first_one_is_used():
+    agent = learner(graph=False)
+    networks = {"actor": agent.objective.actor, "critic": agent.objective.critic}
+    agent.optims |= {name: Adam(network.parameters(), 1e-3) for name, network in networks.items()}
+    data = batch(8, 2, crossing=False, dtype=torch.float32)
+    agent.update(replace(data, action=torch.eye(3)[torch.zeros(8, 2, dtype=torch.int64)]))
+    assert [int(optim.updates) for optim in agent.optims.values()] == [1, 1]

@@ -169,11 +169,9 @@ class DiscreteCRR(ModelFree):
             "actor": Adam(actor.parameters(), cfg.actor_lr),
             "critic": Adam(critic.parameters(), cfg.critic_lr),
         }
-        self._critic = ClassCriticsStep(
-            self.objective, {"critic": self.optims["critic"]}, DiscreteCRRObjective.critic_loss
-        )
+        self._critic = ClassCriticsStep(self.objective, self.optims, DiscreteCRRObjective.critic_loss)
         known = DiscreteCRRObjective.actor_loss, DiscreteCRRObjective.advantage
-        self._actor = FilteredLikelihoodStep(self.objective, {"actor": self.optims["actor"]}, *known)
+        self._actor = FilteredLikelihoodStep(self.objective, self.optims, *known)
         self._policy = self.preprocess.policy(SampledPolicy(actor, device), device)
 
     def train_step(self, batch: Batch) -> Update:
