@@ -203,3 +203,18 @@ def test_settings_of_the_authors():
         1e-3,
         (256, 256),
     )
+
+
+def test_a_learner_of_a_users_own_is_used_for_its_kind_of_actions(monkeypatch):
+    class Mine(GAIL):
+        pass
+
+    class Discrete(DiscreteGAIL):
+        pass
+
+    config = GAILConfig().merge({"networks.units": (4,), "discriminator.units": (4,)})
+    for kind, actions, others in ((Mine, MOVES, CHOICE), (Discrete, CHOICE, MOVES)):
+        monkeypatch.setattr(GAILConfig, "learner", kind)
+        assert type(config.build(OBS, actions)) is kind
+        with pytest.raises(ConfigError, match=rf"learner = {kind.__name__}: expected a class derived from \w*GAIL"):
+            config.build(OBS, others)

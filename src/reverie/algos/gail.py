@@ -116,12 +116,20 @@ class GAILConfig(SACConfig):
     def build(self, obs_spec: ObsSpec, action_spec: ActionSpec, device: str = "cpu", seed: int = 0) -> SAC:
         """Return a learner: over SAC for continuous actions, over discrete SAC for one discrete action.
 
+        A :attr:`learner` of a user's own is for one kind of actions: that of the class it is derived from.
+
         Raises:
-            ConfigError: the actions are of both kinds, or several discrete ones.
+            ConfigError: the actions are of both kinds, several discrete ones, or not of the kind of the own learner.
         """
         continuous = any(part.kind == "continuous" for part in action_spec.parts.values())
+        wanted: type[SAC] = GAIL if continuous else DiscreteGAIL
+        kind: type[SAC] = wanted if self.learner is GAIL else self.learner
+        if issubclass(kind, DiscreteSAC) == continuous:
+            raise ConfigError(
+                f"learner = {kind.__name__}: expected a class derived from {wanted.__name__}, as the actions are "
+                f"{'continuous' if continuous else 'discrete'}."
+            )
         with seeded(seed):
-            kind: type[SAC] = self.learner if continuous else DiscreteGAIL
             return kind(obs_spec, action_spec, self.for_obs(obs_spec), torch.device(device))
 
 
