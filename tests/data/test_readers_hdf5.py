@@ -1,5 +1,6 @@
 """D4RL's files and Tianshou's buffers, written by hand with h5py."""
 
+import math
 import pickle
 
 import h5py
@@ -11,12 +12,14 @@ from hypothesis import strategies as st
 from recordings import LIVED, Lived, assert_same, check, expected, joined
 
 from reverie.core.errors import DataError
+from reverie.core.specs import ObsPart
 from reverie.data.readers import transitions
 from reverie.data.readers.base import ReadOptions
 from reverie.data.readers.d4rl import D4RLReader
 from reverie.data.readers.detect import open_reader
 from reverie.data.readers.tianshou import TianshouReader
 from reverie.data.readers.transitions import limited
+from reverie.envs.images import FrameStack
 
 
 def cat(name, lived=LIVED):
@@ -372,6 +375,23 @@ def test_tianshou_stacks_frames(tmp_path):
     seen = [row[0, 0].tolist() for row in found["obs"]]
     assert seen == [[10, 10, 10], [10, 10, 11], [10, 11, 12], [11, 12, 13], [11, 12, 13],
                     [20, 20, 20], [20, 20, 20], [30, 30, 30], [30, 30, 31], [30, 31, 32], [30, 31, 32]]  # fmt: skip
+
+
+@pytest.mark.parametrize("shape", [(), (2,), (2, 3), (2, 3, 4), (2, 1, 3, 2)])
+def test_tianshou_stacks_as_environments_do(tmp_path, shape):
+    """Images along their channels, all else along a new first axis."""
+    values = transitions_of([Lived(1, 4)])
+    values["obs"] = np.arange(4 * math.prod(shape), dtype=np.uint8).reshape(4, *shape)
+    del values["obs_next"]
+    found = joined(
+        open_reader(str(tianshou(tmp_path / "a.hdf5", [(4, values, 3, 4)], next_obs=False, stack=3))).parts()
+    )
+    image = len(shape) in (2, 3)
+    frames = values["obs"][..., None] if len(shape) == 2 else values["obs"]
+    part = ObsPart(kind="image" if image else "vector", shape=frames.shape[1:], dtype="uint8")
+    stack = FrameStack({"o": part}, 3)
+    for t, frame in enumerate(frames):
+        np.testing.assert_array_equal(found["obs"][t], stack({"o": frame}, t == 0)["o"])
 
 
 def test_tianshou_dictionaries(tmp_path):
