@@ -94,7 +94,9 @@ def test_export(run, tmp_path, capsys):
 def test_export_says_what_was_left_out(run, tmp_path, capsys):
     (run / "replay/0/reward/c.1.2").unlink()
     assert data_command(["export", str(run / "replay"), "--to", "pydreamer", str(tmp_path / "npz")]) == 0
-    assert "left out: 0/reward/c.1.2 is missing" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "left out: 0/reward/c.1.2 is missing" in said
+    assert "remark   an episode whose first row is not stored is left out\n" in said
 
 
 def test_export_to_minari_knows_the_actions(run, tmp_path):

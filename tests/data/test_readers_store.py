@@ -14,6 +14,7 @@ from reverie.data.readers.several import OF_ROWS
 from reverie.data.readers.store import StoreReader
 from reverie.data.storage import Column
 from reverie.data.store import zarr
+from reverie.data.store.episodes import LOST, STEPLESS
 from reverie.data.store.store import Store
 from reverie.recorded import CANNOT, LATE
 
@@ -82,14 +83,14 @@ def test_what_was_still_going_on_is_cut_off_and_what_has_no_beginning_left_out(t
     reader = open_reader(str(tmp_path))
     truth = named([Lived(2, 3), Lived(3, 3, "truncated")])
     check(reader, truth)
-    assert set(reader.remarks()) == {reader_file.LOST, reader_file.OPEN}
+    assert set(reader.remarks()) == {LOST, reader_file.OPEN}
 
 
 def test_an_episode_with_its_first_row_alone_is_said_to_have_no_step(tmp_path):
     stored(tmp_path, [cut(named([Lived(1, 5), Lived(2, 3)]), 0, 7)])  # five steps are six rows
     reader = open_reader(str(tmp_path))
     check(reader, named([Lived(1, 5)]))
-    assert reader.remarks() == [reader_file.STEPLESS]
+    assert reader.remarks() == [STEPLESS]
 
 
 def test_damaged_rows_are_left_out_and_named(tmp_path):

@@ -1,5 +1,7 @@
 """Reading a store episode by episode, and as others read it."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -9,7 +11,7 @@ from reverie.data.output import size_of
 from reverie.data.readers.base import ReadOptions
 from reverie.data.readers.pydreamer import PyDreamerReader
 from reverie.data.store.check import validate
-from reverie.data.store.episodes import Episode, episodes
+from reverie.data.store.episodes import LOST, STEPLESS, Episode, episodes
 from reverie.data.store.store import Store
 from store_rows import COLUMNS, small_chunks
 
@@ -193,6 +195,28 @@ def test_pydreamer(store, tmp_path):
         np.testing.assert_array_equal(reset, mine.rows["is_first"])
         np.testing.assert_array_equal(terminal, mine.rows["is_terminal"])
         np.testing.assert_array_equal(reward, mine.rows["reward"])
+
+
+@pytest.mark.parametrize("to", ["pydreamer", "minari"])
+def test_episodes_without_a_beginning_or_a_step_are_left_out(store, tmp_path, to):
+    """As ``StoreReader`` does: with an observation from its middle at first, an episode would be another one."""
+
+    def export(found, name):
+        target = tmp_path / name
+        return (
+            to_pydreamer(found, target) if to == "pydreamer" else to_minari(found, str(target), store.segments[0], None)
+        )
+
+    (tmp_path / "replay/0/action/c.0.1.0").unlink()  # rows 8 to 15 of stream 0, in the second episode
+    found = list(episodes(store))
+    alone = replace(found[0], rows={name: values[:1] for name, values in found[0].rows.items()})
+    done = export([alone, *found, alone], "out")
+    whole = [episode for episode in found if episode.begun]
+    assert (done.episodes, done.steps) == (len(whole), sum(episode.steps for episode in whole))
+    assert done.remarks == [f"{STEPLESS} (2 times)", LOST]
+    with pytest.raises(RunError, match="contains no episodes to write"):
+        export([alone], "none")
+    assert not (tmp_path / "none").exists()
 
 
 def one_episode(obs):

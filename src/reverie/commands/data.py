@@ -280,5 +280,7 @@ def export_command(args: list[str]) -> int:
             done = to_minari(found, target, store.segments[-1], signature_beside(said.path))
     for line in left_out:
         print(f"left out: {line}", file=sys.stderr)
+    for remark in done.remarks:
+        print(f"remark   {remark}", file=sys.stderr)
     print(f"{plural(done.episodes, 'episode')} with {plural(done.steps, 'step')}: {done.path}")
     return 0

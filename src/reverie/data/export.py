@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zipfile
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import numpy as np
 
 from reverie.core.errors import ConfigError, RunError
 from reverie.core.signals import check_signals
+from reverie.core.words import repeated
 from reverie.data.output import Exported, check_distinct, check_room, check_target, size_of, staged_at
 from reverie.data.readers.minari import minari_root
 from reverie.data.readers.pydreamer import OF_GENERATOR
@@ -38,6 +40,17 @@ def one_layout(segments: Iterable[Segment]) -> None:
         raise RunError("the segments of the store have different columns: they cannot be exported as one dataset.")
 
 
+def usable(episodes: Iterable[Episode], remarks: list[str]) -> Iterator[Episode]:
+    """Yield the episodes that have their first row and a step; in the end, add remarks on those left out."""
+    left_out: Counter[str] = Counter()
+    for episode in episodes:
+        if episode.unusable:
+            left_out[episode.unusable] += 1
+        else:
+            yield episode
+    remarks += [repeated(what, times) for what, times in left_out.items()]
+
+
 # ---------------------------------------------------------------- PyDreamer
 
 
@@ -54,17 +67,17 @@ def to_pydreamer(episodes: Iterable[Episode], folder: Path) -> Exported:
 
     Raises:
         ConfigError: the name of ``folder`` is that of another format, or two columns would get the same name.
-        RunError: ``folder`` exists.
+        RunError: ``folder`` exists, or there is no episode.
     """
     check_target(str(folder), "pydreamer")
     done = Exported(folder)
     with staged_at(folder) as staged:
-        for episode in episodes:
-            if episode.steps < 1:
-                continue
+        for episode in usable(episodes, done.remarks):
             name = f"ep{done.episodes:06}_{done.episodes:06}-r{episode.score:.0f}-{episode.steps:04}.npz"
             write_npz(staged / name, pydreamer_rows(episode.rows))
             done.episodes, done.steps = done.episodes + 1, done.steps + episode.steps
+        if not done.episodes:
+            raise RunError("the dataset contains no episodes to write.")
     return done
 
 
@@ -119,13 +132,16 @@ def to_minari(
 
     Raises:
         ConfigError: the package minari is missing, or too old.
-        RunError: the dataset exists.
+        RunError: the dataset exists, or there is no episode.
     """
     is_path = name[:1] in "/.~"
     named = str(Path(name).expanduser()) if is_path else f"minari:{name}"
     spaces_ = observation_space(segment, spec), action_space(segment, spec)
-    found = (minari_rows(episode, spec) for episode in episodes if episode.steps >= 1)
-    return write_minari(found, named, spaces_, {"algorithm_name": algorithm} if algorithm else {})
+    remarks: list[str] = []
+    found = (minari_rows(episode, spec) for episode in usable(episodes, remarks))
+    done = write_minari(found, named, spaces_, {"algorithm_name": algorithm} if algorithm else {})
+    done.remarks += remarks
+    return done
 
 
 def write_minari(

@@ -23,6 +23,7 @@ from gymnasium import spaces
 from reverie.core.config import Opaque
 from reverie.core.errors import ConfigError, DataError, brief
 from reverie.core.specs import ActionSpec, ObsSpec
+from reverie.core.words import repeated
 
 Rows = dict[str, np.ndarray]
 Space = spaces.Space[Any]
@@ -197,7 +198,7 @@ class Reader(Opaque, ABC):
 
     def remarks(self) -> list[str]:
         """Return all notes as sentences."""
-        return [f"{what} ({times:,} times)" if times > 1 else what for what, times in self.noted().items()]
+        return [repeated(what, times) for what, times in self.noted().items()]
 
     def noted(self) -> Counter[str]:
         """Return the sum of ``notes`` and ``met``."""

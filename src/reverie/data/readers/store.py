@@ -23,8 +23,6 @@ from reverie.data.store.store import Store
 ABOUT = "about.json"
 """File in a store that was converted from other data: what those declared about their environment and actions."""
 NAMELESS = "the environment's action space is not known: actions stay as stored, and the environment is not named"
-LOST = "an episode whose first row is not stored is left out"
-STEPLESS = "an episode of a single row is left out, as it has no step"
 OPEN = "an episode was still running, or its environment failed: it is treated as truncated"
 
 
@@ -107,7 +105,7 @@ class StoreReader(Reader):
     def rows(self) -> int:
         """See ``Reader``. Counted by reading the flags; episodes without a beginning or a step do not count."""
         flags = episodes(self.store, columns=("reward", "is_first", "is_last"))
-        return sum(len(episode) for episode in flags if usable(episode))
+        return sum(len(episode) for episode in flags if not episode.unusable)
 
     def parts(self) -> Iterator[Rows]:
         """Yield rows as stored; as recorded if action bounds were only measured, as the user may know the true ones."""
@@ -119,8 +117,8 @@ class StoreReader(Reader):
         kept: list[Rows] = []
         size = 0
         for episode in episodes(self.store, on_damage=self._damaged):
-            if not usable(episode):
-                self.meet(STEPLESS if episode.begun else LOST)
+            if episode.unusable:
+                self.meet(episode.unusable)
                 continue
             kept.append(self._closed(episode))
             size += sum(values.nbytes for values in kept[-1].values())
@@ -177,11 +175,6 @@ def flat_columns(values: Any, root: str) -> Rows:
     return {
         name: column for key, inner in values.items() for name, column in flat_columns(inner, f"{root}/{key}").items()
     }
-
-
-def usable(episode: Episode) -> bool:
-    """Return True if the episode has its first row and at least one step."""
-    return episode.begun and episode.steps > 0
 
 
 def store_in(path: Path) -> Path:

@@ -12,6 +12,8 @@ from reverie.data.store.manifest import Damage, Segment
 from reverie.data.store.store import Store
 
 Rows = dict[str, np.ndarray]
+LOST = "an episode whose first row is not stored is left out"
+STEPLESS = "an episode of a single row is left out, as it has no step"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +47,13 @@ class Episode:
     def complete(self) -> bool:
         """True if both its first and its last row are here."""
         return self.begun and self.ended
+
+    @property
+    def unusable(self) -> str:
+        """Why it cannot be part of a dataset; "" if it can: its first row and at least one step are here."""
+        if not self.begun:
+            return LOST
+        return "" if self.steps else STEPLESS
 
     @property
     def score(self) -> float:
