@@ -61,6 +61,16 @@ def test_several_episodes_a_file(tmp_path, discrete):
     check(open_reader(str(tmp_path / "npz")), truth(LIVED, discrete=discrete))
 
 
+@pytest.mark.parametrize("discrete", [False, True])
+def test_a_file_without_an_action_says_nothing_about_actions(tmp_path, monkeypatch, discrete):
+    """The environment failed right after a reset, say, even more often than files are examined."""
+    monkeypatch.setattr(pydreamer, "LOOKED_AT", 1)
+    for number, e in enumerate([Lived(0, 0), *LIVED, Lived(6, 0)]):
+        save(tmp_path / "npz", f"ep{number:06}_{number:06}-r1-{e.steps:04}", arrays([e], discrete))
+    about = open_reader(str(tmp_path / "npz")).about()
+    assert about.action == (spaces.Discrete(5) if discrete else spaces.Box(-1.0, 1.0, (1,), np.float32))
+
+
 @pytest.mark.parametrize("cut", [1, 3, 4, 5])
 def test_an_episode_in_pieces(tmp_path, cut):
     """The action that led to the first row of a piece is that of the last row of the piece before."""

@@ -5,6 +5,7 @@ A file holds one episode, several in a row, or a piece of a long one; ``reset`` 
 
 from __future__ import annotations
 
+import itertools
 import re
 import zipfile
 import zlib
@@ -24,7 +25,7 @@ OF_ROWS = {"action", "reward", "terminal", "reset"}
 OF_GENERATOR = {"action_next", "policy_value", "policy_entropy", "action_prob"}
 """Arrays that PyDreamer stores as well, which are no observations."""
 LOOKED_AT = 8
-"""Number of files that are examined to tell one-hot actions from continuous ones."""
+"""Number of files with actions that are examined to tell one-hot actions from continuous ones."""
 BROKEN = (OSError, ValueError, zipfile.BadZipFile, EOFError, NotImplementedError, RuntimeError)
 """Exceptions of reading a damaged npz file; the last two come from nonsense in its headers."""
 LOST = "a file begins within an episode whose first steps are missing: the episode starts with the file"
@@ -54,7 +55,9 @@ class PyDreamerReader(Reader):
 
     @cached_property
     def _one_hot(self) -> bool:
-        return all(is_one_hot(member(path, "action"), member(path, "reset")) for path in self.paths[:LOOKED_AT])
+        found = (is_one_hot(member(path, "action"), member(path, "reset")) for path in self.paths)
+        telling = list(itertools.islice((one for one in found if one is not None), LOOKED_AT))
+        return bool(telling) and all(telling)
 
     def about(self) -> About:
         """See ``Reader``. Observations are those of the first file; continuous actions are measured over all files."""
@@ -171,12 +174,12 @@ def follows(before: Path | None, path: Path) -> bool:
     return bool(one and two and one[1] == two[1] and one[2] == two[2] and int(two[3]) == int(one[3]) + 1)
 
 
-def is_one_hot(action: np.ndarray, reset: np.ndarray) -> bool:
-    """Return True if every action ``[n, A]``, except in rows of a reset, is a one-hot vector."""
+def is_one_hot(action: np.ndarray, reset: np.ndarray) -> bool | None:
+    """Return whether all actions ``[n, A]`` are one-hot vectors; None if all rows are those of a reset, without one."""
     if action.ndim != 2 or action.shape[1] < 2 or len(action) != reset.size:
         return False
     taken = action[~reset.astype(bool).reshape(-1)]
-    return len(taken) > 0 and bool(((taken == 0) | (taken == 1)).all() and (taken.sum(axis=1) == 1).all())
+    return bool(((taken == 0) | (taken == 1)).all() and (taken.sum(axis=1) == 1).all()) if len(taken) else None
 
 
 def load(path: Path) -> dict[str, np.ndarray]:
