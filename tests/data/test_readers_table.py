@@ -154,6 +154,14 @@ def test_a_row_is_an_episode(tmp_path, kind, last_seen):
     reader = open_reader(str(save(tmp_path / "e", values, kind=kind)), ReadOptions(columns=mapping))
     with pytest.raises(DataError, match=r"the list in row 4 of 'dones' has the value 2 in row 0: expected true or"):
         reader.rows()
+    for role in ("terminal", "truncated", "end"):
+        values["dones"] = [[0] * e.steps for e in LIVED[:-1]] + [[0, 0, 1, 1]]
+        early = ReadOptions(
+            columns={name: column for name, column in mapping.items() if column != "dones"} | {role: "dones"}
+        )
+        reader = open_reader(str(save(tmp_path / "f", values, kind=kind)), early)
+        with pytest.raises(DataError, match=r"row 4 of 'dones' ends the episode in step 2, but its steps are 0 to 3"):
+            reader.rows()
 
 
 def test_several_observations_and_pictures(tmp_path):

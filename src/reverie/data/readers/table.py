@@ -289,10 +289,7 @@ class TableReader(Reader):
                 (obs if head == "obs" else action)[name] = found
             elif head == "next_obs":
                 after[name.replace("next_obs", "obs", 1)] = found
-        terminal = np.zeros(steps, bool)
-        if "terminal" in values:
-            where = f"{self.path}: the list in row {row} of '{self.roles['terminal']}'"
-            terminal[-1] = as_flags(values["terminal"], where)[-1]
+        flags = {role: self._flag_of(role, values[role], row) for role in FLAGS if role in values}
         end = np.zeros(steps, bool)
         end[-1] = True
         return Transitions(
@@ -301,7 +298,7 @@ class TableReader(Reader):
             action=arrays(action),
             reward=ArrayColumn(values["reward"]),
             end=end,
-            terminal=terminal,
+            terminal=flags.get("terminal", np.zeros(steps, bool)),
             note=self.meet,
             where=f"{self.path}, row {row}",
         )
@@ -309,6 +306,21 @@ class TableReader(Reader):
     def disordered(self) -> np.ndarray:
         """See ``Reader``. Where rows are whole episodes, a remark tells of them."""
         return super().disordered() if self.whole else self._transitions.disordered()
+
+    def _flag_of(self, role: str, values: np.ndarray, row: int) -> np.ndarray:
+        """Return the flags of an episode, the list in ``row``, as bool ``[steps]``.
+
+        Raises:
+            DataError: one is set before the last step.
+        """
+        where = f"{self.path}: the list in row {row} of '{self.roles[role]}'"
+        flag = as_flags(values, where)
+        if flag[:-1].any():
+            raise DataError(
+                f"{where} ends the episode in step {int(flag.argmax())}, but its steps are 0 to {len(flag) - 1}: "
+                "expected true in the last one only. Correct the table, or do not name this column."
+            )
+        return flag
 
     def rows(self) -> int:
         """See ``Reader``. Counted from the flags of the transitions."""
