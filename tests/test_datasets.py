@@ -527,6 +527,17 @@ def test_rows_that_were_never_written(tmp_path):
     assert any("all values are 0: never written?" in text for text in found.findings)
 
 
+@pytest.mark.parametrize("unused", [np.nan, 1e35, 7.0])
+def test_the_action_of_the_last_row_is_not_used(unused):
+    box = spaces.Box(-1, 1, (1,), np.float32)
+    rows = {name: np.array(values) for name, values in expected(LIVED[:1]).items()}
+    rows |= {"obs": np.full((4, 1), 0.5, np.float32), "action": np.zeros((4, 1), np.float32)}
+    rows["action"][-1] = unused
+    assert Validator(About(observation=box, action=box)).add(rows)
+    rows["action"][0] = unused
+    assert not Validator(About(observation=box, action=box)).add(rows)
+
+
 @pytest.mark.parametrize("space", [spaces.Discrete(4), spaces.Box(0, 4, (2,), np.int64), spaces.MultiDiscrete([3, 3])])
 def test_class_numbers_may_stay_0(space):
     about = About(observation=space, action=spaces.Discrete(3))

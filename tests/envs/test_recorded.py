@@ -110,6 +110,16 @@ def test_actions_lead_back(kind, seed):
                 np.testing.assert_allclose(again[name].astype(float), truth.astype(float), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("high", [1.0, 2.0])
+@pytest.mark.parametrize("unused", [0.7, 5.0, np.nan])
+def test_what_is_where_no_action_is_taken_is_not_looked_at(high, unused):
+    rows = np.array([[0.5 * high], [unused]], np.float32)
+    recorded = RecordedActions(spaces.Box(-high, high, (1,), np.float32))
+    assert recorded({"action": rows, "is_last": np.array([False, True])}).tolist() == [[0.5], [0.0]]
+    assert rows[1] == np.float32(unused) or np.isnan(unused)
+    assert not recorded.notes.total()
+
+
 def test_actions_out_of_their_bounds_are_moved_and_counted():
     recorded = RecordedActions(ACTIONS["box"])
     rows = np.float32([[-3, 5, 5.25], [2.00001, 10, 5.5], [0, 0, 9]])

@@ -150,7 +150,10 @@ class RecordedActions:
         return out
 
     def _scaled(self, leaf: spaces.Box, values: np.ndarray, last: np.ndarray) -> np.ndarray:
-        """Return actions scaled to [-1, 1]; those outside the bounds are clipped, as environments do, and counted."""
+        """Return actions scaled to [-1, 1], zeros where ``last``.
+
+        Those outside the bounds are clipped, as environments do, and counted.
+        """
         if math.prod(values.shape[1:]) != math.prod(leaf.shape):
             raise AtRow(0, f"has shape {values.shape[1:]}; its space declares {leaf.shape}")
         low, high = (bound.reshape(-1).astype(np.float64) / 2.0 for bound in (leaf.low, leaf.high))
@@ -159,7 +162,8 @@ class RecordedActions:
             unit: np.ndarray = flat.astype(np.float32, copy=False)
         else:
             unit = ((flat - (low + high)) / np.where(high > low, high - low, 1.0)).astype(np.float32)
-            unit[last] = 0.0
+        if unit[last].any():  # NaN too
+            unit = np.where(last[:, None], np.float32(0.0), unit)
         smallest, largest = (float(unit.min()), float(unit.max())) if unit.size else (0.0, 0.0)
         if smallest >= -1.0 and largest <= 1.0:
             return unit
