@@ -114,7 +114,9 @@ class Recorded:
         own = self.about.action
         if not self.about.measured:
             return own
-        if given is not None and type(given) is type(own) and prod(given.shape or ()) == prod(own.shape or ()):
+        choices = spaces.Discrete | spaces.MultiDiscrete
+        same = type(given) is type(own) or (isinstance(given, choices) and isinstance(own, choices))
+        if given is not None and same and prod(given.shape or ()) == prod(own.shape or ()):
             return given  # scalars are as good as vectors of one
         if own != spaces.Box(-1.0, 1.0, own.shape or (), np.float32):
             self.reader.note(MEASURED)

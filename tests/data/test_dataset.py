@@ -257,6 +257,14 @@ def test_a_file_as_a_source(tmp_path):
     assert dataset.sample().obs["observation"].shape == (64, 3, 2)
 
 
+@pytest.mark.parametrize("shape", [(14,), (14, 1)])
+@pytest.mark.parametrize("space", [spaces.Discrete(9), spaces.MultiDiscrete([9])])
+def test_the_environment_says_how_many_actions_there_are(tmp_path, shape, space):
+    values = columns() | {"actions": (np.arange(14) % 3).reshape(shape)}
+    config = DatasetConfig(path=str(write(tmp_path / "a.hdf5", values)))
+    assert open_recorded(config, action_space=space).action_spec.parts["action"].classes == (9,)
+
+
 def test_bounds_of_actions_come_from_the_environment_where_data_do_not_say_theirs(tmp_path):
     values = columns() | {"actions": np.linspace(-1.5, 1.5, 14, dtype=np.float32)[:, None]}
     config = DatasetConfig(path=str(write(tmp_path / "a.hdf5", values)))

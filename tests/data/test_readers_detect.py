@@ -3,6 +3,7 @@
 import h5py
 import numpy as np
 import pytest
+from gymnasium import spaces
 from recordings import LIVED, check, expected
 from test_readers_hdf5 import columns, tianshou, transitions_of, write
 
@@ -10,7 +11,7 @@ from reverie.core.errors import ConfigError, DataError
 from reverie.data.readers.base import ReadOptions
 from reverie.data.readers.detect import open_reader
 from reverie.data.readers.rl_unplugged import shards_in
-from reverie.data.readers.several import files_of
+from reverie.data.readers.several import files_of, wide_enough
 
 
 def test_a_name_says_nothing(tmp_path):
@@ -172,3 +173,17 @@ def test_spaces_of_several_files_are_wide_enough_for_all(tmp_path):
         write(tmp_path / f"{i}.hdf5", columns() | {"actions": np.linspace(-most, 1, 14)[:, None]})
     box = open_reader(str(tmp_path)).about().action
     assert (box.low.item(), box.high.item()) == (-4.0, 1.0)
+    for i, most in enumerate([[2, 5], [4, 2], [3, 3]]):
+        write(tmp_path / f"{i}.hdf5", columns() | {"actions": np.arange(14)[:, None] % most})
+    assert open_reader(str(tmp_path)).about().action == spaces.MultiDiscrete([4, 5])
+
+
+def test_nested_spaces_are_widened_leaf_by_leaf():
+    def nest(n, high):
+        return spaces.Dict(a=spaces.Tuple([spaces.Discrete(n), spaces.MultiDiscrete([2, n])]), b=spaces.Box(0, high))
+
+    assert wide_enough(nest(2, 3.0), nest(4, 1.0), "") == nest(4, 3.0)
+    for one in (spaces.Dict(a=spaces.Discrete(2)), spaces.Tuple([spaces.Discrete(2)]), spaces.MultiDiscrete([2, 2])):
+        for other in (spaces.Dict(b=spaces.Discrete(2)), spaces.Tuple([]), spaces.MultiDiscrete([2, 2], start=[1, 1])):
+            with pytest.raises(DataError, match="not parts of the same dataset"):
+                wide_enough(one, other, "x")
