@@ -41,7 +41,7 @@ from reverie.core.randomness import RngState, derived_seeds, reproducible
 from reverie.core.specs import ObsPart
 from reverie.core.types import Batch, Window
 from reverie.data.readers.detect import open_reader
-from reverie.envs.base import EnvConfig
+from reverie.envs.base import EnvConfig, make_gym
 from reverie.envs.dummy import Count
 from reverie.envs.flat import make_flat
 from reverie.envs.recorded import RecordedActions
@@ -837,6 +837,21 @@ def test_options_of_training_apply_to_raw_observations(tmp_path: Path) -> None:
     assert (stacked["image"][..., 0] != 7).any()
     with pytest.raises(DataError, match=r"'image' is env\.render\(\)"):
         agent.act(obs)
+    recorded = play(agent, agent.make_env(), RecordConfig(episodes=1), np.random.default_rng(0), seed=0, most=3)
+    np.testing.assert_array_equal(recorded["observations"][0], obs)  # what the environment gave, without the frames
+    assert recorded["observations"].shape == (4, 4)
+
+
+def test_frames_in_place_of_minigrids_symbols_are_read() -> None:
+    pytest.importorskip("minigrid")
+    config = EnvConfig(id="MiniGrid-Empty-5x5-v0", pixels="only", resize=(8, 8))
+    flat = make_flat(config, None, 0, False)
+    env = make_gym(config, None, False)
+    obs, _ = env.reset(seed=0)
+    observer = Observer(flat, config)
+    given = observer.given(env, obs)
+    assert observer.split(given) == (True, [given])
+    np.testing.assert_array_equal(observer(given, None, True)["image"], flat.reset(seed=0)[0]["image"])
 
 
 def test_minigrids_symbols_are_read_as_in_training(tmp_path: Path) -> None:

@@ -45,6 +45,12 @@ class Observer:
         self._options = ImageOptions(spec, config.resize, config.grayscale)
         self.spec: ObsSpec = flat.obs_spec
 
+    def given(self, env: gymnasium.Env[Any, Any], obs: Any) -> Any:
+        """Return what the agent must be given for ``obs``, the latest observation of ``env``: a frame too if needed."""
+        if not self._drawn:
+            return obs
+        return {"image": env.render()} | ({"observation": obs} if self._codec is not None else {})
+
     def stacks(self, count: int) -> tuple[FrameStack | None, ...]:
         """Return one frame stack for each of ``count`` environments, or None for each if the agent has no stacks."""
         return tuple(FrameStack(self._options.spec, self._depth) if self._depth > 1 else None for _ in range(count))
@@ -77,10 +83,12 @@ class Observer:
         Raises:
             DataError: it does not fit the space.
         """
-        raw = obs.get("observation") if self._drawn else obs
-        for wrapper in self._wrappers:
-            raw = wrapper.observation(raw)
-        flat = self._codec(raw) if self._codec else {}
+        flat: FlatObs = {}
+        if self._codec is not None:
+            raw = obs["observation"] if self._drawn else obs
+            for wrapper in self._wrappers:
+                raw = wrapper.observation(raw)
+            flat = self._codec(raw)
         if self._drawn:
             flat["image"] = rgb(np.asarray(obs["image"]))
         flat = self._options(flat)

@@ -52,8 +52,8 @@ class RecordConfig:
 def record(agent: Agent, target: str, config: RecordConfig) -> Exported:
     """Play episodes with ``agent`` and write them as a Minari dataset at ``target``, a path or minari:NAME.
 
-    Observations, actions and rewards are the environment's own, in its units, before any clipping; each episode keeps
-    its seed. The dataset appears at ``target`` only once it is complete.
+    Observations, actions and rewards are the environment's own, in its units, before any clipping and without rendered
+    frames; each episode keeps its seed. The dataset appears at ``target`` only once it is complete.
 
     Raises:
         ConfigError: noise was asked for and no action is continuous, or the package minari is missing.
@@ -121,7 +121,7 @@ def play(
     terminations: list[bool] = []
     state, over = None, False
     while not over:
-        chosen, state = agent.act(obs, state, actions=config.actions)
+        chosen, state = agent.act(agent.observer.given(env, obs), state, actions=config.actions)
         action = noisy(env.action_space, chosen, config.noise, rng) if config.noise else chosen
         if config.epsilon and rng.random() < config.epsilon:
             action = env.action_space.sample()
