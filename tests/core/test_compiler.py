@@ -261,7 +261,7 @@ def test_who_asks_for_the_reason_hears_no_warning(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_compiler_that_fails_is_quoted(use: MakeCompiler, cache: Path) -> None:
-    log = use("echo 'fatal error: math.h: No such file' >&2; exit 1\n")
+    log = use(r"printf 'fatal error: math.h: No such file \253\n' >&2; exit 1")  # a byte that is no UTF-8
     said = said_once()
     assert "my compiler' failed: fatal error: math.h: No such file" in said
     assert len(compiler._FLAGS) <= calls(log) <= len(compiler._FLAGS) * len(compiler.SOURCES)

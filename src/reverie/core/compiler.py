@@ -242,7 +242,8 @@ def _compile(folder: Path, key: str) -> Path:
 def _trouble_of(command: list[str]) -> str:
     """Run a compiler command; return its error output, or an empty string if it succeeded."""
     made = Path(command[command.index("-o") + 1])
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_PATIENCE)
+    # A compiler may write in another encoding than Python reads.
+    done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False, timeout=_PATIENCE)
     if done.returncode == 0 and made.is_file():
         return ""
     return done.stderr.strip() or f"it wrote no output (exit code {done.returncode})"
