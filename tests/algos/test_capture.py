@@ -50,6 +50,7 @@ class Inner:
 
     def __init__(self):
         self.count, self.own, self.given = 0, random.Random(0), np.random.default_rng(0)
+        self.scale, self.letters = np.float32(1), b""
         self.array, self.queue, self.set = np.ones(1), deque([1.0]), {1.0}
         self.numbers, self.slotted, self.tick = itertools.count(), Slotted(), ticking()
         self.cycle, self.items = itertools.cycle([1.0, 2.0, 3.0]), enumerate([1.0] * 9)
@@ -116,6 +117,16 @@ def shared(learner, inner):
     return learner.shared
 
 
+def scaled(learner, inner):
+    inner.scale = inner.scale * np.float32(0.5)
+    return float(inner.scale)
+
+
+def lettered(learner, inner):
+    inner.letters += b"a"
+    return len(inner.letters)
+
+
 def tallied(learner, inner):
     TALLY[0] += 1
     return TALLY[0]
@@ -135,6 +146,8 @@ FAULTS = {
     "inner.0.set": gathered,
     "random": lambda learner, inner: random.random(),
     "numpy.random": lambda learner, inner: np.random.rand(),  # noqa: NPY002 - it is the fault
+    "inner.0.scale": scaled,
+    "inner.0.letters": lettered,
     "inner.0.own": lambda learner, inner: inner.own.random(),
     "inner.0.given": lambda learner, inner: inner.given.random(),
     "inner.0.numbers": lambda learner, inner: next(inner.numbers),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import numbers
 import random
 import sys
 import warnings
@@ -21,6 +22,10 @@ of a class or module that is searched."""
 
 SHORT = 100
 """Length of a list in an iterator up to which its items are compared; of longer ones, only the length."""
+
+
+VALUES = (int, float, str, bytes, range, np.generic, numbers.Number, type(None))
+"""Kinds of values that never change themselves, so that they can be compared later."""
 
 
 class PythonState:
@@ -71,14 +76,14 @@ def _package(module: str) -> str:
 
 def _variables(owner: str, names: Mapping[str, object]) -> list[tuple[str, object]]:
     """Return the variables of a class or module by name: what is data of moderate size, not functions or modules."""
-    kinds = (int, float, str, list, dict, set, deque, np.ndarray, np.random.Generator, random.Random, itertools.count)
+    kinds = (*VALUES[:-1], list, dict, set, deque, np.ndarray, np.random.Generator, random.Random, itertools.count)
     found = {name: x for name, x in names.items() if isinstance(x, kinds) and not name.startswith("__")}
     long = [name for name, x in found.items() if isinstance(x, list | dict | set | deque) and len(x) > LONGEST]
     return [(f"{owner}.{name}", x) for name, x in found.items() if name not in long]
 
 
 def _inside(thing: object, name: str, seen: set[int], depth: int) -> Iterator[tuple[str, object]]:
-    if isinstance(thing, int | float | str | None | Tensor):
+    if isinstance(thing, (*VALUES, Tensor)):
         yield name, thing
     elif isinstance(thing, np.random.Generator):
         yield name, str(thing.bit_generator.state)
@@ -121,7 +126,7 @@ def _position(thing: Any) -> object:
 
 
 def _seen_from_outside(thing: object) -> object:
-    if isinstance(thing, int | float | str | None):
+    if isinstance(thing, VALUES):
         return thing
     if isinstance(thing, tuple | list) and len(thing) <= SHORT:
         return tuple(map(_seen_from_outside, thing))
