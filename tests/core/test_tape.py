@@ -199,10 +199,28 @@ def test_what_cannot_be_repeated_is_found(fault):
     assert tape.obstacle == ""
 
 
-def test_random_numbers_that_would_be_others_are_found():
-    with Tape() as tape, torch.random.fork_rng():
-        torch.randn(3)
+@pytest.mark.parametrize(
+    "draw",
+    [
+        lambda p: torch.randn(3), lambda p: torch.rand(3), lambda p: torch.bernoulli(p), lambda p: torch.randperm(3),
+        lambda p: torch.normal(p, p), lambda p: p.clone().uniform_(), lambda p: torch.nn.functional.dropout(p),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("later", [0, 5])
+def test_random_numbers_that_are_drawn_beside_the_others_are_found(draw, later):
+    p = torch.full((3,), 0.5)
+    with Tape() as tape:
+        with torch.random.fork_rng(devices=[]):
+            draw(p)
+        torch.rand(later)
     assert "puts the generator back" in tape.obstacle
+    with Tape() as tape:
+        draw(p)
+        torch.rand(later)
+    assert tape.obstacle == ""
+
+
+def test_random_numbers_that_would_be_others_are_found():
     before = torch.initial_seed()
     with Tape() as tape:
         torch.manual_seed(before + 1)

@@ -93,12 +93,13 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves 
         self._constants: list[Any] = []
         self._outer: Tape | None = None
         self._watch = _Watch(self)
-        self._before: tuple[int, Tensor] = (0, torch.empty(0))  # of the default generator: its seed and state
-        self._drew = False
+        self._seed = 0  # of the default generator
+        self._state = torch.empty(0)  # of the default generator, after the last call that drew from it
+        self._moved = False  # whether something else has changed it
 
     def __enter__(self) -> Any:
         self._outer, _current.tape = current(), self
-        self._before = torch.initial_seed(), torch.get_rng_state()
+        self._seed, self._state = torch.initial_seed(), torch.get_rng_state()
         self._watch.__enter__()  # type: ignore[no-untyped-call]
         return super().__enter__()  # type: ignore[no-untyped-call]
 
@@ -106,10 +107,10 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves 
         _current.tape = self._outer
         super().__exit__(*error)  # type: ignore[no-untyped-call]
         self._watch.__exit__(*error)  # type: ignore[no-untyped-call]
-        seed, state = self._before
-        if not self.obstacle and torch.initial_seed() != seed:
+        self._look_at_generator()
+        if not self.obstacle and torch.initial_seed() != self._seed:
             self.obstacle = "it sets the seed of PyTorch's generator, which a replay cannot repeat"
-        if not self.obstacle and self._drew and torch.equal(torch.get_rng_state(), state):
+        if not self.obstacle and self._moved:
             self.obstacle = "it draws random numbers and puts the generator back, which a replay cannot repeat"
         self.calls = list(_joined(self.calls))
 
@@ -125,10 +126,14 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves 
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        draws = torch.Tag.nondeterministic_seeded in func.tags
+        if draws:
+            self._look_at_generator()
         out = func(*args, **kwargs)
+        if draws:
+            self._state = torch.get_rng_state()
         if not self.obstacle:
             self.obstacle = _obstacle(func, args, kwargs, out)
-        self._drew |= func.overloadpacket in _DRAWN and out.numel() > 0 and out.is_cpu
         if func._schema.is_mutable:
             if not self._note_plain(plain(func, args, kwargs, out)):
                 self._note(func, args, kwargs)
@@ -143,6 +148,10 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves 
             if not _agree(calls, out, rooms) or not self._note_plain(calls):
                 self._note_into(func, args, kwargs, rooms)
         return rooms
+
+    def _look_at_generator(self) -> None:
+        """Note whether the default generator was changed since the last call that drew from it."""
+        self._moved = self._moved or not torch.equal(torch.get_rng_state(), self._state)
 
     def _note_plain(self, calls: Sequence[Plain] | None) -> bool:
         """Record ``calls``. Return False if they are None or there is no compiled library."""
