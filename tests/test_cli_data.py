@@ -105,6 +105,16 @@ def test_export_to_minari_knows_the_actions(run, tmp_path):
     assert minari.MinariDataset(tmp_path / "lived/data").action_space.n == 3
 
 
+@pytest.mark.parametrize(("command", "to"), [("convert", ["--to", "store"]), ("export", ["--to", "pydreamer"])])
+def test_nothing_is_exported_to_a_url(run, tmp_path, monkeypatch, command, to):
+    monkeypatch.chdir(tmp_path)
+    target = ["s3://bucket/c"]
+    words = [*target, *to] if command == "convert" else [*to, *target]
+    with pytest.raises(ConfigError, match=r"target = s3:/+bucket/c: expected a path on this machine"):
+        data_command([command, str(run), *words])
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
 def test_wrong_usage(run, tmp_path, capsys):
     assert data_command([]) == 2
     assert "usage: reverie data" in capsys.readouterr().out

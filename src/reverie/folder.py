@@ -16,7 +16,7 @@ import yaml
 
 from reverie.core.discover import same_algorithm
 from reverie.core.errors import ConfigError, DataError, RunError, did_you_mean
-from reverie.core.files import write_atomic
+from reverie.core.files import check_local, write_atomic
 from reverie.core.renamed import present_names
 from reverie.core.signature import differences, signature
 from reverie.core.specs import ActionSpec, ObsSpec
@@ -291,8 +291,9 @@ def read_saved(path: Path) -> Saved:
 
     Raises:
         RunError: there is no run, or its config.yaml cannot be used by this version.
-        ConfigError: config.yaml is not readable as YAML.
+        ConfigError: config.yaml is not readable as YAML, or ``path`` is a URL.
     """
+    check_local(path, "run")
     config = RunFolder(path).config
     if not config.is_file():
         raise RunError(f"there is no run in {path}: {_why_no_run(path)}")

@@ -1,4 +1,4 @@
-"""Files that are complete or do not exist."""
+"""Files that are complete or do not exist, and paths that are on this machine."""
 
 from __future__ import annotations
 
@@ -6,6 +6,21 @@ import contextlib
 import os
 import re
 from pathlib import Path
+
+from reverie.core.errors import ConfigError
+
+
+def check_local(path: Path | str, name: str) -> None:
+    """Check that ``path`` is on this machine. ``pathlib`` makes s3:/bucket of s3://bucket, which is found as well.
+
+    Raises:
+        ConfigError: it is a URL; the message calls it ``name``.
+    """
+    if re.match(r"[A-Za-z][\w+.-]+:/", os.fspath(path)):
+        raise ConfigError(
+            f"{name} = {path}: expected a path on this machine. Only a replay store can be at a URL: to write one pass "
+            "it as replay.store, to begin a run with its rows as replay.init."
+        )
 
 
 def write_atomic(path: Path, content: str | bytes) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from reverie.core.errors import ConfigError, RunError
+from reverie.core.files import check_local
 from reverie.core.lock import lock_of
 from reverie.core.signals import check_signals
 from reverie.data.readers.base import format_of
@@ -126,7 +127,7 @@ def check_target(target: str, to: str) -> None:
     Called before the work of hours.
 
     Raises:
-        ConfigError: the name of a Minari dataset is invalid, or the name is that of another format.
+        ConfigError: the name of a Minari dataset is invalid, the name is that of another format, or a URL.
         RunError: ``target`` exists.
     """
     name = target.removeprefix("minari:")
@@ -135,14 +136,21 @@ def check_target(target: str, to: str) -> None:
         raise ConfigError(f"{target} is the name of a Minari dataset: pass a path for the format {to}.")
     if name != target:
         check_name(name)
-    elif (named := format_of(path) or WRITTEN[to]) != WRITTEN[to]:
+    else:
+        check_local(target, "target")
+        check_suffix(path, to)
+    check_absent(path)
+
+
+def check_suffix(path: Path, to: str) -> None:
+    """Raise ConfigError if the suffix of ``path`` is that of another format than ``to``."""
+    if (named := format_of(path) or WRITTEN[to]) != WRITTEN[to]:
         others = [other for other, content in WRITTEN.items() if content == named]
         hint = f", or write {named} by `reverie data convert --to {others[0]}`" if others else ""
         raise ConfigError(
-            f"{target} has the suffix of {named}, but the format {to} is written as {WRITTEN[to]}: pass another "
+            f"{path} has the suffix of {named}, but the format {to} is written as {WRITTEN[to]}: pass another "
             f"name{hint}."
         )
-    check_absent(path)
 
 
 def check_absent(path: Path) -> None:

@@ -16,6 +16,7 @@ from reverie.agent.evaluation import final_evaluation_in
 from reverie.core.config import Choice, Config
 from reverie.core.discover import algorithm_name, version
 from reverie.core.errors import ReverieError, RunError
+from reverie.core.files import check_local
 from reverie.core.protocols import Sink
 from reverie.core.words import plural
 from reverie.envs.factory import EnvLike, env_name
@@ -85,6 +86,7 @@ def train(
     trackers = {name: getattr(config, name) for name in TRACKERS}
     check_installed(trackers)
     check_sinks(sinks)
+    check_local(run or "", "run")
     if isinstance(env, gymnasium.Env) and config.evaluates_on_the_way:
         say("no evaluations during training: they need a second environment, but only one instance was passed")
         config = config.merge({"schedule.eval_every": 0})

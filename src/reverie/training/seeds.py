@@ -14,6 +14,7 @@ import torch
 
 from reverie.core.discover import algorithm_name
 from reverie.core.errors import RunError
+from reverie.core.files import check_local
 from reverie.core.machine import choose_device
 from reverie.core.words import plural
 from reverie.experiment import ExperimentConfig
@@ -101,6 +102,7 @@ def train_seeds(
             holds something else or is being written.
     """
     check_seeds(config, seeds, jobs)
+    check_local(run or "", "run")
     config = resolved(config, None, say)
     plain, name = plain_settings(config), algorithm_name(type(config.algo))
     folder = SeedsFolder(Path(run) if run is not None else choose_folder(subject(config), name, plain, say))

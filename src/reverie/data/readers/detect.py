@@ -71,6 +71,11 @@ def _found(path: str, options: ReadOptions) -> Reader:
         raise DataError(f"the path of the dataset is empty. Expected {KNOWN}.")
     if path.startswith("minari:"):
         return minari_reader(minari_path(path.removeprefix("minari:")), options)
+    if "://" in path:
+        raise DataError(
+            f"{path} is a URL: expected a dataset on this machine. reverie data info, validate and export read a store "
+            "at a URL (export writes it to a folder), and replay.init begins a run with its rows."
+        )
     place = Path(path).expanduser()
     if place.is_dir():
         return _folder(place, options)
