@@ -164,6 +164,27 @@ def test_a_row_is_an_episode(tmp_path, kind, last_seen):
             reader.rows()
 
 
+@pytest.mark.parametrize("kind", ["stream", "parquet"])
+def test_a_row_is_an_episode_without_steps(tmp_path, kind):
+    lived = [LIVED[0], Lived(7, 0), LIVED[2]]
+    values = {
+        "obs": [e.observations[: e.steps].tolist() for e in lived],
+        "action": [e.choices.tolist() for e in lived],
+        "reward": [e.rewards.tolist() for e in lived],
+    }
+    options = ReadOptions(columns={name: name for name in values})
+    reader = open_reader(str(save(tmp_path / "d", values, kind=kind)), options)
+    reader.about()
+    truncated = [Lived(1, 3, "truncated"), Lived(3, 5, "truncated")]  # no flags are named
+    check(reader, expected(truncated, last_seen=False, discrete=True))
+    list(reader.parts())
+    assert transitions.STEPLESS in reader.remarks()
+    empty = {name: pa.array([[], []], type=pa.array(column).type) for name, column in values.items()}
+    reader = open_reader(str(save(tmp_path / "e", empty, kind=kind)), options)
+    with pytest.raises(DataError, match=r"contains no episode with a step: all lists of 'reward' are empty"):
+        reader.about()
+
+
 def test_several_observations_and_pictures(tmp_path):
     def png(number, t):
         file = io.BytesIO()

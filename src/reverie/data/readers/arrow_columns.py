@@ -281,7 +281,7 @@ def numbers(arrow: Any, array: Any, where: str) -> np.ndarray:
             lengths = np.asarray(array.value_lengths().to_numpy(zero_copy_only=False))
             if len(lengths) and (lengths != lengths[0]).any():
                 raise DataError(f"{where} has lists of different lengths: {lengths.min()} to {lengths.max()}.")
-        return inner.reshape(len(array), -1, *inner.shape[1:])
+        return inner.reshape(len(array), len(inner) // max(1, len(array)), *inner.shape[1:])
     if not (types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind)):
         raise DataError(f"{where} contains {kind}: expected numbers, lists of numbers, or images.")
     return np.asarray(array.to_numpy(zero_copy_only=False))

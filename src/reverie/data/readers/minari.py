@@ -22,7 +22,7 @@ from gymnasium import spaces
 from reverie.core.errors import ConfigError, DataError, did_you_mean
 from reverie.data.readers.base import PART_BYTES, About, Reader, ReadOptions, Rows, Space, action_space
 from reverie.data.readers.spaces import is_open, leaves_of, space_of, with_leaves
-from reverie.data.readers.transitions import OPEN
+from reverie.data.readers.transitions import OPEN, STEPLESS
 
 METADATA = "metadata.json"
 MEASURED = "reverie_action_space_measured"
@@ -267,7 +267,7 @@ class MinariReader(Reader):
             declared = as_declared(values[leaf.column], leaf.space)
             rows[leaf.column] = padded(declared) if leaf.is_action else declared
         if not steps:
-            self.meet("an episode without steps is left out")
+            self.meet(STEPLESS)
             return None
         reward = np.zeros(steps + 1, np.float32)
         reward[1:] = rewards

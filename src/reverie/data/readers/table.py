@@ -42,7 +42,7 @@ from reverie.data.readers.base import (
 from reverie.data.readers.spaces import space_of
 from reverie.data.readers.table_ends import Ends, EpisodeIds, Tables, ends_of
 from reverie.data.readers.tianshou import nested
-from reverie.data.readers.transitions import ArrayColumn, Column, Transitions, limited
+from reverie.data.readers.transitions import STEPLESS, ArrayColumn, Column, Transitions, limited
 
 FLAGS = ("terminal", "truncated", "end")
 ROLES = ("obs", "next_obs", "action", "reward", *FLAGS, "episode")
@@ -266,9 +266,10 @@ class TableReader(Reader):
         columns = {role: self.column(role) for role in self.roles if role != "episode"}  # a row is one
         for row in range(self.total):
             values = {role: column.episode(row) for role, column in columns.items()}
-            steps = len(values["reward"])
-            if steps:
+            if steps := len(values["reward"]):
                 yield self._episode(values, steps, row)
+            else:
+                self.meet(STEPLESS)
 
     def _episode(self, values: dict[str, np.ndarray], steps: int, row: int) -> Transitions:
         obs: dict[str, np.ndarray] = {}
@@ -334,8 +335,16 @@ class TableReader(Reader):
         return (part for episode in self.episodes() for part in episode.parts())
 
     def about(self) -> About:
-        """See ``Reader``. Spaces are derived from the arrays; if rows are episodes, observations from the first one."""
-        first = next(self.episodes()) if self.whole else self._transitions
+        """See ``Reader``. Spaces are derived from the arrays; if rows are episodes, observations from the first one.
+
+        Raises:
+            DataError: no episode has a step.
+        """
+        first = next(self.episodes(), None) if self.whole else self._transitions
+        if first is None:
+            raise DataError(
+                f"{self.path} contains no episode with a step: all lists of '{self.roles['reward']}' are empty."
+            )
         self.met.clear()
 
         def actions(name: str) -> tuple[Space, bool]:

@@ -31,6 +31,7 @@ from reverie.data.readers.base import PART_BYTES, Rows
 REPEATED = "the observation after a terminal step was not recorded: the previous one is repeated"
 DROPPED = "the observation after the last step of a truncated episode was not recorded: this step is left out"
 OPEN = "an episode has no end: it is treated as truncated"
+STEPLESS = "an episode without steps is left out"
 TORN = "a step does not start from the previous step's next observation: the episode is truncated there"
 BLOCK = 1 << 14
 """Number of transitions that are read together."""
