@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator
 from importlib.metadata import EntryPoint
 from pathlib import Path
@@ -120,6 +121,14 @@ def test_a_glob_is_read_file_by_file(folder: Path) -> None:
     with open_reader(f"{folder}/[13].npz", ReadOptions(reader="ownreader:Folder")) as reader:
         assert reader.rows() == 5 + 7
         assert reader.format == "2 x our npz"
+
+
+def test_a_folder_with_brackets_is_no_glob(folder: Path) -> None:
+    named = folder.with_name("run[1]")
+    shutil.copytree(folder, folder.with_name("run1"))
+    folder.rename(named)
+    with open_reader(str(named), ReadOptions(reader="ownreader:Folder")) as reader:
+        assert reader.path == named
 
 
 def test_a_place_where_nothing_is_found_is_told(folder: Path) -> None:

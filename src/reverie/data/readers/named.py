@@ -39,7 +39,8 @@ def named_reader(path: str, options: ReadOptions) -> Reader:
     name, settings = parsed(options.reader, what)
     kind = class_of(name, what)
     place = Path(path).expanduser()
-    found = sorted(map(Path, glob.glob(str(place), recursive=True)), key=by_number) if glob.has_magic(path) else []
+    is_glob = glob.has_magic(path) and not place.exists()  # a name may contain brackets
+    found = sorted(map(Path, glob.glob(str(place), recursive=True)), key=by_number) if is_glob else []
     if not found and not place.exists():
         beside = sorted(p.name for p in place.parent.iterdir()) if place.parent.is_dir() else []
         raise DataError(
