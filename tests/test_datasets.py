@@ -595,6 +595,11 @@ def test_what_is_sound_is_said_to_be_and_what_was_assumed_as_well(tmp_path):
     assert any("replayed in an environment: the data do not name one" in remark for remark in found.remarks)
 
 
+def test_a_negative_number_of_episodes_cannot_be_replayed(d4rl):
+    with pytest.raises(ConfigError, match="replay = -1: expected at least 0"):
+        validate(open_reader(str(d4rl)), -1)
+
+
 @pytest.mark.parametrize("to", FORMATS)
 def test_the_good_episodes_go_elsewhere(tmp_path, to):
     path = tmp_path / "a.hdf5"

@@ -16,7 +16,7 @@ import gymnasium
 import numpy as np
 from gymnasium.envs.registration import EnvSpec
 
-from reverie.core.config import at_least
+from reverie.core.config import at_least, check_at_least
 from reverie.core.errors import ConfigError, EnvError, RunError
 from reverie.core.signature import differences, signature
 from reverie.core.words import plural
@@ -305,8 +305,10 @@ def validate(reader: Reader, replayed: int = 3) -> DataReport:
     observations and rewards must be the recorded ones.
 
     Raises:
+        ConfigError: ``replayed`` is negative.
         ReverieError: the data cannot be read at all.
     """
+    check_at_least("replay", replayed, 0)
     about = reader.about()
     env, why = environment_of(about)
     limit = env.spec.max_episode_steps if env is not None and env.spec is not None else None
