@@ -11,7 +11,7 @@ from reverie.core.errors import ConfigError, DataError
 from reverie.data.readers.base import ReadOptions
 from reverie.data.readers.detect import open_reader
 from reverie.data.readers.rl_unplugged import shards_in
-from reverie.data.readers.several import files_of, wide_enough
+from reverie.data.readers.several import by_number, files_of, wide_enough
 
 
 def test_a_name_says_nothing(tmp_path):
@@ -133,6 +133,11 @@ def test_suffixes_in_upper_case_and_hidden_files(tmp_path):
         found = files_of(tmp_path / folder, folder)
         assert [file.name for file in found] == [f"9{suffixes[-1]}", f"10{suffixes[0]}"]
     assert shards_in(tmp_path / "TFRecord") == sorted(found)
+
+
+def test_names_with_digits_that_are_no_numbers(tmp_path):
+    paths = [tmp_path / name for name in ("3²4.hdf5", "3²10.hdf5")]
+    assert sorted(paths, key=by_number) == paths
 
 
 def test_several_files_that_do_not_belong_together(tmp_path):

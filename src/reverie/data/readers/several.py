@@ -189,4 +189,4 @@ def files_of(folder: Path, format_: str) -> list[Path]:
 
 def by_number(path: Path) -> list[int | str]:
     """Return a sort key that puts ``part-10`` after ``part-9``."""
-    return [int(word) if word.isdigit() else word for word in re.split(r"(\d+)", path.as_posix())]
+    return [int(word) if word.isdecimal() else word for word in re.split(r"(\d+)", path.as_posix())]
