@@ -124,7 +124,7 @@ def test_wrong_usage(run, tmp_path, capsys):
     (run / "config.yaml").rename(run / "gone.yaml")
     assert data_command(["info", str(run)]) == 0  # without settings it is a dataset like others
     assert "reverie store" in capsys.readouterr().out
-    (run / "config.yaml").write_text("{}")
+    (run / "config.yaml").write_text("experiment: {}")
     (run / "replay").rename(run / "elsewhere")
     with pytest.raises(RunError, match=r"no replay store in .*There is one in .*elsewhere"):
         data_command(["info", str(run)])
@@ -208,6 +208,17 @@ def test_info_draws_the_rows_of_a_run_as_well(run, tmp_path, capsys):
     assert data_command(["info", str(run), "--plot", str(tmp_path / "plot.png")]) == 0
     assert "100% of the classes used" in " ".join(capsys.readouterr().out.split())
     assert (tmp_path / "plot.png").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [("config.yaml", "fps: 30"), ("config.yaml", "- a"), ("config.yaml", "a: ["), ("manifest.json", '{"files": []}')],
+)
+def test_a_dataset_beside_a_file_that_is_named_like_one_of_ours(dataset, capsys, name, content):
+    (dataset.parent / name).write_text(content)
+    assert data_command(["info", str(dataset.parent)]) == 0
+    assert data_command(["validate", str(dataset.parent)]) == 1
+    assert "210 rows in 10 episodes: 1 bad" in capsys.readouterr().out
 
 
 def test_validate_and_quarantine(dataset, tmp_path, capsys):

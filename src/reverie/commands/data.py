@@ -87,8 +87,23 @@ RL Unplugged, PyDreamer, Arrow or Parquet, or a run.
 
 def is_of_a_store(path: str) -> bool:
     """Return whether ``path`` is a run, or a store in a folder or behind a URL, and not a dataset of another format."""
+    from reverie.data.readers.store import is_store
+    from reverie.data.store.manifest import BACKUP, MANIFEST
+
     folder = Path(path)
-    return "://" in path or any((folder / name).is_file() for name in ("config.yaml", "manifest.json"))
+    if "://" in path or settings_in(folder) is not None or (folder / BACKUP).is_file():
+        return True
+    return (folder / MANIFEST).is_file() and is_store(folder)
+
+
+def settings_in(folder: Path) -> dict[str, Any] | None:
+    """Return the settings in the config.yaml of a run; None if ``folder`` is no run."""
+    try:
+        content = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))
+    except (OSError, ValueError, yaml.YAMLError):
+        return None
+    found = content.get("experiment") if isinstance(content, dict) else None
+    return found if isinstance(found, dict) else None
 
 
 # ---------------------------------------------------------------- the place
@@ -115,11 +130,10 @@ def open_store(path: str, say: Callable[[str], None] = warn) -> Store:
 
 def store_of(path: str) -> str:
     """Return the folder or URL of a run's store; any other path unchanged."""
-    config = Path(path) / "config.yaml"
-    if "://" in path or not config.is_file():
+    settings = None if "://" in path else settings_in(Path(path))
+    if settings is None:
         return path
-    content = yaml.safe_load(config.read_text(encoding="utf-8")) or {}
-    named = content.get("experiment", {}).get("replay", {}).get("store", "auto")
+    named = settings.get("replay", {}).get("store", "auto")
     if named == "none":
         raise RunError(f"the run {path} has no replay store: it was made with replay.store = none.")
     return str(Path(path) / "replay") if named == "auto" else str(named)

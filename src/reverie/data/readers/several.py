@@ -168,9 +168,12 @@ def wide_enough(one: Space, other: Space, where: str) -> Space:
         return one
     if isinstance(one, spaces.Discrete) and isinstance(other, spaces.Discrete) and one.start == other.start:
         return spaces.Discrete(int(max(one.n, other.n)), start=int(one.start))
-    multi = isinstance(one, spaces.MultiDiscrete) and isinstance(other, spaces.MultiDiscrete)
-    if multi and np.array_equal(one.start, other.start):  # type: ignore[attr-defined]  # and so of the same shape
-        return spaces.MultiDiscrete(np.maximum(one.nvec, other.nvec), start=one.start)  # type: ignore[attr-defined]
+    if (
+        isinstance(one, spaces.MultiDiscrete)
+        and isinstance(other, spaces.MultiDiscrete)
+        and np.array_equal(one.start, other.start)
+    ):
+        return spaces.MultiDiscrete(np.maximum(one.nvec, other.nvec), start=one.start)
     if isinstance(one, spaces.Dict) and isinstance(other, spaces.Dict) and one.keys() == other.keys():
         return spaces.Dict({key: wide_enough(one[key], other[key], where) for key in one})
     if isinstance(one, spaces.Tuple) and isinstance(other, spaces.Tuple) and len(one) == len(other):
