@@ -171,6 +171,8 @@ def test_statistics_read_no_observations(monkeypatch):
 
 
 def test_datasets_that_cannot_be():
+    with pytest.raises(DataError, match="contains no step: every episode is a single row"):
+        build(Given([Lived(1, 0, "truncated"), Lived(2, 0, "truncated")] * 5))
     with pytest.raises(DataError, match="more than the 10 rows that it declares"):
         build(Given(announced=10))
     build(Given(announced=100))  # fewer may come, where some are damaged

@@ -175,7 +175,7 @@ class Dataset(Replay):
         """Store all rows, of which ``most`` were announced, and set the fingerprint. Actions are clipped to [-1, 1].
 
         Raises:
-            DataError: there are more than announced, none, or no window fits.
+            DataError: there are more than announced, none, none with an action, or no window fits.
         """
         sums: dict[str, int] = {}
         if isinstance(self.batch_sampler.starts, EpisodeStarts):
@@ -191,6 +191,11 @@ class Dataset(Replay):
         self.fingerprint = "-".join([str(self.count), *(f"{name}:{sums[name]:08x}" for name in sorted(sums))])
         if not self.count:
             raise DataError("the dataset contains no rows.")
+        if self.column("is_first").all():
+            raise DataError(
+                "the dataset contains no step: every episode is a single row, an observation without an action after "
+                "it. Check what marks the ends of episodes."
+            )
         if not len(self):
             where = "the dataset does not have" if self.window.crosses_episodes else "no episode of the dataset has"
             raise DataError(
