@@ -211,6 +211,17 @@ def test_object_dtype():
         ObsCodec(space)
 
 
+def test_no_key_is_the_folder_of_another():
+    box = spaces.Box(-1, 1, (2,))
+    for space in (
+        spaces.Dict({"camera": box, "camera/depth": box, "cameras": box}),
+        spaces.Dict({"camera/depth": spaces.Dict({"near": box}), "camera": spaces.Dict({"depth": box})}),
+    ):
+        with pytest.raises(EnvError, match=r"'camera(/depth)?' and 'camera/depth(/near)?'.*env\.exclude"):
+            ObsCodec(space)
+        assert ObsCodec(space, keep=lambda key: not key.startswith("camera/depth") or key.endswith("near"))
+
+
 def test_nothing_left_and_equal_keys():
     space = spaces.Dict({"a": spaces.Discrete(2), "b": spaces.Discrete(2)})
     with pytest.raises(EnvError, match=r"no observations are left.*'a', 'b'"):

@@ -29,7 +29,8 @@ class ObsCodec:
     """Flattens observations of one space. Keys for which ``keep`` returns False are not read and need no support.
 
     Raises:
-        EnvError: a kept leaf is not supported, two leaves have the same key, or nothing is left.
+        EnvError: a kept leaf is not supported, two leaves have the same key, a key is the beginning of another one's
+            path, or nothing is left.
     """
 
     def __init__(self, space: Space, keep: Callable[[str], bool] = bool, channels: Channels = "auto") -> None:
@@ -41,6 +42,12 @@ class ObsCodec:
         for path, inner in leaves_of(space):
             if math.prod(inner.shape or (1,)) > 0:
                 self._add(path, inner, keep, channels, seen)
+        for key in self.spec:
+            if parent := next((other for other in self.spec if key.startswith(f"{other}/")), ""):
+                raise EnvError(
+                    f"the observations '{parent}' and '{key}': the first would be stored both as an array and as the "
+                    f"folder of the second. Rename one of them, or leave one out with env.exclude = '{key}'."
+                )
         if not self.spec:
             known = ", ".join(f"'{key}'" for key in seen) or "none"
             raise EnvError(
