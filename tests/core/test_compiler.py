@@ -19,6 +19,7 @@ import torch
 from reverie.algos.dreamer_v3 import DreamerV3Config
 from reverie.core import compiler
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
+from reverie.nn import gpu
 from reverie.nn.fused import norm_silu, unimix_probs
 from reverie.noise import noise_batch
 from tiny import NETWORKS
@@ -291,13 +292,16 @@ def test_wrong_numbers_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "results differ from PyTorch's" in said_once()
 
 
-@pytest.mark.parametrize("word", ["off", "OFF", "0"])
+@pytest.mark.parametrize("word", ["off", "OFF", "0", "false"])
 def test_they_can_be_switched_off(word: str, copying: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(compiler.SWITCH, word)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert compiler.kernels() is None
     assert (compiler.trouble(), compiler.state(), calls(copying)) == ("", "off", 0)
+    gpu.trouble.cache_clear()  # GPUs have kernels of their own
+    assert gpu.trouble(torch.device("cuda")) == f"{compiler.SWITCH}=off"
+    gpu.trouble.cache_clear()
 
 
 # ---------------------------------------------------------------- other compilers

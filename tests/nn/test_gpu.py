@@ -256,9 +256,10 @@ def test_a_kernel_that_fails_leaves_everything_to_pytorch(monkeypatch):
     gpu.trouble.cache_clear()
     with pytest.warns(UserWarning, match="Triton kernels are not used, so GPU updates are slower: .*ptxas"):
         assert "ptxas" in gpu.trouble(torch.device("cuda"))
-    monkeypatch.setenv(SWITCH, "off")
-    gpu.trouble.cache_clear()
-    assert gpu.trouble(torch.device("cuda")) == f"{SWITCH}=off"
+    for word in ("off", "OFF", "0", "no"):
+        monkeypatch.setenv(SWITCH, word)
+        gpu.trouble.cache_clear()
+        assert gpu.trouble(torch.device("cuda")) == f"{SWITCH}=off"
     gpu.trouble.cache_clear()
 
 

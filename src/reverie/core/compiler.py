@@ -25,7 +25,7 @@ import torch
 SOURCES = sorted(Path(__file__).parents[1].glob("*/*.c"))
 HEADERS = sorted(Path(__file__).parents[1].glob("*/*.h"))
 SWITCH = "REVERIE_KERNELS"
-"""Environment variable; ``off`` disables the compiled functions, so that everything runs in PyTorch."""
+"""Environment variable; ``off`` disables compiled functions and Triton kernels: everything runs in PyTorch."""
 
 _POINTER, _COUNT, _REAL, _INT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_float, ctypes.c_int
 _SIGNATURES = {
@@ -105,6 +105,11 @@ _PATIENCE = 120
 """Timeout of a compiler call, in seconds."""
 
 
+def switched_off() -> bool:
+    """Return whether the user disabled the compiled functions and Triton kernels."""
+    return os.environ.get(SWITCH, "").lower() in ("off", "0", "no", "false")
+
+
 @functools.cache
 def kernels() -> ctypes.CDLL | None:
     """Return the compiled functions, or None if there are none; warn once unless the user disabled them."""
@@ -132,7 +137,7 @@ def state() -> str:
 @functools.cache
 def _found() -> tuple[ctypes.CDLL | None, str]:
     """Return the library, or None and the reason; the reason is empty if the user disabled it."""
-    if os.environ.get(SWITCH, "").lower() in ("off", "0", "no", "false"):
+    if switched_off():
         return None, ""
     try:
         return _load(_compiled()), ""

@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from reverie.core.compiled import first_order
-from reverie.core.compiler import SWITCH
+from reverie.core.compiler import SWITCH, switched_off
 
 TILE = 2048
 """Elements that a program processes at once."""
@@ -43,7 +43,7 @@ def ready(*tensors: Tensor) -> bool:
 @functools.cache
 def trouble(device: torch.device) -> str:
     """Return why the kernels cannot be used on ``device``, or an empty string; warn once unless that is intended."""
-    if os.environ.get(SWITCH, "").lower() == "off":
+    if switched_off():
         return f"{SWITCH}=off"
     if torch.version.cuda is None and torch.version.hip is None:
         return "this PyTorch was built without GPU support"
