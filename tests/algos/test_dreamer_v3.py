@@ -22,7 +22,7 @@ from reverie.nn.decoder import DecoderConfig
 from reverie.nn.encoder import EncoderConfig
 from reverie.nn.heads import Actor, ActorConfig
 from reverie.nn.optim import OptimConfig
-from reverie.nn.rssm import Latent
+from reverie.nn.rssm import RSSM, Latent, RSSMConfig
 
 TINY = {
     "rssm.deter": 16, "rssm.hidden": 8, "rssm.stoch": 3, "rssm.classes": 4, "rssm.blocks": 4, "encoder.units": 8,
@@ -502,6 +502,31 @@ def test_bfloat16_computes_low_and_keeps_float32_parameters():
     agent.update(data)
     assert all(p.dtype == torch.float32 for p in agent.parameters())
     assert agent.extra_spec["deter"].dtype == "float16"
+
+
+class Sum(RSSM):
+    """A cell whose h grows beyond what float16 can hold."""
+
+    def sequence_step(self, latent, action, cell):
+        return super().sequence_step(latent, action, cell) + latent.deter + 40_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class SumConfig(RSSMConfig):
+    """Sizes."""
+
+    def build(self, embed, action):
+        return Sum(embed, action, self)
+
+
+def test_a_large_state_of_ones_own_cell_is_stored_as_it_is():
+    agent = DreamerV3Config(rssm=SumConfig(), precision="bfloat16").merge(TINY).build(OBS, ACTIONS["discrete"])
+    latent = agent.world.rssm.initial(2, torch.bfloat16)
+    cell = agent.world.rssm.cell(torch.bfloat16)
+    for _ in range(2):
+        latent = agent.world.rssm.imagine_step(latent, torch.zeros(2, 4), cell)
+    assert torch.equal(agent.pack(latent)["deter"], latent.deter.float())
+    assert latent.deter.min() > 65_504
 
 
 def test_stored_latents_are_where_the_window_starts():

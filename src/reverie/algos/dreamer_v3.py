@@ -313,7 +313,8 @@ class DreamerV3(Algorithm):
         c = self.cfg
         if not c.replay_context:
             return {}
-        real = "float32" if c.precision == "float32" else "float16"  # |h| < 1: float16 keeps more of it than bfloat16
+        # float16 keeps more of numbers in [-1, 1] than bfloat16, but ends at 65,504.
+        real = "float16" if c.precision != "float32" and self.world.rssm.bounded else "float32"
         number = "uint8" if c.rssm.classes <= 255 else "int16"
         return {
             "deter": ExtraPart(shape=(c.rssm.deter,), dtype=real),

@@ -152,6 +152,11 @@ class RSSM(nn.Module):
         """F = D + S*C, the width of :attr:`Latent.feature`."""
         return self.cfg.deter + self.cfg.stoch * self.cfg.classes
 
+    @property
+    def bounded(self) -> bool:
+        """Whether |h| <= 1, as in a GRU. With a ``sequence_step`` of your own it is False, unless you override it."""
+        return type(self).sequence_step is RSSM.sequence_step
+
     def initial(self, rows: int, dtype: torch.dtype) -> Latent:
         """Return the state before the first observation: zeros ``[rows, ...]`` of ``dtype``."""
         weight = self.prior_net.first.weight
