@@ -43,6 +43,20 @@ def test_rows_over_truncation_and_termination(make, vector):
     assert got["is_first"].dtype == got["is_last"].dtype == got["is_terminal"].dtype == torch.bool
 
 
+@BOTH
+def test_rewards_are_also_there_as_they_were_given(make, vector):
+    factory = functools.partial(env_zoo.Scripted, spaces.Discrete(2), [0, 1, 1], rewards=[0.0, 0.1, 0.7])
+    env = make(factory, vector=vector)
+    env.reset()
+    assert env.exact_rewards == [0.0]
+    for exact in (0.1, 0.7):
+        step = env.step(torch.zeros(1, env.action_spec.width))
+        assert env.exact_rewards == [exact]
+        assert step.reward.tolist() == [float(np.float32(exact))]
+    env.restore(env.snapshot(), step)
+    assert env.exact_rewards == []
+
+
 class Staggered:
     """A factory whose environments end after 2, 3, 4... steps, the odd ones by the clock."""
 

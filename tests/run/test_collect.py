@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from reverie.core.clock import Clock
 from reverie.core.errors import DataError, RunError
 from reverie.run.collect import Collector, EpisodeStats, random_action
+from reverie.run.evaluate import evaluate
 
 
 def lived(fakes, lengths, turns, **options):
@@ -204,6 +205,35 @@ def test_a_turn_that_an_error_ends_is_finished_after_resuming(fakes, broken):
         assert torch.equal(step.obs["id"], same.obs["id"])
         assert torch.equal(action, same_action)
         assert torch.equal(extras["age"], same_extras["age"])
+
+
+def test_scores_are_sums_of_the_rewards_before_they_were_rounded(fakes):
+    class Exact(fakes.Env):
+        restarts = 0
+        exact_rewards = ()
+
+        def step(self, action):
+            step = super().step(action)
+            self.exact_rewards = [reward / 10 for reward in step.reward.tolist()]
+            return replace(step, reward=torch.tensor(self.exact_rewards))
+
+        def snapshot(self):
+            return [None]
+
+        def restore(self, snapshots, step):
+            self.decision, self.exact_rewards = [3], ()
+            return step
+
+    one, two = (Collector(Exact([[4]]), fakes.Policy(), fakes.Rows()) for _ in range(2))
+    for _ in range(3):
+        one.collect()
+    state = one.state_dict()
+    two.load_state_dict(state)
+    two.resume(state, one.snapshots())
+    for collector in (one, two):
+        collector.collect()
+        assert collector.drain(at_the_end=True) == [EpisodeStats(0.1 + 0.2 + 0.3 + 0.4, 4)]
+    assert evaluate(Exact([[2]]), fakes.Policy(), episodes=1).scores == [0.1 + 0.2]
 
 
 def test_restarts_of_earlier_sittings_are_counted(fakes):

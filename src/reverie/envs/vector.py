@@ -103,6 +103,8 @@ class VectorEnv:
         self._error: ReverieError | None = None  # the failure that ended all environments
         self._closed = False
         self.restarts = 0
+        self.exact_rewards: list[float] = []
+        """The rewards of the current rows before they became float32; empty if unknown, after ``restore``."""
         self.logged: dict[int, Summary] = {}
         """What ``env.log_info`` names, of the episodes that end with the current rows, by environment."""
         self._logs = logs
@@ -215,7 +217,7 @@ class VectorEnv:
         if failures:
             self._start_again(failures)
             first = [begun or number in failures for number, begun in enumerate(first)]
-        self._ended, self._torn = last, False
+        self._ended, self._torn, self.exact_rewards = last, False, reward
         if self._logs:
             self._log([number for number, over in enumerate(last) if over])
         return Step(
@@ -307,7 +309,7 @@ class VectorEnv:
         if not len(snapshots) == len(step) == self.num_envs:
             raise DataError(f"{len(snapshots)} snapshots and {len(step)} rows: expected {self.num_envs} of each.")
         self._settle()
-        self._answer, self.logged = None, {}
+        self._answer, self.exact_rewards, self.logged = None, [], {}
         self._torn = False
         last: list[bool] = step.is_last.tolist()
         for number, snapshot in enumerate(snapshots):

@@ -34,19 +34,26 @@ def logged_of(env: Env) -> dict[int, Mapping[str, float]]:
     return dict(getattr(env, "logged", {}))  # not every Env has it
 
 
+def rewards_of(env: Env, step: Step) -> list[float]:
+    """Return the rewards of the current rows ``step`` as the environments gave them, before they became float32."""
+    return list(getattr(env, "exact_rewards", ()) or step.reward.tolist())  # not every Env has them
+
+
 class EpisodeCounter:
     """Adds up the rewards and decisions of N running episodes."""
 
     def __init__(self, num_envs: int) -> None:
         self.score, self.length = [0.0] * num_envs, [0] * num_envs
 
-    def add(self, step: Step, logged: Mapping[int, Mapping[str, float]]) -> list[tuple[int, EpisodeStats]]:
+    def add(
+        self, step: Step, rewards: Sequence[float], logged: Mapping[int, Mapping[str, float]]
+    ) -> list[tuple[int, EpisodeStats]]:
         """Count one row of each environment; return ``(env, stats)`` of the episodes that end with it.
 
-        ``logged``: ``logged_of`` the environments.
+        ``rewards``, ``logged``: ``rewards_of`` and ``logged_of`` the environments.
         """
         finished = []
-        rows = zip(step.reward.tolist(), step.is_first.tolist(), step.is_last.tolist(), strict=True)
+        rows = zip(rewards, step.is_first.tolist(), step.is_last.tolist(), strict=True)
         for i, (reward, first, last) in enumerate(rows):
             self.score[i] = 0.0 if first else self.score[i] + reward
             self.length[i] = 0 if first else self.length[i] + 1
@@ -115,6 +122,7 @@ class Collector:
         self._restarts_before = 0  # of earlier processes of this run
         self.rng = np.random.default_rng(seed)
         self._step: Step | None = env.reset(seed)  # None while an answer is due
+        self._rewards = [0.0] * env.num_envs
         self._logged: dict[int, Mapping[str, float]] = {}
         self._failure: Exception | None = None  # the error raised in its place
         self.state = initial_state(policy, env.num_envs)
@@ -133,7 +141,7 @@ class Collector:
         if self._step is None:
             try:
                 self._step = self.async_env.receive()
-                self._logged = logged_of(self.env)
+                self._rewards, self._logged = rewards_of(self.env, self._step), logged_of(self.env)
             except Exception as error:
                 self._failure = error
                 raise
@@ -168,7 +176,7 @@ class Collector:
     def count(self) -> None:
         """Count the current rows unless they are counted already; waits for them."""
         if not self._counted and self._answers():
-            self.finished.extend(stats for _, stats in self.counter.add(self.step, self._logged))
+            self.finished.extend(stats for _, stats in self.counter.add(self.step, self._rewards, self._logged))
             self._counted = True
 
     @property
@@ -198,7 +206,7 @@ class Collector:
         if not answers:
             return state
         counted = {"score": np.array(self.counter.score), "length": np.array(self.counter.length)}
-        rows = {"step": leaves(self.step), "counted": self._counted, "episodes": counted}
+        rows = {"step": leaves(self.step), "counted": self._counted, "episodes": counted, "rewards": self._rewards}
         if self._logged and not self._counted:
             rows["logged"] = {str(number): dict(info) for number, info in self._logged.items()}
         if self._action is not None:
@@ -246,6 +254,7 @@ class Collector:
         self._step = env.restore(snapshots, step)
         over = self._step.is_last & ~step.is_last
         self._counted = bool(state.get("counted", False))
+        self._rewards = list(state.get("rewards", step.reward.tolist()))  # earlier versions did not save them
         self._logged = {int(number): dict(info) for number, info in state.get("logged", {}).items()}
         if begun := state.get("begun"):
             self._action, self._stored = executed(begun["action"], self._step), bool(begun["stored"])

@@ -11,7 +11,7 @@ from reverie.core.errors import ConfigError, warn
 from reverie.core.protocols import Env, Policy
 from reverie.core.statistics import IntervalEstimate, estimate, iqm
 from reverie.core.types import Mode
-from reverie.run.collect import EpisodeCounter, EpisodeStats, executed, initial_state, logged_of, means_of
+from reverie.run.collect import EpisodeCounter, EpisodeStats, executed, initial_state, logged_of, means_of, rewards_of
 
 LONG = 100_000
 """Decisions after which an episode may have no end."""
@@ -100,7 +100,7 @@ def evaluate(
     while True:
         if record and not played[0] and (frame := env.render()) is not None:
             frames.append(np.array(frame))
-        for i, stats in counter.add(step, logged_of(env)):
+        for i, stats in counter.add(step, rewards_of(env, step), logged_of(env)):
             played[i].append(stats)
         if all(len(mine) >= wanted for mine, wanted in zip(played, quota, strict=True)):
             break
