@@ -418,6 +418,30 @@ def test_a_whole_experiment_of_python_takes_no_lower_layers(files: dict[str, str
         settings_of(WHOLE, size="nano")
 
 
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("data: {path: a.hdf5, fraction: 1.0}", 1.0),
+        ("data.fraction: 1.0", 1.0),
+        ("data: {path: '', fraction: 1.0}", 0.5),  # of a run without data
+        ("seed: 3", 0.5),
+    ],
+)
+def test_a_file_may_say_that_all_data_are_recorded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: list[ExperimentConfig], text: str, expected: float
+) -> None:
+    (tmp_path / "a.yaml").write_text(text)
+    assert settings_of("iql", env="Pendulum-v1", data="a.hdf5", config=tmp_path / "a.yaml").data.fraction == expected
+
+    def stop(config: ExperimentConfig, **more: Any) -> None:
+        asked.append(config)
+        raise ConfigError("enough")
+
+    monkeypatch.setattr(commands, "train", stop)
+    main(["train", "iql", "--env", "Pendulum-v1", "--data", "a.hdf5", "--config", str(tmp_path / "a.yaml")])
+    assert [config.data.fraction for config in asked] == [expected]
+
+
 def test_settings_of_data_have_short_names() -> None:
     assert settings_of("iql", data="a.hdf5", eval_env="Pendulum-v1").data.eval_env == "Pendulum-v1"
     assert settings_of("iql", env="Pendulum-v1", data="a.hdf5", data_fraction=0.25).data.fraction == 0.25

@@ -27,7 +27,7 @@ from reverie.envs.factory import EnvLike, env_name
 from reverie.experiment import ExperimentConfig
 from reverie.log.console import tell
 from reverie.offline import HALF
-from reverie.presets import layered, overlay, resized
+from reverie.presets import files_say_fraction, layered, overlay, resized, says_fraction
 from reverie.training.evaluator import Result
 from reverie.training.messages import Say
 from reverie.training.run import train as run_training
@@ -220,15 +220,10 @@ def settings_of(
     settings = overlay(settings, overrides)
     if idle and not settings.data.path:
         raise ConfigError(f"{idle[0]} has no effect without data: pass data=PATH as well.")
-    if settings.data.alone and env is not None and not says_fraction(overrides):
+    said = says_fraction(overrides) or files_say_fraction(files, algorithm_name(type(settings.algo)))
+    if settings.data.alone and env is not None and not said:
         return settings.merge({"data.fraction": HALF})
     return settings.merge({"data.eval_env": name}) if settings.data.alone and isinstance(env, str) else settings
-
-
-def says_fraction(overrides: Mapping[str, Any]) -> bool:
-    """Return whether ``overrides`` set the recorded fraction of a batch."""
-    data = overrides.get("data")
-    return "data.fraction" in overrides or (isinstance(data, Mapping) and "fraction" in data)
 
 
 def check_data(data: object) -> None:

@@ -151,6 +151,19 @@ def resized(config: ExperimentConfig, size: str) -> ExperimentConfig:
     return config.merge({"algo": module.sized(size, config.algo)})
 
 
+def says_fraction(values: Mapping[str, Any]) -> bool:
+    """Return whether ``values`` set the recorded fraction of a batch. The settings of a run without data do not."""
+    data = values.get("data")
+    inner = data if isinstance(data, Mapping) else {}
+    path = values.get("data.path", inner.get("path"))
+    return path != "" and ("data.fraction" in values or "fraction" in inner)
+
+
+def files_say_fraction(files: Sequence[Path | str], algorithm: str) -> bool:
+    """Return whether one of the YAML ``files`` sets the recorded fraction of a batch."""
+    return any(says_fraction(_settings(Path(file), algorithm)) for file in files)
+
+
 def _settings(path: Path, algorithm: str) -> dict[str, Any]:
     """Return the settings in a YAML file, which may be the config.yaml of a run, or part of one.
 

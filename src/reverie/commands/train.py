@@ -16,7 +16,7 @@ from reverie.experiment import ExperimentConfig
 from reverie.folder import RunFolder, read_saved
 from reverie.log.console import tell
 from reverie.offline import HALF
-from reverie.presets import layered
+from reverie.presets import files_say_fraction, layered
 from reverie.training.aggregate import table
 from reverie.training.run import train
 from reverie.training.seeds import train_seeds
@@ -93,7 +93,7 @@ def train_command(args: list[str]) -> int:
         )
     config = shortly_said(parsed.experiment, parsed.common, shown)
     if config.data.alone and said.env and said.resume is None:
-        config = config.merge(in_an_environment(args, said.env))
+        config = config.merge(in_an_environment(args, said))
     if (idle := without_effect(args, config)) is not None:
         return fail(idle, 2)
     name_default(said, config)
@@ -154,10 +154,11 @@ OF_THE_LIVED = (
 """Flags that concern collecting, or what is kept of it."""
 
 
-def in_an_environment(args: list[str], env: str) -> dict[str, Any]:
-    """Return the settings that --env implies beside --data: collect in it, or with --data-fraction 1 evaluate in it."""
-    alone = flag_value(args, "data-fraction") or flag_value(args, "data.fraction")
-    return {"data.eval_env": env} if alone else {"data.fraction": HALF}
+def in_an_environment(args: list[str], said: Common) -> dict[str, Any]:
+    """Return the settings that --env implies beside --data: collect in it, or with a fraction of 1 evaluate in it."""
+    flags = flag_value(args, "data-fraction") or flag_value(args, "data.fraction")
+    alone = flags or files_say_fraction(said.config, said.algorithm)
+    return {"data.eval_env": said.env} if alone else {"data.fraction": HALF}
 
 
 def seeds_command(config: ExperimentConfig, said: Common) -> int:
