@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 
 from tyro.conf import Positional, arg
 
-from reverie.commands.args import fail, parse, print_files, print_trouble, score_line
+from reverie.commands.args import as_given, fail, parse, print_files, print_trouble, score_line
 from reverie.commands.bench import bench_command
 from reverie.commands.data import data_command
 from reverie.commands.estimate import estimate_command
@@ -166,7 +166,7 @@ def eval_command(args: list[str]) -> int:
     print(score_line(report.evaluation))
     if said.video and "video" not in report.files and not report.unwritten:
         print("no video: this environment cannot render images")
-    print_files(report.files)
+    print_files(as_given(report.files, said.run))
     return 0
 
 
@@ -196,7 +196,7 @@ def dream_command(args: list[str]) -> int:
     print()
     for key, unit in report.units.items():
         print(f"  {key}: {unit}")
-    print_files(report.files)
+    print_files(as_given(report.files, said.run))
     return 0
 
 

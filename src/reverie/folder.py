@@ -6,7 +6,7 @@ import contextlib
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -15,7 +15,7 @@ from typing import Any
 import yaml
 
 from reverie.core.discover import same_algorithm
-from reverie.core.errors import ConfigError, DataError, RunError, did_you_mean
+from reverie.core.errors import ConfigError, DataError, ReverieError, RunError, did_you_mean
 from reverie.core.files import check_local, write_atomic
 from reverie.core.renamed import present_names
 from reverie.core.signature import differences, signature
@@ -33,6 +33,33 @@ class RunFolder:
     """Paths inside a run. Reading them creates nothing."""
 
     path: Path
+    given: Path | None = None
+    """The path as the user gave it, if it is another one: messages show it."""
+
+    @classmethod
+    def at(cls, run: Path | str) -> RunFolder:
+        """Return the folder of a run that a user names, by an absolute path: an environment may change the directory.
+
+        Raises:
+            ConfigError: it is a URL.
+        """
+        check_local(run, "run")
+        given = Path(os.path.expanduser(run))
+        return cls(given.absolute(), given)
+
+    @property
+    def shown(self) -> str:
+        """The path for messages."""
+        return str(self.given or self.path)
+
+    @contextlib.contextmanager
+    def showing(self, say: Callable[[str], None]) -> Iterator[Callable[[str], None]]:
+        """Yield ``say``, which shows the run's path as it was given; errors raised inside show it so as well."""
+        try:
+            yield lambda text: say(text.replace(str(self.path), self.shown))
+        except ReverieError as error:
+            error.args = tuple(str(word).replace(str(self.path), self.shown) for word in error.args)
+            raise
 
     @property
     def config(self) -> Path:

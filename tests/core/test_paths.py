@@ -1,11 +1,15 @@
-"""Where a folder of this machine is expected, a URL is refused before anything is made."""
+"""Paths of runs, targets and datasets: no URL, ~ is the home folder, and a changed working directory moves nothing."""
 
 from __future__ import annotations
 
+import os
+
+import gymnasium
+import numpy as np
 import pytest
 
 import reverie
-from reverie.core.errors import ConfigError, DataError
+from reverie.core.errors import ConfigError, DataError, RunError
 from reverie.data.readers.detect import open_reader
 
 
@@ -31,3 +35,39 @@ def test_a_dataset_is_no_url(here):
     (here / "s3:" / "bucket").mkdir(parents=True)
     with pytest.raises(DataError, match=r"s3://bucket is a URL: expected a dataset on this machine"):
         open_reader("s3://bucket")
+
+
+class Moves(gymnasium.Env):
+    """Changes the working directory, as simulators that write files of their own do."""
+
+    observation_space = gymnasium.spaces.Box(-1, 1, (1,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        os.makedirs("own", exist_ok=True)
+        os.chdir("own")
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action):
+        return np.zeros(1, np.float32), 1.0, True, False, {}
+
+
+def test_a_run_stays_in_its_folder_where_the_working_directory_changes(here, monkeypatch):
+    said: list[str] = []
+    settings = {"steps": 5, "eval_episodes": 1, "console": False, "tensorboard": False, "say": said.append,
+                "threads": 1, "algo.networks.units": (4,)}  # fmt: skip
+    result = reverie.train("dqn", env=Moves, run="runs/x", **settings)
+    assert result.run == here / "runs" / "x"
+    assert all(path.exists() for path in result.files.values())
+    assert not list(here.glob("own/**/runs"))
+    os.chdir(here)
+    agent = reverie.load("runs/x", env=Moves)
+    assert (agent.run, agent.checkpoint.parent) == (result.run, result.run / "checkpoints")
+    reverie.train("dqn", env=Moves, run="runs/x", **settings)
+    assert said[-1].startswith("runs/x ")
+    with pytest.raises(RunError, match=r"^there is no run in runs/y:"):
+        reverie.load("runs/y")
+    monkeypatch.setenv("HOME", str(here / "home"))
+    reverie.train("dqn", env=Moves, run="~/x", **settings)
+    assert (here / "home" / "x" / "config.yaml").is_file()

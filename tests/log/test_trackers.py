@@ -30,7 +30,9 @@ SETTINGS = {
 
 @pytest.fixture
 def run(tmp_path: Path) -> Tracked:
-    return Tracked(tmp_path, tmp_path / "videos", "dqn on CartPole-v1", {"steps": 3, "algo": {"lr": 0.1, "none": {}}})
+    return Tracked(
+        tmp_path, "runs/a", tmp_path / "videos", "dqn on CartPole-v1", {"steps": 3, "algo": {"lr": 0.1, "none": {}}}
+    )
 
 
 @pytest.fixture
@@ -83,7 +85,7 @@ def test_weights_and_biases_gets_numbers_and_videos(run, wandb, monkeypatch):
     assert wandb.run.axes == [("env_step", None), ("*", "env_step")]
     assert (begun["project"], begun["group"], begun["resume"]) == ("reverie", "dqn on CartPole-v1", "allow")
     assert begun["config"] == run.settings
-    assert begun["id"] == sink.ident
+    assert (begun["id"], begun["name"]) == (sink.ident, "runs/a")
     assert wandb.run.finished == 1
     assert sink.where == "https://example.org/run"
     monkeypatch.setenv("WANDB_PROJECT", "mine")

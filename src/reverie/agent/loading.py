@@ -62,7 +62,19 @@ def load(
     """
     if not isinstance(run, str | os.PathLike):
         raise RunError(f"run = {brief(run)}: expected the path of a run folder.")
-    folder = RunFolder(Path(run))
+    folder = RunFolder.at(run)
+    with folder.showing(say) as shown:
+        return _loaded(folder, env, algo, checkpoint, device, shown)
+
+
+def _loaded(
+    folder: RunFolder,
+    env: EnvLike | None,
+    algo: AlgorithmConfig | None,
+    checkpoint: Path | str | None,
+    device: str,
+    say: Callable[[str], None],
+) -> Agent:
     config = saved_config(folder.path, env, algo)
     config = config.merge({"env.kwargs": as_handed(config.env, env).kwargs})
     checkpoints = Checkpoints(folder.checkpoints, say=say)

@@ -165,6 +165,14 @@ def print_files(files: Mapping[str, Path] | Iterable[tuple[str, Path]]) -> None:
         print(f"  {what + ':':<{width}}{path}")
 
 
+def as_given(files: Mapping[str, Path], run: Path | None) -> dict[str, Path]:
+    """Return ``files`` of a run relative to the working folder, unless ``run`` was given by an absolute path."""
+    if run is not None and run.is_absolute():
+        return dict(files)
+    here = Path.cwd()
+    return {what: path.relative_to(here) if path.is_relative_to(here) else path for what, path in files.items()}
+
+
 def print_trouble(device: str) -> None:
     """Say why there are no compiled kernels, if the device is a CPU, where they are missed."""
     from reverie.core.compiler import trouble  # torch comes with it

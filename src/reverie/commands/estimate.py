@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from tyro.conf import Positional, arg
 
-from reverie.commands.args import parse, print_files, print_trouble
+from reverie.commands.args import as_given, parse, print_files, print_trouble
 from reverie.commands.datasets import Reading
 
 
@@ -62,5 +62,5 @@ def estimate_command(args: list[str]) -> int:
     )
     print(f"{said.run}, actions: {said.mode}")
     print(report.estimate.words())
-    print_files(report.files)
+    print_files(as_given(report.files, said.run))
     return 0

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from tyro.conf import Positional, arg
 
-from reverie.commands.args import fail, flags_in, parse, print_files, score_line
+from reverie.commands.args import as_given, fail, flags_in, parse, print_files, score_line
 from reverie.core.discover import same_algorithm
 from reverie.core.errors import RunError
 from reverie.core.words import plural
@@ -99,14 +99,15 @@ def train_command(args: list[str]) -> int:
     name_default(said, config)
     if parsed.common.seeds is not None:
         return seeds_command(config, parsed.common)
-    result = train(config, run=parsed.common.resume or parsed.common.run, keep_newer=parsed.common.keep_newer)
+    run = parsed.common.resume or parsed.common.run
+    result = train(config, run=run, keep_newer=parsed.common.keep_newer)
     place = "" if config.data.alone else f"at env step {result.env_steps:,} "
     tell(f"\n{result.reason} {place}after {plural(result.updates, 'update')}")
     if result.evaluation is not None:
         print(score_line(result.evaluation))
     if result.estimate is not None:
         print(result.estimate.words())
-    print_files(result.files)
+    print_files(as_given(result.files, run))
     return 0 if result.signal is None else 128 + result.signal
 
 

@@ -35,6 +35,8 @@ class Tracked(NamedTuple):
 
     path: Path
     """The run folder."""
+    name: str
+    """Its path as the user gave it: the run's name there."""
     videos: Path
     """The folder of ``VideoSink``, which writes each video before a tracker gets it."""
     title: str
@@ -117,7 +119,7 @@ class WandbSink:
                 id=self.ident,
                 resume="allow",
                 project=os.environ.get("WANDB_PROJECT", PROJECT),
-                name=str(run.path),
+                name=run.name,
                 group=os.environ.get("WANDB_RUN_GROUP", run.title),
                 config=dict(run.settings),
                 dir=str(run.path),
@@ -207,7 +209,7 @@ class MlflowSink:
         """Create a run in the experiment ``found`` (None: in a new one), and log the settings."""
         experiment = found.experiment_id if found else self._client.create_experiment(_experiment())
         tags = {"mlflow.note.content": run.title}
-        self.ident = self._client.create_run(experiment, run_name=str(run.path), tags=tags).info.run_id
+        self.ident = self._client.create_run(experiment, run_name=run.name, tags=tags).info.run_id
         params = [self._mlflow.entities.Param(accepted(key), value[:500]) for key, value in _flat(run.settings)]
         for at in range(0, len(params), 100):  # MLflow's limit per request
             self._log(params=params[at : at + 100])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,7 @@ def begin_with(experiment: Experiment, say: Say) -> None:
     """
     if experiment.config.init is None:
         return
-    given = Path(experiment.config.init)
+    given = Path(os.path.expanduser(experiment.config.init))
     inside = given.parent.name == "checkpoints"
     folder = RunFolder(given.parents[1] if inside else given)
     if not folder.config.is_file():

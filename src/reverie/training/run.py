@@ -16,7 +16,6 @@ from reverie.agent.evaluation import final_evaluation_in
 from reverie.core.config import Choice, Config
 from reverie.core.discover import algorithm_name, version
 from reverie.core.errors import ReverieError, RunError
-from reverie.core.files import check_local
 from reverie.core.protocols import Sink
 from reverie.core.words import plural
 from reverie.envs.factory import EnvLike, env_name
@@ -86,16 +85,17 @@ def train(
     trackers = {name: getattr(config, name) for name in TRACKERS}
     check_installed(trackers)
     check_sinks(sinks)
-    check_local(run or "", "run")
+    folder = None if run is None else RunFolder.at(run)
     if isinstance(env, gymnasium.Env) and config.evaluates_on_the_way:
         say("no evaluations during training: they need a second environment, but only one instance was passed")
         config = config.merge({"schedule.eval_every": 0})
     config.to_dict()  # settings that cannot be saved are refused here
-    config = resolved(config, env, say, None if run is None else env_before(RunFolder(Path(run))))
-    folder = RunFolder(Path(run) if run is not None else new_path(ROOT, subject(config), name))
+    config = resolved(config, env, say, None if folder is None else env_before(folder))
+    folder = folder or RunFolder.at(new_path(ROOT, subject(config), name))
     config = config.merge({"replay.store": place_of(config.replay.store)})
-    checkpoints = Checkpoints(folder.checkpoints, config.keep_checkpoints, say)
     with contextlib.ExitStack() as stack:
+        say = stack.enter_context(folder.showing(say))
+        checkpoints = Checkpoints(folder.checkpoints, config.keep_checkpoints, say)
         newest = None
         check_writable(folder.path)
         continues = check_usable(folder.path, name, config.env.id)

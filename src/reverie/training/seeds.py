@@ -105,7 +105,9 @@ def train_seeds(
     check_local(run or "", "run")
     config = resolved(config, None, say)
     plain, name = plain_settings(config), algorithm_name(type(config.algo))
-    folder = SeedsFolder(Path(run) if run is not None else choose_folder(subject(config), name, plain, say))
+    folder = SeedsFolder(
+        Path(os.path.expanduser(run)) if run is not None else choose_folder(subject(config), name, plain, say)
+    )
     check_writable(folder.path)
     before = check_folder(folder, name, config.env.id)
     if before is not None:

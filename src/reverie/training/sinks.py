@@ -153,7 +153,7 @@ def open_sinks(experiment: Experiment, folder: RunFolder, title: str, say: Say) 
 def open_trackers(config: ExperimentConfig, folder: RunFolder, title: str, say: Say) -> Iterator[Sink]:
     """Yield the trackers that are switched on. Their ids of the run are stored, so that they continue it as well."""
     known = json.loads(folder.tracked.read_text(encoding="utf-8")) if folder.tracked.exists() else {}
-    run = Tracked(folder.path, folder.videos, title, json.loads(json.dumps(config.to_dict())))
+    run = Tracked(folder.path, folder.shown, folder.videos, title, json.loads(json.dumps(config.to_dict())))
     for name in (name for name in TRACKERS if getattr(config, name)):
         sink = WandbSink(run, known.get(name), say) if name == "wandb" else MlflowSink(run, known.get(name), say)
         if known.get(name) != sink.ident:
