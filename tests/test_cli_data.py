@@ -188,6 +188,16 @@ def dataset(tmp_path):
     return tmp_path / "data.hdf5"
 
 
+def test_brackets_are_no_markup(run, dataset, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    run.rename("a[red]b")
+    dataset.rename("[red].hdf5")
+    assert data_command(["info", "a[red]b"]) == data_command(["info", "[red].hdf5"]) == 0
+    said = capsys.readouterr().out
+    assert "a[red]b/replay" in said
+    assert "[red].hdf5" in said
+
+
 def test_info_of_a_dataset(dataset, tmp_path, capsys):
     assert data_command(["info", str(dataset), "--plot", str(tmp_path / "plot.png")]) == 0
     said = " ".join(capsys.readouterr().out.split())

@@ -327,10 +327,11 @@ def test_a_run_that_clips_rewards_estimates_returns_of_true_ones(data, tmp_path)
 
 def test_the_live_display_says_so():
     stream = io.StringIO()
-    sink = LiveSink(SimpleNamespace(env_steps=1, updates=1, seconds=1.0), 10, "title", stream)
+    sink = LiveSink(SimpleNamespace(env_steps=1, updates=1, seconds=1.0), 10, "iql on a[/b]", stream)
     sink.write({"estimate/return": 3.25}, 1)
     sink.close()
     assert "estimated by FQE 3.25" in " ".join(stream.getvalue().split())
+    assert "iql on a[/b]" in stream.getvalue()
 
 
 def test_estimates_of_a_run_that_goes_on_are_those_of_one_that_did_not_stop(data, tmp_path):

@@ -330,7 +330,8 @@ def shown(what: str, total: int) -> Iterator[Callable[[Iterator[Rows]], Iterator
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TextColumn("rows"), TimeRemainingColumn())
+    text = TextColumn("{task.description}", markup=False)  # a file's name may have brackets
+    columns = (text, BarColumn(), MofNCompleteColumn(), TextColumn("rows"), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True, refresh_per_second=4) as progress:
         task = progress.add_task(what, total=total or None)
 

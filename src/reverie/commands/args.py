@@ -173,6 +173,21 @@ def as_given(files: Mapping[str, Path], run: Path | None) -> dict[str, Path]:
     return {what: path.relative_to(here) if path.is_relative_to(here) else path for what, path in files.items()}
 
 
+def print_sections(sections: Mapping[str, Iterable[tuple[str, ...]]]) -> None:
+    """Print titles with the lines below them, as they are: brackets in them are no markup of Rich."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, show_header=False, padding=(0, 2))
+    for title, lines in sections.items():
+        if lines:
+            table.add_row(Text(title, style="bold"))
+        for line in lines:
+            table.add_row(*line)
+    Console(markup=False, emoji=False).print(table)
+
+
 def print_trouble(device: str) -> None:
     """Say why there are no compiled kernels, if the device is a CPU, where they are missed."""
     from reverie.core.compiler import trouble  # torch comes with it

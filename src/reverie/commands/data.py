@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import yaml
 from tyro.conf import Positional, arg
 
-from reverie.commands.args import fail, parse
+from reverie.commands.args import fail, parse, print_sections
 from reverie.commands.datasets import InfoCommand, Reading, ValidateCommand, dataset_info, dataset_validate
 from reverie.commands.gather import convert_command, download_command, record_command, subsample_command
 from reverie.core.errors import ConfigError, RunError, did_you_mean
@@ -166,21 +166,12 @@ def check_no_effect(said: Reading, *names: str) -> None:
 
 def info_command(args: list[str]) -> int:
     """Print what a store or a dataset holds."""
-    from rich.console import Console
-    from rich.table import Table
-
     said = parse(InfoCommand, args, "data info")
     if said.reader or not is_of_a_store(said.path) or said.plot is not None:
         return dataset_info(said)
     check_no_effect(said)
     store = open_store(said.path)
-    table = Table(box=None, show_header=False, padding=(0, 2))
-    for title, lines in sections(store).items():
-        if lines:
-            table.add_row(f"[bold]{title}[/bold]")
-        for line in lines:
-            table.add_row(*line)
-    Console().print(table)
+    print_sections(sections(store))
     return 0
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from tyro.conf import Positional, arg
 
-from reverie.commands.args import fail
+from reverie.commands.args import fail, print_sections
 from reverie.core.words import plural
 
 if TYPE_CHECKING:  # these import torch, which --help does not need
@@ -87,9 +87,6 @@ class ValidateCommand(Source):
 
 def dataset_info(said: InfoCommand) -> int:
     """Print what a dataset holds."""
-    from rich.console import Console
-    from rich.table import Table
-
     from reverie.data.summary import summarise
     from reverie.recorded import shown
 
@@ -97,13 +94,7 @@ def dataset_info(said: InfoCommand) -> int:
         about = reader.about()
         with shown(f"reading {reader.path.name}", reader.rows()) as counted:
             summary = summarise(counted(reader.as_recorded()), about.action)
-        table = Table(box=None, show_header=False, padding=(0, 2))
-        for title, lines in dataset_sections(reader, about, summary).items():
-            if lines:
-                table.add_row(f"[bold]{title}[/bold]")
-            for line in lines:
-                table.add_row(*line)
-        Console().print(table)
+        print_sections(dataset_sections(reader, about, summary))
     if said.plot is not None:
         draw(said.plot, summary, reader.path.name)
     return 0

@@ -172,7 +172,7 @@ class downloading:
         from rich.console import Console
         from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
-        columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+        columns = (TextColumn("{task.description}", markup=False), BarColumn(), DownloadColumn(), TransferSpeedColumn())
         console = Console(stderr=True)
         self.bars = Progress(*columns, console=console, disable=not console.is_terminal)
         self.tasks: dict[str, int] = {}

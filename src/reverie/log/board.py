@@ -205,7 +205,7 @@ class LiveBoard:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Yield the panel; Rich calls this at each refresh."""
-        yield Panel(self._table(), title=self.title, title_align="left")
+        yield Panel(self._table(), title=Text(self.title), title_align="left")
 
     def _table(self) -> Table:
         grid = Table(box=None, expand=True, header_style="dim", padding=(0, 1))

@@ -178,7 +178,7 @@ class LiveSink:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Yield the panel; Rich calls this at each refresh."""
-        yield Panel(Group(self._bar(), Text(), self._tables()), title=self._title, title_align="left")
+        yield Panel(Group(self._bar(), Text(), self._tables()), title=Text(self._title), title_align="left")
 
     def _bar(self) -> Table:
         steps = self._clock.env_steps
