@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import string
 
 import numpy as np
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 
 from reverie.core.errors import DataError, EnvError
 from reverie.core.specs import ObsPart
+from reverie.envs.base import EnvConfig
 from reverie.envs.leaves import surely_finite
 from reverie.envs.spaces import ObsCodec
 
@@ -229,6 +231,14 @@ def test_nothing_left_and_equal_keys():
     twice = spaces.Dict({"a/b": spaces.Discrete(2), "a": spaces.Dict({"b": spaces.Discrete(2)})})
     with pytest.raises(EnvError, match="two observations have the same key 'a/b'"):
         ObsCodec(twice)
+
+
+@pytest.mark.parametrize("key", ["/x", "a//b", ".", "..", "a/..", "zarr.json", "a\n", "a\0", "x" * 300])
+def test_keys_that_cannot_be_folders(key):
+    space = spaces.Dict({key: spaces.Discrete(2), "b": spaces.Discrete(2)})
+    with pytest.raises(EnvError, match=rf"observation {re.escape(repr(key))} cannot be stored"):
+        ObsCodec(space, EnvConfig().keeps)
+    assert list(ObsCodec(space, lambda name: name == "b").spec) == ["b"]
 
 
 @pytest.mark.parametrize("size", [1, 64, 65, 1024, 1025])

@@ -137,7 +137,8 @@ class EnvConfig(Config):
 
     def keeps(self, key: str) -> bool:
         """Return whether the observation ``key`` is used."""
-        return bool(re.fullmatch(self.include, key)) and not (self.exclude and re.fullmatch(self.exclude, key))
+        included = re.fullmatch(self.include, key, re.DOTALL)
+        return bool(included) and not (self.exclude and re.fullmatch(self.exclude, key, re.DOTALL))
 
 
 def make_gym(config: EnvConfig, factory: Factory | Env | None, render: bool) -> Env:

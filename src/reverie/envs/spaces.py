@@ -24,13 +24,16 @@ Decode = Callable[[np.ndarray], Any]
 FEW = 16
 """Up to this many numbers Python scales faster than NumPy."""
 
+LONGEST_NAME = 200
+"""Bytes in a part of an observation's key: the replay store names folders after them."""
+
 
 class ObsCodec:
     """Flattens observations of one space. Keys for which ``keep`` returns False are not read and need no support.
 
     Raises:
         EnvError: a kept leaf is not supported, two leaves have the same key, a key is the beginning of another one's
-            path, or nothing is left.
+            path or no name for a file, or nothing is left.
     """
 
     def __init__(self, space: Space, keep: Callable[[str], bool] = bool, channels: Channels = "auto") -> None:
@@ -63,6 +66,7 @@ class ObsCodec:
         seen.append(key)
         if not keep(key):
             return
+        _check_storable(key)
         try:
             leaf = make_leaf(space, channels)
         except EnvError as error:
@@ -272,6 +276,17 @@ def _scaled(space: spaces.Box) -> Decode:
     # Rounding to the dtype may step over a bound, as float32 does. If both ends stay inside, all between them do.
     inside = all(((low <= end) & (end <= high)).all() for end in (scaled(least), scaled(most)))
     return scaled if inside else lambda flat: np.minimum(np.maximum(scaled(flat), low), high)
+
+
+def _check_storable(key: str) -> None:
+    """Raise EnvError unless each part of ``key`` can be a folder of the replay store."""
+    for part in key.split("/"):
+        if part in ("", ".", "..", "zarr.json") or not part.isprintable() or len(part.encode()) > LONGEST_NAME:
+            raise EnvError(
+                f"observation {key!r} cannot be stored in a folder of that name: rename it in a wrapper. Its parts "
+                f"between / must be printable, of at most {LONGEST_NAME} bytes, and none may be empty, ., .. or "
+                "zarr.json."
+            )
 
 
 def _inner(bound: np.ndarray, towards: float) -> np.ndarray:
