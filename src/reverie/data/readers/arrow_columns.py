@@ -1,21 +1,16 @@
-"""Finds Arrow and Parquet tables in a folder, and reads their columns as numeric arrays, one piece at a time."""
+"""Reads the columns of Arrow and Parquet tables as numeric arrays, one piece at a time."""
 
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from reverie.core.errors import ConfigError, DataError
-from reverie.data.readers.base import format_of
-from reverie.data.readers.several import by_number
-
-FORMATS = ("Arrow", "Parquet")
 
 
 @dataclass(frozen=True)
@@ -199,50 +194,6 @@ def first_missing(arrow: Any, array: Any) -> int:
     return -1
 
 
-def check_alike(arrow: Any, files: Sequence[tuple[Path, Any]], names: Iterable[str]) -> None:
-    """Check that each of the named columns is in all files once, and of one kind.
-
-    Args:
-        arrow: the package.
-        files: the files, with their schemas.
-        names: of the columns.
-
-    Raises:
-        DataError: a file lacks a column, has several of this name, or has one of another kind than the first file.
-    """
-    first, schema = files[0]
-    for name in names:
-        for file, other in files:
-            if (count := len(other.get_all_field_indices(name))) != 1:
-                raise DataError(
-                    f"{file} has {count or 'no'} column{'s' * (count > 1)} '{name}'; the columns of {first.name} are "
-                    f"{', '.join(schema.names)}. Expected this column once in each file. Correct the file or leave it "
-                    "out."
-                )
-            one, two = (kind_of(arrow, each.field(name).type) for each in (schema, other))
-            if one != two:
-                raise DataError(
-                    f"{file}: '{name}' contains {two}, but in {first.name} it contains {one}: expected the same in all "
-                    "files. Correct the file or leave it out."
-                )
-
-
-def kind_of(arrow: Any, kind: Any) -> str:
-    """Return what the values of a type of Arrow's are read as, such as "lists of numbers"."""
-    types = arrow.types
-    if isinstance(kind, arrow.BaseExtensionType):
-        return kind_of(arrow, kind.storage_type)
-    if types.is_dictionary(kind):
-        return kind_of(arrow, kind.value_type)
-    if holds_lists(arrow, kind):
-        return f"lists of {kind_of(arrow, kind.value_type)}"
-    if types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind):
-        return "numbers"
-    if holds_pictures(arrow, kind):
-        return "images"
-    return "text" if types.is_string(kind) or types.is_large_string(kind) else str(kind)
-
-
 def holds_lists(arrow: Any, kind: Any) -> bool:
     """Return whether the values of a type of Arrow's are lists."""
     types = arrow.types
@@ -299,31 +250,3 @@ def pictures(found: list[bytes], where: str) -> np.ndarray:
         return np.stack([np.asarray(Image.open(io.BytesIO(picture)), np.uint8) for picture in found])
     except (OSError, ValueError, TypeError) as error:
         raise DataError(f"{where}: an image cannot be read: {error}.") from None
-
-
-def tables_in(path: Path) -> list[Path]:
-    """Return the tables in a folder and below it, by number.
-
-    Files and folders whose names begin with ".", "_" or "cache-" are left out.
-
-    Raises:
-        ConfigError: there are several splits (train, test, validation): one must be named.
-    """
-    tables = (p for p in path.rglob("*") if format_of(p) in FORMATS)
-    found = sorted((p for p in tables if not any(map(_hidden, p.relative_to(path).parts))), key=by_number)
-    splits = {p.relative_to(path).parts[0] for p in found if len(p.relative_to(path).parts) > 1}
-    if {"train"} < splits and splits <= {"train", "test", "validation"}:
-        raise ConfigError(
-            f"{path} has the splits {', '.join(sorted(splits))}: pass the path of one, such as {path}/train."
-        )
-    return found
-
-
-def is_parquet(file: Path) -> bool:
-    """Return whether a file begins as Parquet files do, whatever its name."""
-    with file.open("rb") as opened:
-        return opened.read(4) == b"PAR1"
-
-
-def _hidden(name: str) -> bool:
-    return name.startswith(("cache-", ".", "_"))

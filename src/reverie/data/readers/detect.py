@@ -9,8 +9,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 from reverie.core.errors import ConfigError, DataError, did_you_mean
-from reverie.data.readers.arrow_columns import FORMATS as OF_TABLES
-from reverie.data.readers.arrow_columns import tables_in
 from reverie.data.readers.base import Reader, ReadOptions, format_of
 from reverie.data.readers.d4rl import NEEDED as OF_D4RL
 from reverie.data.readers.d4rl import D4RLReader
@@ -23,6 +21,8 @@ from reverie.data.readers.rl_unplugged import RLUnpluggedReader, shards_in
 from reverie.data.readers.several import SeveralReader, by_number, files_of
 from reverie.data.readers.store import StoreReader, is_store
 from reverie.data.readers.table import TableReader
+from reverie.data.readers.table_files import FORMATS as OF_TABLES
+from reverie.data.readers.table_files import tables_in
 from reverie.data.readers.tfrecord import looks_like_records
 from reverie.data.readers.tianshou import TianshouReader
 

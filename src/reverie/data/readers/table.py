@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -17,16 +17,8 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from reverie.core.errors import ConfigError, DataError, did_you_mean
-from reverie.data.readers.arrow_columns import (
-    FORMATS,
-    Piece,
-    SideBySide,
-    TableColumn,
-    check_alike,
-    is_parquet,
-    tables_in,
-)
+from reverie.core.errors import DataError
+from reverie.data.readers.arrow_columns import Piece, SideBySide, TableColumn
 from reverie.data.readers.base import (
     About,
     Named,
@@ -41,24 +33,13 @@ from reverie.data.readers.base import (
 )
 from reverie.data.readers.spaces import space_of
 from reverie.data.readers.table_ends import Ends, EpisodeIds, Tables, ends_of
+from reverie.data.readers.table_files import FORMATS, check_alike, is_parquet, tables_in
+from reverie.data.readers.table_roles import FLAGS, NEEDED, check_roles
 from reverie.data.readers.tianshou import nested
 from reverie.data.readers.transitions import STEPLESS, ArrayColumn, Column, Transitions, limited
 
-FLAGS = ("terminal", "truncated", "end")
-ROLES = ("obs", "next_obs", "action", "reward", *FLAGS, "episode")
-NEEDED = ("obs", "action", "reward")
 TRUNCATIONS = {"truncated", "end", "episode"}
 """Roles that show where episodes are truncated."""
-USUAL = {
-    "obs": ("observation", "observations", "obs", "observation.state", "state"),
-    "next_obs": ("next_observation", "next_observations", "next_obs"),
-    "action": ("action", "actions", "act"),
-    "reward": ("reward", "rewards", "next.reward", "rew"),
-    "terminal": ("terminal", "terminals", "terminated", "terminations", "is_terminal", "done", "dones", "next.done"),
-    "truncated": ("truncated", "truncations", "timeout", "timeouts"),
-    "episode": ("episode_index", "episode_id", "episode", "traj_id"),
-}
-"""Common names of the columns of each role, for proposals in error messages."""
 COLUMNS_OF_OURS = b"reverie.columns"
 """Key in the schema of tables written by this package: the column of each role."""
 ACTIONS_OF_OURS = b"reverie.action_space"
@@ -94,7 +75,9 @@ class TableReader(Reader):
         self.total = int(self.tables.ends[-1])
         if not self.total:
             raise DataError(f"{path} contains no rows.")
-        self.roles = self._roles()
+        said = self.options.columns or self._own()
+        self.roles: dict[str, Named] = {role: named for role, named in said.items() if named}
+        check_roles(self.roles, self.names, path)
         schemas = [(file, pieces[0].schema) for file, pieces in zip(self.paths, found, strict=True) if pieces]
         named = ([name] if isinstance(name, str) else name for name in self.roles.values())
         check_alike(pyarrow, schemas, dict.fromkeys(itertools.chain.from_iterable(named)))
@@ -132,54 +115,6 @@ class TableReader(Reader):
     def names(self) -> list[str]:
         """Names of the columns."""
         return [str(name) for name in self.pieces[0].schema.names]
-
-    def _roles(self) -> dict[str, Named]:
-        said = self.options.columns or self._own()
-        given: dict[str, Named] = {role: found for role, found in said.items() if found}
-        for role, named in given.items():
-            if role.partition(".")[0] not in ROLES or (
-                role.partition(".")[2] and role.partition(".")[0] not in ROLES[:3]
-            ):
-                raise ConfigError(
-                    f"data.columns: unknown name '{role}'. Expected {', '.join(ROLES)}, or a key of "
-                    f"{', '.join(ROLES[:3])} such as obs.camera."
-                )
-            if not isinstance(named, str) and role.partition(".")[0] not in ROLES[:3]:
-                raise ConfigError(
-                    f"data.columns.{role} = {list(named)}: expected one column; only observations and actions can be "
-                    "vectors of several columns."
-                )
-            for column in [named] if isinstance(named, str) else named:
-                if column not in self.names:
-                    hint = did_you_mean(column, self.names)
-                    raise ConfigError(
-                        f"data.columns: {self.path} has no column '{column}'.{hint} It has: {', '.join(self.names)}."
-                    )
-        places = {role: role.replace(".", "/", 1) for role in given}  # of columns in rows
-        for role, inside in itertools.permutations(given, 2):
-            if places[inside].startswith(f"{places[role]}/"):
-                raise ConfigError(
-                    f"data.columns: both {role} and {inside} are named, of which the first stands for all. Expected "
-                    f"one of them, or two keys such as {role.partition('.')[0]}.camera and {inside}."
-                )
-        if missing := [n for n in NEEDED if not any(role.partition(".")[0] == n for role in given)]:
-            raise ConfigError(
-                f"{self.path} has the columns {', '.join(self.names)}: no column is named for {', '.join(missing)}. "
-                f"Pass the names, such as {self._example(given)}; COLUMN stands for a name, or several: [a, b]."
-            )
-        return given
-
-    def _example(self, given: Mapping[str, Named]) -> str:
-        """Return the option with the columns ``given``, or with those of usual names; COLUMN where there is none."""
-        named = {
-            role: f"[{', '.join(name)}]" if isinstance(name, tuple | list) else name for role, name in given.items()
-        }
-        heads = {role.partition(".")[0] for role in given}
-        for role, names in USUAL.items():
-            found = next((name for name in names if name in self.names), "COLUMN" if role in NEEDED else "")
-            if found and role not in heads:
-                named[role] = found
-        return "--data.columns '{" + ", ".join(f"{role}: {name}" for role, name in named.items()) + "}'"
 
     def _own(self, key: bytes = COLUMNS_OF_OURS) -> Any:
         """Return an entry of the schema of a table written by this package; empty for other tables."""
