@@ -6,6 +6,7 @@ import json
 import os
 import re
 import sys
+import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -29,6 +30,8 @@ from reverie.data.readers.base import About
 from reverie.data.readers.detect import open_reader
 from reverie.data.readers.spaces import in_units
 from reverie.data.readers.store import flat_columns
+from reverie.data.store import zarr
+from reverie.data.store.objects import LocalObjects
 from reverie.data.validation import Validator
 from reverie.datasets import Share, good, part, validate, write
 from reverie.envs.naming import written
@@ -609,6 +612,24 @@ def test_the_good_episodes_go_elsewhere(tmp_path, to):
     write(open_reader(str(path)), str(tmp_path / "good"), to, good(found))
     same_rows(write_hdf5(tmp_path / "b.hdf5", columns([LIVED[0], LIVED[2], LIVED[3]])), tmp_path / "good")
     assert path.read_bytes() == before
+
+
+def test_a_store_whose_conversion_fails_is_not_written_on(tmp_path, monkeypatch):
+    """Its thread still writes the first episodes when a later one turns out to be wrong."""
+    values = columns()
+    values["rewards"][-1] = np.nan
+    publish, never = LocalObjects.publish, threading.Event()
+
+    def slow(self):
+        never.wait(0.05 * (threading.current_thread().name == "store"))
+        publish(self)
+
+    monkeypatch.setattr(LocalObjects, "publish", slow)
+    monkeypatch.setattr(zarr, "CHUNK_BYTES", 64)
+    with pytest.raises(DataError, match="the reward of row"):
+        write(open_reader(str(write_hdf5(tmp_path / "a.hdf5", values))), str(tmp_path / "out"), "store")
+    assert not any(thread.name == "store" and thread.is_alive() for thread in threading.enumerate())
+    assert [path.name for path in tmp_path.iterdir() if "out" in path.name and path.suffix != ".lock"] == []
 
 
 # ---------------------------------------------------------------- record

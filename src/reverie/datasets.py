@@ -5,6 +5,7 @@ Data are never changed in place. A new dataset appears at its path only once it 
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import json
 from collections.abc import Callable, Iterable, Iterator
@@ -210,10 +211,15 @@ def to_store(episodes: Iterable[Rows], folder: Path, recorded: Recorded) -> Expo
     with staged_at(folder) as staged:
         store = Store(staged, say=print, waits=False)
         store.begin(columns_of(recorded.obs_spec, recorded.action_spec, {}), 1)
-        for rows in episodes:
-            store.extend({name: values[None] for name, values in rows.items()})
-            done.episodes, done.steps = done.episodes + 1, done.steps + len(rows["reward"]) - 1
-        store.close(None)
+        try:
+            for rows in episodes:
+                store.extend({name: values[None] for name, values in rows.items()})
+                done.episodes, done.steps = done.episodes + 1, done.steps + len(rows["reward"]) - 1
+            store.close(None)
+        except BaseException:
+            with contextlib.suppress(Exception):  # its thread must have ended before the files are deleted
+                store.close(None)
+            raise
         if not done.episodes:
             raise RunError("the dataset contains no episodes to write.")
         write_json(staged / "spec.json", signature(recorded.obs_spec, recorded.action_spec))
