@@ -216,7 +216,8 @@ class Agent:
         """Return a recorded episode as the learner sees it, to look inside: ``agent.algo.dream(batch, context)``.
 
         Args:
-            number: 0 for the first episode as ``reverie data info`` counts them; -1 for the last one.
+            number: 0 for the first episode; -1 for the last one. Those of a single row count here, which ``reverie data
+                info`` leaves out.
             data: recorded data that fit the agent: a path, minari:NAME, settings with further options of reading, or a
                 reader of your own. None: the rows that the run has collected, or the data that it learned from alone.
 
