@@ -9,6 +9,7 @@ import sys
 import threading
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import gymnasium
 import h5py
@@ -732,6 +733,13 @@ def test_epsilon_of_one_is_the_space_alone(agent, tmp_path):
     actions = joined(open_reader(str(tmp_path / "d")).parts())["action"][:-1]
     assert abs(actions.mean()) < 0.35
     assert actions.std() == pytest.approx(2 / np.sqrt(3), abs=0.2)
+
+
+@pytest.mark.parametrize("space", [spaces.Discrete(3), spaces.Box(0, 4, (2,), np.int64)])
+def test_noise_needs_actions_that_are_floats(space, tmp_path):
+    env = SimpleNamespace(action_space=space, close=lambda: None)
+    with pytest.raises(ConfigError, match=r"noise = 0\.1: expected continuous actions"):
+        record(SimpleNamespace(make_env=lambda: env), str(tmp_path / "d"), RecordConfig(episodes=1, noise=0.1))
 
 
 def test_noise_is_in_half_of_the_range_and_stays_inside():

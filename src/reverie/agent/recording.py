@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from copy import deepcopy
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeGuard
 
 import gymnasium
 import numpy as np
@@ -61,7 +61,7 @@ def record(agent: Agent, target: str, config: RecordConfig) -> Exported:
     """
     env = agent.make_env()
     try:
-        if config.noise and not any(isinstance(leaf, spaces.Box) for leaf in leaves(env.action_space)):
+        if config.noise and not any(is_continuous(leaf) for leaf in leaves(env.action_space)):
             raise ConfigError(
                 f"noise = {config.noise}: expected continuous actions, but the action space is {env.action_space}. "
                 "Use epsilon instead."
@@ -156,11 +156,16 @@ def noisy(space: Space, action: Any, noise: float, rng: np.random.Generator) -> 
         return {key: noisy(inner, action[key], noise, rng) for key, inner in space.spaces.items()}
     if isinstance(space, spaces.Tuple):
         return tuple(noisy(inner, part, noise, rng) for inner, part in zip(space.spaces, action, strict=True))
-    if not isinstance(space, spaces.Box) or space.dtype.kind != "f":
+    if not is_continuous(space):
         return action
     half = (space.high.astype(np.float64) - space.low) / 2
     moved = action + noise * half * rng.standard_normal(action.shape)
     return np.clip(moved, space.low, space.high).astype(space.dtype)
+
+
+def is_continuous(space: Space) -> TypeGuard[spaces.Box]:
+    """Return whether actions of ``space`` are floats, to which noise can be added."""
+    return isinstance(space, spaces.Box) and space.dtype.kind == "f"
 
 
 def stacked(space: Space, values: list[Any]) -> Any:
