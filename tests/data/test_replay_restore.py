@@ -283,6 +283,20 @@ def test_extras_of_other_rows_or_damaged_files_are_refused(tmp_path: Path) -> No
         life.replay.load_extras(tmp_path)
 
 
+def test_extras_of_another_precision_are_converted(tmp_path: Path) -> None:
+    life = Lived(2, 10, Window(batch=1, length=2), config=ReplayConfig())
+    for _ in range(3):
+        life.add([False, False])
+    path, *_ = life.replay.save_extras(tmp_path)
+    other = np.random.default_rng(0).standard_normal((2, 3, 2)).astype(np.float32)
+    np.save(path, other)
+    life.replay.load_extras(tmp_path)
+    np.testing.assert_array_equal(life.replay.read(0, 3)["extras/deter"], other.astype(np.float16))
+    np.save(path, other.astype(np.int16))
+    with pytest.raises(DataError, match=r"deter.npy contains int16 \(2, 3, 2\): expected float16"):
+        life.replay.load_extras(tmp_path)
+
+
 def test_extras_of_another_version_are_left_out_as_a_whole(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """What one column says would mean something else without the others."""
     window = Window(batch=4, length=3, context=1, crosses_episodes=True)

@@ -230,8 +230,15 @@ def test_the_advice_after_a_bad_loss_names_an_earlier_checkpoint_only_if_there_i
     run = setting(fakes, algo=fakes.Algo(lambda number: {"loss/a": math.nan if number >= update else 0.0}))
     if earlier:
         (tmp_path / "step-000000001").mkdir()
-    with pytest.raises(RunError, match=advice):
+    with pytest.raises(RunError, match=advice) as told:
         run.go(checkpoint=lambda *, diverged: tmp_path / "diverged-000000010")
+    assert "float32" not in str(told.value)
+
+
+def test_float32_is_advised_after_a_bad_loss_in_another_precision(fakes):
+    run = setting(fakes, algo=fakes.Algo(lambda update: {"loss/a": math.nan if update == 3 else 0.0}))
+    with pytest.raises(RunError, match=r"a lower learning rate or with algo\.precision = float32, or check"):
+        run.go(precision="bfloat16")
 
 
 def must_not(write):

@@ -68,14 +68,14 @@ def opened(storage: Storage, name: str, path: Path, first: int) -> np.ndarray:
     """Return the array of a file, memory-mapped.
 
     Raises:
-        DataError: it cannot be read, or has another shape or dtype.
+        DataError: it cannot be read, or has another shape or dtype. Floats of another precision are accepted.
     """
     try:
         array: np.ndarray = np.load(path, mmap_mode="r", allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:
         raise DataError(f"{path} cannot be read: {error}") from error
-    expected = header(storage, name, first)
-    if array.shape != expected["shape"] or array.dtype != np.dtype(storage.specs[name].dtype):
+    expected, dtype = header(storage, name, first), np.dtype(storage.specs[name].dtype)
+    if array.shape != expected["shape"] or (array.dtype != dtype and not array.dtype.kind == dtype.kind == "f"):
         raise DataError(
             f"{path} contains {array.dtype} {array.shape}: expected {storage.specs[name].dtype} {expected['shape']}, "
             f"{name} of rows {first} to {storage.count} of {storage.streams} streams."

@@ -167,7 +167,8 @@ class Checkpoints:
         if diverged:
             raise RunError(
                 f"{self.folder.parent} diverged before its first checkpoint: there is only {diverged[-1].name}, whose "
-                "losses, weights or actions are not finite. Train again with a lower learning rate or in float32."
+                "losses, weights or actions are not finite. Train again with a lower learning rate, or "
+                "with algo.precision = float32 if it was bfloat16."
             )
         raise RunError(f"{self.folder.parent} has no checkpoint yet. Train until the first one is saved.")
 

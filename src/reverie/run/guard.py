@@ -35,9 +35,12 @@ class LossGuard:
     TD3's critic reports twice as often as its actor.
     """
 
-    def __init__(self, learner: object = None) -> None:
-        """``learner``: the module whose parameters ``bad_parameter`` checks; any other object has none."""
-        self.learner = learner
+    def __init__(self, learner: object = None, precision: str = "float32") -> None:
+        """``learner``: the module whose parameters ``bad_parameter`` checks; any other object has none.
+
+        ``precision``: that of its networks, for the advice after a divergence.
+        """
+        self.learner, self.precision = learner, precision
         self.read: dict[str, BadLoss] = {}
         self.seen: dict[tuple[str, ...], Seen] = {}
         self._terms: dict[tuple[str, ...], tuple[str, ...]] = {}  # the loss terms among the names of an update

@@ -60,11 +60,13 @@ def train(
     evaluator: Evaluator | None = None,
     checkpoint: Save | None = None,
     schedule: Schedule | None = None,
+    precision: str = "float32",
 ) -> Ending:
     """Run until the clock is done or a signal asks to stop. In both cases log and save at the end.
 
     Errors on the way, such as an environment's, are followed by a log and a checkpoint too; their message then names
     the checkpoint. A NaN or infinite loss is detected at the next log or save, so that no update waits for the device.
+    ``precision`` is that of the networks: after a divergence in another one, the message advises float32.
 
     Raises:
         RunError: a loss, a weight or an action was NaN or infinite; the message names the first such term and its
@@ -75,7 +77,7 @@ def train(
     log_due, eval_due = Due(periods.log_every, clock, "log"), Due(periods.eval_every, clock, "eval")
     save_due, report_due = Due(periods.save_every, clock, "save"), Due(periods.report_every, clock, "report")
     journal = Journal(clock, meter, source, sinks, finished=None if collector is None else collector.unlogged)
-    guard = LossGuard(algo)
+    guard = LossGuard(algo, precision)
     batch: Batch | None = None
     with Interrupt(clock) as interrupt, saved_on_error(journal, guard, checkpoint):
         if not clock.stop and eval_due():  # the earlier process was stopped before it, or it failed
@@ -175,7 +177,7 @@ def saved_on_error(journal: Journal, guard: LossGuard, checkpoint: Save | None) 
             journal.log()
         if isinstance(error, ActionError):
             stop_if_unfit(guard, clock, checkpoint)
-            raise diverged(str(error).rstrip("."), checkpoint) from error
+            raise diverged(str(error).rstrip("."), checkpoint, guard.precision) from error
         try:
             note = f"The run stopped at {clock.place} and was saved as {save(guard, clock, checkpoint)}"
         except Exception as another:
@@ -203,7 +205,7 @@ def stop_if_diverged(guard: LossGuard, checkpoint: Save | None) -> None:
     """
     if (bad := guard.first_bad()) is not None:
         what = f"{bad.term} became {bad.value} at update {bad.update}"
-        raise diverged(what, checkpoint, learned=bad.update > 1)
+        raise diverged(what, checkpoint, guard.precision, learned=bad.update > 1)
 
 
 def stop_if_unfit(guard: LossGuard, clock: Clock, checkpoint: Save | None) -> None:
@@ -214,13 +216,13 @@ def stop_if_unfit(guard: LossGuard, clock: Clock, checkpoint: Save | None) -> No
     """
     stop_if_diverged(guard, checkpoint)
     if (name := guard.bad_parameter()) is not None:
-        raise diverged(f"weights in {name} are not finite after update {clock.updates}", checkpoint)
+        raise diverged(f"weights in {name} are not finite after update {clock.updates}", checkpoint, guard.precision)
 
 
-def diverged(what: str, checkpoint: Save | None, *, learned: bool = True) -> Diverged:
+def diverged(what: str, checkpoint: Save | None, precision: str, *, learned: bool = True) -> Diverged:
     """Write a checkpoint for inspection and return the error that ends the run; ``what`` says what happened.
 
-    ``learned``: an update came before, so that the learning rate may be the cause.
+    ``precision``: that of the networks. ``learned``: an update came before, so that the learning rate may be the cause.
     """
     path = checkpoint(diverged=True) if checkpoint is not None else None
     saved = f" Its state is saved as {path}." if path is not None else ""
@@ -229,5 +231,6 @@ def diverged(what: str, checkpoint: Save | None, *, learned: bool = True) -> Div
         advice = "No update came before, so the learning rate is not the cause: check the loss, and inputs and rewards."
     else:
         begin = "Continue from an earlier checkpoint" if earlier else "Start again"
-        advice = f"{begin} with a lower learning rate or in float32, or check for extreme rewards."
+        exactly = "" if precision == "float32" else " or with algo.precision = float32"
+        advice = f"{begin} with a lower learning rate{exactly}, or check for extreme rewards."
     return Diverged(f"{what}: the run was stopped.{saved} {advice}")

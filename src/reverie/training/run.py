@@ -209,6 +209,7 @@ def _run(
             evaluator=evaluator_of(experiment, keeper),
             checkpoint=keeper.save,
             schedule=experiment.config.schedule,
+            precision=experiment.config.algo.precision,
         )
         result = result_of(experiment, folder, ending.checkpoint)
         if ending.reason == "interrupted":
