@@ -193,7 +193,7 @@ def sized(name: str, base: DreamerV3Config | None = None) -> DreamerV3Config:
 
 @dataclass(frozen=True, kw_only=True)
 class DreamerV3Stats(Stats):
-    """Metrics of an update of DreamerV3. WorldModelLosses are unweighted; imagined means are over all imagined rows."""
+    """Metrics of an update of DreamerV3. Losses are unweighted; imagined means are over all imagined rows."""
 
     loss_dynamics: Tensor
     """KL that trains the prior: the mean of max(free_nats, KL[sg(posterior) | prior])."""

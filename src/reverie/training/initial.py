@@ -21,8 +21,8 @@ from reverie.training.messages import Say
 def begin_with(experiment: Experiment, say: Say) -> None:
     """Load the agent of the run or checkpoint ``init``: weights, optimisers, statistics of the normalisation.
 
-    Nothing else of that run is taken: steps and updates count from 0, learning-rate schedules start again, and no rows
-    are copied.
+    Nothing else of that run is taken: steps and updates count from 0, a decaying learning rate starts again, and no
+    rows are copied. DreamerV3's warm-up is not repeated, as its optimiser's moments are there already.
 
     Raises:
         RunError: there is no such run or checkpoint, or it has another algorithm, other sizes or other spaces.
