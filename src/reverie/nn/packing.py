@@ -35,7 +35,8 @@ def pointers(*tensors: Tensor) -> Any:
 class Kept(Generic[T]):
     """A cached value that depends on a module's parameters; recomputed when one was changed or replaced.
 
-    PyTorch counts changes, but not those by ``parameter.data``; these are seen by a sample of the numbers.
+    PyTorch counts changes, but not those by ``parameter.data``. A sample of the numbers shows these if they are changed
+    as a whole; an edit of a few numbers may go unseen.
     """
 
     def __init__(self, module: nn.Module) -> None:
