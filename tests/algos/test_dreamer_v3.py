@@ -855,6 +855,8 @@ def test_imagination_on_a_gpu_calls_an_mlp_of_ones_own(wrap, monkeypatch):
     learner, found = build(), []
     rssm, actor = learner.world.rssm, learner.actor
     units = actor.mlp.width
+    for p in actor.parts.parameters():
+        torch.nn.init.normal_(p)  # so that other hidden layers lead to other actions
     actor.mlp = wrap(Residual(torch.nn.Linear(rssm.feature_width, units), torch.nn.Linear(units, units)))
     for on_gpu in (False, True):
         known = SimpleNamespace(ready=lambda *given, yes=on_gpu: yes)
