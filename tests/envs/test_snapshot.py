@@ -397,7 +397,9 @@ def test_what_is_half_restored_is_made_anew(said, make):
     broken = fresh._slots[0].inside.env
     assert fresh.restore(env.snapshot(), step).is_last.all()
     assert "it does not fit this environment (KeyError: 'wheel')" in fresh.said[0]
-    assert fresh._slots[0].inside.env is not broken
+    made = fresh._slots[0].inside.env
+    assert made is not broken
+    assert made.unwrapped.np_random_seed == seed_after(derive_seeds(0, 1)[0], 1)  # the run's seed decides what follows
     assert fresh.step(torch.zeros(1, 2)).is_first.all()
 
 

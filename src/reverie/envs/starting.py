@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import pickle
 from collections.abc import Callable
 
@@ -145,7 +146,10 @@ class Restarts:
         return None if inside is None else pickle.dumps((ended, self._seeds[number], self._tries[number], inside))
 
     def restore(self, number: int, snapshot: bytes, ended: bool) -> str:
-        """Let environment ``number`` go on from ``snapshot``; return "", or why it cannot be used."""
+        """Let environment ``number`` go on from ``snapshot``; return "", or why it cannot be used.
+
+        An environment that fails is made anew and seeded as after a restart.
+        """
         slot = self._slots[number]
         try:
             then, seed, tries, inside = pickle.loads(snapshot)
@@ -157,17 +161,11 @@ class Restarts:
             slot.send("restore", inside)
             why: str = slot.receive()
         except Failed as failed:
-            self._replace(slot)
+            self._seeds[number], self._tries[number] = seed, tries + 1
+            slot.stop()
+            with contextlib.suppress(Failed):  # its next step raises it again
+                self._start(slot, seed_after(seed, tries + 1))
             return str(failed)
         if not why:
             self._seeds[number], self._tries[number] = seed, tries
         return why
-
-    def _replace(self, slot: Slot) -> None:
-        """Make an environment anew, whatever its state. If that fails, its next step raises."""
-        slot.stop()
-        slot.start()
-        try:
-            slot.receive()
-        except Failed:
-            return
