@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 
+from reverie.core.clock import Clock
 from reverie.core.files import file_stem
-from reverie.log.sinks import JsonlSink, TensorBoardSink, VideoSink, read_metrics
+from reverie.experiment import ExperimentConfig
+from reverie.folder import RunFolder
+from reverie.log.sinks import JsonlSink, TensorBoardSink, VideoSink, read_metrics, video_path
+from reverie.training import sinks
 from reverie.training.sinks import Patient
 
 VIDEO = np.zeros((3, 8, 8, 3), np.uint8)
@@ -111,6 +118,28 @@ def test_videos_are_written_by_name_and_step_and_the_oldest_dropped(tmp_path: Pa
     sink.close()
     names = sorted(path.name for path in (tmp_path / "videos").iterdir())
     assert names == ["report_dream-000000000002.mp4", "report_dream-000000000030.mp4"]
+
+
+def test_a_video_of_an_earlier_step_is_kept_after_resuming(tmp_path: Path) -> None:
+    sink = VideoSink(tmp_path, keep=2)
+    for number, step in enumerate((10, 20, 5, 6)):
+        sink.write({"report/dream": VIDEO}, step)
+        os.utime(video_path(tmp_path, "report/dream", step), (number, number))
+    assert {int(path.stem.rpartition("-")[2]) for path in tmp_path.iterdir()} == {5, 6}
+
+
+@pytest.mark.parametrize(("steps", "before", "since"), [(0, False, None), (0, True, 1), (30, True, 31)])
+def test_tensorboard_hides_what_an_earlier_process_logged_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps: int, before: bool, since: int | None
+) -> None:
+    made: list[int | None] = []
+    monkeypatch.setattr(sinks, "TensorBoardSink", lambda folder, purge_step: made.append(purge_step))
+    folder, config = RunFolder(tmp_path), ExperimentConfig(console=False)
+    if before:
+        folder.tensorboard.mkdir()
+    experiment: Any = SimpleNamespace(config=config, clock=Clock(total_steps=100, env_steps=steps))
+    assert len(list(sinks.open_sinks(experiment, folder, "", print))) == 3
+    assert made == [since]
 
 
 def test_each_video_has_a_file_of_its_own(tmp_path: Path) -> None:

@@ -169,12 +169,17 @@ class VideoSink:
         self._folder, self._fps, self._keep = folder, fps, keep
 
     def write(self, values: Values, step: int) -> None:
-        """Write the videos among ``values`` and delete the oldest of each name."""
+        """Write the videos among ``values`` and delete those of each name that were written longest ago.
+
+        These need not be of the earliest steps, as a run may have been resumed from an earlier step.
+        """
         for name, value in values.items():
             if isinstance(value, np.ndarray) and is_video(value):
                 path = write_video(video_path(self._folder, name, step), value, self._fps)
                 stem = path.stem.rpartition("-")[0]
-                for old in sorted(self._folder.glob(f"{stem}-{'[0-9]' * 12}.mp4"))[: -self._keep]:
+                others = [old for old in self._folder.glob(f"{stem}-{'[0-9]' * 12}.mp4") if old != path]
+                others.sort(key=lambda old: (old.stat().st_mtime_ns, old))
+                for old in others[: max(0, len(others) + 1 - self._keep)]:
                     old.unlink()
 
     def close(self) -> None:

@@ -141,7 +141,8 @@ def open_sinks(experiment: Experiment, folder: RunFolder, title: str, say: Say) 
         yield Patient(lines, f"the entries of {folder.metrics} wait in memory", say)
         yield Patient(VideoSink(folder.videos), "the video is skipped", say)
         if config.tensorboard:
-            board = TensorBoardSink(folder.tensorboard, purge_step=position(clock) + 1 if position(clock) else None)
+            since = position(clock) + 1 if folder.tensorboard.is_dir() else None  # a run may also start over
+            board = TensorBoardSink(folder.tensorboard, purge_step=since)
             yield Patient(board, f"{folder.metrics} holds all measurements", say)
         yield from open_trackers(config, folder, title, say)
     if config.console:
