@@ -229,6 +229,16 @@ def test_a_run_leaves_its_files(trained: Path) -> None:
     assert not list(trained.rglob("*.part*"))
 
 
+def test_threads_are_those_of_before_afterwards(tmp_path: Path) -> None:
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        reverie.train(settings(steps=1, eval_episodes=0, threads=1), run=tmp_path / "run", say=say_nothing)
+        assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(before)
+
+
 def test_result_says_what_happened(tmp_path: Path) -> None:
     said: list[str] = []
     result = train(settings(), run=tmp_path / "run", say=said.append)

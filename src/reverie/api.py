@@ -18,7 +18,7 @@ from reverie.core.config import Config
 from reverie.core.discover import algorithm_config, algorithm_name
 from reverie.core.errors import ConfigError, RunError, brief, did_you_mean
 from reverie.core.protocols import Sink
-from reverie.core.randomness import left_as_found
+from reverie.core.randomness import left_as_found, threads_kept
 from reverie.data.dataset import DatasetConfig, no_path
 from reverie.data.readers.base import Reader
 from reverie.data.readers.named import settings_of as reader_settings
@@ -87,11 +87,12 @@ def train(
             are in :mod:`reverie.core.errors`.
 
     Everything random follows from ``seed``. The global generators of PyTorch, NumPy and Python are seeded during
-    training and restored afterwards; other threads that draw from them meanwhile would disturb the run.
+    training and restored afterwards; other threads that draw from them meanwhile would disturb the run. PyTorch's
+    number of threads, which the setting ``threads`` changes, is restored too.
     """
     given = None if env is None or isinstance(env, str) else env
     settings = settings_of(algorithm, env, size, preset, config, overrides)
-    with alone(), left_as_found():
+    with alone(), left_as_found(), threads_kept():
         return run_training(settings, env=given, run=run, say=say, keep_newer=keep_newer, sinks=sinks)
 
 

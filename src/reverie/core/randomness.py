@@ -41,6 +41,17 @@ def reproducible(seed: int) -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def threads_kept() -> Iterator[None]:
+    """Restore PyTorch's number of threads when the context ends."""
+    threads = torch.get_num_threads()
+    try:
+        yield
+    finally:
+        if torch.get_num_threads() != threads:
+            torch.set_num_threads(threads)
+
+
+@contextlib.contextmanager
 def left_as_found() -> Iterator[None]:
     """Restore the states of the global generators when the context ends."""
     generators = RngState()
