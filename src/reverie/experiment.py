@@ -225,7 +225,7 @@ def build(
     seeds = derived_seeds(config.seed, start)
     seed_everything(seeds["global"])
     with contextlib.ExitStack() as undo:
-        train_env = make_env(config.env, seed=seeds["env"], factory=factory)
+        train_env = make_env(config.env, seed=seeds["env"], factory=factory, new=start == 0)
         undo.callback(train_env.close)
         algo = config.algo.build(train_env.obs_spec, train_env.action_spec, device, seeds["algo"])
         replay = config.replay.build(
@@ -309,7 +309,7 @@ def make_eval_env(
     vector = config.env.vector if workers else "serial"
     values = config.env.merge({"num": num, "vector": vector, **({"clip_reward": "none"} if true_rewards else {})})
     seed = derived_seeds(config.seed)["evaluation"]
-    return make_env(values, seed=seed, factory=factory, render=render)
+    return make_env(values, seed=seed, factory=factory, render=render, new=False)
 
 
 def make_beside(config: ExperimentConfig, factory: MakeEnv | None) -> Env:

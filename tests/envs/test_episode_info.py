@@ -16,6 +16,7 @@ import reverie
 from reverie.core.errors import ConfigError, EnvError
 from reverie.envs.base import EnvConfig, make_gym
 from reverie.envs.episode_info import EpisodeInfo, wanted
+from reverie.envs.vector import make_env
 from reverie.run.collect import Collector, EpisodeStats
 from reverie.run.evaluate import evaluate
 
@@ -64,7 +65,7 @@ def test_each_repeated_frame_counts_and_idle_actions_do_not() -> None:
         env.reset()
         env.step(0)
         assert env.step(0)[2]
-        assert env.env.env.summary() == {"cost_sum": 10.0}  # type: ignore[attr-defined]
+        assert env.env.env.summary().numbers == {"cost_sum": 10.0}  # type: ignore[attr-defined]
 
 
 def test_a_key_that_comes_only_at_the_end_and_only_sometimes(make: Any) -> None:
@@ -140,6 +141,46 @@ def test_a_key_that_is_not_there_ends_the_run_and_is_told(make: Any, vector: str
     assert "It has: cost, inner/r, success." in str(told.value)
     with pytest.raises(EnvError, match="no finite number 'succes'"):
         env.step(torch.zeros(2, 2))
+
+
+class Once(env_zoo.Judged):
+    """Only the first episode of the first of them has a cost; that one fails afterwards."""
+
+    made = 0
+
+    def __init__(self) -> None:
+        super().__init__()
+        Once.made += 1
+        self.number, self.episodes = Once.made, 0
+
+    def reset(self, **options: Any) -> Any:
+        self.episodes += 1
+        return super().reset(**options)
+
+    def step(self, action: Any) -> Any:
+        if (self.number, self.episodes) == (1, 2):
+            raise RuntimeError("it crashed")
+        *found, info = super().step(action)
+        return *found, info if self.number == 1 else {}
+
+
+def test_an_environment_that_was_started_again_may_lack_a_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Once, "made", 0)
+    config = EnvConfig(log_info=("cost",))
+    env = make_env(config, seed=0, factory=Once, say=lambda text: None)
+    stepped(env, 14)
+    assert Once.made == 2
+    env.close()
+
+
+def test_in_a_run_that_goes_on_a_key_that_is_not_there_is_told_once() -> None:
+    said: list[str] = []
+    config = EnvConfig(log_info=("succes", "cost"), num=2)
+    env = make_env(config, seed=0, factory=env_zoo.Judged, say=said.append, new=False)
+    stepped(env, 14)
+    assert len(said) == 1
+    assert "no finite number 'succes'" in said[0]
+    env.close()
 
 
 def test_an_empty_info_is_told(make: Any) -> None:

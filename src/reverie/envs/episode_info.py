@@ -34,6 +34,17 @@ class Wanted(NamedTuple):
     """Name in the logs, after ``episode/`` or ``eval/``."""
 
 
+class Logged(NamedTuple):
+    """What an episode had of the numbers to be logged."""
+
+    numbers: Summary = {}  # noqa: RUF012 - never changed
+    """The summaries by name, without those of keys that it did not have."""
+    missing: str = ""
+    """An error text if no episode of this environment so far had some key; otherwise empty."""
+    wrong: str = ""
+    """An error text if a value was no number; otherwise empty."""
+
+
 class Numbers:
     """Summaries of the finite numbers that one key had in the steps of an episode."""
 
@@ -120,34 +131,35 @@ class EpisodeInfo(gymnasium.Wrapper[Any, Any, Any, Any]):
             elif math.isfinite(number):
                 numbers.add(number)
 
-    def summary(self) -> Summary | str:
-        """Return the summaries of the episode by name, without those of keys that it did not have.
-
-        Return an error text instead if a value was no number, or if no episode so far had a key.
-        """
+    def summary(self) -> Logged:
+        """Return what the episode had."""
         self._ever.update(key for key, numbers in self._numbers.items() if numbers.count)
-        missing = [key for key in self._numbers if key not in self._ever]
-        if missing and not self._wrong:
-            others = sorted(self._others)
-            has = f"It has: {', '.join(others[:20])}." if others else "It is empty."
-            return (
-                f"env.log_info: the info had no finite number '{missing[0]}' in any step of the first episode."
-                f"{did_you_mean(missing[0], others)} {has}"
-            )
-        return self._wrong or {
+        found = {
             one.name: float(getattr(self._numbers[one.key], one.how))
             for one in self._wanted
             if self._numbers[one.key].count
         }
+        return Logged(found, self._missing(), self._wrong)
+
+    def _missing(self) -> str:
+        missing = [key for key in self._numbers if key not in self._ever]
+        if not missing:
+            return ""
+        others = sorted(self._others)
+        has = f"It has: {', '.join(others[:20])}." if others else "It is empty."
+        return (
+            f"env.log_info: the info had no finite number '{missing[0]}' in any step of the first episode."
+            f"{did_you_mean(missing[0], others)} {has}"
+        )
 
 
-def summary_of(env: gymnasium.Env[Any, Any]) -> Summary | str:
+def summary_of(env: gymnasium.Env[Any, Any]) -> Logged:
     """Return the summary of the ``EpisodeInfo`` in ``env``; empty if it has none."""
     while isinstance(env, gymnasium.Wrapper):
         if isinstance(env, EpisodeInfo):
             return env.summary()
         env = env.env
-    return {}
+    return Logged()
 
 
 def _value(info: Mapping[str, Any], key: str) -> Any:

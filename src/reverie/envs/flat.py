@@ -18,7 +18,7 @@ from reverie.core.specs import ActionSpec, ObsPart
 from reverie.envs import timeout
 from reverie.envs.answers import begun, stepped
 from reverie.envs.base import EnvConfig, Factory, make_gym
-from reverie.envs.episode_info import Summary, summary_of
+from reverie.envs.episode_info import Logged, summary_of
 from reverie.envs.images import FlatObs, FrameStack, ImageOptions, rgb
 from reverie.envs.spaces import ActionCodec, ObsCodec
 from reverie.envs.unchanged import as_made
@@ -159,10 +159,10 @@ class FlatEnv(gymnasium.Wrapper[Any, np.ndarray, Any, Any]):
             raise EnvError("render() returned no image")
         return image
 
-    def logged(self) -> Summary | str:
-        """Return what ``env.log_info`` asks for of the episode that has just ended, or an error text."""
-        found = summary_of(self.env)
-        return f"{self._where}: {found}" if isinstance(found, str) else found
+    def logged(self) -> Logged:
+        """Return what ``env.log_info`` asks for of the episode that has just ended."""
+        numbers, *texts = summary_of(self.env)
+        return Logged(numbers, *(text and f"{self._where}: {text}" for text in texts))
 
     def frame(self) -> np.ndarray | None:
         """Return a rendering of environment 0, uint8 ``[H, W, 3]``; None for the others, or if rendering fails."""

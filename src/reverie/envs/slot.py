@@ -16,7 +16,7 @@ import numpy as np
 from reverie.core.errors import EnvError, ReverieError
 from reverie.core.specs import ActionSpec, ObsPart
 from reverie.envs import answers, flat, timeout
-from reverie.envs.episode_info import Summary
+from reverie.envs.episode_info import Logged
 from reverie.envs.flat import FlatEnv
 from reverie.envs.snapshot import put, take
 from reverie.envs.timeout import ALARM, Overdue
@@ -102,8 +102,8 @@ class Inside:
             self._rows[key][...] = array
         return reward, terminated, truncated
 
-    def logged(self) -> Summary | str:
-        """Return the numbers to log of the episode that has just ended, by name, or an error text."""
+    def logged(self) -> Logged:
+        """Return the numbers to log of the episode that has just ended."""
         return self.env.logged()
 
     def frame(self) -> np.ndarray | None:

@@ -22,7 +22,7 @@ from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Step
 from reverie.envs import worker
 from reverie.envs.base import EnvConfig, Factory
-from reverie.envs.episode_info import Summary
+from reverie.envs.episode_info import Logged, Summary
 from reverie.envs.failures import Failures
 from reverie.envs.flat import make_flat
 from reverie.envs.leaves import surely_finite
@@ -38,12 +38,14 @@ def make_env(
     factory: Factory | gymnasium.Env[Any, Any] | None = None,
     render: bool = False,
     say: Say = warn,
+    new: bool = True,
 ) -> VectorEnv:
     """Make ``config.num`` environments that are stepped together, each with its own seed derived from ``seed``.
 
     ``factory`` is called once for each of them in place of ``config.id``, and again for one that failed; an instance
     is allowed for ``num=1`` in this process. ``render`` makes ``VectorEnv.render`` return frames if the environment
-    can draw. ``say`` gets a sentence at each restart.
+    can draw. ``say`` gets a sentence at each restart. ``new``: they are those of a new run, which
+    ends at once if ``env.log_info`` names what the first episode does not have; otherwise ``say`` gets that.
 
     Raises:
         EnvError: the environment is unknown, cannot be made, or has spaces that are not supported.
@@ -67,7 +69,7 @@ def make_env(
         named = f" '{config.id}'" if factory is None else ""
         raise EnvError(f"{config.num} environments{named} could not be created: {error}") from error
     failures = Failures(config.restarts, config.restart_window)
-    return VectorEnv(*started, seeds, failures, say=say, logs=bool(config.log_info))
+    return VectorEnv(*started, seeds, failures, say=say, logs=bool(config.log_info), new=new)
 
 
 class VectorEnv:
@@ -89,10 +91,11 @@ class VectorEnv:
         say: Say = warn,
         sleep: Callable[[float], None] = time.sleep,
         logs: bool = False,
+        new: bool = True,
     ) -> None:
         """``slots`` hold environments with the specs ``made``, which write to ``arrays``, each ``[N, *shape]``.
 
-        ``logs``: they are asked at the end of each episode for what ``env.log_info`` names.
+        ``logs``: they are asked at the end of each episode for what ``env.log_info`` names. ``new``: see ``make_env``.
         """
         self._slots, self._arrays, self._say = slots, arrays, say
         self._restarts = Restarts(slots, made, seeds, failures, say, sleep)
@@ -107,7 +110,8 @@ class VectorEnv:
         """The rewards of the current rows before they became float32; empty if unknown, after ``restore``."""
         self.logged: dict[int, Summary] = {}
         """What ``env.log_info`` names, of the episodes that end with the current rows, by environment."""
-        self._logs = logs
+        self._logs, self._new = logs, new
+        self._known = False  # whether some episode had all that ``env.log_info`` names, or it was told
         self.num_envs: int = len(slots)
         self.obs_spec: ObsSpec = made.obs_spec
         self.action_spec: ActionSpec = made.action_spec
@@ -248,14 +252,17 @@ class VectorEnv:
         """
         for number in over:
             self._slots[number].send("logged")
-        self.logged = {}
-        wrong = ""
-        for number in over:  # all of them, as each request has one answer
-            found: Summary | str | None = self._received(number)
-            if isinstance(found, str):
-                wrong = wrong or found
-            elif found:
-                self.logged[number] = found
+        # All of them, as each request has one answer.
+        found: dict[int, Logged] = {n: one for n in over if (one := self._received(n)) is not None}
+        self.logged = {number: one.numbers for number, one in found.items() if one.numbers}
+        wrong = next((one.wrong for one in found.values() if one.wrong), "")
+        if found and not self._known:
+            missing = "" if any(not one.missing for one in found.values()) else next(iter(found.values())).missing
+            self._known = True
+            if missing and self._new:
+                wrong = wrong or missing
+            elif missing:
+                self._say(missing)
         if wrong:
             self._error = EnvError(wrong)
             self.close()
