@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from reverie.core.errors import RunError
-from reverie.core.tree import filled, leaves
+from reverie.core.tree import filled, leaves, named
 
 
 class Pair(NamedTuple):
@@ -51,3 +51,14 @@ def test_a_policy_without_state():
 def test_others_are_refused(tensors):
     with pytest.raises(RunError, match=r"expected \[\(2,\)"):
         filled(tree(0.0), tensors)
+
+
+def test_tensors_by_name_need_no_order():
+    one, two = torch.ones(2), torch.zeros(2)
+    saved = named({"obs": {"a": one, "b": two}, "reward": one})
+    assert list(saved) == ["obs.a", "obs.b", "reward"]
+    out = filled({"reward": two, "obs": {"b": one, "a": two}}, saved)
+    assert torch.equal(out["obs"]["a"], one)
+    assert torch.equal(out["obs"]["b"], two)
+    with pytest.raises(RunError, match="the tensors have shapes"):
+        filled({"obs": {"c": one}}, saved)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeVar, cast
 
 from torch import Tensor
@@ -20,12 +20,24 @@ def leaves(tree: Any) -> list[Tensor]:
     return [leaf for branch in _branches(tree).values() for leaf in leaves(branch)]
 
 
-def filled(template: T, tensors: list[Tensor]) -> T:
+def named(tree: Any, above: str = "") -> dict[str, Tensor]:
+    """Return the tensors in ``tree`` by their places, such as "obs.image"."""
+    if isinstance(tree, Tensor):
+        return {above: tree}
+    branches = {f"{above}.{name}" if above else str(name): branch for name, branch in _branches(tree).items()}
+    return {place: leaf for name, branch in branches.items() for place, leaf in named(branch, name).items()}
+
+
+def filled(template: T, tensors: Sequence[Tensor] | Mapping[str, Tensor]) -> T:
     """Return ``template`` with its tensors replaced by ``tensors``, moved to the same devices and dtypes.
 
+    ``tensors`` are in the order of ``leaves``, or by their places as from ``named``: then keys may have another order.
+
     Raises:
-        RunError: their number or their shapes differ.
+        RunError: their number, their places or their shapes differ.
     """
+    if isinstance(tensors, Mapping):
+        tensors = [tensors[place] for place in named(template) if place in tensors]
     expected = leaves(template)
     shapes = [tuple(leaf.shape) for leaf in expected]
     if (given := [tuple(tensor.shape) for tensor in tensors]) != shapes:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from reverie.core.protocols import Annealed, AsyncEnv, Env, Policy, Restorable, RowSink, Watcher
 from reverie.core.specs import ActionSpec
-from reverie.core.tree import filled, leaves
+from reverie.core.tree import filled, leaves, named
 from reverie.core.types import State, Step
 
 
@@ -206,7 +206,7 @@ class Collector:
         if not answers:
             return state
         counted = {"score": np.array(self.counter.score), "length": np.array(self.counter.length)}
-        rows = {"step": leaves(self.step), "counted": self._counted, "episodes": counted, "rewards": self._rewards}
+        rows = {"step": named(self.step), "counted": self._counted, "episodes": counted, "rewards": self._rewards}
         if self._logged and not self._counted:
             rows["logged"] = {str(number): dict(info) for number, info in self._logged.items()}
         if self._action is not None:
@@ -248,7 +248,7 @@ class Collector:
         env = self.restorable
         if env is None or len(snapshots) != self.env.num_envs or "step" not in state:
             return self.env.num_envs
-        step = filled(self.step, state["step"])
+        step = filled(self.step, state["step"])  # by name; a list in checkpoints of earlier versions
         counted = state["episodes"]
         self.counter.score, self.counter.length = counted["score"].tolist(), counted["length"].tolist()
         self._step = env.restore(snapshots, step)
