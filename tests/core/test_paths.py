@@ -31,6 +31,13 @@ def test_a_run_is_no_url(here):
     assert not list(here.iterdir())
 
 
+def test_a_store_is_not_the_run_folder(here):
+    settings = {"env": "CartPole-v1", "run": "run", "replay.store": "./run", "say": lambda text: None}
+    with pytest.raises(ConfigError, match=r"replay\.store = 'run' is the run folder: expected another folder, or auto"):
+        reverie.train("dqn", **settings)
+    assert not list(here.iterdir())
+
+
 def test_a_dataset_is_no_url(here):
     (here / "s3:" / "bucket").mkdir(parents=True)
     with pytest.raises(DataError, match=r"s3://bucket is a URL: expected a dataset on this machine"):

@@ -25,7 +25,7 @@ from types import TracebackType
 
 import torch
 
-from reverie.core.errors import RunError
+from reverie.core.errors import ConfigError, RunError
 from reverie.core.protocols import Stateful
 from reverie.core.randomness import RngState
 from reverie.core.specs import ObsSpec
@@ -288,6 +288,14 @@ def held(replay: Replay, spec: ObsSpec) -> Batch:
 def place_of(store: str) -> str:
     """Return ``replay.store`` as an absolute path, so that the working directory of a process does not matter."""
     return store if store in ("auto", "none") or "://" in store else os.path.abspath(os.path.expanduser(store))
+
+
+def check_store(place: str, folder: RunFolder) -> None:
+    """Raise ConfigError if ``replay.store``, from :func:`place_of`, is the run folder: both are locked."""
+    if os.path.realpath(place) == os.path.realpath(folder.path):
+        raise ConfigError(
+            f"replay.store = '{place}' is the run folder: expected another folder, or auto for the folder replay in it."
+        )
 
 
 def owner_name(folder: RunFolder) -> str:

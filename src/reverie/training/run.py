@@ -46,7 +46,7 @@ from reverie.run.evaluate import Evaluation
 from reverie.run.lock import RunLock
 from reverie.run.schedule import position
 from reverie.run.verify import step_of
-from reverie.training.checkpointing import Keeper, place_of
+from reverie.training.checkpointing import Keeper, check_store, place_of
 from reverie.training.evaluator import Result, evaluator_of, is_of, judged, result_of
 from reverie.training.initial import begin_with, check_same_kind, with_beginning
 from reverie.training.messages import Say, describe, why_idle
@@ -97,6 +97,7 @@ def train(
         say = stack.enter_context(folder.showing(say))
         checkpoints = Checkpoints(folder.checkpoints, config.keep_checkpoints, say)
         newest = None
+        check_store(config.replay.store, folder)
         check_writable(folder.path)
         continues = check_usable(folder.path, name, config.env.id)
         if continues:
