@@ -493,6 +493,17 @@ def test_what_is_no_environment_is_refused(env: Any) -> None:
         build(settings(), env)
 
 
+class Module(torch.nn.Module):
+    def reset(self) -> None: ...
+
+    def step(self, action: Any) -> None: ...
+
+
+def test_an_environment_of_another_library_is_no_function_that_makes_one() -> None:
+    with pytest.raises(ConfigError, match=r"^env is a test_experiment\.Module: expected a gymnasium\.Env\. Wrap env"):
+        build(settings(), Module())  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(("every", "wanted"), [(0, False), ("0", False), ("0.0", False), ("0s", False), ("5m", True)])
 def test_never_is_never_in_any_unit(every: int | str, wanted: bool) -> None:
     assert settings(schedule__eval_every=every, eval_episodes=1).evaluates_on_the_way == wanted

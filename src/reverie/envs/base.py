@@ -171,9 +171,14 @@ def _from_factory(factory: Factory | Env, arguments: Mapping[str, Any]) -> Env:
             f"the environment factory returned the vector environment {env}: expected a single gymnasium.Env. "
             "Set env.num to run several copies of one."
         )
-    raise EnvError(
-        f"the environment factory returned a {type(env).__module__}.{type(env).__qualname__}: "
-        "expected a gymnasium.Env. Wrap environments of the old Gym API with shimmy.GymV26CompatibilityV0(env=...)."
+    raise EnvError(f"the environment factory returned {foreign(env)}")
+
+
+def foreign(env: object) -> str:
+    """Return the end of the error message about an environment of another library."""
+    return (
+        f"a {type(env).__module__}.{type(env).__qualname__}: expected a gymnasium.Env. Wrap environments of the old "
+        "Gym API with shimmy.GymV26CompatibilityV0(env=...)."
     )
 
 

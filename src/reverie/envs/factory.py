@@ -8,7 +8,7 @@ from typing import Any
 import gymnasium
 
 from reverie.core.errors import ConfigError, brief
-from reverie.envs.base import EnvConfig, refused
+from reverie.envs.base import EnvConfig, foreign, refused
 
 MakeEnv = Callable[..., gymnasium.Env[Any, Any]]
 EnvLike = str | MakeEnv | gymnasium.Env[Any, Any]
@@ -19,11 +19,14 @@ def env_factory(config: EnvConfig, env: EnvLike | None) -> MakeEnv | None:
     """Return a function that makes ``env``; None if ``config.id`` is to be made.
 
     Raises:
-        ConfigError: ``env`` is none of the three kinds, or it is an instance and the settings ask for several
-            environments, for workers or for ``kwargs``.
+        ConfigError: ``env`` is none of the three kinds, such as an environment of another library, or it is an
+            instance and the settings ask for several environments, for workers or for ``kwargs``.
     """
     if env is None or isinstance(env, str):
         return None
+    known = isinstance(env, gymnasium.Env | gymnasium.vector.VectorEnv | type)  # a class makes one
+    if not known and all(callable(getattr(env, name, None)) for name in ("reset", "step")):
+        raise ConfigError(f"env is {foreign(env)}")  # it may be callable, such as one of TorchRL
     if isinstance(env, gymnasium.vector.VectorEnv) or not (isinstance(env, gymnasium.Env) or callable(env)):
         raise ConfigError(
             f"env = {brief(env)}: expected an environment id, a function that makes an environment, or a single "
