@@ -89,7 +89,10 @@ class Due:
         return 0 < self.amount <= self.now() - self.every.last
 
     def take_back(self) -> None:
-        """Undo the last True, because the work failed: it is due again, also in a run resumed from a checkpoint now."""
+        """Undo the last True, because the work failed: it is due again.
+
+        In a run resumed from a checkpoint now, one in env steps is due again too; one in seconds begins anew.
+        """
         self.every.last = self.before
         self._mark()
 

@@ -1,7 +1,8 @@
 """Aggregate several seeds of one experiment: final scores and learning curves, with confidence intervals across seeds.
 
 The score of a seed is the mean return of the final evaluation of its run, whose episodes influenced nothing. Its
-curve holds the evaluations during training or, if there were none, the running mean of the training episodes' scores.
+curve holds the evaluations during training or, if there were none, a running mean over log
+entries of training scores.
 """
 
 from __future__ import annotations
@@ -150,7 +151,7 @@ def curve_of(metrics: Sequence[Sequence[Mapping[str, Any]]], config: ExperimentC
 
 
 def training_scores(rows: Sequence[Mapping[str, Any]]) -> Series:
-    """Return the running mean of the scores of training episodes."""
+    """Return the running mean over log entries, each with the mean score of the training episodes since the last."""
     steps, scores = series_of(rows, "episode/score")
     return steps, running_mean(scores)
 
