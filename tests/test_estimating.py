@@ -269,9 +269,8 @@ def test_what_cannot_be_estimated():
         Estimator(learner(Table([0.0] * 4)), dataset(more, action=wide), OBS, wide, FAST).estimate(1)
     single = {k: np.concatenate([v[:1], v[:1]]) for k, v in columns.items()}
     single["is_first"], single["is_last"] = np.ones(2, bool), np.ones(2, bool)
-    rows = DatasetConfig(path="memory").build(Recorded(single), window=Window(batch=1, length=1), seed=0)
-    with pytest.raises(DataError, match="no episode of the dataset has a step"):
-        Estimator(learner(Table([0.0] * 4)), rows, OBS, ACTION, FAST)
+    with pytest.raises(DataError, match="the dataset contains no step"):
+        DatasetConfig(path="memory").build(Recorded(single), window=Window(batch=1, length=1), seed=0)
 
 
 # ---------------------------------------------------------------- runs

@@ -17,7 +17,7 @@ from torch import Tensor
 from reverie.algos.base import Algorithm
 from reverie.algos.fqe import CHOSEN, FQEConfig, Units
 from reverie.core import statistics
-from reverie.core.errors import ConfigError, DataError, RunError
+from reverie.core.errors import ConfigError, RunError
 from reverie.core.randomness import reproducible
 from reverie.core.specs import EXTRAS, ActionSpec, ObsSpec
 from reverie.core.statistics import IntervalEstimate
@@ -122,9 +122,6 @@ class Estimator:
         """Prepare FQE. ``config`` None: :func:`config_for`, with the learner's discount and frame stacks.
 
         ``rewards``: the true rewards of all rows ``[n]``, if the dataset holds clipped ones.
-
-        Raises:
-            DataError: no episode has a step.
         """
         self.algo, self.dataset, self.seed = algo, dataset, seed
         self.width, self.rewards = action_spec.width, rewards
@@ -132,8 +129,6 @@ class Estimator:
         self.discount = config.discount
         first = dataset.column("is_first")
         self.begins = np.flatnonzero(first & ~np.append(first[1:], True))  # [E] rows that a step follows
-        if not len(self.begins):
-            raise DataError("no episode of the dataset has a step, so there is nothing to estimate from.")
         self.returns, self.cut_off = self._recorded()
         device = str(algo.device)
         self.fqe = config.build(obs_spec, action_spec, device, seed, self._units(config.discount))
