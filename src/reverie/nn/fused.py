@@ -180,7 +180,7 @@ def one_hot(index: Tensor, probs: Tensor) -> Tensor:
     if not compiled(probs):
         return torch.zeros_like(probs).scatter_(-1, index.unsqueeze(-1), 1.0)
     expect(probs.shape[:-1], index=index)
-    index, out = index.contiguous(), floats(*probs.shape)
+    index, out = index.contiguous(), floats(probs.shape)
     library().one_hot(index.data_ptr(), out.data_ptr(), index.numel(), probs.shape[-1], threads(out))
     return out
 
@@ -189,7 +189,7 @@ def one_hot(index: Tensor, probs: Tensor) -> Tensor:
 
 
 def _log_sum_exp(x: Tensor) -> Tensor:
-    lse = floats(*x.shape[:-1])
+    lse = floats(x.shape[:-1])
     library().log_sum_exp(x.data_ptr(), lse.data_ptr(), lse.numel(), x.shape[-1], threads(x))
     return lse
 
@@ -262,7 +262,7 @@ def softmax_mean(logits: Tensor, bins: Tensor) -> Tensor:
     if not compiled(logits, bins) or (torch.is_grad_enabled() and logits.requires_grad):
         return symmetric_mean(torch.softmax(logits, -1), bins)
     logits, bins, width, workers = logits.contiguous(), bins.contiguous(), logits.shape[-1], threads(logits)
-    out, scratch = floats(*logits.shape[:-1]), floats(workers, width)
+    out, scratch = floats(logits.shape[:-1]), floats(workers, width)
     library().softmax_mean(
         logits.data_ptr(), bins.data_ptr(), out.data_ptr(), out.numel(), width, scratch.data_ptr(), workers
     )

@@ -75,7 +75,7 @@ def means(quantiles: Tensor) -> Tensor:
     PyTorch would wake its threads for it, which then spin where those of the other compiled functions want to run.
     """
     x = quantiles.contiguous()
-    y = floats(*x.shape[:-1])
+    y = floats(x.shape[:-1])
     library().row_means(x.data_ptr(), y.data_ptr(), y.numel(), x.shape[-1])
     return y
 
@@ -108,7 +108,7 @@ def error_and_gradient(prediction: Tensor, target: Tensor, batch: Batch, kappa: 
     expect((windows, steps + 1), is_last=batch.is_last)
     expect((windows, steps, n), target=target)
     expect((windows,), weight=batch.weight)
-    gradient, priority = floats(*prediction.shape), floats(windows)
+    gradient, priority = floats(prediction.shape), floats(windows)
     sums, out = floats(3, windows), floats(3)
     library().quantile_error(
         *(x.data_ptr() for x in (*read, gradient, priority, sums, out)), windows, steps, classes, n, kappa,
