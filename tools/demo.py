@@ -17,6 +17,7 @@ from pathlib import Path
 import reverie
 from reverie.agent.dreaming import dream
 from reverie.agent.evaluation import evaluate_run
+from reverie.commands.args import as_given
 from reverie.core.errors import ReverieError
 
 SOLVED = 475.0
@@ -79,9 +80,8 @@ def demonstrate(run: Path, seed: int) -> int:
         "evaluation": judged.files["evaluation"],
         "checkpoint": result.files["checkpoint"],
     }
-    for what, path in files.items():
-        if path is not None:
-            print(f"  {what:<21}{path}")
+    for what, path in as_given({what: path for what, path in files.items() if path is not None}, run).items():
+        print(f"  {what:<21}{path}")
     trained = getattr(agent.config.algo, "horizon", HORIZON)
     print(
         f"\nThe dream: the model sees {CONTEXT} rows and imagines {HORIZON} more. During training it imagines only "
