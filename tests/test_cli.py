@@ -487,7 +487,7 @@ def test_dream(trained: Path, tmp_path: Path, capsys: Captured) -> None:
 def test_info_lists_what_was_left_and_what_is_damaged(trained: Path, tmp_path: Path, capsys: Captured) -> None:
     run = tmp_path / "run"
     shutil.copytree(trained, run)
-    for name in ("videos/eval-1.mp4", "dream/traces.png", "dream/dream.json"):
+    for name in ("videos/eval-1.mp4", "videos/.eval-2.part.mp4", "dream/traces.png", "dream/dream.json"):
         (run / name).parent.mkdir(exist_ok=True)
         (run / name).write_bytes(b"")
     newest = max((run / "checkpoints").glob("step-*"))
@@ -500,6 +500,7 @@ def test_info_lists_what_was_left_and_what_is_damaged(trained: Path, tmp_path: P
     assert f"{int(newest.name.removeprefix('step-')):,} of 120 env steps" in text  # the log is older
     for name in ("videos/eval-1.mp4", "dream/traces.png", "dream/dream.json"):
         assert str(run / name) in text.split()
+    assert "part.mp4" not in text  # what a process was writing when it was killed
 
 
 def test_files_with_long_names_stand_apart(capsys: Captured) -> None:

@@ -500,6 +500,39 @@ def test_the_environment_that_data_name(
     assert result.evaluation.lengths == [12]
 
 
+class Sole(gymnasium.Env[Any, Any]):
+    """A simulator that can be open once, and whose end is an error."""
+
+    observation_space = gymnasium.spaces.Box(-9, 9, (1,), np.float32)
+    action_space = gymnasium.spaces.Box(-1, 1, (1,), np.float32)
+    running = 0
+
+    def __init__(self) -> None:
+        assert not Sole.running
+        Sole.running += 1
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        self.t = 0
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.t += 1
+        return np.full(1, self.t, np.float32), 0.0, self.t >= 5, False, {}
+
+    def close(self) -> None:
+        Sole.running -= 1
+        raise RuntimeError("the server had gone before")
+
+
+def test_environments_made_to_look_at_them_are_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(gymnasium.registry, "Sole-v0", gymnasium.envs.registration.EnvSpec("Sole-v0", Sole))
+    few = {**SMALL, "eval_episodes": 0, "learning_starts": 10, "random_steps": 10, "steps": 20, "say": quiet}
+    reverie.train("td3", "Sole-v0", run=tmp_path / "lived", **few)
+    reverie.train("td3", Sole, data=tmp_path / "lived", run=tmp_path / "mixed", **few)
+    train(tmp_path / "lived", tmp_path / "alone", updates=3, eval_episodes=0)
+    assert not Sole.running
+
+
 def test_data_that_changed(pendulum: Path, tmp_path: Path) -> None:
     path = tmp_path / "data.hdf5"
     path.write_bytes(pendulum.read_bytes())

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image
 
 from reverie.log.dataset_plot import dataset_plot
-from reverie.log.plot import dream_errors, dream_traces, learning_curve, seeds_curve
+from reverie.log.plot import compared_curves, dream_errors, dream_traces, learning_curve, seeds_curve
 from reverie.log.sinks import JsonlSink
 
 
@@ -187,6 +188,15 @@ def test_curves_of_seeds_with_their_interval(tmp_path: Path) -> None:
     few = seeds_curve(tmp_path / "c.png", SEEDS[:2], unsure, NOTHING)
     assert few is not None
     assert not shaded(few)
+
+
+def test_the_legend_of_a_comparison_has_every_name_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[Any] = []
+    monkeypatch.setattr("reverie.log.plot._save", lambda figure, png: drawn.append(figure))
+    compared_curves(tmp_path / "a.png", {"X": dict.fromkeys(("_runs", "a$b_$"), (STEPS, STEPS, STEPS, STEPS))})
+    texts = drawn[0].axes[0].get_legend().get_texts()
+    assert [text.get_text().strip() for text in texts] == ["_runs", "a$b_$"]
+    assert not any(text.get_parse_math() for text in texts)
 
 
 def test_seeds_of_a_single_point_are_points(tmp_path: Path) -> None:

@@ -117,13 +117,8 @@ def compared_curves(png: Path, groups: Mapping[str, Mapping[str, Interval]]) -> 
         _axes(axes, "steps", "return, interquartile mean of the seeds")
         for number, (name, middle) in enumerate(settings.items()):
             colour = f"C{number % 10}"
-            axes.plot(
-                *middle[:2],
-                alone(middle),
-                color=colour,
-                linewidth=2,
-                label=f" {name}" if name.startswith("_") else name,
-            )  # "_": hidden
+            label = f" {name}" if name.startswith("_") else name  # Matplotlib's legends leave out labels with a "_"
+            axes.plot(*middle[:2], alone(middle), color=colour, linewidth=2, label=label)
             _band(axes, *middle, label="_", color=colour)
         _finish(axes, env)
     return _save(figure, png)
