@@ -378,6 +378,20 @@ def test_numbers_that_cannot_be(data, tmp_path, capsys, flag, least):
     assert f"{flag} = {least - 1}: expected at least {least}." in capsys.readouterr().err
 
 
+def test_a_run_may_delete_the_checkpoint_meanwhile(data, tmp_path, monkeypatch):
+    run, estimate = tmp_path / "lived", Estimator.estimate
+    shutil.copytree(data, run)
+
+    def slow(self, *args, **kwargs):
+        shutil.rmtree(run / "checkpoints")
+        return estimate(self, *args, **kwargs)
+
+    monkeypatch.setattr(Estimator, "estimate", slow)
+    report = reverie.estimate(run, updates=2)
+    assert not report.unwritten
+    assert json.loads((run / "estimate.json").read_text())["checkpoint"] == "step-000000060"
+
+
 def test_actions_that_are_none(tmp_path):
     with pytest.raises(ConfigError, match="actions = 'best': expected one of mode, sample"):
         reverie.estimate(tmp_path, actions="best")
