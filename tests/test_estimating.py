@@ -387,7 +387,7 @@ def test_a_run_may_delete_the_checkpoint_meanwhile(data, tmp_path, monkeypatch):
         return estimate(self, *args, **kwargs)
 
     monkeypatch.setattr(Estimator, "estimate", slow)
-    report = reverie.estimate(run, updates=2)
+    report = reverie.estimate(run, data=data, updates=2)
     assert not report.unwritten
     assert json.loads((run / "estimate.json").read_text())["checkpoint"] == "step-000000060"
 
