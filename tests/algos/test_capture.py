@@ -2,6 +2,7 @@
 
 import contextlib
 import copy
+import functools
 import itertools
 import random
 import warnings
@@ -55,6 +56,7 @@ class Inner:
         self.numbers, self.slotted, self.tick = itertools.count(), Slotted(), ticking()
         self.cycle, self.items = itertools.cycle([1.0, 2.0, 3.0]), enumerate([1.0] * 9)
         self.generator = (2.0 * x for x in itertools.count(1.0))
+        self.buffer, self.step = bytearray(), functools.partial(counted, inner=Slotted())
         self.optim = torch.optim.SGD([torch.zeros(1, requires_grad=True)], 1.0)
         self.schedule = torch.optim.lr_scheduler.ExponentialLR(self.optim, 0.5)
 
@@ -127,6 +129,11 @@ def lettered(learner, inner):
     return len(inner.letters)
 
 
+def filled(learner, inner):
+    inner.buffer.append(1)
+    return len(inner.buffer)
+
+
 def tallied(learner, inner):
     TALLY[0] += 1
     return TALLY[0]
@@ -148,6 +155,8 @@ FAULTS = {
     "numpy.random": lambda learner, inner: np.random.rand(),  # noqa: NPY002 - it is the fault
     "inner.0.scale": scaled,
     "inner.0.letters": lettered,
+    "inner.0.buffer": filled,
+    "inner.0.step.keywords.inner.count": lambda learner, inner: inner.step(learner),
     "inner.0.own": lambda learner, inner: inner.own.random(),
     "inner.0.given": lambda learner, inner: inner.given.random(),
     "inner.0.numbers": lambda learner, inner: next(inner.numbers),

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 
 import gymnasium
 import numpy as np
 import pytest
 
 import reverie
+from reverie.cli import main
 from reverie.core.errors import ConfigError, DataError, RunError
 from reverie.data.readers.detect import open_reader
 
@@ -20,7 +22,7 @@ def here(tmp_path, monkeypatch):
 
 
 def test_a_run_is_no_url(here):
-    said = r"run = s3:/.*bucket: expected a path on this machine\. Only a replay store can be at a URL"
+    said = r"run = s3://bucket: expected a path on this machine\. Only a replay store can be at a URL"
     settings = {"env": "CartPole-v1", "run": "s3://bucket", "say": lambda text: None}
     with pytest.raises(ConfigError, match=said):
         reverie.train("dqn", **settings)
@@ -28,6 +30,21 @@ def test_a_run_is_no_url(here):
         reverie.train_seeds("dqn", **settings)
     with pytest.raises(ConfigError, match=said):
         reverie.load("s3://bucket")
+    assert not list(here.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("words", "flag"),
+    [
+        ("train dqn --env CartPole-v1 --run s3://bucket/run", "--run"),
+        ("bench --json s3://bucket/rates.json", "--json"),
+        ("data info data.hdf5 --plot gs://bucket/data.png", "--plot"),
+        ("data download rlu:atari/Pong --folder s3://bucket", "--folder"),
+    ],
+)
+def test_no_option_makes_a_folder_of_a_url(here, capsys, words, flag):
+    assert main(words.split()) == 2
+    assert re.search(rf"{flag} = \w+://bucket.*: expected a path on this machine", capsys.readouterr().err)
     assert not list(here.iterdir())
 
 

@@ -125,6 +125,19 @@ def test_without_a_login_it_says_what_to_do_and_nothing_is_begun(tmp_path, run, 
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize("mode", ["offline", "disabled"])
+def test_no_login_is_needed_where_nothing_is_sent(wandb, monkeypatch, mode):
+    monkeypatch.setenv("WANDB_MODE", mode)
+    wandb.login = None  # a call fails
+    trackers.check_reachable({"wandb": True, "mlflow": False})
+
+
+def test_a_disabled_one_says_so(run, wandb):
+    sink = WandbSink(run, None, say_nothing)
+    wandb.run.offline, wandb.run.url = False, None
+    assert sink.where == "nothing is sent: W&B is disabled (WANDB_MODE)"
+
+
 def test_the_real_one_keeps_a_run_on_the_disk(tmp_path, monkeypatch):
     pytest.importorskip("wandb")
     monkeypatch.setenv("WANDB_MODE", "offline")

@@ -19,6 +19,7 @@ from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, Pri
 
 from reverie.core.config import Choice
 from reverie.core.errors import ConfigError
+from reverie.core.files import check_local
 from reverie.core.words import plural
 
 registry = ConstructorRegistry()
@@ -217,6 +218,31 @@ def whole_number(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[int] | Non
         instance_from_str=read,
         is_instance=lambda value: isinstance(value, int) and not isinstance(value, bool),
         str_from_instance=lambda value: [str(value)],
+    )
+
+
+@registry.primitive_rule
+def local_path(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Path | None] | None:
+    """Refuse URLs as paths: ``pathlib`` would make folders of them, with names such as 's3:'."""
+    if info.type not in (Path, Path | None):
+        return None
+    optional = info.type is not Path
+
+    def read(words: list[str]) -> Path | None:
+        if optional and words[0].lower() == "none":
+            return None
+        try:
+            check_local(words[0], "path")
+        except ConfigError as error:
+            raise ValueError(str(error)) from error
+        return Path(words[0])
+
+    return PrimitiveConstructorSpec(
+        nargs=1,
+        metavar="none|PATH" if optional else "PATH",
+        instance_from_str=read,
+        is_instance=lambda value: isinstance(value, Path) or (optional and value is None),
+        str_from_instance=lambda value: ["none" if value is None else str(value)],
     )
 
 

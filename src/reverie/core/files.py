@@ -11,15 +11,15 @@ from reverie.core.errors import ConfigError
 
 
 def check_local(path: Path | str, name: str) -> None:
-    """Check that ``path`` is on this machine. ``pathlib`` makes s3:/bucket of s3://bucket, which is found as well.
+    """Check that ``path`` is on this machine; ``pathlib`` makes s3:/bucket of s3://bucket.
 
     Raises:
         ConfigError: it is a URL; the message calls it ``name``.
     """
-    if re.match(r"[A-Za-z][\w+.-]+:/", os.fspath(path)):
+    if url := re.match(r"([A-Za-z][\w+.-]+:)//?(.*)", os.fspath(path)):
         raise ConfigError(
-            f"{name} = {path}: expected a path on this machine. Only a replay store can be at a URL: to write one pass "
-            "it as replay.store, to begin a run with its rows as replay.init."
+            f"{name} = {url[1]}//{url[2]}: expected a path on this machine. Only a replay store can be at a URL: "
+            "to write one pass it as replay.store, to begin a run with its rows as replay.init."
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import numbers
 import random
@@ -91,8 +92,8 @@ def _inside(thing: object, name: str, seen: set[int], depth: int) -> Iterator[tu
         yield name, thing.getstate()
     elif isinstance(thing, np.ndarray):
         yield name, (thing.shape, str(thing.dtype), thing.tobytes() if thing.nbytes <= LARGEST else None)
-    elif isinstance(thing, set | frozenset):
-        yield name, frozenset(thing)
+    elif isinstance(thing, set | frozenset | bytearray):
+        yield name, (bytes if isinstance(thing, bytearray) else frozenset)(thing)
     elif isinstance(thing, itertools.count):
         yield name, repr(thing)
     elif _is_plain_iterator(thing):
@@ -146,6 +147,8 @@ def _parts(thing: object) -> dict[str, Any]:
         return {**own, **thing._parameters, **thing._buffers, **thing._modules}
     if isinstance(thing, MethodType):
         return {"self": thing.__self__}
+    if isinstance(thing, functools.partial):
+        return {"func": thing.func, "args": thing.args, "keywords": thing.keywords}
     if isinstance(thing, FunctionType):
         cells = zip(thing.__code__.co_freevars, thing.__closure__ or (), strict=True)
         given = thing.__defaults__ or ()

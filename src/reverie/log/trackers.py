@@ -63,7 +63,7 @@ def check_reachable(names: Mapping[str, bool]) -> None:
     Raises:
         RunError: one does not, or there is no valid login.
     """
-    if names["wandb"] and os.environ.get("WANDB_MODE") != "offline":
+    if names["wandb"] and os.environ.get("WANDB_MODE") not in ("offline", "disabled"):
         import wandb  # optional
 
         try:
@@ -132,10 +132,10 @@ class WandbSink:
 
     @property
     def where(self) -> str:
-        """Return the URL of the run, or how to send it later if offline."""
+        """Return the URL of the run, or how to send it later if offline, or that nothing is sent."""
         if self._run.offline:
             return f"offline; to upload the run, use wandb sync {Path(self._run.dir).parent}"
-        return str(self._run.url)
+        return str(self._run.url or "nothing is sent: W&B is disabled (WANDB_MODE)")
 
     def write(self, values: Values, step: int) -> None:
         """Hand over scalars that are finite, and videos."""
