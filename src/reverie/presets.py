@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from reverie.algos.base import AlgorithmConfig
+from reverie.core.declared import check_defaults
 from reverie.core.discover import algorithm_config, algorithm_name, same_algorithm
 from reverie.core.errors import ConfigError, did_you_mean
 from reverie.core.renamed import present_names
@@ -46,7 +47,8 @@ def base(algorithm: str, env: str | None = None, preset: str | None = None) -> E
     ``env``: "" if the environment is unknown.
 
     Raises:
-        ConfigError: the algorithm or the preset is unknown, or the preset is for another algorithm.
+        ConfigError: the algorithm or the preset is unknown, the preset is for another algorithm, or a field of the
+            algorithm's configuration has no default.
     """
     config_class = algorithm_config(algorithm)
     algorithm = algorithm_name(config_class)
@@ -54,6 +56,7 @@ def base(algorithm: str, env: str | None = None, preset: str | None = None) -> E
         preset_name(algorithm, EnvConfig().id if env is None else env) if preset is None else preset.replace("-", "_")
     )
     if name is None:
+        check_defaults(config_class)
         algo = config_class()
         assert isinstance(algo, AlgorithmConfig)
         return ExperimentConfig(algo=algo)

@@ -1,4 +1,4 @@
-"""Whether a configuration's class declares its settings so that they take effect: mistakes there pass in silence."""
+"""Whether a configuration's class declares its settings so that they take effect and can be changed."""
 
 from __future__ import annotations
 
@@ -37,6 +37,20 @@ def check_fields(cls: type[Any], root: type[Any]) -> None:
             raise ConfigError(
                 f"{kind.__name__}.{name} = {own[name]!r} would have no effect, because it has no type. Write "
                 f"{name}: {_type_name(kind, name)} = ..., below @dataclass(frozen=True, kw_only=True)."
+            )
+
+
+def check_defaults(cls: type[Any]) -> None:
+    """Check that every field of a dataclass has a default.
+
+    Raises:
+        ConfigError: one has none.
+    """
+    for field in dataclasses.fields(cls):
+        if field.default is field.default_factory is dataclasses.MISSING:
+            raise ConfigError(
+                f"{cls.__name__}.{field.name} has no default, but flags, files and presets change defaults. Give it "
+                "one; __post_init__ can refuse it."
             )
 
 
