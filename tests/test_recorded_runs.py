@@ -29,10 +29,10 @@ from reverie.data.dataset import Dataset, DatasetConfig, crc32c
 from reverie.data.readers.detect import open_reader
 from reverie.data.storage import Column, HostStorage
 from reverie.experiment import ExperimentConfig
-from reverie.folder import read_saved
 from reverie.offline import of_rows, resolved, write_returns
 from reverie.recorded import Recorded
 from reverie.run.checkpoint import Checkpoints
+from reverie.saved import read_saved
 
 SMALL: dict[str, Any] = {
     "threads": 1, "eval_episodes": 1, "tensorboard": False, "console": False,

@@ -25,10 +25,11 @@ from reverie.core.files import write_atomic
 from reverie.core.specs import ActionSpec, ObsPart
 from reverie.envs.spaces import ActionCodec
 from reverie.experiment import ExperimentConfig
-from reverie.folder import RunFolder, check_spec, check_writable, read_saved, settings_changes, write_spec
+from reverie.folder import RunFolder, check_spec, check_writable, write_spec
 from reverie.presets import layered
 from reverie.run.checkpoint import Checkpoints
 from reverie.run.lock import RunLock
+from reverie.saved import read_saved, settings_changes
 from reverie.training import run as training
 from reverie.training import sinks
 from reverie.training.messages import say_nothing

@@ -224,8 +224,9 @@ def info_command(args: list[str]) -> int:
     """Run ``reverie info``, from the files of the run."""
     said = parse(InfoCommand, args, "info")
     from reverie.core.compiler import state, trouble
-    from reverie.folder import RunFolder, read_saved
+    from reverie.folder import RunFolder
     from reverie.log.sinks import read_metrics
+    from reverie.saved import read_saved
 
     folder, saved = RunFolder(said.run), read_saved(said.run)
     settings = saved.experiment

@@ -17,9 +17,9 @@ from reverie.core.errors import ConfigError, did_you_mean
 from reverie.core.renamed import present_names
 from reverie.envs.base import EnvConfig
 from reverie.experiment import ExperimentConfig
-from reverie.folder import SCHEMA, read_yaml
 from reverie.offline import env_id_of
 from reverie.published import dreamer, model_free, offline
+from reverie.saved import SCHEMA, read_yaml
 
 PRESETS: dict[str, Callable[[], ExperimentConfig]] = dreamer.PRESETS | model_free.PRESETS | offline.PRESETS
 """All presets by name."""

@@ -10,7 +10,7 @@ import yaml
 import reverie
 from reverie.core.discover import algorithm_config
 from reverie.core.renamed import ALGORITHMS, OPTIONS, present_names
-from reverie.folder import read_saved
+from reverie.saved import read_saved
 
 
 def test_present_names_exist() -> None:

@@ -15,7 +15,7 @@ import reverie
 from reverie.agent.loading import load
 from reverie.core.errors import RunError
 from reverie.experiment import ExperimentConfig
-from reverie.folder import read_saved
+from reverie.saved import read_saved
 from reverie.training.initial import with_beginning
 
 SMALL: dict[str, Any] = {

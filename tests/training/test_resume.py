@@ -24,13 +24,14 @@ from reverie.data.store import manifest
 from reverie.data.store.manifest import Segment
 from reverie.data.store.store import Store
 from reverie.experiment import Experiment, ExperimentConfig, build
-from reverie.folder import RunFolder, read_saved
+from reverie.folder import RunFolder
 from reverie.log.sinks import read_metrics
 from reverie.run.checkpoint import Checkpoints, read
 from reverie.run.evaluate import Evaluation
 from reverie.run.interrupt import Stopped, stopping
 from reverie.run.lock import RunLock
 from reverie.run.verify import step_of
+from reverie.saved import read_saved
 from reverie.training import evaluator
 from reverie.training.checkpointing import place_of
 from reverie.training.evaluator import Result

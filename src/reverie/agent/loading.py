@@ -28,10 +28,11 @@ from reverie.envs.placeholder import Placeholder
 from reverie.envs.spaces import ActionCodec
 from reverie.envs.undisturbed import generator_kept
 from reverie.experiment import ExperimentConfig
-from reverie.folder import RunFolder, Saved, check_spec, read_saved, read_spaces
+from reverie.folder import RunFolder, check_spec, read_spaces
 from reverie.offline import NO_ENV
 from reverie.run.checkpoint import Checkpoints
 from reverie.run.verify import step_of
+from reverie.saved import Saved, read_saved
 
 
 def load(

@@ -13,10 +13,11 @@ from reverie.core.discover import same_algorithm
 from reverie.core.errors import RunError
 from reverie.core.words import plural
 from reverie.experiment import ExperimentConfig
-from reverie.folder import RunFolder, read_saved
+from reverie.folder import RunFolder
 from reverie.log.console import tell
 from reverie.offline import HALF
 from reverie.presets import files_say_fraction, layered
+from reverie.saved import read_saved
 from reverie.training.aggregate import table
 from reverie.training.run import train
 from reverie.training.seeds import train_seeds

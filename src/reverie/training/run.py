@@ -20,21 +20,7 @@ from reverie.core.protocols import Sink
 from reverie.core.words import plural
 from reverie.envs.factory import EnvLike, env_name
 from reverie.experiment import Experiment, ExperimentConfig
-from reverie.folder import (
-    RunFolder,
-    Saved,
-    check_spec,
-    check_usable,
-    check_writable,
-    learned_otherwise,
-    new_path,
-    read_saved,
-    settings_changes,
-    update_saved,
-    write_spaces,
-    write_spec,
-    writing,
-)
+from reverie.folder import RunFolder, check_spec, check_writable, new_path, write_spaces, write_spec, writing
 from reverie.log.console import tell
 from reverie.log.meter import Meter
 from reverie.log.trackers import check_installed, check_reachable
@@ -46,6 +32,7 @@ from reverie.run.evaluate import Evaluation
 from reverie.run.lock import RunLock
 from reverie.run.schedule import position
 from reverie.run.verify import step_of
+from reverie.saved import Saved, check_usable, learned_otherwise, read_saved, settings_changes, update_saved
 from reverie.training.checkpointing import Keeper, check_store, place_of
 from reverie.training.evaluator import Result, evaluator_of, is_of, judged, result_of
 from reverie.training.initial import begin_with, check_same_kind, with_beginning

@@ -18,12 +18,13 @@ from reverie.core.files import check_local
 from reverie.core.machine import choose_device
 from reverie.core.words import plural
 from reverie.experiment import ExperimentConfig
-from reverie.folder import SCHEMA, check_writable, settings_changes, writing
+from reverie.folder import check_writable, writing
 from reverie.log.board import Board, Lane, NoBoard, State, board_of
 from reverie.log.console import tell
 from reverie.offline import resolved, subject
 from reverie.run.interrupt import heeded
 from reverie.run.lock import RunLock
+from reverie.saved import SCHEMA, settings_changes
 from reverie.training.aggregate import Aggregate, aggregate, unit_of, write_aggregate
 from reverie.training.children import Child, Signals, verdict
 from reverie.training.initial import with_beginning

@@ -16,14 +16,8 @@ from reverie.core.errors import ConfigError, RunError, brief
 from reverie.core.files import write_atomic
 from reverie.data.readers.named import found_elsewhere as reader_found
 from reverie.experiment import ExperimentConfig
-from reverie.folder import (
-    SCHEMA,
-    RunFolder,
-    is_leftover,
-    learned_otherwise,
-    new_path,
-    read_yaml,
-)
+from reverie.folder import RunFolder, new_path
+from reverie.saved import SCHEMA, is_leftover, learned_otherwise, read_yaml
 from reverie.training.messages import Say
 from reverie.training.run import ROOT, custom_objects
 

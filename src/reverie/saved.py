@@ -1,0 +1,170 @@
+"""The settings of a run in its folder, config.yaml, and whether a run there can be continued with others."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from reverie.core.discover import same_algorithm
+from reverie.core.errors import ConfigError, RunError, did_you_mean
+from reverie.core.files import check_local, write_atomic
+from reverie.core.renamed import present_names
+from reverie.folder import RunFolder
+from reverie.run.lock import LOCK
+
+SCHEMA = 1
+"""Version of config.yaml. A file of a newer version is refused."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Saved:
+    """Content of config.yaml."""
+
+    algorithm: str
+    """Name of the algorithm."""
+    experiment: dict[str, Any]
+    """The resolved ``ExperimentConfig`` as plain values."""
+    custom: dict[str, str] = field(default_factory=dict)
+    """Objects that were given from Python and cannot be read from a file, by their place in the configuration."""
+
+
+def settings_changes(before: Mapping[str, Any], after: Mapping[str, Any], where: str = "") -> list[str]:
+    """Return the differences of two settings in plain values, one line each: ``algo.batch_length: 16 -> 32``."""
+    lines: list[str] = []
+    for key in [*before, *(key for key in after if key not in before)]:
+        path, old, new = f"{where}{key}", before.get(key, "not set"), after.get(key, "not set")
+        if isinstance(old, Mapping) and isinstance(new, Mapping):
+            lines += settings_changes(old, new, f"{path}.")
+        elif old != new:
+            lines.append(f"{path}: {old} -> {new}")
+    return lines
+
+
+LEARNED_WITH = (
+    "replay_ratio",
+    "train_ratio",
+    "learning_starts",
+    "random_steps",
+    "env.",
+    "algo.",
+    "replay.",
+    "data.",
+)
+NOT_LEARNED_WITH = ("data.path", "data.reader", "data.eval_env", "data.estimate", "replay.store")
+"""Prefixes of settings that influence what a run learns, and of those among them that do not."""
+
+
+def learned_otherwise(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
+    """Return the differences in settings that influence learning, one line each as in :func:`settings_changes`."""
+    lines = settings_changes(before, after)
+    return [line for line in lines if line.startswith(LEARNED_WITH) and not line.startswith(NOT_LEARNED_WITH)]
+
+
+def update_saved(folder: RunFolder, saved: Saved, version: str, env_steps: int) -> list[str]:
+    """Write config.yaml if it has changed, keep the former as ``config-<env steps>.yaml``, and return the changes.
+
+    A former file of the same step is not replaced: it holds the settings that the run has used up to that step.
+    """
+    former = read_saved(folder.path) if folder.config.is_file() else None
+    plain = yaml.safe_load(yaml.safe_dump(saved.experiment))  # as it will be read
+    if former is not None and former == Saved(algorithm=saved.algorithm, experiment=plain, custom=saved.custom):
+        return []
+    if former is not None:
+        kept = folder.path / f"config-{env_steps:09d}.yaml"
+        if not kept.exists():
+            write_atomic(kept, folder.config.read_text(encoding="utf-8"))
+    write_saved(folder, saved, version)
+    return [] if former is None else settings_changes(former.experiment, plain)
+
+
+def write_saved(folder: RunFolder, saved: Saved, version: str) -> None:
+    """Write config.yaml."""
+    head: dict[str, Any] = {"schema": SCHEMA, "reverie": version, "algorithm": saved.algorithm}
+    if saved.custom:
+        head["custom"] = saved.custom
+    text = yaml.safe_dump({**head, "experiment": saved.experiment}, sort_keys=False, allow_unicode=True)
+    write_atomic(folder.config, text)
+
+
+def read_saved(path: Path) -> Saved:
+    """Read the settings of the run in ``path``.
+
+    Raises:
+        RunError: there is no run, or its config.yaml cannot be used by this version.
+        ConfigError: config.yaml is not readable as YAML, or ``path`` is a URL.
+    """
+    check_local(path, "run")
+    config = RunFolder(path).config
+    if not config.is_file():
+        raise RunError(f"there is no run in {path}: {_why_no_run(path)}")
+    content = read_yaml(config)
+    missing = [key for key in ("schema", "algorithm", "experiment") if key not in content]
+    if missing:
+        raise RunError(f"{config} is not the config.yaml of a run: it has no {', '.join(missing)}.")
+    if content["schema"] > SCHEMA:
+        raise RunError(f"{config} has schema {content['schema']}; this version reads up to {SCHEMA}: upgrade reverie.")
+    algorithm, experiment = present_names(content["algorithm"], content["experiment"])
+    return Saved(algorithm=algorithm, experiment=experiment, custom=content.get("custom", {}))
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """Read the mapping in a YAML file.
+
+    Raises:
+        ConfigError: the file is missing, not YAML, or not a mapping.
+    """
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        hint = did_you_mean(path.name, [p.name for p in _siblings(path)])
+        raise ConfigError(f"there is no file {path}.{hint}") from None
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise ConfigError(f"{path} cannot be read as YAML: {error}") from error
+    if content is None:
+        return {}
+    if not isinstance(content, dict):
+        raise ConfigError(f"{path} contains a {type(content).__name__}: expected a mapping from options to values.")
+    return content
+
+
+def check_usable(path: Path, algorithm: str, env: str) -> bool:
+    """Return whether ``path`` holds a run to be continued; False if a new one can start there. Writes nothing.
+
+    Raises:
+        RunError: the folder belongs to another algorithm, another environment, or is no run at all.
+    """
+    if path.exists() and not path.is_dir():
+        raise RunError(f"{path} is a file: choose another run folder.")
+    if not path.exists() or all(is_leftover(inside) for inside in path.iterdir()):
+        return False
+    if not RunFolder(path).config.is_file():
+        raise RunError(f"{path} is not empty and is not a run (it has no config.yaml): choose another run folder.")
+    saved = read_saved(path)
+    found = {"algorithm": saved.algorithm, "environment": saved.experiment.get("env", {}).get("id")}
+    for what, wanted in {"algorithm": algorithm, "environment": env}.items():
+        if found[what] != wanted and not (what == "algorithm" and same_algorithm(saved.algorithm, wanted)):
+            raise RunError(
+                f"{path} contains a run with {what} '{found[what]}', not '{wanted}': "
+                "choose another run folder, or use the settings of that run to continue it."
+            )
+    return True
+
+
+def is_leftover(path: Path) -> bool:
+    """Return whether ``path`` is a file that a process leaves if it is killed while it begins a run."""
+    return path.name in (LOCK, RunFolder(path.parent).spec.name) or (path.name[0] == "." and path.suffix == ".part")
+
+
+def _why_no_run(path: Path) -> str:
+    if path.is_dir():
+        inside = sorted(p.parent.name for p in path.glob("*/config.yaml"))
+        return "it has no config.yaml." + (f" There are runs inside: {', '.join(inside)}." if inside else "")
+    return "there is no such folder." + did_you_mean(path.name, [p.name for p in _siblings(path)])
+
+
+def _siblings(path: Path) -> list[Path]:
+    return sorted(path.parent.iterdir()) if path.parent.is_dir() else []
