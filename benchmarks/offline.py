@@ -12,19 +12,30 @@ there yet.
 from __future__ import annotations
 
 import argparse
-import json
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 from machine import machine
 from offline_datasets import FOLDER, dataset_path, levels
-from offline_work import EPISODES, FIRST, UPDATES, VARIANTS, WORK, algorithms, flags, key_of, merged, recording
+from offline_work import (
+    EPISODES,
+    FIRST,
+    UPDATES,
+    VARIANTS,
+    WORK,
+    algorithms,
+    collect,
+    flags,
+    key_of,
+    recording,
+    rows_in,
+)
 
 HERE = Path(__file__).parent
 KEY = ("env", "level", "algorithm", "seed")
@@ -90,24 +101,10 @@ def main() -> int:
     parser.add_argument("--recording", type=int, default=FIRST, help="which recording of them those are")
     parser.add_argument("--out", type=Path, default=Path(__file__).with_suffix(".json"))
     args = parser.parse_args()
-
-    def read() -> list[dict[str, Any]]:
-        return json.loads(args.out.read_text())["rows"] if args.out.exists() else []
-
-    failed = 0
     with ThreadPoolExecutor(args.jobs) as pool:
-        jobs = [pool.submit(run_seed, *key, args.folder, args.updates) for key in wanted(args, read())]
-        for done in as_completed(jobs):
-            try:
-                row = {**done.result(), **({"recording": args.recording} if args.recording != FIRST else {})}
-            except RuntimeError as error:
-                failed += 1
-                print(error, flush=True)
-                continue
-            print(json.dumps(row), flush=True)
-            table = {"machine": machine(), "rows": merged(read(), row, KEY)}  # others may write as well
-            args.out.write_text(json.dumps(table, indent=1) + "\n")
-    return 1 if failed else 0
+        runs = wanted(args, rows_in(args.out))
+        jobs = [pool.submit(run_seed, *key, args.folder, args.updates) for key in runs]
+        return 1 if collect(jobs, args.out, machine(), args.recording, KEY) else 0
 
 
 if __name__ == "__main__":

@@ -14,14 +14,13 @@ replace those of the same run; with `--missing` only those are made that are not
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +30,7 @@ from installed import WHERE, installed
 from machine import machine
 from model_free_peers import SYSTEMS
 from offline_datasets import FOLDER, dataset_path, levels
-from offline_work import EPISODES, FIRST, FIRST_SEED, UPDATES, WORK, key_of, merged, recording
+from offline_work import EPISODES, FIRST, FIRST_SEED, UPDATES, WORK, collect, key_of, recording, rows_in
 
 HERE = Path(__file__).parent
 sys.path.append(str(HERE / "peers"))
@@ -149,27 +148,10 @@ def main() -> int:
     args = options()
     pythons = installed({SYSTEMS[name].environment: SYSTEMS[name].packages for name in args.systems}, args.where)
     args.systems = [name for name in args.systems if SYSTEMS[name].environment in pythons]
-    here, failed = machine(1), 0
-
-    def read() -> list[dict[str, Any]]:
-        return json.loads(args.out.read_text())["rows"] if args.out.exists() else []
-
     with ThreadPoolExecutor(args.jobs) as pool:
-        jobs = [
-            pool.submit(trained_and_judged, pythons[SYSTEMS[run[3]].environment], run, args)
-            for run in wanted(args, read())
-        ]
-        for done in as_completed(jobs):
-            try:
-                row = {**done.result(), **({"recording": args.recording} if args.recording != FIRST else {})}
-            except RuntimeError as error:
-                failed += 1
-                print(error, flush=True)
-                continue
-            print(json.dumps(row), flush=True)
-            table = {"machine": here, "rows": merged(read(), row, KEY)}  # others may write as well
-            args.out.write_text(json.dumps(table, indent=1) + "\n")
-    return 1 if failed else 0
+        runs = wanted(args, rows_in(args.out))
+        jobs = [pool.submit(trained_and_judged, pythons[SYSTEMS[run[3]].environment], run, args) for run in runs]
+        return 1 if collect(jobs, args.out, machine(1), args.recording, KEY) else 0
 
 
 if __name__ == "__main__":

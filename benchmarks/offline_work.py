@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import Future, as_completed
+from pathlib import Path
 from typing import Any, NamedTuple
 
 
@@ -75,6 +78,29 @@ def merged(rows: list[dict[str, Any]], row: dict[str, Any], names: Sequence[str]
     """`rows` with `row` in the place of the one that it repeats."""
     others = [each for each in rows if key_of(each, names) != key_of(row, names)]
     return sorted([*others, row], key=lambda each: key_of(each, names))
+
+
+def rows_in(path: Path) -> list[dict[str, Any]]:
+    """The results that are there already."""
+    return json.loads(path.read_text())["rows"] if path.exists() else []
+
+
+def collect(
+    jobs: Iterable[Future[dict[str, Any]]], out: Path, here: Mapping[str, Any], number: int, names: Sequence[str]
+) -> int:
+    """Write each result to `out` as it comes; `number`: which recording they are of. The number of failed jobs."""
+    failed = 0
+    for done in as_completed(jobs):
+        try:
+            row = {**done.result(), **({"recording": number} if number != FIRST else {})}
+        except RuntimeError as error:
+            failed += 1
+            print(error, flush=True)
+            continue
+        print(json.dumps(row), flush=True)
+        table = {"machine": here, "rows": merged(rows_in(out), row, names)}  # others may write as well
+        out.write_text(json.dumps(table, indent=1) + "\n")
+    return failed
 
 
 def algorithms(env: str, names: Sequence[str] = ()) -> list[str]:

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""How long one update takes: world model, actor and critic, optimiser included; and how long one decision.
+"""How long one update takes: world model, actor and critic, optimiser included.
 
     python benchmarks/update.py [--settings V I] [--precision float32 bfloat16] [--threads 2] [--repeat 9]
 
@@ -15,7 +15,6 @@ import json
 import statistics
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -63,35 +62,23 @@ def step(name: str, envs: int) -> Step:
     return noise_step(SETTINGS[name][1], envs)
 
 
-def median(call: Callable[[], object], repeat: int) -> float:
-    """Seconds of one call."""
-    times = []
-    for _ in range(repeat + 2):  # the first two warm up
-        started = time.perf_counter()
-        call()
-        times.append(time.perf_counter() - started)
-    return statistics.median(times[2:])
-
-
 def measure(name: str, repeat: int, precision: str = "float32") -> dict[str, Any]:
     """Medians of one setting; ``start_s`` is from the start of the process to the end of the first update."""
     started = time.perf_counter()
     agent = build(name, precision)
     data = batch(name, agent)
 
-    def update() -> None:
+    def update() -> float:
+        begun = time.perf_counter()
         agent.update(data)
         wait_for(agent.device)
+        return time.perf_counter() - begun
 
     update()
     first = {"first_update_s": time.perf_counter() - started, "start_s": seconds_since_start()}
-    out = {"parameters": agent.optim.count, **first, "update_s": median(update, repeat)}
-    for envs in (1, 8):
-        shown, state = step(name, envs), agent.policy.initial(envs)
-        act = median(lambda shown=shown, state=state: agent.policy.act(shown, state, "explore"), 50 * repeat)
-        out[f"act_{envs}_ms"] = act * 1e3
-    out["peak_gb"] = peak_memory() / 1e9
-    return out | machine_share(name, precision, out["update_s"])
+    seconds = statistics.median([update() for _ in range(repeat + 2)][2:])  # two more to warm up
+    out = {"parameters": agent.optim.count, **first, "update_s": seconds, "peak_gb": peak_memory() / 1e9}
+    return out | machine_share(name, precision, seconds)
 
 
 def machine_share(name: str, precision: str, update_s: float) -> dict[str, Any]:
