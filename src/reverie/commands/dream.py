@@ -1,0 +1,79 @@
+"""``reverie dream``: compare what the world model imagines with what happens."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from tyro.conf import Positional, arg
+
+from reverie.commands.args import as_given, parse, print_files, print_trouble
+from reverie.core.words import plural
+
+
+@dataclass(frozen=True, kw_only=True)
+class DreamCommand:
+    """Compare what the world model imagines with what happens."""
+
+    run: Annotated[Positional[Path], arg(metavar="RUN")]
+    """Run folder."""
+    context: int = 8
+    """Rows of each episode that the model sees first."""
+    horizon: int = 48
+    """Most env steps that it imagines after them; fewer where episodes are shorter."""
+    sequences: int = 6
+    """Number of episodes."""
+    mode: Literal["mode", "sample"] = "mode"
+    """Play the episodes with the policy's most likely actions, or with sampled ones."""
+    checkpoint: Path | None = None
+    """Name of a folder in the run's checkpoints/, best, or a path. None: the newest."""
+    device: str = "auto"
+    """cpu, cuda, cuda:1, or auto for a GPU if there is one."""
+    seed: int | None = None
+    """Seed of environments and dreams. None: derived from that of the run."""
+    env: str | None = None
+    """Environment to act in, for an agent that learned from recorded data alone."""
+
+
+def dream_command(args: list[str]) -> int:
+    """Run ``reverie dream``."""
+    said = parse(DreamCommand, args, "dream")
+    from reverie.agent.dreaming import dream
+    from reverie.agent.loading import load
+
+    agent = load(said.run, env=said.env, checkpoint=said.checkpoint, device=said.device)
+    print_trouble(agent.algo.device.type)
+    report = dream(
+        agent,
+        context=said.context,
+        horizon=said.horizon,
+        sequences=said.sequences,
+        actions=said.mode,
+        seed=said.seed,
+    )
+    fewer = f" of {said.sequences} (the other episodes were too short)" if report.sequences < said.sequences else ""
+    dreams = f"{plural(report.sequences, 'dream')}{fewer}"
+    print(f"{agent.config.env.id}, {agent.checkpoint.name}: {dreams} after {report.context} observed rows")
+    print("error per imagined step; in brackets, the error of repeating the last observed row")
+    trained = getattr(agent.config.algo, "horizon", None)
+    print("" if trained is None else f"(during training, the model imagines only {trained} steps ahead)\n")
+    print(error_table(report.errors, report.repeated))
+    print()
+    for key, unit in report.units.items():
+        print(f"  {key}: {unit}")
+    print_files(as_given(report.files, said.run))
+    return 0
+
+
+def error_table(errors: Mapping[str, Any], repeated: Mapping[str, Any]) -> str:
+    """Format the errors at steps 1, 2, 4, 8 ... and the last as a table."""
+    horizon = len(next(iter(errors.values())))
+    steps = sorted({2**i for i in range(horizon.bit_length()) if 2**i <= horizon} | {horizon})
+    width = max(12, *(len(key) for key in errors)) + 2
+    lines = [f"{'step':<{width}}" + "".join(f"{step:>20}" for step in steps)]
+    for key, error in errors.items():
+        cells = (f"{error[s - 1]:.4g} ({repeated[key][s - 1]:.4g})" for s in steps)
+        lines.append(f"{key:<{width}}" + "".join(f"{cell:>20}" for cell in cells))
+    return "\n".join(lines)
