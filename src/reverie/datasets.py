@@ -17,7 +17,7 @@ import gymnasium
 import numpy as np
 from gymnasium.envs.registration import EnvSpec
 
-from reverie.core.config import at_least, check_at_least
+from reverie.core.checks import at_least, check_at_least
 from reverie.core.errors import ConfigError, EnvError, RunError
 from reverie.core.signature import differences, signature
 from reverie.core.words import plural

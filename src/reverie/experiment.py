@@ -16,8 +16,9 @@ import torch
 
 from reverie.algos.base import Algorithm, AlgorithmConfig
 from reverie.algos.dreamer_v3 import DreamerV3Config
+from reverie.core.checks import at_least
 from reverie.core.clock import Clock
-from reverie.core.config import Config, at_least
+from reverie.core.config import Config
 from reverie.core.errors import ConfigError, EnvError
 from reverie.core.machine import available_memory, choose_device, keep_freed_memory
 from reverie.core.protocols import Env, Source

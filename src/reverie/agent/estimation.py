@@ -11,7 +11,7 @@ from pathlib import Path
 from reverie.agent.agent import Actions, mode_of
 from reverie.agent.loading import saved_config
 from reverie.algos.base import AlgorithmConfig
-from reverie.core.config import check_at_least
+from reverie.core.checks import check_at_least
 from reverie.core.errors import DataError, EnvError, RunError, warn
 from reverie.core.machine import choose_device
 from reverie.core.randomness import derived_seeds

@@ -12,7 +12,7 @@ import numpy as np
 from gymnasium import spaces
 
 from reverie.agent.agent import Actions, Agent
-from reverie.core.config import at_least
+from reverie.core.checks import at_least
 from reverie.core.errors import ConfigError, warn
 from reverie.core.randomness import derived_seeds, reproducible
 from reverie.data.export import write_minari

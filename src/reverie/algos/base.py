@@ -14,7 +14,8 @@ from torch import Tensor, nn
 
 from reverie.algos.capture import Captured, CudaGraphs, Tapes, TrainStep
 from reverie.algos.complete import check_complete, check_saved, check_trained, written
-from reverie.core.config import Config, at_least, check_numbers, check_pattern
+from reverie.core.checks import at_least, check_numbers, check_pattern
+from reverie.core.config import Config
 from reverie.core.discover import algorithm_name
 from reverie.core.errors import ConfigError, brief, unwritten
 from reverie.core.protocols import Hindsight, Policy, Watcher

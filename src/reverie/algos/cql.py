@@ -15,7 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from reverie.algos.sac import SAC, SACConfig, SACObjective
-from reverie.core.config import Choice, above, at_least, finite
+from reverie.core.checks import above, at_least, finite
+from reverie.core.config import Choice
 from reverie.core.errors import ConfigError, DataError
 from reverie.core.protocols import Hindsight
 from reverie.core.specs import ActionSpec, ExtraPart, ObsSpec

@@ -19,7 +19,8 @@ from reverie.algos.base import INSIDE, PRECISIONS, Algorithm, AlgorithmConfig, d
 from reverie.algos.imagination import Dream, Picker, imagine, open_loop, sample_action, stacked_video
 from reverie.algos.loss_terms import check_terms, joined, scales_of
 from reverie.algos.world_model import Context, LatentPolicy, Posterior, WorldModel
-from reverie.core.config import Config, at_least
+from reverie.core.checks import at_least
+from reverie.core.config import Config
 from reverie.core.errors import ConfigError, did_you_mean
 from reverie.core.specs import ActionSpec, ExtraPart, ObsSpec
 from reverie.core.stats import Stats

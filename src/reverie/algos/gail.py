@@ -19,7 +19,8 @@ from torch import Tensor, nn
 from reverie.algos.base import PRECISIONS, seeded
 from reverie.algos.discrete_sac import DiscreteSAC
 from reverie.algos.sac import SAC, SACConfig
-from reverie.core.config import Choice, above, at_least
+from reverie.core.checks import above, at_least
+from reverie.core.config import Choice
 from reverie.core.errors import ConfigError, unwritten
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.stats import Stats

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from reverie.algos.td3 import TD3, TD3Config, TD3Objective
-from reverie.core.config import at_least
+from reverie.core.checks import at_least
 from reverie.core.stats import Stats
 from reverie.core.types import Batch
 from reverie.nn.actor_critic import first

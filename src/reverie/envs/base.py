@@ -15,7 +15,8 @@ import gymnasium
 from gymnasium.error import DependencyNotInstalled
 from gymnasium.error import Error as GymError
 
-from reverie.core.config import Config, check_at_least, check_regex
+from reverie.core.checks import check_at_least, check_regex
+from reverie.core.config import Config
 from reverie.core.errors import ConfigError, EnvError, ReverieError, brief, did_you_mean, told
 from reverie.core.importing import absent, importable
 from reverie.envs import dmc

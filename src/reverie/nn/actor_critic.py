@@ -14,7 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from reverie.core.config import Config, check_at_least
+from reverie.core.checks import check_at_least
+from reverie.core.config import Config
 from reverie.core.discover import algorithm_config, algorithms
 from reverie.core.errors import ConfigError, brief
 from reverie.core.specs import ActionSpec, ObsSpec

@@ -10,7 +10,8 @@ from typing import Protocol, cast, runtime_checkable
 import torch
 from torch import Tensor, nn
 
-from reverie.core.config import Config, check_pattern
+from reverie.core.checks import check_pattern
+from reverie.core.config import Config
 from reverie.core.errors import ConfigError, brief, did_you_mean
 from reverie.core.specs import ObsPart, ObsSpec
 from reverie.core.types import Obs

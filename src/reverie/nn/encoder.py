@@ -12,7 +12,8 @@ from typing import Protocol, cast, runtime_checkable
 import torch
 from torch import Tensor, nn
 
-from reverie.core.config import Config, check_pattern, is_builder
+from reverie.core.checks import check_pattern
+from reverie.core.config import Config, is_builder
 from reverie.core.errors import ConfigError, brief
 from reverie.core.specs import ObsPart, ObsSpec
 from reverie.core.types import Obs

@@ -12,7 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from reverie.core.config import Choice, at_least
+from reverie.core.checks import at_least
+from reverie.core.config import Choice
 from reverie.core.errors import ConfigError, brief, unwritten
 from reverie.core.types import Mode, Obs, Step
 from reverie.nn.acting import Taped

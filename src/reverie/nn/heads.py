@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from reverie.core.config import Config, at_least
+from reverie.core.checks import at_least
+from reverie.core.config import Config
 from reverie.core.errors import ConfigError
 from reverie.core.specs import ActionPart, ActionSpec
 from reverie.nn.distributions import Bernoulli, BoundedNormal, Categoricals, Distribution, TwoHot

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from reverie.core.config import Config, above, at_least
+from reverie.core.checks import above, at_least
+from reverie.core.config import Config
 from reverie.core.errors import ConfigError, RunError
 from reverie.core.types import Metrics, State
 from reverie.core.words import plural

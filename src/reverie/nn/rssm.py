@@ -17,7 +17,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from reverie.core.config import Config, at_least
+from reverie.core.checks import at_least
+from reverie.core.config import Config
 from reverie.core.errors import ConfigError
 from reverie.nn.compiled_rssm import CompiledRSSM
 from reverie.nn.distributions import straight_through

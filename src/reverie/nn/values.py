@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from reverie.core.config import check_at_least
+from reverie.core.checks import check_at_least
 from reverie.core.specs import ObsSpec
 from reverie.core.types import Obs
 from reverie.nn.actor_critic import Inputs, NetworkConfig
