@@ -119,44 +119,31 @@ class Choice(Config):
         Raises:
             ConfigError: there is no such kind, a field is unknown, or a value is refused.
         """
-        kinds, where = cls.kinds(), where or _snake(cls.__name__)
+        what = f"{where or _snake(cls.__name__)} = {brief(text)}"
         module, colon, rest = text.strip().partition(":")
         own = bool(colon and _MODULE.fullmatch(module))
         try:
-            call = ast.parse(rest if own else text.strip(), mode="eval").body
-            name = call.func if isinstance(call, ast.Call) else call
-            if not isinstance(name, ast.Name):
-                raise ValueError
-            given = [_literal(value) for value in (call.args if isinstance(call, ast.Call) else [])]
-            words = call.keywords if isinstance(call, ast.Call) else []
-            named = {str(word.arg): _literal(word.value) for word in words}
+            name, given, named = _call(rest if own else text.strip())
         except (SyntaxError, ValueError):
-            plain, bracket, settings = text.strip().partition("(")
-            home, dot, last = plain.rpartition(".")
-            colon = (
-                f" Did you mean '{home}:{last}{bracket}{settings}'?"
-                if dot and plain.replace(".", "").isidentifier()
-                else ""
-            )
-            raise ConfigError(
-                f"{where} = {brief(text)}: expected a name, or a name with settings: name(setting=value).{colon}"
-            ) from None
-        if own:
-            kind = cls._imported(f"{module}:{name.id}", f"{where} = {brief(text)}")
-        elif name.id in kinds:
-            kind = kinds[name.id]
-        else:
-            known = f" Available: {', '.join(kinds)}, or 'module:Class' for your own."
-            raise ConfigError(
-                f"{where} = {brief(text)}: unknown name '{name.id}'.{did_you_mean(name.id, kinds)}{known}"
-            )
+            expected = "expected a name, or a name with settings: name(setting=value)."
+            raise ConfigError(f"{what}: {expected}{_class_hint(text)}") from None
+        kind = cls._imported(f"{module}:{name}", what) if own else cls._named(name, what)
         fields = [f.name for f in dataclasses.fields(kind)]
         if len(given) > len(fields):
-            raise ConfigError(f"{where} = {brief(text)}: expected at most {len(fields)} settings: {', '.join(fields)}.")
+            raise ConfigError(f"{what}: expected at most {len(fields)} settings: {', '.join(fields)}.")
         try:
             return kind().merge(dict(zip(fields, given, strict=False)) | named)
         except ConfigError as error:
-            raise ConfigError(f"{where} = {brief(text)}: {error}") from None
+            raise ConfigError(f"{what}: {error}") from None
+
+    @classmethod
+    def _named(cls, name: str, what: str) -> type[Self]:
+        """Return the kind of this name."""
+        kinds = cls.kinds()
+        if name not in kinds:
+            known = f" Available: {', '.join(kinds)}, or 'module:Class' for your own."
+            raise ConfigError(f"{what}: unknown name '{name}'.{did_you_mean(name, kinds)}{known}")
+        return kinds[name]
 
     @classmethod
     def _imported(cls, name: str, what: str) -> type[Self]:
@@ -194,6 +181,31 @@ def _located(text: str, path: str, names: Collection[str]) -> str:
     if path:
         head = re.sub(r"(^|, )(\w+)(?= = )", lambda m: f"{m[1]}{path}.{m[2]}" if m[2] in names else m[0], head)
     return head + colon + rest
+
+
+def _call(text: str) -> tuple[str, list[Any], dict[str, Any]]:
+    """Return the name, the positional and the named settings of ``name``, or of ``name(1, setting=2)``.
+
+    Raises:
+        SyntaxError: ``text`` is no Python expression.
+        ValueError: it is another expression, or a setting is not a literal.
+    """
+    call = ast.parse(text, mode="eval").body
+    name = call.func if isinstance(call, ast.Call) else call
+    if not isinstance(name, ast.Name):
+        raise ValueError
+    given = [_literal(value) for value in (call.args if isinstance(call, ast.Call) else [])]
+    words = call.keywords if isinstance(call, ast.Call) else []
+    return name.id, given, {str(word.arg): _literal(word.value) for word in words}
+
+
+def _class_hint(text: str) -> str:
+    """Return the suggestion ``module:Class(...)`` for ``module.Class(...)``; an empty string for any other text."""
+    plain, bracket, settings = text.strip().partition("(")
+    module, dot, name = plain.rpartition(".")
+    if not (dot and plain.replace(".", "").isidentifier()):
+        return ""
+    return f" Did you mean '{module}:{name}{bracket}{settings}'?"
 
 
 class _Infinity(ast.NodeTransformer):
