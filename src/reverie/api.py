@@ -184,33 +184,9 @@ def settings_of(
     check_names(overrides, algorithm)
     check_twice(env, overrides)
     files = [config] if isinstance(config, str | Path) else config or ()
-    if isinstance(overrides.get("data"), str | Path):
-        overrides["data.path"] = str(overrides.pop("data"))
-    if isinstance(reader := overrides.get("data"), Reader):
-        overrides = {name: value for name, value in overrides.items() if name != "data"} | reader_settings(reader)
-    check_data(overrides.get("data", {}))
     idle = [name for name in overrides if SHORT.get(name, "").startswith("data.")]
-    overrides.update({path: overrides.pop(name) for name, path in SHORT.items() if name in overrides})
-    if isinstance(data := overrides.get("data"), DatasetConfig):  # dotted paths may set the rest
-        usual = DatasetConfig().to_dict()
-        plain = data.to_dict() | {"reader": data.reader}  # which may be an object
-        overrides["data"] = {name: value for name, value in plain.items() if value != usual[name]}
-    name = None if env is None else env_name(env)
-    given: object = algorithm
-    if not isinstance(given, str | Config):
-        shown = given.__name__ if isinstance(given, type) else brief(given)
-        hint = f" {shown}() is one." if isinstance(given, type) else ""
-        raise ConfigError(f"algorithm = {shown}: expected a name such as 'dqn', or a configuration.{hint}")
-    if isinstance(algorithm, ExperimentConfig):
-        check_whole(preset, files)
-        settings = algorithm if size is None else resized(algorithm, size)
-        settings = settings if name is None else settings.merge({"env.id": name})
-    else:
-        word = algorithm if isinstance(algorithm, str) else algorithm_name(type(algorithm))
-        data = {key: value for key, value in overrides.items() if key.partition(".")[0] == "data"}
-        handed = env is not None and not isinstance(env, str)
-        algo = algorithm if isinstance(algorithm, AlgorithmConfig) else None
-        settings = layered(word, env=name, preset=preset, size=size, files=files, data=data, handed=handed, algo=algo)
+    overrides = spelled_out(overrides)
+    settings = base_of(algorithm, env, size, preset, files, overrides)
     if "env_options" in overrides:
         options = overrides.pop("env_options")
         unnamed = isinstance(options, EnvConfig) and options.id == EnvConfig().id
@@ -222,9 +198,69 @@ def settings_of(
     if idle and not settings.data.path:
         raise ConfigError(f"{idle[0]} has no effect without data: pass data=PATH as well.")
     said = says_fraction(overrides) or files_say_fraction(files, algorithm_name(type(settings.algo)))
-    if settings.data.alone and env is not None and not said:
+    return beside_data(settings, env, said)
+
+
+def spelled_out(overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """Return ``overrides`` with whole names in place of short ones, and with data and readers as settings.
+
+    Raises:
+        ConfigError: ``data`` is neither a path, a reader nor settings.
+    """
+    whole = {name: value for name, value in overrides.items() if name not in SHORT}
+    data = whole.get("data", {})
+    if isinstance(data, str | Path | Reader):
+        del whole["data"]
+        whole |= reader_settings(data) if isinstance(data, Reader) else {"data.path": str(data)}
+    else:
+        check_data(data)
+    if isinstance(data, DatasetConfig):  # dotted paths may set the rest
+        usual = DatasetConfig().to_dict()
+        plain = data.to_dict() | {"reader": data.reader}  # which may be an object
+        whole["data"] = {name: value for name, value in plain.items() if value != usual[name]}
+    return whole | {path: overrides[name] for name, path in SHORT.items() if name in overrides}
+
+
+def base_of(
+    algorithm: str | AlgorithmConfig | ExperimentConfig,
+    env: EnvLike | None,
+    size: str | None,
+    preset: str | None,
+    files: Sequence[Path | str],
+    overrides: Mapping[str, Any],
+) -> ExperimentConfig:
+    """Return the settings below ``overrides``: a whole experiment's, or else preset, files, size and environment.
+
+    Raises:
+        ConfigError: they do not fit together, or ``algorithm`` is neither a name nor a configuration.
+    """
+    name = None if env is None else env_name(env)
+    given: object = algorithm
+    if not isinstance(given, str | Config):
+        shown = given.__name__ if isinstance(given, type) else brief(given)
+        hint = f" {shown}() is one." if isinstance(given, type) else ""
+        raise ConfigError(f"algorithm = {shown}: expected a name such as 'dqn', or a configuration.{hint}")
+    if isinstance(algorithm, ExperimentConfig):
+        check_whole(preset, files)
+        settings = algorithm if size is None else resized(algorithm, size)
+        return settings if name is None else settings.merge({"env.id": name})
+    word = algorithm if isinstance(algorithm, str) else algorithm_name(type(algorithm))
+    data = {key: value for key, value in overrides.items() if key.partition(".")[0] == "data"}
+    handed = env is not None and not isinstance(env, str)
+    algo = algorithm if isinstance(algorithm, AlgorithmConfig) else None
+    return layered(word, env=name, preset=preset, size=size, files=files, data=data, handed=handed, algo=algo)
+
+
+def beside_data(settings: ExperimentConfig, env: EnvLike | None, said: bool) -> ExperimentConfig:
+    """Return ``settings`` with what an ``env`` means beside recorded data: collect in it, or evaluate in it.
+
+    ``said``: the fraction of recorded data was set. If that is 1, the environment is for evaluations.
+    """
+    if env is None or not settings.data.alone:
+        return settings
+    if not said:
         return settings.merge({"data.fraction": HALF})
-    return settings.merge({"data.eval_env": name}) if settings.data.alone and isinstance(env, str) else settings
+    return settings.merge({"data.eval_env": env_name(env)}) if isinstance(env, str) else settings
 
 
 def check_data(data: object) -> None:
