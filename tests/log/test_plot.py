@@ -192,7 +192,7 @@ def test_curves_of_seeds_with_their_interval(tmp_path: Path) -> None:
 
 def test_the_legend_of_a_comparison_has_every_name_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     drawn: list[Any] = []
-    monkeypatch.setattr("reverie.log.plot._save", lambda figure, png: drawn.append(figure))
+    monkeypatch.setattr("reverie.log.plot.save_figure", lambda figure, png: drawn.append(figure))
     compared_curves(tmp_path / "a.png", {"X": dict.fromkeys(("_runs", "a$b_$"), (STEPS, STEPS, STEPS, STEPS))})
     texts = drawn[0].axes[0].get_legend().get_texts()
     assert [text.get_text().strip() for text in texts] == ["_runs", "a$b_$"]

@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from reverie.log.plot import BLUE, GREY, ORANGE, _axes, _save
+from reverie.log.figure import BLUE, GREY, ORANGE, save_figure, styled
 
 MOST = 12
 """Most dimensions of an action that are shown."""
@@ -37,7 +37,7 @@ def dataset_plot(
     figure = Figure(figsize=(9.0, 3.2 + 2.2 * len(actions)), layout="constrained")
     grid = figure.add_gridspec(1 + len(actions), 2)
     for place, values, name, color in ((0, scores, "return", BLUE), (1, lengths, "steps", GREY)):
-        axes = _axes(figure.add_subplot(grid[0, place]), f"{name} of an episode", "episodes")
+        axes = styled(figure.add_subplot(grid[0, place]), f"{name} of an episode", "episodes")
         finite = [value for value in values if np.isfinite(value)]
         if finite:
             if min(finite) == max(finite):  # one bar, wide enough to be seen
@@ -50,13 +50,13 @@ def dataset_plot(
     for row, (name, counts) in enumerate(actions.items(), start=1):
         _use(figure.add_subplot(grid[row, :]), name, counts, (ranges or {}).get(name))
     figure.suptitle(title, x=0.02, ha="left", fontweight="bold", parse_math=False)
-    return _save(figure, png)
+    return save_figure(figure, png)
 
 
 def _use(axes: Axes, name: str, counts: np.ndarray, bounds: tuple[float, float] | None) -> None:
     """Draw bars for an action with one dimension, otherwise a heat map with a row for each dimension."""
     if len(counts) == 1:
-        _axes(axes, name, "times taken")
+        styled(axes, name, "times taken")
         parts = counts.shape[1]
         if bounds is None:
             axes.bar(np.arange(parts), counts[0], color=ORANGE)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,13 +9,12 @@ from typing import Literal
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from reverie.core.files import write_atomic
 from reverie.core.statistics import running_mean
 from reverie.core.words import plural
+from reverie.log.figure import BLUE, DARK, GREEN, GREY, ORANGE, save_figure, styled
 from reverie.log.sinks import read_metrics
 
 Series = tuple[np.ndarray, np.ndarray]
@@ -24,7 +22,6 @@ Series = tuple[np.ndarray, np.ndarray]
 Interval = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 """Env steps ``[K]``, estimates ``[K]`` and the lower and upper bounds of their intervals ``[K]``, NaN where unknown."""
 
-BLUE, ORANGE, GREY, GREEN, DARK = "#3b6fb6", "#d9772b", "#8a8f98", "#2ea043", "#3d434b"
 MAX_TRACES = 12
 RETURNS = {"evaluation": "mean return of an evaluation", "training": "return of training episodes, running mean"}
 """Axis labels for the scores of several seeds."""
@@ -41,7 +38,7 @@ def learning_curve(metrics: Path, png: Path, title: str = "", unit: str = "env s
     if not len(train[0]) and not len(evaluation[0]):
         return None
     figure = Figure(figsize=(7.5, 4.5), layout="constrained")
-    axes = _axes(figure.subplots(), unit, "return of an episode")
+    axes = styled(figure.subplots(), unit, "return of an episode")
     if len(train[0]):
         axes.plot(*train, color=BLUE, alpha=0.3, linewidth=1)
         smooth = running_mean(train[1])
@@ -55,7 +52,7 @@ def learning_curve(metrics: Path, png: Path, title: str = "", unit: str = "env s
         if len(final[0]):
             _finals(axes, final)
     _finish(axes, title)
-    return _save(figure, png)
+    return save_figure(figure, png)
 
 
 def seeds_curve(
@@ -85,7 +82,7 @@ def seeds_curve(
     if not len(middle[0]) and not len(final[0]):
         return None
     figure = Figure(figsize=(7.5, 4.5), layout="constrained")
-    axes = _axes(figure.subplots(), unit, RETURNS[what])
+    axes = styled(figure.subplots(), unit, RETURNS[what])
     colour = ORANGE if what == "evaluation" else BLUE
     for number, series in enumerate(seeds):
         label = f"each of {plural(len(seeds), 'seed')}" if not number and len(series[0]) else None
@@ -96,7 +93,7 @@ def seeds_curve(
     if len(final[0]):
         _finals(axes, final)
     _finish(axes, title)
-    return _save(figure, png)
+    return save_figure(figure, png)
 
 
 def compared_curves(png: Path, groups: Mapping[str, Mapping[str, Interval]]) -> Path | None:
@@ -114,14 +111,14 @@ def compared_curves(png: Path, groups: Mapping[str, Mapping[str, Interval]]) -> 
         return None
     figure = Figure(figsize=(7.5, 4.5 * len(panels)), layout="constrained")
     for axes, (env, settings) in zip(figure.subplots(len(panels), squeeze=False)[:, 0], panels.items(), strict=True):
-        _axes(axes, "steps", "return, interquartile mean of the seeds")
+        styled(axes, "steps", "return, interquartile mean of the seeds")
         for number, (name, middle) in enumerate(settings.items()):
             colour = f"C{number % 10}"
             label = f" {name}" if name.startswith("_") else name  # Matplotlib's legends leave out labels with a "_"
             axes.plot(*middle[:2], alone(middle), color=colour, linewidth=2, label=label)
             _band(axes, *middle, label="_", color=colour)
         _finish(axes, env)
-    return _save(figure, png)
+    return save_figure(figure, png)
 
 
 def alone(series: Sequence[np.ndarray]) -> str:
@@ -159,7 +156,7 @@ def dream_traces(
         if i >= shown:
             axes.set_visible(False)
             continue
-        _axes(axes, "step" if i >= shown - columns else "", "")
+        styled(axes, "step" if i >= shown - columns else "", "")
         axes.axvspan(-0.5, context - 0.5, color=GREEN, alpha=0.12, linewidth=0, label="observed")
         axes.plot(steps, truth[:, i], color=GREY, linewidth=2.5, label="truth")
         axes.plot(steps, prediction[:, i], color=ORANGE, linewidth=1.5, label="prediction")
@@ -171,7 +168,7 @@ def dream_traces(
     handles, labels = grid.flat[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=2 if columns == 1 else 4, frameon=False)
     figure.suptitle(title, x=0.02, ha="left", fontweight="bold", parse_math=False)
-    return _save(figure, png)
+    return save_figure(figure, png)
 
 
 def dream_errors(
@@ -199,7 +196,7 @@ def dream_errors(
     for axes in grid.flat[len(errors) :]:
         axes.set_visible(False)
     for i, (axes, (name, error)) in enumerate(zip(grid.flat, errors.items(), strict=False)):
-        _axes(axes, "steps imagined" if i >= len(errors) - columns else "", "")
+        styled(axes, "steps imagined" if i >= len(errors) - columns else "", "")
         axes.set_ylabel(textwrap.fill((units or {}).get(name, "error"), 24), fontsize=8)
         steps = np.arange(1, len(error) + 1)
         axes.plot(steps, error, color=ORANGE, linewidth=2, label="dream")
@@ -215,7 +212,7 @@ def dream_errors(
     handles = {label: h for axes in grid.flat for h, label in zip(*axes.get_legend_handles_labels(), strict=True)}
     figure.legend(list(handles.values()), list(handles), loc="outside lower center", ncols=1 + columns, frameon=False)
     figure.suptitle(title, x=0.02, ha="left", fontweight="bold", parse_math=False)
-    return _save(figure, png)
+    return save_figure(figure, png)
 
 
 def _mark_horizon(axes: Axes, horizon: int | None, start: float, imagined: int) -> None:
@@ -266,14 +263,6 @@ def _taken(series: Interval, chosen: np.ndarray) -> Interval:
     return steps, middle, low, high
 
 
-def _axes(axes: Axes, xlabel: str, ylabel: str) -> Axes:
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.grid(alpha=0.25, linewidth=0.6)
-    axes.set_xlabel(xlabel)
-    axes.set_ylabel(ylabel)
-    return axes
-
-
 def _steps(number: float) -> str:
     """Format a number of steps: 500, 20k, 1.5M."""
     scale, unit = next(((s, u) for s, u in ((1e6, "M"), (1e3, "k")) if abs(number) >= s), (1.0, ""))
@@ -301,10 +290,3 @@ def _evaluations(rows: Sequence[Mapping[str, float]]) -> Interval:
     middle = np.array([row.get("eval/score_iqm", row["eval/score"]) for row in scored], float)
     low, high = (np.array([row.get(f"eval/score_iqm_{end}", np.nan) for row in scored]) for end in ("low", "high"))
     return steps, middle, low, high
-
-
-def _save(figure: Figure, png: Path) -> Path:
-    content = io.BytesIO()
-    FigureCanvasAgg(figure).print_figure(content, format="png", dpi=130)
-    write_atomic(png, content.getvalue())
-    return png
