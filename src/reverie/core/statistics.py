@@ -21,6 +21,10 @@ from reverie.core.errors import DataError
 
 Measure = Callable[..., np.ndarray]
 """A function from scores ``[..., R, M]`` to ``[...]``; one that compares takes two samples."""
+Series = tuple[np.ndarray, np.ndarray]
+"""Steps ``[K]`` and measured values ``[K]``."""
+Interval = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
+"""Steps ``[K]``, estimates ``[K]``, and the lower and upper bounds of their intervals ``[K]``, NaN where unknown."""
 
 CONFIDENCE = 0.95
 """Nominal coverage of intervals. Percentile intervals of few scores contain the true value less often than that."""
@@ -28,6 +32,8 @@ LEAST = 3
 """Smallest number of runs for an interval: a bootstrap of one or two scores says nothing about the next one."""
 RESAMPLES = 2000
 """Number of bootstrap samples; the 2.5 % that an interval leaves out at either end are then 2.5 +- 0.35 %."""
+FINAL_RESAMPLES = 50_000
+"""The same for scores at the end of training, as many as rliable draws; each point of a curve uses fewer."""
 BLOCK = 500_000
 """Number of scores resampled at a time, which bounds the memory."""
 

@@ -12,15 +12,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from reverie.core.statistics import running_mean
+from reverie.core.statistics import Interval, Series, running_mean
 from reverie.core.words import plural
 from reverie.log.figure import BLUE, DARK, GREEN, GREY, ORANGE, save_figure, styled
-from reverie.log.sinks import read_metrics
-
-Series = tuple[np.ndarray, np.ndarray]
-"""Env steps ``[K]`` and measured values ``[K]``."""
-Interval = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
-"""Env steps ``[K]``, estimates ``[K]`` and the lower and upper bounds of their intervals ``[K]``, NaN where unknown."""
+from reverie.log.sinks import read_metrics, series_of
 
 MAX_TRACES = 12
 RETURNS = {"evaluation": "mean return of an evaluation", "training": "return of training episodes, running mean"}
@@ -34,7 +29,7 @@ def learning_curve(metrics: Path, png: Path, title: str = "", unit: str = "env s
     same step as the one before is that at the end of training, on other episodes: it gets a mark of its own.
     """
     rows = read_metrics(metrics)
-    train, evaluation = _series(rows, "episode/score"), _evaluations(rows)
+    train, evaluation = series_of(rows, "episode/score"), _evaluations(rows)
     if not len(train[0]) and not len(evaluation[0]):
         return None
     figure = Figure(figsize=(7.5, 4.5), layout="constrained")
@@ -275,12 +270,6 @@ def _widen(axes: Axes) -> None:
     middle = (low + high) / 2
     half = max((high - low) / 2, 0.05 * max(1.0, abs(middle)))
     axes.set_ylim(middle - half, middle + half)
-
-
-def _series(rows: Sequence[Mapping[str, float]], name: str) -> tuple[np.ndarray, np.ndarray]:
-    points = [(row["step"], row[name]) for row in rows if np.isfinite(row.get(name, np.nan))]
-    steps, values = zip(*points, strict=True) if points else ((), ())
-    return np.array(steps, float), np.array(values, float)
 
 
 def _evaluations(rows: Sequence[Mapping[str, float]]) -> Interval:

@@ -6,7 +6,7 @@ import io
 import json
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ import numpy as np
 from PIL import Image
 
 from reverie.core.files import file_stem, write_atomic
+from reverie.core.statistics import Series
 from reverie.log.video import to_rgb, upscale, write_video
 
 Values = Mapping[str, float | np.ndarray]
@@ -76,6 +77,13 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
             rows.pop()
         rows.append({name: math.nan if value is None else value for name, value in row.items()})
     return rows
+
+
+def series_of(rows: Sequence[Mapping[str, Any]], name: str) -> Series:
+    """Return the steps and values of the metric ``name``, where it is finite."""
+    points = [(row["step"], row[name]) for row in rows if math.isfinite(row.get(name, math.nan))]
+    steps, values = np.array(points, float).reshape(-1, 2).T
+    return steps, values
 
 
 def set_aside(path: Path, since: int) -> None:

@@ -16,21 +16,28 @@ from typing import Any, Literal
 
 import numpy as np
 
-from reverie.core.statistics import CONFIDENCE, IntervalEstimate, Measure, estimate, iqm, mean, median, running_mean
+from reverie.core.statistics import (
+    CONFIDENCE,
+    FINAL_RESAMPLES,
+    Interval,
+    IntervalEstimate,
+    Measure,
+    Series,
+    estimate,
+    iqm,
+    mean,
+    median,
+    running_mean,
+)
 from reverie.core.words import plural
 from reverie.experiment import ExperimentConfig
 from reverie.folder import RunFolder, found_at_end, write_json
-from reverie.log.sinks import read_metrics
+from reverie.log.sinks import read_metrics, series_of
 from reverie.run.schedule import parse_period
 
 MEASURES: dict[str, Measure] = {"iqm": iqm, "mean": mean, "median": median}
-RESAMPLES = 50_000
-"""Bootstrap samples for the final scores, as many as rliable draws. Each point of a curve uses fewer."""
 MOST_POINTS = 100
 """Most points of a curve whose seeds were not measured at the same steps."""
-
-Series = tuple[np.ndarray, np.ndarray]
-"""Steps ``[K]`` and scores ``[K]``."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +55,7 @@ class Curve:
     measures: dict[str, list[IntervalEstimate]]
     """For each of :data:`MEASURES`, K estimates over the seeds."""
 
-    def interval(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    def interval(self) -> Interval:
         """Return steps, interquartile mean (IQM), and lower and upper end of its interval: ``[K]`` each."""
         middle = np.array(self.measures["iqm"], float).reshape(-1, 3)
         return self.steps, middle[:, 0], middle[:, 1], middle[:, 2]
@@ -74,7 +81,7 @@ class Aggregate:
     estimate: dict[str, IntervalEstimate]
     """IQM, mean and median over the seeds that have an estimate; empty if none has."""
 
-    def final(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    def final(self) -> Interval:
         """Return the steps of the longest run, the IQM of the scores and its interval: ``[1]`` each, or ``[0]``."""
         shown = [(max(self.steps), *self.score["iqm"])] if self.score else []
         steps, middle, low, high = np.array(shown, float).reshape(-1, 4).T
@@ -101,7 +108,7 @@ def aggregate(runs: Mapping[int, RunFolder], config: ExperimentConfig) -> Aggreg
 def intervals_of(values: Sequence[float | None]) -> dict[str, IntervalEstimate]:
     """Return all :data:`MEASURES` of the values that are known, with intervals; none if no value is."""
     known = [value for value in values if value is not None]
-    return {name: estimate(measure, known, RESAMPLES) for name, measure in MEASURES.items() if known}
+    return {name: estimate(measure, known, FINAL_RESAMPLES) for name, measure in MEASURES.items() if known}
 
 
 def last_estimate(rows: Sequence[Mapping[str, Any]]) -> float | None:
@@ -171,13 +178,6 @@ def evaluation_scores(rows: Sequence[Mapping[str, Any]], period: float | None) -
         points.setdefault(float(step), float(score))
     points.pop(0.0, None)  # none is due at step 0: this is the final one of a run shorter than the period
     return np.array(list(points), float), np.array(list(points.values()), float)
-
-
-def series_of(rows: Sequence[Mapping[str, Any]], name: str) -> Series:
-    """Return the steps and values of the metric ``name``, where it is finite."""
-    points = [(row["step"], row[name]) for row in rows if math.isfinite(row.get(name, math.nan))]
-    steps, values = np.array(points, float).reshape(-1, 2).T
-    return steps, values
 
 
 def common_steps(measured: Sequence[Series], *, same: bool, held: bool) -> np.ndarray:

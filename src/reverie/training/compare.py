@@ -12,11 +12,16 @@ from typing import Any
 import numpy as np
 
 from reverie.core.errors import RunError, did_you_mean
-from reverie.core.statistics import estimate, interval, iqm, mean, median, probability_of_improvement
-
-Interval = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
-RESAMPLES = 50_000
-"""Bootstrap samples, as many as for the scores of one setting."""
+from reverie.core.statistics import (
+    FINAL_RESAMPLES,
+    Interval,
+    estimate,
+    interval,
+    iqm,
+    mean,
+    median,
+    probability_of_improvement,
+)
 
 
 @dataclass(frozen=True)
@@ -87,7 +92,7 @@ def comparison(contenders: Sequence[Contender]) -> str:
             lines += ["", "Probability that a seed of the first has a better score than a seed of the second:"]
         for one, other in itertools.combinations(group, 2):
             value = float(probability_of_improvement(one.scores, other.scores))
-            low, high = interval(probability_of_improvement, one.scores, other.scores, resamples=RESAMPLES)
+            low, high = interval(probability_of_improvement, one.scores, other.scores, resamples=FINAL_RESAMPLES)
             sure = np.isfinite([low, high]).all()
             ends = f"95 % {low:.2f} to {high:.2f}" if sure else "too few seeds for an interval"
             lines.append(f"  {value:.2f} ({ends})  {one.path} over {other.path}")
@@ -97,6 +102,6 @@ def comparison(contenders: Sequence[Contender]) -> str:
 
 def row(scores: np.ndarray) -> str:
     """Return the cells of one table row: number of scores, mean, median, and IQM with its interval."""
-    middle = estimate(iqm, scores, RESAMPLES)
+    middle = estimate(iqm, scores, FINAL_RESAMPLES)
     ends = f"{middle.low:.2f} to {middle.high:.2f}" if middle.sure else "too few seeds"
     return f"{len(scores):>7}{mean(scores):>11.2f}{median(scores):>11.2f}{middle.value:>11.2f}   {ends}"
