@@ -22,7 +22,6 @@ from reverie.core.randomness import derived_seeds, seed_everything
 from reverie.core.signature import differences, signature
 from reverie.core.specs import EXTRAS, ActionSpec, ObsSpec
 from reverie.core.types import State
-from reverie.core.words import plural
 from reverie.data.dataset import Dataset, DatasetConfig
 from reverie.data.mix import Mix, shares
 from reverie.data.prefetch import ahead
@@ -335,40 +334,3 @@ class DurableDataset:
 def of_rows(fingerprint: str) -> str:
     """Return a fingerprint without columns derived from others, which earlier versions included."""
     return re.sub(rf"-{EXTRAS}[^:]*:[0-9a-f]{{8}}", "", fingerprint)
-
-
-class Updates:
-    """A clock that reports updates as its steps, for the progress display of a run on recorded data alone."""
-
-    def __init__(self, clock: Clock) -> None:
-        self.clock = clock
-
-    @property
-    def env_steps(self) -> int:
-        """Number of updates."""
-        return self.clock.updates
-
-    @property
-    def updates(self) -> int:
-        """Number of updates."""
-        return self.clock.updates
-
-    @property
-    def seconds(self) -> float:
-        """Seconds of training so far."""
-        return self.clock.seconds
-
-
-def described(experiment: Experiment) -> str:
-    """Describe the recorded data in a sentence."""
-    assert experiment.dataset is not None
-    dataset, data = experiment.dataset, experiment.config.data
-    statistics = dataset.statistics()
-    window = experiment.algo.window
-    part = "" if data.alone else f", {shares(window, data.fraction)[0].batch} of the {window.batch} windows of a batch"
-    low, mean, high = statistics.scores
-    steps = plural(statistics.steps, "recorded step")
-    return (
-        f"{steps} in {plural(statistics.episodes, 'episode')} of {data.path}{part}: "
-        f"returns {low:.1f} to {high:.1f}, mean {mean:.1f}"
-    )

@@ -9,8 +9,8 @@ from reverie.core.compiler import trouble
 from reverie.core.discover import algorithm_name
 from reverie.core.machine import available_memory
 from reverie.core.words import plural
+from reverie.data.mix import shares
 from reverie.experiment import Experiment, replay_bytes
-from reverie.offline import described
 
 Say = Callable[[str], None]
 
@@ -85,7 +85,7 @@ def describe_data(experiment: Experiment, say: Say) -> None:
     for remark in experiment.remarks:
         say(f"{config.data.path}: {remark}")
     if experiment.dataset is not None:
-        say(described(experiment))
+        say(data_in_words(experiment))
     elif config.algo.needs_data:
         say(
             f"{algorithm_name(type(config.algo))} is meant for recorded data, but there is none: it learns only from "
@@ -96,6 +96,21 @@ def describe_data(experiment: Experiment, say: Say) -> None:
             f"the policy's return will be estimated from the data by FQE ({config.data.estimate_updates:,} updates "
             "per estimate); set data.estimate_updates = 0 to disable this"
         )
+
+
+def data_in_words(experiment: Experiment) -> str:
+    """Describe the recorded data in a sentence."""
+    assert experiment.dataset is not None
+    dataset, data = experiment.dataset, experiment.config.data
+    statistics = dataset.statistics()
+    window = experiment.algo.window
+    part = "" if data.alone else f", {shares(window, data.fraction)[0].batch} of the {window.batch} windows of a batch"
+    low, mean, high = statistics.scores
+    steps = plural(statistics.steps, "recorded step")
+    return (
+        f"{steps} in {plural(statistics.episodes, 'episode')} of {data.path}{part}: "
+        f"returns {low:.1f} to {high:.1f}, mean {mean:.1f}"
+    )
 
 
 def why_idle(experiment: Experiment) -> str:

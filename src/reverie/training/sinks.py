@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from reverie.core.clock import Clock
 from reverie.core.errors import ConfigError
 from reverie.core.protocols import Sink
 from reverie.core.randomness import left_as_found
@@ -20,7 +21,6 @@ from reverie.folder import RunFolder, write_json, writing
 from reverie.log.console import console_sink
 from reverie.log.sinks import JsonlSink, TensorBoardSink, VideoSink
 from reverie.log.trackers import MlflowSink, Tracked, WandbSink
-from reverie.offline import Updates
 from reverie.run.schedule import position
 from reverie.run.train import add_to
 from reverie.training.messages import Say
@@ -147,8 +147,30 @@ def open_sinks(experiment: Experiment, folder: RunFolder, title: str, say: Say) 
         yield from open_trackers(config, folder, title, say)
     if config.console:
         alone = config.data.alone
-        shown, total = (Updates(clock), config.updates) if alone else (clock, config.steps)
+        shown, total = (UpdatesAsSteps(clock), config.updates) if alone else (clock, config.steps)
         yield console_sink(shown, total, title, sys.stdout, "updates" if alone else "steps")
+
+
+class UpdatesAsSteps:
+    """A clock that reports updates as its steps, for the progress display of a run on recorded data alone."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.clock = clock
+
+    @property
+    def env_steps(self) -> int:
+        """Number of updates."""
+        return self.clock.updates
+
+    @property
+    def updates(self) -> int:
+        """Number of updates."""
+        return self.clock.updates
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of training so far."""
+        return self.clock.seconds
 
 
 def open_trackers(config: ExperimentConfig, folder: RunFolder, title: str, say: Say) -> Iterator[Sink]:
