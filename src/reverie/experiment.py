@@ -220,11 +220,7 @@ def build(
     """
     check_start(config)
     factory = env_factory(config.env, env)
-    device = choose_device(config.device)
-    if config.threads:
-        torch.set_num_threads(config.threads)
-    seeds = derived_seeds(config.seed, start)
-    seed_everything(seeds["global"])
+    device, seeds = prepare(config, start)
     with contextlib.ExitStack() as undo:
         train_env = make_env(config.env, seed=seeds["env"], factory=factory, new=start == 0)
         undo.callback(train_env.close)
@@ -276,6 +272,20 @@ def build(
         eval_env=eval_env,
         again=None if not isinstance(factory, Single) else lambda: make_eval_env(config, factory),
     )
+
+
+def prepare(config: ExperimentConfig, start: int) -> tuple[str, dict[str, int]]:
+    """Set PyTorch's threads and seed the global generators; return the device and the seeds of a run.
+
+    Raises:
+        ConfigError: the device is missing.
+    """
+    device = choose_device(config.device)
+    if config.threads:
+        torch.set_num_threads(config.threads)
+    seeds = derived_seeds(config.seed, start)
+    seed_everything(seeds["global"])
+    return device, seeds
 
 
 def wants_eval_env(config: ExperimentConfig, env: EnvLike | None) -> bool:

@@ -1,4 +1,4 @@
-"""Build and save runs that use recorded data, alone or beside an environment."""
+"""Build any run, with recorded data or, by ``experiment.build``, without; the part of a checkpoint about such data."""
 
 from __future__ import annotations
 
@@ -11,14 +11,13 @@ from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
-import torch
 from gymnasium import spaces
 
 from reverie.core.clock import Clock
 from reverie.core.errors import ConfigError, DataError, EnvError, ReverieError, RunError
-from reverie.core.machine import choose_device, keep_freed_memory
+from reverie.core.machine import keep_freed_memory
 from reverie.core.protocols import Env
-from reverie.core.randomness import derived_seeds, seed_everything
+from reverie.core.randomness import derived_seeds
 from reverie.core.signature import differences, signature
 from reverie.core.specs import EXTRAS, ActionSpec, ObsSpec
 from reverie.core.types import State
@@ -30,7 +29,7 @@ from reverie.data.readers.detect import open_reader
 from reverie.envs.base import make_gym, put_away
 from reverie.envs.factory import EnvLike, MakeEnv, env_factory
 from reverie.estimating import Estimator
-from reverie.experiment import Experiment, ExperimentConfig, check_start, make_eval_env
+from reverie.experiment import Experiment, ExperimentConfig, check_start, make_eval_env, prepare
 from reverie.experiment import build as build_lived
 from reverie.nn.returns_to_go import RETURN, Later, returns_to_go
 from reverie.recorded import Recorded, env_of, open_recorded, shown
@@ -152,11 +151,8 @@ def check_data(config: ExperimentConfig) -> None:
 def build_alone(config: ExperimentConfig, env: EnvLike | None, *, start: int, scratch: Path | None) -> Experiment:
     """Build a run that collects nothing. Its environments, if there are any, are for evaluations."""
     check_start(config)
-    factory, device = env_factory(config.env, env), choose_device(config.device)
-    if config.threads:
-        torch.set_num_threads(config.threads)
-    seeds = derived_seeds(config.seed, start)
-    seed_everything(seeds["global"])
+    factory = env_factory(config.env, env)
+    device, seeds = prepare(config, start)
     with contextlib.ExitStack() as undo:
         eval_env: Env | None = None
         action_space = None
