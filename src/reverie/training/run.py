@@ -69,17 +69,11 @@ def train(
             checkpoints are damaged, or a loss, a weight or an action was not finite.
     """
     name = algorithm_name(type(config.algo))
-    trackers = {name: getattr(config, name) for name in TRACKERS}
+    trackers = {tracker: getattr(config, tracker) for tracker in TRACKERS}
     check_installed(trackers)
     check_sinks(sinks)
-    folder = None if run is None else RunFolder.at(run)
-    if isinstance(env, gymnasium.Env) and config.evaluates_on_the_way:
-        say("no evaluations during training: they need a second environment, but only one instance was passed")
-        config = config.merge({"schedule.eval_every": 0})
-    config.to_dict()  # settings that cannot be saved are refused here
-    config = resolved(config, env, say, None if folder is None else env_before(folder))
-    folder = folder or RunFolder.at(new_path(ROOT, subject(config), name))
-    config = config.merge({"replay.store": place_of(config.replay.store)})
+    config, folder = placed(config, env, run, say)
+    title = f"{name} on {subject(config)}"
     with contextlib.ExitStack() as stack:
         say = stack.enter_context(folder.showing(say))
         checkpoints = Checkpoints(folder.checkpoints, config.keep_checkpoints, say)
@@ -107,7 +101,7 @@ def train(
             if done := keeper.why_done():
                 keeper.mark_again(newest)
                 say(f"{folder.path} {done}")
-                return _judged_late(experiment, folder, newest, f"{name} on {subject(config)}", say, sinks)
+                return _judged_late(experiment, folder, newest, title, say, sinks)
             stack.push(keeper.close)
             with naming_changes(keeper):
                 keeper.load(newest)
@@ -125,7 +119,25 @@ def train(
             keeper.begin()
         elif keeper.replay.copied:
             keeper.save()  # otherwise each attempt that is killed would copy the rows again
-        return _run(experiment, folder, keeper, f"{name} on {subject(config)}", say, sinks)
+        return _run(experiment, folder, keeper, title, say, sinks)
+
+
+def placed(
+    config: ExperimentConfig, env: EnvLike | None, run: Path | str | None, say: Say
+) -> tuple[ExperimentConfig, RunFolder]:
+    """Return the settings with everything filled in that the environment and the data decide, and the run folder.
+
+    Raises:
+        ReverieError: settings cannot be saved, or the data or the environment to evaluate in cannot be opened.
+    """
+    folder = None if run is None else RunFolder.at(run)
+    if isinstance(env, gymnasium.Env) and config.evaluates_on_the_way:
+        say("no evaluations during training: they need a second environment, but only one instance was passed")
+        config = config.merge({"schedule.eval_every": 0})
+    config.to_dict()  # settings that cannot be saved are refused here
+    config = resolved(config, env, say, None if folder is None else env_before(folder))
+    folder = folder or RunFolder.at(new_path(ROOT, subject(config), algorithm_name(type(config.algo))))
+    return config.merge({"replay.store": place_of(config.replay.store)}), folder
 
 
 def env_before(folder: RunFolder) -> dict[str, Any] | None:
