@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -165,25 +166,20 @@ def download_command(args: list[str]) -> int:
     return 0
 
 
-class downloading:
-    """Show the progress of each file, on a terminal."""
+@contextlib.contextmanager
+def downloading() -> Iterator[Callable[[str, int, int], None]]:
+    """Show the progress of each file, on a terminal. Yields what is told a file's name, its bytes so far and in all."""
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TransferSpeedColumn
 
-    def __enter__(self) -> Callable[[str, int, int], None]:
-        from rich.console import Console
-        from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    console = Console(stderr=True)
+    tasks: dict[str, TaskID] = {}
+    with Progress(*columns, console=console, disable=not console.is_terminal) as bars:
 
-        columns = (TextColumn("{task.description}", markup=False), BarColumn(), DownloadColumn(), TransferSpeedColumn())
-        console = Console(stderr=True)
-        self.bars = Progress(*columns, console=console, disable=not console.is_terminal)
-        self.tasks: dict[str, int] = {}
-        self.bars.start()
-        return self.tell
+        def tell(name: str, done: int, total: int) -> None:
+            if name not in tasks:
+                tasks[name] = bars.add_task(name)
+            bars.update(tasks[name], completed=done, total=total or None)
 
-    def tell(self, name: str, done: int, total: int) -> None:
-        """Report that ``done`` of ``total`` bytes of a file have arrived."""
-        if name not in self.tasks:
-            self.tasks[name] = self.bars.add_task(name)
-        self.bars.update(self.tasks[name], completed=done, total=total or None)  # type: ignore[arg-type]  # an id
-
-    def __exit__(self, *error: object) -> None:
-        self.bars.stop()
+        yield tell
