@@ -74,10 +74,9 @@ def train(
         **overrides: any field of :class:`ExperimentConfig`, nested as a dictionary (``env_options`` for those of the
             environment), as an object such as ``Schedule(...)``, or by dotted path: ``**{"algo.horizon": 20}``, also
             beside such an object. ``envs=8`` is short for ``env.num``, which is 1 if ``env`` is an instance.
-            ``data=path`` is short for ``data.path``, recorded data to learn from: from
-            these alone, or with an ``env`` also from what is collected there. It may be an object of a reader class of
-            your own. Beside it, ``eval_env`` is short for
-            ``data.eval_env`` and ``data_fraction`` for ``data.fraction``.
+            ``data=path`` is short for ``data.path``, recorded data to learn from: from these alone, or with an ``env``
+            also from what is collected there. It may be an object of a reader class of your own. Beside it,
+            ``eval_env`` is short for ``data.eval_env`` and ``data_fraction`` for ``data.fraction``.
 
     Returns:
         How the run ended: steps, updates, final evaluation and files.

@@ -44,8 +44,8 @@ def make_env(
 
     ``factory`` is called once for each of them in place of ``config.id``, and again for one that failed; an instance
     is allowed for ``num=1`` in this process. ``render`` makes ``VectorEnv.render`` return frames if the environment
-    can draw. ``say`` gets a sentence at each restart. ``new``: they are those of a new run, which
-    ends at once if ``env.log_info`` names what the first episode does not have; otherwise ``say`` gets that.
+    can draw. ``say`` gets a sentence at each restart. ``new``: they are those of a new run, which ends at once if
+    ``env.log_info`` names what the first episode does not have; otherwise ``say`` gets that.
 
     Raises:
         EnvError: the environment is unknown, cannot be made, or has spaces that are not supported.

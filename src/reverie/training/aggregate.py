@@ -1,8 +1,7 @@
 """Aggregate several seeds of one experiment: final scores and learning curves, with confidence intervals across seeds.
 
 The score of a seed is the mean return of the final evaluation of its run, whose episodes influenced nothing. Its
-curve holds the evaluations during training or, if there were none, a running mean over log
-entries of training scores.
+curve holds the evaluations during training or, if there were none, a running mean over log entries of training scores.
 """
 
 from __future__ import annotations
