@@ -47,8 +47,6 @@ CANNOT = {
     "pixels": "images cannot be rendered from recorded rows",
 }
 """Settings that cannot be applied to recorded rows, and why."""
-PATIENCE = 1.0
-"""Seconds after which reading shows its progress, on a terminal."""
 
 
 class Recorded:
@@ -323,7 +321,7 @@ def env_of(about: About, env: EnvConfig | None = None) -> EnvConfig:
 
 @contextlib.contextmanager
 def shown(what: str, total: int) -> Iterator[Callable[[Iterator[Rows]], Iterator[Rows]]]:
-    """Show the rows read in a progress bar, on a terminal, if reading takes more than a moment."""
+    """Show the rows read in a progress bar, on a terminal."""
     if not sys.stderr.isatty():
         yield lambda parts: parts
         return
