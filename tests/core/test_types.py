@@ -72,6 +72,6 @@ def test_a_batch_of_other_types_or_shapes_is_refused_by_the_name_of_its_part(cha
 
 
 def test_a_batch_without_the_context_rows_of_its_windows_is_refused() -> None:
-    with pytest.raises(DataError, match=r"\[B, T\] = \[2, 2\]: expected T = 3, 1 rows of context and 2 to learn from"):
+    with pytest.raises(DataError, match=r"shape \[2, 2\], .* expected 3 rows, 1 of context and 2 to learn from"):
         batch().rows(1).check(THREE)
     batch().rows(1).check(Window(batch=2, length=8))  # no rows are lost without context

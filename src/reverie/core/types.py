@@ -104,11 +104,12 @@ class Batch:
         """Check the flags' type and all shapes, as every update does: so it takes only microseconds.
 
         Args:
-            window: the windows that the learner samples, if known. T must be theirs if they have context rows: with
-                fewer rows, a learner would take some to learn from for context.
+            window: the windows that the learner samples, if known. The number of rows must be theirs if they have
+                context rows: with fewer, a learner would take some to learn from for context.
 
         Raises:
-            DataError: a flag is not bool, the columns are not of one ``[B, T]``, or T is not that of ``window``.
+            DataError: a flag is not bool, the columns are not of one ``[B, T]``, or of fewer or more rows than the
+                windows.
         """
         size, bits, action = self.is_first.shape, torch.bool, self.action.shape
         fits = self.is_first.dtype is bits and self.is_last.dtype is bits and self.is_terminal.dtype is bits
@@ -138,8 +139,8 @@ class Batch:
             return f"{name} has shape {list(x.shape)}: expected {expected}, where batch.is_first has {list(size)}."
         assert window is not None
         return (
-            f"the batch has shape [B, T] = {list(size)}: expected T = {window.rows}, {window.context} rows of context "
-            f"and {window.length} to learn from. Sample windows of learner.window.rows rows, shape [B, T]."
+            f"the batch has shape {list(size)}, windows and their rows: expected {window.rows} rows, {window.context} "
+            f"of context and {window.length} to learn from. Sample windows of learner.window.rows rows."
         )
 
     def map(self, fn: Callable[[Tensor], Tensor]) -> Batch:
@@ -246,9 +247,9 @@ class Window:
     batch: int
     """B, the number of windows in a batch."""
     length: int
-    """Number of rows of each window that are learned from."""
+    """T, the number of rows of each window that are learned from."""
     context: int = 0
-    """Number of rows before those that are sampled as well; T = context + length."""
+    """K, the number of rows before those that are sampled as well; a batch then has K + T rows."""
     crosses_episodes: bool = False
     """Whether a window may continue from one episode into the next."""
     context_crosses: bool = False
@@ -264,7 +265,7 @@ class Window:
 
     @property
     def rows(self) -> int:
-        """T, the number of rows of a window."""
+        """K + T, the number of rows of a window."""
         return self.context + self.length
 
     @property
