@@ -399,8 +399,8 @@ class DreamerV3(Algorithm):
         check_terms("dream_losses", actor_critic, tuple(dream.action.shape[1:2]), "[H, M], with M")
         replayed = self.replay_critic_loss(
             rows.rows(-last), post.latent.feature[:, -last:], returns[0].view(shape)
-        )  # [B, K - 1]
-        imagined = {k: v.mean(0).view(shape) for k, v in actor_critic.items()}  # [B, K]
+        )  # [B, last - 1]
+        imagined = {k: v.mean(0).view(shape) for k, v in actor_critic.items()}  # [B, last]
         terms = joined(terms, imagined, {"replay_critic": replayed})
         metrics |= more | {f"loss/{k}": v.detach().mean() for k, v in terms.items()}
         return WorldModelLosses(terms, metrics, post, dream)

@@ -14,6 +14,10 @@ One convention holds everywhere. Experience is streams of *rows*, one stream per
 Letters used in shape comments throughout the library:
 
     N envs   B batch   T time   A action   E embedding   D deterministic   S x C stochastic   H horizon
+    M rows without a time axis   K copies of a network (critics), or context rows   F features
+    n actions of one observation   L latent of a VAE   H, W, C height, width and channels of images
+
+A letter with another meaning is explained in the docstring that uses it.
 """
 
 from __future__ import annotations
