@@ -13,6 +13,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from gymnasium import spaces
 
+from reverie.algos.base import Algorithm
 from reverie.core.clock import Clock
 from reverie.core.errors import ConfigError, DataError, EnvError, ReverieError, RunError
 from reverie.core.machine import keep_freed_memory
@@ -20,7 +21,7 @@ from reverie.core.protocols import Env
 from reverie.core.randomness import derived_seeds
 from reverie.core.signature import differences, signature
 from reverie.core.specs import EXTRAS, ActionSpec, ObsSpec
-from reverie.core.types import State
+from reverie.core.types import State, Window
 from reverie.data.dataset import Dataset, DatasetConfig
 from reverie.data.mix import Mix, shares
 from reverie.data.prefetch import ahead
@@ -223,8 +224,8 @@ def build_mixed(config: ExperimentConfig, env: EnvLike | None, *, start: int, sc
 def read(
     config: ExperimentConfig,
     recorded: Recorded,
-    algo: Any,
-    window: Any,
+    algo: Algorithm,
+    window: Window,
     seed: int,
     scratch: Path | None,
     unclipped: list[np.ndarray] | None = None,
@@ -241,7 +242,7 @@ def read(
             parts=counted(recorded.parts(unclipped)),
         )
     if RETURN in algo.extra_spec:
-        write_returns(dataset, algo.cfg.discount)
+        write_returns(dataset, algo.cfg.discount)  # type: ignore[arg-type, union-attr]  # such learners have it
     return dataset
 
 

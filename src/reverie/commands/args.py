@@ -11,7 +11,7 @@ import sys
 import typing
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import tyro
 import yaml
@@ -21,6 +21,9 @@ from reverie.core.config import Choice
 from reverie.core.errors import ConfigError
 from reverie.core.files import check_local
 from reverie.core.words import plural
+
+if TYPE_CHECKING:  # it imports torch, which --help does not need
+    from reverie.run.evaluate import Evaluation
 
 registry = ConstructorRegistry()
 
@@ -145,7 +148,7 @@ def fail(message: str, code: int) -> int:
     return code
 
 
-def score_line(evaluation: Any) -> str:
+def score_line(evaluation: Evaluation) -> str:
     """Format mean, interquartile mean with its interval, and spread of an evaluation."""
     metrics, scores, middle = evaluation.metrics(), evaluation.scores, evaluation.iqm()
     episodes = plural(len(scores), "episode")
