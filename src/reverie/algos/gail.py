@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -199,6 +199,8 @@ class DiscriminatorObjective(nn.Module):
     ``discriminator`` has the methods ``encode`` and ``judge`` of :class:`Discriminator`.
     """
 
+    discriminator: Any
+
     def __init__(self, discriminator: nn.Module, *, gradient_penalty: float = 10.0) -> None:
         """``gradient_penalty``: weight of the gradient penalty."""
         super().__init__()
@@ -212,7 +214,7 @@ class DiscriminatorObjective(nn.Module):
         """
         x, y = self._encoded(expert), self._encoded(agent)  # [B, T-1, I], [B', T-1, I]
         seen, lived = transition_mask(expert.is_last), transition_mask(agent.is_last)
-        f, g = self.discriminator.judge(x), self.discriminator.judge(y)  # type: ignore[operator]
+        f, g = self.discriminator.judge(x), self.discriminator.judge(y)
         found = mean_over(F.softplus(-f) * expert.weight[:, None], seen)
         found = found + mean_over(F.softplus(g) * agent.weight[:, None], lived)
         slope = self.slope_error(x.detach(), y.detach(), seen, lived)
@@ -231,12 +233,12 @@ class DiscriminatorObjective(nn.Module):
         share = torch.rand(len(pairs), x.shape[1], 1, dtype=x.dtype, device=x.device)
         between = (share * y[j] + (1 - share) * x[i]).requires_grad_()  # [N, T-1, I]
         with torch.enable_grad():
-            judged = self.discriminator.judge(between)  # type: ignore[operator]
+            judged = self.discriminator.judge(between)
             (slope,) = torch.autograd.grad(judged.sum(), between, create_graph=True)
         return mean_over((norm(slope) - 1).square(), seen[i] & lived[j])
 
     def _encoded(self, batch: Batch) -> Tensor:
-        x: Tensor = self.discriminator.encode(before(batch.obs), batch.action[:, :-1])  # type: ignore[operator]
+        x: Tensor = self.discriminator.encode(before(batch.obs), batch.action[:, :-1])
         return x
 
 

@@ -86,7 +86,7 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves 
         return False
 
     def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()  # type: ignore[no-untyped-call]  # torch leaves it untyped
         self.calls: list[Call | Compiled] = []
         self.obstacle = ""
         self._rooms = _Rooms()
@@ -100,13 +100,13 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves 
     def __enter__(self) -> Any:
         self._outer, _current.tape = current(), self
         self._seed, self._state = torch.initial_seed(), torch.get_rng_state()
-        self._watch.__enter__()  # type: ignore[no-untyped-call]
-        return super().__enter__()  # type: ignore[no-untyped-call]
+        self._watch.__enter__()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        return super().__enter__()  # type: ignore[no-untyped-call]  # torch leaves it untyped
 
     def __exit__(self, *error: Any) -> None:
         _current.tape = self._outer
-        super().__exit__(*error)  # type: ignore[no-untyped-call]
-        self._watch.__exit__(*error)  # type: ignore[no-untyped-call]
+        super().__exit__(*error)  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        self._watch.__exit__(*error)  # type: ignore[no-untyped-call]  # torch leaves it untyped
         self._look_at_generator()
         if not self.obstacle and torch.initial_seed() != self._seed:
             self.obstacle = "it sets the seed of PyTorch's generator, which a replay cannot repeat"

@@ -79,7 +79,7 @@ class CompiledRSSM:
         if on_gpu or torch.is_grad_enabled():
             weights = recurrence.Weights(**_cast(self._sequence_weights() | self._posterior_head(), dtype))
             function = gpu_recurrence.Observe if on_gpu else recurrence.Observe
-            out = function.apply(self.sizes, *given, *weights)  # type: ignore[no-untyped-call]
+            out = function.apply(self.sizes, *given, *weights)  # type: ignore[no-untyped-call]  # torch leaves it untyped
         else:
             trace = recurrence.run(self.sizes, self.posterior.get(self._packed_posterior), *given)
             out = (trace.deter, trace.stoch, trace.probs)

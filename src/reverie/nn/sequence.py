@@ -76,7 +76,7 @@ class StepLinear:
         self.weight, self.bias = weight, bias
         if torch.is_grad_enabled() and weight.requires_grad:
             self.notes = []
-            self.weight, self.bias = _Weights.apply(weight, bias, self.notes)  # type: ignore[no-untyped-call]
+            self.weight, self.bias = _Weights.apply(weight, bias, self.notes)  # type: ignore[no-untyped-call]  # torch leaves it untyped
 
     def __call__(self, x: Tensor, base: Tensor | None = None) -> Tensor:
         """Return ``[M, outputs]``. ``base`` ``[M, outputs]`` replaces the bias; give it only if there is no bias."""
@@ -84,5 +84,5 @@ class StepLinear:
         base = self.bias if base is None else base
         if self.notes is None:
             return _multiply(x, self.weight, base)
-        out: Tensor = _Step.apply(x, self.weight, base, self.notes)  # type: ignore[no-untyped-call]
+        out: Tensor = _Step.apply(x, self.weight, base, self.notes)  # type: ignore[no-untyped-call]  # torch leaves it untyped
         return out
