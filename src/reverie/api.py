@@ -19,6 +19,7 @@ from reverie.core.discover import algorithm_config, algorithm_name
 from reverie.core.errors import ConfigError, RunError, brief, did_you_mean
 from reverie.core.protocols import Sink
 from reverie.core.randomness import left_as_found, threads_kept
+from reverie.core.words import Say
 from reverie.data.dataset import DatasetConfig, no_path
 from reverie.data.readers.base import Reader
 from reverie.data.readers.named import settings_of as reader_settings
@@ -29,7 +30,6 @@ from reverie.log.console import tell
 from reverie.offline import HALF
 from reverie.presets import files_say_fraction, layered, overlay, resized, says_fraction
 from reverie.training.evaluator import Result
-from reverie.training.messages import Say
 from reverie.training.run import train as run_training
 from reverie.training.seeds import SeedsResult
 from reverie.training.seeds import train_seeds as run_seeds

@@ -6,7 +6,7 @@ import contextlib
 import json
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -16,6 +16,7 @@ from reverie.core.errors import DataError, ReverieError, RunError
 from reverie.core.files import check_local, write_atomic
 from reverie.core.signature import differences, signature
 from reverie.core.specs import ActionSpec, ObsSpec
+from reverie.core.words import Say
 from reverie.data.readers.base import Space
 from reverie.data.readers.spaces import space_of, text_of
 
@@ -45,7 +46,7 @@ class RunFolder:
         return str(self.given or self.path)
 
     @contextlib.contextmanager
-    def showing(self, say: Callable[[str], None]) -> Iterator[Callable[[str], None]]:
+    def showing(self, say: Say) -> Iterator[Say]:
         """Yield ``say``, which shows the run's path as it was given; errors raised inside show it so as well."""
         try:
             yield lambda text: say(text.replace(str(self.path), self.shown))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -22,6 +22,7 @@ from reverie.core.randomness import derived_seeds
 from reverie.core.signature import differences, signature
 from reverie.core.specs import EXTRAS, ActionSpec, ObsSpec
 from reverie.core.types import State, Window
+from reverie.core.words import Say
 from reverie.data.dataset import Dataset, DatasetConfig
 from reverie.data.mix import Mix, shares
 from reverie.data.prefetch import ahead
@@ -40,8 +41,6 @@ NO_ENV = "none"
 
 HALF = 0.5
 """Default fraction of each batch that is recorded, where both data and an environment are given."""
-
-Say = Callable[[str], None]
 
 
 @runtime_checkable

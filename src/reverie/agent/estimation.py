@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from reverie.core.machine import choose_device
 from reverie.core.randomness import derived_seeds
 from reverie.core.signature import differences, signature
 from reverie.core.types import Window
+from reverie.core.words import Say
 from reverie.data.dataset import Dataset, DatasetConfig, dataset_config
 from reverie.data.readers.base import Reader
 from reverie.estimating import Estimator, PolicyEstimate, config_for, write_estimate
@@ -52,7 +52,7 @@ def estimate(
     algo: AlgorithmConfig | None = None,
     device: str = "auto",
     seed: int | None = None,
-    say: Callable[[str], None] = warn,
+    say: Say = warn,
 ) -> EstimateReport:
     """Estimate the return of a run's agent by fitted Q evaluation (FQE), and write ``<run>/estimate.json``.
 
@@ -106,7 +106,7 @@ def estimate(
 
 
 def written(
-    folder: RunFolder, found: PolicyEstimate, checkpoint: Path, step: int, data: str, say: Callable[[str], None]
+    folder: RunFolder, found: PolicyEstimate, checkpoint: Path, step: int, data: str, say: Say
 ) -> EstimateReport:
     """Write estimate.json. If it cannot be written, report that and keep the numbers."""
     try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 from reverie.agent.agent import Actions, Agent
 from reverie.core.errors import RunError, warn
 from reverie.core.types import Mode
+from reverie.core.words import Say
 from reverie.envs.episode_info import STATISTICS
 from reverie.experiment import ExperimentConfig
 from reverie.folder import RunFolder, found_at_end, write_found, writing
@@ -37,7 +37,7 @@ def evaluate_run(
     video: bool = False,
     seed: int | None = None,
     time_limit: int | None = None,
-    say: Callable[[str], None] = warn,
+    say: Say = warn,
 ) -> EvaluationReport:
     """Play ``episodes`` whole episodes, write ``<run>/eval.json``, and with ``video`` the first to ``<run>/videos/``.
 

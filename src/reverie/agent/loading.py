@@ -6,7 +6,7 @@ import contextlib
 import copyreg
 import functools
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from reverie.core.machine import choose_device
 from reverie.core.signature import differences, signature
 from reverie.core.specs import ActionSpec
 from reverie.core.types import State
+from reverie.core.words import Say
 from reverie.envs.base import put_away
 from reverie.envs.factory import EnvLike, MakeEnv, Single, as_handed, env_factory
 from reverie.envs.flat import FlatEnv, make_flat
@@ -42,7 +43,7 @@ def load(
     algo: AlgorithmConfig | None = None,
     checkpoint: Path | str | None = None,
     device: str = "auto",
-    say: Callable[[str], None] = warn,
+    say: Say = warn,
 ) -> Agent:
     """Load the agent of a run.
 
@@ -74,7 +75,7 @@ def _loaded(
     algo: AlgorithmConfig | None,
     checkpoint: Path | str | None,
     device: str,
-    say: Callable[[str], None],
+    say: Say,
 ) -> Agent:
     config = saved_config(folder.path, env, algo)
     config = config.merge({"env.kwargs": as_handed(config.env, env).kwargs})
@@ -106,7 +107,7 @@ def _loaded(
         return Agent(config, learner, flat, factory, run=folder.path, checkpoint=path, step=step_of(path))
 
 
-def compare_actions(folder: RunFolder, action: ActionSpec, say: Callable[[str], None]) -> None:
+def compare_actions(folder: RunFolder, action: ActionSpec, say: Say) -> None:
     """Say so if the bounds of actions differ from those of the recorded data: -1 and 1 would mean something else."""
     recorded = None
     with contextlib.suppress(RunError):  # damaged: nothing to compare with, and an environment was given

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -17,7 +16,7 @@ from reverie.commands.args import fail, parse, print_sections
 from reverie.commands.datasets import InfoCommand, Reading, ValidateCommand, dataset_info, dataset_validate
 from reverie.commands.gather import convert_command, download_command, record_command, subsample_command
 from reverie.core.errors import ConfigError, RunError, did_you_mean
-from reverie.core.words import plural
+from reverie.core.words import Say, plural
 
 if TYPE_CHECKING:  # these import torch, which --help does not need
     from reverie.data.store.manifest import Segment
@@ -114,7 +113,7 @@ def warn(text: str) -> None:
     print(f"warning: {text}", file=sys.stderr)
 
 
-def open_store(path: str, say: Callable[[str], None] = warn) -> Store:
+def open_store(path: str, say: Say = warn) -> Store:
     """Open the store of a run, or at a folder or URL.
 
     Raises:

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+Say = Callable[[str], None]
+"""Tells the user something: prints a message, or passes it on."""
+
 
 def plural(number: int, noun: str) -> str:
     """Return a number with its noun: ``1 row``, ``2,000 rows``."""

@@ -10,12 +10,12 @@ import numpy as np
 
 from reverie.core.errors import ConfigError, EnvError
 from reverie.core.signature import differences, signature
+from reverie.core.words import Say
 from reverie.envs import worker
 from reverie.envs.base import EnvConfig
 from reverie.envs.failures import Failures, fatal
 from reverie.envs.slot import Failed, LocalSlot, Made, Maker, Slot
 
-Say = Callable[[str], None]
 Started = tuple[list[Slot], Made, dict[str, np.ndarray]]
 """The slots, the specs of their environments, and the arrays of observations by key, ``[N, *shape]``."""
 

@@ -20,6 +20,7 @@ from torch import Tensor
 from reverie.core.errors import ActionError, DataError, EnvError, ReverieError, warn
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Step
+from reverie.core.words import Say
 from reverie.envs import worker
 from reverie.envs.base import EnvConfig, Factory
 from reverie.envs.episode_info import Logged, Summary
@@ -27,7 +28,7 @@ from reverie.envs.failures import Failures
 from reverie.envs.flat import make_flat
 from reverie.envs.leaves import surely_finite
 from reverie.envs.slot import Failed, Made, Maker, Slot
-from reverie.envs.starting import Restarts, Say, derive_seeds, start_serial, start_workers
+from reverie.envs.starting import Restarts, derive_seeds, start_serial, start_workers
 from reverie.envs.timeout import ALARM
 
 

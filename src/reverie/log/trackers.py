@@ -11,7 +11,7 @@ import secrets
 import threading
 import time
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, NamedTuple
@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from reverie.core.errors import ConfigError, RunError
+from reverie.core.words import Say
 from reverie.log.sinks import Values, is_video, scalars, video_path
 
 WORDLESS = 2.0
@@ -108,7 +109,7 @@ class WandbSink:
         RunError: the run cannot be started, for example without a login.
     """
 
-    def __init__(self, run: Tracked, ident: str | None, say: Callable[[str], None]) -> None:
+    def __init__(self, run: Tracked, ident: str | None, say: Say) -> None:
         """``ident``: id of the W&B run to resume; None starts a new one."""
         import wandb  # optional
 
@@ -178,7 +179,7 @@ class MlflowSink:
     PATIENCE = 20.0
     """Seconds that the end of a run waits for unsent entries."""
 
-    def __init__(self, run: Tracked, ident: str | None, say: Callable[[str], None]) -> None:
+    def __init__(self, run: Tracked, ident: str | None, say: Say) -> None:
         """``ident``: id of the MLflow run to resume; None starts a new one."""
         import mlflow  # optional
 

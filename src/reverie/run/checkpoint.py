@@ -13,7 +13,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from torch import Tensor
 from reverie.core.errors import ConfigError, ReverieError, RunError, did_you_mean, warn
 from reverie.core.files import write_atomic
 from reverie.core.protocols import Stateful, WithFiles
+from reverie.core.words import Say
 from reverie.run.encode import decode, encode
 from reverie.run.verify import FORMAT, MANIFEST, STATE, TENSORS, entry_of, is_newer, problem_of, sealed
 from reverie.run.verify import verify as verify
@@ -41,7 +42,7 @@ class Checkpoints:
     read while one writes.
     """
 
-    def __init__(self, folder: Path | str, keep: int = 3, say: Callable[[str], None] = warn) -> None:
+    def __init__(self, folder: Path | str, keep: int = 3, say: Say = warn) -> None:
         """Nothing is written before the first ``save``; ``say`` gets a sentence about each damaged one that is skipped.
 
         Raises:

@@ -30,7 +30,7 @@ from reverie.core.protocols import Stateful
 from reverie.core.randomness import RngState
 from reverie.core.specs import ObsSpec
 from reverie.core.types import Batch, State
-from reverie.core.words import plural
+from reverie.core.words import Say, plural
 from reverie.data.replay import Replay, ReplayConfig
 from reverie.data.sizes import parse_size
 from reverie.data.store.store import Store
@@ -41,7 +41,6 @@ from reverie.run.checkpoint import Checkpoints, name_of
 from reverie.run.lock import RunLock
 from reverie.run.schedule import Due, position
 from reverie.training.replay_state import PATIENCE, DurableCollector, DurableReplay
-from reverie.training.stored_rows import Say
 
 LEARNER = ("algo", "clock", "best")
 """Parts loaded first, to decide whether there is anything left to do."""

@@ -9,7 +9,7 @@ from typing import Literal
 
 from reverie.agent.evaluation import write_evaluation
 from reverie.core.protocols import Sink
-from reverie.core.words import plural
+from reverie.core.words import Say, plural
 from reverie.estimating import PolicyEstimate, write_estimate
 from reverie.experiment import Experiment
 from reverie.folder import RunFolder, found_at_end
@@ -18,7 +18,6 @@ from reverie.run.evaluate import Evaluation
 from reverie.run.interrupt import Stopped, stopping
 from reverie.run.schedule import position
 from reverie.training.checkpointing import Keeper
-from reverie.training.messages import Say
 from reverie.training.sinks import at_the_end
 
 

@@ -10,13 +10,13 @@ from typing import Any
 from reverie.algos.base import ModelFree
 from reverie.core.discover import algorithm_name, same_algorithm
 from reverie.core.errors import RunError
+from reverie.core.words import Say
 from reverie.data.dataset import DatasetConfig
 from reverie.experiment import Experiment, ExperimentConfig
 from reverie.folder import RunFolder, check_spec
 from reverie.run.checkpoint import Checkpoints
 from reverie.saved import read_saved, settings_changes
 from reverie.training.checkpointing import place_of
-from reverie.training.messages import Say
 
 
 def begin_with(experiment: Experiment, say: Say) -> None:

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from reverie.algos.base import Algorithm, AlgorithmConfig
 from reverie.core.compiler import trouble
 from reverie.core.discover import algorithm_name
 from reverie.core.machine import available_memory
-from reverie.core.words import plural
+from reverie.core.words import Say, plural
 from reverie.data.mix import shares
 from reverie.experiment import Experiment, replay_bytes
-
-Say = Callable[[str], None]
 
 
 def say_nothing(text: str) -> None:

@@ -41,7 +41,7 @@ from typing import Any
 from reverie.core.errors import RunError
 from reverie.core.specs import EXTRAS
 from reverie.core.types import State
-from reverie.core.words import plural
+from reverie.core.words import Say, plural
 from reverie.data.layout import Piece, Source, lay_out
 from reverie.data.replay import Replay
 from reverie.data.store import sittings as marks
@@ -49,7 +49,7 @@ from reverie.data.store.manifest import Segment
 from reverie.data.store.sittings import Part, begun, held_until, parts_of, same_until, until
 from reverie.data.store.store import Store
 from reverie.run.collect import Collector
-from reverie.training.stored_rows import Found, Names, Say, all_pieces, found_pieces, length_of, once, own_rows
+from reverie.training.stored_rows import Found, Names, all_pieces, found_pieces, length_of, once, own_rows
 
 PATIENCE = 10.0
 """Seconds that a checkpoint waits for the store. Rows not confirmed by then go into the checkpoint."""

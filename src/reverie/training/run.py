@@ -17,7 +17,7 @@ from reverie.core.config import Choice, Config
 from reverie.core.discover import algorithm_name, version
 from reverie.core.errors import ReverieError, RunError
 from reverie.core.protocols import Sink
-from reverie.core.words import plural
+from reverie.core.words import Say, plural
 from reverie.envs.factory import EnvLike, env_name
 from reverie.experiment import Experiment, ExperimentConfig
 from reverie.folder import RunFolder, check_spec, check_writable, new_path, write_spaces, write_spec, writing
@@ -36,7 +36,7 @@ from reverie.saved import Saved, check_usable, learned_otherwise, read_saved, se
 from reverie.training.checkpointing import Keeper, check_store, place_of
 from reverie.training.evaluator import Result, evaluator_of, is_of, judged, result_of
 from reverie.training.initial import begin_with, check_same_kind, with_beginning
-from reverie.training.messages import Say, describe, why_idle
+from reverie.training.messages import describe, why_idle
 from reverie.training.sinks import TRACKERS, check_sinks, sinks_of
 
 ROOT = Path("runs")

@@ -16,7 +16,7 @@ from reverie.core.discover import algorithm_name
 from reverie.core.errors import RunError
 from reverie.core.files import check_local
 from reverie.core.machine import choose_device
-from reverie.core.words import plural
+from reverie.core.words import Say, plural
 from reverie.experiment import ExperimentConfig
 from reverie.folder import check_writable, writing
 from reverie.log.board import Board, Lane, NoBoard, State, board_of
@@ -28,7 +28,6 @@ from reverie.saved import SCHEMA, settings_changes
 from reverie.training.aggregate import Aggregate, aggregate, unit_of, write_aggregate
 from reverie.training.children import Child, Signals, verdict
 from reverie.training.initial import with_beginning
-from reverie.training.messages import Say
 from reverie.training.seeds_folder import (
     SeedsFolder,
     check_finished,

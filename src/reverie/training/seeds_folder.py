@@ -14,11 +14,11 @@ import yaml
 from reverie.core.discover import algorithm_name, found_elsewhere, same_algorithm, version
 from reverie.core.errors import ConfigError, RunError, brief
 from reverie.core.files import write_atomic
+from reverie.core.words import Say
 from reverie.data.readers.named import found_elsewhere as reader_found
 from reverie.experiment import ExperimentConfig
 from reverie.folder import RunFolder, new_path
 from reverie.saved import SCHEMA, is_leftover, learned_otherwise, read_yaml
-from reverie.training.messages import Say
 from reverie.training.run import ROOT, custom_objects
 
 

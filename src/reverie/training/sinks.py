@@ -16,6 +16,7 @@ from reverie.core.clock import Clock
 from reverie.core.errors import ConfigError
 from reverie.core.protocols import Sink
 from reverie.core.randomness import left_as_found
+from reverie.core.words import Say
 from reverie.experiment import Experiment, ExperimentConfig
 from reverie.folder import RunFolder, write_json, writing
 from reverie.log.console import console_sink
@@ -23,7 +24,6 @@ from reverie.log.sinks import JsonlSink, TensorBoardSink, VideoSink
 from reverie.log.trackers import MlflowSink, Tracked, WandbSink
 from reverie.run.schedule import position
 from reverie.run.train import add_to
-from reverie.training.messages import Say
 
 
 @contextlib.contextmanager

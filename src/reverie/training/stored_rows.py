@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from reverie.core.errors import RunError
+from reverie.core.words import Say
 from reverie.data.layout import Piece
 from reverie.data.store.manifest import Segment
 from reverie.data.store.sittings import Part, Sittings
 from reverie.data.store.store import Store
 
-Say = Callable[[str], None]
 Rows = dict[str, np.ndarray]
 Names = Sequence[str] | None
 

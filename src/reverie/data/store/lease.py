@@ -27,6 +27,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from reverie.core.errors import RunError
+from reverie.core.words import Say
 from reverie.data.store.objects import LEASE, Objects
 
 EXPIRES = 120.0
@@ -76,9 +77,7 @@ class Owner:
 class Lease:
     """The right to write to a store, which one process at a time has."""
 
-    def __init__(
-        self, objects: Objects, run: str, say: Callable[[str], None], clock: Callable[[], float] = time.time
-    ) -> None:
+    def __init__(self, objects: Objects, run: str, say: Say, clock: Callable[[], float] = time.time) -> None:
         """Prepare a lease; nothing is read or written yet.
 
         Args:

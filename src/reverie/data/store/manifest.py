@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from reverie.core.errors import ConfigError, RunError
+from reverie.core.words import Say
 from reverie.data.storage import Column
 from reverie.data.store import sittings as marks
 from reverie.data.store.objects import Objects
@@ -155,7 +156,7 @@ def decoded(data: bytes) -> Manifest:
         raise ValueError(str(error) or repr(error)) from error
 
 
-def load(objects: Objects, say: Callable[[str], None]) -> Manifest | None:
+def load(objects: Objects, say: Say) -> Manifest | None:
     """Read the manifest of a store; None if there is none.
 
     If one of the two files is damaged or missing, ``say`` gets a sentence about it and the other one is used.

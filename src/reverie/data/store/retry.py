@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from reverie.core.errors import ReverieError
+from reverie.core.words import Say
 
 T = TypeVar("T")
 
@@ -32,7 +33,7 @@ class Patience:
         self,
         where: str,
         failures: tuple[type[Exception], ...],
-        say: Callable[[str], None],
+        say: Say,
         waiting: Callable[[], str],
         lasts: bool = True,
     ) -> None:

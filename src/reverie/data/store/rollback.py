@@ -28,12 +28,13 @@ A process may also be killed while it writes or deletes rows. What it may leave 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
 
 from reverie.core.errors import RunError
+from reverie.core.words import Say
 from reverie.data.store.manifest import MANIFEST, Damage, Manifest, Segment
 from reverie.data.store.objects import LEASE, PART, Objects
 from reverie.data.store.read import read_chunk
@@ -119,9 +120,7 @@ def tidied(objects: Objects, segment: Segment) -> None:
     objects.delete(strays)
 
 
-def loaded(
-    objects: Objects, segment: Segment, say: Callable[[str], None]
-) -> tuple[Segment, dict[str, np.ndarray] | None]:
+def loaded(objects: Objects, segment: Segment, say: Say) -> tuple[Segment, dict[str, np.ndarray] | None]:
     """Read the last chunk of every stream and column, ``[streams, R, *shape]``, as new rows will be added to it.
 
     Returns the segment and the chunk, None if the segment ends between two chunks. Damaged rows are zeros. As their

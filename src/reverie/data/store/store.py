@@ -31,7 +31,7 @@ from typing import Literal, TypeVar
 import numpy as np
 
 from reverie.core.errors import ReverieError, RunError
-from reverie.core.words import plural
+from reverie.core.words import Say, plural
 from reverie.data.rings import Rows
 from reverie.data.storage import Column
 from reverie.data.store import manifest as manifests
@@ -59,7 +59,7 @@ class Store:
         self,
         url: str | Path,
         *,
-        say: Callable[[str], None],
+        say: Say,
         buffer_bytes: int = 10**9,
         keep: Literal["all", "replay"] = "all",
         run: str = "",

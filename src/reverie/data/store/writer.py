@@ -11,6 +11,7 @@ from typing import TypeVar
 import numpy as np
 
 from reverie.core.errors import DataError, RunError
+from reverie.core.words import Say
 from reverie.data.rings import Rings, Rows
 from reverie.data.store.manifest import Segment
 from reverie.data.store.objects import AT_ONCE, Objects
@@ -37,7 +38,7 @@ class Writer:
         segment: Segment,
         commit: Callable[[Segment], None],
         *,
-        say: Callable[[str], None],
+        say: Say,
         buffer_bytes: int,
         newest: Block | None = None,
         guard: Callable[[], None] | None = None,
