@@ -42,11 +42,10 @@ class Deadly:
 
     def __init__(self, monkeypatch, fatal):
         self.calls, self.fatal = 0, fatal
-        names = ("open", "close", "strerror", "fsencode", "O_RDONLY")
-        shim = SimpleNamespace(**{name: getattr(os, name) for name in names})
-        shim.replace, shim.fsync = self.guarded(os.replace), self.guarded(lambda descriptor: None)
+        shim = SimpleNamespace(strerror=os.strerror, fsencode=os.fsencode, replace=self.guarded(os.replace))
         monkeypatch.setattr(files, "kernels", lambda: None)  # compiled calls are killed in benchmarks/reliability.py
         monkeypatch.setattr(files, "os", shim)
+        monkeypatch.setattr(files, "sync", self.guarded(lambda path: None))
         monkeypatch.setattr(files, "opened", self.open(files.opened))
         monkeypatch.setattr(Path, "unlink", self.guarded(Path.unlink))
         monkeypatch.setattr(Path, "mkdir", self.guarded(Path.mkdir))

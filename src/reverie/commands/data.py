@@ -7,22 +7,19 @@ import json
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import yaml
-from tyro.conf import Positional, arg
 
 from reverie.commands.args import fail, parse, print_sections
-from reverie.commands.datasets import InfoCommand, Reading, ValidateCommand, dataset_info, dataset_validate
+from reverie.commands.datasets import InfoCommand, Place, Reading, ValidateCommand, dataset_info, dataset_validate
 from reverie.commands.gather import convert_command, download_command, record_command, subsample_command
-from reverie.core.errors import ConfigError, RunError, did_you_mean
+from reverie.core.errors import ConfigError, RunError, did_you_mean, warn
 from reverie.core.words import Say, plural
 
 if TYPE_CHECKING:  # these import torch, which --help does not need
     from reverie.data.store.manifest import Segment
     from reverie.data.store.store import Store
-
-Place = Annotated[Positional[str], arg(metavar="PATH")]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,11 +103,6 @@ def settings_in(folder: Path) -> dict[str, Any] | None:
 
 
 # ---------------------------------------------------------------- the place
-
-
-def warn(text: str) -> None:
-    """Print a warning on stderr."""
-    print(f"warning: {text}", file=sys.stderr)
 
 
 def open_store(path: str, say: Say = warn) -> Store:

@@ -46,6 +46,15 @@ def write_atomic(path: Path, content: str | bytes) -> None:
         raise
 
 
+def sync(path: Path) -> None:
+    """Wait until the content of a file, or the entries of a folder, are on the disk (fsync)."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 def file_stem(name: str) -> str:
     """Return an observation's key as the name of a file: ``a/b`` is ``a.b``. Other keys have other names.
 

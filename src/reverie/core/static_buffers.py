@@ -12,6 +12,7 @@ from typing import Any
 
 from torch import Tensor
 
+from reverie.core.compiled import pointers
 from reverie.core.compiler import kernels
 
 MANY, LITTLE = 64, 2**18
@@ -24,7 +25,7 @@ class Inlet:
     def __init__(self, to: Sequence[Tensor]) -> None:
         self.to = list(to)
         self._library = kernels() if all(_side_by_side(x) for x in self.to) else None
-        self._places, self._bytes = _places(self.to), _bytes(self.to)
+        self._places, self._bytes = pointers(*self.to), _bytes(self.to)
 
     def __call__(self, tensors: Sequence[Tensor]) -> None:
         """Copy ``tensors``; in one compiled call if all are contiguous on the CPU."""
@@ -32,7 +33,7 @@ class Inlet:
             for to, x in zip(self.to, tensors, strict=True):
                 to.copy_(x, non_blocking=True)
         else:
-            self._library.move(self._places, _places(tensors), self._bytes, len(self.to))
+            self._library.move(self._places, pointers(*tensors), self._bytes, len(self.to))
 
 
 class Outlet:
@@ -41,7 +42,7 @@ class Outlet:
     def __init__(self, tensors: Sequence[Tensor]) -> None:
         self.tensors = list(tensors)
         self._library = kernels() if all(_side_by_side(x) for x in self.tensors) else None
-        self._places, self._bytes = _places(self.tensors), _bytes(self.tensors)
+        self._places, self._bytes = pointers(*self.tensors), _bytes(self.tensors)
         self._many = max(1, min(MANY, LITTLE // max(1, sum(self._bytes))))
         self._ready: list[tuple[Any, Sequence[Tensor]]] = []
 
@@ -61,10 +62,6 @@ class Outlet:
         for i, own in enumerate(zip(*(block.unbind() for block in blocks), strict=True)):
             places = (ctypes.c_void_p * len(own))(*[at + i * size for at, size in begin])
             self._ready.append((places, own))
-
-
-def _places(tensors: Sequence[Tensor]) -> Any:
-    return (ctypes.c_void_p * len(tensors))(*[x.data_ptr() for x in tensors])
 
 
 def _bytes(tensors: Sequence[Tensor]) -> Any:

@@ -16,6 +16,7 @@ from reverie.core.words import repeated
 from reverie.data.output import Exported, check_distinct, check_room, check_target, size_of, staged_at
 from reverie.data.readers.minari import minari_root
 from reverie.data.readers.pydreamer import OF_GENERATOR
+from reverie.data.readers.spaces import tree_of
 from reverie.data.store.episodes import Episode
 from reverie.data.store.manifest import Segment
 
@@ -208,14 +209,7 @@ def nested(values: Mapping[str, Any]) -> Any:
     """Return values with keys such as ``arm/camera`` as nested dictionaries; a single value without ``/`` as it is."""
     if len(values) == 1 and "/" not in next(iter(values)):
         return next(iter(values.values()))
-    out: dict[str, Any] = {}
-    for key, value in values.items():
-        *parents, leaf = key.split("/")
-        inside = out
-        for parent in parents:
-            inside = inside.setdefault(parent, {})
-        inside[leaf] = value
-    return out
+    return tree_of(values)
 
 
 def decoded_actions(actions: np.ndarray, spec: Signature | None) -> Any:

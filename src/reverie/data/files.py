@@ -17,6 +17,7 @@ from typing import BinaryIO
 import numpy as np
 
 from reverie.core.compiler import kernels
+from reverie.core.files import sync
 
 Parts = Sequence[bytes | memoryview]
 """The content of a file, as consecutive parts."""
@@ -70,15 +71,6 @@ def place(staged: Mapping[Path, Path]) -> None:
 def opened(path: Path) -> BinaryIO:
     """Open a file for writing, emptied."""
     return path.open("wb")
-
-
-def sync(path: Path) -> None:
-    """Wait until the content of a file, or the entries of a folder, are on the disk (fsync)."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _write(items: Sequence[tuple[Path, Parts]]) -> tuple[Path, OSError | None]:

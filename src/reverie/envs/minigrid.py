@@ -18,6 +18,8 @@ from minigrid.core.constants import COLOR_TO_IDX, OBJECT_TO_IDX, STATE_TO_IDX
 from minigrid.core.mission import MissionSpace
 from minigrid.minigrid_env import MiniGridEnv
 
+from reverie.envs.unchanged import layers_of
+
 Env = gymnasium.Env[Any, Any]
 PICTURES = (grids.RGBImgObsWrapper, grids.RGBImgPartialObsWrapper)
 OTHER_CODES = (grids.SymbolicObsWrapper, grids.FlatObsWrapper, grids.DictObservationSpaceWrapper)
@@ -35,7 +37,7 @@ def readable(env: Env, mission: bool) -> Env:
 
     Grids that a wrapper of MiniGrid has turned into pixels or other codes stay as they are.
     """
-    layers = _layers(env)
+    layers = layers_of(env)
     if not any(isinstance(layer, PICTURES + OTHER_CODES) for layer in layers):
         if any(isinstance(layer, grids.OneHotPartialObsWrapper) for layer in layers):
             env = _OnImage(env, np.eye(2, dtype=np.uint8)[:, 1:] * 255, (2,), _image_shape(env))
@@ -51,13 +53,6 @@ def _one_hot(env: Env, layers: list[Env]) -> Env:
     counts = (len(OBJECT_TO_IDX), len(COLOR_TO_IDX), states)
     width, height, _ = _image_shape(env)
     return _OnImage(env, np.eye(sum(counts), dtype=np.uint8) * 255, counts, (width, height, sum(counts)))
-
-
-def _layers(env: Env) -> list[Env]:
-    layers = [env]
-    while isinstance(layers[-1], gymnasium.Wrapper):
-        layers.append(layers[-1].env)
-    return layers
 
 
 def _image_shape(env: Env) -> tuple[int, ...]:

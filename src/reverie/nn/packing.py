@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from reverie.core.compiled import compiled
+from reverie.core.compiled import compiled, pointers
 from reverie.core.compiler import kernels
 
 PANEL = 32
@@ -25,11 +25,6 @@ def packed(weight: Tensor) -> Tensor:
     panels = -(-outputs // PANEL)
     padded = F.pad(weight.detach(), (0, 0, 0, panels * PANEL - outputs))
     return padded.view(*lead, panels, PANEL, inputs).transpose(-1, -2).contiguous()
-
-
-def pointers(*tensors: Tensor) -> Any:
-    """Return the tensors' addresses as a C array; the tensors must outlive it."""
-    return (ctypes.c_void_p * len(tensors))(*[x.data_ptr() for x in tensors])
 
 
 class Kept(Generic[T]):

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from reverie.core.compiled import first_order, floats, library
+from reverie.core.compiled import first_order, floats, library, pointers
 from reverie.nn.matmul import weight_gradient
-from reverie.nn.packing import packed, pointers
+from reverie.nn.packing import packed
 
 STRIP = 32
 """Rows that a thread processes at once, as in ``recurrence.c``."""

@@ -22,12 +22,11 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from reverie.core.errors import ConfigError, ReverieError, RunError, did_you_mean, warn
-from reverie.core.files import write_atomic
+from reverie.core.files import sync, write_atomic
 from reverie.core.protocols import Stateful, WithFiles
 from reverie.core.words import Say
 from reverie.run.encode import decode, encode
-from reverie.run.verify import FORMAT, MANIFEST, STATE, TENSORS, entry_of, is_newer, problem_of, sealed
-from reverie.run.verify import verify as verify
+from reverie.run.verify import FORMAT, MANIFEST, STATE, TENSORS, entry_of, is_newer, problem_of, sealed, verify
 
 ASIDE = ".tmp-old-"
 
@@ -298,7 +297,7 @@ def _write(
     manifest = {"format": FORMAT, "step": step, "parts": sorted(state), "files": files}
     _write_file(staged / MANIFEST, sealed(manifest))
     for folder in (staged, *(folder for folder in staged.rglob("*") if folder.is_dir())):
-        _sync_folder(folder)
+        sync(folder)
 
 
 def _move(staged: Path, final: Path) -> None:
@@ -307,7 +306,7 @@ def _move(staged: Path, final: Path) -> None:
     if final.exists():
         os.rename(final, aside)
     os.rename(staged, final)
-    _sync_folder(final.parent)
+    sync(final.parent)
     shutil.rmtree(aside, ignore_errors=True)
 
 
@@ -317,7 +316,7 @@ def _unwritten(what: str, error: Exception) -> RunError:
 
 def _replace_file(path: Path, data: bytes) -> None:
     write_atomic(path, data)
-    _sync_folder(path.parent)
+    sync(path.parent)
 
 
 def _write_file(path: Path, data: bytes) -> None:
@@ -330,11 +329,3 @@ def _write_file(path: Path, data: bytes) -> None:
 def _sync_file(path: Path) -> None:
     with open(path, "rb") as file:
         os.fsync(file.fileno())
-
-
-def _sync_folder(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -150,6 +150,18 @@ def nested(space: Space, columns: Mapping[str, np.ndarray], root: str) -> Any:
     return values.astype(space.dtype, copy=False)
 
 
+def tree_of(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return values with keys such as ``arm/camera`` as nested dictionaries."""
+    out: dict[str, Any] = {}
+    for key, value in values.items():
+        *parents, leaf = key.split("/")
+        inside = out
+        for parent in parents:
+            inside = inside.setdefault(parent, {})
+        inside[leaf] = value
+    return out
+
+
 def first_of(values: Any) -> Any:
     """Return the first of the values that ``nested`` returns."""
     if isinstance(values, dict):

@@ -19,6 +19,7 @@ import numpy as np
 from reverie.core.errors import DataError
 from reverie.data.readers.base import About, Reader, ReadOptions, Rows, action_space, as_flags, observed_space
 from reverie.data.readers.hdf5 import Hdf5Column, damage, open_hdf5, walk
+from reverie.data.readers.spaces import tree_of
 from reverie.data.readers.stacked import StackedColumn
 from reverie.data.readers.transitions import Column, Transitions
 
@@ -239,15 +240,8 @@ class Reordered:
 
 def nested(found: dict[str, Any], root: str, kind: Any) -> Any:
     """Arrange spaces with names such as ``obs/arm/camera`` as nested spaces of type ``kind``."""
-    out: dict[str, Any] = {}
-    for name, space in found.items():
-        *parents, leaf = name.removeprefix(f"{root}/").split("/")
-        inside = out
-        for parent in parents:
-            inside = inside.setdefault(parent, {})
-        inside[leaf] = space
 
     def made(value: Any) -> Any:
         return kind({key: made(inner) for key, inner in value.items()}) if isinstance(value, dict) else value
 
-    return made(out)
+    return made(tree_of({name.removeprefix(f"{root}/"): space for name, space in found.items()}))
