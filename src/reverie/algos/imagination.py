@@ -73,11 +73,11 @@ def imagine(
 
 
 @torch.no_grad()
-def open_loop(rssm: RSSM, start: Latent, actions: Tensor, choose: Chooser = draw) -> Latent:
+def open_loop(rssm: RSSM, start: Latent, actions: Tensor) -> Latent:
     """Return the prior's latents ``[B, T, ...]`` under actions ``[B, T, A]``, each taken before its row."""
     latent, out, cell = start, [], rssm.cell(start.deter.dtype)
     for action in actions.unbind(1):
-        latent = rssm.imagine_step(latent, action, cell, choose)
+        latent = rssm.imagine_step(latent, action, cell)
         out.append(latent)
     return Latent(torch.stack([x.deter for x in out], 1), torch.stack([x.stoch for x in out], 1))
 

@@ -122,9 +122,7 @@ def pydreamer_names(obs: Mapping[str, np.ndarray]) -> dict[str, str]:
 # ---------------------------------------------------------------- Minari
 
 
-def to_minari(
-    episodes: Iterable[Episode], name: str, segment: Segment, spec: Signature | None, algorithm: str = ""
-) -> Exported:
+def to_minari(episodes: Iterable[Episode], name: str, segment: Segment, spec: Signature | None) -> Exported:
     """Write a Minari dataset called ``name``, or to a folder if ``name`` is a path that begins with /, . or ~.
 
     Observations are those of all rows, the last one included; rewards and flags are those of the row after each action.
@@ -140,7 +138,7 @@ def to_minari(
     spaces_ = observation_space(segment, spec), action_space(segment, spec)
     remarks: list[str] = []
     found = (minari_rows(episode, spec) for episode in usable(episodes, remarks))
-    done = write_minari(found, named, spaces_, {"algorithm_name": algorithm} if algorithm else {})
+    done = write_minari(found, named, spaces_, {})
     done.remarks += remarks
     return done
 

@@ -15,6 +15,8 @@ from reverie.data.readers.spaces import leaves_of
 
 BINS = 20
 """Number of bins of each continuous action's range, for the coverage."""
+BAR = 24
+"""Most characters of a bar of :func:`histogram`."""
 
 
 @dataclass
@@ -152,8 +154,8 @@ def summarise(parts: Iterable[Rows], action: Space) -> Summary:
     return summary
 
 
-def histogram(values: list[float], bins: int = 8, width: int = 24) -> list[str]:
-    """Return a histogram as text, with one line for each of ``bins`` ranges and bars of up to ``width`` characters."""
+def histogram(values: list[float], bins: int = 8) -> list[str]:
+    """Return a histogram as text, with one line for each of ``bins`` ranges and bars of up to ``BAR`` characters."""
     found: Any = np.asarray(values, np.float64)
     found = found[np.isfinite(found)]
     if not len(found):
@@ -161,6 +163,6 @@ def histogram(values: list[float], bins: int = 8, width: int = 24) -> list[str]:
     counts, edges = np.histogram(found, bins if found.max() > found.min() else 1)
     most = counts.max()
     return [
-        f"{low:>10.5g} to {high:>10.5g} {'#' * round(width * count / most):<{width}} {count:,}"
+        f"{low:>10.5g} to {high:>10.5g} {'#' * round(BAR * count / most):<{BAR}} {count:,}"
         for low, high, count in zip(edges[:-1], edges[1:], counts, strict=True)
     ]

@@ -19,6 +19,9 @@ from reverie.log.video import to_rgb, upscale, write_video
 
 Values = Mapping[str, float | np.ndarray]
 
+FPS = 15
+"""Frames per second of videos."""
+
 
 def is_video(value: object) -> bool:
     """Return whether ``value`` is a uint8 array ``[T, H, W, C]``."""
@@ -128,12 +131,11 @@ class TensorBoardSink:
         ImportError: the package ``tensorboard`` is not installed.
     """
 
-    def __init__(self, folder: Path, fps: int = 15, purge_step: int | None = None) -> None:
+    def __init__(self, folder: Path, purge_step: int | None = None) -> None:
         """``purge_step``: the step at which the run is resumed; earlier events from there on are hidden."""
         from torch.utils.tensorboard import SummaryWriter  # optional third-party package, and slow to import
 
         self._writer: Any = SummaryWriter(str(folder), purge_step=purge_step)
-        self._fps = fps
 
     def write(self, values: Values, step: int) -> None:
         """Record scalars, videos, and other arrays as histograms."""
@@ -152,9 +154,7 @@ class TensorBoardSink:
         shown = upscale(to_rgb(frames), 128)
         gif = io.BytesIO()
         pictures = [Image.fromarray(frame) for frame in shown]
-        pictures[0].save(
-            gif, format="GIF", save_all=True, append_images=pictures[1:], duration=1000 // self._fps, loop=0
-        )
+        pictures[0].save(gif, format="GIF", save_all=True, append_images=pictures[1:], duration=1000 // FPS, loop=0)
         height, width = shown.shape[1:3]
         image = Summary.Image(height=height, width=width, colorspace=3, encoded_image_string=gif.getvalue())
         summary = Summary(value=[Summary.Value(tag=name, image=image)])
@@ -173,8 +173,8 @@ def video_path(folder: Path, name: str, step: int) -> Path:
 class VideoSink:
     """Writes videos to ``<folder>/<name>-<step>.mp4``, the newest ``keep`` of each name; ignores other values."""
 
-    def __init__(self, folder: Path, fps: int = 15, keep: int = 20) -> None:
-        self._folder, self._fps, self._keep = folder, fps, keep
+    def __init__(self, folder: Path, keep: int = 20) -> None:
+        self._folder, self._keep = folder, keep
 
     def write(self, values: Values, step: int) -> None:
         """Write the videos among ``values`` and delete those of each name that were written longest ago.
@@ -183,7 +183,7 @@ class VideoSink:
         """
         for name, value in values.items():
             if isinstance(value, np.ndarray) and is_video(value):
-                path = write_video(video_path(self._folder, name, step), value, self._fps)
+                path = write_video(video_path(self._folder, name, step), value, FPS)
                 stem = path.stem.rpartition("-")[0]
                 others = [old for old in self._folder.glob(f"{stem}-{'[0-9]' * 12}.mp4") if old != path]
                 others.sort(key=lambda old: (old.stat().st_mtime_ns, old))

@@ -15,6 +15,8 @@ OBSERVED = (46, 160, 67)
 IMAGINED = (218, 54, 51)
 INK = (225, 228, 232)
 PAPER = (22, 24, 28)
+CAPTION, FONT = 22, 14
+"""Height of a caption and size of its letters, in pixels."""
 
 
 def write_video(path: Path, frames: np.ndarray, fps: int = 30) -> Path:
@@ -109,11 +111,11 @@ def tile(videos: np.ndarray, gap: int = 4) -> np.ndarray:
     return rows.reshape(*rows.shape[:2], -1, 3)[:, :, :-gap]
 
 
-def caption(text: str, width: int, height: int = 22, size: int = 14) -> np.ndarray:
-    """Return an image ``[height, width, 3]`` uint8 with ``text`` on it."""
-    picture = Image.new("RGB", (width, height), PAPER)
-    font = ImageFont.load_default(size)
-    ImageDraw.Draw(picture).text((6, height // 2), text, fill=INK, font=font, anchor="lm")
+def caption(text: str, width: int) -> np.ndarray:
+    """Return an image ``[CAPTION, width, 3]`` uint8 with ``text`` on it."""
+    picture = Image.new("RGB", (width, CAPTION), PAPER)
+    font = ImageFont.load_default(FONT)
+    ImageDraw.Draw(picture).text((6, CAPTION // 2), text, fill=INK, font=font, anchor="lm")
     return np.asarray(picture)
 
 

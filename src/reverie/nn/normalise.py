@@ -25,6 +25,9 @@ LEAST = 1e-30
 TOGETHER = 8192
 """Number of rows that are converted to float64 at once: those of a data set may not fit into memory."""
 
+PERCENTILES = (5.0, 95.0)
+"""Percentiles of the returns, low and high, between which :class:`PercentileScale` takes the range."""
+
 LOOKED_AT = 1000
 """Number of rows after which running statistics are checked for numbers that never change."""
 
@@ -265,16 +268,16 @@ class PercentileScale(nn.Module):
     low: Tensor
     high: Tensor
 
-    def __init__(self, rate: float = 0.01, limit: float = 1.0, percentiles: tuple[float, float] = (5.0, 95.0)) -> None:
+    def __init__(self, rate: float = 0.01, limit: float = 1.0) -> None:
         super().__init__()
-        self.rate, self.limit, self.percentiles = rate, limit, percentiles
+        self.rate, self.limit = rate, limit
         self.register_buffer("low", torch.zeros(()))
         self.register_buffer("high", torch.zeros(()))
 
     @torch.no_grad()
     def update(self, x: Tensor) -> None:
         """Update the averages with new values ``[...]``."""
-        low, high = percentiles(x, self.percentiles)
+        low, high = percentiles(x, PERCENTILES)
         self.low.lerp_(low, self.rate)
         self.high.lerp_(high, self.rate)
 

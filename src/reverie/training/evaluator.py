@@ -45,19 +45,14 @@ class Result:
     """Existing files by name: "settings", "metrics", "curve", "evaluation", "estimate" and "checkpoint"."""
 
 
-def result_of(
-    experiment: Experiment,
-    folder: RunFolder,
-    checkpoint: Path | None,
-    evaluation: Evaluation | None = None,
-) -> Result:
-    """Return the result of a run that has made all its steps, with the files in its folder."""
+def result_of(experiment: Experiment, folder: RunFolder, checkpoint: Path | None) -> Result:
+    """Return the result of a run that has made all its steps, before its final evaluation, with the folder's files."""
     return Result(
         run=folder.path,
         reason="finished",
         env_steps=experiment.clock.env_steps,
         updates=experiment.clock.updates,
-        evaluation=evaluation,
+        evaluation=None,
         files=folder.files() | ({"checkpoint": checkpoint} if checkpoint else {}),
     )
 
