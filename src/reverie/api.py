@@ -28,16 +28,13 @@ from reverie.envs.factory import EnvLike, env_name
 from reverie.experiment import ExperimentConfig
 from reverie.log.console import tell
 from reverie.offline import HALF
-from reverie.presets import files_say_fraction, layered, overlay, resized, says_fraction
+from reverie.presets import SHORT_NAMES, files_say_fraction, layered, overlay, resized, says_fraction
 from reverie.training.evaluator import Result
 from reverie.training.run import train as run_training
 from reverie.training.seeds import SeedsResult
 from reverie.training.seeds import train_seeds as run_seeds
 
 _TRAINING = threading.Lock()
-
-SHORT = {"envs": "env.num", "eval_env": "data.eval_env", "data_fraction": "data.fraction"}
-"""Short names of settings. ``data`` is one of ``data.path`` as well, if it is a path."""
 
 
 def train(
@@ -183,7 +180,7 @@ def settings_of(
     check_names(overrides, algorithm)
     check_twice(env, overrides)
     files = [config] if isinstance(config, str | Path) else config or ()
-    idle = [name for name in overrides if SHORT.get(name, "").startswith("data.")]
+    idle = [name for name in overrides if SHORT_NAMES.get(name, "").startswith("data.")]
     overrides = spelled_out(overrides)
     settings = base_of(algorithm, env, size, preset, files, overrides)
     if "env_options" in overrides:
@@ -206,7 +203,7 @@ def spelled_out(overrides: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         ConfigError: ``data`` is neither a path, a reader nor settings.
     """
-    whole = {name: value for name, value in overrides.items() if name not in SHORT}
+    whole = {name: value for name, value in overrides.items() if name not in SHORT_NAMES}
     data = whole.get("data", {})
     if isinstance(data, str | Path | Reader):
         del whole["data"]
@@ -217,7 +214,7 @@ def spelled_out(overrides: Mapping[str, Any]) -> dict[str, Any]:
         usual = DatasetConfig().to_dict()
         plain = data.to_dict() | {"reader": data.reader}  # which may be an object
         whole["data"] = {name: value for name, value in plain.items() if value != usual[name]}
-    return whole | {path: overrides[name] for name, path in SHORT.items() if name in overrides}
+    return whole | {path: overrides[name] for name, path in SHORT_NAMES.items() if name in overrides}
 
 
 def base_of(
@@ -282,7 +279,7 @@ def check_names(overrides: Mapping[str, Any], algorithm: object) -> None:
     """
     parameters = [name for name in inspect.signature(train).parameters if name != "overrides"]
     fields = [field.name for field in dataclasses.fields(ExperimentConfig) if field.name != "env"]
-    known = [*fields, *SHORT, "env_options"]
+    known = [*fields, *SHORT_NAMES, "env_options"]
     for name in overrides:
         if name.partition(".")[0] not in (*known, "env"):
             if inner := [path for path in inner_options(algorithm) if path.endswith(f".{name}")]:
@@ -335,7 +332,7 @@ def check_twice(env: EnvLike | None, overrides: Mapping[str, Any]) -> None:
     mappings = {part: options for part, options in parts.items() if isinstance(options, Mapping)}
     nested = {f"{part}.{name}": value for part, options in mappings.items() for name, value in options.items()}
     short = {"env": (env, "env.id"), "data": (overrides.get("data"), "data.path")}
-    short |= {name: (overrides.get(name), path) for name, path in SHORT.items()}
+    short |= {name: (overrides.get(name), path) for name, path in SHORT_NAMES.items()}
     for name, (value, path) in short.items():
         others = [given[path] for given in (overrides, nested) if path in given]
         if isinstance(value, str | Path | Real) and any(str(other) != str(value) for other in others):

@@ -28,6 +28,9 @@ SUITES: dict[str, str] = dreamer.SUITES | model_free.SUITES | offline.SUITES
 """Preset that an environment gets by the prefix of its id, unless another is asked for. An entry ``algorithm: prefix``
 is for that algorithm only."""
 
+SHORT_NAMES = {"envs": "env.num", "eval_env": "data.eval_env", "data_fraction": "data.fraction"}
+"""Other names of settings in Python and on the command line. So is ``data``, of ``data.path``, if it is a path."""
+
 
 def preset_name(algorithm: str, env: str) -> str | None:
     """Return the preset's name for an algorithm on an environment; None if the algorithm has no preset."""

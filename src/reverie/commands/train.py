@@ -16,7 +16,7 @@ from reverie.experiment import ExperimentConfig
 from reverie.folder import RunFolder
 from reverie.log.console import tell
 from reverie.offline import HALF
-from reverie.presets import files_say_fraction, layered
+from reverie.presets import SHORT_NAMES, files_say_fraction, layered
 from reverie.saved import read_saved
 from reverie.training.aggregate import table
 from reverie.training.run import train
@@ -112,7 +112,7 @@ def train_command(args: list[str]) -> int:
     return 0 if result.signal is None else 128 + result.signal
 
 
-SHORT = {"envs": "env.num", "data": "data.path", "eval_env": "data.eval_env", "data_fraction": "data.fraction"}
+SHORT = SHORT_NAMES | {"data": "data.path"}
 """Flags of ``Common`` that are other names of settings. That of the environment also chooses the preset."""
 
 
