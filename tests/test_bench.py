@@ -19,7 +19,7 @@ from reverie import bench
 from reverie.algos.base import Algorithm, AlgorithmConfig
 from reverie.algos.dqn import DQNConfig
 from reverie.algos.dreamer_v3 import DreamerV3, DreamerV3Config, sized
-from reverie.bench import Forecast, Report, Speed, Turns, count_flops, env_rate, forecast, median, turns_of
+from reverie.bench import Forecast, Report, Speed, Turns, count_flops, env_rate, forecast, median_seconds, turns_of
 from reverie.cli import main
 from reverie.commands.bench import BenchCommand, hours, numbers, settings, shapes
 from reverie.core import hardware
@@ -143,13 +143,13 @@ def test_median_is_of_the_calls_after_the_warm_up(monkeypatch: pytest.MonkeyPatc
     calls: list[int] = []
     # begin, then for each call: is there time, start, end (the first look of all finds none)
     monkeypatch.setattr(bench.time, "perf_counter", Ticks(0, 0, 5, 0, 1, 0, 3))
-    assert median(lambda: calls.append(1), CPU, warm_up=2, seconds=0, least=3, most=9) == 3
+    assert median_seconds(lambda: calls.append(1), CPU, warm_up=2, seconds=0, least=3, most=9) == 3
     assert len(calls) == 5
 
 
 def test_median_stops_at_the_most_calls() -> None:
     calls: list[int] = []
-    median(lambda: calls.append(1), CPU, warm_up=0, seconds=1e9, least=1, most=4)
+    median_seconds(lambda: calls.append(1), CPU, warm_up=0, seconds=1e9, least=1, most=4)
     assert len(calls) == 4
 
 

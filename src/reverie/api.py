@@ -88,12 +88,12 @@ def train(
     """
     given = None if env is None or isinstance(env, str) else env
     settings = settings_of(algorithm, env, size, preset, config, overrides)
-    with alone(), left_as_found(), threads_kept():
+    with only_training(), left_as_found(), threads_kept():
         return run_training(settings, env=given, run=run, say=say, keep_newer=keep_newer, sinks=sinks)
 
 
 @contextlib.contextmanager
-def alone() -> Iterator[None]:
+def only_training() -> Iterator[None]:
     """Hold the lock for training in this process.
 
     Two trainings would draw from the same random generators, and neither would follow from its seed.

@@ -155,7 +155,9 @@ def speed_of(
     learner.update(batch)
     wait_for(device)
     first = time.perf_counter() - started
-    update = median(lambda: learner.update(batch), device, warm_up=WARM_UP[device.type], seconds=seconds / 2, most=1000)
+    update = median_seconds(
+        lambda: learner.update(batch), device, warm_up=WARM_UP[device.type], seconds=seconds / 2, most=1000
+    )
     acts = {n: 1e3 * act_seconds(learner, noise_step(obs_spec, n), seconds=seconds / 15) for n in sorted(envs)}
     speed = Speed(
         parameters=sum(p.numel() for p in learner.parameters() if p.requires_grad),
@@ -170,7 +172,7 @@ def speed_of(
     return speed, learner
 
 
-def median(
+def median_seconds(
     call: Callable[[], object], device: torch.device, *, warm_up: int, seconds: float, least: int = 3, most: int
 ) -> float:
     """Return the median seconds of ``call``, over ``least`` to ``most`` calls within about ``seconds``."""
@@ -190,7 +192,9 @@ def median(
 def act_seconds(learner: Algorithm, step: Step, mode: Mode = "explore", *, seconds: float = 1.0) -> float:
     """Return the seconds of one decision for the environments of ``step``."""
     state = learner.policy.initial(len(step))
-    return median(lambda: learner.policy.act(step, state, mode), learner.device, warm_up=10, seconds=seconds, most=1000)
+    return median_seconds(
+        lambda: learner.policy.act(step, state, mode), learner.device, warm_up=10, seconds=seconds, most=1000
+    )
 
 
 def env_rate(env: Env, seconds: float = 2.0) -> float:

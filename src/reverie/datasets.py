@@ -26,7 +26,7 @@ from reverie.data.episodes import chosen, drawn, episodes_of, pieces_of
 from reverie.data.export import to_pydreamer, write_minari
 from reverie.data.output import Exported, check_target, staged_at
 from reverie.data.readers.base import About, Reader, Rows, Space
-from reverie.data.readers.minari import BOTH, ENV_ID, MEASURED, MinariReader
+from reverie.data.readers.minari import BOTH, ENV_ID, MEASURED_KEY, MinariReader
 from reverie.data.readers.own import OwnReader, sound
 from reverie.data.readers.several import SeveralReader
 from reverie.data.readers.spaces import nested, opened, text_of
@@ -50,7 +50,7 @@ SCALED = (
     "the action space is not declared: actions are written in [-1, 1] or one-hot, scaled by the range of the recorded "
     "ones, which PyDreamer's files do not store. Other formats keep actions as recorded"
 )
-Episodes = Callable[[Iterator[Rows]], Iterator[Rows]]
+Selection = Callable[[Iterator[Rows]], Iterator[Rows]]
 """A function from episodes to those episodes, or pieces of episodes, that are to be written."""
 
 
@@ -65,7 +65,7 @@ def of_the_user(reader: Reader) -> list[OwnReader]:
     return [one for one in parts if isinstance(one, OwnReader)]
 
 
-def soundly(choose: Episodes, where: str) -> Episodes:
+def soundly(choose: Selection, where: str) -> Selection:
     """Return a function that selects as ``choose`` does, and checks the flags of what it selected."""
     return lambda episodes: sound(choose(episodes), where)
 
@@ -73,7 +73,7 @@ def soundly(choose: Episodes, where: str) -> Episodes:
 # ---------------------------------------------------------------- writing
 
 
-def write(reader: Reader, target: str, to: Format = "minari", choose: Episodes = everything) -> Exported:
+def write(reader: Reader, target: str, to: Format = "minari", choose: Selection = everything) -> Exported:
     """Write the episodes of ``reader`` that ``choose`` selects to ``target``.
 
     Minari, D4RL files and tables get values as they were recorded; Minari also their spaces and the environment. The
@@ -109,14 +109,14 @@ def write(reader: Reader, target: str, to: Format = "minari", choose: Episodes =
             return to_store(found, Path(target).expanduser(), recorded)
 
 
-def _to_minari(reader: Reader, target: str, choose: Episodes) -> Exported:
+def _to_minari(reader: Reader, target: str, choose: Selection) -> Exported:
     about = reader.about()
     said: dict[str, Any] = {key: about.text[key] for key in ("algorithm_name", "description") if key in about.text}
     said |= _named_env(reader, about)
     back = given_back(about)
     both = about.observation if back is None else back.space, about.action
     if about.measured:
-        both, said[MEASURED] = (both[0], opened(about.action)), True
+        both, said[MEASURED_KEY] = (both[0], opened(about.action)), True
         reader.note(UNBOUNDED)
     with shown(f"writing {Path(target).name}", reader.rows()) as counted:
         parts = counted(reader.as_recorded())
@@ -152,7 +152,7 @@ def _named_env(reader: Reader, about: About) -> dict[str, str]:
     return ({"env_spec": text} if text else {}) | ({ENV_ID: about.env} if ":" in about.env else {})
 
 
-def _to_columns(reader: Reader, target: Path, to: Format, choose: Episodes) -> Exported:
+def _to_columns(reader: Reader, target: Path, to: Format, choose: Selection) -> Exported:
     about = reader.about()
     with shown(f"writing {target.name}", reader.rows()) as counted:
         found = choose(episodes_of(counted(reader.as_recorded())))
@@ -276,7 +276,7 @@ class Share:
         return self.steps
 
 
-def part(reader: Reader, share: Share) -> Episodes:
+def part(reader: Reader, share: Share) -> Selection:
     """Return a function that selects the part ``share``, the same for the same seed. Reads all rows once.
 
     By "episode", whole episodes are drawn until their steps suffice, so the part may be a little larger; the order is
@@ -367,7 +367,7 @@ def actions_of(about: About) -> tuple[Space | None, str]:
     return space, ""
 
 
-def good(report: DataReport) -> Episodes:
+def good(report: DataReport) -> Selection:
     """Return a function that leaves out the episodes that break a rule."""
     bad = set(report.bad)
     return lambda episodes: (rows for number, rows in enumerate(episodes) if number not in bad)

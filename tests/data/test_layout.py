@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reverie.core.errors import DataError
-from reverie.data.layout import Piece, Source, lay_out
+from reverie.data.layout import Piece, Pieces, lay_out
 from reverie.data.storage import Column, HostStorage
 
 COLUMNS = {"is_first": Column((), "bool"), "number": Column((), "int64"), "image": Column((2,), "uint8"),
@@ -23,7 +23,7 @@ def rows_of(begin: int, firsts: list[bool]) -> dict[str, np.ndarray]:
     return {"is_first": np.array(firsts, bool), "number": rows, "image": np.stack([rows, rows], 1).astype(np.uint8)}
 
 
-def source_of(pieces: Sequence[Piece]) -> Source:
+def source_of(pieces: Sequence[Piece]) -> Pieces:
     def source(columns: Sequence[str] | None) -> Iterator[Piece]:
         for broken, rows in pieces:
             yield broken, {name: rows[name] for name in columns or rows}
@@ -31,7 +31,7 @@ def source_of(pieces: Sequence[Piece]) -> Source:
     return source
 
 
-def filled(storage: HostStorage, source: Source) -> dict[str, np.ndarray]:
+def filled(storage: HostStorage, source: Pieces) -> dict[str, np.ndarray]:
     for values in storage.columns.values():
         values[...] = 1  # whatever was there
     count = lay_out(storage, source)

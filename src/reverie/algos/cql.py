@@ -238,9 +238,9 @@ class CQLObjective(SACObjective):
         others, floored = self.raised(others, batch)
         soft = self.cql_temperature * log_sum_exp((others - log_density) / self.cql_temperature)  # [2, B, T-1]
         gap = mean_over((soft - taken).mean(0), transition_mask(batch.is_last))
-        return self.pressed(losses, gap, critics=len(values), metrics=floored)
+        return self.with_penalty(losses, gap, critics=len(values), metrics=floored)
 
-    def pressed(self, losses: Losses, gap: Tensor, critics: int, metrics: dict[str, Tensor]) -> Losses:
+    def with_penalty(self, losses: Losses, gap: Tensor, critics: int, metrics: dict[str, Tensor]) -> Losses:
         """Add the penalty to ``losses``: ``gap`` ``[]``, the mean over critics, times weight or multiplier."""
         terms, metrics = dict(losses.terms), {**losses.metrics, **metrics, "train/gap": gap.detach()}
         if self.log_multiplier is None:

@@ -12,11 +12,11 @@ from reverie.data.storage import Storage
 
 Piece = tuple[bool, Mapping[str, np.ndarray]]
 """``(broken, rows)``: rows ``[n, ...]`` of one stream; ``broken`` if they do not continue the piece before."""
-Source = Callable[[Sequence[str] | None], Iterable[Piece]]
+Pieces = Callable[[Sequence[str] | None], Iterable[Piece]]
 """A function that yields all pieces, the oldest first, with the named columns or all (None). Called more than once."""
 
 
-def lay_out(storage: Storage, source: Source) -> int:
+def lay_out(storage: Storage, source: Pieces) -> int:
     """Fill an empty ``storage`` with the rows of ``source``. Return the number of rows of each stream.
 
     Rows before the first ``is_first`` of an unbroken run are left out, because the beginning of their episode is lost.

@@ -18,7 +18,7 @@ from rich.text import Text
 
 from reverie.log.console import Pace, short, span
 
-State = Literal["waiting", "running", "finished", "stopped", "failed"]
+LaneState = Literal["waiting", "running", "finished", "stopped", "failed"]
 
 PERIOD = 30.0
 """Seconds between two lines about a run, if the output is no terminal."""
@@ -57,7 +57,7 @@ class Lane:
     """One of the runs: its name, its state, and the newest values of its metrics."""
 
     pace: Pace | None
-    state: State
+    state: LaneState
     note: str
     """A few words on its state; empty if ``state`` says enough."""
 
@@ -226,5 +226,11 @@ class LiveBoard:
         return grid
 
 
-STYLES: dict[State, str] = {"waiting": "dim", "running": "", "finished": "green", "stopped": "yellow", "failed": "red"}
+STYLES: dict[LaneState, str] = {
+    "waiting": "dim",
+    "running": "",
+    "finished": "green",
+    "stopped": "yellow",
+    "failed": "red",
+}
 """Rich styles of the states."""

@@ -13,7 +13,7 @@ from types import FrameType
 from typing import Self
 
 from reverie.core.signals import SIGNALS
-from reverie.log.board import State
+from reverie.log.board import LaneState
 from reverie.run.interrupt import HANGUP, listening
 
 PROGRAM = "reverie.child"
@@ -77,7 +77,7 @@ class Signals(contextlib.ExitStack):
             self.got.append(number)
 
 
-def verdict(code: int, words: str) -> tuple[State, str]:
+def verdict(code: int, words: str) -> tuple[LaneState, str]:
     """Return how a process ended, from its exit code and the last line that it wrote."""
     if code == 0:
         return "finished", "finished"

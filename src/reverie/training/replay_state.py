@@ -42,7 +42,7 @@ from reverie.core.errors import RunError
 from reverie.core.specs import EXTRAS
 from reverie.core.types import State
 from reverie.core.words import Say, plural
-from reverie.data.layout import Piece, Source, lay_out
+from reverie.data.layout import Piece, Pieces, lay_out
 from reverie.data.replay import Replay
 from reverie.data.store import sittings as marks
 from reverie.data.store.manifest import Segment
@@ -267,7 +267,7 @@ class DurableReplay:
             return False
         return home is not None
 
-    def _start_with(self, source: Source | None, imported: bool = False) -> None:
+    def _start_with(self, source: Pieces | None, imported: bool = False) -> None:
         """Begin a segment with the rows of ``source``, or an empty one. ``imported``: the store has these already."""
         self.replay.begin_at(0)
         if source is not None and (count := lay_out(self.replay.storage, source)):

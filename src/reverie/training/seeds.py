@@ -19,7 +19,7 @@ from reverie.core.machine import choose_device
 from reverie.core.words import Say, plural
 from reverie.experiment import ExperimentConfig
 from reverie.folder import check_writable, writing
-from reverie.log.board import Board, Lane, NoBoard, State, board_of
+from reverie.log.board import Board, Lane, LaneState, NoBoard, board_of
 from reverie.log.console import tell
 from reverie.offline import resolved, subject
 from reverie.run.interrupt import heeded
@@ -55,7 +55,7 @@ class SeedRun:
     """Run folder of this seed."""
     log: Path
     """File with the output of its process."""
-    state: State
+    state: LaneState
     """One of "waiting", "running", "finished", "stopped" and "failed"."""
     note: str
     """A few words on the state, such as the score of a finished seed or the error of a failed one."""

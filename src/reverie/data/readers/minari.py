@@ -25,7 +25,7 @@ from reverie.data.readers.spaces import is_open, leaves_of, space_of, with_leave
 from reverie.data.readers.transitions import OPEN, STEPLESS
 
 METADATA = "metadata.json"
-MEASURED = "reverie_action_space_measured"
+MEASURED_KEY = "reverie_action_space_measured"
 """Key in the metadata of datasets written by this package: the original did not declare its action space."""
 ENV_ID = "reverie_env_id"
 """Key in the same metadata: an environment's id with the module that registers it, which an env_spec cannot hold."""
@@ -190,7 +190,7 @@ class MinariReader(Reader):
             env_kwargs=dict(spec.get("kwargs") or {}),
             time_limit=spec.get("max_episode_steps"),
             episodes=self.count,
-            measured=bool(self.metadata.get(MEASURED))
+            measured=bool(self.metadata.get(MEASURED_KEY))
             or any(leaf.is_action and is_open(leaf.space) for leaf in self.leaves),
             text=text,
         )
