@@ -27,7 +27,7 @@ from reverie.envs.base import EnvConfig
 from reverie.envs.factory import EnvLike, env_name
 from reverie.experiment import ExperimentConfig
 from reverie.log.console import tell
-from reverie.offline import HALF
+from reverie.offline import DEFAULT_FRACTION
 from reverie.presets import SHORT_NAMES, files_say_fraction, layered, overlay, resized, says_fraction
 from reverie.training.evaluator import Result
 from reverie.training.run import train as run_training
@@ -255,7 +255,7 @@ def beside_data(settings: ExperimentConfig, env: EnvLike | None, said: bool) -> 
     if env is None or not settings.data.alone:
         return settings
     if not said:
-        return settings.merge({"data.fraction": HALF})
+        return settings.merge({"data.fraction": DEFAULT_FRACTION})
     return settings.merge({"data.eval_env": env_name(env)}) if isinstance(env, str) else settings
 
 

@@ -26,7 +26,7 @@ from reverie.nn import gpu
 from reverie.noise import noise_batch, noise_step
 from reverie.run.collect import Collector, random_action
 
-PATIENCE = 2_000
+MAX_TURNS = 2_000
 """Turns of the loop within which the replay should hold a window."""
 WARM, LEAST = 1, 4
 """Updates of :func:`turns_of` that are not timed, and its least number of updates in all."""
@@ -211,7 +211,7 @@ def env_rate(env: Env, seconds: float = 2.0) -> float:
 def turns_of(config: ExperimentConfig, learner: Algorithm, env: Env, seconds: float) -> Turns | None:
     """Collect in ``env`` and learn in turns for about ``seconds``, with the updates per env step of a run.
 
-    Returns None if the replay holds no window after :data:`PATIENCE` turns, or the run makes no updates.
+    Returns None if the replay holds no window after :data:`MAX_TURNS` turns, or the run makes no updates.
     """
     window, ratio, now = learner.window, config.ratio(learner.window), time.perf_counter
     replay = config.replay.merge({"storage": "ram"}).build(
@@ -221,11 +221,11 @@ def turns_of(config: ExperimentConfig, learner: Algorithm, env: Env, seconds: fl
         num_envs=env.num_envs,
         window=window,
         seed=0,
-        most=(PATIENCE + window.rows) * env.num_envs,
+        most=(MAX_TURNS + window.rows) * env.num_envs,
     )
     collector = Collector(env, learner.policy, replay, seed=0, watcher=learner.watcher)
     source = ahead(replay, learner.device)
-    for _ in range(PATIENCE):
+    for _ in range(MAX_TURNS):
         if len(source):
             break
         collector.collect()

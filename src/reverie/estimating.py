@@ -34,7 +34,7 @@ BLOCK = 1024
 """First states per forward pass."""
 ROUNDING = 1e-6
 """Standard deviation, relative to the largest number, below which numbers are taken to be equal."""
-MOST = 10_000
+MAX_EPISODES = 10_000
 """Most episodes in a mean, evenly spread: the bootstrap over more would take longer than everything else."""
 
 ENDLESS = (
@@ -259,8 +259,8 @@ def config_for(algo: Algorithm) -> FQEConfig:
 
 
 def thinned(values: np.ndarray) -> np.ndarray:
-    """Return at most :data:`MOST` of the values, evenly spread."""
-    return values[np.unique(np.linspace(0, len(values) - 1, MOST).astype(np.int64))]
+    """Return at most :data:`MAX_EPISODES` of the values, evenly spread."""
+    return values[np.unique(np.linspace(0, len(values) - 1, MAX_EPISODES).astype(np.int64))]
 
 
 def blocks(rows: np.ndarray) -> Iterator[np.ndarray]:

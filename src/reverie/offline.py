@@ -39,7 +39,7 @@ from reverie.recorded import Recorded, env_of, open_recorded, shown
 NO_ENV = "none"
 """Environment id of a run that has no environment."""
 
-HALF = 0.5
+DEFAULT_FRACTION = 0.5
 """Default fraction of each batch that is recorded, where both data and an environment are given."""
 
 

@@ -422,7 +422,7 @@ def test_a_damaged_file_of_a_part_is_named(tmp_path, how, name):
 
 @pytest.mark.parametrize(("spare", "large", "kept"), [(True, 1, {}), (True, 1000, FILES), (False, 1, FILES)])
 def test_large_spare_files_are_only_in_the_newest_checkpoint(tmp_path, monkeypatch, spare, large, kept):
-    monkeypatch.setattr(module, "LARGE", large)
+    monkeypatch.setattr(module, "SPARE_LIMIT", large)
     checkpoints = Checkpoints(tmp_path)
     older, newer = (checkpoints.save(step, {"box": Boxed({"x": step}, FILES, spare)}) for step in (1, 2))
     assert checkpoints.damaged() == {}
@@ -433,7 +433,7 @@ def test_large_spare_files_are_only_in_the_newest_checkpoint(tmp_path, monkeypat
 
 @pytest.mark.parametrize("call", range(8))
 def test_dropping_spare_files_can_be_stopped_anywhere(tmp_path, monkeypatch, call):
-    monkeypatch.setattr(module, "LARGE", 1)
+    monkeypatch.setattr(module, "SPARE_LIMIT", 1)
     path = Checkpoints(tmp_path).save(1, {"box": Boxed({"x": 1}, FILES)})
     calls = iter(range(100))
 
@@ -462,7 +462,7 @@ def test_checkpoints_are_in_the_order_of_their_steps(tmp_path):
 
 
 def test_files_that_are_being_deleted_are_not_read(tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "LARGE", 1)
+    monkeypatch.setattr(module, "SPARE_LIMIT", 1)
     path = Checkpoints(tmp_path).save(1, {"box": Boxed({"x": 1}, FILES)})
     with monkeypatch.context() as patch:
         patch.setattr("pathlib.Path.unlink", lambda *args, **kwargs: None)

@@ -32,7 +32,7 @@ from reverie.nn.rewards import ReturnStd
 from reverie.objectives.returns import transition_mask
 from reverie.objectives.td import Losses, after, before, mean_over, squared_error
 
-MOST = 1e6
+MAX_MULTIPLIER = 1e6
 """Upper bound of the multiplier: the authors' code."""
 
 
@@ -70,8 +70,8 @@ class Lagrange(Conservatism):
     def __post_init__(self) -> None:
         above(self, lr=0)
         finite(self, "threshold")
-        if not 0 < self.initial <= MOST:
-            raise ConfigError(f"initial = {self.initial}: expected a number above 0, at most {MOST:g}.")
+        if not 0 < self.initial <= MAX_MULTIPLIER:
+            raise ConfigError(f"initial = {self.initial}: expected a number above 0, at most {MAX_MULTIPLIER:g}.")
 
 
 @dataclass(frozen=True)
@@ -248,7 +248,8 @@ class CQLObjective(SACObjective):
             conservative = self.conservatism.weight * gap
         else:
             assert isinstance(self.conservatism, Lagrange)
-            multiplier, beyond = self.log_multiplier.clamp(max=math.log(MOST)).exp(), gap - self.conservatism.threshold
+            multiplier = self.log_multiplier.clamp(max=math.log(MAX_MULTIPLIER)).exp()
+            beyond = gap - self.conservatism.threshold
             conservative = multiplier.detach() * beyond
             terms["multiplier"] = -multiplier * beyond.detach()
             metrics |= {"train/multiplier": multiplier.detach(), "loss/multiplier": terms["multiplier"].detach()}
@@ -337,7 +338,7 @@ class CQL(SAC):
             losses = losses.joined(found)
         if self.objective.log_multiplier is not None:
             with torch.no_grad():  # beyond the bound it would have no gradient, and never come back
-                self.objective.log_multiplier.clamp_(max=math.log(MOST))
+                self.objective.log_multiplier.clamp_(max=math.log(MAX_MULTIPLIER))
         self.objective.update_targets()
         return Update(metrics=losses.metrics, priority=losses.priority)
 

@@ -15,7 +15,7 @@ from reverie.core.words import plural
 from reverie.experiment import ExperimentConfig
 from reverie.folder import RunFolder
 from reverie.log.console import tell
-from reverie.offline import HALF
+from reverie.offline import DEFAULT_FRACTION
 from reverie.presets import SHORT_NAMES, files_say_fraction, layered
 from reverie.saved import read_saved
 from reverie.training.aggregate import table
@@ -160,7 +160,7 @@ def in_an_environment(args: list[str], said: Common) -> dict[str, Any]:
     """Return the settings that --env implies beside --data: collect in it, or with a fraction of 1 evaluate in it."""
     flags = flag_value(args, "data-fraction") or flag_value(args, "data.fraction")
     alone = flags or files_say_fraction(said.config, said.algorithm)
-    return {"data.eval_env": said.env} if alone else {"data.fraction": HALF}
+    return {"data.eval_env": said.env} if alone else {"data.fraction": DEFAULT_FRACTION}
 
 
 def seeds_command(config: ExperimentConfig, said: Common) -> int:

@@ -12,7 +12,7 @@ from matplotlib.ticker import MaxNLocator
 
 from reverie.log.figure import BLUE, GREY, ORANGE, save_figure, styled
 
-MOST = 12
+MAX_DIMENSIONS = 12
 """Most dimensions of an action that are shown."""
 
 
@@ -65,7 +65,7 @@ def _use(axes: Axes, name: str, counts: np.ndarray, bounds: tuple[float, float] 
             edges = np.linspace(*bounds, parts + 1)
             axes.bar(edges[:-1], counts[0], width=np.diff(edges), align="edge", color=ORANGE, edgecolor="white")
         return
-    shares = counts[:MOST] / np.maximum(1, counts[:MOST].sum(axis=1, keepdims=True))
+    shares = counts[:MAX_DIMENSIONS] / np.maximum(1, counts[:MAX_DIMENSIONS].sum(axis=1, keepdims=True))
     image = axes.imshow(shares, aspect="auto", cmap="Blues", vmin=0)
     axes.figure.colorbar(image, ax=axes, label="share of a dimension's actions")
     axes.yaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))

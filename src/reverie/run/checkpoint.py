@@ -30,7 +30,7 @@ from reverie.run.verify import FORMAT, MANIFEST, STATE, TENSORS, entry_of, is_ne
 
 ASIDE = ".tmp-old-"
 
-LARGE = 100_000_000
+SPARE_LIMIT = 100_000_000
 """If the spare files of a checkpoint have at least this many bytes, only the newest checkpoint keeps them."""
 
 
@@ -270,7 +270,7 @@ def slim(path: Path) -> None:
     """Delete the spare files of the checkpoint at ``path`` if they are large; it is whole at every moment."""
     manifest = json.loads((path / MANIFEST).read_text())
     spare = [name for name, entry in manifest["files"].items() if entry.get("spare")]
-    if sum(manifest["files"][name]["bytes"] for name in spare) < LARGE:
+    if sum(manifest["files"][name]["bytes"] for name in spare) < SPARE_LIMIT:
         return
     kept = {name: entry for name, entry in manifest["files"].items() if name not in spare}
     del manifest["seal"]
