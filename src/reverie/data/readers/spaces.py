@@ -162,6 +162,15 @@ def tree_of(values: Mapping[str, Any]) -> dict[str, Any]:
     return out
 
 
+def nested_spaces(found: Mapping[str, Space], root: str) -> Any:
+    """Arrange spaces with names such as ``obs/arm/camera`` as nested Dict spaces."""
+
+    def made(value: Any) -> Any:
+        return spaces.Dict({key: made(inner) for key, inner in value.items()}) if isinstance(value, dict) else value
+
+    return made(tree_of({name.removeprefix(f"{root}/"): space for name, space in found.items()}))
+
+
 def first_of(values: Any) -> Any:
     """Return the first of the values that ``nested`` returns."""
     if isinstance(values, dict):

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from gymnasium import spaces
 
 from reverie.core.errors import DataError
 from reverie.data.readers.arrow_columns import Piece, SideBySide, TableColumn
@@ -31,11 +30,10 @@ from reverie.data.readers.base import (
     needs,
     observed_space,
 )
-from reverie.data.readers.spaces import space_of
+from reverie.data.readers.spaces import nested_spaces, space_of
 from reverie.data.readers.table_ends import Ends, EpisodeIds, Tables, ends_of
 from reverie.data.readers.table_files import FORMATS, check_alike, is_parquet, tables_in
 from reverie.data.readers.table_roles import FLAGS, NEEDED, check_roles
-from reverie.data.readers.tianshou import nested
 from reverie.data.readers.transitions import STEPLESS, ArrayColumn, Column, Transitions, limited
 
 TRUNCATIONS = {"truncated", "end", "episode"}
@@ -294,9 +292,9 @@ class TableReader(Reader):
         own = {} if self.options.columns else self._own(ACTIONS_OF_OURS)
         done = {} if own else {name: actions(name) for name in first.action}
         return About(
-            observation=seen["obs"] if "obs" in seen else nested(seen, "obs", spaces.Dict),
-            action=space_of(own, str(self.path)) if own else done["action"][0] if "action" in done else nested(
-                {name: space for name, (space, _) in done.items()}, "action", spaces.Dict
+            observation=seen["obs"] if "obs" in seen else nested_spaces(seen, "obs"),
+            action=space_of(own, str(self.path)) if own else done["action"][0] if "action" in done else nested_spaces(
+                {name: space for name, (space, _) in done.items()}, "action"
             ),
             measured=any(measured for _, measured in done.values()),
             text={"a row is": "an episode" if self.whole else "a transition"},

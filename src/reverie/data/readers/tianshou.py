@@ -19,7 +19,7 @@ import numpy as np
 from reverie.core.errors import DataError
 from reverie.data.readers.base import About, Reader, ReadOptions, Rows, action_space, as_flags, observed_space
 from reverie.data.readers.hdf5 import Hdf5Column, damage, open_hdf5, walk
-from reverie.data.readers.spaces import tree_of
+from reverie.data.readers.spaces import nested_spaces
 from reverie.data.readers.stacked import StackedColumn
 from reverie.data.readers.transitions import Column, Transitions
 
@@ -48,19 +48,18 @@ class TianshouReader(Reader):
 
     def about(self) -> About:
         """See ``Reader``. Nothing is declared: spaces are derived from the arrays."""
-        from gymnasium import spaces
 
         def space(columns: dict[str, Column], root: str) -> Any:
             found = {name: observed_space(column.shape[1:], column.dtype) for name, column in columns.items()}
-            return found[root] if root in found else nested(found, root, spaces.Dict)
+            return found[root] if root in found else nested_spaces(found, root)
 
         t = self._transitions
         found = {
             name: action_space(lambda c=column: [c.read(0, c.shape[0])], self.path, scaled=True)  # type: ignore[misc]  # binds the loop's column
             for name, column in t.action.items()
         }
-        action = found["action"][0] if "action" in found else nested(
-            {name: one for name, (one, _) in found.items()}, "action", spaces.Dict
+        action = found["action"][0] if "action" in found else nested_spaces(
+            {name: one for name, (one, _) in found.items()}, "action"
         )  # fmt: skip
         text = {"buffer": f"{len(self._order):,} transitions in {len(self._rings)} rings", "stacked": str(self._stack)}
         return About(
@@ -236,12 +235,3 @@ class Reordered:
         places = self.order[index]
         back = np.argsort(np.argsort(places))
         return self.column.at(np.sort(places))[back]
-
-
-def nested(found: dict[str, Any], root: str, kind: Any) -> Any:
-    """Arrange spaces with names such as ``obs/arm/camera`` as nested spaces of type ``kind``."""
-
-    def made(value: Any) -> Any:
-        return kind({key: made(inner) for key, inner in value.items()}) if isinstance(value, dict) else value
-
-    return made(tree_of({name.removeprefix(f"{root}/"): space for name, space in found.items()}))
