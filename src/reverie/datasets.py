@@ -24,6 +24,7 @@ from reverie.core.words import plural
 from reverie.data.columnar import write_d4rl, write_parquet
 from reverie.data.episodes import chosen, drawn, episodes_of, pieces_of
 from reverie.data.export import to_pydreamer, write_minari
+from reverie.data.formats import Format
 from reverie.data.output import Exported, check_target, staged_at
 from reverie.data.readers.base import About, Reader, Rows, Space
 from reverie.data.readers.minari import BOTH, ENV_ID, MEASURED_KEY, MinariReader
@@ -42,7 +43,6 @@ from reverie.envs.unflatten import GivenBack
 from reverie.folder import write_json, writing
 from reverie.recorded import Recorded, env_of, made_with, shown
 
-Format = Literal["minari", "d4rl", "parquet", "pydreamer", "store"]
 SEED = "seed"
 """Name of the column that ``seeded`` adds."""
 UNBOUNDED = "the action space is not declared: continuous actions are written without bounds"

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 from tyro.conf import Positional, arg
 
 from reverie.commands.args import fail, print_sections
 from reverie.core.words import plural
+from reverie.data.formats import Format
 
 if TYPE_CHECKING:  # these import torch, which --help does not need
     from reverie.data.output import Exported
@@ -17,7 +18,6 @@ if TYPE_CHECKING:  # these import torch, which --help does not need
     from reverie.data.summary import Summary
 
 Place = Annotated[Positional[str], arg(metavar="PATH")]
-Format = Literal["minari", "d4rl", "parquet", "pydreamer", "store"]
 
 SHOWN = 20
 """Most remarks that a report prints."""

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from tyro.conf import Positional, arg
 
 from reverie.commands.args import parse
-from reverie.commands.datasets import Format, Source, tell
+from reverie.commands.datasets import Source, tell
 from reverie.core.errors import ConfigError
+from reverie.data.formats import Format
 
 if TYPE_CHECKING:  # these import torch, which --help does not need
     from reverie.data.readers.base import Reader
