@@ -4,8 +4,8 @@ import math
 
 import pytest
 import torch
+from contracts import build
 from recorded import close
-from test_model_free import build
 from torch import nn
 from windows import ESTIMATORS, WIDE, batch, gradients, moves, row, slow_target
 

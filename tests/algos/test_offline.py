@@ -1,134 +1,33 @@
-"""What learners of recorded rows all promise: stats, determinism, resume, gradients, ends, spaces, graphs."""
+"""What learners of recorded rows all promise beside test_contracts.py: stats, ends, spaces, graphs."""
 
 import copy
 import inspect
-from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
 import torch
-import torch.nn.functional as F
+from contracts import CHOICE, CHOICES, CHOOSING, MOVES, OFFLINE, SPECS, TINY, batch, build, learned, shown, steps
 from tape import Tapes, device_only
 
-from reverie.algos.base import Algorithm
-from reverie.algos.bc import BCConfig, Categorical, Stochastic
-from reverie.algos.bcq import BCQConfig
+from reverie.algos.bc import BCConfig
 from reverie.algos.capture import WARM_UPS, Captured
-from reverie.algos.cql import Best, CQLConfig, Lagrange, MonteCarlo
-from reverie.algos.crr import CRRConfig, Max
+from reverie.algos.cql import CQLConfig
 from reverie.algos.discrete_bcq import DiscreteBCQConfig
 from reverie.algos.discrete_cql import DiscreteCQLConfig
 from reverie.algos.discrete_crr import DiscreteCRRConfig
 from reverie.algos.discrete_sac import DiscreteSACConfig
-from reverie.algos.iql import IQLConfig
-from reverie.algos.td3_bc import TD3BCConfig
 from reverie.core.discover import algorithm_config, algorithms
-from reverie.core.errors import ConfigError, DataError, RunError
-from reverie.core.specs import ActionPart, ActionSpec, ObsPart
+from reverie.core.errors import ConfigError, DataError
+from reverie.core.specs import ActionPart, ActionSpec
 from reverie.core.stats import Stats
-from reverie.core.types import Batch, Step
 from reverie.nn.normalise import Running
 from reverie.nn.returns_to_go import RETURN
 from reverie.objectives.estimators import NStep, TDLambda, VTrace
-from reverie.objectives.filters import Binary
 
-CONFIGS = {
-    "bc": BCConfig(),
-    "bc_stochastic": BCConfig(clone=Stochastic()),
-    "td3_bc": TD3BCConfig(),
-    "bcq": BCQConfig(samples=3).merge({"vae.units": (8, 8), "vae.encoder.depth": 2}),
-    "cql": CQLConfig(samples=2),
-    "cql_lagrange": CQLConfig(samples=2, conservatism=Lagrange(), backup=Best(2)),
-    "cql_floor": CQLConfig(samples=2, floor=MonteCarlo(), temperature_lr=0.0),
-    "iql": IQLConfig(),
-    "crr": CRRConfig(target_every=2),
-    "crr_binary": CRRConfig(filter=Binary(), baseline=Max(), critics=2),
-    "bc_choice": BCConfig(),
-    "bc_choices": BCConfig(clone=Categorical()),
-    "discrete_bcq": DiscreteBCQConfig(threshold=0.8),
-    "discrete_bcq_hard": DiscreteBCQConfig(tau=1.0, target_every=2),
-    "discrete_cql": DiscreteCQLConfig(quantiles=5, target_every=2, double=True),
-    "discrete_crr": DiscreteCRRConfig(target_every=2, min_q_weight=1.0),
-    "discrete_crr_binary": DiscreteCRRConfig(filter=Binary(), critics=2, tau=0.1, target_every=1),
-}
-TINY = {"batch_size": 4, "networks.units": (8, 8), "networks.encoder.depth": 2}
-SPECS = {
-    "vector": {"state": ObsPart(kind="vector", shape=(3,), dtype="float32")},
-    "dict": {
-        "state": ObsPart(kind="vector", shape=(2, 2), dtype="float32"),
-        "more": ObsPart(kind="vector", shape=(), dtype="float32"),
-        "token": ObsPart(kind="categorical", shape=(2,), dtype="int64", classes=(3, 4)),
-    },
-    "image": {"image": ObsPart(kind="image", shape=(8, 8, 3), dtype="uint8")},
-}
-MOVES = ActionSpec(parts={"b": ActionPart(kind="continuous", size=1), "a": ActionPart(kind="continuous", size=2)})
-CHOICE = ActionSpec(parts={"jump": ActionPart(kind="categorical", classes=(3,))})
-CHOICES = ActionSpec(parts={name: ActionPart(kind="categorical", classes=(n,)) for name, n in (("b", 1), ("a", 2))})
-CHOOSING = {name: CHOICE for name in CONFIGS if name.startswith("discrete_")} | {
-    "bc_choice": CHOICE, "bc_choices": CHOICES,
-}  # fmt: skip
-"""Those whose actions are one-hot; all actions are 3 numbers wide."""
-CLONES = [name for name in CONFIGS if name.startswith("bc") and not name.startswith("bcq")]
+CLONES = [name for name in OFFLINE if name.startswith("bc") and not name.startswith("bcq")]
 
-every = pytest.mark.parametrize("name", CONFIGS)
-
-
-@pytest.fixture(autouse=True)
-def _plain_pytorch(request, monkeypatch):
-    """As on a GPU, which has none of the compiled functions; but where a test says so."""
-    if "compiled" not in request.node.name:
-        monkeypatch.setattr("reverie.core.compiled.kernels", lambda: None)
-
-
-def build(name, spec="vector", device="cpu", **changes) -> Algorithm:
-    agent = CONFIGS[name].merge(TINY | changes).build(SPECS[spec], CHOOSING.get(name, MOVES), device=device, seed=1)
-    agent.acts = CHOOSING.get(name, MOVES)
-    return agent
-
-
-def actions(spec, b, t, g):
-    """``[b, t, 3]``, one-hot where they are choices."""
-    given = torch.rand(b, t, 3, generator=g) * 2 - 1
-    parts = [given[..., place] for key, place in spec.slices().items() if spec.parts[key].kind == "categorical"]
-    return torch.cat([F.one_hot(x.argmax(-1), x.shape[-1]).float() for x in parts], -1) if parts else given
-
-
-def observed(spec, shape, g):
-    obs = {}
-    for key, part in SPECS[spec].items():
-        high = {"image": 256, "categorical": 3}.get(part.kind)
-        full = (*shape, *part.shape)
-        obs[key] = torch.randint(0, high, full, generator=g) if high else torch.randn(full, generator=g)
-        obs[key] = obs[key].to(getattr(torch, part.dtype))
-    return obs
-
-
-def batch(agent, spec="vector", seed=0) -> Batch:
-    g = torch.Generator().manual_seed(seed)
-    b, t = agent.window.batch, agent.window.rows
-    last = torch.zeros(b, t, dtype=torch.bool)
-    last[:, -1] = torch.rand(b, generator=g) < 0.5
-    return Batch(
-        obs=observed(spec, (b, t), g), action=actions(agent.acts, b, t, g),
-        reward=torch.randn(b, t, generator=g), is_first=torch.zeros(b, t, dtype=torch.bool), is_last=last,
-        is_terminal=last & (torch.rand(b, t, generator=g) < 0.5), weight=torch.ones(b), index=torch.arange(b),
-        extras={key: torch.randn(b, t, generator=g) for key in agent.extra_spec},
-    )  # fmt: skip
-
-
-def shown(spec="vector", envs=2, seed=0) -> Step:
-    no = torch.zeros(envs, dtype=torch.bool)
-    obs = observed(spec, (envs,), torch.Generator().manual_seed(seed))
-    return Step(obs=obs, reward=torch.zeros(envs), is_first=~no, is_last=no, is_terminal=no)
-
-
-def learned(agent) -> dict[str, torch.Tensor]:
-    """Every tensor of a learner by name, but for those that say how large the others are."""
-    out: dict[str, torch.Tensor] = {}
-    for name, part in agent.state_dict().items():
-        if isinstance(part, Mapping):
-            out |= {f"{name}/{k}": v for k, v in part.items() if not k.endswith(".widths")}
-    return out
+pytestmark = pytest.mark.usefixtures("plain_pytorch")
+every = pytest.mark.parametrize("name", OFFLINE)
 
 
 @every
@@ -183,79 +82,6 @@ def test_stats_of_another_learner_are_refused():
         build("bcq").stats.of(metrics)
     with pytest.raises(DataError, match=r"\['loss/actor'\] are missing"):
         build("bc").stats.of({})
-
-
-@every
-@pytest.mark.parametrize("spec", SPECS)
-def test_every_parameter_gets_a_gradient_or_is_a_target(name, spec):
-    agent = build(name, spec, normalise=None)
-    before = copy.deepcopy(learned(agent))
-    torch.manual_seed(0)  # by chance a filter leaves nothing to imitate
-    for i in range(4):
-        agent.update(batch(agent, spec, i))
-    same = {k for k, v in learned(agent).items() if torch.equal(v, before[k]) and "preprocess.range" not in k}
-    still = {"model/objective.log_temperature"} if name == "cql_floor" else set()
-    lazy = name == "crr_binary"  # targets follow at the hundredth update
-    assert {k for k in same if "norms" not in k and not (lazy and ".target_" in k)} == still
-
-
-@every
-def test_same_seed_same_updates(name):
-    results = []
-    for _ in range(2):
-        agent = build(name)
-        torch.manual_seed(5)
-        for i in range(4):
-            update = agent.update(batch(agent, seed=i))
-        results.append((update.metrics, learned(agent)))
-    torch.testing.assert_close(results[0], results[1], rtol=0, atol=0)
-
-
-@every
-def test_resume_continues_bit_for_bit(name):
-    whole = build(name)
-    torch.manual_seed(5)
-    for i in range(3):
-        whole.update(batch(whole, seed=i))
-    saved, rng = copy.deepcopy(whole.state_dict()), torch.get_rng_state()
-    for i in range(3, 6):
-        whole.update(batch(whole, seed=i))
-    resumed = build(name)
-    places = {k: v.data_ptr() for k, v in learned(resumed).items()}
-    resumed.load_state_dict(saved)
-    torch.set_rng_state(rng)
-    for i in range(3, 6):
-        resumed.update(batch(resumed, seed=i))
-    torch.testing.assert_close(learned(resumed), learned(whole), rtol=0, atol=0)
-    assert {k: v.data_ptr() for k, v in learned(resumed).items()} == places
-
-
-@every
-def test_building_does_not_disturb_the_global_generator(name):
-    torch.manual_seed(3)
-    expected = torch.rand(1)
-    torch.manual_seed(3)
-    build(name)
-    assert torch.equal(torch.rand(1), expected)
-
-
-@every
-def test_evaluation_draws_nothing(name):
-    agent = build(name)
-    state = agent.policy.initial(2)
-    rng = torch.get_rng_state()
-    actions = [agent.policy.act(shown(), state, "eval")[0] for _ in range(2)]
-    assert torch.equal(*actions)
-    assert torch.equal(rng, torch.get_rng_state())
-    if name not in ("bc",):
-        many = agent.policy.initial(100)  # a random class now and then
-        assert not torch.equal(*[agent.policy.act(shown(envs=100), many, "explore")[0] for _ in range(2)])
-
-
-@every
-def test_moments_of_other_networks_are_refused(name):
-    with pytest.raises((RunError, RuntimeError)):
-        build(name).load_state_dict(build(name, **{"networks.units": (16,)}).state_dict())
 
 
 # ---------------------------------------------------------------- rows
@@ -316,9 +142,10 @@ def test_actions_of_last_rows_are_none(name):
 
 @every
 def test_observations_are_normalised_unless_there_is_nothing_to_normalise(name):
-    assert CONFIGS[name].normalise == Running()
+    assert OFFLINE[name].normalise == Running()
     assert build(name).preprocess.normaliser is not None
-    assert build(name, "image").preprocess.normaliser is None
+    pixels = {"image": SPECS["image"]["image"]}
+    assert OFFLINE[name].merge(TINY).build(pixels, CHOOSING.get(name, MOVES)).preprocess.normaliser is None
     agent = build(name)
     agent.preprocess.normaliser.fit({"state": torch.randn(500, 3) * 0.1 + 0.5})
     state = copy.deepcopy(agent.state_dict())
@@ -332,8 +159,8 @@ def test_observations_are_normalised_unless_there_is_nothing_to_normalise(name):
 
 @every
 def test_actions_of_the_other_kind_are_refused_by_the_name_of_the_algorithm(name):
-    own = type(CONFIGS[name]).__module__.rpartition(".")[2]
-    if CONFIGS[name] == BCConfig():
+    own = type(OFFLINE[name]).__module__.rpartition(".")[2]
+    if OFFLINE[name] == BCConfig():
         return  # for either kind
     other, said = CHOICE, rf"^{own} needs continuous actions, but action 'jump' is discrete"
     if name in CHOOSING:
@@ -341,7 +168,7 @@ def test_actions_of_the_other_kind_are_refused_by_the_name_of_the_algorithm(name
     if own == "bc":
         said = r"^algo\.clone = .* is for c.* actions, but these actions are c"
     with pytest.raises(ConfigError, match=said):
-        CONFIGS[name].build(SPECS["vector"], other)
+        OFFLINE[name].build(SPECS["vector"], other)
 
 
 @pytest.mark.parametrize(
@@ -387,11 +214,6 @@ def test_no_algorithm_for_recorded_data_is_for_actions_of_both_kinds():
 
 
 # ---------------------------------------------------------------- CUDA graphs, without a GPU
-
-
-def steps(agent):
-    """Each kind of update that gets a graph."""
-    return [agent.train_step, *([agent.critic_step] if hasattr(agent, "critic_step") else [])]
 
 
 @every

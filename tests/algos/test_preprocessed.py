@@ -8,9 +8,8 @@ from dataclasses import dataclass, replace
 
 import pytest
 import torch
+from contracts import CHOOSING, MODEL_FREE, MOVES, SPECS, TINY, batch, build, learned, shown
 from tape import Tapes, device_only
-from test_model_free import CHOICE as JUMP
-from test_model_free import CHOOSING, CONFIGS, MOVES, SPECS, TINY, VALUES, batch, build, learned, shown
 
 from reverie.algos.base import ModelFree
 from reverie.algos.capture import WARM_UPS, Captured
@@ -26,16 +25,10 @@ from reverie.objectives.estimators import ValueEstimator
 
 PREPARED = {"normalise": "running", "frames": 3, "frame_keys": ".*", "reward_scale": "return_std"}
 
-SCALED = [name for name in CONFIGS if not name.startswith("gail")]  # it knows no rewards, so that it scales none
+pytestmark = pytest.mark.usefixtures("plain_pytorch")
+SCALED = [name for name in MODEL_FREE if not name.startswith("gail")]  # it knows no rewards, so that it scales none
 every = pytest.mark.parametrize("name", SCALED)
 any_spec = pytest.mark.parametrize("spec", SPECS)
-
-
-@pytest.fixture(autouse=True)
-def _plain_pytorch(request, monkeypatch):
-    """As on a GPU, which has none of the compiled functions; but where a test says so."""
-    if "compiled" not in request.node.name:
-        monkeypatch.setattr("reverie.core.compiled.kernels", lambda: None)
 
 
 def steps(spec: str, count: int, seed: int = 0) -> list[Step]:
@@ -78,8 +71,8 @@ def by_hand(agent: ModelFree, data: Batch) -> Batch:
 @any_spec
 def test_what_is_learned_is_what_a_plain_agent_learns_from_such_a_batch(name: str, spec: str) -> None:
     agent = prepared(name, spec)
-    config = CONFIGS[name]().merge(TINY | VALUES.get(name, {}))
-    plain = config.build(agent.preprocess.spec, JUMP if name in CHOOSING else MOVES, seed=1)
+    config = MODEL_FREE[name].merge(TINY)
+    plain = config.build(agent.preprocess.spec, CHOOSING.get(name, MOVES), seed=1)
     for i in range(4):
         data = batch(agent, spec, i)
         for one, its in ((agent, data), (plain, by_hand(agent, data))):

@@ -1,0 +1,139 @@
+"""Small learners of every model-free algorithm, and rows for them: what the tests of all and of each family need."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+import torch.nn.functional as F
+
+from reverie.algos.base import Algorithm
+from reverie.algos.bc import BCConfig, Categorical, Stochastic
+from reverie.algos.bcq import BCQConfig
+from reverie.algos.cql import Best, CQLConfig, Lagrange, MonteCarlo
+from reverie.algos.crr import CRRConfig, Max
+from reverie.algos.ddpg import DDPGConfig
+from reverie.algos.discrete_bcq import DiscreteBCQConfig
+from reverie.algos.discrete_cql import DiscreteCQLConfig
+from reverie.algos.discrete_crr import DiscreteCRRConfig
+from reverie.algos.discrete_sac import DiscreteSACConfig
+from reverie.algos.dqn import DQNConfig
+from reverie.algos.gail import GAILConfig
+from reverie.algos.iql import IQLConfig
+from reverie.algos.qr_dqn import QRDQNConfig
+from reverie.algos.sac import SACConfig
+from reverie.algos.td3 import TD3Config
+from reverie.algos.td3_bc import TD3BCConfig
+from reverie.core.specs import ActionPart, ActionSpec, ObsPart
+from reverie.core.types import Batch, Step
+from reverie.objectives.filters import Binary
+
+_GAIL = GAILConfig().merge({"discriminator.units": (8, 8), "discriminator.encoder.depth": 2, "normalise": None})
+MODEL_FREE = {
+    "ddpg": DDPGConfig(),
+    "td3": TD3Config(),
+    "sac": SACConfig(),
+    "discrete_sac": DiscreteSACConfig(),
+    "dqn": DQNConfig(target_every=1),
+    "qr_dqn": QRDQNConfig(target_every=1, quantiles=5),
+    "gail": _GAIL,
+    "gail_discrete": _GAIL,
+}
+"""Those that learn from environments."""
+OFFLINE = {
+    "bc": BCConfig(),
+    "bc_stochastic": BCConfig(clone=Stochastic()),
+    "td3_bc": TD3BCConfig(),
+    "bcq": BCQConfig(samples=3).merge({"vae.units": (8, 8), "vae.encoder.depth": 2}),
+    "cql": CQLConfig(samples=2),
+    "cql_lagrange": CQLConfig(samples=2, conservatism=Lagrange(), backup=Best(2)),
+    "cql_floor": CQLConfig(samples=2, floor=MonteCarlo(), temperature_lr=0.0),
+    "iql": IQLConfig(),
+    "crr": CRRConfig(target_every=2),
+    "crr_binary": CRRConfig(filter=Binary(), baseline=Max(), critics=2),
+    "bc_choice": BCConfig(),
+    "bc_choices": BCConfig(clone=Categorical()),
+    "discrete_bcq": DiscreteBCQConfig(threshold=0.8),
+    "discrete_bcq_hard": DiscreteBCQConfig(tau=1.0, target_every=2),
+    "discrete_cql": DiscreteCQLConfig(quantiles=5, target_every=2, double=True),
+    "discrete_crr": DiscreteCRRConfig(target_every=2, min_q_weight=1.0),
+    "discrete_crr_binary": DiscreteCRRConfig(filter=Binary(), critics=2, tau=0.1, target_every=1),
+}
+"""Those that learn from recorded data."""
+CONFIGS = MODEL_FREE | OFFLINE
+TINY = {"batch_size": 4, "networks.units": (8, 8), "networks.encoder.depth": 2}
+SPECS = {
+    "vector": {"state": ObsPart(kind="vector", shape=(3,), dtype="float32")},
+    "dict": {
+        "state": ObsPart(kind="vector", shape=(2, 2), dtype="float32"),
+        "more": ObsPart(kind="vector", shape=(), dtype="float32"),
+        "token": ObsPart(kind="categorical", shape=(2,), dtype="int64", classes=(3, 4)),
+    },
+    "image": {
+        "image": ObsPart(kind="image", shape=(8, 8, 3), dtype="uint8"),
+        "state": ObsPart(kind="vector", shape=(2,), dtype="float32"),
+    },
+}
+MOVES = ActionSpec(parts={"b": ActionPart(kind="continuous", size=1), "a": ActionPart(kind="continuous", size=2)})
+CHOICE = ActionSpec(parts={"jump": ActionPart(kind="categorical", classes=(3,))})
+CHOICES = ActionSpec(parts={name: ActionPart(kind="categorical", classes=(n,)) for name, n in (("b", 1), ("a", 2))})
+CHOOSING = {
+    "dqn": CHOICE, "qr_dqn": CHOICE, "gail_discrete": CHOICE, "bc_choice": CHOICE, "bc_choices": CHOICES,
+} | {name: CHOICE for name in CONFIGS if name.startswith("discrete_")}  # fmt: skip
+"""Those whose actions are one-hot; all actions are 3 numbers wide."""
+
+
+def build(name, spec="vector", device="cpu", **changes) -> Algorithm:
+    agent = CONFIGS[name].merge(TINY | changes).build(SPECS[spec], CHOOSING.get(name, MOVES), device=device, seed=1)
+    agent.acts = CHOOSING.get(name, MOVES)
+    return agent
+
+
+def actions(spec, b, t, g):
+    """``[b, t, 3]``, one-hot where they are choices."""
+    given = torch.rand(b, t, 3, generator=g) * 2 - 1
+    parts = [given[..., place] for key, place in spec.slices().items() if spec.parts[key].kind == "categorical"]
+    return torch.cat([F.one_hot(x.argmax(-1), x.shape[-1]).float() for x in parts], -1) if parts else given
+
+
+def observed(spec, shape, g):
+    obs = {}
+    for key, part in SPECS[spec].items():
+        high = {"image": 256, "categorical": 3}.get(part.kind)
+        full = (*shape, *part.shape)
+        obs[key] = torch.randint(0, high, full, generator=g) if high else torch.randn(full, generator=g)
+        obs[key] = obs[key].to(getattr(torch, part.dtype))
+    return obs
+
+
+def batch(agent, spec="vector", seed=0) -> Batch:
+    g = torch.Generator().manual_seed(seed)
+    b, t = agent.window.batch, agent.window.rows
+    last = torch.zeros(b, t, dtype=torch.bool)
+    last[:, -1] = torch.rand(b, generator=g) < 0.5
+    return Batch(
+        obs=observed(spec, (b, t), g), action=actions(getattr(agent, "acts", MOVES), b, t, g),
+        reward=torch.randn(b, t, generator=g), is_first=torch.zeros(b, t, dtype=torch.bool), is_last=last,
+        is_terminal=last & (torch.rand(b, t, generator=g) < 0.5), weight=torch.ones(b), index=torch.arange(b),
+        extras={key: torch.randn(b, t, generator=g) for key in agent.extra_spec},
+    )  # fmt: skip
+
+
+def shown(spec="vector", envs=2, seed=0, first=True) -> Step:
+    no = torch.zeros(envs, dtype=torch.bool)
+    obs = observed(spec, (envs,), torch.Generator().manual_seed(seed))
+    return Step(obs=obs, reward=torch.zeros(envs), is_first=no | first, is_last=no, is_terminal=no)
+
+
+def learned(agent) -> dict[str, torch.Tensor]:
+    """Every tensor of a learner by name, but for those that say how large the others are."""
+    out: dict[str, torch.Tensor] = {}
+    for name, part in agent.state_dict().items():
+        if isinstance(part, Mapping):
+            out |= {f"{name}/{k}": v for k, v in part.items() if not k.endswith(".widths")}
+    return out
+
+
+def steps(agent):
+    """Each kind of update that gets a graph."""
+    return [agent.train_step, *([agent.critic_step] if hasattr(agent, "critic_step") else [])]

@@ -1,0 +1,93 @@
+"""What every algorithm guarantees: determinism, resume, gradients. Those of DreamerV3 are in test_dreamer_v3.py."""
+
+import copy
+
+import pytest
+import torch
+from contracts import CONFIGS, SPECS, batch, build, learned, shown
+
+from reverie.core.discover import GROUP, algorithm_name, algorithms
+from reverie.core.errors import RunError
+
+pytestmark = pytest.mark.usefixtures("plain_pytorch")
+every = pytest.mark.parametrize("name", CONFIGS)
+
+
+def test_no_algorithm_is_without_contracts():
+    ours = {name for name, home in algorithms().items() if home.startswith(f"{GROUP}.")}
+    assert {algorithm_name(type(config)) for config in CONFIGS.values()} | {"dreamer_v3"} == ours
+
+
+@every
+@pytest.mark.parametrize("spec", SPECS)
+def test_every_parameter_gets_a_gradient_or_is_a_target(name, spec):
+    agent = build(name, spec, normalise=None, graph=False)
+    before = copy.deepcopy(learned(agent))
+    torch.manual_seed(0)  # by chance a filter leaves nothing to imitate
+    for i in range(4):
+        agent.update(batch(agent, spec, i))
+    still = {"model/objective.log_temperature"} if name == "cql_floor" else set()
+    without = {f"model/{n}" for n, p in agent.named_parameters() if not p.requires_grad}  # Adam refuses others
+    assert without == still | {f"model/{n}" for n, _ in agent.named_parameters() if ".target_" in n}
+    same = {k for k, v in learned(agent).items() if torch.equal(v, before[k]) and "preprocess.range" not in k}
+    lazy = name == "crr_binary"  # targets follow at the hundredth update
+    assert {k for k in same if "norms" not in k and not (lazy and ".target_" in k)} == still
+
+
+@every
+def test_same_seed_same_updates(name):
+    results = []
+    for _ in range(2):
+        agent = build(name)
+        torch.manual_seed(5)
+        for i in range(4):
+            update = agent.update(batch(agent, seed=i))
+        results.append((update.metrics, learned(agent)))
+    torch.testing.assert_close(results[0], results[1], rtol=0, atol=0)
+
+
+@every
+def test_resume_continues_bit_for_bit(name):
+    whole = build(name)
+    torch.manual_seed(5)
+    for i in range(3):
+        whole.update(batch(whole, seed=i))
+    saved, rng = copy.deepcopy(whole.state_dict()), torch.get_rng_state()
+    for i in range(3, 6):
+        whole.update(batch(whole, seed=i))
+    resumed = build(name)
+    places = {k: v.data_ptr() for k, v in learned(resumed).items()}
+    resumed.load_state_dict(saved)
+    torch.set_rng_state(rng)
+    for i in range(3, 6):
+        resumed.update(batch(resumed, seed=i))
+    torch.testing.assert_close(learned(resumed), learned(whole), rtol=0, atol=0)
+    assert {k: v.data_ptr() for k, v in learned(resumed).items()} == places
+
+
+@every
+def test_building_does_not_disturb_the_global_generator(name):
+    torch.manual_seed(3)
+    expected = torch.rand(1)
+    torch.manual_seed(3)
+    build(name)
+    assert torch.equal(torch.rand(1), expected)
+
+
+@every
+def test_evaluation_draws_nothing(name):
+    agent = build(name)
+    state = agent.policy.initial(2)
+    rng = torch.get_rng_state()
+    actions = [agent.policy.act(shown(), state, "eval")[0] for _ in range(2)]
+    assert torch.equal(*actions)
+    assert torch.equal(rng, torch.get_rng_state())
+    if name != "bc":  # its actions have no noise
+        many = agent.policy.initial(100)  # a random class now and then
+        assert not torch.equal(*[agent.policy.act(shown(envs=100), many, "explore")[0] for _ in range(2)])
+
+
+@every
+def test_moments_of_other_networks_are_refused(name):
+    with pytest.raises((RunError, RuntimeError)):
+        build(name).load_state_dict(build(name, **{"networks.units": (16,)}).state_dict())
