@@ -385,15 +385,15 @@ def test_a_closed_terminal_ends_a_run_kindly(elsewhere: Path, tiny: Path) -> Non
     """The system tells the process, and all that it writes from then on fails: it saves all the same."""
     args = ["train", "dreamer_v3", "--env", "odd_env_module:Odd-v0", "--config", str(tiny), "--run", "x"]
     command = [sys.executable, "-m", "reverie", *args, "--steps", "100000000", "--schedule.save-every", "1h"]
+    command += ["--schedule.log-every", "1"]
     pid, terminal = pty.fork()
     if pid == 0:
         os.environ["PYTHONPATH"] = os.pathsep.join([str(elsewhere), *sys.path])
         os.execv(command[0], command)
-    said, end = b"", time.monotonic() + 60
-    while b"updates" not in said and time.monotonic() < end:  # the panel is there: it trains
-        if select.select([terminal], [], [], 1)[0]:
+    said, end, metrics = b"", time.monotonic() + 60, elsewhere / "x" / "metrics.jsonl"
+    while not (b"updates" in said and metrics.exists() and metrics.stat().st_size) and time.monotonic() < end:
+        if select.select([terminal], [], [], 0.1)[0]:
             said += os.read(terminal, 1 << 16)
-    time.sleep(1)
     os.close(terminal)
     killer = threading.Timer(60, os.kill, (pid, signal.SIGKILL))  # or it would train for ever
     killer.start()

@@ -223,8 +223,9 @@ def test_priorities_of_another_shape_than_one_for_each_window_are_refused() -> N
 
 
 def test_priorities_without_prioritised_replay_are_ignored() -> None:
-    life = some_life({"uniform": 1.0}, crosses=True)
-    life.replay.feedback(torch.tensor([60]), Update(metrics={}, priority=torch.tensor([-0.5])))
+    told, other = (some_life({"uniform": 1.0}, crosses=True) for _ in range(2))
+    told.replay.feedback(torch.tensor([60]), Update(metrics={}, priority=torch.tensor([-0.5])))
+    assert torch.equal(*(life.replay.batch_sampler.draw()[0] for life in (told, other)))
 
 
 @settings(max_examples=100, deadline=None)

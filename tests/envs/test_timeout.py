@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -37,9 +38,19 @@ def limited(alarm, limit, call):
         alarm.end(before)
 
 
-def test_each_call_has_its_own_time(alarm):
-    for _ in range(20):
-        limited(alarm, 0.2, lambda: time.sleep(0.02))
+def test_each_call_has_its_own_time(alarm, monkeypatch):
+    now = [100.0]
+
+    def call():
+        now[0] += 6
+        signal.raise_signal(signal.SIGALRM)  # as a timer that an earlier call has set
+        assert signal.getitimer(signal.ITIMER_REAL)[0] == pytest.approx(24, abs=10)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("reverie.envs.timeout.time", SimpleNamespace(monotonic=lambda: now[0]))
+        for _ in range(20):
+            limited(alarm, 30, call)
+        alarm.release()
     with pytest.raises(Overdue, match=r"no response within env.timeout = 0.05 seconds"):
         limited(alarm, 0.05, hang)
     with pytest.raises(Overdue):
