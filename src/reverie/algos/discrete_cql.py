@@ -6,32 +6,24 @@ QR-DQN with a penalty that lowers the values of all actions and raises those of 
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
-from reverie.algos.base import PRECISIONS
-from reverie.algos.qr_dqn import QRDQN, QRDQNConfig, QRDQNObjective
-from reverie.core.specs import ActionSpec, ObsSpec
+from reverie.algos.qr_dqn import QRDQN, QRDQNConfig, QRDQNObjective, check_settings
 from reverie.core.stats import Stats
 from reverie.core.types import Batch
-from reverie.nn.actor_critic import single_choice
 from reverie.nn.choice_steps import ConservativeQuantilesStep
 from reverie.nn.exploration import EpsilonGreedy, EpsilonSchedule
 from reverie.nn.normalise import Normalise, Running
 from reverie.nn.steps import ExplicitStep
-from reverie.nn.values import DiscreteQNetwork
 from reverie.objectives.conservative import check_min_q_weight, choice_gap, pressed
-from reverie.objectives.estimators import OneRow, ValueEstimator, check_estimator
-from reverie.objectives.quantile import check_kappa, quantile_error
+from reverie.objectives.quantile import quantile_error
 from reverie.objectives.td import Losses, before
 
-
-def check_settings(value_estimator: ValueEstimator, kappa: float, rows: int) -> None:
-    """Raise ConfigError unless the estimator and kappa fit discrete CQL in windows of ``rows`` rows."""
-    check_estimator(value_estimator, algorithm="discrete_cql", rows=rows, fits=OneRow)
-    check_kappa(kappa)
+check_fit = functools.partial(check_settings, algorithm="discrete_cql")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,11 +44,15 @@ class DiscreteCQLConfig(QRDQNConfig):
     normalise: Normalise | None = field(default_factory=Running)
     """Normalise vectors: (x - mean) / std, over all rows of the dataset. The paper does not (None)."""
 
-    check = staticmethod(check_settings)
+    check = staticmethod(check_fit)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_min_q_weight(self.min_q_weight)
+
+    def common(self) -> dict[str, Any]:
+        """Return the settings that the objective takes unchanged, by name."""
+        return {**super().common(), "min_q_weight": self.min_q_weight}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,7 +74,7 @@ class DiscreteCQLStats(Stats):
 class DiscreteCQLObjective(QRDQNObjective):
     """The loss of discrete CQL, used as :class:`~reverie.algos.qr_dqn.QRDQNObjective` is."""
 
-    check = staticmethod(check_settings)
+    check = staticmethod(check_fit)
 
     def __init__(self, network: nn.Module, *, min_q_weight: float = 10.0, **settings: Any) -> None:
         """``min_q_weight``: alpha; the rest as in QR-DQN."""
@@ -100,14 +96,8 @@ class DiscreteCQL(QRDQN):
     """The learner of discrete CQL: a network of quantiles, its update and its policy."""
 
     cfg: DiscreteCQLConfig
+    losses = DiscreteCQLObjective
     stats = DiscreteCQLStats
-
-    def build_objective(self, obs_spec: ObsSpec, action_spec: ActionSpec) -> DiscreteCQLObjective:
-        """Build the network for these specs and the loss over it."""
-        c = self.cfg
-        classes, dtype = single_choice(c.algorithm, action_spec), PRECISIONS[c.precision]
-        network = DiscreteQNetwork(obs_spec, classes, c.networks, dueling=c.dueling, quantiles=c.quantiles, dtype=dtype)
-        return DiscreteCQLObjective(network, min_q_weight=c.min_q_weight, **c.common())
 
     def build_step(self) -> ExplicitStep:
         """Return the gradient step of the network."""

@@ -162,12 +162,14 @@ class DQNObjective(nn.Module):
 class DQN(ModelFree):
     """The learner of DQN: a network, its update and the policy that explores."""
 
+    losses: type[DQNObjective] = DQNObjective
     stats: type[Stats] = DQNStats
 
     def __init__(self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: DQNConfig, device: torch.device) -> None:
         super().__init__(obs_spec, cfg, device)
         self.cfg = cfg
-        self.objective = self.build_objective(self.preprocess.spec, action_spec)
+        network = self.build_network(self.preprocess.spec, single_choice(cfg.algorithm, action_spec))
+        self.objective = self.losses(network, **cfg.common())
         self.to(device)
         self.optims = {"critic": Adam(self.objective.network.parameters(), cfg.lr, eps=cfg.adam_eps)}
         self._step = self.build_step()
@@ -175,12 +177,10 @@ class DQN(ModelFree):
         greedy = GreedyPolicy(values, cfg.exploration, action_spec.width, device)
         self._policy = self.preprocess.policy(greedy, device)
 
-    def build_objective(self, obs_spec: ObsSpec, action_spec: ActionSpec) -> DQNObjective:
-        """Build the network for these specs and the loss over it."""
+    def build_network(self, obs_spec: ObsSpec, classes: int) -> DiscreteQNetwork:
+        """Build the network of the values of so many actions."""
         c = self.cfg
-        classes, dtype = single_choice(c.algorithm, action_spec), PRECISIONS[c.precision]
-        network = DiscreteQNetwork(obs_spec, classes, c.networks, dueling=c.dueling, dtype=dtype)
-        return DQNObjective(network, **c.common())
+        return DiscreteQNetwork(obs_spec, classes, c.networks, dueling=c.dueling, dtype=PRECISIONS[c.precision])
 
     def build_step(self) -> ExplicitStep:
         """Return the gradient step of the network."""

@@ -13,10 +13,9 @@ from torch import Tensor
 from reverie.algos.base import PRECISIONS
 from reverie.algos.dqn import DQN, DQNConfig, DQNObjective
 from reverie.core.errors import ConfigError
-from reverie.core.specs import ActionSpec, ObsSpec
+from reverie.core.specs import ObsSpec
 from reverie.core.stats import Stats
 from reverie.core.types import Batch, Obs
-from reverie.nn.actor_critic import single_choice
 from reverie.nn.steps import ExplicitStep, QuantilesStep
 from reverie.nn.values import DiscreteQNetwork
 from reverie.objectives.estimators import OneRow, ValueEstimator, check_estimator
@@ -24,9 +23,9 @@ from reverie.objectives.quantile import best_quantiles, check_kappa, quantile_er
 from reverie.objectives.td import Losses, after, before
 
 
-def check_settings(value_estimator: ValueEstimator, kappa: float, rows: int) -> None:
-    """Raise ConfigError unless the estimator and kappa fit QR-DQN in windows of ``rows`` rows."""
-    check_estimator(value_estimator, algorithm="qr_dqn", rows=rows, fits=OneRow)
+def check_settings(value_estimator: ValueEstimator, kappa: float, rows: int, algorithm: str = "qr_dqn") -> None:
+    """Raise ConfigError unless the estimator and kappa fit quantile regression in windows of ``rows`` rows."""
+    check_estimator(value_estimator, algorithm=algorithm, rows=rows, fits=OneRow)
     check_kappa(kappa)
 
 
@@ -100,14 +99,13 @@ class QRDQN(DQN):
     """The learner of QR-DQN: a network of quantiles, its update and the policy that explores."""
 
     cfg: QRDQNConfig
+    losses = QRDQNObjective
     stats: type[Stats] = QRDQNStats
 
-    def build_objective(self, obs_spec: ObsSpec, action_spec: ActionSpec) -> QRDQNObjective:
-        """Build the network for these specs and the loss over it."""
-        c = self.cfg
-        classes, dtype = single_choice(c.algorithm, action_spec), PRECISIONS[c.precision]
-        network = DiscreteQNetwork(obs_spec, classes, c.networks, dueling=c.dueling, quantiles=c.quantiles, dtype=dtype)
-        return QRDQNObjective(network, **c.common())
+    def build_network(self, obs_spec: ObsSpec, classes: int) -> DiscreteQNetwork:
+        """Build the network of the quantiles of so many actions."""
+        c, dtype = self.cfg, PRECISIONS[self.cfg.precision]
+        return DiscreteQNetwork(obs_spec, classes, c.networks, dueling=c.dueling, quantiles=c.quantiles, dtype=dtype)
 
     def build_step(self) -> ExplicitStep:
         """Return the gradient step of the network."""
