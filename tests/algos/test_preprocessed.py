@@ -21,7 +21,7 @@ from reverie.nn.adam import Adam
 from reverie.nn.exploration import EpsilonSchedule, NoisyPolicy
 from reverie.nn.normalise import Running
 from reverie.nn.rewards import Factor
-from reverie.objectives.estimators import ValueEstimator
+from reverie.objectives.estimators import GAE, TD1, TDLambda, ValueEstimator
 
 PREPARED = {"normalise": "running", "frames": 3, "frame_keys": ".*", "reward_scale": "return_std"}
 
@@ -243,6 +243,19 @@ def test_statistics_are_fixed_before_anybody_acts_or_learns() -> None:
 def test_stacks_are_not_stacked() -> None:
     with pytest.raises(ConfigError, match=r"algo.frames = 2, env.frame_stack = 4"):
         TD3Config(frames=2).check_run(random_steps=0, learning_starts=1, frame_stack=4)
+
+
+@dataclass(frozen=True)
+class Far(ValueEstimator):
+    whole_window = True
+
+
+@pytest.mark.parametrize("estimator", [TD1(), TDLambda(0.9), GAE(0.9), Far()], ids=str)
+def test_a_single_transition_is_too_short_to_look_ahead(estimator: ValueEstimator) -> None:
+    for rows, short in ((2, True), (3, False)):
+        config = TD3Config(value_estimator=estimator, batch_length=rows)
+        with pytest.raises(ConfigError, match="nothing to look ahead to") if short else nullcontext():
+            config.check_run(random_steps=0, learning_starts=1, frame_stack=1)
 
 
 @every

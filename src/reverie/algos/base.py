@@ -26,7 +26,7 @@ from reverie.nn.modes import has_two_modes, switch
 from reverie.nn.normalise import Normalise
 from reverie.nn.preprocess import Preprocessor
 from reverie.nn.rewards import RewardScale
-from reverie.objectives.estimators import GAE, TD1, TDLambda
+from reverie.objectives.estimators import ValueEstimator
 
 PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
@@ -185,7 +185,7 @@ class ValueConfig(ModelFreeConfig):
         """See :class:`ModelFreeConfig`. An estimator of several steps needs windows of more than one transition."""
         super().check_run(random_steps=random_steps, learning_starts=learning_starts, frame_stack=frame_stack)
         estimator = getattr(self, "value_estimator", None)
-        if self.batch_length == 2 and isinstance(estimator, TD1 | TDLambda | GAE):
+        if self.batch_length == 2 and isinstance(estimator, ValueEstimator) and estimator.whole_window:
             raise ConfigError(
                 f"algo.value_estimator = {estimator.text()}, algo.batch_length = 2: windows of a single transition "
                 "leave nothing to look ahead to, so this equals td0. Set algo.batch_length to at least 3, or use td0."

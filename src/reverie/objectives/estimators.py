@@ -37,6 +37,8 @@ class ValueEstimator(Choice):
 
     needs_behaviour: ClassVar[bool] = False
     """Whether it needs the log-probabilities of the policy that acted, beside the rows."""
+    whole_window: ClassVar[bool] = False
+    """Whether it looks ahead to the end of the window, so that in windows of a single transition it equals TD0."""
 
     @property
     def rows(self) -> int:
@@ -147,6 +149,8 @@ class TD0(OneRow):
 class TD1(OneRow):
     """All rewards up to the end of the episode or window, then the value there."""
 
+    whole_window: ClassVar[bool] = True
+
     def steps(self, rows: int) -> int:
         """Return all of the window, ``rows - 1``."""
         return rows - 1
@@ -184,6 +188,7 @@ class NStep(OneRow):
 class TDLambda(ValueEstimator):
     """A weighted mean of all n-step returns; the weight of n + 1 steps is lambda times that of n."""
 
+    whole_window: ClassVar[bool] = True
     lam: float = 0.95
     """Lambda, from 0 (as TD0) to 1 (as TD1)."""
 
@@ -199,6 +204,7 @@ class TDLambda(ValueEstimator):
 class GAE(ValueEstimator):
     """Generalised advantage estimation. Its targets are those of TDLambda."""
 
+    whole_window: ClassVar[bool] = True
     lam: float = 0.95
     """Lambda, from 0 (least variance) to 1 (least bias)."""
 
