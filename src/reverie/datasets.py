@@ -20,6 +20,7 @@ from gymnasium.envs.registration import EnvSpec
 from reverie.core.checks import at_least, check_at_least
 from reverie.core.errors import ConfigError, EnvError, RunError
 from reverie.core.signature import differences, signature
+from reverie.core.types import FLAGS
 from reverie.core.words import plural
 from reverie.data.columnar import write_d4rl, write_parquet
 from reverie.data.episodes import chosen, drawn, episodes_of, pieces_of
@@ -295,7 +296,7 @@ def part(reader: Reader, share: Share) -> Selection:
 
 def flags_of(reader: Reader) -> Iterator[Rows]:
     """Yield all rows without observations and actions."""
-    names = ("reward", "is_first", "is_last", "is_terminal")
+    names = ("reward", *FLAGS)
     with shown(f"reading {reader.path.name}", reader.rows()) as counted:
         for rows in counted(reader.parts()):
             yield {name: rows[name] for name in names}

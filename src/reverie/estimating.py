@@ -226,13 +226,8 @@ class Estimator:
         found = self.dataset.storage.gather(torch.from_numpy(rows), 1)
         times = self.fqe.window.context + 1
         column = {name: x.expand(-1, times, *x.shape[2:]) for name, x in found.items()}
-        batch = Batch(
-            obs={name.removeprefix("obs/"): x for name, x in column.items() if name.startswith("obs/")},
-            extras={CHOSEN: torch.from_numpy(chosen[rows])[:, None].expand(-1, times, -1, -1)},
-            weight=torch.ones(len(rows)),
-            index=torch.from_numpy(rows),
-            **{name: column[name] for name in ("action", "reward", "is_first", "is_last", "is_terminal")},
-        )
+        picked = torch.from_numpy(chosen[rows])[:, None].expand(-1, times, -1, -1)  # [E, T, n, A]
+        batch = Batch.of_columns(column, torch.from_numpy(rows), extras={CHOSEN: picked})
         return np.asarray(self.fqe.worth(batch)[:, -1].cpu().numpy(), np.float64)
 
     def state_dict(self) -> State:

@@ -19,7 +19,7 @@ from gymnasium import spaces
 
 from reverie.core.errors import ConfigError, DataError, EnvError, brief
 from reverie.core.specs import ActionSpec, ObsSpec
-from reverie.core.types import Batch
+from reverie.core.types import FLAGS, Batch
 from reverie.core.words import plural
 from reverie.data.dataset import DatasetConfig
 from reverie.data.episodes import episodes_of
@@ -172,7 +172,7 @@ class Recorded:
                 ) from None
         rows = self.images(rows | {"is_first": part["is_first"]})
         rows["reward"] = self._reward(part["reward"].astype(np.float32, copy=False), first)
-        return rows | {name: part[name] for name in ("is_first", "is_last", "is_terminal")}
+        return rows | {name: part[name] for name in FLAGS}
 
     def _reward(self, reward: np.ndarray, first: int) -> np.ndarray:
         if not np.isfinite(np.add.reduce(reward)) and not np.isfinite(reward).all():
@@ -216,11 +216,8 @@ class Recorded:
             )
         found = latest[0] if number < 0 else latest[-1]
         wanted = columns_of(self.obs_spec, self.action_spec, {})
-        row: dict[str, Any] = {
-            name: torch.from_numpy(found[name].astype(column.dtype))[None] for name, column in wanted.items()
-        }
-        obs = {key: row.pop(f"obs/{key}") for key in self.obs_spec}
-        return Batch(obs=obs, weight=torch.ones(1), index=torch.tensor([int(number) % count]), **row)
+        columns = {name: torch.from_numpy(found[name].astype(column.dtype))[None] for name, column in wanted.items()}
+        return Batch.of_columns(columns, torch.tensor([int(number) % count]))
 
     def close(self) -> None:
         """Close open files."""

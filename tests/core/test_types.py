@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from reverie.core.errors import ConfigError, DataError
-from reverie.core.types import Batch, Window
+from reverie.core.types import FLAGS, Batch, Window
 
 
 def batch() -> Batch:
@@ -75,3 +75,12 @@ def test_a_batch_without_the_context_rows_of_its_windows_is_refused() -> None:
     with pytest.raises(DataError, match=r"shape \[2, 2\], .* expected 3 rows, 1 of context and 2 to learn from"):
         batch().rows(1).check(THREE)
     batch().rows(1).check(Window(batch=2, length=8))  # no rows are lost without context
+
+
+def test_columns_become_a_batch() -> None:
+    made = batch()
+    columns = {"obs/x": made.obs["x"], "extras/latent": torch.zeros(2, 3)}
+    columns |= {name: getattr(made, name) for name in ("action", "reward", *FLAGS)}
+    torch.testing.assert_close(
+        dataclasses.asdict(Batch.of_columns(columns, made.index, made.extras)), dataclasses.asdict(made)
+    )

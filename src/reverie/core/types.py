@@ -43,6 +43,9 @@ Mode = Literal["explore", "eval"]
 State = Mapping[str, Any]
 """A ``state_dict``: nested mappings of tensors and plain JSON values."""
 
+FLAGS = ("is_first", "is_last", "is_terminal")
+"""The columns of rows that say where episodes begin and end."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
@@ -99,6 +102,20 @@ class Batch:
     index: Tensor  # [B] int64, the handle a source's ``feedback`` understands
     extras: dict[str, Tensor] = field(default_factory=dict)  # [B, T, ...], what the policy stored with the rows
 
+    @classmethod
+    def of_columns(cls, columns: Mapping[str, Tensor], index: Tensor, extras: dict[str, Tensor] | None = None) -> Batch:
+        """Return the batch of columns ``[B, T, ...]`` by their names in storage, such as ``obs/state``; weights are 1.
+
+        Of the columns, ``extras/...`` are left out: pass those that the learner needs as ``extras``, by key.
+        """
+        return cls(
+            obs={name.removeprefix("obs/"): x for name, x in columns.items() if name.startswith("obs/")},
+            weight=torch.ones(len(index)),
+            index=index,
+            extras=extras or {},
+            **{name: columns[name] for name in ("action", "reward", *FLAGS)},
+        )
+
     @property
     def shape(self) -> tuple[int, int]:
         """``(B, T)``."""
@@ -127,7 +144,7 @@ class Batch:
 
     def _misfit(self, window: Window | None) -> str:
         """Return what :meth:`check` has found."""
-        flags = {name: getattr(self, name) for name in ("is_first", "is_last", "is_terminal")}
+        flags = {name: getattr(self, name) for name in FLAGS}
         for name, x in flags.items():
             if x.dtype is not torch.bool:
                 return f"batch.{name} has dtype {x.dtype}: expected torch.bool. Convert it, by .bool()."

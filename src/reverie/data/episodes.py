@@ -8,7 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping
 import numpy as np
 
 from reverie.core.errors import DataError
-from reverie.data.readers.base import FLAGS, Rows
+from reverie.core.types import FLAGS
+from reverie.data.readers.base import Rows
 
 
 def episode_rows(

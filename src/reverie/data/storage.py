@@ -17,6 +17,7 @@ from torch import Tensor
 
 from reverie.core.errors import ConfigError, DataError
 from reverie.core.specs import EXTRAS, ActionSpec, ExtraPart, ObsSpec
+from reverie.core.types import FLAGS
 from reverie.data.rings import Rings, as_numpy, slots_of
 
 SMALL = 1024
@@ -47,7 +48,7 @@ def columns_of(obs: ObsSpec, action: ActionSpec, extras: Mapping[str, ExtraPart]
     columns = {f"obs/{key}": Column(part.shape, part.dtype) for key, part in obs.items()}
     columns["action"] = Column((action.width,), "float32")
     columns["reward"] = Column((), "float32")
-    columns |= {name: Column((), "bool") for name in ("is_first", "is_last", "is_terminal")}
+    columns |= {name: Column((), "bool") for name in FLAGS}
     columns |= {f"{EXTRAS}{key}": Column(part.shape, part.dtype, part.blank, part.kept) for key, part in extras.items()}
     for name, column in columns.items():
         try:

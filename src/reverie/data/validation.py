@@ -15,8 +15,9 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
+from reverie.core.types import FLAGS
 from reverie.core.words import plural
-from reverie.data.readers.base import FLAGS, About, Rows
+from reverie.data.readers.base import About, Rows
 from reverie.data.readers.spaces import first_of, leaves_of, nested
 
 BLANK = 10

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from reverie.core.protocols import RowStorage
 from reverie.core.specs import EXTRAS
-from reverie.core.types import Mode, Step
+from reverie.core.types import FLAGS, Mode, Step
 from reverie.nn.exploration import SampledPolicy
 
 RETURN = "return"
@@ -88,7 +88,7 @@ class ReturnsInHindsight:
     def _write(self, storage: RowStorage, stream: int, start: int) -> int:
         """Write the returns-to-go of a stream's rows from ``start`` on; return where its last episode begins."""
         start = max(start, storage.oldest)  # an episode may be longer than the memory
-        names = ["reward", "is_first", "is_last", "is_terminal"]
+        names = ["reward", *FLAGS]
         rows = storage.read(start, storage.count, names, stream)
         reward, first, last, terminal = (rows[name][0] for name in names)
         found = returns_to_go(reward=reward, first=first, last=last, terminal=terminal, discount=self.discount)

@@ -10,7 +10,7 @@ import torch
 
 from reverie.core.errors import DataError
 from reverie.core.protocols import Memoryless, Policy
-from reverie.core.types import Mode, Step
+from reverie.core.types import FLAGS, Mode, Step
 from reverie.run.collect import initial_state
 
 BLOCK = 1024
@@ -46,7 +46,7 @@ def actions_of(
         DataError: the policy's actions do not have ``width`` numbers.
     """
     seen = {name.removeprefix("obs/"): column for name, column in columns.items() if name.startswith("obs/")}
-    fixed = {name: columns[name] for name in ("reward", "is_first", "is_last", "is_terminal")}
+    fixed = {name: columns[name] for name in ("reward", *FLAGS)}
     done = columns["action"]
 
     def shown(rows: np.ndarray) -> Step:

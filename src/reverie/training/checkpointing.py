@@ -29,7 +29,7 @@ from reverie.core.errors import ConfigError, RunError
 from reverie.core.protocols import Stateful
 from reverie.core.randomness import RngState
 from reverie.core.specs import ObsSpec
-from reverie.core.types import Batch, State
+from reverie.core.types import FLAGS, Batch, State
 from reverie.core.words import Say, plural
 from reverie.data.replay import Replay, ReplayConfig
 from reverie.data.sizes import parse_size
@@ -266,22 +266,10 @@ class Keeper:
 
 def held(replay: Replay, spec: ObsSpec) -> Batch:
     """Return all rows of the replay ``[N, n]``, without images and latents, to be read only: they may lie on a disk."""
-    names = ["action", "reward", "is_first", "is_last", "is_terminal"]
-    vectors = [key for key, part in spec.items() if part.kind == "vector"]
-    columns = [*names, *(f"obs/{key}" for key in vectors)]
-    rows = replay.storage.read(replay.oldest, replay.count, columns, copy=False)
-    action, reward, first, last, terminal = (torch.from_numpy(rows[name]) for name in names)
-    streams = replay.storage.streams
-    return Batch(
-        obs={key: torch.from_numpy(rows[f"obs/{key}"]) for key in vectors},
-        action=action,
-        reward=reward,
-        is_first=first,
-        is_last=last,
-        is_terminal=terminal,
-        weight=torch.ones(streams),
-        index=torch.arange(streams),
-    )
+    names = ["action", "reward", *FLAGS, *(f"obs/{key}" for key, part in spec.items() if part.kind == "vector")]
+    rows = replay.storage.read(replay.oldest, replay.count, names, copy=False)
+    columns = {name: torch.from_numpy(x) for name, x in rows.items()}
+    return Batch.of_columns(columns, torch.arange(replay.storage.streams))
 
 
 def place_of(store: str) -> str:

@@ -31,7 +31,6 @@ Space = spaces.Space[Any]
 Named = str | tuple[str, ...]
 """The name of a table's column, or of several that together are one vector."""
 
-FLAGS = ("is_first", "is_last", "is_terminal")
 SUFFIXES = {
     ".hdf5": "HDF5", ".h5": "HDF5", ".hdf": "HDF5", ".npz": "npz", ".parquet": "Parquet", ".arrow": "Arrow",
     ".tfrecord": "TFRecord", ".tfrecords": "TFRecord",

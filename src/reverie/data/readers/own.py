@@ -13,7 +13,8 @@ import numpy as np
 from gymnasium import spaces
 
 from reverie.core.errors import ConfigError, DataError, brief, did_you_mean
-from reverie.data.readers.base import FLAGS, About, Reader, Rows, Space
+from reverie.core.types import FLAGS
+from reverie.data.readers.base import About, Reader, Rows, Space
 from reverie.data.readers.spaces import leaves_of
 
 SHIFTED = "Rewards belong to the row that the action led to: np.append(0, rewards)"

@@ -33,7 +33,7 @@ from reverie.data.readers.base import (
 from reverie.data.readers.spaces import nested_spaces, space_of
 from reverie.data.readers.table_ends import Ends, EpisodeIds, Tables, ends_of
 from reverie.data.readers.table_files import FORMATS, check_alike, is_parquet, tables_in
-from reverie.data.readers.table_roles import FLAGS, NEEDED, check_roles
+from reverie.data.readers.table_roles import END_ROLES, NEEDED, check_roles
 from reverie.data.readers.transitions import STEPLESS, ArrayColumn, Column, Transitions, limited
 
 TRUNCATIONS = {"truncated", "end", "episode"}
@@ -161,7 +161,7 @@ class TableReader(Reader):
         )
 
     def _ends(self) -> Ends:
-        flags = {role: self._flag(role) for role in FLAGS if role in self.roles}
+        flags = {role: self._flag(role) for role in END_ROLES if role in self.roles}
         if not {"terminal", "end"} & flags.keys():
             self.note(NO_ENDS)
         named = {role: str(self.roles[role]) for role in flags}
@@ -223,7 +223,7 @@ class TableReader(Reader):
                 (obs if head == "obs" else action)[name] = found
             elif head == "next_obs":
                 after[name.replace("next_obs", "obs", 1)] = found
-        flags = {role: self._flag_of(role, values[role], row) for role in FLAGS if role in values}
+        flags = {role: self._flag_of(role, values[role], row) for role in END_ROLES if role in values}
         end = np.zeros(steps, bool)
         end[-1] = True
         return Transitions(

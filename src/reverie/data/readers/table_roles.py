@@ -9,8 +9,9 @@ from pathlib import Path
 from reverie.core.errors import ConfigError, did_you_mean
 from reverie.data.readers.base import Named
 
-FLAGS = ("terminal", "truncated", "end")
-ROLES = ("obs", "next_obs", "action", "reward", *FLAGS, "episode")
+END_ROLES = ("terminal", "truncated", "end")
+"""Roles of columns that say where episodes end."""
+ROLES = ("obs", "next_obs", "action", "reward", *END_ROLES, "episode")
 NEEDED = ("obs", "action", "reward")
 USUAL = {
     "obs": ("observation", "observations", "obs", "observation.state", "state"),
