@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from reverie.core.types import Mode, Obs, Step
+from reverie.nn.exploration import Unaffected
 
 
 def several(critic: nn.Module, obs: Obs, action: Tensor, copy: int | None = None) -> Tensor:
@@ -48,7 +49,7 @@ class Decided(NamedTuple):
     steps: Tensor  # [] int64, number of decisions in mode "eval"
 
 
-class BestOfSeveral:
+class BestOfSeveral(Unaffected[Decided]):
     """A policy that samples n latents, each of which is decoded to an action, and takes the best action.
 
     Exploring draws from the CPU's default generator. In evaluations, the number of decisions so far is the seed, so
@@ -82,11 +83,3 @@ class BestOfSeveral:
     def memoryless(self, mode: Mode) -> bool:
         """Return True: the state only counts decisions, which seed the latents of evaluations."""
         return True
-
-    def override(self, state: Decided, action: Tensor) -> Decided:
-        """Return the state as it is: it does not depend on the executed action."""
-        return state
-
-    def extras(self, state: Decided) -> dict[str, Tensor]:
-        """Return no extra columns to store."""
-        return {}

@@ -6,7 +6,7 @@ import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -151,7 +151,41 @@ class NoiseState(NamedTuple):
     steps: Tensor  # [N] int64, actions taken; their sum sets the schedules
 
 
-class NoisyPolicy:
+class GreedyState(NamedTuple):
+    """The step counters of N environments."""
+
+    steps: Tensor  # [N] int64, actions taken; their sum sets the schedule
+
+
+S = TypeVar("S")
+C = TypeVar("C", NoiseState, GreedyState)
+
+
+class Unaffected(Generic[S]):
+    """A policy whose state does not depend on the executed action, and that stores nothing with the rows."""
+
+    def override(self, state: S, action: Tensor) -> S:
+        """Return the state as it is."""
+        return state
+
+    def extras(self, state: S) -> dict[str, Tensor]:
+        """Return no extra columns to store."""
+        return {}
+
+
+class Scheduled(Unaffected[C]):
+    """A policy that counts the steps of each environment, because their sum sets how much it explores."""
+
+    def memoryless(self, mode: Mode) -> bool:
+        """Exploration depends on earlier rows; ``eval`` does not explore."""
+        return mode == "eval"
+
+    def after(self, state: C, env_steps: int) -> C:
+        """Return ``state``, an initial one, with exploration as it is after ``env_steps`` env steps in total."""
+        return state._replace(steps=dealt(env_steps, len(state.steps)))
+
+
+class NoisyPolicy(Scheduled[NoiseState]):
     """A deterministic actor, with noise added to its actions while exploring."""
 
     def __init__(self, actor: nn.Module, noise: Noise, width: int, device: torch.device) -> None:
@@ -171,24 +205,8 @@ class NoisyPolicy:
         noise, state = self.noise(state, step)
         return (action + noise).clamp(-1, 1), state
 
-    def memoryless(self, mode: Mode) -> bool:
-        """Noise depends on earlier rows; ``eval`` adds none."""
-        return mode == "eval"
 
-    def after(self, state: NoiseState, env_steps: int) -> NoiseState:
-        """Return ``state``, an initial one, with sigma as it is after ``env_steps`` env steps in total."""
-        return state._replace(steps=dealt(env_steps, len(state.steps)))
-
-    def override(self, state: NoiseState, action: Tensor) -> NoiseState:
-        """Return the state as it is: noise does not depend on the executed action."""
-        return state
-
-    def extras(self, state: NoiseState) -> dict[str, Tensor]:
-        """Return no extra columns to store."""
-        return {}
-
-
-class SampledPolicy:
+class SampledPolicy(Unaffected[None]):
     """A stochastic actor: actions are samples while exploring and modes in evaluations. It has no state."""
 
     def __init__(self, actor: nn.Module, device: torch.device) -> None:
@@ -208,13 +226,6 @@ class SampledPolicy:
     def memoryless(self, mode: Mode) -> bool:
         """Return True."""
         return True
-
-    def override(self, state: None, action: Tensor) -> None:
-        """Return None: there is no state."""
-
-    def extras(self, state: None) -> dict[str, Tensor]:
-        """Return no extra columns to store."""
-        return {}
 
 
 def sampled(actor: nn.Module, obs: Obs) -> Tensor:
@@ -261,13 +272,7 @@ class EpsilonGreedy(EpsilonSchedule):
         return _annealed(self.epsilon, self.final_epsilon, self.anneal_steps, steps)
 
 
-class GreedyState(NamedTuple):
-    """The step counters of N environments."""
-
-    steps: Tensor  # [N] int64, actions taken; their sum sets the schedule
-
-
-class GreedyPolicy:
+class GreedyPolicy(Scheduled[GreedyState]):
     """An epsilon-greedy policy: the action of the highest value, sometimes a random one while exploring."""
 
     def __init__(
@@ -305,19 +310,3 @@ class GreedyPolicy:
             best = torch.where(drawn < self.randomness.chance(state.steps), other, best)
             state = GreedyState(counted(state.steps, step))
         return F.one_hot(best, self.classes).float(), state
-
-    def memoryless(self, mode: Mode) -> bool:
-        """Epsilon depends on the number of earlier rows; ``eval`` does not use it."""
-        return mode == "eval"
-
-    def after(self, state: GreedyState, env_steps: int) -> GreedyState:
-        """Return ``state``, an initial one, with epsilon as it is after ``env_steps`` env steps in total."""
-        return state._replace(steps=dealt(env_steps, len(state.steps)))
-
-    def override(self, state: GreedyState, action: Tensor) -> GreedyState:
-        """Return the state as it is: schedules do not depend on the executed action."""
-        return state
-
-    def extras(self, state: GreedyState) -> dict[str, Tensor]:
-        """Return no extra columns to store."""
-        return {}

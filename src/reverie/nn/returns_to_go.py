@@ -109,10 +109,6 @@ class Unreturned(SampledPolicy):
         action, _ = super().act(step, None, mode)
         return action, state
 
-    def override(self, state: Any, action: Tensor) -> Any:
-        """Return the state as it is."""
-        return state
-
     def extras(self, state: Any) -> dict[str, Tensor]:
         """Return the column's values, one for each environment."""
         return {RETURN: state}
