@@ -1,21 +1,15 @@
 /* The gradients of a convolution whose output is max-pooled, for nn/stages.py.
  *
- * After 2 x 2 max-pooling, only one pixel in four of a convolution's output has a gradient, a different one in each channel.
- * The functions here skip the others, which leaves a quarter of the multiplications. Images are float32 [images, height,
- * width, channels], contiguous; pooled images are [images, ceil(height / 2), ceil(width / 2), channels]. `which` is the
- * place of each maximum: 2 * row + column.
+ * After 2 x 2 max-pooling, only one pixel in four of a convolution's output has a gradient, a different one in each
+ * channel. The functions here skip the others, which leaves a quarter of the multiplications. Images are float32
+ * [images, height, width, channels], contiguous; pooled images are [images, ceil(height / 2), ceil(width / 2),
+ * channels]. `which` is the place of each maximum: 2 * row + column.
  */
 
 #include <stdint.h>
 #include <string.h>
 
-#if defined(__AVX512F__)
-enum { LANES = 16 }; /* numbers in a vector of this machine */
-#elif defined(__AVX__)
-enum { LANES = 8 };
-#else
-enum { LANES = 4 };
-#endif
+#include "lanes.h"
 
 enum {
     FULL = 16,           /* rows of windows are padded to multiples of so many numbers */
@@ -25,9 +19,7 @@ enum {
     GROUP = 32 /* pooled pixels processed together, so that their windows fit into the first-level cache */
 };
 
-typedef float lanes __attribute__((vector_size(LANES * sizeof(float)), aligned(sizeof(float)), may_alias));
-
-/* The sizes of a convolution. Its input has `channels` numbers per pixel, a border of zeros, and one unused row below. */
+/* The sizes of a convolution. Its input has `channels` numbers per pixel, a border of zeros and an unused row below. */
 typedef struct {
     int64_t height, width, channels, outputs, kernel;
     int64_t row;    /* numbers in a row of the input, border included */
@@ -84,8 +76,8 @@ static void list_windows(const Stage *s, const uint8_t *which, int64_t first, in
     }
 }
 
-/* sum += value[p] times the vectors at padded[at[p] + offset], for `count` p that are `step` numbers apart. `width` is a
- * compile-time constant. */
+/* sum += value[p] times the vectors at padded[at[p] + offset], for `count` p that are `step` numbers apart. `width` is
+ * a compile-time constant. */
 static inline __attribute__((always_inline)) void add_windows(const float *padded, const float *value,
                                                               const int32_t *at, const int64_t *offset, float *sum,
                                                               int64_t count, int64_t step, const int width) {
@@ -110,8 +102,8 @@ static void group_weight_gradient(const Stage *s, const float *padded, const flo
     }
 }
 
-/* Compute dw [threads, blocks, outputs, STRETCH], which must contain zeros, from x and the gradient dp of the pooled pixels.
- * `scratch` is [threads, size]: two lists of GROUP * outputs, and the input with its border. */
+/* Compute dw [threads, blocks, outputs, STRETCH], which must contain zeros, from x and the gradient dp of the pooled
+ * pixels. `scratch` is [threads, size]: two lists of GROUP * outputs, and the input with its border. */
 void pooled_weight_gradient(const float *x, const float *dp, const uint8_t *which, float *dw, float *scratch,
                             int64_t size, int64_t images, int64_t height, int64_t width, int64_t channels,
                             int64_t outputs, int64_t kernel, int threads) {
@@ -184,8 +176,9 @@ static void remove_border(const Stage *s, const float *padded, float *x, int64_t
             memcpy(x, padded + (i + reach) * s->row + (j + reach) * s->channels, channels * sizeof(float));
 }
 
-/* Compute dx from the gradient dp of the pooled pixels. `weight` is [blocks, outputs, STRETCH], for pixels whose channels are
- * padded to whole vectors. `scratch` is [threads, size]: two lists of GROUP * outputs, and dx with its border. */
+/* Compute dx from the gradient dp of the pooled pixels. `weight` is [blocks, outputs, STRETCH], for pixels whose
+ * channels are padded to whole vectors. `scratch` is [threads, size]: two lists of GROUP * outputs, and dx with its
+ * border. */
 void pooled_input_gradient(const float *weight, const float *dp, const uint8_t *which, float *dx, float *scratch,
                            int64_t size, int64_t images, int64_t height, int64_t width, int64_t channels,
                            int64_t outputs, int64_t kernel, int threads) {

@@ -1,21 +1,14 @@
 /* Convolutions of 3 x 3 and 5 x 5 with a quarter and a sixth of the multiplications, for nn/winograd.py.
  *
  * Winograd's minimal filtering (Lavin and Gray 2016): a tile of n x n pixels, n = kernel + 3, is transformed to n x n
- * points. There the convolution is one product for each channel, and the sums over channels are transformed back to 4 x 4
- * outputs. The points are values of polynomials at 0, 1, -1, 2, -2 and infinity, for 5 x 5 also at 1/2 and -1/2.
+ * points. There the convolution is one product for each channel, and the sums over channels are transformed back to
+ * 4 x 4 outputs. The points are values of polynomials at 0, 1, -1, 2, -2 and infinity, for 5 x 5 also at 1/2 and -1/2.
  *
  * Images are float32 [images, h, w, channels], contiguous, and keep their height and width.
  */
 
 #include "kernels.h"
-
-#if defined(__AVX512F__)
-enum { LANES = 16 }; /* numbers in a vector of this machine */
-#elif defined(__AVX__)
-enum { LANES = 8 };
-#else
-enum { LANES = 4 };
-#endif
+#include "lanes.h"
 
 enum {
     FULL = 16,  /* channels and outputs are padded to multiples of this */
@@ -26,8 +19,6 @@ enum {
 };
 
 #define INLINE static inline __attribute__((always_inline)) /* so that sizes given as constants are constants */
-
-typedef float lanes __attribute__((vector_size(LANES * sizeof(float)), aligned(sizeof(float)), may_alias));
 
 typedef struct {
     int64_t h, w, channels, outputs;
@@ -91,7 +82,7 @@ INLINE void store(float *p, lanes x, int64_t count) {
         memcpy(p, &x, count * sizeof(float));
 }
 
-/* Transform the tile whose first pixel is (row, column), zero beyond the border, to points v[point * stride + channel]. */
+/* Transform the tile that begins at pixel (row, column), zero beyond the border, to v[point * stride + channel]. */
 INLINE void tile_to_points(const Sizes *s, const float *x, int64_t row, int64_t column, float *v, int64_t stride,
                            const int n) {
     for (int64_t c = 0; c < s->channels; c += LANES) {
