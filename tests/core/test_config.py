@@ -6,6 +6,7 @@ import copy
 import dataclasses
 import math
 import pickle
+import re
 import subprocess
 import sys
 from dataclasses import dataclass, field, replace
@@ -18,6 +19,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from reverie.algos.cql import Lagrange, Mode
 from reverie.core.config import Choice, Config, coerce
 from reverie.core.discover import algorithm_config, algorithms
 from reverie.core.errors import ConfigError, brief
@@ -396,11 +398,35 @@ def test_settings_that_would_have_no_effect_are_refused():
     assert copy.deepcopy(pickle.loads(pickle.dumps(Renamed(lr=0.5)))) == Renamed(lr=0.5)
 
 
-def test_texts_in_place_of_numbers_and_dots_in_place_of_colons_are_told():
-    for wrong in ({"batch_size": "256"}, {"lr": "fast"}, {"lr": None}):
-        name, value = next(iter(wrong.items()))
-        with pytest.raises(ConfigError, match=rf"{name} = {value!r}: expected a number"):
-            algorithm_config("bcq")(**wrong)
+@pytest.mark.parametrize(
+    ("algorithm", "wrong", "message"),
+    [
+        ("bcq", {"batch_size": "256"}, "batch_size = '256': expected a number, such as 256."),
+        ("bcq", {"lr": "fast"}, "lr = 'fast' (str): expected float."),
+        ("bcq", {"lr": None}, "lr = None (NoneType): expected float."),
+        ("bcq", {"graph": "no"}, "graph = 'no' (str): expected bool."),
+        ("td3", {"policy_delay": 1.5}, "policy_delay = 1.5 (float): expected int."),
+        ("td3", {"policy_delay": 2.0}, "policy_delay = 2.0 (float): expected int, such as 2."),
+        ("ddpg", {"target_every": 2**64}, f"target_every = {2**64}: expected an integer below 2^63."),
+        ("sac", {"target_entropy": True}, "target_entropy = True (bool): expected float | None."),
+        ("sac", {"reward_scale": 0.1}, "reward_scale = 0.1 (float): expected RewardScale."),
+        ("sac", {"normalise": "running"}, "normalise = 'running': expected a Normalise, such as Running(clip=10.0)."),
+        ("cql", {"backup": Mode}, f"backup = {Mode} (type): expected Backup."),
+        ("cql", {"floor": "monte_carlo"}, "floor = 'monte_carlo': expected a Floor, such as MonteCarlo()."),
+        ("cql", {"conservatism": Lagrange(threshold=True)}, "conservatism.threshold = True (bool): expected float."),
+    ],
+)
+def test_settings_of_other_kinds_than_their_types_are_refused(algorithm, wrong, message):
+    with pytest.raises(ConfigError, match=f"^{re.escape(message)}$"):
+        algorithm_config(algorithm)(**wrong)
+
+
+def test_numpy_numbers_are_numbers():
+    config = algorithm_config("td3")(policy_delay=np.int64(3), tau=np.float32(0.5), batch_size=np.uint8(2))
+    assert config.to_dict() == algorithm_config("td3")(policy_delay=3, tau=0.5, batch_size=2).to_dict()
+
+
+def test_dots_in_place_of_colons_are_told():
     with pytest.raises(ConfigError, match=r"Did you mean 'mine:Pink\(0\.2\)'\?"):
         algorithm_config("td3")().merge({"exploration": "mine.Pink(0.2)"})
     with pytest.raises(ConfigError, match=r"Did you mean 'a\.mine:Pink'\?"):

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from reverie.algos.capture import Captured, CudaGraphs, Tapes, TrainStep
 from reverie.algos.complete import check_complete, check_saved, check_trained, written
-from reverie.core.checks import at_least, check_numbers, check_pattern
+from reverie.core.checks import at_least, check_kinds, check_pattern
 from reverie.core.config import Config
 from reverie.core.discover import algorithm_name
 from reverie.core.errors import ConfigError, brief, unwritten
@@ -70,7 +70,7 @@ class AlgorithmConfig(Config):
     model-free algorithms only. The results are the same."""
 
     def __post_init__(self) -> None:
-        check_numbers(self)
+        check_kinds(self)
         if self.batch_size < 1 or self.batch_length < 2:
             raise ConfigError(
                 f"batch_size = {self.batch_size}, batch_length = {self.batch_length}: expected batch_size >= 1 and "

@@ -31,6 +31,7 @@ import struct
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from numbers import Integral
 from typing import Any, NamedTuple
 
 import torch
@@ -251,8 +252,8 @@ def _packed(call: Call | Compiled) -> _Call:
     for kind, x in zip(function.argtypes or (), call.inputs, strict=True):
         if kind is ctypes.c_float:
             real.append(struct.unpack("<d", struct.pack("<fxxxx", x))[0])
-        elif isinstance(x, int):
-            whole.append(x)
+        elif isinstance(x, Integral):  # also NumPy's
+            whole.append(int(x))
         else:
             whole.append(ctypes.addressof(getattr(x, "_obj", x)))  # the argument of byref(), or an array
     address = ctypes.cast(function, ctypes.c_void_p).value
