@@ -342,6 +342,47 @@ def test_seeds_go_along(tmp_path):
     assert open_reader(str(tmp_path / "steps")).seeds() == [70 + int(n) if t == 0 else None for n, t in begins]
 
 
+def played(seed, steps, **kwargs):
+    """An episode of CartPole, and the specification of its environment."""
+    env = gymnasium.make("CartPole-v1", **kwargs)
+    seen, actions = [env.reset(seed=seed)[0]], np.arange(steps) % 2
+    ends = [env.step(action) for action in actions]
+    none = np.zeros(steps, bool)
+    lived = SimpleNamespace(
+        observations=np.array([*seen, *(end[0] for end in ends)]),
+        actions=actions,
+        rewards=np.array([end[1] for end in ends]),
+        terminals=none,
+        timeouts=np.arange(steps) == steps - 1,
+    )
+    return replace(buffer(lived), seed=seed), env
+
+
+def carts(folder, *seeds, without_steps=0, **kwargs):
+    """A Minari dataset with an episode for each seed, in which the one of the seed ``without_steps`` has none."""
+    episodes = [played(seed, 0 if seed == without_steps else 5, **kwargs) for seed in seeds]
+    env = episodes[0][1]
+    return write_minari(
+        folder, [e for e, _ in episodes], env.observation_space, env.action_space, "arrow", env_spec=env.spec
+    )
+
+
+def test_seeds_belong_to_their_episodes(tmp_path):
+    """Also after an episode without steps, in several datasets, and if the seed needs 64 bits."""
+    carts(tmp_path / "in/a-v0", 11, 22, 2**63 + 5, without_steps=22, sutton_barto_reward=True)
+    carts(tmp_path / "in/b-v0", 44, sutton_barto_reward=True)
+    with open_reader(str(tmp_path / "in")) as reader:
+        report = validate(reader, replayed=9)
+        assert report.sound
+        assert report.remarks == ["a-v0: an episode without steps is left out"]
+        write(reader, str(tmp_path / "out"))
+    with open_reader(str(tmp_path / "out")) as copied:
+        assert copied.seeds() == [11, 2**63 + 5, 44]
+        assert copied.about().env_kwargs == {"sutton_barto_reward": True}
+    again = carts(tmp_path / "again", 11, 11)
+    assert list(validate(open_reader(str(again))).findings) == ["duplicate of an earlier episode"]
+
+
 @pytest.mark.parametrize("storage", ["hdf5", "arrow"])
 def test_ends_that_are_both_go_along(tmp_path, storage):
     """Terminal as time ran out: to learners it is terminal."""

@@ -10,6 +10,7 @@ import copy
 import json
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from numbers import Integral
 from pathlib import Path
 from typing import Any, Literal
 
@@ -27,8 +28,8 @@ from reverie.data.episodes import chosen, drawn, episodes_of, pieces_of
 from reverie.data.export import to_pydreamer, write_minari
 from reverie.data.formats import Format
 from reverie.data.output import Exported, check_target, staged_at
-from reverie.data.readers.base import About, Reader, Rows, Space
-from reverie.data.readers.minari import BOTH, ENV_ID, MEASURED_KEY, MinariReader
+from reverie.data.readers.base import BOTH, SEED, About, Reader, Rows, Space
+from reverie.data.readers.minari import ENV_ID, MEASURED_KEY
 from reverie.data.readers.own import OwnReader, sound
 from reverie.data.readers.several import SeveralReader
 from reverie.data.readers.spaces import nested, opened, text_of
@@ -44,8 +45,6 @@ from reverie.envs.unflatten import GivenBack
 from reverie.folder import write_json, writing
 from reverie.recorded import Recorded, env_of, made_with, shown
 
-SEED = "seed"
-"""Name of the column that ``seeded`` adds."""
 UNBOUNDED = "the action space is not declared: continuous actions are written without bounds"
 SCALED = (
     "the action space is not declared: actions are written in [-1, 1] or one-hot, scaled by the range of the recorded "
@@ -121,7 +120,7 @@ def _to_minari(reader: Reader, target: str, choose: Selection) -> Exported:
         reader.note(UNBOUNDED)
     with shown(f"writing {Path(target).name}", reader.rows()) as counted:
         parts = counted(reader.as_recorded())
-        found = choose(seeded(episodes_of(parts if back is None else map(back, parts)), reader))
+        found = choose(episodes_of(parts if back is None else map(back, parts)))
         return write_minari(
             (minari_fields(rows, both) for rows in found if len(rows["reward"]) > 1), target, both, said
         )
@@ -145,8 +144,8 @@ def given_back(about: About) -> GivenBack | None:
 def _named_env(reader: Reader, about: About) -> dict[str, str]:
     """Return the environment's entries of Minari's metadata; empty if it is unknown."""
     text = ""
-    if isinstance(reader, MinariReader) and reader.env_spec:
-        text = json.dumps(reader.env_spec)
+    if about.env_spec:
+        text = json.dumps(about.env_spec)
     elif about.env and (spec := spec_of(about)) is not None:
         text, remark = written(spec)
         reader.note(remark, int(bool(remark)))
@@ -171,18 +170,10 @@ def spec_of(about: About) -> EnvSpec | None:
     return spec
 
 
-def seeded(episodes: Iterable[Rows], reader: Reader) -> Iterator[Rows]:
-    """Yield episodes with a column that holds the episode's seed in the first row, and -1 in all others.
-
-    If an episode loses its beginning, the seed is lost with it.
-    """
-    seeds = reader.seeds() if isinstance(reader, MinariReader) else []
-    known = any(seed is not None for seed in seeds)
-    for number, rows in enumerate(episodes):
-        if known:
-            rows = {**rows, SEED: np.full(len(rows["reward"]), -1, np.int64)}
-            rows[SEED][0] = -1 if number >= len(seeds) or seeds[number] is None else seeds[number]
-        yield rows
+def seed_of(rows: Rows) -> int | None:
+    """Return the seed of an episode's environment; None if it is unknown, or if the episode's beginning was cut off."""
+    seed = rows[SEED][0] if SEED in rows else None
+    return int(seed) if isinstance(seed, Integral) and int(seed) >= 0 else None
 
 
 def minari_fields(rows: Rows, both: tuple[Space, Space]) -> dict[str, Any]:
@@ -191,9 +182,9 @@ def minari_fields(rows: Rows, both: tuple[Space, Space]) -> dict[str, Any]:
     ``both``: the spaces of observations and of actions.
     """
     terminal = rows["is_terminal"][1:]
-    seed = int(rows[SEED][0]) if SEED in rows else -1
+    seed = seed_of(rows)
     return {
-        **({"seed": seed} if seed >= 0 else {}),
+        **({} if seed is None else {"seed": seed}),
         "observations": nested(both[0], rows, "obs"),
         "actions": nested(both[1], {name: values[:-1] for name, values in rows.items()}, "action"),
         "rewards": rows["reward"][1:],
@@ -320,21 +311,20 @@ def validate(reader: Reader, replayed: int = 3) -> DataReport:
     env, why = environment_of(about)
     limit = env.spec.max_episode_steps if env is not None and env.spec is not None else None
     validator = Validator(about, limit)
-    seeds = reader.seeds() if isinstance(reader, MinariReader) else []
-    left = [index for index, seed in enumerate(seeds) if seed is not None][:replayed]
+    done = 0
     with shown(f"validating {reader.path.name}", reader.rows()) as counted:
-        for number, rows in enumerate(episodes_of(counted(reader.as_recorded()))):
+        for rows in episodes_of(counted(reader.as_recorded())):
             validator.add(rows)
-            if env is not None and number in left:
+            if env is not None and done < replayed and (seed := seed_of(rows)) is not None:
                 first = validator.report.rows - len(rows["reward"])
-                differs = replay(env, rows, about, int(seeds[number] or 0))
+                differs, done = replay(env, rows, about, seed), done + 1
                 validator.report.add(f"differs from a replay in {about.env} with its seed and actions", differs, first)
     validator.report.disordered(reader.disordered())
     report = validator.report
     report.remarks += reader.remarks()
     if env is None:
         report.remarks.append(f"no episodes were replayed in an environment: {why}")
-    elif not left:
+    elif not done:
         why = "no episode has a recorded seed" if replayed else "the number of episodes to replay is 0"
         report.remarks.append(f"no episodes were replayed in the environment: {why}")
     if env is not None:

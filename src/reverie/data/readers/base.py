@@ -36,6 +36,11 @@ SUFFIXES = {
     ".tfrecord": "TFRecord", ".tfrecords": "TFRecord",
 }  # fmt: skip
 """The content of files by their suffix, in lower case."""
+BOTH = "truncated"
+"""Column that ``as_recorded`` may add: True where an episode is terminated and truncated at the same step."""
+SEED = "seed"
+"""Column that ``as_recorded`` may add: the seed of the environment in the first row of an episode, else None. Of dtype
+object, as a seed may have 64 bits or more."""
 PART_BYTES = 1_500_000
 """Approximate size of a part in bytes, where a reader is free to choose; small enough for a processor's cache."""
 
@@ -83,6 +88,8 @@ class About:
     """Keyword arguments that the environment was made with."""
     env_settings: dict[str, Any] = field(default_factory=dict)
     """For our own stores: all settings of the environment that the rows were collected in, as plain values."""
+    env_spec: dict[str, Any] = field(default_factory=dict)
+    """The environment's specification as Gymnasium serialises it, for data that hold it."""
     time_limit: int | None = None
     """Number of steps after which the environment truncated episodes; None if not declared."""
     episodes: int | None = None
@@ -153,7 +160,10 @@ class Reader(Opaque, ABC):
         """Yield all rows, columns ``[n, ...]`` by name, one part at a time."""
 
     def as_recorded(self) -> Iterator[Rows]:
-        """Yield all rows with values in the spaces of ``about``; the same as ``parts`` except for our own stores."""
+        """Yield all rows with values in the spaces of ``about``; the same as ``parts`` except for our own stores.
+
+        There may be columns ``BOTH`` and ``SEED`` as well.
+        """
         return self.parts()
 
     def ask(self, answer: Callable[[About], tuple[Space | None, str]]) -> None:

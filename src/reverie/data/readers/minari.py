@@ -10,7 +10,7 @@ import json
 import os
 import re
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -20,7 +20,7 @@ import numpy as np
 from gymnasium import spaces
 
 from reverie.core.errors import ConfigError, DataError, did_you_mean
-from reverie.data.readers.base import PART_BYTES, About, Reader, ReadOptions, Rows, Space, action_space
+from reverie.data.readers.base import BOTH, PART_BYTES, SEED, About, Reader, ReadOptions, Rows, Space, action_space
 from reverie.data.readers.spaces import is_open, leaves_of, space_of, with_leaves
 from reverie.data.readers.transitions import OPEN, STEPLESS
 
@@ -29,8 +29,6 @@ MEASURED_KEY = "reverie_action_space_measured"
 """Key in the metadata of datasets written by this package: the original did not declare its action space."""
 ENV_ID = "reverie_env_id"
 """Key in the same metadata: an environment's id with the module that registers it, which an env_spec cannot hold."""
-BOTH = "truncated"
-"""Column added by ``as_recorded``: True where an episode is terminated and truncated at the same step."""
 EARLY = "terminated or truncated is set before the last step of an episode: ignored"
 
 
@@ -188,6 +186,7 @@ class MinariReader(Reader):
             action=self._bounded,
             env=self.env_id(),
             env_kwargs=dict(spec.get("kwargs") or {}),
+            env_spec=spec,
             time_limit=spec.get("max_episode_steps"),
             episodes=self.count,
             measured=bool(self.metadata.get(MEASURED_KEY))
@@ -216,11 +215,15 @@ class MinariReader(Reader):
         return self.steps + self.count
 
     def parts(self) -> Iterator[Rows]:
-        """Yield the rows of ``as_recorded`` without the column ``BOTH``."""
-        return ({name: values for name, values in part.items() if name != BOTH} for part in self.as_recorded())
+        """Yield the rows of ``as_recorded`` without the columns ``BOTH`` and ``SEED``."""
+        return ({name: values for name, values in part.items() if name != BOTH} for part in self._parts())
 
     def as_recorded(self) -> Iterator[Rows]:
-        """Yield whole episodes, several together if they are small, with the column ``BOTH``."""
+        """Yield whole episodes, several together if they are small, with the columns ``BOTH`` and ``SEED``."""
+        return self._parts(self.seeds())
+
+    def _parts(self, seeds: Sequence[int | None] = ()) -> Iterator[Rows]:
+        """Yield whole episodes with the column ``BOTH``, and ``SEED`` if the seed of each episode is given."""
         self.met.clear()
         kept: list[Rows] = []
         size = found = 0
@@ -231,6 +234,9 @@ class MinariReader(Reader):
             found += len(episode["reward"]) - 1
             if found > self.steps:
                 break
+            if seeds:
+                episode[SEED] = np.full(len(episode["reward"]), None, object)
+                episode[SEED][0] = seeds[index]
             kept.append(episode)
             size += sum(values.nbytes for values in episode.values())
             if size >= PART_BYTES // 2:  # half, as concatenating needs the memory twice

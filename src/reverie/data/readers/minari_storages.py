@@ -58,8 +58,8 @@ class MinariHdf5Reader(MinariReader):
         if self.file is None:
             return super().seeds()
         with damage(self.main):
-            there = (self.file[f"episode_{i}"] for i in range(self.count) if f"episode_{i}" in self.file)
-            found = [episode.attrs.get("seed") for episode in there]
+            names = (f"episode_{i}" for i in range(self.count))
+            found = [self.file[name].attrs.get("seed") if name in self.file else None for name in names]
         return [None if seed is None else int(seed) for seed in found]
 
     def episode(self, index: int) -> tuple[dict[str, Any], np.ndarray, np.ndarray, np.ndarray]:
