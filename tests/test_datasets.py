@@ -379,6 +379,10 @@ def test_seeds_belong_to_their_episodes(tmp_path):
     with open_reader(str(tmp_path / "out")) as copied:
         assert copied.seeds() == [11, 2**63 + 5, 44]
         assert copied.about().env_kwargs == {"sutton_barto_reward": True}
+    carts(tmp_path / "in/c-v0", 55)
+    other = r"c-v0 was recorded with env\.kwargs = {}, but .*a-v0 with env\.kwargs = {'sutton_barto_reward': True}"
+    with pytest.raises(DataError, match=other):
+        open_reader(str(tmp_path / "in")).about()
     again = carts(tmp_path / "again", 11, 11)
     assert list(validate(open_reader(str(again))).findings) == ["duplicate of an earlier episode"]
 

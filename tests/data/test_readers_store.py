@@ -115,7 +115,14 @@ def test_bounds_of_actions_count_where_both_stores_know_them(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "one", "other"), [("id", "Ant-v5", "Ant-v4"), ("clip_reward", "sign", "none"), ("action_repeat", 1, 4)]
+    ("name", "one", "other"),
+    [
+        ("id", "Ant-v5", "Ant-v4"),
+        ("clip_reward", "sign", "none"),
+        ("action_repeat", 1, 4),
+        ("kwargs", {"ctrl_cost_weight": 0.5}, {}),
+        ("time_limit", 100, 200),
+    ],
 )
 def test_runs_of_one_dataset_were_recorded_with_the_same_settings(tmp_path, name, one, other):
     for run, value in {"a": one, "b": one, "c": other}.items():
@@ -124,7 +131,8 @@ def test_runs_of_one_dataset_were_recorded_with_the_same_settings(tmp_path, name
         (tmp_path / run / "config.yaml").write_text(yaml.safe_dump({"experiment": {"env": env}}))
         (tmp_path / run / "spec.json").write_text(json.dumps(SPEC))
     assert open_reader(str(tmp_path / "[ab]")).about().env_settings[name] == one
-    with pytest.raises(DataError, match=rf"c was recorded with env.{name} = {other}, but .*a with env.{name} = {one}:"):
+    said = rf"c was recorded with env\.{name} = {other}, but .*a with env\.{name} = {one}:"
+    with pytest.raises(DataError, match=said):
         open_reader(str(tmp_path)).about()
 
 

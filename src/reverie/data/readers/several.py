@@ -123,9 +123,7 @@ class SeveralReader(Reader):
         """
         known: dict[str, tuple[Path, Any]] = {}
         for reader, about in zip(self.readers, self._each, strict=True):
-            said = {"id": about.env} if about.env else {}
-            said |= {name: value for name, value in about.env_settings.items() if name in OF_ROWS}
-            for name, value in said.items():
+            for name, value in settings_of(about).items():
                 path, other = known.setdefault(name, (reader.path, value))
                 if value != other:
                     raise DataError(
@@ -151,6 +149,16 @@ class SeveralReader(Reader):
         for reader, about in zip(self.readers[1:], self._each[1:], strict=True):
             action = wide_enough(action, about.action, f"{reader.path} and {self.readers[0].path}")
         return action
+
+
+def settings_of(about: About) -> dict[str, Any]:
+    """Return what data declare about their environment and must be the same in all of a dataset's files."""
+    found = {name: value for name, value in about.env_settings.items() if name in OF_ROWS}
+    if not about.env:
+        return found
+    made = {"kwargs": about.env_kwargs, "time_limit": about.time_limit} | about.env_settings
+    limit = {} if made["time_limit"] is None else {"time_limit": made["time_limit"]}
+    return found | {"id": about.env, "kwargs": made["kwargs"]} | limit
 
 
 def said(about: About) -> str:
