@@ -254,6 +254,65 @@ def test_references_between_layers_stay(make):
     assert layer.shared is layer.env.marks
 
 
+@pytest.mark.parametrize(
+    ("hidden", "can"),
+    [
+        (lambda: np.array(np.zeros((2, 3, 4)).transpose(1, 2, 0))[1:, ::-1], True),
+        (lambda: pickle.loads(pickle.dumps(np.zeros(3), protocol=5)), True),
+        (lambda: np.frombuffer(b"12", np.uint8), True),
+        (lambda: np.lib.stride_tricks.sliding_window_view(np.zeros(5), 2), True),
+        (lambda: np.array([{}, {}, {}])[::2], True),
+        (lambda: np.ma.zeros(3), True),
+        (lambda: (lambda masked: [masked, masked[1:]])(np.ma.zeros(3)), False),
+        (lambda: torch.zeros(3).numpy(), False),
+        (lambda: [torch.zeros(2), torch.nn.Linear(2, 2)], True),
+        (lambda: torch.zeros(2, 3).unbind(), False),
+    ],
+)
+def test_arrays_that_can_be_kept(make, hidden, can):
+    env, step = after_three(make, functools.partial(env_zoo.Hiding, hidden))
+    taken = env.snapshot()
+    assert (taken[0] is not None) == can
+    value = env._slots[0].inside.env.unwrapped.hidden
+    if can and isinstance(value, np.ndarray):
+        fresh = make(functools.partial(env_zoo.Hiding, hidden))
+        fresh.restore(taken, step)
+        again = fresh._slots[0].inside.env.unwrapped.hidden
+        assert fresh.snapshot()[0] is not None
+        assert type(again) is type(value)
+        assert (again == value).all()
+        assert again.flags.writeable == value.flags.writeable
+
+
+def test_arrays_that_share_memory_share_it_again(make):
+    def hidden():
+        state = np.zeros((2, 3), order="F")
+        objects = np.array([{}, {}, {}])
+        return {"part": state[1:], "whole": state, "bytes": state.T.view(np.uint8), "few": objects[1:], "all": objects}
+
+    env, step = after_three(make, functools.partial(env_zoo.Hiding, hidden))
+    for _ in range(2):  # what was restored can be saved again
+        fresh = make(functools.partial(env_zoo.Hiding, hidden))
+        fresh.restore(env.snapshot(), step)
+        env = fresh
+    shared = env._slots[0].inside.env.unwrapped.hidden
+    shared["part"][0, 2] = 7.0
+    shared["few"][0] = "b"
+    assert shared["whole"][1, 2] == 7.0
+    assert shared["bytes"].any()
+    assert shared["all"][1] == "b"
+
+
+def test_a_view_of_what_an_environment_saves_its_own_way(make):
+    class Layer(gymnasium.Wrapper):
+        def __init__(self, env):
+            super().__init__(env)
+            env.array = np.zeros(3)
+            self.kept = env.array[1:]
+
+    assert after_three(make, lambda: Layer(env_zoo.Own()))[0].snapshot() == [None]
+
+
 def test_an_environments_own_way_comes_first(make):
     env, step = after_three(make, env_zoo.Own)
     fresh = make(env_zoo.Own)

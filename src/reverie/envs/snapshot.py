@@ -3,9 +3,9 @@
 For each layer, from the outermost wrapper to the environment itself, the first of these ways that fits:
 
 1. Its own ``snapshot() -> state`` and ``restore(state)``, if its class has both. Its ``np_random`` is saved as well.
-2. Its fields, pickled, all layers together so that shared objects stay shared. Emulators and simulators among the
-   fields are saved as in ``natives``. Local functions and what draws, also within lists, tuples and dictionaries, are
-   not saved: those of the new environment stay.
+2. Its fields, pickled, all layers together so that shared objects stay shared, and arrays share their memory. Emulators
+   and simulators among the fields are saved as in ``natives``. Local functions and what draws, also within lists,
+   tuples and dictionaries, are not saved: those of the new environment stay.
 
 An environment cannot be saved if it holds objects that pickle would make anew (``EzPickle``) or cannot pickle. State
 outside it is not saved: globals of a module, files, a server.
@@ -23,9 +23,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import gymnasium
+import numpy as np
 
 from reverie.core.errors import EnvError
 from reverie.envs import natives
+from reverie.envs.pickled_arrays import NotTaken, PickledArrays, Reduced
 from reverie.envs.unchanged import RANDOM, Made, difference, has_own, layers_of
 
 Env = gymnasium.Env[Any, Any]
@@ -50,10 +52,6 @@ VIEWING = {"gym", "gymnasium", "gymnasium_robotics", "mujoco", "mujoco_py", "dm_
 """Packages whose classes named ``DRAWERS`` draw."""
 DRAWERS = ("Renderer", "Viewer")
 SIMPLE = (types.NoneType, bool, int, float, str, bytes, type, types.ModuleType, types.BuiltinFunctionType)
-
-
-class NotTaken(Exception):
-    """The state of this environment cannot be saved."""
 
 
 @dataclass
@@ -204,14 +202,27 @@ class _Pickler(pickle.Pickler):
 
     def __init__(self, file: io.BytesIO, layers: list[Env], states: list[Layer]) -> None:
         super().__init__(file, protocol=5)
+        pairs = list(zip(layers, states, strict=True))
+        left = [x for layer, state in pairs for name, x in vars(layer).items() if name not in state.fields]
+        self._arrays = PickledArrays(x for x in left if isinstance(x, np.ndarray))
         self._known: dict[int, tuple[Any, ...]] = {id(layer): ("layer", n) for n, layer in enumerate(layers)}
-        for n, (layer, state) in enumerate(zip(layers, states, strict=True)):
+        for n, (layer, state) in enumerate(pairs):
             for name in state.stay:
                 value = vars(layer)[name]
                 if not isinstance(value, SIMPLE):
                     self._known.setdefault(id(value), ("field", n, name))
             for path, drawing in _drawings(state.fields, (), set()):
                 self._known.setdefault(id(drawing), ("field", n, *path))
+
+    def dump(self, obj: Any) -> None:
+        super().dump(obj)
+        self._arrays.check()
+
+    def reducer_override(self, obj: Any) -> Reduced | Any:
+        if isinstance(obj, np.ndarray):
+            return self._arrays.reduced(obj) or NotImplemented
+        self._arrays.add_tensor(obj)
+        return NotImplemented
 
     def persistent_id(self, obj: Any) -> tuple[Any, ...] | None:
         known = self._known.get(id(obj))
