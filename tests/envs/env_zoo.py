@@ -200,6 +200,16 @@ class Hiding(Seeded):
         self.hidden = hidden()
 
 
+class Slotted(Seeded):
+    """Keeps a number in ``__slots__``, once it has been reset."""
+
+    __slots__ = ("total",)
+
+    def reset(self, *, seed=None, options=None):
+        self.total = 0
+        return super().reset(seed=seed, options=options)
+
+
 class Global(Seeded):
     """Draws from the generators that everybody shares."""
 
@@ -211,6 +221,17 @@ def counter():
     """A function that remembers how often it was called."""
     calls = []
     return lambda: calls.append(1)
+
+
+def rebinding_counter():
+    """Counts in a variable of the function around it."""
+    calls = 0
+
+    def call():
+        nonlocal calls
+        calls += 1
+
+    return call
 
 
 def nan_in_second():

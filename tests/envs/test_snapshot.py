@@ -216,6 +216,12 @@ def measured(space: gymnasium.Space):
         (lambda: measured(gymnasium.spaces.Dict(a=gymnasium.spaces.Discrete(3))), True),
         (lambda: measured(gymnasium.spaces.Dict({"a": gymnasium.spaces.Discrete(3, seed=1)})), False),
         (env_zoo.counter, False),
+        (env_zoo.rebinding_counter, False),
+        (lambda: lambda: [call := None, lambda: call], True),
+        (lambda: lambda x, low=(0, 1), *, high=2.0: x, True),
+        (lambda: lambda x, seen=[0]: seen, False),
+        (lambda: lambda x, *, seen={}: seen, False),
+        (lambda: functools.wraps(lambda: [])(lambda: 0), False),
         (lambda: (i for i in ()), False),
         (env_zoo.Rebuilt, False),
         (lambda: [env_zoo.Rebuilt()], False),
@@ -225,6 +231,10 @@ def test_fields_that_can_be_kept(make, hidden, can):
     env, _ = after_three(make, functools.partial(env_zoo.Hiding, hidden))
     assert (env.snapshot()[0] is not None) == can
     assert env.step(torch.zeros(1, 2)).is_first.item() is False
+
+
+def test_values_in_slots_are_not_fields(make):
+    assert after_three(make, env_zoo.Slotted)[0].snapshot() == [None]
 
 
 def test_references_between_layers_stay(make):

@@ -7,12 +7,14 @@ For each layer, from the outermost wrapper to the environment itself, the first 
    and simulators among the fields are saved as in ``natives``. Local functions and what draws, also within lists,
    tuples and dictionaries, are not saved: those of the new environment stay.
 
-An environment cannot be saved if it holds objects that pickle would make anew (``EzPickle``) or cannot pickle. State
-outside it is not saved: globals of a module, files, a server.
+An environment cannot be saved if it holds objects that pickle would make anew (``EzPickle``) or cannot pickle, local
+functions that may have state, or values in ``__slots__``. State outside it is not saved: globals of a module, files, a
+server.
 """
 
 from __future__ import annotations
 
+import dis
 import importlib
 import io
 import pickle
@@ -123,6 +125,8 @@ def _taken(layer: Env) -> Layer:
             raise NotTaken
         state.fields = {name: vars(layer)[name] for name in RANDOM if name in vars(layer)}
         return state
+    if _has_slots(layer):
+        raise NotTaken
     for name, value in vars(layer).items():
         if name in CONSTANT or (name == "env" and isinstance(layer, gymnasium.Wrapper)):
             state.stay.append(name)
@@ -134,6 +138,12 @@ def _taken(layer: Env) -> Layer:
         else:
             state.fields[name] = value
     return state
+
+
+def _has_slots(layer: Env) -> bool:
+    """Return whether ``layer`` has values in ``__slots__``, which are not among its fields."""
+    members = [member for kind in type(layer).__mro__ for member in vars(kind).items()]
+    return any(isinstance(value, types.MemberDescriptorType) and hasattr(layer, name) for name, value in members)
 
 
 def _given(layer: Env, state: Layer) -> None:
@@ -178,14 +188,30 @@ def _is_local_function(value: object) -> bool:
     """Return whether ``value`` is a lambda or nested function, which pickle cannot find by name.
 
     Raises:
-        NotTaken: it is, and its closure holds objects that could change, so it may have state.
+        NotTaken: it is, and it may have state: in variables around it, default arguments or attributes.
     """
     if not isinstance(value, types.FunctionType) or "<" not in value.__qualname__:
         return False
-    for cell in value.__closure__ or ():
-        if not (isinstance(cell.cell_contents, SIMPLE) or _is_unsampled(cell.cell_contents)):
-            raise NotTaken
+    held = [cell.cell_contents for cell in value.__closure__ or ()]
+    held += [*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values(), *vars(value).values()]
+    if _rebinds(value.__code__, set(value.__code__.co_freevars)) or not all(map(_is_constant, held)):
+        raise NotTaken
     return True
+
+
+def _rebinds(code: types.CodeType, names: set[str]) -> bool:
+    """Return whether ``code``, or a function within it, assigns to one of its free variables ``names``: nonlocal."""
+    steps = dis.get_instructions(code)
+    if any(step.opname in ("STORE_DEREF", "DELETE_DEREF") and step.argval in names for step in steps):
+        return True
+    inside = [each for each in code.co_consts if isinstance(each, types.CodeType)]
+    return any(_rebinds(each, names & set(each.co_freevars)) for each in inside)
+
+
+def _is_constant(value: object) -> bool:
+    if type(value) is tuple:
+        return all(map(_is_constant, value))
+    return isinstance(value, SIMPLE) or _is_unsampled(value)
 
 
 def _is_unsampled(value: object) -> bool:
