@@ -37,12 +37,14 @@ class Lived:
         self.replay = Replay(storage, window, seed=seed, config=self.config)
         self.rows: list[list[dict]] = [[] for _ in range(streams)]
 
-    def add(self, is_first: list[bool]) -> None:
+    def add(self, is_first: list[bool], is_last: list[bool] | None = None) -> None:
         """One more row of each stream."""
-        self.replay.add(*self.row(is_first))
+        self.replay.add(*self.row(is_first, is_last))
 
-    def row(self, is_first: list[bool]) -> tuple[Step, torch.Tensor, dict[str, torch.Tensor]]:
-        """The next row of each stream, noted but not added."""
+    def row(
+        self, is_first: list[bool], is_last: list[bool] | None = None
+    ) -> tuple[Step, torch.Tensor, dict[str, torch.Tensor]]:
+        """The next row of each stream, noted but not added. Without ``is_last`` no end is known before the next row."""
         t = len(self.rows[0])
         first = [f or t == 0 for f in is_first]
         for i in range(self.streams):
@@ -59,7 +61,7 @@ class Lived:
             },
             reward=torch.tensor([r["reward"] for r in newest]),
             is_first=torch.tensor(first),
-            is_last=torch.zeros(n, dtype=torch.bool),
+            is_last=torch.tensor(is_last or [False] * n),
             is_terminal=torch.zeros(n, dtype=torch.bool),
         )
         action = torch.nn.functional.one_hot(torch.tensor([r["action"] for r in newest]), 3).float()

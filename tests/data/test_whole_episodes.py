@@ -40,15 +40,19 @@ def test_cursors_go_on_where_they_ended(length, context, crosses, spare, data) -
     window = Window(batch=3, length=length, context=context, crosses_episodes=crosses)
     life = Lived(2, window.rows + spare, window, seed=data.draw(st.integers(0, 99)), config=SEQUENCE)
     before: list[tuple[int, int]] = []
+    ended = [False, False]  # whether the newest row of each stream is the last of its episode
     for _ in range(data.draw(st.integers(10, 60))):
-        life.add([x == 0 for x in data.draw(st.lists(st.integers(0, 7), min_size=2, max_size=2))])
+        drawn = data.draw(st.lists(st.integers(0, 7), min_size=2, max_size=2))
+        first = [x == 0 or over for x, over in zip(drawn, ended, strict=True)]  # an episode may be cut off, too
+        ended = [x == 1 for x in drawn]
+        life.add(first, ended)
         if not life.valid() or data.draw(st.booleans()):
             continue
         now = life.check(life.replay.sample())
         oldest, count = life.replay.oldest, life.replay.count
         for (i, t), (j, u) in zip(before, now, strict=False):
             learned, end = t + window.rows, episode_end(life, i, t + (context if crosses else 0))
-            goes_on = t >= oldest and (end >= learned + length or (learned < end < count))
+            goes_on = t >= oldest and (end >= learned + length or (learned < end and (end < count or ended[i])))
             if goes_on:
                 assert (j, u) == (i, min(learned + length, end) - window.rows)
             else:
@@ -116,7 +120,7 @@ def test_rows_that_were_read_again_are_gone_through_in_the_same_way(count: int) 
     for evicted in range(20):
         lives = [Lived(2, 80, window, seed=3, config=SEQUENCE) for _ in range(2)]
         for t in range(count + evicted):
-            lives[0].add([t % 17 == 0, t % 23 == 0])
+            lives[0].add([t % 17 == 0, t % 23 == 0], [t % 17 == 16, t % 23 == 22])
         one, two = (life.replay for life in lives)
         one.sample()
         two.begin_at(one.oldest)
@@ -124,6 +128,21 @@ def test_rows_that_were_read_again_are_gone_through_in_the_same_way(count: int) 
         two.load_state_dict(one.state_dict())
         for _ in range(30):
             assert torch.equal(one.sample().index, two.sample().index)
+
+
+@pytest.mark.parametrize("crosses", [True, False])
+def test_the_end_of_the_newest_episode_is_learned_from_once_it_is_over(crosses: bool) -> None:
+    """Such as that of the last recorded episode, after which nothing comes."""
+    window = Window(batch=4, length=8, context=1, crosses_episodes=crosses)
+    life = Lived(1, 60, window, seed=3, config=SEQUENCE)
+    for t in range(60):
+        life.add([t % 20 == 0], [t % 20 == 19])
+    for _ in range(5):
+        life.replay.sample()  # the first windows start anywhere
+    learned = Counter(
+        row for _ in range(100) for h in life.replay.sample().index.tolist() for row in range(h + 1, h + 9)
+    )
+    assert min(learned[row] for row in range(40 + (not crosses), 60)) > 20
 
 
 def test_cursors_do_not_stay_in_step() -> None:

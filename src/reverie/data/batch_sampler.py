@@ -104,20 +104,20 @@ class BatchSampler:
         parts = {name: (share, makers[name](generators[name])) for name, share in shares.items()}
         return Mixture(parts, np.random.default_rng(seed))
 
-    def add(self, is_first: np.ndarray, lived: bool) -> None:
+    def add(self, is_first: np.ndarray, is_last: np.ndarray, lived: bool) -> None:
         """Register ``n`` more rows of each stream, ``[N, n]``, already stored. See ``Sampler.add``."""
-        self.beginnings.add(is_first)
+        self.beginnings.add(is_first, is_last)
         fresh = self.starts.add(is_first)
         for sampler in self.samplers.values():
             sampler.add(fresh, lived)
 
-    def add_one(self, is_first: list[bool]) -> None:
+    def add_one(self, is_first: list[bool], is_last: list[bool]) -> None:
         """Register one newly collected row of each of N streams; faster than ``add``."""
         fresh = self.starts.add_one(is_first)
         if self.online is not None:
             self.online.add_one(fresh)
         if self.sampler.listens:
-            self.beginnings.add_one(is_first)
+            self.beginnings.add_one(is_first, is_last)
             self.sampler.add(np.array(fresh, np.int64), True)
 
     def clear(self) -> None:

@@ -170,7 +170,7 @@ class Replay:
         if self.store is not None:  # first, as it can fail: then nothing is added
             self.store.add(rows)
         self.storage.add(rows | {f"{EXTRAS}{key}": value for key, value in extras.items()} if extras else rows)
-        self.batch_sampler.add_one(step.is_first.tolist())
+        self.batch_sampler.add_one(step.is_first.tolist(), step.is_last.tolist())
         if self.hindsight is not None and not self.stale:
             self.hindsight.added(self.storage, step)
 
@@ -200,7 +200,11 @@ class Replay:
             rows = {name: values[:, -kept:] for name, values in rows.items()}
         self.storage.extend(rows)
         self.stale = True
-        self.batch_sampler.add(rows["is_first"].astype(bool), lived=False)
+        self._register(rows)
+
+    def _register(self, rows: Mapping[str, np.ndarray]) -> None:
+        """Tell the samplers of ``rows`` already stored, ``[N, n, ...]`` by column."""
+        self.batch_sampler.add(rows["is_first"].astype(bool), rows["is_last"].astype(bool), lived=False)
 
     def room(self, rows: int) -> dict[str, np.ndarray] | None:
         """Return views ``[N, rows, ...]`` of the memory for the next rows, without extras, to fill before ``refill``.
@@ -221,7 +225,7 @@ class Replay:
             if chunk.placed:
                 self.storage.make_room(chunk.stop - chunk.start)
                 self.stale = True
-                self.batch_sampler.add(chunk.rows["is_first"].astype(bool), lived=False)
+                self._register(chunk.rows)
             else:
                 self.extend(chunk.rows)
         return True

@@ -83,7 +83,8 @@ class Sequence:
             return None
         begun, learned = row + self.ahead, row + window.rows  # row begun may begin the episode, a later one the next
         end = self.beginnings.next(begun, stream, most=learned + window.length - begun - 1)
-        if end <= learned or end == self.rows.count < learned + window.length:
+        running = end == self.rows.count < learned + window.length and not self.beginnings.ended[stream]
+        if end <= learned or running:
             return None
         return (min(learned + window.length, end) - window.rows) * streams + stream
 

@@ -213,24 +213,31 @@ def spread(flags: np.ndarray, width: int) -> np.ndarray:
 
 
 class Beginnings:
-    """A copy of ``is_first`` of all rows held, in host memory even if the rows are on a GPU or in files."""
+    """A copy of ``is_first`` of all rows held, in host memory even if the rows are on a GPU or in files.
+
+    Also ``is_last`` of the newest row of each stream, ``ended``: whether its episode is over, or still being collected.
+    """
 
     def __init__(self, rows: Storage) -> None:
         """Keep the flags of the storage ``rows``."""
         self.rows = rows
         self.ring = np.zeros((rows.capacity, rows.streams), bool)  # in the order of handles
+        self.ended = [False] * rows.streams
 
-    def add(self, is_first: np.ndarray) -> None:
+    def add(self, is_first: np.ndarray, is_last: np.ndarray) -> None:
         """Register ``n`` more rows of each stream, ``[N, n]``, already stored; at most the capacity."""
         more = is_first.shape[1]
+        if more:
+            self.ended = is_last[:, -1].tolist()
         begin = (self.rows.count - more) % self.rows.capacity
         until_end = self.rows.capacity - begin
         self.ring[begin : begin + more] = is_first.T[:until_end]
         self.ring[: max(0, more - until_end)] = is_first.T[until_end:]
 
-    def add_one(self, is_first: list[bool]) -> None:
+    def add_one(self, is_first: list[bool], is_last: list[bool]) -> None:
         """Register one row of each of N streams; faster than ``add``."""
         self.ring[(self.rows.count - 1) % self.rows.capacity] = is_first
+        self.ended = is_last
 
     def at(self, handles: np.ndarray) -> np.ndarray:
         """Return whether the rows ``handles``, all of them held, are ``is_first``."""

@@ -271,7 +271,8 @@ class DurableReplay:
         """Begin a segment with the rows of ``source``, or an empty one. ``imported``: the store has these already."""
         self.replay.begin_at(0)
         if source is not None and (count := lay_out(self.replay.storage, source)):
-            self.replay.batch_sampler.add(self.replay.storage.read(0, count, ["is_first"])["is_first"], lived=False)
+            flags = self.replay.storage.read(0, count, ["is_first", "is_last"])
+            self.replay.batch_sampler.add(flags["is_first"], flags["is_last"], lived=False)
         if self.store is not None:
             copies = self.replay.count if imported else 0
             self.segment = self.store.begin(self.columns, self.streams, first=self.replay.oldest, imported=copies)
