@@ -126,6 +126,18 @@ def test_two_losses_over_one_sequence():
         torch.testing.assert_close(a.grad, b.grad, rtol=1e-4, atol=1e-4)
 
 
+def test_a_pass_that_asks_for_no_weights_adds_nothing_to_theirs():
+    """As for the influence of the inputs on the states; here of steps that the loss does not depend on."""
+    ours, theirs = net(), net()
+    for model, run in ((ours, noted), (theirs, plain)):
+        x, h = inputs()
+        states = run(model, x, h)
+        torch.autograd.grad(states[-1].sum(), [x, h], retain_graph=True)
+        states[1].sum().backward()
+    for a, b in zip(ours.parameters, theirs.parameters, strict=True):
+        torch.testing.assert_close(a.grad, b.grad, rtol=1e-4, atol=1e-4)
+
+
 def test_without_gradients_nothing_is_kept():
     with torch.no_grad():
         states = noted(net(), *inputs())

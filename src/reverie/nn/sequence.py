@@ -15,15 +15,37 @@ from torch import Tensor
 from reverie.core.compiled import first_order
 from reverie.nn.matmul import block_linear, linear, weight_gradient
 
-Notes = list[tuple[Tensor, Tensor]]
-"""Input ``[M, ...]`` and gradient of the output ``[M, ...]`` of each step whose backward pass is done."""
+
+class _Notes:
+    """Input ``[M, ...]`` and gradient of the output ``[M, ...]`` of each step whose backward pass is done.
+
+    They are of one backward pass through the sequence. One that does not ask for the weights' gradient, such as that of
+    ``torch.autograd.grad`` for the inputs only, never comes to the weights: the next one drops what it noted.
+    """
+
+    def __init__(self) -> None:
+        self.kept: list[tuple[Tensor, Tensor]] = []
+        self.of = -1  # PyTorch's number of the backward pass
+
+    def add(self, x: Tensor, grad: Tensor) -> None:
+        """Note one step of the backward pass that runs now."""
+        running = torch._C._current_graph_task_id()
+        if running != self.of:
+            self.of, self.kept = running, []
+        self.kept.append((x.detach(), grad))  # x itself would keep the graph alive, which holds these notes
+
+    def take(self) -> tuple[Tensor, Tensor]:
+        """Return the inputs and gradients of all T steps, ``[T * M, ...]``, and forget them."""
+        x, grad = (torch.cat(side) for side in zip(*self.kept, strict=True))
+        self.kept = []
+        return x, grad
 
 
 class _Weights(torch.autograd.Function):
     """Forward the weights and bias, for all steps; backward the product over all steps."""
 
     @staticmethod
-    def forward(ctx: Any, weight: Tensor, bias: Tensor | None, notes: Notes) -> tuple[Tensor, Tensor | None]:
+    def forward(ctx: Any, weight: Tensor, bias: Tensor | None, notes: _Notes) -> tuple[Tensor, Tensor | None]:
         ctx.notes, ctx.blocks, ctx.has_bias = notes, weight.shape[0] if weight.ndim == 3 else 0, bias is not None
         ctx.set_materialize_grads(False)  # the steps return no gradient for the weights
         return weight.view_as(weight), None if bias is None else bias.view_as(bias)
@@ -31,8 +53,7 @@ class _Weights(torch.autograd.Function):
     @staticmethod
     @first_order
     def backward(ctx: Any, *_: None) -> tuple[Tensor | None, ...]:
-        x, grad = (torch.cat(side) for side in zip(*ctx.notes, strict=True))  # [T * M, inputs], [T * M, outputs]
-        ctx.notes.clear()
+        x, grad = ctx.notes.take()  # [T * M, inputs], [T * M, outputs]
         bias = grad.sum(0) if ctx.has_bias else None
         if not ctx.blocks:
             return weight_gradient(x, grad), bias, None
@@ -44,7 +65,7 @@ class _Step(torch.autograd.Function):
     """The product of one step, which records its input and gradient instead of computing the weights' gradient."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, base: Tensor | None, notes: Notes) -> Tensor:
+    def forward(ctx: Any, x: Tensor, weight: Tensor, base: Tensor | None, notes: _Notes) -> Tensor:
         ctx.save_for_backward(x, weight)
         ctx.notes, ctx.base_ndim = notes, 0 if base is None else base.ndim
         return _multiply(x, weight, base)
@@ -54,7 +75,7 @@ class _Step(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, weight = ctx.saved_tensors
         grad = grad.contiguous()
-        ctx.notes.append((x, grad))
+        ctx.notes.add(x, grad)
         base = grad if ctx.base_ndim == 2 else None  # the gradient of a bias is computed with that of the weights
         return _multiply(grad, weight.mT, None) if ctx.needs_input_grad[0] else None, None, base, None
 
@@ -72,10 +93,10 @@ class StepLinear:
     """
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
-        self.notes: Notes | None = None
+        self.notes: _Notes | None = None
         self.weight, self.bias = weight, bias
         if torch.is_grad_enabled() and weight.requires_grad:
-            self.notes = []
+            self.notes = _Notes()
             self.weight, self.bias = _Weights.apply(weight, bias, self.notes)  # type: ignore[no-untyped-call]  # torch leaves it untyped
 
     def __call__(self, x: Tensor, base: Tensor | None = None) -> Tensor:
