@@ -67,6 +67,16 @@ def test_errors_with_their_gradients_metrics_and_priorities(critics, kappa, monk
     assert not any(x.requires_grad for x in (*fast.metrics.values(), fast.priority))
 
 
+def test_weights_get_their_gradient():
+    """Such as those of a learned model of what is worth learning."""
+    batch = rows(2)
+    batch = replace(batch, weight=batch.weight.requires_grad_())
+    q, y = torch.randn(B, T - 1), torch.randn(B, T - 1)
+    for losses in (squared_error(q, y, batch), huber_error(q, y, batch, 1.0)):
+        (grad,) = torch.autograd.grad(losses.terms["critic"], [batch.weight])
+        torch.testing.assert_close((grad * batch.weight).sum(), losses.terms["critic"])
+
+
 def test_nothing_taken_is_no_error(monkeypatch):
     batch = rows(3)
     batch.is_last[:] = True

@@ -298,6 +298,14 @@ def test_threads_change_no_error(monkeypatch):
     assert all(torch.equal(a, b) for others in results[1:] for a, b in zip(results[0], others, strict=True))
 
 
+def test_weights_get_their_gradient(either):
+    data = rows()
+    data.weight.requires_grad_()
+    loss = quantile_error(torch.randn(B, T - 1, A, N), torch.randn(B, T - 1, N), data, 1.0).terms["critic"]
+    (grad,) = torch.autograd.grad(loss, data.weight)
+    torch.testing.assert_close((grad * data.weight).sum(), loss)
+
+
 def test_a_batch_without_a_move_is_worth_nothing(either):
     data = rows()
     data.is_last.fill_(True)

@@ -394,6 +394,19 @@ def test_gradients_reach_what_a_target_is_made_of(name):
     assert (row(4)[4] == 0) == (name != "vtrace")
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_gradients_reach_rewards_of_any_type(name):
+    """Such as those of a learned model; values need none for that."""
+    rows = tensors(HAND | {"log_pi": LOG_PI, "log_mu": LOG_MU})
+    found = []
+    for dtype in (torch.float32, torch.float64):
+        typed = {key: x if x.dtype is torch.bool else x.detach().to(dtype) for key, x in rows.items()}
+        typed["reward"].requires_grad_()
+        target = compute(name, typed, discount=0.5, lam=0.75, n=2)
+        found.append(torch.autograd.grad(target.sum(), typed["reward"])[0].double())
+    torch.testing.assert_close(*found)
+
+
 def test_nothing_passed_without_gradient_gets_one():
     rows = tensors(HAND | {"log_pi": LOG_PI, "log_mu": LOG_MU})
     assert not any(compute(name, rows, 0.9).requires_grad for name in NAMES)

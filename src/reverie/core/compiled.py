@@ -24,6 +24,11 @@ def compiled(*tensors: Tensor) -> bool:
     return fit and not torch.compiler.is_compiling() and kernels() is not None
 
 
+def constant(*tensors: Tensor) -> bool:
+    """Return whether autograd tracks none of ``tensors``, so that a function without their gradient loses none."""
+    return not (torch.is_grad_enabled() and any(x.requires_grad for x in tensors))
+
+
 def library() -> ctypes.CDLL:
     """Return the compiled functions, recorded if a tape is recording. Call only if :func:`compiled` returned True."""
     functions, tape = cast(ctypes.CDLL, kernels()), current()

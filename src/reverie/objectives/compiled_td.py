@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from reverie.core.compiled import call, compiled, first_order, library
+from reverie.core.compiled import call, compiled, constant, first_order, library
 from reverie.core.shapes import expect
 from reverie.core.types import Batch
 
@@ -27,9 +27,9 @@ def fits(rows: Tensor, *flags: Tensor) -> bool:
 
 
 def fits_error(prediction: Tensor, target: Tensor, batch: Batch) -> bool:
-    """Return whether :func:`td_error` can read these tensors."""
+    """Return whether :func:`td_error` can read these tensors; its loss has the gradient of the prediction alone."""
     fit = fits(prediction, batch.is_last) and compiled(target, batch.weight)
-    return fit and not target.requires_grad and target.numel() > 0
+    return fit and constant(target, batch.weight) and target.numel() > 0
 
 
 def check_rows(target: Tensor, last: Tensor, weight: Tensor) -> None:

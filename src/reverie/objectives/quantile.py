@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from reverie.core.compiled import call, compiled, first_order
+from reverie.core.compiled import call, compiled, constant, first_order
 from reverie.core.errors import ConfigError
 from reverie.core.types import Batch
 from reverie.objectives import compiled_quantile
@@ -111,7 +111,7 @@ def quantile_error(prediction: Tensor, target: Tensor, batch: Batch, kappa: floa
     Returns:
         The losses. The loss is a sum over the quantiles, priorities are means over them.
     """
-    if compiled_quantile.fits(prediction, batch) and compiled(target):
+    if compiled_quantile.fits(prediction, batch) and compiled(target) and constant(batch.weight):
         return losses_of(compiled_quantile.quantile_error(prediction, target, batch, kappa))
     theta = of_class(prediction, batch.action[:, :-1].argmax(-1))  # [B, T-1, N]
     loss = quantile_huber(theta, target, kappa)  # [B, T-1]

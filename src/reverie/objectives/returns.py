@@ -21,7 +21,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from reverie.core.compiled import compiled
+from reverie.core.compiled import compiled, constant
 from reverie.core.shapes import same_shape
 from reverie.objectives import compiled_td
 from reverie.objectives.compiled_td import fits
@@ -93,7 +93,7 @@ def td0(*, reward: Tensor, terminal: Tensor, last: Tensor, value: Tensor, discou
         ``[B, T - 1]``.
     """
     same_shape(reward=reward, terminal=terminal, last=last, value=value)
-    if fits(reward, terminal, last) and compiled(value) and not (torch.is_grad_enabled() and value.requires_grad):
+    if fits(reward, terminal, last) and compiled(value) and constant(reward, value):
         return compiled_td.td0(reward, terminal, last, value, discount)
     target = reward[:, 1:] + _live(terminal, reward, discount) * value[:, 1:]  # [B, T-1]
     return torch.where(transition_mask(last), target, value[:, :-1])
