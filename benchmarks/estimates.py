@@ -38,7 +38,7 @@ POLICIES = {
     ),
 }  # fmt: skip
 """Good ones and bad ones: the level of the data, and what learned from it."""
-EPISODES = 100
+EPISODES = 400
 
 
 def played(run: Path, env_id: str, discount: float) -> list[float]:

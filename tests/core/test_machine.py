@@ -1,10 +1,12 @@
 """The resources of this machine."""
 
+import importlib
 import sys
 from pathlib import Path
 
 import pytest
 
+from reverie.core import machine
 from reverie.core.machine import choose_device
 
 
@@ -13,6 +15,7 @@ def test_triton_is_loaded_before_environments_are(monkeypatch: pytest.MonkeyPatc
     (tmp_path / "triton.py").touch()
     monkeypatch.delitem(sys.modules, "triton", raising=False)
     monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(machine, "loaded_by_mesa", lambda: False)
     assert choose_device("cpu") == "cpu"
     assert sys.modules.pop("triton").__file__ == str(tmp_path / "triton.py")
 
@@ -22,3 +25,14 @@ def test_a_broken_triton_stops_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path
     monkeypatch.delitem(sys.modules, "triton", raising=False)
     monkeypatch.syspath_prepend(tmp_path)
     assert choose_device("cpu") == "cpu"
+
+
+def test_triton_is_never_loaded_behind_mesa(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "triton.py").touch()
+    monkeypatch.setitem(sys.modules, "triton", None)  # so that it is restored
+    del sys.modules["triton"]
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(machine, "loaded_by_mesa", lambda: True)
+    assert choose_device("cpu") == "cpu"
+    with pytest.raises(ImportError):
+        importlib.import_module("triton")

@@ -17,8 +17,7 @@ from reverie.core.errors import ConfigError
 def choose_device(name: str) -> str:
     """Return ``name``, with ``auto`` replaced by ``cuda`` if PyTorch sees a GPU and else by ``cpu``.
 
-    Call it before environments are made: it imports Triton if that is installed. PyTorch would do so later, which
-    crashes if an environment has loaded Mesa's OpenGL meanwhile, as both contain LLVM.
+    Call it before environments are made: it loads Triton (``load_triton``).
 
     Raises:
         ConfigError: ``name`` is a GPU that does not exist.
@@ -30,9 +29,27 @@ def choose_device(name: str) -> str:
     if name.startswith("cuda") and index >= count:
         found = "1 CUDA device" if count == 1 else f"{count} CUDA devices"
         raise ConfigError(f"device = '{name}': PyTorch sees {found} here. Use auto or cpu.")
+    load_triton()
+    return name
+
+
+def load_triton() -> None:
+    """Import Triton, if it is installed, before an environment loads Mesa's OpenGL: behind that the import crashes.
+
+    Both contain LLVM. PyTorch imports Triton when it first needs it, also on CPUs. Where the program has already drawn
+    something by Mesa, nobody can import Triton any more: PyTorch and ``nn/gpu.py`` then go without it.
+    """
+    if "triton" not in sys.modules and loaded_by_mesa():
+        sys.modules["triton"] = None  # type: ignore[assignment]  # the import raises ModuleNotFoundError from now on
     with contextlib.suppress(Exception):  # a broken one is not used, as none is (nn/gpu.py)
         importlib.import_module("triton")
-    return name
+
+
+def loaded_by_mesa() -> bool:
+    """Return whether this process has loaded Mesa's drivers or their LLVM (Linux only)."""
+    with contextlib.suppress(OSError):
+        return re.search(r"libLLVM|libgallium|_dri\.so", Path("/proc/self/maps").read_text()) is not None
+    return False
 
 
 def available_memory() -> int | None:
