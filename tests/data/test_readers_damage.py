@@ -4,6 +4,7 @@ import json
 import random
 import shutil
 
+import numpy as np
 import pytest
 from recordings import LIVED
 from test_readers_hdf5 import columns, tianshou, transitions_of
@@ -105,6 +106,25 @@ def test_a_column_in_damaged_pieces(whole, tmp_path):
     path.write_bytes(content)
     with pytest.raises(DataError, match=r"a\.hdf5: '\w+' is damaged: .*Download or copy the file again"):
         read(path)
+
+
+@pytest.mark.parametrize(("size", "place"), [(2, 7), (3, 3)], ids=["list", "text"])
+def test_places_in_an_arrow_file_that_are_wrong(tmp_path, size, place):
+    """Arrow itself would end the process, or read memory that is not its own."""
+    arrow = pytest.importorskip("pyarrow")
+    file, steps = tmp_path / "a.arrow", np.arange(7)
+    named = {"episode": ["abc"] * 7, "obs": [[0.5, 1.5]] * 7, "action": steps, "reward": steps, "terminal": steps == 6}
+    table = arrow.table(named)
+    with arrow.OSFile(str(file), "wb") as sink, arrow.ipc.new_file(sink, table.schema) as writer:
+        writer.write_table(table)
+    content, begins = file.read_bytes(), np.arange(8, dtype=np.int32) * size
+    whole, begins[place] = begins.tobytes(), 1 << 30
+    options = ReadOptions(columns={name: name for name in named})
+    assert len(list(open_reader(str(file), options).parts())) == 1
+    assert whole in content
+    file.write_bytes(content.replace(whole, begins.tobytes()))
+    with pytest.raises(DataError, match=r"a\.arrow.* is damaged"):
+        list(open_reader(str(file), options).parts())
 
 
 def _places(content, mark):

@@ -292,6 +292,18 @@ def test_a_part_that_is_missing_or_cut(tmp_path, storage):
         list(open_reader(str(path)).parts())
 
 
+def test_a_text_that_ends_beyond_the_table(tmp_path):
+    words = texts(LIVED[0])
+    path = write(tmp_path / "d", [buffer(LIVED[0], words)], spaces.Text(8, charset="0123456789."), storage="arrow")
+    file = open_reader(str(path)).files()[-1]
+    begins = np.cumsum([0, *map(len, words)], dtype=np.int32)
+    whole, begins[2] = begins.tobytes(), 1 << 30
+    assert whole in file.read_bytes()
+    file.write_bytes(file.read_bytes().replace(whole, begins.tobytes()))
+    with pytest.raises(DataError, match=r"\.arrow is damaged or incomplete"):
+        list(open_reader(str(path)).parts())
+
+
 def test_metadata_that_cannot_be(tmp_path):
     path = write(tmp_path / "d", [buffer(e) for e in LIVED])
     file = path / "data/metadata.json"

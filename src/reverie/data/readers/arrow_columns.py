@@ -57,16 +57,20 @@ class TableColumn:
 
     def _array(self, piece: int) -> Any:
         if self.held[0] != piece:
-            self.held = piece, self._read(self.pieces[piece].found)
+            self.held = piece, self._read(self.pieces[piece])
         return self.held[1]
 
-    def _read(self, found: Any) -> Any:
-        if not isinstance(found, tuple):
-            return found.column(found.schema.get_field_index(self.name))
+    def _read(self, piece: Piece) -> Any:
+        found = piece.found
         try:
-            return found[0].read_row_group(found[1], columns=[self.name]).column(0).combine_chunks()
+            if isinstance(found, tuple):
+                array = found[0].read_row_group(found[1], columns=[self.name]).column(0).combine_chunks()
+            else:
+                array = found.column(found.schema.get_field_index(self.name))
+            array.validate(full=True)  # reading beyond the end of a buffer would end the process
         except (self.arrow.ArrowException, OSError) as error:
             raise DataError(f"{self.where} is damaged: {error}. Download or copy the table again.") from None
+        return array
 
     def read(self, start: int, stop: int) -> np.ndarray:
         """See ``Column``."""

@@ -159,9 +159,11 @@ class MinariArrowReader(MinariReader):
         for file in self._tables(index):
             try:
                 if file.suffix == ".parquet":
-                    tables.append(self.arrow.parquet.read_table(file))
+                    table = self.arrow.parquet.read_table(file)
                 else:
-                    tables.append(self.arrow.ipc.open_file(self.arrow.memory_map(str(file))).read_all())
+                    table = self.arrow.ipc.open_file(self.arrow.memory_map(str(file))).read_all()
+                table.validate(full=True)  # reading beyond the end of a buffer would end the process
+                tables.append(table)
             except (self.arrow.ArrowInvalid, OSError) as error:
                 raise DataError(f"{file} is damaged or incomplete: {error}.") from None
         return self.arrow.concat_tables(tables)

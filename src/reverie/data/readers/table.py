@@ -100,11 +100,12 @@ class TableReader(Reader):
                 return
             mapped = arrow.memory_map(str(file))
             try:
-                batches = arrow.ipc.open_stream(mapped).read_all().to_batches()
+                table = arrow.ipc.open_stream(mapped).read_all()
             except arrow.ArrowInvalid:
                 mapped.seek(0)
-                batches = arrow.ipc.open_file(mapped).read_all().to_batches()
-            for batch in batches:
+                table = arrow.ipc.open_file(mapped).read_all()
+            table.validate()  # Arrow ends the process where a column is shorter than its table
+            for batch in table.to_batches():
                 yield Piece(batch.num_rows, batch)
         except (arrow.ArrowInvalid, OSError) as error:
             raise DataError(f"{file} is damaged, incomplete or of another format: {error}.") from None
