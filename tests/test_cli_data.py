@@ -14,6 +14,7 @@ from reverie.commands.data import as_here, data_command
 from reverie.core.errors import ConfigError, RunError
 from reverie.data import files
 from reverie.data.store.store import Store
+from reverie.data.summary import histogram
 from store_rows import COLUMNS, row, small_chunks, stacked
 
 
@@ -212,6 +213,11 @@ def test_info_of_a_dataset(dataset, tmp_path, capsys):
     ):
         assert words in said, words
     assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_returns_that_are_almost_equal_are_one_line_of_info():
+    assert histogram([1.0, 1.0 + 2**-52, np.nan]) == [f"{1:>10} to {1:>10} {'#' * 24} 2"]
+    assert histogram([np.nan]) == []
 
 
 def test_info_draws_the_rows_of_a_run_as_well(run, tmp_path, capsys):

@@ -16,6 +16,7 @@ import torch
 from reverie.core import statistics
 from reverie.core.errors import DataError
 from reverie.core.statistics import (
+    binned,
     estimate,
     interval,
     iqm,
@@ -158,3 +159,17 @@ def test_a_running_mean_never_looks_ahead() -> None:
     assert len(running_mean(np.zeros(0))) == 0
     assert running_mean(np.array([-1e17] + 200 * [1.0]))[-1] == 1.0
     assert list(running_mean(np.array([3.0, 5.0]))) == [3.0, 5.0]
+
+
+def test_values_are_binned_as_numpy_does() -> None:
+    values = np.random.default_rng(0).normal(size=100)
+    for found, expected in zip(binned([*values, np.nan, np.inf], 8), np.histogram(values, 8), strict=True):
+        np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize("values", [[0.0, 0.0], [1.0, 1.0 + 2**-52], [1e16], [2.0**53, 2.0**53 + 2]])
+def test_values_that_are_too_close_for_bins_are_one(values: list[float]) -> None:
+    counts, edges = binned(values, 8)
+    assert counts.tolist() == [len(values)]
+    assert edges.tolist() == [values[0], values[-1]]
+    assert [len(part) for part in binned([np.nan], 8)] == [0, 1]

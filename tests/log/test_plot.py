@@ -159,6 +159,12 @@ def test_episodes_of_one_length_are_seen(tmp_path: Path) -> None:
     assert pixels(png, GREY) > 1000
 
 
+@pytest.mark.parametrize("returns", [[1.0, 1.0 + 2**-52, np.inf], [np.nan]])
+def test_returns_of_any_size_are_drawn(tmp_path: Path, returns: list[float]) -> None:
+    png = dataset_plot(tmp_path / "d.png", returns, [3] * len(returns), {})
+    assert (pixels(png, BLUE) > 500) == bool(np.isfinite(returns).any())
+
+
 def test_uses_of_several_choices_have_a_scale(tmp_path: Path) -> None:
     drawn = []
     for uses in ([[5, 5], [5, 5]], [[9, 1], [5, 5]]):

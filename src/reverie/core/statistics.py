@@ -161,6 +161,21 @@ def running_mean(values: np.ndarray) -> np.ndarray:
     return np.concatenate([start, windows.mean(-1)])
 
 
+def binned(values: ArrayLike, bins: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return how many finite ``values`` are in each of k bins of equal width, ``[k]``, and the bins' edges ``[k + 1]``.
+
+    k is ``bins``; 1 if the values are equal, or too close for edges between them in float64; 0 if there are none.
+    """
+    found = np.asarray(values, np.float64)
+    found = found[np.isfinite(found)]
+    if not len(found):
+        return np.zeros(0, np.int64), np.zeros(1)
+    edges = np.linspace(found.min(), found.max(), bins + 1)
+    if not (edges[1:] > edges[:-1]).all():
+        return np.array([len(found)]), edges[[0, -1]]
+    return np.histogram(found, edges)
+
+
 def table(scores: ArrayLike) -> np.ndarray:
     """Return ``scores`` as ``[..., R, M]`` float64.
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 from gymnasium import spaces
 
+from reverie.core.statistics import binned
 from reverie.data.episodes import episodes_of
 from reverie.data.readers.base import Rows, Space
 from reverie.data.readers.spaces import leaves_of
@@ -156,12 +156,8 @@ def summarise(parts: Iterable[Rows], action: Space) -> Summary:
 
 def histogram(values: list[float], bins: int = 8) -> list[str]:
     """Return a histogram as text, with one line for each of ``bins`` ranges and bars of up to ``BAR`` characters."""
-    found: Any = np.asarray(values, np.float64)
-    found = found[np.isfinite(found)]
-    if not len(found):
-        return []
-    counts, edges = np.histogram(found, bins if found.max() > found.min() else 1)
-    most = counts.max()
+    counts, edges = binned(values, bins)
+    most = counts.max(initial=1)
     return [
         f"{low:>10.5g} to {high:>10.5g} {'#' * round(BAR * count / most):<{BAR}} {count:,}"
         for low, high, count in zip(edges[:-1], edges[1:], counts, strict=True)

@@ -10,6 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from reverie.core.statistics import binned
 from reverie.log.figure import BLUE, GREY, ORANGE, save_figure, styled
 
 MAX_DIMENSIONS = 12
@@ -38,14 +39,14 @@ def dataset_plot(
     grid = figure.add_gridspec(1 + len(actions), 2)
     for place, values, name, color in ((0, scores, "return", BLUE), (1, lengths, "steps", GREY)):
         axes = styled(figure.add_subplot(grid[0, place]), f"{name} of an episode", "episodes")
-        finite = [value for value in values if np.isfinite(value)]
-        if finite:
-            if min(finite) == max(finite):  # one bar, wide enough to be seen
-                half = max(1.0, abs(finite[0]))
-                axes.bar(finite[0], len(finite), width=half / 10, color=color)
-                axes.set_xlim(finite[0] - half, finite[0] + half)
+        counts, edges = binned(values, min(40, max(5, len(values) // 5)))
+        if len(counts):
+            if len(counts) == 1:  # one bar, wide enough to be seen
+                half = max(1.0, abs(edges[0]))
+                axes.bar(edges[0], counts[0], width=half / 10, color=color)
+                axes.set_xlim(edges[0] - half, edges[0] + half)
             else:
-                axes.hist(finite, bins=min(40, max(5, len(finite) // 5)), color=color)
+                axes.bar(edges[:-1], counts, width=np.diff(edges), align="edge", color=color)
             axes.yaxis.set_major_locator(MaxNLocator(integer=True))
     for row, (name, counts) in enumerate(actions.items(), start=1):
         _use(figure.add_subplot(grid[row, :]), name, counts, (ranges or {}).get(name))
