@@ -34,7 +34,7 @@ from reverie.data.readers.store import flat_columns
 from reverie.data.store import zarr
 from reverie.data.store.objects import LocalObjects
 from reverie.data.validation import Validator
-from reverie.datasets import Share, good, part, validate, write
+from reverie.datasets import Share, good, part, unflattened, validate, write
 from reverie.envs.naming import written
 from reverie.envs.spaces import ActionCodec
 from reverie.experiment import ExperimentConfig
@@ -762,6 +762,23 @@ def test_environments_that_reuse_their_arrays(agent):
     for name in ("observations", "actions"):
         np.testing.assert_array_equal(one[name], two[name])
         assert len(np.unique(one[name], axis=0)) == len(one[name])
+
+
+def test_observations_that_their_space_cannot_hold_are_not_recorded(agent, tmp_path, monkeypatch):
+    env = gymnasium.make("Pendulum-v1")
+    env.observation_space = spaces.Box(0, 255, (3,), np.uint8)
+    monkeypatch.setattr(agent, "make_env", lambda: env)
+    with pytest.raises(DataError, match=r"episode 0: obs is -?\d.* in row 0: expected a value of uint8"):
+        record(agent, str(tmp_path / "d"), RecordConfig(steps=3))
+    assert not [path for path in tmp_path.iterdir() if path.suffix != ".lock"]
+
+
+def test_episodes_that_cannot_be_given_back_are_named():
+    def back(rows):
+        raise DataError("obs is 300.0 in row 2")
+
+    with pytest.raises(DataError, match=r"episode 0: obs is 300\.0 in row 2\."):
+        list(unflattened([{}], back))
 
 
 def test_without_noise_the_agent_does_what_it_does(agent, tmp_path):

@@ -19,7 +19,7 @@ import numpy as np
 from gymnasium.envs.registration import EnvSpec
 
 from reverie.core.checks import at_least, check_at_least
-from reverie.core.errors import ConfigError, EnvError, RunError
+from reverie.core.errors import ConfigError, DataError, EnvError, RunError
 from reverie.core.signature import differences, signature
 from reverie.core.types import FLAGS
 from reverie.core.words import plural
@@ -120,7 +120,8 @@ def _to_minari(reader: Reader, target: str, choose: Selection) -> Exported:
         reader.note(UNBOUNDED)
     with shown(f"writing {Path(target).name}", reader.rows()) as counted:
         parts = counted(reader.as_recorded())
-        found = choose(episodes_of(parts if back is None else map(back, parts)))
+        found = choose(episodes_of(parts))
+        found = found if back is None else unflattened(found, back)
         return write_minari(
             (minari_fields(rows, both) for rows in found if len(rows["reward"]) > 1), target, both, said
         )
@@ -139,6 +140,20 @@ def given_back(about: About) -> GivenBack | None:
         return None
     finally:
         put_away(env)
+
+
+def unflattened(episodes: Iterable[Rows], back: GivenBack) -> Iterator[Rows]:
+    """Yield episodes with the environment's own observations.
+
+    Raises:
+        DataError: an observation is not of the dtype that the environment's space declares.
+    """
+    for number, rows in enumerate(episodes):
+        try:
+            found = back(rows)
+        except DataError as error:
+            raise DataError(f"episode {number}: {error}.") from None
+        yield found
 
 
 def _named_env(reader: Reader, about: About) -> dict[str, str]:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 from gymnasium import spaces
 
+from reverie.core.errors import DataError
 from reverie.data.readers.spaces import leaves_of, nested
 from reverie.envs.base import EnvConfig
 from reverie.envs.spaces import ObsCodec
-from reverie.envs.unflatten import GivenBack
+from reverie.envs.unflatten import GivenBack, cast
 
 SPACES = {
     "vector": spaces.Box(-3, 3, (2,), np.float32),
@@ -72,3 +75,37 @@ def test_all_together_and_what_was_seen_of_them() -> None:
 def test_rows_of_something_else_are_told() -> None:
     with pytest.raises(ValueError, match="differ from the recorded ones"):
         GivenBack(SPACES["double"], ObsCodec(SPACES["vector"]).spec, EnvConfig())
+
+
+@pytest.mark.parametrize(
+    ("values", "dtype", "wrong"),
+    [
+        ([0, 255], np.uint8, None),
+        ([0, 300], np.uint8, "300"),
+        ([0, -1], np.uint8, "-1"),
+        ([0.0, 1.5], np.uint8, "1.5"),
+        ([0.0, 0.1 * 30], np.uint8, None),
+        ([0.0, np.nan], np.int64, "nan"),
+        ([0, 2**40], np.int32, "1099511627776"),
+        ([0, 2], np.bool_, "2"),
+        ([0.1, np.inf], np.float16, None),
+        ([0.1, 1e5], np.float16, "100000.0"),
+        ([0.1, 1e300], np.float32, "1e+300"),
+        (["a", "b"], object, None),
+    ],
+)
+def test_values_that_a_dtype_cannot_hold_are_told(values, dtype, wrong) -> None:
+    if wrong is None:
+        found = cast(np.array(values), dtype, "obs/arm")
+        assert found.dtype == dtype
+        np.testing.assert_array_equal(found, np.array(values, dtype) if dtype != np.uint8 else np.rint(values))
+    else:
+        with pytest.raises(DataError, match=rf"obs/arm is {re.escape(wrong)} in row 1: expected a value of "):
+            cast(np.array(values), dtype, "obs/arm")
+
+
+def test_rows_beyond_the_declared_dtype_are_told() -> None:
+    space = spaces.Box(0, 255, (2,), np.uint8)
+    back = GivenBack(space, ObsCodec(space).spec, EnvConfig())
+    with pytest.raises(DataError, match=r"obs is 300\.0 in row 0: expected a value of uint8"):
+        back({"obs": np.array([[1, 300]], np.float32)})

@@ -13,7 +13,7 @@ from gymnasium import spaces
 
 from reverie.agent.agent import Actions, Agent
 from reverie.core.checks import at_least
-from reverie.core.errors import ConfigError, warn
+from reverie.core.errors import ConfigError, DataError, warn
 from reverie.core.randomness import derived_seeds, reproducible
 from reverie.data.export import write_minari
 from reverie.data.output import Exported
@@ -21,6 +21,7 @@ from reverie.data.readers.base import Space
 from reverie.data.readers.minari import ENV_ID
 from reverie.envs.base import put_away
 from reverie.envs.naming import written
+from reverie.envs.unflatten import cast
 from reverie.run.evaluate import LONG
 
 
@@ -57,6 +58,7 @@ def record(agent: Agent, target: str, config: RecordConfig) -> Exported:
 
     Raises:
         ConfigError: noise was asked for and no action is continuous, or the package minari is missing.
+        DataError: the environment answers with something else than its spaces declare.
         RunError: ``target`` exists.
     """
     env = agent.make_env()
@@ -100,7 +102,10 @@ def played(agent: Agent, env: gymnasium.Env[Any, Any], config: RecordConfig) -> 
     left = config.steps
     number = 0
     while (left is None and number < (config.episodes or 0)) or (left is not None and left > 0):
-        episode = play(agent, env, config, rng, first + number, left)
+        try:
+            episode = play(agent, env, config, rng, first + number, left)
+        except DataError as error:
+            raise DataError(f"episode {number}: {str(error).removesuffix('.')}.") from error
         number += 1
         left = None if left is None else left - len(episode["rewards"])
         yield episode
@@ -141,8 +146,8 @@ def play(
     truncations = np.zeros(len(rewards), bool)
     truncations[-1] = truncated or not terminations[-1]  # both, where the environment says both
     return {
-        "observations": stacked(env.observation_space, seen),
-        "actions": stacked(env.action_space, done),
+        "observations": stacked(env.observation_space, seen, "obs"),
+        "actions": stacked(env.action_space, done, "action"),
         "rewards": np.asarray(rewards, np.float64),
         "terminations": np.asarray(terminations),
         "truncations": truncations,
@@ -168,15 +173,21 @@ def is_continuous(space: Space) -> TypeGuard[spaces.Box]:
     return isinstance(space, spaces.Box) and space.dtype.kind == "f"
 
 
-def stacked(space: Space, values: list[Any]) -> Any:
-    """Stack values of a space into arrays, in dictionaries and tuples as Minari expects them."""
+def stacked(space: Space, values: list[Any], name: str) -> Any:
+    """Stack values of a space into arrays, in dictionaries and tuples as Minari expects them.
+
+    Raises:
+        DataError: one of the values, which errors call ``name``, is not of the dtype that the space declares.
+    """
     if isinstance(space, spaces.Dict):
-        return {key: stacked(inner, [value[key] for value in values]) for key, inner in space.spaces.items()}
+        inner = space.spaces.items()
+        return {key: stacked(part, [value[key] for value in values], f"{name}/{key}") for key, part in inner}
     if isinstance(space, spaces.Tuple):
-        return tuple(stacked(inner, [value[i] for value in values]) for i, inner in enumerate(space.spaces))
+        parts = enumerate(space.spaces)
+        return tuple(stacked(part, [value[i] for value in values], f"{name}/{i}") for i, part in parts)
     if isinstance(space, spaces.Text):
         return [str(value) for value in values]
-    return np.asarray(values, space.dtype)
+    return np.asarray(values) if space.dtype is None else cast(np.asarray(values), space.dtype, name)
 
 
 def leaves(space: Space) -> Iterator[Space]:

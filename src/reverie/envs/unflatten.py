@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
+from reverie.core.errors import DataError
 from reverie.core.specs import ObsPart, ObsSpec
 from reverie.envs.base import EnvConfig
 from reverie.envs.spaces import ObsCodec, inside
@@ -15,6 +16,9 @@ from reverie.envs.spaces import ObsCodec, inside
 Space = spaces.Space[Any]
 Columns = dict[str, np.ndarray]
 Convert = Callable[[np.ndarray], np.ndarray]
+
+ROUNDING = 1e-6
+"""Relative, and below 1 absolute, distance of a float32 number from the whole number that it stands for."""
 
 
 class GivenBack:
@@ -33,14 +37,43 @@ class GivenBack:
         kept = {path for _, path, _ in codec.leaves}
         self.space = _pruned(space, (), kept)
         self._columns = [
-            (_stored(key, len(spec)), "/".join(("obs", *map(str, path))), _back(inside(space, path), spec[key], env))
+            (_stored(key, len(spec)), "/".join(("obs", *map(str, path))), *_back(inside(space, path), spec[key], env))
             for key, path, _ in codec.leaves
         ]
 
     def __call__(self, rows: Columns) -> Columns:
-        """Return ``rows`` with the columns of ``space`` in place of the stored ones."""
+        """Return ``rows`` with the columns of ``space`` in place of the stored ones.
+
+        Raises:
+            DataError: a value is not one of the dtype that ``space`` declares.
+        """
         out = {name: values for name, values in rows.items() if name.partition("/")[0] != "obs"}
-        return out | {name: convert(rows[stored]) for stored, name, convert in self._columns}
+        return out | {name: cast(convert(rows[stored]), dtype, name) for stored, name, convert, dtype in self._columns}
+
+
+def cast(values: np.ndarray, dtype: Any, name: str) -> np.ndarray:
+    """Return ``values`` ``[n, ...]`` called ``name`` as ``dtype``, which changes them by rounding errors only.
+
+    Raises:
+        DataError: ``dtype`` has no such value: 300, -1 or 1.5 in uint8, 1e300 in float32.
+    """
+    if values.dtype == dtype or values.dtype.kind not in "biuf":
+        return values.astype(dtype, copy=False)
+    dtype = np.dtype(dtype)
+    with np.errstate(invalid="ignore", over="ignore"):  # checked below
+        if dtype.kind == "f":
+            out = values.astype(dtype)
+            wrong = np.isfinite(values) & ~np.isfinite(out)
+        else:
+            out = (np.rint(values) if values.dtype.kind == "f" else values).astype(dtype)
+            wrong = ~np.isclose(out, values, ROUNDING, ROUNDING)
+    if wrong.any():
+        at = tuple(int(i) for i in np.argwhere(wrong)[0])
+        raise DataError(
+            f"{name} is {values[at]} in row {at[0]}: expected a value of {dtype}, the dtype that its space declares. "
+            "Correct the space of the environment, or its values"
+        )
+    return out
 
 
 def _stored(key: str, parts: int) -> str:
@@ -63,23 +96,24 @@ def _pruned(space: Space, path: tuple[Any, ...], kept: set[tuple[Any, ...]]) -> 
     return space
 
 
-def _back(leaf: Space, part: ObsPart, env: EnvConfig) -> Convert:
-    """Return the inverse of the conversion in ``leaves.py``: from many values of a part to those of its leaf space."""
+def _back(leaf: Space, part: ObsPart, env: EnvConfig) -> tuple[Convert, Any]:
+    """Return the inverse of the conversion in ``leaves.py``: from many values of a part to those of its leaf space.
+
+    With it comes the dtype of the leaf, to which ``cast`` turns the result.
+    """
     if isinstance(leaf, spaces.Text):
         characters = np.array(["", *sorted(leaf.character_set)])
-        return lambda values: np.array(["".join(row) for row in characters[values]], object)
+        return lambda values: np.array(["".join(row) for row in characters[values]], object), object
     if part.kind == "image":
-        return lambda values: _pixels(values, leaf, part, env)
+        return lambda values: _pixels(values, leaf, part, env), leaf.dtype
     if part.kind == "categorical":
         start = np.asarray(getattr(leaf, "start", 0))
-        return lambda values: (values + start).astype(leaf.dtype)
-    assert leaf.dtype is not None
-    whole = leaf.dtype.kind != "f"
-    return lambda values: (np.rint(values) if whole else values).astype(leaf.dtype)
+        return lambda values: values + start, leaf.dtype
+    return lambda values: values, leaf.dtype
 
 
 def _pixels(values: np.ndarray, leaf: Space, part: ObsPart, env: EnvConfig) -> np.ndarray:
-    """Return images ``[n, H, W, C]`` with the axes, bounds and dtype of ``leaf``."""
+    """Return images ``[n, H, W, C]`` with the axes and bounds of ``leaf``."""
     assert leaf.shape is not None
     if part.dtype == "uint8":
         low, high = (int(leaf.low.min()), int(leaf.high.max())) if isinstance(leaf, spaces.Box) else (0, 1)
@@ -87,4 +121,4 @@ def _pixels(values: np.ndarray, leaf: Space, part: ObsPart, env: EnvConfig) -> n
             values = np.rint(values * ((high - low) / 255)) + low
     if len(leaf.shape) == 3 and (env.channels == "first" or part.shape != leaf.shape):
         values = values.transpose(0, 3, 1, 2)
-    return values.reshape(len(values), *leaf.shape).astype(leaf.dtype)
+    return values.reshape(len(values), *leaf.shape)
