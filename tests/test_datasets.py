@@ -741,6 +741,17 @@ def test_an_end_that_is_terminal_and_truncated_is_recorded_as_both(agent):
     assert episode["terminations"].tolist() == episode["truncations"].tolist() == [True]
 
 
+def test_a_reward_that_is_an_array_of_one_number_is_recorded(agent):
+    class Arrays(gymnasium.Wrapper):
+        def step(self, action):
+            obs, _, *_, info = self.env.step(action)
+            return obs, np.array([0.5]), np.array([False]), False, info
+
+    episode = play(agent, Arrays(gymnasium.make("Pendulum-v1")), RecordConfig(steps=3), np.random.default_rng(0), 0, 3)
+    assert episode["rewards"].tolist() == [0.5, 0.5, 0.5]
+    assert episode["truncations"].tolist() == [False, False, True]
+
+
 def test_environments_that_reuse_their_arrays(agent):
     """Each step is recorded as it was, whatever becomes of the arrays that it came and went with."""
 

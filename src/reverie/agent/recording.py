@@ -19,6 +19,7 @@ from reverie.data.export import write_minari
 from reverie.data.output import Exported
 from reverie.data.readers.base import Space
 from reverie.data.readers.minari import ENV_ID
+from reverie.envs.answers import begun, stepped
 from reverie.envs.base import put_away
 from reverie.envs.naming import written
 from reverie.envs.unflatten import cast
@@ -58,7 +59,7 @@ def record(agent: Agent, target: str, config: RecordConfig) -> Exported:
 
     Raises:
         ConfigError: noise was asked for and no action is continuous, or the package minari is missing.
-        DataError: the environment answers with something else than its spaces declare.
+        DataError: the environment answers with something else than Gymnasium and its spaces say.
         RunError: ``target`` exists.
     """
     env = agent.make_env()
@@ -119,8 +120,12 @@ def play(
     seed: int,
     most: int | None,
 ) -> dict[str, Any]:
-    """Play one episode of at most ``most`` steps. Values are copied, as an environment may reuse its arrays."""
-    obs, _ = env.reset(seed=seed)
+    """Play one episode of at most ``most`` steps. Values are copied, as an environment may reuse its arrays.
+
+    Raises:
+        DataError: the environment answers with something else than Gymnasium and its spaces say.
+    """
+    obs, _ = begun(env, seed, None)
     seen, done = [deepcopy(obs)], []
     rewards: list[float] = []
     terminations: list[bool] = []
@@ -133,16 +138,16 @@ def play(
         if action is not chosen:
             state = agent.override(state, action)
         done.append(deepcopy(action))
-        obs, reward, terminated, truncated, _ = env.step(action)
+        obs, reward, terminated, truncated, _ = stepped(env, action)
         seen.append(deepcopy(obs))
-        rewards.append(float(reward))
-        terminations.append(bool(terminated))
+        rewards.append(reward)
+        terminations.append(terminated)
         if len(rewards) == LONG and most is None:
             warn(
                 f"an episode of the recording has not ended after {LONG:,} steps. If it never ends, stop this and give "
                 "--steps in place of --episodes: the last episode is truncated there."
             )
-        over = bool(terminated or truncated) or len(rewards) == most
+        over = terminated or truncated or len(rewards) == most
     truncations = np.zeros(len(rewards), bool)
     truncations[-1] = truncated or not terminations[-1]  # both, where the environment says both
     return {
