@@ -221,6 +221,16 @@ def test_pixels_in_no_known_range(frame, found):
             steps(2, lambda: Drawn([black, black, frame]), pixels="only", restarts=0)
 
 
+def test_pixels_whose_size_changes():
+    small, large = np.zeros((4, 4, 3), np.uint8), np.zeros((6, 5, 3), np.uint8)
+    for size in ((4, 4), (6, 5), (2, 2)):
+        rows = steps(2, lambda: Drawn([small, small, large]), pixels="only", resize=size)
+        assert rows[1].obs["image"].shape == (1, *size, 3)
+    message = r"step 1 of episode 1: the rendered image has shape \(6, 5, 3\): expected \(4, 4, 3\).*Set env\.resize"
+    with pytest.raises(DataError, match=message):
+        steps(2, lambda: Drawn([small, small, large]), pixels="only", restarts=0)
+
+
 def test_keys_are_chosen_by_pattern():
     space = spaces.Dict(
         {"arm": spaces.Dict({"x": spaces.Discrete(2), "y": spaces.Discrete(2)}), "z": spaces.Discrete(2)}

@@ -37,8 +37,7 @@ class Observer:
             spec |= self._codec.spec
         self._drawn = config.pixels != "none" and config.keeps("image")
         if self._drawn:
-            seen = flat.obs_spec["image"].shape
-            spec["image"] = ObsPart(kind="image", shape=(0, 0, 3) if config.resize else (*seen[:2], 3), dtype="uint8")
+            spec["image"] = ObsPart(kind="image", shape=(*flat.obs_spec["image"].shape[:2], 3), dtype="uint8")
             image = spaces.Box(0, 255, (1, 1, 3), np.uint8)  # only the rank matters
             both: dict[str, spaces.Space[Any]] = {"image": image}
             self.space = spaces.Dict(both | {"observation": self.space} if self._codec else both)

@@ -151,6 +151,11 @@ class FlatEnv(gymnasium.Wrapper[Any, np.ndarray, Any, Any]):
         if self._pixels:
             flat["image"] = self._drawing()
         flat = self._options(flat)
+        if self._pixels and flat["image"].shape != (expected := self._options.spec["image"].shape):
+            raise DataError(
+                f"the rendered image has shape {flat['image'].shape}: expected {expected}, the shape of the first one. "
+                "Set env.resize"
+            )
         return self._stack(flat, first) if self._stack else flat
 
     def _drawing(self) -> np.ndarray:

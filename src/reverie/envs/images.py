@@ -51,6 +51,8 @@ def _scaled(image: np.ndarray) -> np.ndarray:
 
 def resize(image: np.ndarray, size: tuple[int, int]) -> np.ndarray:
     """Resize ``image`` ``[H, W, C]``, uint8 or float32, to ``size`` (height, width): bilinear with antialiasing."""
+    if image.shape[:2] == size:
+        return image
     to = (size[1], size[0])
     if image.dtype == np.uint8 and image.shape[-1] == 3:
         return np.asarray(Image.fromarray(image).resize(to, Image.Resampling.BILINEAR))
@@ -82,7 +84,7 @@ class ImageOptions:
                 "Set env.pixels = 'only' to observe rendered images."
             )
         for key, part in images.items():
-            if size and part.shape[:2] != size:
+            if size:  # also where the shape fits: a later rendering may have another
                 self._steps.append((key, lambda image: resize(image, size)))
                 part = replace(part, shape=(*size, part.shape[2]))
             if grey and part.shape[2] != 1:
