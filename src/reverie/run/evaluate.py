@@ -82,9 +82,9 @@ def evaluate(
     """Play ``episodes`` whole episodes and return them ordered by environment.
 
     The number of episodes of each environment is fixed beforehand: taking the first ones that end would favour short
-    ones. ``record`` keeps the frames of environment 0's first episode, if it can be drawn. A line on stderr says so if
-    an episode does not end for ``LONG`` decisions. Schedules of exploration go on from ``env_steps``; they matter only
-    in mode ``explore``.
+    ones. ``record`` keeps the frames of environment 0's first episode, if it can be drawn in one size. A line on stderr
+    says so if an episode does not end for ``LONG`` decisions. Schedules of exploration go on from ``env_steps``; they
+    matter only in mode ``explore``.
 
     Raises:
         ConfigError: ``episodes`` is not at least 1.
@@ -118,6 +118,18 @@ def evaluate(
         scores=[stats.score for stats in chosen],
         lengths=[stats.length for stats in chosen],
         mode=mode,
-        frames=np.stack(frames) if frames else None,
+        frames=_video(frames),
         info=[dict(stats.info) for stats in chosen] if any(stats.info for stats in chosen) else [],
     )
+
+
+def _video(frames: list[np.ndarray]) -> np.ndarray | None:
+    """Return frames as one array; None if there are none, or if their sizes differ, which stderr is told."""
+    sizes = sorted({frame.shape[:2] for frame in frames})
+    if len(sizes) > 1:
+        warn(
+            f"there is no video of this evaluation: its frames are {sizes[0]} to {sizes[-1]} pixels (height, width). "
+            "Let render() draw all frames in one size."
+        )
+        return None
+    return np.stack(frames) if frames else None
