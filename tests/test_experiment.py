@@ -881,6 +881,27 @@ def test_frames_in_place_of_minigrids_symbols_are_read() -> None:
     np.testing.assert_array_equal(observer(given, None, True)["image"], flat.reset(seed=0)[0]["image"])
 
 
+def test_of_a_list_of_frames_the_last_one_is_read() -> None:
+    config = EnvConfig(pixels="only")
+
+    def make() -> gymnasium.Env[Any, Any]:
+        return gymnasium.wrappers.RenderCollection(gymnasium.make("CartPole-v1", render_mode="rgb_array"))
+
+    flat, env = make_flat(config, make, 0, False), make()
+    observer = Observer(flat, config)
+    obs, _ = env.reset(seed=0)
+    expected = [flat.reset(seed=0)[0]["image"], flat.step(np.array([0, 1], np.float32))[0]["image"]]
+    np.testing.assert_array_equal(observer.given(env, obs)["image"], expected[0])
+    env.step(0)
+    env.step(1)
+    single, (one,) = observer.split({"image": [*env.render()[:1], expected[1]]})
+    assert single
+    np.testing.assert_array_equal(observer(one, None, False)["image"], expected[1])
+    assert not observer.split({"image": np.stack(expected)})[0]
+    with pytest.raises(DataError, match="there is no image"):
+        observer(observer.split({"image": []})[1][0], None, False)
+
+
 def test_minigrids_symbols_are_read_as_in_training(tmp_path: Path) -> None:
     pytest.importorskip("minigrid")
     config = ExperimentConfig().merge(SMALL).merge({"env.id": "MiniGrid-Empty-5x5-v0", "eval_episodes": 0})

@@ -15,7 +15,7 @@ from reverie.core.errors import DataError
 from reverie.core.specs import ObsPart, ObsSpec
 from reverie.envs.base import EnvConfig
 from reverie.envs.flat import FlatEnv
-from reverie.envs.images import FlatObs, FrameStack, ImageOptions, rgb
+from reverie.envs.images import FlatObs, FrameStack, ImageOptions, latest, rgb
 from reverie.envs.spaces import ObsCodec
 
 
@@ -23,7 +23,7 @@ class Observer:
     """Converts one raw observation as the training environments do.
 
     Agents trained on rendered images (``env.pixels``) get these as ``{"image": env.render()}``, with ``"observation"``
-    beside it if they see that too.
+    beside it if they see that too. If the environment renders lists of frames, the last frame of a list counts.
     """
 
     def __init__(self, flat: FlatEnv, config: EnvConfig) -> None:
@@ -35,6 +35,7 @@ class Observer:
         if config.pixels != "only":
             self._codec = ObsCodec(flat.env.observation_space, config.keeps, config.channels)
             spec |= self._codec.spec
+        self._lists = str(flat.env.render_mode).endswith("_list")
         self._drawn = config.pixels != "none" and config.keeps("image")
         if self._drawn:
             spec["image"] = ObsPart(kind="image", shape=(*flat.obs_spec["image"].shape[:2], 3), dtype="uint8")
@@ -48,7 +49,7 @@ class Observer:
         """Return what the agent must be given for ``obs``, the latest observation of ``env``: a frame too if needed."""
         if not self._drawn:
             return obs
-        return {"image": env.render()} | ({"observation": obs} if self._codec is not None else {})
+        return {"image": latest(env.render())} | ({"observation": obs} if self._codec is not None else {})
 
     def stacks(self, count: int) -> tuple[FrameStack | None, ...]:
         """Return one frame stack for each of ``count`` environments, or None for each if the agent has no stacks."""
@@ -60,12 +61,14 @@ class Observer:
         Raises:
             DataError: the agent needs a rendered image and got none, or the parts of a batch are not of one length.
         """
-        obs = _detached(obs)
         if self._drawn and not (isinstance(obs, Mapping) and set(obs) == set(self.space)):  # type: ignore[call-overload]  # a Dict
             raise DataError(
                 f"this agent observes rendered frames: pass a dictionary of {' and '.join(map(repr, self.space))}, "  # type: ignore[call-overload]
                 "where 'image' is env.render()."
             )
+        if self._drawn and self._lists:
+            obs = {**obs, "image": latest(obs["image"])}
+        obs = _detached(obs)
         count = _count(self.space, obs)
         if count is None:
             return True, [obs]
@@ -89,6 +92,8 @@ class Observer:
                 raw = wrapper.observation(raw)
             flat = self._codec(raw)
         if self._drawn:
+            if obs["image"] is None:
+                raise DataError("there is no image: render() returned None or an empty list.")
             flat["image"] = rgb(np.asarray(obs["image"]))
         flat = self._options(flat)
         if stack is not None:

@@ -19,7 +19,7 @@ from reverie.envs import timeout
 from reverie.envs.answers import begun, stepped
 from reverie.envs.base import EnvConfig, Factory, make_gym
 from reverie.envs.episode_info import Logged, summary_of
-from reverie.envs.images import FlatObs, FrameStack, ImageOptions, rgb
+from reverie.envs.images import FlatObs, FrameStack, ImageOptions, latest, rgb
 from reverie.envs.spaces import ActionCodec, ObsCodec
 from reverie.envs.unchanged import as_made
 
@@ -217,8 +217,7 @@ def _clipping(how: str) -> Callable[[float], float] | None:
 
 def _drawn(frame: Any) -> np.ndarray | None:
     """Return what ``render`` returned, the last one of a list, as uint8 ``[H, W, 3]``; None if it is nothing."""
-    if isinstance(frame, list):
-        frame = frame[-1] if frame else None
+    frame = latest(frame)
     return None if frame is None else rgb(np.asarray(frame))
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from PIL import Image
@@ -18,6 +19,11 @@ FlatObs = dict[str, np.ndarray]
 LUMA = np.array([0.299, 0.587, 0.114], np.float32)
 ROUNDING = 1e-3
 """By how much floats may exceed 0..1: 16-bit floats are no more precise."""
+
+
+def latest(frame: Any) -> Any:
+    """Return what ``render`` returned, of a list the last frame; None if it is nothing."""
+    return (frame[-1] if frame else None) if isinstance(frame, list) else frame
 
 
 def rgb(image: np.ndarray) -> np.ndarray:
