@@ -13,6 +13,7 @@ from reverie.core.discover import algorithm_config, algorithms
 from reverie.core.errors import ConfigError
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.core.types import Batch
+from reverie.noise import noise_step
 
 VECTOR = {"state": ObsPart(kind="vector", shape=(3,), dtype="float32")}
 IMAGE = {"image": ObsPart(kind="image", shape=(8, 8, 3), dtype="uint8")}
@@ -62,6 +63,17 @@ def test_no_update_here_takes_time_to_switch_modes(name):
     agent = config_of(name).build(VECTOR, CHOICE if name in DISCRETE else MOVES)
     agent.rest()
     assert agent._two_moded == ()
+
+
+@pytest.mark.parametrize("name", [*NAMES, "fqe"])
+def test_what_is_made_in_inference_mode_is_as_otherwise_and_can_act(name):
+    config, spec = config_of(name), CHOICE if name in DISCRETE else MOVES
+    with torch.inference_mode():
+        agent = config.build(VECTOR, spec)
+        if name != "fqe":
+            agent.policy.act(noise_step(VECTOR, 2), agent.policy.initial(2), "eval")
+    same(agent, config.build(VECTOR, spec))
+    assert not any(x.is_inference() for x in (*agent.parameters(), *agent.buffers()))
 
 
 def test_seeded_draws_what_manual_seed_would():

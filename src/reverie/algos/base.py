@@ -42,6 +42,16 @@ def seeded(seed: int) -> Iterator[None]:
         yield
 
 
+@contextmanager
+def building(seed: int) -> Iterator[None]:
+    """Make a learner within, its weights drawn from ``seed``, that does not depend on the modes of the caller's PyTorch.
+
+    Tensors made in inference mode do not count writes, by which copies of weights in other layouts are kept up to date.
+    """
+    with seeded(seed), torch.inference_mode(False):
+        yield
+
+
 @dataclass(frozen=True, kw_only=True)
 class AlgorithmConfig(Config):
     """Settings that every algorithm has.
@@ -109,7 +119,7 @@ class AlgorithmConfig(Config):
         if not hasattr(self, "learner"):
             name = type(self).__name__
             raise ConfigError(f"{name} does not say what it builds: set {name}.learner to the class of your learner.")
-        with seeded(seed):
+        with building(seed):
             learner: Algorithm = self.learner(obs_spec, action_spec, self.for_obs(obs_spec), torch.device(device))
         if isinstance(learner, Algorithm):
             learner.rest()

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from reverie.algos.base import PRECISIONS, ModelFree, ValueConfig, seeded
+from reverie.algos.base import PRECISIONS, ModelFree, ValueConfig, building
 from reverie.core.errors import ConfigError, DataError
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.stats import Stats
@@ -80,7 +80,7 @@ class FQEConfig(ValueConfig):
         units: Units | None = None,
     ) -> FQE:
         """Return an estimator for these observations and actions of any kind, its weights drawn from ``seed``."""
-        with seeded(seed):
+        with building(seed):
             return FQE(obs_spec, action_spec, self.for_obs(obs_spec), torch.device(device), units or Units())
 
 

@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from reverie.algos.base import PRECISIONS, seeded
+from reverie.algos.base import PRECISIONS, building
 from reverie.algos.discrete_sac import DiscreteSAC
 from reverie.algos.sac import SAC, SACConfig
 from reverie.core.checks import above, at_least
@@ -130,7 +130,7 @@ class GAILConfig(SACConfig):
                 f"learner = {kind.__name__}: expected a class derived from {wanted.__name__}, as the actions are "
                 f"{'continuous' if continuous else 'discrete'}."
             )
-        with seeded(seed):
+        with building(seed):
             return kind(obs_spec, action_spec, self.for_obs(obs_spec), torch.device(device))
 
 
