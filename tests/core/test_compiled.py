@@ -1,7 +1,5 @@
 """What is given to compiled functions, which see an address but no dtype."""
 
-import copy
-
 import pytest
 import torch
 
@@ -34,16 +32,16 @@ def test_default_dtypes_of_pytorch_change_nothing(name):
     batch, step, state = noise_batch(built, SEEN, action_spec), noise_step(SEEN, 2), built.policy.initial(2)
 
     def found(dtype):
-        """Return an action, and the parameters and metrics after an update."""
-        learner = copy.deepcopy(built)
+        """Return an action, and the parameters and metrics after an update, of a learner made with this default."""
         torch.set_default_dtype(dtype)
         try:
+            learner = config.build(SEEN, action_spec)
             torch.manual_seed(0)
             action, _ = learner.policy.act(step, state, "explore")
             update = learner.update(batch)
         finally:
             torch.set_default_dtype(torch.float32)
-        return [action, *learner.parameters(), *update.metrics.values()]
+        return [action, *learner.parameters(), *learner.buffers(), *update.metrics.values()]
 
     expected = found(torch.float32)
     for dtype in (torch.float64, torch.float16):

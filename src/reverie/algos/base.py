@@ -44,12 +44,17 @@ def seeded(seed: int) -> Iterator[None]:
 
 @contextmanager
 def building(seed: int) -> Iterator[None]:
-    """Make a learner within, its weights drawn from ``seed``, that does not depend on the modes of the caller's PyTorch.
+    """Make a learner within, with float32 weights drawn from ``seed``, whatever PyTorch's default dtype and mode are.
 
     Tensors made in inference mode do not count writes, by which copies of weights in other layouts are kept up to date.
     """
-    with seeded(seed), torch.inference_mode(False):
-        yield
+    default = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float32)
+    try:
+        with seeded(seed), torch.inference_mode(False):
+            yield
+    finally:
+        torch.set_default_dtype(default)
 
 
 @dataclass(frozen=True, kw_only=True)
