@@ -84,3 +84,10 @@ def test_columns_become_a_batch() -> None:
     torch.testing.assert_close(
         dataclasses.asdict(Batch.of_columns(columns, made.index, made.extras)), dataclasses.asdict(made)
     )
+
+
+def test_a_transition_has_two_rows() -> None:
+    with pytest.raises(DataError, match=r"shape \[2, 1\], .*: expected 2 rows or more.*learner.window.rows = 8"):
+        batch().rows(2).check(Window(batch=2, length=8))
+    batch().rows(2).check(Window(batch=2, length=1))  # a learner that needs none
+    batch().rows(2).check()

@@ -25,6 +25,7 @@ from reverie.core.errors import ConfigError, did_you_mean
 from reverie.core.specs import ActionSpec, ExtraPart, ObsSpec
 from reverie.core.stats import Stats
 from reverie.core.types import Batch, Metrics, State, Update, Window
+from reverie.core.words import plural
 from reverie.nn.decoder import DecoderConfig, check_predictions
 from reverie.nn.distributions import TwoHot, log_of
 from reverie.nn.encoder import EncoderConfig, check_builder, width_of
@@ -386,12 +387,18 @@ class DreamerV3(Algorithm):
         """Compute every loss term of rows ``[B, T]`` that start from ``context``. Updates the scale of returns.
 
         Raises:
-            ConfigError: two terms have the same name, or one has another shape than its method promises.
+            ConfigError: two terms have the same name, one has another shape than its method promises, or T is less
+                than ``imagine_last``.
         """
+        last = self.cfg.imagine_last or rows.shape[1]
+        if last > rows.shape[1]:
+            raise ConfigError(
+                f"imagine_last = {last}, but windows have {plural(rows.shape[1], 'row')} to learn from: use windows of "
+                f"at least {last} rows, or a lower imagine_last."
+            )
         post = self.world.observe(rows, context, choose)
         terms, metrics = self.world_losses(rows, post)
         check_terms("world_losses", terms, rows.shape, "[B, T]")
-        last = self.cfg.imagine_last or rows.shape[1]
         start = post.latent.map(lambda x: x.detach()[:, -last:].flatten(0, 1))  # [M, ...]
         dream = imagine(self.world.rssm, self.actor, start, self.cfg.horizon, choose, pick)
         actor_critic, returns, more = self.dream_losses(dream)

@@ -126,11 +126,12 @@ class Batch:
 
         Args:
             window: the windows that the learner samples, if known. The number of rows must be theirs if they have
-                context rows: with fewer, a learner would take some to learn from for context.
+                context rows: with fewer, a learner would take some to learn from for context. Otherwise there must be
+                2 or more, for a transition, unless the learner's own windows are of a single row.
 
         Raises:
-            DataError: a flag is not bool, the columns are not of one ``[B, T]``, or of fewer or more rows than the
-                windows.
+            DataError: a flag is not bool, the columns are not of one ``[B, T]``, or the number of rows does not fit
+                ``window``.
         """
         size, bits, action = self.is_first.shape, torch.bool, self.action.shape
         fits = self.is_first.dtype is bits and self.is_last.dtype is bits and self.is_terminal.dtype is bits
@@ -139,7 +140,9 @@ class Batch:
         fits = fits and len(action) == 3 and action[:2] == size
         for x in self.obs.values():
             fits = fits and x.shape[:2] == size
-        if not fits or (window is not None and window.context and size[1] != window.rows):
+        if fits and window is not None:
+            fits = size[1] == window.rows if window.context else size[1] >= min(2, window.rows)
+        if not fits:
             raise DataError(self._misfit(window))
 
     def _misfit(self, window: Window | None) -> str:
@@ -159,6 +162,11 @@ class Batch:
         for name, (expected, x) in wrong.items():
             return f"{name} has shape {list(x.shape)}: expected {expected}, where batch.is_first has {list(size)}."
         assert window is not None
+        if not window.context:
+            return (
+                f"the batch has shape {list(size)}, windows and their rows: expected 2 rows or more, as a transition "
+                f"is from one row to the next. Sample windows of learner.window.rows = {window.rows} rows."
+            )
         return (
             f"the batch has shape {list(size)}, windows and their rows: expected {window.rows} rows, {window.context} "
             f"of context and {window.length} to learn from. Sample windows of learner.window.rows rows."
