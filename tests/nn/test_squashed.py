@@ -25,10 +25,16 @@ def drawn(y: torch.Tensor, weight: torch.Tensor, seed: int = 0):
     return action.detach(), density.detach(), grad
 
 
-@pytest.mark.parametrize(("scale", "width"), [(0.1, 6), (1.0, 1), (1.0, 6), (4.0, 17), (1.0, 300)])
-def test_draws_are_those_of_the_definition(scale, width, monkeypatch):
+@pytest.mark.parametrize(
+    ("scale", "width", "lead"),
+    [
+        (0.1, 6, (5, 17)), (1.0, 1, (5, 17)), (1.0, 6, (5, 17)), (4.0, 17, (5, 17)), (1.0, 300, (5, 17)),
+        (1.0, 6, (17,)), (1.0, 6, ()),  # one row of states, and a single state
+    ],
+)  # fmt: skip
+def test_draws_are_those_of_the_definition(scale, width, lead, monkeypatch):
     torch.manual_seed(1)
-    y, weight = (scale * torch.randn(5, 17, 2 * width)).requires_grad_(), torch.randn(5, 17, width)
+    y, weight = (scale * torch.randn(*lead, 2 * width)).requires_grad_(), torch.randn(*lead, width)
     fast = drawn(y, weight)
     monkeypatch.setattr(squashed, "compiled", lambda *x: False)
     for found, right in zip(fast, drawn(y, weight), strict=True):

@@ -87,9 +87,9 @@ class _Sample(torch.autograd.Function):
     @first_order
     def backward(ctx: Any, daction: Tensor, ddensity: Tensor) -> tuple[Tensor, Tensor, None]:
         raw, noise, action = ctx.saved_tensors
-        dmean, draw = torch.empty_like(action), torch.empty_like(action)
+        dmean, draw = action.new_empty(raw.shape), action.new_empty(raw.shape)  # [M, A]
         draw_back(raw, noise, action, daction.contiguous(), ddensity.contiguous(), dmean, draw)
-        return dmean, draw, None
+        return dmean.view_as(action), draw.view_as(action), None
 
 
 def draw(mean: Tensor, raw: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
