@@ -173,6 +173,17 @@ def test_each_row_is_preprocessed_once():
     assert sizes == [3, 5]
 
 
+@both
+def test_actions_of_another_precision_are_learned_from_alike(spec):
+    data, found = rows(discrete=spec is CHOICE), []
+    for dtype in (torch.float32, torch.float64):
+        made = agent(spec)
+        torch.manual_seed(0)
+        made.update(replace(data, action=data.action.to(dtype)))
+        found.append(learned(made))
+    torch.testing.assert_close(*found)
+
+
 def test_stacks_of_frames_and_normalised_vectors():
     made = agent(frames=2, frame_keys="state", normalise="running")
     assert made.window.rows == 3

@@ -179,7 +179,7 @@ class Discriminator(nn.Module):
 
     def encode(self, obs: Obs, action: Tensor) -> Tensor:
         """Return inputs ``[..., I]`` of ``[..., *shape]`` and ``[..., A]``: features of images, the rest unchanged."""
-        return torch.cat([self.inputs(obs).float(), action], -1)
+        return torch.cat([self.inputs(obs).float(), action.float()], -1)
 
     def judge(self, x: Tensor) -> Tensor:
         """Return logits f ``[...]`` of inputs ``[..., I]``."""
