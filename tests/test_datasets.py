@@ -81,6 +81,54 @@ def test_convert_and_back(d4rl, tmp_path, to):
     check(open_reader(str(tmp_path / "back")), expected(LIVED))
 
 
+@pytest.mark.parametrize(("seen", "taken"), [(np.float64, np.float64), (np.int64, np.float64), (np.int16, np.float32)])
+def test_numbers_without_a_space_stay_as_recorded(tmp_path, seen, taken):
+    """Minari gets the smallest floats that hold them; learners still see float32."""
+    values = columns() | {"actions": (np.pi * np.arange(14)[:, None]).astype(taken)}
+    for name in ("observations", "next_observations"):
+        values[name] = (1.764e12 * values[name] if seen != np.int16 else values[name]).astype(seen)
+    source = write_hdf5(tmp_path / "a.hdf5", values)
+    write(open_reader(str(source)), str(tmp_path / "b"))
+    write(open_reader(str(tmp_path / "b")), str(tmp_path / "c.hdf5"), "d4rl")
+    first = joined(open_reader(str(source)).parts())
+    for path in (tmp_path / "b", tmp_path / "c.hdf5"):
+        with open_reader(str(path)) as reader:
+            about, rows = reader.about(), joined(reader.parts())
+        assert (about.observation.dtype, about.action.dtype) == (np.result_type(seen, np.float32), taken)
+        assert_same({name: rows[name] for name in ("obs", "action")}, {name: first[name] for name in ("obs", "action")})
+    same_rows(source, tmp_path / "b")
+
+
+def test_numbers_that_no_space_holds_are_refused(tmp_path):
+    values = columns() | {"observations": np.full((14, 2), 2**53 + 1)}
+    values.pop("next_observations")
+    source = write_hdf5(tmp_path / "a.hdf5", values)
+    with pytest.raises(DataError, match="'obs' has the value 9007199254740993, which float64, the type of its space"):
+        write(open_reader(str(source)), str(tmp_path / "b"))
+    half = buffer(LIVED[0], LIVED[0].observations + 0.5)
+    source = write_minari(tmp_path / "d", [half], spaces.Box(0, 99, (2,), np.int64))
+    with pytest.raises(DataError, match=r"'obs' has the value \d+\.5, which int64, the type of its space"):
+        write(open_reader(str(source)), str(tmp_path / "b"))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.hdf5", "d"]
+
+
+def test_an_infinite_action_space_stays_as_declared(tmp_path):
+    """Its bounds are measured to learn from it, not to write it."""
+    half = spaces.Box(np.float64([-np.inf]), np.float64([9]), dtype=np.float64)
+    space = spaces.Dict({"move": half, "turn": spaces.Box(-1, 1, (1,), np.float32)})
+    for name in ("a", "b"):
+        buffers = [buffer(e, actions={"move": np.pi * e.actions.astype("f8"), "turn": e.actions}) for e in LIVED]
+        write_minari(tmp_path / "both" / name, buffers, action=space)
+    for source in (tmp_path / "both" / "a", tmp_path / "both"):
+        with open_reader(str(source)) as reader:
+            write(reader, str(tmp_path / f"copy-{source.name}"))
+            assert not reader.remarks()
+            first = joined(reader.parts())
+        with open_reader(str(tmp_path / f"copy-{source.name}")) as reader:
+            assert (reader.action, reader.about().declared, reader.about().measured) == (space, space, True)
+            assert_same(joined(reader.parts()), first)
+
+
 def test_discrete_actions_through_every_format(tmp_path):
     path = write_hdf5(tmp_path / "a.hdf5", columns() | {"actions": np.concatenate([e.choices for e in LIVED])})
     before = path

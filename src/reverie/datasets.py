@@ -32,7 +32,7 @@ from reverie.data.readers.base import BOTH, SEED, About, Reader, Rows, Space
 from reverie.data.readers.minari import ENV_ID, MEASURED_KEY
 from reverie.data.readers.own import OwnReader, sound
 from reverie.data.readers.several import SeveralReader
-from reverie.data.readers.spaces import nested, opened, text_of
+from reverie.data.readers.spaces import check_held, nested, opened, text_of
 from reverie.data.readers.store import ABOUT, StoreReader
 from reverie.data.storage import columns_of
 from reverie.data.store.episodes import Episode
@@ -114,8 +114,8 @@ def _to_minari(reader: Reader, target: str, choose: Selection) -> Exported:
     said: dict[str, Any] = {key: about.text[key] for key in ("algorithm_name", "description") if key in about.text}
     said |= _named_env(reader, about)
     back = given_back(about)
-    both = about.observation if back is None else back.space, about.action
-    if about.measured:
+    both = about.observation if back is None else back.space, about.action if about.declared is None else about.declared
+    if about.measured and about.declared is None:
         both, said[MEASURED_KEY] = (both[0], opened(about.action)), True
         reader.note(UNBOUNDED)
     with shown(f"writing {Path(target).name}", reader.rows()) as counted:
@@ -195,13 +195,18 @@ def minari_fields(rows: Rows, both: tuple[Space, Space]) -> dict[str, Any]:
     """Return the fields of Minari's ``EpisodeBuffer`` for an episode of n steps: n + 1 observations, n of all else.
 
     ``both``: the spaces of observations and of actions.
+
+    Raises:
+        DataError: a space does not hold a value, as a space of integers does not hold a fraction.
     """
-    terminal = rows["is_terminal"][1:]
+    terminal, taken = rows["is_terminal"][1:], {name: values[:-1] for name, values in rows.items()}
+    check_held(both[0], rows, "obs")
+    check_held(both[1], taken, "action")
     seed = seed_of(rows)
     return {
         **({} if seed is None else {"seed": seed}),
         "observations": nested(both[0], rows, "obs"),
-        "actions": nested(both[1], {name: values[:-1] for name, values in rows.items()}, "action"),
+        "actions": nested(both[1], taken, "action"),
         "rewards": rows["reward"][1:],
         "terminations": terminal,
         "truncations": (rows["is_last"] & ~rows["is_terminal"] | rows.get(BOTH, False))[1:],

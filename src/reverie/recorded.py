@@ -116,8 +116,8 @@ class Recorded:
         same = type(given) is type(own) or (isinstance(given, choices) and isinstance(own, choices))
         if given is not None and same and prod(given.shape or ()) == prod(own.shape or ()):
             return given  # scalars are as good as vectors of one
-        if own != spaces.Box(-1.0, 1.0, own.shape or (), np.float32):
-            self.reader.note(MEASURED)
+        usual = isinstance(own, spaces.Box) and bool((own.low == -1.0).all() and (own.high == 1.0).all())
+        self.reader.note(MEASURED, int(not usual))
         return own
 
     @property

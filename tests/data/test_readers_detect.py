@@ -183,6 +183,14 @@ def test_spaces_of_several_files_are_wide_enough_for_all(tmp_path):
     assert open_reader(str(tmp_path)).about().action == spaces.MultiDiscrete([4, 5])
 
 
+def test_types_of_several_files_are_wide_enough_for_all(tmp_path):
+    kinds = [np.float32, np.int16, np.float64]
+    for i, kind in enumerate(kinds):
+        write(tmp_path / f"{i}.hdf5", {name: v.astype(kind) if "obs" in name else v for name, v in columns().items()})
+        dtype = np.result_type(np.float32, *kinds[: i + 1])
+        assert open_reader(str(tmp_path)).about().observation == spaces.Box(-np.inf, np.inf, (2,), dtype.type)
+
+
 def test_nested_spaces_are_widened_leaf_by_leaf():
     def nest(n, high):
         return spaces.Dict(a=spaces.Tuple([spaces.Discrete(n), spaces.MultiDiscrete([2, n])]), b=spaces.Box(0, high))

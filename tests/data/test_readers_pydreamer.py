@@ -54,6 +54,13 @@ def test_one_episode_a_file(tmp_path, discrete):
     check(open_reader(str(tmp_path / "npz/*.npz")), truth(LIVED, discrete=discrete))
 
 
+def test_the_type_of_observations_is_that_of_all_files(tmp_path):
+    for i, kind in enumerate([np.int16, np.float32, np.float64]):
+        values = arrays([LIVED[i]])
+        path = save(tmp_path / "npz", f"ep{i:06}_{i:06}-r1", values | {"vecobs": values["vecobs"].astype(kind)})
+        assert open_reader(str(path)).about().observation.dtype == np.result_type(kind, np.float32)
+
+
 @pytest.mark.parametrize("discrete", [False, True])
 def test_several_episodes_a_file(tmp_path, discrete):
     save(tmp_path / "npz", "ep000000_000002-r1-0009", arrays(LIVED[:3], discrete))

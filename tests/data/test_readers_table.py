@@ -72,6 +72,16 @@ def _small_parts(monkeypatch):
     monkeypatch.setattr(transitions, "block_of", lambda size: 3)
 
 
+def test_the_type_of_observations_is_that_of_all_tables(tmp_path):
+    values = columns() | {"x": np.arange(14, dtype=np.int16), "y": np.float32(np.arange(14))}
+    names = MAPPING | {"obs": ["x", "y"]}
+    for number, kind in enumerate((np.float32, np.float64)):
+        values["episode_index"] = [10 * number + e.number for e in LIVED for _ in range(e.steps)]
+        save(tmp_path / f"{number}", values | {"y": values["y"].astype(kind)}, kind="parquet")
+        space = open_reader(str(tmp_path), ReadOptions(columns=names)).about().observation
+        assert space == spaces.Box(-np.inf, np.inf, (2,), kind)
+
+
 @pytest.mark.parametrize("kind", ["stream", "file", "parquet"])
 @pytest.mark.parametrize("pieces", [1, 3])
 def test_a_row_is_a_transition(tmp_path, kind, pieces):

@@ -98,6 +98,8 @@ class About:
     """Declared range of rewards."""
     measured: bool = False
     """True if the action space is not declared, so that bounds or the number of actions come from recorded ones."""
+    declared: Space | None = None
+    """The declared action space if it is infinite, so that only the bounds of ``action`` are measured; else None."""
     specs: tuple[ObsSpec, ActionSpec] | None = None
     """For our own stores, whose rows are as learners see them: their observations and actions; else None."""
     text: dict[str, str] = field(default_factory=dict)
@@ -242,17 +244,20 @@ def as_flags(values: np.ndarray, where: str) -> np.ndarray:
 # ---------------------------------------------------------------- spaces of arrays that declare none
 
 
-def observed_space(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Space:
+def observed_space(shape: tuple[int, ...], dtype: np.dtype[Any], *more: np.dtype[Any]) -> Space:
     """Return a space for observations of this shape and dtype: uint8 of 2 or 3 dimensions is an image.
+
+    All others are unbounded floats of the smallest dtype that holds the numbers of ``dtype`` and of those of ``more``,
+    which later observations have. 64-bit integers beyond 2^53 do not fit: ``spaces.py: check_held`` finds them.
 
     Raises:
         DataError: they are not numbers.
     """
     if dtype == np.uint8 and len(shape) in (2, 3):
         return spaces.Box(0, 255, shape, np.uint8)
-    if dtype.kind not in "biuf":
-        raise DataError(f"observations have dtype {dtype}: expected numbers.")
-    return spaces.Box(-np.inf, np.inf, shape, np.float32)
+    if odd := [each for each in (dtype, *more) if each.kind not in "biuf"]:
+        raise DataError(f"observations have dtype {odd[0]}: expected numbers.")
+    return spaces.Box(-np.inf, np.inf, shape, np.result_type(np.float32, dtype, *more).type)
 
 
 def action_space(
@@ -260,7 +265,8 @@ def action_space(
 ) -> tuple[Space, bool]:
     """Return a space that contains the recorded actions ``[n, ...]``, and whether its bounds had to be measured.
 
-    Integers are discrete actions. Floats get [-1, 1] if that contains all of them, else the measured range.
+    Integers are discrete actions. Floats get [-1, 1] if that contains all of them, else the measured range, in a dtype
+    that holds their numbers. Measured bounds are rounded to float32, as which learners see actions.
 
     Args:
         blocks: returns the actions, some at a time; called several times.
@@ -271,22 +277,24 @@ def action_space(
     Raises:
         DataError: there are no actions, none that are finite, or negative integers.
     """
-    seen = [(block.min(), block.max(), block.dtype.kind in "iub") for block in blocks() if block.size]
+    seen = [(block.min(), block.max(), block.dtype) for block in blocks() if block.size]
     if not seen:
         raise DataError(f"{where} contains no actions, or none that are finite.")
-    low, high, whole = min(s[0] for s in seen), max(s[1] for s in seen), all(s[2] for s in seen)
+    low, high, whole = min(s[0] for s in seen), max(s[1] for s in seen), all(s[2].kind in "iub" for s in seen)
     if whole and low < 0:
         raise DataError(f"{where} contains integer actions down to {low}: expected class numbers, 0 or more.")
     shape = next(block.shape[1:] for block in blocks() if block.size)
-    if not np.isfinite([float(s[i]) for s in seen for i in (0, 1)]).all():  # reported when rows are learned from
+    if not np.isfinite([float(bound) for s in seen for bound in s[:2]]).all():  # reported when rows are learned from
         return action_space(lambda: map(_finite_rows, blocks()), where, scaled=scaled)
+    dtype = np.result_type(np.float32, *{s[2] for s in seen}).type
     if not whole and low >= -1.0 - 1e-5 and high <= 1.0 + 1e-5:
-        return spaces.Box(-1.0, 1.0, shape, np.float32), not scaled
+        return spaces.Box(-1.0, 1.0, shape, dtype), not scaled
     each = [(block.min(axis=0), block.max(axis=0)) for block in blocks() if block.size]
     lows, highs = np.min([e[0] for e in each], axis=0), np.max([e[1] for e in each], axis=0)
     if not whole:
         lows, highs = lows.astype(np.float32), highs.astype(np.float32)
-        return spaces.Box(lows, np.where(highs > lows, highs, lows + 1), shape, np.float32), True
+        highs = np.where(highs > lows, highs, lows + 1)
+        return spaces.Box(lows.astype(dtype), highs.astype(dtype), shape, dtype), True
     counts = np.maximum(highs.astype(np.int64), 1) + 1
     return (spaces.MultiDiscrete(counts) if counts.ndim else spaces.Discrete(int(counts))), True
 

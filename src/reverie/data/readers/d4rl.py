@@ -85,7 +85,9 @@ class D4RLReader(Reader):
         if "action_classes" in said:
             return spaces.Discrete(int(said["action_classes"])), False
         if "action_low" in said and "action_high" in said:
-            return spaces.Box(said["action_low"], said["action_high"], column.shape[1:], np.float32), False
+            dtype = np.result_type(np.float32, column.dtype).type
+            low, high = (np.asarray(said[name], dtype)[()] for name in ("action_low", "action_high"))
+            return spaces.Box(low, high, column.shape[1:], dtype), False
         return action_space(lambda: (column.read(i, i + BLOCK) for i in range(0, column.shape[0], BLOCK)), self.path)
 
     def disordered(self) -> np.ndarray:

@@ -181,6 +181,8 @@ class MinariReader(Reader):
         spec = self.env_spec
         known = ("dataset_id", "algorithm_name", "author", "minari_version", "code_permalink", "description")
         text = {name: str(self.metadata[name]) for name in known if self.metadata.get(name)}
+        unknown = bool(self.metadata.get(MEASURED_KEY))
+        infinite = any(leaf.is_action and is_open(leaf.space) for leaf in self.leaves)
         return About(
             observation=self.observation,
             action=self._bounded,
@@ -189,8 +191,8 @@ class MinariReader(Reader):
             env_spec=spec,
             time_limit=spec.get("max_episode_steps"),
             episodes=self.count,
-            measured=bool(self.metadata.get(MEASURED_KEY))
-            or any(leaf.is_action and is_open(leaf.space) for leaf in self.leaves),
+            measured=unknown or infinite,
+            declared=self.action if infinite and not unknown else None,
             text=text,
         )
 
@@ -202,7 +204,8 @@ class MinariReader(Reader):
         def bounded(column: str, space: Space) -> Space:
             if not is_open(space):
                 return space
-            return action_space(lambda: (self.values(i, leaves[column]) for i in range(self.count)), self.path)[0]
+            own, dtype = leaves[column], space.dtype
+            return action_space(lambda: (self.values(i, own).astype(dtype) for i in range(self.count)), self.path)[0]
 
         return with_leaves(self.action, "action", bounded)
 

@@ -60,9 +60,11 @@ class PyDreamerReader(Reader):
         return bool(telling) and all(telling)
 
     def about(self) -> About:
-        """See ``Reader``. Observations are those of the first file; continuous actions are measured over all files."""
+        """See ``Reader``. Observations are those of the first file; types and continuous actions are those of all."""
+        others = [self._obs(outlines(path)) for path in self.paths[1:]]
         found: dict[str, Space] = {
-            name: observed_space(values.shape[1:], values.dtype) for name, values in self._obs(self._first).items()
+            name: observed_space(values.shape[1:], values.dtype, *{o[name].dtype for o in others if name in o})
+            for name, values in self._obs(self._first).items()
         }
         if not found:
             raise DataError(f"{self.paths[0]} contains no observations, only {', '.join(self._first)}.")
@@ -84,7 +86,7 @@ class PyDreamerReader(Reader):
 
     def rows(self) -> int:
         """See ``Reader``. Read from the header of one array in each file."""
-        return sum(length_of(path, "reset") for path in self.paths)
+        return sum(len(outlines(path)["reset"]) for path in self.paths)
 
     def parts(self) -> Iterator[Rows]:
         """Yield one file at a time. Its last row needs the next file, in which the episode may continue."""
@@ -211,22 +213,30 @@ def member(path: Path, name: str) -> np.ndarray:
         raise broken(path, error) from None
 
 
-def length_of(path: Path, name: str) -> int:
-    """Return the length of one array of a file, reading only its header.
+def outlines(path: Path) -> dict[str, np.ndarray]:
+    """Return arrays with the shapes and types of a file's arrays, by name, reading only their headers.
+
+    Their values are all one, which has no meaning.
 
     Raises:
-        DataError: the array is missing or damaged.
+        DataError: an array is missing or damaged.
     """
+    out = {}
     try:
-        with zipfile.ZipFile(path) as archive, archive.open(f"{name}.npy") as file:
-            version = np.lib.format.read_magic(file)
-            read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-            shape: tuple[int, ...] = read(file)[0]
-            return shape[0]
-    except KeyError:
-        raise DataError(f"{path} has no '{name}': it is not a PyDreamer episode.") from None
-    except (*BROKEN, IndexError) as error:
+        with zipfile.ZipFile(path) as archive:
+            for name in archive.namelist():
+                with archive.open(name) as file:
+                    version = np.lib.format.read_magic(file)
+                    format_ = np.lib.format
+                    read = format_.read_array_header_1_0 if version == (1, 0) else format_.read_array_header_2_0
+                    shape, _, dtype = read(file)
+                    out[name.removesuffix(".npy")] = np.broadcast_to(np.empty((), dtype), shape)
+        if "reset" in out:
+            out["reset"].shape[0]
+    except (*BROKEN, IndexError, zlib.error) as error:
         raise broken(path, error) from None
+    check_names(out, path)
+    return out
 
 
 def broken(path: Path, error: Any) -> DataError:

@@ -16,6 +16,7 @@ from gymnasium import spaces
 from reverie.core.errors import DataError
 from reverie.core.signature import differences, signature
 from reverie.data.readers.base import About, Reader, ReadOptions, Rows, Space, format_of
+from reverie.data.readers.spaces import with_leaves
 
 OF_ROWS = ("action_repeat", "pool_frames", "frame_stack", "pixels", "resize", "grayscale", "clip_reward")
 """Settings of the environment that decide what its rows mean; ``recorded.py`` says which can be applied later."""
@@ -102,7 +103,7 @@ class SeveralReader(Reader):
                 both = signature(*other.specs), signature(*first.specs)
                 if found := differences(*both, (str(reader.path), str(self.readers[0].path))):
                     raise DataError(f"{'; '.join(found)}: these are not parts of the same dataset.")
-            elif other.specs != first.specs or other.observation != first.observation:
+            elif other.specs != first.specs or as_seen(other.observation) != as_seen(first.observation):
                 raise DataError(
                     f"{reader.path} has observations {said(other)}, but {self.readers[0].path} has {said(first)}: "
                     "these are not parts of the same dataset."
@@ -110,8 +111,10 @@ class SeveralReader(Reader):
         episodes = [each.episodes for each in self._each]
         return dataclasses.replace(
             first,
+            observation=self._observation(),
             action=self._action(),
             measured=any(each.measured for each in self._each),
+            declared=first.declared if all(each.declared == first.declared for each in rest) else None,
             episodes=None if None in episodes else sum(e or 0 for e in episodes),
         )
 
@@ -131,6 +134,13 @@ class SeveralReader(Reader):
                         "these are not parts of the same dataset. Pass one of them, or a glob of those that were "
                         "recorded in the same way."
                     )
+
+    def _observation(self) -> Space:
+        """Return the observation space, with the smallest types of floats that hold the numbers of all."""
+        observation = self._each[0].observation
+        for about in self._each[1:] if self._each[0].specs is None else ():
+            observation = wide_enough(observation, about.observation, str(self.path))
+        return observation
 
     def _action(self) -> Space:
         """Return the smallest action space that holds all; those that are declared must be the same.
@@ -166,6 +176,17 @@ def said(about: About) -> str:
     return str(about.observation if about.specs is None else dict(about.specs[0]))
 
 
+def as_seen(space: Space) -> Space:
+    """Return ``space`` with all leaves of unbounded floats as float32, as which learners see them."""
+
+    def seen(_: str, leaf: Space) -> Space:
+        if not isinstance(leaf, spaces.Box) or leaf.bounded_below.any() or leaf.bounded_above.any():
+            return leaf
+        return spaces.Box(-np.inf, np.inf, leaf.shape, np.float32)
+
+    return with_leaves(space, "", seen)
+
+
 def wide_enough(one: Space, other: Space, where: str) -> Space:
     """Return the smallest space of the same kind that contains both.
 
@@ -188,7 +209,8 @@ def wide_enough(one: Space, other: Space, where: str) -> Space:
         return spaces.Tuple([wide_enough(a, b, where) for a, b in zip(one, other, strict=True)])
     if isinstance(one, spaces.Box) and isinstance(other, spaces.Box) and one.shape == other.shape:
         low, high = np.minimum(one.low, other.low), np.maximum(one.high, other.high)
-        return spaces.Box(low, high, one.shape, np.float32)
+        dtype = np.result_type(np.float32, one.dtype, other.dtype).type
+        return spaces.Box(low.astype(dtype), high.astype(dtype), one.shape, dtype)
     raise DataError(f"{where} have different actions, {other} and {one}: they are not parts of the same dataset.")
 
 

@@ -171,6 +171,26 @@ def nested_spaces(found: Mapping[str, Space], root: str) -> Any:
     return made(tree_of({name.removeprefix(f"{root}/"): space for name, space in found.items()}))
 
 
+def check_held(space: Space, columns: Mapping[str, np.ndarray], root: str) -> None:
+    """Check that ``nested`` changes no value of ``columns`` ``[n, ...]``, other than that it rounds floats.
+
+    Raises:
+        DataError: it does, as of fractions to integers, or of integers beyond 2^53 to floats.
+    """
+    for column, _, leaf in leaves_of(space, root):
+        values = columns[column]
+        kinds = values.dtype.kind + np.dtype(leaf.dtype).kind
+        if values.dtype == leaf.dtype or kinds == "ff" or not set(kinds) <= set("biuf"):
+            continue
+        with np.errstate(invalid="ignore"):  # a float that is beyond all integers
+            changed = values[values.astype(leaf.dtype).astype(values.dtype) != values]
+        if len(changed):
+            raise DataError(
+                f"'{column}' has the value {changed.flat[0]}, which {leaf.dtype}, the type of its space, does not "
+                "hold. Correct the data, or use a format that keeps the type of arrays (--to d4rl, --to parquet)."
+            )
+
+
 def first_of(values: Any) -> Any:
     """Return the first of the values that ``nested`` returns."""
     if isinstance(values, dict):

@@ -32,7 +32,7 @@ from reverie.data.readers.base import (
 )
 from reverie.data.readers.spaces import nested_spaces, space_of
 from reverie.data.readers.table_ends import Ends, EpisodeIds, Tables, ends_of
-from reverie.data.readers.table_files import FORMATS, check_alike, is_parquet, tables_in
+from reverie.data.readers.table_files import FORMATS, check_alike, dtype_of, is_parquet, tables_in
 from reverie.data.readers.table_roles import END_ROLES, NEEDED, check_roles
 from reverie.data.readers.transitions import STEPLESS, ArrayColumn, Column, Transitions, limited
 
@@ -137,6 +137,12 @@ class TableReader(Reader):
             if head == role:
                 out[f"{root}/{key}" if key else root] = self.column(given)
         return out
+
+    def _dtypes(self, name: str) -> set[np.dtype[Any]]:
+        """Return the types that the values of an observation, ``obs`` or ``obs/key``, have in some table."""
+        named = self.roles[name.replace("/", ".", 1)]
+        names = [named] if isinstance(named, str) else named
+        return {dtype_of(self.arrow, piece.schema.field(each).type) for piece in self.pieces for each in names}
 
     # ------------------------------------------------------------------ rows
 
@@ -288,7 +294,7 @@ class TableReader(Reader):
             starts = range(0, self.total, 4096)
             return action_space(lambda: (column.read(i, min(i + 4096, self.total)) for i in starts), self.path)
 
-        seen = {name: observed_space(c.shape[1:], c.dtype) for name, c in first.obs.items()}
+        seen = {name: observed_space(c.shape[1:], c.dtype, *self._dtypes(name)) for name, c in first.obs.items()}
         # A declared action space is that of the columns that the table itself names.
         own = {} if self.options.columns else self._own(ACTIONS_OF_OURS)
         done = {} if own else {name: actions(name) for name in first.action}

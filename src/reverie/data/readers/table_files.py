@@ -6,6 +6,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from reverie.core.errors import ConfigError, DataError
 from reverie.data.readers.arrow_columns import holds_lists, holds_pictures
 from reverie.data.readers.base import format_of
@@ -84,3 +86,12 @@ def kind_of(arrow: Any, kind: Any) -> str:
     if holds_pictures(arrow, kind):
         return "images"
     return "text" if types.is_string(kind) or types.is_large_string(kind) else str(kind)
+
+
+def dtype_of(arrow: Any, kind: Any) -> np.dtype[Any]:
+    """Return the dtype of the numbers, perhaps in lists, or of the images that values of a type of Arrow's are."""
+    if isinstance(kind, arrow.BaseExtensionType):
+        return dtype_of(arrow, kind.storage_type)
+    if holds_lists(arrow, kind):
+        return dtype_of(arrow, kind.value_type)
+    return np.dtype(np.uint8 if holds_pictures(arrow, kind) else kind.to_pandas_dtype())
