@@ -523,16 +523,18 @@ def test_each_file_may_number_its_own_episodes(tmp_path):
 
 
 @pytest.mark.parametrize("pieces", [1, 3])
-@pytest.mark.parametrize("flagged", ["step", "observation", "both", "no ids"])
+@pytest.mark.parametrize("flagged", ["step", "observation", "both", "no ids", "step, no ids", "both, no ids"])
 def test_a_last_row_without_action_is_the_last_observation(tmp_path, flagged, pieces):
     def each(of_step, at_the_end):
         return [x for e in LIVED for x in [*(of_step(e, t) for t in range(e.steps)), at_the_end(e)]]
 
+    with_ids = "no ids" not in flagged
+
     def flag(name):
         def at(e, t):
-            return bool(getattr(e, name)[t]) and flagged in ("step", "both")
+            return bool(getattr(e, name)[t]) and ("step" in flagged or "both" in flagged)
 
-        return each(at, lambda e: bool(getattr(e, name)[-1]) and flagged != "step")
+        return each(at, lambda e: bool(getattr(e, name)[-1]) and "step" not in flagged)
 
     values = {
         "obs": each(lambda e, t: e.obs(t), lambda e: e.obs(e.steps)),
@@ -543,7 +545,7 @@ def test_a_last_row_without_action_is_the_last_observation(tmp_path, flagged, pi
         "id": each(lambda e, t: e.number, lambda e: e.number),
     }
     mapping = {"obs": "obs", "action": "left", "reward": "reward", "terminal": "done", "truncated": "late"}
-    mapping |= {} if flagged == "no ids" else {"episode": "id"}
+    mapping |= {"episode": "id"} if with_ids else {}
     reader = open_reader(str(save(tmp_path / "d", values, pieces=pieces)), ReadOptions(columns=mapping))
     check(reader, expected(LIVED))
     report = validate(reader)
@@ -561,5 +563,26 @@ def test_a_last_row_without_action_is_the_last_observation(tmp_path, flagged, pi
     if flagged in ("step", "both"):
         with pytest.raises(DataError, match="row 2, but row 3 belongs to it too"):
             reader.about()
-    elif flagged == "observation":
+    elif flagged != "no ids":
         assert "action is NaN or infinite" in validate(reader).findings
+
+
+@pytest.mark.parametrize("pieces", range(1, 7))
+@pytest.mark.parametrize("ids", [[], [0, 0, 0, 1, 1, 1]])
+def test_a_final_observation_after_a_flag_is_no_episode(tmp_path, ids, pieces):
+    """Wherever a file ends, and where the recording was cut off before or after the final observation."""
+    values = {"o": [0.0, 1, 2, 10, 11, 12], "a": [0.1, 0.2, np.nan, 0.3, 0.4, np.nan], "r": [1.0, 2, 0, 3, 4, 0]}
+    values |= {"late": [0, 1, 0, 0, 1, 0]} | ({"id": ids} if ids else {})
+    names = {"obs": "o", "action": "a", "reward": "r", "truncated": "late"} | ({"episode": "id"} if ids else {})
+    reader = open_reader(str(save(tmp_path / "d", values, pieces=pieces)), ReadOptions(columns=names))
+    rows = joined(reader.parts())
+    assert rows["obs"].tolist() == values["o"]
+    assert rows["reward"].tolist() == [0, 1, 2, 0, 3, 4]
+    assert rows["is_first"].tolist() == [True, False, False] * 2
+    assert rows["is_last"].tolist() == [False, False, True] * 2
+    assert not any("was not recorded" in line for line in reader.remarks())
+    if not ids:
+        cut = {name: column[:-1] for name, column in values.items()}
+        rows = joined(open_reader(str(save(tmp_path / "e", cut, pieces=pieces)), ReadOptions(columns=names)).parts())
+        assert rows["obs"].tolist() == values["o"][:5]  # the last step led to what was not recorded
+        assert rows["is_last"].tolist() == [False, False, True, False, True]

@@ -178,7 +178,7 @@ class TableReader(Reader):
         if "episode" in self.roles:
             column = self._one(str(self.roles["episode"]))
             ids = EpisodeIds(column.name, *column.codes())
-        ends = ends_of(flags, named, ids, self.tables, self._no_steps)
+        ends = ends_of(flags, named, ids, self.tables, self._lacking)
         self.note(CLOSED, int(np.count_nonzero(ends.closing)))
         return ends
 
@@ -189,13 +189,13 @@ class TableReader(Reader):
         self.note(UNSEEN, int(not self.group("next_obs", "obs")))
         return np.zeros_like(terminal)
 
-    def _no_steps(self, rows: np.ndarray) -> bool:
-        """Return whether all of these rows lack an action, and next observations were not recorded."""
-        actions = self.group("action", "action").values()
-        some = (rows[:1], rows)  # one row says enough about most tables
-        return not self.group("next_obs", "obs") and all(
-            bool(np.isnan(action.at(index)).all()) for index in some for action in actions
-        )
+    def _lacking(self, rows: np.ndarray) -> np.ndarray:
+        """Return which of these rows lack an action, bool ``[rows]``; none if next observations were recorded."""
+        out = np.full(len(rows), not self.group("next_obs", "obs"))
+        for action in self.group("action", "action").values():
+            if out.any():  # reading no rows is impossible, and many are slow
+                out &= np.isnan(action.at(rows)).reshape(len(rows), -1).all(axis=1)
+        return out
 
     def _flag(self, role: str) -> np.ndarray:
         """Return a column of true and false, bool ``[n]``."""

@@ -71,7 +71,7 @@ def ends_of(
     named: Mapping[str, str],
     ids: EpisodeIds | None,
     tables: Tables,
-    no_steps: Callable[[np.ndarray], bool],
+    lacking: Callable[[np.ndarray], np.ndarray],
 ) -> Ends:
     """Combine what the columns of a table say.
 
@@ -80,7 +80,7 @@ def ends_of(
         named: the column of each of these.
         ids: the episode of each row, if a column tells it.
         tables: the files.
-        no_steps: returns whether all rows of an index hold no step, as they lack an action.
+        lacking: returns which rows of an index may hold no step, as they lack an action, bool.
 
     Raises:
         DataError: an episode is interrupted by another one, or continues after a flag has ended it.
@@ -88,10 +88,14 @@ def ends_of(
     total = int(tables.ends[-1])
     terminal = flags.get("terminal", np.zeros(total, bool))
     end = np.any([*flags.values(), terminal], axis=0)
-    last = end if ids is None else ids.last(end, tables)
+    last = end.copy() if ids is None else ids.last(end, tables)
+    last[-1] = True
+    ended = end.copy()  # where the next row may belong to the same episode
+    if ids is not None:
+        ended[:-1] &= ids.number[1:] == ids.number[:-1]
     closing = np.zeros(total, bool)
-    closing[closing_rows(np.flatnonzero(last), bool(end[-1]), no_steps)] = True
-    end, terminal = moved(end, closing) | closing, moved(terminal, closing)
+    closing[closing_rows(np.flatnonzero(last), ended, lacking)] = True
+    end, terminal, last = moved(end, closing) | closing, moved(terminal, closing), moved(last, closing)
     if ids is not None:
         check_order(ids, end, tables)
         check_flags({named[role]: flag for role, flag in flags.items()}, end & ~last, ids, tables)
@@ -99,15 +103,35 @@ def ends_of(
     return Ends(end, terminal, closing)
 
 
-def closing_rows(last: np.ndarray, ended: bool, no_steps: Callable[[np.ndarray], bool]) -> np.ndarray:
-    """Return the index ``last`` of last rows of episodes if none holds a step, else an empty index.
+def closing_rows(last: np.ndarray, ended: np.ndarray, lacking: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
+    """Return the index of the rows that hold only the final observations of episodes, empty if not all have such a row.
 
-    If not ``ended``, the recording of the last episode was cut off: its last row may hold a step.
+    If no flag ends the table, the recording of the last episode was cut off: its last row may hold a step.
+
+    Args:
+        last: index of the rows that ids or flags show as the last ones of episodes, ascending.
+        ended: where a flag ends an episode whose final observation may be in the next row, bool ``[n]``.
+        lacking: see ``ends_of``.
     """
-    for rows in (last, last[:0] if ended else last[:-1]):
-        if len(rows) and no_steps(rows):
-            return rows
+    for rows in (last, last[:0] if ended[-1] else last[:-1]):
+        if len(final_rows(rows[:1], ended, lacking)):  # one row says enough about most tables
+            found = final_rows(rows, ended, lacking)
+            if len(found):
+                return found
     return last[:0]
+
+
+def final_rows(last: np.ndarray, ended: np.ndarray, lacking: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
+    """Return the rows ``last``, or those after them where they hold a step; an empty index if one of those does too.
+
+    The arguments are those of ``closing_rows``.
+    """
+    later = ended[last] & ~lacking(last)
+    found = np.unique(last + later)
+    if later[:-1].any():  # a flag in the very last row: the recording was cut off before the final observation
+        found = found[found < len(ended)]
+    inside = len(found) and found[-1] < len(ended)
+    return found if inside and lacking(found).all() else found[:0]
 
 
 def moved(flag: np.ndarray, closing: np.ndarray) -> np.ndarray:
