@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+import re
 
 import env_zoo
 import gymnasium
@@ -219,6 +220,14 @@ def test_pixels_in_no_known_range(frame, found):
     if frame.dtype != bool:
         with pytest.raises(DataError, match=f"environment 0 .*step 1 of episode 1: {message}"):
             steps(2, lambda: Drawn([black, black, frame]), pixels="only", restarts=0)
+
+
+@pytest.mark.parametrize("shape", [(4,), (5, 6, 6), (4, 4, 2), (5, 4, 4, 3)])
+def test_pixels_of_other_shapes(shape):
+    with pytest.raises(DataError, match=rf"has shape {re.escape(str(shape))}: expected \[H, W\]"):
+        rgb(np.zeros(shape, np.uint8))
+    with pytest.raises(EnvError, match=rf"environment 0 .*has shape {re.escape(str(shape))}"):
+        steps(1, lambda: Drawn([np.zeros(shape, np.uint8)]), pixels="only", resize=(2, 2))
 
 
 def test_pixels_whose_size_changes():

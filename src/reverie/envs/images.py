@@ -32,8 +32,13 @@ def rgb(image: np.ndarray) -> np.ndarray:
     Accepts uint8, floats in 0..1 and other integers in 0..255; grey images and alpha channels.
 
     Raises:
-        DataError: it has other values.
+        DataError: it has other values, or another shape.
     """
+    if image.ndim not in (2, 3) or (image.ndim == 3 and image.shape[-1] not in (1, 3, 4)):
+        raise DataError(
+            f"the rendered image has shape {image.shape}: expected [H, W], or [H, W, C] with C = 1, 3 or 4. "
+            "Several images in one array must be [N, H, W, C]"
+        )
     if image.dtype != np.uint8:
         image = _scaled(image)
     if image.ndim == 2:
