@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -187,6 +188,13 @@ def test_an_empty_info_is_told(make: Any) -> None:
     with pytest.raises(EnvError, match=r"'won' in any step of the first episode\. It is empty\."):
         stepped(make(functools.partial(env_zoo.Scripted, env_zoo.Judged.observation_space, [[0.0], [1.0]],
                                        terminated=(1,)), log_info=("won",)), 1)  # fmt: skip
+
+
+@pytest.mark.parametrize("value", [math.nan, -math.inf])
+def test_numbers_that_are_never_finite_are_told(make: Any, value: float) -> None:
+    env = make(functools.partial(env_zoo.Judged, 2, {"mood": value}), log_info=("mood",))
+    with pytest.raises(EnvError, match=r"no finite number 'mood' in .* It was there, but NaN or infinite\."):
+        stepped(env, 2)
 
 
 @pytest.mark.parametrize("value", ["yes", [1, 2], None, np.zeros(2), {"a": 1}, object()])

@@ -104,6 +104,7 @@ class EpisodeInfo(gymnasium.Wrapper[Any, Any, Any, Any]):
     def _begin(self) -> None:
         self._numbers = {one.key: Numbers() for one in self._wanted}
         self._others: set[str] = set()  # what else the info had, for messages
+        self._infinite: set[str] = set()  # keys that had NaN or an infinite number
         self._wrong = ""
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
@@ -130,6 +131,8 @@ class EpisodeInfo(gymnasium.Wrapper[Any, Any, Any, Any]):
                 )
             elif math.isfinite(number):
                 numbers.add(number)
+            else:
+                self._infinite.add(key)
 
     def summary(self) -> Logged:
         """Return what the episode had."""
@@ -145,12 +148,12 @@ class EpisodeInfo(gymnasium.Wrapper[Any, Any, Any, Any]):
         missing = [key for key in self._numbers if key not in self._ever]
         if not missing:
             return ""
+        said = f"env.log_info: the info had no finite number '{missing[0]}' in any step of the first episode."
+        if missing[0] in self._infinite:
+            return f"{said} It was there, but NaN or infinite."
         others = sorted(self._others)
         has = f"It has: {', '.join(others[:20])}." if others else "It is empty."
-        return (
-            f"env.log_info: the info had no finite number '{missing[0]}' in any step of the first episode."
-            f"{did_you_mean(missing[0], others)} {has}"
-        )
+        return f"{said}{did_you_mean(missing[0], others)} {has}"
 
 
 def summary_of(env: gymnasium.Env[Any, Any]) -> Logged:
