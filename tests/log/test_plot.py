@@ -11,7 +11,7 @@ from PIL import Image
 
 from reverie.log.dataset_plot import dataset_plot
 from reverie.log.plot import compared_curves, dream_errors, dream_traces, learning_curve, seeds_curve
-from reverie.log.sinks import JsonlSink
+from reverie.log.sinks import FINAL, JsonlSink
 
 
 def colours(png: Path) -> set[tuple[int, ...]]:
@@ -135,16 +135,17 @@ def test_one_evaluation_has_its_interval_too(tmp_path: Path) -> None:
 
 def test_an_evaluation_at_the_end_has_a_mark_of_its_own(tmp_path: Path) -> None:
     pictures = {}
-    for name, steps in {"apart": (100, 200, 300), "again": (100, 200, 200)}.items():
+    last = {"apart": {}, "again": {}, "marked apart": {FINAL: 1}, "marked again": {FINAL: 0}}
+    for name, mark in last.items():
         sink = JsonlSink(tmp_path / f"{name}.jsonl")
-        for step, score in zip(steps, (1.0, 2.0, -9.0), strict=True):
+        for step, score in zip((100, 200, 300 if "apart" in name else 200), (1.0, 2.0, -9.0), strict=True):
             ends = {"eval/score_iqm_low": score - 1, "eval/score_iqm_high": score + 1}
-            sink.write({"eval/score": score, "eval/score_iqm": score, **ends}, step)
+            sink.write({"eval/score": score, "eval/score_iqm": score, **ends, **(mark if score < 0 else {})}, step)
         sink.close()
         png = learning_curve(tmp_path / f"{name}.jsonl", tmp_path / f"{name}.png")
         assert png is not None
         pictures[name] = DARK in colours(png)
-    assert pictures == {"apart": False, "again": True}
+    assert pictures == {"apart": False, "again": True, "marked apart": True, "marked again": False}
 
 
 def test_the_axis_of_a_curve_says_what_it_counts(tmp_path: Path) -> None:

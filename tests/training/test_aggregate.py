@@ -12,8 +12,16 @@ import pytest
 from reverie.core.statistics import iqm
 from reverie.experiment import ExperimentConfig
 from reverie.folder import RunFolder, write_found
-from reverie.log.sinks import JsonlSink
-from reverie.training.aggregate import MOST_POINTS, Aggregate, aggregate, common_steps, table, write_aggregate
+from reverie.log.sinks import FINAL, JsonlSink
+from reverie.training.aggregate import (
+    MOST_POINTS,
+    Aggregate,
+    aggregate,
+    common_steps,
+    evaluation_scores,
+    table,
+    write_aggregate,
+)
 
 EVERY_100 = ExperimentConfig().merge({"schedule.eval_every": 100})
 
@@ -94,6 +102,26 @@ def test_the_end_between_two_evaluations_is_no_point_of_the_curve(tmp_path: Path
     assert found.scores == [50.0, 50.0]
     short = evaluations((50, 50.0))
     assert not len(aggregate(folders(tmp_path / "b", short, short), EVERY_100).curve.steps)
+
+
+def marked(*points: tuple[int, float, int]) -> list[tuple[int, dict[str, float]]]:
+    return [(step, {"eval/score": score, FINAL: final}) for step, score, final in points]
+
+
+def test_a_final_evaluation_before_a_continuation_is_no_point_of_the_curve(tmp_path: Path) -> None:
+    """The first end is at 250: before evaluations during training, or before one that a shorter period makes due."""
+    prolonged = marked((250, 50.0, 1), (300, 3.0, 0), (400, 4.0, 0), (400, 60.0, 1))
+    found = aggregate(folders(tmp_path, prolonged), EVERY_100)
+    assert (found.curve.steps.tolist(), found.curve.scores.tolist()) == ([300, 400], [[3, 4]])
+    assert found.scores == [60.0]
+    shorter = marked((200, 2.0, 0), (250, 50.0, 1), (250, 2.5, 0), (270, 2.7, 0), (280, 60.0, 1))
+    assert [part.tolist() for part in evaluation_scores([{"step": s} | v for s, v in shorter], 30)] == [
+        [180, 240, 270], [2.0, 2.5, 2.7],
+    ]  # fmt: skip
+
+
+def test_an_evaluation_during_training_is_no_score(tmp_path: Path) -> None:
+    assert aggregate(folders(tmp_path, marked((100, 1.0, 0))), EVERY_100).scores == [None]
 
 
 def test_a_seed_that_was_good_enough_keeps_its_score(tmp_path: Path) -> None:

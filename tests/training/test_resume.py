@@ -669,8 +669,9 @@ def test_a_score_that_was_luck_ends_nothing(tmp_path: Path, monkeypatch: pytest.
     assert asked == ["evaluation", "evaluation", "confirmation", "evaluation", "confirmation", "test"]
     assert [score for _, score in evaluations(tmp_path / "run")] == [1.0, 3.5, 4.75, 3.0]
     assert result.env_steps < 80
-    rows = read_metrics(tmp_path / "run" / "metrics.jsonl")
-    assert [row["eval/episodes"] for row in rows if "eval/score" in row] == [2, 4, 4, 2]
+    rows = [row for row in read_metrics(tmp_path / "run" / "metrics.jsonl") if "eval/score" in row]
+    assert [row["eval/episodes"] for row in rows] == [2, 4, 4, 2]
+    assert [row["eval/final"] for row in rows] == [0, 0, 0, 1]
     assert (tmp_path / "run" / "checkpoints" / "best").exists()
 
 

@@ -17,7 +17,7 @@ from reverie.core.errors import ConfigError, brief, did_you_mean
 STATISTICS = ("std", "median", "iqm", "iqm_low", "iqm_high")
 """Statistics of the scores besides their mean, which the logs have as ``score_<statistic>``."""
 
-RESERVED = frozenset({"score", "length", "episodes", *(f"score_{name}" for name in STATISTICS)})
+RESERVED = frozenset({"score", "length", "episodes", "final", *(f"score_{name}" for name in STATISTICS)})
 """Names that the logs have under ``episode/`` or ``eval/`` already."""
 
 Summary = dict[str, float]

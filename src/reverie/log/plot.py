@@ -15,7 +15,7 @@ from matplotlib.ticker import MaxNLocator
 from reverie.core.statistics import Interval, Series, running_mean
 from reverie.core.words import plural
 from reverie.log.figure import BLUE, DARK, GREEN, GREY, ORANGE, save_figure, styled
-from reverie.log.sinks import read_metrics, series_of
+from reverie.log.sinks import evaluations_in, read_metrics, series_of
 
 MAX_TRACES = 12
 RETURNS = {"evaluation": "mean return of an evaluation", "training": "return of training episodes, running mean"}
@@ -26,11 +26,11 @@ def learning_curve(metrics: Path, png: Path, title: str = "", unit: str = "env s
     """Draw the scores in ``metrics.jsonl`` over steps of ``unit``; return ``png``, or None if there is no score yet.
 
     Evaluations are drawn as interquartile means with 95 % intervals; those of earlier versions as means. One at the
-    same step as the one before is that at the end of training, on other episodes: it gets a mark of its own.
+    end of training, which is on other episodes, gets a mark of its own.
     """
     rows = read_metrics(metrics)
-    train, evaluation = series_of(rows, "episode/score"), _evaluations(rows)
-    if not len(train[0]) and not len(evaluation[0]):
+    train, (on_the_way, final) = series_of(rows, "episode/score"), map(_interval, evaluations_in(rows))
+    if not any(len(series[0]) for series in (train, on_the_way, final)):
         return None
     figure = Figure(figsize=(7.5, 4.5), layout="constrained")
     axes = styled(figure.subplots(), unit, "return of an episode")
@@ -38,14 +38,12 @@ def learning_curve(metrics: Path, png: Path, title: str = "", unit: str = "env s
         axes.plot(*train, color=BLUE, alpha=0.3, linewidth=1)
         smooth = running_mean(train[1])
         axes.plot(train[0], smooth, alone(train), color=BLUE, linewidth=2, label="training episodes, running mean")
-    if len(evaluation[0]):
+    if len(on_the_way[0]):
         measure = "interquartile mean" if any("eval/score_iqm" in row for row in rows) else "mean"
-        again = np.diff(evaluation[0], prepend=-1.0) == 0
-        on_the_way, final = (_taken(evaluation, chosen) for chosen in (~again, again))
         axes.plot(*on_the_way[:2], "o-", color=ORANGE, linewidth=1.5, markersize=5, label=f"evaluation, {measure}")
         _band(axes, *on_the_way, label="its 95 % interval")
-        if len(final[0]):
-            _finals(axes, final)
+    if len(final[0]):
+        _finals(axes, final)
     _finish(axes, title)
     return save_figure(figure, png)
 
@@ -252,12 +250,6 @@ def _finals(axes: Axes, final: Interval) -> None:
     )  # fmt: skip
 
 
-def _taken(series: Interval, chosen: np.ndarray) -> Interval:
-    """Return the points of ``series`` where ``chosen`` ``[K]`` is True."""
-    steps, middle, low, high = (part[chosen] for part in series)
-    return steps, middle, low, high
-
-
 def _steps(number: float) -> str:
     """Format a number of steps: 500, 20k, 1.5M."""
     scale, unit = next(((s, u) for s, u in ((1e6, "M"), (1e3, "k")) if abs(number) >= s), (1.0, ""))
@@ -272,9 +264,8 @@ def _widen(axes: Axes) -> None:
     axes.set_ylim(middle - half, middle + half)
 
 
-def _evaluations(rows: Sequence[Mapping[str, float]]) -> Interval:
-    """Return env steps, interquartile mean, low and high of each evaluation; earlier versions have the mean and NaN."""
-    scored = [row for row in rows if np.isfinite(row.get("eval/score", np.nan))]
+def _interval(scored: Sequence[Mapping[str, float]]) -> Interval:
+    """Return steps, interquartile mean, low and high of each evaluation; earlier versions have the mean and NaN."""
     steps = np.array([row["step"] for row in scored], float)
     middle = np.array([row.get("eval/score_iqm", row["eval/score"]) for row in scored], float)
     low, high = (np.array([row.get(f"eval/score_iqm_{end}", np.nan) for row in scored]) for end in ("low", "high"))

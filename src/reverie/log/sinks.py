@@ -22,6 +22,9 @@ Values = Mapping[str, float | np.ndarray]
 FPS = 15
 """Frames per second of videos."""
 
+FINAL = "eval/final"
+"""1 in an evaluation at the end of training, 0 in one during training. Logs of earlier versions lack it."""
+
 
 def is_video(value: object) -> bool:
     """Return whether ``value`` is a uint8 array ``[T, H, W, C]``."""
@@ -87,6 +90,21 @@ def series_of(rows: Sequence[Mapping[str, Any]], name: str) -> Series:
     points = [(row["step"], row[name]) for row in rows if math.isfinite(row.get(name, math.nan))]
     steps, values = np.array(points, float).reshape(-1, 2).T
     return steps, values
+
+
+def evaluations_in(rows: Sequence[Mapping[str, Any]]) -> tuple[list[Mapping[str, Any]], list[Mapping[str, Any]]]:
+    """Return the rows of evaluations during training, and those of evaluations at the end of training.
+
+    :data:`FINAL` tells them apart. A row without it counts as one at the end if the evaluation before it has the same
+    step.
+    """
+    scored = [row for row in rows if math.isfinite(row.get("eval/score", math.nan))]
+    during: list[Mapping[str, Any]] = []
+    final: list[Mapping[str, Any]] = []
+    for before, row in zip([None, *scored], scored, strict=False):
+        again = before is not None and before["step"] == row["step"]
+        (final if row.get(FINAL, again) else during).append(row)
+    return during, final
 
 
 def set_aside(path: Path, since: int) -> None:

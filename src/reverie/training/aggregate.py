@@ -31,7 +31,7 @@ from reverie.core.statistics import (
 from reverie.core.words import plural
 from reverie.experiment import ExperimentConfig
 from reverie.folder import RunFolder, found_at_end, write_json
-from reverie.log.sinks import read_metrics, series_of
+from reverie.log.sinks import FINAL, evaluations_in, read_metrics, series_of
 from reverie.run.schedule import parse_period
 
 MEASURES: dict[str, Measure] = {"iqm": iqm, "mean": mean, "median": median}
@@ -124,7 +124,8 @@ def unit_of(config: ExperimentConfig) -> str:
 def final_score(folder: RunFolder, rows: Sequence[Mapping[str, Any]]) -> tuple[int, float | None]:
     """Return how many steps a run took, and the mean return of its final evaluation (None if it had none).
 
-    The score is that of eval.json, even if a later ``reverie eval`` of a checkpoint has overwritten that file.
+    The score is that of eval.json, even if a later ``reverie eval`` of a checkpoint has overwritten that file. Without
+    that file it is the last one in the log that is not marked as one during training.
     """
     steps = int(rows[-1]["step"]) if rows else 0
     own, score = found_at_end(folder.evaluation) or {}, None
@@ -133,7 +134,7 @@ def final_score(folder: RunFolder, rows: Sequence[Mapping[str, Any]]) -> tuple[i
         steps = max(steps, int(own["updates" if "updates" in own else "env_steps"]))
     if score is not None:
         return steps, score
-    scores = series_of(rows, "eval/score")[1]
+    scores = series_of([row for row in rows if row.get(FINAL) != 0], "eval/score")[1]
     return steps, float(scores[-1]) if len(scores) else None
 
 
@@ -166,16 +167,17 @@ def evaluation_scores(rows: Sequence[Mapping[str, Any]], period: float | None) -
     """Return the scores of the evaluations during training.
 
     An evaluation that is due every ``period`` steps takes place after the first turn of the loop that passes the
-    multiple of ``period``; turns differ between seeds, so it is recorded at that multiple. The final evaluation, which
-    may have the same step but comes later in the file, is thereby left out. ``period`` None: steps as they are.
+    multiple of ``period``; turns differ between seeds, so it is recorded at that multiple, and a second one there is
+    left out: in logs of earlier versions, where no evaluation is marked, it is the final one. ``period`` None: steps as
+    they are.
     """
-    steps, scores = series_of(rows, "eval/score")
+    steps, scores = series_of(evaluations_in(rows)[0], "eval/score")
     if period is None:
         return steps, scores
     points: dict[float, float] = {}
     for step, score in zip(steps // period * period, scores, strict=True):
         points.setdefault(float(step), float(score))
-    points.pop(0.0, None)  # none is due at step 0: this is the final one of a run shorter than the period
+    points.pop(0.0, None)  # none is due at step 0: this is an unmarked final one, or due at a shorter period
     return np.array(list(points), float), np.array(list(points.values()), float)
 
 

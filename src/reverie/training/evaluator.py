@@ -13,6 +13,7 @@ from reverie.core.words import Say, plural
 from reverie.estimating import PolicyEstimate, write_estimate
 from reverie.experiment import Experiment
 from reverie.folder import RunFolder, found_at_end
+from reverie.log.sinks import FINAL
 from reverie.run import train as loop
 from reverie.run.evaluate import Evaluation
 from reverie.run.interrupt import Stopped, stopping
@@ -75,7 +76,9 @@ def judged(result: Result, experiment: Experiment, folder: RunFolder, sinks: Seq
             f"{folder.path}, in Python run='{folder.path}'"
         )
         return replace(result, reason="interrupted", signal=stopped.number.value)
-    for metrics in [found.metrics() for found in (evaluation, estimate) if found is not None]:
+    written = [] if evaluation is None else [evaluation.metrics() | {FINAL: 1.0}]
+    written += [] if estimate is None else [estimate.metrics()]
+    for metrics in written:
         for sink in sinks:
             at_the_end(say, sink.write, metrics, position(experiment.clock))
     return replace(result, evaluation=evaluation, estimate=estimate)
@@ -122,7 +125,7 @@ def evaluate_on_the_way(experiment: Experiment, keeper: Keeper, write: loop.Writ
     found = experiment.evaluate(config.eval_episodes)
     if goal is not None and found.score >= goal:
         found = found.and_also(experiment.evaluate(config.eval_episodes, which="confirmation"))  # or was it luck?
-    write(found.metrics())
+    write(found.metrics() | {FINAL: 0.0})
     if goal is not None and found.score >= goal:
         experiment.clock.stop = True
     keeper.scored(found.score)
