@@ -199,27 +199,16 @@ def test_data_that_name_no_environment_get_the_algorithms_own(tmp_path: Path) ->
 
 
 def test_flags_and_python_say_the_same_of_data(
-    tmp_path: Path, asked: list[ExperimentConfig], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, asked: list[ExperimentConfig], commanded: list[ExperimentConfig]
 ) -> None:
     one, two = (str(recorded(tmp_path / name, "Pendulum-v1")) for name in ("one", "two"))
-
-    class Stop(Exception):
-        pass
-
-    def stop(config: ExperimentConfig, **more: Any) -> None:
-        asked.append(config)
-        raise Stop
-
-    monkeypatch.setattr(commands, "train", stop)
     for words in (["--data", one], ["--data.path", one], [f"--data={one}", "--data-fraction", "1"]):
-        with pytest.raises(Stop):
-            main(["train", "td3_bc", *words])
-    with pytest.raises(Stop):
-        main(["train", "td3_bc", "--data", str(tmp_path / "*"), "--eval-env", "none"])
+        main(["train", "td3_bc", *words])
+    main(["train", "td3_bc", "--data", str(tmp_path / "*"), "--eval-env", "none"])
     api.train("td3_bc", data=one)
     api.train("td3_bc", **{"data.path": two})
     api.train("td3_bc", data={"path": two, "eval_env": "HalfCheetah-v5"})
-    assert [config.algo.networks.units[0] for config in asked] == [64] * 6 + [256]
+    assert [config.algo.networks.units[0] for config in [*commanded, *asked]] == [64] * 6 + [256]
 
 
 def test_a_named_preset_wins_over_the_environment() -> None:
@@ -332,6 +321,28 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[ExperimentConfig]:
     return seen
 
 
+@pytest.fixture
+def commanded(monkeypatch: pytest.MonkeyPatch) -> list[ExperimentConfig]:
+    """The settings that ``reverie train`` hands on; nothing is trained."""
+    seen: list[ExperimentConfig] = []
+
+    def stop(config: ExperimentConfig, **more: Any) -> None:
+        seen.append(config)
+        raise ConfigError("enough")
+
+    monkeypatch.setattr(commands, "train", stop)
+    return seen
+
+
+def test_a_ratio_of_none_sets_none(commanded: list[ExperimentConfig], asked: list[ExperimentConfig]) -> None:
+    for words in (["--train-ratio", "None"], ["--replay-ratio=None", "--train-ratio", "64"], ["--train-ratio=64"]):
+        main(["train", "iql", "--env", "Pendulum-v1", *words])
+    for ratios in ({"train_ratio": None}, {"replay_ratio": None, "train_ratio": 64}, {"train_ratio": 64}):
+        api.train("iql", env="Pendulum-v1", **ratios)
+    for found in (commanded, asked):
+        assert [(config.replay_ratio, config.train_ratio) for config in found] == [(1, None), (None, 64), (None, 64)]
+
+
 def test_an_instance_is_one_environment_whatever_the_preset_says(asked: list[ExperimentConfig]) -> None:
     api.train("dreamer_v3", env=Count(), preset="cpu")
     api.train("dreamer_v3", env=Count(), preset="atari", envs=1)
@@ -440,18 +451,12 @@ def test_a_whole_experiment_of_python_takes_no_lower_layers(files: dict[str, str
     ],
 )
 def test_a_file_may_say_that_all_data_are_recorded(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: list[ExperimentConfig], text: str, expected: float
+    tmp_path: Path, commanded: list[ExperimentConfig], text: str, expected: float
 ) -> None:
     (tmp_path / "a.yaml").write_text(text)
     assert settings_of("iql", env="Pendulum-v1", data="a.hdf5", config=tmp_path / "a.yaml").data.fraction == expected
-
-    def stop(config: ExperimentConfig, **more: Any) -> None:
-        asked.append(config)
-        raise ConfigError("enough")
-
-    monkeypatch.setattr(commands, "train", stop)
     main(["train", "iql", "--env", "Pendulum-v1", "--data", "a.hdf5", "--config", str(tmp_path / "a.yaml")])
-    assert [config.data.fraction for config in asked] == [expected]
+    assert [config.data.fraction for config in commanded] == [expected]
 
 
 def test_settings_of_data_have_short_names() -> None:

@@ -83,7 +83,7 @@ def train_command(args: list[str]) -> int:
     config = layered(
         said.algorithm, env=said.env or None, preset=said.preset, size=said.size, files=said.config, data=data
     )
-    if flag_value(args, "replay-ratio") or flag_value(args, "train-ratio"):
+    if sets_ratio(args):
         config = config.merge({"replay_ratio": None, "train_ratio": None})  # one of them is about to be set again
     shown = shown_by(config, said)
     parsed = parse(TrainCommand, args, "train", default=TrainCommand(common=shown, experiment=config))
@@ -110,6 +110,12 @@ def train_command(args: list[str]) -> int:
         print(result.estimate.words())
     print_files(as_given(result.files, run))
     return 0 if result.signal is None else 128 + result.signal
+
+
+def sets_ratio(args: list[str]) -> bool:
+    """Return whether ``args`` set ``replay_ratio`` or ``train_ratio``. The value None sets neither."""
+    words = [word for name in ("replay-ratio", "train-ratio") for word in flag_value(args, name) or ()]
+    return any(word != "None" for word in words)
 
 
 SHORT = SHORT_NAMES | {"data": "data.path"}
