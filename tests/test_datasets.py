@@ -231,7 +231,7 @@ def test_what_is_not_declared_stays_not_declared(tmp_path, actions, space):
 )
 def test_declared_actions_are_declared_by_every_format(tmp_path, space, formats):
     space.seed(0)
-    buffers = [buffer(e, actions=stacked(space, [space.sample() for _ in range(e.steps)])) for e in LIVED]
+    buffers = [buffer(e, actions=stacked(space, [space.sample() for _ in range(e.steps)], "action")) for e in LIVED]
     source = write_minari(tmp_path / "d", buffers, action=space)
     for to in [*formats, "store"]:
         write(open_reader(str(source)), str(tmp_path / to), to)
