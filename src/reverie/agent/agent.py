@@ -17,6 +17,7 @@ from gymnasium.vector.utils import concatenate, create_empty_array
 
 from reverie.agent.observer import Observer
 from reverie.algos.base import Algorithm
+from reverie.core.checks import check_at_least
 from reverie.core.errors import ConfigError, DataError, brief, did_you_mean
 from reverie.core.randomness import derived_seeds, reproducible
 from reverie.core.specs import ActionSpec, ObsSpec
@@ -250,8 +251,8 @@ class Agent:
             episodes: how many, at least 1.
             actions: "mode" takes the policy's most likely action, "sample" draws one.
             record: keep the frames of the first episode.
-            seed: of environments and actions, >= 0. None: the seed of the run's final evaluation, which is derived from
-                ``config.seed``. To compare agents, give all of them the same seed and number of episodes.
+            seed: of environments and actions, from 0 to 2^63 - 1. None: the seed of the run's final evaluation, derived
+                from ``config.seed``. To compare agents, give all of them the same seed and number of episodes.
             time_limit: most decisions of an episode, at least 1. None: that of the run's environment.
 
         Returns:
@@ -264,9 +265,10 @@ class Agent:
         if episodes < 1:
             raise ConfigError(f"episodes = {episodes}: expected at least 1.")
         given: Any = seed
-        if not (given is None or (isinstance(given, Integral) and int(given) >= 0)):
+        if not (given is None or isinstance(given, Integral)):
             raise ConfigError(f"seed = {brief(seed)}: expected an integer, at least 0.")
         seed = derived_seeds(self.config.seed)["test"] if seed is None else int(seed)
+        check_at_least("seed", seed, 0)
         limit = {} if time_limit is None else {"env.time_limit": time_limit}
         config = self.config.merge({"eval_episodes": episodes, **limit})
         env = make_eval_env(config, self.factory, render=record)
