@@ -42,7 +42,7 @@ class PickledArrays:
         if not array.size:
             return None
         if (kind.__reduce__, kind.__reduce_ex__) != (np.ndarray.__reduce__, np.ndarray.__reduce_ex__):
-            self._spans.append(np.lib.array_utils.byte_bounds(array))  # a masked array, for example
+            self._spans.append(_span(array))  # a masked array, for example
             return None
         owner = _owner(array)
         if owner is array and array.dtype.hasobject:
@@ -59,15 +59,15 @@ class PickledArrays:
             raise NotTaken
         if isinstance(owner, bytes | bytearray):
             memory: Memory = owner
-            start, size = np.frombuffer(owner, np.uint8).ctypes.data, len(owner)
+            span = _span(np.frombuffer(owner, np.uint8))
         elif not isinstance(owner, np.ndarray) or (owner.dtype.hasobject and not owner.flags.c_contiguous):
             raise NotTaken
         else:
-            start, size = owner.ctypes.data, owner.nbytes
             memory = owner if owner.dtype.hasobject else bytearray(np.ravel(owner, order="K").tobytes())
-        self._spans.append((start, start + size))
-        self._memories[id(owner)] = memory, start
-        return memory, start
+            span = _span(owner)
+        self._spans.append(span)
+        self._memories[id(owner)] = memory, span[0]
+        return memory, span[0]
 
     def add_tensor(self, value: object) -> None:
         """Remember the memory of ``value`` if it is a tensor, which ``pickle`` saves with a memory of its own."""
@@ -93,6 +93,13 @@ def _owner(array: np.ndarray) -> Any:
     while (base := owner.obj if isinstance(owner, memoryview) else getattr(owner, "base", None)) is not None:
         owner = base
     return owner
+
+
+def _span(array: np.ndarray) -> tuple[int, int]:
+    """Return the address of the first byte of ``array``, and that after the last one."""
+    reach = [(count - 1) * stride for count, stride in zip(array.shape, array.strides, strict=True)]
+    start = array.ctypes.data
+    return start + sum(x for x in reach if x < 0), start + array.itemsize + sum(x for x in reach if x > 0)
 
 
 def _rebuilt(
