@@ -78,6 +78,7 @@ class TableReader(Reader):
         check_roles(self.roles, self.names, path)
         schemas = [(file, pieces[0].schema) for file, pieces in zip(self.paths, found, strict=True) if pieces]
         named = ([name] if isinstance(name, str) else name for name in self.roles.values())
+        self.schemas = [schema for _, schema in schemas]
         check_alike(pyarrow, schemas, dict.fromkeys(itertools.chain.from_iterable(named)))
 
     def files(self) -> Sequence[Path]:
@@ -142,7 +143,7 @@ class TableReader(Reader):
         """Return the types that the values of an observation, ``obs`` or ``obs/key``, have in some table."""
         named = self.roles[name.replace("/", ".", 1)]
         names = [named] if isinstance(named, str) else named
-        return {dtype_of(self.arrow, piece.schema.field(each).type) for piece in self.pieces for each in names}
+        return {dtype_of(self.arrow, schema.field(each).type) for schema in self.schemas for each in names}
 
     # ------------------------------------------------------------------ rows
 

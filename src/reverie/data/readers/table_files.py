@@ -92,6 +92,6 @@ def dtype_of(arrow: Any, kind: Any) -> np.dtype[Any]:
     """Return the dtype of the numbers, perhaps in lists, or of the images that values of a type of Arrow's are."""
     if isinstance(kind, arrow.BaseExtensionType):
         return dtype_of(arrow, kind.storage_type)
-    if holds_lists(arrow, kind):
+    if holds_lists(arrow, kind) or arrow.types.is_dictionary(kind):
         return dtype_of(arrow, kind.value_type)
     return np.dtype(np.uint8 if holds_pictures(arrow, kind) else kind.to_pandas_dtype())
