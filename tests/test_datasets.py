@@ -335,7 +335,9 @@ def test_several_observations_and_pictures_as_columns(tmp_path):
     source = write_minari(tmp_path / "d", [buffer(LIVED[0], both)], space)
     write(open_reader(str(source)), str(tmp_path / "p"), "parquet")
     same_rows(source, tmp_path / "p")  # the tables say which column is what
-    with pytest.raises(ConfigError, match=r"one array of observations.*, not obs/arm/at, obs/arm/on of .*--to minari"):
+    with pytest.raises(
+        ConfigError, match=r"one array of observations.*, not obs/arm/at .*, obs/arm/on .* of .*--to minari"
+    ):
         write(open_reader(str(source)), str(tmp_path / "a.hdf5"), "d4rl")
     pictures = rng.integers(0, 256, (4, 8, 9, 3), dtype=np.uint8)
     source = write_minari(tmp_path / "i", [buffer(LIVED[0], pictures)], spaces.Box(0, 255, (8, 9, 3), np.uint8))
@@ -344,6 +346,17 @@ def test_several_observations_and_pictures_as_columns(tmp_path):
     with pytest.raises(ConfigError, match="numbers and vectors, not obs"):
         write(open_reader(str(source)), str(tmp_path / "q"), "parquet")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["b.hdf5", "d", "i", "p"]
+
+
+@pytest.mark.parametrize("to", ["d4rl", "parquet"])
+def test_columns_without_numbers_are_refused(tmp_path, to):
+    """Alone, or beside others."""
+    none = spaces.Box(-1, 1, (0,), np.float32)
+    for name, space in {"a": none, "b": spaces.Dict({"at": spaces.Box(-1, 1, (2,), np.float32), "no": none})}.items():
+        source = write_minari(tmp_path / name, [buffer(LIVED[0], stacked(space, [space.sample()] * 4, "obs"))], space)
+        with pytest.raises(ConfigError, match=r"can only store .*, not obs.*\(shape \[0\], float32\) of this dataset"):
+            write(open_reader(str(source)), str(tmp_path / "out"), to)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b"]
 
 
 @pytest.mark.parametrize("to", ["d4rl", "parquet"])

@@ -122,7 +122,7 @@ def write_d4rl(episodes: Iterable[Rows], target: Path, about: About) -> Exported
 def append(file: Any, name: str, values: np.ndarray) -> None:
     """Append ``values`` ``[n, ...]`` to the file's dataset ``name``, which is created if missing."""
     if name not in file:
-        rows = min(len(values), max(1, BUFFERED // max(1, values[:1].nbytes)))  # HDF5 allocates whole chunks
+        rows = min(len(values), max(1, BUFFERED // values[:1].nbytes))  # HDF5 allocates whole chunks
         file.create_dataset(name, data=values, maxshape=(None, *values.shape[1:]), chunks=(rows, *values.shape[1:]))
         return
     data = file[name]
@@ -208,17 +208,18 @@ def check_plain(block: Mapping[str, np.ndarray], what: str, expected: str, *, se
     """Raise ConfigError unless all columns can be written to such files.
 
     With ``several``, nested observations and actions are allowed, but at most one dimension each; without, any
-    number of dimensions, but no nesting. Text is never allowed.
+    number of dimensions, but no nesting. Text and arrays without numbers are never allowed.
 
     Raises:
         ConfigError: a column cannot be written.
     """
     parts = [name for name in block if name.partition("/")[0] in ("obs", "action")]
     nested = [name for name in parts if "/" in name]
-    odd = [n for n in parts if block[n].dtype == object or (several and block[n].ndim > 2)]
+    odd = [n for n in parts if block[n].dtype == object or not block[n].size or (several and block[n].ndim > 2)]
     wrong = odd if several else odd or nested
     if wrong:
+        found = [f"{name} (shape {list(block[name].shape[1:])}, {block[name].dtype})" for name in wrong]
         raise ConfigError(
-            f"{what} can only store {expected}, not {', '.join(wrong)} of this dataset. Use Minari's format, which can "
+            f"{what} can only store {expected}, not {', '.join(found)} of this dataset. Use Minari's format, which can "
             "store everything (--to minari)."
         )
