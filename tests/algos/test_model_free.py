@@ -24,6 +24,19 @@ pytestmark = pytest.mark.usefixtures("plain_pytorch")
 every = pytest.mark.parametrize("name", MODEL_FREE)
 
 
+def test_a_part_that_is_frozen_stays_and_the_rest_learns():
+    """Such as a CNN, to fine-tune what comes after it; updates captured before train it no longer."""
+    agent = build("dqn", "image")
+    for i in range(WARM_UPS + 1):
+        agent.update(batch(agent, "image", i))
+    network = agent.objective.network
+    network.inputs.encoder.requires_grad_(False)
+    before = {name: p.clone() for name, p in network.named_parameters()}
+    agent.update(batch(agent, "image"))
+    for name, p in network.named_parameters():
+        assert torch.equal(p, before[name]) == name.startswith("inputs.encoder."), name
+
+
 @every
 def test_windows_are_of_one_episode(name):
     window = build(name).window

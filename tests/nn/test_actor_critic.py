@@ -206,6 +206,24 @@ def test_an_ensemble_of_nothing_is_refused(kind):
         kind(SPEC, 2, SMALL, copies=0)
 
 
+@pytest.mark.parametrize("path", ["compiled", "fused"])
+def test_adam_leaves_alone_what_was_frozen_since(path, monkeypatch):
+    if path == "fused":
+        monkeypatch.setattr("reverie.nn.adam.compiled", lambda *x: False)
+    a, b, alone = (nn.Parameter(torch.ones(n)) for n in (2, 3, 3))
+    both, one = Adam([a, b], 0.1), Adam([alone], 0.1)
+    for stays in (False, True):
+        a.requires_grad_(not stays)
+        before = [x.clone() for x in (a, both.mean[0], both.square[0])]
+        both.step(a.square().sum() + b.square().sum())
+        one.step(alone.square().sum())
+        assert all(map(torch.equal, before, (a, both.mean[0], both.square[0]))) == stays
+    assert torch.equal(b, alone)
+    b.requires_grad_(False)
+    with pytest.raises(RunError, match="at least one of them not frozen"):
+        both.step(torch.ones(1, requires_grad=True).sum())
+
+
 def test_adam_refuses_what_does_not_fit():
     a, b = nn.Parameter(torch.ones(2)), nn.Parameter(torch.ones(3))
     with pytest.raises(RunError, match=r"1 of 2 parameters have no gradient, the first of shape \[3\]: the loss does"):

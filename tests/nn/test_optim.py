@@ -66,6 +66,17 @@ def test_a_parameter_outside_the_loss_is_an_error():
         OptimConfig().build([a, b, *more]).step(a.sum())
 
 
+def test_a_parameter_that_was_frozen_since_is_named_as_the_reason():
+    a, b = (torch.nn.Parameter(torch.ones(n)) for n in (2, 3))
+    optim = OptimConfig().build([a, b])
+    b.requires_grad_(False)
+    with pytest.raises(
+        RunError, match=r"1 of 2 parameters were frozen after .*, the first of shape \[3\]: make it anew"
+    ):
+        optim.step(a.sum() + b.sum())
+    OptimConfig().build(optim.params).step(a.sum() + b.sum())
+
+
 @pytest.mark.parametrize("make", [lambda p: OptimConfig().build(p), lambda p: Adam(p, 1e-3)])
 def test_no_parameters_or_one_given_twice_is_refused(make):
     a, b = (torch.nn.Parameter(torch.ones(n)) for n in (2, 3))

@@ -213,9 +213,11 @@ def test_a_changed_part_of_a_network_is_not_passed_over(change):
     assert not (agent._critics.known() and agent._critics.fits(batch(agent, 0)))
 
 
-def test_a_frozen_network_is_never_changed():
+@pytest.mark.parametrize("captured", [False, True])
+def test_a_frozen_network_is_never_changed(captured):
     """As without compiled functions, an optimiser of frozen parameters is told of a loss without gradient."""
-    agent = built(TD3Config(graph=False))
+    agent = built(TD3Config(graph=captured))
+    updates(agent, 6 if captured else 0)
     agent.objective.actor.requires_grad_(False)
     before = agent.objective.actor.body.theta.clone()
     with pytest.raises(RunError, match="was given a loss without gradient"):

@@ -181,7 +181,10 @@ class Replayed:
 
 
 class Places:
-    """The modules of a learner and the addresses of their parameters and buffers, which a capture goes on using."""
+    """The modules of a learner and the addresses of their parameters and buffers, which a capture goes on using.
+
+    Also which of them are frozen: a capture would go on training what was not at the time.
+    """
 
     def __init__(self, learner: nn.Module) -> None:
         # References to the modules' dictionaries, so that a comparison need not walk through all modules.
@@ -191,12 +194,12 @@ class Places:
         self.before = self._now()
 
     def moved(self) -> bool:
-        """Return whether a module was replaced, or a parameter or buffer has other memory now."""
+        """Return whether a module was replaced, or a parameter or buffer has other memory now, or is frozen or not."""
         return self._now() != self.before
 
-    def _now(self) -> tuple[list[nn.Module | None], list[int]]:
-        addresses = [x.data_ptr() for table in self.tables for x in table.values() if x is not None]
-        return [child for children in self.children for child in children.values()], addresses
+    def _now(self) -> tuple[list[nn.Module | None], list[tuple[int, bool]]]:
+        held = [(x.data_ptr(), x.requires_grad) for table in self.tables for x in table.values() if x is not None]
+        return [child for children in self.children for child in children.values()], held
 
 
 class Captured:

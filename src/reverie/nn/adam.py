@@ -67,40 +67,45 @@ class Adam:
     def step(self, loss: Tensor) -> None:
         """Compute the gradients of ``loss``, a scalar, and update the parameters.
 
+        Those that were frozen since, by ``requires_grad_(False)``, stay as they are, and so do their moments.
+
         Raises:
-            RunError: the loss is not a scalar, or does not depend on one of the parameters.
+            RunError: the loss is not a scalar, does not depend on one of the parameters, or all of them are frozen.
         """
-        if not loss.requires_grad or loss.numel() != 1:
+        trained = [p for p in self.params if p.requires_grad]
+        if not trained or not loss.requires_grad or loss.numel() != 1:
             raise RunError(_unfit(loss, self.params))
-        self.apply_to(torch.autograd.grad(loss, self.params, allow_unused=True))
+        self.apply_to(torch.autograd.grad(loss, trained, allow_unused=True))
 
     @torch.no_grad()
     def apply_to(self, found: Sequence[Tensor | None]) -> None:
-        """Update the parameters with the gradients ``found``, one for each of them.
+        """Update the parameters with the gradients ``found``, one for each of them that is not frozen.
 
         Raises:
             RunError: a parameter has no gradient.
         """
+        mine = [x for x in zip(self.params, self.mean, self.square, strict=True) if x[0].requires_grad]
+        params, mean, square = ([x[i] for x in mine] for i in range(3))
         grads = [grad for grad in found if grad is not None]
-        if len(grads) != len(self.params):
-            shape = next(list(p.shape) for p, grad in zip(self.params, found, strict=True) if grad is None)
+        if len(grads) != len(params):
+            shape = next(list(p.shape) for p, grad in zip(params, found, strict=True) if grad is None)
             raise RunError(
-                f"{len(self.params) - len(grads)} of {len(self.params)} parameters have no gradient, the first of "
+                f"{len(params) - len(grads)} of {len(params)} parameters have no gradient, the first of "
                 f"shape {shape}: the loss does not depend on them. Give Adam only the parameters of its loss."
             )
         self.updates += 1
-        if compiled(*self.params) and all(x.is_contiguous() for x in (*self.params, *grads)):
-            return self._apply_compiled(grads)
+        if compiled(*params) and all(x.is_contiguous() for x in (*params, *grads)):
+            return self._apply_compiled(params, grads, mean, square)
         # The fused call reads numbers in the order of memory, which a transposed gradient has otherwise.
         grads = [
             grad if grad.stride() == p.stride() else torch.empty_like(p).copy_(grad)
-            for p, grad in zip(self.params, grads, strict=True)
+            for p, grad in zip(params, grads, strict=True)
         ]
         torch._fused_adam_(
-            self.params,
+            params,
             grads,
-            self.mean,
-            self.square,
+            mean,
+            square,
             [],
             [self.updates] * len(grads),  # the step count, for each parameter
             lr=self.lr if not self.cosine else self.lr * self._share_left(),
@@ -116,14 +121,16 @@ class Adam:
         """Return the factor in [0, 1] of the decaying learning rate, ``[]``; it is 1 in the first update."""
         return 0.5 + 0.5 * ((self.updates - 1).clamp(max=self.cosine) * (math.pi / self.cosine)).cos()
 
-    def _apply_compiled(self, grads: list[Tensor]) -> None:
+    def _apply_compiled(
+        self, params: list[Tensor], grads: list[Tensor], mean: list[Tensor], square: list[Tensor]
+    ) -> None:
         """Do the same in ``adam.c``, which wakes no second thread for small tensors."""
         settings, count = (ctypes.c_double * 5)(self.lr, *self.betas, self.eps, self.cosine), self.updates.data_ptr()
-        for p, *others in zip(self.params, grads, self.mean, self.square, strict=True):
+        for p, *others in zip(params, grads, mean, square, strict=True):
             expect(p.shape, gradient=others[0])
             pointers = [x.data_ptr() for x in (p, *others)]
             library().adam(*pointers, p.numel(), settings, count, threads(p))
-        torch.autograd.graph.increment_version(self.params)  # autograd does not see what C code writes
+        torch.autograd.graph.increment_version(params)  # autograd does not see what C code writes
 
     @torch.no_grad()
     def renew(self) -> None:
@@ -164,5 +171,5 @@ def _unfit(loss: Tensor, params: Sequence[Tensor]) -> str:
         return f"{whose} was given a loss of shape {list(loss.shape)}: expected a scalar, such as the mean of a batch."
     return (
         f"{whose} was given a loss without gradient: expected one that is computed from these parameters, without "
-        "detach() and outside of torch.no_grad()."
+        "detach() and outside of torch.no_grad(), and at least one of them not frozen by requires_grad_(False)."
     )

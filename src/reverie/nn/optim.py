@@ -112,6 +112,7 @@ class Optim:
         loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
         grads = [p.grad for p in self.params if p.grad is not None]
         if len(grads) != len(self.params):
+            self._check_none_frozen()
             without = [list(p.shape) for p in self.params if p.grad is None]
             raise RunError(
                 f"{len(without)} of {plural(len(self.params), 'parameter')} have no gradient, of the shapes "
@@ -120,6 +121,16 @@ class Optim:
                 "after that."
             )
         return {"opt/loss": loss.detach(), **self._apply(grads)}
+
+    def _check_none_frozen(self) -> None:
+        """Raise RunError if a parameter was frozen since: the flat moments would go on moving it."""
+        frozen = [list(p.shape) for p in self.params if not p.requires_grad]
+        if frozen:
+            raise RunError(
+                f"{len(frozen)} of {plural(len(self.params), 'parameter')} were frozen after this optimiser was made, "
+                f"the first of shape {frozen[0]}: make it anew, as in learner.optim = "
+                "learner.cfg.optim.build(learner.optim.params)."
+            )
 
     @torch.no_grad()
     def _apply(self, grads: list[Tensor]) -> Metrics:
