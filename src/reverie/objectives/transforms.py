@@ -30,10 +30,11 @@ def symexp(x: Tensor) -> Tensor:
 
 
 def symexp_bins(count: int) -> Tensor:
-    """Return bins b = symexp(linspace(-20, 20, count)), exactly symmetric about 0: DreamerV3 (2025), equation 10.
+    """Return bins that are exactly symmetric about 0, ``[count]``: DreamerV3 (2025), equation 10.
 
-    The upper half is the mirrored lower half, not a second evaluation, so that ``b[i] == -b[count - 1 - i]`` to the
-    last bit. An odd count has a bin at 0; an even count has its two middle bins both at 0.
+    The lower half is symexp(linspace(-20, 0, ceil(count / 2))). The upper half is its mirror image, not a second
+    evaluation, so that ``b[i] == -b[count - 1 - i]`` to the last bit. For an odd count that is equation 10,
+    b = symexp(linspace(-20, 20, count)), with a bin at 0; an even count has its two middle bins both at 0.
     """
     half = symexp(torch.linspace(-20, 0, (count + 1) // 2, dtype=torch.float32))  # [ceil(count / 2)]
     upper = -(half[:-1] if count % 2 else half).flip(0)
