@@ -3,6 +3,7 @@
 import json
 import random
 import shutil
+import zipfile
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from test_readers_hdf5 import write as write_d4rl
 from test_readers_rl_unplugged import shard, transitions
 
 from reverie.core.errors import DataError, ReverieError
+from reverie.data.readers.arrow_columns import Piece, TableColumn
 from reverie.data.readers.base import ReadOptions
 from reverie.data.readers.detect import open_reader
 from reverie.datasets import write
@@ -95,6 +97,41 @@ def test_what_stands_beside_a_store_is_damaged(whole, tmp_path, content):
     (path / "spec.json").write_text(content, encoding="latin-1")
     with pytest.raises(DataError, match=r"spec\.json is damaged: .*"):
         read(path)
+
+
+@pytest.mark.parametrize("part", [{"kine": "continuous", "classes": [], "size": 2}, {"kind": "categorical"}, 1])
+def test_what_describes_the_actions_of_a_store_is_damaged(whole, tmp_path, part):
+    path = shutil.copytree(whole["store"], tmp_path / "store")
+    said = json.loads((path / "spec.json").read_text())
+    (path / "spec.json").write_text(json.dumps(said | {"action": {"action": part}}))
+    with pytest.raises(DataError, match=r"the spec\.json of .*store is damaged: .*restore the file"):
+        read(path)
+
+
+def test_an_array_of_pydreamers_without_its_header(whole, tmp_path):
+    path = shutil.copytree(whole["pydreamer"], tmp_path / "out")
+    file = sorted(path.iterdir())[1]
+    with np.load(file) as arrays:
+        content = dict(arrays)
+    with zipfile.ZipFile(file, "w") as archive:
+        for name, array in content.items():
+            with archive.open(f"{name}.npy", "w") as member:
+                member.write(bytes(10)) if name == "reset" else np.lib.format.write_array(member, array)
+    with pytest.raises(DataError, match=r"npz is damaged or incomplete: reset is no array"):
+        read(path)
+
+
+def test_tables_whose_footers_are_wrong(tmp_path):
+    """The number of rows of a piece, and the letters of a name."""
+    arrow = pytest.importorskip("pyarrow")
+    batch = arrow.record_batch({"r": np.zeros(3)})
+    with pytest.raises(DataError, match=r"has 3 values where its table says 5 rows"):
+        TableColumn(arrow, [Piece(5, batch)], "r", "a.parquet: 'r'").read(0, 5)
+    parquet = pytest.importorskip("pyarrow.parquet")
+    parquet.write_table(arrow.table(batch.rename_columns(["reward"])), tmp_path / "a.parquet", store_schema=False)
+    (tmp_path / "a.parquet").write_bytes((tmp_path / "a.parquet").read_bytes().replace(b"reward", b"\xffeward"))
+    with pytest.raises(DataError, match=r"a\.parquet is damaged, incomplete or of another format: 'utf-8' codec"):
+        open_reader(str(tmp_path / "a.parquet"))
 
 
 def test_a_column_in_damaged_pieces(whole, tmp_path):

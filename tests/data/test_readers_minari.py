@@ -313,6 +313,7 @@ def test_metadata_that_cannot_be(tmp_path):
         "total_steps": (11, r"total_steps = 11, but the episodes have more"),
         "data_format": ("pickle", "data_format = 'pickle': expected"),
         "observation_space": ('{"type": "Graph"}', "cannot read a space"),
+        "action_space": (text_of(spaces.Box(0, 255, (1,), np.uint8)).replace("255", "655"), "655 out of bounds"),
     }.items():
         file.write_text(json.dumps(said | {change: words[0]}))
         with pytest.raises(DataError, match=words[1]), open_reader(str(path)) as reader:
@@ -328,6 +329,15 @@ def test_metadata_that_cannot_be(tmp_path):
     file.write_text("{")
     with pytest.raises(DataError, match="is damaged"):
         open_reader(str(path))
+
+
+@pytest.mark.parametrize("content", ["", '{"seed":', "\xff"])
+def test_metadata_of_an_episode_that_are_damaged(tmp_path, content):
+    path = write(tmp_path / "d", [buffer(e) for e in LIVED], storage="arrow")
+    (path / "data/1/metadata.json").write_text(content, encoding="latin-1")
+    with pytest.raises(DataError, match=r"data/1/metadata\.json is damaged"):
+        list(open_reader(str(path)).as_recorded())
+    assert len(joined(open_reader(str(path)).parts())["reward"]) == len(expected(LIVED)["reward"])  # needs no seeds
 
 
 def test_episodes_whose_lengths_do_not_fit(tmp_path):

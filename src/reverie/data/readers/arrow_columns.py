@@ -70,6 +70,11 @@ class TableColumn:
             array.validate(full=True)  # reading beyond the end of a buffer would end the process
         except (self.arrow.ArrowException, OSError) as error:
             raise DataError(f"{self.where} is damaged: {error}. Download or copy the table again.") from None
+        if len(array) != piece.rows:
+            raise DataError(
+                f"{self.where} is damaged: it has {len(array):,} values where its table says {piece.rows:,} rows. "
+                "Download or copy the table again."
+            )
         return array
 
     def read(self, start: int, stop: int) -> np.ndarray:

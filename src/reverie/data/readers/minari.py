@@ -85,13 +85,22 @@ def metadata_of(path: Path) -> tuple[Path, dict[str, Any]] | None:
     for folder in (path / "data", path):
         file = folder / METADATA
         if file.is_file():
-            try:
-                content = json.loads(file.read_text(encoding="utf-8"))
-            except (ValueError, UnicodeDecodeError) as error:
-                raise DataError(f"{file} is damaged: {error}.") from None
+            content = json_in(file)
             if isinstance(content, dict) and "data_format" in content:
                 return folder, content
     return None
+
+
+def json_in(file: Path) -> Any:
+    """Return the content of a JSON file.
+
+    Raises:
+        DataError: it is damaged.
+    """
+    try:
+        return json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:  # a UnicodeDecodeError is one, too
+        raise DataError(f"{file} is damaged: {error}.") from None
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
@@ -15,7 +14,7 @@ from gymnasium import spaces
 from reverie.core.errors import DataError
 from reverie.data.readers.base import About, ReadOptions, needs
 from reverie.data.readers.hdf5 import damage, open_hdf5
-from reverie.data.readers.minari import METADATA, Leaf, MinariReader, metadata_of
+from reverie.data.readers.minari import METADATA, Leaf, MinariReader, json_in, metadata_of
 from reverie.data.readers.spaces import is_picture
 
 
@@ -144,7 +143,8 @@ class MinariArrowReader(MinariReader):
         found = []
         for index in range(self.count):
             file = self.folder / str(index) / METADATA
-            found.append(json.loads(file.read_text(encoding="utf-8")).get("seed") if file.is_file() else None)
+            said = json_in(file) if file.is_file() else None
+            found.append(said.get("seed") if isinstance(said, dict) else None)
         return found
 
     def _tables(self, index: int) -> list[Path]:
@@ -164,7 +164,7 @@ class MinariArrowReader(MinariReader):
                     table = self.arrow.ipc.open_file(self.arrow.memory_map(str(file))).read_all()
                 table.validate(full=True)  # reading beyond the end of a buffer would end the process
                 tables.append(table)
-            except (self.arrow.ArrowInvalid, OSError) as error:
+            except (self.arrow.ArrowException, OSError, UnicodeDecodeError) as error:
                 raise DataError(f"{file} is damaged or incomplete: {error}.") from None
         return self.arrow.concat_tables(tables)
 
@@ -172,9 +172,12 @@ class MinariArrowReader(MinariReader):
         """See ``MinariReader``."""
         table = self._table(index)
         values = {leaf.column: self._leaf(table, leaf, index) for leaf in self.leaves}
-        rewards, terminations, truncations = (
-            table.column(name).to_numpy()[:-1] for name in ("rewards", "terminations", "truncations")
-        )
+        try:
+            rewards, terminations, truncations = (
+                table.column(name).to_numpy()[:-1] for name in ("rewards", "terminations", "truncations")
+            )
+        except KeyError as error:
+            raise DataError(f"{self.path}: episode {index}: {error.args[0]}.") from None
         return values, rewards, terminations, truncations
 
     def values(self, index: int, leaf: Leaf) -> np.ndarray:

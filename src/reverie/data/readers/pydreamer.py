@@ -12,6 +12,7 @@ import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
+from tokenize import TokenError
 from typing import Any
 
 import numpy as np
@@ -26,8 +27,8 @@ OF_GENERATOR = {"action_next", "policy_value", "policy_entropy", "action_prob"}
 """Arrays that PyDreamer stores as well, which are no observations."""
 LOOKED_AT = 8
 """Number of files with actions that are examined to tell one-hot actions from continuous ones."""
-BROKEN = (OSError, ValueError, zipfile.BadZipFile, EOFError, NotImplementedError, RuntimeError)
-"""Exceptions of reading a damaged npz file; the last two come from nonsense in its headers."""
+BROKEN = (OSError, ValueError, zipfile.BadZipFile, EOFError, NotImplementedError, RuntimeError, TokenError)
+"""Exceptions of reading a damaged npz file; the last three come from nonsense in its headers."""
 LOST = "a file begins within an episode whose first steps are missing: the episode starts with the file"
 
 
@@ -192,9 +193,21 @@ def load(path: Path) -> dict[str, np.ndarray]:
     """
     try:
         with np.load(path, allow_pickle=False) as file:
-            return {name: file[name] for name in file.files}
+            return {name: array_in(file, name) for name in file.files}
     except (*BROKEN, zlib.error) as error:
         raise broken(path, error) from None
+
+
+def array_in(file: Any, name: str) -> np.ndarray:
+    """Return one array of an opened npz file.
+
+    Raises:
+        ValueError: it does not begin as NumPy's arrays do; NumPy would return its bytes.
+    """
+    values = file[name]
+    if not isinstance(values, np.ndarray):
+        raise ValueError(f"{name} is no array of NumPy's")
+    return values
 
 
 def member(path: Path, name: str) -> np.ndarray:
@@ -205,8 +218,7 @@ def member(path: Path, name: str) -> np.ndarray:
     """
     try:
         with np.load(path, allow_pickle=False) as file:
-            values: np.ndarray = file[name]
-            return values
+            return array_in(file, name)
     except KeyError:
         raise DataError(f"{path} has no '{name}': it is not a PyDreamer episode.") from None
     except (*BROKEN, zlib.error) as error:

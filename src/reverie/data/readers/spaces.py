@@ -25,7 +25,7 @@ def space_of(text: str | Mapping[str, Any], where: str) -> Space:
     try:
         described = json.loads(text) if isinstance(text, str) else text
         return KINDS[described["type"]](described, where)
-    except (ValueError, KeyError, TypeError) as error:
+    except (AssertionError, AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
         raise DataError(f"{where}: cannot read a space ({error!r}): {str(text)[:200]}") from None
 
 

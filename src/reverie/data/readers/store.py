@@ -85,14 +85,26 @@ class StoreReader(Reader):
         return str((self._settings.get("env") or self._settings.get("said", {})).get("id", ""))
 
     def about(self) -> About:
-        """See ``Reader``. Observations and actions are those of spec.json, or else guessed from the columns."""
+        """See ``Reader``. Observations and actions are those of spec.json, or else guessed from the columns.
+
+        Raises:
+            DataError: spec.json is damaged, or does not fit the columns.
+        """
         spec, env, said = self._settings.get("spec"), self._settings.get("env", {}), self._settings.get("said", {})
-        specs = (obs_of(self.columns, spec), action_of(self.columns, spec))
         text = {"algorithm": self._settings["algorithm"]} if self._settings.get("algorithm") else {}
         segment = next(s for s in self.store.segments if s.rows > s.first)
+        try:
+            specs = (obs_of(self.columns, spec), action_of(self.columns, spec))
+            observed, stored = observation_space(segment, spec), action_space(segment, spec)
+        except DataError:
+            raise
+        except (AssertionError, AttributeError, KeyError, TypeError, ValueError) as error:
+            raise DataError(
+                f"the spec.json of {self.path} is damaged: {error!r}. The rows are not: restore the file from a backup."
+            ) from None
         return About(
-            observation=observation_space(segment, spec),
-            action=action_space(segment, spec) if self.units is None else self.units,
+            observation=observed,
+            action=stored if self.units is None else self.units,
             env="" if self.nameless else self.env_id(),
             env_settings=dict(env),
             env_kwargs=dict(said.get("kwargs", {})),

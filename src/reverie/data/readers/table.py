@@ -96,6 +96,7 @@ class TableReader(Reader):
         try:
             if is_parquet(file):
                 table = arrow.parquet.ParquetFile(file)
+                list(table.schema_arrow.names)  # an error if they are not UTF-8
                 for group in range(table.num_row_groups):
                     yield Piece(table.metadata.row_group(group).num_rows, (table, group))
                 return
@@ -105,10 +106,11 @@ class TableReader(Reader):
             except arrow.ArrowInvalid:
                 mapped.seek(0)
                 table = arrow.ipc.open_file(mapped).read_all()
+            list(table.schema.names)
             table.validate()  # Arrow ends the process where a column is shorter than its table
             for batch in table.to_batches():
                 yield Piece(batch.num_rows, batch)
-        except (arrow.ArrowInvalid, OSError) as error:
+        except (arrow.ArrowException, OSError, UnicodeDecodeError) as error:
             raise DataError(f"{file} is damaged, incomplete or of another format: {error}.") from None
 
     @cached_property
