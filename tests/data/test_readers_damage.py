@@ -16,6 +16,7 @@ from reverie.core.errors import DataError, ReverieError
 from reverie.data.readers.arrow_columns import Piece, TableColumn
 from reverie.data.readers.base import ReadOptions
 from reverie.data.readers.detect import open_reader
+from reverie.data.readers.table import COLUMNS_OF_OURS
 from reverie.datasets import write
 from reverie.recorded import Recorded
 
@@ -122,7 +123,7 @@ def test_an_array_of_pydreamers_without_its_header(whole, tmp_path):
 
 
 def test_tables_whose_footers_are_wrong(tmp_path):
-    """The number of rows of a piece, and the letters of a name."""
+    """The number of rows of a piece, the letters of a name, and what reverie's own tables say of themselves."""
     arrow = pytest.importorskip("pyarrow")
     batch = arrow.record_batch({"r": np.zeros(3)})
     with pytest.raises(DataError, match=r"has 3 values where its table says 5 rows"):
@@ -132,6 +133,11 @@ def test_tables_whose_footers_are_wrong(tmp_path):
     (tmp_path / "a.parquet").write_bytes((tmp_path / "a.parquet").read_bytes().replace(b"reward", b"\xffeward"))
     with pytest.raises(DataError, match=r"a\.parquet is damaged, incomplete or of another format: 'utf-8' codec"):
         open_reader(str(tmp_path / "a.parquet"))
+    for said in (b"{", b"\xff", b"1"):
+        table = arrow.table(batch).replace_schema_metadata({COLUMNS_OF_OURS: said})
+        parquet.write_table(table, tmp_path / "b.parquet")
+        with pytest.raises(DataError, match=r"b\.parquet is damaged: its entry reverie\.columns cannot be read"):
+            open_reader(str(tmp_path / "b.parquet"))
 
 
 def test_a_column_in_damaged_pieces(whole, tmp_path):

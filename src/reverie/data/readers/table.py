@@ -119,8 +119,18 @@ class TableReader(Reader):
         return [str(name) for name in self.pieces[0].schema.names]
 
     def _own(self, key: bytes = COLUMNS_OF_OURS) -> Any:
-        """Return an entry of the schema of a table written by this package; empty for other tables."""
-        return json.loads((self.pieces[0].schema.metadata or {}).get(key, b"{}"))
+        """Return an entry of the schema of a table written by this package; empty for other tables.
+
+        Raises:
+            DataError: it is damaged.
+        """
+        try:
+            return dict(json.loads((self.pieces[0].schema.metadata or {}).get(key, b"{}")))
+        except (TypeError, ValueError) as error:  # a UnicodeDecodeError is a ValueError, too
+            raise DataError(
+                f"{self.path} is damaged: its entry {key.decode()} cannot be read ({error}). Download or copy the "
+                "table again, or pass --data.columns."
+            ) from None
 
     def column(self, role: str) -> TableColumn | SideBySide:
         """Return the column of a role, or the several columns that form its vector."""
