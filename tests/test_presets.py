@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,8 @@ from reverie.algos.dreamer_v3 import SIZES, DreamerV3Config, sized
 from reverie.cli import main
 from reverie.commands import train as commands
 from reverie.core.errors import ConfigError
+from reverie.data.dataset import DatasetConfig
+from reverie.data.replay import ReplayConfig
 from reverie.envs.base import EnvConfig
 from reverie.envs.dummy import Count
 from reverie.experiment import ExperimentConfig
@@ -465,8 +468,60 @@ def test_settings_of_data_have_short_names() -> None:
     assert settings_of("iql", env="Pendulum-v1", data={"path": "a.hdf5"}, data_fraction=1.0).data.fraction == 1
     with pytest.raises(ConfigError, match=r"data_fraction = 0.5 and data.fraction = 0.25 contradict each other"):
         settings_of("iql", data={"path": "a.hdf5", "fraction": 0.25}, data_fraction=0.5)
-    with pytest.raises(ConfigError, match="eval_env has no effect without data"):
-        settings_of("iql", eval_env="Pendulum-v1")
+
+
+ALONE, MIXED, WITHOUT = "on a run on recorded data alone", "on a run that collects rows", "without (--)?data,"
+
+
+@pytest.mark.parametrize(
+    ("words", "given", "names", "why"),
+    [
+        ("--data a --steps 7 --envs 2", {"data": "a", "steps": 7, "envs": 2}, ("steps", "envs"), ALONE),
+        ("--data a --env.num 2", {"data": {"path": "a"}, "env_options": {"num": 2}}, ("env.num",), ALONE),
+        ("--data a --replay.capacity 9", {"data": "a", "replay": ReplayConfig(capacity=9)},
+         ("replay.capacity",), ALONE),
+        ("--env A-v0 --updates 7", {"env": "A-v0", "updates": 7}, ("updates",), MIXED),
+        ("--data a --env A-v0 --updates 7", {"data": "a", "env": "A-v0", "updates": 7}, ("updates",), MIXED),
+        ("--eval-env none", {"eval_env": "none"}, ("eval_env",), WITHOUT),
+        ("--data.fraction .3 --data.partial", {"data.fraction": 0.3, "data.partial": True},
+         ("data.fraction", "data.partial"), WITHOUT),
+        ("--data.fraction .3", {"data": DatasetConfig(fraction=0.3)}, ("data.fraction",), WITHOUT),
+        ("--data= --data-fraction .3", {"data": "", "data_fraction": 0.3}, ("data_fraction",), WITHOUT),
+    ],
+)  # fmt: skip
+def test_settings_without_effect_are_refused_as_flags_and_in_python(
+    capsys: pytest.CaptureFixture[str], words: str, given: dict[str, Any], names: tuple[str, ...], why: str
+) -> None:
+    has = "has" if len(names) == 1 else "have"
+    with pytest.raises(ConfigError, match=f"^{', '.join(names)} {has} no effect {why}"):
+        settings_of("td3", **given)
+    assert main(["train", "td3", *words.split()]) == 2
+    flags = ", ".join(f"--{name.replace('_', '-')}" for name in names)
+    assert re.search(f"{flags} {has} no effect {why}", capsys.readouterr().err)
+
+
+def test_what_was_not_set_for_a_run_is_not_refused(
+    tmp_path: Path, commanded: list[ExperimentConfig], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Settings of a whole run, data that are switched off, and None; a file for several kinds of runs gets a remark."""
+    whole, part = tmp_path / "whole.yaml", tmp_path / "part.yaml"
+    recorded = ExperimentConfig().merge({"data.path": "a", "data.fraction": 0.3, "steps": 7, "updates": 9})
+    whole.write_text(yaml.safe_dump({"experiment": {k: v for k, v in recorded.to_dict().items() if k != "algo"}}))
+    part.write_text("data: {path: a, fraction: 0.3}\n")
+    for file in (whole, part):
+        assert settings_of("td3", config=file, data="").data.path == ""
+        main(["train", "td3", "--config", str(file), "--data="])
+    assert settings_of("td3", data={"path": "", "fraction": 1.0}, replay_ratio=None).data.path == ""
+    assert settings_of("td3", config=whole, **{"data.fraction": 1.0}).data.alone
+    assert len(commanded) == 2
+    assert "warning" not in capsys.readouterr().err
+    part.write_text("steps: 7\nupdates: 9\n")
+    settings_of("td3", config=part, data="a")
+    main(["train", "td3", "--config", str(part), "--env", "A-v0"])
+    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("warning")]
+    assert [line.partition(" no effect ")[0] for line in lines] == [
+        f"warning: {part}: steps has", f"warning: {part}: updates has",
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("algorithm", ["dqn", OBJECT, WHOLE])

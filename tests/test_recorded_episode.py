@@ -19,9 +19,7 @@ from reverie.data.readers.base import ReadOptions
 from reverie.data.readers.d4rl import D4RLReader
 from reverie.recorded import open_recorded
 
-SMALL: dict[str, Any] = {
-    "threads": 1, "eval_episodes": 1, "tensorboard": False, "console": False, "data.estimate_updates": 0,
-}  # fmt: skip
+SMALL: dict[str, Any] = {"threads": 1, "eval_episodes": 1, "tensorboard": False, "console": False}
 
 
 def quiet(text: str) -> None:

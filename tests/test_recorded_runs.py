@@ -36,8 +36,9 @@ from reverie.saved import read_saved
 
 SMALL: dict[str, Any] = {
     "threads": 1, "eval_episodes": 1, "tensorboard": False, "console": False,
-    "algo.batch_size": 8, "algo.batch_length": 2, "algo.networks.units": (8,), "data.estimate_updates": 0,
+    "algo.batch_size": 8, "algo.batch_length": 2, "algo.networks.units": (8,),
 }  # fmt: skip
+ON_DATA = SMALL | {"data.estimate_updates": 0}
 
 
 def quiet(text: str) -> None:
@@ -45,7 +46,7 @@ def quiet(text: str) -> None:
 
 
 def train(data: Any, run: Path, **more: Any) -> reverie.Result:
-    return reverie.train(more.pop("algorithm", "td3"), data=data, run=run, say=more.pop("say", quiet), **SMALL | more)
+    return reverie.train(more.pop("algorithm", "td3"), data=data, run=run, say=more.pop("say", quiet), **ON_DATA | more)
 
 
 def weights(run: Path) -> dict[str, torch.Tensor]:
@@ -158,7 +159,7 @@ def test_settings_that_do_not_fit_a_run_do_not_fit_one_on_data_alone(
     pendulum: Path, tmp_path: Path, settings: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(ConfigError, match=message):
-        train(pendulum, tmp_path / "run", updates=1, steps=1, **settings)
+        train(pendulum, tmp_path / "run", updates=1, **settings)
 
 
 def test_cal_ql_goes_on_with_another_discount(pendulum: Path, tmp_path: Path) -> None:
@@ -352,7 +353,7 @@ def test_a_run_on_data_goes_on_bit_for_bit(pendulum: Path, tmp_path: Path, more:
 def test_dreamer_learns_from_data_alone_and_keeps_its_latents(pendulum: Path, tmp_path: Path) -> None:
     from tiny import NETWORKS
 
-    settings = {name: value for name, value in SMALL.items() if not name.startswith("algo.")}
+    settings = {name: value for name, value in ON_DATA.items() if not name.startswith("algo.")}
     algo = {"batch_size": 2, "batch_length": 8, "horizon": 3, **NETWORKS}
     for run, counts in {"one": (6,), "two": (3, 6)}.items():
         for updates in counts:
@@ -407,8 +408,9 @@ def test_imitation_goes_on_bit_for_bit_and_knows_which_rows_are_the_experts(
 def test_ways_of_drawing_that_would_mean_nothing_are_refused(
     pendulum: Path, tmp_path: Path, env: str | None, algorithm: str, setting: dict[str, Any], told: str
 ) -> None:
+    length = {"updates": 1} if env is None else {"steps": 1}
     with pytest.raises(ConfigError, match=told):
-        train(pendulum, tmp_path / "run", algorithm=algorithm, env=env, updates=1, steps=1, **setting)
+        train(pendulum, tmp_path / "run", algorithm=algorithm, env=env, **length, **setting)
     assert not (tmp_path / "run").exists()
 
 

@@ -23,6 +23,7 @@ from reverie.core.words import Say
 from reverie.data.dataset import DatasetConfig, no_path
 from reverie.data.readers.base import Reader
 from reverie.data.readers.named import settings_of as reader_settings
+from reverie.effect import remark_on_files, sets, without_effect
 from reverie.envs.base import EnvConfig
 from reverie.envs.factory import EnvLike, env_name
 from reverie.experiment import ExperimentConfig
@@ -180,7 +181,7 @@ def settings_of(
     check_names(overrides, algorithm)
     check_twice(env, overrides)
     files = [config] if isinstance(config, str | Path) else config or ()
-    idle = [name for name in overrides if SHORT_NAMES.get(name, "").startswith("data.")]
+    short = {path: name for name, path in SHORT_NAMES.items() if name in overrides}
     overrides = spelled_out(overrides)
     settings = base_of(algorithm, env, size, preset, files, overrides)
     if "env_options" in overrides:
@@ -191,10 +192,16 @@ def settings_of(
         settings = settings.merge({"env.num": 1, "env.vector": "serial"})  # presets may ask for several
         check_instance(overrides)
     settings = overlay(settings, overrides)
-    if idle and not settings.data.path:
-        raise ConfigError(f"{idle[0]} has no effect without data: pass data=PATH as well.")
     said = says_fraction(overrides) or files_say_fraction(files, algorithm_name(type(settings.algo)))
-    return beside_data(settings, env, said)
+    settings = beside_data(settings, env, said)
+
+    def named(path: str) -> str | None:
+        return short.get(path, path) if sets(overrides, path) else None
+
+    if (idle := without_effect(settings, named, str)) is not None:
+        raise ConfigError(idle)
+    remark_on_files(settings, files, named, str)
+    return settings
 
 
 def spelled_out(overrides: Mapping[str, Any]) -> dict[str, Any]:

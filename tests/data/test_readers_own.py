@@ -23,6 +23,7 @@ from reverie.data.readers.base import About, Reader, ReadOptions, Rows
 from reverie.data.readers.detect import open_reader
 from reverie.data.readers.own import OwnReader
 from reverie.datasets import write
+from reverie.experiment import ExperimentConfig
 from reverie.recorded import Recorded, open_recorded
 
 SMALL: dict[str, Any] = {
@@ -186,8 +187,11 @@ def test_a_path_that_does_not_exist_is_told(folder: Path) -> None:
 
 
 def test_a_reader_without_data_has_no_effect(folder: Path) -> None:
-    with pytest.raises(ConfigError, match=r"data\.reader = 'ownreader:Folder' has no effect without data\.path"):
+    with pytest.raises(ConfigError, match=r"data\.reader has no effect without data"):
         reverie.train("dqn", env="CartPole-v1", run=folder / "run", **{"data.reader": "ownreader:Folder"})
+    whole = ExperimentConfig(data=DatasetConfig(reader="ownreader:Folder"))
+    with pytest.raises(ConfigError, match=r"data\.reader = 'ownreader:Folder' has no effect without data\.path"):
+        reverie.train(whole, env="CartPole-v1", run=folder / "run")
 
 
 # ---------------------------------------------------------------- runs

@@ -20,7 +20,7 @@ from reverie.training.initial import with_beginning
 
 SMALL: dict[str, Any] = {
     "threads": 1, "eval_episodes": 0, "tensorboard": False, "console": False, "algo.batch_size": 8,
-    "algo.networks.units": (8,), "data.estimate_updates": 0,
+    "algo.networks.units": (8,),
 }  # fmt: skip
 LIVED = {"env": "Pendulum-v1", "learning_starts": 30, "random_steps": 0}
 
@@ -28,7 +28,8 @@ LIVED = {"env": "Pendulum-v1", "learning_starts": 30, "random_steps": 0}
 def train(run: Path, algorithm: str = "td3_bc", **more: Any) -> list[str]:
     """What it said."""
     said: list[str] = []
-    reverie.train(algorithm, run=run, say=said.append, **SMALL | more)
+    no_estimates = {"data.estimate_updates": 0} if "data" in more else {}
+    reverie.train(algorithm, run=run, say=said.append, **SMALL | no_estimates | more)
     return said
 
 

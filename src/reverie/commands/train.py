@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
 from tyro.conf import Positional, arg
 
-from reverie.commands.args import as_given, fail, flags_in, parse, print_files, score_line
+from reverie.commands.args import affirmed, as_given, fail, flags_in, parse, print_files, score_line
 from reverie.core.discover import same_algorithm
 from reverie.core.errors import RunError
 from reverie.core.words import plural
+from reverie.effect import remark_on_files, without_effect
 from reverie.experiment import ExperimentConfig
 from reverie.folder import RunFolder
 from reverie.log.console import tell
@@ -95,8 +97,10 @@ def train_command(args: list[str]) -> int:
     config = shortly_said(parsed.experiment, parsed.common, shown)
     if config.data.alone and said.env and said.resume is None:
         config = config.merge(in_an_environment(args, said))
-    if (idle := without_effect(args, config)) is not None:
+    named = functools.partial(flag_for, args)
+    if (idle := without_effect(config, named, flag)) is not None:
         return fail(idle, 2)
+    remark_on_files(config, said.config, named, flag)
     name_default(said, config)
     if parsed.common.seeds is not None:
         return seeds_command(config, parsed.common)
@@ -140,26 +144,16 @@ def name_default(said: Common, config: ExperimentConfig) -> None:
         tell(f"no --env was given: training in {config.env.id}")
 
 
-def without_effect(args: list[str], config: ExperimentConfig) -> str | None:
-    """Return the error message if ``args`` set something that has no effect in ``config``; None otherwise."""
-    lone = [flag for flag in ("eval-env", "data-fraction") if flag_value(args, flag)]
-    if lone and not config.data.path:
-        return f"--{lone[0]} has no effect without --data."
-    if config.data.alone and (idle := next((flag for flag in OF_THE_LIVED if flag_value(args, flag)), None)):
-        return (
-            f"--{idle} has no effect on a run on recorded data alone, whose length is --updates. To collect rows as "
-            "well, pass --env ID and a --data-fraction below 1."
-        )
-    if not config.data.alone and flag_value(args, "updates"):
-        return "--updates has no effect on a run that collects rows. Set its length in env steps with --steps."
-    return None
+def flag_for(args: list[str], path: str) -> str | None:
+    """Return the flag by which ``args`` set the option at ``path``, short or with its whole name; None if by none."""
+    given = {affirmed(name) for name, _ in flags_in(args)}
+    names = [*(short for short, whole in SHORT.items() if whole == path), path]
+    return next((flag(name) for name in names if name.replace("_", "-") in given), None)
 
 
-OF_THE_LIVED = (
-    "steps", "replay-ratio", "train-ratio", "learning-starts", "random-steps", "envs", "env.num", "replay.capacity",
-    "replay.init",
-)  # fmt: skip
-"""Flags that concern collecting, or what is kept of it."""
+def flag(name: str) -> str:
+    """Return the flag of an option: ``--data-fraction``."""
+    return f"--{name.replace('_', '-')}"
 
 
 def in_an_environment(args: list[str], said: Common) -> dict[str, Any]:
