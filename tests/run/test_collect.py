@@ -158,10 +158,10 @@ def test_a_run_that_goes_on_counts_no_episode_twice(fakes):
     assert other.drain() == []
 
 
-@pytest.mark.parametrize("broken", ["sink", "env"])
+@pytest.mark.parametrize("broken", ["policy", "sink", "env"])
 def test_a_turn_that_an_error_ends_is_finished_after_resuming(fakes, broken):
     class Restorable(fakes.Env):
-        """Its step or its sink fails once, in the third turn."""
+        """Its step, its sink or its policy fails once, in the third turn."""
 
         restarts = 0
 
@@ -185,13 +185,24 @@ def test_a_turn_that_an_error_ends_is_finished_after_resuming(fakes, broken):
                 raise RunError("the store is closed.")
             super().add(step, action, extras)
 
-    seen, sink = [], Sink()
-    one = Collector(Restorable([[3]]), fakes.Policy(), sink, seed=7, random_steps=10)
+    class Policy(fakes.Policy):
+        def act(self, step, state, mode):
+            if broken == "policy" and len(sink.rows) == 2 and not seen:
+                seen.append("fails")
+                raise RunError("out of memory.")
+            return super().act(step, state, mode)
+
+    class Notes:
+        def watch(self, step):
+            watched.append(step.obs["id"].tolist())
+
+    seen, sink, watched = [], Sink(), []
+    one = Collector(Restorable([[3]]), Policy(), sink, seed=7, random_steps=10, watcher=Notes())
     one.collect()
     one.collect()
     with pytest.raises((KeyboardInterrupt, RunError)):
         one.collect()
-    other = Collector(Restorable([[3]]), fakes.Policy(), sink, seed=7, random_steps=10)
+    other = Collector(Restorable([[3]]), fakes.Policy(), sink, seed=7, random_steps=10, watcher=Notes())
     state = one.state_dict()
     other.load_state_dict(state)
     assert other.resume(state, one.snapshots()) == 0
@@ -201,6 +212,7 @@ def test_a_turn_that_an_error_ends_is_finished_after_resuming(fakes, broken):
     assert seen
     assert other.drain() == undisturbed.drain() == [EpisodeStats(6.0, 3)]
     assert other.env_steps == undisturbed.env_steps
+    assert watched == [step.obs["id"].tolist() for step, _, _ in whole.rows]
     for (step, action, extras), (same, same_action, same_extras) in zip(sink.rows, whole.rows, strict=True):
         assert torch.equal(step.obs["id"], same.obs["id"])
         assert torch.equal(action, same_action)

@@ -96,8 +96,8 @@ class Collector:
     notice, so the rows are the same as if the turn had waited for them. An environment's error is raised when its
     answer is received: in the next turn, or in the same one if the environment is in this process.
 
-    A turn that an error ends is finished by the next one, also in a resumed run: the policy acts on a row once, and the
-    row is stored and counted once.
+    A turn that an error ends is finished by the next one, also in a resumed run: the watcher sees a row once, the policy
+    acts on it once, and it is stored and counted once.
     """
 
     def __init__(
@@ -131,7 +131,7 @@ class Collector:
         self.unlogged: list[EpisodeStats] = []
         """Finished episodes that are not logged yet. Whoever logs them empties the list; checkpoints save it."""
         self._action: Tensor | None = None  # what was chosen for the current rows, until it is sent
-        self._stored = self._counted = False  # what else was done with the current rows
+        self._watched = self._stored = self._counted = False  # what else was done with the current rows
 
     @property
     def step(self) -> Step:
@@ -159,14 +159,15 @@ class Collector:
         taken = step.is_last.tolist().count(False)
         self.async_env.send(self._action)
         self._step = self._action = None
-        self._stored = self._counted = False
+        self._watched = self._stored = self._counted = False
         self.env_steps += taken
         return taken
 
     def _chosen(self, step: Step) -> Tensor:
         """Let the policy act on the current rows; return the action ``[N, A]`` to store and to send."""
-        if self.watcher is not None:
+        if self.watcher is not None and not self._watched:
             self.watcher.watch(step)
+            self._watched = True
         action, self.state = self.policy.act(step, self.state, "explore")
         if self.env_steps < self.random_steps:  # the policy acts all the same, so that its extras fit
             action = executed(random_action(self.env.action_spec, len(step), self.rng), step)
@@ -207,6 +208,7 @@ class Collector:
             return state
         counted = {"score": np.array(self.counter.score), "length": np.array(self.counter.length)}
         rows = {"step": named(self.step), "counted": self._counted, "episodes": counted, "rewards": self._rewards}
+        rows["watched"] = self._watched
         if self._logged and not self._counted:
             rows["logged"] = {str(number): dict(info) for number, info in self._logged.items()}
         if self._action is not None:
@@ -253,7 +255,7 @@ class Collector:
         self.counter.score, self.counter.length = counted["score"].tolist(), counted["length"].tolist()
         self._step = env.restore(snapshots, step)
         over = self._step.is_last & ~step.is_last
-        self._counted = bool(state.get("counted", False))
+        self._counted, self._watched = (bool(state.get(done, False)) for done in ("counted", "watched"))
         self._rewards = list(state.get("rewards", step.reward.tolist()))  # earlier versions did not save them
         self._logged = {int(number): dict(info) for number, info in state.get("logged", {}).items()}
         if begun := state.get("begun"):
