@@ -96,8 +96,8 @@ class Collector:
     notice, so the rows are the same as if the turn had waited for them. An environment's error is raised when its
     answer is received: in the next turn, or in the same one if the environment is in this process.
 
-    A turn that an error ends is finished by the next one, also in a resumed run: the watcher sees a row once, the policy
-    acts on it once, and it is stored and counted once.
+    A turn that an error ends is finished by the next one, also in a resumed run: a row is watched, acted on, stored and
+    counted once.
     """
 
     def __init__(
