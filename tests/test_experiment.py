@@ -41,6 +41,7 @@ from reverie.core.randomness import RngState, derived_seeds, reproducible
 from reverie.core.specs import ObsPart
 from reverie.core.types import Batch, Window
 from reverie.data.readers.detect import open_reader
+from reverie.effect import OF_COLLECTING
 from reverie.envs.base import EnvConfig, make_gym
 from reverie.envs.dummy import Count
 from reverie.envs.flat import make_flat
@@ -1224,9 +1225,11 @@ def test_what_a_preset_hands_to_gymnasium_is_not_for_a_class_of_ones_own() -> No
 def test_evaluations_while_training_are_where_the_environments_are(tmp_path: Path, vector: str) -> None:
     told = tmp_path / "told"
     options = {"kwargs": {"told": str(told)}, "vector": vector}
-    for run, more in (("lived", {}), ("alone", {"data": tmp_path / "lived", "data.fraction": 1.0, "updates": 1})):
+    few = {name: value for name, value in FEW.items() if name not in OF_COLLECTING}
+    alone = few | {"data": tmp_path / "lived", "data.fraction": 1.0, "updates": 1}
+    for run, more in (("lived", FEW), ("alone", alone)):
         told.mkdir()
-        result = reverie.train("td3", env=Paying, run=tmp_path / run, env_options=options, **FEW, **more)
+        result = reverie.train("td3", env=Paying, run=tmp_path / run, env_options=options, **more)
         assert result.evaluation is not None
         assert (str(os.getpid()) in {path.name for path in told.iterdir()}) == (vector == "serial")
         shutil.rmtree(told)

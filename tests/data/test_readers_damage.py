@@ -118,7 +118,7 @@ def test_an_array_of_pydreamers_without_its_header(whole, tmp_path):
         for name, array in content.items():
             with archive.open(f"{name}.npy", "w") as member:
                 member.write(bytes(10)) if name == "reset" else np.lib.format.write_array(member, array)
-    with pytest.raises(DataError, match=r"npz is damaged or incomplete: reset is no array"):
+    with pytest.raises(DataError, match=r"npz is damaged or incomplete: (reset is no array|the magic string)"):
         read(path)
 
 
