@@ -7,11 +7,14 @@ import itertools
 import random
 import warnings
 from collections import deque
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
+from contracts import MODEL_FREE, MOVES, SPECS, TINY, learned
+from contracts import batch as contract_batch
 from tape import Tapes
 
 from reverie.algos import base, capture
@@ -495,3 +498,14 @@ def test_a_copied_learner_captures_for_itself():
     assert twin._captured == {"train_step": None}
     twin.update(rows(4))
     assert agent.seen.item() == 0
+
+
+def test_integers_of_numpy_are_settings_of_recorded_updates():
+    found = []
+    for every in (2, np.int64(2)):
+        config = replace(MODEL_FREE["ddpg"].merge(TINY), target_every=every)
+        agent = config.build(SPECS["vector"], MOVES, seed=1)
+        for i in range(WARM_UPS + 3):
+            agent.update(contract_batch(agent, seed=i))
+        found.append(learned(agent))
+    torch.testing.assert_close(*found, rtol=0, atol=0)

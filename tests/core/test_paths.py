@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from pathlib import Path
 
 import gymnasium
 import numpy as np
@@ -28,8 +29,9 @@ def test_a_run_is_no_url(here):
         reverie.train("dqn", **settings)
     with pytest.raises(ConfigError, match=said):
         reverie.train_seeds("dqn", **settings)
-    with pytest.raises(ConfigError, match=said):
-        reverie.load("s3://bucket")
+    for path in ("s3://bucket", Path("s3://bucket")):
+        with pytest.raises(ConfigError, match=said):
+            reverie.load(path)
     assert not list(here.iterdir())
 
 
