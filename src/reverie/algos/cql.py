@@ -337,8 +337,8 @@ class CQL(SAC):
                     self.optims[name].step(term)
             losses = losses.joined(found)
         if self.objective.log_multiplier is not None:
-            with torch.no_grad():  # beyond the bound it would have no gradient, and never come back
-                self.objective.log_multiplier.clamp_(max=math.log(MAX_MULTIPLIER))
+            with torch.no_grad():  # at the bound and beyond it would have no gradient, and never come back
+                self.objective.log_multiplier.clamp_(max=math.log(MAX_MULTIPLIER) - 1e-6)
         self.objective.update_targets()
         return Update(metrics=losses.metrics, priority=losses.priority)
 
