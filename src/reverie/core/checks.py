@@ -77,7 +77,7 @@ def check_kinds(config: Config, path: str = "") -> None:
         if _is_checked(hint) and not is_builder(value):
             meant = coerce(value, hint, where)
             if isinstance(value, str) and not isinstance(meant, str):
-                raise ConfigError(f"{where} = {brief(value)}: expected {_article(hint)}, such as {meant!r}.")
+                raise ConfigError(f"{where} = {brief(value)}: expected {_kind_wanted(hint)}, such as {meant!r}.")
             if isinstance(meant, int) and not isinstance(value, Integral):
                 raise ConfigError(f"{where} = {brief(value)} ({type(value).__name__}): expected int, such as {meant}.")
             if isinstance(meant, int) and not -(2**63) <= meant < 2**63:
@@ -102,8 +102,8 @@ def _is_checked(hint: Any) -> bool:
     )
 
 
-def _article(hint: Any) -> str:
-    """Return ``a number`` for a type of numbers, and otherwise the name of the first kind."""
+def _kind_wanted(hint: Any) -> str:
+    """Return what messages call a type: ``a number``, or the name of its first kind with an article."""
     options = [option for option in typing.get_args(hint) or (hint,) if option is not types.NoneType]
     return "a number" if options[0] in (int, float) else f"a {options[0].__name__}"
 
