@@ -180,7 +180,7 @@ def test_a_multiplier_at_its_end_comes_down_again():
     learner.objective.log_multiplier.data.fill_(14.0)
     learner.update(batch(4, 2, crossing=False, dtype=torch.float32))
     at_its_end = learner.objective.log_multiplier.item()
-    assert at_its_end == pytest.approx(math.log(1e6))
+    assert math.log(1e6) - 1e-5 < at_its_end < math.log(1e6)  # at the bound itself, clamp may have no gradient
     learner.update(batch(4, 2, seed=1, crossing=False, dtype=torch.float32))
     assert learner.objective.log_multiplier.item() < at_its_end
 
