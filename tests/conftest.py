@@ -42,3 +42,15 @@ def cartpole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     rng = np.random.default_rng(0)
     path = tmp_path_factory.mktemp("data") / "cartpole.hdf5"
     return played(gymnasium.make("CartPole-v1"), lambda obs: rng.integers(2), path, 4)
+
+
+@pytest.fixture(scope="session")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run on CartPole; tests may read it."""
+    from reverie.training.messages import say_nothing  # not before Triton's variable is set
+    from reverie.training.run import train
+    from tiny import settings
+
+    run = tmp_path_factory.mktemp("runs") / "cartpole"
+    train(settings(steps=200), run=run, say=say_nothing)
+    return run

@@ -386,6 +386,11 @@ def test_names_that_train_does_not_know(asked: list[ExperimentConfig]) -> None:
     assert (asked[0].env.num, asked[0].env.time_limit, asked[0].env.noop_max, asked[0].algo.horizon) == (3, 9, 2, 4)
 
 
+def test_what_a_preset_hands_to_gymnasium_is_not_for_a_class_of_ones_own() -> None:
+    assert layered("dqn", env="ALE/Pong-v5").env.kwargs
+    assert not layered("dqn", env="Paying", preset="dqn_atari", handed=True).env.kwargs
+
+
 def test_an_id_without_a_version_gets_the_preset_of_those_with_one() -> None:
     assert preset_name("dqn", "CartPole") == preset_name("dqn", "CartPole-v1") == "dqn_cartpole"
     assert preset_name("dreamer_v3", "CartPole") == "cartpole"

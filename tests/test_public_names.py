@@ -9,6 +9,8 @@ import typing
 import pytest
 
 import reverie
+from reverie.agent.loading import load
+from reverie.algos.dreamer_v3 import DreamerV3Config
 from reverie.core.discover import algorithm_config, algorithms
 
 
@@ -34,6 +36,15 @@ def test_each_algorithm_has_its_configuration_there() -> None:
 def test_what_functions_return_is_there(function: typing.Any) -> None:
     returned = typing.get_type_hints(function)["return"]
     assert returned.__name__ in reverie.__all__
+
+
+def test_public_names() -> None:
+    assert reverie.load is load
+    assert reverie.DreamerV3Config is DreamerV3Config
+    assert reverie.__version__.count(".") >= 1
+    assert {"train", "load", "DreamerV3Config"} <= set(dir(reverie))
+    with pytest.raises(AttributeError, match="no attribute 'trian'"):
+        _ = reverie.trian
 
 
 def test_importing_reverie_imports_nothing_heavy() -> None:

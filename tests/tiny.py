@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from reverie.experiment import ExperimentConfig
+from reverie.training.messages import say_nothing
+
 NETWORKS: dict[str, Any] = {
     "rssm": {"deter": 32, "hidden": 16, "classes": 4, "stoch": 4, "blocks": 4},
     "encoder": {"depth": 2, "units": 16, "layers": 1},
@@ -25,3 +28,15 @@ SETTINGS: dict[str, Any] = {
     "env": {"num": 2, "vector": "serial"},
     "replay": {"capacity": 1000},
 }
+
+SMALL: dict[str, Any] = {**SETTINGS, "steps": 60, "learning_starts": 5}
+
+FEW: dict[str, Any] = {"steps": 10, "learning_starts": 10**5, "random_steps": 5, "eval_episodes": 2, "console": False,
+                       "tensorboard": False, "say": say_nothing}  # fmt: skip
+"""Of a run that ends before it learns."""
+
+CONFIG = ExperimentConfig().merge(SETTINGS)
+
+
+def settings(**more: Any) -> ExperimentConfig:
+    return CONFIG.merge({key.replace("__", "."): value for key, value in more.items()})

@@ -1,0 +1,192 @@
+"""A trained agent acts: on one observation or on many, with its state, also as a copy."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+
+from corridor import Corridor
+from reverie.agent.loading import load
+from reverie.core.errors import ConfigError, DataError, RunError
+from reverie.envs.recorded import RecordedActions
+from reverie.envs.spaces import ActionCodec
+from reverie.nn.exploration import EpsilonGreedy
+from reverie.presets import base
+from reverie.training.messages import say_nothing
+from reverie.training.run import train
+
+
+def test_what_an_agent_is_can_be_read(trained: Path) -> None:
+    agent = load(trained)
+    assert repr(agent) == f"Agent(dreamer_v3 in CartPole-v1, from {agent.checkpoint})"
+    with pytest.raises(RunError, match="run = 3: expected the path of a run folder"):
+        load(3)  # type: ignore[arg-type]
+
+
+def test_act_on_one_observation(trained: Path) -> None:
+    agent = load(trained)
+    env = gymnasium.make("CartPole-v1")
+    obs, _ = env.reset(seed=0)
+    state, done, actions = None, False, []
+    while not done:
+        action, state = agent.act(obs, state)
+        assert env.action_space.contains(action)
+        actions.append(action)
+        obs, _, terminated, truncated, _ = env.step(action)
+        done = terminated or truncated
+    assert len(actions) >= 8
+
+
+def test_an_agent_is_told_which_action_was_executed_instead(trained: Path) -> None:
+    agent = load(trained)
+    _, state = agent.act(np.zeros((3, 4), np.float32))
+    told = agent.override(state, np.array([1, 0, 1]))
+    assert told.policy.action.tolist() == [[0, 1], [1, 0], [0, 1]]
+    assert told.policy.latent is state.policy.latent
+    _, state = agent.act(np.zeros(4, np.float32))
+    assert agent.override(state, 1).policy.action.tolist() == [[0, 1]]
+    assert agent.override(state, np.array([0])).policy.action.tolist() == [[1, 0]]
+    with pytest.raises(DataError, match=r"action = 'left': expected an action of Discrete\(2\)"):
+        agent.override(state, "left")
+    with pytest.raises(DataError, match=r"action = \[0, 1\]: expected an action of Discrete\(2\)"):
+        agent.override(state, [0, 1])
+    with pytest.raises(DataError, match=r"action 'action' of row 0 is 7"):
+        agent.override(state, 7)
+
+
+def test_an_agent_is_told_of_actions_of_any_space(trained: Path) -> None:
+    agent = load(trained)
+    _, state = agent.act(np.zeros((2, 4), np.float32))
+    turn = spaces.Tuple((spaces.Discrete(3, start=1), spaces.MultiBinary(2)))
+    agent.action_space = spaces.Dict({"push": spaces.Box(np.float32([-1, 0]), np.float32([3, 10])), "turn": turn})
+    agent._encode, decode = RecordedActions(agent.action_space), ActionCodec(agent.action_space)
+    push, bits = np.float32([[2, 5], [-1, 10]]), np.int8([[0, 1], [1, 1]])
+    told = agent.override(state, {"push": push, "turn": (np.array([3, 1]), bits)}).policy.action
+    assert told[:, :2].tolist() == [[0.5, 0.0], [-1.0, 1.0]]
+    for number, flat in enumerate(told.numpy()):
+        action = decode(flat)
+        np.testing.assert_allclose(action["push"], push[number])
+        assert action["turn"][0] == (3, 1)[number]
+        assert action["turn"][1].tolist() == bits[number].tolist()
+    with pytest.raises(DataError, match=r"expected a batch of 2 actions of Dict"):
+        agent.override(state, {"push": push})
+    with pytest.raises(DataError, match=r"is nan|NaN|finite"):
+        agent.override(state, {"push": push * np.nan, "turn": (np.array([3, 1]), bits)})
+
+
+def test_what_cannot_be_acted_on_or_seeded_with(trained: Path) -> None:
+    agent = load(trained)
+    with pytest.raises(DataError, match="obs is an empty batch"):
+        agent.act(np.zeros((0, 4), np.float32))
+    for seed, expected in (
+        ("a", "an integer"),
+        (1.5, "an integer"),
+        (-1, "at least 0"),
+        (2**70, r"at .*, below 2\^63"),
+    ):
+        with pytest.raises(ConfigError, match=f"seed = {seed!r}: expected {expected}"):
+            agent.evaluate(2, seed=seed)  # type: ignore[arg-type]
+    assert agent.evaluate(1, seed=np.int64(3)).scores == agent.evaluate(1, seed=3).scores  # type: ignore[arg-type]
+
+
+def test_drawn_actions_have_the_exploration_that_training_ended_with(tmp_path: Path) -> None:
+    small = {"steps": 40, "learning_starts": 20, "replay_ratio": 0.1, "eval_episodes": 0, "replay.capacity": 40}
+    networks = {"algo.networks.units": (4,), "algo.batch_size": 4, "algo.exploration": EpsilonGreedy(1.0, 0.0, 40)}
+    config = base("dqn", "CartPole-v1").merge(small | networks | {"console": False, "tensorboard": False, "threads": 1})
+    train(config, run=tmp_path / "run", say=say_nothing)
+    agent, obs = load(tmp_path / "run"), np.random.default_rng(0).normal(size=(40, 4)).astype(np.float32)
+    assert agent.step == 40
+    for other in (agent, pickle.loads(pickle.dumps(agent))):
+        assert (other.act(obs, actions="sample")[0] == other.act(obs)[0]).all()
+    assert agent.evaluate(3, actions="sample").scores == agent.evaluate(3).scores
+    alone = config.merge({"data.path": "rows.npz", "data.fraction": 1.0})
+    assert alone.explored(0) >= 10**12 > config.explored(7) == 7  # it never explores: schedules are at their end
+
+
+def test_copies_and_pickles_of_an_agent_act_as_it_does(trained: Path) -> None:
+    agent, obs = load(trained), torch.rand(3, 4, requires_grad=True)
+
+    def actions(of: Any) -> list[int]:
+        torch.manual_seed(0)
+        return [int(of.act(row, actions="sample")[0]) for row in (*obs, obs.detach().numpy()[0])]
+
+    expected = actions(agent)
+    for other in (pickle.loads(pickle.dumps(agent)), copy.copy(agent), copy.deepcopy(agent)):
+        assert actions(other) == expected
+        assert (other.run, other.checkpoint, other.config) == (agent.run, agent.checkpoint, agent.config)
+    assert agent.act([obs[0], obs[1]])[0].shape == (2,)
+
+
+def test_a_pickle_has_the_weights_and_a_deep_copy_its_own(trained: Path) -> None:
+    agent = load(trained)
+    with torch.no_grad():
+        for weight in agent.algo.parameters():
+            weight.add_(0.125)
+    again, deep = pickle.loads(pickle.dumps(agent)), copy.deepcopy(agent)
+    before = {name: weight.clone() for name, weight in agent.algo.named_parameters()}
+    with torch.no_grad():
+        for weight in agent.algo.parameters():
+            weight.zero_()
+    for other in (again, deep):
+        assert all(torch.equal(weight, before[name]) for name, weight in other.algo.named_parameters())
+
+
+def test_act_on_a_batch_as_on_each_alone(corridor: Path) -> None:
+    agent = load(corridor, env=Corridor)
+    envs = gymnasium.vector.SyncVectorEnv([Corridor] * 3)
+    obs, _ = envs.reset()
+    torch.manual_seed(0)
+    actions, state = agent.act(obs)
+    assert set(actions) == {"go", "turn"}
+    assert actions["go"].shape == (3,)
+    assert actions["turn"].shape == (3, 1)
+    obs, *_ = envs.step(actions)
+    actions, state = agent.act(obs, state, is_first=[False, True, False])
+    assert envs.action_space.contains(actions)
+    one = Corridor()
+    single, _ = agent.act(one.reset()[0])
+    assert one.action_space.contains(single)
+
+
+def test_the_state_is_what_tells_equal_observations_apart(trained: Path) -> None:
+    agent = load(trained)
+    obs = np.zeros((2, 4), np.float32)
+    _, state = agent.act(obs)
+    _, state = agent.act(obs, state, is_first=[False, True])
+    deter = state.policy.latent.deter
+    assert not torch.allclose(deter[0], deter[1])
+
+
+@pytest.mark.parametrize(
+    ("obs", "message"),
+    [
+        (np.zeros(3, np.float32), r"shape \(3,\).*declares \(4,\)"),
+        (np.full(4, np.nan, np.float32), "is nan at index"),
+    ],
+)
+def test_what_does_not_fit_is_named(trained: Path, obs: np.ndarray, message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        load(trained).act(obs)
+
+
+def test_a_state_of_another_batch_is_refused(trained: Path) -> None:
+    agent = load(trained)
+    _, state = agent.act(np.zeros((2, 4), np.float32))
+    with pytest.raises(DataError, match="3 observations, state is of 2 environments"):
+        agent.act(np.zeros((3, 4), np.float32), state)
+
+
+def test_what_is_no_state_is_refused(trained: Path) -> None:
+    agent = load(trained)
+    with pytest.raises(
+        DataError, match=r"state = 'sample': expected the state that the last call of act returned.*by name"
+    ):
+        agent.act(np.zeros(4, np.float32), "sample")

@@ -1,0 +1,181 @@
+"""Dreams of a world model beside what really happened."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import imageio_ffmpeg
+import numpy as np
+import pytest
+import torch
+
+from corridor import Corridor
+from reverie.agent import dreaming
+from reverie.agent.dreaming import dream, measure, one_hot, painted
+from reverie.agent.loading import load
+from reverie.core.errors import ConfigError, RunError
+from reverie.core.specs import ObsPart
+from reverie.core.types import Batch
+from reverie.experiment import ExperimentConfig
+from reverie.nn.rssm import Latent
+from reverie.training.messages import say_nothing
+from reverie.training.run import train
+from tiny import SMALL
+
+
+def test_dream_of_everything(corridor: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(corridor, run)
+    report = dream(load(run, env=Corridor), context=3, horizon=20, sequences=2)
+    assert set(report.errors) == {"eye", "sense/x", "sense/n", "reward", "cont"}
+    assert {len(error) for error in report.errors.values()} == {7}  # ten rows, of which three were seen
+    assert report.repeated["reward"].max() == 0.0
+    assert report.repeated["cont"].tolist() == [0.0] * 6 + [1.0]
+    assert 0 <= report.errors["sense/n"].min() <= report.errors["sense/n"].max() <= 1
+    numbers = json.loads(report.files["numbers"].read_text())
+    assert numbers["error_per_step"]["eye"] == pytest.approx(report.errors["eye"].tolist())
+    assert numbers["context"] == 3
+    assert {"video of eye", "traces", "errors", "numbers", "arrays"} == set(report.files)
+    assert all(path.stat().st_size > 500 for path in report.files.values())
+    arrays = np.load(report.files["arrays"])
+    assert {key.partition("/")[0] for key in arrays} == {"action", "is_first", "is_last", "truth", "dream", "inside"}
+    assert {arrays[key].shape[:2] for key in arrays} == {(2, 10)}
+    far = np.sqrt(np.square(arrays["dream/reward"] - arrays["truth/reward"])[:, 3:].mean(0))
+    assert far == pytest.approx(report.errors["reward"])
+    algo = load(run, env=Corridor).algo
+    latent = Latent(*(torch.from_numpy(arrays[f"inside/{name}"]) for name in ("deter", "stoch")))
+    with torch.no_grad():
+        decoded, reward, _ = algo.world.predict(latent)
+        values = algo.critic(latent.feature).mean()
+        found = {"dream/reward": reward.mean(), "dream/eye": decoded["eye"].value(), "inside/value": values}
+    for name, value in found.items():
+        assert value.numpy() == pytest.approx(arrays[name], abs=1e-3), name
+
+
+class Telling(gymnasium.Env):
+    """Shows under the names of a dream's other arrays what they are not: numbers from 100 on."""
+
+    action_space = gymnasium.spaces.Discrete(2)
+    observation_space = gymnasium.spaces.Dict(
+        {key: gymnasium.spaces.Box(0, 200, (1,), np.float32) for key in ("reward", "cont", "inside/value", "obs/cont")}
+    )
+
+    def seen(self) -> dict[str, np.ndarray]:
+        return {key: np.array([100 + i + self.t], np.float32) for i, key in enumerate(self.observation_space.spaces)}
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+        self.t = 0
+        return self.seen(), {}
+
+    def step(self, action: Any) -> Any:
+        self.t += 1
+        return self.seen(), 1.0, False, self.t == 9, {}
+
+
+def test_observations_with_names_of_a_dream_are_dreamt_beside_them(tmp_path: Path) -> None:
+    config = ExperimentConfig().merge(SMALL).merge({"env.id": "Telling", "eval_episodes": 0})
+    train(config, env=Telling, run=tmp_path / "run", say=say_nothing)
+    report = dream(load(tmp_path / "run", env=Telling), context=3, horizon=20, sequences=2)
+    own = {"obs/reward", "obs/cont", "obs/inside/value", "obs/obs/cont"}
+    assert set(report.errors) == own | {"reward", "cont"}
+    assert report.units["reward"] == report.units["obs/reward"] == "root-mean-square error"
+    arrays = np.load(report.files["arrays"])
+    assert {arrays[f"truth/{name}"].min() >= 100 for name in own} == {True}
+    assert all(arrays[f"dream/{name}"].shape == (2, 10, 1) for name in own)
+    assert set(arrays["truth/reward"].ravel()) == {0.0, 1.0}
+    assert arrays["dream/cont"].shape == arrays["inside/value"].shape == (2, 10)
+
+
+def test_dreams_of_vectors_are_drawn_by_those_who_know_how(trained: Path, corridor: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(trained, run)
+    agent = load(run)
+    report = dream(agent, context=3, horizon=4, sequences=2)
+    frames = imageio_ffmpeg.read_frames(str(report.files["video"]))
+    width, height = next(frames)["size"]
+    shown = [np.frombuffer(frame, np.uint8).reshape(height, width, 3) for frame in frames]
+    assert len(shown) == 7
+    assert np.abs(shown[0].astype(int) - shown[6]).max() > 100
+    batch = Batch(
+        obs={"observation": torch.tensor([[[0.0, 0, 0, 0], [1, 0, 0, 0]]] * 5)}, action=torch.zeros(5, 2, 2),
+        reward=torch.zeros(5, 2), is_first=torch.zeros(5, 2), is_last=torch.zeros(5, 2),
+        is_terminal=torch.zeros(5, 2), weight=torch.ones(5), index=torch.arange(5),
+    )  # fmt: skip
+    real, imagined = painted(agent, batch, {"observation": batch.obs["observation"].numpy()[:, ::-1]})
+    assert real.shape == imagined.shape == (3, 2, 171, 256, 3)
+    assert (real[:, ::-1] == imagined).all()
+    assert (real[0, 0] != real[0, 1]).any()
+    assert painted(agent, batch, {}) is None
+    assert painted(load(corridor, env=Corridor), batch, {"observation": real}) is None
+
+
+def test_of_stacked_pictures_the_newest_is_shown() -> None:
+    frames = np.arange(2 * 8).reshape(2, 8)
+    assert dreaming.newest(frames, 4).tolist() == [[6, 7], [14, 15]]
+    assert dreaming.newest(frames, 1).tolist() == frames.tolist()
+
+
+def test_dreams_are_of_the_rewards_that_were_learned(
+    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(trained, tmp_path / "run")
+    agent, seen = load(tmp_path / "run"), []
+    agent.config = agent.config.merge({"env.clip_reward": "tanh"})
+    see = dreaming.imagined
+    monkeypatch.setattr(
+        dreaming, "imagined", lambda agent, batch, context: (seen.append(batch), see(agent, batch, 3))[1]
+    )
+    dream(agent, context=3, horizon=4)
+    assert seen[0].reward[:, 1:].unique().tolist() == pytest.approx([np.tanh(1.0)])
+    assert agent.evaluate(1).scores[0] >= 8  # true ones
+
+
+def test_dream_needs_something_to_imagine(corridor: Path) -> None:
+    agent = load(corridor, env=Corridor)
+    with pytest.raises(ConfigError, match=r"actions = 'best': expected one of"):
+        dream(agent, actions="best")
+    with pytest.raises(ConfigError, match="episodes = 0: expected at least 1"):
+        agent.evaluate(0)
+    with pytest.raises(RunError, match="longer than context = 10 rows"):
+        dream(agent, context=10)
+    with pytest.raises(ConfigError, match="horizon = 0: expected at least 1"):
+        dream(agent, horizon=0)
+
+
+def test_errors_are_measured_per_step_and_in_their_units() -> None:
+    spec = {
+        "v": ObsPart(kind="vector", shape=(2,), dtype="float32"),
+        "c": ObsPart(kind="categorical", shape=(2,), dtype="int64", classes=(2, 3)),
+    }
+    index = np.array([[[0, 0], [1, 2], [1, -1]]])
+    hot = one_hot(index, spec["c"])
+    assert hot.shape == (1, 3, 2, 3)
+    assert hot[0, 2].tolist() == [[0, 1, 0], [0, 0, 0]]
+    truth = {"v": np.array([[[0.0, 0.0], [1.0, 1.0], [2.0, 2.0]]]), "c": hot}
+    guess = {"v": truth["v"] + np.array([[[9.0, 9.0], [3.0, -3.0], [0.0, 0.0]]]), "c": hot.copy()}
+    guess["c"][0, 1, 1] = [0.25, 0.25, 0.5]  # half the probability missed the second class
+    errors, repeated, units = measure(truth, guess, spec, context=1)
+    assert errors["v"].tolist() == [3.0, 0.0]
+    assert repeated["v"].tolist() == [1.0, 2.0]
+    assert errors["c"].tolist() == [0.25, 0.0]
+    assert units == {"v": "root-mean-square error", "c": "probability not assigned to the true class"}
+
+
+def test_predictions_of_another_shape_are_refused() -> None:
+    spec = {
+        "i": ObsPart(kind="image", shape=(4, 6, 3), dtype="uint8"),
+        "v": ObsPart(kind="vector", shape=(2, 2), dtype="float32"),
+    }
+    truth = {"i": np.ones((2, 5, 4, 6, 3)), "v": np.ones((2, 5, 2, 2)), "reward": np.ones((2, 5))}
+    measure(truth, {**truth, "v": np.ones((2, 5, 4)), "reward": np.ones((2, 5, 1))}, spec, 3)
+    for wrong in (truth["i"].transpose(0, 1, 4, 2, 3), truth["i"].reshape(2, 5, -1), truth["i"][:, 1:]):
+        with pytest.raises(ConfigError, match=r"prediction of 'i' has shape .*: expected \[2, 5, 4, 6, 3\], \[B, T,"):
+            measure(truth, {"i": wrong}, spec, 3)
+    with pytest.raises(ConfigError, match=r"expected \[2, 5, 2, 2\] or \[2, 5, 4\]"):
+        measure(truth, {"v": np.ones((2, 5, 1, 4))}, spec, 3)
+    with pytest.raises(ConfigError, match=r"predicts 'w', which is no observation: expected some of i, v, reward"):
+        measure(truth, {"w": truth["v"]}, spec, 3)

@@ -1,0 +1,64 @@
+"""Loading an agent from its run: what must be given again, and runs that cannot be loaded."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+import reverie
+from reverie.agent.loading import load
+from reverie.core.errors import RunError
+from reverie.nn.encoder import EncoderConfig
+from reverie.training.messages import say_nothing
+from reverie.training.run import train
+from shared_generators import Paying
+from tiny import CONFIG, FEW, settings
+
+
+def test_load_without_a_run_or_a_checkpoint(trained: Path, tmp_path: Path) -> None:
+    with pytest.raises(RunError, match=r"there is no such folder\. Did you mean 'cartpole'"):
+        load(trained.parent / "cartpol")
+    run = tmp_path / "run"
+    shutil.copytree(trained, run)
+    shutil.rmtree(run / "checkpoints")
+    with pytest.raises(RunError, match="has no checkpoint yet"):
+        load(run)
+    (run / "checkpoints" / "diverged-000000012").mkdir(parents=True)
+    with pytest.raises(RunError, match="diverged before its first checkpoint: there is only diverged-000000012"):
+        load(run)
+
+
+def test_an_environment_from_python_must_be_given_again(corridor: Path) -> None:
+    with pytest.raises(RunError, match=r"trained with env = Corridor.*reverie\.load\(run, env=\.\.\.\)"):
+        load(corridor)
+
+
+@dataclass(frozen=True, kw_only=True)
+class OwnEncoderConfig(EncoderConfig):
+    """An encoder of the user's."""
+
+    depth: int = 2
+    units: int = 12
+    layers: int = 1
+
+
+def test_an_own_encoder_must_be_given_again(tmp_path: Path) -> None:
+    algo = CONFIG.algo.merge({"encoder": OwnEncoderConfig()})
+    train(settings(steps=60).merge({"algo": algo}), run=tmp_path / "run", say=say_nothing)
+    with pytest.raises(RunError, match=r"algo\.encoder = .*OwnEncoderConfig.*algo=\.\.\."):
+        load(tmp_path / "run")
+    agent = load(tmp_path / "run", algo=algo)  # type: ignore[arg-type]
+    assert agent.config.algo == algo
+
+
+def test_a_run_with_arguments_that_nobody_took_is_loaded_all_the_same(tmp_path: Path) -> None:
+    """Earlier versions saved them; and an instance is made already."""
+    run = tmp_path / "run"
+    reverie.train("td3", env=Paying, run=run, env_options={"kwargs": {"pay": 3.0}}, **FEW)
+    text = (run / "config.yaml").read_text()
+    (run / "config.yaml").write_text(text.replace("pay: 3.0", "pay: 3.0\n      full_action_space: false"))
+    assert load(run, env=Paying).evaluate(1).scores == [21.0]
+    assert load(run, env=Paying(2.0)).evaluate(1).scores == [14.0]

@@ -1,0 +1,115 @@
+"""Raw observations become those of training: frames, stacks and symbols."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+
+from reverie.agent.loading import load
+from reverie.agent.observer import Observer
+from reverie.agent.recording import RecordConfig, play
+from reverie.core.errors import DataError
+from reverie.envs.base import EnvConfig, make_gym
+from reverie.envs.dummy import Count
+from reverie.envs.flat import make_flat
+from reverie.experiment import ExperimentConfig
+from reverie.training.messages import say_nothing
+from reverie.training.run import train
+from tiny import SMALL
+
+
+def test_a_batch_with_parts_of_different_lengths_is_refused() -> None:
+    parts = {"camera": gymnasium.spaces.Box(0, 255, (4, 4, 3), np.uint8), "state": gymnasium.spaces.Box(-1, 1, (2,))}
+    env = Count()
+    env.observation_space = gymnasium.spaces.Dict(parts)
+    observer = Observer(make_flat(EnvConfig(), env, 0, False), EnvConfig())
+    for cameras, states in ((3, 2), (2, 3)):
+        obs = {"camera": np.zeros((cameras, 4, 4, 3), np.uint8), "state": np.zeros((states, 2), np.float32)}
+        with pytest.raises(DataError, match=f"not of one length: expected {cameras} observations in each"):
+            observer.split(obs)
+
+
+def test_a_state_may_be_gone_back_to(tmp_path: Path) -> None:
+    """What an agent has seen belongs to the state: two ways on from the same one do not know of each other."""
+    config = ExperimentConfig().merge(SMALL).merge({"env": {"id": "CartPole-v1", "frame_stack": 3}, "eval_episodes": 0})
+    train(config, run=tmp_path / "run", say=say_nothing)
+    agent = load(tmp_path / "run")
+    _, state = agent.act(np.zeros(4, np.float32))
+    before = {key: past.copy() for key, past in state.stacks[0].past.items()}  # type: ignore[union-attr]
+    agent.act(np.ones(4, np.float32), state)
+    for key, past in before.items():
+        np.testing.assert_array_equal(state.stacks[0].past[key], past)  # type: ignore[union-attr]
+
+
+def test_options_of_training_apply_to_raw_observations(tmp_path: Path) -> None:
+    config = (
+        ExperimentConfig()
+        .merge(SMALL)
+        .merge({"env": {"id": "CartPole-v1", "pixels": "add", "resize": [8, 10], "grayscale": True, "frame_stack": 2}})
+    )
+    train(config.merge({"eval_episodes": 0}), run=tmp_path / "run", say=say_nothing)
+    agent = load(tmp_path / "run")
+    assert agent.obs_spec["image"].shape == (8, 10, 2)
+    assert agent.obs_spec["observation"].shape == (2, 4)
+    env = agent.make_env(render=True)
+    obs, _ = env.reset(seed=0)
+    action, state = agent.act({"image": env.render(), "observation": obs})
+    assert env.action_space.contains(action)
+    _, floats = agent.act({"image": env.render() / 255.0, "observation": obs})  # read as in training
+    np.testing.assert_array_equal(floats.stacks[0].past["image"], state.stacks[0].past["image"])  # type: ignore[union-attr]
+    stacked = state.stacks[0]({"image": np.full((8, 10, 1), 7, np.uint8), "observation": obs}, False)  # type: ignore[misc]
+    assert (stacked["image"][..., 1] == 7).all()
+    assert (stacked["image"][..., 0] != 7).any()
+    with pytest.raises(DataError, match=r"'image' is env\.render\(\)"):
+        agent.act(obs)
+    recorded = play(agent, agent.make_env(), RecordConfig(episodes=1), np.random.default_rng(0), seed=0, most=3)
+    np.testing.assert_array_equal(recorded["observations"][0], obs)  # what the environment gave, without the frames
+    assert recorded["observations"].shape == (4, 4)
+
+
+def test_frames_in_place_of_minigrids_symbols_are_read() -> None:
+    pytest.importorskip("minigrid")
+    config = EnvConfig(id="MiniGrid-Empty-5x5-v0", pixels="only", resize=(8, 8))
+    flat = make_flat(config, None, 0, False)
+    env = make_gym(config, None, False)
+    obs, _ = env.reset(seed=0)
+    observer = Observer(flat, config)
+    given = observer.given(env, obs)
+    assert observer.split(given) == (True, [given])
+    np.testing.assert_array_equal(observer(given, None, True)["image"], flat.reset(seed=0)[0]["image"])
+
+
+def test_of_a_list_of_frames_the_last_one_is_read() -> None:
+    config = EnvConfig(pixels="only")
+
+    def make() -> gymnasium.Env[Any, Any]:
+        return gymnasium.wrappers.RenderCollection(gymnasium.make("CartPole-v1", render_mode="rgb_array"))
+
+    flat, env = make_flat(config, make, 0, False), make()
+    observer = Observer(flat, config)
+    obs, _ = env.reset(seed=0)
+    expected = [flat.reset(seed=0)[0]["image"], flat.step(np.array([0, 1], np.float32))[0]["image"]]
+    np.testing.assert_array_equal(observer.given(env, obs)["image"], expected[0])
+    env.step(0)
+    env.step(1)
+    single, (one,) = observer.split({"image": [*env.render()[:1], expected[1]]})
+    assert single
+    np.testing.assert_array_equal(observer(one, None, False)["image"], expected[1])
+    assert not observer.split({"image": np.stack(expected)})[0]
+    with pytest.raises(DataError, match="there is no image"):
+        observer(observer.split({"image": []})[1][0], None, False)
+
+
+def test_minigrids_symbols_are_read_as_in_training(tmp_path: Path) -> None:
+    pytest.importorskip("minigrid")
+    config = ExperimentConfig().merge(SMALL).merge({"env.id": "MiniGrid-Empty-5x5-v0", "eval_episodes": 0})
+    train(config, run=tmp_path / "run", say=say_nothing)
+    agent = load(tmp_path / "run")
+    env = gymnasium.make("MiniGrid-Empty-5x5-v0")
+    obs, _ = env.reset(seed=0)
+    action, _ = agent.act(obs)
+    assert env.action_space.contains(action)

@@ -1,0 +1,110 @@
+"""Training from Python: by name or by objects, one at a time, and nothing of the caller's is changed."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import yaml
+
+import reverie
+from corridor import Corridor
+from reverie.agent.loading import load
+from reverie.algos.dreamer_v3 import SIZES, DreamerV3Config
+from reverie.experiment import ExperimentConfig
+from reverie.training.messages import say_nothing
+from tiny import CONFIG, NETWORKS, SMALL, settings
+
+
+def test_train_by_name_with_overrides(tmp_path: Path) -> None:
+    result = reverie.train(
+        "dreamer_v3",
+        env="Acrobot-v1",
+        size="nano",
+        run=tmp_path / "run",
+        say=say_nothing,
+        envs=2,
+        **{
+            **{key: value for key, value in SMALL.items() if key != "env"},
+            "algo": {"batch_size": 2, "batch_length": 8},
+            "env_options": {"time_limit": 30},
+            "eval_episodes": 0,
+        },
+    )
+    saved = yaml.safe_load((result.run / "config.yaml").read_text())["experiment"]
+    assert saved["env"]["id"] == "Acrobot-v1"
+    assert (saved["env"]["num"], saved["env"]["time_limit"]) == (2, 30)
+    assert saved["algo"]["rssm"]["deter"] == SIZES["nano"]["deter"]
+
+
+def test_train_with_configuration_objects(tmp_path: Path) -> None:
+    algo = DreamerV3Config(batch_size=2, batch_length=8, horizon=3).merge(NETWORKS)
+    more = {key: value for key, value in SMALL.items() if key not in ("algo", "env")}
+    result = reverie.train(algo, env=Corridor, run=tmp_path / "a", say=say_nothing, **more)
+    assert load(result.run, env=Corridor).config.algo == algo
+    config = ExperimentConfig().merge(SMALL)
+    assert reverie.train(config, run=tmp_path / "b", say=say_nothing).reason == "finished"
+
+
+def test_a_single_file_of_settings_and_numbers_of_numpy(tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text("replay_ratio: 0.125")
+    made = reverie.api.settings_of(CONFIG, None, None, None, (), {"seed": np.int64(4)})
+    assert made.seed == 4
+    assert type(made.seed) is int
+    made = reverie.api.settings_of(
+        "dqn", "CartPole-v1", None, None, str(tmp_path / "mine.yaml"), {"steps": np.int64(4)}
+    )
+    assert (made.replay_ratio, made.steps) == (0.125, 4)
+
+
+def test_threads_are_those_of_before_afterwards(tmp_path: Path) -> None:
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        reverie.train(settings(steps=1, eval_episodes=0, threads=1), run=tmp_path / "run", say=say_nothing)
+        assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(before)
+
+
+class Drawing:
+    """A sink that uses the generators that belong to nobody."""
+
+    def write(self, values: Any, step: int) -> None:
+        torch.rand(3), np.random.rand(3), random.random()  # noqa: NPY002
+
+    def close(self) -> None:
+        torch.manual_seed(0)
+
+
+def test_a_training_leaves_the_generators_of_others_alone_and_the_other_way_round(tmp_path: Path) -> None:
+    def weights(name: str, **more: Any) -> dict[str, torch.Tensor]:
+        reverie.train(settings(steps=60, eval_episodes=0), run=tmp_path / name, say=say_nothing, **more)
+        return load(tmp_path / name).algo.state_dict()
+
+    torch.manual_seed(3)
+    np.random.seed(3)  # noqa: NPY002
+    random.seed(3)
+    expected = [float(torch.rand(1)), float(np.random.rand()), random.random()]  # noqa: NPY002
+    torch.manual_seed(3)
+    np.random.seed(3)  # noqa: NPY002
+    random.seed(3)
+    alone = weights("alone")
+    assert [float(torch.rand(1)), float(np.random.rand()), random.random()] == expected  # noqa: NPY002
+    beside = weights("beside", sinks=[Drawing()])
+    torch.testing.assert_close(beside, alone, rtol=0, atol=0)
+
+
+def test_two_trainings_at_once_are_refused(tmp_path: Path) -> None:
+    class Nested(Drawing):
+        def write(self, values: Any, step: int) -> None:
+            reverie.train(settings(steps=60), run=tmp_path / "inner", say=say_nothing)
+
+    said: list[str] = []
+    reverie.train(settings(steps=60), run=tmp_path / "outer", say=said.append, sinks=[Nested()])
+    assert any("Nested failed: RunError: another training is running in this process" in line for line in said)
+    assert not (tmp_path / "inner").exists()
+    reverie.train(settings(steps=60, eval_episodes=0), run=tmp_path / "next", say=say_nothing)  # once it is over
