@@ -47,10 +47,18 @@ def cartpole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished run on CartPole; tests may read it."""
-    from reverie.training.messages import say_nothing  # not before Triton's variable is set
+    from reverie.training.messages import say_nothing  # here, because most tests start faster without
     from reverie.training.run import train
     from tiny import settings
 
     run = tmp_path_factory.mktemp("runs") / "cartpole"
     train(settings(steps=200), run=run, say=say_nothing)
     return run
+
+
+@pytest.fixture
+def d4rl(tmp_path: Path) -> Path:
+    """Five short episodes in a file of D4RL's form."""
+    from d4rl_files import columns, write  # here, because most tests start faster without
+
+    return write(tmp_path / "a.hdf5", columns())

@@ -1,16 +1,185 @@
-"""Episodes of an agent, recorded as a dataset."""
+"""Episodes of an agent, recorded as a dataset: played again, with noise, and as the environment gave them."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import gymnasium
+import h5py
 import numpy as np
 import pytest
+from gymnasium import spaces
 
+import reverie
+from recordings import assert_same, joined
 from reverie.agent.agent import Agent
 from reverie.agent.loading import load
-from reverie.agent.recording import RecordConfig, play
+from reverie.agent.recording import RecordConfig, noisy, play, record
+from reverie.core.errors import ConfigError, DataError, RunError
+from reverie.data.readers.detect import open_reader
+from reverie.datasets import validate
+from tiny import SETTINGS
+
+pytest.importorskip("minari")
+
+
+@pytest.fixture(scope="module")
+def agent(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs") / "run"
+    settings = {name: value for name, value in SETTINGS.items() if name not in ("algo", "env")}
+    more = {"steps": 30, "learning_starts": 10, "replay_ratio": 0.1, "eval_episodes": 0}
+    small = {"algo.batch_size": 4, "algo.networks.units": (8,)}
+    reverie.train("td3", "Pendulum-v1", run=folder, say=lambda text: None, **settings | more, random_steps=5, **small)
+    return reverie.load(folder)
+
+
+def test_record_episodes_and_play_them_again(agent, tmp_path):
+    done = record(agent, str(tmp_path / "d"), RecordConfig(episodes=2, epsilon=0.3, noise=0.2, seed=4))
+    assert (done.episodes, done.steps) == (2, 400)
+    reader = open_reader(str(tmp_path / "d"))
+    assert reader.about().env == "Pendulum-v1"
+    assert reader.about().action == agent.action_space
+    assert validate(reader, replayed=2).sound
+    again = record(agent, str(tmp_path / "e"), RecordConfig(episodes=2, epsilon=0.3, noise=0.2, seed=4))
+    one, two = (joined(open_reader(str(tmp_path / name)).parts()) for name in "de")
+    assert_same(two, one)
+    assert again.steps == 400
+    actions = one["action"][~one["is_last"]]
+    assert actions.min() >= -2
+    assert actions.max() <= 2
+    assert len(np.unique(actions)) > 300
+
+
+def test_a_reward_that_the_environment_does_not_give_is_found(agent, tmp_path):
+    record(agent, str(tmp_path / "d"), RecordConfig(episodes=2))
+    with h5py.File(tmp_path / "d/data/main_data.hdf5", "a") as file:
+        file["episode_1/rewards"][7] += 1.0
+    found = validate(open_reader(str(tmp_path / "d")))
+    assert found.bad == [1]
+    rule = next(iter(found.findings.values()))
+    assert str(rule).startswith(
+        "differs from a replay in Pendulum-v1 with its seed and actions: 1 row in 1 episode, first in row 209"
+    )
+
+
+def test_record_steps(agent, tmp_path):
+    done = record(agent, str(tmp_path / "d"), RecordConfig(steps=250))
+    assert (done.episodes, done.steps) == (2, 250)
+    rows = joined(open_reader(str(tmp_path / "d")).parts())
+    assert rows["is_last"].nonzero()[0].tolist() == [200, 251]
+    assert not rows["is_terminal"].any()
+
+
+def test_an_end_that_is_terminal_and_truncated_is_recorded_as_both(agent):
+    class Short(gymnasium.Wrapper):
+        def step(self, action):
+            obs, reward, _, _, info = self.env.step(action)
+            return obs, reward, True, True, info
+
+    env = Short(gymnasium.make("Pendulum-v1"))
+    episode = play(agent, env, RecordConfig(episodes=1), np.random.default_rng(0), 0, None)
+    assert episode["terminations"].tolist() == episode["truncations"].tolist() == [True]
+
+
+def test_a_reward_that_is_an_array_of_one_number_is_recorded(agent):
+    class Arrays(gymnasium.Wrapper):
+        def step(self, action):
+            obs, _, *_, info = self.env.step(action)
+            return obs, np.array([0.5]), np.array([False]), False, info
+
+    episode = play(agent, Arrays(gymnasium.make("Pendulum-v1")), RecordConfig(steps=3), np.random.default_rng(0), 0, 3)
+    assert episode["rewards"].tolist() == [0.5, 0.5, 0.5]
+    assert episode["truncations"].tolist() == [False, False, True]
+
+
+def test_environments_that_reuse_their_arrays(agent):
+    """Each step is recorded as it was, whatever becomes of the arrays that it came and went with."""
+
+    class Reuses(gymnasium.Wrapper):
+        def reset(self, **options):
+            obs, info = self.env.reset(**options)
+            self.held = obs.copy()
+            return self.held, info
+
+        def step(self, action):
+            obs, *rest = self.env.step(action.copy())
+            action[:], self.held[:] = 0, obs
+            return self.held, *rest
+
+    plain = gymnasium.make("Pendulum-v1")
+    one, two = (
+        play(agent, env, RecordConfig(steps=4), np.random.default_rng(0), 0, 4) for env in (plain, Reuses(plain))
+    )
+    for name in ("observations", "actions"):
+        np.testing.assert_array_equal(one[name], two[name])
+        assert len(np.unique(one[name], axis=0)) == len(one[name])
+
+
+def test_observations_that_their_space_cannot_hold_are_not_recorded(agent, tmp_path, monkeypatch):
+    env = gymnasium.make("Pendulum-v1")
+    env.observation_space = spaces.Box(0, 255, (3,), np.uint8)
+    monkeypatch.setattr(agent, "make_env", lambda: env)
+    with pytest.raises(DataError, match=r"episode 0: obs is -?\d.* in row 0: expected a value of uint8"):
+        record(agent, str(tmp_path / "d"), RecordConfig(steps=3))
+    assert not [path for path in tmp_path.iterdir() if path.suffix != ".lock"]
+
+
+def test_without_noise_the_agent_does_what_it_does(agent, tmp_path):
+    record(agent, str(tmp_path / "d"), RecordConfig(episodes=1))
+    rows = joined(open_reader(str(tmp_path / "d")).parts())
+    state = None
+    for obs, action in zip(rows["obs"][:-1], rows["action"][:-1], strict=True):
+        chosen, state = agent.act(obs, state)
+        np.testing.assert_allclose(chosen, action, rtol=1e-5, atol=1e-6)
+
+
+def test_epsilon_of_one_is_the_space_alone(agent, tmp_path):
+    record(agent, str(tmp_path / "d"), RecordConfig(episodes=1, epsilon=1.0, seed=3))
+    actions = joined(open_reader(str(tmp_path / "d")).parts())["action"][:-1]
+    assert abs(actions.mean()) < 0.35
+    assert actions.std() == pytest.approx(2 / np.sqrt(3), abs=0.2)
+
+
+@pytest.mark.parametrize("space", [spaces.Discrete(3), spaces.Box(0, 4, (2,), np.int64)])
+def test_noise_needs_actions_that_are_floats(space, tmp_path):
+    env = SimpleNamespace(action_space=space, close=lambda: None)
+    with pytest.raises(ConfigError, match=r"noise = 0\.1: expected continuous actions"):
+        record(SimpleNamespace(make_env=lambda: env), str(tmp_path / "d"), RecordConfig(episodes=1, noise=0.1))
+
+
+def test_noise_is_in_half_of_the_range_and_stays_inside():
+    rng = np.random.default_rng(0)
+    space = spaces.Dict({"a": spaces.Box(-10, 30, (2,), np.float32), "b": spaces.Discrete(3)})
+    found = [noisy(space, {"a": np.full(2, 10, np.float32), "b": 1}, 0.1, rng) for _ in range(2000)]
+    values = np.array([one["a"] for one in found])
+    assert values.std() == pytest.approx(2.0, rel=0.1)
+    assert values.mean() == pytest.approx(10.0, abs=0.2)
+    assert {one["b"] for one in found} == {1}
+    wide = np.array([noisy(space, {"a": np.full(2, 30, np.float32), "b": 1}, 5.0, rng)["a"] for _ in range(50)])
+    assert wide.min() >= -10
+    assert wide.max() <= 30
+
+
+def test_recordings_that_cannot_be(agent, tmp_path):
+    for values in (
+        {},
+        {"episodes": 1, "steps": 1},
+        {"episodes": 0},
+        {"steps": 1, "epsilon": 2.0},
+        {"steps": 1, "noise": -1.0},
+        {"steps": 1, "noise": float("inf")},
+        {"steps": 1, "seed": -1},
+    ):
+        with pytest.raises(ConfigError, match=f"{list(values)[-1] if values else 'steps'} = "):
+            RecordConfig(**values)
+    with pytest.raises(ConfigError, match=r"d\.h5 has the suffix of HDF5"):
+        record(agent, str(tmp_path / "d.h5"), RecordConfig(steps=3))
+    record(agent, str(tmp_path / "d"), RecordConfig(steps=3))
+    with pytest.raises(RunError, match="d exists"):
+        record(agent, str(tmp_path / "d"), RecordConfig(steps=3))
+    assert [path.name for path in tmp_path.iterdir()] == ["d"]
 
 
 def test_actions_that_a_recording_replaces_are_told_to_the_agent(

@@ -7,9 +7,9 @@ import torch
 from gymnasium import spaces
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from recordings import LIVED, Lived, expected
-from test_readers_hdf5 import columns, write
 
+from d4rl_files import columns, write
+from recordings import LIVED, Lived, expected
 from reverie.core.errors import ConfigError, DataError
 from reverie.core.specs import ActionPart, ActionSpec, ExtraPart, ObsPart
 from reverie.core.types import Update, Window

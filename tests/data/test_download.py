@@ -12,10 +12,10 @@ from pathlib import Path
 
 import google_crc32c
 import pytest
-from recordings import LIVED, check, expected
-from test_readers_minari import buffer, write
 from test_readers_rl_unplugged import check_shard, shard, transitions
 
+from minari_files import buffer, write
+from recordings import LIVED, check, expected
 from reverie.commands.data import data_command
 from reverie.core.errors import ConfigError, RunError
 from reverie.core.lock import lock_of

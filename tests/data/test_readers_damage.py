@@ -7,11 +7,12 @@ import zipfile
 
 import numpy as np
 import pytest
-from recordings import LIVED
-from test_readers_hdf5 import columns, tianshou, transitions_of
-from test_readers_hdf5 import write as write_d4rl
+from test_readers_hdf5 import tianshou, transitions_of
 from test_readers_rl_unplugged import shard, transitions
 
+from d4rl_files import columns
+from d4rl_files import write as write_d4rl
+from recordings import LIVED
 from reverie.core.errors import DataError, ReverieError
 from reverie.data.readers.arrow_columns import Piece, TableColumn
 from reverie.data.readers.base import ReadOptions

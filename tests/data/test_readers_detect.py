@@ -4,9 +4,10 @@ import h5py
 import numpy as np
 import pytest
 from gymnasium import spaces
-from recordings import LIVED, check, expected
-from test_readers_hdf5 import columns, tianshou, transitions_of, write
+from test_readers_hdf5 import tianshou, transitions_of
 
+from d4rl_files import columns, write
+from recordings import LIVED, check, expected
 from reverie.core.errors import ConfigError, DataError
 from reverie.data.readers.base import ReadOptions
 from reverie.data.readers.detect import open_reader

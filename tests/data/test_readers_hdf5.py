@@ -9,8 +9,9 @@ import pytest
 from gymnasium import spaces
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from recordings import LIVED, Lived, assert_same, check, expected, joined
 
+from d4rl_files import cat, columns, write
+from recordings import LIVED, Lived, assert_same, check, expected, joined
 from reverie.core.errors import DataError
 from reverie.core.specs import ObsPart
 from reverie.data.readers import transitions
@@ -20,28 +21,6 @@ from reverie.data.readers.detect import open_reader
 from reverie.data.readers.tianshou import TianshouReader
 from reverie.data.readers.transitions import limited
 from reverie.envs.images import FrameStack
-
-
-def cat(name, lived=LIVED):
-    return np.concatenate([getattr(episode, name) for episode in lived])
-
-
-def columns(lived=LIVED):
-    return {
-        "observations": np.concatenate([e.observations[:-1] for e in lived]),
-        "next_observations": np.concatenate([e.observations[1:] for e in lived]),
-        "actions": cat("actions", lived),
-        "rewards": cat("rewards", lived),
-        "terminals": cat("terminals", lived),
-        "timeouts": cat("timeouts", lived),
-    }
-
-
-def write(path, values, **how):
-    with h5py.File(path, "w") as file:
-        for name, value in values.items():
-            file.create_dataset(name, data=value, **how)
-    return path
 
 
 @pytest.fixture

@@ -7,8 +7,9 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
-from recordings import LIVED, Lived, assert_same, check, expected, joined
 
+from minari_files import ACTION, PLAIN, buffer, texts, write
+from recordings import LIVED, Lived, assert_same, check, expected, joined
 from reverie.core.errors import ConfigError, DataError
 from reverie.data.readers import minari as readers
 from reverie.data.readers.detect import open_reader
@@ -18,32 +19,8 @@ from reverie.data.readers.spaces import space_of, text_of
 minari = pytest.importorskip("minari")
 from minari.data_collector import EpisodeBuffer  # noqa: E402  # the package is optional
 from minari.dataset.minari_dataset import parse_dataset_id  # noqa: E402
-from minari.dataset.minari_storage import MinariStorage  # noqa: E402
 
 STORAGES = ["hdf5", "arrow", "parquet"]
-PLAIN = spaces.Box(-np.inf, np.inf, (2,), np.float32)
-ACTION = spaces.Box(-1.0, 1.0, (1,), np.float32)
-
-
-def write(folder, buffers, observation=PLAIN, action=ACTION, storage="hdf5", jpeg=False, **about):
-    folder.mkdir(parents=True, exist_ok=True)
-    made = MinariStorage.new(
-        folder / "data", observation_space=observation, action_space=action, data_format=storage, jpeg_encoding=jpeg,
-        env_spec=about.pop("env_spec", None),
-    )  # fmt: skip
-    made.update_metadata({"dataset_id": "tests/written-v0", "minari_version": minari.__version__, **about})
-    made.update_episodes(buffers)
-    return folder
-
-
-def buffer(episode, observations=None, actions=None):
-    return EpisodeBuffer(
-        observations=episode.observations if observations is None else observations,
-        actions=episode.actions if actions is None else actions,
-        rewards=episode.rewards,
-        terminations=episode.terminals,
-        truncations=episode.timeouts,
-    )
 
 
 @pytest.fixture(autouse=True)
@@ -167,10 +144,6 @@ def test_compressed_pictures(tmp_path, storage):
     truth = np.concatenate([values(e) for e in LIVED])
     assert found.shape == truth.shape
     assert np.abs(found.astype(int) - truth).max() <= 1
-
-
-def texts(episode):
-    return [f"{episode.number}.{t}" for t in range(episode.steps + 1)]
 
 
 @pytest.mark.parametrize("storage", STORAGES)

@@ -6,7 +6,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from reverie.data.readers.detect import open_reader
+from reverie.recorded import Recorded
+
 FIELDS = ("reward", "is_first", "is_last", "is_terminal")
+FORMATS = ["minari", "d4rl", "parquet", "pydreamer", "store"]
+"""That a dataset can be written in."""
 
 
 @dataclass(frozen=True)
@@ -107,3 +112,11 @@ def check(reader, rows):
     assert found["is_first"][0]
     assert found["is_last"][-1]
     return found
+
+
+def same_rows(one, two):
+    """Both give the same rows to a learner, whatever the observation is called."""
+    a, b = (joined(Recorded(open_reader(str(path))).parts()) for path in (one, two))
+    names = {name: sorted(n for n in rows if n.startswith("obs/")) for name, rows in (("a", a), ("b", b))}
+    for mine, theirs in [*zip(names["a"], names["b"], strict=True), *((n, n) for n in ("action", *FIELDS))]:
+        np.testing.assert_array_equal(a[mine], b[theirs], err_msg=mine)

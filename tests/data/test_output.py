@@ -1,0 +1,83 @@
+"""What is written appears at its path when it is complete, by one process, under a fitting name."""
+
+from __future__ import annotations
+
+import os
+
+import numpy as np
+import pytest
+
+from d4rl_files import columns
+from d4rl_files import write as write_hdf5
+from recordings import FORMATS, same_rows
+from reverie.core.errors import ConfigError, DataError, RunError
+from reverie.core.lock import lock_of
+from reverie.data import output
+from reverie.data.readers.detect import open_reader
+from reverie.datasets import write
+
+minari = pytest.importorskip("minari")
+
+
+def test_what_exists_stays_and_what_fails_leaves_nothing(d4rl, tmp_path):
+    (tmp_path / "out").mkdir()
+    for to in FORMATS:
+        with pytest.raises(RunError, match="out exists: choose another name"):
+            write(open_reader(str(d4rl)), str(tmp_path / "out"), to)
+    values = columns()
+    values["observations"][9] = np.nan
+    broken = write_hdf5(tmp_path / "b.hdf5", values)
+    for to in ("pydreamer", "store"):  # those of learners; Minari takes what was recorded
+        with pytest.raises(DataError, match="row 12"):
+            write(open_reader(str(broken)), str(tmp_path / to), to)
+    for to in ("minari", "d4rl", "parquet", "store"):
+        with pytest.raises(RunError, match="no episodes"):
+            write(open_reader(str(d4rl)), str(tmp_path / "none"), to, lambda episodes: iter(()))
+    with pytest.raises(ConfigError, match="pass a path for the format store"):
+        write(open_reader(str(d4rl)), "minari:a/b-v0", "store")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.hdf5", "b.hdf5", "out"]
+
+
+@pytest.mark.parametrize(
+    ("name", "to", "said"),
+    [
+        ("b.hdf5", "minari", r"suffix of HDF5, but the format minari is written as a folder: .* --to d4rl`"),
+        ("b.H5", "parquet", r"suffix of HDF5, but the format parquet is written as Parquet: .* --to d4rl`"),
+        ("b.npz", "d4rl", r"suffix of npz, but the format d4rl is written as HDF5: .* --to pydreamer`"),
+        ("b.parquet", "store", r"suffix of Parquet, but the format store is written as a folder: .* --to parquet`"),
+        ("b.arrow", "parquet", r"suffix of Arrow, but the format parquet is written as Parquet: pass another name\.$"),
+    ],
+)
+def test_names_of_another_format_are_refused(d4rl, tmp_path, name, to, said):
+    with pytest.raises(ConfigError, match=rf"{name} has the {said}"):
+        write(open_reader(str(d4rl)), str(tmp_path / name), to)
+    assert [path.name for path in tmp_path.iterdir()] == ["a.hdf5"]
+
+
+def test_one_process_at_a_time_writes_a_target(d4rl, tmp_path, monkeypatch):
+    for to in FORMATS:
+        half = tmp_path / f".{to}.part" / "half"
+        half.parent.mkdir()
+        half.write_text("of a process that lives, or was killed")
+        with lock_of(tmp_path / to):
+            with pytest.raises(RunError, match=f"{to} is in use by process {os.getpid()} .*, or choose another name"):
+                write(open_reader(str(d4rl)), str(tmp_path / to), to)
+            assert half.exists()
+        write(open_reader(str(d4rl)), str(tmp_path / to), to)
+        assert not list(tmp_path.glob(f"{to}/half"))
+
+    def finished(path):
+        path.mkdir()
+        return lock_of(path)
+
+    monkeypatch.setattr(output, "lock_of", finished)  # by another process, just before this one gets the lock
+    with pytest.raises(RunError, match="late exists"):
+        write(open_reader(str(d4rl)), str(tmp_path / "late"), "d4rl")
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(["a.hdf5", "late", *FORMATS])
+
+
+def test_to_a_name_of_minaris(d4rl, tmp_path, monkeypatch):
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "root"))
+    write(open_reader(str(d4rl)), "minari:tests/written-v0")
+    same_rows(d4rl, "minari:tests/written-v0")
+    assert minari.load_dataset("tests/written-v0").total_episodes == 5
