@@ -10,7 +10,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
-from test_resume import Walk, assert_same
+from resumed import Walk, assert_same
 
 from reverie.algos.base import Algorithm, TrainStep
 from reverie.algos.ddpg import DDPGConfig

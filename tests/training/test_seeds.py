@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 import yaml
-from test_resume import assert_same
+from resumed import assert_same
 
 import reverie
 from reverie.algos.td3 import TD3Config

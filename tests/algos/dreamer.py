@@ -1,0 +1,61 @@
+"""A DreamerV3 so small that an update takes no time, and a random batch for it."""
+
+import torch
+
+from reverie.algos.dreamer_v3 import DreamerV3Config
+from reverie.core.specs import ActionPart, ActionSpec, ObsPart
+from reverie.core.types import Batch
+
+TINY = {
+    "rssm.deter": 16, "rssm.hidden": 8, "rssm.stoch": 3, "rssm.classes": 4, "rssm.blocks": 4, "encoder.units": 8,
+    "encoder.depth": 2, "decoder.units": 8, "decoder.depth": 2, "reward.units": 8, "cont.units": 8, "actor.units": 8,
+    "critic.units": 8, "batch_size": 3, "batch_length": 6, "horizon": 4, "optim.warmup": 0, "optim.lr": 1e-3,
+}  # fmt: skip
+
+
+OBS = {
+    "image": ObsPart(kind="image", shape=(8, 8, 3), dtype="uint8"),
+    "state": ObsPart(kind="vector", shape=(2,), dtype="float32"),
+    "token": ObsPart(kind="categorical", shape=(2,), dtype="int64", classes=(3, 3)),
+}
+
+
+ACTIONS = {
+    "discrete": ActionSpec(parts={"action": ActionPart(kind="categorical", classes=(4,))}),
+    "continuous": ActionSpec(parts={"action": ActionPart(kind="continuous", size=2)}),
+    "mixed": ActionSpec(
+        parts={"b": ActionPart(kind="continuous", size=1), "a": ActionPart(kind="categorical", classes=(2, 3))}
+    ),
+}
+
+
+def build(actions="discrete", **changes):
+    return (
+        DreamerV3Config()
+        .merge(TINY | {k.replace("__", "."): v for k, v in changes.items()})
+        .build(OBS, ACTIONS[actions], seed=1)
+    )
+
+
+def batch(agent, actions="discrete", seed=0):
+    g = torch.Generator().manual_seed(seed)
+    b, t = agent.window.batch, agent.window.rows
+    action = torch.rand(b, t, ACTIONS[actions].width, generator=g)
+    first = torch.rand(b, t, generator=g) < 0.2
+    last = torch.cat([first[:, 1:], first[:, :1] & False], 1)
+    extras = {}
+    if "deter" in agent.extra_spec:
+        extras = {
+            "deter": torch.rand(b, t, 16, generator=g).to(getattr(torch, agent.extra_spec["deter"].dtype)),
+            "classes": torch.randint(1, 5, (b, t, 3), generator=g).to(torch.uint8),
+        }
+    return Batch(
+        obs={
+            "image": torch.randint(0, 256, (b, t, 8, 8, 3), generator=g, dtype=torch.uint8),
+            "state": torch.randn(b, t, 2, generator=g),
+            "token": torch.randint(0, 3, (b, t, 2), generator=g),
+        },
+        action=action, reward=torch.randn(b, t, generator=g), is_first=first, is_last=last,
+        is_terminal=last & (torch.rand(b, t, generator=g) < 0.5),
+        weight=torch.ones(b), index=torch.arange(b), extras=extras,
+    )  # fmt: skip

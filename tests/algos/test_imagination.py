@@ -1,0 +1,53 @@
+"""Imagination: where it starts, and that it calls the networks that are there."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from dreamer import build
+
+from reverie.algos.imagination import imagine
+from reverie.nn.rssm import Latent
+
+
+def test_starts_of_imagination_have_one_axis():
+    learner = build()
+    start = Latent(torch.zeros(2, 3, 16), torch.zeros(2, 3, 3, 4))
+    with pytest.raises(ValueError, match=r"deter has shape \(2, 3, 16\): expected \(2, 16\)"):
+        imagine(learner.world.rssm, learner.actor, start, 2)
+
+
+class Residual(torch.nn.Sequential):
+    """Two layers, of which the second adds to the first."""
+
+    def forward(self, x):
+        x = self[0](x)
+        return x + torch.tanh(self[1](x))
+
+
+class Wrapped(torch.nn.Module):
+    """A module that is no sequence of layers."""
+
+    def __init__(self, inner):
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x):
+        return self.inner(x)
+
+
+@pytest.mark.parametrize("wrap", [Wrapped, lambda mlp: mlp])
+def test_imagination_on_a_gpu_calls_an_mlp_of_ones_own(wrap, monkeypatch):
+    learner, found = build(), []
+    rssm, actor = learner.world.rssm, learner.actor
+    units = actor.mlp.width
+    for p in actor.parts.parameters():
+        torch.nn.init.normal_(p)  # so that other hidden layers lead to other actions
+    actor.mlp = wrap(Residual(torch.nn.Linear(rssm.feature_width, units), torch.nn.Linear(units, units)))
+    for on_gpu in (False, True):
+        known = SimpleNamespace(ready=lambda *given, yes=on_gpu: yes)
+        monkeypatch.setattr("reverie.algos.imagination.gpu", known)
+        torch.manual_seed(0)
+        found.append(imagine(rssm, actor, rssm.initial(4, torch.float32), 3))
+    assert all(torch.equal(ours, theirs) for ours, theirs in zip(*found, strict=True))
+    assert torch.equal(found[1].hidden, actor.mlp(found[1].feature[:-1]))
