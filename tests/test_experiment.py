@@ -21,6 +21,7 @@ from reverie import experiment as experiments
 from reverie.agent.loading import load
 from reverie.core.errors import ConfigError, EnvError
 from reverie.core.types import Window
+from reverie.data import capacity
 from reverie.data.readers.detect import open_reader
 from reverie.effect import OF_COLLECTING
 from reverie.experiment import ExperimentConfig, build
@@ -74,7 +75,7 @@ def test_a_window_longer_than_the_replay_is_refused() -> None:
 
 
 def test_a_replay_larger_than_memory_is_refused_with_the_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(experiments, "available_memory", lambda: 20_000)
+    monkeypatch.setattr(capacity, "available_memory", lambda: 20_000)
     with pytest.raises(ConfigError, match=r"need 0\.0 GB, but only 0\.0 GB of memory is available\. Lower it to \d+"):
         build(settings(steps=1000))
     build(settings(steps=10)).close()  # a run so short that it never fills its replay

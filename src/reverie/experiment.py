@@ -20,12 +20,13 @@ from reverie.core.checks import at_least
 from reverie.core.clock import Clock
 from reverie.core.config import Config
 from reverie.core.errors import ConfigError, EnvError
-from reverie.core.machine import available_memory, choose_device, keep_freed_memory
+from reverie.core.machine import choose_device, keep_freed_memory
 from reverie.core.protocols import Env, Source
 from reverie.core.randomness import derived_seeds, reproducible, seed_everything
 from reverie.core.signature import differences, signature
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Mode, Window
+from reverie.data.capacity import check_capacity, check_memory, most_rows
 from reverie.data.dataset import Dataset, DatasetConfig
 from reverie.data.mix import shares
 from reverie.data.prefetch import ahead
@@ -232,12 +233,12 @@ def build(
             num_envs=config.env.num,
             window=shares(algo.window, config.data.fraction)[1] if config.data.path else algo.window,
             seed=seeds["replay"],
-            most=most_rows(config),
+            most=most_rows(config.replay, config.steps, config.env.num),
             scratch=scratch,
         )
         replay.hindsight = algo.hindsight
-        check_memory(config, replay)
-        check_capacity(config, replay)
+        check_memory(config.replay, replay, config.steps)
+        check_capacity(config.replay, replay, config.learning_starts)
         eval_env = make_beside(config, factory) if wants_eval_env(config, env) else None
         if eval_env is not None:
             undo.callback(eval_env.close)
@@ -365,56 +366,3 @@ def check_start(config: ExperimentConfig) -> None:
         learning_starts=sys.maxsize if given else config.learning_starts,
         frame_stack=config.env.frame_stack,
     )
-
-
-def check_capacity(config: ExperimentConfig, replay: Replay) -> None:
-    """Check that learning can start.
-
-    Raises:
-        ConfigError: the replay can never hold as many windows as ``learning_starts``.
-    """
-    rows, length = config.replay.rows(row_bytes(replay)), replay.window.rows - replay.window.free
-    offered = (rows // config.env.num - length + 1) * config.env.num
-    if config.learning_starts > offered:
-        raise ConfigError(
-            f"learning_starts = {config.learning_starts} windows, but replay.capacity = {config.replay.capacity} "
-            f"({rows} rows) over {config.env.num} envs holds at most {offered} windows of {length} rows, so learning "
-            "would never start. Lower learning_starts or raise replay.capacity."
-        )
-
-
-def most_rows(config: ExperimentConfig) -> int | None:
-    """Return the most rows that the run can collect: one per env step, and one more per end of an episode.
-
-    None if the replay begins with rows of other runs, whose number is not known yet.
-    """
-    return None if config.replay.init else 2 * config.steps + config.env.num
-
-
-def replay_bytes(config: ExperimentConfig, replay: Replay) -> int:
-    """Return the bytes that the replay will really take: memory of rows that never come is not used."""
-    held = replay.storage.streams * replay.storage.capacity
-    return int(row_bytes(replay) * (held if config.replay.init else min(held, config.steps)))
-
-
-def row_bytes(replay: Replay) -> float:
-    """Return the bytes of one row."""
-    return replay.nbytes / (replay.storage.streams * replay.storage.capacity)
-
-
-def check_memory(config: ExperimentConfig, replay: Replay) -> None:
-    """Check that the rows fit into memory.
-
-    Raises:
-        ConfigError: they do not; the message names needed and available bytes.
-    """
-    if config.replay.device != "cpu" or config.replay.storage != "ram":  # data/device.py, data/mapped.py check theirs
-        return
-    needed, free = replay_bytes(config, replay), available_memory()
-    if free is not None and needed > free:
-        per_row = row_bytes(replay)
-        raise ConfigError(
-            f"replay.capacity = {config.replay.capacity}: {config.replay.rows(per_row)} rows of {per_row:,.0f} bytes "
-            f"need {needed / 1e9:.1f} GB, but only {free / 1e9:.1f} GB of memory is available. Lower it to "
-            f"{int(free * 0.8 / per_row)}, or use replay.storage = 'mmap', smaller observations or smaller networks."
-        )

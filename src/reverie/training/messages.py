@@ -7,8 +7,9 @@ from reverie.core.compiler import trouble
 from reverie.core.discover import algorithm_name
 from reverie.core.machine import available_memory
 from reverie.core.words import Say, plural
+from reverie.data.capacity import replay_bytes
 from reverie.data.mix import shares
-from reverie.experiment import Experiment, replay_bytes
+from reverie.experiment import Experiment
 
 
 def say_nothing(text: str) -> None:
@@ -19,7 +20,7 @@ def describe(experiment: Experiment, say: Say) -> None:
     """Describe what is about to be trained, and the memory that it takes."""
     config, window = experiment.config, experiment.algo.window
     count = sum(p.numel() for p in experiment.algo.parameters() if p.requires_grad)
-    needed, free = replay_bytes(config, experiment.replay), available_memory()
+    needed, free = replay_bytes(config.replay, experiment.replay, config.steps), available_memory()
     room = "" if free is None else f" of {free / 1e9:.1f} GB available"
     if config.replay.device != "cpu" or config.replay.storage != "ram":
         room = f" on {config.replay.device}" if config.replay.device != "cpu" else " in mapped files"
