@@ -16,6 +16,7 @@ from reverie.envs.base import EnvConfig
 from reverie.envs.failures import Failures
 from reverie.envs.slot import Failed
 from reverie.envs.starting import derive_seeds, seed_after
+from reverie.envs.timeout import traced
 from reverie.envs.vector import make_env
 
 BOTH = pytest.mark.parametrize("vector", ["serial", "process"])
@@ -106,6 +107,7 @@ def test_any_failures(undisturbed, plan):
     assert env.restarts == len(plan)
 
 
+@pytest.mark.skipif(traced(), reason="nothing is interrupted under a debugger or coverage")
 @pytest.mark.parametrize("how", ["loop", "sleep"])
 @pytest.mark.parametrize("numbers", [[0], [1, 2]])
 @pytest.mark.parametrize(("place", "row"), PLACES)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import signal
+import sys
 import threading
 import time
 from types import SimpleNamespace
 
 import pytest
 
-from reverie.envs.timeout import ALARM, Alarm, Overdue
+from reverie.envs.timeout import ALARM, Alarm, Overdue, traced
+
+pytestmark = pytest.mark.skipif(traced(), reason="nothing is interrupted under a debugger or coverage")
 
 
 @pytest.fixture
@@ -66,6 +69,24 @@ def test_a_call_inside_another(alarm):
 
     with pytest.raises(Overdue, match=r"0.1 seconds"):
         limited(alarm, 0.1, outer)
+
+
+def by_trace(monkeypatch):
+    monkeypatch.setattr(sys, "gettrace", lambda: "a debugger's function")
+
+
+def by_monitoring(monkeypatch):
+    tools = {0: "a debugger"}
+    monkeypatch.setattr(sys, "monitoring", SimpleNamespace(DEBUGGER_ID=0, get_tool=tools.get), raising=False)
+
+
+@pytest.mark.parametrize("debug", [by_trace, by_monitoring])
+def test_nothing_is_interrupted_under_a_debugger(alarm, monkeypatch, debug):
+    with monkeypatch.context() as patch:
+        debug(patch)
+        limited(alarm, 0.01, lambda: hang(0.05))
+    with pytest.raises(Overdue):
+        limited(alarm, 0.01, hang)
 
 
 def test_nothing_rings_between_calls(alarm):

@@ -1,7 +1,8 @@
 """A time limit on environments that run in this thread: one that hangs is interrupted.
 
 Only Python code in the main thread can be interrupted, between two instructions or while it sleeps. Code that hangs
-inside a compiled library cannot be interrupted; in a worker process it can be killed.
+inside a compiled library cannot be interrupted; in a worker process it can be killed. Under a debugger, or another
+program that traces Python such as coverage, nothing is interrupted: somebody may be reading at a breakpoint.
 """
 
 from __future__ import annotations
@@ -76,10 +77,21 @@ class Alarm:
         if self._since is None:
             return
         left = self._since + self._limit - now
-        if left <= 0.0 and sys.gettrace() is None:
+        if left <= 0.0 and not traced():
             self._since = None
             raise Overdue(f"no response within env.timeout = {self._limit:g} seconds")
-        self._set(now, left if left > 0.0 else self._limit)  # overdue is allowed under a debugger
+        self._set(now, left if left > 0.0 else self._limit)
+
+
+def traced() -> bool:
+    """Return whether a debugger or another tracer of Python code runs in this thread.
+
+    Since Python 3.12 a debugger may use ``sys.monitoring`` in place of a trace function.
+    """
+    monitoring = getattr(sys, "monitoring", None)
+    return sys.gettrace() is not None or (
+        monitoring is not None and monitoring.get_tool(monitoring.DEBUGGER_ID) is not None
+    )
 
 
 ALARM = Alarm()
