@@ -149,33 +149,56 @@ def test_each_video_has_a_file_of_its_own(tmp_path: Path) -> None:
     assert stems == {file_stem(key) for key in keys} == {"a.b", "a_b", "a%2Eb", "%2E%2E.a", "a%20b", "ä"}
 
 
-def test_a_file_that_cannot_be_written_for_a_while_ends_no_run(tmp_path):
-    """As on a disk that is full: what was buffered comes when there is room, and each time is told of once."""
+class Disk:
+    """A file on a disk that has room for ``room`` more bytes."""
 
-    class Full:
-        def __init__(self, file):
-            self.file, self.left = file, 0
+    def __init__(self, file: Any) -> None:
+        self.file, self.room = file, math.inf
 
-        def write(self, text):
-            return self.file.write(text)
+    def write(self, data: bytearray) -> int:
+        if not self.room:
+            raise OSError(28, "No space left on device")
+        written: int = self.file.write(data[: int(min(len(data), self.room))])
+        self.room -= written
+        return written
 
-        def flush(self):
-            if self.left:
-                self.left -= 1
-                raise OSError(28, "No space left on device")
-            self.file.flush()
+    def __enter__(self) -> None:
+        pass
 
-        def close(self):
-            self.file.close()
+    def __exit__(self, *error: object) -> None:
+        self.file.close()
 
-    said, sink = [], JsonlSink(tmp_path / "m.jsonl")
-    disk = sink._file = Full(sink._file)
+
+def test_a_file_that_cannot_be_written_for_a_while_ends_no_run(tmp_path: Path) -> None:
+    """What a full disk did not take, here some 30 KB that begin within a line, follows when there is room.
+
+    Each time is told of once, also if entries without a line come in between.
+    """
+    path, said = tmp_path / "m.jsonl", []
+    sink = JsonlSink(path)
+    disk: Any = Disk(sink._file)
+    sink._file = disk
     patient = Patient(sink, "lines wait", said.append)
-    for step in range(8):
-        disk.left = {1: 3, 6: 1}.get(step, disk.left)
-        patient.write({"x": step}, step)
+    wide = {f"train/loss_{i}": 1 / (i + 3) for i in range(100)}
+    for step in range(20):
+        disk.room = {3: 1000, 13: math.inf, 16: 0, 17: math.inf}.get(step, disk.room)
+        patient.write(wide, step)
+        patient.write({"report/dream": VIDEO}, step)
     patient.close()
-    assert [row["step"] for row in read_metrics(tmp_path / "m.jsonl")] == list(range(8))
-    assert (
-        said == ["cannot write a log file: [Errno 28] No space left on device. The run continues, and lines wait"] * 2
-    )
+    assert path.read_text() == "".join(json.dumps({"step": step, **wide}) + "\n" for step in range(20))
+    full = "cannot write a log file: [Errno 28] No space left on device. The run continues, and lines wait"
+    assert said == [full] * 2
+
+
+def test_lines_that_were_never_written_are_reported_at_the_end(tmp_path: Path) -> None:
+    path = tmp_path / "m.jsonl"
+    sink = JsonlSink(path)
+    disk: Any = Disk(sink._file)
+    disk.room, sink._file = 9, disk
+    for attempt in (lambda: sink.write({"a": 1.0}, 7), sink.close):
+        with pytest.raises(OSError, match="No space left"):
+            attempt()
+    assert path.read_text() == '{"step": '
+    assert disk.file.closed
+    JsonlSink(path).close()
+    assert path.read_text() == ""

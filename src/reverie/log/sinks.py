@@ -37,10 +37,11 @@ def scalars(values: Values) -> dict[str, float]:
 
 
 class JsonlSink:
-    """Appends one JSON object per entry, ``{"step": ..., "<name>": ...}``, and flushes each line.
+    """Appends one JSON object per entry, ``{"step": ..., "<name>": ...}``, and writes each line at once.
 
     Numbers that are not finite become ``null``, which every JSON reader accepts. An incomplete line of an earlier
-    process is cut off before the first new one is written.
+    process is cut off before the first new one is written. What a full disk does not take stays in memory, and the next
+    write begins with it.
     """
 
     def __init__(self, path: Path, since: int | None = None) -> None:
@@ -49,18 +50,32 @@ class JsonlSink:
         _cut_unfinished_line(path)
         if since is not None:
             set_aside(path, since)
-        self._file = path.open("a", encoding="utf-8")
+        self._file = path.open("ab", buffering=0)  # Python's own buffer drops what is beyond 8 KB
+        self._unwritten = bytearray()  # lines; the first may lack its beginning, which is in the file already
 
     def write(self, values: Values, step: int) -> None:
-        """Append the scalars among ``values``."""
+        """Append the scalars among ``values``, after all that could not be written before.
+
+        Raises:
+            OSError: the disk did not take all; the rest is kept for the next call.
+        """
         row = {name: value if math.isfinite(value) else None for name, value in scalars(values).items()}
         if row:
-            self._file.write(json.dumps({"step": step, **row}) + "\n")
-            self._file.flush()
+            self._unwritten += (json.dumps({"step": step, **row}) + "\n").encode()
+        self._write_out()
 
     def close(self) -> None:
-        """Close the file."""
-        self._file.close()
+        """Close the file, after another attempt to write what is left.
+
+        Raises:
+            OSError: the disk did not take all; the rest is lost.
+        """
+        with self._file:
+            self._write_out()
+
+    def _write_out(self) -> None:
+        while self._unwritten:
+            del self._unwritten[: self._file.write(self._unwritten)]
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:

@@ -102,7 +102,7 @@ class Patient:
         self.sink, self.meanwhile, self.say, self.failed = sink, meanwhile, say, False
 
     def write(self, values: Mapping[str, float | np.ndarray], step: int) -> None:
-        """Pass the values on. A buffered file keeps the lines that it could not write."""
+        """Pass the values on. ``JsonlSink`` keeps the lines that it could not write."""
         try:
             self.sink.write(values, step)
         except OSError as error:
