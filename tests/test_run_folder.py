@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint
@@ -26,12 +27,13 @@ from reverie.core.specs import ActionSpec, ObsPart
 from reverie.envs.spaces import ActionCodec
 from reverie.experiment import ExperimentConfig
 from reverie.folder import RunFolder, check_spec, check_writable, write_spec
+from reverie.log.sinks import FINAL, read_metrics
 from reverie.presets import layered
 from reverie.run.checkpoint import Checkpoints
 from reverie.run.lock import RunLock
 from reverie.saved import read_saved, settings_changes
+from reverie.training import evaluator, sinks
 from reverie.training import run as training
-from reverie.training import sinks
 from reverie.training.messages import say_nothing
 from reverie.training.run import train
 from tiny import SETTINGS
@@ -184,6 +186,51 @@ def test_an_environment_that_breaks_leaves_a_checkpoint_to_go_on_from(tmp_path: 
     train(CONFIG, env=Steps, run=tmp_path / "run", say=said.append)
     assert "continuing" in said[0]
     assert "from env step 0" not in said[0]
+
+
+def test_a_final_evaluation_that_a_killed_process_had_only_logged_is_made_again_and_counts_once(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The score is written last, as it is taken for a sign that nothing is missing."""
+    write, logged = evaluator.write_evaluation, []
+
+    def look(folder: RunFolder, *args: Any) -> None:
+        logged.append(folder.metrics.read_text())
+        write(folder, *args)
+
+    (run / "eval.json").unlink()
+    before = (run / "metrics.jsonl").read_text()
+    monkeypatch.setattr(evaluator, "write_evaluation", look)
+    assert train(CONFIG, env=Steps, run=run, say=say_nothing).evaluation is not None
+    assert logged == [before]
+    assert (run / "metrics.jsonl").read_text() == before
+    assert (run / "metrics-aside.jsonl").read_text() == before.splitlines(keepends=True)[-1]
+    assert read_metrics(run / "metrics-aside.jsonl")[0][FINAL] == 1.0
+    assert (run / "eval.json").exists()
+
+
+@pytest.mark.parametrize("age", [None, 1])
+def test_a_learning_curve_that_is_missing_or_older_than_the_log_is_drawn(run: Path, age: int | None) -> None:
+    before = contents(run)
+    (run / "curve.png").unlink()
+    if age is not None:
+        (run / "curve.png").write_bytes(b"old")
+        os.utime(run / "curve.png", (age, age))
+    assert train(CONFIG, env=Steps, run=run, say=say_nothing).files["curve"] == run / "curve.png"
+    assert contents(run) == before
+
+
+def test_an_evaluation_whose_best_agent_could_not_be_saved_counts_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = CONFIG.merge({"steps": 30, "schedule.eval_every": 20, "eval_episodes": 1})
+    with monkeypatch.context() as patch:
+        patch.setattr(Checkpoints, "mark_best", refuse)
+        with pytest.raises(PermissionError):
+            train(config, env=Steps, run=tmp_path, say=say_nothing)
+    train(config, env=Steps, run=tmp_path, say=say_nothing)
+    scored = [(row["step"], row[FINAL]) for row in read_metrics(tmp_path / "metrics.jsonl") if FINAL in row]
+    assert scored == [(20, 0.0), (30, 1.0)]
 
 
 # ---------------------------------------------------------------- other settings

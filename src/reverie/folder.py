@@ -125,6 +125,12 @@ class RunFolder:
         known["estimate"] = self.estimate
         return {what: path for what, path in known.items() if path.exists()}
 
+    def has_newest_curve(self) -> bool:
+        """Return whether the figure of the learning curve, if there is a log to draw, is not older than the log."""
+        if not self.metrics.exists():
+            return True
+        return self.curve.exists() and self.curve.stat().st_mtime_ns >= self.metrics.stat().st_mtime_ns
+
 
 def write_json(path: Path, values: Mapping[str, Any]) -> None:
     """Write ``values`` as JSON, atomically."""

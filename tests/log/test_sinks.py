@@ -16,7 +16,7 @@ from reverie.core.clock import Clock
 from reverie.core.files import file_stem
 from reverie.experiment import ExperimentConfig
 from reverie.folder import RunFolder
-from reverie.log.sinks import JsonlSink, TensorBoardSink, VideoSink, read_metrics, video_path
+from reverie.log.sinks import FINAL, JsonlSink, TensorBoardSink, VideoSink, read_metrics, video_path
 from reverie.training import sinks
 from reverie.training.sinks import Patient
 
@@ -93,6 +93,23 @@ def test_what_is_lived_otherwise_is_set_aside(tmp_path: Path) -> None:
     assert [(row["step"], row["a"]) for row in read_metrics(path)] == [(10, 1.0), (20, 2.0), (25, 5.0)]
     assert [(row["step"], row["a"]) for row in read_metrics(aside)] == [(30, 3.0), (30, 9.0), (40, 9.5)]
     assert path.read_text().count("\n") == 3
+
+
+def test_entries_that_will_be_made_again_at_the_very_step_are_set_aside(tmp_path: Path) -> None:
+    path = tmp_path / "m.jsonl"
+    sink = JsonlSink(path)
+    for final in (0.0, 1.0):
+        sink.write({FINAL: final}, 10)
+        sink.write({"a": 1.0}, 20)
+        sink.write({FINAL: final}, 20)
+    sink.close()
+    before = path.read_text()
+    JsonlSink(path, since=20).close()
+    assert path.read_text() == before
+    JsonlSink(path, since=20, again={FINAL: 1.0}).close()
+    last = '{"step": 20, "eval/final": 1.0}\n'
+    assert path.read_text() == before.removesuffix(last)
+    assert (tmp_path / "m-aside.jsonl").read_text() == last
 
 
 def test_missing_file_has_no_rows(tmp_path: Path) -> None:

@@ -44,12 +44,15 @@ class JsonlSink:
     write begins with it.
     """
 
-    def __init__(self, path: Path, since: int | None = None) -> None:
-        """``since``: the step at which the run is resumed; lines of later steps are moved to another file."""
+    def __init__(self, path: Path, since: int | None = None, again: Values | None = None) -> None:
+        """``since``: the step at which the run is resumed; lines of later steps are moved to another file.
+
+        ``again``: values that mark entries of that step itself which will be made again; they are moved as well.
+        """
         path.parent.mkdir(parents=True, exist_ok=True)
         _cut_unfinished_line(path)
         if since is not None:
-            set_aside(path, since)
+            set_aside(path, since, again)
         self._file = path.open("ab", buffering=0)  # Python's own buffer drops what is beyond 8 KB
         self._unwritten = bytearray()  # lines; the first may lack its beginning, which is in the file already
 
@@ -122,11 +125,12 @@ def evaluations_in(rows: Sequence[Mapping[str, Any]]) -> tuple[list[Mapping[str,
     return during, final
 
 
-def set_aside(path: Path, since: int) -> None:
+def set_aside(path: Path, since: int, again: Values | None = None) -> None:
     """Move the lines of steps after ``since`` to the end of a second file: ``metrics-aside.jsonl``.
 
-    A run that is resumed from a checkpoint makes those steps again, perhaps with other results. A crash may leave lines
-    in both files, but never in none.
+    With ``again``, those of the step ``since`` that hold these values are moved too. A run that is resumed from a
+    checkpoint makes all of them again, perhaps with other results. A crash may leave lines in both files, but never in
+    none.
     """
     if not path.exists():
         return
@@ -134,7 +138,9 @@ def set_aside(path: Path, since: int) -> None:
     moved: list[str] = []
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True):
         try:
-            beyond = json.loads(line)["step"] > since
+            row = json.loads(line)
+            repeated = row["step"] == since and again is not None and again.items() <= row.items()
+            beyond = row["step"] > since or repeated
         except (ValueError, KeyError, TypeError):
             beyond = False
         (moved if beyond else kept).append(line)

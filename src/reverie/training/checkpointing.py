@@ -177,7 +177,7 @@ class Keeper:
             return (
                 f"has reached stop_score = {wanted:g} (best score {best:g}): increase it or set it to None to continue"
             )
-        if self._owes_evaluation():
+        if self.owes_evaluation():
             return ""
         if clock.done and config.data.alone:
             made = plural(clock.updates, "update")
@@ -188,7 +188,7 @@ class Keeper:
             )
         return ""
 
-    def _owes_evaluation(self) -> bool:
+    def owes_evaluation(self) -> bool:
         """Return whether the loaded run was stopped before an evaluation that was due, perhaps in its last turn."""
         config = self.experiment.config
         estimates = self.experiment.estimator is not None

@@ -61,15 +61,18 @@ def result_of(experiment: Experiment, folder: RunFolder, checkpoint: Path | None
 def judged(result: Result, experiment: Experiment, folder: RunFolder, sinks: Sequence[Sink], say: Say) -> Result:
     """Return ``result`` with the final evaluation of a saved run, or an estimate where no environment is there.
 
-    A signal ends the evaluation at once: the run is complete without it, and the same command makes up for it.
+    A signal ends the evaluation at once: the run is complete without it, and the same command makes up for it. It does
+    so until eval.json or estimate.json is there, so these are written after the entries of the logs.
     """
     evaluation: Evaluation | None = None
     estimate: PolicyEstimate | None = None
+    config, step = experiment.config, position(experiment.clock)
     try:
         with stopping():
-            if experiment.config.eval_episodes:
-                evaluation = final_evaluation(experiment, folder, say)
-            estimate = final_estimate(experiment, folder, say)
+            if config.eval_episodes:
+                evaluation = final_evaluation(experiment, say)
+            if experiment.estimator is not None:
+                estimate = experiment.estimate()
     except Stopped as stopped:
         say(
             f"{stopped}: the run is saved without its final evaluation. To evaluate it, continue the run: --resume "
@@ -80,7 +83,11 @@ def judged(result: Result, experiment: Experiment, folder: RunFolder, sinks: Seq
     written += [] if estimate is None else [estimate.metrics()]
     for metrics in written:
         for sink in sinks:
-            at_the_end(say, sink.write, metrics, position(experiment.clock))
+            at_the_end(say, sink.write, metrics, step)
+    if evaluation is not None:
+        at_the_end(say, write_evaluation, folder, evaluation, config, step)
+    if estimate is not None:
+        at_the_end(say, write_estimate, folder, estimate, step)
     return replace(result, evaluation=evaluation, estimate=estimate)
 
 
@@ -90,21 +97,10 @@ def is_of(file: Path, step: int) -> bool:
     return next((own[name] for name in ("updates", "env_steps", "step") if name in own), None) == step
 
 
-def final_evaluation(experiment: Experiment, folder: RunFolder, say: Say) -> Evaluation:
+def final_evaluation(experiment: Experiment, say: Say) -> Evaluation:
     """Evaluate the final agent of the run."""
     say(f"evaluating: {plural(experiment.config.eval_episodes, 'episode')}")
-    evaluation = experiment.evaluate(experiment.config.eval_episodes, which="test")
-    at_the_end(say, write_evaluation, folder, evaluation, experiment.config, position(experiment.clock))
-    return evaluation
-
-
-def final_estimate(experiment: Experiment, folder: RunFolder, say: Say) -> PolicyEstimate | None:
-    """Estimate the return of the final policy from recorded data; None if the run has no estimator."""
-    if experiment.estimator is None:
-        return None
-    found = experiment.estimate()
-    at_the_end(say, write_estimate, folder, found, position(experiment.clock))
-    return found
+    return experiment.evaluate(experiment.config.eval_episodes, which="test")
 
 
 def evaluator_of(experiment: Experiment, keeper: Keeper) -> loop.Evaluator | None:

@@ -23,6 +23,7 @@ from reverie.experiment import Experiment, ExperimentConfig
 from reverie.folder import RunFolder, check_spec, check_writable, new_path, write_spaces, write_spec, writing
 from reverie.log.console import tell
 from reverie.log.meter import Meter
+from reverie.log.sinks import FINAL
 from reverie.log.trackers import check_installed, check_reachable
 from reverie.offline import build, resolved, subject
 from reverie.run import train as loop
@@ -37,7 +38,7 @@ from reverie.training.checkpointing import Keeper, check_store, place_of
 from reverie.training.evaluator import Result, evaluator_of, is_of, judged, result_of
 from reverie.training.initial import begin_with, check_same_kind, with_beginning
 from reverie.training.messages import describe, why_idle
-from reverie.training.sinks import TRACKERS, check_sinks, sinks_of
+from reverie.training.sinks import TRACKERS, check_sinks, draw_curve, sinks_of
 
 ROOT = Path("runs")
 
@@ -198,7 +199,8 @@ def write_settings(folder: RunFolder, saved: Saved, experiment: Experiment, say:
 def _run(
     experiment: Experiment, folder: RunFolder, keeper: Keeper, title: str, say: Say, own: Sequence[Sink]
 ) -> Result:
-    with sinks_of(experiment, folder, title, say, own) as sinks:
+    again = {FINAL: 0.0} if keeper.owes_evaluation() else None  # logged, but the best agent could not be saved
+    with sinks_of(experiment, folder, title, say, own, again) as sinks:
         ending = loop.train(
             experiment.algo,
             experiment.source,
@@ -224,7 +226,10 @@ def _run(
 def _judged_late(
     experiment: Experiment, folder: RunFolder, newest: Path, title: str, say: Say, own: Sequence[Sink]
 ) -> Result:
-    """Return the result of a run that has no steps left; make up for a final evaluation that was interrupted."""
+    """Return the result of a run that has no steps left; make up for what an interrupted end lacks.
+
+    This is the final evaluation with everything that follows, or only the learning curve.
+    """
     result, config = result_of(experiment, folder, newest), experiment.config
     now = yaml.safe_load(yaml.safe_dump(config.to_dict()))
     if lines := learned_otherwise(read_saved(folder.path).experiment, now):
@@ -232,11 +237,13 @@ def _judged_late(
     lacks_score = config.eval_episodes > 0 and not is_of(folder.evaluation, position(experiment.clock))
     lacks_estimate = experiment.estimator is not None and not is_of(folder.estimate, position(experiment.clock))
     if not lacks_score and not lacks_estimate:
-        return replace(result, evaluation=evaluation_before(config, folder, say))
+        if not folder.has_newest_curve():
+            draw_curve(experiment, folder, title, say)
+        return replace(result, evaluation=evaluation_before(config, folder, say), files=folder.files() | result.files)
     saved = Saved(algorithm=algorithm_name(type(config.algo)), experiment=config.to_dict(),
                   custom=read_saved(folder.path).custom)  # fmt: skip
     write_settings(folder, saved, experiment, say, anew=False)
-    with sinks_of(experiment, folder, title, say, own) as sinks:
+    with sinks_of(experiment, folder, title, say, own, again={FINAL: 1.0}) as sinks:
         result = judged(result, experiment, folder, sinks, say)
     return replace(result, files=folder.files() | result.files)
 

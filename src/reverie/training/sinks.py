@@ -28,19 +28,24 @@ from reverie.run.train import add_to
 
 @contextlib.contextmanager
 def sinks_of(
-    experiment: Experiment, folder: RunFolder, title: str, say: Say, own: Sequence[Sink] = ()
+    experiment: Experiment,
+    folder: RunFolder,
+    title: str,
+    say: Say,
+    own: Sequence[Sink] = (),
+    again: Mapping[str, float] | None = None,
 ) -> Iterator[list[Sink]]:
-    """Open all sinks, those of the user (``own``) last. On exit all are closed, and the learning curve is drawn."""
-    clipped = experiment.config.env.clip_reward != "none" and experiment.env is not None
+    """Open all sinks, those of the user (``own``) last. On exit all are closed, and the learning curve is drawn.
+
+    ``again``: values that mark logged entries of the present step which will be made again.
+    """
     with contextlib.ExitStack() as stack:
-        curve = f"{title}; training returns sum clipped rewards" if clipped else title
-        unit = "updates" if experiment.config.data.alone else "env steps"
-        stack.callback(at_the_end, say, learning_curve, folder.metrics, folder.curve, curve, unit)
+        stack.callback(draw_curve, experiment, folder, title, say)
         apart = [Apart(sink, say) for sink in own]
         for sink in apart:
             stack.push(sink.end)
         sinks: list[Sink] = []
-        for opened in open_sinks(experiment, folder, title, say):
+        for opened in open_sinks(experiment, folder, title, say, again):
             stack.callback(at_the_end, say, opened.close)
             sinks.append(opened)
         yield [*sinks, *apart]
@@ -133,11 +138,13 @@ def check_sinks(sinks: Sequence[Sink]) -> None:
             )
 
 
-def open_sinks(experiment: Experiment, folder: RunFolder, title: str, say: Say) -> Iterator[Sink]:
+def open_sinks(
+    experiment: Experiment, folder: RunFolder, title: str, say: Say, again: Mapping[str, float] | None = None
+) -> Iterator[Sink]:
     """Yield the sinks of reverie one by one: files first, since the trackers may upload them."""
     config, clock = experiment.config, experiment.clock
     with writing(folder.path):
-        lines = JsonlSink(folder.metrics, since=position(clock))
+        lines = JsonlSink(folder.metrics, since=position(clock), again=again)
         yield Patient(lines, f"the entries of {folder.metrics} wait in memory", say)
         yield Patient(VideoSink(folder.videos), "the video is skipped", say)
         if config.tensorboard:
@@ -188,6 +195,14 @@ def open_trackers(config: ExperimentConfig, folder: RunFolder, title: str, say: 
 
 TRACKERS = {"wandb": "Weights & Biases", "mlflow": "MLflow"}
 """Settings that switch a tracker on, and the tracker's name."""
+
+
+def draw_curve(experiment: Experiment, folder: RunFolder, title: str, say: Say) -> None:
+    """Draw the learning curve of the run at its end."""
+    clipped = experiment.config.env.clip_reward != "none" and experiment.env is not None
+    curve = f"{title}; training returns sum clipped rewards" if clipped else title
+    unit = "updates" if experiment.config.data.alone else "env steps"
+    at_the_end(say, learning_curve, folder.metrics, folder.curve, curve, unit)
 
 
 def learning_curve(metrics: Path, png: Path, title: str, unit: str) -> Path | None:
