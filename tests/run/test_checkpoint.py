@@ -431,6 +431,25 @@ def test_large_spare_files_are_only_in_the_newest_checkpoint(tmp_path, monkeypat
         assert box.files == files
 
 
+@pytest.mark.parametrize("error", [OSError(5, "Input/output error"), ValueError("Expecting value")])
+def test_spare_files_that_cannot_be_deleted_end_no_run(tmp_path, monkeypatch, error):
+    monkeypatch.setattr(module, "SPARE_LIMIT", 1)
+    slim, said = module.slim, []
+
+    def fails_at_the_first(path):
+        if path.name == "step-000000001":
+            raise error
+        slim(path)
+
+    monkeypatch.setattr(module, "slim", fails_at_the_first)
+    checkpoints = Checkpoints(tmp_path, say=said.append)
+    paths = [checkpoints.save(step, {"box": Boxed({"x": step}, FILES)}) for step in (1, 2, 3)]
+    assert checkpoints.all() == paths
+    assert [(path / "box" / "a.npy").exists() for path in paths] == [True, False, True]
+    assert len(said) == 2  # after the second, and after the third
+    assert said[0].startswith(f"cannot delete step-000000001 or its spare files: {error}. The run continues")
+
+
 @pytest.mark.parametrize("call", range(8))
 def test_dropping_spare_files_can_be_stopped_anywhere(tmp_path, monkeypatch, call):
     monkeypatch.setattr(module, "SPARE_LIMIT", 1)

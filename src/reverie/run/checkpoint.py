@@ -56,7 +56,8 @@ class Checkpoints:
     def save(self, step: int, parts: Mapping[str, Stateful], *, diverged: bool = False) -> Path:
         """Write ``<folder>/step-<step>`` from the state of ``parts``, delete old checkpoints, return the new path.
 
-        A ``diverged`` state goes to ``diverged-<step>`` instead, for inspection only: ``latest`` ignores it.
+        A ``diverged`` state goes to ``diverged-<step>`` instead, for inspection only: ``latest`` ignores it. If old
+        checkpoints cannot be deleted, ``say`` gets a sentence about it.
 
         Raises:
             RunError: the disk is full or not writable; earlier checkpoints are untouched.
@@ -77,9 +78,6 @@ class Checkpoints:
             raise _unwritten(f"checkpoint {final}", error) from error
         self._state[name] = ""
         self._prune(final)
-        for older in self.all():
-            if older != final and not self._state.get(older.name):
-                slim(older)
         return final
 
     def load(self, path: Path | str, parts: Mapping[str, Stateful]) -> None:
@@ -221,14 +219,25 @@ class Checkpoints:
                 shutil.rmtree(path, ignore_errors=True)
 
     def _prune(self, written: Path) -> None:
-        """Delete all but the newest whole ones, the best and ``written``; verify those that were there before."""
+        """Of all whole ones but ``written``, slim the newest and the best, and delete the others.
+
+        Those that were there before are verified first. An error leaves only the checkpoint that it is about as it is.
+        """
         for path in self.all():
             if path.name not in self._state:
                 self._state[path.name] = problem_of(path)
         whole = [path for path in self.all() if not self._state[path.name]]
-        for path in whole[: -self.keep]:
-            if path not in (self.best(), written):
-                shutil.rmtree(path, ignore_errors=True)
+        for path in (path for path in whole if path != written):
+            try:
+                if path in (*whole[-self.keep :], self.best()):
+                    slim(path)
+                else:
+                    shutil.rmtree(path, ignore_errors=True)
+            except (OSError, ValueError) as error:  # ValueError: its manifest has been damaged since
+                self.say(
+                    f"cannot delete {path.name} or its spare files: {error}. The run continues, and tries again after "
+                    "the next checkpoint"
+                )
 
     def _aside(self) -> list[Path]:
         """Return the checkpoints that were moved aside and whose replacement is missing, oldest first."""
