@@ -172,6 +172,25 @@ def test_a_crash_between_the_two_renames_loses_nothing(tmp_path):
     assert read(path, ["a"]) == {"a": {"v": 1}}
 
 
+def test_one_half_deleted_is_not_taken_for_damaged_and_is_swept(tmp_path, monkeypatch):
+    def killed(path, **options):
+        if path.exists():
+            (path / "manifest.json").unlink()
+            raise KeyboardInterrupt
+
+    store = Checkpoints(tmp_path, keep=1)
+    store.save(1, {"a": Box({"v": 1})})
+    with monkeypatch.context() as patch:
+        patch.setattr("shutil.rmtree", killed)
+        with pytest.raises(KeyboardInterrupt):
+            store.save(2, {"a": Box({"v": 2})})
+    after = Checkpoints(tmp_path, keep=1)
+    assert [path.name for path in after.all()] == ["step-000000002"]
+    assert len(list(tmp_path.iterdir())) == 2
+    after.recover()
+    assert [path.name for path in tmp_path.iterdir()] == ["step-000000002"]
+
+
 @pytest.mark.parametrize("moment", ["save_file", "_write_file", "_sync_file", "sync", "_move"])
 def test_a_failing_disk_leaves_earlier_checkpoints_alone(tmp_path, monkeypatch, moment):
     store = Checkpoints(tmp_path, keep=1)

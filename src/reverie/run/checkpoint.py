@@ -64,7 +64,8 @@ class Checkpoints:
         """
         self._found = None
         name = name_of(step, "diverged" if diverged else "step")
-        final, staged = self.folder / name, self.folder / f".tmp-{name}-{os.getpid()}"
+        final = self.folder / name
+        staged = _incomplete(final)
         tensors: dict[str, Tensor] = {}
         state = {part: encode(stateful.state_dict(), part, tensors) for part, stateful in parts.items()}
         try:
@@ -208,7 +209,7 @@ class Checkpoints:
         return path if path.is_dir() else None
 
     def recover(self) -> None:
-        """Restore checkpoints that were moved aside for one that was never completed, and delete half-written ones.
+        """Restore checkpoints that were moved aside for one that was never completed, and delete incomplete ones.
 
         Only for the process that writes: the half-written checkpoint of another process looks the same.
         """
@@ -232,7 +233,7 @@ class Checkpoints:
                 if path in (*whole[-self.keep :], self.best()):
                     slim(path)
                 else:
-                    shutil.rmtree(path, ignore_errors=True)
+                    _delete(path)
             except (OSError, ValueError) as error:  # ValueError: its manifest has been damaged since
                 self.say(
                     f"cannot delete {path.name} or its spare files: {error}. The run continues, and tries again after "
@@ -317,6 +318,18 @@ def _move(staged: Path, final: Path) -> None:
     os.rename(staged, final)
     sync(final.parent)
     shutil.rmtree(aside, ignore_errors=True)
+
+
+def _incomplete(path: Path) -> Path:
+    """Return the name under which this process writes and deletes the checkpoint at ``path``."""
+    return path.with_name(f".tmp-{path.name}-{os.getpid()}")
+
+
+def _delete(path: Path) -> None:
+    """Delete a checkpoint. What a killed process leaves of it is no damaged one, and ``recover`` deletes the rest."""
+    leaving = _incomplete(path)
+    os.rename(path, leaving)
+    shutil.rmtree(leaving, ignore_errors=True)
 
 
 def _unwritten(what: str, error: Exception) -> RunError:
