@@ -16,6 +16,7 @@ from reverie.data.storage import Column
 from reverie.data.store import zarr
 from reverie.data.store.episodes import LOST, STEPLESS
 from reverie.data.store.store import Store
+from reverie.datasets import write
 from reverie.recorded import CANNOT, LATE
 
 COLUMNS = {
@@ -75,6 +76,21 @@ def test_rows_of_a_run(tmp_path):
         assert about.specs[0]["vec"].shape == (2,)
         assert about.specs[1].parts["action"].kind == "continuous"
     assert not reader.remarks()
+
+
+def test_the_environment_of_a_run_in_an_object_has_no_name(tmp_path):
+    """A class or an instance may have changed the environment that is registered under its id."""
+    stored(tmp_path / "replay", [named(LIVED)])
+    env = {"id": "Pendulum-v1", "clip_reward": "sign"}
+    saved = {"algorithm": "sac", "custom": {"env": "Pendulum-v1"}, "experiment": {"env": env}}
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(saved))
+    reader = open_reader(str(tmp_path))
+    assert reader.env_id() == reader.about().env == ""
+    assert reader.about().env_settings == {"clip_reward": "sign"}
+    assert reader.remarks() == [reader_file.OBJECT.format("Pendulum-v1")]
+    write(reader, str(tmp_path / "copy"), "parquet")
+    assert f"{reader_file.NAMELESS} in the copy (the data do not name one)" in reader.remarks()
+    assert open_reader(str(tmp_path / "copy")).about().env == ""
 
 
 def test_what_was_still_going_on_is_cut_off_and_what_has_no_beginning_left_out(tmp_path):

@@ -23,6 +23,7 @@ from reverie.data.store.store import Store
 ABOUT = "about.json"
 """File in a store that was converted from other data: what those declared about their environment and actions."""
 NAMELESS = "the environment's action space is not known: actions stay as stored, and the environment is not named"
+OBJECT = "the environment was a Python object, {}, which a file cannot hold: the data do not name it"
 OPEN = "an episode was still running, or its environment failed: it is treated as truncated"
 
 
@@ -45,10 +46,12 @@ class StoreReader(Reader):
         self.units: Space | None = space_of(said, str(path)) if said else None
         """The environment's action space, whose actions are stored in [-1, 1] or one-hot; None if it is not known."""
         self.nameless = False
+        if "object" in self._settings:
+            self.note(OBJECT.format(self._settings["object"]))
 
     def ask(self, answer: Callable[[About], tuple[Space | None, str]]) -> None:
         """See ``Reader``. If ``answer`` finds no space, ``about`` names no environment: its actions may not fit it."""
-        if self.units is not None or not self.env_id():
+        if self.units is not None:
             return
         self.units, why = answer(self.about())
         if self.units is None:
@@ -76,7 +79,9 @@ class StoreReader(Reader):
                 found["measured"] = about.get("measured", False)
             if (folder / "config.yaml").is_file():
                 content = said_in(folder / "config.yaml")
-                found["env"] = (content.get("experiment") or {}).get("env", {})
+                found["env"] = dict((content.get("experiment") or {}).get("env") or {})
+                if "env" in content.get("custom", {}):
+                    found["object"] = found["env"].pop("id", "")  # another may be registered under this id
                 found["algorithm"] = content.get("algorithm", "")
         return found
 
