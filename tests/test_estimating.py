@@ -26,6 +26,7 @@ from reverie.data.dataset import DatasetConfig
 from reverie.estimating import Estimator, PolicyEstimate, config_for
 from reverie.experiment import ExperimentConfig
 from reverie.log.console import LiveSink
+from reverie.recorded import CLIPPED
 from tiny import NETWORKS
 
 STATES, CLASSES, GAMMA = 4, 2, 0.9
@@ -322,6 +323,19 @@ def test_a_run_that_clips_rewards_estimates_returns_of_true_ones(data, tmp_path)
         result = reverie.train("td3", data=data, run=tmp_path / clip, updates=1, **{**SMALL, **ALONE, **more})
         recorded_returns.append(result.estimate.recorded)
     assert recorded_returns[0] == recorded_returns[1]
+
+
+def test_estimates_of_rewards_that_were_clipped_when_they_were_collected_say_so(data, tmp_path, capsys):
+    lived, run, said = tmp_path / "lived", tmp_path / "run", []
+    shutil.copytree(data, lived)
+    text = (lived / "config.yaml").read_text()
+    (lived / "config.yaml").write_text(text.replace("clip_reward: none", "clip_reward: sign"))
+    result = reverie.train("td3", data=lived, run=run, say=said.append, updates=1, **SMALL | ALONE)
+    assert sum(CLIPPED.format("sign") in line for line in said) == 1
+    assert result.estimate.clipped == json.loads((run / "estimate.json").read_text())["clipped"] == "sign"
+    assert main(["estimate", str(run), "--updates", "3"]) == 0
+    assert "3 updates, of rewards clipped by sign" in capsys.readouterr().out
+    assert reverie.estimate(run, data, updates=3).estimate.clipped == "none"
 
 
 def test_the_live_display_says_so():

@@ -64,6 +64,8 @@ class PolicyEstimate:
     """FQE's loss, the mean squared temporal-difference error, over the last 100 of these."""
     mode: Mode
     """How the policy chose actions: "eval" most likely, "explore" drawn."""
+    clipped: str = "none"
+    """How the rewards of both returns had been clipped when they were collected; "none" if they are the true ones."""
 
     def metrics(self) -> dict[str, float]:
         """Return the numbers under their names in the logs, without the ends of an interval that is unknown."""
@@ -81,7 +83,7 @@ class PolicyEstimate:
         """Return plain values for estimate.json."""
         parts = {name: {k: v for k, v in x._asdict().items() if np.isfinite(v)}
                  for name, x in {"return": self.value, "recorded_return": self.recorded}.items()}  # fmt: skip
-        kept = {name: getattr(self, name) for name in ("discount", "episodes", "cut_off", "updates", "loss")}
+        kept = {name: getattr(self, name) for name in ("discount", "episodes", "cut_off", "updates", "loss", "clipped")}
         what = (
             "discounted return, estimated by fitted Q evaluation from recorded data; no episodes were played. low and "
             "high are the interval of the mean over first states and do not include the error of the estimate itself"
@@ -91,11 +93,12 @@ class PolicyEstimate:
     def words(self) -> str:
         """Format the estimate for the terminal, in three or four lines."""
         cut = f", {self.cut_off:,} of them truncated" if self.cut_off else ""
+        clipped = "" if self.clipped == "none" else f", of rewards clipped by {self.clipped}"
         endless = f"\n  {ENDLESS}" if self.discount == 1 and self.cut_off else ""
         return (
             f"estimated by FQE, no episodes played: discounted return of the policy {between(self.value)}\n"
             f"  recorded: {between(self.recorded)} in {plural(self.episodes, 'episode')}{cut}; "
-            f"discount {self.discount:g}, {plural(self.updates, 'update')}\n"
+            f"discount {self.discount:g}, {plural(self.updates, 'update')}{clipped}\n"
             f"  intervals are for the mean over first states and do not include the error of FQE itself{endless}"
         )
 
@@ -118,13 +121,15 @@ class Estimator:
         *,
         seed: int = 0,
         rewards: np.ndarray | None = None,
+        clipped: str = "none",
     ) -> None:
         """Prepare FQE. ``config`` None: :func:`config_for`, with the learner's discount and frame stacks.
 
-        ``rewards``: the true rewards of all rows ``[n]``, if the dataset holds clipped ones.
+        ``rewards``: the true rewards of all rows ``[n]``, if the dataset holds clipped ones. ``clipped``: how rewards
+        had been clipped when they were collected, so that nobody knows the true ones.
         """
         self.algo, self.dataset, self.seed = algo, dataset, seed
-        self.width, self.rewards = action_spec.width, rewards
+        self.width, self.rewards, self.clipped = action_spec.width, rewards, clipped
         config = config or config_for(algo)
         self.discount = config.discount
         first = dataset.column("is_first")
@@ -209,6 +214,7 @@ class Estimator:
             updates=self.updates,
             loss=float(losses[-100:].mean()),
             mode=mode,
+            clipped=self.clipped,
         )
 
     def _columns(self) -> dict[str, np.ndarray]:

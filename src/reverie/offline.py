@@ -177,7 +177,7 @@ def build_alone(config: ExperimentConfig, env: EnvLike | None, *, start: int, sc
         if estimates:
             specs, seed = (recorded.obs_spec, recorded.action_spec), derived_seeds(config.seed)["evaluation"]
             rewards = None if unclipped is None else np.concatenate(unclipped)
-            estimator = Estimator(algo, dataset, *specs, seed=seed, rewards=rewards)
+            estimator = Estimator(algo, dataset, *specs, seed=seed, rewards=rewards, clipped=recorded.clipped)
         if algo.device.type == "cpu":
             keep_freed_memory()
         undo.pop_all()

@@ -34,6 +34,7 @@ MEASURED = (
     "the action space is not declared: it is inferred from the recorded actions (if there is an environment with a "
     "matching action space, that is used instead)"
 )
+CLIPPED = "rewards were clipped when they were collected (env.clip_reward = {}): returns and estimates are of these"
 LATE = {
     "resize": ("resize", "grayscale", "frame_stack"),
     "grayscale": ("frame_stack",),
@@ -79,6 +80,10 @@ class Recorded:
                 reader.note(f"each row is assumed to cover env.action_repeat = {env.action_repeat} frames")
         todo = to_apply(self.about, env or EnvConfig())
         self.clip = todo.clip_reward
+        self.clipped = str(self.about.env_settings.get("clip_reward", "none"))
+        """How the rewards had been clipped when they were collected; "none" if they are the true ones."""
+        if self.clipped != "none":
+            reader.note(CLIPPED.format(self.clipped))
         try:
             self.images = RecordedImages(seen, todo.resize, todo.grayscale)
         except EnvError as error:

@@ -99,7 +99,7 @@ def estimate(
         dataset = everything(config, recorded, settings.frames, seed)
         for remark in recorded.remarks():
             say(f"{config.data.path}: {remark}")
-    estimator = Estimator(learner, dataset, *specs, settings, seed=seed)
+    estimator = Estimator(learner, dataset, *specs, settings, seed=seed, clipped=recorded.clipped)
     draws = 1 if mode == "eval" else draws
     found = estimator.estimate(updates, mode=mode, draws=draws, env_steps=trained.explored(step))
     return written(folder, found, path, step, config.data.path, say)

@@ -72,8 +72,8 @@ class EnvConfig(Config):
     """Truncate episodes after this many decisions of the agent, in place of the registered limit."""
 
     clip_reward: Literal["none", "sign", "tanh"] = "none"
-    """Replace training rewards by their sign or tanh; training scores sum these. Evaluations and estimates use the true
-    rewards."""
+    """Replace training rewards by their sign or tanh; training scores sum these. Evaluations use the true rewards, and
+    estimates do where the data hold them: the data of a run with this setting hold the clipped ones."""
 
     resize: tuple[int, int] | None = None
     """Resize images to this height and width in pixels. None keeps their size."""
