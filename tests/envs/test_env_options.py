@@ -272,6 +272,10 @@ def test_options_for_images_without_images():
         ({"time_limit": 0}, "env.time_limit = 0"),
         ({"noop_max": -1}, "env.noop_max = -1"),
         ({"pool_frames": 2}, "env.pool_frames = 2: expected at most env.action_repeat = 1"),
+        (
+            {"pool_frames": 2, "action_repeat": 2, "pixels": "only"},
+            "env.pool_frames = 2 with env.pixels = 'only': renderings are drawn after the last repeat only",
+        ),
         ({"resize": (0, 8)}, "env.resize = 0"),
         ({"include": "("}, r"env.include = '\(': expected a valid regular expression \(missing"),
         ({"timeout": math.inf}, "env.timeout = inf: expected a finite number, 0 or more"),

@@ -124,6 +124,11 @@ class EnvConfig(Config):
             raise ConfigError(
                 f"env.pool_frames = {self.pool_frames}: expected at most env.action_repeat = {self.action_repeat}."
             )
+        if self.pool_frames > 1 and self.pixels != "none":
+            raise ConfigError(
+                f"env.pool_frames = {self.pool_frames} with env.pixels = '{self.pixels}': renderings are drawn after "
+                "the last repeat only, so they cannot be pooled. Set env.pool_frames = 1, or env.pixels = 'none'."
+            )
         for side in self.resize or ():
             check_at_least("env.resize", side, 1)
         wanted(self.log_info)
