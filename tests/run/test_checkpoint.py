@@ -155,9 +155,10 @@ def test_what_a_crash_left_is_ignored_and_swept(tmp_path):
     staged = tmp_path / ".tmp-step-000000002-99"
     staged.mkdir()
     (staged / "tensors.safetensors").write_bytes(b"half")
+    (tmp_path / ".best.99.part").write_bytes(b"")
     assert Checkpoints(tmp_path).latest() == good
-    store.save(3, {"a": Box({"v": 3})})
-    assert not staged.exists()
+    newer = store.save(3, {"a": Box({"v": 3})})
+    assert sorted(tmp_path.iterdir()) == [good, newer]
 
 
 def test_a_crash_between_the_two_renames_loses_nothing(tmp_path):

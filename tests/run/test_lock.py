@@ -44,6 +44,18 @@ def test_another_process_is_named_and_a_killed_one_forgotten(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+def test_who_holds_it_deletes_what_a_killed_process_left_half_written(tmp_path):
+    others = ["config.yaml", ".hidden", ".notes.part"]
+    for name in (".config.yaml.77.part", ".metrics.jsonl.4194304.part", *others):
+        (tmp_path / name).write_text("")
+    with RunLock(tmp_path):
+        assert sorted(path.name for path in tmp_path.iterdir()) == sorted([".lock", *others])
+        (tmp_path / ".eval.json.77.part").write_text("")
+        with pytest.raises(RunError, match="is in use"), RunLock(tmp_path):
+            pass
+        assert (tmp_path / ".eval.json.77.part").exists()
+
+
 def test_a_second_one_of_the_same_process_is_refused_too(tmp_path):
     with RunLock(tmp_path):
         with pytest.raises(RunError, match=f"process {os.getpid()}"), RunLock(tmp_path):

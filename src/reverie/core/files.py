@@ -40,10 +40,19 @@ def write_atomic(path: Path, content: str | bytes) -> None:
             os.fsync(file.fileno())
         os.replace(staged, path)
     except OSError as error:
-        error.filename, error.filename2 = str(path), None  # the name that people know
         with contextlib.suppress(OSError):
             staged.unlink(missing_ok=True)
-        raise
+        raise OSError(error.errno, error.strerror, str(path)) from error  # the name that people know
+
+
+def delete_staged(folder: Path) -> None:
+    """Delete the files that killed processes left in ``folder`` while they wrote others with :func:`write_atomic`.
+
+    Only for the process that writes there: the file of another one looks the same. Errors are ignored.
+    """
+    for path in folder.glob(".*.[0-9]*.part"):
+        with contextlib.suppress(OSError):
+            path.unlink()
 
 
 def sync(path: Path) -> None:

@@ -22,7 +22,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from reverie.core.errors import ConfigError, ReverieError, RunError, did_you_mean, warn
-from reverie.core.files import sync, write_atomic
+from reverie.core.files import delete_staged, sync, write_atomic
 from reverie.core.protocols import Stateful, WithFiles
 from reverie.core.words import Say
 from reverie.run.encode import decode, encode
@@ -218,6 +218,7 @@ class Checkpoints:
         for path in self.folder.glob(".tmp-*"):
             if path.is_dir():
                 shutil.rmtree(path, ignore_errors=True)
+        delete_staged(self.folder)
 
     def _prune(self, written: Path) -> None:
         """Of all whole ones but ``written``, slim the newest and the best, and delete the others.
