@@ -22,6 +22,7 @@ from reverie.core.errors import DataError
 from reverie.core.protocols import Restorable
 from reverie.envs import snapshot
 from reverie.envs.base import EnvConfig
+from reverie.envs.factory import Single
 from reverie.envs.starting import derive_seeds, seed_after
 from reverie.envs.vector import make_env
 
@@ -424,6 +425,37 @@ def test_constants_that_were_changed_meanwhile(said, make, changed, why):
     fresh = said(functools.partial(Tuned, **changed))
     assert fresh.restore(env.snapshot(), step).is_last.item() == bool(why)
     assert [line.rpartition("used: ")[2] for line in fresh.said] == ([why] if why else [])
+
+
+class Late(Tuned):
+    """Has a field that changes at the end of an episode."""
+
+    def __init__(self):
+        super().__init__()
+        self.over = None
+
+    def step(self, action):
+        self.over = 0 if self.time == 4 else self.over
+        return super().step(action)
+
+
+@pytest.mark.parametrize(("changed", "why"), [({}, ""), ({"weight": 7.0}, "weight of Late was 1.0 and is 7.0 now")])
+def test_an_instance_that_moved_on_meanwhile(said, make, changed, why):
+    """As that of a notebook: it is evaluated at the end of a run and then passed again."""
+    instance = Late()
+    env, step = after_three(make, Single(instance))
+    taken, expected = env.snapshot(), as_bytes(env.step(torch.zeros(1, 2)))
+    beside = make(Single(instance))  # for evaluations, before the first is closed
+    beside.reset()
+    play(beside, 9, actions(beside, 0))
+    assert instance.over == 0
+    beside.close()
+    env.close()
+    vars(instance).update(changed)
+    again = said(Single(instance))
+    assert again.restore(taken, step).is_last.item() == bool(why)
+    assert [line.rpartition("used: ")[2] for line in again.said] == ([why] if why else [])
+    assert (as_bytes(again.step(torch.zeros(1, 2))) == expected) is not bool(why)
 
 
 def test_a_class_that_was_edited_meanwhile(said, make, tmp_path, monkeypatch):

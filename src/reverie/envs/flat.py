@@ -21,7 +21,7 @@ from reverie.envs.base import EnvConfig, Factory, make_gym
 from reverie.envs.episode_info import Logged, summary_of
 from reverie.envs.images import FlatObs, FrameStack, ImageOptions, latest, rgb
 from reverie.envs.spaces import ActionCodec, ObsCodec
-from reverie.envs.unchanged import as_made
+from reverie.envs.unchanged import as_made, let_go
 
 LARGEST = float(np.finfo(np.float32).max)
 
@@ -145,6 +145,11 @@ class FlatEnv(gymnasium.Wrapper[Any, np.ndarray, Any, Any]):
             return self._flat(obs, False), reward, terminated, truncated, {}
         except (Exception, timeout.Overdue) as error:
             raise self._placed(error) from error
+
+    def close(self) -> None:
+        """Close the environment; an instance of the user's stays open and may come back."""
+        let_go(self)
+        super().close()
 
     def _flat(self, obs: Any, first: bool) -> FlatObs:
         flat = self._codec(obs) if self._codec else {}

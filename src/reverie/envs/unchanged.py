@@ -10,6 +10,7 @@ import functools
 import hashlib
 import inspect
 import sys
+import weakref
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -45,15 +46,37 @@ class Made:
         )
 
 
+@dataclass(frozen=True)
+class Seen:
+    """Plain fields of a layer when it had just been made, and when it was let go; None as long as it is in use."""
+
+    made: dict[str, Any]
+    left: dict[str, Any] | None = None
+
+
+_SEEN: dict[int, Seen] = {}
+"""Layers by their ids, as they need not be hashable. One that is passed as an instance may be used several times."""
+
+
 def as_made(env: Env) -> Made:
-    """Describe ``env``, which has just been made. Layers that save themselves may change their constants."""
+    """Describe ``env`` as it was made. Layers that save themselves may change their constants.
+
+    An instance that was used before and moved on is still described so, except for what was edited after that use.
+    """
     layers = layers_of(env)
     classes = {each for layer in layers for each in type(layer).__mro__}
     sources = {f"{each.__module__}.{each.__qualname__}": _digest(each) for each in classes}
     return Made(
-        tuple({} if has_own(layer) else _plain_fields(layer) for layer in layers),
+        tuple({} if has_own(layer) else _fields_as_made(layer) for layer in layers),
         {name: digest for name, digest in sources.items() if digest},
     )
+
+
+def let_go(env: Env) -> None:
+    """Remember how ``env`` is left: what is another way when it comes back was edited meanwhile."""
+    for layer in layers_of(env):
+        if id(layer) in _SEEN:
+            _SEEN[id(layer)] = Seen(_SEEN[id(layer)].made, _plain_fields(layer))
 
 
 def difference(then: Made, env: Env, now: Made) -> str:
@@ -83,6 +106,18 @@ def has_own(layer: Env) -> bool:
 
 def _plain_fields(layer: Env) -> dict[str, Any]:
     return {name: value for name, value in vars(layer).items() if name not in RANDOM and _is_plain(value)}
+
+
+def _fields_as_made(layer: Env) -> dict[str, Any]:
+    found = _plain_fields(layer)
+    if id(layer) not in _SEEN:
+        weakref.finalize(layer, _SEEN.pop, id(layer), None).atexit = False
+    else:
+        seen = _SEEN[id(layer)]
+        left = found if seen.left is None else seen.left
+        found = seen.made | {n: x for n, x in found.items() if n not in left or not _same(x, left[n])}
+    _SEEN[id(layer)] = Seen(found)
+    return found
 
 
 def _is_plain(value: object) -> bool:
