@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from reverie.core.errors import ConfigError, DataError, RunError
-from reverie.data.output import Exported, check_distinct, check_room, emptied, size_of, staged_at, staged_file
+from reverie.data.output import Exported, check_distinct, check_room, hdf5_file, size_of, staged_at, staged_file
 from reverie.data.readers.base import About, Rows, needs
 from reverie.data.readers.spaces import text_of
 from reverie.data.readers.table import ACTIONS_OF_OURS, COLUMNS_OF_OURS
@@ -104,12 +104,8 @@ def write_d4rl(episodes: Iterable[Rows], target: Path, about: About) -> Exported
         ConfigError: there are several observations or actions, or text; h5py is missing.
         RunError: ``target`` exists, the disk is full, or there is no episode.
     """
-    try:
-        import h5py
-    except ImportError as error:
-        raise needs("h5py", "hdf5", error) from None
     done = Exported(target)
-    with staged_file(target) as staged, h5py.File(staged, "w") as file, emptied(staged):
+    with staged_file(target) as staged, hdf5_file(staged) as file:
         for block in blocks_of(episodes, done):
             check_room(target, 2 * size_of(block) + BUFFERED)
             check_plain(block, "D4RL files", "one array of observations and one of actions", several=False)

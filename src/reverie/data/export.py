@@ -13,8 +13,8 @@ import numpy as np
 from reverie.core.errors import ConfigError, RunError
 from reverie.core.signals import check_signals
 from reverie.core.words import repeated
-from reverie.data.output import Exported, check_distinct, check_room, check_target, size_of, staged_at
-from reverie.data.readers.minari import minari_root
+from reverie.data.output import Exported, check_distinct, check_room, check_target, hdf5_file, size_of, staged_at
+from reverie.data.readers.minari import MAIN, minari_root
 from reverie.data.readers.pydreamer import OF_GENERATOR
 from reverie.data.readers.spaces import tree_of
 from reverie.data.store.episodes import Episode
@@ -175,6 +175,7 @@ def write_minari(
             check_signals()
             check_room(path, 2 * size_of(episode) + min(CACHED, ABOUT_EPISODE * (done.episodes + 16)))
             yield EpisodeBuffer(**episode)
+        file.flush()  # Minari measures its size next
 
     with staged_at(path) as staged:
         storage = MinariStorage.new(
@@ -182,7 +183,8 @@ def write_minari(
         )
         said = {"dataset_id": path.name if name == target else name, "minari_version": minari.__version__}
         storage.update_metadata(said | dict(about))
-        storage.update_episodes(buffers())
+        with hdf5_file(staged / "data" / MAIN) as file:
+            storage.update_episodes(buffers())
         if not done.episodes:
             raise RunError("the dataset contains no episodes to write.")
     return done

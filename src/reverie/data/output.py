@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
 import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -17,11 +18,13 @@ from reverie.core.errors import ConfigError, RunError
 from reverie.core.files import check_local
 from reverie.core.lock import lock_of
 from reverie.core.signals import check_signals
-from reverie.data.readers.base import format_of
+from reverie.data.readers.base import format_of, needs
 from reverie.data.readers.minari import check_name, minari_root
 
 WRITTEN = {"minari": "a folder", "d4rl": "HDF5", "parquet": "Parquet", "pydreamer": "npz", "store": "a folder"}
 """What is written in each format."""
+UNWRITTEN = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""Numbers of errors that only writing has: the disk is full, a quota is used up, or files may not become as large."""
 
 
 @dataclass
@@ -42,7 +45,7 @@ def staged_file(path: Path) -> Iterator[Path]:
     After an error it is deleted. One process at a time can do so for a ``path``; it deletes what a killed one has left.
 
     Raises:
-        RunError: ``path`` exists, another process is writing it, or the disk is full.
+        RunError: ``path`` exists, another process is writing it, or it cannot be written.
     """
     check_absent(path)
     with lock_of(path):
@@ -56,7 +59,7 @@ def staged_file(path: Path) -> Iterator[Path]:
         except BaseException as error:
             give_room(staged)
             delete(staged)
-            raise no_room(path, error) or error from None
+            raise unwritten(path, error) or error from None
 
 
 @contextlib.contextmanager
@@ -64,7 +67,7 @@ def staged_at(path: Path) -> Iterator[Path]:
     """Do as ``staged_file``, with an empty folder.
 
     Raises:
-        RunError: ``path`` exists, another process is writing it, or the disk is full.
+        RunError: ``path`` exists, another process is writing it, or it cannot be written.
     """
     with staged_file(path) as staged:
         staged.mkdir()
@@ -105,20 +108,50 @@ def give_room(staged: Path) -> None:
 
 
 @contextlib.contextmanager
-def emptied(staged: Path) -> Iterator[None]:
-    """Truncate the open HDF5 file ``staged`` after an error, so that closing it does not fail on a full disk."""
+def hdf5_file(staged: Path) -> Iterator[Any]:
+    """Make the HDF5 file ``staged``, whose content is replaced, and yield it. Code that opens it again shares it.
+
+    Raises:
+        ConfigError: h5py is missing.
+        OSError, RuntimeError: it cannot be written. ``staged_file`` makes a clear error of it.
+    """
     try:
-        yield
-    except BaseException:
-        give_room(staged)
-        raise
+        import h5py
+    except ImportError as error:
+        raise needs("h5py", "hdf5", error) from None
+    # Without a cache of chunks HDF5 writes values when they are set. It would write cached ones as their dataset is
+    # closed, which h5py does in a destructor: the error would be lost, and HDF5 would crash as the file is closed.
+    with h5py.File(staged, "w", rdcc_nbytes=0) as file:
+        try:
+            yield file
+            file.flush()
+        except BaseException:
+            give_room(staged)  # closing it may fail on a full disk otherwise
+            raise
 
 
-def no_room(path: Path, error: BaseException) -> RunError | None:
-    """Return an error saying that the disk of ``path`` is full if that is the cause of ``error``, else None."""
-    full = f"errno = {errno.ENOSPC}" in str(error) or getattr(error, "errno", None) == errno.ENOSPC
-    why = f"cannot write {path}: the disk is full. Free some space; the unfinished output has been removed."
-    return RunError(why) if full else None
+def unwritten(path: Path, error: BaseException) -> RunError | None:
+    """Return an error that says why ``path`` cannot be written if that is the cause of ``error``, else None."""
+    if (number := failed_write(error)) is None:
+        return None
+    why = "the disk is full" if number == errno.ENOSPC else os.strerror(number)
+    return RunError(
+        f"cannot write {path}: {why}. Free some space, or choose another disk; the unfinished output has been removed."
+    )
+
+
+def failed_write(error: BaseException | None) -> int | None:
+    """Return the number (errno) of the failed write that ``error``, or one before it, is about; None if it is another.
+
+    HDF5 has the number in its text. After a failed write, closing its file can fail for another reason.
+    """
+    while error is not None:
+        found = re.search(r"(?:write failed|unable to extend).*?errno = (\d+)", str(error), re.DOTALL)
+        number = int(found[1]) if found else getattr(error, "errno", None)
+        if found or number in UNWRITTEN:
+            return number
+        error = error.__context__
+    return None
 
 
 def check_target(target: str, to: str) -> None:

@@ -24,7 +24,7 @@ from reverie.data.readers.base import BOTH, PART_BYTES, SEED, About, Reader, Rea
 from reverie.data.readers.spaces import is_open, leaves_of, space_of, with_leaves
 from reverie.data.readers.transitions import OPEN, STEPLESS
 
-METADATA = "metadata.json"
+METADATA, MAIN = "metadata.json", "main_data.hdf5"
 MEASURED_KEY = "reverie_action_space_measured"
 """Key in the metadata of datasets written by this package: the original did not declare its action space."""
 ENV_ID = "reverie_env_id"

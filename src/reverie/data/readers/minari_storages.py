@@ -14,7 +14,7 @@ from gymnasium import spaces
 from reverie.core.errors import DataError
 from reverie.data.readers.base import About, ReadOptions, needs
 from reverie.data.readers.hdf5 import damage, open_hdf5
-from reverie.data.readers.minari import METADATA, Leaf, MinariReader, json_in, metadata_of
+from reverie.data.readers.minari import MAIN, METADATA, Leaf, MinariReader, json_in, metadata_of
 from reverie.data.readers.spaces import is_picture
 
 
@@ -25,7 +25,7 @@ class MinariHdf5Reader(MinariReader):
 
     def __init__(self, path: Path, options: ReadOptions) -> None:
         super().__init__(path, options)
-        self.main = self.folder / "main_data.hdf5"
+        self.main = self.folder / MAIN
         if not self.main.is_file():
             raise DataError(f"{self.main} is missing: the dataset is incomplete. Download or copy it again.")
         self.empty = self.main.stat().st_size == 0
