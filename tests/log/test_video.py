@@ -62,6 +62,15 @@ def test_what_is_no_video_is_refused(tmp_path: Path, frames: np.ndarray) -> None
     assert not list(tmp_path.iterdir())
 
 
+def test_a_disk_that_fills_up_leaves_the_video_that_was_there(tmp_path: Path) -> None:
+    (tmp_path / "v.mp4").write_bytes(b"of before")
+    (tmp_path / ".v.part.mp4").symlink_to("/dev/full")
+    with pytest.raises(OSError, match=r"ffmpeg: .*No space left on device.*/v.mp4'"):
+        write_video(tmp_path / "v.mp4", np.zeros((4, 8, 8, 3), np.uint8))
+    assert [p.name for p in tmp_path.iterdir()] == ["v.mp4"]
+    assert (tmp_path / "v.mp4").read_bytes() == b"of before"
+
+
 def test_one_channel_is_grey_and_three_stay() -> None:
     grey = np.full((1, 2, 2, 1), 100, np.uint8)
     assert (to_rgb(grey) == 100).all()

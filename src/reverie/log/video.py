@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import colorsys
+import contextlib
+import errno
 import os
+import re
+import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -23,9 +27,10 @@ def write_video(path: Path, frames: np.ndarray, fps: int = 30) -> Path:
     """Write ``frames`` ``[T, H, W, C]`` uint8, of any size and channel count, as H.264 mp4; return ``path``.
 
     Small images are enlarged by an integer factor and odd sides are padded, as 4:2:0 colour needs even ones. The file
-    appears under its name only once it is complete.
+    appears under its name only once it is complete; until then an older one stays.
 
     Raises:
+        OSError: the file cannot be written.
         ValueError: there are no frames, or they are not bytes of that shape.
     """
     if frames.ndim != 4 or frames.dtype != np.uint8 or 0 in frames.shape:
@@ -35,17 +40,45 @@ def write_video(path: Path, frames: np.ndarray, fps: int = 30) -> Path:
     shown = pad_even(upscale(to_rgb(frames)))
     path.parent.mkdir(parents=True, exist_ok=True)
     staged = path.with_name(f".{path.stem}.part{path.suffix}")
-    size = (shown.shape[2], shown.shape[1])
-    options = {"macro_block_size": 1, "quality": 8, "ffmpeg_log_level": "error", "pix_fmt_out": "yuv420p"}
-    writer = imageio_ffmpeg.write_frames(str(staged), size, fps=fps, codec="libx264", **options)
     try:
-        writer.send(None)
-        for frame in shown:
-            writer.send(np.ascontiguousarray(frame))
-    finally:
-        writer.close()
-    os.replace(staged, path)
+        encode(shown, staged, fps)
+        os.replace(staged, path)
+    except BaseException as error:
+        with contextlib.suppress(OSError):
+            staged.unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            error.filename = str(path)  # the name that people know
+        raise
     return path
+
+
+def encode(frames: np.ndarray, path: Path, fps: int) -> None:
+    """Write ``frames`` ``[T, H, W, 3]`` uint8 with even sides as H.264 mp4.
+
+    Raises:
+        OSError: ffmpeg fails, as on a full disk; the reason is the first line that it printed.
+    """
+    size = f"{frames.shape[2]}x{frames.shape[1]}"
+    given = ["-f", "rawvideo", "-pix_fmt", "rgb24", "-s", size, "-r", str(fps), "-i", "-"]
+    wanted = ["-vcodec", "libx264", "-pix_fmt", "yuv420p", "-crf", "10", str(path)]
+    command = [imageio_ffmpeg.get_ffmpeg_exe(), "-y", "-v", "error", "-xerror", *given, *wanted]
+    with subprocess.Popen(  # a group of its own: Ctrl-C is for us
+        command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, process_group=0
+    ) as ffmpeg:
+        assert ffmpeg.stdin is not None
+        try:
+            with contextlib.suppress(BrokenPipeError):  # it has ended early, and said why
+                for frame in frames:
+                    ffmpeg.stdin.write(np.ascontiguousarray(frame).data)
+            _, said = ffmpeg.communicate()
+        except BaseException:
+            ffmpeg.kill()
+            with contextlib.suppress(OSError):
+                ffmpeg.stdin.close()  # it may hold bytes that nobody reads any more
+            raise
+    if ffmpeg.returncode:
+        first = re.sub(r"^\[.*?\] ", "", said.decode(errors="replace").strip().partition("\n")[0])
+        raise OSError(errno.EIO, f"ffmpeg: {first or f'exit code {ffmpeg.returncode}'}")
 
 
 def to_rgb(frames: np.ndarray, peak: int | None = None) -> np.ndarray:
