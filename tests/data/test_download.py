@@ -251,13 +251,15 @@ def offer(server, folder, name, *, pages=1):
 @pytest.mark.parametrize("name", ["D4RL/door/human-v2", "simple-v0"])
 @pytest.mark.parametrize("pages", [1, 3])
 def test_a_dataset(server, tmp_path, monkeypatch, capsys, name, pages):
-    root = tmp_path / "root"
+    root, synced = tmp_path / "root", []
+    monkeypatch.setattr("reverie.core.files.sync", synced.append)
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(root))
     offer(server, write(tmp_path / "made", [buffer(e) for e in LIVED]), name, pages=pages)
     assert data_command(["download", f"minari:{name}", "--server", server.url]) == 0
     assert capsys.readouterr().out.strip() == str(root / name)
     check(open_reader(f"minari:{name}"), expected(LIVED))
     assert not list(root.rglob(".*"))
+    assert synced[-1] == (root / name).parent  # its name outlives a power failure
     asked = len(server.asked)
     download_minari(name, server.url)
     assert len(server.asked) == asked  # it is there

@@ -321,7 +321,7 @@ def test_a_file_that_another_process_has_just_finished(serve, tmp_path, monkeypa
 def test_a_file_is_on_the_disk_before_it_takes_its_place(serve, tmp_path, monkeypatch):
     """Otherwise a power failure could leave a file of zeros under the final name."""
     calls, replace = [], os.replace
-    monkeypatch.setattr(module, "sync", lambda path: calls.append(("sync", path.name, path.read_bytes() == OLD)))
-    monkeypatch.setattr(os, "replace", lambda a, b: (calls.append(("replace", Path(b).name)), replace(a, b)))
+    monkeypatch.setattr("reverie.core.files.sync", lambda path: calls.append(("sync", path.name, path.is_dir())))
+    monkeypatch.setattr(os, "replace", lambda a, b: (calls.append((a.read_bytes() == OLD, b.name)), replace(a, b)))
     check(fetch(Remote(url=serve(offers()).url), tmp_path / "a"))
-    assert calls == [("sync", ".a.part", True), ("replace", "a")]
+    assert calls == [("sync", ".a.part", False), (True, "a"), ("sync", tmp_path.name, True)]

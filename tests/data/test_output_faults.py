@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import resource
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from gymnasium import spaces
 from reverie.core.errors import RunError
 from reverie.data.columnar import write_d4rl
 from reverie.data.export import write_minari
+from reverie.data.output import staged_at, staged_file
 from reverie.data.readers.base import About
 
 T = 200
@@ -72,3 +74,21 @@ def test_a_write_that_fails_while_hdf5_closes_a_dataset_is_an_error(
     with pytest.raises(RunError, match=r"cannot write .*out: File too large\. Free some space"):
         write()
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("kind", [staged_file, staged_at])
+def test_what_takes_its_name_is_on_the_disk_and_then_the_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: Callable[[Path], AbstractContextManager[Path]]
+) -> None:
+    """Otherwise a power failure could leave files of zeros, or no name."""
+    synced: list[tuple[str, bool]] = []  # with whether the output had its name by then
+    target = tmp_path / "out"
+    monkeypatch.setattr("reverie.core.files.sync", lambda path: synced.append((path.name, target.exists())))
+    with kind(target) as staged:
+        files = [staged] if kind is staged_file else [staged / "a", staged / "below" / "b"]
+        for file in files:
+            file.parent.mkdir(exist_ok=True)
+            file.write_text("all")
+    wanted = {(path.name, False) for path in (staged, *files, files[-1].parent) if path != tmp_path}
+    assert set(synced[:-1]) == wanted
+    assert synced[-1] == (tmp_path.name, True)

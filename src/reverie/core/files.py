@@ -64,6 +64,18 @@ def sync(path: Path) -> None:
         os.close(descriptor)
 
 
+def move_synced(staged: Path, path: Path) -> None:
+    """Rename a complete file or folder to ``path``. Once this returns, the name and all content survive a crash.
+
+    Raises:
+        OSError: it cannot be synchronised with the disk, or renamed.
+    """
+    for below in (*staged.rglob("*"), staged):
+        sync(below)
+    os.replace(staged, path)
+    sync(path.parent)
+
+
 def file_stem(name: str) -> str:
     """Return an observation's key as the name of a file: ``a/b`` is ``a.b``. Other keys have other names.
 

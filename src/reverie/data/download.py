@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from reverie.core.errors import ConfigError, RunError, did_you_mean
+from reverie.core.files import move_synced
 from reverie.core.lock import lock_of
 from reverie.data.fetch import Progress, blocks, fetch, opened, persist, silent
 from reverie.data.readers.minari import METADATA, check_name, minari_root
@@ -102,7 +103,7 @@ def download_minari(name: str, server: str = "", progress: Progress = silent) ->
             staged = _gathered(wanted, place.with_name(f".{place.name}.part"), progress)
             if not _is_here(staged):
                 raise RunError(f"'{name}' on {server} is not a Minari dataset: it has no data/{METADATA}.")
-            os.replace(staged, place)
+            move_synced(staged, place)
     return place
 
 

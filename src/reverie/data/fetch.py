@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import IO, Any, TypeVar
 
 from reverie.core.errors import RunError
-from reverie.core.files import sync
+from reverie.core.files import move_synced
 from reverie.data.remote_file import BLOCK, Remote, mismatch, sums_in
 
 fcntl: Any = importlib.import_module("fcntl") if importlib.util.find_spec("fcntl") else None
@@ -95,8 +95,7 @@ class Part:
 
     def finish(self) -> None:
         """Move the bytes to the final path, safe from a power failure."""
-        sync(self.content)
-        os.replace(self.content, self.path)
+        move_synced(self.content, self.path)
         self.note.unlink(missing_ok=True)
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from reverie.core.errors import ConfigError, RunError
-from reverie.core.files import check_local
+from reverie.core.files import check_local, move_synced
 from reverie.core.lock import lock_of
 from reverie.core.signals import check_signals
 from reverie.data.readers.base import format_of, needs
@@ -55,7 +55,7 @@ def staged_file(path: Path) -> Iterator[Path]:
         try:
             yield staged
             check_signals()
-            os.rename(staged, path)
+            move_synced(staged, path)
         except BaseException as error:
             give_room(staged)
             delete(staged)
