@@ -16,8 +16,9 @@ from gymnasium.envs.registration import EnvSpec
 
 from reverie.core.errors import ConfigError, DataError, EnvError
 from reverie.envs import suites
-from reverie.envs.base import EnvConfig
+from reverie.envs.base import EnvConfig, make_gym
 from reverie.envs.dummy import Count
+from reverie.envs.factory import Single
 from reverie.envs.images import grayscale, resize, rgb
 from reverie.envs.vector import make_env
 
@@ -352,3 +353,10 @@ def test_a_module_of_ones_own(tmp_path, monkeypatch):
     )
     monkeypatch.chdir(tmp_path)
     assert steps(2, id="my_pond:Pond-v0")[1].obs["image"].shape == (1, 5, 5, 3)
+
+
+def test_wrappers_that_leave_the_environment_as_it_is_are_not_in_its_spec():
+    own = gymnasium.make("CartPole-v1")
+    made = make_gym(EnvConfig(log_info=("x",)), Single(own), render=False)
+    assert made is not own
+    assert made.spec == own.spec

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import gymnasium
 import numpy as np
+from gymnasium.envs.registration import EnvSpec
 
 from reverie.core.errors import ConfigError, brief, did_you_mean
 
@@ -94,6 +95,11 @@ def wanted(entries: Iterable[str]) -> tuple[Wanted, ...]:
 
 class EpisodeInfo(gymnasium.Wrapper[Any, Any, Any, Any]):
     """Summarises numbers of the info over each episode. The info of ``reset`` does not count."""
+
+    @property
+    def spec(self) -> EnvSpec | None:  # type: ignore[override]  # as of Gymnasium's own wrappers
+        """The spec of the environment alone: this wrapper does not change how it behaves."""
+        return self.env.spec
 
     def __init__(self, env: gymnasium.Env[Any, Any], entries: Iterable[str]) -> None:
         super().__init__(env)

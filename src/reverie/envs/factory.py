@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import gymnasium
+from gymnasium.envs.registration import EnvSpec
 
 from reverie.core.errors import ConfigError, brief
 from reverie.envs.base import EnvConfig, foreign, refused
@@ -70,7 +71,12 @@ class Single:
 
 
 class Open(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Ignores ``close``: the user goes on with the environment."""
+    """Ignores ``close``: the user goes on with the environment. Its spec is the environment's."""
+
+    @property
+    def spec(self) -> EnvSpec | None:  # type: ignore[override]  # as of Gymnasium's own wrappers
+        """The spec of the environment alone, which others can make again without this wrapper."""
+        return self.env.spec
 
     def close(self) -> None:
         """Do nothing."""
