@@ -29,7 +29,7 @@ from reverie.data.export import to_pydreamer, write_minari
 from reverie.data.formats import Format
 from reverie.data.output import Exported, check_target, staged_at
 from reverie.data.readers.base import BOTH, SEED, About, Reader, Rows, Space
-from reverie.data.readers.minari import ENV_ID, MEASURED_KEY
+from reverie.data.readers.minari import ENV_ID, ENV_SETTINGS, MEASURED_KEY
 from reverie.data.readers.own import OwnReader, sound
 from reverie.data.readers.several import SeveralReader
 from reverie.data.readers.spaces import check_held, nested, opened, text_of
@@ -93,7 +93,8 @@ def write(reader: Reader, target: str, to: Format = "minari", choose: Selection 
         if to in ("minari", "d4rl", "parquet"):
             reader.ask(actions_of)
             about = reader.about()
-            if about.env and (settings := made_with(about)):
+            kept = to == "minari" and about.env_spec  # with the settings
+            if about.env and not kept and (settings := made_with(about)):
                 reader.note(f"the copy names {about.env}, but not its settings while recording: {', '.join(settings)}")
         if to == "minari":
             return _to_minari(reader, target, choose)
@@ -158,13 +159,14 @@ def unflattened(episodes: Iterable[Rows], back: GivenBack) -> Iterator[Rows]:
 
 def _named_env(reader: Reader, about: About) -> dict[str, str]:
     """Return the environment's entries of Minari's metadata; empty if it is unknown."""
-    text = ""
+    text, more = "", {}
     if about.env_spec:
         text = json.dumps(about.env_spec)
+        more = {ENV_SETTINGS: json.dumps(about.env_settings)} if about.env_settings else {}
     elif about.env and (spec := spec_of(about)) is not None:
         text, remark = written(spec)
         reader.note(remark, int(bool(remark)))
-    return ({"env_spec": text} if text else {}) | ({ENV_ID: about.env} if ":" in about.env else {})
+    return more | ({"env_spec": text} if text else {}) | ({ENV_ID: about.env} if ":" in about.env else {})
 
 
 def _to_columns(reader: Reader, target: Path, to: Format, choose: Selection) -> Exported:
@@ -248,6 +250,8 @@ def said_of(recorded: Recorded) -> dict[str, Any]:
     is_known = isinstance(recorded.reader, StoreReader) and recorded.reader.units is not None
     if recorded.actions is not None or is_known:
         out |= {"action_space": text_of(about.action), "measured": about.measured}
+    if about.env_spec and about.env_settings:
+        out["env_settings"] = about.env_settings
     return out
 
 

@@ -282,7 +282,7 @@ def made_with(about: About) -> list[str]:
     """Return the settings of stored rows that the id of their environment does not imply: ``env.resize = (64, 64)``."""
     usual = EnvConfig()
     was = usual.merge(dict(about.env_settings))
-    names = (name for name in (*LATE, *CANNOT) if getattr(was, name) != getattr(usual, name))
+    names = (name for name in (*LATE, *CANNOT, "noop_max") if getattr(was, name) != getattr(usual, name))
     return [f"env.{name} = {getattr(was, name)}" for name in names]
 
 
@@ -310,9 +310,9 @@ def check_shown(seen: ObsSpec, env: EnvConfig) -> None:
 def env_of(about: About, env: EnvConfig | None = None) -> EnvConfig:
     """Return the settings of the environment that data name, made as they say, with the other settings of ``env``."""
     env = env or EnvConfig()
-    if about.env_settings:  # not the number of copies, nor what is still to be applied to rows
+    if about.env_settings:  # not the number of copies, nor what is asked for and can be applied here
         usual = EnvConfig()
-        own = {name for name in LATE if getattr(env, name) != getattr(usual, name)}
+        own = {name for name in (*LATE, "kwargs", "time_limit") if getattr(env, name) != getattr(usual, name)}
         return env.merge({name: v for name, v in about.env_settings.items() if name not in {"num", "vector"} | own})
     found = env.merge({"id": about.env, "kwargs": dict(env.kwargs or about.env_kwargs)})
     spec = registered(about.env) if env.time_limit is None and about.time_limit is not None else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from copy import deepcopy
 from dataclasses import dataclass
@@ -18,10 +19,10 @@ from reverie.core.randomness import derived_seeds, reproducible
 from reverie.data.export import write_minari
 from reverie.data.output import Exported
 from reverie.data.readers.base import Space
-from reverie.data.readers.minari import ENV_ID
+from reverie.data.readers.minari import ENV_ID, ENV_SETTINGS
 from reverie.envs.answers import begun, stepped
 from reverie.envs.base import put_away
-from reverie.envs.naming import written
+from reverie.envs.naming import settings_of, spec_of, written
 from reverie.envs.unflatten import cast
 from reverie.run.evaluate import LONG
 
@@ -86,12 +87,16 @@ def record(agent: Agent, target: str, config: RecordConfig) -> Exported:
 
 def named_env(agent: Agent, env: gymnasium.Env[Any, Any]) -> tuple[dict[str, str], str]:
     """Return the environment's entries of the metadata, and a remark on what they cannot say; each may be empty."""
-    if env.spec is None:
+    config = agent.config.env
+    spec = spec_of(env, config)
+    if spec is None:
         return {}, "the dataset does not name its environment, which was passed as a Python object without an id"
-    text, remark = written(env.spec)
-    said = {"env_spec": text} if text else {}
-    if text and agent.factory is None and ":" in agent.config.env.id:
-        said[ENV_ID] = f"{agent.config.env.id.rpartition(':')[0]}:{env.spec.id}"
+    text, remark = written(spec)
+    if not text:
+        return {}, remark
+    said = {"env_spec": text, ENV_SETTINGS: json.dumps(settings_of(env, config))}
+    if agent.factory is None and ":" in config.id:
+        said[ENV_ID] = f"{config.id.rpartition(':')[0]}:{spec.id}"
     return said, remark
 
 

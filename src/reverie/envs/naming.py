@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import dataclasses
 import sys
 import warnings
+from typing import Any
 
 import gymnasium
 from gymnasium.envs.registration import EnvSpec
 
 from reverie.core.errors import EnvError
 from reverie.core.importing import findable
-from reverie.envs.base import import_for
+from reverie.envs.base import EnvConfig, import_for
 from reverie.envs.suites import load_suite
+
+IN_ROWS = ("time_limit", "noop_max", "action_repeat", "pool_frames")
+"""Settings that decide what an environment's own rows mean, and which its id does not imply."""
 
 
 def registered(env_id: str) -> EnvSpec | None:
@@ -48,6 +53,37 @@ def written(spec: EnvSpec) -> tuple[str, str]:
             "",
             f"the dataset does not name its environment {spec.id}: its arguments cannot be written as JSON ({error})",
         )
+
+
+def settings_of(env: gymnasium.Env[Any, Any], config: EnvConfig) -> dict[str, Any]:
+    """Return the settings that make ``env``, which ``make_gym`` made with ``config``, again from the id in its spec.
+
+    They hold what a spec does not say: the settings of ``IN_ROWS``, and whether a limit of the environment's own counts
+    frames or decisions.
+    """
+    inner = _below_limit(env, config).spec
+    assert inner is not None
+    known = registered(inner.id) if config.time_limit is None else None
+    usual = known.max_episode_steps if known is not None else None
+    limit = {} if inner.max_episode_steps == usual else {"max_episode_steps": inner.max_episode_steps or -1}
+    return {"kwargs": inner.kwargs | limit} | {name: getattr(config, name) for name in IN_ROWS}
+
+
+def spec_of(env: gymnasium.Env[Any, Any], config: EnvConfig) -> EnvSpec | None:
+    """Return the spec of ``env``, which ``make_gym`` made with ``config``, so that ``gymnasium.make`` makes it again.
+
+    Gymnasium applies a spec's time limit before its wrappers: one that counts decisions becomes the last wrapper.
+    """
+    inner = _below_limit(env, config).spec
+    if config.time_limit is None or inner is None or not inner.additional_wrappers:
+        return env.spec
+    limit = gymnasium.wrappers.TimeLimit.wrapper_spec(max_episode_steps=config.time_limit)
+    return dataclasses.replace(inner, additional_wrappers=(*inner.additional_wrappers, limit))
+
+
+def _below_limit(env: gymnasium.Env[Any, Any], config: EnvConfig) -> gymnasium.Env[Any, Any]:
+    """Return ``env`` without the limit of ``config.time_limit``, its outermost wrapper."""
+    return env.env if config.time_limit is not None and isinstance(env, gymnasium.wrappers.TimeLimit) else env
 
 
 def _named(maker: object) -> str | None:

@@ -9,6 +9,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 from gymnasium import spaces
+from gymnasium.utils import RecordConstructorArgs
 
 from reverie.core.errors import EnvError
 from reverie.envs.answers import Reset, Stepped, begun, stepped
@@ -16,7 +17,7 @@ from reverie.envs.answers import Reset, Stepped, begun, stepped
 Env = gymnasium.Env[Any, Any]
 
 
-class NoopReset(gymnasium.Wrapper[Any, Any, Any, Any]):
+class NoopReset(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
     """Begins each episode with 0 to ``most`` idle actions; their number is drawn from a generator of its own.
 
     Raises:
@@ -24,7 +25,8 @@ class NoopReset(gymnasium.Wrapper[Any, Any, Any, Any]):
     """
 
     def __init__(self, env: Env, most: int) -> None:
-        super().__init__(env)
+        RecordConstructorArgs.__init__(self, most=most)
+        gymnasium.Wrapper.__init__(self, env)
         meanings: list[str] = getattr(env.unwrapped, "get_action_meanings", lambda: [])()
         if not isinstance(env.action_space, spaces.Discrete) or meanings[:1] != ["NOOP"]:
             has = f"has the actions {meanings}" if meanings else "does not name its actions"
@@ -46,7 +48,7 @@ class NoopReset(gymnasium.Wrapper[Any, Any, Any, Any]):
         return obs, info
 
 
-class ActionRepeat(gymnasium.Wrapper[Any, Any, Any, Any]):
+class ActionRepeat(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
     """Takes each action ``times`` times, sums the rewards, and stops where the episode ends.
 
     With ``pool`` above 1 the observation is the maximum over the last ``pool`` frames of the action: Atari draws some
@@ -57,7 +59,8 @@ class ActionRepeat(gymnasium.Wrapper[Any, Any, Any, Any]):
     """
 
     def __init__(self, env: Env, times: int, pool: int = 1) -> None:
-        super().__init__(env)
+        RecordConstructorArgs.__init__(self, times=times, pool=pool)
+        gymnasium.Wrapper.__init__(self, env)
         self._times = times
         self._pool = pool
         space = env.observation_space

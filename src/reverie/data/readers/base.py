@@ -87,7 +87,7 @@ class About:
     env_kwargs: dict[str, Any] = field(default_factory=dict)
     """Keyword arguments that the environment was made with."""
     env_settings: dict[str, Any] = field(default_factory=dict)
-    """For our own stores: all settings of the environment that the rows were collected in, as plain values."""
+    """For our own stores and recordings: settings of the environment that the rows come from, as plain values."""
     env_spec: dict[str, Any] = field(default_factory=dict)
     """The environment's specification as Gymnasium serialises it, for data that hold it."""
     time_limit: int | None = None

@@ -29,6 +29,8 @@ MEASURED_KEY = "reverie_action_space_measured"
 """Key in the metadata of datasets written by this package: the original did not declare its action space."""
 ENV_ID = "reverie_env_id"
 """Key in the same metadata: an environment's id with the module that registers it, which an env_spec cannot hold."""
+ENV_SETTINGS = "reverie_env_settings"
+"""Key in the same metadata: settings of the environment as JSON, such as ``action_repeat``."""
 EARLY = "terminated or truncated is set before the last step of an episode: ignored"
 
 
@@ -158,11 +160,15 @@ class MinariReader(Reader):
     @property
     def env_spec(self) -> dict[str, Any]:
         """The environment's specification as Gymnasium serialises it; empty if there is none."""
-        said = self.metadata.get("env_spec")
+        return self._described("env_spec")
+
+    def _described(self, key: str) -> dict[str, Any]:
+        """Return what the metadata hold as JSON under ``key``; empty if there is nothing."""
+        said = self.metadata.get(key)
         try:
             found = json.loads(said) if isinstance(said, str) and said.strip() not in ("", "None") else {}
         except ValueError as error:
-            raise DataError(f"{self.folder / METADATA} is damaged: its env_spec cannot be read ({error}).") from None
+            raise DataError(f"{self.folder / METADATA} is damaged: its {key} cannot be read ({error}).") from None
         return found if isinstance(found, dict) else {}
 
     def _space(self, name: str) -> Space:
@@ -187,7 +193,7 @@ class MinariReader(Reader):
 
     def about(self) -> About:
         """See ``Reader``. Actions without declared bounds get those of the recorded ones."""
-        spec = self.env_spec
+        spec, settings = self.env_spec, self._described(ENV_SETTINGS)
         known = ("dataset_id", "algorithm_name", "author", "minari_version", "code_permalink", "description")
         text = {name: str(self.metadata[name]) for name in known if self.metadata.get(name)}
         unknown = bool(self.metadata.get(MEASURED_KEY))
@@ -197,6 +203,7 @@ class MinariReader(Reader):
             action=self._bounded,
             env=self.env_id(),
             env_kwargs=dict(spec.get("kwargs") or {}),
+            env_settings=settings and {"id": self.env_id(), **settings},
             env_spec=spec,
             time_limit=spec.get("max_episode_steps"),
             episodes=self.count,

@@ -76,7 +76,7 @@ class StoreReader(Reader):
             if (folder / ABOUT).is_file():
                 about = said_in(folder / ABOUT)
                 found |= {"said": about.get("env", {}), "actions": about.get("action_space")}
-                found["measured"] = about.get("measured", False)
+                found["measured"], found["env"] = about.get("measured", False), about.get("env_settings", {})
             if (folder / "config.yaml").is_file():
                 content = said_in(folder / "config.yaml")
                 found["env"] = dict((content.get("experiment") or {}).get("env") or {})

@@ -1,0 +1,127 @@
+"""A recording names its environment and how it was set up, so that others replay and evaluate in the same task."""
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from reverie.agent.recording import RecordConfig, record
+from reverie.core.errors import ConfigError, DataError
+from reverie.data.readers.detect import open_reader
+from reverie.datasets import validate, write
+from reverie.envs.base import EnvConfig, make_gym
+from reverie.envs.factory import Single
+from reverie.recorded import env_of, to_apply
+
+minari = pytest.importorskip("minari")
+
+
+class Frames(gymnasium.Env):
+    """Frames of a number that grows, and an idle action, as in Atari."""
+
+    observation_space = spaces.Box(0, 255, (2, 2, 1), np.uint8)
+    action_space = spaces.Discrete(2)
+
+    def get_action_meanings(self):
+        return ["NOOP", "GO"]
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.x = 0
+        return np.full((2, 2, 1), self.x, np.uint8), {}
+
+    def step(self, action):
+        self.x += 1
+        return np.full((2, 2, 1), self.x, np.uint8), float(action), self.x >= 40, False, {}
+
+
+class Player:
+    """Stands for an agent that always takes action 1."""
+
+    run, checkpoint, algo = Path("run"), Path("latest"), object()
+    observer = SimpleNamespace(given=lambda env, obs: obs)
+
+    def __init__(self, factory=None, **settings):
+        self.config, self.factory = SimpleNamespace(env=EnvConfig(**settings)), factory
+
+    def make_env(self):
+        self.env = make_gym(self.config.env, self.factory, render=False)
+        return self.env
+
+    def act(self, obs, state, actions):
+        return 1, None
+
+
+@pytest.fixture(autouse=True)
+def _registered():
+    gymnasium.register("Frames-v0", entry_point=Frames)
+    yield
+    del gymnasium.registry["Frames-v0"]
+
+
+def recorded(folder, agent, episodes=2):
+    done = record(agent, str(folder), RecordConfig(episodes=episodes))
+    return done, open_reader(str(folder))
+
+
+def car(**options):
+    return gymnasium.make("MountainCar-v0", **options)
+
+
+SETTINGS = [
+    (None, {"id": "MountainCar-v0", "action_repeat": 4, "time_limit": 10}, 10),
+    (None, {"id": "MountainCar-v0", "action_repeat": 4, "time_limit": 200}, 200),
+    (None, {"id": "MountainCar-v0", "action_repeat": 8}, 25),
+    (None, {"id": "MountainCar-v0", "action_repeat": 4, "kwargs": {"max_episode_steps": 20}}, 5),
+    (lambda: car(max_episode_steps=20), {"action_repeat": 4, "time_limit": 50}, 5),
+    (lambda: car(max_episode_steps=20), {"action_repeat": 4}, 5),
+    (lambda: car(max_episode_steps=-1), {"time_limit": 30}, 30),
+    (lambda: Single(car())(), {"action_repeat": 4, "time_limit": 10}, 10),
+    (None, {"id": "Frames-v0", "action_repeat": 3, "pool_frames": 2, "noop_max": 9, "time_limit": 4}, 4),
+    (None, {"id": "MountainCar-v0", "time_limit": 10, "log_info": ("x",)}, 10),
+]
+
+
+@pytest.mark.parametrize(("factory", "settings", "length"), SETTINGS)
+def test_settings_of_the_environment_are_recorded(tmp_path, factory, settings, length):
+    done, reader = recorded(tmp_path / "d", Player(factory, **settings))
+    assert (done.steps, done.remarks) == (2 * length, [])
+    report = validate(reader)
+    assert (report.sound, report.remarks) == (True, [])
+    given = reader.about().env_settings
+    assert [given[name] for name in ("action_repeat", "pool_frames", "noop_max")] == [
+        settings.get(name, usual) for name, usual in (("action_repeat", 1), ("pool_frames", 1), ("noop_max", 0))
+    ]
+    recovered = minari.MinariDataset(tmp_path / "d/data").recover_environment()
+    for env in (make_gym(env_of(reader.about()), None, render=False), recovered):
+        env.reset(seed=0)
+        count = 1
+        while not any(env.step(1)[2:4]):
+            count += 1
+        assert count == length
+
+
+def test_copies_keep_the_settings(tmp_path):
+    agent = Player(id="MountainCar-v0", action_repeat=4, time_limit=10)
+    about = recorded(tmp_path / "d", agent)[1].about()
+    for to in ("minari", "store"):
+        reader = open_reader(str(tmp_path / "d"))
+        write(reader, str(tmp_path / to), to)
+        assert reader.remarks() == []
+        assert env_of(open_reader(str(tmp_path / to)).about()) == env_of(about)
+    reader = open_reader(str(tmp_path / "d"))
+    write(reader, str(tmp_path / "d.h5"), "d4rl")
+    assert "not its settings while recording: env.action_repeat = 4" in reader.remarks()[0]
+
+
+def test_what_settings_rule_out_is_said(tmp_path):
+    about = recorded(tmp_path / "a", Player(id="MountainCar-v0", time_limit=10))[1].about()
+    with pytest.raises(ConfigError, match=r"recorded with env\.action_repeat = 1"):
+        to_apply(about, EnvConfig(action_repeat=4))
+    assert env_of(about, EnvConfig(time_limit=5)).time_limit == 5
+    recorded(tmp_path / "b", Player(id="MountainCar-v0", action_repeat=2, time_limit=10))
+    with pytest.raises(DataError, match=r"env\.action_repeat"):
+        open_reader(str(tmp_path / "[ab]")).about()
