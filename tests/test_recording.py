@@ -7,13 +7,18 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
+from gymnasium.wrappers import ClipReward, RecordEpisodeStatistics, RescaleAction
 
 from reverie.agent.recording import RecordConfig, record
+from reverie.algos.bc import BCConfig
 from reverie.core.errors import ConfigError, DataError
+from reverie.data.dataset import DatasetConfig
 from reverie.data.readers.detect import open_reader
 from reverie.datasets import validate, write
 from reverie.envs.base import EnvConfig, make_gym
 from reverie.envs.factory import Single
+from reverie.experiment import ExperimentConfig
+from reverie.offline import NO_ENV, resolved
 from reverie.recorded import env_of, to_apply
 
 minari = pytest.importorskip("minari")
@@ -125,3 +130,40 @@ def test_what_settings_rule_out_is_said(tmp_path):
     recorded(tmp_path / "b", Player(id="MountainCar-v0", action_repeat=2, time_limit=10))
     with pytest.raises(DataError, match=r"env\.action_repeat"):
         open_reader(str(tmp_path / "[ab]")).about()
+
+
+@pytest.mark.parametrize("settings", [{}, {"action_repeat": 2}])
+@pytest.mark.parametrize("to", ["", "minari", "store"])
+def test_wrappers_of_the_environment_make_it_another_task(tmp_path, settings, to):
+    """Neither replays nor evaluations leave them out, of the recording and of copies that can name them."""
+    agent = Player(lambda: ClipReward(car(max_episode_steps=9), -0.5, 0.5), **settings)
+    _, reader = recorded(tmp_path / "d", agent)
+    if to:
+        write(reader, str(tmp_path / to), to)
+        assert reader.remarks() == []
+    path = str(tmp_path / (to or "d"))
+    report = validate(open_reader(path))
+    assert report.sound
+    assert any("no episodes were replayed" in one and ":ClipReward" in one for one in report.remarks)
+    said = []
+    config = resolved(ExperimentConfig(algo=BCConfig(), data=DatasetConfig(path=path)), None, said.append)
+    assert config.env.id == NO_ENV
+    assert "no evaluations: the data were recorded in MountainCar-v0 with gymnasium.wrappers." in said[0]
+
+
+def test_copies_that_cannot_name_wrappers_say_so(tmp_path):
+    _, reader = recorded(tmp_path / "d", Player(lambda: ClipReward(car(max_episode_steps=9), -0.5, 0.5)))
+    write(reader, str(tmp_path / "d.h5"), "d4rl")
+    assert reader.remarks()[0].endswith(":ClipReward")
+
+
+def test_wrappers_that_leave_the_task_as_it_is_or_belong_to_it(tmp_path):
+    _, reader = recorded(tmp_path / "a", Player(lambda: RecordEpisodeStatistics(car(max_episode_steps=9))))
+    assert validate(reader).remarks == []
+    gymnasium.register("Scaled-v0", entry_point=lambda: RescaleAction(gymnasium.make("Pendulum-v1"), -1, 1))
+    try:
+        _, reader = recorded(tmp_path / "b", Player(id="Scaled-v0", time_limit=9))
+        assert "RescaleAction" in str(reader.about().env_spec)
+        assert validate(reader).remarks == []
+    finally:
+        del gymnasium.registry["Scaled-v0"]

@@ -38,12 +38,12 @@ from reverie.data.storage import columns_of
 from reverie.data.store.episodes import Episode
 from reverie.data.store.store import Store
 from reverie.data.validation import DataReport, Validator, replay
-from reverie.envs.base import make_gym, put_away
+from reverie.envs.base import put_away
 from reverie.envs.naming import registered, written
 from reverie.envs.spaces import ActionCodec
 from reverie.envs.unflatten import GivenBack
 from reverie.folder import write_json, writing
-from reverie.recorded import Recorded, env_of, made_with, shown
+from reverie.recorded import Recorded, env_as_recorded, env_of, made_with, shown
 
 UNBOUNDED = "the action space is not declared: continuous actions are written without bounds"
 SCALED = (
@@ -250,8 +250,8 @@ def said_of(recorded: Recorded) -> dict[str, Any]:
     is_known = isinstance(recorded.reader, StoreReader) and recorded.reader.units is not None
     if recorded.actions is not None or is_known:
         out |= {"action_space": text_of(about.action), "measured": about.measured}
-    if about.env_spec and about.env_settings:
-        out["env_settings"] = about.env_settings
+    if about.env_spec:
+        out |= {"env_spec": about.env_spec, "env_settings": about.env_settings}
     return out
 
 
@@ -361,7 +361,7 @@ def environment_of(about: About) -> tuple[gymnasium.Env[Any, Any] | None, str]:
     if not about.env:
         return None, "the data do not name one"
     try:
-        return make_gym(env_of(about), None, render=False), ""
+        return env_as_recorded(about), ""
     except EnvError as error:
         return None, str(error)
 

@@ -34,7 +34,7 @@ from reverie.estimating import Estimator
 from reverie.experiment import Experiment, ExperimentConfig, check_start, make_eval_env, prepare
 from reverie.experiment import build as build_lived
 from reverie.nn.returns_to_go import RETURN, Later, returns_to_go
-from reverie.recorded import Recorded, env_of, open_recorded, shown
+from reverie.recorded import Recorded, env_as_recorded, env_of, open_recorded, shown
 
 NO_ENV = "none"
 """Environment id of a run that has no environment."""
@@ -87,7 +87,7 @@ def resolved(
         return without_env(config)
     found = config.merge({"env": env_of(about, config.env).to_dict()})
     try:
-        put_away(make_gym(found.env, None, render=False))
+        put_away(env_as_recorded(about, config.env))
     except EnvError as error:
         say(f"no evaluations: {error}")
         return without_env(config)

@@ -6,13 +6,15 @@ The readers know file formats but not what spaces mean; ``envs/recorded.py`` kno
 from __future__ import annotations
 
 import contextlib
+import json
 import sys
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from math import prod
 from numbers import Integral
 from typing import Any
 
+import gymnasium
 import numpy as np
 import torch
 from gymnasium import spaces
@@ -26,8 +28,8 @@ from reverie.data.episodes import episodes_of
 from reverie.data.readers.base import About, Reader, Rows
 from reverie.data.readers.detect import open_reader
 from reverie.data.storage import columns_of
-from reverie.envs.base import EnvConfig
-from reverie.envs.naming import registered
+from reverie.envs.base import EnvConfig, make_gym, put_away
+from reverie.envs.naming import registered, written
 from reverie.envs.recorded import RecordedActions, RecordedImages, RecordedObs
 
 MEASURED = (
@@ -48,6 +50,12 @@ CANNOT = {
     "pixels": "images cannot be rendered from recorded rows",
 }
 """Settings that cannot be applied to recorded rows, and why."""
+HARMLESS = {
+    *("OrderEnforcing", "PassiveEnvChecker", "RecordEpisodeStatistics", "RecordVideo", "HumanRendering"),
+    *("RenderCollection", "DataCollector", "Open", "EpisodeInfo"),
+    "TimeLimit",  # declared elsewhere, too
+}
+"""Wrappers without which an environment is still the same task."""
 
 
 class Recorded:
@@ -279,11 +287,13 @@ def to_apply(about: About, env: EnvConfig) -> EnvConfig:
 
 
 def made_with(about: About) -> list[str]:
-    """Return the settings of stored rows that the id of their environment does not imply: ``env.resize = (64, 64)``."""
+    """Return what the id of an environment does not imply of rows: ``env.resize = (64, 64)``, or names of wrappers."""
     usual = EnvConfig()
     was = usual.merge(dict(about.env_settings))
     names = (name for name in (*LATE, *CANNOT, "noop_max") if getattr(was, name) != getattr(usual, name))
-    return [f"env.{name} = {getattr(was, name)}" for name in names]
+    wrappers = [str(one.get("entry_point")) for one in wrappers_in(about.env_spec)]
+    wrappers = [name for name in wrappers if not (about.env_settings and name.startswith("reverie."))]
+    return [f"env.{name} = {getattr(was, name)}" for name in names] + wrappers
 
 
 def check_shown(seen: ObsSpec, env: EnvConfig) -> None:
@@ -319,6 +329,37 @@ def env_of(about: About, env: EnvConfig | None = None) -> EnvConfig:
     if spec is not None and spec.max_episode_steps != about.time_limit:
         return found.merge({"time_limit": about.time_limit})
     return found
+
+
+def env_as_recorded(about: About, env: EnvConfig | None = None) -> gymnasium.Env[Any, Any]:
+    """Make the environment of ``env_of``, if that is what the rows were recorded in.
+
+    Raises:
+        EnvError: it cannot be made, or not with the wrappers that the data declare: they name the code of these, and no
+            data may choose which code runs here.
+    """
+    made = make_gym(env_of(about, env), None, render=False)
+    has = wrappers_in(json.loads(written(made.spec)[0] or "{}") if made.spec is not None else {})
+    missing = [one for one in wrappers_in(about.env_spec) if not any(is_like(one, other) for other in has)]
+    if missing:
+        put_away(made)
+        names = ", ".join(str(one.get("entry_point")) for one in missing)
+        raise EnvError(
+            f"the data were recorded in {about.env} with {names}, and {about.env} without that is another task. "
+            "Register an environment with it under an id of your own, and name that to evaluate in it."
+        )
+    return made
+
+
+def wrappers_in(spec: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Return the wrappers in an environment's specification, as Gymnasium serialises it, that make it another task."""
+    return [one for one in spec.get("additional_wrappers") or () if one.get("name") not in HARMLESS]
+
+
+def is_like(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Return whether two wrappers are the same, with the same arguments if both declare them."""
+    both = one.get("kwargs"), other.get("kwargs")
+    return one.get("name") == other.get("name") and (None in both or both[0] == both[1])
 
 
 @contextlib.contextmanager

@@ -77,6 +77,7 @@ class StoreReader(Reader):
                 about = said_in(folder / ABOUT)
                 found |= {"said": about.get("env", {}), "actions": about.get("action_space")}
                 found["measured"], found["env"] = about.get("measured", False), about.get("env_settings", {})
+                found["env_spec"] = about.get("env_spec", {})
             if (folder / "config.yaml").is_file():
                 content = said_in(folder / "config.yaml")
                 found["env"] = dict((content.get("experiment") or {}).get("env") or {})
@@ -113,6 +114,7 @@ class StoreReader(Reader):
             env="" if self.nameless else self.env_id(),
             env_settings=dict(env),
             env_kwargs=dict(said.get("kwargs", {})),
+            env_spec={} if self.nameless else dict(self._settings.get("env_spec", {})),
             time_limit=said.get("time_limit"),
             measured=self.measured,
             specs=None if self.measured else specs,
