@@ -9,6 +9,7 @@ import pytest
 from gymnasium import spaces
 from gymnasium.wrappers import ClipReward, RecordEpisodeStatistics, RescaleAction
 
+from reverie.agent.observer import Observer
 from reverie.agent.recording import RecordConfig, record
 from reverie.algos.bc import BCConfig
 from reverie.core.errors import ConfigError, DataError
@@ -17,9 +18,10 @@ from reverie.data.readers.detect import open_reader
 from reverie.datasets import validate, write
 from reverie.envs.base import EnvConfig, make_gym
 from reverie.envs.factory import Single
+from reverie.envs.flat import make_flat
 from reverie.experiment import ExperimentConfig
-from reverie.offline import NO_ENV, resolved
-from reverie.recorded import env_of, to_apply
+from reverie.offline import NO_ENV, check_fit, resolved
+from reverie.recorded import Recorded, env_of, to_apply
 
 minari = pytest.importorskip("minari")
 
@@ -47,7 +49,7 @@ class Player:
     """Stands for an agent that always takes action 1."""
 
     run, checkpoint, algo = Path("run"), Path("latest"), object()
-    observer = SimpleNamespace(given=lambda env, obs: obs)
+    observer = SimpleNamespace(given=lambda env, obs: obs, readable=lambda obs: obs)
 
     def __init__(self, factory=None, **settings):
         self.config, self.factory = SimpleNamespace(env=EnvConfig(**settings)), factory
@@ -167,3 +169,21 @@ def test_wrappers_that_leave_the_task_as_it_is_or_belong_to_it(tmp_path):
         assert validate(reader).remarks == []
     finally:
         del gymnasium.registry["Scaled-v0"]
+
+
+@pytest.mark.parametrize("mission", [False, True])
+def test_minigrid_is_recorded_as_learners_see_it(tmp_path, mission):
+    """Otherwise its missions could not be written, and its codes would not fit the environment of evaluations."""
+    pytest.importorskip("minigrid")
+    agent = Player(id="MiniGrid-Fetch-5x5-N2-v0", time_limit=5, mission=mission)
+    flat = make_flat(agent.config.env, None, 0, render=False)
+    agent.observer = Observer(flat, agent.config.env)
+    _, reader = recorded(tmp_path / "d", agent)
+    report = validate(reader)
+    assert (report.sound, report.remarks) == (True, [])
+    assert env_of(reader.about()).mission is mission
+    check_fit(Recorded(reader), flat.obs_spec, flat.action_spec, "the environment")
+    episode = next(iter(minari.MinariDataset(tmp_path / "d/data").iterate_episodes()))
+    texts = episode.observations.get("mission", [])
+    assert len(texts) == 6 * mission
+    assert all(" a " in text for text in texts)  # "go fetch a blue key"

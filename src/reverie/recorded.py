@@ -29,6 +29,7 @@ from reverie.data.readers.base import About, Reader, Rows
 from reverie.data.readers.detect import open_reader
 from reverie.data.storage import columns_of
 from reverie.envs.base import EnvConfig, make_gym, put_away
+from reverie.envs.flat import readable
 from reverie.envs.naming import registered, written
 from reverie.envs.recorded import RecordedActions, RecordedImages, RecordedObs
 
@@ -338,7 +339,9 @@ def env_as_recorded(about: About, env: EnvConfig | None = None) -> gymnasium.Env
         EnvError: it cannot be made, or not with the wrappers that the data declare: they name the code of these, and no
             data may choose which code runs here.
     """
-    made = make_gym(env_of(about, env), None, render=False)
+    config = env_of(about, env)
+    made = make_gym(config, None, render=False)
+    shown = readable(made, config.mission)
     has = wrappers_in(json.loads(written(made.spec)[0] or "{}") if made.spec is not None else {})
     missing = [one for one in wrappers_in(about.env_spec) if not any(is_like(one, other) for other in has)]
     if missing:
@@ -348,7 +351,7 @@ def env_as_recorded(about: About, env: EnvConfig | None = None) -> gymnasium.Env
             f"the data were recorded in {about.env} with {names}, and {about.env} without that is another task. "
             "Register an environment with it under an id of your own, and name that to evaluate in it."
         )
-    return made
+    return shown if shown.observation_space == about.observation else made
 
 
 def wrappers_in(spec: Mapping[str, Any]) -> list[Mapping[str, Any]]:

@@ -51,6 +51,12 @@ class Observer:
             return obs
         return {"image": latest(env.render())} | ({"observation": obs} if self._codec is not None else {})
 
+    def readable(self, obs: Any) -> Any:
+        """Return an environment's observation as ``envs/flat.py: readable`` shows it."""
+        for wrapper in self._wrappers:
+            obs = wrapper.observation(obs)
+        return obs
+
     def stacks(self, count: int) -> tuple[FrameStack | None, ...]:
         """Return one frame stack for each of ``count`` environments, or None for each if the agent has no stacks."""
         return tuple(FrameStack(self._options.spec, self._depth) if self._depth > 1 else None for _ in range(count))
@@ -87,10 +93,7 @@ class Observer:
         """
         flat: FlatObs = {}
         if self._codec is not None:
-            raw = obs["observation"] if self._drawn else obs
-            for wrapper in self._wrappers:
-                raw = wrapper.observation(raw)
-            flat = self._codec(raw)
+            flat = self._codec(self.readable(obs["observation"] if self._drawn else obs))
         if self._drawn:
             if obs["image"] is None:
                 raise DataError("there is no image: render() returned None or an empty list.")

@@ -22,6 +22,7 @@ from reverie.data.readers.base import Space
 from reverie.data.readers.minari import ENV_ID, ENV_SETTINGS
 from reverie.envs.answers import begun, stepped
 from reverie.envs.base import put_away
+from reverie.envs.flat import readable
 from reverie.envs.naming import settings_of, spec_of, written
 from reverie.envs.unflatten import cast
 from reverie.run.evaluate import LONG
@@ -56,7 +57,8 @@ def record(agent: Agent, target: str, config: RecordConfig) -> Exported:
     """Play episodes with ``agent`` and write them as a Minari dataset at ``target``, a path or minari:NAME.
 
     Observations, actions and rewards are the environment's own, in its units, before any clipping and without rendered
-    frames; each episode keeps its seed. The dataset appears at ``target`` only once it is complete.
+    frames; MiniGrid's observations are as learners see them. Each episode keeps its seed. The dataset appears at
+    ``target`` only once it is complete.
 
     Raises:
         ConfigError: noise was asked for and no action is continuous, or the package minari is missing.
@@ -76,7 +78,7 @@ def record(agent: Agent, target: str, config: RecordConfig) -> Exported:
             f"noise {config.noise:g}, seed {config.seed}"
         )
         named, remark = named_env(agent, env)
-        both = env.observation_space, env.action_space
+        both = readable(env, agent.config.env.mission).observation_space, env.action_space
         with reproducible(config.seed):
             done = write_minari(played(agent, env, config), target, both, about | named)
         done.remarks += [remark] if remark else []
@@ -131,7 +133,8 @@ def play(
         DataError: the environment answers with something else than Gymnasium and its spaces say.
     """
     obs, _ = begun(env, seed, None)
-    seen, done = [deepcopy(obs)], []
+    shown = agent.observer.readable
+    seen, done = [deepcopy(shown(obs))], []
     rewards: list[float] = []
     terminations: list[bool] = []
     state, over = None, False
@@ -144,7 +147,7 @@ def play(
             state = agent.override(state, action)
         done.append(deepcopy(action))
         obs, reward, terminated, truncated, _ = stepped(env, action)
-        seen.append(deepcopy(obs))
+        seen.append(deepcopy(shown(obs)))
         rewards.append(reward)
         terminations.append(terminated)
         if len(rewards) == LONG and most is None:
@@ -156,7 +159,7 @@ def play(
     truncations = np.zeros(len(rewards), bool)
     truncations[-1] = truncated or not terminations[-1]  # both, where the environment says both
     return {
-        "observations": stacked(env.observation_space, seen, "obs"),
+        "observations": stacked(readable(env, agent.config.env.mission).observation_space, seen, "obs"),
         "actions": stacked(env.action_space, done, "action"),
         "rewards": np.asarray(rewards, np.float64),
         "terminations": np.asarray(terminations),

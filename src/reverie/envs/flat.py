@@ -35,11 +35,7 @@ def make_flat(
         EnvError: it is unknown, cannot be made, or has spaces that are not supported.
     """
     try:
-        env = make_gym(config, factory, render)
-        if "minigrid" in sys.modules:
-            from reverie.envs import minigrid  # needs the optional package
-
-            env = minigrid.readable(env, config.mission) if minigrid.is_minigrid(env) else env
+        env = readable(make_gym(config, factory, render), config.mission)
         name = config.id if factory is None else type(env.unwrapped).__name__
         return FlatEnv(env, config, f"environment {index} ('{name}')", drawn=index == 0)
     except ReverieError:
@@ -47,6 +43,15 @@ def make_flat(
     except Exception as error:
         named = f" ('{config.id}')" if factory is None else ""
         raise EnvError(f"environment {index}{named} could not be created: {told(error)}") from error
+
+
+def readable(env: gymnasium.Env[Any, Any], mission: bool) -> gymnasium.Env[Any, Any]:
+    """Return ``env`` with observations that learners can see: of MiniGrid, one-hot grids, and the mission as text."""
+    if "minigrid" not in sys.modules:
+        return env
+    from reverie.envs import minigrid  # needs the optional package
+
+    return minigrid.readable(env, mission) if minigrid.is_minigrid(env) else env
 
 
 class FlatEnv(gymnasium.Wrapper[Any, np.ndarray, Any, Any]):

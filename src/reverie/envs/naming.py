@@ -17,8 +17,8 @@ from reverie.core.importing import findable
 from reverie.envs.base import EnvConfig, import_for
 from reverie.envs.suites import load_suite
 
-IN_ROWS = ("time_limit", "noop_max", "action_repeat", "pool_frames")
-"""Settings that decide what an environment's own rows mean, and which its id does not imply."""
+IN_ROWS = ("time_limit", "noop_max", "action_repeat", "pool_frames", "mission")
+"""Settings that decide what recorded rows mean, and which their environment's id does not imply."""
 
 
 def registered(env_id: str) -> EnvSpec | None:
