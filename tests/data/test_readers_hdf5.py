@@ -1,6 +1,8 @@
 """D4RL's files and Tianshou's buffers, written by hand with h5py."""
 
+import errno
 import math
+import os
 import pickle
 
 import h5py
@@ -14,7 +16,7 @@ from d4rl_files import cat, columns, write
 from recordings import LIVED, Lived, assert_same, check, expected, joined
 from reverie.core.errors import DataError
 from reverie.core.specs import ObsPart
-from reverie.data.readers import transitions
+from reverie.data.readers import hdf5, transitions
 from reverie.data.readers.base import ReadOptions
 from reverie.data.readers.d4rl import D4RLReader
 from reverie.data.readers.detect import open_reader
@@ -416,3 +418,33 @@ def test_tianshou_that_was_never_filled(tmp_path):
         file.create_group("_meta")
     with pytest.raises(DataError, match="saved before any transition was added"):
         open_reader(str(tmp_path / "a.hdf5"))
+
+
+# ---------------------------------------------------------------- many files
+
+
+def test_each_of_many_files_is_open_only_while_it_is_read(tmp_path):
+    """A process may have about a thousand files open, and each map of a file counts as one."""
+    for kind in ("d4rl", "tianshou"):
+        (tmp_path / kind).mkdir()
+    for i in range(6):
+        write(tmp_path / "d4rl" / f"{i}.hdf5", columns())
+        tianshou(tmp_path / "tianshou" / f"{i}.hdf5", [(20, transitions_of(LIVED), 13, 14)])
+    for kind in ("d4rl", "tianshou"):
+        before = len(os.listdir("/dev/fd"))
+        with open_reader(str(tmp_path / kind)) as reader:
+            reader.about(), reader.disordered(), reader.rows()
+            assert len(os.listdir("/dev/fd")) == before
+            assert max(len(os.listdir("/dev/fd")) for _ in reader.parts()) <= before + 2  # h5py's, and that of the map
+            assert_same(joined(reader.parts()), expected(LIVED * 6))
+        assert len(os.listdir("/dev/fd")) == before
+
+
+def test_a_file_that_cannot_be_opened_is_named(tmp_path, monkeypatch):
+    def full(*given, **named):
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    reader = open_reader(str(write(tmp_path / "a.hdf5", columns())))
+    monkeypatch.setattr(hdf5.mmap, "mmap", full)
+    with pytest.raises(DataError, match=r"a\.hdf5 cannot be read: Too many open files\."):
+        reader.rows()

@@ -18,11 +18,13 @@ from gymnasium import spaces
 
 from reverie.core.errors import DataError
 from reverie.data.readers.base import About, Reader, ReadOptions, Rows, Space, action_space, as_flags, observed_space
-from reverie.data.readers.hdf5 import Hdf5Column, damage, open_hdf5
+from reverie.data.readers.hdf5 import Hdf5Column, Hdf5File, damage
 from reverie.data.readers.spaces import space_of
 from reverie.data.readers.transitions import BLOCK, Transitions, limited
 
 NEEDED = ("observations", "actions", "rewards", "terminals")
+DECLARED = ("env_id", "action_space", "action_classes", "action_low", "action_high")
+"""Attributes of files that were converted by this package."""
 
 UNSEEN = (
     "the file has neither timeouts nor next_observations: only terminal ends of episodes are known. If episodes have a "
@@ -37,11 +39,14 @@ class D4RLReader(Reader):
 
     def __init__(self, path: Path, options: ReadOptions) -> None:
         super().__init__(path, options)
-        self.file = open_hdf5(path)
-        if missing := [name for name in NEEDED if name not in self.file]:
-            raise DataError(f"{path} has no {', '.join(missing)}: a D4RL file has {', '.join(NEEDED)}.")
-        self.columns = {name: self._column(name) for name in (*NEEDED, "timeouts", "next_observations")
-                        if name in self.file}  # fmt: skip
+        self.file = Hdf5File(path)
+        with self.file:
+            names, attributes = self.file.opened.keys(), self.file.opened.attrs
+            if missing := [name for name in NEEDED if name not in names]:
+                raise DataError(f"{path} has no {', '.join(missing)}: a D4RL file has {', '.join(NEEDED)}.")
+            self.columns = {name: self._column(name) for name in (*NEEDED, "timeouts", "next_observations")
+                            if name in names}  # fmt: skip
+            self.said = {name: attributes[name] for name in DECLARED if name in attributes}
         lengths = {name: column.shape[0] for name, column in self.columns.items()}
         if len(set(lengths.values())) > 1:
             raise DataError(f"{path}: the columns have different lengths: {lengths}.")
@@ -50,12 +55,11 @@ class D4RLReader(Reader):
 
     def _column(self, name: str) -> Hdf5Column:
         with damage(f"{self.path}: '{name}'"):
-            item = self.file[name]
-            if not hasattr(item, "dtype"):
+            if not hasattr(self.file.dataset(name), "dtype"):
                 raise DataError(
                     f"{self.path}: '{name}' is a group: expected an array. Nested observations need Minari's format."
                 )
-            return Hdf5Column(self.path, item)
+            return Hdf5Column(self.file, name)
 
     def uses(self, option: str) -> bool:
         """See ``Reader``."""
@@ -75,11 +79,11 @@ class D4RLReader(Reader):
 
     def env_id(self) -> str:
         """See ``Reader``. Only files that were converted by this package declare it."""
-        return str(self.file.attrs.get("env_id", ""))
+        return str(self.said.get("env_id", ""))
 
     @cached_property
     def _actions(self) -> tuple[Space, bool]:
-        column, said = self.columns["actions"], self.file.attrs
+        column, said = self.columns["actions"], self.said
         if "action_space" in said:
             return space_of(str(said["action_space"]), str(self.path)), False
         if "action_classes" in said:
@@ -88,7 +92,10 @@ class D4RLReader(Reader):
             dtype = np.result_type(np.float32, column.dtype).type
             low, high = (np.asarray(said[name], dtype)[()] for name in ("action_low", "action_high"))
             return spaces.Box(low, high, column.shape[1:], dtype), False
-        return action_space(lambda: (column.read(i, i + BLOCK) for i in range(0, column.shape[0], BLOCK)), self.path)
+        with self.file:
+            return action_space(
+                lambda: (column.read(i, i + BLOCK) for i in range(0, column.shape[0], BLOCK)), self.path
+            )
 
     def disordered(self) -> np.ndarray:
         """See ``Reader``."""
@@ -104,26 +111,27 @@ class D4RLReader(Reader):
 
     def parts(self) -> Iterator[Rows]:
         """See ``Reader``. A part is about ``PART_BYTES`` large."""
-        return self._transitions.parts()
+        transitions = self._transitions
+        with self.file:
+            yield from transitions.parts()
 
     @cached_property
     def _transitions(self) -> Transitions:
         columns = self.columns
-        terminal = self._flag("terminals")
-        made = Transitions(
-            obs={"obs": columns["observations"]},
-            next_obs={"obs": columns["next_observations"]} if "next_observations" in columns else {},
-            action={"action": columns["actions"]},
-            reward=columns["rewards"],
-            end=terminal | self._timeouts(len(terminal)),
-            terminal=terminal,
-            note=self.note,
-            where=str(self.path),
-            ends_told="timeouts" in columns or self.options.time_limit is not None,
-        )
-        _ = made.ends  # computed now: it reads all observations once
-        for column in columns.values():
-            column.leave()
+        with self.file:
+            terminal = self._flag("terminals")
+            made = Transitions(
+                obs={"obs": columns["observations"]},
+                next_obs={"obs": columns["next_observations"]} if "next_observations" in columns else {},
+                action={"action": columns["actions"]},
+                reward=columns["rewards"],
+                end=terminal | self._timeouts(len(terminal)),
+                terminal=terminal,
+                note=self.note,
+                where=str(self.path),
+                ends_told="timeouts" in columns or self.options.time_limit is not None,
+            )
+            _ = made.ends  # computed now: it reads all observations once
         return made
 
     def _flag(self, name: str) -> np.ndarray:

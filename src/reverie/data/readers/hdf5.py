@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import mmap
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
@@ -96,73 +97,119 @@ def walk(group: h5py.Group, prefix: str = "") -> Iterator[tuple[str, h5py.Datase
             yield f"{prefix}{name}", item
 
 
+class Hdf5File:
+    """An HDF5 file that is opened and mapped when it is first read, and closed at the end of each ``with``.
+
+    A reader enters it for each reading: a dataset may consist of more files than a process may have open.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._datasets: dict[str, h5py.Dataset] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the file if it is open."""
+        self._datasets.clear()
+        self.__dict__.pop("memory", None)  # arrays that lie in the map keep it
+        if (opened := self.__dict__.pop("opened", None)) is not None:
+            opened.close()
+
+    @cached_property
+    def opened(self) -> h5py.File:
+        """The open file. Raises as ``open_hdf5`` does."""
+        return open_hdf5(self.path)
+
+    @cached_property
+    def memory(self) -> mmap.mmap:
+        """The whole file, mapped once for all its columns, as each map holds a file descriptor.
+
+        Raises:
+            DataError: the file cannot be opened.
+        """
+        try:
+            with self.path.open("rb") as file:
+                return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        except OSError as error:
+            raise DataError(f"{self.path} cannot be read: {error.strerror or error}.") from None
+
+    def dataset(self, name: str) -> h5py.Dataset:
+        """Return a dataset. It is held, and with it the chunks that it has decompressed, until the file is closed."""
+        if name not in self._datasets:
+            self._datasets[name] = self.opened[name]
+        return self._datasets[name]
+
+
 class Hdf5Column:
     """A numeric dataset ``[n, ...]``; a ``transitions.Column``."""
 
-    def __init__(self, path: Path, dataset: h5py.Dataset) -> None:
-        """Wrap a dataset of the file at ``path``.
+    def __init__(self, file: Hdf5File, name: str) -> None:
+        """Wrap a dataset of ``file``.
 
         Raises:
             DataError: it holds objects, text or a single value.
         """
+        dataset = file.dataset(name)
         if dataset.dtype.kind not in "biuf" or not dataset.shape:
-            raise DataError(
-                f"{path}: '{dataset.name.strip('/')}' contains {kind_of(dataset)}: expected an array of numbers."
-            )
-        self.path, self.dataset = path, dataset
+            raise DataError(f"{file.path}: '{name}' contains {kind_of(dataset)}: expected an array of numbers.")
+        self.file, self.name = file, name
         self.shape: tuple[int, ...] = tuple(dataset.shape)
         self.dtype: np.dtype[Any] = dataset.dtype
-        self._row_bytes = int(dataset.nbytes) // max(1, self.shape[0])  # cached: asking h5py is slow
+        self._bytes = int(dataset.nbytes)
+        self._begin = self._offset(dataset)
         self._left = 0
 
-    @cached_property
+    def _offset(self, dataset: h5py.Dataset) -> int | None:
+        """Return where the values begin in the file; None if they are not contiguous there."""
+        offset: int | None = dataset.id.get_offset() if dataset.chunks is None and not dataset.external else None
+        whole = offset is not None and offset + self._bytes <= self.file.path.stat().st_size
+        return offset if whole and not dataset.file.userblock_size else None
+
+    @property
     def mapped(self) -> np.ndarray | None:
         """The whole dataset, mapped from the file; None if it is not contiguous there."""
-        data = self.dataset
-        offset = data.id.get_offset() if data.chunks is None and not data.external else None
-        if offset is None or data.file.userblock_size or offset + data.nbytes > self.path.stat().st_size:
+        if self._begin is None:
             return None
-        with self.path.open("rb") as file:
-            self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        count = int(np.prod(self.shape, dtype=np.int64))
-        self._begin = offset
-        return np.frombuffer(self._map, self.dtype, count, offset).reshape(self.shape)
-
-    def leave(self) -> None:
-        """Release the memory of all rows read so far."""
-        if self.mapped is not None:
-            self._let_go(self.shape[0])
+        return np.frombuffer(self.file.memory, self.dtype, math.prod(self.shape), self._begin).reshape(self.shape)
 
     def _let_go(self, stop: int) -> None:
         """Release the mapped pages of rows before ``stop`` from this process; they may stay in the system's page cache.
 
         A released page that is read again is simply mapped again, so pages at the edges need no care.
         """
-        if 0 <= (stop - self._left) * self._row_bytes < LEFT_BYTES and stop < self.shape[0]:
+        assert self._begin is not None
+        row_bytes = self._bytes // max(1, self.shape[0])
+        if 0 <= (stop - self._left) * row_bytes < LEFT_BYTES and stop < self.shape[0]:
             return
         self._left = stop
+        memory = self.file.memory
         low = self._begin // mmap.PAGESIZE * mmap.PAGESIZE
-        high = min(-(-(self._begin + stop * self._row_bytes) // mmap.PAGESIZE) * mmap.PAGESIZE, len(self._map))
-        if high > low and hasattr(self._map, "madvise"):
-            self._map.madvise(mmap.MADV_DONTNEED, low, high - low)
+        high = min(-(-(self._begin + stop * row_bytes) // mmap.PAGESIZE) * mmap.PAGESIZE, len(memory))
+        if high > low and hasattr(memory, "madvise"):
+            memory.madvise(mmap.MADV_DONTNEED, low, high - low)
 
     @cached_property
     def kept(self) -> np.ndarray | None:
         """The whole dataset in memory if it is small, so that each compressed chunk is decompressed once; else None."""
-        return self._guarded(()) if self.mapped is None and self.dataset.nbytes <= KEPT_BYTES else None
+        return self._guarded(()) if self._begin is None and self._bytes <= KEPT_BYTES else None
 
     def read(self, start: int, stop: int) -> np.ndarray:
         """See ``transitions.Column``."""
-        if self.mapped is not None:
+        if (mapped := self.mapped) is not None:
             self._let_go(start)  # reading goes forwards
-            return self.mapped[start:stop]
+            return mapped[start:stop]
         rows: np.ndarray = self._guarded(slice(start, stop)) if self.kept is None else self.kept[start:stop]
         return rows
 
     def at(self, index: np.ndarray) -> np.ndarray:
         """See ``transitions.Column``."""
-        if self.mapped is not None:
-            found = self.mapped.take(index, axis=0)
+        if (mapped := self.mapped) is not None:
+            found = mapped.take(index, axis=0)
             self._let_go(int(index[-1]) + 1)
             return found
         if self.kept is not None:
@@ -173,8 +220,8 @@ class Hdf5Column:
         return rows
 
     def _guarded(self, where: Any) -> Any:
-        with damage(f"{self.path}: '{self.dataset.name.strip('/')}'"):
-            return self.dataset[where]
+        with damage(f"{self.file.path}: '{self.name}'"):
+            return self.file.dataset(self.name)[where]
 
 
 def kind_of(dataset: h5py.Dataset) -> str:

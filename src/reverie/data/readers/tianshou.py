@@ -18,7 +18,7 @@ import numpy as np
 
 from reverie.core.errors import DataError
 from reverie.data.readers.base import About, Reader, ReadOptions, Rows, action_space, as_flags, observed_space
-from reverie.data.readers.hdf5 import Hdf5Column, damage, open_hdf5, walk
+from reverie.data.readers.hdf5 import Hdf5Column, Hdf5File, damage, walk
 from reverie.data.readers.spaces import nested_spaces
 from reverie.data.readers.stacked import StackedColumn
 from reverie.data.readers.transitions import Column, Transitions
@@ -35,12 +35,12 @@ class TianshouReader(Reader):
 
     def __init__(self, path: Path, options: ReadOptions) -> None:
         super().__init__(path, options)
-        self.file = open_hdf5(path)
-        if "_meta" not in self.file:
-            raise DataError(f"{path} has no group '_meta': it is not a buffer saved by Tianshou.")
-        with damage(path):
-            self.meta = self.file["_meta"]
-            self.names = set(self.meta)
+        self.file = Hdf5File(path)
+        with self.file:
+            if "_meta" not in self.file.opened:
+                raise DataError(f"{path} has no group '_meta': it is not a buffer saved by Tianshou.")
+            with damage(path):
+                self.names = set(self.file.opened["_meta"])
         if missing := [name for name in ("obs", "act", "rew", "done") if name not in self.names]:
             raise DataError(
                 f"{path} has no {', '.join(missing)}: the buffer was saved before any transition was added."
@@ -54,10 +54,11 @@ class TianshouReader(Reader):
             return found[root] if root in found else nested_spaces(found, root)
 
         t = self._transitions
-        found = {
-            name: action_space(lambda c=column: [c.read(0, c.shape[0])], self.path, scaled=True)  # type: ignore[misc]  # binds the loop's column
-            for name, column in t.action.items()
-        }
+        with self.file:
+            found = {
+                name: action_space(lambda c=column: [c.read(0, c.shape[0])], self.path, scaled=True)  # type: ignore[misc]  # binds the loop's column
+                for name, column in t.action.items()
+            }
         action = found["action"][0] if "action" in found else nested_spaces(
             {name: one for name, (one, _) in found.items()}, "action"
         )  # fmt: skip
@@ -83,19 +84,21 @@ class TianshouReader(Reader):
 
     def parts(self) -> Iterator[Rows]:
         """See ``Reader``. A part is about ``PART_BYTES`` large."""
-        return self._transitions.parts()
+        transitions = self._transitions
+        with self.file:
+            yield from transitions.parts()
 
-    @property
+    @cached_property
     def _stack(self) -> int:
-        return int(self.file.attrs.get("stack_num", 1))
+        return int(self.file.opened.attrs.get("stack_num", 1))
 
     # ------------------------------------------------------------------ where rows lie
 
     def _array(self, name: str) -> np.ndarray | None:
         with damage(f"{self.path}: '{name}'"):
-            if name not in self.file:
+            if name not in self.file.opened:
                 return None
-            item = self.file[name]
+            item = self.file.opened[name]
             if str(item.attrs.get(MARK, "ndarray")).startswith(("ndarray", "Tensor")):
                 return np.atleast_1d(np.asarray(item[()]))
             return None
@@ -107,13 +110,14 @@ class TianshouReader(Reader):
         Raises:
             DataError: the arrays do not say that; only pickled objects would.
         """
+        said = self.file.opened.attrs
         with damage(self.path):
-            room = int(self.file.attrs.get("maxsize", self.meta["rew"].shape[0]))
+            room = int(said.get("maxsize", self.file.dataset("_meta/rew").shape[0]))
         newest = self._array("last_index")
         lengths, edges = self._array("_lengths"), self._array("_extend_offset")
         if lengths is None:
-            held = int(self.file.attrs.get("_size", room))
-            after = int(self.file.attrs.get("_insertion_idx", self.file.attrs.get("_index", held % max(1, room))))
+            held = int(said.get("_size", room))
+            after = int(said.get("_insertion_idx", said.get("_index", held % max(1, room))))
             return [(0, room, held, (after - 1) % max(1, held))]
         if newest is None or edges is None or not len(newest) == len(lengths) == len(edges) - 1:
             raise DataError(
@@ -141,7 +145,7 @@ class TianshouReader(Reader):
 
     def _columns(self, group: str, root: str) -> dict[str, Column]:
         with damage(f"{self.path}: '_meta/{group}'"):
-            item = self.meta[group]
+            item = self.file.opened[f"_meta/{group}"]
             found = dict(walk(item)) if not hasattr(item, "dtype") else {"": item}
         out: dict[str, Column] = {}
         for way, dataset in found.items():
@@ -152,8 +156,7 @@ class TianshouReader(Reader):
                     f"{self.path}: '{name}' is a pickled {kind.removeprefix('pickled_')}, which is not read because "
                     "unpickling can run any code. Save the buffer with arrays of numbers instead of objects."
                 )
-            column = Hdf5Column(self.path, dataset)
-            out[f"{root}/{way}".rstrip("/")] = self._ordered(column)
+            out[f"{root}/{way}".rstrip("/")] = self._ordered(Hdf5Column(self.file, name))
         return out
 
     def _ordered(self, column: Column) -> Column:
@@ -164,6 +167,10 @@ class TianshouReader(Reader):
 
     @cached_property
     def _transitions(self) -> Transitions:
+        with self.file:
+            return self._read_transitions()
+
+    def _read_transitions(self) -> Transitions:
         done = self._flags("done")
         assert done is not None
         terminal, truncated = self._flags("terminated"), self._flags("truncated")
@@ -196,7 +203,7 @@ class TianshouReader(Reader):
         if name not in self.names:
             return None
         with damage(f"{self.path}: '_meta/{name}'"):
-            flags = self.meta[name][()]
+            flags = self.file.dataset(f"_meta/{name}")[()]
         return as_flags(flags.reshape(-1)[self._order], f"{self.path}: '_meta/{name}'")
 
 
