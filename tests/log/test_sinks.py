@@ -112,6 +112,15 @@ def test_entries_that_will_be_made_again_at_the_very_step_are_set_aside(tmp_path
     assert (tmp_path / "m-aside.jsonl").read_text() == last
 
 
+def test_only_the_metrics_that_are_asked_for_are_kept(tmp_path: Path) -> None:
+    sink = JsonlSink(tmp_path / "m.jsonl")
+    for step, values in [(1, {"a": 1.0, "b": 2.0}), (2, {"b": 3.0}), (3, {"a": math.nan}), (2, {"a": 4.0, "c": 5.0})]:
+        sink.write(values, step)
+    sink.close()
+    rows = read_metrics(tmp_path / "m.jsonl", ["a"])
+    assert rows == [{"step": 1, "a": 1.0}, {"step": 2}, {"step": 2, "a": 4.0}]  # steps tell what is replaced
+
+
 def test_missing_file_has_no_rows(tmp_path: Path) -> None:
     assert read_metrics(tmp_path / "none.jsonl") == []
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,8 @@ import pytest
 from reverie.core.statistics import iqm
 from reverie.experiment import ExperimentConfig
 from reverie.folder import RunFolder, write_found
-from reverie.log.sinks import FINAL, JsonlSink
+from reverie.log.sinks import FINAL, JsonlSink, read_metrics
+from reverie.training import aggregate as aggregation
 from reverie.training.aggregate import (
     MOST_POINTS,
     Aggregate,
@@ -250,3 +252,23 @@ def test_the_table_is_for_people(tmp_path: Path) -> None:
     assert "   IQM     -430.08   -1000.00 to -140.25" in text.splitlines()
     two = table(aggregate(dict(list(runs.items())[:2]), EVERY_100))
     assert "median     -145.12   too few seeds" in two
+
+
+def test_the_log_of_one_seed_is_held_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Together the logs of long runs may not fit into memory."""
+
+    class Rows(list[dict[str, Any]]):
+        """Unlike a list itself, it can be referred to weakly."""
+
+    held: list[weakref.ref[Rows]] = []
+
+    def read(path: Path, names: tuple[str, ...]) -> Rows:
+        assert not any(rows() for rows in held)
+        found = Rows(read_metrics(path, names))
+        held.append(weakref.ref(found))
+        return found
+
+    monkeypatch.setattr(aggregation, "read_metrics", read)
+    rows = [(step, {"eval/score": 1.0, "loss/actor": 2.0}) for step in (100, 200)]
+    assert aggregate(folders(tmp_path, rows, rows, rows), EVERY_100).curve.steps.tolist() == [100, 200]
+    assert len(held) == 3

@@ -15,6 +15,8 @@ from reverie.core.words import plural
 
 ESTIMATE = "estimate/return"
 """Metric shown in place of evaluations, for a run on recorded data that has no environment."""
+SHOWN = ("counters/updates", "counters/episodes", "episode/score", "eval/score", ESTIMATE)
+"""Metrics whose newest values are shown."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +37,7 @@ def info_command(args: list[str]) -> int:
 
     folder, saved = RunFolder(said.run), read_saved(said.run)
     settings = saved.experiment
-    rows = read_metrics(folder.metrics)
+    rows = read_metrics(folder.metrics, SHOWN)
     newest: dict[str, Any] = {}
     for row in rows:
         newest |= row

@@ -15,8 +15,10 @@ from matplotlib.ticker import MaxNLocator
 from reverie.core.statistics import Interval, Series, running_mean
 from reverie.core.words import plural
 from reverie.log.figure import BLUE, DARK, GREEN, GREY, ORANGE, save_figure, styled
-from reverie.log.sinks import evaluations_in, read_metrics, series_of
+from reverie.log.sinks import FINAL, evaluations_in, read_metrics, series_of
 
+SCORES = ("episode/score", "eval/score", "eval/score_iqm", "eval/score_iqm_low", "eval/score_iqm_high", FINAL)
+"""Metrics that a learning curve shows."""
 MAX_TRACES = 12
 RETURNS = {"evaluation": "mean return of an evaluation", "training": "return of training episodes, running mean"}
 """Axis labels for the scores of several seeds."""
@@ -28,7 +30,7 @@ def learning_curve(metrics: Path, png: Path, title: str = "", unit: str = "env s
     Evaluations are drawn as interquartile means with 95 % intervals; those of earlier versions as means. One at the
     end of training, which is on other episodes, gets a mark of its own.
     """
-    rows = read_metrics(metrics)
+    rows = read_metrics(metrics, SCORES)
     train, (on_the_way, final) = series_of(rows, "episode/score"), map(_interval, evaluations_in(rows))
     if not any(len(series[0]) for series in (train, on_the_way, final)):
         return None

@@ -6,7 +6,8 @@ import io
 import json
 import math
 import os
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -81,25 +82,32 @@ class JsonlSink:
             del self._unwritten[: self._file.write(self._unwritten)]
 
 
-def read_metrics(path: Path) -> list[dict[str, Any]]:
+def read_metrics(path: Path, names: Collection[str] | None = None) -> list[dict[str, Any]]:
     """Return the rows that a ``JsonlSink`` wrote, in the order of steps; ``null`` is read as NaN.
 
     Damaged and incomplete lines are skipped. Where steps go back, because a run was resumed, later rows replace earlier
     ones.
+
+    Args:
+        path: the file; there are no rows if it does not exist.
+        names: the metrics to keep, besides the step: a long run has many rows, with dozens of metrics each. None: all.
     """
     rows: list[dict[str, Any]] = []
     if not path.exists():
         return rows
-    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
-        try:
-            row = json.loads(line)
-        except json.JSONDecodeError:
-            continue
-        if not isinstance(row, dict) or "step" not in row:
-            continue
-        while rows and rows[-1]["step"] > row["step"]:
-            rows.pop()
-        rows.append({name: math.nan if value is None else value for name, value in row.items()})
+    wanted = None if names is None else {"step", *names}
+    with path.open(encoding="utf-8", errors="replace") as file:
+        for line in file:
+            try:
+                row = json.loads(line)
+            except json.JSONDecodeError:
+                continue
+            if not isinstance(row, dict) or "step" not in row:
+                continue
+            while rows and rows[-1]["step"] > row["step"]:
+                rows.pop()
+            kept = row if wanted is None else row.keys() & wanted
+            rows.append({sys.intern(name): math.nan if row[name] is None else row[name] for name in kept})
     return rows
 
 
@@ -157,9 +165,9 @@ def _cut_unfinished_line(path: Path) -> None:
     if not path.exists():
         return
     with path.open("rb+") as file:
-        content = file.read()
-        if content and not content.endswith(b"\n"):
-            file.truncate(content.rfind(b"\n") + 1)
+        whole = sum(len(line) for line in file if line.endswith(b"\n"))
+        if whole < file.seek(0, os.SEEK_END):
+            file.truncate(whole)
             os.fsync(file.fileno())
 
 

@@ -35,6 +35,8 @@ from reverie.log.sinks import FINAL, evaluations_in, read_metrics, series_of
 from reverie.run.schedule import parse_period
 
 MEASURES: dict[str, Measure] = {"iqm": iqm, "mean": mean, "median": median}
+READ = ("episode/score", "eval/score", FINAL, "estimate/return")
+"""Metrics that are read from the logs."""
 MOST_POINTS = 100
 """Most points of a curve whose seeds were not measured at the same steps."""
 
@@ -89,19 +91,36 @@ class Aggregate:
 
 def aggregate(runs: Mapping[int, RunFolder], config: ExperimentConfig) -> Aggregate:
     """Aggregate finished runs, at least one, by seed. Their settings are those of ``config``, except for the seed."""
-    metrics = {seed: read_metrics(folder.metrics) for seed, folder in runs.items()}
-    ends = [final_score(folder, metrics[seed]) for seed, folder in runs.items()]
-    estimates = [last_estimate(rows) for rows in metrics.values()]
+    found = [result_of(folder, config) for folder in runs.values()]
+    scores, estimates = [one.score for one in found], [one.estimate for one in found]
     return Aggregate(
         seeds=list(runs),
-        scores=[score for _, score in ends],
-        steps=[steps for steps, _ in ends],
+        scores=scores,
+        steps=[one.steps for one in found],
         unit=unit_of(config),
-        score=intervals_of([score for _, score in ends]),
-        curve=curve_of(list(metrics.values()), config),
+        score=intervals_of(scores),
+        curve=curve_of([one.measured for one in found], config),
         estimates=estimates,
         estimate=intervals_of(estimates),
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """What the log of one seed comes to, without its rows: they need far more memory."""
+
+    steps: int
+    score: float | None
+    estimate: float | None
+    measured: Series
+    """See ``Curve``."""
+
+
+def result_of(folder: RunFolder, config: ExperimentConfig) -> Result:
+    """Read the log of one finished run."""
+    rows = read_metrics(folder.metrics, READ)
+    steps, score = final_score(folder, rows)
+    return Result(steps=steps, score=score, estimate=last_estimate(rows), measured=scores_of(rows, config))
 
 
 def intervals_of(values: Sequence[float | None]) -> dict[str, IntervalEstimate]:
@@ -138,14 +157,22 @@ def final_score(folder: RunFolder, rows: Sequence[Mapping[str, Any]]) -> tuple[i
     return steps, float(scores[-1]) if len(scores) else None
 
 
-def curve_of(metrics: Sequence[Sequence[Mapping[str, Any]]], config: ExperimentConfig) -> Curve:
-    """Return the learning curves of several seeds, from the rows of their metrics."""
-    what: Literal["evaluation", "training"] = "evaluation" if config.evaluates_on_the_way else "training"
+def source_of(config: ExperimentConfig) -> Literal["evaluation", "training"]:
+    """Return the source of the scores of a curve, see ``Curve.what``."""
+    return "evaluation" if config.evaluates_on_the_way else "training"
+
+
+def scores_of(rows: Sequence[Mapping[str, Any]], config: ExperimentConfig) -> Series:
+    """Return the scores of one seed's curve, from the rows of its metrics."""
+    if source_of(config) == "training":
+        return training_scores(rows)
     period, is_seconds = parse_period(config.schedule.eval_every)
-    if what == "training":
-        measured = [training_scores(rows) for rows in metrics]
-    else:
-        measured = [evaluation_scores(rows, None if is_seconds else period) for rows in metrics]
+    return evaluation_scores(rows, None if is_seconds else period)
+
+
+def curve_of(measured: list[Series], config: ExperimentConfig) -> Curve:
+    """Return the learning curves of several seeds, from the scores of each."""
+    what, (_, is_seconds) = source_of(config), parse_period(config.schedule.eval_every)
     same = what == "evaluation" and not is_seconds
     # A seed ended by stop_score keeps its last score. Where evaluations are not due at fixed steps, the last entries of
     # the logs are close to each other.
