@@ -56,6 +56,14 @@ def test_values_may_be_overwritten_after_they_were_added() -> None:
     assert meter.flush() == {"x": 3.0}
 
 
+def test_sums_of_many_values_lose_no_digits() -> None:
+    """16,777,216 is the first whole number whose successor is no float32."""
+    meter = Meter()
+    for value in (2.0**24, 1.0, 1.0, 1.0):
+        meter.add({"x": torch.tensor(value)})
+    assert meter.flush() == {"x": (2.0**24 + 3) / 4}
+
+
 def test_gradients_and_dtypes_are_no_matter() -> None:
     meter = Meter()
     meter.add({"a": torch.tensor(1.5, dtype=torch.bfloat16), "b": torch.tensor(2), "c": 3.0, "d": torch.tensor(True)})

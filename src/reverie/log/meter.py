@@ -14,8 +14,9 @@ from reverie.core.errors import DataError
 class Meter:
     """Running means of named scalars.
 
-    Values on the CPU are read at once; others are summed in float32 on their device, so that ``add`` never waits for
-    it. Updates need not all report the same names; the mean of a name is over the updates that reported it.
+    Values on the CPU are read at once; others are summed on their device, so that ``add`` never waits for it. Sums are
+    float64: the mean of 10^6 values would be 1 % wrong in float32. Updates need not all report the same names; the mean
+    of a name is over the updates that reported it.
     """
 
     def __init__(self) -> None:
@@ -43,7 +44,7 @@ class Meter:
         elif names in self._sums:
             self._sums[names] += self._stack(values, names)
         else:
-            self._sums[names] = self._stack(values, names)
+            self._sums[names] = self._stack(values, names).double()
         self._counts[names] = self._counts.get(names, 0) + 1
 
     def flush(self) -> dict[str, float]:
