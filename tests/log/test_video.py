@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from pathlib import Path
 
 import imageio_ffmpeg
@@ -16,6 +17,7 @@ from reverie.log.video import (
     dream_video,
     pad_even,
     palette,
+    pictures,
     shrink,
     tile,
     to_rgb,
@@ -51,6 +53,26 @@ def test_the_picture_is_the_picture(tmp_path: Path) -> None:
     _, shown = read(write_video(tmp_path / "v.mp4", frames))
     assert np.abs(shown[1, 64, 128].astype(int) - (255, 0, 0)).max() < 12
     assert np.abs(shown[1, 192, 128].astype(int) - (0, 0, 255)).max() < 12
+
+
+@pytest.mark.parametrize("shape", [(4, 301, 257, 3), (4, 7, 7, 3), (4, 33, 47, 1), (3, 10, 10, 6)])
+@pytest.mark.parametrize("most", [5, 255])
+def test_pictures_are_those_of_the_whole_film(shape: tuple[int, ...], most: int) -> None:
+    """Symbols are stretched by the largest of all frames, wherever it is."""
+    frames = np.random.default_rng(0).integers(0, most, shape, dtype=np.uint8)
+    frames[-1, 0, 0, 0] = most
+    np.testing.assert_array_equal(np.stack(list(pictures(frames))), pad_even(upscale(to_rgb(frames))))
+
+
+@pytest.mark.parametrize("channels", [1, 3, 6])
+def test_pictures_need_the_memory_of_one(channels: int) -> None:
+    frames = np.full((64, 64, 64, channels), 200, np.uint8)
+    tracemalloc.start()
+    try:
+        shown = sum(picture.nbytes for picture in pictures(frames))
+        assert tracemalloc.get_traced_memory()[1] < shown / 10
+    finally:
+        tracemalloc.stop()
 
 
 @pytest.mark.parametrize(

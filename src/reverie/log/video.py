@@ -8,7 +8,7 @@ import errno
 import os
 import re
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import imageio_ffmpeg  # type: ignore[import-untyped]  # it has no types
@@ -37,11 +37,11 @@ def write_video(path: Path, frames: np.ndarray, fps: int = 30) -> Path:
         raise ValueError(
             f"frames have type {frames.dtype} and shape {frames.shape}: expected non-empty uint8 [T, H, W, C]."
         )
-    shown = pad_even(upscale(to_rgb(frames)))
+    height, width = pad_even(upscale(frames[:1])).shape[1:3]
     path.parent.mkdir(parents=True, exist_ok=True)
     staged = path.with_name(f".{path.stem}.part{path.suffix}")
     try:
-        encode(shown, staged, fps)
+        encode(pictures(frames), (width, height), staged, fps)
         os.replace(staged, path)
     except BaseException as error:
         with contextlib.suppress(OSError):
@@ -52,14 +52,13 @@ def write_video(path: Path, frames: np.ndarray, fps: int = 30) -> Path:
     return path
 
 
-def encode(frames: np.ndarray, path: Path, fps: int) -> None:
-    """Write ``frames`` ``[T, H, W, 3]`` uint8 with even sides as H.264 mp4.
+def encode(frames: Iterable[np.ndarray], size: tuple[int, int], path: Path, fps: int) -> None:
+    """Write ``frames`` ``[H, W, 3]`` uint8, whose ``size`` (W, H) is even, as H.264 mp4.
 
     Raises:
         OSError: ffmpeg fails, as on a full disk; the reason is the first line that it printed.
     """
-    size = f"{frames.shape[2]}x{frames.shape[1]}"
-    given = ["-f", "rawvideo", "-pix_fmt", "rgb24", "-s", size, "-r", str(fps), "-i", "-"]
+    given = ["-f", "rawvideo", "-pix_fmt", "rgb24", "-s", "{}x{}".format(*size), "-r", str(fps), "-i", "-"]
     wanted = ["-vcodec", "libx264", "-pix_fmt", "yuv420p", "-crf", "10", str(path)]
     command = [imageio_ffmpeg.get_ffmpeg_exe(), "-y", "-v", "error", "-xerror", *given, *wanted]
     with subprocess.Popen(  # a group of its own: Ctrl-C is for us
@@ -81,16 +80,29 @@ def encode(frames: np.ndarray, path: Path, fps: int) -> None:
         raise OSError(errno.EIO, f"ffmpeg: {first or f'exit code {ffmpeg.returncode}'}")
 
 
+def pictures(frames: np.ndarray) -> Iterator[np.ndarray]:
+    """Yield uint8 ``frames`` ``[T, H, W, C]`` as ``write_video`` shows them, ``[H', W', 3]`` each.
+
+    One at a time, as all of them would need several times the memory of ``frames``.
+    """
+    peak = int(frames.max())
+    for frame in frames[:, None]:
+        yield pad_even(upscale(to_rgb(frame, peak)))[0]
+
+
 def to_rgb(frames: np.ndarray, peak: int | None = None) -> np.ndarray:
     """Return ``frames`` ``[..., H, W, C]``, uint8 or floats in 0..255, as RGB ``[..., H, W, 3]`` uint8.
 
     One channel is grey and three are RGB. Any other number is a stack of masks or planes: each gets its own colour, and
     colours are mixed where several are set. If the largest value ``peak`` (default: of ``frames``) is below 32, values
-    are symbols (MiniGrid's object numbers, MinAtar's 0 and 1), and are stretched to the full range.
+    are symbols (MiniGrid's object numbers, MinAtar's 0 and 1), and are stretched to the full range. What is RGB already
+    is returned itself.
     """
     peak = int(frames.max(initial=0)) if peak is None else peak
-    light = frames.astype(np.float32) * (255 / peak if 0 < peak < 32 else 1.0)
-    channels = frames.shape[-1]
+    factor, channels = 255 / peak if 0 < peak < 32 else 1.0, frames.shape[-1]
+    if factor == 1.0 and channels == 3 and frames.dtype == np.uint8:
+        return frames
+    light = frames.astype(np.float32) * factor
     if channels == 1:
         light = np.repeat(light, 3, axis=-1)
     elif channels != 3:

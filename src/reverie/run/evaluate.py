@@ -124,7 +124,10 @@ def evaluate(
 
 
 def _video(frames: list[np.ndarray]) -> np.ndarray | None:
-    """Return frames as one array; None if there are none, or if their sizes differ, which stderr is told."""
+    """Return frames as one array; None if there are none, or if their sizes differ, which stderr is told.
+
+    The list is emptied: beside the array it would need the same memory again.
+    """
     sizes = sorted({frame.shape[:2] for frame in frames})
     if len(sizes) > 1:
         warn(
@@ -132,4 +135,10 @@ def _video(frames: list[np.ndarray]) -> np.ndarray | None:
             "Let render() draw all frames in one size."
         )
         return None
-    return np.stack(frames) if frames else None
+    if not frames:
+        return None
+    out = np.empty((len(frames), *frames[0].shape), frames[0].dtype)
+    while frames:
+        frame = frames.pop()
+        out[len(frames)] = frame
+    return out
