@@ -3,6 +3,7 @@
 import io
 import itertools
 import json
+import os
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from recordings import FIELDS, LIVED, Lived, check, expected, joined
 
 from reverie.core.errors import ConfigError, DataError
 from reverie.data.dataset import DatasetConfig
-from reverie.data.readers import transitions
+from reverie.data.readers import table, transitions
 from reverie.data.readers.base import ReadOptions
 from reverie.data.readers.detect import open_reader
 from reverie.datasets import validate
@@ -586,3 +587,14 @@ def test_a_final_observation_after_a_flag_is_no_episode(tmp_path, ids, pieces):
         rows = joined(open_reader(str(save(tmp_path / "e", cut, pieces=pieces)), ReadOptions(columns=names)).parts())
         assert rows["obs"].tolist() == values["o"][:5]  # the last step led to what was not recorded
         assert rows["is_last"].tolist() == [False, False, True, False, True]
+
+
+def test_few_of_many_parquet_files_are_open(tmp_path, monkeypatch):
+    """A process may have about a thousand files open."""
+    monkeypatch.setattr(table, "MOST_OPEN", 2)
+    save(tmp_path / "data", columns(), kind="parquet", pieces=12)
+    before = len(os.listdir("/dev/fd"))
+    with open_reader(str(tmp_path / "data"), ReadOptions(columns=MAPPING)) as reader:
+        reader.about(), reader.rows()
+        assert max(len(os.listdir("/dev/fd")) for _ in reader.parts()) <= before + 2
+        check(reader, expected(LIVED, last_seen=False))

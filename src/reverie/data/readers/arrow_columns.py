@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -14,17 +14,27 @@ from reverie.core.errors import ConfigError, DataError
 
 
 @dataclass(frozen=True)
+class RowGroup:
+    """A row group of a Parquet file."""
+
+    table: Callable[[], Any]
+    """Returns the Parquet file, which is opened where it is not: a process may have about a thousand files open."""
+    number: int
+    schema: Any
+
+
+@dataclass(frozen=True)
 class Piece:
     """Rows of a table that are read together, at least one."""
 
     rows: int
     found: Any
-    """A record batch of Arrow, or a Parquet file and the number of a row group in it."""
+    """A record batch of Arrow, or a ``RowGroup``."""
 
     @property
     def schema(self) -> Any:
         """Names and types of the columns, and metadata."""
-        return self.found[0].schema_arrow if isinstance(self.found, tuple) else self.found.schema
+        return self.found.schema
 
 
 class TableColumn:
@@ -63,8 +73,8 @@ class TableColumn:
     def _read(self, piece: Piece) -> Any:
         found = piece.found
         try:
-            if isinstance(found, tuple):
-                array = found[0].read_row_group(found[1], columns=[self.name]).column(0).combine_chunks()
+            if isinstance(found, RowGroup):
+                array = found.table().read_row_group(found.number, columns=[self.name]).column(0).combine_chunks()
             else:
                 array = found.column(found.schema.get_field_index(self.name))
             array.validate(full=True)  # reading beyond the end of a buffer would end the process

@@ -10,14 +10,14 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Iterator, Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from reverie.core.errors import DataError
-from reverie.data.readers.arrow_columns import Piece, SideBySide, TableColumn
+from reverie.data.readers.arrow_columns import Piece, RowGroup, SideBySide, TableColumn
 from reverie.data.readers.base import (
     About,
     Named,
@@ -42,6 +42,8 @@ COLUMNS_OF_OURS = b"reverie.columns"
 """Key in the schema of tables written by this package: the column of each role."""
 ACTIONS_OF_OURS = b"reverie.action_space"
 """Key in the same schema: the action space, if it was declared."""
+MOST_OPEN = 8
+"""Number of Parquet files that stay open: columns are read at about the same pace."""
 CLOSED = "the last row of an episode has no action: it is the final observation"
 NO_ENDS = "no column marks terminal steps: all episodes are treated as truncated"
 UNSEEN = (
@@ -67,6 +69,7 @@ class TableReader(Reader):
         except ImportError as error:
             raise needs("pyarrow", "arrow", error) from None
         self.arrow: Any = pyarrow
+        self._parquet = lru_cache(MOST_OPEN)(pyarrow.parquet.ParquetFile)
         found = [[piece for piece in self._pieces(file) if piece.rows] for file in self.paths]
         self.pieces = [piece for pieces in found for piece in pieces]
         self.tables = Tables(path, self.paths, np.cumsum([sum(piece.rows for piece in pieces) for pieces in found]))
@@ -95,10 +98,12 @@ class TableReader(Reader):
         arrow = self.arrow
         try:
             if is_parquet(file):
-                table = arrow.parquet.ParquetFile(file)
-                list(table.schema_arrow.names)  # an error if they are not UTF-8
+                table = self._parquet(file)
+                schema = table.schema_arrow
+                list(schema.names)  # an error if they are not UTF-8
                 for group in range(table.num_row_groups):
-                    yield Piece(table.metadata.row_group(group).num_rows, (table, group))
+                    rows = table.metadata.row_group(group).num_rows
+                    yield Piece(rows, RowGroup(partial(self._parquet, file), group, schema))
                 return
             mapped = arrow.memory_map(str(file))
             try:
