@@ -9,7 +9,7 @@ import contextlib
 import copy
 import json
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from numbers import Integral
 from pathlib import Path
 from typing import Any, Literal
@@ -171,9 +171,17 @@ def _named_env(reader: Reader, about: About) -> dict[str, str]:
 
 def _to_columns(reader: Reader, target: Path, to: Format, choose: Selection) -> Exported:
     about = reader.about()
+    if about.env:
+        about = replace(about, **arguments_of(about))
     with shown(f"writing {target.name}", reader.rows()) as counted:
         found = choose(episodes_of(counted(reader.as_recorded())))
         return (write_d4rl if to == "d4rl" else write_parquet)(found, target, about)
+
+
+def arguments_of(about: About) -> dict[str, Any]:
+    """Return ``env_kwargs`` and ``time_limit`` of the environment that data name, which a run has in its settings."""
+    named = env_of(about)
+    return {"env_kwargs": dict(named.kwargs), "time_limit": named.time_limit or about.time_limit}
 
 
 def spec_of(about: About) -> EnvSpec | None:
@@ -245,8 +253,8 @@ def said_of(recorded: Recorded) -> dict[str, Any]:
     """Return the content of ``ABOUT``: the data's environment and the units of their actions."""
     about, out = recorded.about, dict[str, Any]()
     if about.env:
-        named = env_of(about)
-        out["env"] = {"id": named.id, "kwargs": dict(named.kwargs), "time_limit": about.time_limit}
+        named = arguments_of(about)
+        out["env"] = {"id": about.env, "kwargs": named["env_kwargs"], "time_limit": named["time_limit"]}
     is_known = isinstance(recorded.reader, StoreReader) and recorded.reader.units is not None
     if recorded.actions is not None or is_known:
         out |= {"action_space": text_of(about.action), "measured": about.measured}

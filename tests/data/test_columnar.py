@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import json
+
+import h5py
 import numpy as np
 import pytest
 from gymnasium import spaces
 
+from d4rl_files import columns
+from d4rl_files import write as write_hdf5
 from minari_files import buffer
 from minari_files import write as write_minari
 from recordings import LIVED, same_rows
@@ -15,6 +20,7 @@ from reverie.data import columnar
 from reverie.data.readers import minari as minari_reader
 from reverie.data.readers.detect import open_reader
 from reverie.datasets import write
+from reverie.recorded import env_of
 
 
 def test_several_observations_and_pictures_as_columns(tmp_path):
@@ -73,3 +79,44 @@ def test_tables_have_one_name_for_two_columns(tmp_path):
     with pytest.raises(ConfigError, match=both):
         write(open_reader(str(source)), str(tmp_path / "p"), "parquet")
     assert [path.name for path in tmp_path.iterdir()] == ["d"]
+
+
+ENV = {"id": "Pendulum-v1", "kwargs": {"g": 9.0}, "time_limit": 50}
+
+
+def a_run(folder, env):
+    """A run's own rows, with settings that name the environment."""
+    with open_reader(str(write_hdf5(folder.with_suffix(".hdf5"), columns()))) as reader:
+        write(reader, str(folder), "store")
+    (folder / "about.json").unlink()
+    (folder / "config.yaml").write_text(json.dumps({"algorithm": "sac", "experiment": {"env": env}}))
+    return folder
+
+
+@pytest.mark.parametrize("to", ["minari", "d4rl", "store"])
+def test_a_copy_names_the_environment_with_its_arguments_and_time_limit(tmp_path, to):
+    source = a_run(tmp_path / "run", ENV)
+    for number, to_ in enumerate((to, "d4rl")):  # and the copy of the copy
+        with open_reader(str(source)) as reader:
+            write(reader, str(source := tmp_path / str(number)), to_)
+            assert not reader.remarks()
+        with open_reader(str(source)) as reader:
+            named = env_of(reader.about())
+        assert {name: getattr(named, name) for name in ENV} == ENV
+
+
+def test_an_environment_without_arguments_or_limit(tmp_path):
+    source = a_run(tmp_path / "run", {"id": "Pendulum-v1"})
+    with open_reader(str(source)) as reader:
+        write(reader, str(tmp_path / "copy"), "d4rl")
+    with open_reader(str(tmp_path / "copy")) as reader:
+        about = reader.about()
+    assert (about.env, about.env_kwargs, about.time_limit) == ("Pendulum-v1", {}, None)
+
+
+def test_arguments_that_cannot_be_read(tmp_path):
+    path = write_hdf5(tmp_path / "a.hdf5", columns())
+    with h5py.File(path, "a") as file:
+        file.attrs["env_kwargs"] = "g=9"
+    with open_reader(str(path)) as reader, pytest.raises(DataError, match=r"env_kwargs is 'g=9': expected a JSON obj"):
+        reader.about()

@@ -93,7 +93,7 @@ OF_D4RL = {
 def write_d4rl(episodes: Iterable[Rows], target: Path, about: About) -> Exported:
     """Write one HDF5 file in D4RL's format, with ``timeouts`` and ``next_observations``.
 
-    Attributes, which other readers ignore, hold what the format lacks: the environment's id and the action space.
+    Attributes, which other readers ignore, hold what the format lacks: the environment and the action space.
 
     Args:
         episodes: rows as they were recorded, with one array of observations and one of actions.
@@ -128,10 +128,12 @@ def append(file: Any, name: str, values: np.ndarray) -> None:
 
 
 def declared(about: About) -> dict[str, Any]:
-    """Return attributes for the environment's id and the action space, as far as they are known."""
+    """Return attributes for the environment and the action space, as far as they are known."""
     from gymnasium import spaces
 
-    out: dict[str, Any] = {"env_id": about.env} if about.env else {}
+    out: dict[str, Any] = {"env_id": about.env, "env_kwargs": json.dumps(about.env_kwargs)} if about.env else {}
+    if about.env and about.time_limit is not None:
+        out["time_limit"] = about.time_limit
     if not about.measured:
         out["action_space"] = text_of(about.action)
         if isinstance(about.action, spaces.Box):  # for programs that cannot parse the text of a space

@@ -9,9 +9,11 @@ observation of the next transition, or by ``time_limit``. Tianshou's ``load_buff
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from gymnasium import spaces
@@ -73,6 +75,8 @@ class D4RLReader(Reader):
             observation=observed_space(obs.shape[1:], obs.dtype),
             action=action,
             env=self.env_id(),
+            env_kwargs=self._env_kwargs(),
+            time_limit=int(self.file.attrs["time_limit"]) if "time_limit" in self.file.attrs else None,
             measured=measured,
             text={"columns": ", ".join(self.columns)},
         )
@@ -80,6 +84,16 @@ class D4RLReader(Reader):
     def env_id(self) -> str:
         """See ``Reader``. Only files that were converted by this package declare it."""
         return str(self.said.get("env_id", ""))
+
+    def _env_kwargs(self) -> dict[str, Any]:
+        said = str(self.file.attrs.get("env_kwargs", "{}"))
+        try:
+            return dict(json.loads(said))
+        except (TypeError, ValueError) as error:
+            raise DataError(
+                f"{self.path}: the attribute env_kwargs is {said[:200]!r}: expected a JSON object ({error}). "
+                "Correct it, or delete it if the environment has no arguments."
+            ) from None
 
     @cached_property
     def _actions(self) -> tuple[Space, bool]:
