@@ -184,10 +184,9 @@ def outside(name: str, values: np.ndarray, space: object, excused: np.ndarray) -
 
 
 def same_kind(found: np.dtype[np.generic], declared: np.dtype[np.generic]) -> bool:
-    """Return whether dtypes are compatible: any integers and bools; integers and floats for a float; else equal."""
-    if declared.kind in "biu":
-        return found.kind in "biu"
-    return found.kind in "fiu" if declared.kind == "f" else found == declared
+    """Return whether dtypes are compatible: integers and bools for such ones, all numbers for a float; else equal."""
+    allowed = {"b": "biu", "i": "biu", "u": "biu", "f": "biuf"}
+    return found.kind in allowed[declared.kind] if declared.kind in allowed else found == declared
 
 
 def bounds_of(space: object) -> tuple[np.ndarray, np.ndarray]:
