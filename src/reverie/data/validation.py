@@ -25,6 +25,9 @@ BLANK = 10
 HUGE = 1e30
 """Absolute value above which a number is taken for uninitialised memory."""
 
+ROUNDING = 1e-5
+"""How far rounding alone may put a float outside a bound, relative to it or to the distance of both, if larger."""
+
 
 @dataclass
 class Finding:
@@ -193,8 +196,12 @@ def bounds_of(space: object) -> tuple[np.ndarray, np.ndarray]:
     """Return the lower and upper bounds of a space, flat, with a tolerance for rounding of floats."""
     if isinstance(space, spaces.Box):
         low, high = space.low.reshape(-1).astype(np.float64), space.high.reshape(-1).astype(np.float64)
-        slack = 1e-5 * np.maximum(1.0, np.abs(np.where(np.isfinite(high), high, 1.0)))
-        return (low - slack, high + slack) if space.dtype.kind == "f" else (low, high)
+        if space.dtype.kind != "f":
+            return low, high
+        with np.errstate(over="ignore"):
+            span = high - low
+        span = np.where(np.isfinite(span), span, 1.0)
+        return low - ROUNDING * np.maximum(np.abs(low), span), high + ROUNDING * np.maximum(np.abs(high), span)
     if isinstance(space, spaces.Discrete):
         return np.array([space.start]), np.array([space.start + space.n - 1])
     if isinstance(space, spaces.MultiDiscrete):
