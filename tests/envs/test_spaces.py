@@ -93,6 +93,15 @@ def test_channels_first_is_recognised(shape, expected):
     assert only(spaces.Box(0, 255, shape, np.uint8))[1].shape == expected
 
 
+@pytest.mark.parametrize(
+    ("low", "high", "kind"),
+    [(0, 0, "vector"), (5, 5, "vector"), (0, 1e-40, "vector"), (-3e38, 3e38, "vector"), (-1e30, 1e30, "image"),
+     (np.zeros((4, 5, 3), np.float32), np.full((4, 5, 3), [0, 1, 2], np.float32), "image")],
+)  # fmt: skip
+def test_floats_are_an_image_if_pixels_can_be_divided_by_their_range(low, high, kind):
+    assert only(spaces.Box(low, high, (4, 5, 3), np.float32))[1].kind == kind
+
+
 def test_channels_can_be_said():
     space = spaces.Box(0, 255, (5, 7, 20), np.uint8)
     obs = np.arange(700, dtype=np.uint8).reshape(5, 7, 20)

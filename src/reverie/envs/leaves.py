@@ -24,6 +24,8 @@ NUMBERS = "biuf"
 HANDFUL, FEW, SMALL = 64, 1024, 1e38
 """Limits of ``surely_finite``. Up to ``HANDFUL`` numbers Python sums faster than NumPy, whose code an update has pushed
 out of the cache. More than ``FEW`` would wake the threads of a BLAS. A sum below ``SMALL`` fits float32."""
+TINY = float(np.finfo(np.float32).tiny)
+"""Least normal number of float32. A float image needs bounds whose distance lies between this and ``SMALL``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,9 +109,12 @@ def _vector(space: spaces.Box) -> Leaf:
 
 
 def _is_image(space: spaces.Box) -> bool:
-    """Return whether ``space`` has rank 3 with usable bounds, or rank 2 with dtype uint8 and bounds 0..255."""
+    """Return whether ``space`` has rank 3 with usable bounds, or rank 2 with dtype uint8 and bounds 0..255.
+
+    The bounds of floats must be finite and differ, as pixels are divided by their distance.
+    """
     if len(space.shape) == 3 and space.dtype.kind == "f":
-        return bool(np.isfinite(space.low).all() and np.isfinite(space.high).all())
+        return TINY <= float(space.high.max()) - float(space.low.min()) < SMALL
     if len(space.shape) == 3:
         return int(space.high.max()) - int(space.low.min()) <= 255
     grey = space.dtype == np.uint8 and len(space.shape) == 2
