@@ -247,7 +247,8 @@ def measure(truth: Arrays, predicted: Arrays, spec: ObsSpec, context: int) -> tu
             if part is not None and part.kind == "categorical":
                 out[key] = np.abs(values - real)[:, context:].sum(-1).mean(0) / 2 / max(1, len(part.classes))
             else:
-                out[key] = np.sqrt(np.square(values - real)[:, context:].mean((0, 2)))
+                wrong = np.subtract(values, real, dtype=np.float64)[:, context:]  # float32 does not hold large squares
+                out[key] = np.sqrt(np.square(wrong).mean((0, 2)))
         units[key] = _unit(key, part)
     return errors, repeated, units
 
