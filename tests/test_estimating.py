@@ -183,6 +183,17 @@ def test_units_are_of_the_size_of_values_even_where_all_episodes_are_alike(unit)
     assert scale(1, [0.0]) == 1.0
 
 
+def test_rewards_whose_squares_float32_does_not_hold():
+    columns, unit = recorded(40), 2.0**70
+    policy = learner(Table([0.3] * 4))
+    one = Estimator(policy, dataset(columns), OBS, ACTION, FAST).estimate(5)
+    large = {**columns, "reward": columns["reward"] * np.float32(unit)}
+    other = Estimator(policy, dataset(large), OBS, ACTION, FAST).estimate(5)
+    assert other.value.value == pytest.approx(one.value.value * unit)
+    assert other.loss == pytest.approx(one.loss * unit**2)
+    assert json.loads(json.dumps(other.to_dict(), allow_nan=False))["loss"] == other.loss
+
+
 def test_estimates_are_of_true_rewards_where_the_learner_sees_clipped_ones():
     columns = recorded(40)
     clipped = {**columns, "reward": np.sign(columns["reward"])}

@@ -212,7 +212,7 @@ class Estimator:
             episodes=len(self.begins),
             cut_off=self.cut_off,
             updates=self.updates,
-            loss=float(losses[-100:].mean()),
+            loss=float(losses[-100:].mean()) * self.fqe.scale**2,
             mode=mode,
             clipped=self.clipped,
         )

@@ -86,7 +86,7 @@ class FQEConfig(ValueConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class FQEStats(Stats):
-    """Metrics of an update of FQE."""
+    """Metrics of an update of FQE, with values in units of ``Units.scale``."""
 
     loss_critic: Tensor
     """E[w (Q(s, a) - y)^2]."""
@@ -111,17 +111,21 @@ class FQEObjective(nn.Module):
         target_every: int = 1,
         low: float = -math.inf,
         high: float = math.inf,
+        unit: float = 1.0,
     ) -> None:
-        """``low`` and ``high``: bounds that target values are clipped to; the paper's functions are bounded as well."""
+        """``low`` and ``high``: bounds that target values are clipped to; the paper's functions are bounded as well.
+
+        ``unit``: value that counts as an error of 1, so that float32 holds the squares of large errors.
+        """
         super().__init__()
         check_td(discount, tau, target_every)
         self.critic, self.target_critic = critic, Target(critic, tau, target_every)
-        self.discount, self.low, self.high = discount, low, high
+        self.discount, self.low, self.high, self.unit = discount, low, high, unit
 
     def forward(self, batch: Batch, chosen: Tensor) -> Losses:
-        """E[w (Q(s, a) - y)^2] of a batch ``[B, T]``; ``chosen`` ``[B, T, n, A]`` are n actions of the policy."""
+        """E[w ((Q(s, a) - y) / unit)^2] of a batch ``[B, T]``; ``chosen`` ``[B, T, n, A]``: n actions of the policy."""
         values: Tensor = self.critic(before(batch.obs), batch.action[:, :-1])  # [B, T-1]
-        return squared_error(values, self.targets(batch, chosen), batch)
+        return squared_error(values / self.unit, self.targets(batch, chosen) / self.unit, batch)
 
     @torch.no_grad()
     def targets(self, batch: Batch, chosen: Tensor) -> Tensor:
@@ -171,7 +175,9 @@ class FQE(ModelFree):
         self.cfg = cfg
         inner = QEnsemble(self.preprocess.spec, action_spec.width, cfg.networks, dtype=PRECISIONS[cfg.precision])
         settings = {name: getattr(cfg, name) for name in ("discount", "tau", "target_every")}
-        self.objective = FQEObjective(UnitCritic(inner, units), low=units.low, high=units.high, **settings)
+        critic = UnitCritic(inner, units)
+        # Losses are in units, as Adam's eps is for gradients near 1.
+        self.objective = FQEObjective(critic, low=units.low, high=units.high, unit=units.scale, **settings)
         self.to(device)
         self.optims = {"critic": Adam(inner.parameters(), cfg.lr)}
         self.scale = units.scale
@@ -186,9 +192,7 @@ class FQE(ModelFree):
             raise DataError(f"the batch has no extras['{CHOSEN}'] [B, T, n, A], the policy's actions in each row.")
         batch = self.preprocess(batch)
         losses = self.objective(batch, batch.extras[CHOSEN])
-        self.optims["critic"].step(
-            losses.terms["critic"] / self.scale**2
-        )  # in units: Adam's eps is for gradients near 1
+        self.optims["critic"].step(losses.terms["critic"])
         self.objective.update_targets()
         return Update(metrics=losses.metrics, priority=losses.priority)
 
