@@ -28,6 +28,12 @@ def test_anything_else_is_no_reward(reward):
         number(reward)
 
 
+@pytest.mark.parametrize("reward", [np.nan, -np.inf, 1e39, np.float16(np.inf), np.float32(np.nan), np.array([1e300])])
+def test_a_reward_is_a_number_that_float32_holds(reward):
+    with pytest.raises(DataError, match=r"the reward is .*: expected a finite float32 number"):
+        number(reward)
+
+
 @pytest.mark.parametrize("repeat", [1, 2])
 def test_the_error_says_which_environment(repeat):
     env = env_zoo.Scripted(spaces.Discrete(2), [0, 1], rewards=[0.0, None])

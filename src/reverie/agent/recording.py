@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sized
 from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any, TypeGuard
@@ -134,28 +135,30 @@ def play(
     """
     obs, _ = begun(env, seed, None)
     shown = agent.observer.readable
-    seen, done = [deepcopy(shown(obs))], []
+    seen, done = [deepcopy(shown(obs))], list[Any]()
     rewards: list[float] = []
     terminations: list[bool] = []
     state, over = None, False
-    while not over:
-        chosen, state = agent.act(agent.observer.given(env, obs), state, actions=config.actions)
-        action = noisy(env.action_space, chosen, config.noise, rng) if config.noise else chosen
-        if config.epsilon and rng.random() < config.epsilon:
-            action = env.action_space.sample()
-        if action is not chosen:
-            state = agent.override(state, action)
-        done.append(deepcopy(action))
-        obs, reward, terminated, truncated, _ = stepped(env, action)
-        seen.append(deepcopy(shown(obs)))
-        rewards.append(reward)
-        terminations.append(terminated)
-        if len(rewards) == LONG and most is None:
-            warn(
-                f"an episode of the recording has not ended after {LONG:,} steps. If it never ends, stop this and give "
-                "--steps in place of --episodes: the last episode is truncated there."
-            )
-        over = terminated or truncated or len(rewards) == most
+    with in_step(done):
+        while not over:
+            chosen, state = agent.act(agent.observer.given(env, obs), state, actions=config.actions)
+            action = noisy(env.action_space, chosen, config.noise, rng) if config.noise else chosen
+            if config.epsilon and rng.random() < config.epsilon:
+                action = env.action_space.sample()
+            if action is not chosen:
+                state = agent.override(state, action)
+            done.append(deepcopy(action))
+            obs, reward, terminated, truncated, _ = stepped(env, action)
+            seen.append(deepcopy(shown(obs)))
+            rewards.append(reward)
+            terminations.append(terminated)
+            if len(rewards) == LONG and most is None:
+                warn(
+                    f"an episode of the recording has not ended after {LONG:,} steps. If it never ends, stop this and "
+                    "give --steps in place of --episodes: the last episode is truncated there."
+                )
+            over = terminated or truncated or len(rewards) == most
+        agent.observer(agent.observer.given(env, obs), agent.observer.stacks(1)[0], True)  # checks what ended it
     truncations = np.zeros(len(rewards), bool)
     truncations[-1] = truncated or not terminations[-1]  # both, where the environment says both
     return {
@@ -166,6 +169,15 @@ def play(
         "truncations": truncations,
         "seed": seed,
     }
+
+
+@contextlib.contextmanager
+def in_step(done: Sized) -> Iterator[None]:
+    """Name the step in each DataError: the number of actions that are ``done``."""
+    try:
+        yield
+    except DataError as error:
+        raise DataError(f"in step {len(done)}, {error}") from error
 
 
 def noisy(space: Space, action: Any, noise: float, rng: np.random.Generator) -> Any:

@@ -15,6 +15,7 @@ Reset = tuple[Any, dict[str, Any]]
 Stepped = tuple[Any, float, bool, bool, dict[str, Any]]
 Env = gymnasium.Env[Any, Any]
 
+LARGEST = float(np.finfo(np.float32).max)
 OF_RESET = ("observation", "info")
 OF_STEP = ("observation", "reward", "terminated", "truncated", "info")
 
@@ -85,14 +86,17 @@ def number(reward: Any) -> float:
     """Return the ``reward`` of an environment as a float.
 
     Raises:
-        DataError: it is not a single number.
+        DataError: it is not a single number that float32 holds.
     """
-    if isinstance(reward, float | int):
-        return float(reward)
-    found = np.asarray(reward)
-    if found.size != 1 or found.dtype.kind not in "biuf":
-        raise DataError(f"the reward is {reward!r}: expected a number")
-    return float(found.reshape(()))
+    if not isinstance(reward, float | int):
+        array = np.asarray(reward)
+        if array.size != 1 or array.dtype.kind not in "biuf":
+            raise DataError(f"the reward is {reward!r}: expected a number")
+        reward = array.reshape(())
+    found = float(reward)
+    if not -LARGEST <= found <= LARGEST:
+        raise DataError(f"the reward is {found}: expected a finite float32 number")
+    return found
 
 
 def flag(name: str, value: Any) -> bool:
