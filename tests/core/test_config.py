@@ -421,6 +421,22 @@ def test_settings_of_other_kinds_than_their_types_are_refused(algorithm, wrong, 
         algorithm_config(algorithm)(**wrong)
 
 
+@pytest.mark.parametrize(
+    ("algorithm", "wrong", "message"),
+    [
+        ("dqn", {"kappa": -1e300}, "kappa = -1e+300"),
+        ("dqn", {"adam_eps": 1e-300}, "adam_eps = 1e-300"),
+        ("dreamer_v3", {"free_nats": 10**40}, "free_nats = 1e+40"),
+        ("cql", {"conservatism": Lagrange(threshold=1e39)}, "conservatism.threshold = 1e+39"),
+    ],
+)
+def test_settings_of_learners_are_numbers_of_float32(algorithm, wrong, message):
+    said = f"{message}: expected a number that float32 holds: 0, or 1.4e-45 to 3.4e+38 in magnitude."
+    with pytest.raises(ConfigError, match=f"^{re.escape(said)}$"):
+        algorithm_config(algorithm)(**wrong)
+    assert algorithm_config("dqn")(kappa=3.4e38, adam_eps=2e-45).kappa == 3.4e38
+
+
 def test_numpy_numbers_are_numbers():
     config = algorithm_config("td3")(policy_delay=np.int64(3), tau=np.float32(0.5), batch_size=np.uint8(2))
     assert config.to_dict() == algorithm_config("td3")(policy_delay=3, tau=0.5, batch_size=2).to_dict()

@@ -11,8 +11,12 @@ import typing
 from numbers import Integral, Real
 from typing import Any, Literal
 
+import numpy as np
+
 from reverie.core.config import Choice, Config, coerce, is_builder
 from reverie.core.errors import ConfigError, brief
+
+SMALLEST, LARGEST = float(np.finfo(np.float32).smallest_subnormal), float(np.finfo(np.float32).max)
 
 
 def at_least(config: object, **bounds: float) -> None:
@@ -61,11 +65,12 @@ def _check_number(name: str, value: object) -> None:
 
 
 def check_kinds(config: Config, path: str = "") -> None:
-    """Raise ConfigError unless the fields hold what their types say, here and in the configurations inside.
+    """Raise ConfigError unless the fields of a learner hold what their types say, here and in those inside.
 
     Checked are fields for numbers, bool, ``Literal`` and ``Choice``: what is made in Python holds whatever it was
     given, and code that asks which kind a setting is would ignore another value without a word. Integers may be
-    NumPy's. ``path`` is that of ``config``, for messages.
+    NumPy's. Learners compute in float32: a number that is infinite or 0 there and not here would fail in an update.
+    ``path`` is that of ``config``, for messages.
 
     Raises:
         ConfigError: a field holds something else.
@@ -82,6 +87,11 @@ def check_kinds(config: Config, path: str = "") -> None:
                 raise ConfigError(f"{where} = {brief(value)} ({type(value).__name__}): expected int, such as {meant}.")
             if isinstance(meant, int) and not -(2**63) <= meant < 2**63:
                 raise ConfigError(f"{where} = {meant}: expected an integer below 2^63.")
+            if isinstance(meant, float) and meant and not SMALLEST <= abs(meant) <= LARGEST and math.isfinite(meant):
+                raise ConfigError(
+                    f"{where} = {meant}: expected a number that float32 holds: 0, or {SMALLEST:.2g} to {LARGEST:.2g} "
+                    "in magnitude."
+                )
 
 
 @functools.cache
