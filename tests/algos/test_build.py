@@ -119,6 +119,16 @@ def test_optimisers_hold_all_that_is_learned_and_are_renewed(name):
     assert [float(optim.updates) for optim in agent.optims.values()] == [0.0] * len(agent.optims)
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_moments_that_are_not_finite_are_named_by_their_parameter(name):
+    agent = config_of(name).build(VECTOR, CHOICE if name in DISCRETE else MOVES)
+    assert agent.bad_moment() is None
+    optim = agent.optim if name == "dreamer_v3" else list(agent.optims.values())[-1]
+    optim.square[-1].fill_(torch.inf)
+    (expected,) = (name for name, p in agent.named_parameters() if p is optim.params[-1])
+    assert agent.bad_moment() == expected
+
+
 @pytest.mark.parametrize("name", ["bc", "dqn", "qr_dqn", "discrete_bcq", "discrete_cql", "fqe"])
 def test_checkpoints_of_before_are_read_whose_only_optimiser_is_called_optim(name):
     spec = CHOICE if name in DISCRETE else MOVES

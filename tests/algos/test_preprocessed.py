@@ -13,6 +13,7 @@ from tape import Tapes, device_only
 
 from reverie.algos.base import ModelFree
 from reverie.algos.capture import WARM_UPS, Captured
+from reverie.algos.complete import bad_moment
 from reverie.algos.td3 import TD3, TD3Config
 from reverie.core.errors import ConfigError, DataError
 from reverie.core.protocols import Watcher
@@ -412,3 +413,11 @@ def test_what_a_class_of_ones_own_does_not_define_is_named():
         Undecided().chance(torch.zeros(1))
     with pytest.raises(NotImplementedError, match=r"ModelFree does not define train_step\(\)"):
         ModelFree(SPECS["vector"], TD3Config().merge(TINY), torch.device("cpu")).update(data)
+
+
+def test_moments_of_optimisers_of_pytorch_are_looked_at():
+    net = torch.nn.Linear(2, 1)
+    net.optim = torch.optim.Adam(net.parameters())
+    assert bad_moment(net) is None  # before its first step
+    net.optim.state[net.bias] = {"step": torch.tensor(1.0), "exp_avg": torch.tensor([torch.nan])}
+    assert bad_moment(net) == "bias"

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from reverie.algos.capture import Captured, CudaGraphs, Tapes, TrainStep
-from reverie.algos.complete import check_complete, check_saved, check_trained, written
+from reverie.algos.complete import bad_moment, check_complete, check_saved, check_trained, written
 from reverie.core.checks import at_least, check_kinds, check_pattern
 from reverie.core.config import Config
 from reverie.core.discover import algorithm_name
@@ -320,6 +320,10 @@ class Algorithm(nn.Module):
 
     def _check_complete(self) -> None:
         """Raise ConfigError if a kind of learner needs something that this one lacks; called after its first update."""
+
+    def bad_moment(self) -> str | None:
+        """Return the name of a parameter whose moments in an optimiser are NaN or infinite, or None. Reads all."""
+        return bad_moment(self)
 
     def rest(self) -> None:
         """Put the modules that learn in train mode, and differ in it, into eval mode until :meth:`run_step`.

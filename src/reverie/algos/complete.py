@@ -1,8 +1,8 @@
-"""What a class of a user's own may have forgotten, and what would then go wrong in silence."""
+"""What a class of a user's own may have forgotten, or an optimiser broken, and what would then go wrong in silence."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -115,6 +115,30 @@ def check_saved(learner: nn.Module, extra_state: Mapping[str, object]) -> None:
                 "would lose its moments. Return its state_dict() from extra_state(), beside all that "
                 "super().extra_state() returns, and restore it in load_extra_state()."
             )
+
+
+@torch.no_grad()
+def bad_moment(learner: nn.Module) -> str | None:
+    """Return the name of a parameter of which an optimiser holds NaN or infinity, so that it may never move; or None.
+
+    One gradient whose square float32 does not hold is enough. Reads all moments and waits for the device.
+    """
+    names = {id(p): name for name, p in learner.named_parameters()}
+    for name, optim in _optimisers(learner):
+        for p, moments in zip(_params(optim), _moments(optim), strict=True):
+            if not all(bool(torch.isfinite(x).all()) for x in moments):
+                return names.get(id(p), name)
+    return None
+
+
+def _moments(optim: Optimiser) -> Iterable[Sequence[Tensor]]:
+    """Return the moments of each parameter, in the order of :func:`_params`."""
+    if isinstance(optim, torch.optim.Optimizer):
+        held = (optim.state.get(p, {}).values() for p in _params(optim))
+        return ([x for x in values if isinstance(x, Tensor)] for values in held)
+    if isinstance(optim, Adam):
+        return zip(optim.mean, optim.square, strict=True)
+    return zip(*(torch.split(flat, optim.sizes) for flat in (optim.momentum, optim.square)), strict=True)
 
 
 def _same(x: Tensor, y: Tensor) -> bool:

@@ -1,8 +1,9 @@
-"""Detection of NaN and infinity: in loss terms, without making updates wait for the device, and in parameters."""
+"""Detection of NaN and infinity: in loss terms, without making updates wait for the device, and in what learns."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -36,7 +37,7 @@ class LossGuard:
     """
 
     def __init__(self, learner: object = None, precision: str = "float32") -> None:
-        """``learner``: the module whose parameters ``bad_parameter`` checks; any other object has none.
+        """``learner``: the module whose parameters and moments are checked; any other object has none.
 
         ``precision``: that of its networks, for the advice after a divergence.
         """
@@ -98,6 +99,14 @@ class LossGuard:
         named = self.learner.named_parameters() if isinstance(self.learner, nn.Module) else ()
         learned = ((name, values) for name, values in named if values.requires_grad)  # others may be masks with -inf
         return next((name for name, values in learned if not torch.isfinite(values).all()), None)
+
+    def bad_moment(self) -> str | None:
+        """Return the name of a parameter whose moments in an optimiser have NaN or infinity, or None. Reads all.
+
+        Such a parameter may stay finite because it never moves again.
+        """
+        find: Callable[[], str | None] | None = getattr(self.learner, "bad_moment", None)
+        return find() if find is not None else None
 
 
 def loss_terms(metrics: Metrics) -> tuple[str, ...]:

@@ -209,14 +209,17 @@ def stop_if_diverged(guard: LossGuard, checkpoint: Save | None) -> None:
 
 
 def stop_if_unfit(guard: LossGuard, clock: Clock, checkpoint: Save | None) -> None:
-    """End the run as ``stop_if_diverged`` does, also if a weight is NaN or infinite. Reads all weights.
+    """End the run as ``stop_if_diverged`` does, also if a weight or its moments are NaN or infinite. Reads all of them.
 
     Raises:
-        Diverged: a loss was, or a weight is; names it, the update and the checkpoint.
+        Diverged: a loss was, or a weight or its moments are; names it, the update and the checkpoint.
     """
     stop_if_diverged(guard, checkpoint)
     if (name := guard.bad_parameter()) is not None:
         raise diverged(f"weights in {name} are not finite after update {clock.updates}", checkpoint, guard.precision)
+    if (name := guard.bad_moment()) is not None:
+        what = f"the optimiser's moments of {name} are not finite after update {clock.updates}"
+        raise diverged(what, checkpoint, guard.precision)
 
 
 def diverged(what: str, checkpoint: Save | None, precision: str, *, learned: bool = True) -> Diverged:
