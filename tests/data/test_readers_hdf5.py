@@ -23,6 +23,7 @@ from reverie.data.readers.detect import open_reader
 from reverie.data.readers.tianshou import TianshouReader
 from reverie.data.readers.transitions import limited
 from reverie.envs.images import FrameStack
+from reverie.recorded import Recorded
 
 
 @pytest.fixture
@@ -215,6 +216,16 @@ def test_actions_out_of_the_usual_bounds_are_measured(tmp_path):
     assert whole.measured
 
 
+@pytest.mark.parametrize("wrong", [1e39, -1e308, np.inf, np.nan])
+def test_bounds_are_measured_without_what_float32_does_not_hold(tmp_path, wrong):
+    values = columns() | {"actions": np.linspace(-2, 3, 28).reshape(14, 2)}
+    values["actions"][6, 1] = wrong
+    with open_reader(str(write(tmp_path / "a.hdf5", values))) as reader:
+        np.testing.assert_allclose(reader.about().action.high, [values["actions"][-1, 0], 3], rtol=1e-6)
+        with pytest.raises(DataError, match=r"action 'action' of row 8 is \[.*\]: expected finite float32 numbers"):
+            list(Recorded(reader).parts())
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [
@@ -223,6 +234,7 @@ def test_actions_out_of_the_usual_bounds_are_measured(tmp_path):
         (lambda v: v.update({name: value[:0] for name, value in v.items()}), "contains no transitions"),
         (lambda v: v.update(actions=np.zeros((14, 0), np.float32)), "contains no actions"),
         (lambda v: v.update(actions=np.full((14, 1), np.nan, np.float32)), "contains no actions"),
+        (lambda v: v.update(actions=np.full((14, 1), -1e308)), "contains no actions, or none that are finite float32"),
         (lambda v: v.update(actions=np.full(14, -1)), "class numbers, 0 or more"),
         (lambda v: v.update(observations=[b"text"] * 14), "contains objects|contains text"),
     ],

@@ -158,10 +158,11 @@ class RecordedActions:
             raise AtRow(0, f"has shape {values.shape[1:]}; its space declares {leaf.shape}")
         low, high = (bound.reshape(-1).astype(np.float64) / 2.0 for bound in (leaf.low, leaf.high))
         flat = values.reshape(len(values), -1)
-        if (low == -0.5).all() and (high == 0.5).all():
-            unit: np.ndarray = flat.astype(np.float32, copy=False)
-        else:
-            unit = ((flat - (low + high)) / np.where(high > low, high - low, 1.0)).astype(np.float32)
+        with np.errstate(over="ignore"):  # checked below
+            if (low == -0.5).all() and (high == 0.5).all():
+                unit: np.ndarray = flat.astype(np.float32, copy=False)
+            else:
+                unit = ((flat - (low + high)) / np.where(high > low, high - low, 1.0)).astype(np.float32)
         if unit[last].any():  # NaN too
             unit = np.where(last[:, None], np.float32(0.0), unit)
         smallest, largest = (float(unit.min()), float(unit.max())) if unit.size else (0.0, 0.0)

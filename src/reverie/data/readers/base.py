@@ -275,16 +275,17 @@ def action_space(
             [-1, 1] does not count as measured.
 
     Raises:
-        DataError: there are no actions, none that are finite, or negative integers.
+        DataError: there are no actions, none that float32 holds, or negative integers.
     """
     seen = [(block.min(), block.max(), block.dtype) for block in blocks() if block.size]
     if not seen:
-        raise DataError(f"{where} contains no actions, or none that are finite.")
+        raise DataError(f"{where} contains no actions, or none that are finite float32 numbers.")
     low, high, whole = min(s[0] for s in seen), max(s[1] for s in seen), all(s[2].kind in "iub" for s in seen)
     if whole and low < 0:
         raise DataError(f"{where} contains integer actions down to {low}: expected class numbers, 0 or more.")
     shape = next(block.shape[1:] for block in blocks() if block.size)
-    if not np.isfinite([float(bound) for s in seen for bound in s[:2]]).all():  # reported when rows are learned from
+    bounds = np.array([float(bound) for s in seen for bound in s[:2]])
+    if not _fits(bounds).all():  # reported when rows are learned from
         return action_space(lambda: map(_finite_rows, blocks()), where, scaled=scaled)
     dtype = np.result_type(np.float32, *{s[2] for s in seen}).type
     if not whole and low >= -1.0 - 1e-5 and high <= 1.0 + 1e-5:
@@ -300,5 +301,11 @@ def action_space(
 
 
 def _finite_rows(block: np.ndarray) -> np.ndarray:
-    finite: np.ndarray = block[np.isfinite(block.reshape(len(block), -1)).all(axis=1)]
+    finite: np.ndarray = block[_fits(block.reshape(len(block), -1)).all(axis=1)]
     return finite
+
+
+def _fits(values: np.ndarray) -> np.ndarray:
+    """Return a mask of those of ``values`` that are finite float32 numbers, as which learners see them."""
+    fits: np.ndarray = np.abs(values) <= np.finfo(np.float32).max
+    return fits
