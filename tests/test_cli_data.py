@@ -200,6 +200,9 @@ def test_brackets_are_no_markup(run, dataset, tmp_path, monkeypatch, capsys):
 
 
 def test_info_of_a_dataset(dataset, tmp_path, capsys):
+    with pytest.raises(RunError, match=r"cannot write .*: File exists"):
+        data_command(["info", str(dataset), "--plot", str(dataset / "plot.png")])
+    capsys.readouterr()
     assert data_command(["info", str(dataset), "--plot", str(tmp_path / "plot.png")]) == 0
     said = " ".join(capsys.readouterr().out.split())
     for words in (

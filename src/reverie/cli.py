@@ -151,12 +151,14 @@ def compare_command(args: list[str]) -> int:
         return fail("no folders to compare. Pass folders created by reverie train --seeds.", 2)
     if said.figure is not None and said.figure.suffix != ".png":
         return fail(f"--figure {said.figure}: expected a file name ending in .png.", 2)
+    from reverie.folder import writing
     from reverie.training.compare import compared_figure, comparison, read_contender  # numpy comes with it
 
     contenders = [read_contender(path) for path in said.runs]
     print(comparison(contenders))
     if said.figure is not None:
-        drawn = compared_figure(contenders, said.figure)
+        with writing(said.figure):
+            drawn = compared_figure(contenders, said.figure)
         print_files([("figure", drawn)] if drawn else [])
         return 0 if drawn else fail("no figure: none of these folders has a learning curve.", 1)
     return 0

@@ -69,6 +69,9 @@ def test_a_figure_of_their_curves(capsys: Captured) -> None:
     assert np.isnan([low[0], high[0]]).all()
     width, height = Image.open("two/panels.png").size
     assert height > width  # Pendulum without td3, and Hopper
+    Path("file").touch()
+    assert main(["compare", *paths, "--figure", "file/panels.png"]) == 1
+    assert "cannot write file: File exists" in capsys.readouterr().err
     assert main(["compare", *paths, "--figure", "panels.pdf"]) == 2
     assert "--figure panels.pdf: expected a file name ending in .png" in capsys.readouterr().err
 

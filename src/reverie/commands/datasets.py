@@ -102,11 +102,13 @@ def dataset_info(said: InfoCommand) -> int:
 
 def draw(png: Path, summary: Summary, title: str) -> None:
     """Draw ``summary`` and print the file's path."""
+    from reverie.folder import writing
     from reverie.log.dataset_plot import dataset_plot
 
     uses = {use.name: use.counts for use in summary.actions if use.counts.size}
     ranges = {use.name: use.axis for use in summary.actions if use.axis is not None}
-    dataset_plot(png, summary.scores, summary.lengths, uses, ranges, title)
+    with writing(png):
+        dataset_plot(png, summary.scores, summary.lengths, uses, ranges, title)
     print(f"  plot: {png}")
 
 

@@ -119,7 +119,10 @@ def lock_of(target: Path) -> FileLock:
     """Return the lock of a file or folder that does not exist yet: ``.name.lock`` beside it, in a folder that is made.
 
     Raises:
-        OSError: the folder cannot be made.
+        RunError: the folder cannot be made.
     """
-    target.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RunError(f"cannot write to {target.parent}: {error.strerror}. Choose a writable folder.") from error
     return FileLock(target.with_name(f".{target.name}.lock"), target, "another name")

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from reverie.core.errors import ConfigError, RunError
+from reverie.core.errors import ConfigError, ReverieError, RunError
 from reverie.core.files import check_local, move_synced
 from reverie.core.lock import lock_of
 from reverie.core.signals import check_signals
@@ -23,8 +23,8 @@ from reverie.data.readers.minari import check_name, minari_root
 
 WRITTEN = {"minari": "a folder", "d4rl": "HDF5", "parquet": "Parquet", "pydreamer": "npz", "store": "a folder"}
 """What is written in each format."""
-UNWRITTEN = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-"""Numbers of errors that only writing has: the disk is full, a quota is used up, or files may not become as large."""
+UNWRITTEN = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+"""Numbers of failed writes: the disk is full, a quota is used up, files may not become as large, the disk is broken."""
 
 
 @dataclass
@@ -143,9 +143,10 @@ def unwritten(path: Path, error: BaseException) -> RunError | None:
 def failed_write(error: BaseException | None) -> int | None:
     """Return the number (errno) of the failed write that ``error``, or one before it, is about; None if it is another.
 
-    HDF5 has the number in its text. After a failed write, closing its file can fail for another reason.
+    HDF5 has the number in its text. After a failed write, closing its file can fail for another reason. Errors of ours,
+    as of damaged sources, say themselves what they are about.
     """
-    while error is not None:
+    while error is not None and not isinstance(error, ReverieError):
         found = re.search(r"(?:write failed|unable to extend).*?errno = (\d+)", str(error), re.DOTALL)
         number = int(found[1]) if found else getattr(error, "errno", None)
         if found or number in UNWRITTEN:
