@@ -45,11 +45,21 @@ class Frames(gymnasium.Env):
         return np.full((2, 2, 1), self.x, np.uint8), float(action), self.x >= 40, False, {}
 
 
+class Raw:
+    """Stands for an observer that takes the environment's own observations."""
+
+    given, readable = staticmethod(lambda env, obs: obs), staticmethod(lambda obs: obs)
+    stacks = staticmethod(lambda count: (None,) * count)
+
+    def __call__(self, obs, stack, first):
+        return {"observation": obs}
+
+
 class Player:
     """Stands for an agent that always takes action 1."""
 
     run, checkpoint, algo = Path("run"), Path("latest"), object()
-    observer = SimpleNamespace(given=lambda env, obs: obs, readable=lambda obs: obs)
+    observer = Raw()
 
     def __init__(self, factory=None, **settings):
         self.config, self.factory = SimpleNamespace(env=EnvConfig(**settings)), factory
