@@ -114,7 +114,7 @@ def test_the_remedy_for_unbounded_actions_works(unbounded_env):
     assert ActionCodec(wrapped.action_space).spec.width == 2
     inside = TransformAction(ClipAction(unbounded_env), lambda action: action, spaces.Box(-1.0, 1.0, (2,)))
     assert ActionCodec(inside.action_space).spec.width == 2
-    with pytest.raises(ValueError, match="unbounded"):
+    with pytest.raises((ValueError, AssertionError)):  # earlier versions of Gymnasium assert it
         RescaleAction(unbounded_env, -1.0, 1.0)
 
 
