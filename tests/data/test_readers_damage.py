@@ -27,6 +27,7 @@ FORMATS = ("d4rl", "pieces", "tianshou", "rl_unplugged", "minari", "parquet", "p
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
     """The same episodes in each format."""
+    pytest.importorskip("minari")
     folder = tmp_path_factory.mktemp("whole")
     made = {
         "d4rl": write_d4rl(folder / "d4rl.hdf5", columns()),
@@ -126,17 +127,17 @@ def test_an_array_of_pydreamers_without_its_header(whole, tmp_path):
 def test_tables_whose_footers_are_wrong(tmp_path):
     """The number of rows of a piece, the letters of a name, and what reverie's own tables say of themselves."""
     arrow = pytest.importorskip("pyarrow")
-    batch = arrow.record_batch({"r": np.zeros(3)})
+    table = arrow.table({"r": np.zeros(3)})
+    batch = table.to_batches()[0]
     with pytest.raises(DataError, match=r"has 3 values where its table says 5 rows"):
         TableColumn(arrow, [Piece(5, batch)], "r", "a.parquet: 'r'").read(0, 5)
     parquet = pytest.importorskip("pyarrow.parquet")
-    parquet.write_table(arrow.table(batch.rename_columns(["reward"])), tmp_path / "a.parquet", store_schema=False)
+    parquet.write_table(table.rename_columns(["reward"]), tmp_path / "a.parquet", store_schema=False)
     (tmp_path / "a.parquet").write_bytes((tmp_path / "a.parquet").read_bytes().replace(b"reward", b"\xffeward"))
     with pytest.raises(DataError, match=r"a\.parquet is damaged, incomplete or of another format: 'utf-8' codec"):
         open_reader(str(tmp_path / "a.parquet"))
     for said in (b"{", b"\xff", b"1"):
-        table = arrow.table(batch).replace_schema_metadata({COLUMNS_OF_OURS: said})
-        parquet.write_table(table, tmp_path / "b.parquet")
+        parquet.write_table(table.replace_schema_metadata({COLUMNS_OF_OURS: said}), tmp_path / "b.parquet")
         with pytest.raises(DataError, match=r"b\.parquet is damaged: its entry reverie\.columns cannot be read"):
             open_reader(str(tmp_path / "b.parquet"))
 
