@@ -3,14 +3,17 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+LOWEST := .venv-lowest
+TESTS ?= tests
 DEMO_RUN ?= runs/demo
 SEED ?= 1
 
-.PHONY: demo test lint bench clean help
+.PHONY: demo test lowest lint bench clean help
 
 help:
 	@echo "make demo    train DreamerV3 on CartPole-v1 in a few minutes; look at its curve, its videos and its dream"
 	@echo "make test    set up and run all tests"
+	@echo "make lowest  the tests with the lowest versions that pyproject.toml admits (TESTS=tests/data for some of them)"
 	@echo "make lint    ruff, mypy and the import laws"
 	@echo "make bench   the ten-seed table of the demo and the timings (an hour on two cores)"
 
@@ -42,6 +45,21 @@ test: $(VENV)/.dev $(VENV)/.triton
 	$(BIN)/python -m pytest -n 2 --dist worksteal
 	PYTHONPATH=$(VENV)/triton $(BIN)/python -m pytest -n 2 tests/nn/test_gpu.py
 
+# The lowest versions of what pyproject.toml names, with the tested PyTorch; pip alone cannot look for the lowest.
+$(VENV)/lowest.txt: pyproject.toml constraints.txt $(VENV)/.demo
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt uv
+	grep ^torch== constraints.txt > $(VENV)/torch.txt
+	$(BIN)/uv pip compile --quiet --resolution lowest-direct --extra test -c $(VENV)/torch.txt -o $@ pyproject.toml
+	@touch $@
+
+$(LOWEST)/.test: $(VENV)/lowest.txt tools/venv.sh
+	tools/venv.sh $(PYTHON) $(LOWEST) "test" $(VENV)/lowest.txt
+	@touch $@
+
+lowest: export PYTHONDONTWRITEBYTECODE =
+lowest: $(LOWEST)/.test
+	$(LOWEST)/bin/python -m pytest -n 2 --dist worksteal $(TESTS)
+
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -57,4 +75,4 @@ bench: $(VENV)/.dev
 	$(BIN)/python benchmarks/table.py
 
 clean:
-	rm -rf $(VENV) build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(LOWEST) build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

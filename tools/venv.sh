@@ -1,8 +1,8 @@
 #!/bin/sh
-# Make a virtual environment and install the library into it, with the tested versions.
-#   tools/venv.sh PYTHON FOLDER EXTRAS
+# Make a virtual environment and install the library into it, with the tested versions or those of another file.
+#   tools/venv.sh PYTHON FOLDER EXTRAS [CONSTRAINTS]
 set -eu
-python=$1 venv=$2 extras=$3
+python=$1 venv=$2 extras=$3 constraints=${4:-constraints.txt}
 
 if ! "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
     echo "reverie needs Python 3.11 or newer; '$python' is $("$python" --version 2>&1 || echo missing)." >&2
@@ -21,7 +21,7 @@ if [ ! -x "$venv/bin/python" ] || ! "$venv/bin/python" -m pip --version >/dev/nu
         fi
     fi
 fi
-pip="$venv/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt"
+pip="$venv/bin/python -m pip install --quiet --disable-pip-version-check -c $constraints"
 # PyTorch first and by itself: its version decides whether a small CPU build or gigabytes of CUDA come along.
 echo "Setting up $venv (a minute or two, once) ..."
 $pip torch

@@ -9,18 +9,20 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
-from tensordict import TensorDict
-from tensordict.nn import TensorDictModule, TensorDictSequential
 from torch import Tensor, nn
+
+from reverie.algos.ddpg import DDPGObjective
+from reverie.core.types import Batch
+from reverie.objectives.estimators import TD0, TD1, TDLambda, ValueEstimator
+
+pytest.importorskip("torchrl")
+from tensordict import TensorDict  # the packages are optional
+from tensordict.nn import TensorDictModule, TensorDictSequential
 from torchrl.collectors import Collector
 from torchrl.data import LazyTensorStorage, SliceSampler, TensorDictReplayBuffer
 from torchrl.envs import GymEnv, GymWrapper, InitTracker, TransformedEnv
 from torchrl.modules import AdditiveGaussianModule
 from torchrl.objectives import DDPGLoss, SoftUpdate, ValueEstimators
-
-from reverie.algos.ddpg import DDPGObjective
-from reverie.core.types import Batch
-from reverie.objectives.estimators import TD0, TD1, TDLambda, ValueEstimator
 
 OBS, ACT = 3, 2
 DISCOUNT, LAM, TAU = 0.9375, 0.75, 0.125  # TorchRL keeps them in float32, where these are exact
