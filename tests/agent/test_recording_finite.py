@@ -13,6 +13,7 @@ from reverie.core.errors import DataError
 from reverie.envs.base import EnvConfig
 from reverie.envs.flat import make_flat
 
+
 class Scripted(gymnasium.Env):
     """Three steps with observations and rewards from lists."""
 

@@ -5,8 +5,8 @@ import json
 import numpy as np
 import pytest
 import yaml
-from recordings import LIVED, Lived, check, expected
 
+from recordings import LIVED, Lived, check, expected
 from reverie.core.errors import DataError
 from reverie.data.readers import store as reader_file
 from reverie.data.readers.detect import open_reader

@@ -10,8 +10,8 @@ import pytest
 import yaml
 from gymnasium import spaces
 from PIL import Image
-from recordings import FIELDS, LIVED, Lived, check, expected, joined
 
+from recordings import FIELDS, LIVED, Lived, check, expected, joined
 from reverie.core.errors import ConfigError, DataError
 from reverie.data.dataset import DatasetConfig
 from reverie.data.readers import table, transitions
