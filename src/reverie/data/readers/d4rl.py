@@ -25,7 +25,7 @@ from reverie.data.readers.spaces import space_of
 from reverie.data.readers.transitions import BLOCK, Transitions, limited
 
 NEEDED = ("observations", "actions", "rewards", "terminals")
-DECLARED = ("env_id", "action_space", "action_classes", "action_low", "action_high")
+DECLARED = ("env_id", "env_kwargs", "time_limit", "action_space", "action_classes", "action_low", "action_high")
 """Attributes of files that were converted by this package."""
 
 UNSEEN = (
@@ -76,7 +76,7 @@ class D4RLReader(Reader):
             action=action,
             env=self.env_id(),
             env_kwargs=self._env_kwargs(),
-            time_limit=int(self.file.attrs["time_limit"]) if "time_limit" in self.file.attrs else None,
+            time_limit=int(self.said["time_limit"]) if "time_limit" in self.said else None,
             measured=measured,
             text={"columns": ", ".join(self.columns)},
         )
@@ -86,7 +86,7 @@ class D4RLReader(Reader):
         return str(self.said.get("env_id", ""))
 
     def _env_kwargs(self) -> dict[str, Any]:
-        said = str(self.file.attrs.get("env_kwargs", "{}"))
+        said = str(self.said.get("env_kwargs", "{}"))
         try:
             return dict(json.loads(said))
         except (TypeError, ValueError) as error:
