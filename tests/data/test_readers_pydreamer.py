@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 from gymnasium import spaces
-from recordings import LIVED, Lived, check, expected
 
+from recordings import LIVED, Lived, check, expected
 from reverie.core.errors import DataError
 from reverie.data.readers import pydreamer
 from reverie.data.readers.detect import open_reader

@@ -11,8 +11,8 @@ from gymnasium import spaces
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
-from recordings import LIVED, Lived, expected, joined
 
+from recordings import LIVED, Lived, expected, joined
 from reverie.core.errors import DataError
 from reverie.data.readers import rl_unplugged
 from reverie.data.readers.base import ReadOptions

@@ -92,6 +92,8 @@ def test_rows_is_the_least_window(rows):
             estimator.targets(**short)
         with pytest.raises(ConfigError, match=f"expected at least {estimator.rows} rows"):
             estimator.estimate(**short)
+    with pytest.raises(ConfigError, match="expected at least 2 rows"):
+        VTrace().estimate(**window(1))
 
 
 def test_a_short_window_says_which_n_would_do(rows):
