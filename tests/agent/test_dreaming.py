@@ -179,3 +179,11 @@ def test_predictions_of_another_shape_are_refused() -> None:
         measure(truth, {"v": np.ones((2, 5, 1, 4))}, spec, 3)
     with pytest.raises(ConfigError, match=r"predicts 'w', which is no observation: expected some of i, v, reward"):
         measure(truth, {"w": truth["v"]}, spec, 3)
+
+
+def test_errors_whose_squares_float32_does_not_hold() -> None:
+    real = np.zeros((2, 4), np.float32)
+    guess = np.array([[0, 0, 3e38, 3e38], [0, 0, 0, -3e38]], np.float32)
+    errors, repeated, _ = measure({"reward": real}, {"reward": guess}, {}, 2)
+    np.testing.assert_allclose(errors["reward"], [3e38 / np.sqrt(2), 3e38], rtol=1e-6)
+    assert repeated["reward"].tolist() == [0, 0]
