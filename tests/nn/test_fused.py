@@ -255,6 +255,8 @@ def test_shapes_that_do_not_fit_are_told_and_no_other_memory_is_read():
     """With the compiled functions or without, whose messages differ."""
     with pytest.raises((ValueError, RuntimeError), match="shape"):
         fused.norm_silu(torch.randn(4, 8), torch.ones(16), 1e-5)
+    with pytest.raises((ValueError, RuntimeError), match="shape"):
+        fused.unfold_norm_silu(torch.randn(1, 2, 2, 2, 2, 4), torch.ones(8), 1e-5)
     with pytest.raises((ValueError, RuntimeError), match=r"shape|size"):
         fused.gru(torch.randn(4, 2, 3, 8), torch.randn(4, 8))
     with torch.no_grad(), pytest.raises((ValueError, RuntimeError), match="shape"):
@@ -265,6 +267,8 @@ def test_shapes_that_do_not_fit_are_told_and_no_other_memory_is_read():
     logits, classes = torch.randn(4, 5, requires_grad=True), torch.zeros(1, 2, dtype=torch.int64)
     with pytest.raises(ValueError, match=r"index has shape \(1, 2\): expected \(4, 2\)"):
         fused.cross_entropy(logits, classes, torch.ones(1, 2))
+    with pytest.raises(ValueError, match=r"index has shape \(3,\): expected \(4,\)"):
+        fused.one_hot(torch.zeros(3, dtype=torch.int64), logits)
 
 
 @pytest.mark.parametrize("dtype", [torch.int32, torch.float32])

@@ -177,9 +177,9 @@ def one_hot(index: Tensor, probs: Tensor) -> Tensor:
         ValueError: ``index`` has another shape or dtype.
     """
     expect_classes(index)
+    expect(probs.shape[:-1], index=index)
     if not compiled(probs):
         return torch.zeros_like(probs).scatter_(-1, index.unsqueeze(-1), 1.0)
-    expect(probs.shape[:-1], index=index)
     index, out = index.contiguous(), floats(probs.shape)
     library().one_hot(index.data_ptr(), out.data_ptr(), index.numel(), probs.shape[-1], threads(out))
     return out
