@@ -111,8 +111,8 @@ def test_memory_is_used_again_but_never_while_somebody_may_look_at_it():
             y = (y * 2).view(10, 100).sin().flatten()  # what came before is gone
         first = y.tanh()
         kept = [(first + i).cos() for i in range(5)]
-    rooms = sum(len(rooms) for rooms in tape._rooms._made.values())
-    assert len(kept) < rooms < 12
+    blocks = sum(len(blocks) for blocks in tape._pool._made.values())
+    assert len(kept) < blocks < 12
     x.copy_(torch.randn(1000))
     tape.replay()
     expected = x.exp()

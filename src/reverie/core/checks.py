@@ -17,6 +17,7 @@ from reverie.core.config import Choice, Config, coerce, is_builder
 from reverie.core.errors import ConfigError, brief
 
 SMALLEST, LARGEST = float(np.finfo(np.float32).smallest_subnormal), float(np.finfo(np.float32).max)
+"""The least magnitude that float32 holds besides 0, and the largest."""
 
 
 def at_least(config: object, **bounds: float) -> None:

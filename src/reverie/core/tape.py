@@ -13,7 +13,7 @@ get other memory (``p.data = ...``), and random numbers that are not those of th
 names the first. It cannot detect Python values that change between runs (``core/python_state.py`` does), or a change of
 shapes or threads (``algos/capture.py`` records each kind of batch on its own).
 
-Results lie in memory that later results take once nothing can read it any more (``core/rooms.py``).
+Results lie in memory that later results take once nothing can read it any more (``core/memory_pool.py``).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from reverie.core.compiler import kernels
 from reverie.core.elementwise import Plain, plain
-from reverie.core.rooms import Rooms
+from reverie.core.memory_pool import MemoryPool
 
 WHOLE, REAL = 16, 8
 """Numbers of arguments that ``replay.c`` can pass: integers or pointers, and floats."""
@@ -83,7 +83,7 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves 
         super().__init__()  # type: ignore[no-untyped-call]  # torch leaves it untyped
         self.calls: list[Call | Compiled] = []
         self.obstacle = ""
-        self._rooms = Rooms()
+        self._pool = MemoryPool()
         self._constants: list[Any] = []
         self._outer: Tape | None = None
         self._watch = _Watch(self)
@@ -133,15 +133,15 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves 
                 self._note(func, args, kwargs)
             return out
         if _shares(out, (args, kwargs)):
-            self._constants += [x for x in tree_leaves(out) if not self._rooms.holds(x)]  # such as torch.tensor(2.0)
+            self._constants += [x for x in tree_leaves(out) if not self._pool.holds(x)]  # such as torch.tensor(2.0)
             return out
-        rooms = tree_map_only(Tensor, self._rooms.like, out)
+        results = tree_map_only(Tensor, self._pool.like, out)
         if not func.__name__.startswith(("empty", "new_empty")):
-            _copy_all(rooms, out)
-            calls = plain(func, args, kwargs, rooms)
-            if not _agree(calls, out, rooms) or not self._note_plain(calls):
-                self._note_into(func, args, kwargs, rooms)
-        return rooms
+            _copy_all(results, out)
+            calls = plain(func, args, kwargs, results)
+            if not _agree(calls, out, results) or not self._note_plain(calls):
+                self._note_into(func, args, kwargs, results)
+        return results
 
     def _look_at_generator(self) -> None:
         """Note whether the default generator was changed since the last call that drew from it."""
@@ -150,22 +150,22 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves 
     def _note_plain(self, calls: Sequence[Plain] | None) -> bool:
         """Record ``calls``. Return False if they are None or there is no compiled library."""
         for inputs, tensors in calls or () if kernels() is not None else ():
-            self.calls.append(Compiled(_library().plain, inputs, [self._rooms.uncounted(x) for x in tensors]))
+            self.calls.append(Compiled(_library().plain, inputs, [self._pool.uncounted(x) for x in tensors]))
         return calls is not None and kernels() is not None
 
     def _note(self, func: Any, args: Any, kwargs: Any) -> None:
-        args, kwargs = tree_map_only(Tensor, self._rooms.uncounted, (args, kwargs))
+        args, kwargs = tree_map_only(Tensor, self._pool.uncounted, (args, kwargs))
         self.calls.append(Call(functools.partial(func._op, **kwargs) if kwargs else func._op, tuple(args)))
 
-    def _note_into(self, func: Any, args: Any, kwargs: Any, rooms: Any) -> None:
+    def _note_into(self, func: Any, args: Any, kwargs: Any, results: Any) -> None:
         if func.overloadpacket in _DRAWN:
-            return self.calls.append(Call(getattr(self._rooms.uncounted(rooms), _DRAWN[func.overloadpacket]), ()))
-        made = (rooms,) if len(func._schema.returns) == 1 else rooms
+            return self.calls.append(Call(getattr(self._pool.uncounted(results), _DRAWN[func.overloadpacket]), ()))
+        made = (results,) if len(func._schema.returns) == 1 else results
         into = _writing(func) if all(isinstance(x, Tensor) for x in tree_leaves(made)) else None
         names = [a.name for a in into._schema.arguments if a.is_out] if into is not None else []
         if into is not None and _writes_the_same(functools.partial(into, *args, **kwargs), names, made, (args, kwargs)):
             return self._note(into, args, {**kwargs, **dict(zip(names, made, strict=True))})
-        args, kwargs, to = tree_map_only(Tensor, self._rooms.uncounted, (args, kwargs, rooms))
+        args, kwargs, to = tree_map_only(Tensor, self._pool.uncounted, (args, kwargs, results))
         self.calls.append(Call(lambda: _copy_all(to, func(*args, **kwargs)), ()))
 
 
@@ -253,17 +253,17 @@ def _packed(call: Call | Compiled) -> _Call:
     return _Call(address, tuple(whole), tuple(real))
 
 
-def _agree(calls: Sequence[Plain] | None, out: Any, rooms: Any) -> bool:
+def _agree(calls: Sequence[Plain] | None, out: Any, results: Any) -> bool:
     """Return whether the compiled calls give PyTorch's result ``out`` bit for bit; that depends on the processor.
 
-    Afterwards ``rooms`` holds ``out``.
+    Afterwards ``results`` holds ``out``.
     """
     if calls is None or kernels() is None:
         return False
     for inputs, _ in calls:
         _library().plain(*inputs)
-    made = rooms.clone()
-    rooms.copy_(out)
+    made = results.clone()
+    results.copy_(out)
     return _equal(made, out)
 
 
@@ -339,7 +339,7 @@ def _where() -> str:
     return f" at {frame.f_code.co_filename}:{frame.f_lineno}"
 
 
-def _copy_all(rooms: Any, out: Any) -> None:
-    for room, x in zip(tree_leaves(rooms), tree_leaves(out), strict=True):
+def _copy_all(results: Any, out: Any) -> None:
+    for result, x in zip(tree_leaves(results), tree_leaves(out), strict=True):
         if isinstance(x, Tensor):
-            room.copy_(x)
+            result.copy_(x)

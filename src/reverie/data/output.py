@@ -23,7 +23,7 @@ from reverie.data.readers.minari import check_name, minari_root
 
 WRITTEN = {"minari": "a folder", "d4rl": "HDF5", "parquet": "Parquet", "pydreamer": "npz", "store": "a folder"}
 """What is written in each format."""
-UNWRITTEN = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+WRITE_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 """Numbers of failed writes: the disk is full, a quota is used up, files may not become as large, the disk is broken."""
 
 
@@ -59,7 +59,7 @@ def staged_file(path: Path) -> Iterator[Path]:
         except BaseException as error:
             give_room(staged)
             delete(staged)
-            raise unwritten(path, error) or error from None
+            raise write_error(path, error) or error from None
 
 
 @contextlib.contextmanager
@@ -130,9 +130,9 @@ def hdf5_file(staged: Path) -> Iterator[Any]:
             raise
 
 
-def unwritten(path: Path, error: BaseException) -> RunError | None:
+def write_error(path: Path, error: BaseException) -> RunError | None:
     """Return an error that says why ``path`` cannot be written if that is the cause of ``error``, else None."""
-    if (number := failed_write(error)) is None:
+    if (number := write_errno(error)) is None:
         return None
     why = "the disk is full" if number == errno.ENOSPC else os.strerror(number)
     return RunError(
@@ -140,7 +140,7 @@ def unwritten(path: Path, error: BaseException) -> RunError | None:
     )
 
 
-def failed_write(error: BaseException | None) -> int | None:
+def write_errno(error: BaseException | None) -> int | None:
     """Return the number (errno) of the failed write that ``error``, or one before it, is about; None if it is another.
 
     HDF5 has the number in its text. After a failed write, closing its file can fail for another reason. Errors of ours,
@@ -149,7 +149,7 @@ def failed_write(error: BaseException | None) -> int | None:
     while error is not None and not isinstance(error, ReverieError):
         found = re.search(r"(?:write failed|unable to extend).*?errno = (\d+)", str(error), re.DOTALL)
         number = int(found[1]) if found else getattr(error, "errno", None)
-        if found or number in UNWRITTEN:
+        if found or number in WRITE_ERRNOS:
             return number
         error = error.__context__
     return None

@@ -9,13 +9,13 @@ from typing import Any, NoReturn
 import gymnasium
 import numpy as np
 
+from reverie.core.checks import LARGEST
 from reverie.core.errors import DataError, brief
 
 Reset = tuple[Any, dict[str, Any]]
 Stepped = tuple[Any, float, bool, bool, dict[str, Any]]
 Env = gymnasium.Env[Any, Any]
 
-LARGEST = float(np.finfo(np.float32).max)
 OF_RESET = ("observation", "info")
 OF_STEP = ("observation", "reward", "terminated", "truncated", "info")
 
