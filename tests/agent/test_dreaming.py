@@ -110,6 +110,10 @@ def test_dreams_of_vectors_are_drawn_by_those_who_know_how(trained: Path, corrid
     assert (real[:, ::-1] == imagined).all()
     assert (real[0, 0] != real[0, 1]).any()
     assert painted(agent, batch, {}) is None
+    instance = gymnasium.make("CartPole-v1", render_mode="rgb_array")
+    before = instance.reset(seed=0)[0]
+    assert painted(load(run, env=instance), batch, {"observation": real}) is None
+    np.testing.assert_allclose(instance.unwrapped.state, before)  # its episode may be going on
     assert painted(load(corridor, env=Corridor), batch, {"observation": real}) is None
 
 

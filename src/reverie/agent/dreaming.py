@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import gymnasium
 import numpy as np
 import torch
 from torch import Tensor
@@ -23,6 +22,7 @@ from reverie.core.randomness import derived_seeds, reproducible
 from reverie.core.specs import ObsPart, ObsSpec
 from reverie.core.types import Batch, Mode, Step
 from reverie.envs.base import put_away
+from reverie.envs.factory import Single
 from reverie.envs.flat import make_flat
 from reverie.envs.render import Paint, painter
 from reverie.experiment import make_eval_env
@@ -337,7 +337,7 @@ def painted(agent: Agent, batch: Batch, predicted: Arrays) -> tuple[np.ndarray, 
     """
     spec = agent.obs_spec
     told = all(part.kind == "vector" and dreamt_name(key) in predicted for key, part in spec.items())
-    if not told or isinstance(agent.factory, gymnasium.Env):  # the user's instance may be in the middle of an episode
+    if not told or isinstance(agent.factory, Single):  # the user's instance may be in the middle of an episode
         return None
     env = make_flat(agent.config.env, agent.factory, 0, True)
     try:
