@@ -12,6 +12,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from gymnasium import spaces
+from gymnasium.envs.registration import EnvSpec
 
 from reverie.algos.base import Algorithm
 from reverie.core.clock import Clock
@@ -34,7 +35,7 @@ from reverie.estimating import Estimator
 from reverie.experiment import Experiment, ExperimentConfig, check_start, make_eval_env, prepare
 from reverie.experiment import build as build_lived
 from reverie.nn.returns_to_go import RETURN, Later, returns_to_go
-from reverie.recorded import Recorded, env_as_recorded, env_of, open_recorded, shown
+from reverie.recorded import Recorded, check_mixed, env_as_recorded, env_of, lacking, open_recorded, shown
 
 NO_ENV = "none"
 """Environment id of a run that has no environment."""
@@ -157,7 +158,7 @@ def build_alone(config: ExperimentConfig, env: EnvLike | None, *, start: int, sc
         eval_env: Env | None = None
         action_space = None
         if config.env.id != NO_ENV and config.eval_episodes:
-            action_space = action_space_of(config, factory)  # first: a simulator may be able to run only once
+            action_space, _ = looked_at(config, factory)  # first: a simulator may be able to run only once
             eval_env = make_eval_env(config, factory, workers=True)
             undo.callback(eval_env.close)
         recorded = undo.enter_context(contextlib.closing(open_recorded(config.data, config.env, action_space)))
@@ -202,12 +203,13 @@ def build_alone(config: ExperimentConfig, env: EnvLike | None, *, start: int, sc
 
 def build_mixed(config: ExperimentConfig, env: EnvLike | None, *, start: int, scratch: Path | None) -> Experiment:
     """Build a run whose batches are partly recorded and partly collected."""
-    space = action_space_of(config, env_factory(config.env, env))  # first: a simulator may be able to run only once
+    space, spec = looked_at(config, env_factory(config.env, env))  # first: a simulator may be able to run only once
     experiment = build_lived(config, env, start=start, scratch=scratch)
     with contextlib.ExitStack() as undo:
         undo.callback(experiment.close)
         recorded = open_recorded(config.data, config.env, space)
         undo.callback(recorded.close)
+        check_same_task(recorded, config, spec, begun=start > 0)
         check_fit(recorded, experiment.obs_spec, experiment.action_spec, config.env.id)
         window, _ = shares(experiment.algo.window, config.data.fraction)
         seed = derived_seeds(config.seed, start)["replay"] + 1
@@ -261,12 +263,39 @@ def write_returns(dataset: Dataset, discount: float, block: int = 1 << 16) -> No
         later = Later(bool(first[rows.start]), float(found[0]), float(reward[rows.start]))
 
 
-def action_space_of(config: ExperimentConfig, factory: MakeEnv | None) -> spaces.Space[Any]:
-    """Return the action space of the environment as the agent sees it."""
+def looked_at(config: ExperimentConfig, factory: MakeEnv | None) -> tuple[spaces.Space[Any], EnvSpec | None]:
+    """Return the action space of the environment as the agent sees it, and the environment's spec if it has one."""
     env = make_gym(config.env, factory, render=False)
     space: spaces.Space[Any] = env.action_space
+    spec = env.spec
     put_away(env)
-    return space
+    return space, spec
+
+
+def check_same_task(recorded: Recorded, config: ExperimentConfig, spec: EnvSpec | None, *, begun: bool) -> None:
+    """Check that the data were recorded in the task of the environment that the run collects in, as far as they say.
+
+    Args:
+        recorded: the data. Arguments and wrappers that ``spec`` lacks become a remark: to learn from both can be the
+            purpose, as from a simulator and a robot.
+        config: settings of the run.
+        spec: the environment's; None if it has none.
+        begun: the run is continued. Earlier versions did not check: a difference then becomes a remark as well.
+
+    Raises:
+        ConfigError: settings of the two environments differ.
+    """
+    try:
+        check_mixed(recorded.about, config.env)
+    except ConfigError as error:
+        if not begun:
+            raise
+        recorded.reader.note(str(error).rstrip("."))
+    if missing := lacking(recorded.about, spec):
+        recorded.reader.note(
+            f"the data were recorded in {recorded.about.env} with {', '.join(missing)}, and the environment of this "
+            "run is made without that: the run learns from both as from one task"
+        )
 
 
 def check_fit(recorded: Recorded, obs: ObsSpec, action: ActionSpec, env: str) -> None:

@@ -18,6 +18,7 @@ import gymnasium
 import numpy as np
 import torch
 from gymnasium import spaces
+from gymnasium.envs.registration import EnvSpec
 
 from reverie.core.errors import ConfigError, DataError, EnvError, brief
 from reverie.core.specs import ActionSpec, ObsSpec
@@ -51,12 +52,16 @@ CANNOT = {
     "pixels": "images cannot be rendered from recorded rows",
 }
 """Settings that cannot be applied to recorded rows, and why."""
+TOLD_APART = ("action_repeat", "pool_frames", "clip_reward")
+"""Settings that change what an action or a reward means, but no shape, so that only what data declare shows them."""
 HARMLESS = {
     *("OrderEnforcing", "PassiveEnvChecker", "RecordEpisodeStatistics", "RecordVideo", "HumanRendering"),
     *("RenderCollection", "DataCollector", "Open", "EpisodeInfo"),
     "TimeLimit",  # declared elsewhere, too
 }
 """Wrappers without which an environment is still the same task."""
+OF_LIMITS = {"max_episode_steps", "render_mode", "frameskip"}
+"""Arguments of environments that other settings decide, or that change nothing learned."""
 
 
 class Recorded:
@@ -287,13 +292,51 @@ def to_apply(about: About, env: EnvConfig) -> EnvConfig:
     return usual.merge(todo)
 
 
+def check_mixed(about: About, env: EnvConfig) -> None:
+    """Check that recorded rows mean the same as those that an environment with the settings ``env`` gives.
+
+    Only settings that the data declare count. ``noop_max`` and ``time_limit`` may differ: they decide where episodes
+    begin and are truncated, not what a row means. Shapes are compared elsewhere.
+
+    Raises:
+        ConfigError: the rows of both are those of two different tasks.
+    """
+    usual = EnvConfig()
+    was = usual.merge(dict(about.env_settings))
+    for name in TOLD_APART if about.env_settings else ():
+        before, now = getattr(was, name), getattr(env, name)
+        if before != now == getattr(usual, name):  # others are applied to the rows, or refused: ``to_apply``
+            raise ConfigError(
+                f"env.{name} = {now}: the rows were recorded with env.{name} = {before}, and the run learns from both "
+                f"as from one task. Set env.{name} = {before}, or pass data recorded with env.{name} = {now}."
+            )
+
+
+def lacking(about: About, made: EnvSpec | None) -> list[str]:
+    """Return what the data declare of their environment that an environment of the same id does not have.
+
+    These are arguments (``gravity = 9.0``) and names of wrappers.
+
+    Args:
+        about: description of the data.
+        made: the environment's spec; None if it has none, so that nothing is known.
+    """
+    has = json.loads(written(made)[0] or "{}") if made is not None else {}
+    if has.get("id") != about.env.rpartition(":")[2]:
+        return []
+    declared = about.env_settings.get("kwargs", about.env_kwargs)
+    given = {name: value for name, value in declared.items() if name not in OF_LIMITS}
+    arguments = [f"{name} = {value}" for name, value in given.items() if has["kwargs"].get(name) != value]
+    wrappers = [one for one in own_wrappers(about) if not any(is_like(one, other) for other in wrappers_in(has))]
+    return arguments + [str(one.get("entry_point")) for one in wrappers]
+
+
 def made_with(about: About) -> list[str]:
     """Return what the id of an environment does not imply of rows: ``env.resize = (64, 64)``, or names of wrappers."""
     usual = EnvConfig()
     was = usual.merge(dict(about.env_settings))
     names = (name for name in (*LATE, *CANNOT, "noop_max") if getattr(was, name) != getattr(usual, name))
-    wrappers = [str(one.get("entry_point")) for one in wrappers_in(about.env_spec)]
-    wrappers = [name for name in wrappers if not (about.env_settings and name.startswith("reverie."))]
+    wrappers = [str(one.get("entry_point")) for one in own_wrappers(about)]
     return [f"env.{name} = {getattr(was, name)}" for name in names] + wrappers
 
 
@@ -357,6 +400,12 @@ def env_as_recorded(about: About, env: EnvConfig | None = None) -> gymnasium.Env
 def wrappers_in(spec: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """Return the wrappers in an environment's specification, as Gymnasium serialises it, that make it another task."""
     return [one for one in spec.get("additional_wrappers") or () if one.get("name") not in HARMLESS]
+
+
+def own_wrappers(about: About) -> list[Mapping[str, Any]]:
+    """Return the wrappers that data declare, without those that stand for ``env_settings``."""
+    found = wrappers_in(about.env_spec)
+    return [one for one in found if not (about.env_settings and str(one.get("entry_point")).startswith("reverie."))]
 
 
 def is_like(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:

@@ -22,7 +22,7 @@ from reverie.data.readers.base import Reader
 from reverie.estimating import Estimator, PolicyEstimate, config_for, write_estimate
 from reverie.experiment import ExperimentConfig
 from reverie.folder import RunFolder, writing
-from reverie.offline import NO_ENV, action_space_of
+from reverie.offline import NO_ENV, looked_at
 from reverie.recorded import Recorded, open_recorded, shown
 from reverie.run.checkpoint import Checkpoints
 from reverie.run.verify import step_of
@@ -138,7 +138,7 @@ def opened(config: ExperimentConfig) -> Recorded:
     space = None
     if config.env.id != NO_ENV:
         with contextlib.suppress(EnvError):
-            space = action_space_of(config, None)
+            space, _ = looked_at(config, None)
     return open_recorded(config.data, config.env, space)
 
 

@@ -1,0 +1,99 @@
+"""Recorded and collected rows in one run must be of one task."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import pytest
+from gymnasium import spaces
+from gymnasium.wrappers import RescaleAction, TransformReward
+
+import reverie
+from reverie import offline
+from reverie.core.errors import ConfigError
+from reverie.data.readers.base import About
+from reverie.envs.base import EnvConfig
+from reverie.envs.naming import written
+from reverie.recorded import TOLD_APART, check_mixed, lacking
+
+FEW: dict[str, Any] = {
+    "threads": 1, "eval_episodes": 0, "tensorboard": False, "console": False, "learning_starts": 10, "random_steps": 10,
+    "algo.batch_size": 8, "algo.batch_length": 2, "algo.networks.units": (8,),
+}  # fmt: skip
+
+
+def lived(run: Path, **settings: Any) -> Path:
+    reverie.train("td3", "Pendulum-v1", run=run, say=str, env_options=settings, steps=30, **FEW)
+    return run
+
+
+def mixed(data: Path, run: Path, steps: int = 30, **settings: Any) -> list[str]:
+    """Train on both; return what is said of the data."""
+    said: list[str] = []
+    reverie.train("td3", "Pendulum-v1", data=data, run=run, say=said.append, env_options=settings, steps=steps, **FEW)
+    return [line.partition(f"{data}: ")[2] for line in said if line.startswith(str(data))]
+
+
+def about(**told: Any) -> About:
+    space = spaces.Box(-1, 1, (1,))
+    return About(observation=space, action=space, **told)
+
+
+@pytest.mark.parametrize(
+    ("was", "now", "name"),
+    [
+        ({"action_repeat": 2}, {}, "action_repeat"),
+        ({"action_repeat": 4, "pool_frames": 2}, {"action_repeat": 4}, "pool_frames"),
+        ({"clip_reward": "sign"}, {}, "clip_reward"),
+        ({"clip_reward": "sign"}, {"clip_reward": "sign"}, ""),
+        ({"clip_reward": "none"}, {"clip_reward": "sign"}, ""),
+        ({"noop_max": 30, "time_limit": 9, "num": 4}, {}, ""),
+        ({}, {}, ""),
+    ],
+)
+def test_settings_that_change_what_rows_mean(was: dict[str, Any], now: dict[str, Any], name: str) -> None:
+    data, env = about(env_settings=was), EnvConfig().merge(now)
+    if not name:
+        check_mixed(data, env)
+        return
+    assert name in TOLD_APART
+    said = rf"env\.{name} = {getattr(env, name)}: the rows were recorded with env\.{name} = {was[name]}, .*Set env\."
+    with pytest.raises(ConfigError, match=said):
+        check_mixed(data, env)
+
+
+def test_two_tasks_are_not_mixed_in_silence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = lived(tmp_path / "data", action_repeat=2)
+    with pytest.raises(ConfigError, match=r"env\.action_repeat = 1: the rows were recorded with .* = 2, and"):
+        mixed(data, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+    assert not any("env." in line for line in mixed(data, tmp_path / "same", action_repeat=2))
+    with monkeypatch.context() as earlier:
+        earlier.setattr(offline, "check_mixed", lambda *_: None)
+        mixed(data, tmp_path / "run")
+    assert any("env.action_repeat = 1: the rows" in line for line in mixed(data, tmp_path / "run", steps=40))
+
+
+def test_arguments_of_the_environment_are_compared(tmp_path: Path) -> None:
+    data = lived(tmp_path / "data", kwargs={"g": 9.0})
+    said = "the data were recorded in Pendulum-v1 with g = 9.0, and the environment of this run is made without that"
+    assert any(said in line for line in mixed(data, tmp_path / "run"))
+    assert not any("made without" in line for line in mixed(data, tmp_path / "same", kwargs={"g": 9.0}))
+
+
+def spec_of(env: gymnasium.Env[Any, Any]) -> dict[str, Any]:
+    text, _ = written(env.spec) if env.spec is not None else ("", "")
+    found: dict[str, Any] = json.loads(text)
+    return found
+
+
+def test_wrappers_of_the_environment_are_compared() -> None:
+    plain, scaled = gymnasium.make("Pendulum-v1"), RescaleAction(gymnasium.make("Pendulum-v1"), -1, 1)
+    data = about(env="mine:Pendulum-v1", env_spec=spec_of(scaled))
+    assert lacking(data, plain.spec) == ["gymnasium.wrappers.transform_action:RescaleAction"]
+    assert lacking(data, scaled.spec) == lacking(data, None) == []
+    assert lacking(data, gymnasium.spec("CartPole-v1")) == []  # chosen by its id
+    assert lacking(about(env="Pendulum-v1"), TransformReward(plain, float).spec) == []
