@@ -9,7 +9,7 @@ import contextlib
 import json
 import sys
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from math import prod
 from numbers import Integral
 from typing import Any
@@ -28,6 +28,7 @@ from reverie.data.dataset import DatasetConfig
 from reverie.data.episodes import episodes_of
 from reverie.data.readers.base import About, Reader, Rows
 from reverie.data.readers.detect import open_reader
+from reverie.data.readers.wrappers import is_like, names_of, own_wrappers, wrappers_in
 from reverie.data.storage import columns_of
 from reverie.envs.base import EnvConfig, make_gym, put_away
 from reverie.envs.flat import readable
@@ -54,12 +55,6 @@ CANNOT = {
 """Settings that cannot be applied to recorded rows, and why."""
 TOLD_APART = ("action_repeat", "pool_frames", "clip_reward")
 """Settings that change what an action or a reward means, but no shape, so that only what data declare shows them."""
-HARMLESS = {
-    *("OrderEnforcing", "PassiveEnvChecker", "RecordEpisodeStatistics", "RecordVideo", "HumanRendering"),
-    *("RenderCollection", "DataCollector", "Open", "EpisodeInfo"),
-    "TimeLimit",  # declared elsewhere, too
-}
-"""Wrappers without which an environment is still the same task."""
 OF_LIMITS = {"max_episode_steps", "render_mode", "frameskip"}
 """Arguments of environments that other settings decide, or that change nothing learned."""
 
@@ -328,7 +323,7 @@ def lacking(about: About, made: EnvSpec | None) -> list[str]:
     given = {name: value for name, value in declared.items() if name not in OF_LIMITS}
     arguments = [f"{name} = {value}" for name, value in given.items() if has["kwargs"].get(name) != value]
     wrappers = [one for one in own_wrappers(about) if not any(is_like(one, other) for other in wrappers_in(has))]
-    return arguments + [str(one.get("entry_point")) for one in wrappers]
+    return arguments + ([names_of(wrappers)] if wrappers else [])
 
 
 def made_with(about: About) -> list[str]:
@@ -389,29 +384,11 @@ def env_as_recorded(about: About, env: EnvConfig | None = None) -> gymnasium.Env
     missing = [one for one in wrappers_in(about.env_spec) if not any(is_like(one, other) for other in has)]
     if missing:
         put_away(made)
-        names = ", ".join(str(one.get("entry_point")) for one in missing)
         raise EnvError(
-            f"the data were recorded in {about.env} with {names}, and {about.env} without that is another task. "
-            "Register an environment with it under an id of your own, and name that to evaluate in it."
+            f"the data were recorded in {about.env} with {names_of(missing)}, and {about.env} without that is another "
+            "task. Register an environment with it under an id of your own, and name that to evaluate in it."
         )
     return shown if shown.observation_space == about.observation else made
-
-
-def wrappers_in(spec: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Return the wrappers in an environment's specification, as Gymnasium serialises it, that make it another task."""
-    return [one for one in spec.get("additional_wrappers") or () if one.get("name") not in HARMLESS]
-
-
-def own_wrappers(about: About) -> list[Mapping[str, Any]]:
-    """Return the wrappers that data declare, without those that stand for ``env_settings``."""
-    found = wrappers_in(about.env_spec)
-    return [one for one in found if not (about.env_settings and str(one.get("entry_point")).startswith("reverie."))]
-
-
-def is_like(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Return whether two wrappers are the same, with the same arguments if both declare them."""
-    both = one.get("kwargs"), other.get("kwargs")
-    return one.get("name") == other.get("name") and (None in both or both[0] == both[1])
 
 
 @contextlib.contextmanager

@@ -17,9 +17,14 @@ from reverie.core.errors import DataError
 from reverie.core.signature import differences, signature
 from reverie.data.readers.base import About, Reader, ReadOptions, Rows, Space, format_of
 from reverie.data.readers.spaces import with_leaves
+from reverie.data.readers.wrappers import Wrapper, are_like, names_of, own_wrappers
 
 OF_ROWS = ("action_repeat", "pool_frames", "frame_stack", "pixels", "resize", "grayscale", "clip_reward")
 """Settings of the environment that decide what its rows mean; ``recorded.py`` says which can be applied later."""
+
+OF_STARTS = ("NoopReset",)
+"""Wrappers that only decide where episodes begin."""
+NAMELESS = "{} of {} parts name no environment: they are taken to be recorded in {}, as the others"
 
 
 class SeveralReader(Reader):
@@ -44,8 +49,8 @@ class SeveralReader(Reader):
         return [file for reader in self.readers for file in reader.files()]
 
     def env_id(self) -> str:
-        """See ``Reader``: the id of the first reader."""
-        return self.readers[0].env_id()
+        """See ``Reader``: the id of the first reader that names one."""
+        return next(filter(None, (reader.env_id() for reader in self.readers)), "")
 
     def disordered(self) -> np.ndarray:
         """See ``Reader``. Episodes are numbered through all readers; their number is counted by reading all rows."""
@@ -90,7 +95,9 @@ class SeveralReader(Reader):
         return [reader.about() for reader in self.readers]
 
     def about(self) -> About:
-        """See ``Reader``. Observations, declared action spaces and the environment's settings must be the same in all.
+        """See ``Reader``. Observations, declared action spaces and environments must be the same in all.
+
+        The environment is that of the first reader that names one; a note counts those that name none.
 
         Raises:
             DataError: they differ, or measured action spaces are of different kinds, or actions have different bounds
@@ -109,8 +116,14 @@ class SeveralReader(Reader):
                     "these are not parts of the same dataset."
                 )
         episodes = [each.episodes for each in self._each]
+        named = self._named()
         return dataclasses.replace(
             first,
+            env=named.env,
+            env_kwargs=named.env_kwargs,
+            env_settings=named.env_settings,
+            env_spec=named.env_spec,
+            time_limit=named.time_limit,
             observation=self._observation(),
             action=self._action(),
             measured=any(each.measured for each in self._each),
@@ -119,12 +132,15 @@ class SeveralReader(Reader):
         )
 
     def _check_environments(self) -> None:
-        """Check that the rows were recorded in the same environment with the same settings, where these are declared.
+        """Check that the rows were recorded in the same environment with the same settings and wrappers.
+
+        Only what is declared counts.
 
         Raises:
             DataError: they were not.
         """
         known: dict[str, tuple[Path, Any]] = {}
+        wrapped: tuple[Path, list[Wrapper]] | None = None
         for reader, about in zip(self.readers, self._each, strict=True):
             for name, value in settings_of(about).items():
                 path, other = known.setdefault(name, (reader.path, value))
@@ -134,6 +150,24 @@ class SeveralReader(Reader):
                         "these are not parts of the same dataset. Pass one of them, or a glob of those that were "
                         "recorded in the same way."
                     )
+            if about.env_spec or (about.env and about.env_settings):  # runs name no wrappers, as they have none
+                own = [one for one in own_wrappers(about) if one.get("name") not in OF_STARTS]
+                path, others = wrapped = wrapped or (reader.path, own)
+                if not are_like(own, others):
+                    more = " and other arguments" if names_of(own) == names_of(others) else ""
+                    raise DataError(
+                        f"{reader.path} was recorded in {about.env} with {names_of(own)}, but {path} with "
+                        f"{names_of(others)}{more}: these are not parts of the same dataset. Pass "
+                        "one of them, or a glob of those that were recorded in the same way."
+                    )
+
+    def _named(self) -> About:
+        """Return the first description that names an environment, or else settings of one, or else the first."""
+        named = [each for each in self._each if each.env]
+        if named and len(named) < len(self._each):
+            missing = len(self._each) - len(named)
+            self.notes[NAMELESS.format(missing, len(self._each), named[0].env)] = 1  # however often it is asked for
+        return next(iter(named or [each for each in self._each if each.env_settings] or self._each))
 
     def _observation(self) -> Space:
         """Return the observation space, with the smallest types of floats that hold the numbers of all."""
@@ -163,7 +197,8 @@ class SeveralReader(Reader):
 
 def settings_of(about: About) -> dict[str, Any]:
     """Return what data declare about their environment and must be the same in all of a dataset's files."""
-    found = {name: value for name, value in about.env_settings.items() if name in OF_ROWS}
+    usual = {"action_repeat": 1, "pool_frames": 1} if about.env_spec else {}  # other frames are left out by wrappers
+    found = usual | {name: value for name, value in about.env_settings.items() if name in OF_ROWS}
     if not about.env:
         return found
     made = {"kwargs": about.env_kwargs, "time_limit": about.time_limit} | about.env_settings
