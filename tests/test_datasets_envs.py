@@ -23,6 +23,7 @@ from reverie.datasets import validate, write
 from reverie.envs.naming import written
 from reverie.experiment import ExperimentConfig
 from reverie.offline import resolved
+from reverie.recorded import env_of
 
 minari = pytest.importorskip("minari")
 
@@ -71,6 +72,26 @@ def test_settings_that_a_name_does_not_say_are_said(d4rl, tmp_path):
         write(reader, str(tmp_path / "copy"))
         said = "the copy names Pendulum-v1, but not its settings while recording: env.action_repeat = 2"
         assert reader.remarks() == [said]
+
+
+@pytest.mark.parametrize("id", ["Pendulum-v1", ""])
+def test_settings_of_a_run_are_kept_by_a_store_and_said_to_be_lost_by_other_copies(d4rl, tmp_path, id):
+    """An environment that has no name has settings as well."""
+    env = {"num": 4, "action_repeat": 2, "clip_reward": "sign"} | ({"id": id} if id else {})
+    run = a_run(d4rl, tmp_path / "run", env)
+    with open_reader(str(run)) as reader:
+        write(reader, str(tmp_path / "store"), "store")
+        assert not any("settings" in line for line in reader.remarks())
+        before = reader.about()
+    with open_reader(str(tmp_path / "store")) as reader:
+        about = reader.about()
+    assert (about.env, about.env_settings) == (id, env)
+    assert env_of(about) == env_of(before)
+    said = "the copy does not name the environment's settings while recording: env.clip_reward = sign, env.action_re"
+    for to in ("pydreamer", "parquet", *(() if id else ("d4rl", "minari"))):
+        with open_reader(str(tmp_path / "store")) as reader:
+            write(reader, str(tmp_path / f"{to}-copy"), to)
+            assert any(line.startswith(said) for line in reader.remarks()), to
 
 
 @pytest.mark.parametrize(

@@ -92,15 +92,13 @@ def write(reader: Reader, target: str, to: Format = "minari", choose: Selection 
     with writing(Path(target.removeprefix("minari:"))):
         if to in ("minari", "d4rl", "parquet"):
             reader.ask(actions_of)
-            about = reader.about()
-            kept = to == "minari" and about.env_spec  # with the settings
-            if about.env and not kept and (settings := made_with(about)):
-                reader.note(f"the copy names {about.env}, but not its settings while recording: {', '.join(settings)}")
+            note_settings(reader, reader.about(), to)
         if to == "minari":
             return _to_minari(reader, target, choose)
         if to in ("d4rl", "parquet"):
             return _to_columns(reader, Path(target).expanduser(), to, choose)
         recorded = Recorded(reader)
+        note_settings(reader, recorded.about, to)
         if recorded.about.measured and to == "pydreamer":
             reader.note(SCALED)
         with shown(f"writing {Path(target).name}", reader.rows()) as counted:
@@ -108,6 +106,16 @@ def write(reader: Reader, target: str, to: Format = "minari", choose: Selection 
             if to == "pydreamer":
                 return to_pydreamer((Episode("0", 0, 0, rows) for rows in found), Path(target).expanduser())
             return to_store(found, Path(target).expanduser(), recorded)
+
+
+def note_settings(reader: Reader, about: About, to: Format) -> None:
+    """Note settings of the environment that the copy cannot hold: stores can, and Minari beside a recorded spec."""
+    settings = made_with(about)
+    if not settings or to == "store" or (to == "minari" and about.env_spec):
+        return
+    named = about.env and to in ("minari", "d4rl")
+    lacks = f"names {about.env}, but not its settings" if named else "does not name the environment's settings"
+    reader.note(f"the copy {lacks} while recording: {', '.join(settings)}")
 
 
 def _to_minari(reader: Reader, target: str, choose: Selection) -> Exported:
@@ -250,7 +258,7 @@ def to_store(episodes: Iterable[Rows], folder: Path, recorded: Recorded) -> Expo
 
 
 def said_of(recorded: Recorded) -> dict[str, Any]:
-    """Return the content of ``ABOUT``: the data's environment and the units of their actions."""
+    """Return the content of ``ABOUT``: the data's environment, with its settings, and the units of their actions."""
     about, out = recorded.about, dict[str, Any]()
     if about.env:
         named = arguments_of(about)
@@ -258,9 +266,8 @@ def said_of(recorded: Recorded) -> dict[str, Any]:
     is_known = isinstance(recorded.reader, StoreReader) and recorded.reader.units is not None
     if recorded.actions is not None or is_known:
         out |= {"action_space": text_of(about.action), "measured": about.measured}
-    if about.env_spec:
-        out |= {"env_spec": about.env_spec, "env_settings": about.env_settings}
-    return out
+    said = {"env_spec": about.env_spec, "env_settings": about.env_settings}
+    return out | {name: value for name, value in said.items() if value}
 
 
 # ---------------------------------------------------------------- a part of it
