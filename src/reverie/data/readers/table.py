@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from typing import Any
@@ -219,17 +219,19 @@ class TableReader(Reader):
         """Return a column of true and false, bool ``[n]``."""
         return as_flags(self.column(role).read(0, self.total).reshape(self.total), f"{self.path}: '{self.roles[role]}'")
 
-    def episodes(self) -> Iterator[Transitions]:
-        """Yield each episode of a table whose rows are episodes."""
+    def episodes(self, meet: Callable[[str, int], None] = lambda what, times: None) -> Iterator[Transitions]:
+        """Yield each episode of a table whose rows are episodes; ``meet`` gets what was assumed and how often."""
         columns = {role: self.column(role) for role in self.roles if role != "episode"}  # a row is one
         for row in range(self.total):
             values = {role: column.episode(row) for role, column in columns.items()}
             if steps := len(values["reward"]):
-                yield self._episode(values, steps, row)
+                yield self._episode(values, steps, row, meet)
             else:
-                self.meet(STEPLESS)
+                meet(STEPLESS, 1)
 
-    def _episode(self, values: dict[str, np.ndarray], steps: int, row: int) -> Transitions:
+    def _episode(
+        self, values: dict[str, np.ndarray], steps: int, row: int, meet: Callable[[str, int], None]
+    ) -> Transitions:
         obs: dict[str, np.ndarray] = {}
         after: dict[str, np.ndarray] = {}
         action: dict[str, np.ndarray] = {}
@@ -258,7 +260,7 @@ class TableReader(Reader):
             reward=ArrayColumn(values["reward"]),
             end=end,
             terminal=flags.get("terminal", np.zeros(steps, bool)),
-            note=self.meet,
+            note=meet,
             where=f"{self.path}, row {row}",
         )
 
@@ -290,7 +292,7 @@ class TableReader(Reader):
         if not self.whole:
             return self._transitions.parts()
         self.met.clear()
-        return (part for episode in self.episodes() for part in episode.parts())
+        return (part for episode in self.episodes(self.meet) for part in episode.parts())
 
     def about(self) -> About:
         """See ``Reader``. Spaces are derived from the arrays; if rows are episodes, observations from the first one.
@@ -303,7 +305,6 @@ class TableReader(Reader):
             raise DataError(
                 f"{self.path} contains no episode with a step: all lists of '{self.roles['reward']}' are empty."
             )
-        self.met.clear()
 
         def actions(name: str) -> tuple[Space, bool]:
             if self.whole:
