@@ -5,11 +5,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from reverie.core.errors import ConfigError, RunError
+from reverie.core.errors import ConfigError, DataError, RunError
 from reverie.data.export import to_minari, to_pydreamer
 from reverie.data.output import size_of
 from reverie.data.readers.base import ReadOptions
+from reverie.data.readers.detect import open_reader
 from reverie.data.readers.pydreamer import PyDreamerReader
+from reverie.data.storage import Column
 from reverie.data.store.check import validate
 from reverie.data.store.episodes import LOST, STEPLESS, Episode, episodes
 from reverie.data.store.store import Store
@@ -266,3 +268,22 @@ def test_pydreamer_observations_with_the_names_of_numpys_arguments(tmp_path):
 def test_sizes_of_what_is_nested():
     values = {"a": (np.zeros(3, np.float32), {"b": np.zeros((2, 2))}), "c": 1.0}
     assert size_of(values) == 12 + 32 + 8
+
+
+@pytest.mark.parametrize("keys", [("camera", "camera/depth"), ("camera/depth", "camera")])
+def test_keys_that_cannot_be_nested_are_named(tmp_path, keys):
+    """Environments' own keys were once not checked; either order, as the second one must not replace the first."""
+    columns = COLUMNS | {f"obs/{key}": Column((2,), "float32") for key in keys}
+    store = Store(tmp_path / "replay", say=quiet)
+    store.begin(columns, 1)
+    rows = {name: np.zeros((1, 3, *column.shape), column.dtype) for name, column in columns.items()}
+    rows["is_first"][0, 0] = rows["is_last"][0, 2] = True
+    store.extend(rows)
+    store.close(10)
+    said = r"'camera' and 'camera/depth' cannot both be keys: .* --to pydreamer"
+    with pytest.raises(DataError, match=said):
+        to_minari(episodes(store), str(tmp_path / "copy"), store.segments[-1], None)
+    with pytest.raises(DataError, match=said):
+        open_reader(str(tmp_path / "replay")).about()
+    assert not (tmp_path / "copy").exists()
+    assert to_pydreamer(episodes(store), tmp_path / "npz").steps == 2

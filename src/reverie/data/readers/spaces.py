@@ -151,7 +151,19 @@ def nested(space: Space, columns: Mapping[str, np.ndarray], root: str) -> Any:
 
 
 def tree_of(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return values with keys such as ``arm/camera`` as nested dictionaries."""
+    """Return values with keys such as ``arm/camera`` as nested dictionaries.
+
+    Raises:
+        DataError: a key is also the beginning of another, as ``camera`` is of ``camera/depth``.
+    """
+    for key in values:
+        below = next((other for other in values if other.startswith(f"{key}/")), None)
+        if below is not None:
+            raise DataError(
+                f"'{key}' and '{below}' cannot both be keys: '{key}' would be an array and a dictionary at once. Give "
+                "one of them another name. Of a replay store, `reverie data export PATH --to pydreamer FOLDER` writes "
+                "both, as these files have no nested keys."
+            )
     out: dict[str, Any] = {}
     for key, value in values.items():
         *parents, leaf = key.split("/")
