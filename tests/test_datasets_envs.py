@@ -23,7 +23,7 @@ from reverie.datasets import validate, write
 from reverie.envs.naming import written
 from reverie.experiment import ExperimentConfig
 from reverie.offline import resolved
-from reverie.recorded import env_of
+from reverie.recorded_env import env_of
 
 minari = pytest.importorskip("minari")
 

@@ -17,7 +17,8 @@ from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.data.readers.base import About, Reader, ReadOptions, Rows
 from reverie.envs.base import EnvConfig
 from reverie.envs.flat import make_flat
-from reverie.recorded import Recorded, env_of
+from reverie.recorded import Recorded
+from reverie.recorded_env import env_of
 
 SPACE = spaces.Dict({
     "image": spaces.Box(0, 255, (84, 84, 3), np.uint8),

@@ -43,7 +43,8 @@ from reverie.envs.naming import registered, written
 from reverie.envs.spaces import ActionCodec
 from reverie.envs.unflatten import GivenBack
 from reverie.folder import write_json, writing
-from reverie.recorded import Recorded, env_as_recorded, env_of, made_with, shown
+from reverie.recorded import Recorded, shown
+from reverie.recorded_env import env_as_recorded, env_of, made_with
 
 UNBOUNDED = "the action space is not declared: continuous actions are written without bounds"
 SCALED = (

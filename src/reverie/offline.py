@@ -35,7 +35,8 @@ from reverie.estimating import Estimator
 from reverie.experiment import Experiment, ExperimentConfig, check_start, make_eval_env, prepare
 from reverie.experiment import build as build_lived
 from reverie.nn.returns_to_go import RETURN, Later, returns_to_go
-from reverie.recorded import Recorded, check_mixed, env_as_recorded, env_of, lacking, open_recorded, shown
+from reverie.recorded import Recorded, open_recorded, shown
+from reverie.recorded_env import check_mixed, env_as_recorded, env_of, lacking
 
 NO_ENV = "none"
 """Environment id of a run that has no environment."""

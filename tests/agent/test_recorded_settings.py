@@ -21,7 +21,8 @@ from reverie.envs.factory import Single
 from reverie.envs.flat import make_flat
 from reverie.experiment import ExperimentConfig
 from reverie.offline import NO_ENV, check_fit, resolved
-from reverie.recorded import Recorded, env_of, to_apply
+from reverie.recorded import Recorded
+from reverie.recorded_env import env_of, to_apply
 
 minari = pytest.importorskip("minari")
 

@@ -20,7 +20,7 @@ from reverie.data import columnar
 from reverie.data.readers import minari as minari_reader
 from reverie.data.readers.detect import open_reader
 from reverie.datasets import write
-from reverie.recorded import env_of
+from reverie.recorded_env import env_of
 
 
 def test_several_observations_and_pictures_as_columns(tmp_path):

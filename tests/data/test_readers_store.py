@@ -17,7 +17,7 @@ from reverie.data.store import zarr
 from reverie.data.store.episodes import LOST, STEPLESS
 from reverie.data.store.store import Store
 from reverie.datasets import write
-from reverie.recorded import CANNOT, LATE
+from reverie.recorded_env import CANNOT, LATE
 
 COLUMNS = {
     "obs/vec": Column((2,), "float32"),

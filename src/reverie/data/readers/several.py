@@ -20,7 +20,7 @@ from reverie.data.readers.spaces import with_leaves
 from reverie.data.readers.wrappers import Wrapper, are_like, names_of, own_wrappers
 
 OF_ROWS = ("action_repeat", "pool_frames", "frame_stack", "pixels", "resize", "grayscale", "clip_reward")
-"""Settings of the environment that decide what its rows mean; ``recorded.py`` says which can be applied later."""
+"""Settings of the environment that decide what its rows mean; ``recorded_env.py`` says which can be applied later."""
 
 OF_STARTS = ("NoopReset",)
 """Wrappers that only decide where episodes begin."""
