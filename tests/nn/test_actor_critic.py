@@ -194,6 +194,20 @@ def test_the_learning_rate_falls_along_a_cosine(path, monkeypatch):
     assert not torch.equal(seen[2], seen[3])
 
 
+@pytest.mark.parametrize("path", ["compiled", "defined", "tape"])
+def test_adam_counts_updates_beyond_the_integers_of_float32(path, monkeypatch):
+    """It also goes on from a checkpoint whose count is float32, as it was before."""
+    if path == "defined":
+        monkeypatch.setattr(adam, "compiled", lambda *x: False)
+    optim = Adam([nn.Parameter(torch.ones(3))], 0.1, cosine=2**25)
+    optim.load_state_dict(optim.state_dict() | {"updates": torch.tensor(2.0**24)})
+    with Tape() if path == "tape" else contextlib.nullcontext() as tape:
+        optim.apply_to([torch.ones(3)])
+    for _ in range(2):
+        optim.apply_to([torch.ones(3)]) if tape is None else tape.replay()
+    assert int(optim.updates) == 2**24 + 3
+
+
 @pytest.mark.parametrize(("rate", "every"), [(5, 1), (-1, 1), (0, 1), (float("nan"), 1), (0.5, 0)])
 def test_a_target_that_never_follows_or_overshoots_is_refused(rate, every):
     with pytest.raises(ConfigError, match=r"^(every = 0: expected at least 1|rate = .* in \(0, 1\])"):

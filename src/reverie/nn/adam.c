@@ -37,8 +37,8 @@ static void adam_chunks(void *given, Worker worker) {
 /* Adam, Kingma and Ba 2015, Algorithm 1. `settings` are the rate, both betas, epsilon, and the number of updates over which
  * the rate decays to 0 along half a cosine (0: constant). `updates` already includes this update. */
 void adam(float *parameters, const float *gradient, float *mean, float *square, int64_t count, const double *settings,
-          const float *updates, int64_t threads) {
-    double rate = settings[0], beta1 = settings[1], beta2 = settings[2], cosine = settings[4], t = *updates;
+          const int64_t *updates, int64_t threads) {
+    double rate = settings[0], beta1 = settings[1], beta2 = settings[2], cosine = settings[4], t = (double)*updates;
     if (cosine > 0) rate *= 0.5 + 0.5 * cos(3.14159265358979323846 * fmin(t - 1.0, cosine) / cosine);
     Moments m = {parameters, mean, square, gradient, count, 0,
                  (float)(rate / (1.0 - pow(beta1, t))), (float)(1.0 / sqrt(1.0 - pow(beta2, t))),

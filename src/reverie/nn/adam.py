@@ -62,7 +62,8 @@ class Adam:
                 )
         self.mean = [torch.zeros_like(p, requires_grad=False) for p in self.params]
         self.square = [torch.zeros_like(p, requires_grad=False) for p in self.params]
-        self.updates = torch.zeros((), dtype=torch.float32, device=self.params[0].device)
+        # Not float32 as in PyTorch, which counts no further than 2^24: a longer decay of the rate would never end.
+        self.updates = torch.zeros((), dtype=torch.int64, device=self.params[0].device)
 
     def step(self, loss: Tensor) -> None:
         """Compute the gradients of ``loss``, a scalar, and update the parameters.
@@ -107,7 +108,7 @@ class Adam:
             mean,
             square,
             [],
-            [self.updates] * len(grads),  # the step count, for each parameter
+            [self.updates.float()] * len(grads),  # the step count, for each parameter
             lr=self.lr if not self.cosine else self.lr * self._share_left(),
             beta1=self.betas[0],
             beta2=self.betas[1],
@@ -119,7 +120,8 @@ class Adam:
 
     def _share_left(self) -> Tensor:
         """Return the factor in [0, 1] of the decaying learning rate, ``[]``; it is 1 in the first update."""
-        return 0.5 + 0.5 * ((self.updates - 1).clamp(max=self.cosine) * (math.pi / self.cosine)).cos()
+        done = (self.updates - 1).clamp(max=self.cosine).float()
+        return 0.5 + 0.5 * (done * (math.pi / self.cosine)).cos()
 
     def _apply_compiled(
         self, params: list[Tensor], grads: list[Tensor], mean: list[Tensor], square: list[Tensor]
@@ -148,6 +150,8 @@ class Adam:
     @torch.no_grad()
     def load_state_dict(self, state: State) -> None:
         """Copy a saved state into the present tensors, whose addresses a captured update (CUDA graph) has stored.
+
+        In checkpoints of before, ``updates`` is float32.
 
         Raises:
             RunError: it was saved with other numbers or shapes of parameters.
