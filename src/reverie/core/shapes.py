@@ -27,11 +27,13 @@ def expect(shape: tuple[int, ...], **tensors: Tensor | None) -> None:
             raise ValueError(f"{name} has shape {tuple(x.shape)}: expected {tuple(shape)}.")
 
 
-def expect_classes(index: Tensor) -> None:
-    """Check the dtype of class indices. Compiled functions read eight bytes for each.
+def expect_classes(index: Tensor, device: torch.device) -> None:
+    """Check the dtype and device of class indices. Compiled functions read eight bytes for each, on the CPU.
 
     Raises:
-        ValueError: they are not int64.
+        ValueError: they are not int64, or not on ``device``.
     """
     if index.dtype is not torch.int64:
         raise ValueError(f"index is {index.dtype}: expected class indices of dtype torch.int64.")
+    if index.device != device:
+        raise ValueError(f"index is on the device {index.device}: expected {device}, as the numbers that it selects.")

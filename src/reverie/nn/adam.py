@@ -84,6 +84,7 @@ class Adam:
 
         Raises:
             RunError: a parameter has no gradient.
+            ValueError: a gradient has another shape than its parameter.
         """
         mine = [x for x in zip(self.params, self.mean, self.square, strict=True) if x[0].requires_grad]
         params, mean, square = ([x[i] for x in mine] for i in range(3))
@@ -94,8 +95,10 @@ class Adam:
                 f"{len(params) - len(grads)} of {len(params)} parameters have no gradient, the first of "
                 f"shape {shape}: the loss does not depend on them. Give Adam only the parameters of its loss."
             )
+        for p, grad in zip(params, grads, strict=True):
+            expect(p.shape, gradient=grad)
         self.updates += 1
-        if compiled(*params) and all(x.is_contiguous() for x in (*params, *grads)):
+        if compiled(*params, *grads) and all(x.is_contiguous() for x in (*params, *grads)):
             return self._apply_compiled(params, grads, mean, square)
         # The fused call reads numbers in the order of memory, which a transposed gradient has otherwise.
         grads = [
@@ -129,7 +132,6 @@ class Adam:
         """Do the same in ``adam.c``, which wakes no second thread for small tensors."""
         settings, count = (ctypes.c_double * 5)(self.lr, *self.betas, self.eps, self.cosine), self.updates.data_ptr()
         for p, *others in zip(params, grads, mean, square, strict=True):
-            expect(p.shape, gradient=others[0])
             pointers = [x.data_ptr() for x in (p, *others)]
             library().adam(*pointers, p.numel(), settings, count, threads(p))
         torch.autograd.graph.increment_version(params)  # autograd does not see what C code writes

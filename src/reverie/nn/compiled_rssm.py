@@ -44,8 +44,8 @@ class CompiledRSSM:
     def fits(self, latent: Latent) -> bool:
         """Return whether the compiled functions exist and support these layers, and ``latent`` needs no gradient."""
         needs_grad = torch.is_grad_enabled() and (latent.deter.requires_grad or latent.stoch.requires_grad)
-        fit = not needs_grad and self._supports()
-        return fit and (compiled(self.rssm.gates.weight) or gpu.ready(latent.deter))
+        fit, here = not needs_grad and self._supports(), latent.deter.is_cpu and latent.stoch.is_cpu
+        return fit and ((here and compiled(self.rssm.gates.weight)) or gpu.ready(latent.deter))
 
     def _supports(self) -> bool:
         """Return whether the compiled functions compute what this RSSM does, whose class may be a user's own."""
@@ -94,9 +94,9 @@ class CompiledRSSM:
             return
         expect((len(feature), self.rssm.feature_width), feature=feature, out=out)
         expect((len(feature), self.rssm.cfg.hidden), action=action)
-        wide = out if out.dtype is torch.float32 else floats(out.shape)
+        wide = out if out.dtype is torch.float32 and out.is_contiguous() else floats(out.shape)
         weights = self.prior.get(self._packed_prior)
-        recurrence.imagine(self.sizes, weights, feature.float(), action.float(), wide)
+        recurrence.imagine(self.sizes, weights, feature.float().contiguous(), action.float().contiguous(), wide)
         if wide is not out:
             out.data.copy_(wide)
 

@@ -73,6 +73,7 @@ def unfold_norm_silu(x: Tensor, scale: Tensor, eps: float) -> Tensor:
     wide, (m, h, w, _, _, channels) = x.float(), x.shape
     if not (compiled(wide, scale) and x.numel()):
         return norm_silu(unfold_parities(x), scale, eps)
+    expect((m, h, w, 2, 2, channels), x=x)
     expect((channels,), scale=scale)
     y: Tensor = call(_NormSiLU, wide, scale, eps, (h, w))
     return y.view(m, 2 * h, 2 * w, channels).to(x.dtype)
@@ -111,7 +112,9 @@ def gru(gates: Tensor, h: Tensor) -> Tensor:
     ``gates`` are ``[M, blocks, 3, D / blocks]``: reset, candidate and update of each block. h is ``[M, D]``.
     """
     if compiled(gates, h):
-        expect((gates.shape[0], gates.shape[1] * gates.shape[3]), h=h)
+        rows, blocks, _, width = gates.shape
+        expect((rows, blocks, 3, width), gates=gates)
+        expect((rows, blocks * width), h=h)
         return cast(Tensor, call(_GRU, gates, h))
     reset, candidate, update = gates.unbind(2)  # [M, blocks, D / blocks]
     candidate = torch.tanh(torch.sigmoid(reset) * candidate).flatten(1)  # [M, D]
@@ -159,7 +162,7 @@ def draw(probs: Tensor) -> Tensor:
     """
     probs = probs.detach()
     uniform = torch.rand(probs.shape[:-1], dtype=torch.float32, device=probs.device)
-    if compiled(probs):
+    if compiled(probs) and probs.numel():
         probs, out = probs.contiguous(), torch.empty_like(uniform, dtype=torch.int64)
         library().draw(
             probs.data_ptr(), uniform.data_ptr(), out.data_ptr(), out.numel(), probs.shape[-1], threads(probs)
@@ -174,9 +177,9 @@ def one_hot(index: Tensor, probs: Tensor) -> Tensor:
     """Return class indices ``[...]``, int64, as one-hot ``[..., C]``, in the shape and dtype of ``probs``.
 
     Raises:
-        ValueError: ``index`` has another shape or dtype.
+        ValueError: ``index`` has another shape, dtype or device.
     """
-    expect_classes(index)
+    expect_classes(index, probs.device)
     expect(probs.shape[:-1], index=index)
     if not compiled(probs):
         return torch.zeros_like(probs).scatter_(-1, index.unsqueeze(-1), 1.0)
@@ -248,9 +251,9 @@ def cross_entropy(logits: Tensor, index: Tensor, weight: Tensor) -> Tensor:
     ``logits`` are ``[..., C]``, ``index`` and ``weight`` ``[..., k]``, the result ``[...]``.
 
     Raises:
-        ValueError: ``index`` or ``weight`` has another shape or dtype.
+        ValueError: ``index`` or ``weight`` has another shape, or ``index`` another dtype or device.
     """
-    expect_classes(index)
+    expect_classes(index, logits.device)
     expect((*logits.shape[:-1], index.shape[-1]), index=index, weight=weight)
     if compiled(logits, weight) and logits.numel():
         return cast(Tensor, call(_CrossEntropy, logits, index, weight))
@@ -258,8 +261,13 @@ def cross_entropy(logits: Tensor, index: Tensor, weight: Tensor) -> Tensor:
 
 
 def softmax_mean(logits: Tensor, bins: Tensor) -> Tensor:
-    """Return sum_j softmax(logits)_j bins_j for bins ``[C]`` symmetric about zero: ``[..., C]`` to ``[...]``."""
-    if not compiled(logits, bins) or (torch.is_grad_enabled() and logits.requires_grad):
+    """Return sum_j softmax(logits)_j bins_j for bins ``[C]`` symmetric about zero: ``[..., C]`` to ``[...]``.
+
+    Raises:
+        ValueError: ``bins`` are not as many as the classes.
+    """
+    expect(logits.shape[-1:], bins=bins)
+    if not (compiled(logits, bins) and logits.numel()) or (torch.is_grad_enabled() and logits.requires_grad):
         return symmetric_mean(torch.softmax(logits, -1), bins)
     logits, bins, width, workers = logits.contiguous(), bins.contiguous(), logits.shape[-1], threads(logits)
     out, scratch = floats(logits.shape[:-1]), floats(workers, width)

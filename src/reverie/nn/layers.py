@@ -187,7 +187,7 @@ class MLP(nn.Sequential):
     def forward(self, x: Tensor) -> Tensor:
         """Map ``[..., inputs]`` to ``[..., width]``."""
         rows = x.numel() // x.shape[-1]
-        few = 0 < rows < MIN_ROWS and not torch.is_grad_enabled()  # a policy is acting
+        few = 0 < rows < MIN_ROWS and x.is_cpu and not torch.is_grad_enabled()  # a policy is acting
         if few and self.unchanged and self.kept.tables and compiled(*self.kept.tables[0].values()):
             flat = x.reshape(rows, -1).float().contiguous()
             expect((rows, self.widths[0]), x=flat)

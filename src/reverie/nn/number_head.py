@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from reverie.core.compiled import call, compiled, first_order, library, threads
+from reverie.core.shapes import expect
 from reverie.nn.distributions import TwoHot
 from reverie.nn.matmul import linear
 
@@ -27,7 +28,7 @@ def _wide(bins: int) -> int:
 
 def _read(x: Tensor, weight: Tensor, bias: Tensor, bins: Tensor, mean: bool) -> tuple[Tensor | None, Tensor]:
     """Return sum_j softmax(y)_j bins_j, if ``mean``, and ln sum_j exp(y_j), both ``[M]``, where y = x W^T + b."""
-    (rows, inputs), wide, workers = x.shape, _wide(len(bins)), _workers(x, bins)
+    (rows, inputs), bins, wide, workers = x.shape, bins.contiguous(), _wide(len(bins)), _workers(x, bins)
     means, lse = x.new_empty(rows) if mean else None, x.new_empty(rows)
     panels, scratch = x.new_empty(wide * inputs), x.new_empty(workers * (STRIP + 1) * wide)
     library().head_read(
@@ -77,7 +78,13 @@ class LayerTwoHot(TwoHot):
     """A :class:`TwoHot` given by a linear layer and its input; logits are computed only when asked for."""
 
     def __init__(self, x: Tensor, weight: Tensor, bias: Tensor, bins: Tensor, lse: Tensor | None = None) -> None:
-        """``x`` is ``[..., U]``, ``weight`` ``[K, U]``, ``bias`` ``[K]``; ``lse``: log-sum-exp ``[...]``, if known."""
+        """``x`` is ``[..., U]``, ``weight`` ``[K, U]``, ``bias`` ``[K]``; ``lse``: log-sum-exp ``[...]``, if known.
+
+        Raises:
+            ValueError: the shapes do not fit, or ``bins`` are not ``[K]``.
+        """
+        expect((len(bins), x.shape[-1]), weight=weight)
+        expect(bins.shape, bias=bias)
         self.x, self.weight, self.bias, self.bins = x, weight, bias, bins
         self._lse = lse
 

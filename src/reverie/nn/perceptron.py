@@ -26,6 +26,7 @@ import torch
 from torch import Tensor, nn
 
 from reverie.core.compiled import call, compiled, first_order, library
+from reverie.core.shapes import expect
 
 ALIGNED = 16
 """Floats in a cache line."""
@@ -131,8 +132,9 @@ def forth(theta: Tensor, layout: Layout, *parts: Tensor, keep: bool = True) -> P
     The input is the concatenation of ``parts``, as in :func:`joined`. Without ``keep``, :func:`back` is not possible.
 
     Raises:
-        ValueError: see :meth:`Layout.check`.
+        ValueError: ``theta`` has another shape, or see :meth:`Layout.check`.
     """
+    expect((layout.copies, layout.stride), theta=theta)
     layout.check(parts)
     own = parts[-1].contiguous()  # [M, I]
     rows = own.shape[0]

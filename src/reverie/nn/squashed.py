@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from reverie.core.compiled import call, compiled, first_order, library
+from reverie.core.shapes import expect
 from reverie.core.specs import ObsSpec
 from reverie.core.types import Obs
 from reverie.nn.action_samples import times
@@ -30,7 +31,12 @@ class SquashedNormal:
     """
 
     def __init__(self, mean: Tensor, log_std: Tensor) -> None:
-        """Both are ``[..., A]``; ``log_std`` (ln sigma) may be any number, and is clamped to ``LOG_STD``."""
+        """Both are ``[..., A]``; ``log_std`` (ln sigma) may be any number, and is clamped to ``LOG_STD``.
+
+        Raises:
+            ValueError: they have different shapes.
+        """
+        expect(mean.shape, log_std=log_std)
         self.mean, self.raw = mean, log_std
 
     @property

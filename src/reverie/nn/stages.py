@@ -60,8 +60,8 @@ def conv_pool_norm_silu(x: Tensor, weight: Tensor, bias: Tensor, scale: Tensor, 
     x is ``[M, H, W, C]``, the weights ``[outputs, C, kernel, kernel]`` with an odd kernel, the result
     ``[M, ceil(H / 2), ceil(W / 2), outputs]``.
     """
-    if compiled(x, weight, scale) and x.numel():
-        expect((len(weight),), bias=bias, scale=scale)
+    if compiled(x, weight, bias, scale) and x.numel():
+        expect((len(weight),), scale=scale)
         return cast(Tensor, call(_Pooled, x, weight, bias, scale, eps))
     y = convolve(x, weight.to(x.dtype), bias.to(x.dtype))
     pooled = F.max_pool2d(y.permute(0, 3, 1, 2), 2, ceil_mode=True)  # [M, outputs, h, w]

@@ -22,19 +22,29 @@ def conv_unfold_norm_silu(x: Tensor, weight: Tensor, bias: Tensor, scale: Tensor
 
     x is ``[M, h, w, C]``, ``weight`` ``[2 * 2 * width, C, kernel, kernel]``, the result ``[M, 2 h, 2 w, width]``.
     """
-    if compiled(x, weight, scale) and x.numel():
-        expect((len(weight),), bias=bias)
-        expect((len(weight) // 4,), scale=scale)
+    if compiled(x, weight, bias, scale) and x.numel():
+        expect((_width(weight),), scale=scale)
         return cast(Tensor, call(_Unfolded, x, weight, bias, scale, eps))
     return unfold_norm_silu(_places(convolve(x, weight, bias)), scale, eps)
 
 
 def conv_unfold_sigmoid(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """Do the same as :func:`conv_unfold_norm_silu` with a sigmoid in place of norm and SiLU."""
-    if compiled(x, weight) and x.numel():
-        expect((len(weight),), bias=bias)
+    if compiled(x, weight, bias) and x.numel():
         return cast(Tensor, call(_Sigmoid, x, weight, bias))
     return torch.sigmoid(unfold_parities(_places(convolve(x, weight, bias))))
+
+
+def _width(weight: Tensor) -> int:
+    """Return the number of channels of each of the four pixels.
+
+    Raises:
+        ValueError: the outputs cannot be divided among four pixels.
+    """
+    width, rest = divmod(len(weight), 4)
+    if rest:
+        raise ValueError(f"weight has shape {tuple(weight.shape)}: expected a multiple of 4 outputs.")
+    return width
 
 
 def _places(y: Tensor) -> Tensor:
@@ -45,7 +55,7 @@ def _places(y: Tensor) -> Tensor:
 class _Unfolded(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, scale: Tensor, eps: float) -> Tensor:
-        x, scale, (m, h, w, _), width = x.contiguous(), scale.contiguous(), x.shape, len(weight) // 4
+        x, scale, (m, h, w, _), width = x.contiguous(), scale.contiguous(), x.shape, _width(weight)
         weight = weight.contiguous(memory_format=torch.channels_last)
         out, kept, convolution = x.new_empty(m, 2 * h, 2 * w, width), [], Convolution(weight, bias, x.shape)
         for part in parts(m, h * w * 4 * width):
@@ -73,7 +83,7 @@ class _Unfolded(torch.autograd.Function):
 class _Sigmoid(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        x, (m, h, w, _), channels = x.contiguous(), x.shape, len(weight) // 4
+        x, (m, h, w, _), channels = x.contiguous(), x.shape, _width(weight)
         weight = weight.contiguous(memory_format=torch.channels_last)
         out, convolution = x.new_empty(m, 2 * h, 2 * w, channels), Convolution(weight, bias, x.shape)
         for part in parts(m, h * w * 4 * channels):

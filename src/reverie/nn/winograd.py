@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from reverie.core.compiled import compiled, library, threads
+from reverie.core.shapes import expect
 
 SIDE, TILES, FULL = 4, 24, 16
 """Constants of ``winograd.c``."""
@@ -36,13 +37,21 @@ class Convolution:
     """
 
     def __init__(self, weight: Tensor, bias: Tensor, images: torch.Size) -> None:
-        """``images`` is the shape ``[M, H, W, C]`` of all images together."""
+        """``images`` is the shape ``[M, H, W, C]`` of all images together.
+
+        Raises:
+            ValueError: the weights are for other images or have an even kernel, or the bias has another length.
+        """
+        outputs, _, _, kernel = weight.shape
+        expect((outputs, images[3], kernel, kernel), weight=weight)
+        expect((outputs,), bias=bias)
+        if kernel % 2 == 0:
+            raise ValueError(f"weight has a kernel of {kernel} x {kernel}: expected an odd size.")
         self.weight, self.bias = weight, bias
         tiles = images[0] * -(-images[1] // SIDE) * -(-images[2] // SIDE)
         pays = tiles >= MIN_TILES and images[3] >= MIN_CHANNELS and weight.shape[-1] in _POINTS
         self.points = _to_points(weight) if pays and compiled(weight, bias) else None
-        outputs = 0 if self.points is None else self.points.shape[-1]
-        self.base = F.pad(bias, (0, outputs - len(bias))) if outputs else bias
+        self.base = bias if self.points is None else F.pad(bias, (0, self.points.shape[-1] - outputs))
 
     def __call__(self, x: Tensor) -> Tensor:
         """Map ``[M, H, W, C]`` to ``[M, H, W, outputs]``."""
