@@ -248,6 +248,13 @@ def test_gates_and_pixels_are_as_many_as_there_must_be(axis, size):
         fused.unfold_norm_silu(random(*shape), random(C), 1e-5)
 
 
+@pytest.mark.parametrize("name", ["one_hot", "cross_entropy"])
+def test_classes_of_another_device_are_refused(name):
+    index = CASES[name][1]["index"].to("meta")
+    with pytest.raises(ValueError, match="index is on the device meta: expected cpu"):
+        called(name, index=index)
+
+
 def test_no_state_of_another_device_is_read():
     deter, stoch = torch.zeros(M, 16), torch.zeros(M, 2, 4)
     assert WORLD.compiled.fits(Latent(deter, stoch))
