@@ -101,6 +101,15 @@ def test_some_of_the_steps_count(used):
     assert_same_gradients(net(), used=used)
 
 
+def test_a_pytorch_that_does_not_number_its_backward_passes(monkeypatch):
+    """Its function for that is a private one."""
+    monkeypatch.delattr(torch._C, "_current_graph_task_id")
+    test_as_plain_autograd(ROWS)
+    test_as_plain_autograd(150)
+    test_a_pass_that_asks_for_no_weights_adds_nothing_to_theirs()
+    test_backwards_twice_gives_the_same_twice()
+
+
 def test_backwards_twice_gives_the_same_twice():
     assert_same_gradients(net(), backward=2)
 

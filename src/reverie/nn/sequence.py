@@ -7,6 +7,7 @@ gradient of its output. After all steps, one product over them gives the gradien
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -14,6 +15,16 @@ from torch import Tensor
 
 from reverie.core.compiled import first_order
 from reverie.nn.matmul import block_linear, linear, weight_gradient
+
+
+def _running() -> int | None:
+    """Return PyTorch's number of the backward pass that runs now, -1 outside of one; None if PyTorch does not tell.
+
+    There is no public function for it: ``ctx.needs_input_grad`` does not say what a pass asks for, and PyTorch's own
+    ``register_multi_grad_hook`` calls this one.
+    """
+    number: Callable[[], int] | None = getattr(torch._C, "_current_graph_task_id", None)
+    return None if number is None else number()
 
 
 class _Notes:
@@ -25,11 +36,11 @@ class _Notes:
 
     def __init__(self) -> None:
         self.kept: list[tuple[Tensor, Tensor]] = []
-        self.of = -1  # PyTorch's number of the backward pass
+        self.of: int | None = -1  # PyTorch's number of the backward pass
 
     def add(self, x: Tensor, grad: Tensor) -> None:
         """Note one step of the backward pass that runs now."""
-        running = torch._C._current_graph_task_id()
+        running = _running()
         if running != self.of:
             self.of, self.kept = running, []
         self.kept.append((x.detach(), grad))  # x itself would keep the graph alive, which holds these notes
@@ -89,13 +100,14 @@ def _multiply(x: Tensor, weight: Tensor, base: Tensor | None) -> Tensor:
 class StepLinear:
     """``x W^T + b`` at the steps of a sequence; create one object for each sequence.
 
-    W is ``[outputs, inputs]`` or, if block-diagonal, ``[blocks, outputs / blocks, inputs / blocks]``.
+    W is ``[outputs, inputs]`` or, if block-diagonal, ``[blocks, outputs / blocks, inputs / blocks]``. With a PyTorch
+    that does not number its backward passes, autograd computes the weights' gradient at every step, which is slower.
     """
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         self.notes: _Notes | None = None
         self.weight, self.bias = weight, bias
-        if torch.is_grad_enabled() and weight.requires_grad:
+        if torch.is_grad_enabled() and weight.requires_grad and _running() is not None:
             self.notes = _Notes()
             self.weight, self.bias = _Weights.apply(weight, bias, self.notes)  # type: ignore[no-untyped-call]  # torch leaves it untyped
 
