@@ -6,6 +6,7 @@ from collections.abc import Mapping
 import pytest
 import torch
 import torch.nn.utils.parametrize
+from torch.nn.modules import module as torch_module
 
 from reverie.algos.ddpg import DDPGConfig
 from reverie.algos.discrete_sac import DiscreteSACConfig
@@ -211,6 +212,19 @@ def test_a_changed_part_of_a_network_is_not_passed_over(change):
     assert agent._critics.fits(batch(agent, 0)) == (kernels() is not None)
     change(agent)
     assert not (agent._critics.known() and agent._critics.fits(batch(agent, 0)))
+
+
+@pytest.mark.parametrize("kind", ["forward", "forward_pre", "full_backward", "full_backward_pre"])
+def test_hooks_of_all_modules_see_each_network_of_an_update(kind):
+    agent, seen = built(TD3Config(graph=False)), []
+    handle = getattr(torch_module, f"register_module_{kind}_hook")(lambda module, *given: seen.append(module))
+    try:
+        updates(agent, 2)
+    finally:
+        handle.remove()
+    assert {agent.objective.actor, agent.objective.critic} <= set(seen)
+    assert agent._critics.known()
+    assert agent._actor.known()
 
 
 @pytest.mark.parametrize("captured", [False, True])

@@ -26,6 +26,7 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules import module as torch_module
 
 from reverie.core.compiled import compiled
 from reverie.core.errors import unwritten
@@ -204,9 +205,17 @@ class SoftPolicyStep(ExplicitStep):
 
 
 def plain(module: nn.Module, kind: type[nn.Module]) -> bool:
-    """Return whether ``module`` computes what its class ``kind`` defines: it is no subclass and nothing is attached."""
+    """Return whether ``module`` computes what its class ``kind`` defines: it is no subclass and nothing is attached.
+
+    Hooks may be attached to it, or to all modules at once (``register_module_forward_hook`` and others of PyTorch).
+    """
     hooks = module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks
-    return type(module) is kind and not any(hooks) and "forward" not in vars(module)
+    own = type(module) is kind and not any(hooks) and "forward" not in vars(module)
+    return own and not any(getattr(torch_module, name, None) for name in _OF_ALL_MODULES)
+
+
+_OF_ALL_MODULES = tuple(f"_global_{name}_hooks" for name in ("forward", "forward_pre", "backward", "backward_pre"))
+"""Names of PyTorch's dictionaries of the hooks of all modules; it has no public function that tells whether any are."""
 
 
 def asked(network: Any, obs: Any, action: Tensor | None = None, copies: int | None = None) -> Pass:
