@@ -1,7 +1,7 @@
 from dataclasses import replace
 
 from reverie.data.store.manifest import Manifest, Segment, decoded
-from reverie.data.store.sittings import Part, Sitting, begun, held_until, parts_of, same_until, until
+from reverie.data.store.sittings import Part, Sitting, begun, held_until, parts_of, same_until, since, until
 from store_rows import COLUMNS
 
 A, B, C = Sitting("a", 0), Sitting("b", 20), Sitting("c", 30)
@@ -37,6 +37,17 @@ def test_rows_are_found_among_those_set_aside():
     assert parts_of([home], (A, B), 5, 34) == [Part(home, 5, 20)]  # the others are lost
     assert parts_of([aside], (A, B), 5, 34) == [Part(aside, 20, 34)]
     assert parts_of([], (A, B), 5, 34) == []
+
+
+def test_rows_set_aside_are_found_by_the_sittings_in_which_they_were_written():
+    assert since((A, B, C), 20) == since((A, B, C), 29) == (B, C)
+    assert since((B, C), 5) == (B, C)  # an earlier version has written row 5
+    home = segment("0", 40, A, C)
+    aside = segment("aside/0", 19, B, offset=16, first=4)  # rows 20 to 34, without the sitting before
+    assert parts_of([home, aside], (A, B), 5, 34) == [Part(home, 5, 20), Part(aside, 20, 34)]
+    assert parts_of([aside], (A, B), 20, 34) == [Part(aside, 20, 34)]
+    assert parts_of([aside], (A, Sitting("other", 20)), 20, 34) == []
+    assert parts_of([aside], (A,), 20, 34) == []
 
 
 def test_the_manifest_keeps_them():

@@ -119,6 +119,21 @@ def test_rows_beyond_the_checkpoint_are_set_aside(store, tmp_path, said):
     np.testing.assert_array_equal(array[:, aside.first :], stacked(range(11, 30))["reward"])
 
 
+def test_the_manifest_grows_by_the_same_with_each_resume(tmp_path, said):
+    store = Store(tmp_path / "replay", say=said.append)
+    store.begin(COLUMNS, STREAMS)
+    sizes = []
+    for resumes in range(12):
+        fill(store, 5 * resumes, 5 * resumes + 10)
+        store.close(10)
+        sizes.append((tmp_path / "replay" / "manifest.json").stat().st_size)
+        store.resume("0", 5 * resumes + 5, COLUMNS, STREAMS)
+    store.close(10)
+    assert all(len(group.sittings) == 1 for group in store.aside)
+    grown = np.diff(sizes)
+    assert grown[-1] < grown[1] + 20  # a digit more here and there, not another sitting
+
+
 def test_newer_rows_are_kept_if_asked_for(store):
     store.begin(COLUMNS, STREAMS)
     fill(store, 0, 30)

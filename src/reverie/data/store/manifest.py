@@ -69,7 +69,8 @@ class Segment:
     offset: int = 0
     """For rows set aside: the number that row 0 of this group had in ``origin``."""
     sittings: Sittings = ()
-    """Which process wrote which rows. For rows set aside, the numbers are those of ``origin``."""
+    """Which process wrote which rows. For rows set aside, the numbers are those of ``origin``, and the sittings before
+    that of their first row may be missing."""
 
     @property
     def own_rows(self) -> int:

@@ -38,7 +38,7 @@ from reverie.core.words import Say
 from reverie.data.store.manifest import MANIFEST, Damage, Manifest, Segment
 from reverie.data.store.objects import LEASE, PART, Objects
 from reverie.data.store.read import read_chunk
-from reverie.data.store.sittings import until
+from reverie.data.store.sittings import since, until
 from reverie.data.store.threads import for_each
 from reverie.data.store.zarr import META, chunk_name, is_sealed, store_meta
 
@@ -80,6 +80,8 @@ def set_aside(objects: Objects, manifest: Manifest, segment: Segment, rows: int)
         aside = (*aside, beyond)
         kept = replace(segment, rows=rows, first=min(segment.first, rows), sittings=until(segment.sittings, rows),
                        damaged=tuple(d for d in segment.damaged if d.start < rows))  # fmt: skip
+    # Also those set aside by versions that kept all sittings.
+    aside = tuple(replace(group, sittings=since(group.sittings, group.offset + group.first)) for group in aside)
     return Manifest((*manifest.segments[:position], kept), aside)
 
 

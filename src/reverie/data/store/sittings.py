@@ -3,6 +3,8 @@
 A *sitting* begins each time that a process begins or resumes a segment. It is a random *mark* and the number of the
 first row that the process wrote; it ends where the next one starts. A run that wrote rows 0 to 99, was killed, and was
 resumed at row 80 has the sittings ``(mark a, 0), (mark b, 80)``, and the rows 80 to 99 of mark a are set aside.
+Rows set aside keep only the sittings in which they were written: with all earlier ones, the manifest of a run that is
+resumed often would grow with the square of the number of resumes.
 
 The manifest lists the sittings of each segment, a checkpoint those of the rows that it knows. Up to the first row at
 which the two lists differ, the rows of the two are the same. From there on another process has written: a copy of the
@@ -40,6 +42,17 @@ def until(sittings: Iterable[Sitting], stop: int) -> Sittings:
     return tuple(sitting for sitting in sittings if sitting.start < stop)
 
 
+def since(sittings: Iterable[Sitting], start: int) -> Sittings:
+    """Return the sitting in which row ``start`` was written, if one covers it, and all later ones.
+
+    The first of these has a random mark, so that whoever has the same mark has the same sittings before it: for rows
+    from ``start`` on, these say as much as all of them.
+    """
+    sittings = tuple(sittings)
+    covering = tuple(sitting for sitting in sittings if sitting.start <= start)
+    return (*covering[-1:], *sittings[len(covering) :])
+
+
 def begun(sittings: Iterable[Sitting], start: int) -> Sittings:
     """Return the sittings that begin before row ``start``, followed by a new one that begins there."""
     return (*until(sittings, start), Sitting(uuid.uuid4().hex, start))
@@ -51,6 +64,14 @@ def same_until(mine: Iterable[Sitting], others: Iterable[Sitting], stop: int) ->
         if a != b:
             return min(sitting.start for sitting in (a, b) if sitting is not None)
     return stop
+
+
+def same_from(start: int, mine: Iterable[Sitting], others: Iterable[Sitting], stop: int) -> int:
+    """Return what ``same_until`` does for lists that may lack the sittings before that of row ``start``.
+
+    If the two differ in row ``start`` itself, the result is at most ``start``.
+    """
+    return same_until(since(mine, start), since(others, start), stop)
 
 
 def held_until(segments: Iterable[Segment], sittings: Sittings, stop: int) -> int:
@@ -81,7 +102,7 @@ def parts_of(groups: Sequence[Segment], sittings: Sittings, start: int, stop: in
     start = max(start, min((group.offset + group.first for group in groups), default=start))
     while start < stop:
         ends = {
-            index: min(group.offset + group.rows, same_until(sittings, group.sittings, stop))
+            index: min(group.offset + group.rows, same_from(group.offset + group.first, sittings, group.sittings, stop))
             for index, group in enumerate(groups)
             if group.offset + group.first <= start
         }
