@@ -451,6 +451,20 @@ def test_large_spare_files_are_only_in_the_newest_checkpoint(tmp_path, monkeypat
         assert box.files == files
 
 
+def test_kept_checkpoints_are_not_read_again_after_each_new_one(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "SPARE_LIMIT", 1)
+    slim, slimmed = module.slim, []
+    monkeypatch.setattr(module, "slim", lambda path: (slimmed.append(path), slim(path)))
+    checkpoints = Checkpoints(tmp_path)
+    one, two, *_ = [checkpoints.save(step, {"box": Boxed({"x": step}, FILES)}) for step in (1, 2, 3)]
+    assert slimmed == [one, two]
+    checkpoints.save(2, {"box": Boxed({"x": 2}, FILES)})  # in place of one that was slimmed
+    assert (two / "box" / "a.npy").exists()
+    checkpoints.save(4, {"box": Boxed({"x": 4}, FILES)})
+    assert not (two / "box" / "a.npy").exists()
+    assert not one.exists()  # slimmed ones are deleted as well
+
+
 @pytest.mark.parametrize("error", [OSError(5, "Input/output error"), ValueError("Expecting value")])
 def test_spare_files_that_cannot_be_deleted_end_no_run(tmp_path, monkeypatch, error):
     monkeypatch.setattr(module, "SPARE_LIMIT", 1)

@@ -52,6 +52,7 @@ class Checkpoints:
         self.folder, self.keep, self.say = Path(folder), keep, say
         self._found: Path | None = None  # the checkpoint that ``latest`` has just verified
         self._state: dict[str, str] = {}  # the problem of each verified checkpoint, "" if it is whole
+        self._slim: set[str] = set()  # names of those without large spare files
 
     def save(self, step: int, parts: Mapping[str, Stateful], *, diverged: bool = False) -> Path:
         """Write ``<folder>/step-<step>`` from the state of ``parts``, delete old checkpoints, return the new path.
@@ -78,6 +79,7 @@ class Checkpoints:
             shutil.rmtree(staged, ignore_errors=True)
             raise _unwritten(f"checkpoint {final}", error) from error
         self._state[name] = ""
+        self._slim.discard(name)
         self._prune(final)
         return final
 
@@ -223,18 +225,23 @@ class Checkpoints:
     def _prune(self, written: Path) -> None:
         """Of all whole ones but ``written``, slim the newest and the best, and delete the others.
 
-        Those that were there before are verified first. An error leaves only the checkpoint that it is about as it is.
+        Those that were there before are verified first. Each is slimmed once: reading the manifests of all of them
+        after every checkpoint would take longer the more are kept. An error leaves only the checkpoint that it is about
+        as it is.
         """
-        for path in self.all():
+        found = self.all()
+        for path in found:
             if path.name not in self._state:
                 self._state[path.name] = problem_of(path)
-        whole = [path for path in self.all() if not self._state[path.name]]
+        whole = [path for path in found if not self._state[path.name]]
+        newest = {path.name for path in whole[-self.keep :]}
         for path in (path for path in whole if path != written):
             try:
-                if path in (*whole[-self.keep :], self.best()):
-                    slim(path)
-                else:
+                if path.name not in newest and path != self.best():
                     _delete(path)
+                elif path.name not in self._slim:
+                    slim(path)
+                    self._slim.add(path.name)
             except (OSError, ValueError) as error:  # ValueError: its manifest has been damaged since
                 self.say(
                     f"cannot delete {path.name} or its spare files: {error}. The run continues, and tries again after "
