@@ -369,6 +369,19 @@ def test_estimates_of_a_run_that_goes_on_are_those_of_one_that_did_not_stop(data
     assert found[0] == found[1]
 
 
+def test_an_estimate_that_a_killed_process_had_only_logged_is_made_again_and_counts_once(data, tmp_path):
+    """estimate.json is written last, as it is taken for a sign that nothing is missing."""
+    for updates in (5, 6):  # the second process goes on from a checkpoint in which FQE has been trained
+        reverie.train("td3", data=data, run=tmp_path, say=lambda text: None, updates=updates, **SMALL | ALONE)
+    before, found = metrics(tmp_path), json.loads((tmp_path / "estimate.json").read_text())
+    (tmp_path / "estimate.json").unlink()
+    reverie.train("td3", data=data, run=tmp_path, say=lambda text: None, updates=6, **SMALL | ALONE)
+    assert metrics(tmp_path) == before
+    assert [row["estimate/final"] for row in before if "estimate/final" in row] == [0, 1, 0, 1]
+    assert json.loads((tmp_path / "metrics-aside.jsonl").read_text())["estimate/final"] == 1
+    assert json.loads((tmp_path / "estimate.json").read_text()) == found
+
+
 def test_none_are_made_where_there_is_an_environment_or_where_nobody_wants_them(data, tmp_path):
     result = reverie.train("td3", data=data, run=tmp_path / "env", say=lambda text: None, updates=2, eval_episodes=1,
                            **SMALL)  # fmt: skip

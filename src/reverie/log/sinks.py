@@ -26,6 +26,9 @@ FPS = 15
 FINAL = "eval/final"
 """1 in an evaluation at the end of training, 0 in one during training. Logs of earlier versions lack it."""
 
+FINAL_ESTIMATE = "estimate/final"
+"""The same of an estimate from recorded data, in a run that has no environment to evaluate in."""
+
 
 def is_video(value: object) -> bool:
     """Return whether ``value`` is a uint8 array ``[T, H, W, C]``."""

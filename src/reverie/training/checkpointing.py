@@ -169,6 +169,15 @@ class Keeper:
         parts = self.parts()
         self.checkpoints.load(path, {name: parts[name] for name in LEARNER})
 
+    def load_estimator(self, path: Path) -> None:
+        """Load the estimator of a run that is over, so that a missing estimate continues the training of earlier ones.
+
+        Raises:
+            RunError: the checkpoint at ``path`` is of other data.
+        """
+        if self.data is not None:
+            self.checkpoints.load(path, {"data": self.data})
+
     def why_done(self) -> str:
         """Return why the loaded run is over and how to continue it, as a predicate, or "" if it is not."""
         config, clock, best = self.experiment.config, self.experiment.clock, self.best.score

@@ -13,7 +13,7 @@ from reverie.core.words import Say, plural
 from reverie.estimating import PolicyEstimate, write_estimate
 from reverie.experiment import Experiment
 from reverie.folder import RunFolder, found_at_end
-from reverie.log.sinks import FINAL
+from reverie.log.sinks import FINAL, FINAL_ESTIMATE
 from reverie.run import train as loop
 from reverie.run.evaluate import Evaluation
 from reverie.run.interrupt import Stopped, stopping
@@ -80,7 +80,7 @@ def judged(result: Result, experiment: Experiment, folder: RunFolder, sinks: Seq
         )
         return replace(result, reason="interrupted", signal=stopped.number.value)
     written = [] if evaluation is None else [evaluation.metrics() | {FINAL: 1.0}]
-    written += [] if estimate is None else [estimate.metrics()]
+    written += [] if estimate is None else [estimate.metrics() | {FINAL_ESTIMATE: 1.0}]
     for metrics in written:
         for sink in sinks:
             at_the_end(say, sink.write, metrics, step)
@@ -89,6 +89,11 @@ def judged(result: Result, experiment: Experiment, folder: RunFolder, sinks: Seq
     if estimate is not None:
         at_the_end(say, write_estimate, folder, estimate, step)
     return replace(result, evaluation=evaluation, estimate=estimate)
+
+
+def mark_of(experiment: Experiment) -> str:
+    """Return the name in the logs that says whether an evaluation, or an estimate, was made at the end of training."""
+    return FINAL if experiment.estimator is None else FINAL_ESTIMATE
 
 
 def is_of(file: Path, step: int) -> bool:
@@ -107,7 +112,7 @@ def evaluator_of(experiment: Experiment, keeper: Keeper) -> loop.Evaluator | Non
     """Return what evaluates the policy during training: in environments, or on recorded data in their place."""
     if experiment.estimator is not None:
         wanted = experiment.config.estimates_on_the_way
-        return (lambda write: write(experiment.estimate().metrics())) if wanted else None
+        return (lambda write: write(experiment.estimate().metrics() | {FINAL_ESTIMATE: 0.0})) if wanted else None
     wanted = experiment.config.evaluates_on_the_way
     return (lambda write: evaluate_on_the_way(experiment, keeper, write)) if wanted else None
 

@@ -23,7 +23,6 @@ from reverie.experiment import Experiment, ExperimentConfig
 from reverie.folder import RunFolder, check_spec, check_writable, new_path, write_spaces, write_spec, writing
 from reverie.log.console import tell
 from reverie.log.meter import Meter
-from reverie.log.sinks import FINAL
 from reverie.log.trackers import check_installed, check_reachable
 from reverie.offline import build, resolved, subject
 from reverie.run import train as loop
@@ -35,7 +34,7 @@ from reverie.run.schedule import position
 from reverie.run.verify import step_of
 from reverie.saved import Saved, check_usable, learned_otherwise, read_saved, settings_changes, update_saved
 from reverie.training.checkpointing import Keeper, check_store, place_of
-from reverie.training.evaluator import Result, evaluator_of, is_of, judged, result_of
+from reverie.training.evaluator import Result, evaluator_of, is_of, judged, mark_of, result_of
 from reverie.training.initial import begin_with, check_same_kind, with_beginning
 from reverie.training.messages import describe, why_idle
 from reverie.training.sinks import TRACKERS, check_sinks, draw_curve, sinks_of
@@ -102,7 +101,7 @@ def train(
             if done := keeper.why_done():
                 keeper.mark_again(newest)
                 say(f"{folder.path} {done}")
-                return _judged_late(experiment, folder, newest, title, say, sinks)
+                return _judged_late(keeper, newest, title, say, sinks)
             stack.push(keeper.close)
             with naming_changes(keeper):
                 keeper.load(newest)
@@ -199,7 +198,8 @@ def write_settings(folder: RunFolder, saved: Saved, experiment: Experiment, say:
 def _run(
     experiment: Experiment, folder: RunFolder, keeper: Keeper, title: str, say: Say, own: Sequence[Sink]
 ) -> Result:
-    again = {FINAL: 0.0} if keeper.owes_evaluation() else None  # logged, but the best agent could not be saved
+    # The evaluation may have been logged, but the best agent not saved.
+    again = {mark_of(experiment): 0.0} if keeper.owes_evaluation() else None
     with sinks_of(experiment, folder, title, say, own, again) as sinks:
         ending = loop.train(
             experiment.algo,
@@ -223,13 +223,12 @@ def _run(
     return replace(result, files=folder.files() | result.files)  # the curve has been drawn meanwhile
 
 
-def _judged_late(
-    experiment: Experiment, folder: RunFolder, newest: Path, title: str, say: Say, own: Sequence[Sink]
-) -> Result:
+def _judged_late(keeper: Keeper, newest: Path, title: str, say: Say, own: Sequence[Sink]) -> Result:
     """Return the result of a run that has no steps left; make up for what an interrupted end lacks.
 
     This is the final evaluation with everything that follows, or only the learning curve.
     """
+    experiment, folder = keeper.experiment, keeper.folder
     result, config = result_of(experiment, folder, newest), experiment.config
     now = yaml.safe_load(yaml.safe_dump(config.to_dict()))
     if lines := learned_otherwise(read_saved(folder.path).experiment, now):
@@ -240,10 +239,12 @@ def _judged_late(
         if not folder.has_newest_curve():
             draw_curve(experiment, folder, title, say)
         return replace(result, evaluation=evaluation_before(config, folder, say), files=folder.files() | result.files)
+    if lacks_estimate:
+        keeper.load_estimator(newest)
     saved = Saved(algorithm=algorithm_name(type(config.algo)), experiment=config.to_dict(),
                   custom=read_saved(folder.path).custom)  # fmt: skip
     write_settings(folder, saved, experiment, say, anew=False)
-    with sinks_of(experiment, folder, title, say, own, again={FINAL: 1.0}) as sinks:
+    with sinks_of(experiment, folder, title, say, own, again={mark_of(experiment): 1.0}) as sinks:
         result = judged(result, experiment, folder, sinks, say)
     return replace(result, files=folder.files() | result.files)
 
