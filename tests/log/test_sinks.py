@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import tracemalloc
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,7 +17,7 @@ from reverie.core.clock import Clock
 from reverie.core.files import file_stem
 from reverie.experiment import ExperimentConfig
 from reverie.folder import RunFolder
-from reverie.log.sinks import FINAL, JsonlSink, TensorBoardSink, VideoSink, read_metrics, video_path
+from reverie.log.sinks import FINAL, JsonlSink, TensorBoardSink, VideoSink, read_metrics, set_aside, video_path
 from reverie.training import sinks
 from reverie.training.sinks import Patient
 
@@ -110,6 +111,20 @@ def test_entries_that_will_be_made_again_at_the_very_step_are_set_aside(tmp_path
     last = '{"step": 20, "eval/final": 1.0}\n'
     assert path.read_text() == before.removesuffix(last)
     assert (tmp_path / "m-aside.jsonl").read_text() == last
+
+
+def test_setting_aside_reads_line_by_line(tmp_path: Path) -> None:
+    path = tmp_path / "m.jsonl"
+    damaged = b'{"step": 7, "a": \xff\n'
+    lines = [json.dumps({"step": step, "text": "x" * 100}).encode() + b"\n" for step in range(20_000)]
+    path.write_bytes(damaged + b"".join(lines))
+    tracemalloc.start()
+    set_aside(path, 19_990)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 0.1 * sum(map(len, lines))
+    assert path.read_bytes() == damaged + b"".join(lines[:19_991])
+    assert (tmp_path / "m-aside.jsonl").read_bytes() == b"".join(lines[19_991:])
 
 
 def test_only_the_metrics_that_are_asked_for_are_kept(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+from collections.abc import Iterable
 from pathlib import Path
 
 from reverie.core.errors import ConfigError
@@ -23,19 +24,20 @@ def check_local(path: Path | str, name: str) -> None:
         )
 
 
-def write_atomic(path: Path, content: str | bytes) -> None:
+def write_atomic(path: Path, content: str | bytes | Iterable[bytes]) -> None:
     """Write ``content`` to a file beside ``path``, synchronise it with the disk and rename it to ``path``.
 
-    The folder is made if it is missing. A crash leaves the old content or the new one.
+    Parts that are given one by one may be read from ``path`` itself, which stays as it is meanwhile. The folder is made if it is missing. A crash leaves the old content or the new one.
 
     Raises:
         OSError: it cannot be written; its ``filename`` is ``path``, which keeps the old content.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     staged = path.with_name(f".{path.name}.{os.getpid()}.part")
+    content = content.encode() if isinstance(content, str) else content
     try:
         with staged.open("wb") as file:
-            file.write(content.encode() if isinstance(content, str) else content)
+            file.writelines([content] if isinstance(content, bytes) else content)
             file.flush()
             os.fsync(file.fileno())
         os.replace(staged, path)

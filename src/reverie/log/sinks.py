@@ -7,7 +7,7 @@ import json
 import math
 import os
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -145,23 +145,32 @@ def set_aside(path: Path, since: int, again: Values | None = None) -> None:
     """
     if not path.exists():
         return
-    kept: list[str] = []
-    moved: list[str] = []
-    for line in path.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True):
-        try:
-            row = json.loads(line)
-            repeated = row["step"] == since and again is not None and again.items() <= row.items()
-            beyond = row["step"] > since or repeated
-        except (ValueError, KeyError, TypeError):
-            beyond = False
-        (moved if beyond else kept).append(line)
+    with path.open("rb") as file:
+        moved = {number for number, line in enumerate(file) if _is_made_again(line, since, again)}
     if not moved:
         return
-    with path.with_name(f"{path.stem}-aside{path.suffix}").open("a", encoding="utf-8") as file:
-        file.writelines(moved)
-        file.flush()
-        os.fsync(file.fileno())
-    write_atomic(path, "".join(kept))
+    with path.with_name(f"{path.stem}-aside{path.suffix}").open("ab") as aside:
+        aside.writelines(_lines(path, lambda number: number in moved))
+        aside.flush()
+        os.fsync(aside.fileno())
+    write_atomic(path, _lines(path, lambda number: number not in moved))
+
+
+def _is_made_again(line: bytes, since: int, again: Values | None) -> bool:
+    """Return whether ``line`` is of a step after ``since``, or of that step itself and holds the values ``again``."""
+    try:
+        row = json.loads(line)
+        return bool(row["step"] > since or (row["step"] == since and again is not None and again.items() <= row.items()))
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return False
+
+
+def _lines(path: Path, wanted: Callable[[int], bool]) -> Iterator[bytes]:
+    """Yield the lines whose numbers, from 0 on, are ``wanted``; one at a time, as a long run has many."""
+    with path.open("rb") as file:
+        for number, line in enumerate(file):
+            if wanted(number):
+                yield line
 
 
 def _cut_unfinished_line(path: Path) -> None:
