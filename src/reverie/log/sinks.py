@@ -160,7 +160,8 @@ def _is_made_again(line: bytes, since: int, again: Values | None) -> bool:
     """Return whether ``line`` is of a step after ``since``, or of that step itself and holds the values ``again``."""
     try:
         row = json.loads(line)
-        return bool(row["step"] > since or (row["step"] == since and again is not None and again.items() <= row.items()))
+        repeated = row["step"] == since and again is not None and again.items() <= row.items()
+        return bool(row["step"] > since or repeated)
     except (ValueError, KeyError, TypeError, AttributeError):
         return False
 
