@@ -15,6 +15,7 @@ import pytest
 import torch
 
 import reverie
+from reverie.agent import estimation
 from reverie.agent.estimation import everything
 from reverie.algos.fqe import FQEConfig
 from reverie.cli import main
@@ -428,6 +429,24 @@ def test_a_run_may_delete_the_checkpoint_meanwhile(data, tmp_path, monkeypatch):
     report = reverie.estimate(run, data=data, updates=2)
     assert not report.unwritten
     assert json.loads((run / "estimate.json").read_text())["checkpoint"] == "step-000000060"
+
+
+def test_an_environment_that_was_a_python_object_is_not_made_by_its_id(data, tmp_path, monkeypatch):
+    """Under that id another environment may be registered, with other bounds of actions."""
+    run, given = tmp_path / "lived", []
+    shutil.copytree(data, run)
+    open_recorded = estimation.open_recorded
+
+    def look(data, env, space):
+        given.append(space)
+        return open_recorded(data, env, space)
+
+    monkeypatch.setattr(estimation, "open_recorded", look)
+    reverie.estimate(run, data=data, updates=1)
+    text = (run / "config.yaml").read_text()
+    (run / "config.yaml").write_text(text.replace("experiment:", "custom: {env: Pendulum-v1}\nexperiment:"))
+    reverie.estimate(run, data=data, updates=1)
+    assert [space is None for space in given] == [False, True]
 
 
 def test_actions_that_are_none(tmp_path):

@@ -26,6 +26,7 @@ from reverie.offline import NO_ENV, looked_at
 from reverie.recorded import Recorded, open_recorded, shown
 from reverie.run.checkpoint import Checkpoints
 from reverie.run.verify import step_of
+from reverie.saved import read_saved
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,7 +90,7 @@ def estimate(
     checkpoints = Checkpoints(folder.checkpoints, say=say)
     path = checkpoints.chosen(checkpoint)
     seed = derived_seeds(config.seed)["test"] if seed is None else seed
-    with contextlib.closing(opened(config)) as recorded:
+    with contextlib.closing(opened(config, named="env" not in read_saved(folder.path).custom)) as recorded:
         check_fit(recorded, folder)
         specs = recorded.obs_spec, recorded.action_spec
         learner = config.algo.build(*specs, choose_device(device), config.seed)
@@ -133,10 +134,14 @@ def with_data(
     return config.merge({"env.clip_reward": "none"})
 
 
-def opened(config: ExperimentConfig) -> Recorded:
-    """Open the data. Undeclared action bounds are those of the run's environment, if that can be made."""
+def opened(config: ExperimentConfig, *, named: bool) -> Recorded:
+    """Open the data. Undeclared action bounds are those of the run's environment, if that can be made by its id.
+
+    ``named``: whether the id names it. A Python object cannot be made again: what is registered under the id may be
+    another environment, with other bounds. Then the bounds are those of the recorded actions, which a remark says.
+    """
     space = None
-    if config.env.id != NO_ENV:
+    if named and config.env.id != NO_ENV:
         with contextlib.suppress(EnvError):
             space, _ = looked_at(config, None)
     return open_recorded(config.data, config.env, space)
