@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ import torch
 
 from corridor import Corridor
 from reverie.agent import dreaming
-from reverie.agent.dreaming import dream, measure, one_hot, painted
+from reverie.agent.dreaming import check_finite, dream, measure, one_hot, painted
 from reverie.agent.loading import load
 from reverie.core.errors import ConfigError, RunError
 from reverie.core.specs import ObsPart
@@ -183,6 +184,30 @@ def test_predictions_of_another_shape_are_refused() -> None:
         measure(truth, {"v": np.ones((2, 5, 1, 4))}, spec, 3)
     with pytest.raises(ConfigError, match=r"predicts 'w', which is no observation: expected some of i, v, reward"):
         measure(truth, {"w": truth["v"]}, spec, 3)
+
+
+@pytest.mark.parametrize(("row", "where", "advice"), [
+    (3, "imagined step 2", "--checkpoint, or a --horizon below that step."),
+    (2, "imagined step 1", "--checkpoint."),
+    (1, "row 2, which the model has seen", "--checkpoint."),
+])  # fmt: skip
+def test_predictions_that_are_not_finite_are_refused(row: int, where: str, advice: str) -> None:
+    guess = np.zeros((2, 5, 3), np.float32)
+    check_finite({"v": guess}, 2, Path("step-000000007"))
+    guess[1, row:, 2] = np.inf
+    said = f"world model of step-000000007 predicts inf for 'v' at {where}: expected finite numbers. Nothing was "
+    with pytest.raises(RunError, match=re.escape(said) + ".*" + re.escape(advice) + "$"):
+        check_finite({"reward": np.zeros((2, 5)), "v": guess}, 2, Path("step-000000007"))
+
+
+def test_a_dream_that_is_not_finite_overwrites_nothing(corridor: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    agent = load(corridor, env=Corridor)
+    dreamt = agent.algo.dream
+    monkeypatch.setattr(agent.algo, "dream", lambda *args: {k: v + np.inf for k, v in dreamt(*args).items()})
+    before = sorted(corridor.rglob("*"))
+    with pytest.raises(RunError, match="expected finite numbers"):
+        dream(agent, context=1, horizon=2, sequences=1)
+    assert sorted(corridor.rglob("*")) == before
 
 
 def test_errors_whose_squares_float32_does_not_hold() -> None:

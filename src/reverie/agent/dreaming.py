@@ -86,7 +86,8 @@ def dream(
 
     Raises:
         ConfigError: a number is out of range, or the algorithm has no world model.
-        RunError: no episode is longer than ``context`` rows, or the run folder cannot be written.
+        RunError: no episode is longer than ``context`` rows, a prediction is NaN or infinite, or the run folder cannot
+            be written.
         EnvError: the environment cannot be made.
     """
     for name, value in {"context": context, "horizon": horizon, "sequences": sequences}.items():
@@ -105,6 +106,7 @@ def dream(
     finally:
         env.close()
     predicted = {key: value for key, value in dreamt.items() if not key.startswith(INSIDE)}
+    check_finite(predicted, context, agent.checkpoint)
     truth = truths(batch, agent.obs_spec)
     errors, repeated, units = measure(truth, predicted, agent.obs_spec, context)
     numbers = {
@@ -191,6 +193,25 @@ def imagined(agent: Agent, batch: Batch, context: int) -> Arrays:
     except NotImplementedError as error:
         raise ConfigError(str(error)) from None
     return {key: value.detach().float().cpu().numpy() for key, value in predictions.items()}
+
+
+def check_finite(predicted: Arrays, context: int, checkpoint: Path) -> None:
+    """Raise RunError if a prediction ``[B, T, ...]`` is NaN or infinite: it has no error that could be shown.
+
+    Raises:
+        RunError: one is; names the first such row.
+    """
+    for key, values in predicted.items():
+        bad = ~np.isfinite(values.reshape(*values.shape[:2], -1)).all((0, 2))  # [T]
+        if bad.any():
+            row = int(bad.argmax())
+            at = f"imagined step {row - context + 1}" if row >= context else f"row {row + 1}, which the model has seen"
+            wrong = values[:, row][~np.isfinite(values[:, row])].flat[0]
+            raise RunError(
+                f"the world model of {checkpoint.name} predicts {wrong} for '{key}' at {at}: expected finite numbers. "
+                "Nothing was written. Use an earlier --checkpoint"
+                + (", or a --horizon below that step." if row > context else ".")
+            )
 
 
 def packed(batch: Batch, truth: Arrays, dreamt: Arrays) -> bytes:
