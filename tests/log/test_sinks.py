@@ -152,6 +152,19 @@ def test_tensorboard_holds_scalars_and_videos(tmp_path: Path) -> None:
     assert events.Tags()["histograms"] == ["latents"]
 
 
+def test_tensorboard_converts_videos_picture_by_picture(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    sink = TensorBoardSink(tmp_path)
+    video = np.broadcast_to(np.arange(60, 120, dtype=np.uint8)[:, None, None, None], (60, 32, 96, 1))
+    sink.write({"warm up": video[:2]}, 6)
+    tracemalloc.start()
+    sink.write({"video": video}, 7)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    sink.close()
+    assert peak < 60 * 64 * 192 * 3  # bytes of all pictures in RGB, twice as large
+
+
 def test_videos_are_written_by_name_and_step_and_the_oldest_dropped(tmp_path: Path) -> None:
     sink = VideoSink(tmp_path / "videos", keep=2)
     for step in (1, 2, 30):

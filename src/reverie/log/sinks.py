@@ -211,11 +211,12 @@ class TensorBoardSink:
         """Write a GIF, which TensorBoard plays; its own ``add_video`` would need another package."""
         from tensorboard.compat.proto.summary_pb2 import Summary  # type: ignore[import-untyped]  # optional, no types
 
-        shown = upscale(to_rgb(frames), 128)
         gif = io.BytesIO()
-        pictures = [Image.fromarray(frame) for frame in shown]
-        pictures[0].save(gif, format="GIF", save_all=True, append_images=pictures[1:], duration=1000 // FPS, loop=0)
-        height, width = shown.shape[1:3]
+        peak = int(frames.max(initial=0))
+        pictures = (Image.fromarray(upscale(to_rgb(frame, peak), 128)) for frame in frames)  # one at a time
+        first = next(pictures)
+        first.save(gif, format="GIF", save_all=True, append_images=pictures, duration=1000 // FPS, loop=0)
+        width, height = first.size
         image = Summary.Image(height=height, width=width, colorspace=3, encoded_image_string=gif.getvalue())
         summary = Summary(value=[Summary.Value(tag=name, image=image)])
         self._writer._get_file_writer().add_summary(summary, step)
