@@ -6,6 +6,7 @@ import copy
 import io
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -457,10 +458,26 @@ def test_actions_that_are_none(tmp_path):
 def test_what_an_estimate_cannot_say_stands_beside_it():
     kept = {"episodes": 3, "updates": 10, "loss": 0.0, "mode": "eval"}
     known = {"value": IntervalEstimate(1.0, 0.5, 1.5), "recorded": IntervalEstimate(1.0, 0.5, 1.5), **kept}
-    plain, endless = (PolicyEstimate(**known, cut_off=cut, discount=1.0).words() for cut in (0, 2))
+    plain, endless = (PolicyEstimate(**known, cut_off=cut, beyond=cut / 3, discount=1.0).words() for cut in (0, 2))
     assert "do not include the error of FQE itself" in plain
     assert "with discount 1, the returns of truncated episodes have no bound" in endless
     assert "with discount 1" not in plain
+    assert "beyond" not in plain + endless
+
+
+def test_what_lies_beyond_truncations_stands_beside_both_returns():
+    columns = recorded(200)
+    firsts, last = np.flatnonzero(columns["is_first"]), np.flatnonzero(columns["is_last"])
+    after = [
+        0.0 if columns["is_terminal"][end] else GAMMA ** (end - start) for start, end in zip(firsts, last, strict=True)
+    ]
+    assert 0.01 < np.mean(after) < 0.99
+    found = Estimator(learner(Table([0.0] * 4)), dataset(columns), OBS, ACTION, FAST).estimate(1)
+    assert found.beyond == found.to_dict()["beyond"] == pytest.approx(np.mean(after))
+    share = f"{np.mean(after):.0%} of the discount's weight lies beyond"
+    assert "not comparable as they are: recorded returns end where episodes were truncated" in found.words()
+    assert found.words().endswith(share)
+    assert "not comparable" not in replace(found, beyond=0.004).words()
 
 
 def test_data_that_do_not_fit(data, tmp_path, capsys):

@@ -37,6 +37,13 @@ ROUNDING = 1e-6
 MAX_EPISODES = 10_000
 """Most episodes in a mean, evenly spread: the bootstrap over more would take longer than everything else."""
 
+LITTLE = 0.01
+"""Share of the discount's weight beyond truncations that is too small to be named."""
+
+BEYOND = (
+    "not comparable as they are: recorded returns end where episodes were truncated, the policy's goes on, and "
+    "{:.0%} of the discount's weight lies beyond"
+)
 ENDLESS = (
     "with discount 1, the returns of truncated episodes have no bound: the longer FQE trains, the larger its values. "
     "Use a discount below 1"
@@ -51,7 +58,8 @@ class PolicyEstimate:
     """Mean discounted return that FQE expects of the policy, with a 95 % bootstrap interval over episodes. The interval
     is that of a mean over these first states; it does not contain the error of FQE itself."""
     recorded: IntervalEstimate
-    """Mean discounted return of the recorded episodes. Rewards that would have followed a truncation are not in it."""
+    """Mean discounted return of the recorded episodes. Rewards that would have followed a truncation are not in it,
+    but in ``value`` they are."""
     discount: float
     """Discount factor gamma of both."""
     episodes: int
@@ -66,6 +74,9 @@ class PolicyEstimate:
     """How the policy chose actions: "eval" most likely, "explore" drawn."""
     clipped: str = "none"
     """How the rewards of both returns had been clipped when they were collected; "none" if they are the true ones."""
+    beyond: float = 0.0
+    """Share of the discount's weight, (1 - gamma) sum_t gamma^t, that lies beyond the recorded steps, in [0, 1]: the
+    mean over episodes of gamma^n after n steps that a truncation ended, and of 0 for terminal episodes."""
 
     def metrics(self) -> dict[str, float]:
         """Return the numbers under their names in the logs, without the ends of an interval that is unknown."""
@@ -83,23 +94,28 @@ class PolicyEstimate:
         """Return plain values for estimate.json."""
         parts = {name: {k: v for k, v in x._asdict().items() if np.isfinite(v)}
                  for name, x in {"return": self.value, "recorded_return": self.recorded}.items()}  # fmt: skip
-        kept = {name: getattr(self, name) for name in ("discount", "episodes", "cut_off", "updates", "loss", "clipped")}
+        names = ("discount", "episodes", "cut_off", "beyond", "updates", "loss", "clipped")
+        kept = {name: getattr(self, name) for name in names}
         what = (
             "discounted return, estimated by fitted Q evaluation from recorded data; no episodes were played. low and "
-            "high are the interval of the mean over first states and do not include the error of the estimate itself"
+            "high are the interval of the mean over first states and do not include the error of the estimate itself. "
+            "recorded_return ends where episodes were truncated and return does not: beyond is the share of the "
+            "discount's weight that lies there"
         )
         return {"what": what, "actions": "mode" if self.mode == "eval" else "sample", **parts, **kept}
 
     def words(self) -> str:
-        """Format the estimate for the terminal, in three or four lines."""
+        """Format the estimate for the terminal, in three to five lines."""
         cut = f", {self.cut_off:,} of them truncated" if self.cut_off else ""
         clipped = "" if self.clipped == "none" else f", of rewards clipped by {self.clipped}"
         endless = f"\n  {ENDLESS}" if self.discount == 1 and self.cut_off else ""
+        beyond = f"\n  {BEYOND.format(self.beyond)}" if self.beyond >= LITTLE and not endless else ""
+        sure = "intervals are for the mean over first states and do not include the error of FQE itself"
         return (
             f"estimated by FQE, no episodes played: discounted return of the policy {between(self.value)}\n"
             f"  recorded: {between(self.recorded)} in {plural(self.episodes, 'episode')}{cut}; "
             f"discount {self.discount:g}, {plural(self.updates, 'update')}{clipped}\n"
-            f"  intervals are for the mean over first states and do not include the error of FQE itself{endless}"
+            f"  {sure}{beyond}{endless}"
         )
 
 
@@ -134,7 +150,7 @@ class Estimator:
         self.discount = config.discount
         first = dataset.column("is_first")
         self.begins = np.flatnonzero(first & ~np.append(first[1:], True))  # [E] rows that a step follows
-        self.returns, self.cut_off = self._recorded()
+        self.returns, self.cut_off, self.beyond = self._recorded()
         device = str(algo.device)
         self.fqe = config.build(obs_spec, action_spec, device, seed, self._units(config.discount))
         if self.fqe.preprocess.normaliser is not None:
@@ -145,8 +161,11 @@ class Estimator:
         self.rows.batch_sampler.add(first[None], dataset.column("is_last")[None], lived=False)
         self.updates = 0
 
-    def _recorded(self) -> tuple[np.ndarray, int]:
-        """Return the discounted return of each episode with a step, ``[E]``, and how many of these were truncated."""
+    def _recorded(self) -> tuple[np.ndarray, int, float]:
+        """Return the discounted return of each episode with a step, ``[E]``, and of these ``cut_off`` and ``beyond``.
+
+        Both are described in :class:`PolicyEstimate`.
+        """
         first = self.dataset.column("is_first")
         starts = np.flatnonzero(first)
         lengths = np.diff(np.append(starts, len(first)))
@@ -154,7 +173,8 @@ class Estimator:
         earned = np.where(age > 0, self._rewards() * self.discount ** np.maximum(age - 1, 0.0), 0.0)
         stepped = np.isin(starts, self.begins)
         ended = self.dataset.column("is_terminal")[starts + lengths - 1]
-        return np.add.reduceat(earned, starts)[stepped], int((stepped & ~ended).sum())
+        beyond = np.where(ended, 0.0, self.discount ** (lengths - 1.0))[stepped].mean()
+        return np.add.reduceat(earned, starts)[stepped], int((stepped & ~ended).sum()), float(beyond)
 
     def _rewards(self) -> np.ndarray:
         """Return the true rewards of all rows, ``[n]``."""
@@ -215,6 +235,7 @@ class Estimator:
             loss=float(losses[-100:].mean()) * self.fqe.scale**2,
             mode=mode,
             clipped=self.clipped,
+            beyond=self.beyond,
         )
 
     def _columns(self) -> dict[str, np.ndarray]:
