@@ -29,6 +29,7 @@ from reverie.estimating import Estimator, PolicyEstimate, config_for
 from reverie.experiment import ExperimentConfig
 from reverie.log.console import LiveSink
 from reverie.recorded import CLIPPED
+from reverie.run.recall import Agreement
 from tiny import NETWORKS
 
 STATES, CLASSES, GAMMA = 4, 2, 0.9
@@ -265,7 +266,8 @@ def test_no_number_is_called_a_score():
     found = Estimator(learner(Table([0.0] * 4)), dataset(recorded(40)), OBS, ACTION, FAST).estimate(1)
     assert set(found.metrics()) == {"estimate/return", "estimate/return_low", "estimate/return_high", "estimate/loss",
                                     "estimate/recorded_return", "estimate/recorded_return_low", "estimate/discount",
-                                    "estimate/recorded_return_high", "estimate/updates"}  # fmt: skip
+                                    "estimate/recorded_return_high", "estimate/updates",
+                                    "estimate/same_action"}  # fmt: skip
     assert found.words().startswith("estimated by FQE, no episodes played: discounted return ")
     assert "fitted Q evaluation" in found.to_dict()["what"]
     single = Estimator(learner(Table([0.0] * 4)), dataset(recorded(2)), OBS, ACTION, FAST).estimate(1)
@@ -478,6 +480,19 @@ def test_what_lies_beyond_truncations_stands_beside_both_returns():
     assert "not comparable as they are: recorded returns end where episodes were truncated" in found.words()
     assert found.words().endswith(share)
     assert "not comparable" not in replace(found, beyond=0.004).words()
+
+
+def test_how_near_the_policy_is_to_the_recorded_actions_stands_beside_its_estimate():
+    columns = recorded(200)
+    found = Estimator(learner(Table([0.0] * 4)), dataset(columns), OBS, ACTION, FAST).estimate(1)
+    share = columns["action"][~columns["is_last"], 0].mean()  # the policy always takes class 0
+    assert found.agreement == (pytest.approx(share), None)
+    assert found.to_dict()["same_action"] == found.metrics()["estimate/same_action"] == found.agreement.same
+    assert f"the policy takes the recorded action in {share:.0%} of the steps" in found.words()
+    distant = replace(found, agreement=Agreement(None, 0.4))
+    assert "differ from the recorded ones by 0.40 of half their range" in distant.words()
+    assert "takes the recorded action" not in distant.words()
+    assert distant.metrics()["estimate/action_distance"] == 0.4
 
 
 def test_data_that_do_not_fit(data, tmp_path, capsys):

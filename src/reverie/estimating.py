@@ -7,7 +7,7 @@ its names in the logs begin with ``estimate/``.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -28,7 +28,7 @@ from reverie.data.dataset import Dataset
 from reverie.data.replay import Replay
 from reverie.folder import RunFolder, write_found
 from reverie.nn.returns_to_go import returns_to_go
-from reverie.run.recall import actions_of
+from reverie.run.recall import Agreement, actions_of, agreement_of
 
 BLOCK = 1024
 """First states per forward pass."""
@@ -77,6 +77,9 @@ class PolicyEstimate:
     beyond: float = 0.0
     """Share of the discount's weight, (1 - gamma) sum_t gamma^t, that lies beyond the recorded steps, in [0, 1]: the
     mean over episodes of gamma^n after n steps that a truncation ended, and of 0 for terminal episodes."""
+    agreement: Agreement = field(default_factory=Agreement)
+    """How near the policy's actions are to the recorded ones. Of actions far from them the data say little, and the
+    estimate of a policy that takes them may be wrong by any amount."""
 
     def metrics(self) -> dict[str, float]:
         """Return the numbers under their names in the logs, without the ends of an interval that is unknown."""
@@ -85,10 +88,16 @@ class PolicyEstimate:
             "estimate/loss": self.loss,
             "estimate/discount": self.discount,
         }
+        found |= {f"estimate/{name}": part for name, part in self.near().items()}
         for name, part in {"return": self.value, "recorded_return": self.recorded}.items():
             ends = {f"estimate/{name}_low": part.low, f"estimate/{name}_high": part.high} if part.sure else {}
             found |= {f"estimate/{name}": part.value, **ends}
         return found
+
+    def near(self) -> dict[str, float]:
+        """Return the numbers of the agreement that are known, under their names in logs and files."""
+        found = {"same_action": self.agreement.same, "action_distance": self.agreement.distance}
+        return {name: value for name, value in found.items() if value is not None}
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for estimate.json."""
@@ -102,10 +111,16 @@ class PolicyEstimate:
             "recorded_return ends where episodes were truncated and return does not: beyond is the share of the "
             "discount's weight that lies there"
         )
-        return {"what": what, "actions": "mode" if self.mode == "eval" else "sample", **parts, **kept}
+        return {"what": what, "actions": "mode" if self.mode == "eval" else "sample", **parts, **kept, **self.near()}
 
     def words(self) -> str:
-        """Format the estimate for the terminal, in three to five lines."""
+        """Format the estimate for the terminal, in three to six lines."""
+        same, distance = self.agreement
+        near = "" if same is None else f"\n  the policy takes the recorded action in {same:.0%} of the steps"
+        if distance is not None:
+            near += (
+                f"\n  the policy's actions differ from the recorded ones by {distance:.2f} of half their range (RMS)"
+            )
         cut = f", {self.cut_off:,} of them truncated" if self.cut_off else ""
         clipped = "" if self.clipped == "none" else f", of rewards clipped by {self.clipped}"
         endless = f"\n  {ENDLESS}" if self.discount == 1 and self.cut_off else ""
@@ -115,7 +130,7 @@ class PolicyEstimate:
             f"estimated by FQE, no episodes played: discounted return of the policy {between(self.value)}\n"
             f"  recorded: {between(self.recorded)} in {plural(self.episodes, 'episode')}{cut}; "
             f"discount {self.discount:g}, {plural(self.updates, 'update')}{clipped}\n"
-            f"  {sure}{beyond}{endless}"
+            f"  {sure}{near}{beyond}{endless}"
         )
 
 
@@ -145,7 +160,7 @@ class Estimator:
         had been clipped when they were collected, so that nobody knows the true ones.
         """
         self.algo, self.dataset, self.seed = algo, dataset, seed
-        self.width, self.rewards, self.clipped = action_spec.width, rewards, clipped
+        self.action_spec, self.rewards, self.clipped = action_spec, rewards, clipped
         config = config or config_for(algo)
         self.discount = config.discount
         first = dataset.column("is_first")
@@ -219,7 +234,7 @@ class Estimator:
             raise ConfigError(f"updates = {updates}, draws = {draws}: expected at least 1 of each.")
         with reproducible(self.seed + self.updates):
             how: dict[str, Any] = {"mode": mode, "draws": draws, "env_steps": env_steps}
-            chosen = actions_of(self.algo.policy, self._columns(), self.width, **how)
+            chosen = actions_of(self.algo.policy, self._columns(), self.action_spec.width, **how)
             losses = torch.stack([self._update(chosen) for _ in range(updates)])
             value = np.concatenate([self._worth(rows, chosen) for rows in blocks(thinned(self.begins))])
         self.updates += updates
@@ -236,7 +251,13 @@ class Estimator:
             mode=mode,
             clipped=self.clipped,
             beyond=self.beyond,
+            agreement=self._agreement(chosen),
         )
+
+    def _agreement(self, chosen: np.ndarray) -> Agreement:
+        """Compare the policy's actions in all rows ``[n, draws, A]`` with those of the rows that a step follows."""
+        stepped = ~np.append(self.dataset.column("is_first")[1:], True)
+        return agreement_of(chosen[stepped], self.dataset.column("action")[stepped], self.action_spec)
 
     def _columns(self) -> dict[str, np.ndarray]:
         return {name: self.dataset.column(name) for name in self.dataset.storage.specs if not name.startswith(EXTRAS)}

@@ -12,7 +12,7 @@ from reverie.core.protocols import Memoryless
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.core.types import Step
 from reverie.nn.exploration import EpsilonGreedy, GreedyPolicy
-from reverie.run.recall import BLOCK, actions_of, order_of
+from reverie.run.recall import BLOCK, actions_of, agreement_of, order_of
 from tiny import NETWORKS
 
 LENGTHS = (3, 1, 5, 2, 2, 4)
@@ -162,3 +162,17 @@ def test_a_policy_that_has_explored_draws_as_it_did_then():
         torch.manual_seed(0)
         best = actions_of(policy, data, 3, mode="explore", env_steps=env_steps)[:, 0, 2]
         assert best.mean() == pytest.approx(share, abs=0.15)
+
+
+def test_agreement_with_recorded_actions_is_of_whole_choices_and_in_halves_of_the_range():
+    move = ActionPart(kind="categorical", classes=(2, 3))
+    arm = ActionPart(kind="continuous", size=2)
+    taken = np.array([[1, 0, 0, 1, 0], [0, 1, 1, 0, 0]], np.float32)
+    other = np.array([[1, 0, 1, 0, 0], [0, 1, 1, 0, 0]], np.float32)  # the first row has another second choice
+    chosen = np.stack([taken, other * np.float32(1 - 1e-6)], 1)  # [2, 2, 5]
+    assert agreement_of(chosen, taken, ActionSpec(parts={"move": move})) == (0.75, None)
+    pulled, wanted = np.array([[0.5, -1.0]], np.float32), np.array([[[0.0, -1.0]]], np.float32)
+    assert agreement_of(wanted, pulled, ActionSpec(parts={"arm": arm})) == (None, np.sqrt(0.125))
+    both = ActionSpec(parts={"arm": arm, "move": move})
+    found = agreement_of(np.concatenate([wanted, chosen[:1, 1:]], -1), np.concatenate([pulled, taken[:1]], -1), both)
+    assert found == (0.0, np.sqrt(0.125))

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
 from reverie.core.errors import DataError
 from reverie.core.protocols import Memoryless, Policy
+from reverie.core.specs import ActionSpec
 from reverie.core.types import FLAGS, Mode, Step
 from reverie.run.collect import initial_state
 
@@ -70,6 +71,28 @@ def actions_of(
             found[rows[real], n] = action.numpy()[real]
         state = policy.override(after, torch.from_numpy(done[rows.clip(min=0)]))
     return found
+
+
+class Agreement(NamedTuple):
+    """How near a policy's actions are to the recorded ones, over all steps."""
+
+    same: float | None = None
+    """Share of actions whose classes are all those that were recorded, in [0, 1]; None without discrete actions."""
+    distance: float | None = None
+    """Root mean square difference of continuous actions, in units of half their range; None without any."""
+
+
+def agreement_of(chosen: np.ndarray, taken: np.ndarray, spec: ActionSpec) -> Agreement:
+    """Compare the policy's actions in R rows, ``[R, n, A]``, with those that were taken there, ``[R, A]``."""
+    discrete = np.zeros(spec.width, bool)
+    for key, place in spec.slices().items():
+        discrete[place] = spec.parts[key].kind == "categorical"
+    apart = np.abs(chosen - taken[:, None])
+    same = (apart[..., discrete] < 0.5).all(-1).mean()  # one-hot, but a network's 1 may be off by a rounding error
+    return Agreement(
+        float(same) if discrete.any() else None,
+        None if discrete.all() else float(np.sqrt(np.square(apart[..., ~discrete], dtype=np.float64).mean())),
+    )
 
 
 def order_of(first: np.ndarray, carried: bool) -> np.ndarray:
