@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 import yaml
 
-from reverie.commands.data import as_here, data_command
+from reverie.commands.data import data_command
+from reverie.commands.datasets import as_here
 from reverie.core.errors import ConfigError, RunError
 from reverie.data import files
 from reverie.data.store.store import Store
@@ -332,6 +333,7 @@ def test_recording_needs_a_run(tmp_path):
     ("word", "here"),
     [
         ("--data.time-limit", "--time-limit"),
+        ("--data.reader=mine:Mine", "--reader=mine:Mine"),
         ("--data.columns={obs: o}", "--columns={obs: o}"),
         ("--data.no-partial", "--no-partial"),
         ("--data.fraction", "--data.fraction"),

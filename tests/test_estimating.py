@@ -12,6 +12,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pyarrow
+import pyarrow.parquet
 import pytest
 import torch
 
@@ -493,6 +495,28 @@ def test_how_near_the_policy_is_to_the_recorded_actions_stands_beside_its_estima
     assert "differ from the recorded ones by 0.40 of half their range" in distant.words()
     assert "takes the recorded action" not in distant.words()
     assert distant.metrics()["estimate/action_distance"] == 0.4
+
+
+def test_reading_options_have_the_names_that_errors_name(tmp_path, capsys):
+    run = tmp_path / "run"
+    steps = {f"x{i}": np.arange(12.0) for i in range(2)} | {
+        "did": [0, 1] * 6,
+        "won": [1.0] * 12,
+        "of": [0] * 6 + [1] * 6,
+    }
+    pyarrow.parquet.write_table(pyarrow.table(steps), tmp_path / "log.parquet")
+    columns = "{obs: [x0, x1], action: did, reward: won, episode: of}"
+    given = {"data.columns": {"obs": ["x0", "x1"], "action": "did", "reward": "won", "episode": "of"}}
+    reverie.train("bc", data=tmp_path / "log.parquet", run=run, say=lambda text: None, updates=1,
+                  **SMALL | ALONE | given)  # fmt: skip
+    command = ["estimate", str(run), "--updates", "1"]
+    assert main([*command, "--data", str(tmp_path / "log.parquet")]) == 1
+    assert "Pass the names, such as --data.columns '{obs: " in capsys.readouterr().err
+    for flag in ("--data.columns", "--columns"):
+        assert main([*command, "--data", str(tmp_path / "log.parquet"), flag, columns]) == 0
+    capsys.readouterr()
+    assert main([*command, "--columns", columns, "--time-limit", "3"]) == 2
+    assert "--columns, --time-limit without --data: the data that the run was trained on" in capsys.readouterr().err
 
 
 def test_data_that_do_not_fit(data, tmp_path, capsys):

@@ -12,7 +12,15 @@ from typing import TYPE_CHECKING, Any, Literal
 import yaml
 
 from reverie.commands.args import fail, parse, print_sections
-from reverie.commands.datasets import InfoCommand, Place, Reading, ValidateCommand, dataset_info, dataset_validate
+from reverie.commands.datasets import (
+    InfoCommand,
+    Place,
+    Reading,
+    ValidateCommand,
+    as_here,
+    dataset_info,
+    dataset_validate,
+)
 from reverie.commands.gather import convert_command, download_command, record_command, subsample_command
 from reverie.core.errors import ConfigError, RunError, did_you_mean, warn
 from reverie.core.words import Say, plural
@@ -57,13 +65,6 @@ def data_command(args: list[str]) -> int:
     except Stopped as stopped:
         said = ". ".join([f"stopped by {stopped.number.name}", *getattr(stopped, "__notes__", [])])
         return fail(said, 128 + stopped.number)
-
-
-def as_here(word: str) -> str:
-    """Translate training's names of reading options, which remarks and errors use too: ``--data.time-limit``."""
-    names = ("columns", "time-limit", "time_limit", "partial", "no-partial")
-    flag = word.partition("=")[0]
-    return word.replace("--data.", "--", 1) if flag in {f"--data.{name}" for name in names} else word
 
 
 OVERVIEW = """usage: reverie data {info,validate,convert,subsample,record,download,export} ...

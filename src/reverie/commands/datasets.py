@@ -48,6 +48,13 @@ class Reading:
         )
 
 
+def as_here(word: str) -> str:
+    """Translate training's names of reading options, which remarks and errors use too: ``--data.time-limit``."""
+    names = ("reader", "columns", "time-limit", "time_limit", "partial", "no-partial")
+    flag = word.partition("=")[0]
+    return word.replace("--data.", "--", 1) if flag in {f"--data.{name}" for name in names} else word
+
+
 @dataclass(frozen=True, kw_only=True)
 class Source(Reading):
     """The dataset to read."""

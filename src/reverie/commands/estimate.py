@@ -8,8 +8,8 @@ from typing import Annotated, Literal
 
 from tyro.conf import Positional, arg
 
-from reverie.commands.args import as_given, parse, print_files, print_trouble
-from reverie.commands.datasets import Reading
+from reverie.commands.args import as_given, fail, parse, print_files, print_trouble
+from reverie.commands.datasets import Reading, as_here
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +43,10 @@ class EstimateCommand:
 
 def estimate_command(args: list[str]) -> int:
     """Run ``reverie estimate``."""
-    said = parse(EstimateCommand, args, "estimate")
+    said = parse(EstimateCommand, [as_here(word) for word in args], "estimate")
+    if not said.data and (unused := [name for name, value in asdict(said.reading).items() if value]):
+        flags = ", ".join(f"--{name.replace('_', '-')}" for name in unused)
+        return fail(f"{flags} without --data: the data that the run was trained on are read as they were then.", 2)
     from reverie.agent.estimation import estimate
     from reverie.core.machine import choose_device  # imports torch
     from reverie.data.dataset import DatasetConfig
