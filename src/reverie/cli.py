@@ -160,7 +160,7 @@ def compare_command(args: list[str]) -> int:
         with writing(said.figure):
             drawn = compared_figure(contenders, said.figure)
         print_files([("figure", drawn)] if drawn else [])
-        return 0 if drawn else fail("no figure: none of these folders has a learning curve.", 1)
+        return 0 if drawn else fail("no figure: none of these folders has a learning curve (--schedule.eval-every).", 1)
     return 0
 
 

@@ -192,7 +192,10 @@ def test_seeds_without_scores_have_none(tmp_path: Path) -> None:
 
 
 def test_estimates_stand_in_for_scores_and_are_called_so(tmp_path: Path) -> None:
-    rows = [[(10, {"estimate/return": 9.0}), (20, {"estimate/return": value})] for value in (1.0, 2.0, 6.0)]
+    rows: list[list[tuple[int, dict[str, float]]]] = [
+        [(10, {"estimate/return": 9.0}), (20, {"estimate/return": value, "estimate/discount": 0.9})]
+        for value in (1.0, 2.0, 6.0)
+    ]
     found = aggregate(folders(tmp_path, *rows, [(20, {"loss/a": 1.0})]), EVERY_100.merge({"data.path": "a.hdf5"}))
     assert (found.scores, found.score) == ([None] * 4, {})
     assert found.estimates == [1.0, 2.0, 6.0, None]
@@ -208,6 +211,7 @@ def test_estimates_stand_in_for_scores_and_are_called_so(tmp_path: Path) -> None
     assert content["score"] == {}
     assert content["estimate"]["seeds"] == {"3": 1.0, "4": 2.0, "5": 6.0, "6": None}
     assert content["estimate"]["mean"]["value"] == 3.0
+    assert content["estimate"]["discount"] == 0.9
 
 
 def test_estimates_beside_scores_are_in_the_file_alone(tmp_path: Path) -> None:

@@ -14,7 +14,10 @@ import pytest
 from PIL import Image
 
 from reverie.cli import main
+from reverie.experiment import ExperimentConfig
 from reverie.training.compare import read_contender
+from reverie.training.seeds import Crew
+from reverie.training.seeds_folder import SeedsFolder
 
 Captured = pytest.CaptureFixture[str]
 
@@ -74,6 +77,45 @@ def test_a_figure_of_their_curves(capsys: Captured) -> None:
     assert "cannot write file: File exists" in capsys.readouterr().err
     assert main(["compare", *paths, "--figure", "panels.pdf"]) == 2
     assert "--figure panels.pdf: expected a file name ending in .png" in capsys.readouterr().err
+
+
+def estimated(name: str, data: str, discount: float, *values: float | None) -> str:
+    content = json.loads(Path(folder(name, "none", *(None for _ in values)), "aggregate.json").read_text())
+    seeds = {str(seed): value for seed, value in enumerate(values)}
+    content |= {"data": data, "score": {}, "estimate": {"seeds": seeds, "discount": discount}}
+    Path(name, "aggregate.json").write_text(json.dumps(content))
+    return name
+
+
+def test_estimates_compare_with_estimates_from_the_same_data_and_discount(capsys: Captured) -> None:
+    crr, cql = estimated("crr", "/a/log", 0.99, 3.0, 4.0, None), estimated("cql", "/a/log", 0.99, 1.0, 2.0)
+    others = estimated("far", "/a/log", 0.9, 5.0), estimated("log", "/b/log", 0.99, 6.0), folder("td3", "log", 7.0)
+    assert main(["compare", crr, *others, cql]) == 0
+    parts = capsys.readouterr().out.split("\n\n")
+    assert parts[0].startswith("/a/log: returns estimated by FQE, discount 0.99 ")
+    assert [line.split()[:3] for line in parts[0].splitlines()[1:]] == [["crr", "2", "3.50"], ["cql", "2", "1.50"]]
+    assert parts[1].endswith("  1.00 (too few seeds for an interval)  crr over cql")
+    assert [part.split("  ")[0] for part in parts[2:]] == [
+        "/a/log: returns estimated by FQE, discount 0.9",
+        "/b/log: returns estimated by FQE, discount 0.99",
+        "log",
+    ]
+
+
+@pytest.mark.parametrize(("env", "group"), [("Pendulum-v1", "Pendulum-v1"), ("none", "DATA: returns estimated by FQE")])
+def test_runs_on_data_are_scored_in_an_environment_whatever_their_data(env: str, group: str) -> None:
+    """Agents that learned from a part of the data compare with those that learned from all of it."""
+    for data in ("/a/all.hdf5", "/a/tenth.hdf5"):
+        path = Path(Path(data).stem)
+        config = ExperimentConfig().merge({"env.id": env, "data.path": data, "data.fraction": 1.0})
+        run = SeedsFolder(path).run(0)
+        run.path.mkdir(parents=True)
+        run.metrics.write_text(json.dumps({"step": 9, ("estimate/return" if env == "none" else "eval/score"): 5.0}))
+        crew = Crew(config, SeedsFolder(path), [0], 1, [], print)
+        crew.lanes[0].state = "finished"
+        crew.write()
+        found = read_contender(path)
+        assert (found.scores.tolist(), found.measured) == ([5.0], group.replace("DATA", data))
 
 
 def test_nothing_to_compare_is_a_mistake(capsys: Captured) -> None:

@@ -35,7 +35,7 @@ from reverie.log.sinks import FINAL, evaluations_in, read_metrics, series_of
 from reverie.run.schedule import parse_period
 
 MEASURES: dict[str, Measure] = {"iqm": iqm, "mean": mean, "median": median}
-READ = ("episode/score", "eval/score", FINAL, "estimate/return")
+READ = ("episode/score", "eval/score", FINAL, "estimate/return", "estimate/discount")
 """Metrics that are read from the logs."""
 MOST_POINTS = 100
 """Most points of a curve whose seeds were not measured at the same steps."""
@@ -81,6 +81,8 @@ class Aggregate:
     """Return of each seed's policy as fitted Q evaluation estimates it, discounted; None if its run estimated none."""
     estimate: dict[str, IntervalEstimate]
     """IQM, mean and median over the seeds that have an estimate; empty if none has."""
+    discount: float | None = None
+    """Discount factor of the estimates; None if there are none."""
 
     def final(self) -> Interval:
         """Return the steps of the longest run, the IQM of the scores and its interval: ``[1]`` each, or ``[0]``."""
@@ -102,6 +104,7 @@ def aggregate(runs: Mapping[int, RunFolder], config: ExperimentConfig) -> Aggreg
         curve=curve_of([one.measured for one in found], config),
         estimates=estimates,
         estimate=intervals_of(estimates),
+        discount=next((one.discount for one in found if one.discount is not None), None),
     )
 
 
@@ -112,6 +115,8 @@ class Result:
     steps: int
     score: float | None
     estimate: float | None
+    discount: float | None
+    """Of the estimate."""
     measured: Series
     """See ``Curve``."""
 
@@ -120,7 +125,8 @@ def result_of(folder: RunFolder, config: ExperimentConfig) -> Result:
     """Read the log of one finished run."""
     rows = read_metrics(folder.metrics, READ)
     steps, score = final_score(folder, rows)
-    return Result(steps=steps, score=score, estimate=last_estimate(rows), measured=scores_of(rows, config))
+    estimated, discount = (last_of(rows, f"estimate/{name}") for name in ("return", "discount"))
+    return Result(steps=steps, score=score, estimate=estimated, discount=discount, measured=scores_of(rows, config))
 
 
 def intervals_of(values: Sequence[float | None]) -> dict[str, IntervalEstimate]:
@@ -129,9 +135,9 @@ def intervals_of(values: Sequence[float | None]) -> dict[str, IntervalEstimate]:
     return {name: estimate(measure, known, FINAL_RESAMPLES) for name, measure in MEASURES.items() if known}
 
 
-def last_estimate(rows: Sequence[Mapping[str, Any]]) -> float | None:
-    """Return the last return that a run on recorded data alone has estimated; None if there is none."""
-    found = series_of(rows, "estimate/return")[1]
+def last_of(rows: Sequence[Mapping[str, Any]], name: str) -> float | None:
+    """Return the last value of a metric; None if there is none."""
+    found = series_of(rows, name)[1]
     return float(found[-1]) if len(found) else None
 
 
@@ -234,6 +240,7 @@ def write_aggregate(path: Path, found: Aggregate | None, head: Mapping[str, Any]
         if found.estimate:
             of_seeds = dict(zip(seeds, found.estimates, strict=True))
             values["estimate"] = {name: plain(e._asdict()) for name, e in found.estimate.items()} | {"seeds": of_seeds}
+            values["estimate"]["discount"] = found.discount
         values["curve"] = {
             "of": curve.what,
             "steps": curve.steps.astype(int).tolist(),

@@ -26,10 +26,11 @@ from reverie.core.statistics import (
 
 @dataclass(frozen=True)
 class Contender:
-    """One setting: its folder, its environment, and the final scores ``[R]`` of its R seeds."""
+    """One setting: its folder, and the final scores ``[R]`` of its R seeds, or the returns estimated for them."""
 
     path: Path
-    env: str
+    measured: str
+    """What can be compared: the environment, or for estimates the data and the discount."""
     scores: np.ndarray
     curve: Interval
     """Steps ``[K]``, IQM over the seeds ``[K]``, and lower and upper end of its interval ``[K]``, NaN where unknown."""
@@ -39,13 +40,18 @@ def read_contender(path: Path) -> Contender:
     """Read the seeds in the folder ``path``.
 
     Raises:
-        RunError: it holds no seeds, or none of them has a score.
+        RunError: it holds no seeds, or none of them has a score or an estimate.
     """
     file = path / "aggregate.json"
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
         scores = [float(run["score"]) for run in content["runs"] if run["score"] is not None]
-        env, curve = str(content["env"]), curve_in(content.get("curve"))
+        measured, curve = str(content["env"]), curve_in(content.get("curve"))
+        if not scores and (estimated := content.get("estimate")):
+            scores = [float(value) for value in estimated["seeds"].values() if value is not None]
+            discount = estimated.get("discount")  # earlier versions wrote none
+            factor = "" if discount is None else f", discount {discount:g}"
+            measured = f"{content.get('data') or measured}: returns estimated by FQE{factor}"
     except FileNotFoundError:
         near = did_you_mean(path.name, [p.parent.name for p in path.absolute().parent.glob("*/aggregate.json")])
         raise RunError(
@@ -57,7 +63,7 @@ def read_contender(path: Path) -> Contender:
         ) from error
     if not scores:
         raise RunError(f"{file} holds no scores: no seed has finished, or the seeds had no final evaluation.")
-    return Contender(path, env, np.array(scores), curve)
+    return Contender(path, measured, np.array(scores), curve)
 
 
 def curve_in(content: Mapping[str, Any] | None) -> Interval:
@@ -76,17 +82,20 @@ def compared_figure(contenders: Sequence[Contender], png: Path) -> Path | None:
 
     groups: dict[str, dict[str, Interval]] = {}
     for contender in contenders:
-        groups.setdefault(contender.env, {})[str(contender.path)] = contender.curve
+        groups.setdefault(contender.measured, {})[str(contender.path)] = contender.curve
     return compared_curves(png, groups)
 
 
 def comparison(contenders: Sequence[Contender]) -> str:
-    """Format, for each environment, the scores of every contender and the probability of improvement of each pair."""
+    """Format, for each environment, the scores of every contender and the probability of improvement of each pair.
+
+    Estimated returns form groups of their own: they compare with each other, from the same data, but with no score.
+    """
     parts = []
-    for env in dict.fromkeys(contender.env for contender in contenders):
-        group = [contender for contender in contenders if contender.env == env]
-        width = max(len(env) - 2, *(len(str(contender.path)) for contender in group))
-        lines = [f"{env:<{width + 2}}{'seeds':>7}{'mean':>11}{'median':>11}{'IQM':>11}   95 % interval"]
+    for measured in dict.fromkeys(contender.measured for contender in contenders):
+        group = [contender for contender in contenders if contender.measured == measured]
+        width = max(len(measured) - 2, *(len(str(contender.path)) for contender in group))
+        lines = [f"{measured:<{width + 2}}{'seeds':>7}{'mean':>11}{'median':>11}{'IQM':>11}   95 % interval"]
         lines += [f"  {contender.path!s:<{width}}{row(contender.scores)}" for contender in group]
         if len(group) > 1:
             lines += ["", "Probability that a seed of the first has a better score than a seed of the second:"]

@@ -268,7 +268,8 @@ class Crew:
             | {"score": scores.get(seed)}
             for seed, lane in self.lanes.items()
         ]
-        head = {"schema": SCHEMA, "algorithm": self.name, "env": subject(self.config), "runs": runs}
+        where = {"env": self.config.env.id, "data": self.config.data.path or None}
+        head = {"schema": SCHEMA, "algorithm": self.name, **where, "runs": runs}
         write_aggregate(self.folder.aggregate, found, head)
         return found
 
