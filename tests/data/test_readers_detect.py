@@ -29,6 +29,7 @@ def test_a_name_says_nothing(tmp_path):
         ("a.hdf5", b"<html>404 not found</html>", r"has the suffix \.hdf5, but its content is not HDF5"),
         ("a.parquet", b"nonsense" * 9, r"its content is not Parquet"),
         ("a.txt", b"1, 2, 3, 4, 5, 6, 7", r"its format is not known .*b'1, 2, 3,'.*Expected a Minari dataset"),
+        ("a.csv", b"x,action\n1,0\n", r"its format is not known .*A table in text becomes a Parquet file by pandas"),
         ("a.hdf5", b"", r"a\.hdf5 is empty"),
         ("a.npz", b"PK\x03\x04" + bytes(50), r"a\.npz is damaged or incomplete"),
     ],

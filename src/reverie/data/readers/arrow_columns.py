@@ -253,7 +253,9 @@ def numbers(arrow: Any, array: Any, where: str) -> np.ndarray:
                 raise DataError(f"{where} has lists of different lengths: {lengths.min()} to {lengths.max()}.")
         return inner.reshape(len(array), len(inner) // max(1, len(array)), *inner.shape[1:])
     if not (types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind)):
-        raise DataError(f"{where} contains {kind}: expected numbers, lists of numbers, or images.")
+        text = types.is_string(kind) or types.is_large_string(kind) or types.is_dictionary(kind)
+        coded = " Number its values first, in pandas by frame[column].astype('category').cat.codes." if text else ""
+        raise DataError(f"{where} contains {kind}: expected numbers, lists of numbers, or images.{coded}")
     return np.asarray(array.to_numpy(zero_copy_only=False))
 
 

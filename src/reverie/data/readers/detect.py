@@ -35,6 +35,9 @@ KNOWN = (
     "shards, PyDreamer's npz files, a run folder or replay store, Arrow or Parquet tables, or a folder or glob of these"
 )
 
+TEXT = (".csv", ".tsv", ".txt")
+"""Suffixes of text that may hold a table."""
+
 ONLY_FOR = {
     "columns": "only tables have columns to name",
     "time_limit": "the ends of its episodes are known",
@@ -190,7 +193,12 @@ def _file(path: Path, options: ReadOptions) -> Reader:
     with path.open("rb") as file:
         head = file.read(8)
     why = f"it has the suffix {path.suffix}, but its content is not {named}" if named else "its format is not known"
-    raise DataError(f"{path} cannot be read: {why} (its first bytes are {head!r}). Expected {KNOWN}.")
+    table = (
+        " A table in text becomes a Parquet file by pandas.read_csv(PATH).to_parquet(TARGET)."
+        if path.suffix in TEXT
+        else ""
+    )
+    raise DataError(f"{path} cannot be read: {why} (its first bytes are {head!r}). Expected {KNOWN}.{table}")
 
 
 def content(path: Path) -> str:

@@ -45,7 +45,10 @@ ACTIONS_OF_OURS = b"reverie.action_space"
 MOST_OPEN = 8
 """Number of Parquet files that stay open: columns are read at about the same pace."""
 CLOSED = "the last row of an episode has no action: it is the final observation"
-NO_ENDS = "no column marks terminal steps: all episodes are treated as truncated"
+NO_ENDS = (
+    "no column marks terminal steps: all episodes are treated as truncated, so values count rewards beyond their ends. "
+    "Where an episode ended for good, mark its last step in a column and name that one for terminal"
+)
 UNSEEN = (
     "no column marks truncations: an episode without a terminal end runs into the next one. If episodes have a time "
     "limit, pass --data.time-limit; otherwise name a column for truncated, end or episode"
@@ -187,7 +190,7 @@ class TableReader(Reader):
 
     def _ends(self) -> Ends:
         flags = {role: self._flag(role) for role in END_ROLES if role in self.roles}
-        if not {"terminal", "end"} & flags.keys():
+        if "terminal" not in flags:
             self.note(NO_ENDS)
         named = {role: str(self.roles[role]) for role in flags}
         if self.uses("time_limit"):
