@@ -321,6 +321,7 @@ def test_a_run_without_an_environment_is_estimated_and_says_so(data, tmp_path, c
     assert result.estimate is not None
     assert result.estimate.updates == 12
     assert any("estimated from the data by FQE (4 updates per estimate)" in line for line in said)
+    assert said.count("estimating the policy's return: 4 updates of FQE") == 1
     assert "estimated by FQE" in capsys.readouterr().out
     assert not (run / "eval.json").exists()
     saved = json.loads((run / "estimate.json").read_text())

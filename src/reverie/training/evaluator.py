@@ -72,6 +72,7 @@ def judged(result: Result, experiment: Experiment, folder: RunFolder, sinks: Seq
             if config.eval_episodes:
                 evaluation = final_evaluation(experiment, say)
             if experiment.estimator is not None:
+                say(f"estimating the policy's return: {plural(config.data.estimate_updates, 'update')} of FQE")
                 estimate = experiment.estimate()
     except Stopped as stopped:
         say(
