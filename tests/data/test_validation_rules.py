@@ -1,0 +1,198 @@
+"""Each rule on rows made by hand: which rows break it, and which values just do not."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from reverie.core.types import FLAGS
+from reverie.data.readers.base import About, Rows
+from reverie.data.validation import BLANK, Validator, replay
+
+BOX = spaces.Box(-1, 1, (1,), np.float32)
+ABOUT = About(observation=BOX, action=BOX)
+
+
+def episode(steps: int, seed: int = 0) -> Rows:
+    """An episode of ``steps`` steps, truncated, that breaks no rule: ``steps + 1`` rows."""
+    rng, total = np.random.default_rng(seed), steps + 1
+    rows = {name: rng.uniform(0.1, 0.9, (total, 1)).astype(np.float32) for name in ("obs", "action")}
+    rows |= {name: np.zeros(total, bool) for name in FLAGS} | {"reward": np.ones(total, np.float32)}
+    rows["is_first"][0] = rows["is_last"][-1] = True
+    rows["reward"][0] = 0
+    return rows
+
+
+def broken(rows: Rows, about: About = ABOUT, longest: int | None = None) -> dict[str, str]:
+    """Return what a validation says about an episode of 3 rows that is sound, and then ``rows``."""
+    validator, before = Validator(about, longest), episode(2, seed=99)
+    before["obs"] = np.resize(rows["obs"], (3, *rows["obs"].shape[1:]))
+    assert validator.add(before)
+    sound = validator.add(rows)
+    assert sound == (not validator.report.findings)
+    assert validator.report.bad == ([] if sound else [1])
+    return {rule: str(found).removeprefix(f"{rule}: ") for rule, found in validator.report.findings.items()}
+
+
+@pytest.mark.parametrize(
+    ("name", "row", "value", "rule"),
+    [
+        ("is_first", 0, False, "episode starts without is_first"),
+        ("is_last", 2, True, "episode continues after its is_last row"),
+        ("is_terminal", 2, True, "is_terminal without is_last"),
+        ("reward", 0, 1.0, "non-zero reward on an is_first row"),
+        ("is_last", 5, False, "episode ends without is_last"),
+    ],
+)
+def test_flags(name, row, value, rule):
+    rows = episode(5)
+    assert not broken(rows)
+    rows[name][row] = value
+    at = 3 + row + (rule == "episode continues after its is_last row")
+    assert broken(rows) == {rule: f"1 row in 1 episode, first in row {at}, episode 1"}
+
+
+def test_rows_and_episodes_are_counted():
+    validator = Validator(ABOUT)
+    for seed, wrong in enumerate([[], [1, 3], [], [0, 2, 4]]):
+        rows = episode(5, seed)
+        rows["obs"][wrong] = np.nan
+        assert validator.add(rows) == (not wrong)
+    (found,) = validator.report.findings.values()
+    assert str(found) == "obs is NaN or infinite: 5 rows in 2 episodes, first in row 7, episode 1"
+    assert (validator.report.episodes, validator.report.rows, validator.report.bad) == (4, 24, [1, 3])
+
+
+def test_rewards_in_their_declared_range():
+    about = replace(ABOUT, rewards=(1.0, 3.0))  # the reward 0 of an is_first row is none
+    rows = episode(5)
+    rows["reward"][2] = 3
+    assert not broken(rows, about)
+    rows["reward"][[2, 4]] = [3.5, 0.5]
+    assert broken(rows, about) == {
+        "reward outside the declared range 1 to 3": "2 rows in 1 episode, first in row 5, episode 1"
+    }
+
+
+def test_as_many_steps_as_the_environment_allows():
+    assert not broken(episode(5), longest=5)
+    assert broken(episode(7), longest=5) == {
+        "episode exceeds its environment's limit of 5 steps": "2 rows in 1 episode, first in row 9, episode 1"
+    }
+
+
+def test_an_episode_without_steps():
+    assert "episode without steps" in broken(episode(0))
+    assert not broken(episode(1))
+
+
+def test_short_episodes_may_be_the_same():
+    """Of one step they are by chance; two steps that are the same are a copy."""
+    for steps, same in [(1, True), (2, False)]:
+        validator = Validator(ABOUT)
+        assert validator.add(episode(steps))
+        assert validator.add(episode(steps)) == same
+
+
+def test_how_many_rows_of_zeros_were_never_written():
+    for count, said in [(BLANK - 1, {}), (BLANK, {"all values are 0: never written?": f"{BLANK} rows in 1 episode, "
+                                                   "first in row 7, episode 1"})]:  # fmt: skip
+        rows = episode(20)
+        for name in ("obs", "action", "reward"):
+            rows[name][4 : 4 + count] = 0
+        assert broken(rows) == said
+        for name in ("obs", "action", "reward"):
+            other = {k: v.copy() for k, v in rows.items()}
+            other[name][4 : 4 + count] = 0.5
+            assert not broken(other)
+
+
+def test_black_images_were_never_written():
+    for shape, seldom in [((4,), False), ((2, 2), True), ((2, 2, 3), True)]:
+        rows = episode(BLANK)
+        rows["obs"] = np.zeros((BLANK + 1, *shape), np.uint8)
+        rows["action"][:], rows["reward"][:] = 0, 0
+        found = broken(rows, replace(ABOUT, observation=spaces.Box(0, 255, shape, np.uint8)))
+        assert list(found) == ["all values are 0: never written?"] * seldom
+
+
+def test_zeros_beside_a_class_number():
+    """An observation of class numbers alone may stay 0, one that has floats as well may not."""
+    numbers, rows = spaces.Discrete(3), episode(20)
+    rows["obs/a"], rows["obs/b"] = rows.pop("obs"), np.zeros(21, np.int64)
+    for name in ("obs/a", "action", "reward"):
+        rows[name][4:16] = 0
+    validator = Validator(replace(ABOUT, observation=spaces.Dict({"a": BOX, "b": numbers})))
+    assert not validator.add(rows)
+    assert list(validator.report.findings) == ["all values are 0: never written?"]
+
+
+def test_measured_actions_have_no_bounds():
+    rows = episode(3)
+    rows["action"][1] = 5
+    assert list(broken(rows)) == ["action is outside the bounds of its space"]
+    assert not broken(rows, replace(ABOUT, measured=True))
+
+
+@pytest.mark.parametrize(
+    ("space", "inside", "beyond"),
+    [
+        (spaces.Discrete(3, start=2), [2, 4], [1, 5]),
+        (spaces.MultiDiscrete([3, 2], start=[0, 5]), [[2, 6], [0, 5]], [[3, 5], [0, 7], [0, 4]]),
+        (spaces.MultiBinary(2), [[0, 1]], [[2, 0], [0, -1]]),
+        (spaces.Box(0, 255, (1,), np.uint8), [[0], [255]], []),
+        (spaces.Box(0, 9, (1,), np.int64), [[0], [9]], [[10], [-1]]),
+    ],
+)
+def test_bounds_of_whole_numbers(space, inside, beyond):
+    about = replace(ABOUT, observation=space)
+    rows = [episode(3, seed) for seed in range(1 + len(beyond))]
+    for row, values in zip(rows, [inside, *([one] for one in beyond)], strict=True):
+        row["obs"] = np.resize(np.array(values, space.dtype if space.dtype != np.int8 else np.int64), (4, *space.shape))
+        validator = Validator(about)
+        assert validator.add(row) == (row is rows[0])
+        assert list(validator.report.findings) == ([] if row is rows[0] else ["obs is outside the bounds of its space"])
+
+
+class Sums(gymnasium.Env):
+    """Adds up the actions, from a start that the seed decides; ends where the sum is 4 or more."""
+
+    observation_space = spaces.Box(-np.inf, np.inf, (1,), np.float32)
+    action_space = spaces.Box(-1, 1, (1,), np.float32)
+
+    def reset(self, *, seed=None, options=None):
+        self.x = np.full(1, seed, np.float32)
+        return self.x.copy(), {}
+
+    def step(self, action):
+        self.x = self.x + action
+        return self.x.copy(), float(action[0]) / 4, bool(self.x[0] >= 4), False, {}
+
+
+@pytest.mark.parametrize(
+    ("name", "row", "value", "wrong"),
+    [
+        ("obs", 0, 2.0, [0]),
+        ("obs", 2, 2.01, [2]),
+        ("obs", 4, 4.01, [4]),
+        ("reward", 3, 0.26, [3]),
+        ("is_terminal", 4, False, [4]),
+        ("is_terminal", 1, True, [1]),
+        ("action", 1, 0.75, [2]),  # the rows after it differ as well, as they follow from it
+        ("action", 4, 9.0, []),  # of the last row: nothing is taken there
+        ("obs", 2, 2.001, []),  # rounding
+    ],
+)
+def test_a_replay_shows_the_first_row_that_differs(name, row, value, wrong):
+    rows = episode(4)
+    rows["action"] = np.ones((5, 1), np.float32)
+    rows["obs"] = np.arange(5, dtype=np.float32)[:, None]
+    rows["reward"][1:] = 0.25
+    rows["is_terminal"][4] = True
+    assert not replay(Sums(), rows, ABOUT, seed=0).any()
+    rows[name][row] = value
+    assert np.flatnonzero(replay(Sums(), rows, ABOUT, seed=0)).tolist() == wrong
