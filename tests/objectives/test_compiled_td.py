@@ -67,6 +67,35 @@ def test_errors_with_their_gradients_metrics_and_priorities(critics, kappa, monk
     assert not any(x.requires_grad for x in (*fast.metrics.values(), fast.priority))
 
 
+@pytest.mark.parametrize("kappa", [None, 0.5])
+def test_views_are_read_as_what_they_show(kappa):
+    """Compiled functions read memory in order, which a view of other memory may not be in."""
+    batch, q, y = rows(2), torch.randn(2, B, T - 1), torch.randn(B, T - 1)
+
+    def view(x):
+        return x.repeat_interleave(2, -1)[..., ::2]
+
+    def error(q, y, batch):
+        q = q.requires_grad_()
+        losses = squared_error(q, y, batch) if kappa is None else huber_error(q, y, batch, kappa)
+        return losses, torch.autograd.grad(losses.terms["critic"], [q])
+
+    views = replace(batch, is_last=view(batch.is_last), weight=view(batch.weight))
+    torch.testing.assert_close(error(view(q), view(y), views), error(q, y, batch))
+    mask = transition_mask(batch.is_last)
+    torch.testing.assert_close(mean_over(view(y), view(mask)), mean_over(y, mask))
+
+
+@pytest.mark.parametrize(("windows", "length"), [(0, T), (B, 1)])
+def test_batches_without_transitions_have_no_error(windows, length):
+    batch = rows()
+    batch = replace(batch, is_last=batch.is_last[:windows, :length], weight=batch.weight[:windows])
+    q, y = torch.zeros(2, windows, length - 1, requires_grad=True), torch.zeros(windows, length - 1)
+    for losses in (squared_error(q, y, batch), huber_error(q, y, batch, 1.0)):
+        assert losses.terms["critic"] == 0
+        assert losses.priority.tolist() == [0.0] * windows
+
+
 def test_weights_get_their_gradient():
     """Such as those of a learned model of what is worth learning."""
     batch = rows(2)

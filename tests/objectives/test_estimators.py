@@ -133,6 +133,7 @@ def test_thresholds_of_vtrace(options, message):
     with pytest.raises(ConfigError, match=message):
         VTrace(**options)
     assert VTrace(rho_max=math.inf, c_max=math.inf).rho_max == math.inf  # not cut at all
+    assert VTrace() == VTrace(lam=1.0, rho_max=1.0, c_max=1.0)  # as published
 
 
 def test_vtrace_needs_to_know_how_likely_each_action_was(rows, behaviour):
