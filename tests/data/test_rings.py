@@ -154,6 +154,16 @@ def test_a_row_of_another_shape_is_refused_and_nothing_is_written(compiled: bool
     assert (storage.columns["reward"] == 7).all()
 
 
+def test_handles_are_read_in_their_order(make: Make) -> None:
+    """A compiled copy reads them from memory, where those of a view do not follow one another."""
+    storage, rng = make(2, 8), np.random.default_rng(0)
+    for _ in range(6):
+        storage.add(drawn(rng, 2))
+    handles = torch.tensor([[7, 1], [0, 1], [4, 1]])[:, 0]
+    for name, value in storage.rings.windows(handles, 2).items():
+        assert torch.equal(value, storage.rings.windows(handles.clone(), 2)[name]), name
+
+
 def test_small_columns_are_side_by_side_and_the_memory_is_what_was_said() -> None:
     storage = HostStorage(COLUMNS, 3, 4)
     small = {name for name, column in COLUMNS.items() if column.nbytes <= SMALL}

@@ -21,10 +21,13 @@ from reverie.data.replay import ReplayConfig
 CROSSING = pytest.mark.parametrize("crosses", [True, False])
 
 
-def some_life(fractions: dict[str, float], crosses: bool, batch: int = 200, rows: int = 60, **more) -> Lived:
+def some_life(
+    fractions: dict[str, float], crosses: bool, batch: int = 200, rows: int = 60, free: bool = False, **more
+) -> Lived:
     """Two streams of episodes of several lengths, the oldest rows evicted."""
     config = ReplayConfig(online=False).merge({"fractions": {"uniform": 0.0, **fractions}, **more})
-    life = Lived(2, 40, Window(batch=batch, length=3, context=1, crosses_episodes=crosses), seed=5, config=config)
+    window = Window(batch=batch, length=3, context=1, crosses_episodes=crosses, context_crosses=free)
+    life = Lived(2, 40, window, seed=5, config=config)
     for t in range(rows):
         life.add([t % 7 == 0, t % 11 == 3])
     return life
@@ -57,13 +60,13 @@ def recency(life: Lived, exponent: float) -> dict[int, float]:
 
 
 def ends(life: Lived) -> dict[int, float]:
-    """The last window before each is_first row counts 1 + T times."""
-    length = life.window.rows
+    """The last window before each is_first row counts 1 + T times, with T rows that are not free."""
+    length, weighs = life.window.rows, life.window.rows - life.window.free
     weight = {}
     for handle in windows_of(life):
         t, i = divmod(handle, life.streams)
         after = life.rows[i][t + length : t + length + 1]
-        weight[handle] = 1 + length * any(row["first"] for row in after)
+        weight[handle] = 1 + weighs * any(row["first"] for row in after)
     return {handle: w / sum(weight.values()) for handle, w in weight.items()}
 
 
@@ -96,8 +99,9 @@ def test_recency_follows_its_law(crosses: bool, exponent: float) -> None:
 
 
 @CROSSING
-def test_ends_follow_their_law(crosses: bool) -> None:
-    life = some_life({"ends": 1.0}, crosses)
+@pytest.mark.parametrize("free", [False, True])
+def test_ends_follow_their_law(crosses: bool, free: bool) -> None:
+    life = some_life({"ends": 1.0}, crosses, free=free)
     expected = ends(life)
     assert max(expected.values()) > min(expected.values())
     got = life.replay.batch_sampler.sampler.probability(np.array(list(expected)))
