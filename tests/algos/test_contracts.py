@@ -1,6 +1,7 @@
 """What every algorithm guarantees: determinism, resume, gradients. Those of DreamerV3 are in test_dreamer_v3.py."""
 
 import copy
+from dataclasses import fields
 
 import pytest
 import torch
@@ -8,6 +9,8 @@ from contracts import CONFIGS, SPECS, batch, build, learned, shown
 
 from reverie.core.discover import GROUP, algorithm_name, algorithms
 from reverie.core.errors import RunError
+from reverie.nn.target import Target
+from reverie.objectives.estimators import TD1
 
 pytestmark = pytest.mark.usefixtures("plain_pytorch")
 every = pytest.mark.parametrize("name", CONFIGS)
@@ -91,3 +94,22 @@ def test_evaluation_draws_nothing(name):
 def test_moments_of_other_networks_are_refused(name):
     with pytest.raises((RunError, RuntimeError)):
         build(name).load_state_dict(build(name, **{"networks.units": (16,)}).state_dict())
+
+
+@every
+def test_settings_reach_the_losses_the_targets_and_the_optimisers(name):
+    """Each with another value than its default, which a learner that does not hand it on has as well."""
+    before = CONFIGS[name]
+    known = {field.name: getattr(before, field.name) for field in fields(before)}
+    changes = {k: 0.9 * v for k, v in known.items() if isinstance(v, float) and 0 < v <= 1}
+    changes |= {k: v + 1 for k, v in known.items() if k == "target_every"}
+    agent = build(name, **changes | ({"value_estimator": TD1()} if "value_estimator" in known else {}))
+    cfg, objective = agent.cfg, agent.objective
+    for k in ("discount", "value_estimator", *changes):
+        if k in known and hasattr(objective, k):
+            assert getattr(objective, k) == getattr(cfg, k), k
+    for target in (module for module in agent.modules() if isinstance(module, Target)):
+        assert (target.rate, target.every) == (cfg.tau, getattr(cfg, "target_every", 1))
+    for k, optim in agent.optims.items():
+        rates = [getattr(cfg, rate) for rate in (f"{k}_lr", "lr") if rate in known]
+        assert not rates or optim.lr == rates[0], k

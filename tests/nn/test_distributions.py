@@ -80,6 +80,17 @@ def test_categoricals_of_equal_size_match_torch():
     assert torch.equal(dist.mode(), torch.nn.functional.one_hot(logits.view(7, 2, 3).argmax(-1), 3).flatten(1).float())
 
 
+def test_categoricals_of_equal_size_with_unimix():
+    """Each is mixed with the uniform distribution over its own classes."""
+    logits = torch.randn(7, 6)
+    dist = Categoricals(logits, (3, 3), unimix=0.2)
+    probs = 0.8 * logits.view(7, 2, 3).softmax(-1) + 0.2 / 3
+    torch.testing.assert_close(dist.probs, probs)
+    index = torch.randint(0, 3, (7, 2))
+    torch.testing.assert_close(dist.log_prob_index(index), Categorical(probs=probs).log_prob(index).sum(-1))
+    torch.testing.assert_close(dist.entropy(), Categorical(probs=probs).entropy().sum(-1))
+
+
 def test_categoricals_of_unequal_size_are_independent_choices():
     logits = torch.randn(5, 2 + 4)
     dist = Categoricals(logits, (2, 4), unimix=0.2)
