@@ -152,6 +152,25 @@ def test_probabilities_sum_to_one_whatever_has_been_lived() -> None:
 # ---------------------------------------------------------------- weights
 
 
+@CROSSING
+@pytest.mark.parametrize("free", [False, True])
+@pytest.mark.parametrize("first", [0, 10, 90])
+@pytest.mark.parametrize("part", ["uniform", "priority", "recency", "ends"])
+def test_a_replay_that_was_emptied_is_as_a_new_one(part: str, first: int, free: bool, crosses: bool) -> None:
+    """Also if its rows get numbers that others had before."""
+    used, new = (some_life({part: 1.0}, crosses, rows=n, free=free, online=True) for n in (60, 1))
+    for life in (used, new):
+        life.replay.begin_at(first)
+        for t in range(25):
+            life.add([t % 7 == 0, t % 11 == 3])
+    mine, its = used.replay.batch_sampler, new.replay.batch_sampler
+    handles = mine.starts.at(np.arange(len(mine.starts)))
+    assert handles.tolist() == its.starts.at(np.arange(len(its.starts))).tolist()
+    assert mine.sampler.probability(handles) == pytest.approx(its.sampler.probability(handles))
+    assert mine.online.queue == its.online.queue
+    assert set(mine.sampler.draw(500).tolist()) <= set(handles.tolist())
+
+
 def test_importance_weights_are_those_of_the_mixture() -> None:
     more = {"priority.beta": 0.5, "priority.beta_end": 1.0, "priority.beta_windows": 1000}
     life = some_life({"uniform": 1.0, "priority": 1.0}, crosses=True, batch=50, **more)

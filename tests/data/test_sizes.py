@@ -52,8 +52,8 @@ def test_settings_take_both() -> None:
     assert ReplayConfig(capacity="1e3").rows(ROW) == 1000
 
 
-def build(most: int | None = None, **settings):
-    window = Window(batch=1, length=3, context=1)
+def build(most: int | None = None, free: bool = False, **settings):
+    window = Window(batch=1, length=3, context=1, context_crosses=free)
     return ReplayConfig(**settings).build(
         obs_spec=OBS, action_spec=ACTION, extra_spec=EXTRA, num_envs=2, window=window, seed=0, most=most
     )
@@ -69,3 +69,12 @@ def test_a_capacity_in_bytes_counts_all_columns() -> None:
 def test_no_more_is_reserved_than_can_come() -> None:
     assert build(most=30).storage.capacity == 15
     assert build(most=2).storage.capacity == 4
+
+
+def test_free_rows_need_no_capacity_of_their_own() -> None:
+    assert build(capacity=6, free=True).storage.capacity == 3 + 1
+    with pytest.raises(ConfigError, match=r"capacity = 5: each of 2 environments gets 2 rows"):
+        build(capacity=5, free=True)
+    assert build(capacity=8).storage.capacity == 4
+    with pytest.raises(ConfigError, match=r"capacity = 7: each of 2 environments gets 3 rows"):
+        build(capacity=7)
