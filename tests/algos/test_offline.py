@@ -21,7 +21,7 @@ from reverie.core.errors import ConfigError, DataError
 from reverie.core.specs import ActionPart, ActionSpec
 from reverie.core.stats import Stats
 from reverie.nn.normalise import Running
-from reverie.nn.returns_to_go import RETURN
+from reverie.nn.returns_to_go import RETURN, ReturnsInHindsight
 from reverie.objectives.estimators import NStep, TDLambda, VTrace
 
 CLONES = [name for name in OFFLINE if name.startswith("bc") and not name.startswith("bcq")]
@@ -258,6 +258,13 @@ def test_the_setting_changes_nothing_that_is_learned(name, device):
         assert a.metrics.keys() == b.metrics.keys()
         for key in a.metrics:
             torch.testing.assert_close(a.metrics[key], b.metrics[key], rtol=1e-2, atol=1e-2)
+
+
+def test_a_floor_needs_returns_in_hindsight():
+    assert build("cql").hindsight is None
+    found = build("cql_floor", discount=0.9).hindsight
+    assert isinstance(found, ReturnsInHindsight)
+    assert found.discount == 0.9
 
 
 def test_floors_pass_through_a_replay():

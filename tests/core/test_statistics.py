@@ -113,6 +113,17 @@ def test_too_few_scores_have_no_interval(scores: list[float]) -> None:
     assert np.isnan([found.low, found.high]).all()
 
 
+@pytest.mark.parametrize("lacking", [[1.0, 2.0], [1.0, 2.0, np.nan]])
+def test_of_several_samples_each_needs_enough_scores(lacking: list[float]) -> None:
+    def difference(one: np.ndarray, two: np.ndarray) -> np.ndarray:
+        return one.mean((-2, -1)) - two.mean((-2, -1))
+
+    enough = [1.0, 2.0, 4.0]
+    assert np.isfinite(interval(difference, enough, enough)).all()
+    for samples in ([enough, lacking], [lacking, enough]):
+        assert np.isnan(interval(difference, *samples)).all()
+
+
 def test_intervals_of_few_scores_hold_the_truth_as_often_as_the_page_says() -> None:
     page = (Path(__file__).parents[2] / "docs" / "runs.md").read_text()
     table = re.findall(r"^\| (\d+) \| (\d+) % \| (\d+) % \|$", page, re.MULTILINE)

@@ -71,6 +71,15 @@ def test_d4rl_without_timeouts_sees_them_in_next_observations(tmp_path):
     check(open_reader(str(write(tmp_path / "a.hdf5", values))), expected(LIVED))
 
 
+def test_d4rl_takes_a_time_limit_where_it_has_no_timeouts(d4rl, tmp_path):
+    with open_reader(str(d4rl)) as reader:
+        assert not any(map(reader.uses, ("time_limit", "columns")))
+    values = {name: column for name, column in columns().items() if name != "timeouts"}
+    with open_reader(str(write(tmp_path / "b.hdf5", values))) as reader:
+        assert reader.uses("time_limit")
+        assert not reader.uses("columns")
+
+
 def test_d4rl_that_can_not_know_says_so(tmp_path):
     lived = [Lived(1, 3), Lived(2, 3, "truncated"), Lived(3, 3, "truncated"), Lived(4, 2)]
     values = columns(lived)
