@@ -8,7 +8,7 @@ import torch
 from contracts import CONFIGS, SPECS, batch, build, learned, shown
 
 from reverie.core.discover import GROUP, algorithm_name, algorithms
-from reverie.core.errors import RunError
+from reverie.core.errors import ConfigError, RunError
 from reverie.nn.target import Target
 from reverie.objectives.estimators import TD1
 
@@ -113,3 +113,12 @@ def test_settings_reach_the_losses_the_targets_and_the_optimisers(name):
     for k, optim in agent.optims.items():
         rates = [getattr(cfg, rate) for rate in (f"{k}_lr", "lr") if rate in known]
         assert not rates or optim.lr == rates[0], k
+
+
+@every
+@pytest.mark.parametrize("setting", [{"batch_size": 0}, {"batch_length": 1}, {"discount": 1.5}, {"tau": 0.0}], ids=str)
+def test_settings_that_all_have_are_checked_by_all(name, setting):
+    ((key, value),) = setting.items()
+    if hasattr(CONFIGS[name], key):
+        with pytest.raises(ConfigError, match=f"{key} = {value}"):
+            CONFIGS[name].merge(setting)
