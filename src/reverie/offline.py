@@ -302,16 +302,21 @@ def check_same_task(recorded: Recorded, config: ExperimentConfig, spec: EnvSpec 
 def check_fit(recorded: Recorded, obs: ObsSpec, action: ActionSpec, env: str) -> None:
     """Check that data and environment have the same observations and actions.
 
+    ``env``: the environment's id, for the message; ``NO_ENV`` for an agent that has none.
+
     Raises:
         DataError: they have not; the message names each difference.
     """
-    found = differences(signature(recorded.obs_spec, recorded.action_spec), signature(obs, action), ("the data", env))
+    own, whose = ("the agent", "the agent") if env == NO_ENV else (env, f"the environment {env}")
+    found = differences(signature(recorded.obs_spec, recorded.action_spec), signature(obs, action), ("the data", own))
     if found:
-        raise DataError(
-            f"{recorded.where} does not fit the environment {env}: {'; '.join(found)}. Use the environment that the "
-            "data were recorded in with the same options (env.include and env.exclude select observations), or other "
-            "data."
+        advice = (
+            "Use data of the environment that the agent has learned about."
+            if env == NO_ENV
+            else "Use the environment that the data were recorded in with the same options (env.include and "
+            "env.exclude select observations), or other data."
         )
+        raise DataError(f"{recorded.where} does not fit {whose}: {'; '.join(found)}. {advice}")
 
 
 class DurableDataset:

@@ -206,10 +206,21 @@ class Recorded:
                 f"episode = {number}: {self.where} has {plural(count, 'episode')}"
                 + (f", 0 to {count - 1}, or {-count} to -1 from the end." if count else ".")
             )
-        found = latest[0] if number < 0 else latest[-1]
+        return self._batch(latest[0] if number < 0 else latest[-1], int(number) % count)
+
+    def beginnings(self, longest: int) -> Iterator[Batch]:
+        """Yield the first rows of each episode, at most ``longest``, as :meth:`episode` returns whole ones.
+
+        Raises:
+            DataError: a value is not in its space.
+        """
+        for number, rows in enumerate(episodes_of(self.parts())):
+            yield self._batch({name: values[:longest] for name, values in rows.items()}, number)
+
+    def _batch(self, rows: Rows, number: int) -> Batch:
         wanted = columns_of(self.obs_spec, self.action_spec, {})
-        columns = {name: torch.from_numpy(found[name].astype(column.dtype))[None] for name, column in wanted.items()}
-        return Batch.of_columns(columns, torch.tensor([int(number) % count]))
+        columns = {name: torch.from_numpy(rows[name].astype(column.dtype))[None] for name, column in wanted.items()}
+        return Batch.of_columns(columns, torch.tensor([number]))
 
     def close(self) -> None:
         """Close open files."""

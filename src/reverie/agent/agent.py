@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+from collections.abc import Iterator
 from dataclasses import dataclass
 from numbers import Integral
 from pathlib import Path
@@ -32,7 +33,7 @@ from reverie.envs.recorded import RecordedActions
 from reverie.envs.spaces import ActionCodec, follow, leaves_of
 from reverie.experiment import ExperimentConfig, make_eval_env
 from reverie.offline import NO_ENV, check_fit
-from reverie.recorded import open_recorded
+from reverie.recorded import Recorded, open_recorded
 from reverie.run.collect import initial_state
 from reverie.run.evaluate import Evaluation, evaluate
 
@@ -229,12 +230,18 @@ class Agent:
             ConfigError: there is no such episode, or an option does not fit.
             DataError: the data cannot be read, or do not fit the agent.
         """
+        with self.recorded(data) as recorded:
+            return recorded.episode(number)
+
+    @contextlib.contextmanager
+    def recorded(self, data: DatasetConfig | Reader | Path | str | None = None) -> Iterator[Recorded]:
+        """Open recorded data, to read rows as the learner sees them; ``data`` and errors as in :meth:`episode`."""
         given = dataset_config(self.run if data is None else data)
         if data is None and self.config.data.alone:
             given = self.config.data
         with contextlib.closing(open_recorded(given, self.config.env, self.action_space)) as recorded:
             check_fit(recorded, self.obs_spec, self.action_spec, self.config.env.id)
-            return recorded.episode(number)
+            yield recorded
 
     def evaluate(
         self,

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -15,12 +15,15 @@ from torch import Tensor
 
 from reverie.agent.agent import Actions, Agent, mode_of
 from reverie.algos.base import INSIDE, dreamt_name
-from reverie.core.errors import ConfigError, RunError
+from reverie.core.errors import ConfigError, RunError, warn
 from reverie.core.files import file_stem, write_atomic
 from reverie.core.protocols import Env
 from reverie.core.randomness import derived_seeds, reproducible
 from reverie.core.specs import ObsPart, ObsSpec
 from reverie.core.types import Batch, Mode, Step
+from reverie.core.words import Say, plural
+from reverie.data.dataset import DatasetConfig
+from reverie.data.readers.base import Reader
 from reverie.envs.base import put_away
 from reverie.envs.factory import Single
 from reverie.envs.flat import make_flat
@@ -66,8 +69,13 @@ def dream(
     sequences: int = 6,
     actions: Actions = "mode",
     seed: int | None = None,
+    data: DatasetConfig | Reader | Path | str | None = None,
+    say: Say = warn,
 ) -> DreamReport:
-    """Play episodes, show the model ``context`` rows of each, let it imagine the rest, and compare the two.
+    """Show the model ``context`` rows of episodes, let it imagine the rest, and compare the two.
+
+    The agent plays the episodes, or they are recorded ones: then nothing is played and no environment is needed, and
+    several models or checkpoints can be compared on the same rows.
 
     Videos of images, traces of vectors, the error at each step, and all arrays with latents and values
     (:func:`packed`) go to ``<run>/dream/``. Where vectors suffice to draw the environment (envs/render.py), there is
@@ -80,12 +88,17 @@ def dream(
         sequences: episodes to predict, at least 1. All are held in memory, and predicted as one batch.
         actions: the episodes are played with the policy's most likely actions ("mode"), or with drawn ones ("sample").
         seed: of environments and predictions. None: follows from the run's seed.
+        data: recorded episodes to predict, the first ones with more than ``context`` rows: a path, minari:NAME,
+            settings with further options of reading, or a reader of your own. None: the agent plays.
+        say: called with a sentence for each remark about ``data``. Default: a line on stderr.
 
     Returns:
         The errors at each imagined step, H = at most ``horizon`` of them, and the files.
 
     Raises:
-        ConfigError: a number is out of range, or the algorithm has no world model.
+        ConfigError: a number is out of range, ``actions`` are asked for with ``data``, or the algorithm has no world
+            model.
+        DataError: ``data`` cannot be read, or do not fit the agent.
         RunError: no episode is longer than ``context`` rows, a prediction is NaN or infinite, or the run folder cannot
             be written.
         EnvError: the environment cannot be made.
@@ -96,21 +109,26 @@ def dream(
     folder = RunFolder(agent.run).dream
     check_writable(folder)
     seed = derived_seeds(agent.config.seed)["evaluation"] if seed is None else seed
-    mode = mode_of(actions)
-    config = agent.config.merge({"eval_envs": 1, "eval_episodes": 1})
-    env = make_eval_env(config, agent.factory, true_rewards=False)
-    try:
-        with reproducible(seed):
-            batch = gather(env, agent, context, horizon, sequences, mode, seed)
-            dreamt = imagined(agent, batch, context)
-    finally:
-        env.close()
+    mode, longest = mode_of(actions), context + horizon
+    if data is not None and mode != "eval":
+        raise ConfigError(
+            f"actions = {actions!r} with data: recorded episodes are predicted under the recorded actions, and nothing "
+            "is played. Leave one of the two out."
+        )
+    source = played(agent, longest, mode, seed) if data is None else recorded(agent, data, longest, say)
+    with source as (episodes, about), reproducible(seed):
+        batch = gather(episodes, context, sequences)
+        dreamt = imagined(agent, batch, context)
     predicted = {key: value for key, value in dreamt.items() if not key.startswith(INSIDE)}
     check_finite(predicted, context, agent.checkpoint)
     truth = truths(batch, agent.obs_spec)
     errors, repeated, units = measure(truth, predicted, agent.obs_spec, context)
     numbers = {
         "env_steps": agent.step,
+        "checkpoint": agent.checkpoint.name,
+        **about,
+        "episodes": batch.index.tolist(),
+        "seed": seed,
         "context": context,
         "sequences": batch.shape[0],
         "units": units,
@@ -118,7 +136,7 @@ def dream(
         "last_row_repeated": {key: value.tolist() for key, value in repeated.items()},
     }
     with writing(folder):
-        files = draw(agent, batch, predicted, context, errors, repeated)
+        files = draw(agent, batch, predicted, context, errors, repeated, about.get("data", ""))
         files |= {"numbers": folder / "dream.json", "arrays": folder / "dream.npz"}
         write_json(files["numbers"], numbers)
         write_atomic(files["arrays"], packed(batch, truth, dreamt))
@@ -127,47 +145,75 @@ def dream(
     )
 
 
-def gather(env: Env, agent: Agent, context: int, horizon: int, sequences: int, mode: Mode, seed: int) -> Batch:
-    """Return the beginnings of up to ``sequences`` episodes, ``[B, T]``, cut to one length T <= ``context + horizon``.
+Episodes = tuple[Iterator[Batch], dict[str, str]]
+"""The rows of one episode after the other, ``[1, T]`` each, and what dream.json says of where they are from."""
+
+
+@contextlib.contextmanager
+def played(agent: Agent, longest: int, mode: Mode, seed: int) -> Iterator[Episodes]:
+    """Make the environment, to play up to ``MAX_EPISODES`` episodes, each cut off after ``longest`` rows."""
+    config = agent.config.merge({"eval_envs": 1, "eval_episodes": 1})
+    env = make_eval_env(config, agent.factory, true_rewards=False)
+    try:
+        yield _episodes(env, agent, longest, mode, seed), {"actions": "mode" if mode == "eval" else "sample"}
+    finally:
+        env.close()
+
+
+@contextlib.contextmanager
+def recorded(agent: Agent, data: DatasetConfig | Reader | Path | str, longest: int, say: Say) -> Iterator[Episodes]:
+    """Open recorded data, to read their episodes, each cut off after ``longest`` rows; then say their remarks."""
+    with agent.recorded(data) as found:
+        yield found.beginnings(longest), {"data": str(found.reader.path)}
+        for remark in found.remarks():
+            say(f"{found.reader.path}: {remark}")
+
+
+def gather(episodes: Iterable[Batch], context: int, sequences: int) -> Batch:
+    """Return the beginnings of up to ``sequences`` episodes ``[1, T]`` as one batch ``[B, T]``, cut to one length T.
 
     Raises:
         RunError: no episode has more rows than ``context``.
     """
-    episodes: list[list[tuple[Step, Tensor]]] = []
-    for rows in _episodes(env, agent, context + horizon, mode, seed):
-        if len(rows) > context:
-            episodes.append(rows)
-        if len(episodes) == sequences:
+    long: list[Batch] = []
+    count = 0
+    for episode in episodes:
+        count += 1
+        if episode.shape[1] > context:
+            long.append(episode)
+        if len(long) == sequences:
             break
-    if not episodes:
+    if not long:
         raise RunError(
-            f"none of {MAX_EPISODES} episodes is longer than context = {context} rows, so no rows are left to predict. "
-            "Use a smaller --context."
+            f"none of {plural(count, 'episode')} is longer than context = {context} rows, so no rows are left to "
+            "predict. Use a smaller --context."
         )
     # A few long dreams are better than many short ones: cut to the length that half of the episodes have.
-    lengths = sorted(len(rows) for rows in episodes)
+    lengths = sorted(episode.shape[1] for episode in long)
     length = lengths[len(lengths) // 2]
-    kept = [rows[:length] for rows in episodes if len(rows) >= length]
-    steps = [[step for step, _ in rows] for rows in kept]
+    return stacked([episode.rows(0, length) for episode in long if episode.shape[1] >= length])
 
-    def column(read: Any) -> Tensor:
-        return torch.stack([torch.cat([read(step) for step in rows]) for rows in steps])
 
-    count = len(kept)
+def stacked(batches: list[Batch]) -> Batch:
+    """Return batches ``[1, T]`` of one length as one ``[B, T]``."""
+
+    def column(read: Callable[[Batch], Tensor]) -> Tensor:
+        return torch.cat([read(batch) for batch in batches])
+
     return Batch(
-        obs={key: column(lambda step, key=key: step.obs[key]) for key in steps[0][0].obs},
-        action=torch.stack([torch.cat([action for _, action in rows]) for rows in kept]),
-        reward=column(lambda step: step.reward),
-        is_first=column(lambda step: step.is_first),
-        is_last=column(lambda step: step.is_last),
-        is_terminal=column(lambda step: step.is_terminal),
-        weight=torch.ones(count),
-        index=torch.arange(count),
+        obs={key: column(lambda x, key=key: x.obs[key]) for key in batches[0].obs},  # type: ignore[misc]
+        action=column(lambda x: x.action),
+        reward=column(lambda x: x.reward),
+        is_first=column(lambda x: x.is_first),
+        is_last=column(lambda x: x.is_last),
+        is_terminal=column(lambda x: x.is_terminal),
+        weight=column(lambda x: x.weight),
+        index=column(lambda x: x.index),
     )
 
 
-def _episodes(env: Env, agent: Agent, longest: int, mode: Mode, seed: int) -> Iterator[list[tuple[Step, Tensor]]]:
-    """Yield the rows of one episode after the other, each cut off after ``longest`` rows."""
+def _episodes(env: Env, agent: Agent, longest: int, mode: Mode, seed: int) -> Iterator[Batch]:
+    """Yield one episode after the other as rows ``[1, T]``, each cut off after ``longest`` rows."""
     policy = agent.algo.policy
     for number in range(MAX_EPISODES):
         step, state = env.reset(seed if number == 0 else None), agent.initial_state(1)
@@ -179,7 +225,17 @@ def _episodes(env: Env, agent: Agent, longest: int, mode: Mode, seed: int) -> It
             if len(rows) == longest or bool(step.is_last[0]):
                 break
             step = env.step(action)
-        yield rows
+        steps = [step for step, _ in rows]
+        yield Batch(
+            obs={key: torch.stack([step.obs[key] for step in steps], 1) for key in step.obs},
+            action=torch.stack([action for _, action in rows], 1),
+            reward=torch.stack([step.reward for step in steps], 1),
+            is_first=torch.stack([step.is_first for step in steps], 1),
+            is_last=torch.stack([step.is_last for step in steps], 1),
+            is_terminal=torch.stack([step.is_terminal for step in steps], 1),
+            weight=torch.ones(1),
+            index=torch.tensor([number]),
+        )
 
 
 def imagined(agent: Agent, batch: Batch, context: int) -> Arrays:
@@ -310,11 +366,20 @@ def _unit(key: str, part: ObsPart | None) -> str:
 
 
 def draw(
-    agent: Agent, batch: Batch, predicted: Arrays, context: int, errors: Arrays, repeated: Arrays
+    agent: Agent,
+    batch: Batch,
+    predicted: Arrays,
+    context: int,
+    errors: Arrays,
+    repeated: Arrays,
+    data: str = "",
 ) -> dict[str, Path]:
-    """Draw the videos, the traces of all numbers over time, and the errors; return the files."""
+    """Draw the videos, the traces of all numbers over time, and the errors; return the files.
+
+    ``data``: where recorded episodes are from, for the titles; "" for played ones.
+    """
     folder = RunFolder(agent.run).dream
-    title = f"dream on {agent.config.env.id}"
+    title = f"dream on {Path(data).name or agent.config.env.id}"
     files: dict[str, Path] = {}
     if pictures := painted(agent, batch, predicted):
         files["video"] = write_video(folder / "dream.mp4", dream_video(*pictures, context, error=False), FPS)

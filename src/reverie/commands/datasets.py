@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -46,6 +46,10 @@ class Reading:
         return ReadOptions(
             reader=self.reader, columns=dict(self.columns), time_limit=self.time_limit, partial=self.partial
         )
+
+    def given(self) -> str:
+        """Return the flags of the options that are set, for messages; "" if none is."""
+        return ", ".join(f"--{name.replace('_', '-')}" for name, value in asdict(self).items() if value)
 
 
 def as_here(word: str) -> str:

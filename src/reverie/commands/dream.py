@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from tyro.conf import Positional, arg
 
-from reverie.commands.args import as_given, parse, print_files, print_trouble
+from reverie.commands.args import as_given, fail, parse, print_files, print_trouble
+from reverie.commands.datasets import Reading, as_here
 from reverie.core.words import plural
 
 
@@ -35,13 +36,20 @@ class DreamCommand:
     """Seed of environments and dreams. None: derived from that of the run."""
     env: str | None = None
     """Environment to act in, for an agent that learned from recorded data alone."""
+    data: str = ""
+    """Predict recorded episodes, the first ones that are long enough, instead of playing: a file, folder or glob of any
+    format that can be read, or minari:NAME."""
+    reading: Annotated[Reading, arg(name="")] = field(default_factory=Reading)
 
 
 def dream_command(args: list[str]) -> int:
     """Run ``reverie dream``."""
-    said = parse(DreamCommand, args, "dream")
+    said = parse(DreamCommand, [as_here(word) for word in args], "dream")
+    if not said.data and (unused := said.reading.given()):
+        return fail(f"{unused} without --data: nothing is read, as the agent plays the episodes.", 2)
     from reverie.agent.dreaming import dream
     from reverie.agent.loading import load
+    from reverie.data.dataset import DatasetConfig
 
     agent = load(said.run, env=said.env, checkpoint=said.checkpoint, device=said.device)
     print_trouble(agent.algo.device.type)
@@ -52,10 +60,11 @@ def dream_command(args: list[str]) -> int:
         sequences=said.sequences,
         actions=said.mode,
         seed=said.seed,
+        data=DatasetConfig(path=said.data, **asdict(said.reading)) if said.data else None,
     )
-    fewer = f" of {said.sequences} (the other episodes were too short)" if report.sequences < said.sequences else ""
+    fewer = f" of {said.sequences} (no other episodes were long enough)" if report.sequences < said.sequences else ""
     dreams = f"{plural(report.sequences, 'dream')}{fewer}"
-    print(f"{agent.config.env.id}, {agent.checkpoint.name}: {dreams} after {report.context} observed rows")
+    print(f"{said.data or agent.config.env.id}, {agent.checkpoint.name}: {dreams} after {report.context} observed rows")
     print("error per imagined step; in brackets, the error of repeating the last observed row")
     trained = getattr(agent.config.algo, "horizon", None)
     print("" if trained is None else f"(during training, the model imagines only {trained} steps ahead)\n")

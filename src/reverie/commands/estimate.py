@@ -44,9 +44,8 @@ class EstimateCommand:
 def estimate_command(args: list[str]) -> int:
     """Run ``reverie estimate``."""
     said = parse(EstimateCommand, [as_here(word) for word in args], "estimate")
-    if not said.data and (unused := [name for name, value in asdict(said.reading).items() if value]):
-        flags = ", ".join(f"--{name.replace('_', '-')}" for name in unused)
-        return fail(f"{flags} without --data: the data that the run was trained on are read as they were then.", 2)
+    if not said.data and (unused := said.reading.given()):
+        return fail(f"{unused} without --data: the data that the run was trained on are read as they were then.", 2)
     from reverie.agent.estimation import estimate
     from reverie.core.machine import choose_device  # imports torch
     from reverie.data.dataset import DatasetConfig

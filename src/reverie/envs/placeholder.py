@@ -22,7 +22,7 @@ class Placeholder(gymnasium.Env[Any, Any]):
         """Raise EnvError: there are no episodes to play."""
         raise EnvError(
             f"{self.run} was trained on recorded data alone, so there is no environment to play episodes in. Pass one: "
-            "--env ID, or reverie.load(run, env=...)"
+            "--env ID, or reverie.load(run, env=...). reverie dream can predict recorded episodes instead: --data PATH"
         )
 
     def step(self, action: Any) -> NoReturn:
