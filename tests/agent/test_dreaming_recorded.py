@@ -57,7 +57,7 @@ def test_recorded_episodes_need_no_environment(run: Path, pendulum: Path) -> Non
     numbers = json.loads(report.files["numbers"].read_text())
     assert (numbers["data"], numbers["episodes"]) == (str(pendulum), [0, 1, 2])
     assert numbers["checkpoint"] == agent.checkpoint.name
-    assert "actions" not in numbers
+    assert (numbers["updates"], "env_steps" in numbers, "actions" in numbers) == (3, False, False)
 
 
 def test_the_same_rows_for_every_seed_and_reader(run: Path, pendulum: Path) -> None:

@@ -124,7 +124,7 @@ def dream(
     truth = truths(batch, agent.obs_spec)
     errors, repeated, units = measure(truth, predicted, agent.obs_spec, context)
     numbers = {
-        "env_steps": agent.step,
+        "updates" if agent.config.data.alone else "env_steps": agent.step,
         "checkpoint": agent.checkpoint.name,
         **about,
         "episodes": batch.index.tolist(),
