@@ -62,7 +62,11 @@ def dream_command(args: list[str]) -> int:
         seed=said.seed,
         data=DatasetConfig(path=said.data, **asdict(said.reading)) if said.data else None,
     )
-    fewer = f" of {said.sequences} (no other episodes were long enough)" if report.sequences < said.sequences else ""
+    fewer = (
+        f" of {said.sequences} (the others were shorter, or there were no more)"
+        if report.sequences < said.sequences
+        else ""
+    )
     dreams = f"{plural(report.sequences, 'dream')}{fewer}"
     print(f"{said.data or agent.config.env.id}, {agent.checkpoint.name}: {dreams} after {report.context} observed rows")
     print("error per imagined step; in brackets, the error of repeating the last observed row")
