@@ -343,8 +343,36 @@ def test_dream_shows_what_was_seen_and_imagines_the_rest():
             parameter.fill_(0)
         agent.world.cont.logit.bias.fill_(math.log(agent.cfg.discount / (1 - agent.cfg.discount)))
     torch.testing.assert_close(agent.dream(data, context=3)["cont"], torch.ones(3, 7))  # as it learns where all goes on
-    with pytest.raises(ConfigError, match="context = 7"):
-        agent.dream(data, context=7)
+    for wrong in (0, 8, 2.0):
+        with pytest.raises(ConfigError, match=f"context = {wrong}: expected a whole number from 1 to 7, the rows"):
+            agent.dream(data, context=wrong)
+
+
+def test_a_dream_of_no_step_is_the_posterior_of_all_rows():
+    agent = build()
+    data = batch(agent)
+    torch.manual_seed(0)
+    whole = agent.dream(data, context=7)
+    torch.manual_seed(0)
+    with torch.no_grad():
+        post = agent.world.observe(data)
+    assert torch.equal(whole["inside/deter"], post.latent.deter)
+    assert torch.equal(whole["inside/stoch"], post.latent.stoch)
+
+
+def test_a_dream_goes_on_under_more_actions_and_refuses_others():
+    agent = build()
+    data = batch(agent)
+    longer = torch.cat([data.action, data.action[:, :2]], 1)
+    torch.manual_seed(0)
+    out = agent.dream(data, context=7)
+    torch.manual_seed(0)
+    more = agent.dream(replace(data, action=longer), context=7)
+    assert more["image"].shape[:2] == more["reward"].shape == (3, 9)
+    assert torch.equal(more["inside/deter"][:, :7], out["inside/deter"])
+    for wrong in (data.action.argmax(-1), data.action[..., :1], data.action[:, :6], data.action[:1]):
+        with pytest.raises(DataError, match=r"batch.action has shape .*: expected \[3, 7, \d+\], or more rows"):
+            agent.dream(replace(data, action=wrong), context=3)
 
 
 def test_report_shows_dreams_and_disturbs_nothing():

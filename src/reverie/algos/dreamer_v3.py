@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from numbers import Integral
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -21,7 +22,7 @@ from reverie.algos.loss_terms import check_terms, joined, scales_of
 from reverie.algos.world_model import Context, LatentPolicy, Posterior, WorldModel
 from reverie.core.checks import at_least
 from reverie.core.config import Config
-from reverie.core.errors import ConfigError, did_you_mean
+from reverie.core.errors import ConfigError, DataError, did_you_mean
 from reverie.core.specs import ActionSpec, ExtraPart, ObsSpec
 from reverie.core.stats import Stats
 from reverie.core.types import Batch, Metrics, State, Update, Window
@@ -521,30 +522,38 @@ class DreamerV3(Algorithm):
 
     @torch.no_grad()
     def dream(self, batch: Batch, context: int) -> dict[str, Tensor]:
-        """Observe ``context`` rows of a batch ``[B, T]``, and imagine the others under the recorded actions.
+        """Observe ``context`` rows of a batch ``[B, T]``, and imagine the others under its actions.
 
-        Nothing is trained, and no latent is stored.
+        Nothing is trained, and no latent is stored. To imagine under other actions, replace ``batch.action``. It may
+        have more rows than the batch, ``[B, T + n, A]``: then n more are imagined, where the action of the last row of
+        the batch counts too.
+
+        Args:
+            batch: whole episodes from their first rows on, or parts of such.
+            context: from 1 to T; with T and no more actions, all rows are observed and none is imagined.
 
         Returns:
-            Predictions ``[B, T, ...]`` by name: observations in their own units (class probabilities if categorical),
-            by their key or, if that is a name below, with ``obs/`` before it (:func:`~reverie.algos.base.dreamt_name`);
+            Predictions ``[B, T, ...]``, or ``[B, T + n, ...]``, by name: observations in their own units (class
+            probabilities if categorical), by their key or, if that is a name below, with ``obs/`` before it
+            (:func:`~reverie.algos.base.dreamt_name`);
             ``reward``, ``cont`` (the probability to continue), ``inside/deter`` and ``inside/stoch`` (the latents) and
             ``inside/value`` (their value by the critic).
 
         Raises:
-            ConfigError: ``context`` is not in 1 ... T - 1.
+            ConfigError: ``context`` is not a whole number in 1 ... T.
+            DataError: the actions have another shape.
         """
-        if not 0 < context < batch.shape[1]:
-            raise ConfigError(
-                f"context = {context}: expected 1 to {batch.shape[1] - 1}, fewer than the rows of the batch."
-            )
+        rows = batch.shape[1]
+        given: Any = context
+        if not isinstance(given, Integral) or not 1 <= context <= rows:
+            raise ConfigError(f"context = {context}: expected a whole number from 1 to {rows}, the rows of the batch.")
+        self._check_actions(batch)
         batch = batch.to(self.device)
-        blank = self.world.rssm.initial(batch.shape[0], self.world.dtype)
-        start = Context(blank, torch.zeros_like(batch.action[:, 0]))
-        seen = self.world.observe(batch.rows(0, context), start).latent  # [B, context, ...]
+        latent = self.world.observe(batch.rows(0, context)).latent  # [B, context, ...]
         actions = batch.action[:, context - 1 : -1]  # [B, T - context, A]
-        unseen = open_loop(self.world.rssm, seen.map(lambda x: x[:, -1]), actions)
-        latent = Latent(*(torch.cat(pair, 1) for pair in zip(seen, unseen, strict=True)))  # [B, T, ...]
+        if actions.shape[1]:
+            unseen = open_loop(self.world.rssm, latent.map(lambda x: x[:, -1]), actions)
+            latent = Latent(*(torch.cat(pair, 1) for pair in zip(latent, unseen, strict=True)))  # [B, T, ...]
         decoded, reward, cont = self.world.predict(latent)
         going_on = (cont.prob() / self.cfg.discount).clamp(max=1)  # the head learns it times the discount
         inside = {"deter": latent.deter, "stoch": latent.stoch, "value": self.critic(latent.feature).mean()}
@@ -553,6 +562,15 @@ class DreamerV3(Algorithm):
             | {"reward": reward.mean(), "cont": going_on}
             | {f"{INSIDE}{k}": v for k, v in inside.items()}
         )
+
+    def _check_actions(self, batch: Batch) -> None:
+        """Raise DataError unless the actions are flat ones of the batch's rows, or of more."""
+        found, (count, rows), width = batch.action.shape, batch.shape, LatentPolicy(self).width
+        if len(found) != 3 or (found[0], found[2]) != (count, width) or found[1] < rows:
+            raise DataError(
+                f"batch.action has shape {list(found)}: expected [{count}, {rows}, {width}], or more rows to imagine "
+                "on. Actions are one-hot where they are discrete, and in [-1, 1] where they are continuous."
+            )
 
     def report(self, batch: Batch, sequences: int = 6) -> dict[str, np.ndarray]:
         """Return videos of open-loop predictions of a few windows: the first half observed, the second imagined."""

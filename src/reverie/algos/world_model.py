@@ -59,8 +59,10 @@ class WorldModel(nn.Module):
         """Encode observations ``[..., *shape]`` to ``[..., E]``."""
         return encoded(self.encoder, obs, self.dtype)
 
-    def observe(self, batch: Batch, context: Context, choose: Chooser = draw) -> Posterior:
-        """Filter a batch ``[B, T]`` that starts from ``context``."""
+    def observe(self, batch: Batch, context: Context | None = None, choose: Chooser = draw) -> Posterior:
+        """Filter a batch ``[B, T]`` that starts from ``context``; None: from the initial latent."""
+        if context is None:
+            context = Context(self.rssm.initial(batch.shape[0], self.dtype), torch.zeros_like(batch.action[:, 0]))
         before = torch.cat([context.action[:, None], batch.action[:, :-1]], 1)  # [B, T, A]
         embed = self.embed(batch.obs)  # [B, T, E]
         latent, probs = self.rssm.observe(context.latent, embed, before, batch.is_first, choose)
