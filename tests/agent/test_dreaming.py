@@ -83,7 +83,8 @@ def test_observations_with_names_of_a_dream_are_dreamt_beside_them(tmp_path: Pat
     report = dream(load(tmp_path / "run", env=Telling), context=3, horizon=20, sequences=2)
     own = {"obs/reward", "obs/cont", "obs/inside/value", "obs/obs/cont"}
     assert set(report.errors) == own | {"reward", "cont"}
-    assert report.units["reward"] == report.units["obs/reward"] == "root-mean-square error"
+    assert report.units["reward"] == "root-mean-square error"
+    assert report.units["obs/reward"] == "root-mean-square error in the environment's units"
     arrays = np.load(report.files["arrays"])
     assert {arrays[f"truth/{name}"].min() >= 100 for name in own} == {True}
     assert all(arrays[f"dream/{name}"].shape == (2, 10, 1) for name in own)
@@ -167,7 +168,10 @@ def test_errors_are_measured_per_step_and_in_their_units() -> None:
     assert errors["v"].tolist() == [3.0, 0.0]
     assert repeated["v"].tolist() == [1.0, 2.0]
     assert errors["c"].tolist() == [0.25, 0.0]
-    assert units == {"v": "root-mean-square error", "c": "probability not assigned to the true class"}
+    assert units == {
+        "v": "root-mean-square error in the environment's units, over all 2 numbers",
+        "c": "probability not assigned to the true class",
+    }
 
 
 def test_predictions_of_another_shape_are_refused() -> None:

@@ -361,7 +361,8 @@ def _unit(key: str, part: ObsPart | None) -> str:
     if part.kind == "categorical":
         return "probability not assigned to the true class"
     if part.kind == "vector":
-        return "root-mean-square error"
+        many = f", over all {width} numbers" if (width := math.prod(part.shape)) > 1 else ""
+        return f"root-mean-square error in the environment's units{many}"
     return f"root-mean-square error in {part.low:g}..{part.high:g}"
 
 
