@@ -148,8 +148,11 @@ def test_dream_needs_something_to_imagine(corridor: Path) -> None:
         agent.evaluate(0)
     with pytest.raises(RunError, match="longer than context = 10 rows"):
         dream(agent, context=10)
-    with pytest.raises(ConfigError, match="horizon = 0: expected at least 1"):
-        dream(agent, horizon=0)
+    for wrong in (0, 2.5, "4"):
+        with pytest.raises(ConfigError, match=f"horizon = '?{wrong}.*: expected a whole number, at least 1"):
+            dream(agent, horizon=wrong)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"agent = .*: expected an agent, as reverie\.load\(run\) returns it"):
+        dream(corridor)  # type: ignore[arg-type]
 
 
 def test_errors_are_measured_per_step_and_in_their_units() -> None:

@@ -7,7 +7,9 @@ import io
 import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from numbers import Integral
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,7 +17,7 @@ from torch import Tensor
 
 from reverie.agent.agent import Actions, Agent, mode_of
 from reverie.algos.base import INSIDE, dreamt_name
-from reverie.core.errors import ConfigError, RunError, warn
+from reverie.core.errors import ConfigError, RunError, brief, warn
 from reverie.core.files import file_stem, write_atomic
 from reverie.core.protocols import Env
 from reverie.core.randomness import derived_seeds, reproducible
@@ -96,16 +98,20 @@ def dream(
         The errors at each imagined step, H = at most ``horizon`` of them, and the files.
 
     Raises:
-        ConfigError: a number is out of range, ``actions`` are asked for with ``data``, or the algorithm has no world
-            model.
+        ConfigError: ``agent`` is no agent, a number is out of range, ``actions`` are asked for with ``data``, or the
+            algorithm has no world model.
         DataError: ``data`` cannot be read, or do not fit the agent.
         RunError: no episode is longer than ``context`` rows, a prediction is NaN or infinite, or the run folder cannot
             be written.
         EnvError: the environment cannot be made.
     """
-    for name, value in {"context": context, "horizon": horizon, "sequences": sequences}.items():
-        if value < 1:
-            raise ConfigError(f"{name} = {value}: expected at least 1.")
+    given: Any = agent
+    if not isinstance(given, Agent):
+        raise ConfigError(f"agent = {brief(agent)}: expected an agent, as reverie.load(run) returns it.")
+    numbers: dict[str, Any] = {"context": context, "horizon": horizon, "sequences": sequences}
+    for name, value in numbers.items():
+        if not isinstance(value, Integral) or value < 1:
+            raise ConfigError(f"{name} = {brief(value)}: expected a whole number, at least 1.")
     folder = RunFolder(agent.run).dream
     check_writable(folder)
     seed = derived_seeds(agent.config.seed)["evaluation"] if seed is None else seed
@@ -123,7 +129,7 @@ def dream(
     check_finite(predicted, context, agent.checkpoint)
     truth = truths(batch, agent.obs_spec)
     errors, repeated, units = measure(truth, predicted, agent.obs_spec, context)
-    numbers = {
+    found = {
         "updates" if agent.config.data.alone else "env_steps": agent.step,
         "checkpoint": agent.checkpoint.name,
         **about,
@@ -138,7 +144,7 @@ def dream(
     with writing(folder):
         files = draw(agent, batch, predicted, context, errors, repeated, about.get("data", ""))
         files |= {"numbers": folder / "dream.json", "arrays": folder / "dream.npz"}
-        write_json(files["numbers"], numbers)
+        write_json(files["numbers"], found)
         write_atomic(files["arrays"], packed(batch, truth, dreamt))
     return DreamReport(
         context=context, sequences=batch.shape[0], errors=errors, repeated=repeated, units=units, files=files
