@@ -71,9 +71,8 @@ def test_the_same_rows_for_every_seed_and_reader(run: Path, pendulum: Path) -> N
     assert (seen[2]["dream/observation"] != seen[0]["dream/observation"]).any()
 
 
-def test_short_episodes_are_left_out(run: Path, tmp_path: Path) -> None:
-    """Episodes of 1 to 10 steps are recorded, so of 2 to 11 rows."""
-    lengths = iter([3, 10, 2, 8, 9])
+def test_long_episodes_are_preferred(run: Path, tmp_path: Path) -> None:
+    lengths = iter([3, 10, 2, 8, 9])  # steps; an episode has one row more
 
     class Short(gymnasium.Wrapper[Any, Any, Any, Any]):
         def reset(self, **more: Any) -> Any:
@@ -92,6 +91,10 @@ def test_short_episodes_are_left_out(run: Path, tmp_path: Path) -> None:
     report = dream(agent, context=5, horizon=4, sequences=6, data=data, say=say_nothing)
     assert json.loads(report.files["numbers"].read_text())["episodes"] == [1, 3, 4]
     assert {len(error) for error in report.errors.values()} == {4}
+    for sequences, horizon, expected in ((1, 4, [1]), (2, 5, [1, 4]), (2, 6, [1]), (1, 30, [1])):
+        report = dream(agent, context=5, horizon=horizon, sequences=sequences, data=data, say=say_nothing)
+        assert json.loads(report.files["numbers"].read_text())["episodes"] == expected
+        assert {len(error) for error in report.errors.values()} == {min(horizon, 6)}
     with pytest.raises(RunError, match="none of 5 episodes is longer than context = 20 rows"):
         dream(agent, context=20, data=data, say=say_nothing)
 

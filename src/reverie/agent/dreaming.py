@@ -90,8 +90,9 @@ def dream(
         sequences: episodes to predict, at least 1. All are held in memory, and predicted as one batch.
         actions: the episodes are played with the policy's most likely actions ("mode"), or with drawn ones ("sample").
         seed: of environments and predictions. None: follows from the run's seed.
-        data: recorded episodes to predict, the first ones with more than ``context`` rows: a path, minari:NAME,
-            settings with further options of reading, or a reader of your own. None: the agent plays.
+        data: recorded episodes to predict: a path, minari:NAME, settings with further options of reading, or a reader
+            of your own. The first ones with ``context + horizon`` rows count, or, if they are fewer than ``sequences``,
+            also the longest others. None: the agent plays.
         say: called with a sentence for each remark about ``data``. Default: a line on stderr.
 
     Returns:
@@ -123,7 +124,7 @@ def dream(
         )
     source = played(agent, longest, mode, seed) if data is None else recorded(agent, data, longest, say)
     with source as (episodes, about), reproducible(seed):
-        batch = gather(episodes, context, sequences)
+        batch = gather(episodes, context, sequences, context + 1 if data is None else longest)
         dreamt = imagined(agent, batch, context)
     predicted = {key: value for key, value in dreamt.items() if not key.startswith(INSIDE)}
     check_finite(predicted, context, agent.checkpoint)
@@ -175,8 +176,10 @@ def recorded(agent: Agent, data: DatasetConfig | Reader | Path | str, longest: i
             say(f"{found.reader.path}: {remark}")
 
 
-def gather(episodes: Iterable[Batch], context: int, sequences: int) -> Batch:
+def gather(episodes: Iterable[Batch], context: int, sequences: int, enough: int) -> Batch:
     """Return the beginnings of up to ``sequences`` episodes ``[1, T]`` as one batch ``[B, T]``, cut to one length T.
+
+    They are the first with ``enough`` rows or, if ``episodes`` end before there are so many, also the longest others.
 
     Raises:
         RunError: no episode has more rows than ``context``.
@@ -185,9 +188,11 @@ def gather(episodes: Iterable[Batch], context: int, sequences: int) -> Batch:
     count = 0
     for episode in episodes:
         count += 1
-        if episode.shape[1] > context:
+        if rows_of(episode) > context:
             long.append(episode)
-        if len(long) == sequences:
+        if len(long) > sequences:
+            del long[min(range(len(long)), key=lambda i: (rows_of(long[i]), -i))]  # the latest of the shortest
+        if sum(rows_of(episode) >= enough for episode in long) == sequences:
             break
     if not long:
         raise RunError(
@@ -195,9 +200,14 @@ def gather(episodes: Iterable[Batch], context: int, sequences: int) -> Batch:
             "predict. Use a smaller --context."
         )
     # A few long dreams are better than many short ones: cut to the length that half of the episodes have.
-    lengths = sorted(episode.shape[1] for episode in long)
+    lengths = sorted(rows_of(episode) for episode in long)
     length = lengths[len(lengths) // 2]
-    return stacked([episode.rows(0, length) for episode in long if episode.shape[1] >= length])
+    return stacked([episode.rows(0, length) for episode in long if rows_of(episode) >= length])
+
+
+def rows_of(batch: Batch) -> int:
+    """Return T of a batch ``[B, T]``."""
+    return batch.shape[1]
 
 
 def stacked(batches: list[Batch]) -> Batch:

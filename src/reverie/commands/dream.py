@@ -37,8 +37,8 @@ class DreamCommand:
     env: str | None = None
     """Environment to act in, for an agent that learned from recorded data alone."""
     data: str = ""
-    """Predict recorded episodes, the first ones that are long enough, instead of playing: a file, folder or glob of any
-    format that can be read, or minari:NAME."""
+    """Predict recorded episodes, the first ones that are long enough, in place of playing: a file, folder or glob of
+    any format that can be read, or minari:NAME."""
     reading: Annotated[Reading, arg(name="")] = field(default_factory=Reading)
 
 
