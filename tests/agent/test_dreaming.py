@@ -135,7 +135,8 @@ def test_dreams_are_of_the_rewards_that_were_learned(
     monkeypatch.setattr(
         dreaming, "imagined", lambda agent, batch, context: (seen.append(batch), see(agent, batch, 3))[1]
     )
-    dream(agent, context=3, horizon=4)
+    report = dream(agent, context=3, horizon=4)
+    assert report.units["reward"] == "root-mean-square error of rewards after env.clip_reward = tanh"
     assert seen[0].reward[:, 1:].unique().tolist() == pytest.approx([np.tanh(1.0)])
     assert agent.evaluate(1).scores[0] >= 8  # true ones
 

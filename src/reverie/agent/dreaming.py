@@ -130,6 +130,8 @@ def dream(
     check_finite(predicted, context, agent.checkpoint)
     truth = truths(batch, agent.obs_spec)
     errors, repeated, units = measure(truth, predicted, agent.obs_spec, context)
+    if (clip := agent.config.env.clip_reward) != "none":
+        units["reward"] += f" of rewards after env.clip_reward = {clip}"
     found = {
         "updates" if agent.config.data.alone else "env_steps": agent.step,
         "checkpoint": agent.checkpoint.name,
@@ -143,7 +145,7 @@ def dream(
         "last_row_repeated": {key: value.tolist() for key, value in repeated.items()},
     }
     with writing(folder):
-        files = draw(agent, batch, predicted, context, errors, repeated, about.get("data", ""))
+        files = draw(agent, batch, predicted, context, errors, repeated, units, about.get("data", ""))
         files |= {"numbers": folder / "dream.json", "arrays": folder / "dream.npz"}
         write_json(files["numbers"], found)
         write_atomic(files["arrays"], packed(batch, truth, dreamt))
@@ -389,6 +391,7 @@ def draw(
     context: int,
     errors: Arrays,
     repeated: Arrays,
+    units: dict[str, str],
     data: str = "",
 ) -> dict[str, Path]:
     """Draw the videos, the traces of all numbers over time, and the errors; return the files.
@@ -421,7 +424,6 @@ def draw(
     columns.append((batch.reward[0].numpy(), predicted["reward"][0]))
     real, guess = (np.stack(side, axis=1) for side in zip(*columns, strict=True))
     trained = getattr(agent.config.algo, "horizon", None)
-    units = {key: _unit(key, parts[key][1] if key in parts else None) for key in errors}
     files["traces"] = dream_traces(folder / "traces.png", real, guess, context, names, title, trained)
     title = f"error of the {title}"
     files["errors"] = dream_errors(folder / "errors.png", errors, repeated, title, units, trained)
