@@ -16,7 +16,8 @@ import torch
 
 from corridor import Corridor
 from reverie.agent import dreaming
-from reverie.agent.dreaming import check_finite, dream, measure, one_hot, painted
+from reverie.agent.dream_figures import newest, painted
+from reverie.agent.dreaming import check_finite, dream, measure, one_hot
 from reverie.agent.loading import load
 from reverie.core.errors import ConfigError, RunError
 from reverie.core.specs import ObsPart
@@ -121,8 +122,8 @@ def test_dreams_of_vectors_are_drawn_by_those_who_know_how(trained: Path, corrid
 
 def test_of_stacked_pictures_the_newest_is_shown() -> None:
     frames = np.arange(2 * 8).reshape(2, 8)
-    assert dreaming.newest(frames, 4).tolist() == [[6, 7], [14, 15]]
-    assert dreaming.newest(frames, 1).tolist() == frames.tolist()
+    assert newest(frames, 4).tolist() == [[6, 7], [14, 15]]
+    assert newest(frames, 1).tolist() == frames.tolist()
 
 
 def test_dreams_are_of_the_rewards_that_were_learned(

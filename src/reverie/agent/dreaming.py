@@ -2,46 +2,28 @@
 
 from __future__ import annotations
 
-import contextlib
 import io
 import math
-from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from numbers import Integral
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from reverie.agent.agent import Actions, Agent, mode_of
+from reverie.agent.dream_episodes import gather, played, recorded
+from reverie.agent.dream_figures import Arrays, draw
 from reverie.algos.base import INSIDE, dreamt_name
 from reverie.core.errors import ConfigError, RunError, brief, warn
-from reverie.core.files import file_stem, write_atomic
-from reverie.core.protocols import Env
+from reverie.core.files import write_atomic
 from reverie.core.randomness import derived_seeds, reproducible
 from reverie.core.specs import ObsPart, ObsSpec
-from reverie.core.types import Batch, Mode, Step
-from reverie.core.words import Say, plural
+from reverie.core.types import Batch
+from reverie.core.words import Say
 from reverie.data.dataset import DatasetConfig
 from reverie.data.readers.base import Reader
-from reverie.envs.base import put_away
-from reverie.envs.factory import Single
-from reverie.envs.flat import make_flat
-from reverie.envs.render import Paint, painter
-from reverie.experiment import make_eval_env
 from reverie.folder import RunFolder, check_writable, write_json, writing
-from reverie.log.plot import dream_errors, dream_traces
-from reverie.log.video import dream_video, shrink, write_video
-from reverie.run.collect import executed
-
-FPS = 8
-MAX_EPISODES = 50
-PAINTED, SIDE = 3, 256
-"""Number of episodes drawn as pictures, and the longer side of a picture in pixels."""
-
-Arrays = dict[str, np.ndarray]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,108 +134,6 @@ def dream(
     return DreamReport(
         context=context, sequences=batch.shape[0], errors=errors, repeated=repeated, units=units, files=files
     )
-
-
-Episodes = tuple[Iterator[Batch], dict[str, str]]
-"""The rows of one episode after the other, ``[1, T]`` each, and what dream.json says of where they are from."""
-
-
-@contextlib.contextmanager
-def played(agent: Agent, longest: int, mode: Mode, seed: int) -> Iterator[Episodes]:
-    """Make the environment, to play up to ``MAX_EPISODES`` episodes, each cut off after ``longest`` rows."""
-    config = agent.config.merge({"eval_envs": 1, "eval_episodes": 1})
-    env = make_eval_env(config, agent.factory, true_rewards=False)
-    try:
-        yield _episodes(env, agent, longest, mode, seed), {"actions": "mode" if mode == "eval" else "sample"}
-    finally:
-        env.close()
-
-
-@contextlib.contextmanager
-def recorded(agent: Agent, data: DatasetConfig | Reader | Path | str, longest: int, say: Say) -> Iterator[Episodes]:
-    """Open recorded data, to read their episodes, each cut off after ``longest`` rows; then say their remarks."""
-    with agent.recorded(data) as found:
-        yield found.beginnings(longest), {"data": str(found.reader.path)}
-        for remark in found.remarks():
-            say(f"{found.reader.path}: {remark}")
-
-
-def gather(episodes: Iterable[Batch], context: int, sequences: int, enough: int) -> Batch:
-    """Return the beginnings of up to ``sequences`` episodes ``[1, T]`` as one batch ``[B, T]``, cut to one length T.
-
-    They are the first with ``enough`` rows or, if ``episodes`` end before there are so many, also the longest others.
-
-    Raises:
-        RunError: no episode has more rows than ``context``.
-    """
-    long: list[Batch] = []
-    count = 0
-    for episode in episodes:
-        count += 1
-        if rows_of(episode) > context:
-            long.append(episode)
-        if len(long) > sequences:
-            del long[min(range(len(long)), key=lambda i: (rows_of(long[i]), -i))]  # the latest of the shortest
-        if sum(rows_of(episode) >= enough for episode in long) == sequences:
-            break
-    if not long:
-        raise RunError(
-            f"none of {plural(count, 'episode')} is longer than context = {context} rows, so no rows are left to "
-            "predict. Use a smaller --context."
-        )
-    # A few long dreams are better than many short ones: cut to the length that half of the episodes have.
-    lengths = sorted(rows_of(episode) for episode in long)
-    length = lengths[len(lengths) // 2]
-    return stacked([episode.rows(0, length) for episode in long if rows_of(episode) >= length])
-
-
-def rows_of(batch: Batch) -> int:
-    """Return T of a batch ``[B, T]``."""
-    return batch.shape[1]
-
-
-def stacked(batches: list[Batch]) -> Batch:
-    """Return batches ``[1, T]`` of one length as one ``[B, T]``."""
-
-    def column(read: Callable[[Batch], Tensor]) -> Tensor:
-        return torch.cat([read(batch) for batch in batches])
-
-    return Batch(
-        obs={key: column(lambda x, key=key: x.obs[key]) for key in batches[0].obs},  # type: ignore[misc]
-        action=column(lambda x: x.action),
-        reward=column(lambda x: x.reward),
-        is_first=column(lambda x: x.is_first),
-        is_last=column(lambda x: x.is_last),
-        is_terminal=column(lambda x: x.is_terminal),
-        weight=column(lambda x: x.weight),
-        index=column(lambda x: x.index),
-    )
-
-
-def _episodes(env: Env, agent: Agent, longest: int, mode: Mode, seed: int) -> Iterator[Batch]:
-    """Yield one episode after the other as rows ``[1, T]``, each cut off after ``longest`` rows."""
-    policy = agent.algo.policy
-    for number in range(MAX_EPISODES):
-        step, state = env.reset(seed if number == 0 else None), agent.initial_state(1)
-        rows: list[tuple[Step, Tensor]] = []
-        while True:
-            action, state = policy.act(step, state, mode)
-            action = executed(action, step)
-            rows.append((step, action))
-            if len(rows) == longest or bool(step.is_last[0]):
-                break
-            step = env.step(action)
-        steps = [step for step, _ in rows]
-        yield Batch(
-            obs={key: torch.stack([step.obs[key] for step in steps], 1) for key in step.obs},
-            action=torch.stack([action for _, action in rows], 1),
-            reward=torch.stack([step.reward for step in steps], 1),
-            is_first=torch.stack([step.is_first for step in steps], 1),
-            is_last=torch.stack([step.is_last for step in steps], 1),
-            is_terminal=torch.stack([step.is_terminal for step in steps], 1),
-            weight=torch.ones(1),
-            index=torch.tensor([number]),
-        )
 
 
 def imagined(agent: Agent, batch: Batch, context: int) -> Arrays:
@@ -382,83 +262,3 @@ def _unit(key: str, part: ObsPart | None) -> str:
         many = f", over all {width} numbers" if (width := math.prod(part.shape)) > 1 else ""
         return f"root-mean-square error in the environment's units{many}"
     return f"root-mean-square error in {part.low:g}..{part.high:g}"
-
-
-def draw(
-    agent: Agent,
-    batch: Batch,
-    predicted: Arrays,
-    context: int,
-    errors: Arrays,
-    repeated: Arrays,
-    units: dict[str, str],
-    data: str = "",
-) -> dict[str, Path]:
-    """Draw the videos, the traces of all numbers over time, and the errors; return the files.
-
-    ``data``: where recorded episodes are from, for the titles; "" for played ones.
-    """
-    folder = RunFolder(agent.run).dream
-    title = f"dream on {Path(data).name or agent.config.env.id}"
-    files: dict[str, Path] = {}
-    if pictures := painted(agent, batch, predicted):
-        files["video"] = write_video(folder / "dream.mp4", dream_video(*pictures, context, error=False), FPS)
-    names: list[str] = []
-    columns: list[tuple[np.ndarray, np.ndarray]] = []
-    parts = {dreamt_name(key): (batch.obs[key].numpy(), part) for key, part in agent.obs_spec.items()}
-    for key, (real, part) in parts.items():
-        if key not in predicted:
-            continue
-        guess = predicted[key]
-        if part.kind == "image":
-            real, guess = (newest(x, agent.config.env.frame_stack) for x in (real, guess))
-            pair = [(x - part.low) / (part.high - part.low) * 255.0 for x in (real.astype(np.float32), guess)]
-            video = dream_video(np.rint(pair[0]).clip(0, 255).astype(np.uint8), pair[1], context)
-            files[f"video of {key}"] = write_video(folder / f"{file_stem(key)}.mp4", video, FPS)
-        elif part.kind == "vector":
-            width = math.prod(part.shape)
-            names += [f"{key} {i}" if width > 1 else key for i in range(width)]
-            flat = [x[0].reshape(len(x[0]), -1) for x in (real, guess)]
-            columns += [(flat[0][:, i], flat[1][:, i]) for i in range(width)]
-    names.append("reward")
-    columns.append((batch.reward[0].numpy(), predicted["reward"][0]))
-    real, guess = (np.stack(side, axis=1) for side in zip(*columns, strict=True))
-    trained = getattr(agent.config.algo, "horizon", None)
-    files["traces"] = dream_traces(folder / "traces.png", real, guess, context, names, title, trained)
-    title = f"error of the {title}"
-    files["errors"] = dream_errors(folder / "errors.png", errors, repeated, title, units, trained)
-    return files
-
-
-def newest(frames: np.ndarray, stacked: int) -> np.ndarray:
-    """Return the newest of stacked pictures ``[..., stacked * C]``, which is the last: ``[..., C]``."""
-    return frames[..., -(frames.shape[-1] // stacked) :]
-
-
-def painted(agent: Agent, batch: Batch, predicted: Arrays) -> tuple[np.ndarray, np.ndarray] | None:
-    """Draw vectors as pictures ``[B, T, H, W, 3]``, true and predicted, of the first episodes.
-
-    None if observations are images already, or if there is no way to draw this environment from them.
-    """
-    spec = agent.obs_spec
-    told = all(part.kind == "vector" and dreamt_name(key) in predicted for key, part in spec.items())
-    if not told or isinstance(agent.factory, Single):  # the user's instance may be in the middle of an episode
-        return None
-    env = make_flat(agent.config.env, agent.factory, 0, True)
-    try:
-        paint = painter(env.env, spec)
-        if paint is None:
-            return None
-        real = {key: batch.obs[key].numpy() for key in spec}
-        return _pictures(paint, real), _pictures(paint, {key: predicted[dreamt_name(key)] for key in spec})
-    finally:
-        put_away(env)
-
-
-def _pictures(paint: Paint, obs: Arrays) -> np.ndarray:
-    episodes, steps = next(iter(obs.values())).shape[:2]
-    rows = [
-        [shrink(paint({key: x[b, t] for key, x in obs.items()}), SIDE) for t in range(steps)]
-        for b in range(min(PAINTED, episodes))
-    ]
-    return np.stack([np.stack(row) for row in rows])
