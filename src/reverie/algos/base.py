@@ -190,6 +190,9 @@ class ModelFreeConfig(AlgorithmConfig):
 class ValueConfig(ModelFreeConfig):
     """Settings of model-free agents that learn values."""
 
+    in_units_of_values: ClassVar[str] = ""
+    """Name of a setting in units of values, so that its default fits rewards near 1 only; "" if there is none."""
+
     discount: float = 0.99
     """Discount factor gamma per agent step, in [0, 1]."""
     reward_scale: RewardScale | None = None

@@ -126,6 +126,7 @@ class CQLConfig(SACConfig):
     """Settings of CQL: those of its authors' code for MuJoCo (github.com/aviralkumar2907/CQL) and of appendix F."""
 
     needs_data: ClassVar[bool] = True
+    in_units_of_values: ClassVar[str] = "conservatism"
 
     conservatism: Conservatism = field(default_factory=Fixed)
     """Weight alpha of the CQL penalty: fixed(5), or lagrange(10), which learns it so that the gap is about 10."""

@@ -68,6 +68,7 @@ class CRRConfig(ValueConfig):
 
     action_kinds: ClassVar[frozenset[str]] = frozenset({"continuous"})
     needs_data: ClassVar[bool] = True
+    in_units_of_values: ClassVar[str] = "filter"
 
     batch_size: int = 256
     """B, windows in a batch."""

@@ -31,6 +31,7 @@ class DiscreteCQLConfig(QRDQNConfig):
     """Settings of discrete CQL: those of QR-DQN, and for recorded data those of Tianshou and of the authors' code."""
 
     needs_data: ClassVar[bool] = True
+    in_units_of_values: ClassVar[str] = "min_q_weight"
 
     batch_size: int = 256
     """B, windows in a batch. The authors' code has 32."""

@@ -43,6 +43,7 @@ class DiscreteCRRConfig(ValueConfig):
 
     action_kinds: ClassVar[frozenset[str]] = frozenset({"discrete"})
     needs_data: ClassVar[bool] = True
+    in_units_of_values: ClassVar[str] = "filter"
 
     batch_size: int = 256
     """B, windows in a batch."""

@@ -36,6 +36,7 @@ class IQLConfig(ValueConfig):
 
     action_kinds: ClassVar[frozenset[str]] = frozenset({"continuous"})
     needs_data: ClassVar[bool] = True
+    in_units_of_values: ClassVar[str] = "beta"
 
     batch_size: int = 256
     """B, windows in a batch."""

@@ -220,8 +220,11 @@ class Dataset(Replay):
         first, reward = self.column("is_first"), self.column("reward").astype(np.float64)
         starts = np.flatnonzero(first)
         scores = np.add.reduceat(reward, starts)[np.diff(starts, append=len(first)) > 1]
+        earned = reward[~first]
+        paid = earned[earned != 0]
         return Statistics(
-            reward=(float(reward[~first].min(initial=np.inf)), float(reward[~first].max(initial=-np.inf))),
+            reward=(float(earned.min(initial=np.inf)), float(earned.max(initial=-np.inf))),
+            reward_size=float(np.sqrt(np.square(paid).mean())) if len(paid) else 0.0,
             scores=(float(scores.min()), float(scores.mean()), float(scores.max())),
             episodes=len(scores),
             steps=int(len(first) - len(starts)),
@@ -234,6 +237,8 @@ class Statistics:
 
     reward: tuple[float, float]
     """Smallest and largest reward."""
+    reward_size: float
+    """Root mean square of the rewards that are not 0, so that it is the same for sparse rewards; 0 if all are 0."""
     scores: tuple[float, float, float]
     """Smallest, mean and largest undiscounted return of an episode."""
     episodes: int

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from reverie.algos.base import Algorithm, AlgorithmConfig
+import math
+
+from reverie.algos.base import Algorithm, AlgorithmConfig, ValueConfig
 from reverie.core.compiler import trouble
 from reverie.core.discover import algorithm_name
 from reverie.core.machine import available_memory
 from reverie.core.words import Say, plural
 from reverie.data.capacity import replay_bytes
+from reverie.data.dataset import Statistics
 from reverie.data.mix import shares
 from reverie.experiment import Experiment
+from reverie.nn.rewards import Factor
+
+FAR = 30.0
+"""Size of recorded rewards, or its inverse, from which a setting in units of values no longer fits them."""
 
 
 def say_nothing(text: str) -> None:
@@ -82,7 +89,10 @@ def describe_data(experiment: Experiment, say: Say) -> None:
     for remark in experiment.remarks:
         say(f"{config.data.path}: {remark}")
     if experiment.dataset is not None:
-        say(data_in_words(experiment))
+        statistics = experiment.dataset.statistics()
+        say(data_in_words(experiment, statistics))
+        if remark := rewards_far_from_1(config.algo, statistics.reward_size):
+            say(remark)
     elif config.algo.needs_data:
         say(
             f"{algorithm_name(type(config.algo))} is meant for recorded data, but there is none: it learns only from "
@@ -95,18 +105,37 @@ def describe_data(experiment: Experiment, say: Say) -> None:
         )
 
 
-def data_in_words(experiment: Experiment) -> str:
+def data_in_words(experiment: Experiment, statistics: Statistics) -> str:
     """Describe the recorded data in a sentence."""
-    assert experiment.dataset is not None
-    dataset, data = experiment.dataset, experiment.config.data
-    statistics = dataset.statistics()
-    window = experiment.algo.window
+    data, window = experiment.config.data, experiment.algo.window
     part = "" if data.alone else f", {shares(window, data.fraction)[0].batch} of the {window.batch} windows of a batch"
     low, mean, high = statistics.scores
     steps = plural(statistics.steps, "recorded step")
     return (
         f"{steps} in {plural(statistics.episodes, 'episode')} of {data.path}{part}: "
         f"returns {low:.1f} to {high:.1f}, mean {mean:.1f}"
+    )
+
+
+def rewards_far_from_1(config: AlgorithmConfig, size: float) -> str:
+    """Return that rewards do not fit a setting in units of values, and what to do; "" if they do or it was changed.
+
+    ``size``: ``Statistics.reward_size``.
+    """
+    if not isinstance(config, ValueConfig) or not config.in_units_of_values:
+        return ""
+    name, scale = config.in_units_of_values, config.reward_scale
+    default = getattr(config, name) == getattr(type(config)(), name)
+    if not default or not isinstance(scale, Factor | None):  # return_std finds the scale itself
+        return ""
+    learned = size * (scale.factor if scale is not None else 1.0)
+    if not learned or 1 / FAR <= learned <= FAR:
+        return ""
+    scaled = "" if scale is None else f", after scaling by {scale.factor:g}"
+    return (
+        f"the rewards are far from 1: {learned:.4g} as root mean square of those that are not 0{scaled}. algo.{name} "
+        f"is in units of values and its default fits rewards near 1, so {algorithm_name(type(config))} may learn "
+        f"badly. Pass --algo.reward-scale 'factor({10.0 ** round(-math.log10(size)):g})', or set algo.{name} to fit"
     )
 
 
