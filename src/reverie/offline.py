@@ -169,6 +169,8 @@ def build_alone(config: ExperimentConfig, env: EnvLike | None, *, start: int, sc
         estimates = config.env.id == NO_ENV and config.data.estimate_updates > 0
         unclipped: list[np.ndarray] | None = [] if estimates and recorded.clip != "none" else None
         dataset = read(config, recorded, algo, algo.window, seeds["replay"], scratch, unclipped)
+        if not start:  # runs of earlier versions, which did not check, can be continued
+            check_steps(dataset, recorded)
         clock = Clock(
             total_steps=0,
             total_updates=config.updates,
@@ -215,6 +217,8 @@ def build_mixed(config: ExperimentConfig, env: EnvLike | None, *, start: int, sc
         window, _ = shares(experiment.algo.window, config.data.fraction)
         seed = derived_seeds(config.seed, start)["replay"] + 1
         dataset = read(config, recorded, experiment.algo, window, seed, scratch)
+        if not start:
+            check_steps(dataset, recorded)
         if isinstance(experiment.algo, TellsApart):
             experiment.algo.expect_recorded(window.batch)
         undo.pop_all()
@@ -246,6 +250,18 @@ def read(
     if RETURN in algo.extra_spec:
         write_returns(dataset, algo.cfg.discount)  # type: ignore[arg-type, union-attr]  # such learners have it
     return dataset
+
+
+def check_steps(dataset: Dataset, recorded: Recorded) -> None:
+    """Check that most rows belong to an episode with a step.
+
+    Raises:
+        DataError: they do not; the message names the data.
+    """
+    try:
+        dataset.check_steps()
+    except DataError as error:
+        raise DataError(f"{recorded.where}: {error}") from None
 
 
 def write_returns(dataset: Dataset, discount: float, block: int = 1 << 16) -> None:

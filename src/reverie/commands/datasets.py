@@ -127,12 +127,14 @@ def dataset_sections(reader: Reader, about: About, summary: Summary) -> dict[str
     """Return the lines of ``info`` by section."""
     import numpy as np
 
+    from reverie.data.episodes import mostly_stepless
     from reverie.data.summary import histogram
 
     episodes = len(summary.scores)
     steps = sum(summary.lengths)
     found: dict[str, list[tuple[str, str]]] = {
         "dataset": [("path", str(reader.path)), ("format", reader.format), *about.text.items()],
+        "wrong": [("", wrong)] if (wrong := mostly_stepless(summary.rows, summary.stepless)) else [],
         "spaces": [("observation", short(about.observation)), ("action", short(about.action))],
         "episodes": [("number", f"{episodes:,} with {plural(steps, 'step')}")],
     }

@@ -15,6 +15,7 @@ from reverie.core.errors import ConfigError, DataError, brief
 from reverie.core.specs import ActionSpec, ExtraPart, ObsSpec
 from reverie.core.types import Window
 from reverie.data.batch_sampler import BatchSamplerConfig
+from reverie.data.episodes import WRONG_ENDS, mostly_stepless
 from reverie.data.mapped import MappedStorage
 from reverie.data.readers.base import Named, Reader, ReadOptions, Rows
 from reverie.data.readers.named import settings_of
@@ -194,7 +195,7 @@ class Dataset(Replay):
         if self.column("is_first").all():
             raise DataError(
                 "the dataset contains no step: every episode is a single row, an observation without an action after "
-                "it. Check what marks the ends of episodes."
+                f"it. {WRONG_ENDS}."
             )
         if not len(self):
             where = "the dataset does not have" if self.window.crosses_episodes else "no episode of the dataset has"
@@ -202,6 +203,17 @@ class Dataset(Replay):
                 f"{where} the {self.window.rows} rows of a window. Use longer episodes, or shorter windows "
                 "(algo.batch_length)."
             )
+
+    def check_steps(self) -> None:
+        """Check that most rows belong to an episode with a step.
+
+        Raises:
+            DataError: they do not: the ends of episodes were probably misread.
+        """
+        first = self.column("is_first")
+        stepless = int(np.count_nonzero(first & np.append(first[1:], True)))
+        if wrong := mostly_stepless(self.count, stepless):
+            raise DataError(f"{wrong}.")
 
     def column(self, name: str) -> np.ndarray:
         """Return one column of all rows, ``[n, ...]``, as a read-only view."""

@@ -11,6 +11,25 @@ from reverie.core.errors import DataError
 from reverie.core.types import FLAGS
 from reverie.data.readers.base import Rows
 
+WRONG_ENDS = (
+    "Check what marks the ends of episodes: a column for episode has one value in all steps of an episode (a timestamp "
+    "or a step number has another in each), and a flag is true in the last step only"
+)
+"""What to do about data of which most rows are episodes without a step."""
+
+
+def mostly_stepless(rows: int, stepless: int) -> str:
+    """Return that most of the data would be left out, and why; "" if not.
+
+    ``stepless``: how many of the ``rows`` are episodes of a single row, an observation without an action after it.
+    """
+    if 2 * stepless <= rows:
+        return ""
+    return (
+        f"{stepless:,} of the {rows:,} rows are episodes of a single row, without a step, from which nothing can be "
+        f"learned. {WRONG_ENDS}"
+    )
+
 
 def episode_rows(
     obs: np.ndarray | Mapping[str, np.ndarray],

@@ -119,12 +119,15 @@ class Summary:
     """Number of episodes that end in a terminal state; the others are truncated."""
     rewards: tuple[float, float] = (np.inf, -np.inf)
     rows: int = 0
+    stepless: int = 0
+    """Number of episodes of a single row, which have no step."""
 
     def add(self, episode: Rows) -> None:
         """Add an episode to the statistics."""
         steps = len(episode["reward"]) - 1
         self.rows += steps + 1
         if steps < 1:
+            self.stepless += 1
             return
         rewards = episode["reward"][1:].astype(np.float64)
         self.scores.append(float(rewards.sum()))

@@ -49,6 +49,8 @@ class DataReport:
 
     episodes: int = 0
     rows: int = 0
+    stepless: int = 0
+    """Number of episodes of a single row, which have no step."""
     findings: dict[str, Finding] = field(default_factory=dict)
     bad: list[int] = field(default_factory=list)
     """Indices of the episodes that break a rule, ascending."""
@@ -101,6 +103,7 @@ class Validator:
         for rule, wrong in self._rules(episode):
             report.add(rule, wrong, first)
         report.rows += len(episode["reward"])
+        report.stepless += len(episode["reward"]) < 2
         return report.bad[-1:] != [report.episodes - 1]
 
     def _rules(self, rows: Rows) -> Iterator[tuple[str, np.ndarray]]:
