@@ -6,7 +6,7 @@ its names in the logs begin with ``estimate/``.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -29,6 +29,9 @@ from reverie.data.replay import Replay
 from reverie.folder import RunFolder, write_found
 from reverie.nn.returns_to_go import returns_to_go
 from reverie.run.recall import Agreement, actions_of, agreement_of
+
+Watch = Callable[[int, int], bool]
+"""Told after each update of an estimate how many were made and how many there will be; False ends the estimate."""
 
 BLOCK = 1024
 """First states per forward pass."""
@@ -216,7 +219,9 @@ class Estimator:
             high=float(most * horizon) if most else 0.0,
         )
 
-    def estimate(self, updates: int, *, mode: Mode = "eval", draws: int = 1, env_steps: int = 0) -> PolicyEstimate:
+    def estimate(
+        self, updates: int, *, mode: Mode = "eval", draws: int = 1, env_steps: int = 0, watch: Watch | None = None
+    ) -> PolicyEstimate:
         """Make ``updates`` updates of FQE and return the estimate. No random generator outside is changed.
 
         Args:
@@ -224,6 +229,7 @@ class Estimator:
             mode: "eval" takes the policy's most likely action, "explore" draws.
             draws: actions per row, whose values are averaged; more than one make sense only if they are drawn.
             env_steps: where schedules of exploration begin; they matter only if actions are drawn.
+            watch: follows the updates, and may end them early: the estimate is then that after those made.
 
         Raises:
             ConfigError: ``updates`` or ``draws`` is below 1.
@@ -235,9 +241,9 @@ class Estimator:
         with reproducible(self.seed + self.updates):
             how: dict[str, Any] = {"mode": mode, "draws": draws, "env_steps": env_steps}
             chosen = actions_of(self.algo.policy, self._columns(), self.action_spec.width, **how)
-            losses = torch.stack([self._update(chosen) for _ in range(updates)])
+            losses = torch.stack(list(self._updates(updates, chosen, watch)))
             value = np.concatenate([self._worth(rows, chosen) for rows in blocks(thinned(self.begins))])
-        self.updates += updates
+        self.updates += len(losses)
         if not np.isfinite(value).all():
             raise RunError("the estimate by FQE is not a finite number. Use a lower discount or fewer updates.")
         return PolicyEstimate(
@@ -253,6 +259,13 @@ class Estimator:
             beyond=self.beyond,
             agreement=self._agreement(chosen),
         )
+
+    def _updates(self, updates: int, chosen: np.ndarray, watch: Watch | None) -> Iterator[Tensor]:
+        """Make the updates and yield the loss of each."""
+        for made in range(1, updates + 1):
+            yield self._update(chosen)
+            if watch is not None and not watch(made, updates):
+                return
 
     def _agreement(self, chosen: np.ndarray) -> Agreement:
         """Compare the policy's actions in all rows ``[n, draws, A]`` with those of the rows that a step follows."""

@@ -34,7 +34,7 @@ from reverie.data.replay import Replay, ReplayConfig
 from reverie.envs.base import EnvConfig
 from reverie.envs.factory import EnvLike, MakeEnv, Single, env_factory
 from reverie.envs.vector import make_env
-from reverie.estimating import Estimator, PolicyEstimate
+from reverie.estimating import Estimator, PolicyEstimate, Watch
 from reverie.run.collect import Collector
 from reverie.run.evaluate import Evaluation, evaluate
 from reverie.run.schedule import Schedule, parse_period
@@ -185,8 +185,10 @@ class Experiment:
         with reproducible(seed):
             return evaluate(env, self.algo.policy, episodes, mode, record, seed=seed, env_steps=explored)
 
-    def estimate(self) -> PolicyEstimate:
+    def estimate(self, watch: Watch | None = None) -> PolicyEstimate:
         """Estimate the policy's return from the recorded data, continuing FQE from the estimate before.
+
+        ``watch``: follows the updates of FQE.
 
         Raises:
             ConfigError: the run has no estimator.
@@ -196,7 +198,7 @@ class Experiment:
                 "this run has no estimator. Returns are estimated in runs on recorded data alone with data.eval_env = "
                 "'none' and data.estimate_updates above 0."
             )
-        return self.estimator.estimate(self.config.data.estimate_updates)
+        return self.estimator.estimate(self.config.data.estimate_updates, watch=watch)
 
     def close(self) -> None:
         """Close the environments."""

@@ -19,7 +19,7 @@ from reverie.core.types import Window
 from reverie.core.words import Say
 from reverie.data.dataset import Dataset, DatasetConfig, dataset_config
 from reverie.data.readers.base import Reader
-from reverie.estimating import Estimator, PolicyEstimate, config_for, write_estimate
+from reverie.estimating import Estimator, PolicyEstimate, Watch, config_for, write_estimate
 from reverie.experiment import ExperimentConfig
 from reverie.folder import RunFolder, writing
 from reverie.offline import NO_ENV, looked_at
@@ -54,6 +54,7 @@ def estimate(
     device: str = "auto",
     seed: int | None = None,
     say: Say = warn,
+    watch: Watch | None = None,
 ) -> EstimateReport:
     """Estimate the return of a run's agent by fitted Q evaluation (FQE), and write ``<run>/estimate.json``.
 
@@ -72,6 +73,8 @@ def estimate(
         device: where to compute: "cpu", "cuda", "cuda:1", or "auto" for a GPU if there is one.
         seed: of networks and batches, >= 0. None: follows from the run's seed.
         say: called with a sentence now and then. Default: a line on stderr.
+        watch: called after each update as ``watch(made, updates)``. If it returns False, the updates end and the
+            estimate is that after those made.
 
     Returns:
         The estimate with its 95 % interval, and the file.
@@ -102,7 +105,7 @@ def estimate(
             say(f"{config.data.path}: {remark}")
     estimator = Estimator(learner, dataset, *specs, settings, seed=seed, clipped=recorded.clipped)
     draws = 1 if mode == "eval" else draws
-    found = estimator.estimate(updates, mode=mode, draws=draws, env_steps=trained.explored(step))
+    found = estimator.estimate(updates, mode=mode, draws=draws, env_steps=trained.explored(step), watch=watch)
     return written(folder, found, path, step, config.data.path, say)
 
 

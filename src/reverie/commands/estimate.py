@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import signal
+import sys
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Annotated, Literal
+from types import FrameType
+from typing import Annotated, Literal, Self
 
 from tyro.conf import Positional, arg
 
@@ -16,7 +21,8 @@ from reverie.commands.datasets import Reading, as_here
 class EstimateCommand:
     """Estimate the discounted return of a trained agent from recorded data.
 
-    The method is fitted Q evaluation (FQE); nothing is played.
+    The method is fitted Q evaluation (FQE); nothing is played. Ctrl-C ends its updates: the estimate is then that after
+    those made.
     """
 
     run: Annotated[Positional[Path], arg(metavar="RUN")]
@@ -51,18 +57,65 @@ def estimate_command(args: list[str]) -> int:
     from reverie.data.dataset import DatasetConfig
 
     print_trouble(choose_device(said.device).partition(":")[0])
-    report = estimate(
-        said.run,
-        DatasetConfig(path=said.data, **asdict(said.reading)) if said.data else None,
-        updates=said.updates,
-        actions=said.mode,
-        draws=said.draws,
-        discount=said.discount,
-        checkpoint=said.checkpoint,
-        device=said.device,
-        seed=said.seed,
-    )
+    with Watched() as watch:
+        report = estimate(
+            said.run,
+            DatasetConfig(path=said.data, **asdict(said.reading)) if said.data else None,
+            updates=said.updates,
+            actions=said.mode,
+            draws=said.draws,
+            discount=said.discount,
+            checkpoint=said.checkpoint,
+            device=said.device,
+            seed=said.seed,
+            watch=watch,
+        )
     print(f"{said.run}, actions: {said.mode}")
     print(report.estimate.words())
     print_files(as_given(report.files, said.run))
+    if watch.interrupted:
+        return fail(f"interrupted: the estimate is that after {watch.made:,} of {said.updates:,} updates", 130)
     return 0
+
+
+class Watched(contextlib.ExitStack):
+    """Follows the updates of an estimate, on a terminal with a progress bar. Ctrl-C ends them.
+
+    Before the first update, and the second time, Ctrl-C ends the command at once.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.made, self.interrupted = 0, False
+        self._advance: Callable[[int], None] = lambda made: None
+
+    def __enter__(self) -> Self:
+        from reverie.run.interrupt import listening  # imports torch
+
+        self.enter_context(listening(self._stop, [signal.SIGINT]))
+        return super().__enter__()
+
+    def __call__(self, made: int, updates: int) -> bool:
+        """See ``estimating.py: Watch``."""
+        if not self.made and sys.stderr.isatty():  # not before: reading the data has a bar of its own
+            self._advance = self.enter_context(bar("estimating", updates))
+        self.made = made
+        self._advance(made)
+        return not self.interrupted
+
+    def _stop(self, number: int, frame: FrameType | None) -> None:
+        if self.interrupted or not self.made:
+            raise KeyboardInterrupt
+        self.interrupted = True
+
+
+@contextlib.contextmanager
+def bar(what: str, total: int) -> Iterator[Callable[[int], None]]:
+    """Show a progress bar of updates. Yields a function that is called with the number made so far."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TextColumn("updates"), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True, refresh_per_second=4) as progress:
+        task = progress.add_task(what, total=total)
+        yield lambda made: progress.update(task, completed=made)

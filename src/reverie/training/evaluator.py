@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
@@ -13,6 +14,7 @@ from reverie.core.words import Say, plural
 from reverie.estimating import PolicyEstimate, write_estimate
 from reverie.experiment import Experiment
 from reverie.folder import RunFolder, found_at_end
+from reverie.log.console import span
 from reverie.log.sinks import FINAL, FINAL_ESTIMATE
 from reverie.run import train as loop
 from reverie.run.evaluate import Evaluation
@@ -20,6 +22,9 @@ from reverie.run.interrupt import Stopped, stopping
 from reverie.run.schedule import position
 from reverie.training.checkpointing import Keeper
 from reverie.training.sinks import at_the_end
+
+REPORT_EVERY = 30.0
+"""Seconds between two lines on the progress of an estimate."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +78,7 @@ def judged(result: Result, experiment: Experiment, folder: RunFolder, sinks: Seq
                 evaluation = final_evaluation(experiment, say)
             if experiment.estimator is not None:
                 say(f"estimating the policy's return: {plural(config.data.estimate_updates, 'update')} of FQE")
-                estimate = experiment.estimate()
+                estimate = experiment.estimate(Reported(say))
     except Stopped as stopped:
         say(
             f"{stopped}: the run is saved without its final evaluation. To evaluate it, continue the run: --resume "
@@ -113,9 +118,31 @@ def evaluator_of(experiment: Experiment, keeper: Keeper) -> loop.Evaluator | Non
     """Return what evaluates the policy during training: in environments, or on recorded data in their place."""
     if experiment.estimator is not None:
         wanted = experiment.config.estimates_on_the_way
-        return (lambda write: write(experiment.estimate().metrics() | {FINAL_ESTIMATE: 0.0})) if wanted else None
+        return (lambda write: estimate_on_the_way(experiment, keeper, write)) if wanted else None
     wanted = experiment.config.evaluates_on_the_way
     return (lambda write: evaluate_on_the_way(experiment, keeper, write)) if wanted else None
+
+
+class Reported:
+    """Reports the progress of an estimate in a line now and then, if it takes long."""
+
+    def __init__(self, say: Say, now: Callable[[], float] = time.monotonic) -> None:
+        self.say, self.now = say, now
+        self.since = self.latest = now()
+
+    def __call__(self, made: int, updates: int) -> bool:
+        """See ``estimating.py: Watch``. Goes on to the end."""
+        now = self.now()
+        if now - self.latest >= REPORT_EVERY and made < updates:
+            self.latest = now
+            left = span((now - self.since) / made * (updates - made))
+            self.say(f"estimating the policy's return: {made:,} of {plural(updates, 'update')} of FQE, {left} left")
+        return True
+
+
+def estimate_on_the_way(experiment: Experiment, keeper: Keeper, write: loop.Write) -> None:
+    """Estimate the policy's return during training."""
+    write(experiment.estimate(Reported(keeper.say)).metrics() | {FINAL_ESTIMATE: 0.0})
 
 
 def evaluate_on_the_way(experiment: Experiment, keeper: Keeper, write: loop.Write) -> None:

@@ -1,0 +1,106 @@
+"""The progress of long estimates, and what is left of those that were interrupted."""
+
+from __future__ import annotations
+
+import json
+import signal
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+
+import reverie
+from reverie.cli import main
+from reverie.commands.estimate import Watched
+from reverie.estimating import Estimator
+from reverie.training import evaluator
+from reverie.training.evaluator import Reported
+
+SMALL: dict[str, Any] = {"eval_env": "none", "console": False, "tensorboard": False, "threads": 1,
+                         "algo.networks.units": (8,), "algo.batch_size": 8}  # fmt: skip
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """A run on one recorded episode, without an environment and without an estimate."""
+    train(tmp_path, {"data.estimate_updates": 0})
+    return tmp_path / "run"
+
+
+def train(folder: Path, more: dict[str, Any]) -> reverie.Result:
+    rng, last = np.random.default_rng(0), np.arange(20) == 19
+    seen = rng.normal(size=(21, 2)).astype(np.float32)
+    with h5py.File(folder / "data.hdf5", "w") as file:
+        values = {"observations": seen[:-1], "next_observations": seen[1:], "actions": rng.integers(2, size=20)}
+        for name, value in (values | {"rewards": np.ones(20), "terminals": last, "timeouts": ~last & last}).items():
+            file[name] = value
+    given = SMALL | {"say": lambda text: None} | more
+    return reverie.train("discrete_bcq", data=folder / "data.hdf5", run=folder / "run", updates=2, **given)
+
+
+@pytest.fixture
+def interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Somebody presses Ctrl-C during the third update of an estimate."""
+    update, made = Estimator._update, [0]
+
+    def pressed(self: Estimator, chosen: np.ndarray) -> Any:
+        made[0] += 1
+        if made[0] == 3:
+            signal.raise_signal(signal.SIGINT)
+        return update(self, chosen)
+
+    monkeypatch.setattr(Estimator, "_update", pressed)
+
+
+@pytest.mark.usefixtures("interrupted")
+def test_an_interrupted_estimate_is_that_after_the_updates_made(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["estimate", str(run), "--updates", "50"]) == 130
+    said = capsys.readouterr()
+    assert "discount 0.99, 3 updates" in said.out
+    assert "interrupted: the estimate is that after 3 of 50 updates" in said.err
+    assert json.loads((run / "estimate.json").read_text())["updates"] == 3
+
+
+def test_ctrl_c_ends_the_command_at_once_before_the_first_update_and_the_second_time() -> None:
+    with pytest.raises(KeyboardInterrupt), Watched():
+        signal.raise_signal(signal.SIGINT)
+    with Watched() as watch:
+        assert watch(1, 5)
+        signal.raise_signal(signal.SIGINT)
+        assert not watch(2, 5)
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+
+
+def test_python_follows_the_updates_and_may_end_them(run: Path) -> None:
+    told: list[tuple[int, int]] = []
+
+    def watch(made: int, updates: int) -> bool:
+        told.append((made, updates))
+        return made < 4
+
+    watched = reverie.estimate(run, updates=9, watch=watch)
+    assert told == [(1, 9), (2, 9), (3, 9), (4, 9)]
+    assert watched.estimate.words() == reverie.estimate(run, updates=4).estimate.words()
+
+
+def test_the_estimate_of_a_run_tells_how_far_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(evaluator, "REPORT_EVERY", 0.0)
+    train(tmp_path, {"data.estimate_updates": 3, "schedule.eval_every": 1, "say": said.append})
+    lines = [line for line in said if " of 3 updates of FQE, 0:0" in line]
+    assert [line.rpartition(": ")[2].partition(" of")[0] for line in lines] == ["1", "2"] * 3, said
+
+
+def test_a_long_estimate_has_a_line_every_30_seconds() -> None:
+    said: list[str] = []
+    seconds = iter(range(0, 1000, 12))
+    report = Reported(said.append, lambda: next(seconds))
+    assert all(report(made, 10) for made in range(1, 11))
+    assert said == [
+        "estimating the policy's return: 3 of 10 updates of FQE, 0:01:24 left",
+        "estimating the policy's return: 6 of 10 updates of FQE, 0:00:48 left",
+        "estimating the policy's return: 9 of 10 updates of FQE, 0:00:12 left",
+    ]
