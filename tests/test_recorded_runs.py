@@ -640,8 +640,11 @@ def test_flags_of_data_and_an_environment(pendulum: Path, tmp_path: Path, monkey
 def test_an_agent_without_an_environment_is_given_one(pendulum: Path, tmp_path: Path, capsys: Any) -> None:
     run, lived = tmp_path / "run", tmp_path / "lived"
     train(pendulum, run, updates=3, **{"data.eval_env": "none"})
-    assert main(["eval", str(run), "--episodes", "1"]) == 1
-    assert "there is no environment to play episodes in. Pass one: --env ID" in capsys.readouterr().err
+    plain = f"reverie: {run} was trained on recorded data alone, so there is no environment to play episodes in. Pass"
+    made = str(tmp_path / "made")
+    for command in (["eval", str(run)], ["dream", str(run)], ["data", "record", str(run), made, "--episodes", "1"]):
+        assert main(command) == 1
+        assert plain in capsys.readouterr().err
     assert main(["eval", str(run), "--episodes", "1", "--env", "Pendulum-v1"]) == 0
     assert "Pendulum-v1" in capsys.readouterr().out
     assert main(["info", str(run)]) == 0

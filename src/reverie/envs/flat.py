@@ -20,6 +20,7 @@ from reverie.envs.answers import begun, stepped
 from reverie.envs.base import EnvConfig, Factory, make_gym
 from reverie.envs.episode_info import Logged, summary_of
 from reverie.envs.images import FlatObs, FrameStack, ImageOptions, latest, rgb
+from reverie.envs.placeholder import NoEnvironment
 from reverie.envs.spaces import ActionCodec, ObsCodec
 from reverie.envs.unchanged import as_made, let_go
 
@@ -197,6 +198,8 @@ class FlatEnv(gymnasium.Wrapper[Any, np.ndarray, Any, Any]):
 
     def _placed(self, error: BaseException) -> ReverieError:
         """Return ``error`` with its environment, episode and step, as a type that every process can unpickle."""
+        if isinstance(error, NoEnvironment):
+            return error
         at = f"{self._where}, step {self._step} of episode {self.episode}"
         if isinstance(error, DataError):
             return DataError(f"{at}: {error}")

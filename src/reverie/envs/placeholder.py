@@ -10,6 +10,10 @@ from gymnasium import spaces
 from reverie.core.errors import EnvError
 
 
+class NoEnvironment(EnvError):
+    """There is no environment to play in. It is shown as it is: no environment, episode or step has failed."""
+
+
 class Placeholder(gymnasium.Env[Any, Any]):
     """An environment that has spaces and nothing else."""
 
@@ -19,12 +23,12 @@ class Placeholder(gymnasium.Env[Any, Any]):
         self.run = run
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> NoReturn:
-        """Raise EnvError: there are no episodes to play."""
-        raise EnvError(
+        """Raise NoEnvironment: there are no episodes to play."""
+        raise NoEnvironment(
             f"{self.run} was trained on recorded data alone, so there is no environment to play episodes in. Pass one: "
             "--env ID, or reverie.load(run, env=...). reverie dream can predict recorded episodes instead: --data PATH"
         )
 
     def step(self, action: Any) -> NoReturn:
-        """Raise EnvError: there are no episodes to play."""
+        """Raise NoEnvironment: there are no episodes to play."""
         self.reset()
