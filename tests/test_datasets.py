@@ -273,7 +273,8 @@ def test_seeds_belong_to_their_episodes(tmp_path):
     with open_reader(str(tmp_path / "in")) as reader:
         report = validate(reader, replayed=9)
         assert report.sound
-        assert report.remarks == ["a-v0: an episode without steps is left out"]
+        assert "a-v0: an episode without steps is left out" in report.remarks
+        assert not [remark for remark in report.remarks if "replayed" in remark]
         write(reader, str(tmp_path / "out"))
     with open_reader(str(tmp_path / "out")) as copied:
         assert copied.seeds() == [11, 2**63 + 5, 44]

@@ -24,7 +24,7 @@ from reverie.core.signature import differences, signature
 from reverie.core.types import FLAGS
 from reverie.core.words import plural
 from reverie.data.columnar import write_d4rl, write_parquet
-from reverie.data.episodes import chosen, drawn, episodes_of, mostly_stepless, pieces_of
+from reverie.data.episodes import chosen, drawn, episodes_of, mostly_stepless, pieces_of, worth_the_same
 from reverie.data.export import to_pydreamer, write_minari
 from reverie.data.formats import Format
 from reverie.data.output import Exported, check_target, staged_at
@@ -362,6 +362,7 @@ def validate(reader: Reader, replayed: int = 3) -> DataReport:
     validator.report.disordered(reader.disordered())
     report = validator.report
     report.remarks += [wrong] if (wrong := mostly_stepless(report.rows, report.stepless)) else []
+    report.remarks += [same] if (same := worth_the_same(report.rewards, report.terminal)) else []
     report.remarks += reader.remarks()
     if env is None:
         report.remarks.append(f"no episodes were replayed in an environment: {why}")

@@ -103,12 +103,17 @@ SETTINGS = [
 ]
 
 
+def doubts(report):
+    """The remarks of a validation but that on equal rewards, which episodes as short as these have."""
+    return [remark for remark in report.remarks if "every policy is worth the same" not in remark]
+
+
 @pytest.mark.parametrize(("factory", "settings", "length"), SETTINGS)
 def test_settings_of_the_environment_are_recorded(tmp_path, factory, settings, length):
     done, reader = recorded(tmp_path / "d", Player(factory, **settings))
     assert (done.steps, done.remarks) == (2 * length, [])
     report = validate(reader)
-    assert (report.sound, report.remarks) == (True, [])
+    assert (report.sound, doubts(report)) == (True, [])
     given = reader.about().env_settings
     assert [given[name] for name in ("action_repeat", "pool_frames", "noop_max")] == [
         settings.get(name, usual) for name, usual in (("action_repeat", 1), ("pool_frames", 1), ("noop_max", 0))
@@ -172,12 +177,12 @@ def test_copies_that_cannot_name_wrappers_say_so(tmp_path):
 
 def test_wrappers_that_leave_the_task_as_it_is_or_belong_to_it(tmp_path):
     _, reader = recorded(tmp_path / "a", Player(lambda: RecordEpisodeStatistics(car(max_episode_steps=9))))
-    assert validate(reader).remarks == []
+    assert doubts(validate(reader)) == []
     gymnasium.register("Scaled-v0", entry_point=lambda: RescaleAction(gymnasium.make("Pendulum-v1"), -1, 1))
     try:
         _, reader = recorded(tmp_path / "b", Player(id="Scaled-v0", time_limit=9))
         assert "RescaleAction" in str(reader.about().env_spec)
-        assert validate(reader).remarks == []
+        assert doubts(validate(reader)) == []
     finally:
         del gymnasium.registry["Scaled-v0"]
 
@@ -191,7 +196,7 @@ def test_minigrid_is_recorded_as_learners_see_it(tmp_path, mission):
     agent.observer = Observer(flat, agent.config.env)
     _, reader = recorded(tmp_path / "d", agent)
     report = validate(reader)
-    assert (report.sound, report.remarks) == (True, [])
+    assert (report.sound, doubts(report)) == (True, [])
     assert env_of(reader.about()).mission is mission
     check_fit(Recorded(reader), flat.obs_spec, flat.action_spec, "the environment")
     episode = next(iter(minari.MinariDataset(tmp_path / "d/data").iterate_episodes()))

@@ -153,7 +153,8 @@ def test_statistics():
     assert found.reward == (rewards.min(), rewards.max())
     scores = [float(e.rewards.sum()) for e in LIVED]
     assert found.scores == pytest.approx((min(scores), np.mean(scores), max(scores)))
-    assert (found.episodes, found.steps) == (5, 14)
+    assert (found.episodes, found.terminal, found.steps) == (5, 3, 14)
+    assert found.reward_size == pytest.approx(np.sqrt(np.square(rewards).mean()))
 
 
 def test_statistics_are_of_episodes_with_a_step():
@@ -167,7 +168,7 @@ def test_statistics_read_no_observations(monkeypatch):
     dataset, read, column = build(), set(), Dataset.column
     monkeypatch.setattr(Dataset, "column", lambda self, name: (read.add(name), column(self, name))[1])
     dataset.statistics()
-    assert read == {"is_first", "reward"}
+    assert read == {"is_first", "is_terminal", "reward"}
 
 
 def test_datasets_that_cannot_be():

@@ -239,6 +239,7 @@ class Dataset(Replay):
             reward_size=float(np.sqrt(np.square(paid).mean())) if len(paid) else 0.0,
             scores=(float(scores.min()), float(scores.mean()), float(scores.max())),
             episodes=len(scores),
+            terminal=int(np.count_nonzero(self.column("is_terminal"))),
             steps=int(len(first) - len(starts)),
         )
 
@@ -255,6 +256,8 @@ class Statistics:
     """Smallest, mean and largest undiscounted return of an episode."""
     episodes: int
     """Number of episodes with at least one step."""
+    terminal: int
+    """Number of episodes that end terminally; the others are truncated."""
     steps: int
     """Number of actions."""
 

@@ -31,6 +31,23 @@ def mostly_stepless(rows: int, stepless: int) -> str:
     )
 
 
+def worth_the_same(rewards: tuple[float, float], terminal: int) -> str:
+    """Return that by these data every policy has the same value, and what to do; "" if that is not so.
+
+    Args:
+        rewards: the smallest and the largest reward.
+        terminal: number of episodes that end terminally. The values of all others go on beyond their ends.
+    """
+    least, most = rewards
+    if least != most or (terminal and least):
+        return ""
+    ends = " and no episode ends terminally" if least else ""
+    return (
+        f"all rewards are {least:g}{ends}, so by these data every policy is worth the same, and at best the recorded "
+        f"actions are imitated. {'Mark where episodes ended for good, or use' if least else 'Use'} rewards that differ"
+    )
+
+
 def episode_rows(
     obs: np.ndarray | Mapping[str, np.ndarray],
     action: np.ndarray | Mapping[str, np.ndarray],

@@ -51,6 +51,10 @@ class DataReport:
     rows: int = 0
     stepless: int = 0
     """Number of episodes of a single row, which have no step."""
+    rewards: tuple[float, float] = (np.inf, -np.inf)
+    """Smallest and largest reward."""
+    terminal: int = 0
+    """Number of episodes that end in a terminal state."""
     findings: dict[str, Finding] = field(default_factory=dict)
     bad: list[int] = field(default_factory=list)
     """Indices of the episodes that break a rule, ascending."""
@@ -104,6 +108,9 @@ class Validator:
             report.add(rule, wrong, first)
         report.rows += len(episode["reward"])
         report.stepless += len(episode["reward"]) < 2
+        report.terminal += bool(episode["is_terminal"][-1])
+        earned, (least, most) = episode["reward"][1:], report.rewards
+        report.rewards = float(earned.min(initial=least)), float(earned.max(initial=most))
         return report.bad[-1:] != [report.episodes - 1]
 
     def _rules(self, rows: Rows) -> Iterator[tuple[str, np.ndarray]]:

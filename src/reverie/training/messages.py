@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 
-from reverie.algos.base import Algorithm, AlgorithmConfig, ValueConfig
+from reverie.algos.base import Algorithm, AlgorithmConfig, ModelFreeConfig, ValueConfig
 from reverie.core.compiler import trouble
 from reverie.core.discover import algorithm_name
 from reverie.core.machine import available_memory
 from reverie.core.words import Say, plural
 from reverie.data.capacity import replay_bytes
 from reverie.data.dataset import Statistics
+from reverie.data.episodes import worth_the_same
 from reverie.data.mix import shares
-from reverie.experiment import Experiment
+from reverie.experiment import Experiment, ExperimentConfig
 from reverie.nn.rewards import Factor
 
 FAR = 30.0
@@ -91,6 +92,8 @@ def describe_data(experiment: Experiment, say: Say) -> None:
     if experiment.dataset is not None:
         statistics = experiment.dataset.statistics()
         say(data_in_words(experiment, statistics))
+        if remark := rewards_without_use(config, statistics):
+            say(remark)
         if remark := rewards_far_from_1(config.algo, statistics.reward_size):
             say(remark)
     elif config.algo.needs_data:
@@ -115,6 +118,12 @@ def data_in_words(experiment: Experiment, statistics: Statistics) -> str:
         f"{steps} in {plural(statistics.episodes, 'episode')} of {data.path}{part}: "
         f"returns {low:.1f} to {high:.1f}, mean {mean:.1f}"
     )
+
+
+def rewards_without_use(config: ExperimentConfig, statistics: Statistics) -> str:
+    """Return that the run cannot learn from the rewards that are its only ones; "" if it can, or uses none."""
+    imitates = isinstance(config.algo, ModelFreeConfig) and not isinstance(config.algo, ValueConfig)
+    return "" if imitates or not config.data.alone else worth_the_same(statistics.reward, statistics.terminal)
 
 
 def rewards_far_from_1(config: AlgorithmConfig, size: float) -> str:
