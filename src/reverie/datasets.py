@@ -127,7 +127,7 @@ def _to_minari(reader: Reader, target: str, choose: Selection) -> Exported:
     both = about.observation if back is None else back.space, about.action if about.declared is None else about.declared
     if about.measured and about.declared is None:
         both, said[MEASURED_KEY] = (both[0], opened(about.action)), True
-        reader.note(UNBOUNDED)
+        reader.note(UNBOUNDED, int(both[1] != about.action))  # discrete actions have no bounds
     with shown(f"writing {Path(target).name}", reader.rows()) as counted:
         parts = counted(reader.as_recorded())
         found = choose(episodes_of(parts))
