@@ -448,6 +448,8 @@ def test_an_agent_without_an_environment_acts_as_recorded(pendulum: Path, tmp_pa
     with h5py.File(pendulum) as file:
         low, high = file["actions"][:].min(0), file["actions"][:].max(0)
     assert agent.action_space == gymnasium.spaces.Box(low, high, dtype=np.float32)
+    assert agent.observation_space == gymnasium.spaces.Box(-np.inf, np.inf, (3,), np.float32)
+    assert other.observation_space == gymnasium.make("Pendulum-v1").observation_space
     obs = np.array([0.6, -0.8, 2.0], np.float32)
     middle, half = (high + low) / 2, (high - low) / 2
     np.testing.assert_allclose(agent.act(obs)[0], middle + half * other.act(obs)[0] / 2.0, rtol=1e-5)

@@ -27,6 +27,9 @@ from reverie.training.run import train
 def test_what_an_agent_is_can_be_read(trained: Path) -> None:
     agent = load(trained)
     assert repr(agent) == f"Agent(dreamer_v3 in CartPole-v1, from {agent.checkpoint})"
+    env = gymnasium.make("CartPole-v1")
+    for one in (agent, copy.deepcopy(agent), pickle.loads(pickle.dumps(agent))):
+        assert (one.observation_space, one.action_space) == (env.observation_space, env.action_space)
     with pytest.raises(RunError, match="run = 3: expected the path of a run folder"):
         load(3)  # type: ignore[arg-type]
 

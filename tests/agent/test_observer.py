@@ -55,6 +55,7 @@ def test_options_of_training_apply_to_raw_observations(tmp_path: Path) -> None:
     agent = load(tmp_path / "run")
     assert agent.obs_spec["image"].shape == (8, 10, 2)
     assert agent.obs_spec["observation"].shape == (2, 4)
+    assert agent.observation_space is None
     env = agent.make_env(render=True)
     obs, _ = env.reset(seed=0)
     action, state = agent.act({"image": env.render(), "observation": obs})
@@ -111,5 +112,6 @@ def test_minigrids_symbols_are_read_as_in_training(tmp_path: Path) -> None:
     agent = load(tmp_path / "run")
     env = gymnasium.make("MiniGrid-Empty-5x5-v0")
     obs, _ = env.reset(seed=0)
+    assert agent.observation_space == env.observation_space
     action, _ = agent.act(obs)
     assert env.action_space.contains(action)

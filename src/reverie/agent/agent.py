@@ -61,6 +61,8 @@ class Agent:
         checkpoint: folder of the checkpoint that was loaded.
         step: step at which it was written: env steps, or updates in a run on recorded data alone.
         action_space: Gymnasium space of the actions that :meth:`act` returns.
+        observation_space: Gymnasium space of the observations that :meth:`act` takes, declared by the environment or
+            the data, or inferred; None if the agent observes rendered frames, whose size no space declares.
         frames_per_second: of videos in real time, one frame per decision of the policy.
         factory: makes the environment if it was given from Python; None if it is made from ``config.env.id``.
     """
@@ -93,6 +95,7 @@ class Agent:
         self.step = step
         self.observer = Observer(flat, config.env)
         self.action_space: spaces.Space[Any] = flat.env.action_space
+        self.observation_space = self.observer.accepted
         per_second = (flat.metadata or {}).get("render_fps") or 30
         self.frames_per_second = max(1, round(per_second / config.env.action_repeat))
         self.factory = factory

@@ -45,6 +45,11 @@ class Observer:
         self._options = ImageOptions(spec, config.resize, config.grayscale)
         self.spec: ObsSpec = flat.obs_spec
 
+    @property
+    def accepted(self) -> spaces.Space[Any] | None:
+        """Space of the observations to be converted; None with rendered frames, whose size no space declares."""
+        return None if self._drawn else self.space
+
     def given(self, env: gymnasium.Env[Any, Any], obs: Any) -> Any:
         """Return what the agent must be given for ``obs``, the latest observation of ``env``: a frame too if needed."""
         if not self._drawn:
