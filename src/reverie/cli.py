@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from reverie.commands.dream import dream_command
 from reverie.commands.estimate import estimate_command
 from reverie.commands.info import info_command
 from reverie.core.discover import algorithms, outline, version
-from reverie.core.errors import ReverieError, did_you_mean
+from reverie.core.errors import ReverieError, SeveralRunsError, did_you_mean
 from reverie.core.waiting import spin_briefly
 
 
@@ -77,6 +78,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     command, _ = COMMANDS[args[0]]
     try:
         return command(args[1:]) or 0
+    except SeveralRunsError as error:
+        return fail(f"{error}{with_one_run(args, error)}", 1)
     except ReverieError as error:
         return fail(str(error), 1)
     except BrokenPipeError:  # the reader of our output has gone
@@ -86,6 +89,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         return fail(". ".join(["interrupted", *getattr(interrupt, "__notes__", [])]), 130)
     except SystemExit as stop:  # tyro has printed the error or the help; a user's module may say why it stops
         return fail(stop.code, 1) if isinstance(stop.code, str) else int(stop.code or 0)
+
+
+def with_one_run(args: Sequence[str], error: SeveralRunsError) -> str:
+    """Return the command with the first run in place of the folder of several; "" if it is for the folder.
+
+    Resuming is: all runs were meant.
+    """
+    given = [Path(word).absolute() == Path(error.path).absolute() for word in args]
+    if args[0] == "train" or not any(given):
+        return ""
+    first = str(Path(args[given.index(True)]) / Path(error.first).name)
+    words = [first if here else word for word, here in zip(args, given, strict=True)]
+    return f" Name one of them: {shlex.join(['reverie', *words])}"
 
 
 def overview() -> str:

@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 
 from reverie.core.discover import same_algorithm
-from reverie.core.errors import ConfigError, RunError, did_you_mean
+from reverie.core.errors import ConfigError, RunError, SeveralRunsError, did_you_mean
 from reverie.core.files import check_local, write_atomic
 from reverie.core.renamed import present_names
 from reverie.folder import RunFolder
@@ -100,7 +100,7 @@ def read_saved(path: Path) -> Saved:
     check_local(path, "run")
     config = RunFolder(path).config
     if not config.is_file():
-        raise RunError(f"there is no run in {path}: {_why_no_run(path)}")
+        raise _no_run(path)
     content = read_yaml(config)
     missing = [key for key in ("schema", "algorithm", "experiment") if key not in content]
     if missing:
@@ -159,11 +159,22 @@ def is_leftover(path: Path) -> bool:
     return path.name in (LOCK, RunFolder(path.parent).spec.name) or (path.name[0] == "." and path.suffix == ".part")
 
 
-def _why_no_run(path: Path) -> str:
-    if path.is_dir():
-        inside = sorted(p.parent.name for p in path.glob("*/config.yaml"))
-        return "it has no config.yaml." + (f" There are runs inside: {', '.join(inside)}." if inside else "")
-    return "there is no such folder." + did_you_mean(path.name, [p.name for p in _siblings(path)])
+def _no_run(path: Path) -> RunError:
+    no_run = f"there is no run in {path}"
+    if not path.is_dir():
+        hint = did_you_mean(path.name, [p.name for p in _siblings(path)])
+        return RunError(f"{no_run}: there is no such folder.{hint}")
+    inside = sorted((p.parent.name for p in path.glob("*/config.yaml")), key=in_order)
+    if not inside:
+        return RunError(f"{no_run}: it has no config.yaml.")
+    listed = f"{no_run}: it has no config.yaml. There are runs inside: {', '.join(inside)}."
+    return SeveralRunsError(listed, str(path), str(path / inside[0]))
+
+
+def in_order(name: str) -> tuple[str, int]:
+    """Return a key that sorts seed-2 before seed-10."""
+    stem, _, number = name.rpartition("-")
+    return (stem, int(number)) if number.isdecimal() else (name, -1)
 
 
 def _siblings(path: Path) -> list[Path]:
