@@ -21,8 +21,9 @@ from reverie.commands.datasets import Reading, as_here
 class EstimateCommand:
     """Estimate the discounted return of a trained agent from recorded data.
 
-    The method is fitted Q evaluation (FQE); nothing is played. Ctrl-C ends its updates: the estimate is then that after
-    those made.
+    The method is fitted Q evaluation (FQE); nothing is played.
+
+    Ctrl-C ends its updates; the estimate is then that after those made.
     """
 
     run: Annotated[Positional[Path], arg(metavar="RUN")]
