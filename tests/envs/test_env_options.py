@@ -317,6 +317,14 @@ def test_a_file_is_no_id(tmp_path):
         make_env(EnvConfig(id=str(tmp_path / "room.py")), seed=0)
 
 
+@pytest.mark.parametrize(
+    ("env_id", "meant"), [("env_zoo.py:A-v0", "env_zoo:A-v0"), ("./shop/store:A-v0", "shop.store:A-v0")]
+)
+def test_the_path_of_a_file_is_no_module(env_id, meant):
+    with pytest.raises(EnvError, match=rf"is the path of a file: expected the name of a module, as in '{meant}'"):
+        make_env(EnvConfig(id=env_id), seed=0)
+
+
 def test_wrong_arguments_for_an_environment():
     with pytest.raises(EnvError, match=r"'CartPole-v1' could not be created with .*gravity=3.*TypeError"):
         make_env(EnvConfig(kwargs={"gravity": 3}), seed=0)

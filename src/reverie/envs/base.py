@@ -18,7 +18,7 @@ from gymnasium.error import Error as GymError
 from reverie.core.checks import check_at_least, check_regex
 from reverie.core.config import Config
 from reverie.core.errors import ConfigError, EnvError, ReverieError, brief, did_you_mean, told
-from reverie.core.importing import absent, importable
+from reverie.core.importing import absent, dotted, importable, is_file
 from reverie.envs import dmc
 from reverie.envs.episode_info import EpisodeInfo, wanted
 from reverie.envs.suites import load_suite, not_registered, unknown
@@ -267,8 +267,14 @@ def import_for(module: str, env_id: str) -> frozenset[str]:
     """Import the ``module`` of ``env_id`` and return the ids that it registers, also if it was imported before.
 
     Raises:
-        EnvError: the module cannot be imported.
+        EnvError: the module cannot be imported, or is the path of a file.
     """
+    if is_file(module):
+        raise EnvError(
+            f"environment '{env_id}': '{module}' is the path of a file: expected the name of a module, as in "
+            f"'{dotted(module)}:{env_id.removeprefix(f'{module}:') or 'Id'}', in the current folder or in one of "
+            "PYTHONPATH."
+        )
     importable()
     before = set(gymnasium.registry)
     try:
