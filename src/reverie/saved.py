@@ -164,6 +164,10 @@ def _no_run(path: Path) -> RunError:
     if not path.is_dir():
         hint = did_you_mean(path.name, [p.name for p in _siblings(path)])
         return RunError(f"{no_run}: there is no such folder.{hint}")
+    whole = path.absolute()  # "." has no parents
+    for run in map(RunFolder, whole.parents[:2]):
+        if run.config.is_file() and run.checkpoints in (whole, whole.parent):
+            return RunError(f"{no_run}: {_inside(run, whole)}")
     inside = sorted((p.parent.name for p in path.glob("*/config.yaml")), key=in_order)
     if not inside:
         return RunError(f"{no_run}: it has no config.yaml.")
@@ -175,6 +179,16 @@ def in_order(name: str) -> tuple[str, int]:
     """Return a key that sorts seed-2 before seed-10."""
     stem, _, number = name.rpartition("-")
     return (stem, int(number)) if number.isdecimal() else (name, -1)
+
+
+def _inside(run: RunFolder, path: Path) -> str:
+    """Return what to give in place of ``path``, the folder of checkpoints of ``run`` or one of these."""
+    if path == run.checkpoints:
+        return f"it holds the checkpoints of the run {run.path}. Give that folder."
+    return (
+        f"it is a checkpoint of the run {run.path}. Give that folder; to evaluate or load just this checkpoint, add "
+        f"--checkpoint {path.name}, in Python checkpoint='{path.name}'. A run is resumed from its newest checkpoint."
+    )
 
 
 def _siblings(path: Path) -> list[Path]:

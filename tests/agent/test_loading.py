@@ -31,6 +31,24 @@ def test_load_without_a_run_or_a_checkpoint(trained: Path, tmp_path: Path) -> No
         load(run)
 
 
+def test_a_checkpoint_is_no_run(trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    newest = max((trained / "checkpoints").glob("step-*"))
+    with pytest.raises(RunError, match=rf"a checkpoint of the run {trained}\. .* checkpoint='{newest.name}'"):
+        load(newest)
+    with pytest.raises(RunError, match=rf"it holds the checkpoints of the run {trained}\. Give that folder"):
+        load(trained / "checkpoints")
+    monkeypatch.chdir(newest)
+    with pytest.raises(RunError, match=rf"a checkpoint of the run {trained}\."):
+        load(".")
+    assert load(trained, checkpoint=newest.name).checkpoint == newest
+
+
+def test_a_checkpoint_is_named_not_counted(trained: Path) -> None:
+    newest = max((trained / "checkpoints").glob("step-*"))
+    with pytest.raises(RunError, match=rf"^checkpoint = {newest.name[5:].lstrip('0')}: .* such as '{newest.name}', 'b"):
+        load(trained, checkpoint=int(newest.name[5:]))  # type: ignore[arg-type]
+
+
 def test_an_environment_from_python_must_be_given_again(corridor: Path) -> None:
     with pytest.raises(RunError, match=r"trained with env = Corridor.*reverie\.load\(run, env=\.\.\.\)"):
         load(corridor)

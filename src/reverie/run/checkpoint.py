@@ -21,7 +21,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from reverie.core.errors import ConfigError, ReverieError, RunError, did_you_mean, warn
+from reverie.core.errors import ConfigError, ReverieError, RunError, brief, did_you_mean, warn
 from reverie.core.files import delete_staged, sync, write_atomic
 from reverie.core.protocols import Stateful, WithFiles
 from reverie.core.words import Say
@@ -159,8 +159,16 @@ class Checkpoints:
         """Return the checkpoint called ``name``; if that is None, the newest whole one.
 
         Raises:
-            RunError: there is none.
+            RunError: there is none, or ``name`` is no name.
         """
+        given: object = name
+        if not isinstance(given, str | os.PathLike | None):
+            known = self._known()
+            example = f", such as '{known[-1]}'" if known else ""
+            raise RunError(
+                f"checkpoint = {brief(given)}: expected the name of a folder in {self.folder}{example}, 'best', a "
+                "path, or None for the newest."
+            )
         path = self.find(name) if name is not None else self.latest()
         if path is not None:
             return path
@@ -187,9 +195,12 @@ class Checkpoints:
         for path in (self.folder / name, *elsewhere):
             if path.is_dir():
                 return path
-        known = sorted(path.name for path in self.folder.glob("*-*") if path.is_dir() and path.name[0] != ".")
+        known = self._known()
         listed = f" Available: {', '.join(known)}." if known else " The folder has no checkpoints yet."
         raise RunError(f"no checkpoint '{name}' in {self.folder}.{did_you_mean(Path(name).name, known)}{listed}")
+
+    def _known(self) -> list[str]:
+        return sorted(path.name for path in self.folder.glob("*-*") if path.is_dir() and path.name[0] != ".")
 
     def mark_best(self, path: Path) -> None:
         """Mark ``path`` as the best checkpoint, which is kept until another is marked.
