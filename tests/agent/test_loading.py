@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import pickle
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
+import gymnasium
+import numpy as np
 import pytest
+import torch
+from gymnasium import spaces
 
 import reverie
 from reverie.agent.loading import load
-from reverie.core.errors import RunError
+from reverie.core.errors import EnvError, RunError
 from reverie.nn.encoder import EncoderConfig
 from reverie.training.messages import say_nothing
 from reverie.training.run import train
@@ -52,6 +57,29 @@ def test_a_checkpoint_is_named_not_counted(trained: Path) -> None:
 def test_an_environment_from_python_must_be_given_again(corridor: Path) -> None:
     with pytest.raises(RunError, match=r"trained with env = Corridor.*reverie\.load\(run, env=\.\.\.\)"):
         load(corridor)
+
+
+class CartPoleSpaces(gymnasium.Env[np.ndarray, int]):
+    """The spaces of CartPole-v1 and nothing else."""
+
+    observation_space = spaces.Box(-np.inf, np.inf, (4,), np.float32)
+    action_space = spaces.Discrete(2)
+
+
+def test_where_the_environment_is_not_installed_its_spaces_are_enough(trained: Path, tmp_path: Path) -> None:
+    elsewhere = tmp_path / "copy"
+    shutil.copytree(trained, elsewhere)
+    config = (elsewhere / "config.yaml").read_text()
+    (elsewhere / "config.yaml").write_text(config.replace("id: CartPole-v1", "id: not_here:CartPole-v1"))
+    with pytest.raises(EnvError, match=r"'not_here' could not be imported .*reverie\.load\(run, env=Spaces\)"):
+        load(elsewhere)
+    obs = np.ones((5, 4), np.float32)
+    torch.manual_seed(0)
+    actions, _ = load(trained).act(obs)
+    torch.manual_seed(0)
+    alone = load(elsewhere, env=CartPoleSpaces)
+    np.testing.assert_array_equal(alone.act(obs)[0], actions)
+    assert pickle.loads(pickle.dumps(alone)).act(obs[0])[0] in CartPoleSpaces.action_space
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_map_only
 from reverie.agent.agent import Agent
 from reverie.algos.base import AlgorithmConfig
 from reverie.core.discover import algorithm_config
-from reverie.core.errors import RunError, brief, warn
+from reverie.core.errors import EnvError, RunError, brief, warn
 from reverie.core.machine import choose_device
 from reverie.core.signature import differences, signature
 from reverie.core.specs import ActionSpec
@@ -35,6 +35,12 @@ from reverie.run.checkpoint import Checkpoints
 from reverie.run.verify import step_of
 from reverie.saved import Saved, read_saved
 
+SPACES_ALONE = (
+    "To act only, without playing episodes, an agent needs no more of the environment than its spaces: "
+    "reverie.load(run, env=Spaces), with a class Spaces that has them (docs/environments.md, Acting without the "
+    "environment)."
+)
+
 
 def load(
     run: Path | str,
@@ -50,7 +56,8 @@ def load(
     Args:
         run: the run folder.
         env: the function or instance the run was trained with, if its environment was given from Python. For a run on
-            recorded data alone: the environment to act in, also by id.
+            recorded data alone: the environment to act in, also by id. Where the environment is not installed: a
+            class derived from gymnasium.Env that has its spaces, which is enough for :meth:`Agent.act`.
         algo: the config the run was trained with, if it held objects of your own, such as an encoder.
         checkpoint: name of a folder in ``checkpoints/``, "best", or a path. None: the newest that is whole.
         device: where networks compute: "cpu", "cuda", "cuda:1", or "auto" for a GPU if there is one.
@@ -125,8 +132,13 @@ def compare_actions(folder: RunFolder, action: ActionSpec, say: Say) -> None:
 @contextlib.contextmanager
 def _example(config: ExperimentConfig, factory: MakeEnv | None) -> Iterator[FlatEnv]:
     """Make an environment whose spaces are read, and close it afterwards; an instance of the user's stays open."""
-    with generator_kept("load"):
-        flat = make_flat(config.env, factory, 0, False)
+    try:
+        with generator_kept("load"):
+            flat = make_flat(config.env, factory, 0, False)
+    except EnvError as error:
+        if factory is not None:
+            raise
+        raise EnvError(f"{error} {SPACES_ALONE}") from error
     try:
         yield flat
     finally:
