@@ -168,9 +168,9 @@ def compare_command(args: list[str]) -> int:
     if said.figure is not None and said.figure.suffix != ".png":
         return fail(f"--figure {said.figure}: expected a file name ending in .png.", 2)
     from reverie.folder import writing
-    from reverie.training.compare import compared_figure, comparison, read_contender  # numpy comes with it
+    from reverie.training.compare import compared_figure, comparison, read_contenders  # numpy comes with it
 
-    contenders = [read_contender(path) for path in said.runs]
+    contenders = read_contenders(said.runs)
     print(comparison(contenders))
     if said.figure is not None:
         with writing(said.figure):

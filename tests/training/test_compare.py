@@ -146,6 +146,27 @@ def test_folders_without_seeds_are_named(content: str | None, message: str, caps
     assert message in capsys.readouterr().err
 
 
+def test_other_folders_lead_to_those_of_seeds(capsys: Captured) -> None:
+    here = Path.cwd()
+    for run in ("runs/td3/seed-0", "runs/alone"):
+        Path(run).mkdir(parents=True)
+        Path(run, "config.yaml").touch()
+    Path("runs/td3/aggregate.json").write_text("{}")
+    for path, message in {
+        "runs": "no seeds in runs: it has no aggregate.json. There are seeds in runs/td3. Pass",
+        "runs/td3/seed-0": f"It is the run of one seed of {here}/runs/td3. Pass",
+        "runs/alone": "It is a single run. Pass folders created by reverie train --seeds.",
+    }.items():
+        assert main(["compare", path]) == 1
+        assert message in capsys.readouterr().err
+
+
+def test_a_setting_is_not_compared_with_itself(capsys: Captured) -> None:
+    folder("a", "X", 1.0, 2.0)
+    assert main(["compare", "a", "./a/"]) == 1
+    assert "a and a are the same folder: pass each setting once." in capsys.readouterr().err
+
+
 def test_it_needs_no_torch() -> None:
     folder("a", "X", 1.0, 2.0)
     code = "import sys\nfrom reverie.cli import main\nmain(['compare', 'a'])\nsys.exit('torch' in sys.modules)"

@@ -53,9 +53,9 @@ def read_contender(path: Path) -> Contender:
             factor = "" if discount is None else f", discount {discount:g}"
             measured = f"{content.get('data') or measured}: returns estimated by FQE{factor}"
     except FileNotFoundError:
-        near = did_you_mean(path.name, [p.parent.name for p in path.absolute().parent.glob("*/aggregate.json")])
         raise RunError(
-            f"no seeds in {path}: it has no aggregate.json.{near} Pass folders created by reverie train --seeds."
+            f"no seeds in {path}: it has no aggregate.json.{_instead(path)} Pass folders created by reverie train "
+            "--seeds."
         ) from None
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise RunError(
@@ -64,6 +64,30 @@ def read_contender(path: Path) -> Contender:
     if not scores:
         raise RunError(f"{file} holds no scores: no seed has finished, or the seeds had no final evaluation.")
     return Contender(path, measured, np.array(scores), curve)
+
+
+def read_contenders(paths: Sequence[Path]) -> list[Contender]:
+    """Read the seeds in each of ``paths``.
+
+    Raises:
+        RunError: one of them cannot be read as by :func:`read_contender`, or two of them are the same folder.
+    """
+    for one, other in itertools.combinations(paths, 2):
+        if one.resolve() == other.resolve():
+            raise RunError(f"{one} and {other} are the same folder: pass each setting once.")
+    return [read_contender(path) for path in paths]
+
+
+def _instead(path: Path) -> str:
+    """Return which folders were probably meant in place of ``path``, which holds no seeds; "" if none is known."""
+    folder = path.absolute()
+    if (path / "config.yaml").is_file() and (folder.parent / "aggregate.json").is_file():
+        return f" It is the run of one seed of {folder.parent}."
+    if inside := sorted(str(file.parent) for file in path.glob("*/aggregate.json")):
+        return f" There are seeds in {', '.join(inside)}."
+    if (path / "config.yaml").is_file():
+        return " It is a single run."
+    return did_you_mean(path.name, [file.parent.name for file in folder.parent.glob("*/aggregate.json")])
 
 
 def curve_in(content: Mapping[str, Any] | None) -> Interval:
