@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import gymnasium
@@ -11,7 +11,7 @@ from gymnasium import spaces
 from gymnasium.vector.utils import batch_space, iterate
 from torch import Tensor
 
-from reverie.core.errors import DataError
+from reverie.core.errors import DataError, brief
 from reverie.core.specs import ObsPart, ObsSpec
 from reverie.envs.base import EnvConfig
 from reverie.envs.flat import FlatEnv
@@ -70,8 +70,11 @@ class Observer:
         """Return whether ``obs`` is a single observation, and the list of observations in it.
 
         Raises:
-            DataError: the agent needs a rendered image and got none, or the parts of a batch are not of one length.
+            DataError: the agent needs a rendered image and got none, the parts of a batch are not of one length, or
+                ``obs`` is no array, such as all that ``reset`` returned.
         """
+        if isinstance(obs, tuple | list):
+            _refuse_others(self.space, obs)
         if self._drawn and not (isinstance(obs, Mapping) and set(obs) == set(self.space)):  # type: ignore[call-overload]  # a Dict
             raise DataError(
                 f"this agent observes rendered frames: pass a dictionary of {' and '.join(map(repr, self.space))}, "  # type: ignore[call-overload]
@@ -80,7 +83,12 @@ class Observer:
         if self._drawn and self._lists:
             obs = {**obs, "image": latest(obs["image"])}
         obs = _detached(obs)
-        count = _count(self.space, obs)
+        try:
+            count = _count(self.space, obs)
+        except ValueError:  # NumPy's
+            raise DataError(
+                f"obs = {brief(obs)}: its parts form no array. Expected an observation of {self.space}, or a batch."
+            ) from None
         if count is None:
             return True, [obs]
         try:
@@ -111,6 +119,23 @@ class Observer:
             key = wrong[0]
             raise DataError(f"observation '{key}' has shape {flat[key].shape}: expected {self.spec[key].shape}.")
         return flat
+
+
+def _refuse_others(space: spaces.Space[Any], obs: Sequence[Any]) -> None:
+    """Raise DataError if ``obs`` is all that ``reset`` or ``step`` returned, or a list of single dictionaries."""
+    if isinstance(space, spaces.Tuple) or not obs or not isinstance(obs[-1], Mapping):
+        return
+    call = {2: "reset", 5: "step"}.get(len(obs))
+    if call and not (isinstance(space, spaces.Dict) and set(obs[-1]) == set(space)):
+        raise DataError(
+            f"obs has {len(obs)} values, the last of them a dictionary, as {call}() of an environment returns them: "
+            "pass the first value alone, which is the observation."
+        )
+    if isinstance(space, spaces.Dict):
+        raise DataError(
+            f"obs is a list of {len(obs)} dictionaries: expected a single dictionary, whose arrays have a row for each "
+            f"observation, as a Gymnasium vector environment returns: {{key: [{len(obs)}, ...]}}."
+        )
 
 
 def _detached(obs: Any) -> Any:
