@@ -32,7 +32,10 @@ def test_a_run_that_ends_before_it_learns_says_so_before_it_begins(tmp_path: Pat
     more = FEW | {"learning_starts": starts, "eval_episodes": 0, "say": said.append}
     reverie.train("td3", env=Paying, run=tmp_path / "run", **more)
     found = [line for line in said if "there will be" in line]
-    expected = f"there will be {few} updates: learning starts after {starts} windows, but the run has only 10 env steps"
+    expected = (
+        f"there will be {few} updates: learning starts after {starts} windows, but the run has only 10 env steps. "
+        "Lower learning_starts, or take more steps"
+    )
     assert found == ([expected] if few else [])
 
 

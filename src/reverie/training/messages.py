@@ -54,7 +54,10 @@ def describe(experiment: Experiment, say: Say) -> None:
     if config.steps <= config.learning_starts:
         starts = f"learning starts after {config.learning_starts} windows"
         few = "no" if config.steps < config.learning_starts else "hardly any"
-        say(f"there will be {few} updates: {starts}, but the run has only {config.steps} env steps")
+        say(
+            f"there will be {few} updates: {starts}, but the run has only {config.steps} env steps. "
+            "Lower learning_starts, or take more steps"
+        )
     say(
         f"{algorithm_name(type(config.algo))} on {config.env.id}: {count / 1e6:.2f}M parameters on "
         f"{experiment.algo.device}, {plural(config.env.num, 'env')}, "
