@@ -31,7 +31,7 @@ CANNOT = {
 """Settings that cannot be applied to recorded rows, and why."""
 TOLD_APART = ("action_repeat", "pool_frames", "clip_reward")
 """Settings that change what an action or a reward means, but no shape, so that only what data declare shows them."""
-OF_LIMITS = {"max_episode_steps", "render_mode", "frameskip"}
+NOT_COMPARED = {"max_episode_steps", "render_mode", "frameskip"}
 """Arguments of environments that other settings decide, or that change nothing learned."""
 
 
@@ -99,7 +99,7 @@ def lacking(about: About, made: EnvSpec | None) -> list[str]:
     if has.get("id") != about.env.rpartition(":")[2]:
         return []
     declared = about.env_settings.get("kwargs", about.env_kwargs)
-    given = {name: value for name, value in declared.items() if name not in OF_LIMITS}
+    given = {name: value for name, value in declared.items() if name not in NOT_COMPARED}
     arguments = [f"{name} = {value}" for name, value in given.items() if has["kwargs"].get(name) != value]
     wrappers = [one for one in own_wrappers(about) if not any(is_like(one, other) for other in wrappers_in(has))]
     return arguments + ([names_of(wrappers)] if wrappers else [])
