@@ -8,14 +8,15 @@ TESTS ?= tests
 DEMO_RUN ?= runs/demo
 SEED ?= 1
 
-.PHONY: demo test lowest lint bench clean help
+.PHONY: demo test resolve lowest lint bench clean help
 
 help:
-	@echo "make demo    train DreamerV3 on CartPole-v1 in a few minutes; look at its curve, its videos and its dream"
-	@echo "make test    set up and run all tests"
-	@echo "make lowest  the tests with the lowest versions that pyproject.toml admits (TESTS=tests/data for some of them)"
-	@echo "make lint    ruff, mypy and the import laws"
-	@echo "make bench   the ten-seed table of the demo and the timings (an hour on two cores)"
+	@echo "make demo     train DreamerV3 on CartPole-v1 in a few minutes; look at its curve, its videos and its dream"
+	@echo "make test     set up and run all tests"
+	@echo "make resolve  check that the pins of constraints.txt fit together, with the metadata of PyPI"
+	@echo "make lowest   the tests with the lowest versions that pyproject.toml admits (TESTS=tests/data for some of them)"
+	@echo "make lint     ruff, mypy and the import laws"
+	@echo "make bench    the ten-seed table of the demo and the timings (an hour on two cores)"
 
 # The demo needs the library and CartPole's renderer; tests and lint need everything.
 $(VENV)/.demo: pyproject.toml constraints.txt tools/venv.sh
@@ -26,7 +27,9 @@ $(VENV)/.dev: pyproject.toml constraints.txt tools/venv.sh
 	tools/venv.sh $(PYTHON) $(VENV) "dev"
 	@touch $@ $(VENV)/.demo
 
-# Triton, for the tests of GPU kernels, lies apart: loaded behind Mesa's OpenGL, whose LLVM is another, it crashes.
+# Triton, for the tests of GPU kernels, exists for Linux only. It lies apart: loaded behind Mesa's OpenGL, whose LLVM is
+# another, it crashes.
+TRITON := $(if $(filter Linux,$(shell uname -s)),$(VENV)/.triton)
 $(VENV)/.triton: $(VENV)/.dev
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -c constraints.txt \
 		--upgrade --target $(VENV)/triton triton
@@ -37,17 +40,25 @@ demo: $(VENV)/.demo
 
 # Tests start hundreds of processes; each would compile the library anew if none may keep the bytecode.
 test: export PYTHONDONTWRITEBYTECODE =
-test: $(VENV)/.dev $(VENV)/.triton
+test: $(VENV)/.dev $(TRITON)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python -m pytest -n 2 --dist worksteal
-	PYTHONPATH=$(VENV)/triton $(BIN)/python -m pytest -n 2 tests/nn/test_gpu.py
+	$(if $(TRITON),PYTHONPATH=$(VENV)/triton $(BIN)/python -m pytest -n 2 tests/nn/test_gpu.py)
+
+# uv alone: the pins are checked before any of them is installed.
+$(BIN)/uv: constraints.txt tools/venv.sh
+	tools/venv.sh $(PYTHON) $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt uv
+	@touch $@
+
+resolve: $(BIN)/uv
+	$(BIN)/python tools/resolve.py
 
 # The lowest versions of what pyproject.toml names, with the tested PyTorch; pip alone cannot look for the lowest.
-$(VENV)/lowest.txt: pyproject.toml constraints.txt $(VENV)/.demo
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt uv
+$(VENV)/lowest.txt: pyproject.toml constraints.txt $(BIN)/uv
 	grep ^torch== constraints.txt > $(VENV)/torch.txt
 	$(BIN)/uv pip compile --quiet --resolution lowest-direct --extra test -c $(VENV)/torch.txt -o $@ pyproject.toml
 	@touch $@
