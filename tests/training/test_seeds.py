@@ -435,6 +435,15 @@ def tiny(elsewhere: Path) -> str:
     return "tiny.yaml"
 
 
+def test_what_is_missing_without_a_compiler_is_said_once_not_only_in_each_log(
+    stage: type[Actor], elsewhere: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "trouble", lambda: "no C compiler")
+    said: list[str] = []
+    train_seeds(CONFIG, range(2), run="all", say=said.append)
+    assert said.count("no C compiler") == 1
+
+
 def test_the_command_says_what_came_of_it(stage: type[Actor], tiny: str, capsys: pytest.CaptureFixture[str]) -> None:
     args = ["train", "dreamer_v3", "--config", tiny, "--run", "all", "--console"]
     stage.script = {2: (1, "reverie: the reward is nan")}

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import torch
 
+from reverie.core.compiler import trouble
 from reverie.core.discover import algorithm_name
 from reverie.core.errors import RunError
 from reverie.core.files import check_local
@@ -182,7 +183,10 @@ class Crew:
                 together = f"{min(self.jobs, left)} at a time" if min(self.jobs, left) > 1 else "one at a time"
                 seeds = f"{plural(left, 'seed')}, {together}"
                 self.say(f"{title}: {seeds}, in {self.folder.path}; their output is in seed-*.log")
-                if self.jobs > 1 and not self.config.threads and choose_device(self.config.device) == "cpu":
+                on_cpu = choose_device(self.config.device) == "cpu"
+                if on_cpu and trouble():
+                    self.say(trouble())
+                if on_cpu and self.jobs > 1 and not self.config.threads:
                     self.say("each seed uses all CPU cores: for small networks, --threads 1 is faster")
                 self.board = board_of(list(self.lanes.values()), title) if self.config.console else NoBoard()
             stack.callback(self.board.close)
