@@ -9,10 +9,10 @@ RUN apt-get update \
     && rm -rf /var/lib/apt/lists/*
 
 WORKDIR /reverie
-COPY pyproject.toml README.md LICENSE ./
+COPY pyproject.toml constraints.txt README.md LICENSE ./
 COPY src ./src
 # PyTorch's Linux wheels bring their own CUDA libraries; the driver comes from the host.
-RUN pip install --no-cache-dir "torch>=2.10" && pip install --no-cache-dir ".[envs]"
+RUN pip install --no-cache-dir -c constraints.txt ".[envs]"
 
 ENV MUJOCO_GL=egl
 ENTRYPOINT ["reverie"]

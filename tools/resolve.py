@@ -50,7 +50,9 @@ def main() -> int:
     if complaints:
         return 1
     wrong = differences(names("".join(one.stdout for one in done).splitlines()))
-    print("\n".join(wrong) or f"The pins of constraints.txt fit: Python {', '.join(pythons)} on {', '.join(PLATFORMS)}.")
+    print(
+        "\n".join(wrong) or f"The pins of constraints.txt fit: Python {', '.join(pythons)} on {', '.join(PLATFORMS)}."
+    )
     return 1 if wrong else 0
 
 

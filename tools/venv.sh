@@ -8,7 +8,7 @@ index=${TORCH_CPU_INDEX-https://download.pytorch.org/whl/cpu}
 log=$venv/setup.log
 
 pip() {
-    "$venv/bin/python" -m pip "$@" --no-input --disable-pip-version-check
+    "$venv/bin/python" -m pip --no-input --disable-pip-version-check "$@"
 }
 
 # Say nothing if all goes well, else what pip said, from its first complaint on. Less than that is too little: with
@@ -28,7 +28,7 @@ has_gpu() {
 
 # Neither a broken connection nor a network that drops packets may stop the newcomer for more than some seconds.
 cpu_build_exists() {
-    timeout 10 "$venv/bin/python" -m pip index versions torch --extra-index-url "$index" --retries 0 --timeout 4 \
+    timeout 15 "$venv/bin/python" -m pip index versions torch --extra-index-url "$index" --retries 0 --timeout 4 \
         2>/dev/null | grep -qF "$torch+cpu"
 }
 
@@ -42,7 +42,7 @@ install_torch() {
             echo "No NVIDIA GPU here: this is PyTorch's CPU build. TORCH_CPU_INDEX= make ... takes the one for GPUs."
             return
         fi
-        echo "No CPU build of PyTorch at $index: pip takes what it finds elsewhere (PyPI's has gigabytes of CUDA)."
+        echo "PyTorch's CPU build cannot be had from $index: pip takes its own (gigabytes of CUDA from PyPI)."
     fi
     install torch
 }

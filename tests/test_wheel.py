@@ -1,0 +1,54 @@
+"""The wheel, on a machine without a C compiler: it trains, evaluates and dreams."""
+
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import matplotlib
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture
+def unpacked(tmp_path: Path) -> Path:
+    """What a wheel of this checkout holds."""
+    copy, out = tmp_path / "checkout", tmp_path / "unpacked"
+    shutil.copytree(ROOT / "src", copy / "src", ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, copy)
+    pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--no-index"]
+    subprocess.run([*pip, "-w", str(tmp_path), str(copy)], check=True)
+    (wheel,) = tmp_path.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(out)
+    return out
+
+
+def test_the_wheel_needs_no_compiler(unpacked: Path, tmp_path: Path) -> None:
+    written = {path.relative_to(ROOT / "src") for path in (ROOT / "src").rglob("*.[ch]")}
+    assert {path.relative_to(unpacked) for path in unpacked.rglob("*.[ch]")} == written
+    assert (unpacked / "reverie" / "py.typed").is_file()
+    env = {name: value for name, value in os.environ.items() if name not in ("CC", "REVERIE_KERNELS")}
+    env |= {"PATH": "", "PYTHONPATH": str(unpacked), "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    env |= {
+        "MPLCONFIGDIR": matplotlib.get_cachedir(),
+        "OMP_NUM_THREADS": "1",
+        "PYTHONDONTWRITEBYTECODE": "",
+    }  # looking for fonts takes long
+
+    def reverie(*words: str) -> str:
+        command = [sys.executable, "-m", "reverie", *words]
+        done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=300)
+        assert done.returncode == 0, done.stderr
+        assert (done.stdout + done.stderr).count("apt install gcc libc6-dev") == 1
+        return done.stdout
+
+    small = ["--size", "nano", "--steps", "60", "--eval-episodes", "2", "--learning-starts", "16"]
+    small += ["--algo.batch-size", "2", "--algo.batch-length", "8", "--replay-ratio", "0.05"]
+    assert "finished at env step" in reverie("train", "dreamer_v3", "--env", "CartPole-v1", "--run", "run", *small)
+    assert "over 2 episodes" in reverie("eval", "run", "--episodes", "2")
+    assert "dream.npz" in reverie("dream", "run")
