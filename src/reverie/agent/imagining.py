@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from numbers import Integral
@@ -18,6 +17,7 @@ from reverie.algos.world_model import Dreaming, WorldModel
 from reverie.core.errors import ConfigError, DataError, brief
 from reverie.core.randomness import derived_seeds, reproducible
 from reverie.core.types import Batch, Mode
+from reverie.core.words import plural
 from reverie.envs.base import put_away
 from reverie.envs.factory import Single
 from reverie.envs.flat import make_flat
@@ -41,7 +41,7 @@ class Describing(Dreaming, Protocol):
         ...
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class ModelState:
     """States s = (h, z) of a world model, of B episodes at one moment each. Arrays are in float32."""
 
@@ -50,6 +50,9 @@ class ModelState:
     stoch: np.ndarray
     """z, the stochastic part ``[B, S, C]``: S categorical latents as one-hot vectors of C classes; C is 1 if they are
     numbers."""
+
+    def __repr__(self) -> str:
+        return f"ModelState(deter {list(self.deter.shape)}, stoch {list(self.stoch.shape)})"
 
     @property
     def classes(self) -> np.ndarray:
@@ -62,14 +65,15 @@ class ModelState:
         *,
         deter: np.ndarray | float | None = None,
         stoch: np.ndarray | float | None = None,
-        classes: Mapping[int, int] | np.ndarray | None = None,
+        classes: Mapping[int, Any] | np.ndarray | None = None,
     ) -> ModelState:
         """Return these states with parts replaced; arrays may lack the first axis, for all B states alike.
 
         Args:
             deter: h ``[B, D]``.
             stoch: z ``[B, S, C]``.
-            classes: of categorical latents: ``{3: 7}`` sets latent 3 to class 7; or of all latents, ``[B, S]``.
+            classes: of categorical latents: ``{3: 7}`` sets latent 3 to class 7, ``{3: [7, 0]}`` that of two states to
+                7 and 0; or of all latents, ``[B, S]``.
 
         Raises:
             DataError: an array has another shape, a number is not finite, or there is no such latent or class.
@@ -82,31 +86,25 @@ class ModelState:
             new["stoch"] = self._with_classes(new["stoch"], classes)
         return ModelState(**new)
 
-    def _with_classes(self, stoch: np.ndarray, classes: Mapping[int, int] | np.ndarray) -> np.ndarray:
+    def _with_classes(self, stoch: np.ndarray, classes: Mapping[int, Any] | np.ndarray) -> np.ndarray:
         latents, count = stoch.shape[1:]
         if count == 1:
             raise DataError("the latents of this world model are numbers, without classes: replace stoch instead.")
-        index = stoch.argmax(-1)  # [B, S]
+        index = stoch.argmax(-1).astype(np.float64)  # [B, S]
         if not isinstance(classes, Mapping):
             classes = dict(enumerate(_like(index, classes, "classes").T))
         for latent, value in classes.items():
-            chosen = np.asarray(value)
-            if (
-                not 0 <= latent < latents
-                or chosen.dtype.kind not in "iu"
-                or (chosen < 0).any()
-                or (chosen >= count).any()
-            ):
+            if latent not in range(latents) or not np.isin(value, range(count)).all():
                 raise DataError(
                     f"classes: latent {latent} = {brief(value)}: expected latents from 0 to {latents - 1}, and classes "
                     f"from 0 to {count - 1}."
                 )
-            index[:, latent] = chosen
-        hot: np.ndarray = np.eye(count, dtype=np.float32)[index]
+            index[:, latent] = _like(index[:, latent], value, f"classes of latent {latent}")
+        hot: np.ndarray = np.eye(count, dtype=np.float32)[index.astype(int)]
         return hot
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class Imagined:
     """What a world model imagines in B episodes. Row 0 is the given state, the T others are imagined."""
 
@@ -125,8 +123,12 @@ class Imagined:
     """h of each row ``[B, T + 1, D]``."""
     stoch: np.ndarray
     """z of each row ``[B, T + 1, S, C]``."""
-    agent: Agent = dataclasses.field(repr=False)
+    agent: Agent
     """The agent that imagined them."""
+
+    def __repr__(self) -> str:
+        episodes, steps = self.actions.shape[:2]
+        return f"Imagined({plural(steps, 'step')} in {plural(episodes, 'episode')}, by {self.agent})"
 
     def state(self, row: int) -> ModelState:
         """Return the states of one row, to edit them and imagine on: 0 is the given one, -1 the last."""
@@ -292,7 +294,7 @@ def _actions(agent: Agent, actions: Any, count: int) -> Tensor:
 
 def _steps(steps: int | None, given: int | None) -> int:
     wanted: Any = (given or STEPS) if steps is None else steps
-    if not isinstance(wanted, Integral) or not 1 <= int(wanted) <= (given or wanted):
+    if not isinstance(wanted, Integral) or not 1 <= int(wanted) <= (given or int(wanted)):
         most = f" to {given}, the number of actions" if given is not None else ""
         raise ConfigError(f"steps = {brief(steps)}: expected a whole number from 1{most}.")
     return int(wanted)
